@@ -1,0 +1,44 @@
+// The small vocabulary both sides of every edge share: element types, reductions, codec choices.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cgx {
+
+enum class DType : uint8_t {
+#define X(name, number, bytes, text) k##name = number,
+#include "proto/wire/dtypes.def"
+#undef X
+};
+bool dtype_known(uint8_t number);
+size_t dtype_bytes(DType dtype);
+std::string_view dtype_name(DType dtype);
+// fp32, fp16 and bf16: what quantizers accept. Sums of these run in fp32; fp64 stays fp64.
+bool dtype_is_small_float(DType dtype);
+
+enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1 };
+std::string_view reduce_op_name(ReduceOp op);
+
+// Which codec a segment uses and how: enough to decode. Plain bytes, compared and hashed as such.
+struct CodecSpec {
+  enum Flags : uint8_t { kStochastic = 1, kFeedback = 2 };
+  uint8_t codec = 0;     // row number in kernels/codecs.def; 0 = raw
+  uint8_t bits = 0;      // quantizers: 1..8
+  uint8_t flags = 0;     // Flags
+  uint8_t reserved = 0;  // zero
+  uint32_t bucket = 512; // elements that share a scale; also the unit shards and chunks are cut at
+
+  bool stochastic() const { return flags & kStochastic; }
+  bool feedback() const { return flags & kFeedback; }
+  friend bool operator==(const CodecSpec&, const CodecSpec&) = default;
+};
+static_assert(sizeof(CodecSpec) == 8);
+
+constexpr uint32_t kBucketMin = 64;
+constexpr uint32_t kBucketMax = 4096;
+
+}  // namespace cgx
