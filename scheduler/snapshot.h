@@ -1,0 +1,109 @@
+// What the daemon shows of itself: plain values, copied out of the engine between two rounds of work.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/wire/types.h"
+#include "scheduler/policy.h"
+
+namespace cgx::scheduler {
+
+enum class Counter : uint16_t {
+#define X(name, help) k##name,
+#include "proto/wire/counters.def"
+#undef X
+  kCount
+};
+using Counters = std::array<uint64_t, static_cast<size_t>(Counter::kCount)>;
+const char* counter_name(Counter counter);
+const char* counter_help(Counter counter);
+
+struct SwitchSnapshot {  // one plan that took effect
+  uint64_t epoch = 0;
+  uint64_t step = 0;            // the first step it governs, on every rank
+  uint64_t policy_version = 0;
+  uint64_t plan_hash = 0;
+};
+
+struct GroupSnapshot {
+  uint32_t index = 0;
+  uint32_t tensors = 0;
+  uint64_t raw_bytes = 0;
+  uint64_t encoded_bytes = 0;  // with every tensor present
+};
+
+struct TensorSnapshot {
+  std::string name;
+  DType dtype = DType::kF32;
+  uint64_t elements = 0;
+  std::vector<uint64_t> shape;
+  uint32_t group = 0;
+  CodecSpec codec;
+  std::string reason;  // which rule decided: "default", "rule 2: \\.weight$", "below min_elements"
+};
+
+struct RankSnapshot {
+  uint32_t rank = 0;
+  uint32_t machine = 0;
+  uint64_t step = 0;         // last step it submitted to (local ranks only)
+  uint64_t late_ns = 0;      // > 0: others wait for it, since that long
+  bool local = false;
+};
+
+struct CommunicatorSnapshot {
+  std::string job, name;
+  uint32_t uid = 0;
+  uint64_t id = 0;
+  uint32_t ranks = 0, machines = 0, local_machine = 0, coordinator_machine = 0;
+  uint64_t term = 0, epoch = 0, step = 0, watermark = 0;
+  std::string state;  // "joining", "ready", "running", "frozen", "failed"
+  std::string error;  // last failure, empty if none
+  uint64_t policy_version = 0;
+  Policy policy;
+  std::vector<SwitchSnapshot> switches;  // newest last, at most 16
+  std::vector<GroupSnapshot> groups;
+  std::vector<TensorSnapshot> tensors;
+  std::vector<RankSnapshot> rank_list;
+  uint64_t operations = 0, gradient_bytes = 0, wire_bytes_sent = 0;
+  uint64_t exchange_ns = 0;              // summed over operations: ready to complete
+  uint64_t reserved_bytes = 0;           // memory the plan holds
+};
+
+struct PeerSnapshot {
+  std::string job, name, address;
+  uint32_t machine = 0;
+  std::string state;  // "connecting", "up", "lost"
+  uint64_t heartbeat_age_ns = 0, rtt_ns = 0;
+  uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
+  uint64_t progress = 0;
+};
+
+struct SessionSnapshot {
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  std::string job;
+  uint64_t arena_bytes = 0;
+  uint64_t submits = 0, completions = 0;
+};
+
+struct Snapshot {
+  uint64_t uptime_ns = 0;
+  Counters counters{};
+  std::vector<CommunicatorSnapshot> communicators;
+  std::vector<PeerSnapshot> peers;
+  std::vector<SessionSnapshot> sessions;
+};
+
+// Where and when a policy change took, or would take, effect.
+struct PolicyChange {
+  uint64_t policy_version = 0;
+  uint64_t epoch = 0;
+  uint64_t switch_step = 0;   // first step under the new plan, the same on every rank
+  uint64_t reserved_bytes = 0;
+  std::vector<std::string> warnings;
+};
+
+}  // namespace cgx::scheduler
