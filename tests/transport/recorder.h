@@ -1,0 +1,64 @@
+// What a transport reported, kept for assertions; small makers of frames and links.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace cgx::transport {
+
+inline std::vector<std::byte> to_bytes(std::string_view text) {
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+inline std::string to_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class Recorder : public Events {
+ public:
+  struct Received {
+    PeerId from;
+    std::string header, payload;
+  };
+  struct Sent {
+    PeerId to;
+    SendToken token;
+    Status status;
+  };
+  struct Down {
+    PeerId peer;
+    Status why;
+  };
+
+  void on_frame(PeerId from, const Frame& frame) override {
+    frames.push_back({from, to_text(frame.header), to_text(frame.payload)});
+    if (when_frame) when_frame(from, frame);
+  }
+  void on_sent(PeerId to, SendToken token, const Status& status) override {
+    sent.push_back({to, token, status});
+    if (when_sent) when_sent(token);
+  }
+  void on_peer_down(PeerId peer, const Status& why) override {
+    downs.push_back({peer, why});
+    sent_before_down = sent.size();
+    if (when_down) when_down(peer);
+  }
+
+  std::vector<Received> frames;
+  std::vector<Sent> sent;
+  std::vector<Down> downs;
+  size_t sent_before_down = 0;
+  std::function<void(PeerId, const Frame&)> when_frame;
+  std::function<void(SendToken)> when_sent;
+  std::function<void(PeerId)> when_down;
+};
+
+}  // namespace cgx::transport
