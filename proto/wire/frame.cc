@@ -1,0 +1,56 @@
+#include "proto/wire/frame.h"
+
+#include <cstring>
+
+#include <xxh_x86dispatch.h>
+
+namespace cgx::wire {
+
+uint64_t checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits_dispatch(bytes.data(), bytes.size());
+}
+
+uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed_dispatch(bytes.data(), bytes.size(), seed);
+}
+
+namespace {
+uint64_t header_sum(FrameHeader header) {
+  header.header_checksum = 0;
+  return checksum(std::as_bytes(std::span(&header, 1)));
+}
+}  // namespace
+
+void seal(FrameHeader& header, std::span<const std::byte> payload) {
+  header.length = static_cast<uint32_t>(payload.size());
+  header.payload_checksum = payload.empty() ? 0 : checksum(payload);
+  header.header_checksum = header_sum(header);
+}
+
+Result<FrameHeader> open_frame(std::span<const std::byte> bytes, std::span<const std::byte> payload) {
+  FrameHeader header;
+  if (bytes.size() != sizeof(header)) {
+    return protocol_error("frame header of " + std::to_string(bytes.size()) +
+                          " bytes instead of 128");
+  }
+  std::memcpy(static_cast<void*>(&header), bytes.data(), sizeof(header));
+  if (header.magic != kFrameMagic) return protocol_error("frame without the cgx magic");
+  if (header.header_checksum != header_sum(header)) {
+    return Status(StatusCode::kCORRUPT, "frame header checksum differs");
+  }
+  if (header.version != kFrameVersion) {
+    return Status(StatusCode::kVERSION_MISMATCH,
+                  "frame of version " + std::to_string(header.version) + ", this daemon speaks " +
+                      std::to_string(kFrameVersion));
+  }
+  if (header.length != payload.size()) {
+    return Status(StatusCode::kCORRUPT, "frame payload of " + std::to_string(payload.size()) +
+                                            " bytes, header says " + std::to_string(header.length));
+  }
+  if (header.payload_checksum != (payload.empty() ? 0 : checksum(payload))) {
+    return Status(StatusCode::kCORRUPT, "frame payload checksum differs");
+  }
+  return header;
+}
+
+}  // namespace cgx::wire

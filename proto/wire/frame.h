@@ -1,0 +1,67 @@
+// The frame header: what travels in front of every message between daemons.
+//
+//   frame    := header payload
+//   payload  := [presence bitmap, padded to 64] ranges      (kData, see scheduler/collective.h)
+//             | control message                              (kControl, see scheduler/control.h)
+//             | late ranks: u32 rank*                        (kHeartbeat)
+//
+// The header is fixed-size and checksummed; nothing in it sizes anything: lengths are compared with
+// what the plan says. Checksums are XXH3-64 (payload first, then the header with its own field 0).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "proto/wire/status.h"
+
+namespace cgx::wire {
+
+constexpr uint32_t kFrameMagic = 0x46584743;  // "CGXF"
+constexpr uint16_t kFrameVersion = 1;
+
+enum class FrameType : uint8_t { kData = 1, kControl = 2, kHeartbeat = 3 };
+enum class Phase : uint8_t { kScatter = 1, kGather = 2 };
+enum class StepKind : uint8_t { kStep = 0, kCall = 1 };
+
+struct FrameHeader {
+  enum Flags : uint8_t {
+    kBitmap = 1,       // payload starts with a presence bitmap; else every tensor is present
+    kStepDropped = 2,  // the step before this one was DROPPED by this machine's ranks
+  };
+  uint32_t magic = kFrameMagic;
+  uint16_t version = kFrameVersion;
+  FrameType type = FrameType::kData;
+  uint8_t flags = 0;
+  uint64_t communicator = 0;
+  uint64_t epoch = 0;
+  uint64_t plan_hash = 0;  // calls: hash of the call's descriptor
+  uint64_t step = 0;       // step or call number
+  uint32_t term = 0;
+  uint32_t source = 0;  // machine index
+  uint32_t group = 0;   // plan position
+  uint32_t shard = 0;   // whose part: the owner's machine index
+  uint32_t chunk = 0;
+  uint32_t length = 0;  // payload bytes
+  StepKind step_kind = StepKind::kStep;
+  Phase phase = Phase::kScatter;
+  uint16_t reserved = 0;
+  uint32_t progress = 0;  // heartbeats: rounds of work since the start
+  uint64_t watermark_step = 0;  // highest step complete and delivered at the source, + 1 (0: none)
+  uint64_t watermark_call = 0;  // likewise for calls
+  uint64_t next_epoch = 0;      // coordinator only: announced plan, 0 = none
+  uint64_t switch_step = 0;     // the first step under next_epoch
+  uint64_t payload_checksum = 0;
+  uint64_t header_checksum = 0;
+};
+static_assert(sizeof(FrameHeader) == 128);
+
+uint64_t checksum(std::span<const std::byte> bytes);
+uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed);
+
+// Fills length and both checksums.
+void seal(FrameHeader& header, std::span<const std::byte> payload);
+// Magic, version, length, checksums. The returned header is a copy.
+Result<FrameHeader> open_frame(std::span<const std::byte> header, std::span<const std::byte> payload);
+
+}  // namespace cgx::wire

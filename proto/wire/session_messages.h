@@ -1,0 +1,161 @@
+// The messages on a session's Unix socket (SOCK_SEQPACKET: one message per packet), setup only; the
+// data path is the rings.
+//
+//   packet   := header body
+//   header   := magic u32 "CGXS", version u16, type u16, request u32, body bytes u32
+//   request  : chosen by the client, comes back in the reply; 0 for messages without a reply
+//
+//   client                                     daemon
+//   Hello (pidfd of itself)           ->
+//                                     <-       Welcome (session memory, doorbell, completion eventfd)
+//   AddArena (sealed memfd)           ->
+//                                     <-       Reply
+//   CreateCommunicator                ->
+//                                     <-       Reply when every rank has joined on every machine
+//   RegisterTensors*, Commit          ->
+//                                     <-       Reply when the plan is prepared everywhere; value0 =
+//                                              epoch, value1 = first step
+//   RedoStep                          ->
+//                                     <-       Reply when the new term started; value0 = attempt,
+//                                              value1 = the step to redo
+//   CloseCommunicator, Goodbye        ->
+//
+// A body that does not decode exactly is a PROTOCOL_ERROR and closes the session.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/wire/status.h"
+#include "proto/wire/types.h"
+
+namespace cgx::wire {
+
+constexpr uint32_t kSessionMagic = 0x53584743;  // "CGXS"
+constexpr uint16_t kSessionVersion = 1;
+constexpr size_t kSessionPacketBytesMax = 96 * 1024;  // below the default socket buffer
+constexpr size_t kNameBytesMax = 512;
+constexpr uint32_t kArenasMax = 8;
+constexpr uint32_t kShapeDimsMax = 8;
+
+enum class SessionMessageType : uint16_t {
+  kHello = 1,
+  kWelcome = 2,
+  kReply = 3,
+  kAddArena = 4,
+  kCreateCommunicator = 5,
+  kRegisterTensors = 6,
+  kCommit = 7,
+  kRedoStep = 8,
+  kCloseCommunicator = 9,
+  kGoodbye = 10,
+};
+
+using InstanceId = std::array<uint64_t, 2>;  // random per daemon start
+using JobKey = std::array<std::byte, 32>;
+
+struct Hello {  // fd 0: pidfd of the client
+  std::string job;
+  std::string client;  // free text for logs: "python3 train.py"
+};
+
+struct Welcome {  // fd 0: session memory, fd 1: doorbell eventfd, fd 2: completion eventfd
+  InstanceId instance{};
+  std::string mesh_address;  // "10.0.0.3:7701"; empty: this daemon serves one machine only
+  std::string daemon;        // version text
+};
+
+struct Reply {
+  StatusCode code = StatusCode::kOK;
+  std::string message;
+  uint64_t value0 = 0, value1 = 0;
+};
+
+struct AddArena {  // fd 0: memfd sealed SHRINK|GROW|SEAL, fallocated
+  uint32_t arena = 0;
+  uint64_t bytes = 0;
+};
+
+struct Member {  // of one rank, in rank order
+  InstanceId instance{};
+  std::string mesh_address;
+};
+
+struct CreateCommunicator {
+  uint32_t comm = 0;  // the session's handle, chosen by the client
+  std::string name;
+  uint32_t rank = 0;
+  uint64_t first_step = 0;
+  uint64_t timeout_ms = 0;  // 0: 30 minutes
+  JobKey job_key{};
+  std::vector<Member> members;
+};
+
+enum class TensorKind : uint8_t { kDense = 0 };
+
+struct TensorDescription {
+  std::string name;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  TensorKind kind = TensorKind::kDense;
+  uint64_t elements = 0;
+  std::vector<uint64_t> shape;
+  uint8_t home_arena = 0;    // where an absent rank receives the result
+  uint64_t home_offset = 0;
+};
+
+struct RegisterTensors {
+  uint32_t comm = 0;
+  uint32_t first = 0;  // index of the first one in the table: consecutive over the batches
+  std::vector<TensorDescription> tensors;
+};
+
+struct Commit {
+  uint32_t comm = 0;
+  uint32_t tensors = 0;  // table size, all registrations included
+};
+
+struct RedoStep {
+  uint32_t comm = 0;
+};
+
+struct CloseCommunicator {
+  uint32_t comm = 0;
+};
+
+struct Goodbye {};
+
+struct PacketHeader {
+  uint32_t magic = kSessionMagic;
+  uint16_t version = kSessionVersion;
+  uint16_t type = 0;
+  uint32_t request = 0;
+  uint32_t body_bytes = 0;
+};
+static_assert(sizeof(PacketHeader) == 16);
+
+// Checks magic, version, size; VERSION_MISMATCH names both versions.
+Result<PacketHeader> parse_header(std::span<const std::byte> packet);
+
+// One pair per message type; decode takes the body (packet without header).
+template <typename Message>
+std::vector<std::byte> encode_packet(const Message& message, uint32_t request);
+template <typename Message>
+Result<Message> decode_body(std::span<const std::byte> body);
+
+#define CGX_SESSION_MESSAGES(X) \
+  X(Hello) X(Welcome) X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) \
+  X(RedoStep) X(CloseCommunicator) X(Goodbye)
+#define X(Message)                                                                       \
+  template <>                                                                            \
+  std::vector<std::byte> encode_packet<Message>(const Message& message, uint32_t request); \
+  template <>                                                                            \
+  Result<Message> decode_body<Message>(std::span<const std::byte> body);
+CGX_SESSION_MESSAGES(X)
+#undef X
+
+}  // namespace cgx::wire

@@ -1,0 +1,172 @@
+// The engine: everything one daemon decides and computes, without I/O, threads or a clock of its own.
+//
+// The daemon feeds it (sessions' requests and records, links that came up or went down, time) and it
+// answers through ports. The simulator feeds it the same way, a whole cluster in one thread.
+// Thread rule: owned by one agent; every call and every port call-back runs on its thread.
+// Invariants: no call blocks; do_work() runs a bounded amount of arithmetic (about one chunk per
+// communicator); everything a client or peer sends is checked before use.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/codec.h"
+#include "proto/wire/session_messages.h"
+#include "proto/wire/shm_layout.h"
+#include "proto/wire/status.h"
+#include "scheduler/policy.h"
+#include "scheduler/snapshot.h"
+#include "transport/transport.h"
+
+namespace cgx::scheduler {
+
+struct SessionId {
+  uint32_t index = UINT32_MAX;
+  uint32_t generation = 0;
+  friend bool operator==(SessionId, SessionId) = default;
+};
+
+// How the engine answers one session. Implemented over the completion ring and the socket.
+class SessionPort {
+ public:
+  virtual ~SessionPort() = default;
+  // `text` is empty unless the record is an error; the port stores it and fills the text fields.
+  virtual void complete(cgx_completion_record record, std::string_view text) = 0;
+  virtual void reply(uint32_t request, const wire::Reply& reply) = 0;
+};
+
+struct SessionOptions {
+  std::string job;
+  std::string client;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+};
+
+// Where another daemon of a job is and how to prove membership.
+struct LinkRequest {
+  std::string job;
+  uint32_t uid = 0;
+  wire::JobKey job_key{};
+  wire::InstanceId instance{};
+  std::string mesh_address;
+};
+
+// A link between this daemon and another, for one job. Chosen by the engine, dense.
+using LinkId = uint32_t;
+
+// Establishes links: mesh handshake, address exchange, transport connect. Answers later through
+// Engine::link_up / link_down. Both sides want the link; the port makes one of the two attempts.
+class LinkPort {
+ public:
+  virtual ~LinkPort() = default;
+  virtual void open_link(LinkId link, const LinkRequest& request) = 0;
+  virtual void close_link(LinkId link) = 0;
+};
+
+// What the operator should read about. The daemon logs it; tests collect it.
+enum class EventLevel : uint8_t { kInfo, kWarning, kError };
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void event(EventLevel level, std::string_view text) = 0;
+};
+
+struct Timeouts {  // DESIGN §5.4; every one can be set in the configuration
+  uint64_t heartbeat_ns = 500'000'000;
+  uint64_t peer_lost_ns = 4'000'000'000;
+  uint64_t stalled_ns = 10'000'000'000;
+  uint64_t late_warning_ns = 5'000'000'000;
+  uint64_t join_ns = 120'000'000'000;   // ranks of a communicator arrive within this
+  uint64_t prepare_ns = 2'000'000'000;
+  uint64_t communicator_ns = 1'800'000'000'000;  // default of the communicator's own time-out
+};
+
+struct Limits {
+  uint32_t sessions = 256;
+  uint32_t communicators = 256;
+  uint32_t tensors = 65'536;               // per communicator
+  uint64_t plan_bytes = 4ull << 30;        // memory plans may reserve, all communicators together
+};
+
+struct EngineOptions {
+  wire::InstanceId instance{};
+  std::string mesh_address;  // advertised; empty: one machine only
+  std::string name;          // for messages: "node3"
+  const kernels::Lane* lane = nullptr;
+  Policy policy;             // default of communicators coordinated here
+  Timeouts timeouts;
+  Limits limits;
+};
+
+struct EnginePorts {
+  transport::Transport* transport = nullptr;  // null: one machine only
+  LinkPort* links = nullptr;
+  EventSink* events = nullptr;
+};
+
+struct PolicyRequest {
+  std::string job, communicator;  // empty: the only one
+  uint32_t uid = 0;
+  bool any_uid = false;           // operators may change every job
+  Policy policy;
+  bool dry_run = false;
+};
+using PolicyAnswer = std::function<void(const Result<PolicyChange>&)>;
+
+class Engine final : public transport::Events {
+ public:
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
+                                                const EnginePorts& ports);
+  ~Engine() override;
+
+  // --- Sessions (the caller owns the port; it outlives close_session) -----------------------------
+  Result<SessionId> open_session(const SessionOptions& options, SessionPort& port);
+  // The arena stays mapped by the caller until arena_users(session) is 0 after close_session.
+  Status add_arena(SessionId session, uint32_t arena, std::span<std::byte> memory);
+  void close_session(SessionId session, const Status& why);  // kOK: it said goodbye
+  bool session_in_use(SessionId session) const;              // operations still touch its arenas
+
+  void create_communicator(SessionId session, uint32_t request,
+                           const wire::CreateCommunicator& message);
+  void register_tensors(SessionId session, uint32_t request, const wire::RegisterTensors& message);
+  void commit(SessionId session, uint32_t request, const wire::Commit& message);
+  void redo_step(SessionId session, uint32_t request, const wire::RedoStep& message);
+  void close_communicator(SessionId session, const wire::CloseCommunicator& message);
+  // A record of the submit ring, already copied. An error means the record broke the contract and
+  // the session must be closed; refused submits are answered through complete() instead.
+  Status submit(SessionId session, const cgx_submit_record& record);
+
+  // --- Links ---------------------------------------------------------------------------------------
+  void link_up(LinkId link, transport::PeerId peer);
+  void link_down(LinkId link, const Status& why);  // handshake failed or refused
+
+  // --- Transport events ----------------------------------------------------------------------------
+  void on_frame(transport::PeerId from, const transport::Frame& frame) override;
+  void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override;
+  void on_peer_down(transport::PeerId peer, const Status& why) override;
+
+  // --- Operators -----------------------------------------------------------------------------------
+  Snapshot snapshot(uint64_t now_ns) const;
+  void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
+  void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees
+
+  // --- Time ----------------------------------------------------------------------------------------
+  // Runs timers and a bounded amount of operations; does not call transport.progress(). Returns how
+  // much was done; 0 means idle until an input or next_deadline_ns().
+  int do_work(uint64_t now_ns);
+  uint64_t next_deadline_ns() const;  // UINT64_MAX: none
+  bool operations_open() const;       // something is in flight: worth a short spin before sleeping
+
+  class State;
+
+ private:
+  explicit Engine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace cgx::scheduler
