@@ -24,12 +24,11 @@ class Writer {
   template <typename T>
     requires std::is_trivially_copyable_v<T>
   void put(const T& value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+    append(std::as_bytes(std::span(&value, 1)));
   }
   void put_bytes(std::span<const std::byte> bytes) {
     put<uint32_t>(static_cast<uint32_t>(bytes.size()));
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    append(bytes);
   }
   void put_string(std::string_view text) { put_bytes(std::as_bytes(std::span(text))); }
 
@@ -37,6 +36,12 @@ class Writer {
   size_t size() const { return bytes_.size(); }
 
  private:
+  void append(std::span<const std::byte> bytes) {
+    const size_t at = bytes_.size();
+    bytes_.resize(at + bytes.size());
+    if (!bytes.empty()) std::memcpy(bytes_.data() + at, bytes.data(), bytes.size());
+  }
+
   std::vector<std::byte> bytes_;
 };
 

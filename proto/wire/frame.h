@@ -51,6 +51,7 @@ struct FrameHeader {
   uint64_t watermark_call = 0;  // likewise for calls
   uint64_t next_epoch = 0;      // coordinator only: announced plan, 0 = none
   uint64_t switch_step = 0;     // the first step under next_epoch
+  uint64_t started_step = 0;    // highest step the source has started an operation of, + 1
   uint64_t payload_checksum = 0;
   uint64_t header_checksum = 0;
 };

@@ -1,5 +1,7 @@
 #include "proto/wire/session_messages.h"
 
+#include <cstring>
+
 #include "proto/wire/bytes.h"
 
 namespace cgx::wire {
@@ -122,10 +124,9 @@ std::vector<std::byte> encode(const Message& message, uint32_t request) {
   PacketHeader header{.type = static_cast<uint16_t>(type_of(static_cast<const Message*>(nullptr))),
                       .request = request,
                       .body_bytes = static_cast<uint32_t>(bytes.size())};
-  Writer packet;
-  packet.put(header);
-  std::vector<std::byte> result = packet.take();
-  result.insert(result.end(), bytes.begin(), bytes.end());
+  std::vector<std::byte> result(sizeof(header) + bytes.size());
+  std::memcpy(result.data(), &header, sizeof(header));
+  if (!bytes.empty()) std::memcpy(result.data() + sizeof(header), bytes.data(), bytes.size());
   return result;
 }
 
