@@ -1,0 +1,49 @@
+#include "proto/wire/run_directory.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace cgx {
+
+std::string default_run_directory(uint32_t uid, const char* xdg_runtime_dir) {
+  if (uid == 0) return kSystemRunDirectory;
+  if (xdg_runtime_dir != nullptr && xdg_runtime_dir[0] == '/') {
+    return std::string(xdg_runtime_dir) + "/cgxd";
+  }
+  return "/tmp/cgxd-" + std::to_string(uid);
+}
+
+Status prepare_run_directory(const std::string& path) {
+  const uint32_t uid = geteuid();
+  if (mkdir(path.c_str(), uid == 0 ? 0755 : 0700) != 0 && errno != EEXIST) {
+    return {StatusCode::kUNAVAILABLE,
+            "cannot create run directory " + path + ": " + std::strerror(errno)};
+  }
+  return check_run_directory(path, uid);
+}
+
+Status check_run_directory(const std::string& path, uint32_t uid) {
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0) {
+    return {StatusCode::kNOT_FOUND, "run directory " + path + ": " + std::strerror(errno)};
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return {StatusCode::kPERMISSION_DENIED, "run directory " + path + " is not a directory"};
+  }
+  const bool only_root_makes_it = path == kSystemRunDirectory;
+  if (!only_root_makes_it && info.st_uid != 0 && info.st_uid != uid) {
+    return {StatusCode::kPERMISSION_DENIED, "run directory " + path + " belongs to user " +
+                                                std::to_string(info.st_uid) + ", not to user " +
+                                                std::to_string(uid) + " or root"};
+  }
+  if ((info.st_mode & 022) != 0) {
+    return {StatusCode::kPERMISSION_DENIED,
+            "run directory " + path + " is writable by others than its owner"};
+  }
+  return Status();
+}
+
+}  // namespace cgx
