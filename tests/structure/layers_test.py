@@ -1,0 +1,68 @@
+"""Includes may only point down the layers of the design, and third libraries stay where they belong."""
+
+import re
+import unittest
+
+import tree
+
+# Folder -> what its files may include besides themselves. The longest matching folder decides.
+BELOW = {
+    "proto/wire": [],
+    "config": ["proto/wire", "proto/messages"],
+    "transport": ["proto/wire"],
+    "kernels": ["proto/wire"],
+    "scheduler": ["kernels", "transport", "config", "proto/wire"],
+    "daemon": ["scheduler", "kernels", "transport", "config", "proto"],
+    "client": ["proto/wire"],
+    "client/ctl": ["config", "proto", "client/include"],
+}
+# Library -> (header pattern, folders or file prefixes that may include it).
+LIBRARIES = {
+    "gRPC": (r"^grpc(pp)?/|\.grpc\.pb\.h$", ["daemon/", "client/ctl/", "tests/"]),
+    "Protocol Buffers": (r"^google/protobuf/|\.pb\.h$", ["config/", "daemon/", "client/ctl/", "tests/"]),
+    "UCX": (r"^(ucp|uct|ucs|ucm)/", ["transport/ucx"]),
+    "CUDA": (r"^(cuda|cub|thrust|nvrtc)[\w./]*$", ["kernels/cuda/", "daemon/gpu", "client/", "tests/gpu/"]),
+    "spdlog": (r"^spdlog/", ["daemon/", "client/ctl/"]),
+    "yaml-cpp": (r"^yaml-cpp/", ["config/"]),
+    "CLI11": (r"^CLI/", ["daemon/", "client/ctl/", "tests/"]),
+    "prometheus-cpp": (r"^prometheus/", ["daemon/"]),
+    "cpp-httplib": (r"^httplib\.h$", ["daemon/", "tests/"]),
+    "xxHash": (r"^xxh(ash|3|_)[\w.]*$", ["proto/wire/", "kernels/", "tests/"]),
+    "Boost": (r"^boost/", ["daemon/"]),
+}
+
+
+def folder_of(path):
+    return max((f for f in BELOW if path.startswith(f + "/")), key=len, default=None)
+
+
+class Layers(unittest.TestCase):
+    maxDiff = None
+
+    def test_includes_point_down(self):
+        upward = []
+        for path in tree.code():
+            home = folder_of(path)
+            for angled, name in tree.includes(path):
+                target = folder_of(name)
+                if home is None or angled or target is None or target == home:
+                    continue
+                if not any(name.startswith(below + "/") for below in BELOW[home]):
+                    upward.append(f"{path} includes {name}: {home}/ may only see {BELOW[home]}")
+        self.assertEqual(upward, [])
+
+    def test_third_libraries_stay_in_their_folders(self):
+        astray = [f"{path} includes {name}: {library} belongs to {places}"
+                  for path in tree.code() for _, name in tree.includes(path)
+                  for library, (pattern, places) in LIBRARIES.items()
+                  if re.search(pattern, name) and not path.startswith(tuple(places))]
+        self.assertEqual(astray, [])
+
+    def test_project_headers_are_included_from_the_root(self):
+        relative = [f"{path} includes {name}" for path in tree.code()
+                    for angled, name in tree.includes(path) if not angled and name.startswith(("./", "../"))]
+        self.assertEqual(relative, [])
+
+
+if __name__ == "__main__":
+    unittest.main()

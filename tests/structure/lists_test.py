@@ -1,0 +1,51 @@
+"""A list (status codes, element types, codecs, counters) is declared in its .def file and nowhere else."""
+
+import re
+import unittest
+
+import tree
+
+ROW = re.compile(r"^\s*X\(\s*\"?([\w-]+)\"?", re.MULTILINE)
+# A file that declares this share of a list's names (at least four) holds a second copy of the list.
+SHARE = 0.6
+
+
+def rows(path):
+    return ROW.findall(tree.text(path))
+
+
+def declares(source, name):
+    """An enumerator, a #define, a Python constant or a quoted name; uses such as `case kX:` do not count."""
+    prefixed = rf"(?:k|k_|CGX_|CGX_STATUS_|CGX_DTYPE_|CGX_CODEC_|CGX_COUNTER_)?{re.escape(name)}"
+    return re.search(rf"^\s*(?:#\s*define\s+{prefixed}\b|{prefixed}\s*[=,]|\"{re.escape(name)}\"\s*[:,=])",
+                     source, re.MULTILINE)
+
+
+class Lists(unittest.TestCase):
+    maxDiff = None
+
+    def test_lists_are_found(self):
+        for path in tree.files(".def"):
+            self.assertGreater(len(rows(path)), 0, f"{path}: no X(...) row was found")
+
+    def test_rows_are_unique(self):
+        for path in tree.files(".def"):
+            self.assertEqual(len(rows(path)), len(set(rows(path))), f"{path} names a row twice")
+
+    def test_each_list_is_declared_once(self):
+        others = [p for p in tree.files(".cc", ".c", ".h", ".cu", ".cuh", ".py", ".proto") if "_test." not in p]
+        copies = []
+        for path in tree.files(".def"):
+            for other in others:
+                copied = [n for n in rows(path) if declares(tree.text(other), n)]
+                if len(copied) >= 4 and len(copied) >= SHARE * len(rows(path)):
+                    copies.append(f"{other} repeats {path}: {copied}")
+        self.assertEqual(copies, [])
+
+    def test_each_list_is_used(self):
+        included = {name for path in tree.code() for _, name in tree.includes(path)}
+        self.assertEqual([p for p in tree.files(".def") if p not in included], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,46 @@
+"""The source tree as the structure tests see it: files, quoted and angled includes, compile commands."""
+
+import functools
+import json
+import os
+import re
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "node_modules"}
+SOURCE_ENDINGS = (".cc", ".c", ".cu")
+HEADER_ENDINGS = (".h", ".cuh")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
+
+
+@functools.cache
+def files(*endings):
+    """Paths relative to the root, sorted; all files without endings."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS)
+        found += [os.path.relpath(os.path.join(folder, n), ROOT) for n in sorted(names)
+                  if n != ".git" and (not endings or n.endswith(endings))]
+    return found
+
+
+@functools.cache
+def text(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def code():
+    return files(*SOURCE_ENDINGS, *HEADER_ENDINGS, ".inc", ".def")
+
+
+def includes(path):
+    """(angled, name) of every include directive."""
+    return [(mark == "<", name) for mark, name in INCLUDE.findall(text(path))]
+
+
+@functools.cache
+def compile_commands():
+    """Relative path -> command line, of the build this test belongs to (CGX_BUILD_DIR)."""
+    build = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        return {os.path.relpath(entry["file"], ROOT): entry["command"] for entry in json.load(file)}

@@ -1,0 +1,79 @@
+"""The tree itself: compile flags of the arithmetic, READMEs, file sizes, dead files, paths of one machine."""
+
+import os
+import re
+import unittest
+
+import tree
+
+LINES_MAX = 600
+FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-fassociative-math", "-march=native",
+                   "-ffp-contract=fast", "-mdaz-ftz", "-ffinite-math-only")
+MACHINE_PATHS = re.compile(r"(^|[^\w.-])/(" + "|".join(["wo" + "rk", "fa" + "rm", "tmp/" + "wt"]) + r")/", re.MULTILINE)
+MIRRORS = ("proto", "config", "kernels", "transport", "scheduler", "client", "daemon", "deploy", "include")
+
+
+def top_folders():
+    return sorted({p.split("/")[0] for p in tree.files() if "/" in p and not p.startswith(".")})
+
+
+class Tree(unittest.TestCase):
+    maxDiff = None
+
+    def test_kernels_are_compiled_without_contraction_or_fast_math(self):
+        kernels = {s: c for s, c in tree.compile_commands().items() if s.startswith("kernels/")}
+        self.assertTrue(kernels, "no source of kernels/ is built")
+        for source, command in kernels.items():
+            self.assertIn("-ffp-contract=off", command, source)
+            for flag in FORBIDDEN_FLAGS:
+                self.assertNotIn(flag, command, source)
+
+    def test_each_folder_has_a_readme(self):
+        self.assertEqual([f for f in top_folders() if f"{f}/README.md" not in tree.files()], [])
+
+    def test_subfolders_are_described(self):
+        """Either by a README of their own or by name in their parent's."""
+        unexplained = []
+        for folder in sorted({os.path.dirname(p) for p in tree.code()}):
+            parent, name = os.path.split(folder)
+            if not parent or name in MIRRORS or f"{folder}/README.md" in tree.files():
+                continue
+            if f"{parent}/README.md" not in tree.files() or f"{name}/" not in tree.text(f"{parent}/README.md"):
+                unexplained.append(folder)
+        self.assertEqual(unexplained, [])
+
+    def test_no_file_is_longer_than_one_reads(self):
+        lines = {p: tree.text(p).count("\n") for p in tree.files(*tree.SOURCE_ENDINGS, ".h", ".inc", ".py", ".proto")}
+        self.assertEqual({p: n for p, n in lines.items() if n > LINES_MAX}, {})
+
+    def test_each_source_belongs_to_a_target(self):
+        cmake = [p for p in tree.files() if p.endswith(("CMakeLists.txt", ".cmake"))]
+        dead = []
+        for path in tree.files(*tree.SOURCE_ENDINGS):
+            stem = re.escape(os.path.splitext(os.path.basename(path))[0])
+            near = [c for c in cmake if path.startswith(os.path.dirname(c))]
+            if not any(re.search(rf"\b{stem}\b", tree.text(c)) for c in near):
+                dead.append(path)
+        self.assertEqual(dead, [])
+
+    def test_each_header_is_included(self):
+        included = [name for path in tree.code() for _, name in tree.includes(path)]
+        dead = [h for h in tree.files(*tree.HEADER_ENDINGS, ".inc")
+                if not any(h == name or h.endswith("/" + name) for name in included)]
+        self.assertEqual(dead, [])
+
+    def test_each_script_is_named_somewhere(self):
+        dead = []
+        for path in tree.files(".py"):
+            name = re.sub(r"(_test)?\.py$", "", os.path.basename(path))  # CMake loops over names without _test
+            others = [p for p in tree.files() if p != path and not p.endswith(".md")]
+            if not name.startswith("__") and not any(re.search(rf"\b{name}\b", tree.text(p)) for p in others):
+                dead.append(path)
+        self.assertEqual(dead, [])
+
+    def test_no_path_of_one_machine_is_written_down(self):
+        self.assertEqual([p for p in tree.files() if MACHINE_PATHS.search(tree.text(p))], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
