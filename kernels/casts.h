@@ -1,0 +1,108 @@
+// Codecs that keep one number per value: raw (fp32 on the wire), fp16 and bf16.
+//
+// No metadata; NaN and infinity stay where they are. fp16 and bf16 store finite values that do not
+// fit as the largest finite one, and count them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/codec.h"
+#include "kernels/floats.h"
+
+namespace cgx::kernels {
+namespace {
+
+// What the three share. Number has Word, put(x, limit, saturated) and get(word); `limit` is where
+// the receiver's dtype overflows, and no finite x may decode to something at or beyond it.
+template <class Number>
+struct Cast {
+  struct Meta {
+    bool nonfinite = false;
+    uint32_t limit = kInfBits;
+    static constexpr bool special = false;
+  };
+  using Word = typename Number::Word;
+  static constexpr uint32_t kMetaBytes = 0;
+  static constexpr uint32_t kBlockBytes = 64 * sizeof(Word);
+  static constexpr uint64_t code_bytes(uint64_t elements) { return sizeof(Word) * elements; }
+
+  static Meta fit(const float* x, uint32_t n, uint32_t limit) {
+    return {nonfinite({}, x, n, limit), limit};
+  }
+  static void put_meta(const Meta&, uint8_t*) {}
+  static bool get_meta(const uint8_t*, Meta&) { return true; }
+
+  static void code(const float* x, uint32_t n, const Meta& meta, uint64_t, uint8_t* codes,
+                   RangeStats& stats) {
+    for (uint32_t e = 0; e < n; ++e) {
+      const Word word = Number::put(x[e], meta.limit, stats.saturated);
+      std::memcpy(codes + sizeof(Word) * e, &word, sizeof(Word));
+    }
+  }
+  static void value(const uint8_t* codes, uint32_t n, const Meta&, float* x) {
+    for (uint32_t e = 0; e < n; ++e) {
+      Word word;
+      std::memcpy(&word, codes + sizeof(Word) * e, sizeof(Word));
+      x[e] = Number::get(word);
+    }
+  }
+  static bool nonfinite(const Meta&, const float* x, uint32_t n, uint32_t limit) {
+    uint32_t max_abs = 0;
+    for (uint32_t e = 0; e < n; ++e) max_abs = abs_bits(x[e]) > max_abs ? abs_bits(x[e]) : max_abs;
+    return max_abs >= limit;
+  }
+};
+
+struct RawNumber {
+  using Word = float;
+  static Word put(float x, uint32_t, uint64_t&) { return x; }
+  static float get(Word word) { return word; }
+};
+
+struct HalfNumber {
+  using Word = uint16_t;
+  static Word put(float x, uint32_t, uint64_t& saturated) {
+    if (abs_bits(x) < kHalfOverflowBits || abs_bits(x) >= kInfBits) return to_half(x);
+    ++saturated;
+    return bits_of(x) & kSignBit ? 0xfbff : 0x7bff;
+  }
+  static float get(Word word) { return from_half(word); }
+};
+
+struct BrainNumber {
+  using Word = uint16_t;
+  static Word put(float x, uint32_t limit, uint64_t& saturated) {
+    if (abs_bits(x) < first_saturated(limit) || abs_bits(x) >= kInfBits) return to_brain(x);
+    ++saturated;
+    return static_cast<uint16_t>((bits_of(x) & kSignBit) >> 16 | largest(limit));
+  }
+  // The largest bf16 below the limit, and the first magnitude that would round beyond it.
+  static constexpr uint32_t largest(uint32_t limit) { return (limit - 1) >> 16; }
+  static constexpr uint32_t first_saturated(uint32_t limit) {
+    return largest(limit) << 16 | 0x8000u;
+  }
+  static float get(Word word) { return canonical_nan(from_brain(word)); }
+};
+
+using Raw = Cast<RawNumber>;
+using Half = Cast<HalfNumber>;
+using Brain = Cast<BrainNumber>;
+
+template <class Codec>
+struct CastFamily {
+  static uint64_t meta_bytes() { return 0; }
+  static uint64_t code_bytes(const CodecSpec&, uint64_t elements) {
+    return Codec::code_bytes(elements);
+  }
+  template <template <class> class Skeleton>
+  static const auto& ops(const CodecSpec&) {
+    return Skeleton<Codec>::kOps;
+  }
+};
+using RawFamily = CastFamily<Raw>;
+using HalfFamily = CastFamily<Half>;
+using BrainFamily = CastFamily<Brain>;
+
+}  // namespace
+}  // namespace cgx::kernels

@@ -1,0 +1,40 @@
+// Where the buckets of one encoded range lie: all metadata first, then all codes, zeros up to 8
+// bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/codec.h"
+
+namespace cgx::kernels {
+namespace {
+
+constexpr uint64_t buckets_of(uint64_t elements, uint32_t bucket) {
+  return (elements + bucket - 1) / bucket;
+}
+
+template <class Codec>
+class Range {
+ public:
+  Range(const CodecSpec& spec, uint64_t elements)
+      : elements_(elements), bucket_(spec.bucket), buckets_(buckets_of(elements, spec.bucket)) {}
+
+  uint64_t buckets() const { return buckets_; }
+  uint64_t first(uint64_t b) const { return b * bucket_; }
+  uint32_t count(uint64_t b) const {
+    const uint64_t left = elements_ - first(b);
+    return left < bucket_ ? static_cast<uint32_t>(left) : bucket_;
+  }
+  uint64_t meta(uint64_t b) const { return Codec::kMetaBytes * b; }
+  uint64_t codes(uint64_t b) const { return meta(buckets_) + Codec::code_bytes(first(b)); }
+  uint64_t end() const { return meta(buckets_) + Codec::code_bytes(elements_); }
+  uint64_t padded_end() const { return (end() + 7) & ~uint64_t{7}; }
+
+ private:
+  uint64_t elements_;
+  uint32_t bucket_;
+  uint64_t buckets_;
+};
+
+}  // namespace
+}  // namespace cgx::kernels

@@ -1,0 +1,132 @@
+// fp64 and integers: always raw. Plain loops over the element type, vectorized by the compiler.
+//
+// fp64 adds in fp64, integers wrap (they are added as unsigned). No residuals, no other codec.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/floats.h"
+#include "kernels/ops.h"
+#include "kernels/range.h"
+#include "kernels/scalar.h"
+
+namespace cgx::kernels {
+namespace {
+
+constexpr bool is_nonfinite(double x) {
+  return (__builtin_bit_cast(uint64_t, x) & ~(1ull << 63)) >= 0x7ff0000000000000u;
+}
+
+template <class T>
+struct Wide {
+  static constexpr bool kFloat = T(0.5) != T(0);
+  static constexpr uint32_t kMetaBytes = 0;
+  static constexpr uint64_t code_bytes(uint64_t elements) { return sizeof(T) * elements; }
+  using WideRange = Range<Wide>;
+
+  static void load_sum(const RawView& view, uint64_t first, uint32_t n, T* x) {
+    if (view.rank_count == 0) {
+      std::memset(x, 0, n * sizeof(T));
+      return;
+    }
+    std::memcpy(x, static_cast<const T*>(view.ranks[0]) + first, n * sizeof(T));
+    for (uint32_t r = 1; r < view.rank_count; ++r) {
+      add(static_cast<const T*>(view.ranks[r]) + first, n, x);
+    }
+    if constexpr (kFloat) {
+      if (view.scale != 1.0) {
+        for (uint32_t e = 0; e < n; ++e) x[e] *= view.scale;
+      }
+      if (view.rank_count > 1 || view.scale != 1.0) finish(x, n);
+    }
+  }
+
+  static void add(const T* from, uint32_t n, T* x) {
+    for (uint32_t e = 0; e < n; ++e) x[e] = static_cast<T>(x[e] + from[e]);
+  }
+  static void finish(T* x, uint32_t n) {
+    if constexpr (kFloat) {
+      for (uint32_t e = 0; e < n; ++e) x[e] = canonical_nan(x[e]);
+    }
+  }
+  static void count(const T* x, uint32_t n, RangeStats& stats) {
+    bool nonfinite = false;
+    if constexpr (kFloat) {
+      for (uint32_t e = 0; e < n; ++e) nonfinite |= is_nonfinite(x[e]);
+    }
+    stats.nonfinite_buckets += nonfinite;
+  }
+  static void store(void* const* targets, uint32_t target_count, uint64_t first, uint32_t n,
+                    const T* x) {
+    for (uint32_t t = 0; t < target_count; ++t) {
+      std::memcpy(static_cast<T*>(targets[t]) + first, x, n * sizeof(T));
+    }
+  }
+  static void pad(const WideRange& range, uint8_t* bytes) {
+    for (uint64_t i = range.end(); i < range.padded_end(); ++i) bytes[i] = 0;
+  }
+
+  static void encode(const EncodeJob& job, RangeStats& stats) {
+    const WideRange range(job.spec, job.elements);
+    T x[kBucketMax];
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      load_sum(job.source, range.first(b), range.count(b), x);
+      count(x, range.count(b), stats);
+      std::memcpy(bytes_of(job) + range.codes(b), x, range.count(b) * sizeof(T));
+    }
+    pad(range, bytes_of(job));
+  }
+
+  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
+    const WideRange range(job.spec, job.elements);
+    T x[kBucketMax];
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      std::memcpy(x, bytes_of(job) + range.codes(b), range.count(b) * sizeof(T));
+      count(x, range.count(b), stats);
+      store(job.targets, job.target_count, range.first(b), range.count(b), x);
+    }
+    return kNoBucket;
+  }
+
+  static uint64_t reduce(const ReduceJob& job, RangeStats& stats) {
+    const WideRange range(job.spec, job.elements);
+    T sum[kBucketMax], x[kBucketMax];
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      const uint64_t first = range.first(b);
+      const uint32_t n = range.count(b);
+      std::memset(sum, 0, n * sizeof(T));
+      for (const Contribution& part : job.contributions) {
+        if (part.kind == Contribution::Kind::kAbsent) continue;
+        if (part.kind == Contribution::Kind::kRaw) {
+          load_sum(part.raw, first, n, x);
+        } else {
+          std::memcpy(x, bytes_of(part) + range.codes(b), n * sizeof(T));
+        }
+        add(x, n, sum);
+      }
+      finish(sum, n);
+      count(sum, n, stats);
+      std::memcpy(bytes_of(job) + range.codes(b), sum, n * sizeof(T));
+      store(job.targets, job.target_count, first, n, sum);
+    }
+    pad(range, bytes_of(job));
+    return kNoBucket;
+  }
+
+  static uint64_t decode_add(const DecodeAddJob&, RangeStats&) { return 0; }  // small floats only
+
+  static void local_reduce(const LocalReduceJob& job) {
+    T x[kBucketMax];
+    for (uint64_t first = 0; first < job.elements; first += job.bucket) {
+      const uint64_t left = job.elements - first;
+      const uint32_t n = left < job.bucket ? static_cast<uint32_t>(left) : job.bucket;
+      load_sum(job.source, first, n, x);
+      store(job.targets, job.target_count, first, n, x);
+    }
+  }
+
+  static constexpr CodecOps kOps = {encode, decode, reduce, decode_add};
+};
+
+}  // namespace
+}  // namespace cgx::kernels
