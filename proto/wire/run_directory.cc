@@ -26,7 +26,7 @@ Status prepare_run_directory(const std::string& path) {
 }
 
 Status check_run_directory(const std::string& path, uint32_t uid) {
-  struct stat info{};
+  struct stat info {};
   if (lstat(path.c_str(), &info) != 0) {
     return {StatusCode::kNOT_FOUND, "run directory " + path + ": " + std::strerror(errno)};
   }

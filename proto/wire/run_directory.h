@@ -1,5 +1,5 @@
-// Where a daemon and its clients meet when nobody says otherwise, and when that place can be trusted.
-// Part of the contract: the daemon, libcgx and cgxctl must derive the same answer.
+// Where a daemon and its clients meet when nobody says otherwise, and when that place can be
+// trusted. Part of the contract: the daemon, libcgx and cgxctl must derive the same answer.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,16 @@ constexpr const char* kSystemRunDirectory = "/run/cgxd";
 constexpr const char* kClientSocketName = "cgxd.sock";
 constexpr const char* kControlSocketName = "control.sock";
 
-// root: /run/cgxd; others: cgxd in $XDG_RUNTIME_DIR if that is an absolute path, else /tmp/cgxd-UID.
+// root: /run/cgxd; others: cgxd in $XDG_RUNTIME_DIR if that is an absolute path, else
+// /tmp/cgxd-UID.
 std::string default_run_directory(uint32_t uid, const char* xdg_runtime_dir);
 
 // Creates the directory (0755 for root, so that users reach the sockets; else 0700) and checks it.
 Status prepare_run_directory(const std::string& path);
 
 // A directory, not a link, owned by root or by `uid`, writable by its owner alone. Anything else in
-// /tmp may have been put there by somebody who wants to impersonate the daemon. /run/cgxd may belong
-// to the daemon's own user: only root can have given it that.
+// /tmp may have been put there by somebody who wants to impersonate the daemon. /run/cgxd may
+// belong to the daemon's own user: only root can have given it that.
 Status check_run_directory(const std::string& path, uint32_t uid);
 
 }  // namespace cgx

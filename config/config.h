@@ -1,0 +1,64 @@
+// The words the operator may say: YAML text to a message of proto/messages and back.
+//
+// Works by reflection over any message whose fields carry the `field` option, so the daemon's file
+// and a policy are loaded, checked, explained and printed by the same code. An unknown key is an
+// error. Fields have presence: after load the message holds what was said; fill_defaults() adds
+// what was not. Thread rule: pure functions; load_file() reads its file.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/wire/status.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace cgx::config {
+
+using google::protobuf::Message;
+
+// Texts whose tables live in higher layers. An empty function accepts everything.
+using TextCheck = std::function<Status(std::string_view)>;
+struct Checks {
+  TextCheck codec;
+  TextCheck lane;
+};
+
+// Each error names file, line, key, value and what is allowed, one line per problem. On success
+// `message` holds what the text says and passed check().
+Status load_file(const std::string& path, const Checks& checks, Message& message);
+Status load_text(std::string_view text, std::string_view file_name, const Checks& checks,
+                 Message& message);
+
+// One assignment of a command line: "policy.window=8", "rules=[{match: x, codec: fp16}]". A list is
+// replaced. Not checked beyond its own syntax and range.
+Status set(std::string_view assignment, Message& message);
+
+// Ranges, choices, syntax; one line per problem, each with its key.
+Status check(const Message& message, const Checks& checks);
+
+void fill_defaults(Message& message);
+
+// YAML that load_text() accepts and that gives the same message; secrets hidden unless asked for.
+enum class Secrets : uint8_t { kHide, kShow };
+std::string print(const Message& message, Secrets secrets = Secrets::kHide);
+
+// JSON with the messages' own names, all fields, 64-bit numbers as numbers.
+std::string to_json(const Message& message);
+
+// Keys whose values differ, in declaration order; "rules[1]" for elements of lists.
+struct KeyDifference {
+  std::string key, from, to;  // "(none)" where a list has no such element
+};
+std::vector<KeyDifference> diff(const Message& from, const Message& to);
+
+// Generated from the field options of `message`'s type.
+std::string help_text(const Message& message);           // for --help
+std::string reference_markdown(const Message& message);  // tables, one per section
+std::string sample(const Message& message);              // every key, commented out, explained
+
+}  // namespace cgx::config

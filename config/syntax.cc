@@ -1,0 +1,157 @@
+#include "config/syntax.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <regex>
+
+namespace cgx::config {
+namespace {
+
+constexpr size_t kRegexBytesMax = 512;
+
+Status wrong(const std::string& text, const std::string& want) {
+  return invalid_argument("\"" + text + "\" is not " + want);
+}
+
+bool all_of(std::string_view text, std::string_view extra) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || extra.find(c) != std::string_view::npos;
+  });
+}
+
+bool parse_below(std::string_view text, unsigned limit, unsigned& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value <= limit;
+}
+
+bool is_ip(int family, const std::string& text) {
+  unsigned char address[sizeof(in6_addr)];
+  return inet_pton(family, text.c_str(), address) == 1;
+}
+
+bool is_host(const std::string& text) {
+  return is_ip(AF_INET6, text) || (text.size() <= 255 && all_of(text, ".-_"));
+}
+
+Status check_address(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  unsigned port = 0;
+  if (colon == std::string::npos || !parse_below(text.substr(colon + 1), 65535, port)) {
+    return wrong(text, "host:port");
+  }
+  std::string host = text.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const bool good =
+      bracketed ? is_ip(AF_INET6, host) : host.find(':') == host.npos && is_host(host);
+  return good ? Status() : wrong(text, "host:port; an IPv6 address needs brackets: [::1]:7070");
+}
+
+Status check_network(const std::string& text) {
+  const size_t slash = text.find('/');
+  const std::string address = text.substr(0, slash);
+  const bool v4 = is_ip(AF_INET, address);
+  unsigned bits = 0;
+  if (slash == std::string::npos || !(v4 || is_ip(AF_INET6, address)) ||
+      !parse_below(text.substr(slash + 1), v4 ? 32 : 128, bits)) {
+    return wrong(text, "a network such as 10.0.0.0/8 or fd00::/8");
+  }
+  return Status();
+}
+
+Status check_port_range(const std::string& text) {
+  if (text == "0") return Status();
+  const size_t dash = text.find('-');
+  unsigned first = 0, last = 0;
+  if (dash == std::string::npos || !parse_below(text.substr(0, dash), 65535, first) ||
+      !parse_below(text.substr(dash + 1), 65535, last) || first == 0 || first > last) {
+    return wrong(text, "a range of ports such as 20000-20100, or 0 for any");
+  }
+  return Status();
+}
+
+Status check_mode(const std::string& text) {
+  unsigned mode = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+  if (error != std::errc() || end != text.data() + text.size() || mode > 0777) {
+    return wrong(text, "octal permission bits, 0000 to 0777");
+  }
+  return Status();
+}
+
+Status check_regex(const std::string& text) {
+  if (text.size() > kRegexBytesMax) {
+    return invalid_argument("a regular expression of " + std::to_string(text.size()) +
+                            " characters; at most " + std::to_string(kRegexBytesMax));
+  }
+  try {
+    // Polynomial matching: a pattern must not be able to stall the daemon.
+    const std::regex compiled(text, std::regex::ECMAScript | std::regex_constants::__polynomial);
+  } catch (const std::regex_error& error) {
+    return wrong(text,
+                 std::string("a regular expression without back-references: ") + error.what());
+  }
+  return Status();
+}
+
+// Length of the well-formed UTF-8 sequence at the front; 0: none.
+size_t sequence_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t length = byte(0) < 0x80 ? 1 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
+  if (length == 1) return 1;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, beyond U+10FFFF.
+  const unsigned first_two = byte(0) << 8 | byte(1);
+  const bool overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
+  return overlong || (first_two >= 0xeda0 && first_two <= 0xedbf) || first_two >= 0xf490 ? 0
+                                                                                         : length;
+}
+
+}  // namespace
+
+bool is_plain_text(std::string_view text) {
+  while (!text.empty()) {
+    const auto first = static_cast<unsigned char>(text[0]);
+    const size_t length = first < 0x20 || first == 0x7f ? 0 : sequence_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+Status check_syntax(v1::Syntax syntax, const std::string& text, const Checks& checks) {
+  switch (syntax) {
+    case v1::SYNTAX_PATH:
+      return text.front() == '/' ? Status() : wrong(text, "an absolute path");
+    case v1::SYNTAX_ADDRESS:
+      return check_address(text);
+    case v1::SYNTAX_HOST:
+      return is_host(text) ? Status() : wrong(text, "an IP address or host name");
+    case v1::SYNTAX_NETWORK:
+      return check_network(text);
+    case v1::SYNTAX_PORT_RANGE:
+      return check_port_range(text);
+    case v1::SYNTAX_MODE:
+      return check_mode(text);
+    case v1::SYNTAX_GROUP:
+      return all_of(text, "._-$") ? Status() : wrong(text, "a group's name or number");
+    case v1::SYNTAX_WORD:
+      return all_of(text, "._-") ? Status() : wrong(text, "made of letters, digits, and . _ -");
+    case v1::SYNTAX_REGEX:
+      return check_regex(text);
+    case v1::SYNTAX_CODEC:
+      return checks.codec ? checks.codec(text) : Status();
+    case v1::SYNTAX_LANE:
+      return checks.lane ? checks.lane(text) : Status();
+    default:
+      return Status();
+  }
+}
+
+}  // namespace cgx::config

@@ -1,0 +1,26 @@
+// Numbers as people write them: "4 MiB", "1.5 s", "20"; and the word somebody probably meant.
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "proto/wire/status.h"
+
+namespace cgx::config {
+
+enum class Quantity : uint8_t { kCount, kBytes, kMicroseconds, kMilliseconds };
+
+// A plain number counts in the quantity's own unit; a suffix of the same kind may follow. The value
+// must come out whole. kCount takes no suffix.
+Result<uint64_t> parse_quantity(std::string_view text, Quantity quantity);
+
+// The largest unit that divides the value: parse_quantity() reads it back unchanged.
+std::string print_quantity(uint64_t value, Quantity quantity);
+
+// The candidate within two edits (one for short words) of `word`; empty if none.
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
+
+}  // namespace cgx::config
