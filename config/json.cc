@@ -1,30 +1,10 @@
 // to_json(): see README for why not protobuf's own printer.
-#include <cinttypes>
-#include <cstdio>
-
 #include "config/config.h"
 #include "config/schema.h"
+#include "config/text.h"
 
 namespace cgx::config {
 namespace {
-
-void quote(const std::string& text, std::string& out) {
-  out += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
 
 class JsonPrinter {
  public:
@@ -35,7 +15,7 @@ class JsonPrinter {
       if (!first) out_ += ",";
       first = false;
       line(depth + 1);
-      quote(field->name(), out_);
+      out_ += json_quoted(field->name());
       out_ += ": ";
       value(message, *field, depth + 1);
     }
@@ -67,7 +47,7 @@ class JsonPrinter {
       line(depth);
       object(reflection->GetRepeatedMessage(message, &field, index), depth);
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
-      quote(reflection->GetRepeatedString(message, &field, index), out_);
+      out_ += json_quoted(reflection->GetRepeatedString(message, &field, index));
     } else {
       CGX_ASSERT(field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64);
       out_ += std::to_string(reflection->GetRepeatedUInt64(message, &field, index));
@@ -78,7 +58,8 @@ class JsonPrinter {
     const auto* reflection = message.GetReflection();
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_STRING:
-        return quote(reflection->GetString(message, &field), out_);
+        out_ += json_quoted(reflection->GetString(message, &field));
+        return;
       case FieldDescriptor::CPPTYPE_BOOL:
         out_ += reflection->GetBool(message, &field) ? "true" : "false";
         return;

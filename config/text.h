@@ -1,4 +1,5 @@
-// Numbers as people write them: "4 MiB", "1.5 s", "20"; and the word somebody probably meant.
+// Small texts: numbers as people write them ("4 MiB", "1.5 s", "20"), JSON strings, and the word
+// somebody probably meant.
 // Thread rule: pure functions.
 #pragma once
 
@@ -19,6 +20,9 @@ Result<uint64_t> parse_quantity(std::string_view text, Quantity quantity);
 
 // The largest unit that divides the value: parse_quantity() reads it back unchanged.
 std::string print_quantity(uint64_t value, Quantity quantity);
+
+// With quotation marks around it, as JSON.
+std::string json_quoted(std::string_view text);
 
 // The candidate within two edits (one for short words) of `word`; empty if none.
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);

@@ -1,7 +1,6 @@
 #include "proto/wire/run_directory.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -14,15 +13,6 @@ std::string default_run_directory(uint32_t uid, const char* xdg_runtime_dir) {
     return std::string(xdg_runtime_dir) + "/cgxd";
   }
   return "/tmp/cgxd-" + std::to_string(uid);
-}
-
-Status prepare_run_directory(const std::string& path) {
-  const uint32_t uid = geteuid();
-  if (mkdir(path.c_str(), uid == 0 ? 0755 : 0700) != 0 && errno != EEXIST) {
-    return {StatusCode::kUNAVAILABLE,
-            "cannot create run directory " + path + ": " + std::strerror(errno)};
-  }
-  return check_run_directory(path, uid);
 }
 
 Status check_run_directory(const std::string& path, uint32_t uid) {

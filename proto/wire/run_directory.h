@@ -17,9 +17,6 @@ constexpr const char* kControlSocketName = "control.sock";
 // /tmp/cgxd-UID.
 std::string default_run_directory(uint32_t uid, const char* xdg_runtime_dir);
 
-// Creates the directory (0755 for root, so that users reach the sockets; else 0700) and checks it.
-Status prepare_run_directory(const std::string& path);
-
 // A directory, not a link, owned by root or by `uid`, writable by its owner alone. Anything else in
 // /tmp may have been put there by somebody who wants to impersonate the daemon. /run/cgxd may
 // belong to the daemon's own user: only root can have given it that.

@@ -30,19 +30,19 @@ class RunDirectoryOnDisk : public ::testing::Test {
   std::string root_ = ::testing::TempDir() + "/cgx-run-XXXXXX";
 };
 
-TEST_F(RunDirectoryOnDisk, IsMadeAndCanBeUsedAgain) {
-  EXPECT_TRUE(prepare_run_directory(root_ + "/new").ok());
-  EXPECT_TRUE(prepare_run_directory(root_ + "/new").ok());
+TEST_F(RunDirectoryOnDisk, IsTrustedWhenItsOwnerAloneCanWrite) {
+  EXPECT_TRUE(check_run_directory(root_, geteuid()).ok());
+  EXPECT_EQ(check_run_directory(root_ + "/missing", 0).code(), StatusCode::kNOT_FOUND);
 }
 
 TEST_F(RunDirectoryOnDisk, MustNotBeWritableByOthers) {
   ASSERT_EQ(chmod(root_.c_str(), 0777), 0);
-  EXPECT_THAT(prepare_run_directory(root_).message(), HasSubstr("writable by others"));
+  EXPECT_THAT(check_run_directory(root_, geteuid()).message(), HasSubstr("writable by others"));
 }
 
 TEST_F(RunDirectoryOnDisk, MustNotBeALinkOrAFile) {
   ASSERT_EQ(symlink(root_.c_str(), (root_ + "/link").c_str()), 0);
-  EXPECT_THAT(prepare_run_directory(root_ + "/link").message(), HasSubstr("not a directory"));
+  EXPECT_THAT(check_run_directory(root_ + "/link", geteuid()).message(), HasSubstr("not a directory"));
 }
 
 TEST_F(RunDirectoryOnDisk, MustBelongToRootOrTheUser) {
