@@ -1,0 +1,329 @@
+#include "daemon/data_agent.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "daemon/clock.h"
+
+namespace cgx::daemon {
+namespace {
+
+enum Tag : uint64_t { kMailboxTag, kTransportTag, kDoorbellTag };
+
+// Waiting messages may hold a packet each (96 KiB); whoever posts session requests waits for room.
+constexpr size_t kMailboxCapacity = 1024;
+constexpr int kMessagesPerRound = 64;
+// A client empties its full completion ring without telling us; a closed session's last operation
+// ends without an event of its own.
+constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
+
+wire::Reply to_reply(const Status& status) {
+  return {status.code(), status.message(), 0, 0};
+}
+
+}  // namespace
+
+// Transport and engine need each other; the transport is made first and speaks to this.
+class DataAgent::EventRelay final : public transport::Events {
+ public:
+  scheduler::Engine* engine = nullptr;
+
+  void on_frame(transport::PeerId from, const transport::Frame& frame) override {
+    engine->on_frame(from, frame);
+  }
+  void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override {
+    engine->on_sent(to, token, status);
+  }
+  void on_peer_down(transport::PeerId peer, const Status& why) override {
+    engine->on_peer_down(peer, why);
+  }
+};
+
+struct DataAgent::OpenedSession {
+  SessionSerial serial;
+  scheduler::SessionId id;
+  Session session;
+  std::vector<SharedRegion> arenas;
+  Status fault;  // why it must be evicted; found while its ring was read or written
+};
+
+DataAgent::DataAgent(DataOptions options, TransportFactory make_transport, EdgeCounters& counters,
+                     scheduler::EventSink& events)
+    : options_(std::move(options)),
+      make_transport_(std::move(make_transport)),
+      counters_(counters),
+      events_(events),
+      mailbox_(kMailboxCapacity),
+      relay_(std::make_unique<EventRelay>()) {}
+
+DataAgent::~DataAgent() = default;
+
+void DataAgent::connect(SessionAnswers* answers, LinkMaker* links) {
+  answers_ = answers;
+  links_out_ = links;
+}
+
+Status DataAgent::on_start() {
+  owner_.bind();
+  if (make_transport_) {
+    CGX_ASSIGN_OR_RETURN(transport_, make_transport_(*relay_));
+    CGX_ASSIGN_OR_RETURN(endpoint_, transport_->local_endpoint());
+    if (transport_->event_fd() >= 0) {
+      CGX_RETURN_IF_ERROR(poller().add(transport_->event_fd(), EPOLLIN, kTransportTag));
+    }
+  }
+  CGX_ASSIGN_OR_RETURN(
+      engine_, scheduler::Engine::create(options_.engine, {transport_.get(), this, &events_}));
+  relay_->engine = engine_.get();
+  return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
+}
+
+void DataAgent::on_stop() {
+  mailbox_.close();
+  engine_.reset();
+  transport_.reset();
+  sessions_.clear();
+  closed_.clear();
+}
+
+int DataAgent::do_work(uint64_t now_ns) {
+  owner_.check();
+  now_ns_ = now_ns;
+  int work = mailbox_.drain(kMessagesPerRound, [](Message message) { message(); });
+  work += poll_sessions();
+  if (transport_) work += transport_->progress();
+  work += engine_->do_work(now_ns);
+  work += publish_completions();
+  if (!closed_.empty()) release_closed();
+  return work;
+}
+
+uint64_t DataAgent::next_deadline_ns() const {
+  const uint64_t deadline = engine_->next_deadline_ns();
+  const bool look_again = overflowing_ || !closed_.empty();
+  return look_again ? std::min(deadline, now_ns_ + kLookAgainNs) : deadline;
+}
+
+Spin DataAgent::spin() const {
+  if (options_.always_spin && sessions_.size() < options_.cores) return Spin::kAlways;
+  return engine_->operations_open() ? Spin::kBriefly : Spin::kNo;
+}
+
+// The client publishes, fences, reads the flag; we raise the flag, fence, read the ring: one of the
+// two sees the other.
+bool DataAgent::prepare_sleep() {
+  for (auto& each : sessions_) each->session.raise_sleeping();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool quiet = mailbox_.empty() &&
+                     std::all_of(sessions_.begin(), sessions_.end(),
+                                 [](const auto& each) { return each->session.ring_empty(); }) &&
+                     (!transport_ || transport_->arm());
+  if (!quiet) lower_sleeping();
+  return quiet;
+}
+
+void DataAgent::woken(std::span<const Poller::Ready> /*ready*/) {
+  lower_sleeping();
+}
+
+void DataAgent::lower_sleeping() {
+  for (auto& each : sessions_) each->session.lower_sleeping();
+}
+
+// --- Sessions
+// --------------------------------------------------------------------------------------
+
+void DataAgent::ask(SessionRequest request) {
+  mailbox_.post_wait(
+      [this, request = std::move(request)]() mutable { handle(std::move(request)); });
+}
+
+DataAgent::OpenedSession* DataAgent::find(SessionSerial serial) {
+  for (auto& each : sessions_) {
+    if (each->serial == serial) return each.get();
+  }
+  return nullptr;
+}
+
+void DataAgent::handle(SessionRequest request) {
+  if (auto* message = std::get_if<OpenSession>(&request.body)) {
+    return open(request.session, request.request, std::move(*message));
+  }
+  OpenedSession* session = find(request.session);
+  if (session == nullptr) return;  // refused or evicted meanwhile
+  const uint32_t number = request.request;
+  if (auto* arena = std::get_if<AddMappedArena>(&request.body)) {
+    add_arena(*session, number, std::move(*arena));
+  } else if (const auto* create = std::get_if<wire::CreateCommunicator>(&request.body)) {
+    engine_->create_communicator(session->id, number, *create);
+  } else if (const auto* tensors = std::get_if<wire::RegisterTensors>(&request.body)) {
+    engine_->register_tensors(session->id, number, *tensors);
+  } else if (const auto* commit = std::get_if<wire::Commit>(&request.body)) {
+    engine_->commit(session->id, number, *commit);
+  } else if (const auto* redo = std::get_if<wire::RedoStep>(&request.body)) {
+    engine_->redo_step(session->id, number, *redo);
+  } else if (const auto* gone = std::get_if<wire::CloseCommunicator>(&request.body)) {
+    engine_->close_communicator(session->id, *gone);
+  } else if (const auto* bye = std::get_if<CloseSession>(&request.body)) {
+    close(*session, bye->why);
+  }
+}
+
+void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
+  auto reply = [this, serial](uint32_t number, const wire::Reply& message) {
+    answers_->answer({serial, number, message});
+  };
+  auto session = std::make_unique<OpenedSession>(
+      OpenedSession{serial, {}, Session(std::move(open.channel), std::move(reply)), {}, {}});
+  Result<scheduler::SessionId> id = engine_->open_session(open.options, session->session);
+  Status status = id.status();
+  if (status.ok()) {
+    session->id = *id;
+    // Never read: a client could make a read block, and every write is an edge.
+    status = poller().add(session->session.doorbell_fd(), EPOLLIN | EPOLLET, kDoorbellTag);
+    if (!status.ok()) engine_->close_session(*id, status);
+  }
+  if (!status.ok()) return answers_->answer({serial, request, Evict{status}});
+  session->session.lower_sleeping();
+  sessions_.push_back(std::move(session));
+  answers_->answer({serial, request, Opened{}});
+}
+
+void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena) {
+  const Status status = engine_->add_arena(session.id, arena.arena, arena.region.bytes());
+  if (status.ok()) session.arenas.push_back(std::move(arena.region));
+  answers_->answer({session.serial, request, to_reply(status)});
+}
+
+void DataAgent::close(OpenedSession& session, const Status& why) {
+  poller().remove(session.session.doorbell_fd());
+  session.session.mute();
+  engine_->close_session(session.id, why);
+  const auto it = std::find_if(sessions_.begin(), sessions_.end(),
+                               [&](const auto& each) { return each.get() == &session; });
+  closed_.push_back(std::move(*it));
+  sessions_.erase(it);
+}
+
+void DataAgent::evict(OpenedSession& session, const Status& why) {
+  answers_->answer({session.serial, 0, Evict{why}});
+  close(session, why);
+}
+
+void DataAgent::release_closed() {
+  std::erase_if(closed_, [this](auto& each) {
+    if (engine_->session_in_use(each->id)) return false;
+    answers_->answer(
+        {each->serial, 0, Released{each->session.take_channel(), std::move(each->arenas)}});
+    return true;
+  });
+}
+
+int DataAgent::poll_sessions() {
+  int work = 0;
+  for (auto& each : sessions_) {
+    each->fault = each->session.poll(
+        [&](const cgx_submit_record& record) { return engine_->submit(each->id, record); }, &work);
+  }
+  for (size_t i = 0; i < sessions_.size();) {
+    OpenedSession& session = *sessions_[i];
+    if (session.fault.ok()) {
+      ++i;
+      continue;
+    }
+    engine_->count(scheduler::Counter::kring_violations);
+    evict(session, session.fault);
+  }
+  return work;
+}
+
+int DataAgent::publish_completions() {
+  int work = 0;
+  overflowing_ = false;
+  for (size_t i = 0; i < sessions_.size();) {
+    OpenedSession& session = *sessions_[i];
+    const Status status = session.session.publish(&work);
+    overflowing_ = overflowing_ || session.session.overflowing();
+    if (status.ok()) {
+      ++i;
+    } else {
+      evict(session, status);
+    }
+  }
+  return work;
+}
+
+// --- Links
+// -----------------------------------------------------------------------------------------
+
+void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) {
+  const LinkSerial serial = next_link_++;
+  links_[link] = {serial, {}, false};
+  Status refused;
+  if (links_out_ == nullptr || !transport_) {
+    refused = Status(StatusCode::kUNAVAILABLE,
+                     "this daemon serves one machine only (no mesh address is configured)");
+  } else if (!links_out_->want({serial, request, endpoint_})) {
+    refused = resource_exhausted("too many links are being made at once");
+  }
+  if (refused.ok()) return;
+  // Not from inside the engine's call.
+  (void)mailbox_.post([this, serial, refused] { refuse_link(serial, refused); });
+}
+
+void DataAgent::close_link(scheduler::LinkId link) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  if (links_out_ != nullptr) links_out_->unwant(found->second.serial);
+  if (found->second.up) transport_->close(found->second.peer);
+  links_.erase(found);
+}
+
+void DataAgent::link_made(LinkSerial serial, transport::ConnectOptions options) {
+  mailbox_.post_wait(
+      [this, serial, options = std::move(options)] { connect_link(serial, options); });
+}
+
+void DataAgent::link_refused(LinkSerial serial, Status why) {
+  mailbox_.post_wait([this, serial, why = std::move(why)] { refuse_link(serial, why); });
+}
+
+std::unordered_map<scheduler::LinkId, DataAgent::Link>::iterator DataAgent::find_link(
+    LinkSerial serial) {
+  return std::find_if(links_.begin(), links_.end(),
+                      [serial](const auto& each) { return each.second.serial == serial; });
+}
+
+void DataAgent::connect_link(LinkSerial serial, const transport::ConnectOptions& options) {
+  const auto found = find_link(serial);
+  if (found == links_.end()) return;  // closed meanwhile
+  Result<transport::PeerId> peer = transport_->connect(options);
+  if (!peer.ok()) return refuse_link(serial, peer.status());
+  found->second.peer = *peer;
+  found->second.up = true;
+  engine_->link_up(found->first, *peer);
+}
+
+void DataAgent::refuse_link(LinkSerial serial, const Status& why) {
+  const auto found = find_link(serial);
+  if (found != links_.end()) engine_->link_down(found->first, why);
+}
+
+// --- Operators
+// -------------------------------------------------------------------------------------
+
+bool DataAgent::run(EngineTask task) {
+  return mailbox_.post([this, task = std::move(task)]() mutable {
+    flush_counters();
+    task(*engine_);
+  });
+}
+
+void DataAgent::flush_counters() {
+  for (size_t i = 0; i < static_cast<size_t>(scheduler::Counter::kCount); ++i) {
+    const auto counter = static_cast<scheduler::Counter>(i);
+    if (const uint64_t amount = counters_.take(counter)) engine_->count(counter, amount);
+  }
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,112 @@
+// The loop everything else serves: sessions' rings, the transport, the engine, in one thread.
+//
+// Thread rule: an agent; engine, transport and sessions are made, used and dropped on its thread.
+// Others reach them through the mailbox: ask(), link_made(), link_refused(), run().
+// Invariants: no call blocks but the sleep; every round is bounded (records per session, messages,
+// one chunk per communicator in the engine); completions of a round are published once, at its end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/agent.h"
+#include "daemon/link_host.h"
+#include "daemon/mailbox.h"
+#include "daemon/session.h"
+#include "daemon/session_host.h"
+#include "scheduler/engine.h"
+#include "transport/transport.h"
+
+namespace cgx::daemon {
+
+using TransportFactory =
+    UniqueFunction<Result<std::unique_ptr<transport::Transport>>(transport::Events&)>;
+
+struct DataOptions {
+  scheduler::EngineOptions engine;
+  bool always_spin = false;
+  uint32_t cores = 1;  // spinning stops when sessions need them all
+};
+
+class DataAgent final : public Agent,
+                        public SessionHost,
+                        public LinkHost,
+                        private scheduler::LinkPort {
+ public:
+  // `make_transport` runs on the agent's thread; empty: this daemon serves one machine only.
+  DataAgent(DataOptions options, TransportFactory make_transport, EdgeCounters& counters,
+            scheduler::EventSink& events);
+  ~DataAgent() override;
+
+  // Where answers go; before start(). `links` may be null: no other machines.
+  void connect(SessionAnswers* answers, LinkMaker* links);
+
+  std::string_view name() const override { return "cgxd-data"; }
+  Status on_start() override;
+  void on_stop() override;
+  int do_work(uint64_t now_ns) override;
+  uint64_t next_deadline_ns() const override;
+  Spin spin() const override;
+  bool prepare_sleep() override;
+  void woken(std::span<const Poller::Ready> ready) override;
+
+  void ask(SessionRequest request) override;
+  void link_made(LinkSerial serial, transport::ConnectOptions options) override;
+  void link_refused(LinkSerial serial, Status why) override;
+
+  // Runs `task` between two rounds. False: the agent is too busy to take it, or has stopped.
+  using EngineTask = UniqueFunction<void(scheduler::Engine&)>;
+  bool run(EngineTask task);
+
+ private:
+  class EventRelay;
+  using Message = UniqueFunction<void()>;
+  struct OpenedSession;
+  struct Link {
+    LinkSerial serial = 0;
+    transport::PeerId peer;
+    bool up = false;
+  };
+
+  void handle(SessionRequest request);
+  void open(SessionSerial serial, uint32_t request, OpenSession open);
+  void add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena);
+  void close(OpenedSession& session, const Status& why);
+  void evict(OpenedSession& session, const Status& why);
+  void release_closed();
+  OpenedSession* find(SessionSerial serial);
+  int poll_sessions();
+  int publish_completions();
+  void lower_sleeping();
+  void flush_counters();
+
+  void open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) override;
+  void close_link(scheduler::LinkId link) override;
+  void connect_link(LinkSerial serial, const transport::ConnectOptions& options);
+  void refuse_link(LinkSerial serial, const Status& why);
+  std::unordered_map<scheduler::LinkId, Link>::iterator find_link(LinkSerial serial);
+
+  DataOptions options_;
+  TransportFactory make_transport_;
+  EdgeCounters& counters_;
+  scheduler::EventSink& events_;
+  SessionAnswers* answers_ = nullptr;
+  LinkMaker* links_out_ = nullptr;
+
+  Mailbox<Message> mailbox_;
+  std::vector<std::unique_ptr<OpenedSession>> sessions_;
+  std::vector<std::unique_ptr<OpenedSession>> closed_;  // operations may still touch their memory
+  std::unique_ptr<EventRelay> relay_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<scheduler::Engine> engine_;
+  transport::Endpoint endpoint_;
+  std::unordered_map<scheduler::LinkId, Link> links_;
+  LinkSerial next_link_ = 1;
+  bool overflowing_ = false;
+  uint64_t now_ns_ = 0;
+  ThreadOwner owner_;
+};
+
+}  // namespace cgx::daemon

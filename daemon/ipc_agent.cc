@@ -1,0 +1,225 @@
+#include "daemon/ipc_agent.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "daemon/clock.h"
+#include "daemon/ipc_connection.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr uint64_t kListenerTag = 0;
+constexpr uint64_t kInboxTag = 1;
+constexpr size_t kInboxCapacity = 64 * 1024;
+constexpr int kAnswersPerRound = 256;
+constexpr int kAcceptsPerRound = 64;
+constexpr uint32_t kRefusalsLoggedPerSecond = 5;
+
+UniqueFd open_spare() {
+  return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IpcAgent>> IpcAgent::create(const IpcOptions& options, const Ports& ports) {
+  ListenSocketOptions socket = options.socket;
+  socket.type = SOCK_SEQPACKET;
+  CGX_ASSIGN_OR_RETURN(ListenSocket listener, ListenSocket::open(socket));
+  return std::unique_ptr<IpcAgent>(new IpcAgent(options, ports, std::move(listener)));
+}
+
+IpcAgent::IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket listener)
+    : options_(options),
+      ports_(ports),
+      listener_(std::move(listener)),
+      inbox_(kInboxCapacity),
+      spare_fd_(open_spare()) {}
+
+IpcAgent::~IpcAgent() = default;
+
+Status IpcAgent::on_start() {
+  owner_.bind();
+  CGX_RETURN_IF_ERROR(poller().add(inbox_.event_fd(), EPOLLIN | EPOLLET, kInboxTag));
+  CGX_RETURN_IF_ERROR(poller().add(listener_.fd(), EPOLLIN, kListenerTag));
+  listening_ = true;
+  return {};
+}
+
+// The daemon ends: clients see the end of their connection and report DAEMON_LOST.
+void IpcAgent::on_stop() {
+  listener_.close();
+  connections_.clear();
+  inbox_.close();
+}
+
+int IpcAgent::do_work(uint64_t now_ns) {
+  owner_.check();
+  now_ns_ = now_ns;
+  if (listening_ && !accepting_.load()) {
+    poller().remove(listener_.fd());
+    listener_.close();
+    listening_ = false;
+  }
+  expire(now_ns);
+  return inbox_.drain(kAnswersPerRound,
+                      [this](SessionAnswer answer) { handle(std::move(answer)); });
+}
+
+uint64_t IpcAgent::next_deadline_ns() const {
+  uint64_t deadline = kNever;
+  for (const auto& [serial, connection] : connections_) {
+    deadline = std::min(deadline, connection->deadline_ns());
+  }
+  return deadline;
+}
+
+void IpcAgent::woken(std::span<const Poller::Ready> ready) {
+  now_ns_ = monotonic_ns();
+  for (const Poller::Ready& each : ready) on_ready(each.tag);
+}
+
+void IpcAgent::on_ready(uint64_t tag) {
+  if (tag == kListenerTag) return accept_all();
+  const auto found = connections_.find(tag / 2);
+  if (tag == kInboxTag || found == connections_.end()) return;
+  Connection& connection = *found->second;
+  Status status = connection.read_packets();  // also when it died: it may have said goodbye
+  const bool died = (tag & 1) != 0;
+  if (status.ok() && died && !connection.said_goodbye()) status = connection.death();
+  if (status.ok() && !connection.said_goodbye()) return;
+  const bool greeting = connection.state() == Connection::State::kGreeting;
+  if (greeting && !status.ok()) {
+    refuse(connection.socket(), status);
+  } else {
+    connection.hang_up(status);
+  }
+  drop(connection);
+}
+
+void IpcAgent::accept_all() {
+  for (int i = 0; i < kAcceptsPerRound && listening_; ++i) {
+    UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket) {
+      admit(std::move(socket), now_ns_);
+      continue;
+    }
+    if (errno != EMFILE && errno != ENFILE) return;
+    spare_fd_.reset();
+    socket = UniqueFd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    refuse(socket.get(), resource_exhausted("the daemon has no descriptor left (ulimit -n)"));
+    socket.reset();
+    spare_fd_ = open_spare();
+  }
+}
+
+void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
+  Result<PeerProcess> peer = peer_process(socket.get());
+  const Status admitted = peer.ok() ? may_admit(*peer) : peer.status();
+  if (!admitted.ok()) return refuse(socket.get(), admitted);
+  const SessionSerial serial = next_serial_++;
+  auto connection = std::make_unique<Connection>(
+      *this, serial, std::move(socket), std::move(peer).value(), now_ns + options_.handshake_ns);
+  if (Status status = connection->watch(); !status.ok()) {
+    return refuse(connection->socket(), status);
+  }
+  connections_.emplace(serial, std::move(connection));
+}
+
+Status IpcAgent::may_admit(const PeerProcess& peer) const {
+  uint32_t pending = 0, of_user = 0;
+  for (const auto& [serial, connection] : connections_) {
+    if (connection->state() != Connection::State::kGreeting) continue;
+    ++pending;
+    if (connection->uid() == peer.uid) ++of_user;
+  }
+  if (pending >= options_.pending_max || of_user >= options_.pending_per_user_max) {
+    return resource_exhausted(std::to_string(pending) + " connections, " + std::to_string(of_user) +
+                              " of uid " + std::to_string(peer.uid) +
+                              ", have not introduced themselves yet; try again in 2 s");
+  }
+  return {};
+}
+
+Status IpcAgent::may_open() const {
+  uint32_t opened = 0;
+  for (const auto& [serial, connection] : connections_) {
+    if (connection->state() != Connection::State::kGreeting) ++opened;
+  }
+  if (opened < options_.sessions_max) return {};
+  return resource_exhausted("the daemon serves " + std::to_string(opened) +
+                            " sessions already (limits.sessions)");
+}
+
+void IpcAgent::refuse(int socket, const Status& why) {
+  using scheduler::Counter;
+  ports_.counters.add(Counter::ksessions_refused);
+  const bool junk =
+      why.code() == StatusCode::kPROTOCOL_ERROR || why.code() == StatusCode::kTIMED_OUT;
+  if (junk) ports_.counters.add(Counter::kcontrol_junk);
+  const wire::Reply reply{why.code(), why.message(), 0, 0};
+  if (socket >= 0) (void)send_packet(socket, wire::encode_packet(reply, 0));  // it may not read
+  if (now_ns_ >= refusals_logged_until_ns_) {
+    refusals_logged_until_ns_ = now_ns_ + kSecond;
+    refusals_logged_ = 0;
+  }
+  if (++refusals_logged_ > kRefusalsLoggedPerSecond) return;
+  ports_.events.event(scheduler::EventLevel::kWarning,
+                      "refused a client's connection: " + why.to_string());
+}
+
+void IpcAgent::expire(uint64_t now_ns) {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    Connection& connection = *(it++)->second;
+    if (connection.deadline_ns() > now_ns) continue;
+    const Status why(StatusCode::kTIMED_OUT,
+                     connection.description() + " did not introduce itself within " +
+                         std::to_string(options_.handshake_ns / kMillisecond) + " ms");
+    refuse(connection.socket(), why);
+    drop(connection);
+  }
+}
+
+void IpcAgent::drop(Connection& connection) {
+  if (connection.state() == Connection::State::kOpen) --sessions_open_;
+  poller().remove(connection.socket());
+  if (connection.pidfd() >= 0) poller().remove(connection.pidfd());
+  connections_.erase(connection.serial());
+}
+
+void IpcAgent::answer(SessionAnswer answer) {
+  // Answers are bounded by requests, so a full inbox means this thread is stuck; the memory of a
+  // Released session is then unmapped here instead.
+  (void)inbox_.post(std::move(answer));
+}
+
+void IpcAgent::handle(SessionAnswer answer) {
+  const auto found = connections_.find(answer.session);
+  if (found == connections_.end()) return;  // Released, or an answer to somebody who has gone
+  Connection& connection = *found->second;
+  Status status;
+  if (const auto* opened = std::get_if<Opened>(&answer.body)) {
+    ++sessions_open_;
+    ++sessions_ever_;
+    status = connection.on_answer(answer.request, *opened);
+  } else if (const auto* reply = std::get_if<wire::Reply>(&answer.body)) {
+    status = connection.on_answer(answer.request, *reply);
+  } else if (const auto* evict = std::get_if<Evict>(&answer.body)) {
+    status = evict->why;
+  }
+  if (status.ok()) return;
+  if (connection.state() == Connection::State::kOpening) {
+    ports_.counters.add(scheduler::Counter::ksessions_refused);
+  }
+  connection.hang_up(status);
+  drop(connection);
+}
+
+void IpcAgent::stop_accepting() {
+  accepting_.store(false);
+  inbox_.wake();
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,125 @@
+#include "daemon/shared_region.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <boost/interprocess/mapped_region.hpp>
+
+#include "proto/wire/shm_layout.h"
+
+#ifndef HUGETLBFS_MAGIC
+#define HUGETLBFS_MAGIC 0x958458f6
+#endif
+
+namespace cgx::daemon {
+namespace {
+
+namespace bip = boost::interprocess;
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+struct MemfdHandle {  // what mapped_region asks of a mappable object
+  int fd;
+  bip::mapping_handle_t get_mapping_handle() const {
+    return bip::ipcdetail::mapping_handle_from_file_handle(fd);
+  }
+};
+
+Status check_seals(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return invalid_argument("the arena's descriptor is not a memfd that allows seals");
+  if (seals != kSeals) {
+    return invalid_argument("the arena's seals are " + std::to_string(seals) +
+                            ", must be SHRINK|GROW|SEAL (" + std::to_string(kSeals) +
+                            ") and no more");
+  }
+  return {};
+}
+
+// A punched hole in a huge-page file faults with SIGBUS when no huge page is left.
+Status check_file_system(int fd) {
+  struct statfs file_system;
+  if (::fstatfs(fd, &file_system) != 0) return errno_status(StatusCode::kINTERNAL, "fstatfs arena");
+  if (file_system.f_type == HUGETLBFS_MAGIC) {
+    return invalid_argument("the arena is a hugetlb memfd; make it without MFD_HUGETLB");
+  }
+  return {};
+}
+
+Status check_size(int fd, uint64_t announced_bytes, uint64_t quota_left) {
+  struct stat file;
+  if (::fstat(fd, &file) != 0) return errno_status(StatusCode::kINTERNAL, "fstat arena");
+  const auto bytes = static_cast<uint64_t>(file.st_size);
+  if (bytes == 0 || bytes != announced_bytes) {
+    return invalid_argument("the arena's memfd has " + std::to_string(bytes) +
+                            " bytes, announced were " + std::to_string(announced_bytes));
+  }
+  if (bytes > quota_left) {
+    return resource_exhausted("an arena of " + std::to_string(bytes) +
+                              " bytes exceeds what the session may still share: " +
+                              std::to_string(quota_left) + " bytes (limits.arena_bytes)");
+  }
+  if (static_cast<uint64_t>(file.st_blocks) * 512 < bytes) {
+    return invalid_argument("the arena's memfd is not allocated (" +
+                            std::to_string(file.st_blocks) + " blocks of 512 bytes for " +
+                            std::to_string(bytes) + " bytes); call fallocate first");
+  }
+  return {};
+}
+
+}  // namespace
+
+class SharedRegion::Mapping {
+ public:
+  Mapping(int fd, size_t bytes, int flags)
+      : region(MemfdHandle{fd}, bip::read_write, 0, bytes, nullptr, flags) {}
+  bip::mapped_region region;
+};
+
+SharedRegion::SharedRegion() = default;
+SharedRegion::SharedRegion(SharedRegion&&) noexcept = default;
+SharedRegion& SharedRegion::operator=(SharedRegion&&) noexcept = default;
+SharedRegion::~SharedRegion() = default;
+SharedRegion::SharedRegion(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
+
+Result<SharedRegion> SharedRegion::map(int fd, size_t bytes, Populate populate) {
+  const int flags = MAP_SHARED | (populate == Populate::kYes ? MAP_POPULATE : 0);
+  try {
+    return SharedRegion(std::make_unique<Mapping>(fd, bytes, flags));
+  } catch (const bip::interprocess_exception& error) {
+    return resource_exhausted("cannot map " + std::to_string(bytes) +
+                              " bytes of shared memory: " + error.what());
+  }
+}
+
+std::span<std::byte> SharedRegion::bytes() const {
+  if (!mapping_) return {};
+  return {static_cast<std::byte*>(mapping_->region.get_address()), mapping_->region.get_size()};
+}
+
+Result<SessionMemfd> make_session_memory() {
+  SessionMemfd result{UniqueFd(::memfd_create("cgx-session", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  if (!result.fd)
+    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "memfd_create for a session");
+  if (::posix_fallocate(result.fd.get(), 0, CGX_SHM_BYTES) != 0) {
+    return resource_exhausted("no memory for a session's rings (" + std::to_string(CGX_SHM_BYTES) +
+                              " bytes)");
+  }
+  if (::fcntl(result.fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return errno_status(StatusCode::kINTERNAL, "sealing a session's memory");
+  }
+  CGX_ASSIGN_OR_RETURN(result.region, SharedRegion::map(result.fd.get(), CGX_SHM_BYTES,
+                                                        SharedRegion::Populate::kYes));
+  return result;
+}
+
+Result<SharedRegion> map_arena(int fd, uint64_t announced_bytes, uint64_t quota_left) {
+  CGX_RETURN_IF_ERROR(check_seals(fd));
+  CGX_RETURN_IF_ERROR(check_file_system(fd));
+  CGX_RETURN_IF_ERROR(check_size(fd, announced_bytes, quota_left));
+  return SharedRegion::map(fd, announced_bytes, SharedRegion::Populate::kYes);
+}
+
+}  // namespace cgx::daemon
