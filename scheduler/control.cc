@@ -1,0 +1,112 @@
+#include "scheduler/control.h"
+
+#include "proto/wire/bytes.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// `Io` is Out or In; one overload of `visit` per message names its fields once for both directions.
+struct Out {
+  wire::Writer writer;
+  template <typename T>
+  void operator()(const T& value) { writer.put(value); }
+  void operator()(const std::string& text) { writer.put_string(text); }
+  void operator()(const std::vector<std::byte>& bytes) { writer.put_bytes(bytes); }
+  template <typename T, typename Each>
+  void list(const std::vector<T>& values, size_t, Each each) {
+    writer.put<uint32_t>(static_cast<uint32_t>(values.size()));
+    for (const T& value : values) each(*this, value);
+  }
+};
+
+struct In {
+  wire::Reader reader;
+  template <typename T>
+  void operator()(T& value) { value = reader.get<T>(); }
+  void operator()(std::string& text) { text = reader.get_string(); }
+  void operator()(std::vector<std::byte>& bytes) {
+    const auto view = reader.get_bytes();
+    bytes.assign(view.begin(), view.end());
+  }
+  template <typename T, typename Each>
+  void list(std::vector<T>& values, size_t element_bytes_min, Each each) {
+    values.resize(reader.get_count(element_bytes_min));
+    for (T& value : values) each(*this, value);
+  }
+};
+
+template <typename Io, typename... Fields>
+void all(Io& io, Fields&... fields) {
+  (io(fields), ...);
+}
+
+template <typename M, typename Io, typename Message>
+void visit(Io& io, Message& m) {
+  if constexpr (std::is_same_v<M, Join>) {
+    all(io, m.shape_hash, m.first_step);
+  } else if constexpr (std::is_same_v<M, Joined>) {
+    all(io, m.code, m.text);
+  } else if constexpr (std::is_same_v<M, Table>) {
+    all(io, m.table);
+  } else if constexpr (std::is_same_v<M, Prepare>) {
+    all(io, m.purpose, m.dry_run, m.plan);
+  } else if constexpr (std::is_same_v<M, Prepared>) {
+    all(io, m.epoch, m.code, m.text, m.reserved_bytes);
+  } else if constexpr (std::is_same_v<M, Decided>) {
+    all(io, m.epoch, m.code, m.text, m.purpose, m.switch_step);
+  } else if constexpr (std::is_same_v<M, Failure>) {
+    all(io, m.code, m.text, m.permanent);
+  } else if constexpr (std::is_same_v<M, CallFailure>) {
+    all(io, m.call, m.code, m.text);
+  } else if constexpr (std::is_same_v<M, Report>) {
+    all(io, m.completed_end, m.epoch);
+  } else if constexpr (std::is_same_v<M, Start>) {
+    all(io, m.first_step, m.epoch, m.plan_hash);
+  } else if constexpr (std::is_same_v<M, PolicyAsk>) {
+    auto& p = m.policy;
+    all(io, m.ticket, m.dry_run, p.default_codec, p.min_elements, p.raw_one_dimensional,
+        p.group_bytes, p.window, p.weight, p.replica_check_steps);
+    io.list(p.rules, 12, [](Io& each, auto& rule) { all(each, rule.match, rule.codec); });
+  } else if constexpr (std::is_same_v<M, PolicyAnswerMessage>) {
+    all(io, m.ticket, m.code, m.text, m.policy_version, m.epoch, m.switch_step, m.reserved_bytes);
+    io.list(m.warnings, 4, [](Io& each, auto& warning) { each(warning); });
+  } else if constexpr (std::is_same_v<M, ReplicaHash>) {
+    all(io, m.step, m.tensor, m.hash);
+  } else {
+    static_assert(std::is_same_v<M, Bye>, "every control message lists its fields here");
+  }
+}
+
+template <size_t kIndex = 0>
+Result<ControlMessage> decode_as(uint8_t type, In& in) {
+  if constexpr (kIndex == std::variant_size_v<ControlMessage>) {
+    return protocol_error("control message of unknown type " + std::to_string(type));
+  } else {
+    if (type != kIndex) return decode_as<kIndex + 1>(type, in);
+    using M = std::variant_alternative_t<kIndex, ControlMessage>;
+    M message;
+    visit<M>(in, message);
+    if (!in.reader.done()) {
+      return protocol_error("control message of type " + std::to_string(type) +
+                            " does not decode exactly");
+    }
+    return ControlMessage(std::move(message));
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_control(const ControlMessage& message) {
+  Out out;
+  out.writer.put<uint8_t>(static_cast<uint8_t>(message.index()));
+  std::visit([&](const auto& m) { visit<std::decay_t<decltype(m)>>(out, m); }, message);
+  return out.writer.take();
+}
+
+Result<ControlMessage> decode_control(std::span<const std::byte> body) {
+  In in{wire::Reader(body)};
+  const auto type = in.reader.get<uint8_t>();
+  return decode_as(type, in);
+}
+
+}  // namespace cgx::scheduler

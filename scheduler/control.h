@@ -1,0 +1,107 @@
+// Control messages between the daemons of a communicator: joining, plans, failures, terms.
+//
+// They travel as kControl frames on the same ordered links as the data, so that a simulated cluster
+// exercises them too. A body that does not decode exactly is a PROTOCOL_ERROR of that peer.
+//
+//   member                       coordinator (machine 0)
+//   Join                   ->                              every local rank is here, all links are up
+//                          <-    Joined                    all machines are (or the difference)
+//   Table                  ->                              every local rank has committed
+//                          <-    Prepare                   plan; also for policies and reordering
+//   Prepared               ->                              validated and reserved, or the refusal
+//                          <-    Decided                   install at switch_step, or drop
+//   Report                 ->                              frozen: what was completed
+//                          <-    Start                     new term
+//   PolicyAsk              ->                              forwarded from an operator
+//                          <-    PolicyAnswer
+//   Failure, CallFailure, ReplicaHash, Bye : from any machine to all others
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/wire/frame.h"
+#include "proto/wire/status.h"
+#include "scheduler/policy.h"
+
+namespace cgx::scheduler {
+
+struct Join {
+  uint64_t shape_hash = 0;  // of ranks, machines and their order, as this machine sees them
+  uint64_t first_step = 0;
+};
+struct Joined {
+  StatusCode code = StatusCode::kOK;
+  std::string text;
+};
+struct Table {
+  std::vector<std::byte> table;
+};
+enum class PlanPurpose : uint8_t { kCommit, kPolicy, kOrder };
+struct Prepare {
+  PlanPurpose purpose = PlanPurpose::kCommit;
+  uint8_t dry_run = 0;
+  std::vector<std::byte> plan;
+};
+struct Prepared {
+  uint64_t epoch = 0;
+  StatusCode code = StatusCode::kOK;
+  std::string text;
+  uint64_t reserved_bytes = 0;
+};
+struct Decided {
+  uint64_t epoch = 0;
+  StatusCode code = StatusCode::kOK;  // not OK: the plan was dropped, text says why
+  std::string text;
+  PlanPurpose purpose = PlanPurpose::kCommit;
+  uint64_t switch_step = 0;
+};
+struct Failure {  // a step (or the whole communicator) fails on every rank
+  StatusCode code = StatusCode::kINTERNAL;
+  std::string text;
+  uint8_t permanent = 0;
+};
+struct CallFailure {
+  uint64_t call = 0;
+  StatusCode code = StatusCode::kINTERNAL;
+  std::string text;
+};
+struct Report {
+  uint64_t completed_end = 0;  // first step not complete here
+  uint64_t epoch = 0;
+};
+struct Start {
+  uint64_t first_step = 0;
+  uint64_t epoch = 0;
+  uint64_t plan_hash = 0;
+};
+struct PolicyAsk {
+  uint64_t ticket = 0;
+  uint8_t dry_run = 0;
+  Policy policy;
+};
+struct PolicyAnswerMessage {
+  uint64_t ticket = 0;
+  StatusCode code = StatusCode::kOK;
+  std::string text;
+  uint64_t policy_version = 0, epoch = 0, switch_step = 0, reserved_bytes = 0;
+  std::vector<std::string> warnings;
+};
+struct ReplicaHash {
+  uint64_t step = 0;
+  uint32_t tensor = 0;
+  uint64_t hash = 0;
+};
+struct Bye {};
+
+using ControlMessage =
+    std::variant<Join, Joined, Table, Prepare, Prepared, Decided, Failure, CallFailure, Report,
+                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye>;
+
+std::vector<std::byte> encode_control(const ControlMessage& message);
+Result<ControlMessage> decode_control(std::span<const std::byte> body);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,165 @@
+// One operation: a group of one step (or one call) on its way through one machine.
+//
+//   states: exchanging -> complete
+//                      -> failed (dropped by its communicator; no transition leads back)
+//   own side, per peer:   encode part -> send -> (answered by the gather frame of that part)
+//   own shard, per chunk: wait for every machine's part -> reduce, encode once -> send to all
+//   others' shards:       gather frame -> decode into every local rank's output
+//
+// Explicit state, nothing blocks: advance() does at most one part's arithmetic, receive() handles one
+// frame. Owned by one communicator. Received frames are used in place when everything else is there,
+// and copied to a slab otherwise (counted).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/codec.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/status.h"
+#include "scheduler/buffer_pool.h"
+#include "scheduler/collective.h"
+#include "scheduler/snapshot.h"
+
+namespace cgx::scheduler {
+
+// Everything of a segment that lies on this machine.
+struct LocalSegment {
+  std::vector<const std::byte*> inputs;  // of the present ranks, in rank order; empty: absent here
+  std::vector<std::byte*> outputs;       // of every local rank (home region where absent)
+  float scale = 1.0f;
+  uint64_t name_hash = 0;
+  const float* residual_confirmed = nullptr;  // both null without feedback
+  float* residual_tentative = nullptr;
+};
+
+// What a frame is about; the host completes the header.
+struct PartFrame {
+  uint32_t machine = 0;  // to
+  wire::Phase phase = wire::Phase::kScatter;
+  uint32_t shard = 0, chunk = 0;
+  bool bitmap = false;
+  SlabId slab = kNoSlab;  // payload; one reference goes along
+  uint32_t length = 0;
+};
+
+class OperationHost {
+ public:
+  virtual ~OperationHost() = default;
+  virtual void send_part(const class Operation& operation, const PartFrame& frame) = 0;
+  virtual void count(Counter counter, uint64_t amount) = 0;
+};
+
+struct OperationSetup {
+  wire::StepKind kind = wire::StepKind::kStep;
+  uint64_t step = 0;
+  uint32_t group_index = 0;
+  std::shared_ptr<const void> keeps_alive;  // owner of layout, group and table
+  const GroupLayout* layout = nullptr;
+  const Group* group = nullptr;
+  const TensorTable* table = nullptr;
+  uint32_t machine = 0, machines = 1;
+  uint32_t inflight_max = 4;  // parts per peer without an answer
+  uint64_t draw_seed = 0, draw_communicator = 0;
+  std::vector<LocalSegment> segments;
+  std::vector<std::byte> descriptor;  // calls: 64 bytes in front of scatter chunk 0
+};
+
+class Operation {
+ public:
+  enum class State : uint8_t { kExchanging, kComplete };
+
+  Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool& pool, OperationHost& host,
+            uint64_t now_ns);
+
+  State state() const { return state_; }
+  wire::StepKind kind() const { return setup_.kind; }
+  uint64_t step() const { return setup_.step; }
+  uint32_t group_index() const { return setup_.group_index; }
+  uint64_t started_ns() const { return started_ns_; }
+  uint64_t last_progress_ns() const { return last_progress_ns_; }
+  // Present on some machine; known when complete.
+  bool present_anywhere(uint32_t segment) const { return union_.test(segment); }
+  // Machines nothing was heard of yet for this operation.
+  std::vector<uint32_t> silent_machines() const;
+  const OperationSetup& setup() const { return setup_; }
+
+  // At most one part's work. False: nothing to do until a frame or a slab arrives.
+  Result<bool> advance(uint64_t now_ns);
+  // A frame of this operation whose checksums were verified. Duplicates are ignored.
+  Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                 uint64_t now_ns);
+
+ private:
+  struct Arrival {  // one machine's part of an own chunk
+    bool here = false;
+    Slab held;
+    uint32_t length = 0;
+  };
+  struct Live {  // the frame in hand, not copied
+    uint32_t machine = UINT32_MAX;
+    std::span<const std::byte> payload;
+  };
+  struct OwnChunk {
+    uint32_t arrived = 0;
+    bool reduced = false;
+  };
+  struct PeerState {
+    uint32_t next_chunk = 0;      // of its shard, to send
+    uint32_t unanswered = 0;
+    bool heard = false;
+    Presence presence;
+    std::vector<bool> gathered;   // chunks of its shard decoded here
+  };
+  struct Payload {  // a parsed data payload
+    Presence presence;
+    std::span<const std::byte> ranges;
+  };
+
+  bool direct() const { return setup_.layout->collective() == Collective::kDirect; }
+  uint64_t scatter_prefix(uint32_t chunk) const;
+  Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                        const Part& part, uint64_t prefix) const;
+  Status receive_scatter(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Status receive_gather(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Status learn_union(const Presence& presence);
+
+  bool reduce_locally();
+  Result<bool> reduce_ready();
+  Result<bool> reduce_chunk(uint32_t chunk, const Live& live);
+  Status hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> payload);
+  bool send_next();
+  bool send_scatter(uint32_t machine);
+  bool send_direct();
+  uint32_t encode_part(const Part& part, uint32_t chunk, std::span<std::byte> out);
+  kernels::RawView raw_view(const LocalSegment& segment, const Slice& slice);
+  void* const* targets(const LocalSegment& segment, const Slice& slice);
+  kernels::DrawKey draw_key(const Slice& slice, wire::Phase phase) const;
+  void keep_residuals_of_absent();
+  void check_complete();
+
+  OperationSetup setup_;
+  const kernels::Lane& lane_;
+  BufferPool& pool_;
+  OperationHost& host_;
+  State state_ = State::kExchanging;
+  uint64_t started_ns_, last_progress_ns_;
+  Presence own_presence_, union_;
+  bool union_known_ = false;
+  std::vector<PeerState> peers_;   // by machine; the own entry is unused
+  std::vector<OwnChunk> own_;      // chunks of the own shard (direct: one)
+  std::vector<Arrival> arrivals_;  // own chunk * machines + machine
+  std::vector<uint32_t> ready_;    // own chunks complete but not reduced (no slab was free)
+  uint32_t own_left_ = 0;          // own chunks not reduced yet
+  uint32_t gathers_left_ = 0;      // parts of others' shards not decoded yet
+  uint32_t sends_left_ = 0;        // scatter parts not sent yet
+  uint32_t next_peer_ = 0;         // offset of the peer to try next
+  uint32_t local_chunk_ = 0;       // one machine: next part to reduce
+  std::vector<const void*> scratch_inputs_;
+  std::vector<void*> scratch_targets_;
+  std::vector<kernels::Contribution> contributions_;
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,150 @@
+#include "scheduler/plan.h"
+
+#include "kernels/codec.h"
+#include "proto/wire/bytes.h"
+#include "proto/wire/frame.h"
+
+namespace cgx::scheduler {
+
+using wire::Reader;
+using wire::Writer;
+
+uint64_t TensorDesc::name_hash() const { return wire::checksum(std::as_bytes(std::span(name))); }
+
+uint64_t table_hash(const TensorTable& table) { return wire::checksum(encode_table(table)); }
+
+std::vector<std::byte> encode_table(const TensorTable& table) {
+  Writer writer;
+  writer.put<uint32_t>(static_cast<uint32_t>(table.size()));
+  for (const TensorDesc& tensor : table) {
+    writer.put_string(tensor.name);
+    writer.put(tensor.dtype);
+    writer.put(tensor.op);
+    writer.put(tensor.kind);
+    writer.put(tensor.elements);
+    writer.put<uint32_t>(static_cast<uint32_t>(tensor.shape.size()));
+    for (uint64_t dim : tensor.shape) writer.put(dim);
+  }
+  return writer.take();
+}
+
+Result<TensorTable> decode_table(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  TensorTable table(reader.get_count(19));
+  for (TensorDesc& tensor : table) {
+    tensor.name = reader.get_string();
+    tensor.dtype = reader.get<DType>();
+    tensor.op = reader.get<ReduceOp>();
+    tensor.kind = reader.get<wire::TensorKind>();
+    tensor.elements = reader.get<uint64_t>();
+    tensor.shape.resize(reader.get_count(8));
+    for (uint64_t& dim : tensor.shape) dim = reader.get<uint64_t>();
+  }
+  if (!reader.done()) return protocol_error("tensor table does not decode exactly");
+  return table;
+}
+
+namespace {
+
+std::string describe(const TensorDesc& tensor) {
+  std::string text = tensor.name + " " + std::string(dtype_name(tensor.dtype)) + "[";
+  for (size_t i = 0; i < tensor.shape.size(); ++i) {
+    text += (i ? "," : "") + std::to_string(tensor.shape[i]);
+  }
+  return text + "] (" + std::to_string(tensor.elements) + " elements, " +
+         std::string(reduce_op_name(tensor.op)) + ")";
+}
+
+}  // namespace
+
+std::string first_difference(const TensorTable& ours, const std::string& our_name,
+                             const TensorTable& theirs, const std::string& their_name) {
+  const size_t common = std::min(ours.size(), theirs.size());
+  for (size_t i = 0; i < common; ++i) {
+    if (ours[i] == theirs[i]) continue;
+    return "tensor " + std::to_string(i) + ": " + our_name + " has " + describe(ours[i]) + ", " +
+           their_name + " has " + describe(theirs[i]);
+  }
+  if (ours.size() == theirs.size()) return {};
+  const bool we_have_more = ours.size() > theirs.size();
+  return (we_have_more ? our_name : their_name) + " registered " +
+         std::to_string(std::max(ours.size(), theirs.size())) + " tensors, " +
+         (we_have_more ? their_name : our_name) + " only " + std::to_string(common) +
+         "; the first extra one is " + describe(we_have_more ? ours[common] : theirs[common]);
+}
+
+std::vector<std::byte> encode_plan(const Plan& plan) {
+  Writer writer;
+  writer.put(plan.epoch);
+  writer.put(plan.table_hash);
+  writer.put(plan.policy_version);
+  writer.put(plan.window);
+  writer.put(plan.weight);
+  writer.put(plan.replica_check_steps);
+  writer.put<uint32_t>(static_cast<uint32_t>(plan.groups.size()));
+  for (const Group& group : plan.groups) {
+    writer.put<uint32_t>(static_cast<uint32_t>(group.segments.size()));
+    for (const Segment& segment : group.segments) {
+      writer.put(segment.tensor);
+      writer.put(segment.spec);
+    }
+  }
+  return writer.take();
+}
+
+Result<Plan> decode_plan(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Plan plan;
+  plan.epoch = reader.get<uint64_t>();
+  plan.table_hash = reader.get<uint64_t>();
+  plan.policy_version = reader.get<uint64_t>();
+  plan.window = reader.get<uint32_t>();
+  plan.weight = reader.get<uint32_t>();
+  plan.replica_check_steps = reader.get<uint32_t>();
+  plan.groups.resize(reader.get_count(4));
+  for (Group& group : plan.groups) {
+    group.segments.resize(reader.get_count(12));
+    for (Segment& segment : group.segments) {
+      segment.tensor = reader.get<uint32_t>();
+      segment.spec = reader.get<CodecSpec>();
+    }
+  }
+  if (!reader.done()) return protocol_error("plan does not decode exactly");
+  return plan;
+}
+
+uint64_t Plan::hash() const { return wire::checksum(encode_plan(*this)); }
+
+Status check_plan(const Plan& plan, const TensorTable& table) {
+  if (plan.table_hash != table_hash(table)) {
+    return {StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) +
+                                       " was made for another tensor table"};
+  }
+  if (plan.window < 1 || plan.window > 64) {
+    return invalid_argument("plan window " + std::to_string(plan.window) + " is not in 1..64");
+  }
+  if (plan.weight < 1 || plan.weight > 1000) {
+    return invalid_argument("plan weight " + std::to_string(plan.weight) + " is not in 1..1000");
+  }
+  std::vector<bool> seen(table.size());
+  size_t count = 0;
+  for (const Group& group : plan.groups) {
+    if (group.segments.empty()) return invalid_argument("plan holds an empty group");
+    for (const Segment& segment : group.segments) {
+      if (segment.tensor >= table.size() || seen[segment.tensor]) {
+        return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +
+                                " twice or not in a table of " + std::to_string(table.size()));
+      }
+      seen[segment.tensor] = true;
+      ++count;
+      CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, table[segment.tensor].dtype));
+    }
+  }
+  if (count != table.size()) {
+    return invalid_argument("plan holds " + std::to_string(count) + " of " +
+                            std::to_string(table.size()) + " tensors");
+  }
+  return {};
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,69 @@
+// What travels together and how: the tensor table every rank agrees on, and the plan made from it.
+//
+// Both are plain values with one canonical encoding; hashes are taken over that encoding, so equal
+// hashes mean equal tables and plans on all machines.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/wire/session_messages.h"
+#include "proto/wire/status.h"
+#include "proto/wire/types.h"
+#include "scheduler/policy.h"
+
+namespace cgx::scheduler {
+
+struct TensorDesc {
+  std::string name;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  wire::TensorKind kind = wire::TensorKind::kDense;
+  uint64_t elements = 0;
+  std::vector<uint64_t> shape;
+  friend bool operator==(const TensorDesc&, const TensorDesc&) = default;
+
+  uint64_t bytes() const { return elements * dtype_bytes(dtype); }
+  uint64_t name_hash() const;
+};
+using TensorTable = std::vector<TensorDesc>;
+
+uint64_t table_hash(const TensorTable& table);
+std::vector<std::byte> encode_table(const TensorTable& table);
+Result<TensorTable> decode_table(std::span<const std::byte> bytes);
+// Names the first difference ("tensor 3: rank 0 has conv.weight fp32[64,3], rank 2 ..."), empty if none.
+std::string first_difference(const TensorTable& ours, const std::string& our_name,
+                             const TensorTable& theirs, const std::string& their_name);
+
+// A whole tensor for now: plans cut groups between tensors, collectives cut inside them.
+struct Segment {
+  uint32_t tensor = 0;
+  CodecSpec spec;
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+
+struct Group {
+  std::vector<Segment> segments;
+  friend bool operator==(const Group&, const Group&) = default;
+};
+
+struct Plan {
+  uint64_t epoch = 0;
+  uint64_t table_hash = 0;
+  uint64_t policy_version = 0;
+  uint32_t window = 4;
+  uint32_t weight = 1;
+  uint32_t replica_check_steps = 0;
+  std::vector<Group> groups;
+
+  uint64_t hash() const;
+};
+
+std::vector<std::byte> encode_plan(const Plan& plan);
+Result<Plan> decode_plan(std::span<const std::byte> bytes);
+// Every tensor in exactly one group, specs valid for their dtypes, limits kept.
+Status check_plan(const Plan& plan, const TensorTable& table);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,77 @@
+#include "scheduler/planner.h"
+
+#include <memory>
+#include <regex>
+
+#include "kernels/codec.h"
+
+namespace cgx::scheduler {
+
+struct CodecChooser::Rule {
+  std::regex expression;
+  CodecSpec spec;
+  std::string reason;
+};
+
+Result<CodecChooser> CodecChooser::create(const Policy& policy) {
+  CodecChooser chooser(policy);
+  for (size_t i = 0; i < policy.rules.size(); ++i) {
+    const PolicyRule& rule = policy.rules[i];
+    try {
+      chooser.rules_.push_back(std::make_shared<Rule>(
+          Rule{std::regex(rule.match), rule.codec,
+               "rule " + std::to_string(i + 1) + ": " + rule.match}));
+    } catch (const std::regex_error& error) {
+      return invalid_argument("policy rule " + std::to_string(i + 1) + ": match '" + rule.match +
+                              "' is not a regular expression: " + error.what());
+    }
+  }
+  return chooser;
+}
+
+Choice CodecChooser::choose(const TensorDesc& tensor) const {
+  const CodecSpec raw{.codec = 0, .bucket = 512};
+  if (!dtype_is_small_float(tensor.dtype)) return {raw, "not a small float type"};
+  for (const auto& rule : rules_) {
+    if (std::regex_search(tensor.name, rule->expression)) return {rule->spec, rule->reason};
+  }
+  if (policy_.raw_one_dimensional && tensor.shape.size() == 1 && !tensor.name.empty()) {
+    return {raw, "one-dimensional"};
+  }
+  if (tensor.elements < policy_.min_elements) {
+    return {raw, "fewer than " + std::to_string(policy_.min_elements) + " elements"};
+  }
+  return {policy_.default_codec, "default"};
+}
+
+std::vector<uint32_t> reverse_registration(size_t tensors) {
+  std::vector<uint32_t> order(tensors);
+  for (size_t i = 0; i < tensors; ++i) order[i] = static_cast<uint32_t>(tensors - 1 - i);
+  return order;
+}
+
+Result<Plan> make_plan(const PlanInputs& inputs) {
+  CGX_ASSIGN_OR_RETURN(const CodecChooser chooser, CodecChooser::create(inputs.policy));
+  CGX_ASSERT(inputs.order.size() == inputs.table.size());
+  Plan plan{.epoch = inputs.epoch,
+            .table_hash = table_hash(inputs.table),
+            .policy_version = inputs.policy_version,
+            .window = inputs.policy.window,
+            .weight = inputs.policy.weight,
+            .replica_check_steps = inputs.policy.replica_check_steps};
+  uint64_t group_bytes = 0;
+  for (uint32_t tensor : inputs.order) {
+    const uint64_t bytes = inputs.table[tensor].bytes();
+    const bool full = !plan.groups.empty() && group_bytes + bytes > inputs.policy.group_bytes;
+    if (plan.groups.empty() || full) {
+      plan.groups.emplace_back();
+      group_bytes = 0;
+    }
+    plan.groups.back().segments.push_back({tensor, chooser.choose(inputs.table[tensor]).spec});
+    group_bytes += bytes;
+  }
+  CGX_RETURN_IF_ERROR(check_plan(plan, inputs.table));
+  return plan;
+}
+
+}  // namespace cgx::scheduler

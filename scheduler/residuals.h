@@ -1,0 +1,68 @@
+// Error feedback of one site: two slots per tensor, confirmed and tentative (DESIGN §5.6).
+//
+// Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
+// were written since, drop() forgets them. Memory comes with the first plan that asks for feedback
+// and survives regrouping. Owned by one communicator.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/plan.h"
+
+namespace cgx::scheduler {
+
+class Residuals {
+ public:
+  // Makes slots for the plan's feedback tensors that have none yet (zero).
+  void prepare(const Plan& plan, const TensorTable& table) {
+    tensors_.resize(table.size());
+    for (const Group& group : plan.groups) {
+      for (const Segment& segment : group.segments) {
+        Slots& slots = tensors_[segment.tensor];
+        if (!segment.spec.feedback() || !slots.slot[0].empty()) continue;
+        slots.slot[0].resize(table[segment.tensor].elements);
+        slots.slot[1].resize(table[segment.tensor].elements);
+      }
+    }
+  }
+  static uint64_t bytes_needed(const Plan& plan, const TensorTable& table) {
+    uint64_t bytes = 0;
+    for (const Group& group : plan.groups) {
+      for (const Segment& segment : group.segments) {
+        if (segment.spec.feedback()) bytes += 2 * sizeof(float) * table[segment.tensor].elements;
+      }
+    }
+    return bytes;
+  }
+
+  const float* confirmed(uint32_t tensor) const {
+    const Slots& slots = tensors_[tensor];
+    return slots.slot[slots.confirmed].data();
+  }
+  float* tentative(uint32_t tensor) {
+    Slots& slots = tensors_[tensor];
+    return slots.slot[1 - slots.confirmed].data();
+  }
+  void mark_written(uint32_t tensor) { tensors_[tensor].written = true; }
+
+  void commit() {
+    for (Slots& slots : tensors_) {
+      if (slots.written) slots.confirmed = 1 - slots.confirmed;
+      slots.written = false;
+    }
+  }
+  void drop() {
+    for (Slots& slots : tensors_) slots.written = false;
+  }
+
+ private:
+  struct Slots {
+    std::vector<float> slot[2];
+    uint8_t confirmed = 0;
+    bool written = false;
+  };
+  std::vector<Slots> tensors_;
+};
+
+}  // namespace cgx::scheduler
