@@ -40,6 +40,13 @@ void all(Io& io, Fields&... fields) {
   (io(fields), ...);
 }
 
+template <typename Io, typename P>
+void policy_fields(Io& io, P& p) {
+  all(io, p.default_codec, p.min_elements, p.raw_one_dimensional, p.group_bytes, p.window, p.weight,
+      p.replica_check_steps);
+  io.list(p.rules, 12, [](Io& each, auto& rule) { all(each, rule.match, rule.codec); });
+}
+
 template <typename M, typename Io, typename Message>
 void visit(Io& io, Message& m) {
   if constexpr (std::is_same_v<M, Join>) {
@@ -50,6 +57,7 @@ void visit(Io& io, Message& m) {
     all(io, m.table);
   } else if constexpr (std::is_same_v<M, Prepare>) {
     all(io, m.purpose, m.dry_run, m.plan);
+    policy_fields(io, m.policy);
   } else if constexpr (std::is_same_v<M, Prepared>) {
     all(io, m.epoch, m.code, m.text, m.reserved_bytes);
   } else if constexpr (std::is_same_v<M, Decided>) {
@@ -59,14 +67,12 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, CallFailure>) {
     all(io, m.call, m.code, m.text);
   } else if constexpr (std::is_same_v<M, Report>) {
-    all(io, m.completed_end, m.epoch);
+    all(io, m.completed_end, m.calls_end);
   } else if constexpr (std::is_same_v<M, Start>) {
-    all(io, m.first_step, m.epoch, m.plan_hash);
+    all(io, m.first_step, m.calls_end);
   } else if constexpr (std::is_same_v<M, PolicyAsk>) {
-    auto& p = m.policy;
-    all(io, m.ticket, m.dry_run, p.default_codec, p.min_elements, p.raw_one_dimensional,
-        p.group_bytes, p.window, p.weight, p.replica_check_steps);
-    io.list(p.rules, 12, [](Io& each, auto& rule) { all(each, rule.match, rule.codec); });
+    all(io, m.ticket, m.dry_run);
+    policy_fields(io, m.policy);
   } else if constexpr (std::is_same_v<M, PolicyAnswerMessage>) {
     all(io, m.ticket, m.code, m.text, m.policy_version, m.epoch, m.switch_step, m.reserved_bytes);
     io.list(m.warnings, 4, [](Io& each, auto& warning) { each(warning); });

@@ -44,6 +44,7 @@ enum class PlanPurpose : uint8_t { kCommit, kPolicy, kOrder };
 struct Prepare {
   PlanPurpose purpose = PlanPurpose::kCommit;
   uint8_t dry_run = 0;
+  Policy policy;  // what the plan was made from, to be shown
   std::vector<std::byte> plan;
 };
 struct Prepared {
@@ -71,12 +72,11 @@ struct CallFailure {
 };
 struct Report {
   uint64_t completed_end = 0;  // first step not complete here
-  uint64_t epoch = 0;
+  uint64_t calls_end = 0;      // first call no local rank has submitted
 };
 struct Start {
   uint64_t first_step = 0;
-  uint64_t epoch = 0;
-  uint64_t plan_hash = 0;
+  uint64_t calls_end = 0;  // calls below it that are open anywhere have failed everywhere
 };
 struct PolicyAsk {
   uint64_t ticket = 0;

@@ -55,12 +55,12 @@ void Operation::keep_residuals_of_absent() {
   }
 }
 
-std::vector<uint32_t> Operation::silent_machines() const {
-  std::vector<uint32_t> silent;
-  for (uint32_t k = 0; k < setup_.machines; ++k) {
-    if (k != setup_.machine && !peers_[k].heard) silent.push_back(k);
+bool Operation::waits_for(uint32_t machine) const {
+  for (uint32_t chunk = 0; chunk < own_.size(); ++chunk) {
+    if (!arrivals_[size_t{chunk} * setup_.machines + machine].here) return true;
   }
-  return silent;
+  const std::vector<bool>& gathered = peers_[machine].gathered;
+  return std::find(gathered.begin(), gathered.end(), false) != gathered.end();
 }
 
 Result<bool> Operation::advance(uint64_t now_ns) {
@@ -78,12 +78,12 @@ Result<bool> Operation::advance(uint64_t now_ns) {
 }
 
 Status Operation::receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                          uint64_t now_ns) {
+                          uint64_t now_ns, Slab* owned) {
   CGX_ASSERT(header.source < setup_.machines && header.source != setup_.machine);
   peers_[header.source].heard = true;
   last_progress_ns_ = now_ns;
   if (state_ != State::kExchanging) return {};
-  const Status status = header.phase == Phase::kScatter ? receive_scatter(header, payload)
+  const Status status = header.phase == Phase::kScatter ? receive_scatter(header, payload, owned)
                                                         : receive_gather(header, payload);
   if (status.ok()) check_complete();
   return status;
@@ -128,7 +128,7 @@ Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
 }
 
 Status Operation::receive_scatter(const wire::FrameHeader& header,
-                                  std::span<const std::byte> payload) {
+                                  std::span<const std::byte> payload, Slab* owned) {
   const uint32_t shard = direct() ? header.source : setup_.machine;
   if (header.shard != shard || header.chunk >= own_.size()) {
     return protocol_error("scatter frame for shard " + std::to_string(header.shard) + ", chunk " +
@@ -148,26 +148,32 @@ Status Operation::receive_scatter(const wire::FrameHeader& header,
   arrival.length = static_cast<uint32_t>(parsed.ranges.size());
   OwnChunk& chunk = own_[header.chunk];
   if (++chunk.arrived < setup_.machines - 1) {
-    return hold(header.chunk, header.source, parsed.ranges);
+    return hold(header.chunk, header.source, parsed.ranges, owned);
   }
   const Live live{header.source, parsed.ranges};
   CGX_ASSIGN_OR_RETURN(const bool reduced, reduce_chunk(header.chunk, live));
   if (reduced) return {};
   ready_.push_back(header.chunk);
-  return hold(header.chunk, header.source, parsed.ranges);
+  return hold(header.chunk, header.source, parsed.ranges, owned);
 }
 
-Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> payload) {
-  if (payload.empty()) return {};
+Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges,
+                       Slab* owned) {
+  if (ranges.empty()) return {};
+  Arrival& arrival = arrivals_[size_t{chunk} * setup_.machines + machine];
+  if (owned != nullptr) {
+    arrival.offset = static_cast<uint32_t>(ranges.data() - owned->bytes().data());
+    arrival.held = std::move(*owned);
+    return {};
+  }
   const SlabId slab = pool_.take();
-  if (slab == kNoSlab || payload.size() > pool_.slab_bytes()) {
+  if (slab == kNoSlab || ranges.size() > pool_.slab_bytes()) {
     return protocol_error("machine " + std::to_string(machine) +
                           " sent more parts ahead than the plan allows");
   }
-  Arrival& arrival = arrivals_[size_t{chunk} * setup_.machines + machine];
   arrival.held = Slab(pool_, slab);
-  std::memcpy(arrival.held.bytes().data(), payload.data(), payload.size());
-  host_.count(Counter::kheld_bytes, payload.size());
+  std::memcpy(arrival.held.bytes().data(), ranges.data(), ranges.size());
+  host_.count(Counter::kheld_bytes, ranges.size());
   return {};
 }
 
@@ -229,6 +235,11 @@ Status Operation::learn_union(const Presence& presence) {
 }
 
 // --- Reducing --------------------------------------------------------------------------------------
+
+std::span<const std::byte> Operation::held_ranges(const Arrival& arrival) {
+  if (!arrival.held) return {};
+  return arrival.held.bytes().subspan(arrival.offset, arrival.length);
+}
 
 bool Operation::reduce_locally() {
   const GroupLayout& layout = *setup_.layout;
@@ -295,7 +306,7 @@ Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
       } else if (peers_[k].presence.test(slice.segment)) {
         const Arrival& arrival = arrivals_[size_t{chunk} * setup_.machines + k];
         const std::span<const std::byte> ranges =
-            k == live.machine ? live.payload : arrival.held.bytes().first(arrival.length);
+            k == live.machine ? live.payload : held_ranges(arrival);
         contribution.kind = kernels::Contribution::Kind::kEncoded;
         contribution.encoded = ranges.subspan(offsets[k], slice.range_bytes);
         offsets[k] += slice.encoded_bytes;

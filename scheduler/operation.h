@@ -82,21 +82,24 @@ class Operation {
   uint64_t last_progress_ns() const { return last_progress_ns_; }
   // Present on some machine; known when complete.
   bool present_anywhere(uint32_t segment) const { return union_.test(segment); }
-  // Machines nothing was heard of yet for this operation.
-  std::vector<uint32_t> silent_machines() const;
+  // No frame of this operation came from the machine yet.
+  bool silent(uint32_t machine) const { return !peers_[machine].heard; }
+  // Something that only this machine can send is still missing.
+  bool waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
 
   // At most one part's work. False: nothing to do until a frame or a slab arrives.
   Result<bool> advance(uint64_t now_ns);
-  // A frame of this operation whose checksums were verified. Duplicates are ignored.
+  // A frame of this operation whose checksums were verified. Duplicates are ignored. A payload that
+  // already lies in a slab comes with it (`owned`), so that holding it costs no copy.
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                 uint64_t now_ns);
+                 uint64_t now_ns, Slab* owned = nullptr);
 
  private:
   struct Arrival {  // one machine's part of an own chunk
     bool here = false;
     Slab held;
-    uint32_t length = 0;
+    uint32_t offset = 0, length = 0;  // of the ranges in it
   };
   struct Live {  // the frame in hand, not copied
     uint32_t machine = UINT32_MAX;
@@ -122,14 +125,16 @@ class Operation {
   uint64_t scatter_prefix(uint32_t chunk) const;
   Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload,
                         const Part& part, uint64_t prefix) const;
-  Status receive_scatter(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Status receive_scatter(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                         Slab* owned);
   Status receive_gather(const wire::FrameHeader& header, std::span<const std::byte> payload);
   Status learn_union(const Presence& presence);
 
+  static std::span<const std::byte> held_ranges(const Arrival& arrival);
   bool reduce_locally();
   Result<bool> reduce_ready();
   Result<bool> reduce_chunk(uint32_t chunk, const Live& live);
-  Status hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> payload);
+  Status hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges, Slab* owned);
   bool send_next();
   bool send_scatter(uint32_t machine);
   bool send_direct();

@@ -1,0 +1,109 @@
+// Runs the calls of a communicator: single-tensor operations outside steps, identified by number,
+// submitted in the same order by all ranks, at most kCallWindow in flight. Calls travel raw: they are
+// what people use for exact things (metrics, broadcasts of zeros and ones, barriers).
+//
+// Every machine's first scatter frame carries its descriptor, so a disagreement is found when the
+// second side has submitted, before any data is used. Owned by one communicator.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/members.h"
+#include "scheduler/operation.h"
+#include "scheduler/step_runner.h"
+
+namespace cgx::scheduler {
+
+constexpr uint32_t kCallWindow = 4;
+constexpr uint64_t kDirectBytesMax = 32 * 1024;  // calls up to here take one trip
+
+// 64 bytes in front of scatter chunk 0.
+struct CallDescriptor {
+  uint64_t elements = 0;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  uint8_t reserved[54] = {};
+  friend bool operator==(const CallDescriptor&, const CallDescriptor&) = default;
+  uint64_t hash() const;
+  std::string describe() const;
+};
+static_assert(sizeof(CallDescriptor) == 64);
+
+class CallRunner {
+ public:
+  explicit CallRunner(const RunnerPorts& ports) : ports_(ports) {}
+
+  struct Submission {
+    CallDescriptor descriptor;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    uint64_t cookie = 0;
+  };
+  // An error with code MISMATCH has failed the call for every local rank: tell the others.
+  Status submit(uint32_t rank, uint64_t call, const Submission& submission, uint64_t now_ns);
+  Result<bool> work(uint64_t now_ns);
+  Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                 uint64_t now_ns);
+  // This call ends in an error on every local rank that submitted it or will.
+  void fail_call(uint64_t call, const Status& why);
+  void fail_all(const Status& why);  // the communicator failed: every open call ends
+  void fail_until(uint64_t calls_end, const Status& why);  // and what other machines had opened
+  uint64_t submitted_end() const;    // first call no local rank has submitted
+  // Calls this runner failed by itself and that the other machines must hear of.
+  std::vector<std::pair<uint64_t, Status>> take_failures() { return std::move(failures_); }
+
+  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
+  bool operations_open() const { return !operations_.empty(); }
+  uint64_t completed_end() const { return lowest_; }
+  uint64_t oldest_wait_ns() const;  // since when the oldest open call waits; 0: none
+  std::vector<uint32_t> missing_ranks() const;  // local ranks that have not submitted the oldest call
+  const StepRunner::Totals& totals() const { return totals_; }
+
+ private:
+  struct Shape {  // group, table and layout of a descriptor, kept while it repeats
+    CallDescriptor descriptor;
+    TensorTable table;
+    Group group;
+    GroupLayout layout;
+  };
+  struct Call {
+    CallDescriptor descriptor;
+    std::vector<bool> submitted;
+    std::vector<Submission> entries;
+    uint32_t count = 0;
+    uint64_t first_ns = 0;
+    bool started = false;
+    Status failure;  // not OK: later submits are answered with it
+  };
+  struct Stashed {
+    wire::FrameHeader header;
+    std::vector<std::byte> payload;
+  };
+
+  Call& call_at(uint64_t number);
+  std::shared_ptr<const Shape> shape_for(const CallDescriptor& descriptor);
+  Status start(uint64_t number, Call& call, uint64_t now_ns);
+  Status deliver(Operation& operation, const Call& call, const wire::FrameHeader& header,
+                 std::span<const std::byte> payload, uint64_t now_ns);
+  Status receive_stashed(uint64_t number, Operation& operation, uint64_t now_ns);
+  void answer(const Call& call, uint64_t number, uint32_t rank, const Status& status);
+  void finish_operations(uint64_t now_ns);
+  void retire_complete();
+
+  RunnerPorts ports_;
+  std::map<uint64_t, Call> calls_;  // open ones, and failed ones not submitted by all local ranks
+  std::vector<uint64_t> next_of_rank_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::deque<Stashed> stash_;
+  std::shared_ptr<const Shape> shape_;
+  std::vector<std::pair<uint64_t, Status>> failures_;
+  uint64_t lowest_ = 0;  // first call not complete here
+  StepRunner::Totals totals_;
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,207 @@
+// One communicator on this machine: who has joined, what was agreed, and the two runners.
+//
+//   joining -> ready -> running <-> frozen        (a failure that can be redone: a new term)
+//      \---------\---------\----------\--> failed (permanent) -> closed
+//
+// Everything local ranks and peers say passes here, is checked and goes to a runner or the plan
+// agreement; everything that must be said goes out through CommunicatorServices. Owned by the engine.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/call_runner.h"
+#include "scheduler/control.h"
+#include "scheduler/engine.h"
+#include "scheduler/members.h"
+#include "scheduler/plan_agreement.h"
+#include "scheduler/step_runner.h"
+
+namespace cgx::scheduler {
+
+class CommunicatorServices {
+ public:
+  virtual ~CommunicatorServices() = default;
+  virtual const EngineOptions& options() const = 0;
+  virtual BufferPool& pool() = 0;
+  virtual uint64_t now_ns() const = 0;
+  virtual uint64_t plan_bytes_free() const = 0;
+  virtual std::span<std::byte> arena(SessionId session, uint32_t arena) const = 0;
+  virtual void count(Counter counter, uint64_t amount) = 0;
+  virtual void event(EventLevel level, const std::string& text) = 0;
+  // Takes over one reference to the slab (kNoSlab: `payload` is copied).
+  virtual void send(transport::PeerId peer, wire::FrameHeader header,
+                    std::span<const std::byte> payload, SlabId slab) = 0;
+};
+
+class Communicator final : public OperationHost, public PlanAgreement::Host {
+ public:
+  enum class State : uint8_t { kJoining, kReady, kRunning, kFrozen, kFailed, kClosed };
+
+  // Checks the first local rank's message; `own` is this daemon's instance.
+  static Result<std::unique_ptr<Communicator>> create(const SessionOptions& session,
+                                                      const wire::CreateCommunicator& message,
+                                                      CommunicatorServices& services);
+  ~Communicator() override;
+
+  const Members& members() const { return members_; }
+  State state() const { return state_; }
+  const wire::JobKey& job_key() const { return job_key_; }
+
+  // --- Local ranks ---------------------------------------------------------------------------------
+  struct Requester {
+    SessionId session;
+    SessionPort* port = nullptr;
+    uint32_t request = 0;
+  };
+  void join(const Requester& from, const wire::CreateCommunicator& message);
+  void register_tensors(uint32_t local, const wire::RegisterTensors& message);
+  void commit(uint32_t local, uint32_t request, const wire::Commit& message);
+  void redo(uint32_t local, uint32_t request);
+  Status submit(uint32_t local, const cgx_submit_record& record);
+  void leave(uint32_t local);                         // closed the communicator or said goodbye
+  void lose_rank(uint32_t local, const Status& why);  // its process died
+  bool uses(SessionId session) const;
+
+  // --- Peers ---------------------------------------------------------------------------------------
+  void link_up(uint32_t machine, transport::PeerId peer);
+  void link_lost(uint32_t machine, const Status& why);
+  void receive(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void forgive_silence();  // this daemon itself was stopped: peers' clocks start anew
+
+  // --- Operators -----------------------------------------------------------------------------------
+  void apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer);
+  CommunicatorSnapshot snapshot() const;
+  void add_peers(std::vector<PeerSnapshot>& peers) const;
+
+  // --- Time ----------------------------------------------------------------------------------------
+  bool work();   // at most about one part; true: did something
+  void tick();   // timers: heartbeats, late ranks, lost peers, time-outs
+  uint64_t next_deadline_ns() const { return next_tick_ns_; }
+  bool operations_open() const;
+  uint32_t weight() const;
+  uint64_t reserved_bytes() const;
+
+  // OperationHost
+  void send_part(const Operation& operation, const PartFrame& frame) override;
+  void count(Counter counter, uint64_t amount) override;
+  // PlanAgreement::Host
+  void send_control(uint32_t machine, const ControlMessage& message) override;
+  Result<PlanAgreement::PlanPtr> prepare_plan(const Plan& plan, const Policy& policy) override;
+  uint64_t next_switch_step() const override;
+  void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
+
+ private:
+  struct LocalState {  // beside Members::local
+    uint32_t join_request = 0, commit_request = 0, redo_request = 0;
+    uint64_t last_step = 0;
+    bool committed = false, left = false;
+    std::vector<wire::TensorDescription> tensors;
+  };
+  struct PeerState {
+    transport::PeerId peer;
+    bool up = false, joined = false, departed = false;
+    uint64_t last_heard_ns = 0, last_data_ns = 0;
+    uint64_t started_end = 0, step = 0, call = 0;
+    uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
+    uint32_t progress = 0;
+    std::vector<uint32_t> missing_step, missing_call;  // of its last heartbeat
+    bool reported = false;
+    Report report;
+  };
+  struct WaitingFrame {
+    wire::FrameHeader header;
+    std::vector<std::byte> payload;
+  };
+  struct Ticket {
+    PolicyAnswer answer;
+    uint64_t deadline_ns = 0;
+  };
+
+  Communicator(Members members, CommunicatorServices& services);
+
+  // communicator_join.cc
+  void join_if_complete();
+  void all_joined();
+  void handle(uint32_t machine, const Join& message);
+  void handle(uint32_t machine, const Joined& message);
+  void commit_if_complete();
+  Status compare_local_tables() const;
+  Result<TensorTable> local_table(uint32_t local) const;
+  void handle(uint32_t machine, const Table& message);
+  void plan_if_tables_complete();
+  void commit_plan();
+  void reorder_if_useful();
+  uint64_t shape_hash() const;
+  StepRunner::Homes homes() const;
+
+  // communicator.cc
+  Status submit_tensor(uint32_t local, const cgx_submit_record& record);
+  Status submit_call(uint32_t local, const cgx_submit_record& record);
+  struct Buffers {
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+  };
+  Result<Buffers> buffers(uint32_t local, const cgx_submit_record& record, DType dtype,
+                          uint64_t elements) const;
+  void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
+  void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void receive_control(uint32_t machine, std::span<const std::byte> payload);
+  void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
+  void publish_call_failures();
+  wire::FrameHeader header_for(wire::FrameType type) const;
+  void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
+               SlabId slab);
+  void broadcast(const ControlMessage& message);
+  void reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0 = 0,
+             uint64_t value1 = 0);
+  void handle(uint32_t machine, const Prepare& message);
+  void handle(uint32_t machine, const Prepared& message);
+  void handle(uint32_t machine, const Decided& message);
+  void handle(uint32_t machine, const PolicyAsk& message);
+  void handle(uint32_t machine, const PolicyAnswerMessage& message);
+  void handle(uint32_t machine, const ReplicaHash& message);
+  void handle(uint32_t machine, const Bye& message);
+  void handle(uint32_t machine, const CallFailure& message);
+
+  // communicator_terms.cc
+  void fail(const Status& why, bool permanent, bool tell_others);
+  void handle(uint32_t machine, const Failure& message);
+  void handle(uint32_t machine, const Report& message);
+  void handle(uint32_t machine, const Start& message);
+  void start_term_if_reported();
+  void start_term(const Start& start);
+  void check_peers();
+  void check_stalled();
+  void check_late();
+  void send_heartbeats();
+
+  Members members_;
+  wire::JobKey job_key_{};
+  CommunicatorServices& services_;
+  State state_ = State::kJoining;
+  Status failure_;
+  uint64_t first_step_ = 0, timeout_ns_ = 0, created_ns_ = 0;
+  uint32_t term_ = 0;
+  uint32_t call_slabs_ = 0;
+  bool reordered_ = false;
+  Policy policy_;
+  uint64_t policy_version_ = 1;
+  std::vector<LocalState> local_;
+  std::vector<PeerState> peers_;  // by machine
+  std::shared_ptr<const TensorTable> table_;
+  std::vector<std::vector<std::byte>> tables_;  // coordinator: by machine
+  PlanAgreement agreement_;
+  StepRunner steps_;
+  CallRunner calls_;
+  std::vector<WaitingFrame> next_term_frames_;
+  std::map<uint64_t, Ticket> tickets_;
+  uint64_t next_ticket_ = 1;
+  uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
+  uint64_t wire_bytes_sent_ = 0;
+};
+
+const char* state_name(Communicator::State state);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,370 @@
+// Communicator, the part before steps run: joining, registering, committing.
+#include <algorithm>
+#include <cstring>
+
+#include "proto/wire/bytes.h"
+#include "scheduler/communicator.h"
+#include "scheduler/planner.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr uint32_t kRanksMax = 4096;
+
+Status check(const wire::CreateCommunicator& message) {
+  if (message.name.empty() || message.name.size() > wire::kNameBytesMax) {
+    return invalid_argument("communicator name of " + std::to_string(message.name.size()) +
+                            " bytes is not in 1.." + std::to_string(wire::kNameBytesMax));
+  }
+  if (message.members.empty() || message.members.size() > kRanksMax) {
+    return invalid_argument("communicator '" + message.name + "' of " +
+                            std::to_string(message.members.size()) + " ranks is not in 1.." +
+                            std::to_string(kRanksMax));
+  }
+  if (message.rank >= message.members.size()) {
+    return invalid_argument("rank " + std::to_string(message.rank) + " of communicator '" +
+                            message.name + "' is not below its size " +
+                            std::to_string(message.members.size()));
+  }
+  return {};
+}
+
+Members make_members(const SessionOptions& session, const wire::CreateCommunicator& message,
+                     const wire::InstanceId& own) {
+  Members members;
+  members.job = session.job;
+  members.uid = session.uid;
+  members.name = message.name;
+  wire::Writer identity;
+  identity.put(message.job_key);
+  identity.put_string(message.name);
+  members.id = wire::checksum(identity.take());
+  for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
+    const wire::Member& member = message.members[rank];
+    const auto found =
+        std::find(members.instances.begin(), members.instances.end(), member.instance);
+    const auto machine = static_cast<uint32_t>(found - members.instances.begin());
+    if (found == members.instances.end()) {
+      members.instances.push_back(member.instance);
+      members.addresses.push_back(member.mesh_address);
+      members.lowest_rank.push_back(rank);
+    }
+    members.machine_of_rank.push_back(machine);
+    if (member.instance == own) {
+      members.machine = machine;
+      members.local.push_back({.rank = rank});
+    }
+  }
+  return members;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions& session,
+                                                           const wire::CreateCommunicator& message,
+                                                           CommunicatorServices& services) {
+  CGX_RETURN_IF_ERROR(check(message));
+  const EngineOptions& options = services.options();
+  if (message.members[message.rank].instance != options.instance) {
+    return invalid_argument("rank " + std::to_string(message.rank) + " of communicator '" +
+                            message.name +
+                            "' is listed with another daemon than the one it is connected to");
+  }
+  Members members = make_members(session, message, options.instance);
+  if (members.machines() > 1 && options.mesh_address.empty()) {
+    return Status(StatusCode::kUNAVAILABLE,
+                  "communicator '" + message.name + "' spans " +
+                      std::to_string(members.machines()) +
+                      " machines, but this daemon has no mesh address (mesh.listen is not set)");
+  }
+  const uint32_t slabs = slabs_for(kCallWindow, members.machines(), UINT32_MAX);
+  if (slabs * services.pool().slab_bytes() > services.plan_bytes_free()) {
+    return resource_exhausted("calls of communicator '" + message.name + "' need " +
+                              std::to_string(slabs * services.pool().slab_bytes()) +
+                              " bytes, limits.plan_bytes leaves " +
+                              std::to_string(services.plan_bytes_free()));
+  }
+  CGX_RETURN_IF_ERROR(services.pool().reserve(slabs));
+  std::unique_ptr<Communicator> made(new Communicator(std::move(members), services));
+  made->call_slabs_ = slabs;
+  made->job_key_ = message.job_key;
+  made->first_step_ = message.first_step;
+  made->timeout_ns_ = message.timeout_ms != 0 ? message.timeout_ms * 1'000'000
+                                              : options.timeouts.communicator_ns;
+  return made;
+}
+
+// --- Joining ---------------------------------------------------------------------------------------
+
+void Communicator::join(const Requester& from, const wire::CreateCommunicator& message) {
+  const auto refuse_join = [&](const Status& status) {
+    from.port->reply(from.request, {status.code(), status.message()});
+  };
+  if (state_ == State::kFailed) return refuse_join(failure_);
+  const auto found =
+      std::find_if(members_.local.begin(), members_.local.end(),
+                   [&](const LocalRank& local) { return local.rank == message.rank; });
+  if (found == members_.local.end()) {
+    return refuse_join(invalid_argument("rank " + std::to_string(message.rank) + " of " +
+                                        members_.title() + " does not belong to this machine"));
+  }
+  if (found->port != nullptr || state_ != State::kJoining) {
+    return refuse_join({StatusCode::kALREADY_EXISTS, "rank " + std::to_string(message.rank) +
+                                                         " of " + members_.title() +
+                                                         " has already joined and is alive"});
+  }
+  bool same = message.members.size() == members_.ranks() && message.first_step == first_step_ &&
+              message.job_key == job_key_;
+  for (uint32_t rank = 0; same && rank < members_.ranks(); ++rank) {
+    same = message.members[rank].instance == members_.instances[members_.machine_of_rank[rank]];
+  }
+  if (!same) {
+    return refuse_join({StatusCode::kMISMATCH,
+                        "rank " + std::to_string(message.rank) + " describes " + members_.title() +
+                            " differently (size " + std::to_string(message.members.size()) +
+                            " against " + std::to_string(members_.ranks()) + ", first step " +
+                            std::to_string(message.first_step) + " against " +
+                            std::to_string(first_step_) + ", key or machines)"});
+  }
+  *found = {message.rank, from.session, from.port, message.comm};
+  local_[static_cast<size_t>(found - members_.local.begin())].join_request = from.request;
+  join_if_complete();
+}
+
+uint64_t Communicator::shape_hash() const {
+  wire::Writer writer;
+  for (uint32_t machine : members_.machine_of_rank) writer.put(machine);
+  for (const wire::InstanceId& instance : members_.instances) writer.put(instance);
+  return wire::checksum(writer.take());
+}
+
+// All local ranks are here and all links are up: tell the coordinator.
+void Communicator::join_if_complete() {
+  if (state_ != State::kJoining || peers_[members_.machine].joined) return;
+  for (const LocalRank& local : members_.local) {
+    if (local.port == nullptr) return;
+  }
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine && !peers_[k].up) return;
+  }
+  peers_[members_.machine].joined = true;
+  if (members_.coordinator()) {
+    all_joined();
+  } else {
+    send_control(0, Join{shape_hash(), first_step_});
+  }
+}
+
+void Communicator::handle(uint32_t machine, const Join& message) {
+  if (!members_.coordinator() || state_ != State::kJoining) return;
+  if (message.shape_hash != shape_hash() || message.first_step != first_step_) {
+    return fail({StatusCode::kMISMATCH,
+                 members_.machine_name(machine) + " and " + members_.machine_name(0) +
+                     " describe " + members_.title() + " differently (first step " +
+                     std::to_string(message.first_step) + " against " +
+                     std::to_string(first_step_) + ", or the list of ranks)"},
+                /*permanent=*/true, /*tell_others=*/true);
+  }
+  peers_[machine].joined = true;
+  all_joined();
+}
+
+void Communicator::all_joined() {
+  for (const PeerState& peer : peers_) {
+    if (!peer.joined) return;
+  }
+  state_ = State::kReady;
+  broadcast(Joined{});
+  for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
+}
+
+void Communicator::handle(uint32_t machine, const Joined& message) {
+  (void)message;
+  if (machine != 0 || state_ != State::kJoining) return;
+  state_ = State::kReady;
+  for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
+}
+
+// --- Registering and committing --------------------------------------------------------------------
+
+void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
+  LocalState& state = local_[local];
+  const bool fits = message.first == state.tensors.size() &&
+                    state.tensors.size() + message.tensors.size() <= services_.options().limits.tensors;
+  if (!fits) {
+    return fail(resource_exhausted(
+                    "rank " + std::to_string(members_.local[local].rank) + " registers tensors " +
+                    std::to_string(message.first) + ".." +
+                    std::to_string(message.first + message.tensors.size()) + " after " +
+                    std::to_string(state.tensors.size()) + " others; they must be consecutive and " +
+                    "at most " + std::to_string(services_.options().limits.tensors)),
+                /*permanent=*/true, /*tell_others=*/true);
+  }
+  state.tensors.insert(state.tensors.end(), message.tensors.begin(), message.tensors.end());
+}
+
+void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& message) {
+  LocalState& state = local_[local];
+  Status status;
+  if (state_ == State::kFailed) {
+    status = failure_;
+  } else if (state_ != State::kReady && state_ != State::kRunning) {
+    status = Status(StatusCode::kBUSY, members_.title() + " is " + state_name(state_));
+  } else if (!steps_.idle()) {
+    status = Status(StatusCode::kSTEP_OPEN, "step " + std::to_string(steps_.step()) +
+                                                " is open; commit between steps");
+  } else if (message.tensors != state.tensors.size()) {
+    status = protocol_error("commit of " + std::to_string(message.tensors) + " tensors, " +
+                            std::to_string(state.tensors.size()) + " are registered");
+  }
+  if (!status.ok()) {
+    members_.local[local].port->reply(request, {status.code(), status.message()});
+    return;
+  }
+  state.commit_request = request;
+  state.committed = true;
+  commit_if_complete();
+}
+
+Result<TensorTable> Communicator::local_table(uint32_t local) const {
+  TensorTable table;
+  const std::string rank = "rank " + std::to_string(members_.local[local].rank);
+  for (const wire::TensorDescription& tensor : local_[local].tensors) {
+    if (!dtype_known(static_cast<uint8_t>(tensor.dtype)) || tensor.op > ReduceOp::kAvg ||
+        tensor.kind != wire::TensorKind::kDense) {
+      return invalid_argument("tensor '" + tensor.name + "' of " + rank +
+                              " has an unknown dtype, operation or kind");
+    }
+    if (tensor.op == ReduceOp::kAvg && !dtype_is_small_float(tensor.dtype) &&
+        tensor.dtype != DType::kF64) {
+      return invalid_argument("tensor '" + tensor.name + "' of " + rank +
+                              ": avg is defined for floating types, not for " +
+                              std::string(dtype_name(tensor.dtype)));
+    }
+    if (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax) {
+      return invalid_argument("tensor '" + tensor.name.substr(0, 64) + "' of " + rank +
+                              " has more than 8 dimensions or a name above 512 bytes");
+    }
+    const std::span<std::byte> home =
+        services_.arena(members_.local[local].session, tensor.home_arena);
+    const uint64_t width = dtype_bytes(tensor.dtype);
+    if (tensor.home_offset > home.size() || tensor.home_offset % width != 0 ||
+        tensor.elements > (home.size() - tensor.home_offset) / width) {
+      return invalid_argument("the home region of tensor '" + tensor.name + "' of " + rank +
+                              " (" + std::to_string(tensor.elements) + " elements at offset " +
+                              std::to_string(tensor.home_offset) + ") is not in its arena of " +
+                              std::to_string(home.size()) + " bytes");
+    }
+    table.push_back({tensor.name, tensor.dtype, tensor.op, tensor.kind, tensor.elements,
+                     tensor.shape});
+  }
+  return table;
+}
+
+void Communicator::commit_if_complete() {
+  for (const LocalState& state : local_) {
+    if (!state.committed) return;
+  }
+  TensorTable first;
+  for (uint32_t i = 0; i < local_.size(); ++i) {
+    Result<TensorTable> table = local_table(i);
+    if (!table.ok()) return fail(table.status(), true, true);
+    const std::string difference =
+        i == 0 ? ""
+               : first_difference(first, "rank " + std::to_string(members_.local[0].rank), *table,
+                                  "rank " + std::to_string(members_.local[i].rank));
+    if (!difference.empty()) return fail({StatusCode::kMISMATCH, difference}, true, true);
+    if (i == 0) first = std::move(*table);
+  }
+  for (LocalState& state : local_) state.committed = false;
+  table_ = std::make_shared<const TensorTable>(std::move(first));
+  if (!members_.coordinator()) return send_control(0, Table{encode_table(*table_)});
+  tables_[0] = encode_table(*table_);
+  plan_if_tables_complete();
+}
+
+void Communicator::handle(uint32_t machine, const Table& message) {
+  if (!members_.coordinator()) return;
+  tables_[machine] = message.table;
+  plan_if_tables_complete();
+}
+
+void Communicator::plan_if_tables_complete() {
+  for (const std::vector<std::byte>& table : tables_) {
+    if (table.empty()) return;
+  }
+  for (uint32_t k = 1; k < tables_.size(); ++k) {
+    if (tables_[k] == tables_[0]) continue;
+    const Result<TensorTable> theirs = decode_table(tables_[k]);
+    const std::string difference =
+        theirs.ok() ? first_difference(*table_, members_.ranks_of(0), *theirs, members_.ranks_of(k))
+                    : theirs.status().message();
+    return fail({StatusCode::kMISMATCH, difference}, true, true);
+  }
+  for (std::vector<std::byte>& table : tables_) table.clear();
+  commit_plan();
+}
+
+void Communicator::commit_plan() {
+  const std::vector<uint32_t> order = reverse_registration(table_->size());
+  const Result<Plan> plan =
+      make_plan({*table_, policy_, policy_version_, agreement_.next_epoch(), order});
+  if (!plan.ok()) return fail(plan.status(), true, true);
+  const Result<PlanAgreement::PlanPtr> prepared = prepare_plan(*plan, policy_);
+  if (!prepared.ok()) return fail(prepared.status(), true, true);
+  const uint64_t step = steps_.installed() ? steps_.step() : first_step_;
+  agreement_.propose(PlanPurpose::kCommit, false, *prepared,
+                     services_.now_ns() + services_.options().timeouts.prepare_ns, step,
+                     [this](const Result<PlanAgreement::Outcome>& outcome) {
+                       if (outcome.ok()) return;  // install_committed has answered
+                       for (uint32_t i = 0; i < local_.size(); ++i) {
+                         reply(i, local_[i].commit_request, outcome.status());
+                       }
+                     });
+}
+
+StepRunner::Homes Communicator::homes() const {
+  StepRunner::Homes homes(local_.size());
+  for (uint32_t i = 0; i < local_.size(); ++i) {
+    for (const wire::TensorDescription& tensor : local_[i].tensors) {
+      homes[i].push_back(services_.arena(members_.local[i].session, tensor.home_arena).data() +
+                         tensor.home_offset);
+    }
+  }
+  return homes;
+}
+
+void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) {
+  state_ = State::kRunning;
+  agreement_.note_switch(plan, first_step);
+  if (!members_.coordinator()) {
+    policy_ = plan->policy;
+    policy_version_ = plan->plan.policy_version;
+  }
+  steps_.install(plan, first_step, homes());
+  for (uint32_t i = 0; i < local_.size(); ++i) {
+    reply(i, local_[i].commit_request, {}, plan->plan.epoch, first_step);
+  }
+}
+
+// After two steps the order in which gradients really arrive is known.
+void Communicator::reorder_if_useful() {
+  if (reordered_ || !members_.coordinator() || !steps_.installed() ||
+      steps_.completed_end() < first_step_ + 2 || agreement_.proposing() ||
+      agreement_.announced_epoch() != 0) {
+    return;
+  }
+  reordered_ = true;
+  const std::vector<uint32_t>& order = steps_.last_order();
+  if (order.size() != table_->size()) return;
+  const Result<Plan> plan =
+      make_plan({*table_, policy_, policy_version_, agreement_.next_epoch(), order});
+  if (!plan.ok() || plan->groups == steps_.plan()->plan.groups) return;
+  const Result<PlanAgreement::PlanPtr> prepared = prepare_plan(*plan, policy_);
+  if (!prepared.ok()) return;
+  agreement_.propose(PlanPurpose::kOrder, false, *prepared,
+                     services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
+                     [](const Result<PlanAgreement::Outcome>&) {});
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,66 @@
+#include "scheduler/prepared_plan.h"
+
+#include <algorithm>
+
+#include "scheduler/residuals.h"
+
+namespace cgx::scheduler {
+
+uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t chunks) {
+  if (machines == 1) return 0;
+  const uint32_t parts = inflight_parts(machines);
+  const auto ahead = static_cast<uint32_t>(std::min<uint64_t>(chunks, parts));
+  const uint32_t held = 2 * operations * (machines - 1) * ahead;  // peers' parts, up to 2W operations
+  const uint32_t sending = 2 * (machines - 1) * parts + parts;
+  return held + sending;
+}
+
+Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) {
+  CGX_RETURN_IF_ERROR(check_plan(inputs.plan, *inputs.table));
+  auto prepared = std::make_shared<PreparedPlan>();
+  const TensorTable& table = *inputs.table;
+  prepared->plan = std::move(inputs.plan);
+  prepared->policy = std::move(inputs.policy);
+  prepared->table = inputs.table;
+  prepared->hash = prepared->plan.hash();
+  prepared->group_of.resize(table.size());
+  prepared->segment_of.resize(table.size());
+  for (const TensorDesc& tensor : table) prepared->name_hashes.push_back(tensor.name_hash());
+
+  PartLimits limits;
+  limits.encoded_bytes = std::min(limits.encoded_bytes, inputs.pool->slab_bytes() * 3 / 4);
+  uint64_t chunks = 1;
+  for (uint32_t g = 0; g < prepared->plan.groups.size(); ++g) {
+    const Group& group = prepared->plan.groups[g];
+    for (uint32_t s = 0; s < group.segments.size(); ++s) {
+      prepared->group_of[group.segments[s].tensor] = g;
+      prepared->segment_of[group.segments[s].tensor] = s;
+    }
+    const GroupLayout& layout = prepared->layouts.emplace_back(
+        GroupLayout::scatter_gather(group, table, inputs.machines, limits));
+    if (layout.part_bytes_max() > inputs.pool->slab_bytes()) {
+      return resource_exhausted("group " + std::to_string(g) + " of " +
+                                std::to_string(group.segments.size()) +
+                                " tensors needs frames of " +
+                                std::to_string(layout.part_bytes_max()) + " bytes, the limit is " +
+                                std::to_string(inputs.pool->slab_bytes()));
+    }
+    chunks = std::max<uint64_t>(chunks, layout.chunks(inputs.machine));
+  }
+  const uint32_t slabs = slabs_for(prepared->plan.window, inputs.machines, chunks);
+  const uint64_t residuals = Residuals::bytes_needed(prepared->plan, table);
+  const uint64_t bytes = slabs * inputs.pool->slab_bytes() + residuals;
+  if (bytes > inputs.bytes_free) {
+    return resource_exhausted("the plan needs " + std::to_string(bytes) + " bytes (" +
+                              std::to_string(residuals) + " of residuals, " +
+                              std::to_string(slabs) + " frame buffers), limits.plan_bytes leaves " +
+                              std::to_string(inputs.bytes_free));
+  }
+  CGX_RETURN_IF_ERROR(inputs.pool->reserve(slabs));
+  prepared->pool_ = inputs.pool;
+  prepared->slabs_ = slabs;
+  prepared->reserved_bytes = bytes;
+  return std::shared_ptr<const PreparedPlan>(std::move(prepared));
+}
+
+}  // namespace cgx::scheduler

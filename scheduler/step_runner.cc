@@ -1,0 +1,446 @@
+#include "scheduler/step_runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cgx::scheduler {
+
+StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step)
+    : ports_(ports), plan_for_step_(std::move(plan_for_step)) {}
+
+void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
+  plan_ = std::move(plan);
+  homes_ = std::move(homes);
+  residuals_.prepare(plan_->plan, *plan_->table);
+  if (started_end_ == 0) started_end_ = completed_end_ = first_step;
+  current_ = std::make_unique<StepLedger>(first_step, ports_.members.local_count(),
+                                          static_cast<uint32_t>(plan_->table->size()));
+  closings_.resize(ports_.members.local_count(), Closing::kOpen);
+  bind();
+}
+
+// --- What local ranks say --------------------------------------------------------------------------
+
+Result<StepLedger*> StepRunner::ledger_for(uint32_t rank, uint64_t step) {
+  StepLedger& open = *current_;
+  if (step == open.step() && !open.ended(rank)) return &open;
+  const bool may_open_next = open.ended(rank) && step == open.step() + 1;
+  if (!may_open_next || (next_ && next_->ended(rank))) {
+    const uint64_t expected = open.ended(rank) ? open.step() + 1 : open.step();
+    return Status(StatusCode::kSTEP_ORDER,
+                  "rank " + std::to_string(ports_.members.local[rank].rank) + " speaks of step " +
+                      std::to_string(step) + ", the step it may speak of is " +
+                      std::to_string(expected));
+  }
+  if (!next_) {
+    next_ = std::make_unique<StepLedger>(step, ports_.members.local_count(),
+                                         static_cast<uint32_t>(plan_->table->size()));
+  }
+  return next_.get();
+}
+
+Status StepRunner::say(uint32_t rank, uint64_t step, uint32_t tensor,
+                       const StepLedger::Entry& entry) {
+  if (tensor >= plan_->table->size()) {
+    return {StatusCode::kNOT_COMMITTED, "tensor " + std::to_string(tensor) +
+                                            " is not in the committed table of " +
+                                            std::to_string(plan_->table->size()) + " tensors"};
+  }
+  CGX_ASSIGN_OR_RETURN(StepLedger* const ledger, ledger_for(rank, step));
+  if (ledger->entry(rank, tensor).say != StepLedger::Say::kNothing) {
+    return {StatusCode::kSTEP_ABANDONED,
+            "rank " + std::to_string(ports_.members.local[rank].rank) + " submitted tensor '" +
+                (*plan_->table)[tensor].name + "' again in open step " + std::to_string(step) +
+                ": its backward pass was abandoned"};
+  }
+  ledger->submit(rank, tensor, entry);
+  decided(*ledger, tensor);
+  return {};
+}
+
+Status StepRunner::submit(uint32_t rank, uint64_t step, const Submission& submission) {
+  return say(rank, step, submission.tensor,
+             {StepLedger::Say::kSubmitted, submission.input, submission.output, submission.cookie});
+}
+
+Status StepRunner::absent(uint32_t rank, uint64_t step, uint32_t tensor, uint64_t cookie) {
+  return say(rank, step, tensor, {StepLedger::Say::kAbsent, nullptr, nullptr, cookie});
+}
+
+Status StepRunner::end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t now_ns) {
+  CGX_ASSIGN_OR_RETURN(StepLedger* const ledger, ledger_for(rank, step));
+  std::vector<bool> before;
+  for (uint32_t t = 0; t < plan_->table->size(); ++t) before.push_back(ledger->decided(t));
+  ledger->end(rank, cookie);
+  for (uint32_t t = 0; t < before.size(); ++t) {
+    if (!before[t]) decided(*ledger, t);
+  }
+  if (ledger == current_.get() && first_end_ns_ == 0) first_end_ns_ = now_ns;
+  complete_step_if_done();
+  return {};
+}
+
+Status StepRunner::done(uint32_t rank, uint64_t step, bool dropped) {
+  if (step + 1 != current_->step()) {
+    return {StatusCode::kSTEP_ORDER,
+            "step_done(" + std::to_string(step) + ") of rank " +
+                std::to_string(ports_.members.local[rank].rank) + ": the last complete step is " +
+                std::to_string(current_->step() - 1)};
+  }
+  closings_[rank] = dropped ? Closing::kDropped : Closing::kKept;
+  return {};
+}
+
+// A tensor of the open step may just have been decided by the last local rank.
+void StepRunner::decided(const StepLedger& ledger, uint32_t tensor) {
+  if (&ledger != current_.get() || !ledger.decided(tensor)) return;
+  --groups_[plan_->group_of[tensor]].undecided;
+  order_.push_back(tensor);
+}
+
+// --- Binding and starting --------------------------------------------------------------------------
+
+// The open step learns its plan; what was said so far counts.
+void StepRunner::bind() {
+  groups_.assign(plan_->plan.groups.size(), {});
+  order_.clear();
+  lowest_ = 0;
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].undecided = static_cast<uint32_t>(plan_->plan.groups[g].segments.size());
+  }
+  for (uint32_t t = 0; t < plan_->table->size(); ++t) decided(*current_, t);
+}
+
+// Every local rank has touched the open step, so the one before it is closed: kept unless it said
+// otherwise (PROTOCOL 9).
+Status StepRunner::close_previous() {
+  if (previous_closed_) return {};
+  const auto dropped = std::count(closings_.begin(), closings_.end(), Closing::kDropped);
+  if (dropped != 0 && dropped != static_cast<int64_t>(closings_.size())) {
+    const auto kept = std::find_if(closings_.begin(), closings_.end(),
+                                   [](Closing c) { return c != Closing::kDropped; });
+    return {StatusCode::kMISMATCH,
+            "rank " +
+                std::to_string(ports_.members.local[static_cast<size_t>(kept - closings_.begin())].rank) +
+                " kept step " + std::to_string(current_->step() - 1) +
+                ", another rank of its machine dropped it"};
+  }
+  previous_dropped_ = dropped != 0;
+  if (previous_dropped_) {
+    residuals_.drop();
+  } else {
+    residuals_.commit();
+  }
+  previous_closed_ = true;
+  return {};
+}
+
+Result<bool> StepRunner::start_ready(uint64_t now_ns) {
+  const auto end = static_cast<uint32_t>(
+      std::min<uint64_t>(groups_.size(), uint64_t{lowest_} + plan_->plan.window));
+  bool started = false;
+  for (uint32_t g = lowest_; g < end; ++g) {
+    if (groups_[g].started || groups_[g].undecided > 0) continue;
+    CGX_RETURN_IF_ERROR(start(g, now_ns));
+    started = true;
+  }
+  return started;
+}
+
+Status StepRunner::start(uint32_t group, uint64_t now_ns) {
+  CGX_RETURN_IF_ERROR(close_previous());
+  groups_[group].started = true;
+  started_end_ = current_->step() + 1;
+  operations_.push_back(std::make_unique<Operation>(make_setup(group), ports_.lane, ports_.pool,
+                                                    ports_.host, now_ns));
+  ports_.host.count(Counter::koperations_started, 1);
+  return replay(*operations_.back(), now_ns);
+}
+
+OperationSetup StepRunner::make_setup(uint32_t group) const {
+  const Members& members = ports_.members;
+  OperationSetup setup{.kind = wire::StepKind::kStep,
+                       .step = current_->step(),
+                       .group_index = group,
+                       .keeps_alive = plan_,
+                       .layout = &plan_->layouts[group],
+                       .group = &plan_->plan.groups[group],
+                       .table = plan_->table.get(),
+                       .machine = members.machine,
+                       .machines = members.machines(),
+                       .inflight_max = inflight_parts(members.machines()),
+                       .draw_seed = wire::checksum(std::as_bytes(std::span(members.job))),
+                       .draw_communicator = wire::checksum(std::as_bytes(std::span(members.name))),
+                       .segments = {},
+                       .descriptor = {}};
+  auto& residuals = const_cast<Residuals&>(residuals_);
+  for (const Segment& segment : setup.group->segments) {
+    const TensorDesc& tensor = (*plan_->table)[segment.tensor];
+    LocalSegment& local = setup.segments.emplace_back();
+    local.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(members.ranks()) : 1.0f;
+    local.name_hash = plan_->name_hashes[segment.tensor];
+    for (uint32_t rank = 0; rank < members.local_count(); ++rank) {
+      const StepLedger::Entry& entry = current_->entry(rank, segment.tensor);
+      const bool submitted = entry.say == StepLedger::Say::kSubmitted;
+      if (submitted) local.inputs.push_back(entry.input);
+      local.outputs.push_back(submitted ? entry.output : homes_[rank][segment.tensor]);
+    }
+    if (segment.spec.feedback()) {
+      local.residual_confirmed = residuals.confirmed(segment.tensor);
+      local.residual_tentative = residuals.tentative(segment.tensor);
+    }
+  }
+  return setup;
+}
+
+Status StepRunner::replay(Operation& operation, uint64_t now_ns) {
+  for (size_t i = 0; i < stash_.size();) {
+    Stashed& stashed = stash_[i];
+    if (stashed.header.step != operation.step() ||
+        stashed.header.group != operation.group_index()) {
+      ++i;
+      continue;
+    }
+    Stashed frame = std::move(stashed);
+    stash_.erase(stash_.begin() + static_cast<int64_t>(i));
+    CGX_RETURN_IF_ERROR(check_governing(frame.header));
+    const std::span<const std::byte> payload =
+        frame.slab ? std::span<const std::byte>(frame.slab.bytes().first(frame.header.length))
+                   : std::span<const std::byte>{};
+    CGX_RETURN_IF_ERROR(operation.receive(frame.header, payload, now_ns, &frame.slab));
+  }
+  return {};
+}
+
+// --- Frames ----------------------------------------------------------------------------------------
+
+Status StepRunner::check_governing(const wire::FrameHeader& header) const {
+  const Members& members = ports_.members;
+  if (header.plan_hash != plan_->hash || header.epoch != plan_->plan.epoch) {
+    return {StatusCode::kMISMATCH, members.machine_name(header.source) + " runs step " +
+                                       std::to_string(header.step) + " under epoch " +
+                                       std::to_string(header.epoch) + ", this machine under " +
+                                       std::to_string(plan_->plan.epoch)};
+  }
+  const bool dropped = header.flags & wire::FrameHeader::kStepDropped;
+  if (dropped != previous_dropped_) {
+    return {StatusCode::kMISMATCH,
+            members.ranks_of(header.source) + (dropped ? " dropped" : " kept") + " step " +
+                std::to_string(header.step - 1) + ", " + members.ranks_of(members.machine) +
+                (previous_dropped_ ? " dropped it" : " kept it")};
+  }
+  return {};
+}
+
+Operation* StepRunner::find(uint32_t group) {
+  for (const auto& operation : operations_) {
+    if (operation->group_index() == group) return operation.get();
+  }
+  return nullptr;
+}
+
+Status StepRunner::receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                           uint64_t now_ns) {
+  if (!current_) return stash(header, payload);  // the plan was decided, the news is on its way
+  if (header.step < current_->step()) {
+    ports_.host.count(Counter::kframes_stale, 1);
+    return {};
+  }
+  if (header.step > current_->step() + 1) {
+    return protocol_error(ports_.members.machine_name(header.source) + " sent a frame of step " +
+                          std::to_string(header.step) + " while this machine is in step " +
+                          std::to_string(current_->step()));
+  }
+  if (header.step == current_->step() && header.group < groups_.size() &&
+      groups_[header.group].started) {
+    Operation* const operation = find(header.group);
+    if (operation == nullptr) {  // complete: a duplicate
+      ports_.host.count(Counter::kframes_unexpected, 1);
+      return {};
+    }
+    CGX_RETURN_IF_ERROR(check_governing(header));
+    CGX_RETURN_IF_ERROR(operation->receive(header, payload, now_ns));
+    if (operation->state() == Operation::State::kComplete) finish_operations(now_ns);
+    return {};
+  }
+  return stash(header, payload);
+}
+
+Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  for (const Stashed& other : stash_) {  // a duplicate on its way
+    if (other.header.header_checksum == header.header_checksum) {
+      ports_.host.count(Counter::kframes_unexpected, 1);
+      return {};
+    }
+  }
+  Stashed stashed{header, {}};
+  if (!payload.empty()) {
+    const SlabId slab = payload.size() <= ports_.pool.slab_bytes() ? ports_.pool.take() : kNoSlab;
+    if (slab == kNoSlab) {
+      return protocol_error(ports_.members.machine_name(header.source) +
+                            " sent more frames ahead than the window allows");
+    }
+    stashed.slab = Slab(ports_.pool, slab);
+    std::memcpy(stashed.slab.bytes().data(), payload.data(), payload.size());
+    ports_.host.count(Counter::kheld_bytes, payload.size());
+  }
+  stash_.push_back(std::move(stashed));
+  return {};
+}
+
+// --- Working and completing ------------------------------------------------------------------------
+
+Result<bool> StepRunner::work(uint64_t now_ns) {
+  if (!current_) return false;
+  CGX_ASSIGN_OR_RETURN(bool worked, start_ready(now_ns));
+  for (size_t i = 0; i < operations_.size() && !worked; ++i) {
+    Operation& operation = *operations_[i];  // oldest first: it holds the window
+    CGX_ASSIGN_OR_RETURN(worked, operation.advance(now_ns));
+  }
+  finish_operations(now_ns);
+  return worked;
+}
+
+void StepRunner::finish_operations(uint64_t now_ns) {
+  for (size_t i = 0; i < operations_.size();) {
+    if (operations_[i]->state() != Operation::State::kComplete) {
+      ++i;
+      continue;
+    }
+    const std::unique_ptr<Operation> operation = std::move(operations_[i]);
+    operations_.erase(operations_.begin() + static_cast<int64_t>(i));
+    complete_group(*operation, now_ns);
+  }
+  complete_step_if_done();
+}
+
+cgx_completion_record StepRunner::record_for(uint32_t rank, uint64_t step) const {
+  cgx_completion_record record{};
+  record.comm = ports_.members.local[rank].handle;
+  record.step = step;
+  record.attempt = attempt_;
+  if (plan_ != nullptr) {
+    record.epoch = plan_->plan.epoch;
+    record.policy_version = plan_->plan.policy_version;
+  }
+  return record;
+}
+
+void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
+  const Group& group = *operation.setup().group;
+  groups_[operation.group_index()].complete = true;
+  while (lowest_ < groups_.size() && groups_[lowest_].complete) ++lowest_;
+  ++totals_.operations;
+  totals_.exchange_ns += now_ns - operation.started_ns();
+  for (uint32_t s = 0; s < group.segments.size(); ++s) {
+    const uint32_t tensor = group.segments[s].tensor;
+    const bool present = operation.present_anywhere(s);
+    if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor);
+    for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
+      const StepLedger::Entry& entry = current_->entry(rank, tensor);
+      const bool submitted = entry.say == StepLedger::Say::kSubmitted;
+      cgx_completion_record record = record_for(rank, current_->step());
+      record.kind = CGX_COMPLETE_TENSOR;
+      record.outcome = submitted ? CGX_OUTCOME_RESULT
+                       : present ? CGX_OUTCOME_FILLED
+                                 : CGX_OUTCOME_ABSENT;
+      record.tensor = tensor;
+      record.cookie = entry.cookie;
+      ports_.members.local[rank].port->complete(record, {});
+      if (submitted) totals_.gradient_bytes += (*plan_->table)[tensor].bytes();
+    }
+  }
+  ports_.host.count(Counter::koperations_completed, 1);
+}
+
+void StepRunner::complete_step_if_done() {
+  if (lowest_ != groups_.size() || !current_->all_ended()) return;
+  const uint64_t step = current_->step();
+  for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
+    cgx_completion_record record = record_for(rank, step);
+    record.kind = CGX_COMPLETE_STEP;
+    record.cookie = current_->end_cookie(rank);
+    ports_.members.local[rank].port->complete(record, {});
+  }
+  ports_.host.count(Counter::ksteps_completed, 1);
+  completed_end_ = step + 1;
+  if (groups_.empty()) started_end_ = std::max(started_end_, completed_end_);
+  last_order_ = order_;
+  first_end_ns_ = 0;
+  std::erase_if(stash_, [&](const Stashed& frame) { return frame.header.step <= step; });
+  std::fill(closings_.begin(), closings_.end(), Closing::kOpen);
+  previous_closed_ = false;
+  current_ = next_ ? std::move(next_)
+                   : std::make_unique<StepLedger>(step + 1, ports_.members.local_count(),
+                                                  static_cast<uint32_t>(plan_->table->size()));
+  const PlanPtr plan = plan_for_step_(step + 1);
+  if (plan != plan_) {
+    plan_ = plan;
+    residuals_.prepare(plan_->plan, *plan_->table);
+  }
+  bind();
+}
+
+// --- Failing ---------------------------------------------------------------------------------------
+
+void StepRunner::fail(const Status& why, uint32_t attempt) {
+  operations_.clear();
+  stash_.clear();
+  if (previous_closed_) residuals_.drop();  // else the slots still belong to the complete step
+  attempt_ = attempt;
+  if (!current_) return;
+  for (const StepLedger* ledger : {current_.get(), next_.get()}) {
+    if (ledger == nullptr) continue;
+    for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
+      SessionPort* const port = ports_.members.local[rank].port;
+      if (port == nullptr) continue;
+      cgx_completion_record record = record_for(rank, ledger->step());
+      record.outcome = CGX_OUTCOME_ERROR;
+      record.status = static_cast<uint16_t>(why.code());
+      record.kind = CGX_COMPLETE_TENSOR;
+      for (uint32_t t = 0; t < plan_->table->size(); ++t) {
+        const StepLedger::Entry& entry = ledger->entry(rank, t);
+        const bool answered = ledger == current_.get() && groups_[plan_->group_of[t]].complete;
+        if (entry.say == StepLedger::Say::kNothing || answered) continue;
+        record.tensor = t;
+        record.cookie = entry.cookie;
+        port->complete(record, why.message());
+      }
+      if (!ledger->ended(rank)) continue;
+      record.kind = CGX_COMPLETE_STEP;
+      record.tensor = 0;
+      record.cookie = ledger->end_cookie(rank);
+      port->complete(record, why.message());
+    }
+  }
+  ports_.host.count(Counter::ksteps_failed, 1);
+}
+
+void StepRunner::restart(uint64_t first_step) {
+  next_.reset();
+  completed_end_ = started_end_ = first_step;
+  first_end_ns_ = 0;
+  current_ = std::make_unique<StepLedger>(first_step, ports_.members.local_count(),
+                                          static_cast<uint32_t>(plan_->table->size()));
+  bind();
+}
+
+// --- Showing ---------------------------------------------------------------------------------------
+
+bool StepRunner::waiting() const { return current_ && first_end_ns_ != 0; }
+
+std::vector<uint32_t> StepRunner::missing_ranks() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; current_ && rank < ports_.members.local_count(); ++rank) {
+    if (!current_->ended(rank)) missing.push_back(ports_.members.local[rank].rank);
+  }
+  return missing;
+}
+
+uint64_t StepRunner::rank_step(uint32_t rank) const {
+  if (!current_) return 0;
+  if (next_ && next_->touched(rank)) return next_->step();
+  return current_->touched(rank) || current_->step() == 0 ? current_->step() : current_->step() - 1;
+}
+
+}  // namespace cgx::scheduler

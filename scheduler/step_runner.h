@@ -1,0 +1,139 @@
+// Runs the steps of a communicator on this machine: collects what local ranks say, starts groups in
+// plan order within the window, feeds them frames, completes them to the ranks.
+//
+//   a step:  collecting -> (bound to the plan that governs it) -> running -> complete
+//   bound:   the step before it is complete here
+//   started: all local ranks have decided every tensor of the group and its index is in the window
+//
+// Owned by one communicator. Frames that come before their group has started wait in slabs.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/members.h"
+#include "scheduler/operation.h"
+#include "scheduler/prepared_plan.h"
+#include "scheduler/residuals.h"
+#include "scheduler/step_ledger.h"
+
+namespace cgx::scheduler {
+
+struct RunnerPorts {
+  const Members& members;
+  const kernels::Lane& lane;
+  BufferPool& pool;
+  OperationHost& host;
+};
+
+class StepRunner {
+ public:
+  using PlanPtr = std::shared_ptr<const PreparedPlan>;
+  // Which plan governs a step; asked once, when the step before it is complete.
+  using PlanForStep = std::function<PlanPtr(uint64_t step)>;
+
+  StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step);
+
+  // Where a local rank that does not submit a tensor receives it: [rank][tensor].
+  using Homes = std::vector<std::vector<std::byte*>>;
+
+  // First plan, or a new table at a commit between steps. REQUIRES: idle().
+  void install(PlanPtr plan, uint64_t first_step, Homes homes);
+  bool installed() const { return plan_ != nullptr; }
+  bool idle() const { return !current_ || !current_->any_touched(); }
+
+  // What a local rank says; `rank` is its index in Members::local. An error is the answer to that
+  // one record (STEP_ORDER, ...) unless its code is STEP_ABANDONED or MISMATCH: then the step fails.
+  struct Submission {
+    uint32_t tensor = 0;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    uint64_t cookie = 0;
+  };
+  Status submit(uint32_t rank, uint64_t step, const Submission& submission);
+  Status absent(uint32_t rank, uint64_t step, uint32_t tensor, uint64_t cookie);
+  Status end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t now_ns);
+  Status done(uint32_t rank, uint64_t step, bool dropped);
+
+  // At most about one part's work. False: idle.
+  Result<bool> work(uint64_t now_ns);
+  Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                 uint64_t now_ns);
+
+  // Everything said about open steps is answered with `why`; the failed step may be submitted again.
+  void fail(const Status& why, uint32_t attempt);
+  // REQUIRES: after fail().
+  void restart(uint64_t first_step);
+
+  uint64_t step() const { return current_ ? current_->step() : 0; }
+  uint64_t completed_end() const { return completed_end_; }   // first step not complete here
+  uint64_t started_end() const { return started_end_; }       // first step not started here
+  bool previous_dropped() const { return previous_dropped_; }
+  const PlanPtr& plan() const { return plan_; }
+  bool operations_open() const { return !operations_.empty(); }
+  bool waiting() const;                      // some local rank ended the open step
+  uint64_t waiting_since_ns() const { return first_end_ns_; }
+  std::vector<uint32_t> missing_ranks() const;  // local ranks that have not ended the open step
+  uint64_t rank_step(uint32_t rank) const;
+  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
+  // Order in which tensors became decided in the last complete step, absent ones last.
+  const std::vector<uint32_t>& last_order() const { return last_order_; }
+
+  struct Totals {
+    uint64_t operations = 0, exchange_ns = 0, gradient_bytes = 0;
+  };
+  const Totals& totals() const { return totals_; }
+
+ private:
+  struct Stashed {
+    wire::FrameHeader header;
+    Slab slab;  // empty for a header without payload
+  };
+  struct GroupState {
+    uint32_t undecided = 0;
+    bool started = false, complete = false;
+  };
+  enum class Closing : uint8_t { kOpen, kKept, kDropped };
+
+  Result<StepLedger*> ledger_for(uint32_t rank, uint64_t step);
+  Status say(uint32_t rank, uint64_t step, uint32_t tensor, const StepLedger::Entry& entry);
+  void decided(const StepLedger& ledger, uint32_t tensor);
+  void bind();
+  Status close_previous();
+  Result<bool> start_ready(uint64_t now_ns);
+  Status start(uint32_t group, uint64_t now_ns);
+  OperationSetup make_setup(uint32_t group) const;
+  Status replay(Operation& operation, uint64_t now_ns);
+  Status check_governing(const wire::FrameHeader& header) const;
+  Status stash(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Operation* find(uint32_t group);
+  void finish_operations(uint64_t now_ns);
+  void complete_group(const Operation& operation, uint64_t now_ns);
+  void complete_step_if_done();
+  cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
+
+  RunnerPorts ports_;
+  PlanForStep plan_for_step_;
+  PlanPtr plan_;
+  Homes homes_;
+  Residuals residuals_;
+  std::unique_ptr<StepLedger> current_, next_;
+  std::vector<GroupState> groups_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::deque<Stashed> stash_;
+  std::vector<Closing> closings_;  // of the step before the open one, per local rank
+  bool previous_closed_ = true;
+  bool previous_dropped_ = false;
+  uint32_t lowest_ = 0;  // lowest group not complete
+  uint64_t completed_end_ = 0, started_end_ = 0;
+  uint64_t first_end_ns_ = 0;
+  uint32_t attempt_ = 0;
+  std::vector<uint32_t> order_, last_order_;
+  Totals totals_;
+};
+
+}  // namespace cgx::scheduler
