@@ -126,7 +126,7 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.weight < 1 || plan.weight > 1000) {
     return invalid_argument("plan weight " + std::to_string(plan.weight) + " is not in 1..1000");
   }
-  std::vector<bool> seen(table.size());
+  std::vector<uint8_t> seen(table.size());
   size_t count = 0;
   for (const Group& group : plan.groups) {
     if (group.segments.empty()) return invalid_argument("plan holds an empty group");
@@ -135,7 +135,7 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
         return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +
                                 " twice or not in a table of " + std::to_string(table.size()));
       }
-      seen[segment.tensor] = true;
+      seen[segment.tensor] = 1;
       ++count;
       CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, table[segment.tensor].dtype));
     }

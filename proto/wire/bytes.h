@@ -36,11 +36,7 @@ class Writer {
   size_t size() const { return bytes_.size(); }
 
  private:
-  void append(std::span<const std::byte> bytes) {
-    const size_t at = bytes_.size();
-    bytes_.resize(at + bytes.size());
-    if (!bytes.empty()) std::memcpy(bytes_.data() + at, bytes.data(), bytes.size());
-  }
+  void append(std::span<const std::byte> bytes);
 
   std::vector<std::byte> bytes_;
 };
