@@ -1,0 +1,179 @@
+#include "client/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace cgx::client {
+namespace {
+
+constexpr uint64_t kArenaGranule = 2 << 20;
+constexpr uint64_t kArenaBytesMax = 1ull << 46;
+constexpr uint64_t kAlignmentMax = 4096;  // a page: mappings are aligned to no more
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Status no_room(uint64_t bytes, const std::string& why) {
+  return resource_exhausted("an arena of " + std::to_string(bytes) + " bytes: " + why);
+}
+
+// MemAvailable of /proc/meminfo: what can be allocated without swapping. nullopt: unknown.
+std::optional<uint64_t> available_bytes() {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/meminfo", "re"), std::fclose);
+  if (!file) return std::nullopt;
+  char line[128];
+  unsigned long long kib = 0;
+  while (std::fgets(line, sizeof(line), file.get())) {
+    if (std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1) return kib * 1024;
+  }
+  return std::nullopt;
+}
+
+// Refuses what the kernel would answer with a signal: SIGXFSZ or the out-of-memory killer.
+Status check_limits(uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    return no_room(bytes, "the file size limit of this process (ulimit -f) is " +
+                              std::to_string(limit.rlim_cur) + " bytes");
+  }
+  const auto available = available_bytes();
+  if (available && bytes > *available) {
+    return no_room(bytes, "this machine has " + std::to_string(*available) + " bytes available");
+  }
+  return {};
+}
+
+Status allocate_pages(int fd, uint64_t bytes) {
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    return no_room(bytes, std::string("ftruncate: ") + std::strerror(errno));
+  }
+  int error;
+  do error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  while (error == EINTR);
+  if (error != 0) return no_room(bytes, std::string("fallocate: ") + std::strerror(error));
+  if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
+    return internal_error(std::string("sealing an arena: ") + std::strerror(errno));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ArenaMemory>> ArenaMemory::create(uint64_t bytes) {
+  if (bytes > kArenaBytesMax) return no_room(bytes, "one arena has at most 64 TiB");
+  bytes = (std::max<uint64_t>(bytes, 1) + kArenaGranule - 1) / kArenaGranule * kArenaGranule;
+  CGX_RETURN_IF_ERROR(check_limits(bytes));
+  UniqueFd fd(::memfd_create("cgx-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return no_room(bytes, std::string("memfd_create: ") + std::strerror(errno));
+  CGX_RETURN_IF_ERROR(allocate_pages(fd.get(), bytes));
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  if (base == MAP_FAILED) return no_room(bytes, std::string("mmap: ") + std::strerror(errno));
+  return std::shared_ptr<ArenaMemory>(
+      new ArenaMemory(std::move(fd), static_cast<std::byte*>(base), bytes));
+}
+
+ArenaMemory::~ArenaMemory() { ::munmap(base_, bytes_); }
+
+ArenaSet::ArenaSet(uint64_t first_bytes, Announce announce)
+    : first_bytes_(first_bytes), announce_(std::move(announce)) {}
+
+Result<void*> ArenaSet::allocate(uint64_t bytes, uint64_t alignment) {
+  if (!std::has_single_bit(alignment) || alignment > kAlignmentMax) {
+    return invalid_argument("alignment " + std::to_string(alignment) +
+                            " must be a power of two up to " + std::to_string(kAlignmentMax));
+  }
+  const std::lock_guard lock(mutex_);
+  if (void* memory = try_allocate(bytes, alignment)) return memory;
+  if (arenas_.size() == wire::kArenasMax) return full(bytes);
+  CGX_RETURN_IF_ERROR(grow(bytes));
+  if (void* memory = try_allocate(bytes, alignment)) return memory;
+  return full(bytes);
+}
+
+void* ArenaSet::try_allocate(uint64_t bytes, uint64_t alignment) {
+  for (Arena& arena : arenas_) {
+    if (const auto offset = arena.allocator.allocate(bytes, alignment)) {
+      return arena.memory->base() + *offset;
+    }
+  }
+  return nullptr;
+}
+
+// Each arena is as large as all before it together, so eight of them cover every session.
+Status ArenaSet::grow(uint64_t bytes) {
+  uint64_t mapped = 0;
+  for (const Arena& arena : arenas_) mapped += arena.memory->bytes();
+  const uint64_t wanted = std::max({bytes, first_bytes_, mapped});
+  auto memory = ArenaMemory::create(wanted);
+  if (!memory.ok() && wanted > bytes) memory = ArenaMemory::create(bytes);
+  CGX_RETURN_IF_ERROR(memory.status());
+  CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(arenas_.size()), **memory));
+  arenas_.push_back({*memory, Allocator((*memory)->bytes())});
+  return {};
+}
+
+Status ArenaSet::full(uint64_t bytes) const {
+  uint64_t largest = 0, free = 0, total = 0;
+  for (const Arena& arena : arenas_) {
+    largest = std::max(largest, arena.allocator.largest_free());
+    free += arena.allocator.free_bytes();
+    total += arena.memory->bytes();
+  }
+  return {StatusCode::kARENA_FULL,
+          "no room for " + std::to_string(bytes) + " bytes: " + std::to_string(arenas_.size()) +
+              " arenas of " + std::to_string(total) + " bytes have " + std::to_string(free) +
+              " free, at most " + std::to_string(largest) +
+              " in one piece; open the session with a larger arena_bytes"};
+}
+
+std::optional<uint8_t> ArenaSet::find(const void* memory) const {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  for (size_t i = 0; i < arenas_.size(); ++i) {
+    const auto base = reinterpret_cast<uintptr_t>(arenas_[i].memory->base());
+    if (address >= base && address - base < arenas_[i].memory->bytes()) {
+      return static_cast<uint8_t>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+Status ArenaSet::release(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto index = find(memory);
+  if (index) {
+    Arena& arena = arenas_[*index];
+    const auto* place = static_cast<const std::byte*>(memory);
+    if (arena.allocator.release(static_cast<uint64_t>(place - arena.memory->base()))) return {};
+  }
+  return invalid_argument("the memory to free is not one that cgx_arena_alloc returned");
+}
+
+Result<ArenaPlace> ArenaSet::locate(const void* memory, uint64_t bytes, const char* what) {
+  if (bytes == 0) return ArenaPlace{};
+  const std::lock_guard lock(mutex_);
+  const auto index = find(memory);
+  if (!index) return invalid_argument(std::string(what) + " is not in the arena");
+  const ArenaMemory& arena = *arenas_[*index].memory;
+  const auto offset = static_cast<uint64_t>(static_cast<const std::byte*>(memory) - arena.base());
+  if (bytes > arena.bytes() - offset) {
+    return invalid_argument(std::string(what) + " of " + std::to_string(bytes) + " bytes at offset " +
+                            std::to_string(offset) + " ends behind its arena of " +
+                            std::to_string(arena.bytes()) + " bytes");
+  }
+  return ArenaPlace{*index, offset};
+}
+
+std::shared_ptr<ArenaMemory> ArenaSet::holder(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto index = find(memory);
+  return index ? arenas_[*index].memory : nullptr;
+}
+
+}  // namespace cgx::client

@@ -1,0 +1,79 @@
+// Arenas: the memory a session shares with its daemon.
+//
+// An ArenaMemory is one sealed, fully allocated memfd and its mapping; whoever holds the shared_ptr last
+// unmaps it, so views of it may outlive the session. An ArenaSet is a session's arenas (at most
+// kArenasMax, added on demand) with one allocator each. Thread rule: any thread, one mutex inside.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client/allocator.h"
+#include "client/unique_fd.h"
+#include "proto/wire/session_messages.h"
+
+namespace cgx::client {
+
+class ArenaMemory {
+ public:
+  // RESOURCE_EXHAUSTED names what was asked for and what the machine has.
+  static Result<std::shared_ptr<ArenaMemory>> create(uint64_t bytes);
+  ~ArenaMemory();
+  ArenaMemory(const ArenaMemory&) = delete;
+  ArenaMemory& operator=(const ArenaMemory&) = delete;
+
+  std::byte* base() const { return base_; }
+  uint64_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  ArenaMemory(UniqueFd fd, std::byte* base, uint64_t bytes)
+      : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
+
+  UniqueFd fd_;
+  std::byte* base_;
+  uint64_t bytes_;
+};
+
+// A place in a session's arenas, as records name it.
+struct ArenaPlace {
+  uint8_t arena = 0;
+  uint64_t offset = 0;
+};
+
+class ArenaSet {
+ public:
+  // `announce` tells the daemon about a new arena and answers when the daemon has mapped it.
+  using Announce = std::function<Status(uint32_t arena, const ArenaMemory& memory)>;
+  ArenaSet(uint64_t first_bytes, Announce announce);
+
+  Result<void*> allocate(uint64_t bytes, uint64_t alignment);
+  Status release(const void* memory);
+  // INVALID_ARGUMENT unless the whole range lies in one arena; `what` names it in the message. An
+  // empty range may be anywhere.
+  Result<ArenaPlace> locate(const void* memory, uint64_t bytes, const char* what);
+  std::shared_ptr<ArenaMemory> holder(const void* memory);
+
+ private:
+  struct Arena {
+    std::shared_ptr<ArenaMemory> memory;
+    Allocator allocator;
+  };
+
+  void* try_allocate(uint64_t bytes, uint64_t alignment);
+  Status grow(uint64_t bytes);
+  Status full(uint64_t bytes) const;
+  std::optional<uint8_t> find(const void* memory) const;
+
+  const uint64_t first_bytes_;
+  const Announce announce_;
+  std::mutex mutex_;
+  std::vector<Arena> arenas_;
+};
+
+}  // namespace cgx::client

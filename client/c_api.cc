@@ -1,0 +1,322 @@
+// The C functions of cgx.h: adapters, nothing more. Exceptions (out of memory, for instance) stop here.
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/communicator.h"
+#include "client/include/cgx/cgx.h"
+#include "client/session.h"
+
+using cgx::Status;
+using cgx::StatusCode;
+using cgx::client::Communicator;
+using cgx::client::Session;
+
+struct cgx_comm {
+  cgx_session* session;
+  std::unique_ptr<Communicator> communicator;
+};
+
+struct cgx_session {
+  std::unique_ptr<Session> session;
+  std::mutex mutex;  // guards comms
+  std::vector<std::unique_ptr<cgx_comm>> comms;
+};
+
+struct cgx_arena {
+  std::shared_ptr<cgx::client::ArenaMemory> memory;
+};
+
+namespace {
+
+thread_local std::string last_error;
+
+cgx_status report(const Status& status) {
+  if (!status.ok()) last_error = status.to_string();
+  return static_cast<cgx_status>(status.code());
+}
+
+template <typename Function>
+cgx_status guarded(Function function) noexcept {
+  try {
+    return report(function());
+  } catch (const std::bad_alloc&) {
+    last_error.clear();
+    return CGX_RESOURCE_EXHAUSTED;
+  } catch (const std::exception& error) {
+    return report(cgx::internal_error(error.what()));
+  }
+}
+
+// Stores a result through the caller's pointer.
+template <typename T, typename Out>
+Status store(cgx::Result<T> result, Out* out) {
+  if (result.ok()) *out = std::move(result).value();
+  return result.status();
+}
+
+Status missing(const char* what) {
+  return cgx::invalid_argument(std::string(what) + " must not be NULL");
+}
+
+#define CGX_REQUIRE(argument) \
+  if (!(argument)) return missing(#argument)
+
+std::span<const uint32_t> span_of(const uint32_t* ids, size_t count) { return {ids, count}; }
+
+Status forget(cgx_comm* comm) {
+  cgx_session& session = *comm->session;
+  std::unique_ptr<cgx_comm> owned;
+  {
+    const std::lock_guard lock(session.mutex);
+    for (auto& entry : session.comms) {
+      if (entry.get() == comm) owned = std::move(entry);
+    }
+    std::erase(session.comms, nullptr);
+  }
+  return owned ? Status() : cgx::invalid_argument("comm is not open");
+}
+
+}  // namespace
+
+const char* cgx_version(void) { return CGX_VERSION_TEXT; }
+const char* cgx_status_name(int status) {
+  return cgx::status_name(static_cast<StatusCode>(status)).data();
+}
+const char* cgx_status_meaning(int status) {
+  return cgx::status_meaning(static_cast<StatusCode>(status)).data();
+}
+const char* cgx_last_error(void) { return last_error.c_str(); }
+
+cgx_status cgx_open(const cgx_open_options* options, cgx_session** session) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    cgx::client::SessionOptions full;
+    if (options) {
+      full.socket = options->socket ? options->socket : "";
+      full.job = options->job ? options->job : "";
+      full.arena_bytes = options->arena_bytes;
+      full.connect_timeout_ms = options->connect_timeout_ms;
+      full.spin_us = options->spin_us;
+    }
+    CGX_ASSIGN_OR_RETURN(auto opened, Session::open(full));
+    *session = new cgx_session{.session = std::move(opened)};
+    return {};
+  });
+}
+
+cgx_status cgx_close(cgx_session* session) {
+  return guarded([&]() -> Status {
+    const std::unique_ptr<cgx_session> owned(session);
+    if (owned) owned->comms.clear();
+    return {};
+  });
+}
+
+cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment, void** memory) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(memory);
+    return store(session->session->arenas().allocate(bytes, alignment == 0 ? 64 : alignment), memory);
+  });
+}
+
+cgx_status cgx_arena_free(cgx_session* session, void* memory) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    return session->session->arenas().release(memory);
+  });
+}
+
+cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena** arena) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(arena);
+    auto holder = session->session->arenas().holder(memory);
+    if (!holder) return cgx::invalid_argument("memory is not in the arena");
+    *arena = new cgx_arena{std::move(holder)};
+    return {};
+  });
+}
+
+void cgx_arena_release(cgx_arena* arena) { delete arena; }
+
+cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options, cgx_comm** comm) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(options);
+    CGX_REQUIRE(comm);
+    CGX_ASSIGN_OR_RETURN(auto made, Communicator::create(*session->session, *options));
+    auto handle = std::make_unique<cgx_comm>(session, std::move(made));
+    const std::lock_guard lock(session->mutex);
+    *comm = session->comms.emplace_back(std::move(handle)).get();
+    return {};
+  });
+}
+
+cgx_status cgx_comm_close(cgx_comm* comm) {
+  return guarded([&]() -> Status { return comm ? forget(comm) : Status(); });
+}
+
+cgx_status cgx_register(cgx_comm* comm, const cgx_tensor_options* options, uint32_t* id) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(options);
+    CGX_REQUIRE(id);
+    return store(comm->communicator->add_tensor(*options), id);
+  });
+}
+
+cgx_status cgx_tensor_home(cgx_comm* comm, uint32_t id, void** memory, size_t* bytes) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_ASSIGN_OR_RETURN(const auto* tensor, comm->communicator->tensor(id));
+    if (memory) *memory = tensor->home;
+    if (bytes) *bytes = tensor->bytes;
+    return {};
+  });
+}
+
+cgx_status cgx_commit(cgx_comm* comm) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->commit();
+  });
+}
+
+cgx_status cgx_submit(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(ids || count == 0);
+    return comm->communicator->submit(step, span_of(ids, count));
+  });
+}
+
+cgx_status cgx_submit_inout(cgx_comm* comm, uint64_t step, uint32_t id, const void* in, void* out) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->submit_inout(step, id, in, out);
+  });
+}
+
+cgx_status cgx_absent(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(ids || count == 0);
+    return comm->communicator->absent(step, span_of(ids, count));
+  });
+}
+
+cgx_status cgx_step_end(cgx_comm* comm, uint64_t step) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->step_end(step);
+  });
+}
+
+cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, cgx_step_fate fate) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->step_done(step, fate);
+  });
+}
+
+cgx_status cgx_step_redo(cgx_comm* comm, uint64_t* step) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(step);
+    return store(comm->communicator->step_redo(), step);
+  });
+}
+
+cgx_status cgx_wait(cgx_comm* comm, uint64_t step, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->wait_step(step, timeout_ms);
+  });
+}
+
+cgx_status cgx_test(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count,
+                    uint8_t* states, size_t* pending) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(ids || count == 0);
+    CGX_REQUIRE(pending);
+    return comm->communicator->test(step, span_of(ids, count), states, *pending);
+  });
+}
+
+cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report* report) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(report);
+    return store(comm->communicator->step_report(step), report);
+  });
+}
+
+cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out, uint64_t count,
+                               cgx_dtype dtype, cgx_op op, uint64_t* call) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(call);
+    return store(comm->communicator->allreduce({in, out, count, dtype, op}), call);
+  });
+}
+
+cgx_status cgx_allreduce(cgx_comm* comm, const void* in, void* out, uint64_t count, cgx_dtype dtype,
+                         cgx_op op) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_ASSIGN_OR_RETURN(const uint64_t call,
+                         comm->communicator->allreduce({in, out, count, dtype, op}));
+    return comm->communicator->wait_call(call, -1);
+  });
+}
+
+cgx_status cgx_wait_call(cgx_comm* comm, uint64_t call, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->wait_call(call, timeout_ms);
+  });
+}
+
+cgx_status cgx_test_call(cgx_comm* comm, uint64_t call, int* done) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(done);
+    const auto finished = comm->communicator->test_call(call);
+    *done = !finished.ok() || *finished;
+    return finished.status();
+  });
+}
+
+cgx_status cgx_poll(cgx_session* session, uint64_t* seen, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(seen);
+    std::optional<cgx::client::Deadline> deadline;
+    if (timeout_ms >= 0) {
+      deadline = cgx::client::deadline_in_ms(static_cast<uint64_t>(timeout_ms));
+    }
+    return session->session->poll(*seen, deadline);
+  });
+}
+
+cgx_status cgx_wake(cgx_session* session) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    return session->session->wake();
+  });
+}
+
+cgx_status cgx_event_fd(cgx_session* session, int* descriptor) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(descriptor);
+    return store(session->session->event_descriptor(), descriptor);
+  });
+}

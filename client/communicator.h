@@ -1,0 +1,101 @@
+// Communicator: one process's part in a group of ranks: tensor table, steps, calls.
+//
+// Thread rule: any thread; the session's mutex guards everything. Invariants: misuse is refused here,
+// before a record is written; close() returns after the last thread has left.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/call_ledger.h"
+#include "client/session.h"
+#include "client/step_ledger.h"
+#include "proto/wire/types.h"
+
+namespace cgx::client {
+
+struct Tensor {
+  wire::TensorDescription description;
+  std::byte* home = nullptr;
+  uint64_t bytes = 0;
+  bool owned = false;  // the home was allocated by the library
+};
+
+struct CallBuffers {
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t count = 0;
+  int dtype = CGX_F32;  // as the caller gave it, unchecked
+  int op = CGX_SUM;
+};
+
+class Communicator final : public CompletionSink {
+ public:
+  static Result<std::unique_ptr<Communicator>> create(Session& session,
+                                                      const cgx_comm_options& options);
+  ~Communicator() override;
+
+  Result<uint32_t> add_tensor(const cgx_tensor_options& options);
+  Result<const Tensor*> tensor(uint32_t id);
+  Status commit();
+
+  Status submit(uint64_t step, std::span<const uint32_t> ids);
+  Status submit_inout(uint64_t step, uint32_t id, const void* in, void* out);
+  Status absent(uint64_t step, std::span<const uint32_t> ids);
+  Status step_end(uint64_t step);
+  Status step_done(uint64_t step, cgx_step_fate fate);
+  Result<uint64_t> step_redo();
+  Status wait_step(uint64_t step, int64_t timeout_ms);
+  Status test(uint64_t step, std::span<const uint32_t> ids, uint8_t* states, size_t& pending);
+  Result<cgx_step_report> step_report(uint64_t step);
+
+  Result<uint64_t> allreduce(const CallBuffers& buffers);  // returns the call's number
+  Status wait_call(uint64_t call, int64_t timeout_ms);
+  Result<bool> test_call(uint64_t call);
+
+  uint32_t complete(const cgx_completion_record& record, const Status& failure) override;
+
+ private:
+  class Use;
+  struct Place {
+    ArenaPlace in, out;
+  };
+
+  Communicator(Session& session, const cgx_comm_options& options);
+
+  Status join(const cgx_comm_options& options);
+  Result<Tensor> describe(const cgx_tensor_options& options);
+  Status place_home(Tensor& tensor, void* home);
+  Status send_table(std::span<const wire::TensorDescription> table);
+  Status check_ids(std::span<const uint32_t> ids) const;
+  Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
+               const Place* place);
+  Status speak_of(Step& step, uint32_t id, Mark mark, const Place* place);
+  Status abandon(Step& step, cgx_submit_record record);
+  cgx_submit_record record_of(const Step& step, uint32_t id, Mark mark, const Place* place) const;
+  Result<Place> place_of(const void* in, void* out, uint64_t bytes);
+  Deadline deadline(int64_t timeout_ms = -1) const;
+  Status timed_out(const Status& status, const std::string& what) const;
+
+  Session& session_;
+  const std::string name_;
+  const uint64_t timeout_ms_;
+  uint32_t handle_ = 0;
+
+  std::vector<std::unique_ptr<Tensor>> tensors_;  // by id; stable addresses
+  std::set<std::string> tensor_names_;
+  bool committing_ = false;
+  uint32_t announced_ = 0;          // descriptions sent; touched only by the committing thread
+  std::vector<uint32_t> posted_;    // their requests
+  StepLedger steps_;
+  CallLedger calls_;
+  bool closed_ = false;
+  uint32_t users_ = 0;  // threads inside
+  std::condition_variable left_;
+};
+
+}  // namespace cgx::client

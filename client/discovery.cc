@@ -1,0 +1,83 @@
+#include "client/discovery.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "client/autostart.h"
+
+namespace cgx::client {
+namespace {
+
+constexpr std::chrono::milliseconds kRetryPause(20);
+
+bool in_runtime_dir(const Environment& environment, const std::string& path) {
+  return path.starts_with(environment.runtime_dir + "/");
+}
+
+// Whoever answers in the user's own directory must be that user or root.
+Status check_owner(const Environment& environment, const SessionSocket& socket) {
+  if (!in_runtime_dir(environment, socket.path())) return {};
+  CGX_RETURN_IF_ERROR(check_runtime_dir(environment.runtime_dir, environment.uid));
+  CGX_ASSIGN_OR_RETURN(const uint32_t uid, socket.daemon_uid());
+  if (uid == environment.uid || uid == 0) return {};
+  return {StatusCode::kPERMISSION_DENIED, "the daemon at " + socket.path() + " runs as user " +
+                                              std::to_string(uid) + ", neither user " +
+                                              std::to_string(environment.uid) + " nor root"};
+}
+
+Result<Connection> connect_at(const Environment& environment, const std::string& path,
+                              const wire::Hello& hello, Deadline deadline) {
+  CGX_ASSIGN_OR_RETURN(auto socket, SessionSocket::connect(path, deadline));
+  CGX_RETURN_IF_ERROR(check_owner(environment, *socket));
+  CGX_ASSIGN_OR_RETURN(Handshake handshake, socket->shake_hands(hello, deadline));
+  return Connection{std::move(socket), std::move(handshake)};
+}
+
+// Nobody is there, or a private daemon that is just leaving.
+bool absent(const Status& status) {
+  return status.code() == StatusCode::kUNAVAILABLE || status.code() == StatusCode::kDAEMON_LOST;
+}
+
+Result<Connection> connect_anywhere(const Environment& environment,
+                                    const std::vector<std::string>& paths,
+                                    const wire::Hello& hello, Deadline deadline) {
+  std::string tried;
+  for (const std::string& path : paths) {
+    auto connection = connect_at(environment, path, hello, deadline);
+    if (connection.ok() || !absent(connection.status())) return connection;
+    tried += (tried.empty() ? "" : "; ") + connection.status().message();
+  }
+  return Status(StatusCode::kUNAVAILABLE, tried);
+}
+
+Result<Connection> connect_started(const Environment& environment, const std::string& path,
+                                   const wire::Hello& hello, Deadline deadline) {
+  CGX_ASSIGN_OR_RETURN(const StartLock lock, StartLock::take(environment, path, deadline));
+  auto connection = connect_at(environment, path, hello, deadline);  // another rank was faster
+  if (connection.ok() || !absent(connection.status())) return connection;
+  CGX_RETURN_IF_ERROR(start_daemon(environment, path));
+  do {
+    std::this_thread::sleep_for(kRetryPause);
+    connection = connect_at(environment, path, hello, deadline);
+    if (connection.ok() || !absent(connection.status())) return connection;
+  } while (Clock::now() < deadline);
+  return Status(StatusCode::kUNAVAILABLE,
+                "the daemon started for this job did not answer in time (" +
+                    connection.status().message() + "); its log is " + log_path(path));
+}
+
+}  // namespace
+
+Result<Connection> connect_daemon(const Environment& environment, const std::string& asked_for,
+                                  const wire::Hello& hello, Deadline deadline) {
+  const std::vector<std::string> paths = candidate_sockets(environment, asked_for);
+  auto connection = connect_anywhere(environment, paths, hello, deadline);
+  if (connection.ok() || !absent(connection.status())) return connection;
+  if (environment.autostart) return connect_started(environment, paths.front(), hello, deadline);
+  return Status(StatusCode::kUNAVAILABLE,
+                connection.status().message() +
+                    " (start cgxd, set CGX_SOCKET to its socket, or set CGX_AUTOSTART=1)");
+}
+
+}  // namespace cgx::client

@@ -1,0 +1,84 @@
+#include "client/environment.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+namespace cgx::client {
+namespace {
+
+constexpr char kMachineDir[] = "/run/cgxd";
+constexpr char kSocketName[] = "/cgxd.sock";
+constexpr uint32_t kSpinUsMax = 1'000'000;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string user_runtime_dir(uint32_t uid) {
+  if (uid == 0) return kMachineDir;
+  const std::string base = variable("XDG_RUNTIME_DIR");
+  if (!base.empty()) return base + "/cgxd";
+  return "/tmp/cgxd-" + std::to_string(uid);
+}
+
+Result<uint32_t> number(const char* name, uint32_t max) {
+  const std::string text = variable(name);
+  uint32_t value = 0;
+  if (text.empty()) return value;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value > max) {
+    return invalid_argument(std::string(name) + "=" + text + " must be a whole number from 0 to " +
+                            std::to_string(max));
+  }
+  return value;
+}
+
+}  // namespace
+
+Result<Environment> read_environment() {
+  Environment result;
+  result.uid = ::getuid();
+  result.socket = variable("CGX_SOCKET");
+  result.job = variable("CGX_JOB");
+  result.leader = variable("CGX_LEADER");
+  result.daemon_binary = variable("CGXD");
+  result.path = variable("PATH");
+  result.runtime_dir = user_runtime_dir(result.uid);
+  CGX_ASSIGN_OR_RETURN(const uint32_t autostart, number("CGX_AUTOSTART", 1));
+  result.autostart = autostart == 1;
+  CGX_ASSIGN_OR_RETURN(result.spin_us, number("CGX_SPIN_US", kSpinUsMax));
+  return result;
+}
+
+std::vector<std::string> candidate_sockets(const Environment& environment,
+                                           const std::string& asked_for) {
+  if (!asked_for.empty()) return {asked_for};
+  if (!environment.socket.empty()) return {environment.socket};
+  const std::string own = environment.runtime_dir + kSocketName;
+  const std::string machine = std::string(kMachineDir) + kSocketName;
+  if (own == machine) return {machine};
+  return {own, machine};
+}
+
+Status check_runtime_dir(const std::string& directory, uint32_t uid) {
+  struct stat info;
+  if (::lstat(directory.c_str(), &info) != 0) {
+    if (errno == ENOENT) return {};
+    return Status(StatusCode::kUNAVAILABLE,
+                  "runtime directory " + directory + ": " + std::strerror(errno));
+  }
+  const bool trusted_owner = info.st_uid == uid || info.st_uid == 0;
+  const bool others_write = info.st_mode & S_IWOTH;
+  if (S_ISDIR(info.st_mode) && trusted_owner && !others_write) return {};
+  return Status(StatusCode::kPERMISSION_DENIED,
+                "runtime directory " + directory + " must be a directory of user " +
+                    std::to_string(uid) + " or root that others cannot write to");
+}
+
+}  // namespace cgx::client

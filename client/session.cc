@@ -1,0 +1,237 @@
+#include "client/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "client/cores.h"
+#include "client/discovery.h"
+
+namespace cgx::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kConnectTimeoutMs = 10'000;
+constexpr uint64_t kArenaBytes = 64 << 20;
+constexpr uint64_t kArenaAnnounceMs = 30'000;
+constexpr milliseconds kSlice(50);  // how long a sleeper goes without a look at the daemon
+constexpr std::chrono::microseconds kFullRingPause(50);
+
+// "python3 train.py", for the daemon's log.
+std::string command_line() {
+  std::string text(256, '\0');
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/cmdline", "re"), std::fclose);
+  text.resize(file ? std::fread(text.data(), 1, text.size(), file.get()) : 0);
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+std::string job_name(const SessionOptions& options, const Environment& environment) {
+  if (!options.job.empty()) return options.job;
+  return environment.job.empty() ? "default" : environment.job;
+}
+
+Status check_job(const std::string& job) {
+  if (job.size() <= wire::kNameBytesMax) return {};
+  return invalid_argument("job name of " + std::to_string(job.size()) + " bytes; the limit is " +
+                          std::to_string(wire::kNameBytesMax));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
+  CGX_ASSIGN_OR_RETURN(Environment environment, read_environment());
+  if (options.spin_us != 0) environment.spin_us = options.spin_us;
+  CGX_RETURN_IF_ERROR(check_spinning(environment.spin_us, 1));
+  const std::string job = job_name(options, environment);
+  CGX_RETURN_IF_ERROR(check_job(job));
+  const Deadline deadline = deadline_in_ms(
+      options.connect_timeout_ms == 0 ? kConnectTimeoutMs : options.connect_timeout_ms);
+  const wire::Hello hello{.job = job, .client = command_line()};
+  CGX_ASSIGN_OR_RETURN(Connection daemon,
+                       connect_daemon(environment, options.socket, hello, deadline));
+  Handshake& granted = daemon.handshake;
+  CGX_ASSIGN_OR_RETURN(auto channel,
+                       Channel::map(std::move(granted.memory), std::move(granted.doorbell),
+                                    std::move(granted.completion_event)));
+  return std::unique_ptr<Session>(new Session(std::move(environment), std::move(daemon.socket),
+                                              std::move(channel), std::move(granted.welcome),
+                                              options));
+}
+
+Session::Session(Environment environment, std::unique_ptr<SessionSocket> socket,
+                 std::unique_ptr<Channel> channel, wire::Welcome daemon,
+                 const SessionOptions& options)
+    : environment_(std::move(environment)),
+      job_(job_name(options, environment_)),
+      daemon_(std::move(daemon)),
+      spin_us_(environment_.spin_us),
+      socket_(std::move(socket)),
+      channel_(std::move(channel)),
+      arenas_(options.arena_bytes == 0 ? kArenaBytes : options.arena_bytes,
+              [this](uint32_t arena, const ArenaMemory& memory) {
+                return announce_arena(arena, memory);
+              }) {
+  guard_.close_in_child(socket_->fd());
+  guard_.close_in_child(channel_->doorbell());
+  guard_.close_in_child(channel_->completion_event());
+}
+
+Session::~Session() {
+  if (guard_.forked()) {  // descriptors are closed, the channel is not mapped here
+    socket_->release();
+    channel_->abandon_descriptors();
+    [[maybe_unused]] Channel* const unmapped = channel_.release();
+    return;
+  }
+  Lock lock(mutex_);
+  closing_ = true;
+  channel_->wake_all();
+  left_.wait(lock, [this] { return polling_ == 0; });
+  if (lost_.ok()) static_cast<void>(socket_->post(wire::Goodbye{}).ok());
+  guard_.forget(socket_->fd());
+  guard_.forget(channel_->doorbell());
+  guard_.forget(channel_->completion_event());
+}
+
+Status Session::announce_arena(uint32_t arena, const ArenaMemory& memory) {
+  if (guard_.forked()) return {StatusCode::kFORKED, "the session belongs to the parent process"};
+  const wire::AddArena message{.arena = arena, .bytes = memory.bytes()};
+  return socket_->call(message, deadline_in_ms(kArenaAnnounceMs), memory.fd()).status();
+}
+
+Result<Lock> Session::enter_to_look() {
+  if (guard_.forked()) {
+    return Status(StatusCode::kFORKED,
+                  "the session belongs to the parent process; open one in this process");
+  }
+  return Lock(mutex_);
+}
+
+Result<Lock> Session::enter() {
+  CGX_ASSIGN_OR_RETURN(Lock lock, enter_to_look());
+  if (!lost_.ok()) return lost_;
+  return lock;
+}
+
+uint32_t Session::attach(CompletionSink& sink) {
+  sinks_.emplace(++last_handle_, &sink);
+  return last_handle_;
+}
+
+void Session::detach(uint32_t handle) { sinks_.erase(handle); }
+
+Status Session::make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline) {
+  for (;;) {
+    CGX_RETURN_IF_ERROR(wait(lock, deadline, [&] {
+      return reserved_ + completions <= CGX_COMPLETION_CAPACITY || !lost_.ok();
+    }));
+    if (!lost_.ok()) return lost_;
+    if (channel_->submit_room() >= records) return {};
+    if (Clock::now() >= deadline) {
+      return {StatusCode::kTIMED_OUT, "the daemon takes no records from the submit ring"};
+    }
+    channel_->publish();
+    lock.unlock();
+    std::this_thread::sleep_for(kFullRingPause);
+    const Status gone = socket_->gone();
+    lock.lock();
+    if (!gone.ok()) lose(gone);
+  }
+}
+
+void Session::push(const cgx_submit_record& record, uint32_t completions) {
+  reserved_ += completions;
+  channel_->push(record);
+}
+
+Status Session::failure_of(const cgx_completion_record& record) const {
+  if (record.outcome != CGX_OUTCOME_ERROR) return {};
+  const auto code = static_cast<StatusCode>(record.status);
+  if (code == StatusCode::kOK) return internal_error("the daemon reported an error without a code");
+  std::string text = channel_->text_of(record);
+  return {code, text.empty() ? std::string(status_meaning(code)) : std::move(text)};
+}
+
+void Session::drain() {
+  cgx_completion_record record;
+  Channel::Pop popped = channel_->try_pop(record);
+  if (popped == Channel::Pop::kEmpty) return;
+  for (; popped == Channel::Pop::kRecord; popped = channel_->try_pop(record)) {
+    ++events_;
+    const auto sink = sinks_.find(record.comm);
+    if (sink == sinks_.end()) continue;
+    reserved_ -= std::min(sink->second->complete(record, failure_of(record)), reserved_);
+  }
+  channel_->release();
+  if (popped == Channel::Pop::kViolation) {
+    lose(protocol_error("the daemon's completion cursor is out of range"));
+  }
+}
+
+void Session::lose(Status why) {
+  if (!lost_.ok()) return;
+  lost_ = std::move(why);
+  ++events_;
+  socket_->shut_down(lost_);
+  channel_->wake_all();
+}
+
+// Asked for by CGX_SPIN_US: burns the core while an answer is likely to be near.
+void Session::spin(Lock& lock, Deadline deadline) {
+  if (spin_us_ == 0) return;
+  const Deadline end =
+      std::min<Deadline>(deadline, Clock::now() + std::chrono::microseconds(spin_us_));
+  const uint64_t tail = channel_->completion_tail();
+  drain();
+  lock.unlock();
+  while (channel_->completion_tail() == tail && Clock::now() < end) pause_core();
+  lock.lock();
+  drain();
+}
+
+void Session::sleep_slice(Lock& lock, uint32_t word, Deadline deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
+  const Deadline began = Clock::now();
+  lock.unlock();
+  channel_->sleep(word, std::clamp<std::chrono::nanoseconds>(left, milliseconds(0), kSlice));
+  Status gone;
+  if (Clock::now() - began >= kSlice) gone = socket_->gone();
+  lock.lock();
+  if (!gone.ok()) {
+    drain();  // what it finished before it went
+    lose(gone);
+  }
+}
+
+Status Session::poll(uint64_t& seen, std::optional<Deadline> deadline) {
+  CGX_ASSIGN_OR_RETURN(Lock lock, enter_to_look());
+  ++polling_;
+  channel_->clear_event();
+  drain();
+  const Status waited = wait(lock, deadline.value_or(deadline_in_ms(kTimeoutMsMax)),
+                             [&] { return events_ != seen || closing_; });
+  if (--polling_ == 0) left_.notify_all();
+  CGX_RETURN_IF_ERROR(waited);
+  if (closing_) return {StatusCode::kCANCELLED, "the session is being closed"};
+  seen = events_;
+  return {};
+}
+
+Status Session::wake() {
+  CGX_ASSIGN_OR_RETURN(const Lock lock, enter_to_look());
+  ++events_;
+  channel_->wake_all();
+  return {};
+}
+
+Result<int> Session::event_descriptor() {
+  CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
+  return channel_->arm_event();
+}
+
+}  // namespace cgx::client

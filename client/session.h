@@ -1,0 +1,151 @@
+// Session: one process's connection to its daemon: socket, channel, arenas, and the waiting they share.
+//
+// Thread rule: any thread. One mutex guards the channel and every communicator's ledgers; a thread that
+// waits gives it up. Lock order: session, then arenas or socket. Invariants: a record is only written
+// after its completion slot was reserved, so the daemon never waits for a client; after the daemon is
+// lost every call fails with the same status.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "client/arena.h"
+#include "client/channel.h"
+#include "client/deadline.h"
+#include "client/environment.h"
+#include "client/fork_guard.h"
+#include "client/session_socket.h"
+
+namespace cgx::client {
+
+struct SessionOptions {
+  std::string socket;  // empty: found by environment
+  std::string job;
+  uint64_t arena_bytes = 0;
+  uint32_t connect_timeout_ms = 0;
+  uint32_t spin_us = 0;
+};
+
+// A communicator, as its session sees it. Called with the session's mutex held.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  // Returns how many completion slots became free.
+  virtual uint32_t complete(const cgx_completion_record& record, const Status& failure) = 0;
+};
+
+using Lock = std::unique_lock<std::mutex>;
+
+class Session {
+ public:
+  static Result<std::unique_ptr<Session>> open(const SessionOptions& options);
+  // Every communicator is gone by now. Wakes the threads in poll() and lets them leave.
+  ~Session();
+
+  ArenaSet& arenas() { return arenas_; }
+  SessionSocket& socket() { return *socket_; }
+  const wire::Welcome& daemon() const { return daemon_; }
+  const Environment& environment() const { return environment_; }
+  const std::string& job() const { return job_; }
+  uint32_t spin_us() const { return spin_us_; }
+  bool forked() const { return guard_.forked(); }
+
+  // The mutex, or FORKED, or why the daemon is lost.
+  Result<Lock> enter();
+  // The same without regard to a lost daemon: for looking at what arrived before.
+  Result<Lock> enter_to_look();
+
+  // --- With the lock held ------------------------------------------------------------------------
+  uint32_t attach(CompletionSink& sink);  // returns the communicator's handle
+  void detach(uint32_t handle);
+  uint32_t communicators_made(const std::string& name) { return ++names_[name]; }
+  void forget_slots(uint32_t completions) { reserved_ -= completions; }
+
+  // Waits until `records` fit in the submit ring and `completions` slots are free.
+  Status make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline);
+  // Requires room. `completions`: the slots this record reserves.
+  void push(const cgx_submit_record& record, uint32_t completions);
+  void publish() { channel_->publish(); }
+
+  void drain();
+  const Status& lost() const { return lost_; }
+  // Waits until ready() holds: OK, TIMED_OUT or why the daemon is lost. ready() runs under the lock.
+  template <typename Ready>
+  Status wait(Lock& lock, Deadline deadline, Ready ready);
+
+  // --- Without the lock --------------------------------------------------------------------------
+  Status poll(uint64_t& seen, std::optional<Deadline> deadline);
+  Status wake();
+  Result<int> event_descriptor();
+  void wake_waiters() { channel_->wake_all(); }
+
+  // The key that daemons of this job prove membership with, once this process knows one.
+  std::optional<wire::JobKey> job_key;  // guarded by the mutex
+
+ private:
+  class Waiting;
+
+  Session(Environment environment, std::unique_ptr<SessionSocket> socket,
+          std::unique_ptr<Channel> channel, wire::Welcome daemon, const SessionOptions& options);
+
+  Status announce_arena(uint32_t arena, const ArenaMemory& memory);
+  void lose(Status why);
+  void spin(Lock& lock, Deadline deadline);
+  void sleep_slice(Lock& lock, uint32_t word, Deadline deadline);
+  Status failure_of(const cgx_completion_record& record) const;
+
+  const Environment environment_;
+  const std::string job_;
+  const wire::Welcome daemon_;
+  const uint32_t spin_us_;
+  ForkGuard guard_;
+  const std::unique_ptr<SessionSocket> socket_;
+  std::unique_ptr<Channel> channel_;
+  ArenaSet arenas_;
+
+  std::mutex mutex_;  // guards channel_ and all below
+  std::condition_variable left_;
+  std::map<uint32_t, CompletionSink*> sinks_;
+  std::map<std::string, uint32_t> names_;
+  uint32_t last_handle_ = 0;
+  uint32_t reserved_ = 0;  // completion slots promised to the daemon
+  uint64_t events_ = 0;    // completions taken in and wakes
+  uint32_t polling_ = 0;   // threads in poll()
+  bool closing_ = false;
+  Status lost_;
+};
+
+// Announces a waiter to the daemon for as long as it lives.
+class Session::Waiting {
+ public:
+  explicit Waiting(Channel& channel) : channel_(channel) { channel_.announce(); }
+  ~Waiting() { channel_.withdraw(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Channel& channel_;
+};
+
+template <typename Ready>
+Status Session::wait(Lock& lock, Deadline deadline, Ready ready) {
+  drain();
+  if (!ready() && lost_.ok()) spin(lock, deadline);
+  if (ready()) return {};
+  const Waiting waiting(*channel_);
+  for (;;) {
+    const uint32_t word = channel_->word();
+    drain();
+    if (ready()) return {};
+    if (!lost_.ok()) return lost_;
+    if (Clock::now() >= deadline) return {StatusCode::kTIMED_OUT, "the wait's time-out passed"};
+    sleep_slice(lock, word, deadline);
+  }
+}
+
+}  // namespace cgx::client

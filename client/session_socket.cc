@@ -1,0 +1,253 @@
+#include "client/session_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace cgx::client {
+namespace {
+
+constexpr size_t kFdsMax = 3;
+
+std::string errno_text() { return std::strerror(errno); }
+
+Status unavailable(std::string message) {
+  return {StatusCode::kUNAVAILABLE, std::move(message)};
+}
+
+timeval to_timeval(int64_t ms) { return {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000}; }
+
+// A connect to a stopped daemon with a full backlog blocks: the send time-out bounds it.
+void bound_sends(int fd, Deadline deadline) {
+  const timeval limit = to_timeval(std::max<int64_t>(ms_until(deadline), 1));
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+}
+
+void take_fds(msghdr& message, std::vector<UniqueFd>& fds) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SessionSocket>> SessionSocket::connect(const std::string& path,
+                                                              Deadline deadline) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  if (path.size() >= sizeof(address.sun_path)) {
+    return invalid_argument("socket path " + path + " has " + std::to_string(path.size()) +
+                            " bytes; a Unix socket's path has at most " +
+                            std::to_string(sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return unavailable("socket(AF_UNIX): " + errno_text());
+  bound_sends(fd.get(), deadline);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    return unavailable("no daemon answers at " + path + ": " + errno_text());
+  }
+  return std::unique_ptr<SessionSocket>(new SessionSocket(path, std::move(fd)));
+}
+
+Result<uint32_t> SessionSocket::daemon_uid() const {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return unavailable("credentials of the daemon at " + path_ + ": " + errno_text());
+  }
+  return peer.uid;
+}
+
+Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline deadline) {
+  const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!self.valid()) return unavailable("pidfd_open of this process: " + errno_text());
+  const uint32_t request = next_request();
+  CGX_RETURN_IF_ERROR(send(wire::encode_packet(hello, request), self.get()));
+  if (!wait_readable(deadline).ok()) {
+    return unavailable("the daemon at " + path_ + " accepted the connection but did not answer; "
+                       "is it stopped?");
+  }
+  std::vector<UniqueFd> fds;
+  CGX_ASSIGN_OR_RETURN(const std::vector<std::byte> packet, receive(&fds));
+  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header, wire::parse_header(packet));
+  const auto body = std::span(packet).subspan(sizeof(header));
+  if (header.type == static_cast<uint16_t>(wire::SessionMessageType::kReply)) {
+    CGX_ASSIGN_OR_RETURN(wire::Reply refusal, wire::decode_body<wire::Reply>(body));
+    if (refusal.code != StatusCode::kOK) return Status(refusal.code, refusal.message);
+  }
+  if (header.type != static_cast<uint16_t>(wire::SessionMessageType::kWelcome) ||
+      fds.size() != kFdsMax) {
+    return protocol_error("the daemon at " + path_ + " answered Hello with message type " +
+                          std::to_string(header.type) + " and " + std::to_string(fds.size()) +
+                          " descriptors instead of Welcome and 3");
+  }
+  CGX_ASSIGN_OR_RETURN(wire::Welcome welcome, wire::decode_body<wire::Welcome>(body));
+  return Handshake{std::move(welcome), std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
+}
+
+uint32_t SessionSocket::next_request() {
+  const std::lock_guard lock(mutex_);
+  if (++last_request_ == 0) ++last_request_;
+  expected_.insert(last_request_);
+  return last_request_;
+}
+
+Status SessionSocket::send(const std::vector<std::byte>& packet, int fd) {
+  if (packet.size() > wire::kSessionPacketBytesMax) {
+    return resource_exhausted("session message of " + std::to_string(packet.size()) +
+                              " bytes exceeds the limit of " +
+                              std::to_string(wire::kSessionPacketBytesMax));
+  }
+  iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(c), &fd, sizeof(int));
+  }
+  ssize_t sent;
+  do sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(packet.size())) return {};
+  return lost("sending failed: " + errno_text());
+}
+
+Status SessionSocket::wait_readable(Deadline deadline) const {
+  pollfd entry{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+  for (;;) {
+    const int64_t left = std::min<int64_t>(ms_until(deadline), 3'600'000);
+    const int ready = ::poll(&entry, 1, static_cast<int>(left));
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return lost("poll failed: " + errno_text());
+    if (ms_until(deadline) == 0) {
+      return Status(StatusCode::kTIMED_OUT, "the daemon at " + path_ + " did not answer in time");
+    }
+  }
+}
+
+Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds) const {
+  std::vector<std::byte> packet(wire::kSessionPacketBytesMax);
+  iovec part{packet.data(), packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t size;
+  do size = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+  while (size < 0 && errno == EINTR);
+  std::vector<UniqueFd> received;
+  if (size >= 0) take_fds(message, received);
+  if (size < 0) return lost("receiving failed: " + errno_text());
+  if (size == 0) return lost("it closed the session");
+  if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+    return protocol_error("the daemon at " + path_ + " sent a packet above the limit of " +
+                          std::to_string(packet.size()) + " bytes or 3 descriptors");
+  }
+  packet.resize(static_cast<size_t>(size));
+  if (fds) *fds = std::move(received);
+  return packet;
+}
+
+void SessionSocket::keep_reply(std::span<const std::byte> packet) {
+  const auto header = wire::parse_header(packet);
+  if (!header.ok()) {
+    failed_ = header.status();
+    return;
+  }
+  auto reply = wire::decode_body<wire::Reply>(packet.subspan(sizeof(wire::PacketHeader)));
+  if (header->type != static_cast<uint16_t>(wire::SessionMessageType::kReply) || !reply.ok()) {
+    failed_ = protocol_error("the daemon at " + path_ + " sent message type " +
+                             std::to_string(header->type) + " where a reply was expected");
+    return;
+  }
+  // Nobody waits any more for the answer to a call that timed out.
+  if (expected_.contains(header->request)) replies_[header->request] = std::move(reply).value();
+}
+
+// Reads the socket once on behalf of everybody who waits. Called and left with the lock held.
+void SessionSocket::read_one(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+  reading_ = true;
+  lock.unlock();
+  Status readable = wait_readable(deadline);
+  Result<std::vector<std::byte>> packet = std::vector<std::byte>();
+  if (readable.ok()) packet = receive(nullptr);
+  lock.lock();
+  reading_ = false;
+  if (!packet.ok()) {
+    if (failed_.ok()) failed_ = packet.status();
+  } else if (readable.ok()) {
+    keep_reply(*packet);
+  } else if (readable.code() != StatusCode::kTIMED_OUT && failed_.ok()) {
+    failed_ = readable;
+  }
+  changed_.notify_all();
+}
+
+Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (!replies_.contains(request) && failed_.ok() && Clock::now() < deadline) {
+    if (reading_) {
+      changed_.wait_until(lock, deadline);
+    } else {
+      read_one(lock, deadline);
+    }
+  }
+  const std::optional<wire::Reply> reply = take_reply(request);
+  if (reply && reply->code == StatusCode::kOK) return *reply;
+  if (reply) return Status(reply->code, reply->message);
+  if (!failed_.ok()) return failed_;
+  return Status(StatusCode::kTIMED_OUT, "the daemon at " + path_ + " did not answer in time");
+}
+
+Status SessionSocket::error_of(uint32_t request) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<wire::Reply> reply = take_reply(request);
+  return reply ? Status(reply->code, reply->message) : Status();
+}
+
+std::optional<wire::Reply> SessionSocket::take_reply(uint32_t request) {
+  expected_.erase(request);
+  auto found = replies_.extract(request);
+  if (found.empty()) return std::nullopt;
+  return std::move(found.mapped());
+}
+
+Status SessionSocket::gone() const {
+  pollfd entry{.fd = fd_.get(), .events = POLLRDHUP, .revents = 0};
+  if (::poll(&entry, 1, 0) <= 0) return {};
+  return lost("it closed the session or died");
+}
+
+void SessionSocket::shut_down(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_.ok()) failed_ = why;
+  }
+  if (fd_.valid()) ::shutdown(fd_.get(), SHUT_RDWR);
+  changed_.notify_all();
+}
+
+Status SessionSocket::lost(const std::string& why) const {
+  return {StatusCode::kDAEMON_LOST, "the daemon at " + path_ + " is gone: " + why};
+}
+
+}  // namespace cgx::client

@@ -1,0 +1,89 @@
+// SessionSocket: the Unix socket to the daemon: handshake, then requests and their replies.
+//
+// Thread rule: call() and gone() from any thread. Of the threads that wait for replies one reads the
+// socket for all of them. Invariants: no wait is longer than its deadline; a daemon that closes the
+// socket or breaks the protocol fails every call from then on; received descriptors are never leaked.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/deadline.h"
+#include "client/unique_fd.h"
+#include "proto/wire/session_messages.h"
+
+namespace cgx::client {
+
+struct Handshake {
+  wire::Welcome welcome;
+  UniqueFd memory, doorbell, completion_event;
+};
+
+class SessionSocket {
+ public:
+  // UNAVAILABLE if nobody answers at `path`.
+  static Result<std::unique_ptr<SessionSocket>> connect(const std::string& path, Deadline deadline);
+
+  // Once, before any call().
+  Result<Handshake> shake_hands(const wire::Hello& hello, Deadline deadline);
+
+  // Sends a request and waits for its reply; an error reply comes back as its status.
+  template <typename Message>
+  Result<wire::Reply> call(const Message& message, Deadline deadline, int fd = -1) {
+    const uint32_t request = next_request();
+    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), fd));
+    return await(request, deadline);
+  }
+  // Sends without waiting for an answer; returns the number a reply would carry.
+  template <typename Message>
+  Result<uint32_t> post(const Message& message) {
+    const uint32_t request = next_request();
+    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), -1));
+    return request;
+  }
+  // The error that answered a posted request, if one did by now. Ends the request.
+  Status error_of(uint32_t request);
+
+  // DAEMON_LOST once the daemon has closed the socket; one poll(2), never blocks.
+  Status gone() const;
+  // Ends the connection in both directions and fails every waiting call with `why`.
+  void shut_down(const Status& why);
+
+  int fd() const { return fd_.get(); }
+  int release() { return fd_.release(); }
+  const std::string& path() const { return path_; }
+  // The peer's credentials, as the kernel tells them.
+  Result<uint32_t> daemon_uid() const;
+
+ private:
+  SessionSocket(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  uint32_t next_request();
+  Status send(const std::vector<std::byte>& packet, int fd);
+  Result<wire::Reply> await(uint32_t request, Deadline deadline);
+  void read_one(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  Status wait_readable(Deadline deadline) const;
+  Result<std::vector<std::byte>> receive(std::vector<UniqueFd>* fds) const;
+  Status lost(const std::string& why) const;
+  void keep_reply(std::span<const std::byte> packet);
+  std::optional<wire::Reply> take_reply(uint32_t request);
+
+  const std::string path_;
+  UniqueFd fd_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  bool reading_ = false;
+  Status failed_;
+  uint32_t last_request_ = 0;
+  std::set<uint32_t> expected_;  // requests somebody will ask the reply of
+  std::map<uint32_t, wire::Reply> replies_;
+};
+
+}  // namespace cgx::client

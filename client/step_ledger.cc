@@ -1,0 +1,200 @@
+#include "client/step_ledger.h"
+
+#include <string>
+
+namespace cgx::client {
+namespace {
+
+std::string text(uint64_t number) { return std::to_string(number); }
+
+Status step_order(std::string message) {
+  return {StatusCode::kSTEP_ORDER, std::move(message)};
+}
+
+uint8_t state_of(const cgx_completion_record& record, const Status& failure) {
+  if (!failure.ok()) return CGX_TENSOR_FAILED;
+  switch (record.outcome) {
+    case CGX_OUTCOME_RESULT:
+      return CGX_TENSOR_RESULT;
+    case CGX_OUTCOME_FILLED:
+      return CGX_TENSOR_FILLED;
+    case CGX_OUTCOME_ABSENT:
+      return CGX_TENSOR_ABSENT;
+  }
+  return CGX_TENSOR_FAILED;
+}
+
+}  // namespace
+
+Status StepLedger::between_steps() const {
+  if (!open_) return {};
+  return {StatusCode::kSTEP_OPEN,
+          "step " + text(next_) + " is open; end it before committing new tensors"};
+}
+
+bool StepLedger::unfinished() const {
+  for (const Step& step : steps_) {
+    if (step.cookie != 0 && !step.finished) return true;
+  }
+  return false;
+}
+
+uint32_t StepLedger::reserved() const {
+  uint32_t sum = 0;
+  for (const Step& step : steps_) sum += step.reserved;
+  return sum;
+}
+
+const Step* StepLedger::kept(uint64_t number) const {
+  const Step& step = steps_[number % kStepsKept];
+  return step.cookie != 0 && step.number == number ? &step : nullptr;
+}
+
+// Whether the step before allows `next_` to open.
+Status StepLedger::may_open() const {
+  if (tensors_ == 0) {
+    return {StatusCode::kNOT_COMMITTED, "no tensor is committed; call cgx_register and cgx_commit"};
+  }
+  const Step* before = next_ >= 1 ? kept(next_ - 1) : nullptr;
+  if (before && !before->failure.ok() && !before->given_up) {
+    return step_order("step " + text(before->number) + " failed (" + before->failure.to_string() +
+                      "); redo it with cgx_step_redo or give it up with cgx_step_done(DROPPED)");
+  }
+  const Step* earlier = next_ >= 2 ? kept(next_ - 2) : nullptr;
+  if (earlier && !earlier->finished) {
+    return {StatusCode::kBUSY, "step " + text(next_) + " cannot open while step " +
+                                   text(earlier->number) +
+                                   " is unfinished; at most two may be, wait for it first"};
+  }
+  return {};
+}
+
+Step& StepLedger::begin() {
+  Step& step = slot(next_);
+  step.number = next_;
+  step.cookie = ++last_cookie_;
+  step.attempt = attempt_;
+  step.ended = step.finished = step.given_up = false;
+  step.marked = step.reserved = 0;
+  step.epoch = step.policy_version = 0;
+  step.failure = Status();
+  step.marks.assign(tensors_, Mark::kNone);
+  step.states.assign(tensors_, CGX_TENSOR_PENDING);
+  open_ = true;
+  return step;
+}
+
+Result<Step*> StepLedger::open(uint64_t number) {
+  if (number != next_) {
+    const Step* step = kept(number);
+    if (step && !step->failure.ok()) {
+      return step_order("step " + text(number) + " failed (" + step->failure.to_string() +
+                        "); call cgx_step_redo before submitting it again");
+    }
+    return step_order("step " + text(number) + " is out of order; the " +
+                      (open_ ? "open step is " : "next step is ") + text(next_));
+  }
+  if (!open_) {
+    CGX_RETURN_IF_ERROR(may_open());
+    return &begin();
+  }
+  Step& step = slot(number);
+  if (!step.failure.ok()) return step.failure;
+  return &step;
+}
+
+Result<Step*> StepLedger::find(uint64_t number) {
+  if (const Step* step = kept(number)) return const_cast<Step*>(step);
+  if (number >= next_) {
+    return step_order("step " + text(number) + " has not begun; the next step is " + text(next_));
+  }
+  return Status(StatusCode::kNOT_FOUND, "step " + text(number) + " is forgotten; the last " +
+                                            text(kStepsKept) + " are kept");
+}
+
+Result<Step*> StepLedger::awaited(uint64_t number) {
+  CGX_ASSIGN_OR_RETURN(Step* const step, find(number));
+  if (step->ended || !step->failure.ok()) return step;
+  return Status(StatusCode::kSTEP_OPEN,
+                "step " + text(number) + " is open on this rank; call cgx_step_end before waiting");
+}
+
+void StepLedger::mark(Step& step, uint32_t tensor, Mark mark) {
+  if (step.marks[tensor] == Mark::kNone) ++step.marked;
+  step.marks[tensor] = mark;
+  ++step.reserved;
+}
+
+void StepLedger::abandon(Step& step, Status why) {
+  ++step.reserved;
+  step.failure = std::move(why);
+}
+
+void StepLedger::end(Step& step) {
+  step.reserved += slots_at_end(step);
+  step.ended = true;
+  open_ = false;
+  ++next_;
+  attempt_ = 0;
+}
+
+uint32_t StepLedger::give_up(Step& step) {
+  step.given_up = true;
+  if (!step.stopped()) return 0;
+  step.ended = step.finished = true;
+  open_ = false;
+  ++next_;
+  attempt_ = 0;
+  return std::exchange(step.reserved, 0);
+}
+
+uint32_t StepLedger::apply(const cgx_completion_record& record, const Status& failure) {
+  Step& step = slot(record.step);
+  const bool stale = record.cookie != 0 && record.cookie != step.cookie;
+  if (step.cookie == 0 || step.number != record.step || stale || step.finished) return 0;
+  step.epoch = record.epoch;
+  step.policy_version = record.policy_version;
+  return record.kind == CGX_COMPLETE_STEP ? apply_step(step, failure)
+                                          : apply_tensor(step, record, failure);
+}
+
+uint32_t StepLedger::apply_tensor(Step& step, const cgx_completion_record& record,
+                                  const Status& failure) {
+  if (!failure.ok() && step.failure.ok()) step.failure = failure;
+  if (record.tensor < step.states.size() && step.states[record.tensor] == CGX_TENSOR_PENDING) {
+    step.states[record.tensor] = state_of(record, failure);
+  }
+  if (step.reserved == 0) return 0;
+  --step.reserved;
+  return 1;
+}
+
+uint32_t StepLedger::apply_step(Step& step, const Status& failure) {
+  if (!failure.ok() && step.failure.ok()) step.failure = failure;
+  step.finished = true;
+  for (size_t i = 0; i < step.states.size() && step.failure.ok(); ++i) {
+    if (step.states[i] == CGX_TENSOR_PENDING) {
+      step.failure = internal_error("the daemon completed step " + text(step.number) +
+                                    " without an outcome for tensor " + text(i));
+    }
+  }
+  for (uint8_t& state : step.states) {
+    if (state == CGX_TENSOR_PENDING) state = CGX_TENSOR_FAILED;
+  }
+  return std::exchange(step.reserved, 0);
+}
+
+uint32_t StepLedger::restart(uint64_t number, uint32_t attempt) {
+  uint32_t freed = 0;
+  for (Step& step : steps_) {
+    if (step.cookie == 0 || step.number < number) continue;
+    freed += std::exchange(step.reserved, 0);
+    step.cookie = 0;
+  }
+  next_ = number;
+  attempt_ = attempt;
+  open_ = false;
+  return freed;
+}
+
+}  // namespace cgx::client

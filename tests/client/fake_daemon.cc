@@ -1,0 +1,656 @@
+#include "tests/client/fake_daemon.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <climits>
+#include <cstring>
+
+namespace cgx::testing {
+
+using client::UniqueFd;
+using wire::SessionMessageType;
+
+namespace {
+
+std::atomic_ref<uint32_t> word_of(uint32_t& word) { return std::atomic_ref<uint32_t>(word); }
+
+struct Mapping {
+  std::byte* base = nullptr;
+  uint64_t bytes = 0;
+  Mapping(int fd, uint64_t size) : bytes(size) {
+    void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    base = at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+  }
+  ~Mapping() {
+    if (base) ::munmap(base, bytes);
+  }
+};
+
+}  // namespace
+
+struct FakeDaemon::Session {
+  UniqueFd socket, doorbell, event;
+  std::string job;
+  std::unique_ptr<Mapping> memory;
+  std::unique_ptr<wire::SubmitConsumer> submits;
+  std::unique_ptr<wire::CompletionProducer> completions;
+  std::vector<std::unique_ptr<Mapping>> arenas;
+  std::set<Comm*> comms;
+  uint32_t texts = 0;
+  bool greeted = false, gone = false;
+
+  cgx_shm_header& header() { return *reinterpret_cast<cgx_shm_header*>(memory->base); }
+  std::byte* at(uint8_t arena, uint64_t offset, uint64_t bytes) {
+    if (bytes == 0) return nullptr;
+    if (arena >= arenas.size() || offset > arenas[arena]->bytes ||
+        bytes > arenas[arena]->bytes - offset) {
+      return nullptr;
+    }
+    return arenas[arena]->base + offset;
+  }
+  void wake() {
+    completions->publish();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    word_of(header().wake_word).fetch_add(1);
+    const uint32_t waits = word_of(header().client_waits).load();
+    if (waits & 1) {
+      ::syscall(SYS_futex, &header().wake_word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    }
+    const uint64_t one = 1;
+    if (waits & 2) static_cast<void>(::write(event.get(), &one, sizeof(one)) == 0);
+  }
+};
+
+struct FakeDaemon::Member {
+  Session* session = nullptr;
+  uint32_t handle = 0;
+  uint32_t create_request = 0, commit_request = 0, redo_request = 0;
+  std::vector<wire::TensorDescription> tensors;
+  struct Said {
+    bool present = false;
+    cgx_submit_record record{};
+  };
+  struct Step {
+    std::map<uint32_t, Said> said;  // by tensor
+    std::set<uint32_t> failed;      // tensors answered with the failure
+    bool ended = false, reported = false;
+    uint64_t cookie = 0;
+  };
+  std::map<uint64_t, Step> steps;
+  std::map<uint64_t, cgx_submit_record> calls;
+};
+
+struct FakeDaemon::Comm {
+  std::string name;
+  std::vector<Member> members;  // by rank
+  size_t committed = 0;
+  uint32_t attempt = 0;
+  uint64_t first_step = 0;
+  uint64_t failed_step = 0;
+  bool joined = false, has_failed = false;
+  Status failure;
+  std::map<uint64_t, std::set<uint32_t>> done;  // step -> tensors completed
+};
+
+FakeDaemon::FakeDaemon(Options options) : options_(std::move(options)) {
+  static_cast<void>(::getrandom(&instance_, sizeof(instance_), 0) == 0);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, options_.socket_path.c_str(), sizeof(address.sun_path) - 1);
+  ::unlink(address.sun_path);
+  listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(listener_.get(), 64) != 0) {
+    std::perror(options_.socket_path.c_str());
+    std::abort();
+  }
+}
+
+FakeDaemon::~FakeDaemon() { die(); }
+
+void FakeDaemon::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void FakeDaemon::run() {
+  while (!stop_) {
+    turn(5);
+    if (options_.exit_when_unused && used_ && sessions_.empty()) break;
+  }
+  sessions_.clear();
+  comms_.clear();
+  listener_.reset();
+  ::unlink(options_.socket_path.c_str());
+}
+
+void FakeDaemon::die() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+bool FakeDaemon::anything_to_do() {
+  for (auto& session : sessions_) {
+    if (session->greeted && !session->submits->empty()) return true;
+  }
+  return false;
+}
+
+void FakeDaemon::turn(int timeout_ms) {
+  if (frozen_) {
+    std::this_thread::yield();
+    return;
+  }
+  for (auto& session : sessions_) {
+    if (session->greeted) word_of(session->header().daemon_sleeping).store(1);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+  for (auto& session : sessions_) {
+    entries.push_back({session->socket.get(), POLLIN, 0});
+    entries.push_back({session->doorbell.get(), POLLIN, 0});
+  }
+  ::poll(entries.data(), entries.size(), anything_to_do() ? 0 : timeout_ms);
+  const size_t known = sessions_.size();
+  for (size_t i = 0; i < known; ++i) {
+    Session& session = *sessions_[i];
+    if (session.greeted) word_of(session.header().daemon_sleeping).store(0);
+    uint64_t rings = 0;
+    if (entries[2 + 2 * i].revents & POLLIN) {
+      static_cast<void>(::read(session.doorbell.get(), &rings, sizeof(rings)) == 0);
+      doorbells_ += rings;
+    }
+    if (session.greeted) drain(session);
+    if (entries[1 + 2 * i].revents & (POLLIN | POLLHUP)) read_socket(session);
+  }
+  if (entries[0].revents & POLLIN) accept_session();
+  for (auto& [key, comm] : comms_) advance(*comm);
+  for (auto& session : sessions_) {
+    if (session->gone) end_session(*session);
+  }
+  std::erase_if(sessions_, [](const auto& session) { return session->gone; });
+  session_count_ = sessions_.size();
+}
+
+void FakeDaemon::accept_session() {
+  const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return;
+  auto session = std::make_unique<Session>();
+  session->socket.reset(fd);
+  session->doorbell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  session->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  sessions_.push_back(std::move(session));
+  used_ = true;
+}
+
+void FakeDaemon::greet(Session& session, uint32_t request) {
+  if (options_.mood == Mood::kSilent) return;
+  if (options_.mood == Mood::kGarbageWelcome) {
+    const char garbage[] = "HTTP/1.1 400 Bad Request";
+    ::send(session.socket.get(), garbage, sizeof(garbage), MSG_NOSIGNAL);
+    return;
+  }
+  const UniqueFd memory(::memfd_create("fake-session", MFD_CLOEXEC));
+  if (::ftruncate(memory.get(), CGX_SHM_BYTES) != 0) std::abort();
+  session.memory = std::make_unique<Mapping>(memory.get(), CGX_SHM_BYTES);
+  session.header().magic = CGX_SHM_MAGIC;
+  session.header().version = CGX_SHM_VERSION;
+  const wire::SessionMemory parts(session.memory->base);
+  session.submits = std::make_unique<wire::SubmitConsumer>(
+      parts.submits, &parts.header->submit_tail, &parts.header->submit_head);
+  session.completions = std::make_unique<wire::CompletionProducer>(
+      parts.completions, &parts.header->completion_tail, &parts.header->completion_head);
+  session.greeted = true;
+  auto packet = wire::encode_packet(
+      wire::Welcome{.instance = instance_, .mesh_address = "", .daemon = "fake"}, request);
+  if (options_.mood == Mood::kWrongVersion) packet[4] = std::byte{99};
+  const int fds[3] = {memory.get(), session.doorbell.get(), session.event.get()};
+  iovec part{packet.data(), packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (options_.mood != Mood::kNoDescriptors) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(fds));
+    std::memcpy(CMSG_DATA(c), fds, sizeof(fds));
+  }
+  ::sendmsg(session.socket.get(), &message, MSG_NOSIGNAL);
+}
+
+void FakeDaemon::read_socket(Session& session) {
+  std::vector<std::byte> packet(wire::kSessionPacketBytesMax);
+  iovec part{packet.data(), packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t size = ::recvmsg(session.socket.get(), &message, MSG_CMSG_CLOEXEC);
+  UniqueFd fd;
+  if (size > 0) {
+    if (cmsghdr* c = CMSG_FIRSTHDR(&message)) {
+      int received = -1;
+      std::memcpy(&received, CMSG_DATA(c), sizeof(received));
+      fd.reset(received);
+    }
+  }
+  if (size == 0 || (size < 0 && errno != EAGAIN)) session.gone = true;
+  if (size <= 0) return;
+  packet.resize(static_cast<size_t>(size));
+  const auto header = wire::parse_header(packet);
+  if (!header.ok()) {
+    session.gone = true;
+    return;
+  }
+  dispatch(session, *header, std::span(packet).subspan(sizeof(wire::PacketHeader)), std::move(fd));
+}
+
+void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
+                          std::span<const std::byte> body, UniqueFd fd) {
+  const uint32_t request = header.request;
+  switch (static_cast<SessionMessageType>(header.type)) {
+    case SessionMessageType::kHello:
+      session.job = wire::decode_body<wire::Hello>(body)->job;
+      return greet(session, request);
+    case SessionMessageType::kAddArena:
+      return add_arena(session, request, *wire::decode_body<wire::AddArena>(body), std::move(fd));
+    case SessionMessageType::kCreateCommunicator:
+      return create(session, request, *wire::decode_body<wire::CreateCommunicator>(body));
+    case SessionMessageType::kRegisterTensors:
+      return register_tensors(session, *wire::decode_body<wire::RegisterTensors>(body));
+    case SessionMessageType::kCommit:
+      return commit(session, request, *wire::decode_body<wire::Commit>(body));
+    case SessionMessageType::kRedoStep:
+      return redo(session, request, *wire::decode_body<wire::RedoStep>(body));
+    case SessionMessageType::kCloseCommunicator:
+      return close_communicator(session, wire::decode_body<wire::CloseCommunicator>(body)->comm,
+                                "closed its communicator");
+    case SessionMessageType::kGoodbye:
+      session.gone = true;
+      return;
+    case SessionMessageType::kWelcome:
+    case SessionMessageType::kReply:
+      session.gone = true;
+      return;
+  }
+}
+
+void FakeDaemon::reply(Session& session, uint32_t request, wire::Reply reply) {
+  auto packet = wire::encode_packet(reply, request);
+  if (options_.mood == Mood::kGarbageReply) packet.resize(packet.size() / 2);
+  ::send(session.socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
+}
+
+void FakeDaemon::add_arena(Session& session, uint32_t request, const wire::AddArena& message,
+                           UniqueFd fd) {
+  struct stat info {};
+  ::fstat(fd.get(), &info);
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  const bool good = seals == (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) &&
+                    static_cast<uint64_t>(info.st_size) == message.bytes &&
+                    message.arena == session.arenas.size();
+  if (!good) {
+    return reply(session, request, {StatusCode::kINVALID_ARGUMENT, "arena not sealed or sized"});
+  }
+  session.arenas.push_back(std::make_unique<Mapping>(fd.get(), message.bytes));
+  reply(session, request, {});
+}
+
+void FakeDaemon::create(Session& session, uint32_t request,
+                        const wire::CreateCommunicator& message) {
+  auto& comm = comms_[session.job + "/" + message.name];
+  if (!comm) {
+    comm = std::make_unique<Comm>();
+    comm->name = message.name;
+    comm->members.resize(message.members.size());
+    comm->first_step = message.first_step;
+  }
+  if (message.rank >= comm->members.size() || comm->members[message.rank].session) {
+    return reply(session, request,
+                 {StatusCode::kALREADY_EXISTS,
+                  "rank " + std::to_string(message.rank) + " of " + message.name + " is alive"});
+  }
+  Member& member = comm->members[message.rank];
+  member.session = &session;
+  member.handle = message.comm;
+  member.create_request = request;
+  session.comms.insert(comm.get());
+  for (Member& other : comm->members) {
+    if (!other.session) return;
+  }
+  comm->joined = true;
+  for (Member& other : comm->members) reply(*other.session, other.create_request, {});
+}
+
+FakeDaemon::Comm* FakeDaemon::comm_of(Session& session, uint32_t handle, Member** member) {
+  for (Comm* comm : session.comms) {
+    for (Member& candidate : comm->members) {
+      if (candidate.session == &session && candidate.handle == handle) {
+        *member = &candidate;
+        return comm;
+      }
+    }
+  }
+  return nullptr;
+}
+
+void FakeDaemon::register_tensors(Session& session, const wire::RegisterTensors& message) {
+  Member* member = nullptr;
+  if (!comm_of(session, message.comm, &member)) return;
+  if (member->tensors.size() != message.first) std::abort();
+  member->tensors.insert(member->tensors.end(), message.tensors.begin(), message.tensors.end());
+}
+
+void FakeDaemon::commit(Session& session, uint32_t request, const wire::Commit& message) {
+  Member* self = nullptr;
+  Comm* comm = comm_of(session, message.comm, &self);
+  if (!comm) return reply(session, request, {StatusCode::kNOT_FOUND, "no such communicator"});
+  self->commit_request = request;
+  for (Member& member : comm->members) {
+    if (member.commit_request == 0) return;
+  }
+  wire::Reply answer{.value0 = 1, .value1 = comm->first_step};
+  const auto& first = comm->members[0].tensors;
+  for (size_t rank = 1; rank < comm->members.size(); ++rank) {
+    const auto& other = comm->members[rank].tensors;
+    for (size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
+      if (first[i].name == other[i].name && first[i].elements == other[i].elements) continue;
+      answer = {StatusCode::kMISMATCH, "rank " + std::to_string(rank) + " registered " +
+                                           other[i].name + " where rank 0 registered " +
+                                           first[i].name};
+    }
+  }
+  if (answer.code == StatusCode::kOK) comm->committed = first.size();
+  for (Member& member : comm->members) {
+    reply(*member.session, std::exchange(member.commit_request, 0), answer);
+  }
+}
+
+void FakeDaemon::redo(Session& session, uint32_t request, const wire::RedoStep& message) {
+  Member* self = nullptr;
+  Comm* comm = comm_of(session, message.comm, &self);
+  if (!comm || !comm->has_failed) {
+    return reply(session, request, {StatusCode::kINVALID_ARGUMENT, "no step has failed"});
+  }
+  self->redo_request = request;
+  for (Member& member : comm->members) {
+    if (member.redo_request == 0) return;
+  }
+  ++comm->attempt;
+  comm->has_failed = false;
+  for (Member& member : comm->members) {
+    member.steps.erase(member.steps.lower_bound(comm->failed_step), member.steps.end());
+    reply(*member.session, std::exchange(member.redo_request, 0),
+          {.value0 = comm->attempt, .value1 = comm->failed_step});
+  }
+  comm->done.erase(comm->done.lower_bound(comm->failed_step), comm->done.end());
+}
+
+void FakeDaemon::close_communicator(Session& session, uint32_t handle, const std::string& why) {
+  Member* self = nullptr;
+  Comm* comm = comm_of(session, handle, &self);
+  if (!comm) return;
+  const auto rank = std::to_string(self - comm->members.data());
+  const uint64_t step = self->steps.empty() ? comm->first_step : self->steps.rbegin()->first;
+  self->session = nullptr;
+  session.comms.erase(comm);
+  bool alone = true;
+  for (Member& member : comm->members) alone &= member.session == nullptr;
+  if (alone) {
+    std::erase_if(comms_, [&](const auto& entry) { return entry.second.get() == comm; });
+    return;
+  }
+  fail_step(*comm, step, StatusCode::kRANK_LOST, "rank " + rank + " " + why);
+  for (Member& member : comm->members) {
+    if (!member.session || member.commit_request == 0) continue;
+    reply(*member.session, std::exchange(member.commit_request, 0),
+          {StatusCode::kRANK_LOST, "rank " + rank + " " + why});
+  }
+}
+
+void FakeDaemon::end_session(Session& session) {
+  while (!session.comms.empty()) {
+    Comm* comm = *session.comms.begin();
+    for (Member& member : comm->members) {
+      if (member.session == &session) {
+        close_communicator(session, member.handle, "died");
+        break;
+      }
+    }
+  }
+}
+
+bool FakeDaemon::drain(Session& session) {
+  cgx_submit_record record;
+  bool any = false;
+  while (session.submits->try_pop(record) == wire::SubmitConsumer::Pop::kRecord) {
+    take(session, record);
+    any = true;
+  }
+  session.submits->release();
+  if (any && options_.mood == Mood::kWildCompletions) {
+    wire::store_release(session.header().completion_tail, 1ull << 40);
+    session.completions = std::make_unique<wire::CompletionProducer>(
+        nullptr, &session.header().completion_tail, &session.header().completion_head);
+    word_of(session.header().wake_word).fetch_add(1);
+    ::syscall(SYS_futex, &session.header().wake_word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    session.greeted = false;
+  }
+  return any;
+}
+
+void FakeDaemon::take(Session& session, const cgx_submit_record& record) {
+  Member* member = nullptr;
+  Comm* comm = comm_of(session, record.comm, &member);
+  if (!comm) return;
+  switch (record.kind) {
+    case CGX_SUBMIT_TENSOR:
+    case CGX_SUBMIT_ABSENT: {
+      if (record.attempt != comm->attempt) return;
+      Member::Step& step = member->steps[record.step];
+      step.cookie = record.cookie;
+      Member::Said said{record.kind == CGX_SUBMIT_TENSOR, record};
+      if (!step.said.emplace(record.tensor, said).second) {
+        fail_step(*comm, record.step, StatusCode::kSTEP_ABANDONED,
+                  "rank " + std::to_string(member - comm->members.data()) + " abandoned step " +
+                      std::to_string(record.step));
+      }
+      return;
+    }
+    case CGX_SUBMIT_STEP_END:
+      member->steps[record.step].ended = true;
+      member->steps[record.step].cookie = record.cookie;
+      return;
+    case CGX_SUBMIT_CALL:
+      member->calls[record.step] = record;
+      return;
+    case CGX_SUBMIT_STEP_DONE:
+      if ((record.flags & CGX_STEP_DROPPED) && comm->has_failed) comm->has_failed = false;
+      return;
+  }
+}
+
+void FakeDaemon::complete(Member& member, cgx_completion_record record, StatusCode code,
+                          const std::string& text) {
+  if (!member.session || !member.session->greeted) return;
+  Session& session = *member.session;
+  record.comm = member.handle;
+  record.epoch = 1;
+  record.policy_version = 7;
+  if (code != StatusCode::kOK) {
+    record.outcome = CGX_OUTCOME_ERROR;
+    record.status = static_cast<uint16_t>(code);
+    record.text_number = ++session.texts;
+    record.text_slot = session.texts % CGX_TEXT_SLOTS;
+    auto& slot = wire::SessionMemory(session.memory->base).texts[record.text_slot];
+    word_of(slot.number).store(0);
+    std::strncpy(slot.text, text.c_str(), sizeof(slot.text) - 1);
+    word_of(slot.number).store(session.texts);
+  }
+  session.completions->try_push(record);
+}
+
+void FakeDaemon::fail_step(Comm& comm, uint64_t step, StatusCode code, const std::string& text) {
+  if (comm.has_failed) return;
+  comm.has_failed = true;
+  comm.failed_step = step;
+  comm.failure = {code, text};
+  report_failure(comm);
+  for (Member& member : comm.members) {
+    std::erase_if(member.calls, [&](auto& entry) {
+      complete(member, {.kind = CGX_COMPLETE_CALL, .step = entry.first}, code, text);
+      return true;
+    });
+    if (member.session && member.session->greeted) member.session->wake();
+  }
+}
+
+// Answers what was submitted for the failed step, before and after the failure.
+void FakeDaemon::report_failure(Comm& comm) {
+  for (Member& member : comm.members) {
+    bool any = false;
+    for (auto& [number, step] : member.steps) {
+      if (number < comm.failed_step || step.reported) continue;
+      for (uint32_t tensor = 0; tensor < comm.committed; ++tensor) {
+        const bool spoken_of = step.ended || step.said.contains(tensor);
+        if (!spoken_of || comm.done[number].contains(tensor)) continue;
+        if (!step.failed.insert(tensor).second) continue;
+        complete(member, {.kind = CGX_COMPLETE_TENSOR, .step = number, .tensor = tensor,
+                          .cookie = step.cookie}, comm.failure.code(), comm.failure.message());
+        any = true;
+      }
+      if (!step.ended) continue;
+      complete(member, {.kind = CGX_COMPLETE_STEP, .step = number, .cookie = step.cookie},
+               comm.failure.code(), comm.failure.message());
+      step.reported = any = true;
+    }
+    if (any && member.session && member.session->greeted) member.session->wake();
+  }
+}
+
+void FakeDaemon::advance(Comm& comm) {
+  if (held_ || !comm.joined) return;
+  if (comm.has_failed) return report_failure(comm);
+  for (const Member& member : comm.members) {
+    if (!member.session) return;
+  }
+  advance_calls(comm);
+  std::set<uint64_t> numbers;
+  for (const Member& member : comm.members) {
+    for (const auto& [number, step] : member.steps) numbers.insert(number);
+  }
+  for (const uint64_t number : numbers) advance_step(comm, number);
+}
+
+void FakeDaemon::advance_step(Comm& comm, uint64_t number) {
+  const uint16_t failure = fail_next_.exchange(0);
+  if (failure != 0) {
+    return fail_step(comm, number, static_cast<StatusCode>(failure), "asked to fail by the test");
+  }
+  const auto size = comm.members.size();
+  std::set<Session*> touched;
+  for (uint32_t tensor = 0; tensor < comm.committed; ++tensor) {
+    if (comm.done[number].contains(tensor)) continue;
+    bool ready = true, anywhere = false;
+    for (Member& member : comm.members) {
+      const Member::Step& step = member.steps[number];
+      const auto said = step.said.find(tensor);
+      ready &= said != step.said.end() || step.ended;
+      anywhere |= said != step.said.end() && said->second.present;
+    }
+    if (!ready) continue;
+    const wire::TensorDescription& about = comm.members[0].tensors[tensor];
+    std::vector<float> sum(about.elements, 0.0f);
+    for (Member& member : comm.members) {
+      const auto said = member.steps[number].said.find(tensor);
+      if (said == member.steps[number].said.end() || !said->second.present) continue;
+      const cgx_submit_record& record = said->second.record;
+      const auto* in = reinterpret_cast<const float*>(
+          member.session->at(record.in_arena, record.in_offset, about.elements * 4));
+      for (size_t i = 0; i < sum.size() && in; ++i) sum[i] += in[i];
+    }
+    if (about.op == ReduceOp::kAvg) {
+      for (float& value : sum) value *= 1.0f / static_cast<float>(size);
+    }
+    for (Member& member : comm.members) {
+      const Member::Step& step = member.steps[number];
+      const auto said = step.said.find(tensor);
+      const bool present = said != step.said.end() && said->second.present;
+      const wire::TensorDescription& own = member.tensors[tensor];
+      const uint8_t arena = present ? said->second.record.out_arena : own.home_arena;
+      const uint64_t offset = present ? said->second.record.out_offset : own.home_offset;
+      std::byte* out = member.session->at(arena, offset, about.elements * 4);
+      if (anywhere && out) std::memcpy(out, sum.data(), sum.size() * 4);
+      const uint8_t outcome = !anywhere ? CGX_OUTCOME_ABSENT
+                              : present ? CGX_OUTCOME_RESULT
+                                        : CGX_OUTCOME_FILLED;
+      complete(member, {.kind = CGX_COMPLETE_TENSOR, .outcome = outcome, .step = number,
+                        .tensor = tensor, .attempt = comm.attempt, .cookie = step.cookie},
+               StatusCode::kOK, "");
+      touched.insert(member.session);
+    }
+    comm.done[number].insert(tensor);
+  }
+  for (Member& member : comm.members) {
+    Member::Step& step = member.steps[number];
+    if (!step.ended || step.reported || comm.done[number].size() < comm.committed) continue;
+    step.reported = true;
+    complete(member, {.kind = CGX_COMPLETE_STEP, .step = number, .attempt = comm.attempt,
+                      .cookie = step.cookie}, StatusCode::kOK, "");
+    touched.insert(member.session);
+  }
+  for (Session* session : touched) session->wake();
+  bool finished = true;
+  for (Member& member : comm.members) finished &= member.steps[number].reported;
+  if (!finished) return;
+  comm.attempt = 0;
+  comm.done.erase(number);
+  for (Member& member : comm.members) member.steps.erase(number);
+}
+
+void FakeDaemon::advance_calls(Comm& comm) {
+  for (;;) {
+    const auto& first = comm.members[0].calls;
+    if (first.empty()) return;
+    const uint64_t number = first.begin()->first;
+    const cgx_submit_record sample = first.begin()->second;
+    StatusCode code = sample.dtype == 0 ? StatusCode::kOK : StatusCode::kUNIMPLEMENTED;
+    std::vector<float> sum(sample.count, 0.0f);
+    for (Member& member : comm.members) {
+      const auto found = member.calls.find(number);
+      if (found == member.calls.end()) return;
+      const cgx_submit_record& record = found->second;
+      if (record.count != sample.count) code = StatusCode::kMISMATCH;
+      if (code != StatusCode::kOK) continue;
+      const auto* in = reinterpret_cast<const float*>(
+          member.session->at(record.in_arena, record.in_offset, record.count * 4));
+      for (size_t i = 0; i < sum.size() && in; ++i) sum[i] += in[i];
+    }
+    if (sample.op == 1) {
+      for (float& value : sum) value *= 1.0f / static_cast<float>(comm.members.size());
+    }
+    for (Member& member : comm.members) {
+      const cgx_submit_record record = member.calls[number];
+      std::byte* out = member.session->at(record.out_arena, record.out_offset, record.count * 4);
+      if (code == StatusCode::kOK && out) std::memcpy(out, sum.data(), sum.size() * 4);
+      complete(member, {.kind = CGX_COMPLETE_CALL, .step = number}, code, "call of the fake daemon");
+      member.calls.erase(number);
+      member.session->wake();
+    }
+  }
+}
+
+}  // namespace cgx::testing
