@@ -1,0 +1,299 @@
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+
+#include "kernels/codec.h"
+
+namespace cgx::sim {
+
+using scheduler::Engine;
+using scheduler::LinkId;
+using scheduler::LinkRequest;
+
+// One machine: its engine, its end of the network, and the port through which links are asked for.
+struct Cluster::Daemon final : public transport::Events,
+                               public scheduler::LinkPort,
+                               public scheduler::EventSink {
+  Cluster& cluster;
+  uint32_t machine;
+  bool alive = true;
+  std::unique_ptr<transport::Transport> endpoint;
+  std::unique_ptr<Engine> engine;
+
+  Daemon(Cluster& owner, uint32_t index) : cluster(owner), machine(index) {}
+
+  void on_frame(transport::PeerId from, const transport::Frame& frame) override {
+    engine->on_frame(from, frame);
+  }
+  void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override {
+    engine->on_sent(to, token, status);
+  }
+  void on_peer_down(transport::PeerId peer, const Status& why) override {
+    engine->on_peer_down(peer, why);
+  }
+  void open_link(LinkId link, const LinkRequest& request) override {
+    cluster.open_link(machine, link, request);
+  }
+  void close_link(LinkId) override {}
+  void event(scheduler::EventLevel, std::string_view text) override {
+    cluster.events_.push_back("machine " + std::to_string(machine) + ": " + std::string(text));
+  }
+};
+
+namespace {
+
+wire::InstanceId instance_of(uint32_t machine) { return {0xC0FFEE, machine + 1}; }
+
+std::string address_of(uint32_t machine) { return "10.0.0." + std::to_string(machine + 1); }
+
+transport::LoopbackNetwork::Options network_options(const ClusterOptions& options) {
+  return {.latency_ns = [latency = options.latency_ns](const auto&) { return latency; },
+          .port_bytes_per_second = 1'250'000'000};
+}
+
+}  // namespace
+
+Cluster::Cluster(ClusterOptions options)
+    : options_(std::move(options)), network_(network_options(options_)) {
+  network_.advance_to(now_ns_);
+  for (uint32_t machine = 0; machine < options_.ranks_per_machine.size(); ++machine) {
+    auto daemon = std::make_unique<Daemon>(*this, machine);
+    daemon->endpoint = network_.make_endpoint(*daemon);
+    scheduler::EngineOptions engine_options;
+    engine_options.instance = instance_of(machine);
+    engine_options.mesh_address = address_of(machine);
+    engine_options.name = "node" + std::to_string(machine);
+    engine_options.lane = &kernels::best_lane();
+    engine_options.policy = options_.policy;
+    engine_options.timeouts = options_.timeouts;
+    auto engine = Engine::create(
+        engine_options,
+        {.transport = daemon->endpoint.get(), .links = daemon.get(), .events = daemon.get()});
+    CGX_ASSERT(engine.ok());
+    daemon->engine = std::move(*engine);
+    daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
+    daemons_.push_back(std::move(daemon));
+    for (uint32_t i = 0; i < options_.ranks_per_machine[machine]; ++i) {
+      auto rank = std::make_unique<Rank>(options_.arena_bytes);
+      rank->machine = machine;
+      auto session = daemons_[machine]->engine->open_session({.job = "job", .client = "sim"}, *rank);
+      CGX_ASSERT(session.ok());
+      rank->session = *session;
+      CGX_ASSERT(engine_options.lane != nullptr);
+      CGX_ASSERT(daemons_[machine]->engine->add_arena(*session, 0, rank->arena()).ok());
+      ranks_.push_back(std::move(rank));
+    }
+  }
+}
+
+Cluster::~Cluster() = default;
+
+uint32_t Cluster::machine_count() const { return static_cast<uint32_t>(daemons_.size()); }
+
+Engine& Cluster::engine(uint32_t machine) { return *daemons_[machine]->engine; }
+
+// Both sides must have asked; then both connect, as the mesh handshake arranges.
+void Cluster::open_link(uint32_t machine, LinkId link, const LinkRequest& request) {
+  const auto match = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& other) {
+    return instance_of(other.machine) == request.instance &&
+           other.request.instance == instance_of(machine) &&
+           other.request.job_key == request.job_key;
+  });
+  if (match == pending_.end()) {
+    pending_.push_back({machine, link, request});
+    return;
+  }
+  const Pending other = *match;
+  pending_.erase(match);
+  static uint64_t next_tag = 1000;
+  const uint64_t to_us = next_tag++, to_them = next_tag++;
+  const auto connect = [&](uint32_t from, uint32_t to, uint64_t inbound, uint64_t outbound) {
+    auto peer = daemons_[from]->endpoint->connect({.remote = *daemons_[to]->endpoint->local_endpoint(),
+                                                   .inbound_tag = inbound,
+                                                   .outbound_tag = outbound,
+                                                   .name = "machine " + std::to_string(to)});
+    CGX_ASSERT(peer.ok());
+    return *peer;
+  };
+  const auto ours = connect(machine, other.machine, to_us, to_them);
+  const auto theirs = connect(other.machine, machine, to_them, to_us);
+  daemons_[machine]->engine->link_up(link, ours);
+  daemons_[other.machine]->engine->link_up(other.link, theirs);
+}
+
+void Cluster::create(const std::string& name) {
+  wire::CreateCommunicator message;
+  message.comm = 7;
+  message.name = name;
+  message.first_step = options_.first_step;
+  message.timeout_ms = options_.timeout_ms;
+  message.job_key[3] = std::byte{42};
+  for (const auto& rank : ranks_) {
+    message.members.push_back({instance_of(rank->machine), address_of(rank->machine)});
+  }
+  for (uint32_t i = 0; i < size(); ++i) {
+    message.rank = i;
+    engine(rank(i).machine).create_communicator(rank(i).session, kCreate, message);
+  }
+  run_until([&] {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank->replies.count(kCreate) > 0; });
+  }, now_ns_ + 200'000'000'000);
+}
+
+void Cluster::register_on(uint32_t index, const std::vector<Tensor>& tensors) {
+  wire::RegisterTensors message;
+  message.comm = 7;
+  for (const Tensor& tensor : tensors) {
+    wire::TensorDescription& described = message.tensors.emplace_back();
+    described.name = tensor.name;
+    described.dtype = tensor.dtype;
+    described.op = tensor.op;
+    described.elements = tensor.elements;
+    described.shape = tensor.shape.empty() ? std::vector<uint64_t>{1, tensor.elements} : tensor.shape;
+    described.home_offset = tensor.offset;
+  }
+  engine(rank(index).machine).register_tensors(rank(index).session, kRegister, message);
+}
+
+void Cluster::request_commit(uint32_t index, uint32_t tensors) {
+  engine(rank(index).machine).commit(rank(index).session, kCommit, {.comm = 7, .tensors = tensors});
+}
+
+void Cluster::commit(std::vector<Tensor>& tensors) {
+  uint64_t offset = 0;
+  for (Tensor& tensor : tensors) {
+    tensor.offset = offset;
+    offset += (tensor.elements * dtype_bytes(tensor.dtype) + 63) / 64 * 64;
+  }
+  CGX_ASSERT(offset <= options_.arena_bytes);
+  for (uint32_t i = 0; i < size(); ++i) {
+    register_on(i, tensors);
+    request_commit(i, static_cast<uint32_t>(tensors.size()));
+  }
+  run_until([&] {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank->replies.count(kCommit) > 0; });
+  });
+}
+
+Status Cluster::submit(uint32_t index, uint64_t step, uint32_t tensor, const Tensor& where) {
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_TENSOR;
+  record.comm = 7;
+  record.step = step;
+  record.tensor = tensor;
+  record.attempt = rank(index).attempt;
+  record.in_offset = record.out_offset = where.offset;
+  return engine(rank(index).machine).submit(rank(index).session, record);
+}
+
+Status Cluster::end_step(uint32_t index, uint64_t step) {
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_STEP_END;
+  record.comm = 7;
+  record.step = step;
+  record.attempt = rank(index).attempt;
+  return engine(rank(index).machine).submit(rank(index).session, record);
+}
+
+Status Cluster::done_step(uint32_t index, uint64_t step, bool dropped) {
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_STEP_DONE;
+  record.flags = dropped ? CGX_STEP_DROPPED : 0;
+  record.comm = 7;
+  record.step = step;
+  record.attempt = rank(index).attempt;
+  return engine(rank(index).machine).submit(rank(index).session, record);
+}
+
+Status Cluster::absent(uint32_t index, uint64_t step, uint32_t tensor) {
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_ABSENT;
+  record.comm = 7;
+  record.step = step;
+  record.tensor = tensor;
+  record.attempt = rank(index).attempt;
+  return engine(rank(index).machine).submit(rank(index).session, record);
+}
+
+Status Cluster::call(uint32_t index, uint64_t number, DType dtype, ReduceOp op, uint64_t elements,
+                     uint64_t offset) {
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_CALL;
+  record.dtype = static_cast<uint8_t>(dtype);
+  record.op = static_cast<uint8_t>(op);
+  record.comm = 7;
+  record.step = number;
+  record.count = elements;
+  record.in_offset = record.out_offset = offset;
+  return engine(rank(index).machine).submit(rank(index).session, record);
+}
+
+void Cluster::request_redo(uint32_t index) {
+  rank(index).replies.erase(kRedo);
+  engine(rank(index).machine).redo_step(rank(index).session, kRedo, {.comm = 7});
+}
+
+void Cluster::kill_rank(uint32_t index) {
+  rank(index).alive = false;
+  engine(rank(index).machine)
+      .close_session(rank(index).session, {StatusCode::kRANK_LOST, "killed by the test"});
+}
+
+void Cluster::kill_daemon(uint32_t machine) {
+  Daemon& daemon = *daemons_[machine];
+  daemon.alive = false;
+  for (const auto& rank : ranks_) {
+    if (rank->machine == machine) rank->alive = false;
+  }
+  daemon.endpoint.reset();
+}
+
+bool Cluster::round() {
+  int worked = 0;
+  for (const auto& daemon : daemons_) {
+    if (!daemon->alive) continue;
+    worked += daemon->endpoint->progress();
+    worked += daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
+  }
+  return worked > 0;
+}
+
+int64_t Cluster::next_time() const {
+  int64_t next = network_.next_event_ns();
+  for (const auto& daemon : daemons_) {
+    if (!daemon->alive) continue;
+    const uint64_t deadline = daemon->engine->next_deadline_ns();
+    if (deadline < static_cast<uint64_t>(INT64_MAX)) {
+      next = std::min(next, static_cast<int64_t>(deadline));
+    }
+  }
+  return std::max(next, now_ns_ + 1);
+}
+
+bool Cluster::run_until(const std::function<bool()>& done, int64_t limit_ns) {
+  const int64_t limit = now_ns_ + limit_ns;
+  while (!done()) {
+    if (round()) continue;
+    if (done()) return true;
+    const int64_t next = next_time();
+    if (next > limit) return false;
+    now_ns_ = next;
+    network_.advance_to(now_ns_);
+  }
+  return true;
+}
+
+void Cluster::run_for(int64_t ns) {
+  const int64_t until = now_ns_ + ns;
+  run_until([&] { return now_ns_ >= until; }, ns);
+}
+
+bool Cluster::all_ended(uint64_t step) {
+  return std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
+    return !rank->alive || rank->find(CGX_COMPLETE_STEP, step) != nullptr;
+  });
+}
+
+}  // namespace cgx::sim

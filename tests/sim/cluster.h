@@ -1,0 +1,130 @@
+// A whole cluster in one thread: engines, their local ranks and the network between them, in virtual
+// time. Nothing here knows protocols; it plays the daemons' event loops and the trainers.
+//
+// Deterministic: equal options (seed included) give equal histories.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/engine.h"
+#include "transport/loopback.h"
+
+namespace cgx::sim {
+
+// One trainer: its arena, what it was told, and the next record to submit.
+class Rank final : public scheduler::SessionPort {
+ public:
+  explicit Rank(uint64_t arena_bytes) : arena_(arena_bytes / sizeof(uint64_t) + 8) {}
+
+  std::span<std::byte> arena() { return std::as_writable_bytes(std::span(arena_)); }
+  template <typename T>
+  T* at(uint64_t offset) {
+    return reinterpret_cast<T*>(arena().data() + offset);
+  }
+
+  void complete(cgx_completion_record record, std::string_view text) override {
+    completions.push_back({record, std::string(text)});
+  }
+  void reply(uint32_t request, const wire::Reply& reply) override { replies[request] = reply; }
+
+  struct Completion {
+    cgx_completion_record record;
+    std::string text;
+  };
+  std::vector<Completion> completions;
+  std::map<uint32_t, wire::Reply> replies;
+
+  // The completion of a kind for a step (or call), if it came.
+  const Completion* find(cgx_completion_kind kind, uint64_t step) const {
+    for (const Completion& completion : completions) {
+      if (completion.record.kind == kind && completion.record.step == step) return &completion;
+    }
+    return nullptr;
+  }
+
+  scheduler::SessionId session;
+  uint32_t machine = 0;
+  uint32_t attempt = 0;
+  bool alive = true;
+
+ private:
+  std::vector<uint64_t> arena_;
+};
+
+struct ClusterOptions {
+  std::vector<uint32_t> ranks_per_machine = {1, 1};
+  scheduler::Policy policy;
+  scheduler::Timeouts timeouts;
+  int64_t latency_ns = 20'000;
+  uint64_t arena_bytes = 1 << 20;
+  uint64_t first_step = 0;
+  uint64_t timeout_ms = 0;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options);
+  ~Cluster();
+
+  uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
+  Rank& rank(uint32_t index) { return *ranks_[index]; }
+  uint32_t machine_count() const;
+  scheduler::Engine& engine(uint32_t machine);
+  int64_t now_ns() const { return now_ns_; }
+  const std::vector<std::string>& events() const { return events_; }
+
+  // Every rank asks to create communicator `name` and waits for the answer.
+  void create(const std::string& name = "world");
+  struct Tensor {
+    std::string name;
+    DType dtype = DType::kF32;
+    ReduceOp op = ReduceOp::kSum;
+    uint64_t elements = 0;
+    std::vector<uint64_t> shape;
+    uint64_t offset = 0;  // of the home region; chosen by commit()
+  };
+  void commit(std::vector<Tensor>& tensors);  // places them in the arenas, registers, commits
+  void register_on(uint32_t rank, const std::vector<Tensor>& tensors);
+  void request_commit(uint32_t rank, uint32_t tensors);
+
+  Status submit(uint32_t rank, uint64_t step, uint32_t tensor, const Tensor& where);
+  Status end_step(uint32_t rank, uint64_t step);
+  Status done_step(uint32_t rank, uint64_t step, bool dropped);
+  Status absent(uint32_t rank, uint64_t step, uint32_t tensor);
+  Status call(uint32_t rank, uint64_t number, DType dtype, ReduceOp op, uint64_t elements,
+              uint64_t offset);
+  void request_redo(uint32_t rank);
+  void kill_rank(uint32_t rank);
+  void kill_daemon(uint32_t machine);
+
+  // Runs until the predicate holds; false if virtual time passed the limit first.
+  bool run_until(const std::function<bool()>& done, int64_t limit_ns = 60'000'000'000);
+  void run_for(int64_t ns);
+  bool all_ended(uint64_t step);  // every living rank has the completion of its step_end
+  static constexpr uint32_t kCreate = 1, kRegister = 2, kCommit = 3, kRedo = 4;
+
+ private:
+  struct Daemon;
+  struct Pending {  // a link somebody wants
+    uint32_t machine;
+    scheduler::LinkId link;
+    scheduler::LinkRequest request;
+  };
+  void open_link(uint32_t machine, scheduler::LinkId link, const scheduler::LinkRequest& request);
+  bool round();  // everybody works once; true if anything happened
+  int64_t next_time() const;
+
+  ClusterOptions options_;
+  int64_t now_ns_ = 1;
+  transport::LoopbackNetwork network_;
+  std::vector<std::unique_ptr<Daemon>> daemons_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Pending> pending_;
+  std::vector<std::string> events_;
+};
+
+}  // namespace cgx::sim

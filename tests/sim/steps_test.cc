@@ -1,0 +1,223 @@
+// Steps and calls on whole simulated clusters without faults: the right bits, on every rank.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/sim/cluster.h"
+
+namespace cgx::sim {
+namespace {
+
+using Tensor = Cluster::Tensor;
+
+scheduler::Policy raw_policy() {
+  scheduler::Policy policy;
+  policy.default_codec = {.codec = 0, .bucket = 512};
+  policy.group_bytes = 16 * 1024;
+  return policy;
+}
+
+// Reference data: an integer hash, small enough that nothing overflows, with signs.
+float value(uint64_t step, uint32_t rank, uint32_t tensor, uint64_t i) {
+  uint64_t x = (step * 1315423911u + rank * 2654435761u + tensor * 40503u + i) * 0x9E3779B97F4A7C15ull;
+  x ^= x >> 29;
+  return static_cast<float>(static_cast<int64_t>(x & 0xffff) - 32768) / 4096.0f;
+}
+
+void fill(Cluster& cluster, const std::vector<Tensor>& tensors, uint64_t step) {
+  for (uint32_t r = 0; r < cluster.size(); ++r) {
+    for (uint32_t t = 0; t < tensors.size(); ++t) {
+      float* const data = cluster.rank(r).at<float>(tensors[t].offset);
+      for (uint64_t i = 0; i < tensors[t].elements; ++i) data[i] = value(step, r, t, i);
+    }
+  }
+}
+
+// DESIGN §5.1: ranks of a machine in order, times fp32(1/n) for AVG, then machines in order.
+float expected(const std::vector<uint32_t>& per_machine, ReduceOp op, uint64_t step, uint32_t tensor,
+               uint64_t i) {
+  uint32_t rank = 0, n = 0;
+  for (uint32_t count : per_machine) n += count;
+  float total = 0.0f;
+  for (uint32_t count : per_machine) {
+    float sum = value(step, rank++, tensor, i);
+    for (uint32_t k = 1; k < count; ++k) sum += value(step, rank++, tensor, i);
+    if (op == ReduceOp::kAvg) sum *= 1.0f / static_cast<float>(n);
+    total += sum;
+  }
+  return total;
+}
+
+void run_step(Cluster& cluster, const std::vector<Tensor>& tensors, uint64_t step) {
+  fill(cluster, tensors, step);
+  for (uint32_t r = 0; r < cluster.size(); ++r) {
+    for (uint32_t t = 0; t < tensors.size(); ++t) {
+      const uint32_t mixed = static_cast<uint32_t>((t * 7 + r) % tensors.size());
+      const uint32_t tensor = tensors.size() % 7 == 0 ? t : mixed;
+      ASSERT_TRUE(cluster.submit(r, step, tensor, tensors[tensor]).ok());
+    }
+    ASSERT_TRUE(cluster.end_step(r, step).ok());
+  }
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
+  for (uint32_t r = 0; r < cluster.size(); ++r) {
+    const auto* ended = cluster.rank(r).find(CGX_COMPLETE_STEP, step);
+    ASSERT_EQ(ended->record.status, 0) << ended->text;
+  }
+}
+
+std::vector<Tensor> some_tensors(ReduceOp op) {
+  return {{.name = "embedding.weight", .op = op, .elements = 5000},
+          {.name = "bias", .op = op, .elements = 3},
+          {.name = "empty", .op = op, .elements = 0},
+          {.name = "linear.weight", .op = op, .elements = 20011},
+          {.name = "scalar", .op = op, .elements = 1}};
+}
+
+class ClusterShapes : public ::testing::TestWithParam<std::vector<uint32_t>> {};
+
+TEST_P(ClusterShapes, RawStepsGiveTheReferenceBits) {
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+    Cluster cluster({.ranks_per_machine = GetParam(), .policy = raw_policy()});
+    cluster.create();
+    ASSERT_EQ(cluster.rank(0).replies[Cluster::kCreate].code, StatusCode::kOK)
+        << cluster.rank(0).replies[Cluster::kCreate].message;
+    std::vector<Tensor> tensors = some_tensors(op);
+    cluster.commit(tensors);
+    ASSERT_EQ(cluster.rank(0).replies[Cluster::kCommit].code, StatusCode::kOK)
+        << cluster.rank(0).replies[Cluster::kCommit].message;
+    for (uint64_t step = 0; step < 5; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
+      for (uint32_t r = 0; r < cluster.size(); ++r) {
+        for (uint32_t t = 0; t < tensors.size(); ++t) {
+          const float* const data = cluster.rank(r).at<float>(tensors[t].offset);
+          for (uint64_t i = 0; i < tensors[t].elements; ++i) {
+            ASSERT_EQ(data[i], expected(GetParam(), op, step, t, i))
+                << "step " << step << " rank " << r << " tensor " << t << " element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ClusterShapes, QuantizedStepsAreEqualOnAllRanksAndClose) {
+  for (uint8_t flags : {uint8_t{CodecSpec::kStochastic}, uint8_t{CodecSpec::kFeedback}}) {
+    scheduler::Policy policy;
+    policy.default_codec.flags = flags;
+    policy.group_bytes = 32 * 1024;
+    Cluster cluster({.ranks_per_machine = GetParam(), .policy = policy});
+    cluster.create();
+    std::vector<Tensor> tensors = some_tensors(ReduceOp::kAvg);
+    cluster.commit(tensors);
+    for (uint64_t step = 0; step < 5; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
+      for (uint32_t t = 0; t < tensors.size(); ++t) {
+        const float* const first = cluster.rank(0).at<float>(tensors[t].offset);
+        for (uint32_t r = 1; r < cluster.size(); ++r) {
+          ASSERT_EQ(0, std::memcmp(first, cluster.rank(r).at<float>(tensors[t].offset),
+                                   tensors[t].elements * sizeof(float)))
+              << "step " << step << " rank " << r << " tensor " << t;
+        }
+        for (uint64_t i = 0; i < tensors[t].elements; ++i) {
+          ASSERT_NEAR(first[i], expected(GetParam(), ReduceOp::kAvg, step, t, i), 4.0)
+              << "step " << step << " tensor " << t << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ClusterShapes, CallsGiveTheReferenceBits) {
+  Cluster cluster({.ranks_per_machine = GetParam()});
+  cluster.create();
+  uint64_t number = 0;
+  for (uint64_t elements : {uint64_t{0}, uint64_t{1}, uint64_t{255}, uint64_t{9000}, uint64_t{150'000}}) {
+    const std::vector<Tensor> tensors = {{.name = "call", .elements = elements, .shape = {}, .offset = 64}};
+    fill(cluster, tensors, number);
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      ASSERT_TRUE(cluster.call(r, number, DType::kF32, ReduceOp::kAvg, elements, 64).ok());
+    }
+    ASSERT_TRUE(cluster.run_until([&] {
+      for (uint32_t r = 0; r < cluster.size(); ++r) {
+        if (cluster.rank(r).find(CGX_COMPLETE_CALL, number) == nullptr) return false;
+      }
+      return true;
+    }));
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      ASSERT_EQ(cluster.rank(r).find(CGX_COMPLETE_CALL, number)->record.status, 0);
+      const float* const data = cluster.rank(r).at<float>(64);
+      for (uint64_t i = 0; i < elements; ++i) {
+        ASSERT_EQ(data[i], expected(GetParam(), ReduceOp::kAvg, number, 0, i)) << elements;
+      }
+    }
+    ++number;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ClusterShapes,
+                         ::testing::Values(std::vector<uint32_t>{1}, std::vector<uint32_t>{3},
+                                           std::vector<uint32_t>{1, 1}, std::vector<uint32_t>{2, 1},
+                                           std::vector<uint32_t>{1, 3, 2},
+                                           std::vector<uint32_t>{1, 1, 1, 1},
+                                           std::vector<uint32_t>(16, 1)));
+
+TEST(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
+  Cluster cluster({.ranks_per_machine = {2, 1}, .policy = raw_policy()});
+  cluster.create();
+  std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
+  cluster.commit(tensors);
+  for (uint64_t step = 0; step < 3; ++step) {
+    fill(cluster, tensors, step);
+    // Tensor 0 only on rank 2, tensor 3 on nobody, the others everywhere.
+    for (uint32_t r = 0; r < 3; ++r) {
+      for (uint32_t t : {1u, 2u, 4u}) ASSERT_TRUE(cluster.submit(r, step, t, tensors[t]).ok());
+    }
+    ASSERT_TRUE(cluster.submit(2, step, 0, tensors[0]).ok());
+    for (uint32_t r = 0; r < 3; ++r) ASSERT_TRUE(cluster.end_step(r, step).ok());
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
+    for (uint32_t r = 0; r < 3; ++r) {
+      const float* const filled = cluster.rank(r).at<float>(tensors[0].offset);
+      const float* const untouched = cluster.rank(r).at<float>(tensors[3].offset);
+      for (uint64_t i = 0; i < tensors[0].elements; ++i) ASSERT_EQ(filled[i], value(step, 2, 0, i));
+      for (uint64_t i = 0; i < tensors[3].elements; ++i) {
+        ASSERT_EQ(untouched[i], value(step, r, 3, i));
+      }
+      int outcomes[4] = {};
+      for (const auto& completion : cluster.rank(r).completions) {
+        const cgx_completion_record& record = completion.record;
+        if (record.kind == CGX_COMPLETE_TENSOR && record.step == step) ++outcomes[record.outcome];
+      }
+      EXPECT_EQ(outcomes[CGX_OUTCOME_RESULT], r == 2 ? 4 : 3);
+      EXPECT_EQ(outcomes[CGX_OUTCOME_FILLED], r == 2 ? 0 : 1);
+      EXPECT_EQ(outcomes[CGX_OUTCOME_ABSENT], 1);
+    }
+  }
+}
+
+TEST(Policy, SwitchesEveryRankAtTheAnnouncedStep) {
+  Cluster cluster({.ranks_per_machine = {2, 1, 1}});
+  cluster.create();
+  std::vector<Tensor> tensors = some_tensors(ReduceOp::kAvg);
+  cluster.commit(tensors);
+  uint64_t step = 0;
+  for (; step < 6; ++step) ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
+  scheduler::Policy eight_bits;
+  eight_bits.default_codec.bits = 8;
+  Result<scheduler::PolicyChange> change = internal_error("no answer");
+  cluster.engine(1).apply_policy({.job = "job", .policy = eight_bits},
+                                 [&](const auto& answer) { change = answer; });
+  ASSERT_TRUE(cluster.run_until([&] { return change.status().message() != "no answer"; }));
+  ASSERT_TRUE(change.ok()) << change.status().to_string();
+  for (; step < change->switch_step + 3; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      const uint64_t version = cluster.rank(r).find(CGX_COMPLETE_STEP, step)->record.policy_version;
+      EXPECT_EQ(version, step < change->switch_step ? 1 : change->policy_version)
+          << "rank " << r << " step " << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cgx::sim
