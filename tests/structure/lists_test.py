@@ -1,5 +1,6 @@
 """A list (status codes, element types, codecs, counters) is declared in its .def file and nowhere else."""
 
+import os
 import re
 import unittest
 
@@ -44,7 +45,14 @@ class Lists(unittest.TestCase):
 
     def test_each_list_is_used(self):
         included = {name for path in tree.code() for _, name in tree.includes(path)}
-        self.assertEqual([p for p in tree.files(".def") if p not in included], [])
+        unused = [p for p in tree.files(".def") if not any(p == n or p.endswith("/" + n) for n in included)]
+        self.assertEqual(unused, [])
+
+    def test_a_list_seen_at_a_second_place_is_the_same_file(self):
+        homes = {}
+        for path in tree.files(".def"):
+            homes.setdefault(os.path.basename(path), set()).add(os.path.realpath(os.path.join(tree.ROOT, path)))
+        self.assertEqual({name: paths for name, paths in homes.items() if len(paths) > 1}, {})
 
 
 if __name__ == "__main__":

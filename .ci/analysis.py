@@ -1,0 +1,40 @@
+"""clang-tidy over the sources of a build, several at once; prints what it finds and ends with the number of files.
+
+usage: analysis.py BUILD_FOLDER JOBS     The checks are those of .clang-tidy.
+"""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def sources(build):
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        paths = {os.path.relpath(entry["file"], ROOT) for entry in json.load(file)}
+    return sorted(p for p in paths if not p.startswith(("build/", "..")))
+
+
+def check(build, path):
+    done = subprocess.run(["clang-tidy-14", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option", path],
+                          cwd=ROOT, capture_output=True, text=True)
+    return path, done.returncode, done.stdout
+
+
+def main(build, jobs):
+    failed = 0
+    paths = sources(build)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for path, code, output in pool.map(lambda p: check(build, p), paths):
+            if code:
+                failed += 1
+                print(f"FAILED {path}\n{output}")
+    print(f"{len(paths) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

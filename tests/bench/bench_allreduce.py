@@ -1,0 +1,85 @@
+"""allreduce: 64 MiB of fp32 over links of several speeds, and inside one machine, against gloo and Open MPI."""
+
+from dataclasses import dataclass
+
+import bench_train
+import ours
+from contestants import Gloo, OpenMpi
+from machines import Machines
+from rounds import better_of, interleave
+
+BYTES = 64 << 20
+PEERS = {"gloo": Gloo, "openmpi": OpenMpi}
+
+
+@dataclass
+class Case:
+    name: str
+    link: str
+    machines: int
+    ranks_per_machine: int
+    policy: dict
+    peers: tuple
+    repetitions: int
+
+
+CASES = [
+    Case("4bit/1gbit/n2", "1gbit", 2, 1, ours.DEFAULT, ("gloo",), 3),
+    Case("4bit/1gbit/n4", "1gbit", 4, 1, ours.DEFAULT, ("gloo",), 3),
+    Case("4bit/10gbit/n2", "10gbit", 2, 1, ours.DEFAULT, ("gloo",), 7),
+    Case("4bit/10gbit/n4", "10gbit", 4, 1, ours.DEFAULT, ("gloo",), 5),
+    Case("4bit/unshaped/n2", "unshaped", 2, 1, ours.DEFAULT, ("gloo", "openmpi"), 9),
+    Case("4bit/unshaped/n4", "unshaped", 4, 1, ours.DEFAULT, ("gloo", "openmpi"), 5),
+    Case("fp32/unshaped/n2", "unshaped", 2, 1, ours.FP32, ("gloo", "openmpi"), 9),
+    Case("fp32/shm/n1r2", "unshaped", 1, 2, ours.FP32, ("openmpi",), 9),
+]
+
+
+def run(options, report):
+    for case in CASES:
+        if options.wants(case.name):
+            run_case(case, options, report)
+    bench_train.run(options, report)
+
+
+def run_case(case, options, report):
+    rounds = 2 if options.quick else 7
+    with Machines(case.machines, shape=case.link) as machines:
+        machines.build = options.build
+        contestants = []
+        try:
+            if not options.peers_only:
+                contestants.append(ours.Cgxd(machines, case.ranks_per_machine, 2 * BYTES, case.policy))
+            contestants += [PEERS[name](machines, case.ranks_per_machine, BYTES) for name in case.peers]
+            before = wire(machines, contestants)
+            results = interleave(contestants, BYTES, rounds, 2 if options.quick else case.repetitions)
+            check_wire(before, wire(machines, contestants), case, report)
+        finally:
+            for contestant in contestants:
+                contestant.close()
+    peer_name, peer = better_of(results, case.peers)
+    others = ", ".join(f"{n} {results[n]['us'] / 1000:.1f} ms" for n in case.peers if n != peer_name)
+    if options.peers_only:
+        report.note(f"{case.name}: {peer_name} {peer['us'] / 1000:.1f} ms {others}")
+        return
+    mine = results["cgxd"]
+    report.add("allreduce", case.name, mine["us"] / 1000, peer_name, peer["us"] / 1000, peer["us"] / mine["us"], "ms",
+               others)
+
+
+def wire(machines, contestants):
+    """Bytes that left machine 0, and the frames' bytes its daemon says it sent."""
+    counters = machines[0].counters()
+    daemons = getattr(contestants[0], "daemons", None) if contestants else None
+    return counters and counters["tx"], daemons and daemons[0].counters()["encoded_bytes_sent"]
+
+
+def check_wire(before, after, case, report):
+    """The interface must have carried at least what the daemon sent: nothing took a way around the link."""
+    if None in (*before, *after) or case.machines == 1:
+        return
+    interface, frames = after[0] - before[0], after[1] - before[1]
+    if interface < frames:
+        raise RuntimeError(f"{case.name}: the daemon sent {frames} bytes of frames, but only {interface} crossed the "
+                           "link: something went around it")
+    report.note(f"{case.name}: {frames / 1e6:.0f} MB of frames among {interface / 1e6:.0f} MB on the interface")

@@ -1,0 +1,106 @@
+"""overhead: what the daemon adds to the same work in one process, copies, page faults, CPU, idling, neighbours."""
+
+import json
+import os
+import statistics
+import subprocess
+import time
+
+import ours
+from contestants import Gloo
+from machines import Machines
+from rounds import interleave
+
+BYTES = 64 << 20
+IDLE_TARGET = 0.005  # of one core
+
+
+def run(options, report):
+    for size in (16 << 20, 64 << 20):
+        case = f"inprocess/{size >> 20}MiB"
+        if options.wants(case) and not options.peers_only:
+            run_inprocess(case, size, options, report)
+    if options.wants("faults/64MiB") or options.wants("cpu-per-GiB/n2/gloo"):
+        run_faults_and_cpu(options, report)
+    if (options.wants("idle") or options.wants("neighbour")) and not options.peers_only:
+        run_idle_and_neighbour(options, report)
+
+
+def run_inprocess(case, size, options, report):
+    raise NotImplementedError(case)
+
+
+def run_faults_and_cpu(options, report):
+    rounds, repetitions = (2, 3) if options.quick else (7, 7)
+    with Machines(2) as machines:
+        machines.build = options.build
+        contestants = [] if options.peers_only else [ours.Cgxd(machines, 1, 2 * BYTES)]
+        try:
+            contestants.append(Gloo(machines, 1, BYTES))
+            interleave(contestants, BYTES, 1, 2)  # the first operations fault their memory in
+            before = None if options.peers_only else contestants[0].daemons[0].counters()
+            results = interleave(contestants, BYTES, rounds, repetitions)
+            after = None if options.peers_only else contestants[0].daemons[0].counters()
+        finally:
+            for contestant in contestants:
+                contestant.close()
+    gloo = results["gloo"]["cpu_s_per_gib"]
+    if options.peers_only:
+        report.note(f"gloo {gloo:.2f} CPU seconds per GiB per rank")
+        return
+    mine = results["cgxd"]
+    operations = mine["operations"]
+    faults = mine["daemon_faults"] / (operations / rounds)
+    copied = (after["copied_bytes"] - before["copied_bytes"]) / operations
+    held = (after["held_bytes"] - before["held_bytes"]) / operations
+    report.add("overhead", "faults/64MiB", faults, "limit", 0, 1 if faults < 1 and copied == 0 else 0, "faults/op",
+               f"{copied:.0f} bytes copied, {held:.0f} bytes held per operation")
+    report.add("overhead", "cpu-per-GiB/n2/gloo", mine["cpu_s_per_gib"], "gloo", gloo, gloo / mine["cpu_s_per_gib"],
+               "cpu-s/GiB")
+
+
+def spin_rate(seconds):
+    """Iterations per second of a compute-bound loop in this process."""
+    count, end = 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        sum(range(200))
+        count += 1
+    return count / seconds
+
+
+def run_idle_and_neighbour(options, report):
+    seconds, rounds = (2.0, 3) if options.quick else (10.0, 15)
+    with Machines(2) as machines:
+        machines.build = options.build
+        contestant = ours.Cgxd(machines, 1, 1 << 20)
+        try:
+            contestant.measure(1 << 16, 5)  # sessions open, links up, then nothing to do
+            daemon = contestant.daemons[0]
+            before = daemon.cpu_seconds()
+            time.sleep(seconds)
+            used = (daemon.cpu_seconds() - before) / seconds
+            report.add("overhead", "idle", 100 * used, "limit", 100 * IDLE_TARGET, IDLE_TARGET / max(used, 1e-6),
+                       "% of a core")
+            run_neighbour(contestant, rounds, report)
+        finally:
+            contestant.close()
+
+
+def run_neighbour(contestant, rounds, report):
+    """The same loop beside idle daemons and beside stopped ones (for less than peers tolerate)."""
+    import signal
+    os.sched_setaffinity(0, {0})
+    beside, alone = [], []
+    try:
+        for _ in range(rounds):
+            beside.append(spin_rate(0.4))
+            for daemon in contestant.daemons:
+                daemon.process.send_signal(signal.SIGSTOP)
+            alone.append(spin_rate(0.4))
+            for daemon in contestant.daemons:
+                daemon.process.send_signal(signal.SIGCONT)
+    finally:
+        os.sched_setaffinity(0, range(os.cpu_count()))
+    ratio = statistics.median(b / a for b, a in zip(beside, alone))
+    report.add("overhead", "neighbour", statistics.median(beside), "daemons stopped", statistics.median(alone), ratio,
+               "loops/s")

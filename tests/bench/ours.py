@@ -1,0 +1,52 @@
+"""cgxd as a contestant: a daemon per machine and one worker (cgx_worker.c) per rank."""
+
+import os
+import tempfile
+
+import daemons
+from contestants import CONGESTION, Contestant
+
+FP32 = {"codec": "raw"}
+DEFAULT = {}  # the default policy: 4 bits
+
+
+class Cgxd(Contestant):
+    name = "cgxd"
+
+    def __init__(self, machines, ranks_per_machine, bytes_max, policy=None, config=None):
+        ranks = len(machines) * ranks_per_machine
+        self.scale = 1.0 / ranks
+        self.policy = DEFAULT if policy is None else policy
+        # 4 bits over a range below 2, encoded twice; stochastic rounding errs by less than one unit each time.
+        self.tolerance = 1e-5 if self.policy.get("codec") == "raw" else 2 * 2.0 / 14
+        self.config = daemons.merged({"transport": {"congestion_control": CONGESTION}, "policy": self.policy}, config)
+        self.daemons = []
+        self._directory = tempfile.TemporaryDirectory(prefix="cgx-bench-")
+        super().__init__(machines, ranks_per_machine, bytes_max)
+
+    def start(self):
+        for machine in self.machines:
+            daemon = daemons.Daemon(machine, self._directory.name, self.config)
+            self.daemons.append(daemon)
+        for rank in range(self.ranks):
+            machine = self.machine_of(rank)
+            argv = [daemons.binary("cgx_worker"), self.channel.path, self._directory.name, str(rank),
+                    str(self.ranks), str(self.bytes_max)]
+            self.spawn(machine, argv, env=dict(os.environ, CGX_SOCKET=self.daemons[machine.index].socket))
+
+    def measure(self, size, repetitions, warmup=2):
+        """Adds what the daemons used. The warm-up is theirs too, so their CPU time is scaled to the repetitions."""
+        before = [(d.cpu_seconds(), d.minor_faults()) for d in self.daemons]
+        sample = super().measure(size, repetitions, warmup)
+        after = [(d.cpu_seconds(), d.minor_faults()) for d in self.daemons]
+        share = repetitions / (repetitions + max(1, warmup))
+        sample["cpu_s"] += share * sum(a[0] - b[0] for a, b in zip(after, before))
+        sample["daemon_faults"] = max(a[1] - b[1] for a, b in zip(after, before))
+        return sample
+
+    def close(self):
+        super().close()
+        for daemon in self.daemons:
+            daemon.process.terminate()
+            daemon.process.wait(10)
+        self._directory.cleanup()

@@ -1,0 +1,73 @@
+"""What a benchmark run leaves: a header about the machine, a table, and one JSON line per case."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+TARGETS = {  # ratio to reach per bench and case
+    "allreduce": {"4bit/1gbit/n2": 7.0, "4bit/1gbit/n4": 6.5, "4bit/10gbit/n2": 4.5, "4bit/10gbit/n4": 3.0,
+                  "4bit/unshaped/n2": 3.5, "4bit/unshaped/n4": 2.8, "fp32/unshaped/n2": 1.0, "fp32/shm/n1r2": 3.0,
+                  "train/1gbit/n2r2": 2.0},
+    "latency": {"fp32/1KiB/n2/ompi": 0.5, "fp32/1KiB/n2/gloo": 10.0, "fp32/1KiB/n2/p99": 1.0},
+    "overhead": {"inprocess/16MiB": 0.90, "inprocess/64MiB": 0.90, "faults/64MiB": 1.0,
+                 "cpu-per-GiB/n2/gloo": 2.5, "idle": 1.0, "neighbour": 0.99},
+    "codec": {"encode/maxmin4-nearest": 0.85, "encode/maxmin4-stochastic": 0.72, "decode/maxmin4": 0.90,
+              "decode_add/maxmin4": 0.80},
+}
+
+
+def settable_congestion(name):
+    """Whether this process may give a socket the algorithm; what a socket has otherwise."""
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError:
+            pass
+        return probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
+
+
+class Report:
+    def __init__(self, json_path=None):
+        self.rows, self.notes = [], []
+        self._json = open(json_path, "w", encoding="utf-8") if json_path else None
+
+    def header(self, build, congestion):
+        machine = json.loads(subprocess.run([os.path.join(build, "bin", "bench_machine")], check=True,
+                                            capture_output=True, text=True).stdout)
+        used = settable_congestion(congestion)
+        print(f"cores {os.cpu_count()}, load {os.getloadavg()[0]:.1f}, kernel {os.uname().release}, "
+              f"TCP congestion control {used} for everybody"
+              + ("" if used == congestion else f" ({congestion} cannot be set here)"))
+        print(f"spin round trip {machine['spin_round_trip_us']:.2f} us")
+        for pages, rates in machine["pages"].items():
+            print(f"  {pages:12}  read {rates['read_gbs']:5.1f}  non-temporal write {rates['nt_write_gbs']:5.1f}  "
+                  f"two-thread read {rates['two_thread_read_gbs']:5.1f} GB/s")
+        sys.stdout.flush()
+
+    def add(self, bench, case, ours, peer_name, peer, ratio, unit, note=""):
+        row = {"bench": bench, "case": case, "ours": ours, "peer_name": peer_name, "peer": peer, "ratio": ratio,
+               "unit": unit}
+        self.rows.append((row, note))
+        target = TARGETS.get(bench, {}).get(case)
+        mark = "" if target is None else f"  (target {target:g}{'' if ratio >= target else ', missed'})"
+        print(f"{bench + '/' + case:36} ours {ours:>10.4g} {unit:<9} {peer_name} {peer:>10.4g}  "
+              f"ratio {ratio:6.2f}{mark}  {note}", flush=True)
+        if self._json:
+            self._json.write(json.dumps(row) + "\n")
+            self._json.flush()
+
+    def note(self, text):
+        print(f"  {text}", flush=True)
+
+    def table(self):
+        if not self.rows:
+            return
+        width = max(len(row["bench"] + row["case"]) for row, _ in self.rows) + 1
+        print(f"\n{'case':{width}}  {'ours':>10}  {'peer':>10}  {'ratio':>7}  {'target':>7}  unit, peer")
+        for row, _ in self.rows:
+            target = TARGETS.get(row["bench"], {}).get(row["case"])
+            print(f"{row['bench'] + '/' + row['case']:{width}}  {row['ours']:>10.4g}  {row['peer']:>10.4g}  "
+                  f"{row['ratio']:>7.2f}  {'' if target is None else f'{target:g}':>7}  {row['unit']}, "
+                  f"{row['peer_name']}")

@@ -1,0 +1,112 @@
+"""Starts cgxd on machines for tests, benchmarks and the quickstart, and asks cgxctl about it."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+MESH_PORT = 7700
+
+
+def binary(name):
+    return os.path.join(BUILD, "bin", name)
+
+
+def python_environment(**more):
+    """What a trainer needs to import this tree's cgx package and find its library."""
+    path = os.pathsep.join([os.path.join(ROOT, "client", "python"), os.environ.get("PYTHONPATH", "")]).rstrip(":")
+    return dict(os.environ, PYTHONPATH=path, CGX_LIBRARY=os.path.join(BUILD, "lib", "libcgx.so"), **more)
+
+
+def merged(base, changes):
+    """`changes` laid over `base`, section by section."""
+    result = dict(base)
+    for key, value in (changes or {}).items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+class Daemon:
+    """One cgxd on one machine, in a run directory of its own below `directory`."""
+
+    def __init__(self, machine, directory, config=None, port=None):
+        self.machine = machine
+        self.directory = os.path.join(directory, f"machine{machine.index}")
+        os.makedirs(self.directory, mode=0o755, exist_ok=True)
+        self.socket = os.path.join(self.directory, "cgxd.sock")
+        self.control = os.path.join(self.directory, "control.sock")
+        self.config_path = os.path.join(self.directory, "cgxd.yaml")
+        self.log_path = os.path.join(self.directory, "cgxd.log")
+        port = port or (MESH_PORT if machine.netns else free_port(machine.address))
+        network = machine.address.rsplit(".", 1)[0] + ".0/24"
+        self.config = merged({
+            "run_directory": self.directory,
+            "mesh": {"listen": f"{machine.address}:{port}", "trusted_networks": [network]},
+            "transport": {"devices": [machine.interface]} if machine.netns else {},
+        }, config)
+        self.process = None
+        self.start()
+
+    def start(self):
+        with open(self.config_path, "w", encoding="utf-8") as file:
+            json.dump(self.config, file, indent=1)  # JSON is YAML
+        with open(self.log_path, "a", encoding="utf-8") as log:
+            self.process = self.machine.start([binary("cgxd"), "--config", self.config_path],
+                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.wait_until_ready()
+
+    def wait_until_ready(self, timeout_s=10.0):
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"cgxd on machine {self.machine.index} ended with {self.process.returncode}:\n"
+                                   + self.log())
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                probe.connect(self.socket)
+                return
+            time.sleep(0.01)
+        raise TimeoutError(f"cgxd on machine {self.machine.index} does not listen on {self.socket}:\n{self.log()}")
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def control_tool(self, *arguments, check=True):
+        """cgxctl with JSON output: the parsed answer, or (with check=False) the finished process."""
+        done = self.machine.run([binary("cgxctl"), "--socket", self.control, "-o", "json", *arguments],
+                                capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if not check:
+            return done
+        if done.returncode != 0:
+            raise RuntimeError(f"cgxctl {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def counters(self):
+        answer = self.control_tool("counters")
+        return {c["name"]: int(c.get("value", 0)) for c in answer.get("counters", [])}
+
+    def cpu_seconds(self):
+        return cpu_seconds(self.process.pid)
+
+    def minor_faults(self):
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[7])
+
+
+def cpu_seconds(pid):
+    """CPU time of all threads of a process, to the nanosecond."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/schedstat", encoding="utf-8") as file:
+            total += int(file.read().split()[0])
+    return total * 1e-9
+
+
+def free_port(address):
+    with socket.create_server((address, 0)) as probe:
+        return probe.getsockname()[1]
