@@ -338,6 +338,7 @@ void Communicator::receive_data(const wire::FrameHeader& header,
   const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
                                 : steps_.receive(header, payload, services_.now_ns());
   publish_call_failures();
+  publish_result_hashes();
   if (status.ok()) return;
   const bool redo = status.code() == StatusCode::kMISMATCH || status.code() == StatusCode::kCORRUPT;
   if (!redo) count(Counter::kframes_corrupt, 1);
@@ -383,9 +384,39 @@ void Communicator::handle(uint32_t machine, const CallFailure& message) {
   calls_.fail_call(message.call, Status(message.code, message.text));
 }
 
+void Communicator::publish_result_hashes() {
+  for (const StepRunner::ResultHash& result : steps_.take_result_hashes()) {
+    const ReplicaHash message{result.step, result.tensor, result.hash,
+                              services_.options().lane->name};
+    if (members_.coordinator()) {
+      handle(members_.machine, message);
+    } else {
+      send_control(0, message);
+    }
+  }
+}
+
+// Coordinator: the machines' hashes of one result must be equal.
 void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
-  (void)machine;
-  (void)message;
+  if (!members_.coordinator() || !table_ || message.tensor >= table_->size()) return;
+  replicas_.resize(members_.machines());
+  replicas_[machine] = message;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    const ReplicaHash& other = replicas_[k];
+    const bool same_check =
+        k != machine && other.step == message.step && other.tensor == message.tensor &&
+        !other.lane.empty();
+    if (!same_check) continue;
+    count(Counter::kreplica_checks, 1);
+    if (other.hash == message.hash) continue;
+    count(Counter::kreplica_divergences, 1);
+    return fail({StatusCode::kREPLICA_DIVERGED,
+                 "the result of tensor '" + (*table_)[message.tensor].name + "' in step " +
+                     std::to_string(message.step) + " differs between " +
+                     members_.machine_name(machine) + " (lane " + message.lane + ") and " +
+                     members_.machine_name(k) + " (lane " + other.lane + ")"},
+                /*permanent=*/true, /*tell_others=*/true);
+  }
 }
 
 void Communicator::handle(uint32_t machine, const Bye& message) {
@@ -512,6 +543,7 @@ bool Communicator::work() {
     fail(result->status(), /*permanent=*/!redo, /*tell_others=*/true);
     return true;
   }
+  publish_result_hashes();
   reorder_if_useful();
   return *called || *stepped;
 }

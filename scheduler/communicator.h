@@ -150,6 +150,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void receive_control(uint32_t machine, std::span<const std::byte> payload);
   void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
   void publish_call_failures();
+  void publish_result_hashes();
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);
@@ -196,6 +197,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   StepRunner steps_;
   CallRunner calls_;
   std::vector<WaitingFrame> next_term_frames_;
+  std::vector<ReplicaHash> replicas_;  // coordinator: of the newest check, by machine
   std::map<uint64_t, Ticket> tickets_;
   uint64_t next_ticket_ = 1;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;

@@ -77,7 +77,7 @@ void visit(Io& io, Message& m) {
     all(io, m.ticket, m.code, m.text, m.policy_version, m.epoch, m.switch_step, m.reserved_bytes);
     io.list(m.warnings, 4, [](Io& each, auto& warning) { each(warning); });
   } else if constexpr (std::is_same_v<M, ReplicaHash>) {
-    all(io, m.step, m.tensor, m.hash);
+    all(io, m.step, m.tensor, m.hash, m.lane);
   } else {
     static_assert(std::is_same_v<M, Bye>, "every control message lists its fields here");
   }

@@ -94,6 +94,7 @@ struct ReplicaHash {
   uint64_t step = 0;
   uint32_t tensor = 0;
   uint64_t hash = 0;
+  std::string lane;
 };
 struct Bye {};
 

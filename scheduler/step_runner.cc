@@ -336,6 +336,7 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
     const uint32_t tensor = group.segments[s].tensor;
     const bool present = operation.present_anywhere(s);
     if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor);
+    if (present) hash_result_if_due(tensor);
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       const StepLedger::Entry& entry = current_->entry(rank, tensor);
       const bool submitted = entry.say == StepLedger::Say::kSubmitted;
@@ -351,6 +352,18 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
     }
   }
   ports_.host.count(Counter::koperations_completed, 1);
+}
+
+// Before the ranks hear of it, so the result is still what was decoded.
+void StepRunner::hash_result_if_due(uint32_t tensor) {
+  const uint64_t period = plan_->plan.replica_check_steps;
+  const uint64_t step = current_->step();
+  if (period == 0 || ports_.members.machines() == 1 || step % period != 0) return;
+  if ((step / period) % plan_->table->size() != tensor) return;
+  const StepLedger::Entry& entry = current_->entry(0, tensor);
+  const std::byte* const result =
+      entry.say == StepLedger::Say::kSubmitted ? entry.output : homes_[0][tensor];
+  result_hashes_.push_back({step, tensor, wire::checksum({result, (*plan_->table)[tensor].bytes()})});
 }
 
 void StepRunner::complete_step_if_done() {

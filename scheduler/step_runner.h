@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/members.h"
@@ -83,6 +84,15 @@ class StepRunner {
   // Order in which tensors became decided in the last complete step, absent ones last.
   const std::vector<uint32_t>& last_order() const { return last_order_; }
 
+  // Hashes of decoded results taken since the last call (DESIGN §5.3): one tensor every
+  // Plan::replica_check_steps steps, in turn.
+  struct ResultHash {
+    uint64_t step = 0;
+    uint32_t tensor = 0;
+    uint64_t hash = 0;
+  };
+  std::vector<ResultHash> take_result_hashes() { return std::exchange(result_hashes_, {}); }
+
   struct Totals {
     uint64_t operations = 0, exchange_ns = 0, gradient_bytes = 0;
   };
@@ -113,6 +123,7 @@ class StepRunner {
   Operation* find(uint32_t group);
   void finish_operations(uint64_t now_ns);
   void complete_group(const Operation& operation, uint64_t now_ns);
+  void hash_result_if_due(uint32_t tensor);
   void complete_step_if_done();
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
 
@@ -133,6 +144,7 @@ class StepRunner {
   uint64_t first_end_ns_ = 0;
   uint32_t attempt_ = 0;
   std::vector<uint32_t> order_, last_order_;
+  std::vector<ResultHash> result_hashes_;
   Totals totals_;
 };
 

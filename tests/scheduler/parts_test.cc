@@ -1,0 +1,113 @@
+// The small parts: slabs, ledgers, residual slots, control messages.
+#include <gtest/gtest.h>
+
+#include "scheduler/buffer_pool.h"
+#include "scheduler/control.h"
+#include "scheduler/residuals.h"
+#include "scheduler/step_ledger.h"
+
+namespace cgx::scheduler {
+namespace {
+
+TEST(BufferPool, HandsOutWarmSlabsFirstAndStopsAtTheReservation) {
+  BufferPool pool(4096);
+  ASSERT_TRUE(pool.reserve(2).ok());
+  const SlabId first = pool.take();
+  const SlabId second = pool.take();
+  EXPECT_NE(first, second);
+  EXPECT_EQ(pool.take(), kNoSlab);
+  pool.release(first);
+  EXPECT_EQ(pool.take(), first);
+  ASSERT_TRUE(pool.reserve(3).ok());
+  pool.release(second);
+  EXPECT_EQ(pool.take(), second) << "fresh slabs lie below warm ones";
+}
+
+TEST(BufferPool, FreesASlabWithItsLastReference) {
+  BufferPool pool(4096);
+  ASSERT_TRUE(pool.reserve(1).ok());
+  const SlabId slab = pool.take();
+  pool.add_reference(slab);
+  pool.release(slab);
+  EXPECT_EQ(pool.take(), kNoSlab);
+  pool.release(slab);
+  EXPECT_EQ(pool.in_use(), 0u);
+}
+
+TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
+  StepLedger ledger(5, 2, 2);
+  ledger.submit(0, 1, {.say = StepLedger::Say::kSubmitted});
+  EXPECT_FALSE(ledger.decided(1));
+  ledger.end(1, 77);
+  EXPECT_TRUE(ledger.decided(1));
+  EXPECT_FALSE(ledger.decided(0));
+  EXPECT_EQ(ledger.entry(1, 1).say, StepLedger::Say::kAbsent);
+  EXPECT_FALSE(ledger.all_ended());
+  ledger.end(0, 78);
+  EXPECT_TRUE(ledger.all_ended());
+  EXPECT_TRUE(ledger.decided(0));
+  EXPECT_EQ(ledger.end_cookie(1), 77u);
+}
+
+TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
+  const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
+  const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+  Plan plan;
+  plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
+  Residuals residuals;
+  residuals.prepare(plan, table);
+  residuals.tentative(0)[0] = 3.0f;
+  residuals.tentative(1)[0] = 4.0f;
+  residuals.mark_written(0);
+  residuals.drop();
+  residuals.commit();
+  EXPECT_EQ(residuals.confirmed(0)[0], 0.0f) << "dropped";
+  residuals.mark_written(0);
+  residuals.commit();
+  EXPECT_EQ(residuals.confirmed(0)[0], 3.0f);
+  EXPECT_EQ(residuals.confirmed(1)[0], 0.0f) << "not written";
+  residuals.prepare(plan, table);
+  EXPECT_EQ(residuals.confirmed(0)[0], 3.0f) << "survives another plan";
+}
+
+class ControlMessages : public ::testing::TestWithParam<ControlMessage> {};
+
+TEST_P(ControlMessages, SurviveTheWireAndRejectTruncation) {
+  const std::vector<std::byte> bytes = encode_control(GetParam());
+  const Result<ControlMessage> read = decode_control(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(read->index(), GetParam().index());
+  EXPECT_EQ(encode_control(*read), bytes);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode_control(std::span(bytes).first(length)).ok());
+  }
+  std::vector<std::byte> longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode_control(longer).ok());
+}
+
+Policy some_policy() {
+  Policy policy;
+  policy.rules = {{"weight$", {.codec = 3, .bits = 8, .bucket = 128}}, {"", {}}};
+  return policy;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ControlMessages,
+    ::testing::Values(Join{1, 2}, Joined{StatusCode::kMISMATCH, "x"}, Table{{std::byte{1}}},
+                      Prepare{PlanPurpose::kPolicy, 1, some_policy(), {std::byte{2}}},
+                      Prepared{3, StatusCode::kOK, "", 9},
+                      Decided{3, StatusCode::kTIMED_OUT, "late", PlanPurpose::kOrder, 8},
+                      Failure{StatusCode::kRANK_LOST, "rank 3", 1},
+                      CallFailure{5, StatusCode::kMISMATCH, "sizes"}, Report{4, 2}, Start{4, 2},
+                      PolicyAsk{1, 0, some_policy()},
+                      PolicyAnswerMessage{1, StatusCode::kOK, "", 2, 3, 4, 5, {"a", "b"}},
+                      ReplicaHash{100, 3, 77, "avx2"}, Bye{}));
+
+TEST(ControlMessages, RejectAnUnknownType) {
+  const std::vector<std::byte> bytes = {std::byte{200}};
+  EXPECT_EQ(decode_control(bytes).status().code(), StatusCode::kPROTOCOL_ERROR);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

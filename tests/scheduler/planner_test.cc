@@ -1,0 +1,135 @@
+#include "scheduler/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/prepared_plan.h"
+
+namespace cgx::scheduler {
+namespace {
+
+TensorTable network() {
+  return {{.name = "embedding.weight", .elements = 64'000, .shape = {1000, 64}},
+          {.name = "layer.weight", .elements = 4096, .shape = {64, 64}},
+          {.name = "layer.bias", .elements = 4096, .shape = {4096}},
+          {.name = "tiny.weight", .elements = 64, .shape = {8, 8}},
+          {.name = "counts", .dtype = DType::kI64, .elements = 2000, .shape = {2, 1000}}};
+}
+
+Choice choose(const Policy& policy, size_t tensor) {
+  const auto chooser = CodecChooser::create(policy);
+  EXPECT_TRUE(chooser.ok()) << chooser.status().to_string();
+  return chooser->choose(network()[tensor]);
+}
+
+TEST(CodecChooser, CompressesMatricesAndSendsTheRestRaw) {
+  EXPECT_EQ(choose({}, 1).spec, Policy{}.default_codec);
+  EXPECT_EQ(choose({}, 1).reason, "default");
+  EXPECT_EQ(choose({}, 2).spec.codec, 0);
+  EXPECT_EQ(choose({}, 2).reason, "one-dimensional");
+  EXPECT_EQ(choose({}, 3).spec.codec, 0);
+  EXPECT_EQ(choose({}, 4).spec.codec, 0);
+}
+
+TEST(CodecChooser, LetsTheFirstMatchingRuleDecide) {
+  Policy policy;
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
+  const CodecSpec two{.codec = 3, .bits = 2, .bucket = 512};
+  policy.rules = {{"bias$", eight}, {"layer", two}};
+  EXPECT_EQ(choose(policy, 2).spec, eight);
+  EXPECT_EQ(choose(policy, 2).reason, "rule 1: bias$");
+  EXPECT_EQ(choose(policy, 1).spec, two);
+  EXPECT_EQ(choose(policy, 0).spec, policy.default_codec);
+}
+
+TEST(CodecChooser, NamesTheRuleThatIsNoRegularExpression) {
+  Policy policy;
+  policy.rules = {{"ok", {}}, {"broken(", {}}};
+  const auto chooser = CodecChooser::create(policy);
+  ASSERT_FALSE(chooser.ok());
+  EXPECT_NE(chooser.status().message().find("rule 2"), std::string::npos);
+  EXPECT_NE(chooser.status().message().find("broken("), std::string::npos);
+}
+
+Plan plan_of(const TensorTable& table, const Policy& policy) {
+  const std::vector<uint32_t> order = reverse_registration(table.size());
+  Result<Plan> plan = make_plan({table, policy, 3, 9, order});
+  EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+  return *plan;
+}
+
+TEST(Planner, GroupsUpToTheByteTargetInTheGivenOrder) {
+  Policy policy;
+  policy.group_bytes = 40'000;
+  const Plan plan = plan_of(network(), policy);
+  std::vector<std::vector<uint32_t>> groups;
+  for (const Group& group : plan.groups) {
+    auto& tensors = groups.emplace_back();
+    for (const Segment& segment : group.segments) tensors.push_back(segment.tensor);
+  }
+  EXPECT_EQ(groups, (std::vector<std::vector<uint32_t>>{{4, 3, 2}, {1}, {0}}));
+  EXPECT_EQ(plan.epoch, 9u);
+  EXPECT_EQ(plan.policy_version, 3u);
+}
+
+TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
+  const Plan plan = plan_of(network(), {});
+  const std::vector<std::byte> bytes = encode_plan(plan);
+  const Result<Plan> read = decode_plan(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->hash(), plan.hash());
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode_plan(std::span(bytes).first(length)).ok()) << length;
+  }
+}
+
+TEST(Plan, IsRefusedWhenItNamesTensorsTwiceOrNotAtAll) {
+  Plan plan = plan_of(network(), {});
+  EXPECT_TRUE(check_plan(plan, network()).ok());
+  Plan twice = plan;
+  twice.groups[0].segments.push_back(plan.groups[0].segments[0]);
+  EXPECT_EQ(check_plan(twice, network()).code(), StatusCode::kINVALID_ARGUMENT);
+  Plan missing = plan;
+  missing.groups[0].segments.pop_back();
+  EXPECT_EQ(check_plan(missing, network()).code(), StatusCode::kINVALID_ARGUMENT);
+  Plan other = plan;
+  other.table_hash ^= 1;
+  EXPECT_EQ(check_plan(other, network()).code(), StatusCode::kMISMATCH);
+}
+
+TEST(TensorTable, NamesTheFirstDifference) {
+  TensorTable theirs = network();
+  theirs[1].elements = 4000;
+  theirs[1].shape = {40, 100};
+  const std::string text = first_difference(network(), "rank 0", theirs, "rank 2");
+  EXPECT_NE(text.find("tensor 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("fp32[64,64]"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 2 has layer.weight fp32[40,100]"), std::string::npos) << text;
+  theirs = network();
+  theirs.pop_back();
+  EXPECT_NE(first_difference(network(), "rank 0", theirs, "rank 2").find("counts"),
+            std::string::npos);
+  EXPECT_EQ(first_difference(network(), "a", network(), "b"), "");
+}
+
+TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
+  BufferPool pool(256 * 1024);
+  Policy policy;
+  policy.default_codec.flags = CodecSpec::kFeedback;
+  const auto table = std::make_shared<const TensorTable>(network());
+  const auto prepared = PreparedPlan::create({.plan = plan_of(*table, policy),
+                                              .policy = policy,
+                                              .table = table,
+                                              .machine = 0,
+                                              .machines = 2,
+                                              .pool = &pool,
+                                              .bytes_free = 1000});
+  ASSERT_FALSE(prepared.ok());
+  EXPECT_EQ(prepared.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(prepared.status().message().find("leaves 1000"), std::string::npos);
+  // Residuals: two fp32 slots of the two compressed tensors.
+  EXPECT_NE(prepared.status().message().find(std::to_string(8 * (64'000 + 4096))),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler
