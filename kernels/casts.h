@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/block.h"
 #include "kernels/codec.h"
 #include "kernels/floats.h"
 
@@ -52,16 +53,96 @@ struct Cast {
     for (uint32_t e = 0; e < n; ++e) max_abs = abs_bits(x[e]) > max_abs ? abs_bits(x[e]) : max_abs;
     return max_abs >= limit;
   }
+
+  using Decoding = Cast;
+  static constexpr bool kKeepsNan = true;
+
+  template <class V>
+  class Scan {
+   public:
+    CGX_INLINE void add(const Block<V>& x) {
+      for_each_vector([&](auto i) {
+        max_abs_ = V::max_signed(max_abs_, V::bits(x.v[i.j]) & V::splat(kAbsMask));
+      });
+    }
+    CGX_INLINE Meta fit(uint32_t limit) const { return {nonfinite(limit), limit}; }
+    CGX_INLINE bool nonfinite(uint32_t limit) const {
+      return static_cast<uint32_t>(V::highest_signed(max_abs_)) >= limit;
+    }
+
+   private:
+    typename V::Ints max_abs_ = V::splat(0);
+  };
+
+  template <class V>
+  class Coder {
+   public:
+    CGX_INLINE Coder(const Meta& meta, uint64_t) : limit_(meta.limit) {}
+    CGX_INLINE void put(const Block<V>& x, uint8_t* block) {
+      for_each_vector([&](auto i) {
+        Number::template put<V>(block + 16 * sizeof(Word) * i.j, x.v[i.j], limit_, saturated_);
+      });
+    }
+    CGX_INLINE void finish(RangeStats& stats) const {
+      if (V::highest_signed(saturated_) != 0) stats.saturated += V::total(saturated_);
+    }
+
+   private:
+    uint32_t limit_;
+    typename V::Ints saturated_ = V::splat(0);
+  };
+
+  template <class V>
+  class Valuer {
+   public:
+    explicit CGX_INLINE Valuer(const Meta&) {}
+    CGX_INLINE Block<V> get(const uint8_t* block) const {
+      constexpr size_t kStep = 16 * sizeof(Word);
+      return {{Number::template get<V>(block), Number::template get<V>(block + kStep),
+               Number::template get<V>(block + 2 * kStep),
+               Number::template get<V>(block + 3 * kStep)}};
+    }
+  };
 };
+
+// Finite values from `first` on (magnitude bits) become +-largest; counts them per lane.
+template <class V>
+CGX_INLINE typename V::Floats saturate(typename V::Floats x, uint32_t first,
+                                       typename V::Ints largest, typename V::Ints& saturated) {
+  const auto bits = V::bits(x), magnitude = bits & V::splat(kAbsMask);
+  const auto high =
+      V::both(V::less(V::splat(first - 1), magnitude), V::less(magnitude, V::splat(kInfBits)));
+  saturated = saturated + V::select(high, V::splat(1), V::splat(0));
+  return V::as_floats(V::select(high, largest | (bits & V::splat(kSignBit)), bits));
+}
 
 struct RawNumber {
   using Word = float;
+  template <class V>
+  static CGX_INLINE void put(uint8_t* p, typename V::Floats x, uint32_t, typename V::Ints&) {
+    V::store(reinterpret_cast<float*>(p), x);
+  }
+  template <class V>
+  static CGX_INLINE typename V::Floats get(const uint8_t* p) {
+    return V::load(reinterpret_cast<const float*>(p));
+  }
   static Word put(float x, uint32_t, uint64_t&) { return x; }
   static float get(Word word) { return word; }
 };
 
 struct HalfNumber {
   using Word = uint16_t;
+  template <class V>
+  static CGX_INLINE void put(uint8_t* p, typename V::Floats x, uint32_t,
+                             typename V::Ints& saturated) {
+    const auto largest = V::splat(0x477fe000u);  // 65504
+    V::store_half(reinterpret_cast<uint16_t*>(p),
+                  saturate<V>(x, kHalfOverflowBits, largest, saturated));
+  }
+  template <class V>
+  static CGX_INLINE typename V::Floats get(const uint8_t* p) {
+    return V::load_half(reinterpret_cast<const uint16_t*>(p));
+  }
   static Word put(float x, uint32_t, uint64_t& saturated) {
     if (abs_bits(x) < kHalfOverflowBits || abs_bits(x) >= kInfBits) return to_half(x);
     ++saturated;
@@ -72,6 +153,17 @@ struct HalfNumber {
 
 struct BrainNumber {
   using Word = uint16_t;
+  template <class V>
+  static CGX_INLINE void put(uint8_t* p, typename V::Floats x, uint32_t limit,
+                             typename V::Ints& saturated) {
+    const auto kept =
+        saturate<V>(x, first_saturated(limit), V::splat(largest(limit) << 16), saturated);
+    V::store_halfwords(p, brain_words<V>(kept));
+  }
+  template <class V>
+  static CGX_INLINE typename V::Floats get(const uint8_t* p) {
+    return load_brain<V>(reinterpret_cast<const uint16_t*>(p));
+  }
   static Word put(float x, uint32_t limit, uint64_t& saturated) {
     if (abs_bits(x) < first_saturated(limit) || abs_bits(x) >= kInfBits) return to_brain(x);
     ++saturated;

@@ -9,6 +9,8 @@
 
 #include "proto/wire/types.h"
 
+#define CGX_INLINE __attribute__((always_inline)) inline
+
 namespace cgx::kernels {
 namespace {
 

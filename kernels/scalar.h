@@ -68,7 +68,7 @@ template <class Codec>
 struct Scalar {
   using Meta = typename Codec::Meta;
 
-  static void encode_bucket(const EncodeJob& job, uint64_t b, RangeStats& stats) {
+  [[gnu::noinline]] static void encode_bucket(const EncodeJob& job, uint64_t b, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
@@ -81,7 +81,7 @@ struct Scalar {
     for (uint32_t e = 0; e < n; ++e) job.residual_out[first + e] = residual_of(x[e], sent[e]);
   }
 
-  static bool decode_bucket(const DecodeJob& job, uint64_t b, RangeStats& stats) {
+  [[gnu::noinline]] static bool decode_bucket(const DecodeJob& job, uint64_t b, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
@@ -96,7 +96,7 @@ struct Scalar {
     return true;
   }
 
-  static bool reduce_bucket(const ReduceJob& job, uint64_t b, RangeStats& stats) {
+  [[gnu::noinline]] static bool reduce_bucket(const ReduceJob& job, uint64_t b, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
@@ -120,7 +120,8 @@ struct Scalar {
     return true;
   }
 
-  static bool decode_add_bucket(const DecodeAddJob& job, uint64_t b, RangeStats& stats) {
+  [[gnu::noinline]] static bool decode_add_bucket(const DecodeAddJob& job, uint64_t b,
+                                                  RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     const uint32_t n = range.count(b);
     float x[kBucketMax];
@@ -207,7 +208,8 @@ struct Scalar {
 };
 
 // result = cast(sum + residual) for `n` values from `first`.
-inline void local_reduce_values(const LocalReduceJob& job, uint64_t first, uint32_t n) {
+[[gnu::noinline]] inline void local_reduce_values(const LocalReduceJob& job, uint64_t first,
+                                                  uint32_t n) {
   const DType dtype = job.source.dtype;
   float x[kBucketMax];
   load_sum(job.source, first, n, x);

@@ -1,0 +1,186 @@
+// Max-min quantization on sixteen lanes: scan, code and value of one block.
+//
+// Gives the bits of maxmin.h's scalar functions for every bucket whose metadata is not special. The
+// clamps of the formulas are left out where ARITHMETIC.md "Where no clamp is needed" shows that
+// they change nothing. If the source changes during a call, codes are arbitrary but stay in their
+// block.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/block.h"
+#include "kernels/codec.h"
+#include "kernels/dither.h"
+#include "kernels/maxmin_fit.h"
+#include "kernels/planes_vector.h"
+
+namespace cgx::kernels {
+namespace {
+
+// Minimum and maximum of the bits as signed and as unsigned numbers tell everything: the largest of
+// the signed is the largest positive value, the largest of the unsigned the most negative one, and
+// the smallest of either is +0 or -0 if the bucket has one.
+template <class V, int32_t code_max>
+class MaxMinScan {
+ public:
+  CGX_INLINE void add(const Block<V>& x) {
+    for_each_vector([&](auto i) {
+      const auto bits = V::bits(x.v[i.j]);
+      signed_min_ = V::min_signed(signed_min_, bits);
+      signed_max_ = V::max_signed(signed_max_, bits);
+      unsigned_min_ = V::min_unsigned(unsigned_min_, bits);
+      unsigned_max_ = V::max_unsigned(unsigned_max_, bits);
+    });
+  }
+
+  CGX_INLINE MaxMinMeta fit(uint32_t limit) const {
+    const int32_t signed_min = V::lowest_signed(signed_min_);
+    const int32_t signed_max = V::highest_signed(signed_max_);
+    const uint32_t unsigned_min = V::lowest_unsigned(unsigned_min_);
+    const uint32_t unsigned_max = V::highest_unsigned(unsigned_max_);
+    const uint32_t positive = signed_max < 0 ? 0 : static_cast<uint32_t>(signed_max);
+    const uint32_t magnitude = unsigned_max & kAbsMask;
+    Extent extent;
+    extent.hi = float_of(signed_max < 0 ? unsigned_min : positive);
+    extent.lo = float_of(unsigned_max & kSignBit ? unsigned_max : unsigned_min);
+    extent.max_abs = magnitude > positive ? magnitude : positive;
+    extent.zero = unsigned_min == 0 || signed_min == INT32_MIN;
+    return fit_maxmin(extent, code_max, limit);
+  }
+
+ private:
+  using Ints = typename V::Ints;
+  Ints signed_min_ = V::splat(INT32_MAX), signed_max_ = V::splat(INT32_MIN);
+  Ints unsigned_min_ = V::splat(UINT32_MAX), unsigned_max_ = V::splat(0);
+};
+
+template <class V, uint32_t bits, Rounding rounding>
+class MaxMinCoder {
+ public:
+  CGX_INLINE MaxMinCoder(const MaxMinMeta& meta, uint64_t key)
+      : minus_base_(V::splat(-meta.base)),
+        scale_(V::splat(meta.inverse * static_cast<float>(kOne))),
+        zero_point_(V::splat(meta.zero_point * kOne)),
+        draws_(key) {
+    // In a word of several codes the zero point is added to all at once.
+    if (one_word_plane(bits)) packed_zero_point_ = V::splat(meta.zero_point * kRepeat);
+  }
+
+  CGX_INLINE void put(const Block<V>& x, uint8_t* block) {
+    const Codes<V> fixed = {
+        {fixed_point(x.v[0]), fixed_point(x.v[1]), fixed_point(x.v[2]), fixed_point(x.v[3])}};
+    if constexpr (rounding == Rounding::kNearest) {
+      put_nearest(fixed, block);
+    } else if constexpr (bits <= 4) {
+      put_dithered_bytes(fixed, block);
+    } else {
+      put_dithered_halfwords(fixed, block);
+    }
+  }
+
+  CGX_INLINE void finish(RangeStats&) const {}
+
+ private:
+  using Ints = typename V::Ints;
+  static constexpr int32_t kOne = rounding == Rounding::kNearest ? 1 : 1 << dither_bits(bits);
+  static constexpr int32_t kCodeMax = (1 << bits) - 1;
+  static constexpr int32_t kRepeat = bits == 4 ? 0x1111 : 0x55;
+
+  CGX_INLINE Ints fixed_point(typename V::Floats x) const {
+    return V::round((x + minus_base_) * scale_);
+  }
+
+  CGX_INLINE void put_nearest(const Codes<V>& q, uint8_t* block) const {
+    if constexpr (one_word_plane(bits)) {
+      const Ints low = q.v[0] + V::template left<bits>(q.v[1]);
+      const Ints high = q.v[2] + V::template left<bits>(q.v[3]);
+      const Ints words = low + V::template left<2 * bits>(high) + packed_zero_point_;
+      store_words<V, bits>(block, words);
+    } else {
+      const Ints z = zero_point_;
+      store_codes<V, bits>(block, {{q.v[0] + z, q.v[1] + z, q.v[2] + z, q.v[3] + z}});
+    }
+  }
+
+  // Values 0 and 2 share one word, 1 and 3 another: 16 bits hold a code, its fraction and the
+  // dither.
+  CGX_INLINE void put_dithered_bytes(const Codes<V>& q, uint8_t* block) {
+    const Ints draw = draws_.next(), bytes = V::splat(0x00ff00ff), codes = V::splat(0x000f000f);
+    const Ints zero_points = zero_point_ + V::template left<16>(zero_point_);
+    const Ints even = q.v[0] + V::template left<16>(q.v[2]) + (draw & bytes) + zero_points;
+    const Ints odd =
+        q.v[1] + V::template left<16>(q.v[3]) + (V::template right<8>(draw) & bytes) + zero_points;
+    const Ints c02 = V::template right<8>(even) & codes, c13 = V::template right<8>(odd) & codes;
+    if constexpr (one_word_plane(bits)) {
+      const Ints pairs = c02 | V::template left<bits>(c13);
+      store_words<V, bits>(block, pairs | V::template right<16 - 2 * bits>(pairs));
+    } else {
+      const Ints low = V::splat(0xffff);
+      store_codes<V, bits>(
+          block, {{c02 & low, c13 & low, V::template right<16>(c02), V::template right<16>(c13)}});
+    }
+  }
+
+  CGX_INLINE void put_dithered_halfwords(const Codes<V>& q, uint8_t* block) {
+    const Ints draw01 = draws_.next(), draw23 = draws_.next(), low = V::splat(0xffff);
+    store_codes<V, bits>(
+        block, {{dithered(q.v[0], draw01 & low), dithered(q.v[1], V::template right<16>(draw01)),
+                 dithered(q.v[2], draw23 & low), dithered(q.v[3], V::template right<16>(draw23))}});
+  }
+
+  CGX_INLINE Ints dithered(Ints fixed, Ints dither) const {
+    const Ints shifted = V::max_signed(fixed + zero_point_, V::splat(0));
+    const Ints clamped = V::min_signed(shifted, V::splat(kCodeMax * kOne));
+    return V::template right<16>(clamped + dither);
+  }
+
+  typename V::Floats minus_base_, scale_;
+  Ints zero_point_, packed_zero_point_;
+  Draws<V> draws_;
+};
+
+template <class V, uint32_t bits>
+class MaxMinValuer {
+ public:
+  explicit CGX_INLINE MaxMinValuer(const MaxMinMeta& meta)
+      : unit_(V::splat(meta.unit)), lo_(V::splat(meta.lo)), zero_point_(V::splat(meta.zero_point)) {
+    if constexpr (bits <= 4) {
+      table_ = V::table(value(V::iota() & V::splat((1 << bits) - 1)));
+    }
+  }
+
+  CGX_INLINE Block<V> get(const uint8_t* block) const {
+    if constexpr (one_word_plane(bits)) {
+      // The table repeats every 2^bits entries, so the neighbours' bits above a code do no harm.
+      const Ints words = load_words<V, bits>(block);
+      return {{V::lookup(table_, words), V::lookup(table_, V::template right<bits>(words)),
+               V::lookup(table_, V::template right<2 * bits>(words)),
+               V::lookup(table_, V::template right<3 * bits>(words))}};
+    } else {
+      const Codes<V> c = load_codes<V, bits>(block);
+      return {{one(c.v[0]), one(c.v[1]), one(c.v[2]), one(c.v[3])}};
+    }
+  }
+
+ private:
+  using Ints = typename V::Ints;
+  using Floats = typename V::Floats;
+
+  CGX_INLINE Floats value(Ints code) const {
+    return lo_ + V::to_floats(code - zero_point_) * unit_;
+  }
+  CGX_INLINE Floats one(Ints code) const {
+    if constexpr (bits <= 4) {
+      return V::lookup(table_, code);
+    } else {
+      return value(code);
+    }
+  }
+
+  Floats unit_, lo_;
+  Ints zero_point_;
+  typename V::Table table_;
+};
+
+}  // namespace
+}  // namespace cgx::kernels
