@@ -121,24 +121,34 @@ void Cluster::open_link(uint32_t machine, LinkId link, const LinkRequest& reques
   daemons_[other.machine]->engine->link_up(other.link, theirs);
 }
 
-void Cluster::create(const std::string& name) {
+wire::CreateCommunicator Cluster::create_message(uint32_t rank, const std::string& name) const {
   wire::CreateCommunicator message;
   message.comm = 7;
   message.name = name;
+  message.rank = rank;
   message.first_step = options_.first_step;
   message.timeout_ms = options_.timeout_ms;
   message.job_key[3] = std::byte{42};
-  for (const auto& rank : ranks_) {
-    message.members.push_back({instance_of(rank->machine), address_of(rank->machine)});
+  for (const auto& member : ranks_) {
+    message.members.push_back({instance_of(member->machine), address_of(member->machine)});
   }
+  return message;
+}
+
+void Cluster::create_as(uint32_t index, scheduler::SessionId session) {
+  engine(rank(index).machine).create_communicator(session, kCreate, create_message(index, "world"));
+}
+
+void Cluster::create(const std::string& name) {
   for (uint32_t i = 0; i < size(); ++i) {
-    message.rank = i;
-    engine(rank(i).machine).create_communicator(rank(i).session, kCreate, message);
+    engine(rank(i).machine).create_communicator(rank(i).session, kCreate, create_message(i, name));
   }
-  run_until([&] {
-    return std::all_of(ranks_.begin(), ranks_.end(),
-                       [](const auto& rank) { return rank->replies.count(kCreate) > 0; });
-  }, now_ns_ + 200'000'000'000);
+  run_until(
+      [&] {
+        return std::all_of(ranks_.begin(), ranks_.end(),
+                           [](const auto& rank) { return rank->replies.count(kCreate) > 0; });
+      },
+      200'000'000'000);
 }
 
 void Cluster::register_on(uint32_t index, const std::vector<Tensor>& tensors) {
@@ -248,6 +258,12 @@ void Cluster::kill_daemon(uint32_t machine) {
     if (rank->machine == machine) rank->alive = false;
   }
   daemon.endpoint.reset();
+}
+
+void Cluster::stop_daemon(uint32_t machine) { daemons_[machine]->alive = false; }
+
+void Cluster::close_communicator(uint32_t index) {
+  engine(rank(index).machine).close_communicator(rank(index).session, {.comm = 7});
 }
 
 bool Cluster::round() {

@@ -100,6 +100,9 @@ class Cluster {
   void request_redo(uint32_t rank);
   void kill_rank(uint32_t rank);
   void kill_daemon(uint32_t machine);
+  void stop_daemon(uint32_t machine);  // as SIGSTOP: its links stay up, nothing works any more
+  void close_communicator(uint32_t rank);
+  void create_as(uint32_t rank, scheduler::SessionId session);  // asks to be that rank
 
   // Runs until the predicate holds; false if virtual time passed the limit first.
   bool run_until(const std::function<bool()>& done, int64_t limit_ns = 60'000'000'000);
@@ -114,6 +117,7 @@ class Cluster {
     scheduler::LinkId link;
     scheduler::LinkRequest request;
   };
+  wire::CreateCommunicator create_message(uint32_t rank, const std::string& name) const;
   void open_link(uint32_t machine, scheduler::LinkId link, const scheduler::LinkRequest& request);
   bool round();  // everybody works once; true if anything happened
   int64_t next_time() const;

@@ -4,75 +4,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/sim/cluster.h"
+#include "tests/sim/training.h"
 
 namespace cgx::sim {
 namespace {
-
-using Tensor = Cluster::Tensor;
-
-scheduler::Policy raw_policy() {
-  scheduler::Policy policy;
-  policy.default_codec = {.codec = 0, .bucket = 512};
-  policy.group_bytes = 16 * 1024;
-  return policy;
-}
-
-// Reference data: an integer hash, small enough that nothing overflows, with signs.
-float value(uint64_t step, uint32_t rank, uint32_t tensor, uint64_t i) {
-  uint64_t x = (step * 1315423911u + rank * 2654435761u + tensor * 40503u + i) * 0x9E3779B97F4A7C15ull;
-  x ^= x >> 29;
-  return static_cast<float>(static_cast<int64_t>(x & 0xffff) - 32768) / 4096.0f;
-}
-
-void fill(Cluster& cluster, const std::vector<Tensor>& tensors, uint64_t step) {
-  for (uint32_t r = 0; r < cluster.size(); ++r) {
-    for (uint32_t t = 0; t < tensors.size(); ++t) {
-      float* const data = cluster.rank(r).at<float>(tensors[t].offset);
-      for (uint64_t i = 0; i < tensors[t].elements; ++i) data[i] = value(step, r, t, i);
-    }
-  }
-}
-
-// DESIGN §5.1: ranks of a machine in order, times fp32(1/n) for AVG, then machines in order.
-float expected(const std::vector<uint32_t>& per_machine, ReduceOp op, uint64_t step, uint32_t tensor,
-               uint64_t i) {
-  uint32_t rank = 0, n = 0;
-  for (uint32_t count : per_machine) n += count;
-  float total = 0.0f;
-  for (uint32_t count : per_machine) {
-    float sum = value(step, rank++, tensor, i);
-    for (uint32_t k = 1; k < count; ++k) sum += value(step, rank++, tensor, i);
-    if (op == ReduceOp::kAvg) sum *= 1.0f / static_cast<float>(n);
-    total += sum;
-  }
-  return total;
-}
-
-void run_step(Cluster& cluster, const std::vector<Tensor>& tensors, uint64_t step) {
-  fill(cluster, tensors, step);
-  for (uint32_t r = 0; r < cluster.size(); ++r) {
-    for (uint32_t t = 0; t < tensors.size(); ++t) {
-      const uint32_t mixed = static_cast<uint32_t>((t * 7 + r) % tensors.size());
-      const uint32_t tensor = tensors.size() % 7 == 0 ? t : mixed;
-      ASSERT_TRUE(cluster.submit(r, step, tensor, tensors[tensor]).ok());
-    }
-    ASSERT_TRUE(cluster.end_step(r, step).ok());
-  }
-  ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
-  for (uint32_t r = 0; r < cluster.size(); ++r) {
-    const auto* ended = cluster.rank(r).find(CGX_COMPLETE_STEP, step);
-    ASSERT_EQ(ended->record.status, 0) << ended->text;
-  }
-}
-
-std::vector<Tensor> some_tensors(ReduceOp op) {
-  return {{.name = "embedding.weight", .op = op, .elements = 5000},
-          {.name = "bias", .op = op, .elements = 3},
-          {.name = "empty", .op = op, .elements = 0},
-          {.name = "linear.weight", .op = op, .elements = 20011},
-          {.name = "scalar", .op = op, .elements = 1}};
-}
 
 class ClusterShapes : public ::testing::TestWithParam<std::vector<uint32_t>> {};
 
@@ -88,15 +23,7 @@ TEST_P(ClusterShapes, RawStepsGiveTheReferenceBits) {
         << cluster.rank(0).replies[Cluster::kCommit].message;
     for (uint64_t step = 0; step < 5; ++step) {
       ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
-      for (uint32_t r = 0; r < cluster.size(); ++r) {
-        for (uint32_t t = 0; t < tensors.size(); ++t) {
-          const float* const data = cluster.rank(r).at<float>(tensors[t].offset);
-          for (uint64_t i = 0; i < tensors[t].elements; ++i) {
-            ASSERT_EQ(data[i], expected(GetParam(), op, step, t, i))
-                << "step " << step << " rank " << r << " tensor " << t << " element " << i;
-          }
-        }
-      }
+      ASSERT_NO_FATAL_FAILURE(expect_reference(cluster, tensors, GetParam(), step));
     }
   }
 }
