@@ -1,9 +1,8 @@
 """overhead: what the daemon adds to the same work in one process, copies, page faults, CPU, idling, neighbours."""
 
-import json
 import os
+import signal
 import statistics
-import subprocess
 import time
 
 import ours
@@ -27,7 +26,19 @@ def run(options, report):
 
 
 def run_inprocess(case, size, options, report):
-    raise NotImplementedError(case)
+    rounds, repetitions = (2, 3) if options.quick else (9, 9 if size >= 64 << 20 else 25)
+    with Machines(2) as machines:
+        machines.build = options.build
+        contestants = []
+        try:
+            contestants.append(ours.Cgxd(machines, 1, 2 * size))
+            contestants.append(ours.InProcess(machines, 2 * size))
+            results = interleave(contestants, size, rounds, repetitions)
+        finally:
+            for contestant in contestants:
+                contestant.close()
+    mine, peer = results["cgxd"]["us"] / 1000, results["inprocess"]["us"] / 1000
+    report.add("overhead", case, mine, "inprocess", peer, peer / mine, "ms")
 
 
 def run_faults_and_cpu(options, report):
@@ -88,7 +99,6 @@ def run_idle_and_neighbour(options, report):
 
 def run_neighbour(contestant, rounds, report):
     """The same loop beside idle daemons and beside stopped ones (for less than peers tolerate)."""
-    import signal
     os.sched_setaffinity(0, {0})
     beside, alone = [], []
     try:

@@ -114,7 +114,8 @@ static inline void command_measure(struct command_channel* runner, const struct 
                                    float* input, const float* result, int rank, int ranks,
                                    double scale, void (*operation)(void*), void* context) {
   const size_t elements = command->bytes / sizeof(float);
-  struct sample sample = {.microseconds = calloc((size_t)command->repetitions + 1, sizeof(double))};
+  struct sample sample = {.microseconds =
+                              (double*)calloc((size_t)command->repetitions + 1, sizeof(double))};
   fill_test_values(input, elements, (uint32_t)rank);
   operation(context);
   sample.error = largest_error(result, elements, ranks, scale);

@@ -10,6 +10,11 @@ FP32 = {"codec": "raw"}
 DEFAULT = {}  # the default policy: 4 bits
 
 
+def tolerance_of(policy):
+    """4 bits over a range below 2, encoded twice; stochastic rounding errs by less than one unit each time."""
+    return 1e-5 if policy.get("codec") == "raw" else 2 * 2.0 / 14
+
+
 class Cgxd(Contestant):
     name = "cgxd"
 
@@ -17,8 +22,7 @@ class Cgxd(Contestant):
         ranks = len(machines) * ranks_per_machine
         self.scale = 1.0 / ranks
         self.policy = DEFAULT if policy is None else policy
-        # 4 bits over a range below 2, encoded twice; stochastic rounding errs by less than one unit each time.
-        self.tolerance = 1e-5 if self.policy.get("codec") == "raw" else 2 * 2.0 / 14
+        self.tolerance = tolerance_of(self.policy)
         self.config = daemons.merged({"transport": {"congestion_control": CONGESTION}, "policy": self.policy}, config)
         self.daemons = []
         self._directory = tempfile.TemporaryDirectory(prefix="cgx-bench-")
@@ -49,4 +53,27 @@ class Cgxd(Contestant):
         for daemon in self.daemons:
             daemon.process.terminate()
             daemon.process.wait(10)
+        self._directory.cleanup()
+
+
+class InProcess(Contestant):
+    """The same engine, codecs and transport in the rank's own process (inprocess.cc), on memfd pages too."""
+
+    name = "inprocess"
+
+    def __init__(self, machines, bytes_max):
+        self.scale = 1.0 / len(machines)
+        self.tolerance = tolerance_of(DEFAULT)
+        self._directory = tempfile.TemporaryDirectory(prefix="cgx-bench-")
+        super().__init__(machines, 1, bytes_max)
+
+    def start(self):
+        for rank in range(self.ranks):
+            machine = self.machine_of(rank)
+            argv = [daemons.binary("bench_inprocess"), self.channel.path, self._directory.name, str(rank),
+                    str(self.ranks), str(self.bytes_max), machine.interface if machine.netns else ""]
+            self.spawn(machine, argv)
+
+    def close(self):
+        super().close()
         self._directory.cleanup()
