@@ -66,7 +66,6 @@ class LoopbackEndpoint final : public Transport {
     std::vector<std::byte> payload;
   };
 
-  Status check(const Frame& frame, SendToken token) const;
   void depart(PeerId to);
   void arrive(uint64_t tag, std::vector<std::byte> header, std::vector<std::byte> payload);
   void hear_close(uint64_t tag, const Status& why);
@@ -128,27 +127,11 @@ void LoopbackEndpoint::close(PeerId peer) {
   links_.remove(peer);
 }
 
-Status LoopbackEndpoint::check(const Frame& frame, SendToken token) const {
-  const Caps limits = caps();
-  if (frame.header.size() > limits.header_bytes_max) {
-    return invalid_argument("frame header has " + std::to_string(frame.header.size()) +
-                            " bytes, limit " + std::to_string(limits.header_bytes_max));
-  }
-  if (frame.payload.size() > limits.frame_bytes_max) {
-    return invalid_argument("frame payload has " + std::to_string(frame.payload.size()) +
-                            " bytes, limit " + std::to_string(limits.frame_bytes_max));
-  }
-  if (token == kNoToken && !frame.payload.empty()) {
-    return invalid_argument("a frame with payload needs a token");
-  }
-  return {};
-}
-
 Status LoopbackEndpoint::send(PeerId to, const Frame& frame, SendToken token) {
   Link* link = links_.find(to);
   if (!link) return {StatusCode::kNOT_FOUND, "send to a peer that is not connected"};
   if (link->down) return {StatusCode::kPEER_LOST, link->name + ": link is down"};
-  CGX_RETURN_IF_ERROR(check(frame, token));
+  CGX_RETURN_IF_ERROR(check_frame(caps(), frame, token));
 
   const size_t bytes =
       frame.header.size() + frame.payload.size() + network_.options_.frame_overhead_bytes;

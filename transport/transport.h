@@ -46,17 +46,20 @@ class Events {
 
 struct Caps {
   uint32_t header_bytes_max = 0;
-  uint32_t frame_bytes_max = 0;    // payload that travels as one piece; larger ones are refused
-  uint32_t frame_bytes_best = 0;   // payload size the medium likes
+  uint32_t frame_bytes_max = 0;    // larger payloads are refused
+  uint32_t frame_bytes_best = 0;   // up to here a payload travels in one piece, without a copy;
+                                   // larger ones (control messages) may be cut and reassembled
   bool network = true;             // false: only for tests (loopback)
 };
 
 // How one side is reached, exchanged over the authenticated mesh before anybody connects.
 struct Endpoint {
-  std::vector<std::byte> address;  // transport-specific
+  std::vector<std::byte> address;  // transport-specific; from a peer only if authenticated
   std::string settings;            // must be equal on both sides, e.g. "ucx-tcp/1;seg=262144"
 };
 
+// A frame that arrives before its receiver has called connect() is dropped (unknown tag): let both
+// sides connect, then send.
 struct ConnectOptions {
   Endpoint remote;
   uint64_t inbound_tag = 0;   // frames from this peer carry it (we made it, secret, random)
@@ -74,10 +77,14 @@ class Transport {
 
   // Never blocks. Frames may be sent at once; they are queued until the link is up.
   virtual Result<PeerId> connect(const ConnectOptions& options) = 0;
-  virtual void close(PeerId peer) = 0;  // pending sends report CANCELLED through on_sent
+  // Frames on_sent reported OK still arrive if the peer lives; pending ones report CANCELLED through
+  // on_sent from progress(). The peer hears on_peer_down, this side nothing more of it. Needed after
+  // on_peer_down too: it frees the id.
+  virtual void close(PeerId peer) = 0;
 
   // Never blocks. Header is copied; payload is not and must stay valid until on_sent(token).
-  // on_sent is never called from inside send(). Allowed from inside on_frame.
+  // on_sent is never called from inside send(). Allowed from inside every callback, as are
+  // connect() and close(). An error is the answer for this frame: no on_sent follows.
   virtual Status send(PeerId to, const Frame& frame, SendToken token) = 0;
 
   // Does what is ready, calls Events; returns how much was done (0 = idle). Not re-entrant.
@@ -92,8 +99,12 @@ class Transport {
     uint64_t frames_sent = 0, frames_received = 0;
     uint64_t bytes_sent = 0, bytes_received = 0;
     uint64_t frames_dropped = 0;  // unknown tag, malformed
+    uint64_t bytes_copied = 0;    // reassembled by the medium: frames above frame_bytes_best
   };
   virtual Totals totals() const = 0;
 };
+
+// What send() of every transport refuses: too long, or a payload nobody would give back.
+Status check_frame(const Caps& limits, const Frame& frame, SendToken token);
 
 }  // namespace cgx::transport

@@ -1,0 +1,80 @@
+// The rigs: every transport that promises what transport.h says.
+#include "tests/conformance/transport_suite.h"
+#include "transport/faults.h"
+#include "transport/loopback.h"
+#include "transport/ucx.h"
+
+namespace cgx::transport {
+namespace {
+
+class LoopbackRig : public TransportRig {
+ public:
+  explicit LoopbackRig(LoopbackNetwork::Options options) : network_(std::move(options)) {}
+  std::unique_ptr<Transport> make(Events& events) override {
+    return network_.make_endpoint(events);
+  }
+  void let_time_pass() override { network_.advance_to(network_.now_ns() + 10'000); }
+
+ private:
+  LoopbackNetwork network_;
+};
+
+class FaultlessRig : public LoopbackRig {
+ public:
+  FaultlessRig() : LoopbackRig({}), faults_({}) {}
+  std::unique_ptr<Transport> make(Events& events) override {
+    return faults_.wrap(events, [this](Events& inner) { return LoopbackRig::make(inner); });
+  }
+
+ private:
+  Faults faults_;
+};
+
+class UcxRig : public TransportRig {
+ public:
+  UcxRig() { prepare_process(); }
+  std::unique_ptr<Transport> make(Events& events) override {
+    auto transport = make_ucx_transport({}, events);
+    if (transport.ok()) return std::move(*transport);
+    ADD_FAILURE() << transport.status().to_string();
+    return nullptr;
+  }
+};
+
+class FaultlessUcxRig : public UcxRig {
+ public:
+  std::unique_ptr<Transport> make(Events& events) override {
+    return faults_.wrap(events, [this](Events& inner) { return UcxRig::make(inner); });
+  }
+
+ private:
+  Faults faults_{{}};
+};
+
+template <typename Rig>
+std::unique_ptr<TransportRig> make() {
+  return std::make_unique<Rig>();
+}
+
+std::unique_ptr<TransportRig> make_slow() {
+  return std::make_unique<LoopbackRig>(LoopbackNetwork::Options{
+      .latency_ns =
+          [](const LoopbackNetwork::Hop& hop) { return hop.bytes % 2 ? 50'000 : 200'000; },
+      .port_bytes_per_second = 1'250'000'000,
+      .frame_overhead_bytes = 66});
+}
+
+std::unique_ptr<TransportRig> make_loopback() {
+  return std::make_unique<LoopbackRig>(LoopbackNetwork::Options{});
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, TransportConformance,
+                         ::testing::Values(RigKind{"Loopback", make_loopback},
+                                           RigKind{"SlowLoopback", make_slow},
+                                           RigKind{"Faultless", make<FaultlessRig>},
+                                           RigKind{"Ucx", make<UcxRig>},
+                                           RigKind{"FaultlessUcx", make<FaultlessUcxRig>}),
+                         rig_name);
+
+}  // namespace
+}  // namespace cgx::transport

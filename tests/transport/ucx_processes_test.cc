@@ -1,0 +1,152 @@
+// UCX between two processes, on one host and in two network namespaces: whole frames both ways, the
+// network really used, a killed peer reported in time.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/transport/recorder.h"
+#include "tests/transport/two_processes.h"
+#include "transport/ucx.h"
+
+namespace cgx::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// In the children: says what is wrong and where, and leaves.
+#define REQUIRE(condition)                                                           \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      ::_exit(1);                                                                    \
+    }                                                                                \
+  } while (0)
+
+struct Party {
+  explicit Party(const TwoProcesses::Child& self) {
+    auto made = make_ucx_transport({}, events);
+    if (!made.ok()) std::fprintf(stderr, "%s\n", made.status().to_string().c_str());
+    REQUIRE(made.ok());
+    transport = std::move(*made);
+    auto joined = connect_over(*transport, self);
+    if (!joined.ok()) std::fprintf(stderr, "%s\n", joined.status().to_string().c_str());
+    REQUIRE(joined.ok());
+    peer = *joined;
+  }
+  bool until(const std::function<bool()>& done, std::chrono::milliseconds limit) {
+    const auto deadline = Clock::now() + limit;
+    while (!done() && Clock::now() < deadline) transport->progress();
+    return done();
+  }
+
+  Recorder events;
+  std::unique_ptr<Transport> transport;
+  PeerId peer;
+};
+
+size_t size_of(int frame) {
+  return static_cast<size_t>(frame) * 2654435761u % 300'000;
+}
+
+std::vector<std::byte> payload_of(int frame, int side) {
+  std::vector<std::byte> payload(size_of(frame));
+  for (size_t i = 0; i < payload.size(); ++i) {
+    payload[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(frame) + side);
+  }
+  return payload;
+}
+
+int exchange_frames(const TwoProcesses::Child& self, bool shows_bytes) {
+  constexpr int kFrames = 300;
+  Party party(self);
+  std::vector<std::vector<std::byte>> payloads;
+  for (int i = 0; i < kFrames; ++i) payloads.push_back(payload_of(i, self.side));
+  for (int i = 0; i < kFrames; ++i) {
+    REQUIRE(
+        party.transport->send(party.peer, {to_bytes(std::to_string(i)), payloads[i]}, i + 1).ok());
+    party.transport->progress();
+  }
+  REQUIRE(party.until(
+      [&] { return party.events.frames.size() == kFrames && party.events.sent.size() == kFrames; },
+      std::chrono::seconds(30)));
+  for (int i = 0; i < kFrames; ++i) {
+    REQUIRE(party.events.frames[i].header == std::to_string(i));
+    REQUIRE(party.events.frames[i].payload == to_text(payload_of(i, 1 - self.side)));
+  }
+  REQUIRE(party.transport->totals().bytes_received > 0);
+  if (shows_bytes) REQUIRE(veth_bytes_sent() > party.transport->totals().bytes_sent);
+  // Stay until the other side has everything, then leave it to close.
+  meet(self);
+  if (self.side == 0) {
+    party.transport->close(party.peer);
+    (void)party.until([] { return false; }, std::chrono::milliseconds(50));
+  } else {
+    REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(1)));
+  }
+  meet(self);
+  return 0;
+}
+
+int lose_peer(const TwoProcesses::Child& self) {
+  Party party(self);
+  const std::vector<std::byte> payload(4 << 20);
+  if (self.side == 1) {
+    REQUIRE(party.until([&] { return party.events.frames.size() >= 2; }, std::chrono::seconds(10)));
+    ::raise(SIGKILL);
+  }
+  constexpr SendToken kFrames = 50;
+  for (SendToken token = 1; token <= kFrames; ++token) {
+    REQUIRE(party.transport->send(party.peer, {to_bytes("x"), payload}, token).ok());
+  }
+  char byte = 0;
+  party.transport->progress();
+  while (party.events.sent.size() < 2) party.transport->progress();
+  // The socket of the test ends with the other process: that is the moment of its death.
+  while (::recv(self.socket, &byte, 1, MSG_DONTWAIT) != 0) party.transport->progress();
+  REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(1)));
+  REQUIRE(party.events.downs[0].why.code() == StatusCode::kPEER_LOST);
+  REQUIRE(party.events.sent_before_down == kFrames);
+  REQUIRE(
+      !party.until([&] { return party.events.downs.size() > 1; }, std::chrono::milliseconds(50)));
+  return 0;
+}
+
+class UcxProcesses : public ::testing::TestWithParam<Where> {
+ protected:
+  void SetUp() override {
+    prepare_process();
+    if (GetParam() == Where::kTwoNamespaces && !can_make_namespaces()) {
+      GTEST_SKIP() << "network namespaces need root";
+    }
+  }
+};
+
+TEST_P(UcxProcesses, ExchangeWholeFramesOverTheNetwork) {
+  const bool shows_bytes = GetParam() == Where::kTwoNamespaces;
+  TwoProcesses processes(GetParam(), [&](const TwoProcesses::Child& self) {
+    return exchange_frames(self, shows_bytes);
+  });
+  EXPECT_EQ(processes.wait(0), 0);
+  EXPECT_EQ(processes.wait(1), 0);
+}
+
+TEST_P(UcxProcesses, KilledPeerIsReportedOnceWithinASecond) {
+  TwoProcesses processes(GetParam(), lose_peer);
+  EXPECT_EQ(processes.wait(1), 128 + SIGKILL);
+  EXPECT_EQ(processes.wait(0), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(In, UcxProcesses,
+                         ::testing::Values(Where::kSameHost, Where::kTwoNamespaces),
+                         [](const auto& info) {
+                           return std::string(info.param == Where::kSameHost ? "OneHost"
+                                                                             : "TwoNamespaces");
+                         });
+
+}  // namespace
+}  // namespace cgx::transport

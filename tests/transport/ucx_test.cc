@@ -1,0 +1,324 @@
+// What only UCX does: settings, the process it runs in, sockets and memory. The common promises of
+// transports are in tests/conformance/transport_*.
+#include "transport/ucx.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/transport/recorder.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Counts every allocation of the process, UCX's too.
+extern "C" void* __libc_malloc(size_t);
+static std::atomic<uint64_t> allocations{0};
+extern "C" void* malloc(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(bytes);
+}
+#define CGX_COUNTS_ALLOCATIONS 1
+#endif
+
+namespace cgx::transport {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class UcxTest : public ::testing::Test {
+ protected:
+  struct Side {
+    Recorder events;
+    std::unique_ptr<Transport> transport;
+    PeerId peer;
+  };
+
+  UcxTest() { prepare_process(); }
+
+  void open(Side& side, const UcxOptions& options = {}) {
+    auto transport = make_ucx_transport(options, side.events);
+    ASSERT_TRUE(transport.ok()) << transport.status().to_string();
+    side.transport = std::move(*transport);
+  }
+  void join() {
+    for (auto [from, to, tag] : {std::tuple{&a, &b, 1}, std::tuple{&b, &a, 2}}) {
+      auto peer = from->transport->connect({.remote = *to->transport->local_endpoint(),
+                                            .inbound_tag = static_cast<uint64_t>(tag),
+                                            .outbound_tag = static_cast<uint64_t>(3 - tag),
+                                            .name = "peer"});
+      ASSERT_TRUE(peer.ok()) << peer.status().to_string();
+      from->peer = *peer;
+    }
+  }
+  void open_pair(const UcxOptions& options = {}) {
+    open(a, options);
+    open(b, options);
+    join();
+  }
+  bool until(const std::function<bool()>& done) {
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    while (!done() && Clock::now() < deadline) {
+      if (a.transport) a.transport->progress();
+      if (b.transport) b.transport->progress();
+    }
+    return done();
+  }
+  // One frame there and one back.
+  void exchange(size_t payload_bytes) {
+    const std::vector<std::byte> payload(payload_bytes, std::byte{1});
+    const size_t to_a = a.events.frames.size() + 1, to_b = b.events.frames.size() + 1;
+    const size_t sent = a.events.sent.size() + 1;
+    ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("h"), payload}, 1).ok());
+    ASSERT_TRUE(b.transport->send(b.peer, {to_bytes("h"), {}}, kNoToken).ok());
+    ASSERT_TRUE(until([&] {
+      return a.events.frames.size() == to_a && b.events.frames.size() == to_b &&
+             a.events.sent.size() == sent;
+    }));
+  }
+
+  static Status refusal(const UcxOptions& options) {
+    Recorder events;
+    auto transport = make_ucx_transport(options, events);
+    return transport.ok() ? Status() : transport.status();
+  }
+
+  Side a, b;
+};
+
+template <typename Visit>
+void for_each_descriptor(Visit visit) {
+  std::vector<int> open;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (const dirent* entry = ::readdir(folder)) {
+    const int descriptor = std::atoi(entry->d_name);
+    if (entry->d_name[0] != '.' && descriptor != ::dirfd(folder)) open.push_back(descriptor);
+  }
+  ::closedir(folder);
+  for (const int descriptor : open) visit(descriptor);
+}
+
+int descriptor_count() {
+  int count = 0;
+  for_each_descriptor([&](int) { ++count; });
+  return count;
+}
+
+TEST_F(UcxTest, RefusesTransportsThatBypassTheNetwork) {
+  for (const char* name : {"posix", "sysv", "cma", "self", "shm", "sm", "all", "xpmem", ""}) {
+    const Status status = refusal({.transports = {"tcp", name}});
+    EXPECT_EQ(status.code(), StatusCode::kINVALID_ARGUMENT) << name;
+    EXPECT_THAT(status.message(), HasSubstr("\"" + std::string(name) + "\""));
+  }
+}
+
+TEST_F(UcxTest, RefusesOptionsOutOfRangeNamingThem) {
+  EXPECT_THAT(refusal({.transports = {}}).message(), HasSubstr("transports"));
+  EXPECT_THAT(refusal({.frame_bytes = 100}).message(), HasSubstr("frame_bytes: 100"));
+  EXPECT_THAT(refusal({.port_first = 10, .port_last = 9}).message(), HasSubstr("10-9"));
+  EXPECT_THAT(refusal({.devices = {"a,b"}}).message(), HasSubstr("\"a,b\""));
+  EXPECT_THAT(refusal({.log_level = "loud"}).message(), HasSubstr("LOG_LEVEL=loud"));
+}
+
+TEST_F(UcxTest, RefusesADeviceThatIsNotThere) {
+  const Status status = refusal({.devices = {"nosuch0"}});
+  EXPECT_EQ(status.code(), StatusCode::kUNAVAILABLE);
+  EXPECT_THAT(status.message(), HasSubstr("nosuch0"));
+}
+
+TEST_F(UcxTest, RefusesToWorkBesideUcxVariables) {
+  ::setenv("UCX_TLS", "posix", 1);
+  const Status status = refusal({});
+  EXPECT_EQ(status.code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_THAT(status.message(), HasSubstr("UCX_TLS"));
+  prepare_process();
+  EXPECT_EQ(std::getenv("UCX_TLS"), nullptr);
+  EXPECT_TRUE(refusal({}).ok());
+}
+
+TEST_F(UcxTest, HandlesNoSignal) {
+  open_pair();
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGHUP, SIGUSR1}) {
+    struct sigaction action {};
+    ASSERT_EQ(::sigaction(signal, nullptr, &action), 0);
+    Dl_info from{};
+    const bool known = ::dladdr(reinterpret_cast<void*>(action.sa_handler), &from) != 0;
+    EXPECT_FALSE(known && std::string(from.dli_fname).find("libuc") != std::string::npos)
+        << strsignal(signal) << " belongs to " << from.dli_fname;
+  }
+}
+
+TEST_F(UcxTest, SettingsNameVersionTransportsAndFrame) {
+  open(a);
+  const std::string settings = a.transport->local_endpoint()->settings;
+  EXPECT_THAT(settings, HasSubstr("ucx/1;lib=1."));
+  EXPECT_THAT(settings, HasSubstr(";tls=tcp;"));
+  EXPECT_THAT(settings, HasSubstr(";frame=262144"));
+}
+
+TEST_F(UcxTest, RefusesAPeerWithAnotherFrameSizeNamingBoth) {
+  open(a);
+  open(b, {.frame_bytes = 64 << 10});
+  auto peer = a.transport->connect(
+      {.remote = *b.transport->local_endpoint(), .inbound_tag = 1, .name = "machine 7"});
+  ASSERT_FALSE(peer.ok());
+  EXPECT_EQ(peer.status().code(), StatusCode::kMISMATCH);
+  EXPECT_THAT(peer.status().message(), HasSubstr("machine 7"));
+  EXPECT_THAT(peer.status().message(), HasSubstr("ours has \"frame=262144\""));
+  EXPECT_THAT(peer.status().message(), HasSubstr("theirs \"frame=65536\""));
+}
+
+// Settings that UCX does not know are ignored without a word, so the effect is what counts.
+TEST_F(UcxTest, ReassemblesOnlyWhatExceedsTheFrame) {
+  for (const uint32_t frame_bytes : {64u << 10, 256u << 10, 1u << 20}) {
+    open_pair({.frame_bytes = frame_bytes});
+    exchange(frame_bytes);
+    EXPECT_EQ(b.transport->totals().bytes_copied, 0u) << frame_bytes;
+    exchange(frame_bytes + 2048);
+    EXPECT_EQ(b.transport->totals().bytes_copied, frame_bytes + 2048) << frame_bytes;
+    a.transport.reset();
+    b.transport.reset();
+  }
+}
+
+TEST_F(UcxTest, ListensInThePortRange) {
+  open(a, {.port_first = 42100, .port_last = 42199});
+  const std::vector<std::byte> address = a.transport->local_endpoint()->address;
+  const size_t ports = static_cast<size_t>(address[0]);
+  ASSERT_GE(ports, 1u);
+  for (size_t i = 0; i < ports; ++i) {
+    uint16_t port = 0;
+    std::memcpy(&port, address.data() + 1 + 2 * i, sizeof port);
+    EXPECT_TRUE(port >= 42100 && port <= 42199) << port;
+  }
+}
+
+TEST_F(UcxTest, SetsCongestionControlOfItsSocketsOnly) {
+  const int stranger = ::socket(AF_INET, SOCK_STREAM, 0);
+  const auto congestion = [](int socket) {
+    char name[32] = {};
+    socklen_t size = sizeof name;
+    return ::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 ? std::string(name)
+                                                                               : std::string();
+  };
+  const std::string before = congestion(stranger);
+  open_pair({.congestion = "reno"});
+  exchange(1000);
+  int sockets = 0;
+  for_each_descriptor([&](int descriptor) {
+    const std::string name = congestion(descriptor);
+    if (name.empty() || descriptor == stranger) return;
+    EXPECT_EQ(name, "reno") << "descriptor " << descriptor;
+    ++sockets;
+  });
+  EXPECT_GE(sockets, 4);  // two listeners, two ends of a connection
+  EXPECT_EQ(congestion(stranger), before);
+  ::close(stranger);
+}
+
+TEST_F(UcxTest, RefusesAnUnknownCongestionControl) {
+  const Status status = refusal({.congestion = "nosuch"});
+  EXPECT_EQ(status.code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_THAT(status.message(), HasSubstr("nosuch"));
+}
+
+TEST_F(UcxTest, LeavesNoDescriptorBehind) {
+  open_pair();
+  exchange(1000);
+  a.transport.reset();
+  b.transport.reset();
+  const int before = descriptor_count();
+  const std::vector<std::byte> payload(4 << 20);
+  for (int i = 0; i < 10; ++i) {
+    open_pair();
+    exchange(1000);
+    if (i % 2) {  // cut in the middle
+      ASSERT_TRUE(a.transport->send(a.peer, {{}, payload}, 1).ok());
+    }
+    a.transport.reset();
+    b.transport.reset();
+  }
+  EXPECT_EQ(descriptor_count(), before);
+}
+
+TEST_F(UcxTest, IdleCostsNothing) {
+  open_pair();
+  exchange(100'000);
+  const auto cpu_us = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 + usage.ru_utime.tv_usec +
+           usage.ru_stime.tv_usec;
+  };
+  ASSERT_TRUE(until([&] { return a.transport->arm() && b.transport->arm(); }));
+  const long before = cpu_us();
+  int wakeups = 0;
+  for (const auto end = Clock::now() + std::chrono::milliseconds(500); Clock::now() < end;) {
+    pollfd ready[2] = {{.fd = a.transport->event_fd(), .events = POLLIN, .revents = 0},
+                       {.fd = b.transport->event_fd(), .events = POLLIN, .revents = 0}};
+    if (::poll(ready, 2, 250) == 0) continue;
+    ++wakeups;
+    until([&] { return a.transport->arm() && b.transport->arm(); });
+  }
+  EXPECT_LE(wakeups, 2);
+  EXPECT_LT(cpu_us() - before, 5'000);  // 1 % of half a second
+}
+
+#ifdef CGX_COUNTS_ALLOCATIONS
+class Silent : public Events {
+ public:
+  void on_frame(PeerId, const Frame&) override { ++frames; }
+  void on_sent(PeerId, SendToken, const Status&) override { ++sent; }
+  void on_peer_down(PeerId, const Status&) override {}
+  uint64_t frames = 0, sent = 0;
+};
+
+TEST_F(UcxTest, SteadyStateAllocatesNothing) {
+  Silent from, to;
+  auto sender = make_ucx_transport({}, from), receiver = make_ucx_transport({}, to);
+  ASSERT_TRUE(sender.ok() && receiver.ok());
+  auto peer = (*sender)->connect({.remote = *(*receiver)->local_endpoint(),
+                                  .inbound_tag = 1,
+                                  .outbound_tag = 2,
+                                  .name = "receiver"});
+  ASSERT_TRUE(peer.ok());
+  ASSERT_TRUE((*receiver)
+                  ->connect({.remote = *(*sender)->local_endpoint(),
+                             .inbound_tag = 2,
+                             .outbound_tag = 1,
+                             .name = "sender"})
+                  .ok());
+  const std::vector<std::byte> header(128), payload(256 << 10);
+  const auto run = [&](uint64_t count) {
+    const uint64_t end = from.sent + count, begin = from.sent;
+    uint64_t asked = begin;
+    while (from.sent < end || to.frames < end) {
+      if (asked < end && asked - from.sent < 8) {
+        const size_t bytes = asked % 2 ? payload.size() : 5000;
+        (void)(*sender)->send(*peer, {header, std::span(payload).first(bytes)}, 1);
+        ++asked;
+      }
+      (*sender)->progress();
+      (*receiver)->progress();
+    }
+  };
+  run(200);
+  const uint64_t before = allocations.load();
+  run(1000);
+  EXPECT_EQ(allocations.load() - before, 0u);
+}
+#endif
+
+}  // namespace
+}  // namespace cgx::transport
