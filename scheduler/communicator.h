@@ -89,6 +89,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
   Result<PlanAgreement::PlanPtr> prepare_plan(const Plan& plan, const Policy& policy) override;
+  uint64_t now_ns() const override { return services_.now_ns(); }
   uint64_t next_switch_step() const override;
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
 
@@ -174,6 +175,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void start_term_if_reported();
   void start_term(const Start& start);
   void check_peers();
+  void check_agreements();
   void check_stalled();
   void check_late();
   void send_heartbeats();
@@ -200,6 +202,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   std::vector<ReplicaHash> replicas_;  // coordinator: of the newest check, by machine
   std::map<uint64_t, Ticket> tickets_;
   uint64_t next_ticket_ = 1;
+  uint64_t frozen_since_ns_ = 0, commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;
 };

@@ -20,6 +20,7 @@ void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
                                           (permanent ? "" : "; the step can be redone"));
   count(Counter::koperations_failed, steps_.operations().size());
   state_ = permanent ? State::kFailed : State::kFrozen;
+  frozen_since_ns_ = services_.now_ns();
   agreement_.reset(why);
   if (!again) {
     steps_.fail(why, term_ + 1);
@@ -190,8 +191,57 @@ void Communicator::tick() {
     it = tickets_.erase(it);
   }
   check_peers();
+  check_agreements();
   check_stalled();
   check_late();
+}
+
+// Messages do not get lost on a live link, but a machine may stop answering: nobody waits for ever.
+void Communicator::check_agreements() {
+  const uint64_t now = services_.now_ns();
+  const Timeouts& timeouts = services_.options().timeouts;
+  // Members wait a little longer than their coordinator, who can name the culprit.
+  const uint64_t patience = members_.coordinator() ? timeouts.peer_lost_ns
+                                                   : timeouts.peer_lost_ns * 3 / 2;
+  if (state_ == State::kFrozen && now - frozen_since_ns_ >= patience) {
+    std::string silent = members_.machine_name(0);
+    if (members_.coordinator()) {
+      silent.clear();
+      for (uint32_t k = 0; k < members_.machines(); ++k) {
+        if (!peers_[k].reported) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
+      }
+    }
+    return fail({StatusCode::kPEER_LOST, "no new term after '" + failure_.message() +
+                                             "': no word from " + silent},
+                /*permanent=*/true, /*tell_others=*/true);
+  }
+  if (agreement_.undecided_since_ns() != 0 &&
+      now - agreement_.undecided_since_ns() >= 2 * timeouts.prepare_ns + patience) {
+    return fail({StatusCode::kPEER_LOST, "the coordinator, " + members_.machine_name(0) +
+                                             ", never decided the plan it proposed"},
+                true, true);
+  }
+  const bool committing =
+      std::any_of(local_.begin(), local_.end(), [](const LocalState& l) { return l.commit_request; });
+  if (!committing) {
+    commit_since_ns_ = 0;
+  } else if (commit_since_ns_ == 0) {
+    commit_since_ns_ = now;
+  } else if (now - commit_since_ns_ >= timeout_ns_) {
+    std::string missing;
+    for (uint32_t i = 0; i < local_.size(); ++i) {
+      if (local_[i].commit_request == 0) {
+        missing += " rank " + std::to_string(members_.local[i].rank);
+      }
+    }
+    for (uint32_t k = 1; members_.coordinator() && k < members_.machines(); ++k) {
+      if (tables_[k].empty()) missing += " " + members_.machine_name(k);
+    }
+    return fail({StatusCode::kTIMED_OUT,
+                 "the commit of " + members_.title() + " waits for" +
+                     (missing.empty() ? " the coordinator" : missing)},
+                true, true);
+  }
 }
 
 void Communicator::send_heartbeats() {

@@ -85,6 +85,7 @@ void PlanAgreement::drop(const Status& why) {
 void PlanAgreement::on_prepare(const Prepare& prepare) {
   Prepared answer;
   prepared_.reset();
+  prepared_commit_ = false;
   Result<Plan> plan = decode_plan(prepare.plan);
   Status status = plan.status();
   if (plan.ok()) {
@@ -94,6 +95,8 @@ void PlanAgreement::on_prepare(const Prepare& prepare) {
     status = prepared.status();
     if (prepared.ok()) {
       prepared_ = *prepared;
+      prepared_commit_ = prepare.purpose == PlanPurpose::kCommit;
+      prepared_since_ns_ = host_.now_ns();
       answer.reserved_bytes = prepared_->reserved_bytes;
     }
   }
@@ -110,6 +113,7 @@ Status PlanAgreement::on_decided(const Decided& decided) {
   }
   const PlanPtr plan = std::move(prepared_);
   prepared_.reset();
+  prepared_commit_ = false;
   if (decided.code == StatusCode::kOK) announced_.reset();
   if (decided.code == StatusCode::kOK) host_.install_committed(plan, decided.switch_step);
   return {};
@@ -156,6 +160,7 @@ void PlanAgreement::tick(uint64_t now_ns) {
 void PlanAgreement::reset(const Status& why) {
   announced_.reset();
   prepared_.reset();
+  prepared_commit_ = false;
   if (proposal_) drop(why);
 }
 

@@ -35,6 +35,7 @@ class PlanAgreement {
     virtual ~Host() = default;
     virtual void send_control(uint32_t machine, const ControlMessage& message) = 0;
     virtual Result<PlanPtr> prepare_plan(const Plan& plan, const Policy& policy) = 0;
+    virtual uint64_t now_ns() const = 0;
     virtual uint64_t next_switch_step() const = 0;  // coordinator: highest step sent + 2
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
     virtual void count(Counter counter, uint64_t amount) = 0;
@@ -62,6 +63,8 @@ class PlanAgreement {
   void note_switch(const PlanPtr& plan, uint64_t step);
   void tick(uint64_t now_ns);
   uint64_t deadline_ns() const { return proposal_ ? proposal_->deadline_ns : UINT64_MAX; }
+  // Member: since when a committed table waits for the decision about its plan; 0: it does not.
+  uint64_t undecided_since_ns() const { return prepared_commit_ ? prepared_since_ns_ : 0; }
   // A new term: what was announced but not reached is void, a proposal is dropped.
   void reset(const Status& why);
 
@@ -84,6 +87,8 @@ class PlanAgreement {
   std::optional<Proposal> proposal_;
   std::optional<Outcome> announced_;
   PlanPtr prepared_;  // member: the proposal not decided yet
+  bool prepared_commit_ = false;
+  uint64_t prepared_since_ns_ = 0;
   uint64_t highest_epoch_ = 0;
   std::vector<SwitchSnapshot> switches_;
 };

@@ -54,11 +54,14 @@ transport::LoopbackNetwork::Options network_options(const ClusterOptions& option
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options)
-    : options_(std::move(options)), network_(network_options(options_)) {
+    : options_(std::move(options)), network_(network_options(options_)), faults_(options_.faults) {
   network_.advance_to(now_ns_);
+  faults_.advance_to(now_ns_);
   for (uint32_t machine = 0; machine < options_.ranks_per_machine.size(); ++machine) {
     auto daemon = std::make_unique<Daemon>(*this, machine);
-    daemon->endpoint = network_.make_endpoint(*daemon);
+    daemon->endpoint = faults_.wrap(*daemon, [&](transport::Events& events) {
+      return network_.make_endpoint(events);
+    });
     scheduler::EngineOptions engine_options;
     engine_options.instance = instance_of(machine);
     engine_options.mesh_address = address_of(machine);
@@ -277,7 +280,7 @@ bool Cluster::round() {
 }
 
 int64_t Cluster::next_time() const {
-  int64_t next = network_.next_event_ns();
+  int64_t next = std::min(network_.next_event_ns(), faults_.next_event_ns());
   for (const auto& daemon : daemons_) {
     if (!daemon->alive) continue;
     const uint64_t deadline = daemon->engine->next_deadline_ns();
@@ -297,6 +300,7 @@ bool Cluster::run_until(const std::function<bool()>& done, int64_t limit_ns) {
     if (next > limit) return false;
     now_ns_ = next;
     network_.advance_to(now_ns_);
+    faults_.advance_to(now_ns_);
   }
   return true;
 }

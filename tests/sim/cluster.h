@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "transport/faults.h"
 #include "transport/loopback.h"
 
 namespace cgx::sim {
@@ -59,6 +60,7 @@ struct ClusterOptions {
   std::vector<uint32_t> ranks_per_machine = {1, 1};
   scheduler::Policy policy;
   scheduler::Timeouts timeouts;
+  transport::FaultPlan faults;
   int64_t latency_ns = 20'000;
   uint64_t arena_bytes = 1 << 20;
   uint64_t first_step = 0;
@@ -125,6 +127,7 @@ class Cluster {
   ClusterOptions options_;
   int64_t now_ns_ = 1;
   transport::LoopbackNetwork network_;
+  transport::Faults faults_;
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Pending> pending_;
