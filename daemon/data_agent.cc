@@ -258,11 +258,11 @@ int DataAgent::publish_completions() {
 
 void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) {
   const LinkSerial serial = next_link_++;
-  links_[link] = {serial, {}, false};
+  links_[link] = serial;
   Status refused;
   if (links_out_ == nullptr || !transport_) {
     refused = Status(StatusCode::kUNAVAILABLE,
-                     "this daemon serves one machine only (no mesh address is configured)");
+                     "this daemon serves one machine only: mesh.listen is not configured");
   } else if (!links_out_->want({serial, request, endpoint_})) {
     refused = resource_exhausted("too many links are being made at once");
   }
@@ -271,11 +271,11 @@ void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& 
   (void)mailbox_.post([this, serial, refused] { refuse_link(serial, refused); });
 }
 
+// The engine closes the transport's side itself.
 void DataAgent::close_link(scheduler::LinkId link) {
   const auto found = links_.find(link);
   if (found == links_.end()) return;
-  if (links_out_ != nullptr) links_out_->unwant(found->second.serial);
-  if (found->second.up) transport_->close(found->second.peer);
+  if (links_out_ != nullptr) links_out_->unwant(found->second);
   links_.erase(found);
 }
 
@@ -288,25 +288,23 @@ void DataAgent::link_refused(LinkSerial serial, Status why) {
   mailbox_.post_wait([this, serial, why = std::move(why)] { refuse_link(serial, why); });
 }
 
-std::unordered_map<scheduler::LinkId, DataAgent::Link>::iterator DataAgent::find_link(
-    LinkSerial serial) {
-  return std::find_if(links_.begin(), links_.end(),
-                      [serial](const auto& each) { return each.second.serial == serial; });
+std::optional<scheduler::LinkId> DataAgent::find_link(LinkSerial serial) const {
+  const auto found = std::find_if(links_.begin(), links_.end(),
+                                  [serial](const auto& each) { return each.second == serial; });
+  if (found == links_.end()) return std::nullopt;  // closed meanwhile
+  return found->first;
 }
 
 void DataAgent::connect_link(LinkSerial serial, const transport::ConnectOptions& options) {
-  const auto found = find_link(serial);
-  if (found == links_.end()) return;  // closed meanwhile
+  const auto link = find_link(serial);
+  if (!link) return;
   Result<transport::PeerId> peer = transport_->connect(options);
-  if (!peer.ok()) return refuse_link(serial, peer.status());
-  found->second.peer = *peer;
-  found->second.up = true;
-  engine_->link_up(found->first, *peer);
+  if (!peer.ok()) return engine_->link_down(*link, peer.status());
+  engine_->link_up(*link, *peer);
 }
 
 void DataAgent::refuse_link(LinkSerial serial, const Status& why) {
-  const auto found = find_link(serial);
-  if (found != links_.end()) engine_->link_down(found->first, why);
+  if (const auto link = find_link(serial)) engine_->link_down(*link, why);
 }
 
 // --- Operators

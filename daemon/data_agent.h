@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -64,11 +65,6 @@ class DataAgent final : public Agent,
   class EventRelay;
   using Message = UniqueFunction<void()>;
   struct OpenedSession;
-  struct Link {
-    LinkSerial serial = 0;
-    transport::PeerId peer;
-    bool up = false;
-  };
 
   void handle(SessionRequest request);
   void open(SessionSerial serial, uint32_t request, OpenSession open);
@@ -86,7 +82,7 @@ class DataAgent final : public Agent,
   void close_link(scheduler::LinkId link) override;
   void connect_link(LinkSerial serial, const transport::ConnectOptions& options);
   void refuse_link(LinkSerial serial, const Status& why);
-  std::unordered_map<scheduler::LinkId, Link>::iterator find_link(LinkSerial serial);
+  std::optional<scheduler::LinkId> find_link(LinkSerial serial) const;
 
   DataOptions options_;
   TransportFactory make_transport_;
@@ -102,7 +98,7 @@ class DataAgent final : public Agent,
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<scheduler::Engine> engine_;
   transport::Endpoint endpoint_;
-  std::unordered_map<scheduler::LinkId, Link> links_;
+  std::unordered_map<scheduler::LinkId, LinkSerial> links_;  // those the engine has open
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
   uint64_t now_ns_ = 0;

@@ -16,7 +16,6 @@ constexpr uint64_t kInboxTag = 1;
 constexpr size_t kInboxCapacity = 64 * 1024;
 constexpr int kAnswersPerRound = 256;
 constexpr int kAcceptsPerRound = 64;
-constexpr uint32_t kRefusalsLoggedPerSecond = 5;
 
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -34,6 +33,7 @@ Result<std::unique_ptr<IpcAgent>> IpcAgent::create(const IpcOptions& options, co
 IpcAgent::IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket listener)
     : options_(options),
       ports_(ports),
+      refusals_(ports.events),
       listener_(std::move(listener)),
       inbox_(kInboxCapacity),
       spare_fd_(open_spare()) {}
@@ -126,6 +126,7 @@ void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
     return refuse(connection->socket(), status);
   }
   connections_.emplace(serial, std::move(connection));
+  connections_open_ = static_cast<uint32_t>(connections_.size());
 }
 
 Status IpcAgent::may_admit(const PeerProcess& peer) const {
@@ -161,13 +162,7 @@ void IpcAgent::refuse(int socket, const Status& why) {
   if (junk) ports_.counters.add(Counter::kcontrol_junk);
   const wire::Reply reply{why.code(), why.message(), 0, 0};
   if (socket >= 0) (void)send_packet(socket, wire::encode_packet(reply, 0));  // it may not read
-  if (now_ns_ >= refusals_logged_until_ns_) {
-    refusals_logged_until_ns_ = now_ns_ + kSecond;
-    refusals_logged_ = 0;
-  }
-  if (++refusals_logged_ > kRefusalsLoggedPerSecond) return;
-  ports_.events.event(scheduler::EventLevel::kWarning,
-                      "refused a client's connection: " + why.to_string());
+  refusals_.warn(now_ns_, "refused a client's connection: " + why.to_string());
 }
 
 void IpcAgent::expire(uint64_t now_ns) {
@@ -187,6 +182,7 @@ void IpcAgent::drop(Connection& connection) {
   poller().remove(connection.socket());
   if (connection.pidfd() >= 0) poller().remove(connection.pidfd());
   connections_.erase(connection.serial());
+  connections_open_ = static_cast<uint32_t>(connections_.size());
 }
 
 void IpcAgent::answer(SessionAnswer answer) {

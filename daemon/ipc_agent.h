@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "daemon/agent.h"
+#include "daemon/limited_events.h"
 #include "daemon/listen_socket.h"
 #include "daemon/mailbox.h"
 #include "daemon/packet_socket.h"
@@ -59,6 +60,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
 
   void stop_accepting();  // new connections are refused
   uint32_t sessions_open() const { return sessions_open_.load(); }
+  uint32_t connections() const { return connections_open_.load(); }  // sessions and those to be
   uint64_t sessions_ever() const { return sessions_ever_.load(); }
 
  private:
@@ -80,6 +82,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
 
   IpcOptions options_;
   Ports ports_;
+  LimitedEvents refusals_;
   ListenSocket listener_;
   Mailbox<SessionAnswer> inbox_;
   Connections connections_;
@@ -87,10 +90,8 @@ class IpcAgent final : public Agent, public SessionAnswers {
   UniqueFd spare_fd_;  // given up to accept and refuse when descriptors run out
   bool listening_ = false;
   uint64_t now_ns_ = 0;
-  uint64_t refusals_logged_until_ns_ = 0;
-  uint32_t refusals_logged_ = 0;
   std::atomic<bool> accepting_{true};
-  std::atomic<uint32_t> sessions_open_{0};
+  std::atomic<uint32_t> sessions_open_{0}, connections_open_{0};
   std::atomic<uint64_t> sessions_ever_{0};
   ThreadOwner owner_;
 };

@@ -1,0 +1,61 @@
+#include "daemon/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include "config/config.h"
+#include "daemon/options.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr const char kAbout[] =
+    "One daemon per machine that makes distributed training fast on ordinary networks.\n"
+    "Without options it serves the trainers of this machine; see --help for the configuration's "
+    "keys.";
+
+std::string configuration_help() {
+  return "\nConfiguration (YAML file, or --set key=value):\n" +
+         config::help_text(v1::Config::default_instance());
+}
+
+void add_common(CLI::App& app, CommandLine& line) {
+  app.add_option("--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
+  app.add_option("--set", line.assignments, "KEY=VALUE over the file's; may be repeated")
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, char** argv) {
+  CommandLine line;
+  CLI::App app(kAbout, "cgxd");
+  app.footer(configuration_help);
+  app.set_version_flag("--version", version_text());
+  add_common(app, line);
+  std::string check;
+  app.add_option("--check-config", check, "check a file, print the effective configuration, exit");
+  bool print = false;
+  app.add_flag("--print-config", print, "print the effective configuration, exit");
+  app.add_option("--socket", line.socket, "Unix socket for trainers, over the configuration's");
+  app.add_flag("--private", line.private_daemon, "end when the last session has gone");
+  CLI::App* run = app.add_subcommand("run", "run a training command with a daemon of its own");
+  add_common(*run, line);
+  run->add_option("command", line.command, "the command and its arguments, after --")->required();
+  run->positionals_at_end();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    line.action = CommandLine::Action::kExit;
+    line.exit_code = app.exit(error) == 0 ? 0 : kUsageError;
+    return line;
+  }
+  if (!check.empty()) line.config = check;
+  line.action = !check.empty()  ? CommandLine::Action::kCheckConfig
+                : print         ? CommandLine::Action::kPrintConfig
+                : run->parsed() ? CommandLine::Action::kRun
+                                : CommandLine::Action::kServe;
+  return line;
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,149 @@
+#include "daemon/daemon.h"
+
+#include <future>
+
+#include "daemon/clock.h"
+#include "daemon/cores.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr uint32_t kSpinCoresMin = 4;
+constexpr uint64_t kAnswerNs = 500 * kMillisecond;
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  return text;
+}
+
+Status check_spinning(bool always_spin, uint32_t cores) {
+  if (!always_spin || cores >= kSpinCoresMin) return {};
+  return invalid_argument("waiting.always_spin needs at least " + std::to_string(kSpinCoresMin) +
+                          " cores, this process may use " + std::to_string(cores) +
+                          " (cpuset and cgroup counted): the trainers would wait for the daemon");
+}
+
+Result<std::string> advertised(const DaemonOptions& options, const TcpListener& listener,
+                               const NetworkList& trusted) {
+  if (!options.advertise.empty()) return join(options.advertise);
+  const std::vector<std::string> addresses = reachable_addresses(listener, trusted);
+  if (!addresses.empty()) return join(addresses);
+  return invalid_argument(
+      "mesh.listen: no interface of this machine has an address in "
+      "mesh.trusted_networks (" +
+      trusted.to_string() + "); add a network or set mesh.advertise");
+}
+
+DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane,
+                         const wire::InstanceId& instance, const std::string& mesh_address) {
+  return {.engine = {.instance = instance,
+                     .mesh_address = mesh_address,
+                     .name = options.name,
+                     .lane = &lane,
+                     .policy = options.policy,
+                     .timeouts = options.timeouts,
+                     .limits = options.limits},
+          .always_spin = options.always_spin,
+          .cores = usable_cores()};
+}
+
+}  // namespace
+
+// In order of destruction from the last: the server and the dialer wait for calls into the agent.
+struct Daemon::Mesh {
+  std::unique_ptr<MeshDialer> dialer;
+  std::unique_ptr<MeshAgent> agent;
+  std::unique_ptr<AgentThread> thread;
+  std::unique_ptr<MeshServer> server;
+
+  ~Mesh() {
+    server.reset();
+    dialer.reset();
+    thread.reset();
+  }
+};
+
+Daemon::Daemon(const DaemonOptions& options, const kernels::Lane& lane,
+               TransportFactory make_transport, scheduler::EventSink& events,
+               const std::string& mesh_address)
+    : instance_(new_instance()),
+      mesh_address_(mesh_address),
+      lane_(lane.name),
+      data_(data_options(options, lane, instance_, mesh_address), std::move(make_transport),
+            counters_, events),
+      operators_(data_) {}
+
+Daemon::~Daemon() {
+  ipc_thread_.reset();
+  mesh_.reset();
+  data_thread_.reset();
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
+                                              TransportFactory make_transport,
+                                              scheduler::EventSink& events) {
+  CGX_RETURN_IF_ERROR(check_spinning(options.always_spin, usable_cores()));
+  CGX_ASSIGN_OR_RETURN(const kernels::Lane* lane, kernels::find_lane(options.lane));
+  CGX_ASSIGN_OR_RETURN(const NetworkList trusted, NetworkList::parse(options.trusted_networks));
+  const bool meshed = !options.mesh_listen.empty();
+  TcpListener listener;
+  std::string mesh_address;
+  if (meshed) {
+    CGX_ASSIGN_OR_RETURN(listener, TcpListener::open(options.mesh_listen, "mesh.listen"));
+    CGX_ASSIGN_OR_RETURN(mesh_address, advertised(options, listener, trusted));
+  }
+  std::unique_ptr<Daemon> daemon(
+      new Daemon(options, *lane, std::move(make_transport), events, mesh_address));
+  // The socket's name is taken first: a second daemon must not get as far as joining anything.
+  CGX_RETURN_IF_ERROR(daemon->open_ipc(options, events));
+  if (meshed) CGX_RETURN_IF_ERROR(daemon->make_mesh(options, trusted, events));
+  daemon->data_.connect(daemon->ipc_.get(), meshed ? daemon->mesh_->agent.get() : nullptr);
+  CGX_ASSIGN_OR_RETURN(daemon->data_thread_, AgentThread::start(daemon->data_, options.spin_ns));
+  if (meshed) CGX_RETURN_IF_ERROR(daemon->start_mesh(options, std::move(listener)));
+  CGX_ASSIGN_OR_RETURN(daemon->ipc_thread_, AgentThread::start(*daemon->ipc_));
+  return daemon;
+}
+
+Status Daemon::open_ipc(const DaemonOptions& options, scheduler::EventSink& events) {
+  IpcOptions ipc = options.ipc;
+  ipc.instance = instance_;
+  ipc.mesh_address = mesh_address_;
+  ipc.version = options.version;
+  CGX_ASSIGN_OR_RETURN(ipc_, IpcAgent::create(ipc, {data_, counters_, events}));
+  return {};
+}
+
+Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& trusted,
+                         scheduler::EventSink& events) {
+  mesh_ = std::make_unique<Mesh>();
+  CGX_ASSIGN_OR_RETURN(mesh_->dialer, make_mesh_dialer(options.mesh_tls, options.ipc.handshake_ns));
+  const MeshOptions mesh{.instance = instance_,
+                         .name = options.name,
+                         .address = mesh_address_,
+                         .cluster_key = options.cluster_key,
+                         .trusted = trusted,
+                         .deadline_ns = options.timeouts.join_ns};
+  mesh_->agent =
+      std::make_unique<MeshAgent>(mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events});
+  return {};
+}
+
+Status Daemon::start_mesh(const DaemonOptions& options, TcpListener listener) {
+  CGX_ASSIGN_OR_RETURN(mesh_->thread, AgentThread::start(*mesh_->agent));
+  CGX_ASSIGN_OR_RETURN(mesh_->server,
+                       MeshServer::start(std::move(listener), options.mesh_tls,
+                                         options.ipc.handshake_ns, *mesh_->agent, counters_));
+  return {};
+}
+
+bool Daemon::quiet() {
+  auto promise = std::make_shared<std::promise<bool>>();
+  std::future<bool> answer = promise->get_future();
+  const bool taken = data_.run(
+      [promise](scheduler::Engine& engine) { promise->set_value(!engine.operations_open()); });
+  const auto limit = std::chrono::nanoseconds(kAnswerNs);
+  return taken && answer.wait_for(limit) == std::future_status::ready && answer.get();
+}
+
+}  // namespace cgx::daemon

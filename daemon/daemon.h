@@ -1,0 +1,84 @@
+// The whole daemon: makes the agents, connects them, starts and stops them in order.
+//
+// Thread rule: create, use and destroy on one thread (main).
+// Start order: mesh port and client socket (names are taken), data agent, mesh agent, mesh server,
+// ipc agent (clients are served). Stop order: ipc agent (clients see the end), mesh server and
+// dialer, mesh agent, data agent.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/data_agent.h"
+#include "daemon/ipc_agent.h"
+#include "daemon/mesh_agent.h"
+#include "daemon/mesh_rpc.h"
+#include "daemon/operator.h"
+#include "daemon/tcp_listener.h"
+
+namespace cgx::daemon {
+
+struct DaemonOptions {
+  std::string name;     // of this machine, for messages
+  std::string version;  // "cgxd 0.1.0"
+  std::string lane = "auto";
+  IpcOptions ipc;  // socket and limits; instance and addresses are filled at the start
+  scheduler::Policy policy;
+  scheduler::Timeouts timeouts;
+  scheduler::Limits limits;
+  uint64_t spin_ns = 20'000;
+  bool always_spin = false;
+
+  std::string mesh_listen;             // empty: one machine only
+  std::vector<std::string> advertise;  // empty: computed
+  std::vector<std::string> trusted_networks = {"127.0.0.0/8", "::1/128"};
+  std::string cluster_key;
+  MeshTls mesh_tls;
+};
+
+class Daemon {
+ public:
+  // `make_transport` may be empty if mesh_listen is.
+  static Result<std::unique_ptr<Daemon>> start(const DaemonOptions& options,
+                                               TransportFactory make_transport,
+                                               scheduler::EventSink& events);
+  ~Daemon();
+
+  OperatorPort& operators() { return operators_; }
+  EdgeCounters& counters() { return counters_; }
+  const std::string& mesh_address() const { return mesh_address_; }
+  const wire::InstanceId& instance() const { return instance_; }
+  const std::string& lane() const { return lane_; }
+
+  // Sessions: those open now, and whether anybody is connected at all.
+  uint32_t sessions_open() const { return ipc_->sessions_open(); }
+  uint64_t sessions_ever() const { return ipc_->sessions_ever(); }
+  bool connected() const { return ipc_->connections() > 0; }
+  void stop_accepting() { ipc_->stop_accepting(); }
+  // Nothing is in flight: a good moment to stop.
+  bool quiet();
+
+ private:
+  struct Mesh;
+
+  Daemon(const DaemonOptions& options, const kernels::Lane& lane, TransportFactory make_transport,
+         scheduler::EventSink& events, const std::string& mesh_address);
+  Status open_ipc(const DaemonOptions& options, scheduler::EventSink& events);
+  Status make_mesh(const DaemonOptions& options, const NetworkList& trusted,
+                   scheduler::EventSink& events);
+  Status start_mesh(const DaemonOptions& options, TcpListener listener);
+
+  const wire::InstanceId instance_;
+  const std::string mesh_address_;
+  const std::string lane_;
+  EdgeCounters counters_;
+  DataAgent data_;
+  MailboxOperator operators_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<IpcAgent> ipc_;
+  std::unique_ptr<AgentThread> data_thread_, ipc_thread_;
+};
+
+}  // namespace cgx::daemon

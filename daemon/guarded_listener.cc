@@ -1,0 +1,177 @@
+#include "daemon/guarded_listener.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "daemon/clock.h"
+
+namespace cgx::daemon {
+namespace {
+
+// A connection whose first bytes have arrived only in part is looked at again after this.
+constexpr uint64_t kPartialRetry = 20 * kMillisecond;
+
+enum class Opening : uint8_t { kIncomplete, kRight, kWrong, kClosed };
+
+Opening look_at(int fd, const std::string& expected, bool& some) {
+  std::string bytes(expected.size(), '\0');
+  const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? Opening::kIncomplete : Opening::kClosed;
+  if (got == 0) return some ? Opening::kWrong : Opening::kClosed;
+  some = true;
+  bytes.resize(static_cast<size_t>(got));
+  if (expected.compare(0, bytes.size(), bytes) != 0) return Opening::kWrong;
+  return bytes.size() == expected.size() ? Opening::kRight : Opening::kIncomplete;
+}
+
+}  // namespace
+
+uint32_t peer_uid(int fd) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+  return known ? peer.uid : UINT32_MAX;
+}
+
+class GuardedListener::Loop {
+ public:
+  Loop(int listening_fd, const ListenerOptions& options, const ListenerEvents& events,
+       UniqueFd stop)
+      : listening_fd_(listening_fd), options_(options), events_(events), stop_(std::move(stop)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Loop() {
+    ::eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+
+ private:
+  struct Waiting {
+    UniqueFd fd;
+    uint64_t deadline_ns;
+    bool some = false;  // a part of the opening is there: poll() would return at once
+  };
+  struct Alive {
+    UniqueFd watch;  // our own descriptor of a connection that was handed over
+    uint32_t uid;
+  };
+
+  void run() {
+    for (;;) {
+      collect();
+      ::poll(polled_.data(), polled_.size(), timeout_ms());
+      if (polled_[0].revents != 0) return;
+      drop_ended();
+      check_openings();
+      if (polled_[1].revents != 0) accept_all();
+    }
+  }
+
+  // stop, listening socket, then one entry per waiting and per living connection.
+  void collect() {
+    const short accepting = waiting_.size() < options_.waiting_max ? POLLIN : 0;
+    polled_.assign({{stop_.get(), POLLIN, 0}, {listening_fd_, accepting, 0}});
+    for (const Waiting& one : waiting_) {
+      polled_.push_back({one.some ? -1 : one.fd.get(), POLLIN, 0});
+    }
+    for (const Alive& one : alive_) polled_.push_back({one.watch.get(), POLLRDHUP, 0});
+  }
+
+  int timeout_ms() const {
+    uint64_t earliest = kNever;
+    const uint64_t now = monotonic_ns();
+    for (const Waiting& one : waiting_) {
+      const uint64_t retry = one.some ? now + kPartialRetry : kNever;
+      earliest = std::min({earliest, one.deadline_ns, retry});
+    }
+    if (earliest == kNever) return -1;
+    return earliest <= now ? 0 : static_cast<int>((earliest - now) / kMillisecond + 1);
+  }
+
+  void drop_ended() {
+    const size_t first = 2 + waiting_.size();
+    size_t index = 0;
+    std::erase_if(alive_, [&](const Alive&) { return polled_[first + index++].revents != 0; });
+  }
+
+  void check_openings() {
+    const uint64_t now = monotonic_ns();
+    std::erase_if(waiting_, [&](Waiting& one) { return decided(one, now); });
+  }
+
+  bool decided(Waiting& one, uint64_t now) {
+    switch (look_at(one.fd.get(), options_.opening, one.some)) {
+      case Opening::kIncomplete:
+        if (now < one.deadline_ns) return false;
+        events_.on_junk();
+        return true;
+      case Opening::kRight:
+        hand_over(std::move(one.fd));
+        return true;
+      case Opening::kWrong:
+        events_.on_junk();
+        return true;
+      case Opening::kClosed:  // looked whether somebody listens
+        return true;
+    }
+    return true;
+  }
+
+  void hand_over(UniqueFd fd) {
+    const uint32_t uid = peer_uid(fd.get());
+    const auto same_user = std::count_if(alive_.begin(), alive_.end(),
+                                         [&](const Alive& other) { return other.uid == uid; });
+    const bool too_many = uid != UINT32_MAX && same_user >= options_.alive_per_user_max;
+    if (too_many || alive_.size() >= options_.alive_max) return;  // closed
+    UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!watch) return;
+    alive_.push_back({std::move(watch), uid});
+    events_.on_connection(std::move(fd));
+  }
+
+  void accept_all() {
+    while (waiting_.size() < options_.waiting_max) {
+      UniqueFd fd(::accept4(listening_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!fd) return out_of_descriptors();
+      waiting_.push_back({std::move(fd), monotonic_ns() + options_.opening_timeout_ns});
+    }
+  }
+
+  // The pending connection stays readable: without a pause the loop would spin until one is freed.
+  void out_of_descriptors() const {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
+    pollfd stop{stop_.get(), POLLIN, 0};
+    ::poll(&stop, 1, 100);
+  }
+
+  const int listening_fd_;
+  const ListenerOptions options_;
+  const ListenerEvents events_;
+  UniqueFd stop_;
+  std::vector<Waiting> waiting_;
+  std::vector<Alive> alive_;
+  std::vector<pollfd> polled_;
+  std::thread thread_;
+};
+
+Result<std::unique_ptr<GuardedListener>> GuardedListener::create(int listening_fd,
+                                                                 const ListenerOptions& options,
+                                                                 const ListenerEvents& events) {
+  CGX_ASSERT(!options.opening.empty() && events.on_connection && events.on_junk);
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "eventfd");
+  return std::unique_ptr<GuardedListener>(
+      new GuardedListener(std::make_unique<Loop>(listening_fd, options, events, std::move(stop))));
+}
+
+GuardedListener::GuardedListener(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+GuardedListener::~GuardedListener() = default;
+
+}  // namespace cgx::daemon

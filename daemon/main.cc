@@ -1,0 +1,188 @@
+// cgxd: reads the words, starts the daemon, waits for a reason to end.
+//
+// main owns signals and start and stop; the agents' threads do the work. Exit status: 0 ended as
+// asked, 1 an error named on standard error, 2 wrong usage; `cgxd run`: the command's.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "config/config.h"
+#include "config/effective.h"
+#include "daemon/clock.h"
+#include "daemon/command_line.h"
+#include "daemon/daemon.h"
+#include "daemon/notify.h"
+#include "daemon/options.h"
+#include "daemon/policy_message.h"
+#include "daemon/run_command.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr uint64_t kLookNs = 100 * kMillisecond;    // how often main looks whether it should end
+constexpr uint64_t kPrivateFirstNs = 60 * kSecond;  // a private daemon nobody ever came to
+constexpr uint64_t kPrivateLingerNs = 2 * kSecond;  // a client may close and come again
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "cgxd: %s\n", status.to_string().c_str());
+  return 1;
+}
+
+class StderrEvents final : public scheduler::EventSink {
+ public:
+  void event(scheduler::EventLevel level, std::string_view text) override {
+    static constexpr const char* kNames[] = {"info", "warning", "error"};
+    std::fprintf(stderr, "cgxd: %s: %.*s\n", kNames[static_cast<int>(level)],
+                 static_cast<int>(text.size()), text.data());
+  }
+};
+
+std::string private_socket() {
+  v1::Config config;
+  config::resolve_paths(config);
+  return config.run_directory() + "/run-" + std::to_string(::getpid()) + ".sock";
+}
+
+Result<v1::Config> load(const CommandLine& line) {
+  v1::Config config;
+  if (!line.config.empty()) {
+    CGX_RETURN_IF_ERROR(config::load_file(line.config, config_checks(), config));
+  }
+  for (const std::string& assignment : line.assignments) {
+    CGX_RETURN_IF_ERROR(config::set(assignment, config));
+  }
+  CGX_RETURN_IF_ERROR(config::check(config, config_checks()));
+  config::fill_defaults(config);
+  if (!line.socket.empty()) config.mutable_client()->set_socket(line.socket);
+  if (line.action == CommandLine::Action::kRun) {
+    config.mutable_client()->set_socket(private_socket());
+  }
+  config::resolve_paths(config);
+  return config;
+}
+
+// Blocked before any thread exists, so all of them inherit it and main alone takes signals.
+sigset_t block_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGCHLD);
+  for (const int signal : RunCommand::forwarded()) ::sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  return set;
+}
+
+// One signal, or nothing within `timeout_ns`.
+std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
+  const timespec timeout{.tv_sec = static_cast<time_t>(timeout_ns / kSecond),
+                         .tv_nsec = static_cast<long>(timeout_ns % kSecond)};
+  siginfo_t info{};
+  if (::sigtimedwait(&set, &info, &timeout) < 0) return std::nullopt;
+  return info;
+}
+
+bool asks_to_stop(const siginfo_t& signal) {
+  return signal.si_signo == SIGTERM || signal.si_signo == SIGINT || signal.si_signo == SIGQUIT;
+}
+
+// Lets what is in flight finish: until a quiet moment, the limit, or a second signal.
+void drain(Daemon& daemon, const sigset_t& signals, uint64_t limit_ns) {
+  notify_manager("STOPPING=1");
+  daemon.stop_accepting();
+  const uint64_t deadline = monotonic_ns() + limit_ns;
+  while (daemon.connected() && !daemon.quiet() && monotonic_ns() < deadline) {
+    const auto signal = next_signal(signals, 10 * kMillisecond);
+    if (signal && asks_to_stop(*signal)) return;
+  }
+}
+
+// When a private daemon should end. Two looks: a client that closes may be about to come again.
+class PrivateLife {
+ public:
+  bool over(Daemon& daemon) {
+    const uint64_t now = monotonic_ns();
+    if (daemon.connected()) idle_since_ns_ = now;
+    const uint64_t limit = daemon.sessions_ever() > 0 ? kPrivateLingerNs : kPrivateFirstNs;
+    if (now - idle_since_ns_ >= limit) daemon.stop_accepting();
+    // Who was let in just before is served to the end.
+    return now - idle_since_ns_ >= limit + kLookNs;
+  }
+
+ private:
+  uint64_t idle_since_ns_ = monotonic_ns();
+};
+
+int serve(Daemon& daemon, const sigset_t& signals, bool private_daemon, uint64_t drain_ns) {
+  PrivateLife life;
+  for (;;) {
+    const auto signal = next_signal(signals, private_daemon ? kLookNs : 3600 * kSecond);
+    if (signal && asks_to_stop(*signal)) break;
+    if (private_daemon && life.over(daemon)) return 0;
+  }
+  drain(daemon, signals, drain_ns);
+  return 0;
+}
+
+int run_beside(const sigset_t& signals, const std::vector<std::string>& arguments,
+               const std::string& socket) {
+  Result<RunCommand> command = RunCommand::start(arguments, socket);
+  if (!command.ok()) return fail(command.status());
+  for (;;) {
+    const auto signal = next_signal(signals, 3600 * kSecond);
+    if (!signal) continue;
+    if (signal->si_signo != SIGCHLD) {
+      command->forward(*signal);
+    } else if (const auto status = command->ended()) {
+      return *status;
+    }
+  }
+}
+
+int start(const CommandLine& line, const v1::Config& config) {
+  const sigset_t signals = block_signals();
+  StderrEvents events;
+  Result<DaemonOptions> options = daemon_options(config);
+  if (!options.ok()) return fail(options.status());
+  const transport::UcxOptions ucx = ucx_options(config);
+  const auto make_transport = [ucx](transport::Events& to) { return make_ucx_transport(ucx, to); };
+  auto daemon = Daemon::start(*options, make_transport, events);
+  if (!daemon.ok()) return fail(daemon.status());
+  events.event(scheduler::EventLevel::kInfo,
+               options->version + " serves " + config.client().socket() + ", other machines at " +
+                   (*daemon)->mesh_address() + ", lane " + (*daemon)->lane());
+  notify_manager("READY=1");
+  if (line.action == CommandLine::Action::kRun) {
+    return run_beside(signals, line.command, config.client().socket());
+  }
+  return serve(**daemon, signals, line.private_daemon, config.timeouts().drain_ms() * kMillisecond);
+}
+
+int run(int argc, char** argv) {
+  transport::prepare_process();
+  const CommandLine line = parse_command_line(argc, argv);
+  if (line.action == CommandLine::Action::kExit) return line.exit_code;
+  const Result<v1::Config> config = load(line);
+  if (!config.ok()) return fail(config.status());
+  switch (line.action) {
+    case CommandLine::Action::kCheckConfig:
+    case CommandLine::Action::kPrintConfig:
+      std::fputs(config::print(*config).c_str(), stdout);
+      return 0;
+    case CommandLine::Action::kServe:
+    case CommandLine::Action::kRun:
+      return start(line, *config);
+    case CommandLine::Action::kExit:
+      break;
+  }
+  return line.exit_code;
+}
+
+}  // namespace
+}  // namespace cgx::daemon
+
+int main(int argc, char** argv) {
+  return cgx::daemon::run(argc, argv);
+}

@@ -1,0 +1,162 @@
+#include "daemon/mesh_agent.h"
+
+#include <algorithm>
+
+#include "daemon/mesh_wish.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr uint64_t kInboxTag = 0;
+constexpr size_t kInboxCapacity = 16 * 1024;
+constexpr int kMessagesPerRound = 64;
+constexpr size_t kAddressesMax = 8;
+
+// "a:1,b:2" -> {"a:1", "b:2"}
+std::vector<std::string> split(const std::string& addresses) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (begin < addresses.size() && parts.size() < kAddressesMax) {
+    const size_t end = std::min(addresses.find(',', begin), addresses.size());
+    if (end > begin) parts.push_back(addresses.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+MeshAgent::Wish::Wish(LinkWish asked, const std::string& cluster_key, const wire::InstanceId& own,
+                      uint64_t now_ns)
+    : wish(std::move(asked)),
+      key(cluster_key, wish.request.job_key),
+      key_id(key.id()),
+      dials(own < wish.request.instance),
+      addresses(split(wish.request.mesh_address)),
+      since_ns(now_ns),
+      next_try_ns(now_ns) {}
+
+MeshAgent::MeshAgent(MeshOptions options, const Ports& ports)
+    : options_(std::move(options)),
+      ports_(ports),
+      refusals_(ports.events),
+      inbox_(kInboxCapacity) {}
+
+MeshAgent::~MeshAgent() = default;
+
+Status MeshAgent::on_start() {
+  owner_.bind();
+  return poller().add(inbox_.event_fd(), EPOLLIN | EPOLLET, kInboxTag);
+}
+
+int MeshAgent::do_work(uint64_t now_ns) {
+  owner_.check();
+  now_ns_ = now_ns;
+  const int work = inbox_.drain(kMessagesPerRound, [](Message message) { message(); });
+  expire();
+  for (auto& [serial, wish] : wishes_) {
+    if (wish->dials && wish->attempt == 0 && wish->next_try_ns <= now_ns) dial(*wish);
+  }
+  return work;
+}
+
+uint64_t MeshAgent::next_deadline_ns() const {
+  uint64_t deadline = kNever;
+  for (const auto& [serial, wish] : wishes_) {
+    deadline = std::min(deadline, wish->since_ns + options_.deadline_ns);
+    if (wish->dials && wish->attempt == 0) deadline = std::min(deadline, wish->next_try_ns);
+  }
+  for (const auto& [nonce, issued] : issued_) deadline = std::min(deadline, issued.expires_ns);
+  return deadline;
+}
+
+bool MeshAgent::want(LinkWish wish) {
+  return inbox_.post([this, wish = std::move(wish)]() mutable { add(std::move(wish)); });
+}
+
+void MeshAgent::unwant(LinkSerial serial) {
+  // A lost withdrawal only means that the answer finds nobody.
+  (void)inbox_.post([this, serial] {
+    if (const auto found = wishes_.find(serial); found != wishes_.end()) end(*found->second);
+  });
+}
+
+Status MeshAgent::check(const Wish& wish) const {
+  if (wish.addresses.empty()) {
+    return Status(StatusCode::kUNAVAILABLE,
+                  "the daemon " + short_name(wish.wish.request.instance) +
+                      " serves one machine only: it advertises no mesh address");
+  }
+  if (wish.wish.request.instance == options_.instance) {
+    return invalid_argument("a link from this daemon to itself");
+  }
+  const NetworkList loopback = NetworkList::loopback();
+  const bool local =
+      std::all_of(wish.addresses.begin(), wish.addresses.end(),
+                  [&](const auto& each) { return loopback.contains(host_of(each)); });
+  if (!wish.key.secret() && !local) {
+    return Status(StatusCode::kAUTH_FAILED,
+                  "job '" + wish.wish.request.job +
+                      "' has no key and mesh.cluster_key is not set: without a key only daemons on "
+                      "loopback addresses talk to each other");
+  }
+  return {};
+}
+
+void MeshAgent::add(LinkWish asked) {
+  const LinkSerial serial = asked.serial;
+  auto made =
+      std::make_unique<Wish>(std::move(asked), options_.cluster_key, options_.instance, now_ns_);
+  Wish& wish = *wishes_.emplace(serial, std::move(made)).first->second;
+  if (Status status = check(wish); !status.ok()) refuse(wish, status);
+}
+
+MeshAgent::Wish* MeshAgent::find(LinkSerial serial, uint64_t attempt) {
+  const auto found = wishes_.find(serial);
+  if (found == wishes_.end() || found->second->attempt != attempt) return nullptr;
+  return found->second.get();
+}
+
+void MeshAgent::made(Wish& wish, const Introduction& both, bool dialed,
+                     const transport::Endpoint& remote) {
+  transport::ConnectOptions options;
+  options.remote = remote;
+  options.inbound_tag = dialed ? wish.key.tag_to_dialer(both) : wish.key.tag_to_listener(both);
+  options.outbound_tag = dialed ? wish.key.tag_to_listener(both) : wish.key.tag_to_dialer(both);
+  options.name =
+      (dialed ? both.listener_name : both.greeting.name) + " (" + wish.current_address() + ")";
+  ports_.host.link_made(wish.wish.serial, std::move(options));
+  end(wish);
+}
+
+void MeshAgent::refuse(Wish& wish, const Status& why) {
+  ports_.host.link_refused(wish.wish.serial, why);
+  end(wish);
+}
+
+void MeshAgent::end(Wish& wish) {
+  if (wish.dials && !wish.addresses.empty()) ports_.dialer.forget(wish.current_address());
+  wishes_.erase(wish.wish.serial);
+}
+
+void MeshAgent::expire() {
+  std::erase_if(issued_, [this](const auto& each) { return each.second.expires_ns <= now_ns_; });
+  for (auto it = wishes_.begin(); it != wishes_.end();) {
+    Wish& wish = *(it++)->second;
+    if (now_ns_ - wish.since_ns < options_.deadline_ns) continue;
+    const std::string seconds = std::to_string(options_.deadline_ns / kSecond) + " s";
+    refuse(wish,
+           Status(StatusCode::kTIMED_OUT,
+                  wish.dials ? peer_text(wish) + " has no rank that joined job '" +
+                                   wish.wish.request.job + "' within " + seconds
+                             : peer_text(wish) + " has not introduced itself within " + seconds +
+                                   "; it must be able to reach " + options_.address));
+  }
+}
+
+std::string MeshAgent::peer_text(const Wish& wish) const {
+  return "the daemon " + short_name(wish.wish.request.instance) + " at " +
+         wish.wish.request.mesh_address;
+}
+
+}  // namespace cgx::daemon

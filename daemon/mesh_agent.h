@@ -1,0 +1,138 @@
+// Introduces this daemon to others, one link at a time: the side with the smaller instance dials,
+// the other waits to be dialed; both must want the link.
+//
+// Thread rule: an agent on a thread of its own. want(), unwant(), greeted() and proved() may be
+// called from anywhere; the dialer calls back from anywhere. Invariants: a wish ends in exactly one
+// link_made or link_refused, unless it is withdrawn; nothing of a peer is believed before its MAC;
+// everything a stranger can cause is bounded (challenges, rate).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/agent.h"
+#include "daemon/clock.h"
+#include "daemon/limited_events.h"
+#include "daemon/link_host.h"
+#include "daemon/mailbox.h"
+#include "daemon/mesh_handshake.h"
+#include "daemon/networks.h"
+#include "daemon/session_host.h"
+#include "daemon/unique_function.h"
+
+namespace cgx::daemon {
+
+template <typename T>
+using MeshAnswer = UniqueFunction<void(Result<T>)>;
+
+// The way out. Answers come exactly once, from any thread, an error if nobody was reached in time.
+class MeshDialer {
+ public:
+  virtual ~MeshDialer() = default;
+  virtual void greet(const std::string& address, const Greeting& greeting,
+                     MeshAnswer<Challenge> answer) = 0;
+  virtual void prove(const std::string& address, const Proof& proof,
+                     MeshAnswer<Welcome> answer) = 0;
+  virtual void forget(
+      const std::string& address) = 0;  // no call is under way: close the connection
+};
+
+// The way in. `host`: the numeric address the request came from.
+class MeshListener {
+ public:
+  virtual ~MeshListener() = default;
+  virtual void greeted(const std::string& host, Greeting greeting,
+                       UniqueFunction<void(Challenge)> answer) = 0;
+  virtual void proved(const std::string& host, Proof proof,
+                      UniqueFunction<void(Welcome)> answer) = 0;
+};
+
+struct MeshOptions {
+  wire::InstanceId instance{};
+  std::string name;
+  std::string address;      // advertised, for messages
+  std::string cluster_key;  // empty: job keys alone
+  NetworkList trusted = NetworkList::loopback();
+  uint64_t deadline_ns = 120 * kSecond;    // both sides must have asked by then
+  uint64_t unreachable_ns = 10 * kSecond;  // nobody answers at any of the peer's addresses
+  uint64_t grace_ns = 2 * kSecond;         // a greeting that nearly fits may be for a later wish
+  uint64_t challenge_ns = 10 * kSecond;
+  uint64_t retry_first_ns = 20 * kMillisecond;
+  uint64_t retry_max_ns = 500 * kMillisecond;
+  uint32_t greetings_per_second = 500;
+};
+
+class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
+ public:
+  struct Ports {
+    LinkHost& host;
+    MeshDialer& dialer;
+    EdgeCounters& counters;
+    scheduler::EventSink& events;
+  };
+
+  MeshAgent(MeshOptions options, const Ports& ports);
+  ~MeshAgent() override;
+
+  std::string_view name() const override { return "cgxd-mesh"; }
+  Status on_start() override;
+  void on_stop() override { inbox_.close(); }
+  int do_work(uint64_t now_ns) override;
+  uint64_t next_deadline_ns() const override;
+  bool prepare_sleep() override { return inbox_.empty(); }
+
+  bool want(LinkWish wish) override;
+  void unwant(LinkSerial serial) override;
+  void greeted(const std::string& host, Greeting greeting,
+               UniqueFunction<void(Challenge)> answer) override;
+  void proved(const std::string& host, Proof proof, UniqueFunction<void(Welcome)> answer) override;
+
+ private:
+  using Message = UniqueFunction<void()>;
+  struct Wish;
+  struct Issued;
+  using Wishes = std::map<LinkSerial, std::unique_ptr<Wish>>;
+
+  // Wishes.
+  void add(LinkWish wish);
+  Status check(const Wish& wish) const;
+  void made(Wish& wish, const Introduction& both, bool dialed, const transport::Endpoint& remote);
+  void refuse(Wish& wish, const Status& why);  // destroys the wish
+  void end(Wish& wish);
+  Wish* find(LinkSerial serial, uint64_t attempt);
+  void expire();
+
+  // The dialing side.
+  void dial(Wish& wish);
+  void on_challenge(Wish& wish, const Result<Challenge>& challenge);
+  void on_welcome(Wish& wish, const Result<Welcome>& welcome);
+  void try_later(Wish& wish);
+  void not_reached(Wish& wish, const Status& why);
+  std::string peer_text(const Wish& wish) const;
+
+  // The dialed side.
+  Challenge answer_greeting(const std::string& host, const Greeting& greeting);
+  Verdict judge(const std::string& host, const Greeting& greeting, Wish*& wish);
+  Verdict judge_near_miss(const std::string& host, const Greeting& greeting);
+  Welcome answer_proof(const std::string& host, const Proof& proof);
+  Welcome check_proof(const std::string& host, Issued& issued, Wish& wish, const Proof& proof);
+  Verdict stranger(const std::string& host, const Status& why);
+  bool within_rate();
+
+  MeshOptions options_;
+  Ports ports_;
+  LimitedEvents refusals_;
+  Mailbox<Message> inbox_;
+  Wishes wishes_;
+  std::map<Nonce, Issued> issued_;
+  uint64_t next_attempt_ = 1;
+  uint64_t now_ns_ = 0;
+  uint64_t rate_second_ns_ = 0;
+  uint32_t rate_count_ = 0;
+  ThreadOwner owner_;
+};
+
+}  // namespace cgx::daemon

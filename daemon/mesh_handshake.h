@@ -1,0 +1,103 @@
+// The words two daemons exchange before they trust each other, and the arithmetic of that trust.
+//
+//   dialer -> listener  Greeting   who I am, whom I want, which job and key, a nonce
+//          <-           Challenge  a nonce
+//          ->           Proof      MAC over all of that and my transport's address
+//          <-           Welcome    MAC over all of that and mine
+//
+// A MAC is HMAC-SHA256 under the link key, which is made of the cluster key and the job key; it
+// covers version, job, uid, both instances, both nonces, both names and the endpoints, and says
+// which side made it. The tags that frames carry are derived from the same secrets and never sent.
+// Thread rule: pure functions and plain values; new_nonce() asks the kernel.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "proto/wire/session_messages.h"
+#include "proto/wire/status.h"
+#include "transport/transport.h"
+
+namespace cgx::daemon {
+
+constexpr uint32_t kMeshVersion = 1;
+
+using Nonce = std::array<std::byte, 32>;
+using Mac = std::array<std::byte, 32>;
+using KeyId = std::array<std::byte, 8>;
+
+struct Greeting {
+  uint32_t version = kMeshVersion;
+  std::string job;
+  uint32_t uid = 0;
+  wire::InstanceId from{}, to{};
+  KeyId key_id{};
+  Nonce nonce{};
+  std::string name;
+};
+
+struct Verdict {
+  enum class Kind : uint8_t { kGo, kNotYet, kRefused };
+  Kind kind = Kind::kGo;
+  Status why;  // kRefused
+
+  static Verdict not_yet() { return {Kind::kNotYet, {}}; }
+  static Verdict refused(Status why) { return {Kind::kRefused, std::move(why)}; }
+};
+
+struct Challenge {
+  Verdict verdict;
+  uint32_t version = kMeshVersion;
+  Nonce nonce{};
+  std::string name;
+};
+
+struct Proof {
+  Nonce nonce{};  // the challenge it answers
+  transport::Endpoint endpoint;
+  Mac mac{};
+};
+
+struct Welcome {
+  Verdict verdict;
+  transport::Endpoint endpoint;
+  Mac mac{};
+};
+
+// What both sides know after Greeting and Challenge.
+struct Introduction {
+  Greeting greeting;
+  Nonce challenge{};
+  std::string listener_name;
+};
+
+class LinkKey {
+ public:
+  LinkKey(const std::string& cluster_key, const wire::JobKey& job_key);
+
+  // False: neither a cluster key nor a job key was given, everybody can compute these MACs.
+  bool secret() const { return secret_; }
+  KeyId id() const;
+  Mac prove_dialer(const Introduction& both, const transport::Endpoint& dialer) const;
+  Mac prove_listener(const Introduction& both, const transport::Endpoint& dialer,
+                     const transport::Endpoint& listener) const;
+  uint64_t tag_to_dialer(const Introduction& both) const;
+  uint64_t tag_to_listener(const Introduction& both) const;
+
+ private:
+  uint64_t tag(const Introduction& both, const char* direction) const;
+
+  Mac key_{};
+  bool secret_ = false;
+};
+
+bool equal_in_constant_time(const Mac& a, const Mac& b);
+Nonce new_nonce();
+wire::InstanceId new_instance();
+
+// "4f1d8a20": enough of an instance to tell daemons apart in a message.
+std::string short_name(const wire::InstanceId& instance);
+
+}  // namespace cgx::daemon

@@ -1,0 +1,245 @@
+#include "daemon/mesh_rpc.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "daemon/guarded_listener.h"
+#include "daemon/mesh_messages.h"
+#include "proto/messages/mesh.grpc.pb.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr int kMessageBytesMax = 128 * 1024;
+constexpr int kStreamsMax = 16;
+constexpr int kReconnectMs = 50;
+constexpr size_t kMemoryBytesMax = 64 << 20;
+constexpr uint32_t kConnectionsMax = 1024;
+constexpr const char kHttp2Opening[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr const char kTlsOpening[] = "\x16\x03";  // a handshake record of any version
+
+// "ipv4:10.0.0.2:4242" or "ipv6:%5B::1%5D:4242" -> "10.0.0.2", "::1"
+std::string host_of_peer(std::string peer) {
+  const size_t scheme = peer.find(':');
+  if (scheme == std::string::npos) return {};
+  peer.erase(0, scheme + 1);
+  for (const auto& [code, character] : {std::pair("%5B", "["), std::pair("%5D", "]")}) {
+    if (const size_t at = peer.find(code); at != std::string::npos) peer.replace(at, 3, character);
+  }
+  return host_of(peer);
+}
+
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const MeshTls& tls) {
+  if (tls.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.authority;
+  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const MeshTls& tls) {
+  if (tls.empty()) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({tls.authority, tls.key, tls.certificate});
+}
+
+}  // namespace
+
+class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
+ public:
+  Service(MeshListener& listener, TcpListener listening)
+      : listener_(listener), listening_(std::move(listening)) {}
+  ~Service() override {
+    guard_.reset();
+    if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  }
+
+  Status start(const MeshTls& tls, uint64_t handshake_ns, EdgeCounters& counters) {
+    grpc::ServerBuilder builder;
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+    grpc::ResourceQuota quota("cgxd mesh");
+    builder.SetResourceQuota(quota.Resize(kMemoryBytesMax));
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        server_credentials(tls));
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    if (!server_) return internal_error("gRPC refused to start the mesh server");
+    const ListenerOptions options{.opening = tls.empty() ? kHttp2Opening : kTlsOpening,
+                                  .opening_timeout_ns = handshake_ns,
+                                  .alive_max = kConnectionsMax};
+    const ListenerEvents events{
+        .on_connection = [this](UniqueFd connection) { serve(std::move(connection)); },
+        .on_junk = [&counters] { counters.add(scheduler::Counter::kcontrol_junk); }};
+    CGX_ASSIGN_OR_RETURN(guard_, GuardedListener::create(listening_.fd.get(), options, events));
+    return {};
+  }
+
+  grpc::ServerUnaryReactor* Greet(grpc::CallbackServerContext* context,
+                                  const v1::GreetRequest* request, v1::GreetReply* reply) override {
+    return handle<Challenge>(context, *request, reply, &MeshListener::greeted);
+  }
+  grpc::ServerUnaryReactor* Prove(grpc::CallbackServerContext* context,
+                                  const v1::ProveRequest* request, v1::ProveReply* reply) override {
+    return handle<Welcome>(context, *request, reply, &MeshListener::proved);
+  }
+
+ private:
+  // Calls the reactor's Finish exactly once: also when the agent has stopped and drops the answer.
+  class Finish {
+   public:
+    explicit Finish(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
+    Finish(Finish&& other) noexcept : reactor_(std::exchange(other.reactor_, nullptr)) {}
+    ~Finish() { finish({grpc::StatusCode::UNAVAILABLE, "the daemon is stopping"}); }
+    void finish(const grpc::Status& status) {
+      if (reactor_ != nullptr) std::exchange(reactor_, nullptr)->Finish(status);
+    }
+
+   private:
+    grpc::ServerUnaryReactor* reactor_;
+  };
+
+  template <typename Answer, typename Request, typename Reply, typename Handler>
+  grpc::ServerUnaryReactor* handle(grpc::CallbackServerContext* context, const Request& request,
+                                   Reply* reply, Handler handler) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    auto message = from_message(request);
+    if (!message.ok()) {
+      reactor->Finish({grpc::StatusCode::INVALID_ARGUMENT, message.status().message()});
+      return reactor;
+    }
+    (listener_.*handler)(host_of_peer(context->peer()), std::move(*message),
+                         [reply, finish = Finish(reactor)](Answer answer) mutable {
+                           *reply = to_message(answer);
+                           finish.finish(grpc::Status::OK);
+                         });
+    return reactor;
+  }
+
+  void serve(UniqueFd connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.listener_fd = listening_.fd.get();
+    parameters.fd = connection.release();
+    acceptor_->HandleNewConnection(&parameters);
+  }
+
+  MeshListener& listener_;
+  TcpListener listening_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GuardedListener> guard_;
+};
+
+MeshServer::MeshServer(std::unique_ptr<Service> service) : service_(std::move(service)) {}
+MeshServer::~MeshServer() = default;
+
+Result<std::unique_ptr<MeshServer>> MeshServer::start(TcpListener listening, const MeshTls& tls,
+                                                      uint64_t handshake_ns, MeshListener& listener,
+                                                      EdgeCounters& counters) {
+  auto service = std::make_unique<Service>(listener, std::move(listening));
+  CGX_RETURN_IF_ERROR(service->start(tls, handshake_ns, counters));
+  return std::unique_ptr<MeshServer>(new MeshServer(std::move(service)));
+}
+
+namespace {
+
+class GrpcDialer final : public MeshDialer {
+ public:
+  GrpcDialer(const MeshTls& tls, uint64_t timeout_ns)
+      : credentials_(channel_credentials(tls)), timeout_ns_(timeout_ns) {}
+
+  ~GrpcDialer() override {
+    std::unique_lock lock(mutex_);
+    for (auto& [id, context] : calls_) context->TryCancel();
+    idle_.wait(lock, [&] { return calls_.empty(); });
+  }
+
+  void greet(const std::string& address, const Greeting& greeting,
+             MeshAnswer<Challenge> answer) override {
+    call<v1::GreetReply>(address, to_message(greeting), std::move(answer),
+                         [](auto* stub, auto... args) { stub->async()->Greet(args...); });
+  }
+  void prove(const std::string& address, const Proof& proof, MeshAnswer<Welcome> answer) override {
+    call<v1::ProveReply>(address, to_message(proof), std::move(answer),
+                         [](auto* stub, auto... args) { stub->async()->Prove(args...); });
+  }
+  void forget(const std::string& address) override { stubs_.erase(address); }
+
+ private:
+  // Everything one call needs, alive until its answer.
+  template <typename Request, typename Reply, typename Answer>
+  struct Call {
+    std::shared_ptr<v1::MeshHandshake::Stub> stub;
+    Request request;
+    Reply reply;
+    Answer answer;
+    uint64_t id = 0;
+  };
+
+  template <typename Reply, typename Request, typename Answer, typename Start>
+  void call(const std::string& address, Request request, Answer answer, Start start) {
+    auto* call = new Call<Request, Reply, Answer>{
+        stub_for(address), std::move(request), {}, std::move(answer), 0};
+    grpc::ClientContext* context = open_call(call->id);
+    start(call->stub.get(), context, &call->request, &call->reply,
+          std::function<void(grpc::Status)>([this, call](const grpc::Status& status) {
+            std::unique_ptr<std::remove_pointer_t<decltype(call)>> owned(call);
+            owned->answer(status.ok() ? from_message(owned->reply) : to_status(status));
+            owned->stub.reset();
+            close_call(owned->id);
+          }));
+  }
+
+  static Status to_status(const grpc::Status& status) {
+    return Status(StatusCode::kUNAVAILABLE, status.error_message());
+  }
+
+  grpc::ClientContext* open_call(uint64_t& id) {
+    std::lock_guard lock(mutex_);
+    id = ++next_call_;
+    auto& context = calls_[id] = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns_));
+    return context.get();
+  }
+  void close_call(uint64_t id) {
+    std::lock_guard lock(mutex_);
+    calls_.erase(id);
+    if (calls_.empty()) idle_.notify_all();
+  }
+
+  std::shared_ptr<v1::MeshHandshake::Stub> stub_for(const std::string& address) {
+    std::shared_ptr<v1::MeshHandshake::Stub>& stub = stubs_[address];
+    if (stub) return stub;
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMs);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs * 10);
+    arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+    stub = v1::MeshHandshake::NewStub(grpc::CreateCustomChannel(address, credentials_, arguments));
+    return stub;
+  }
+
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const uint64_t timeout_ns_;
+  std::map<std::string, std::shared_ptr<v1::MeshHandshake::Stub>> stubs_;  // the mesh agent's
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  std::map<uint64_t, std::unique_ptr<grpc::ClientContext>> calls_;
+  uint64_t next_call_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<MeshDialer>> make_mesh_dialer(const MeshTls& tls, uint64_t timeout_ns) {
+  return std::unique_ptr<MeshDialer>(std::make_unique<GrpcDialer>(tls, timeout_ns));
+}
+
+}  // namespace cgx::daemon

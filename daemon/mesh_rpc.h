@@ -1,0 +1,40 @@
+// The mesh handshake over gRPC: the server that hands requests to a MeshListener, and the dialer.
+//
+// Plain on trusted networks; mutual TLS when certificates are given. Nothing else of the daemon
+// sees gRPC or protobuf types of the mesh; sizes of all fields are checked here. Thread rule:
+// create and destroy on one thread; calls of MeshDialer from the mesh agent. Destroying the dialer
+// waits for the answers under way, so it goes before the agent that gets them; destroying the
+// server does too, and needs the agent to be running still.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "daemon/mesh_agent.h"
+#include "daemon/tcp_listener.h"
+
+namespace cgx::daemon {
+
+struct MeshTls {  // PEM texts; all empty: no TLS
+  std::string authority, certificate, key;
+  bool empty() const { return authority.empty() && certificate.empty() && key.empty(); }
+};
+
+class MeshServer {
+ public:
+  // Serves connections that begin as HTTP/2 (or TLS) does; others are counted in `counters`.
+  static Result<std::unique_ptr<MeshServer>> start(TcpListener listening, const MeshTls& tls,
+                                                   uint64_t handshake_ns, MeshListener& listener,
+                                                   EdgeCounters& counters);
+  ~MeshServer();
+
+ private:
+  class Service;
+  explicit MeshServer(std::unique_ptr<Service> service);
+  std::unique_ptr<Service> service_;
+};
+
+Result<std::unique_ptr<MeshDialer>> make_mesh_dialer(const MeshTls& tls, uint64_t timeout_ns);
+
+}  // namespace cgx::daemon

@@ -1,0 +1,58 @@
+#include "daemon/operator.h"
+
+#include <future>
+
+#include "daemon/clock.h"
+
+namespace cgx::daemon {
+namespace {
+
+// The promise is shared with the engine, which may answer after the caller has given up.
+template <typename T, typename Task>
+Result<T> ask_engine(DataAgent& data, uint64_t timeout_ns, const char* what, Task task) {
+  auto promise = std::make_shared<std::promise<Result<T>>>();
+  std::future<Result<T>> answer = promise->get_future();
+  const bool taken = data.run([promise, task = std::move(task)](scheduler::Engine& engine) mutable {
+    task(engine, promise);
+  });
+  if (!taken) {
+    return Status(StatusCode::kBUSY, std::string(what) + ": the daemon is busy or stopping");
+  }
+  if (answer.wait_for(std::chrono::nanoseconds(timeout_ns)) == std::future_status::ready) {
+    try {
+      return answer.get();
+    } catch (const std::future_error&) {  // dropped unanswered: the engine has ended
+      return Status(StatusCode::kCANCELLED, std::string(what) + ": the daemon is stopping");
+    }
+  }
+  return Status(StatusCode::kTIMED_OUT, std::string(what) + ": no answer within " +
+                                            std::to_string(timeout_ns / kMillisecond) + " ms");
+}
+
+}  // namespace
+
+Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
+  return ask_engine<scheduler::Snapshot>(data_, timeout_ns, "snapshot",
+                                         [](scheduler::Engine& engine, auto promise) {
+                                           promise->set_value(engine.snapshot(monotonic_ns()));
+                                         });
+}
+
+Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const CommunicatorName& target,
+                                                              const scheduler::Policy& policy,
+                                                              bool dry_run, uint64_t timeout_ns) {
+  scheduler::PolicyRequest request{.job = target.job,
+                                   .communicator = target.communicator,
+                                   .any_uid = true,
+                                   .policy = policy,
+                                   .dry_run = dry_run};
+  return ask_engine<scheduler::PolicyChange>(
+      data_, timeout_ns, "policy change",
+      [request = std::move(request)](scheduler::Engine& engine, auto promise) {
+        engine.apply_policy(request, [promise](const Result<scheduler::PolicyChange>& change) {
+          promise->set_value(change);
+        });
+      });
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,141 @@
+#include "daemon/options.h"
+
+#include <grp.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <fstream>
+#include <iterator>
+
+#include "daemon/clock.h"
+#include "daemon/policy_message.h"
+
+#ifndef CGX_VERSION
+#define CGX_VERSION "unknown"
+#endif
+
+namespace cgx::daemon {
+namespace {
+
+constexpr size_t kClusterKeyBytesMin = 16;
+
+Result<std::string> read_file(const std::string& path, const char* key) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (file.is_open() && !text.empty()) return text;
+  return invalid_argument(std::string(key) + ": " + path + " cannot be read or is empty");
+}
+
+Result<std::string> cluster_key(const v1::Mesh& mesh) {
+  if (mesh.key_file().empty()) return mesh.cluster_key();
+  CGX_ASSIGN_OR_RETURN(std::string key, read_file(mesh.key_file(), "mesh.key_file"));
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  if (key.size() >= kClusterKeyBytesMin) return key;
+  return invalid_argument("mesh.key_file: " + mesh.key_file() + " holds " +
+                          std::to_string(key.size()) + " bytes, at least " +
+                          std::to_string(kClusterKeyBytesMin) + " are needed");
+}
+
+Result<MeshTls> mesh_tls(const v1::Tls& config) {
+  MeshTls tls;
+  if (config.ca_file().empty()) return tls;
+  CGX_ASSIGN_OR_RETURN(tls.authority, read_file(config.ca_file(), "mesh.tls.ca_file"));
+  CGX_ASSIGN_OR_RETURN(tls.certificate,
+                       read_file(config.certificate_file(), "mesh.tls.certificate_file"));
+  CGX_ASSIGN_OR_RETURN(tls.key, read_file(config.key_file(), "mesh.tls.key_file"));
+  return tls;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+scheduler::Timeouts timeouts(const v1::Timeouts& config) {
+  return {.heartbeat_ns = config.heartbeat_ms() * kMillisecond,
+          .peer_lost_ns = config.peer_lost_ms() * kMillisecond,
+          .stalled_ns = config.stalled_ms() * kMillisecond,
+          .late_warning_ns = config.late_warning_ms() * kMillisecond,
+          .join_ns = config.join_ms() * kMillisecond,
+          .prepare_ns = config.prepare_ms() * kMillisecond,
+          .communicator_ns = config.communicator_ms() * kMillisecond};
+}
+
+Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
+  ipc.socket.path = config.client().socket();
+  CGX_ASSIGN_OR_RETURN(ipc.socket.mode, socket_mode(config.client().socket_mode()));
+  CGX_ASSIGN_OR_RETURN(ipc.socket.group, socket_group(config.client().socket_group()));
+  ipc.handshake_ns = config.timeouts().handshake_ms() * kMillisecond;
+  ipc.sessions_max = config.limits().sessions();
+  ipc.arena_bytes_max = config.limits().arena_bytes();
+  return {};
+}
+
+// "20000-20100", "20000" or "0"
+void fill_ports(const std::string& text, transport::UcxOptions& options) {
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, options.port_first);
+  options.port_last = options.port_first;
+  if (first.ptr != end) std::from_chars(first.ptr + 1, end, options.port_last);
+}
+
+}  // namespace
+
+const char* version_text() {
+  return "cgxd " CGX_VERSION;
+}
+
+Result<mode_t> socket_mode(const std::string& text) {
+  unsigned mode = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, mode, 8);
+  if (parsed.ec == std::errc() && parsed.ptr == end && mode <= 0777) return mode_t{mode};
+  return invalid_argument("'" + text + "' are no permission bits; write them as 0660");
+}
+
+Result<gid_t> socket_group(const std::string& text) {
+  if (text.empty()) return static_cast<gid_t>(-1);
+  gid_t number = 0;
+  const char* end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, number).ptr == end) return number;
+  if (const group* entry = ::getgrnam(text.c_str())) return entry->gr_gid;
+  return invalid_argument("there is no group '" + text + "' on this machine");
+}
+
+Result<DaemonOptions> daemon_options(const v1::Config& config) {
+  DaemonOptions options;
+  options.name = host_name();
+  options.version = version_text();
+  options.lane = config.lane();
+  CGX_RETURN_IF_ERROR(fill_ipc(config, options.ipc));
+  CGX_ASSIGN_OR_RETURN(const CheckedPolicy policy, check_policy(config.policy()));
+  options.policy = policy.plain;
+  options.timeouts = timeouts(config.timeouts());
+  options.limits = {.sessions = config.limits().sessions(),
+                    .communicators = config.limits().communicators(),
+                    .tensors = config.limits().tensors(),
+                    .plan_bytes = config.limits().plan_bytes()};
+  options.spin_ns = config.waiting().spin_us() * kMicrosecond;
+  options.always_spin = config.waiting().always_spin();
+  options.mesh_listen = config.mesh().listen();
+  options.advertise = {config.mesh().advertise().begin(), config.mesh().advertise().end()};
+  options.trusted_networks = {config.mesh().trusted_networks().begin(),
+                              config.mesh().trusted_networks().end()};
+  CGX_ASSIGN_OR_RETURN(options.cluster_key, cluster_key(config.mesh()));
+  CGX_ASSIGN_OR_RETURN(options.mesh_tls, mesh_tls(config.mesh().tls()));
+  return options;
+}
+
+transport::UcxOptions ucx_options(const v1::Config& config) {
+  const v1::Transport& words = config.transport();
+  transport::UcxOptions options;
+  options.transports = {words.ucx_transports().begin(), words.ucx_transports().end()};
+  options.devices = {words.devices().begin(), words.devices().end()};
+  options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
+  options.congestion = words.congestion_control();
+  fill_ports(words.ports(), options);
+  return options;
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,22 @@
+// From the configuration's words to what the daemon's parts take: the one place that knows both.
+// Thread rule: pure but for reading key files and the group database; call before any thread
+// exists.
+#pragma once
+
+#include "daemon/daemon.h"
+#include "proto/messages/config.pb.h"
+#include "transport/ucx.h"
+
+namespace cgx::daemon {
+
+// `config` is complete: config::fill_defaults() and resolve_paths() have run, check() passed.
+Result<DaemonOptions> daemon_options(const v1::Config& config);
+transport::UcxOptions ucx_options(const v1::Config& config);
+
+const char* version_text();  // "cgxd 0.1.0"
+
+// Permission bits and group of a socket, as the configuration writes them.
+Result<mode_t> socket_mode(const std::string& text);
+Result<gid_t> socket_group(const std::string& text);  // empty: -1, the daemon's own
+
+}  // namespace cgx::daemon

@@ -1,0 +1,71 @@
+#include "daemon/policy_message.h"
+
+#include "kernels/codec.h"
+
+namespace cgx::daemon {
+namespace {
+
+Status check_codec(std::string_view text) {
+  CGX_ASSIGN_OR_RETURN(const CodecSpec spec, kernels::parse_codec_spec(text));
+  return kernels::check_policy(spec, nullptr);
+}
+
+Status check_lane(std::string_view text) {
+  return kernels::find_lane(text).status();
+}
+
+// REQUIRES: check_codec(text) is ok.
+CodecSpec codec_of(const std::string& text, std::vector<std::string>& warnings) {
+  const Result<CodecSpec> spec = kernels::parse_codec_spec(text);
+  CGX_ASSERT(spec.ok());
+  std::string warning;
+  CGX_ASSERT(kernels::check_policy(*spec, &warning).ok());
+  if (!warning.empty()) warnings.push_back(warning);
+  return *spec;
+}
+
+}  // namespace
+
+config::Checks config_checks() {
+  return {.codec = check_codec, .lane = check_lane};
+}
+
+Result<CheckedPolicy> check_policy(const v1::Policy& message) {
+  CGX_RETURN_IF_ERROR(config::check(message, config_checks()));
+  CheckedPolicy checked;
+  checked.message = message;
+  config::fill_defaults(checked.message);
+
+  const v1::Policy& complete = checked.message;
+  scheduler::Policy& plain = checked.plain;
+  plain.default_codec = codec_of(complete.codec(), checked.warnings);
+  for (const v1::Rule& rule : complete.rules()) {
+    plain.rules.push_back({rule.match(), codec_of(rule.codec(), checked.warnings)});
+  }
+  plain.min_elements = complete.min_elements();
+  plain.raw_one_dimensional = complete.raw_one_dimensional();
+  plain.group_bytes = complete.group_bytes();
+  plain.window = complete.window();
+  plain.weight = complete.weight();
+  plain.replica_check_steps = complete.replica_check_steps();
+  return checked;
+}
+
+v1::Policy to_message(const scheduler::Policy& policy) {
+  v1::Policy message;
+  message.set_codec(kernels::to_string(policy.default_codec));
+  for (const scheduler::PolicyRule& rule : policy.rules) {
+    v1::Rule* added = message.add_rules();
+    added->set_match(rule.match);
+    added->set_codec(kernels::to_string(rule.codec));
+  }
+  message.set_min_elements(policy.min_elements);
+  message.set_raw_one_dimensional(policy.raw_one_dimensional);
+  message.set_group_bytes(policy.group_bytes);
+  message.set_window(policy.window);
+  message.set_weight(policy.weight);
+  message.set_replica_check_steps(policy.replica_check_steps);
+  return message;
+}
+
+}  // namespace cgx::daemon

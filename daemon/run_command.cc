@@ -1,0 +1,72 @@
+#include "daemon/run_command.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+extern char** environ;
+
+namespace cgx::daemon {
+namespace {
+
+constexpr const char kSocketVariable[] = "CGX_SOCKET=";
+
+std::vector<std::string> environment_with(const std::string& socket) {
+  std::vector<std::string> variables;
+  for (char** each = environ; *each != nullptr; ++each) {
+    if (std::strncmp(*each, kSocketVariable, sizeof(kSocketVariable) - 1) != 0) {
+      variables.emplace_back(*each);
+    }
+  }
+  variables.push_back(kSocketVariable + socket);
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+const std::vector<int>& RunCommand::forwarded() {
+  static const std::vector<int> kSignals = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                            SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
+  return kSignals;
+}
+
+Result<RunCommand> RunCommand::start(const std::vector<std::string>& arguments,
+                                     const std::string& socket) {
+  std::vector<std::string> words = arguments, variables = environment_with(socket);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = -1;
+  const int error = ::posix_spawnp(&pid, words[0].c_str(), nullptr, &attributes,
+                                   pointers(words).data(), pointers(variables).data());
+  ::posix_spawnattr_destroy(&attributes);
+  if (error == 0) return RunCommand(pid);
+  return Status(StatusCode::kNOT_FOUND, "cannot run " + words[0] + ": " + std::strerror(error));
+}
+
+void RunCommand::forward(const siginfo_t& signal) const {
+  const bool from_terminal = signal.si_code == SI_KERNEL;
+  if (!from_terminal) ::kill(pid_, signal.si_signo);
+}
+
+std::optional<int> RunCommand::ended() {
+  int status = 0;
+  if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace cgx::daemon
