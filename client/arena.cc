@@ -89,15 +89,16 @@ Result<void*> ArenaSet::allocate(uint64_t bytes, uint64_t alignment) {
     return invalid_argument("alignment " + std::to_string(alignment) +
                             " must be a power of two up to " + std::to_string(kAlignmentMax));
   }
-  const std::lock_guard lock(mutex_);
   if (void* memory = try_allocate(bytes, alignment)) return memory;
-  if (arenas_.size() == wire::kArenasMax) return full(bytes);
+  const std::lock_guard growing(grow_mutex_);
+  if (void* memory = try_allocate(bytes, alignment)) return memory;  // another thread has grown it
   CGX_RETURN_IF_ERROR(grow(bytes));
   if (void* memory = try_allocate(bytes, alignment)) return memory;
   return full(bytes);
 }
 
 void* ArenaSet::try_allocate(uint64_t bytes, uint64_t alignment) {
+  const std::lock_guard lock(mutex_);
   for (Arena& arena : arenas_) {
     if (const auto offset = arena.allocator.allocate(bytes, alignment)) {
       return arena.memory->base() + *offset;
@@ -106,20 +107,29 @@ void* ArenaSet::try_allocate(uint64_t bytes, uint64_t alignment) {
   return nullptr;
 }
 
-// Each arena is as large as all before it together, so eight of them cover every session.
+// Each arena is as large as all before it together, so eight of them cover every session. Only
+// grow_mutex_ is held meanwhile: locating memory must not wait for the daemon.
 Status ArenaSet::grow(uint64_t bytes) {
-  uint64_t mapped = 0;
-  for (const Arena& arena : arenas_) mapped += arena.memory->bytes();
+  const uint64_t mapped = mapped_bytes();
+  if (arenas_.size() == wire::kArenasMax) return full(bytes);
   const uint64_t wanted = std::max({bytes, first_bytes_, mapped});
   auto memory = ArenaMemory::create(wanted);
   if (!memory.ok() && wanted > bytes) memory = ArenaMemory::create(bytes);
   CGX_RETURN_IF_ERROR(memory.status());
   CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(arenas_.size()), **memory));
+  const std::lock_guard lock(mutex_);
   arenas_.push_back({*memory, Allocator((*memory)->bytes())});
   return {};
 }
 
-Status ArenaSet::full(uint64_t bytes) const {
+uint64_t ArenaSet::mapped_bytes() const {
+  uint64_t mapped = 0;
+  for (const Arena& arena : arenas_) mapped += arena.memory->bytes();
+  return mapped;
+}
+
+Status ArenaSet::full(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
   uint64_t largest = 0, free = 0, total = 0;
   for (const Arena& arena : arenas_) {
     largest = std::max(largest, arena.allocator.largest_free());

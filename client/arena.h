@@ -2,7 +2,7 @@
 //
 // An ArenaMemory is one sealed, fully allocated memfd and its mapping; whoever holds the shared_ptr last
 // unmaps it, so views of it may outlive the session. An ArenaSet is a session's arenas (at most
-// kArenasMax, added on demand) with one allocator each. Thread rule: any thread, one mutex inside.
+// kArenasMax, added on demand) with one allocator each. Thread rule: any thread.
 #pragma once
 
 #include <array>
@@ -67,12 +67,14 @@ class ArenaSet {
 
   void* try_allocate(uint64_t bytes, uint64_t alignment);
   Status grow(uint64_t bytes);
-  Status full(uint64_t bytes) const;
+  uint64_t mapped_bytes() const;
+  Status full(uint64_t bytes);
   std::optional<uint8_t> find(const void* memory) const;
 
   const uint64_t first_bytes_;
   const Announce announce_;
-  std::mutex mutex_;
+  std::mutex grow_mutex_;  // taken first; held while a new arena is made and announced
+  std::mutex mutex_;       // guards arenas_; only a thread with grow_mutex_ adds to it
   std::vector<Arena> arenas_;
 };
 

@@ -121,6 +121,7 @@ cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
   return guarded([&]() -> Status {
     CGX_REQUIRE(session);
     CGX_REQUIRE(memory);
+    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
     return store(session->session->arenas().allocate(bytes, alignment == 0 ? 64 : alignment), memory);
   });
 }
@@ -128,6 +129,7 @@ cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
 cgx_status cgx_arena_free(cgx_session* session, void* memory) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(session);
+    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
     return session->session->arenas().release(memory);
   });
 }
@@ -136,6 +138,7 @@ cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena*
   return guarded([&]() -> Status {
     CGX_REQUIRE(session);
     CGX_REQUIRE(arena);
+    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
     auto holder = session->session->arenas().holder(memory);
     if (!holder) return cgx::invalid_argument("memory is not in the arena");
     *arena = new cgx_arena{std::move(holder)};

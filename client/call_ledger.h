@@ -1,7 +1,7 @@
 // CallLedger: what one process knows of a communicator's calls outside steps.
 //
-// Pure bookkeeping: no I/O, no clock, no lock (the session's mutex guards it). Invariant: at most
-// kInFlightMax calls are unfinished; the last kCallsKept outcomes can be asked for.
+// Pure bookkeeping: no I/O, no clock, no lock (the session's mutex guards it). Invariant: no call is
+// kWindow or more ahead of the oldest unfinished one; the last kCallsKept outcomes can be asked for.
 #pragma once
 
 #include <array>
@@ -14,42 +14,45 @@
 namespace cgx::client {
 
 struct Call {
-  bool begun = false, finished = false;
+  bool finished = false;
   Status failure;
 };
 
 class CallLedger {
  public:
-  static constexpr uint32_t kInFlightMax = 4;
+  static constexpr uint64_t kWindow = 4;
   static constexpr uint64_t kCallsKept = 64;
 
-  bool room() const { return in_flight_ < kInFlightMax; }
+  bool room() const { return next_ < oldest_ + kWindow; }
   uint32_t in_flight() const { return in_flight_; }
   uint64_t begin() {
-    calls_[next_ % kCallsKept] = {.begun = true};
+    calls_[next_ % kCallsKept] = {};
     ++in_flight_;
     return next_++;
   }
   Result<const Call*> find(uint64_t number) const {
-    if (number < next_ && next_ - number <= kCallsKept) return &calls_[number % kCallsKept];
-    return Status(StatusCode::kNOT_FOUND,
-                  "call " + std::to_string(number) + (number < next_ ? " is forgotten; the last " +
-                  std::to_string(kCallsKept) + " are kept" : " has not begun"));
+    if (kept(number)) return &calls_[number % kCallsKept];
+    std::string text = "call " + std::to_string(number);
+    text += number >= next_ ? " has not begun" : " is forgotten; the last 64 are kept";
+    return Status(StatusCode::kNOT_FOUND, std::move(text));
   }
   // Returns how many completion slots became free.
   uint32_t apply(const cgx_completion_record& record, const Status& failure) {
-    if (record.step >= next_ || next_ - record.step > kCallsKept) return 0;
     Call& call = calls_[record.step % kCallsKept];
-    if (call.finished) return 0;
+    if (!kept(record.step) || call.finished) return 0;
     call.finished = true;
     call.failure = failure;
     --in_flight_;
+    while (oldest_ < next_ && calls_[oldest_ % kCallsKept].finished) ++oldest_;
     return 1;
   }
 
  private:
+  bool kept(uint64_t number) const { return number < next_ && next_ - number <= kCallsKept; }
+
   std::array<Call, kCallsKept> calls_;
   uint64_t next_ = 0;
+  uint64_t oldest_ = 0;  // lowest unfinished
   uint32_t in_flight_ = 0;
 };
 

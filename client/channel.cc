@@ -86,8 +86,8 @@ void Channel::publish() {
   [[maybe_unused]] const ssize_t ignored = ::write(doorbell_.get(), &one, sizeof(one));
 }
 
-bool Channel::unread() const {
-  return wire::load_acquire(memory_.header->submit_head) != submits_.pushed();
+uint32_t Channel::beat() const {
+  return word_of(memory_.header->daemon_beat).load(std::memory_order_relaxed);
 }
 
 std::string Channel::text_of(const cgx_completion_record& record) const {

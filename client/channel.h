@@ -1,7 +1,7 @@
 // Channel: the client's side of a session's shared memory: rings, doorbell, waiting words, error texts.
 //
-// Thread rule: the session's mutex guards everything except completion_tail(), sleep() and wake_all().
-// The mapping is not inherited by forked children. Invariants: nothing read here is a bound; a record is
+// Thread rule: the session's mutex guards everything except beat(), completion_tail(), sleep() and
+// wake_all(). The mapping is not inherited by forked children. Invariants: nothing read here is a bound; a record is
 // copied, then looked at.
 #pragma once
 
@@ -29,8 +29,8 @@ class Channel {
   void push(const cgx_submit_record& record);
   // Makes pushed records visible and wakes the daemon if it sleeps.
   void publish();
-  // True while the daemon has not taken everything published.
-  bool unread() const;
+  // Moves while the daemon's loop turns; 0: this daemon does not beat.
+  uint32_t beat() const;
 
   using Pop = wire::CompletionConsumer::Pop;
   Pop try_pop(cgx_completion_record& record) { return completions_.try_pop(record); }

@@ -58,7 +58,18 @@ Status check_types(const std::string& what, int dtype, int op) {
   if (op != CGX_SUM && op != CGX_AVG) {
     return invalid_argument(what + ": op " + std::to_string(op) + " must be CGX_SUM or CGX_AVG");
   }
+  const auto type = static_cast<DType>(dtype);
+  if (op == CGX_AVG && !dtype_is_small_float(type) && type != DType::kF64) {
+    return invalid_argument(what + ": avg is defined for floating types, not for " +
+                            std::string(dtype_name(type)));
+  }
   return {};
+}
+
+Status check_aligned(const std::string& what, const void* memory, uint64_t element_bytes) {
+  if (reinterpret_cast<uintptr_t>(memory) % element_bytes == 0) return {};
+  return invalid_argument(what + " is not aligned to its elements of " + text(element_bytes) +
+                          " bytes");
 }
 
 Status cancelled(const std::string& name) {
@@ -205,6 +216,7 @@ Status Communicator::place_home(Tensor& tensor, void* home) {
   }
   tensor.home = static_cast<std::byte*>(home);
   const std::string what = "the home of tensor " + tensor.description.name;
+  CGX_RETURN_IF_ERROR(check_aligned(what, home, dtype_bytes(tensor.description.dtype)));
   CGX_ASSIGN_OR_RETURN(const ArenaPlace place,
                        session_.arenas().locate(home, tensor.bytes, what.c_str()));
   tensor.description.home_arena = place.arena;
@@ -372,8 +384,11 @@ Status Communicator::absent(uint64_t step, std::span<const uint32_t> ids) {
   return speak(use, step, ids, Mark::kAbsent, nullptr);
 }
 
-Result<Communicator::Place> Communicator::place_of(const void* in, void* out, uint64_t bytes) {
+Result<Communicator::Place> Communicator::place_of(const void* in, void* out, uint64_t bytes,
+                                                   uint64_t element_bytes) {
   Place place;
+  CGX_RETURN_IF_ERROR(check_aligned("the input", in, element_bytes));
+  CGX_RETURN_IF_ERROR(check_aligned("the output", out, element_bytes));
   CGX_ASSIGN_OR_RETURN(place.in, session_.arenas().locate(in, bytes, "the input"));
   CGX_ASSIGN_OR_RETURN(place.out, session_.arenas().locate(out, bytes, "the output"));
   const auto a = reinterpret_cast<uintptr_t>(in), b = reinterpret_cast<uintptr_t>(out);
@@ -385,7 +400,8 @@ Result<Communicator::Place> Communicator::place_of(const void* in, void* out, ui
 Status Communicator::submit_inout(uint64_t step, uint32_t id, const void* in, void* out) {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   CGX_RETURN_IF_ERROR(check_ids({&id, 1}));
-  CGX_ASSIGN_OR_RETURN(const Place place, place_of(in, out, tensors_[id]->bytes));
+  CGX_ASSIGN_OR_RETURN(const Place place, place_of(in, out, tensors_[id]->bytes,
+                                dtype_bytes(tensors_[id]->description.dtype)));
   return speak(use, step, {&id, 1}, Mark::kSubmitted, &place);
 }
 
@@ -414,7 +430,7 @@ Status Communicator::step_done(uint64_t number, cgx_step_fate fate) {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, deadline()));
   CGX_ASSIGN_OR_RETURN(Step* const step, steps_.awaited(number));
-  if (fate == CGX_KEPT && !step->failure.ok()) return step->failure;
+  CGX_RETURN_IF_ERROR(steps_.may_close(*step));
   cgx_submit_record record{};
   record.kind = CGX_SUBMIT_STEP_DONE;
   record.flags = fate == CGX_DROPPED ? CGX_STEP_DROPPED : 0;
@@ -422,13 +438,16 @@ Status Communicator::step_done(uint64_t number, cgx_step_fate fate) {
   record.step = number;
   record.attempt = step->attempt;
   session_.push(record, 0);
-  if (fate == CGX_DROPPED) session_.forget_slots(steps_.give_up(*step));
   session_.publish();
   return {};
 }
 
 Result<uint64_t> Communicator::step_redo() {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  session_.drain();
+  if (!steps_.failed()) {
+    return Status(StatusCode::kSTEP_ORDER, "no step of communicator " + name_ + " has failed");
+  }
   use.lock().unlock();
   const auto reply = session_.socket().call(wire::RedoStep{.comm = handle_}, deadline());
   use.lock().lock();
@@ -497,7 +516,7 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   const uint64_t element_bytes = dtype_bytes(static_cast<DType>(buffers.dtype));
   CGX_RETURN_IF_ERROR(elements_of("of cgx_allreduce", {&buffers.count, 1}, element_bytes).status());
   const uint64_t bytes = buffers.count * element_bytes;
-  CGX_ASSIGN_OR_RETURN(const Place place, place_of(buffers.in, buffers.out, bytes));
+  CGX_ASSIGN_OR_RETURN(const Place place, place_of(buffers.in, buffers.out, bytes, element_bytes));
   const Deadline limit = deadline();
   do {
     const Status waited =

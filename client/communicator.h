@@ -77,7 +77,7 @@ class Communicator final : public CompletionSink {
   Status speak_of(Step& step, uint32_t id, Mark mark, const Place* place);
   Status abandon(Step& step, cgx_submit_record record);
   cgx_submit_record record_of(const Step& step, uint32_t id, Mark mark, const Place* place) const;
-  Result<Place> place_of(const void* in, void* out, uint64_t bytes);
+  Result<Place> place_of(const void* in, void* out, uint64_t bytes, uint64_t element_bytes);
   Deadline deadline(int64_t timeout_ms = -1) const;
   Status timed_out(const Status& status, const std::string& what) const;
 

@@ -19,6 +19,8 @@ constexpr uint64_t kArenaBytes = 64 << 20;
 constexpr uint64_t kArenaAnnounceMs = 30'000;
 constexpr milliseconds kSlice(50);  // how long a sleeper goes without a look at the daemon
 constexpr std::chrono::microseconds kFullRingPause(50);
+constexpr std::chrono::seconds kStopped(4), kStoppedInRequest(30);  // preparing a plan takes time
+constexpr std::chrono::milliseconds kLookMax(1100);
 
 // "python3 train.py", for the daemon's log.
 std::string command_line() {
@@ -76,6 +78,10 @@ Session::Session(Environment environment, std::unique_ptr<SessionSocket> socket,
               [this](uint32_t arena, const ArenaMemory& memory) {
                 return announce_arena(arena, memory);
               }) {
+  socket_->set_health_check([this] {
+    const Lock lock(mutex_);
+    return stopped(kStoppedInRequest);
+  });
   guard_.close_in_child(socket_->fd());
   guard_.close_in_child(channel_->doorbell());
   guard_.close_in_child(channel_->completion_event());
@@ -99,16 +105,18 @@ Session::~Session() {
 }
 
 Status Session::announce_arena(uint32_t arena, const ArenaMemory& memory) {
-  if (guard_.forked()) return {StatusCode::kFORKED, "the session belongs to the parent process"};
   const wire::AddArena message{.arena = arena, .bytes = memory.bytes()};
   return socket_->call(message, deadline_in_ms(kArenaAnnounceMs), memory.fd()).status();
 }
 
+Status Session::check_not_forked() const {
+  if (!guard_.forked()) return {};
+  return {StatusCode::kFORKED,
+          "the session belongs to the parent process; open one in this process"};
+}
+
 Result<Lock> Session::enter_to_look() {
-  if (guard_.forked()) {
-    return Status(StatusCode::kFORKED,
-                  "the session belongs to the parent process; open one in this process");
-  }
+  CGX_RETURN_IF_ERROR(check_not_forked());
   return Lock(mutex_);
 }
 
@@ -200,12 +208,33 @@ void Session::sleep_slice(Lock& lock, uint32_t word, Deadline deadline) {
   lock.unlock();
   channel_->sleep(word, std::clamp<std::chrono::nanoseconds>(left, milliseconds(0), kSlice));
   Status gone;
-  if (Clock::now() - began >= kSlice) gone = socket_->gone();
+  const bool full_slice = Clock::now() - began >= kSlice;
+  if (full_slice) gone = socket_->gone();
   lock.lock();
+  if (full_slice && gone.ok()) gone = stopped(kStopped);
   if (!gone.ok()) {
     drain();  // what it finished before it went
     lose(gone);
   }
+}
+
+// A stopped daemon keeps its sockets open but beats no more. A look counts for at most kLookMax, so a
+// process that was itself suspended does not blame the daemon for it.
+Status Session::stopped(std::chrono::nanoseconds limit) {
+  const uint32_t beat = channel_->beat();
+  const Deadline now = Clock::now();
+  if (beat == 0 || beat != last_beat_) {
+    still_ = std::chrono::nanoseconds(0);
+  } else {
+    still_ += std::min<std::chrono::nanoseconds>(now - last_look_, kLookMax);
+  }
+  last_beat_ = beat;
+  last_look_ = now;
+  if (still_ < limit) return {};
+  return {StatusCode::kDAEMON_LOST,
+          "the daemon at " + socket_->path() + " has not moved for " +
+              std::to_string(std::chrono::duration_cast<milliseconds>(still_).count()) +
+              " ms; is it stopped?"};
 }
 
 Status Session::poll(uint64_t& seen, std::optional<Deadline> deadline) {

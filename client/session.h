@@ -53,8 +53,9 @@ class Session {
   const Environment& environment() const { return environment_; }
   const std::string& job() const { return job_; }
   uint32_t spin_us() const { return spin_us_; }
-  bool forked() const { return guard_.forked(); }
 
+  // FORKED in a child of the process that opened the session.
+  Status check_not_forked() const;
   // The mutex, or FORKED, or why the daemon is lost.
   Result<Lock> enter();
   // The same without regard to a lost daemon: for looking at what arrived before.
@@ -97,6 +98,7 @@ class Session {
   void lose(Status why);
   void spin(Lock& lock, Deadline deadline);
   void sleep_slice(Lock& lock, uint32_t word, Deadline deadline);
+  Status stopped(std::chrono::nanoseconds limit);
   Status failure_of(const cgx_completion_record& record) const;
 
   const Environment environment_;
@@ -117,6 +119,9 @@ class Session {
   uint64_t events_ = 0;    // completions taken in and wakes
   uint32_t polling_ = 0;   // threads in poll()
   bool closing_ = false;
+  uint32_t last_beat_ = 0;
+  Deadline last_look_{};                   // at the daemon's beat
+  std::chrono::nanoseconds still_{0};      // how long it has not moved, as far as we looked
   Status lost_;
 };
 

@@ -12,6 +12,7 @@ namespace cgx::client {
 namespace {
 
 constexpr size_t kFdsMax = 3;
+constexpr std::chrono::seconds kHealthInterval(1);
 
 std::string errno_text() { return std::strerror(errno); }
 
@@ -142,7 +143,8 @@ Status SessionSocket::wait_readable(Deadline deadline) const {
   }
 }
 
-Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds) const {
+Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds,
+                                                      int flags) const {
   std::vector<std::byte> packet(wire::kSessionPacketBytesMax);
   iovec part{packet.data(), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
@@ -152,7 +154,7 @@ Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t size;
-  do size = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+  do size = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | flags);
   while (size < 0 && errno == EINTR);
   std::vector<UniqueFd> received;
   if (size >= 0) take_fds(message, received);
@@ -179,6 +181,10 @@ void SessionSocket::keep_reply(std::span<const std::byte> packet) {
                              std::to_string(header->type) + " where a reply was expected");
     return;
   }
+  if (header->request == 0) {  // no answer: why it is about to close the session
+    last_words_ = Status(reply->code, reply->message).to_string();
+    return;
+  }
   // Nobody waits any more for the answer to a call that timed out.
   if (expected_.contains(header->request)) replies_[header->request] = std::move(reply).value();
 }
@@ -193,23 +199,42 @@ void SessionSocket::read_one(std::unique_lock<std::mutex>& lock, Deadline deadli
   lock.lock();
   reading_ = false;
   if (!packet.ok()) {
-    if (failed_.ok()) failed_ = packet.status();
+    fail(packet.status());
   } else if (readable.ok()) {
     keep_reply(*packet);
-  } else if (readable.code() != StatusCode::kTIMED_OUT && failed_.ok()) {
-    failed_ = readable;
+  } else if (readable.code() != StatusCode::kTIMED_OUT) {
+    fail(readable);
   }
   changed_.notify_all();
+}
+
+// The first cause stands; a daemon that told why it leaves is quoted.
+void SessionSocket::fail(const Status& why) {
+  if (!failed_.ok()) return;
+  failed_ = why;
+  if (why.code() == StatusCode::kDAEMON_LOST && !last_words_.empty()) {
+    failed_ = lost("it closed the session: " + last_words_);
+  }
+}
+
+void SessionSocket::check_health(std::unique_lock<std::mutex>& lock) {
+  if (!health_check_) return;
+  lock.unlock();
+  const Status health = health_check_();
+  lock.lock();
+  if (!health.ok()) fail(health);
 }
 
 Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
   std::unique_lock lock(mutex_);
   while (!replies_.contains(request) && failed_.ok() && Clock::now() < deadline) {
+    const Deadline slice = std::min<Deadline>(deadline, Clock::now() + kHealthInterval);
     if (reading_) {
-      changed_.wait_until(lock, deadline);
+      changed_.wait_until(lock, slice);
     } else {
-      read_one(lock, deadline);
+      read_one(lock, slice);
     }
+    if (Clock::now() >= slice) check_health(lock);
   }
   const std::optional<wire::Reply> reply = take_reply(request);
   if (reply && reply->code == StatusCode::kOK) return *reply;
@@ -231,16 +256,25 @@ std::optional<wire::Reply> SessionSocket::take_reply(uint32_t request) {
   return std::move(found.mapped());
 }
 
-Status SessionSocket::gone() const {
+Status SessionSocket::gone() {
   pollfd entry{.fd = fd_.get(), .events = POLLRDHUP, .revents = 0};
   if (::poll(&entry, 1, 0) <= 0) return {};
-  return lost("it closed the session or died");
+  const std::lock_guard lock(mutex_);
+  while (!reading_ && failed_.ok()) {
+    const auto packet = receive(nullptr, MSG_DONTWAIT);
+    if (packet.ok()) {
+      keep_reply(*packet);
+    } else {
+      fail(packet.status());
+    }
+  }
+  return failed_.ok() ? lost("it closed the session or died") : failed_;
 }
 
 void SessionSocket::shut_down(const Status& why) {
   {
     const std::lock_guard lock(mutex_);
-    if (failed_.ok()) failed_ = why;
+    fail(why);
   }
   if (fd_.valid()) ::shutdown(fd_.get(), SHUT_RDWR);
   changed_.notify_all();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,8 +52,10 @@ class SessionSocket {
   // The error that answered a posted request, if one did by now. Ends the request.
   Status error_of(uint32_t request);
 
-  // DAEMON_LOST once the daemon has closed the socket; one poll(2), never blocks.
-  Status gone() const;
+  // DAEMON_LOST once the daemon has closed the socket, with its last words; never blocks.
+  Status gone();
+  // Asked once a second while a call waits; an error ends the call. Set before the first call.
+  void set_health_check(std::function<Status()> check) { health_check_ = std::move(check); }
   // Ends the connection in both directions and fails every waiting call with `why`.
   void shut_down(const Status& why);
 
@@ -69,18 +72,22 @@ class SessionSocket {
   Status send(const std::vector<std::byte>& packet, int fd);
   Result<wire::Reply> await(uint32_t request, Deadline deadline);
   void read_one(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  void check_health(std::unique_lock<std::mutex>& lock);
+  void fail(const Status& why);
   Status wait_readable(Deadline deadline) const;
-  Result<std::vector<std::byte>> receive(std::vector<UniqueFd>* fds) const;
+  Result<std::vector<std::byte>> receive(std::vector<UniqueFd>* fds, int flags = 0) const;
   Status lost(const std::string& why) const;
   void keep_reply(std::span<const std::byte> packet);
   std::optional<wire::Reply> take_reply(uint32_t request);
 
   const std::string path_;
   UniqueFd fd_;
+  std::function<Status()> health_check_;
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   bool reading_ = false;
   Status failed_;
+  std::string last_words_;  // the daemon's reason for closing, if it gave one
   uint32_t last_request_ = 0;
   std::set<uint32_t> expected_;  // requests somebody will ask the reply of
   std::map<uint32_t, wire::Reply> replies_;

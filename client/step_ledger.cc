@@ -39,6 +39,13 @@ bool StepLedger::unfinished() const {
   return false;
 }
 
+bool StepLedger::failed() const {
+  for (const Step& step : steps_) {
+    if (step.cookie != 0 && !step.failure.ok()) return true;
+  }
+  return false;
+}
+
 uint32_t StepLedger::reserved() const {
   uint32_t sum = 0;
   for (const Step& step : steps_) sum += step.reserved;
@@ -56,9 +63,9 @@ Status StepLedger::may_open() const {
     return {StatusCode::kNOT_COMMITTED, "no tensor is committed; call cgx_register and cgx_commit"};
   }
   const Step* before = next_ >= 1 ? kept(next_ - 1) : nullptr;
-  if (before && !before->failure.ok() && !before->given_up) {
+  if (before && !before->failure.ok()) {
     return step_order("step " + text(before->number) + " failed (" + before->failure.to_string() +
-                      "); redo it with cgx_step_redo or give it up with cgx_step_done(DROPPED)");
+                      "); redo it with cgx_step_redo first");
   }
   const Step* earlier = next_ >= 2 ? kept(next_ - 2) : nullptr;
   if (earlier && !earlier->finished) {
@@ -74,7 +81,7 @@ Step& StepLedger::begin() {
   step.number = next_;
   step.cookie = ++last_cookie_;
   step.attempt = attempt_;
-  step.ended = step.finished = step.given_up = false;
+  step.ended = step.finished = false;
   step.marked = step.reserved = 0;
   step.epoch = step.policy_version = 0;
   step.failure = Status();
@@ -135,17 +142,20 @@ void StepLedger::end(Step& step) {
   step.ended = true;
   open_ = false;
   ++next_;
-  attempt_ = 0;
 }
 
-uint32_t StepLedger::give_up(Step& step) {
-  step.given_up = true;
-  if (!step.stopped()) return 0;
-  step.ended = step.finished = true;
-  open_ = false;
-  ++next_;
-  attempt_ = 0;
-  return std::exchange(step.reserved, 0);
+Status StepLedger::may_close(const Step& step) const {
+  if (!step.failure.ok()) {
+    return {step.failure.code(), "step " + text(step.number) + " failed and can only be redone: " +
+                                     step.failure.message()};
+  }
+  if (!step.finished) {
+    return {StatusCode::kBUSY,
+            "step " + text(step.number) + " is unfinished; wait for it before cgx_step_done"};
+  }
+  if (step.number + 1 == next_ && !open_) return {};
+  return step_order("step " + text(step.number + 1) + " has begun, which kept step " +
+                    text(step.number));
 }
 
 uint32_t StepLedger::apply(const cgx_completion_record& record, const Status& failure) {

@@ -24,7 +24,6 @@ struct Step {
   uint32_t attempt = 0;
   bool ended = false;     // this rank's step_end is written
   bool finished = false;  // the daemon has completed or failed it
-  bool given_up = false;  // failed, and this rank said DROPPED
   uint32_t marked = 0;    // tensors submitted or absent
   uint32_t reserved = 0;  // completion slots not given back yet
   uint64_t epoch = 0;
@@ -46,6 +45,7 @@ class StepLedger {
   uint32_t tensors() const { return tensors_; }
   Status between_steps() const;
   bool unfinished() const;
+  bool failed() const;        // some step failed and has not been redone
   uint32_t reserved() const;  // completion slots of all steps
 
   // The step a submit, absent or step_end is about; opens it when it is the next one.
@@ -58,10 +58,11 @@ class StepLedger {
   void mark(Step& step, uint32_t tensor, Mark mark);
   void abandon(Step& step, Status why);
   void end(Step& step);
-  // step_done(DROPPED). A failed step that was open counts as ended. Returns freed completion slots.
-  uint32_t give_up(Step& step);
   // Completion slots a step_end needs: one per tensor not spoken of, one for the step.
   uint32_t slots_at_end(const Step& step) const { return tensors_ - step.marked + 1; }
+
+  // Whether step_done may be said of a step: it is complete, and the next one has not begun.
+  Status may_close(const Step& step) const;
 
   // Takes in a completion of a tensor or step; `failure` is not OK if its outcome is ERROR. Returns
   // how many completion slots became free.
@@ -83,7 +84,7 @@ class StepLedger {
   uint64_t next_;        // the open step, or the one that opens next
   bool open_ = false;
   uint32_t tensors_ = 0;
-  uint32_t attempt_ = 0;  // of next_
+  uint32_t attempt_ = 0;  // of every step since the last redo
   uint64_t last_cookie_ = 0;
 };
 

@@ -92,7 +92,9 @@ struct cgx_shm_header {
   uint64_t completion_head; /* written by the client */
   uint8_t pad4[56];
   uint32_t daemon_sleeping; /* 1: ring the doorbell eventfd after publishing */
-  uint8_t pad5[60];
+  uint32_t daemon_beat; /* the daemon adds 1 on every turn of its loop, at least twice a second while a
+                           communicator exists; still for seconds: it is stopped. 0: it does not beat */
+  uint8_t pad5[56];
   uint32_t wake_word;    /* futex: the daemon adds 1 after publishing completions */
   uint8_t pad6[60];
   uint32_t client_waits; /* bit 0: somebody waits on wake_word; bit 1: signal the completion eventfd */

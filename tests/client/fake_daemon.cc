@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 
@@ -58,6 +59,7 @@ struct FakeDaemon::Session {
     return arenas[arena]->base + offset;
   }
   void wake() {
+    if (!greeted) return;
     completions->publish();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     word_of(header().wake_word).fetch_add(1);
@@ -136,6 +138,11 @@ void FakeDaemon::die() {
   if (thread_.joinable()) thread_.join();
 }
 
+void FakeDaemon::freeze() {
+  frozen_ = true;
+  while (!frozen_seen_) std::this_thread::yield();
+}
+
 bool FakeDaemon::anything_to_do() {
   for (auto& session : sessions_) {
     if (session->greeted && !session->submits->empty()) return true;
@@ -144,6 +151,7 @@ bool FakeDaemon::anything_to_do() {
 }
 
 void FakeDaemon::turn(int timeout_ms) {
+  frozen_seen_ = frozen_.load();
   if (frozen_) {
     std::this_thread::yield();
     return;
@@ -162,6 +170,7 @@ void FakeDaemon::turn(int timeout_ms) {
   for (size_t i = 0; i < known; ++i) {
     Session& session = *sessions_[i];
     if (session.greeted) word_of(session.header().daemon_sleeping).store(0);
+    if (session.greeted) word_of(session.header().daemon_beat).fetch_add(1);
     uint64_t rings = 0;
     if (entries[2 + 2 * i].revents & POLLIN) {
       static_cast<void>(::read(session.doorbell.get(), &rings, sizeof(rings)) == 0);
@@ -177,6 +186,11 @@ void FakeDaemon::turn(int timeout_ms) {
   }
   std::erase_if(sessions_, [](const auto& session) { return session->gone; });
   session_count_ = sessions_.size();
+  comm_count_ = comms_.size();
+  waiting_count_ = static_cast<size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(), [](const auto& session) {
+        return session->greeted && (word_of(session->header().client_waits).load() & 1);
+      }));
 }
 
 void FakeDaemon::accept_session() {
@@ -441,6 +455,11 @@ bool FakeDaemon::drain(Session& session) {
     any = true;
   }
   session.submits->release();
+  if (any && options_.mood == Mood::kEvicts) {
+    reply(session, 0, {StatusCode::kPROTOCOL_ERROR, "the fake daemon does not like this record"});
+    session.gone = true;
+    session.greeted = false;
+  }
   if (any && options_.mood == Mood::kWildCompletions) {
     wire::store_release(session.header().completion_tail, 1ull << 40);
     session.completions = std::make_unique<wire::CompletionProducer>(
@@ -604,9 +623,11 @@ void FakeDaemon::advance_step(Comm& comm, uint64_t number) {
     }
     comm.done[number].insert(tensor);
   }
+  bool all_ended = true;
+  for (Member& member : comm.members) all_ended &= member.steps[number].ended;
   for (Member& member : comm.members) {
     Member::Step& step = member.steps[number];
-    if (!step.ended || step.reported || comm.done[number].size() < comm.committed) continue;
+    if (!all_ended || step.reported || comm.done[number].size() < comm.committed) continue;
     step.reported = true;
     complete(member, {.kind = CGX_COMPLETE_STEP, .step = number, .attempt = comm.attempt,
                       .cookie = step.cookie}, StatusCode::kOK, "");
@@ -616,7 +637,6 @@ void FakeDaemon::advance_step(Comm& comm, uint64_t number) {
   bool finished = true;
   for (Member& member : comm.members) finished &= member.steps[number].reported;
   if (!finished) return;
-  comm.attempt = 0;
   comm.done.erase(number);
   for (Member& member : comm.members) member.steps.erase(number);
 }

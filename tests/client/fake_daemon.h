@@ -27,6 +27,7 @@ class FakeDaemon {
     kNoDescriptors,    // a Welcome without its descriptors
     kGarbageReply,     // well-formed until the handshake is over
     kWildCompletions,  // after the first record its completion cursor is nonsense
+    kEvicts,           // closes the session with its reason at the first record
   };
   struct Options {
     std::string socket_path;
@@ -42,7 +43,7 @@ class FakeDaemon {
   // Ends the thread, closes every descriptor: what a killed daemon looks like to its clients.
   void die();
   // From now on nothing is read or answered, but the sockets stay open: a stopped daemon.
-  void freeze() { frozen_ = true; }
+  void freeze();
   // Results stay back until released: steps and calls pend.
   void hold(bool held) { held_ = held; }
   // The next step that completes fails on all ranks instead.
@@ -50,6 +51,8 @@ class FakeDaemon {
 
   uint64_t doorbells() const { return doorbells_; }
   size_t sessions() const { return session_count_; }
+  size_t communicators() const { return comm_count_; }
+  size_t waiting() const { return waiting_count_; }  // sessions with a thread asleep on its futex
 
  private:
   struct Session;
@@ -86,10 +89,10 @@ class FakeDaemon {
   const Options options_;
   client::UniqueFd listener_;
   std::thread thread_;
-  std::atomic<bool> stop_{false}, frozen_{false}, held_{false};
+  std::atomic<bool> stop_{false}, frozen_{false}, frozen_seen_{false}, held_{false};
   std::atomic<uint16_t> fail_next_{0};
   std::atomic<uint64_t> doorbells_{0};
-  std::atomic<size_t> session_count_{0};
+  std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0};
   bool used_ = false;
   wire::InstanceId instance_{};
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -1,6 +1,7 @@
 // Ranks: the ranks of a test, as sessions of one process, with an in-process rendezvous.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

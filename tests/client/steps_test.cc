@@ -1,10 +1,21 @@
-// Steps and calls of several ranks on one daemon: results, order rules, absence, redo.
+// Steps of several ranks on one daemon: results, order rules, absence, failure and redo.
 #include "tests/client/ranks.h"
 
 namespace cgx::testing {
 namespace {
 
-class StepsTest : public RanksTest {};
+using ::testing::HasSubstr;
+
+class StepsTest : public RanksTest {
+ protected:
+  // One whole step on one rank; homes hold `value` before.
+  void run_step(Rank& rank, uint64_t step, float value) {
+    for (uint32_t id : rank.ids) rank.home(id)[0] = value;
+    ASSERT_OK(cgx_submit(rank.comm, step, rank.ids.data(), rank.ids.size()));
+    ASSERT_OK(cgx_step_end(rank.comm, step));
+    ASSERT_OK(cgx_wait(rank.comm, step, -1));
+  }
+};
 
 TEST_F(StepsTest, SumsInRankOrderIntoEveryRanksHome) {
   open_ranks(3);
@@ -23,7 +34,7 @@ TEST_F(StepsTest, SumsInRankOrderIntoEveryRanksHome) {
   });
 }
 
-TEST_F(StepsTest, RunsManyStepsInARow) {
+TEST_F(StepsTest, RunsManyStepsInARowFromTheFirstNumber) {
   open_ranks(2, 5);
   add_tensors(20, 16);
   each_rank([&](uint32_t, Rank& rank) {
@@ -39,15 +50,231 @@ TEST_F(StepsTest, RunsManyStepsInARow) {
   });
 }
 
-TEST_F(StepsTest, CallsOutsideStepsRunInOrder) {
+TEST_F(StepsTest, SubmitsMoreTensorsThanTheRingHolds) {
+  open_ranks(1);
+  add_tensors(6000, 1);
+  run_step(ranks_[0], 0, 2.0f);
+  run_step(ranks_[0], 1, 3.0f);
+  EXPECT_EQ(ranks_[0].home(5999)[0], 3.0f);
+}
+
+TEST_F(StepsTest, ReadsAndWritesWhereInOutSays) {
+  open_ranks(1);
+  add_tensors(1, 8, CGX_AVG);
+  Rank& rank = ranks_[0];
+  float* in = arena_floats(rank, 8);
+  float* out = arena_floats(rank, 8);
+  for (int k = 0; k < 8; ++k) in[k] = static_cast<float>(k);
+  rank.home(0)[7] = -1.0f;
+  ASSERT_OK(cgx_submit_inout(rank.comm, 0, 0, in, out));
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+  EXPECT_EQ(out[7], 7.0f);
+  EXPECT_EQ(rank.home(0)[7], -1.0f);
+}
+
+TEST_F(StepsTest, RefusesBuffersOutsideTheArenaMisalignedOrOverlapping) {
+  open_ranks(1);
+  add_tensors(1, 8);
+  Rank& rank = ranks_[0];
+  float* memory = arena_floats(rank, 64);
+  float stack[8];
+  EXPECT_EQ(cgx_submit_inout(rank.comm, 0, 0, stack, memory), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("input is not in the arena"));
+  auto* bytes = reinterpret_cast<char*>(memory);
+  EXPECT_EQ(cgx_submit_inout(rank.comm, 0, 0, bytes + 2, memory), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("aligned"));
+  EXPECT_EQ(cgx_submit_inout(rank.comm, 0, 0, memory, memory + 4), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("overlap"));
+  run_step(rank, 0, 1.0f);  // refused submits left no trace
+}
+
+TEST_F(StepsTest, RefusesStepsOutOfOrderAtOnce) {
+  open_ranks(1, 3);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  EXPECT_EQ(cgx_submit(rank.comm, 4, rank.ids.data(), 1), CGX_STEP_ORDER);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("step 4 is out of order; the next step is 3"));
+  EXPECT_EQ(cgx_wait(rank.comm, 3, -1), CGX_STEP_ORDER);
+  run_step(rank, 3, 1.0f);
+  EXPECT_EQ(cgx_submit(rank.comm, 3, rank.ids.data(), 1), CGX_STEP_ORDER);
+}
+
+TEST_F(StepsTest, WaitInsideAnOpenStepIsAnImmediateError) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+  size_t pending = 1;
+  while (pending != 0) ASSERT_OK(cgx_test(rank.comm, 0, rank.ids.data(), 1, nullptr, &pending));
+  EXPECT_EQ(cgx_wait(rank.comm, 0, -1), CGX_STEP_OPEN);  // finished or not
+}
+
+TEST_F(StepsTest, TensorsJoinAtTheNextCommit) {
+  open_ranks(1);
+  EXPECT_EQ(cgx_step_end(ranks_[0].comm, 0), CGX_NOT_COMMITTED);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  const uint64_t shape = 4;
+  cgx_tensor_options options{};
+  options.name = "late";
+  options.dims = 1;
+  options.shape = &shape;
+  uint32_t late = 0;
+  ASSERT_OK(cgx_register(rank.comm, &options, &late));
+  EXPECT_EQ(cgx_submit(rank.comm, 0, &late, 1), CGX_NOT_COMMITTED);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("late"));
+  const uint32_t unknown = 7;
+  EXPECT_EQ(cgx_submit(rank.comm, 0, &unknown, 1), CGX_NOT_FOUND);
+  ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+  EXPECT_EQ(cgx_commit(rank.comm), CGX_STEP_OPEN);
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+  ASSERT_OK(cgx_commit(rank.comm));
+  ASSERT_OK(cgx_submit(rank.comm, 1, &late, 1));
+}
+
+TEST_F(StepsTest, AbsentRanksReceiveTheResultAtHome) {
   open_ranks(2);
+  add_tensors(3, 4);
   each_rank([&](uint32_t i, Rank& rank) {
-    float* data = arena_floats(rank, 64);
-    for (int call = 0; call < 20; ++call) {
-      for (int k = 0; k < 64; ++k) data[k] = static_cast<float>(i + call + 1);
-      ASSERT_OK(cgx_allreduce(rank.comm, data, data, 64, CGX_F32, CGX_AVG));
-      EXPECT_EQ(data[63], (2.0f * static_cast<float>(call) + 3.0f) * 0.5f);
+    for (uint32_t id : rank.ids) rank.home(id)[0] = 5.0f;
+    const uint32_t both = 0, first_only = 1, nobody = 2;
+    ASSERT_OK(cgx_submit(rank.comm, 0, &both, 1));
+    if (i == 0) {
+      ASSERT_OK(cgx_submit(rank.comm, 0, &first_only, 1));
+    } else {
+      ASSERT_OK(cgx_absent(rank.comm, 0, &first_only, 1));
+      ASSERT_OK(cgx_absent(rank.comm, 0, &nobody, 1));
     }
+    ASSERT_OK(cgx_step_end(rank.comm, 0));
+    ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+    uint8_t states[3];
+    size_t pending = 9;
+    ASSERT_OK(cgx_test(rank.comm, 0, rank.ids.data(), 3, states, &pending));
+    EXPECT_EQ(pending, 0u);
+    EXPECT_EQ(states[0], CGX_TENSOR_RESULT);
+    EXPECT_EQ(states[1], i == 0 ? CGX_TENSOR_RESULT : CGX_TENSOR_FILLED);
+    EXPECT_EQ(states[2], CGX_TENSOR_ABSENT);
+    EXPECT_EQ(rank.home(0)[0], 10.0f);
+    EXPECT_EQ(rank.home(1)[0], 5.0f);
+    EXPECT_EQ(rank.home(2)[0], 5.0f);
+    cgx_step_report report{};
+    ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
+    EXPECT_EQ(report.finished, 1u);
+    EXPECT_EQ(report.policy_version, 7u);
+    EXPECT_EQ(report.results + report.filled + report.absent, 3u);
+  });
+}
+
+TEST_F(StepsTest, SubmittingAnAbsentTensorIsRefused) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  ASSERT_OK(cgx_absent(ranks_[0].comm, 0, ranks_[0].ids.data(), 1));
+  ASSERT_OK(cgx_absent(ranks_[0].comm, 0, ranks_[0].ids.data(), 1));
+  EXPECT_EQ(cgx_submit(ranks_[0].comm, 0, ranks_[0].ids.data(), 1), CGX_INVALID_ARGUMENT);
+}
+
+TEST_F(StepsTest, SecondSubmitAbandonsTheStepOnAllRanksAndARedoRepairsIt) {
+  open_ranks(2);
+  add_tensors(2, 4);
+  each_rank([&](uint32_t i, Rank& rank) {
+    ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 2));
+    if (i == 1) {
+      EXPECT_EQ(cgx_submit(rank.comm, 0, rank.ids.data(), 1), CGX_STEP_ABANDONED);
+    } else {
+      const cgx_status ended = cgx_step_end(rank.comm, 0);
+      EXPECT_TRUE(ended == CGX_OK || ended == CGX_STEP_ABANDONED);
+    }
+    EXPECT_EQ(cgx_wait(rank.comm, 0, -1), CGX_STEP_ABANDONED);
+    uint64_t step = 99;
+    ASSERT_OK(cgx_step_redo(rank.comm, &step));
+    ASSERT_EQ(step, 0u);
+    run_step(rank, 0, 4.0f);
+    EXPECT_EQ(rank.home(0)[0], 8.0f);
+    run_step(rank, 1, 1.0f);
+  });
+}
+
+TEST_F(StepsTest, FailedStepNamesItsCauseAndIsRedoneWithTheSameNumber) {
+  open_ranks(2);
+  add_tensors(1, 4);
+  each_rank([&](uint32_t, Rank& rank) { run_step(rank, 0, 1.0f); });
+  daemon_->fail_next_step(StatusCode::kOP_STALLED);
+  each_rank([&](uint32_t, Rank& rank) {
+    ASSERT_OK(cgx_submit(rank.comm, 1, rank.ids.data(), 1));
+    const cgx_status ended = cgx_step_end(rank.comm, 1);
+    EXPECT_TRUE(ended == CGX_OK || ended == CGX_OP_STALLED);
+    EXPECT_EQ(cgx_wait(rank.comm, 1, -1), CGX_OP_STALLED);
+    EXPECT_THAT(cgx_last_error(), HasSubstr("OP_STALLED: asked to fail by the test"));
+    EXPECT_NE(cgx_submit(rank.comm, 2, rank.ids.data(), 1), CGX_OK);
+    EXPECT_NE(cgx_submit(rank.comm, 1, rank.ids.data(), 1), CGX_OK);
+    uint64_t step = 0;
+    ASSERT_OK(cgx_step_redo(rank.comm, &step));
+    ASSERT_EQ(step, 1u);
+    run_step(rank, 1, 3.0f);
+    EXPECT_EQ(rank.home(0)[0], 6.0f);
+    EXPECT_EQ(cgx_step_redo(rank.comm, &step), CGX_STEP_ORDER);
+  });
+}
+
+TEST_F(StepsTest, AtMostTwoStepsAreUnfinished) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  daemon_->hold(true);
+  for (uint64_t step : {0u, 1u}) {
+    ASSERT_OK(cgx_submit(rank.comm, step, rank.ids.data(), 1));
+    ASSERT_OK(cgx_step_end(rank.comm, step));
+  }
+  EXPECT_EQ(cgx_submit(rank.comm, 2, rank.ids.data(), 1), CGX_BUSY);
+  EXPECT_EQ(cgx_wait(rank.comm, 1, 10), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("step 1 of communicator world"));
+  daemon_->hold(false);
+  ASSERT_OK(cgx_wait(rank.comm, 1, -1));
+  ASSERT_OK(cgx_submit(rank.comm, 2, rank.ids.data(), 1));
+}
+
+TEST_F(StepsTest, StepDoneNeedsACompleteStep) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  daemon_->hold(true);
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  EXPECT_EQ(cgx_step_done(rank.comm, 0, CGX_DROPPED), CGX_BUSY);
+  daemon_->hold(false);
+  ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+  EXPECT_EQ(cgx_step_done(rank.comm, 0, static_cast<cgx_step_fate>(2)), CGX_INVALID_ARGUMENT);
+  EXPECT_OK(cgx_step_done(rank.comm, 0, CGX_DROPPED));
+  ASSERT_OK(cgx_submit(rank.comm, 1, rank.ids.data(), 1));
+  EXPECT_EQ(cgx_step_done(rank.comm, 0, CGX_KEPT), CGX_STEP_ORDER);
+}
+
+TEST_F(StepsTest, EmptyTensorsTakePart) {
+  open_ranks(2);
+  add_tensors(2, 0);
+  each_rank([&](uint32_t, Rank& rank) {
+    ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 2));
+    ASSERT_OK(cgx_step_end(rank.comm, 0));
+    ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+  });
+}
+
+TEST_F(StepsTest, LateRankIsWaitedFor) {
+  open_ranks(2);
+  add_tensors(1, 4);
+  std::atomic<bool> first_waits{false};
+  each_rank([&](uint32_t i, Rank& rank) {
+    if (i == 1) {
+      while (!first_waits) std::this_thread::yield();
+    }
+    ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+    ASSERT_OK(cgx_step_end(rank.comm, 0));
+    if (i == 0) {
+      EXPECT_EQ(cgx_wait(rank.comm, 0, 0), CGX_TIMED_OUT);
+      first_waits = true;
+    }
+    ASSERT_OK(cgx_wait(rank.comm, 0, -1));
   });
 }
 

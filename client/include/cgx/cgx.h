@@ -166,10 +166,11 @@ CGX_API cgx_status cgx_step_end(cgx_comm* comm, uint64_t step);
 
 typedef enum cgx_step_fate {
   CGX_KEPT = 0,    /* the update is applied; implied by the first submit of the next step */
-  CGX_DROPPED = 1, /* the update is skipped (overflow) or the failed step is given up */
+  CGX_DROPPED = 1, /* the update is skipped (overflow): residuals of the step are dropped too */
 } cgx_step_fate;
+/* Same on all ranks; after the step is complete and before the next one begins. */
 CGX_API cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, cgx_step_fate fate);
-/* Collective, after a failed step: *step is the number to submit again, by all ranks. */
+/* After a failed step, by every rank: *step is the number to submit again. */
 CGX_API cgx_status cgx_step_redo(cgx_comm* comm, uint64_t* step);
 
 /* Waits until the step is finished here; the failure's status if it failed, CGX_STEP_OPEN before this

@@ -1,0 +1,75 @@
+#include "client/allocator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace cgx::client {
+namespace {
+
+TEST(AllocatorTest, GivesAlignedRangesThatDoNotTouchACacheLineTwice) {
+  Allocator allocator(4096);
+  EXPECT_EQ(allocator.allocate(1, 64), 0u);
+  EXPECT_EQ(allocator.allocate(65, 64), 64u);
+  EXPECT_EQ(allocator.allocate(1, 1024), 1024u);
+  EXPECT_EQ(allocator.allocate(1, 64), 192u);  // the hole before the aligned one is used
+}
+
+TEST(AllocatorTest, PrefersTheSmallestHoleThatFits) {
+  Allocator allocator(4096);
+  const auto large = allocator.allocate(1024, 64);
+  const auto keep1 = allocator.allocate(64, 64);
+  const auto small = allocator.allocate(128, 64);
+  const auto keep2 = allocator.allocate(64, 64);
+  ASSERT_TRUE(large && keep1 && small && keep2);
+  ASSERT_TRUE(allocator.release(*large));
+  ASSERT_TRUE(allocator.release(*small));
+  EXPECT_EQ(allocator.allocate(100, 64), *small);
+}
+
+TEST(AllocatorTest, RefusesWhatDoesNotFitAndUnknownOffsets) {
+  Allocator allocator(256);
+  EXPECT_FALSE(allocator.allocate(257, 64));
+  EXPECT_TRUE(allocator.allocate(256, 64));
+  EXPECT_FALSE(allocator.allocate(0, 64));
+  EXPECT_FALSE(allocator.release(64));
+  EXPECT_TRUE(allocator.release(0));
+  EXPECT_FALSE(allocator.release(0));
+  EXPECT_FALSE(allocator.allocate(UINT64_MAX, 64));
+}
+
+TEST(AllocatorTest, NeverOverlapsAndCoalescesEverythingInTheEnd) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  constexpr uint64_t kBytes = 1 << 16;
+  Allocator allocator(kBytes);
+  std::map<uint64_t, uint64_t> live;
+  for (int round = 0; round < 20'000; ++round) {
+    if (random() % 2 == 0) {
+      const uint64_t bytes = random() % 3000, alignment = 64ull << random() % 5;
+      const auto offset = allocator.allocate(bytes, alignment);
+      if (!offset) continue;
+      ASSERT_EQ(*offset % alignment, 0u);
+      ASSERT_LE(*offset + bytes, kBytes);
+      const auto next = live.lower_bound(*offset);
+      ASSERT_TRUE(next == live.end() || *offset + bytes <= next->first);
+      ASSERT_TRUE(next == live.begin() ||
+                  std::prev(next)->first + std::prev(next)->second <= *offset);
+      live.emplace(*offset, std::max<uint64_t>(bytes, 1));
+    } else if (!live.empty()) {
+      const auto victim = std::next(live.begin(), static_cast<long>(random() % live.size()));
+      ASSERT_TRUE(allocator.release(victim->first));
+      live.erase(victim);
+    }
+    ASSERT_EQ(allocator.allocated_count(), live.size());
+  }
+  for (const auto& [offset, bytes] : live) ASSERT_TRUE(allocator.release(offset));
+  EXPECT_EQ(allocator.largest_free(), kBytes);
+  EXPECT_EQ(allocator.free_bytes(), kBytes);
+}
+
+}  // namespace
+}  // namespace cgx::client

@@ -1,0 +1,421 @@
+// Connecting, and daemons that are absent, broken, stopped or dying.
+#include <dirent.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "tests/client/ranks.h"
+
+namespace cgx::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  DIR* directory = ::opendir("/proc/self/fd");
+  while (::readdir(directory)) ++count;
+  ::closedir(directory);
+  return count;
+}
+
+size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:") != std::string::npos;
+  return count;
+}
+
+cgx_status open_at(const std::string& path, cgx_session** session, uint32_t timeout_ms = 2'000) {
+  cgx_open_options options{};
+  options.socket = path.c_str();
+  options.connect_timeout_ms = timeout_ms;
+  return cgx_open(&options, session);
+}
+
+// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(NoDaemonTest, IsUnavailableAndSaysWhereItLooked) {
+  cgx_session* session = nullptr;
+  const auto start = Clock::now();
+  EXPECT_EQ(open_at("/tmp/cgx-test-nobody.sock", &session), CGX_UNAVAILABLE);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("/tmp/cgx-test-nobody.sock"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_AUTOSTART"));
+  EXPECT_LT(seconds_since(start), 1.0);
+  EXPECT_EQ(session, nullptr);
+}
+
+TEST(NoDaemonTest, RefusesBadOptionsAndVariables) {
+  cgx_session* session = nullptr;
+  EXPECT_EQ(cgx_open(nullptr, nullptr), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(open_at("/tmp/" + std::string(200, 'x'), &session), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("at most 107"));
+  {
+    const Variable spin("CGX_SPIN_US", "fast");
+    EXPECT_EQ(open_at("/tmp/x", &session), CGX_INVALID_ARGUMENT);
+    EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_SPIN_US=fast must be a whole number"));
+  }
+  const std::string job(513, 'j');
+  cgx_open_options options{};
+  options.job = job.c_str();
+  EXPECT_EQ(cgx_open(&options, &session), CGX_INVALID_ARGUMENT);
+}
+
+TEST(NoDaemonTest, CloseAcceptsNull) {
+  EXPECT_OK(cgx_close(nullptr));
+  EXPECT_OK(cgx_comm_close(nullptr));
+  EXPECT_STREQ(cgx_status_name(CGX_STEP_OPEN), "STEP_OPEN");
+  EXPECT_STREQ(cgx_status_name(9999), "UNKNOWN");
+  EXPECT_STREQ(cgx_status_meaning(CGX_OK), "success");
+}
+
+class BrokenDaemonTest : public ::testing::Test {
+ protected:
+  cgx_status open_with(FakeDaemon::Mood mood) {
+    daemon_ = std::make_unique<FakeDaemon>(FakeDaemon::Options{path_, mood});
+    daemon_->start();
+    return open_at(path_, &session_, 300);
+  }
+  ~BrokenDaemonTest() override { cgx_close(session_); }
+
+  const std::string path_ = fresh_socket_path();
+  std::unique_ptr<FakeDaemon> daemon_;
+  cgx_session* session_ = nullptr;
+};
+
+TEST_F(BrokenDaemonTest, SilenceInTheHandshakeIsUnavailable) {
+  EXPECT_EQ(open_with(FakeDaemon::Mood::kSilent), CGX_UNAVAILABLE);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("is it stopped?"));
+}
+
+TEST_F(BrokenDaemonTest, GarbageInTheHandshakeIsAProtocolError) {
+  EXPECT_EQ(open_with(FakeDaemon::Mood::kGarbageWelcome), CGX_PROTOCOL_ERROR);
+}
+
+TEST_F(BrokenDaemonTest, AnotherVersionIsNamed) {
+  EXPECT_EQ(open_with(FakeDaemon::Mood::kWrongVersion), CGX_VERSION_MISMATCH);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("99"));
+}
+
+TEST_F(BrokenDaemonTest, WelcomeWithoutDescriptorsIsAProtocolError) {
+  EXPECT_EQ(open_with(FakeDaemon::Mood::kNoDescriptors), CGX_PROTOCOL_ERROR);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("0 descriptors"));
+}
+
+TEST_F(BrokenDaemonTest, GarbageInAReplyFailsTheSession) {
+  ASSERT_OK(open_with(FakeDaemon::Mood::kGarbageReply));
+  void* memory = nullptr;
+  EXPECT_EQ(cgx_arena_alloc(session_, 64, 0, &memory), CGX_PROTOCOL_ERROR);
+}
+
+class WildDaemonTest : public RanksTest {
+ protected:
+  WildDaemonTest() : RanksTest(FakeDaemon::Mood::kWildCompletions) {}
+};
+
+TEST_F(WildDaemonTest, CursorOutOfRangeIsAProtocolError) {
+  open_ranks(1);
+  float* data = arena_floats(ranks_[0], 8);
+  EXPECT_EQ(cgx_allreduce(ranks_[0].comm, data, data, 8, CGX_F32, CGX_SUM), CGX_PROTOCOL_ERROR);
+  EXPECT_EQ(cgx_allreduce(ranks_[0].comm, data, data, 8, CGX_F32, CGX_SUM), CGX_PROTOCOL_ERROR);
+}
+
+class EvictingDaemonTest : public RanksTest {
+ protected:
+  EvictingDaemonTest() : RanksTest(FakeDaemon::Mood::kEvicts) {}
+};
+
+TEST_F(EvictingDaemonTest, ReasonOfAnEvictionReachesTheWaiter) {
+  open_ranks(1);
+  float* data = arena_floats(ranks_[0], 8);
+  EXPECT_EQ(cgx_allreduce(ranks_[0].comm, data, data, 8, CGX_F32, CGX_SUM), CGX_DAEMON_LOST);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("does not like this record"));
+}
+
+class DyingDaemonTest : public RanksTest {};
+
+TEST_F(DyingDaemonTest, EveryWaiterHearsOfADeadDaemonWithinASecond) {
+  open_ranks(2);
+  add_tensors(1, 4);
+  daemon_->hold(true);
+  std::atomic<int> woken{0};
+  std::vector<std::thread> waiters;
+  for (Rank& rank : ranks_) {
+    ASSERT_OK(cgx_step_end(rank.comm, 0));
+    float* data = arena_floats(rank, 8);
+    uint64_t call = 0;
+    ASSERT_OK(cgx_allreduce_async(rank.comm, data, data, 8, CGX_F32, CGX_SUM, &call));
+    waiters.emplace_back([&] { woken += cgx_wait(rank.comm, 0, -1) == CGX_DAEMON_LOST; });
+    waiters.emplace_back([&] { woken += cgx_wait_call(rank.comm, 0, -1) == CGX_DAEMON_LOST; });
+    waiters.emplace_back([&] { woken += cgx_commit(rank.comm) == CGX_DAEMON_LOST; });
+  }
+  while (daemon_->waiting() < 2) std::this_thread::yield();
+  const auto start = Clock::now();
+  daemon_->die();
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_LT(seconds_since(start), 1.0);
+  EXPECT_GE(woken, 4);  // a commit may have been refused before
+  EXPECT_EQ(cgx_submit(ranks_[0].comm, 1, ranks_[0].ids.data(), 1), CGX_DAEMON_LOST);
+  void* memory = nullptr;
+  EXPECT_EQ(cgx_arena_alloc(ranks_[0].session, 64 << 20, 0, &memory), CGX_DAEMON_LOST);
+}
+
+TEST_F(DyingDaemonTest, ResultsFromBeforeItsDeathAreDelivered) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  cgx_step_report report{};
+  while (!report.finished) ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
+  daemon_->die();
+  uint64_t seen = 0;
+  while (cgx_poll(rank.session, &seen, 1000) == CGX_OK) {
+  }
+  EXPECT_THAT(cgx_last_error(), HasSubstr("DAEMON_LOST"));
+  EXPECT_OK(cgx_wait(rank.comm, 0, -1));
+}
+
+TEST_F(DyingDaemonTest, StoppedDaemonIsFoundByItsStillBeat) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  daemon_->freeze();
+  ASSERT_OK(cgx_step_end(ranks_[0].comm, 0));
+  const auto start = Clock::now();
+  EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, -1), CGX_DAEMON_LOST);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("is it stopped?"));
+  EXPECT_GT(seconds_since(start), 3.0);
+  EXPECT_LT(seconds_since(start), 8.0);
+}
+
+TEST_F(DyingDaemonTest, SilentPatienceOutlastsALateRank) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  daemon_->hold(true);  // alive, but nothing completes
+  ASSERT_OK(cgx_step_end(ranks_[0].comm, 0));
+  EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, 5'000), CGX_TIMED_OUT);
+}
+
+class SessionTest : public RanksTest {};
+
+TEST_F(SessionTest, OpeningAndClosingLeaksNothing) {
+  const auto cycle = [this] {
+    open_ranks(2);
+    add_tensors(3, 1000);
+    each_rank([](uint32_t, Rank& rank) {
+      ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 3));
+      ASSERT_OK(cgx_step_end(rank.comm, 0));
+      ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+    });
+    for (Rank& rank : ranks_) EXPECT_OK(cgx_close(rank.session));
+    ranks_.clear();
+    while (daemon_->sessions() != 0) std::this_thread::yield();
+  };
+  cycle();
+  const size_t descriptors = open_descriptors(), mapped = mappings();
+  for (int i = 0; i < 50; ++i) cycle();
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(mappings(), mapped);
+}
+
+TEST_F(SessionTest, FailedOpensLeakNothing) {
+  cgx_session* session = nullptr;
+  const size_t descriptors = open_descriptors();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(open_at("/tmp/cgx-test-nobody.sock", &session), CGX_UNAVAILABLE);
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+TEST_F(SessionTest, ArenasGrowOnDemand) {
+  cgx_session* session = open_session();  // first arena: 2 MiB
+  void* memory = nullptr;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_OK(cgx_arena_alloc(session, 3 << 20, 4096, &memory));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 4096, 0u);
+    std::memset(memory, 1, 3 << 20);
+  }
+  EXPECT_EQ(cgx_arena_alloc(session, 1ull << 60, 0, &memory), CGX_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(cgx_arena_alloc(session, 1ull << 45, 0, &memory), CGX_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("bytes available"));
+  EXPECT_EQ(cgx_arena_alloc(session, 64, 3, &memory), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(cgx_arena_free(session, &session), CGX_INVALID_ARGUMENT);
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(SessionTest, FullArenaSaysHowMuchIsLeft) {
+  cgx_session* session = open_session();
+  void* memory = nullptr;
+  uint64_t bytes = 2 << 20;  // each arena is as large as all before it
+  for (int arena = 0; arena < 8; ++arena) {
+    ASSERT_OK(cgx_arena_alloc(session, bytes, 0, &memory));
+    bytes = arena == 0 ? bytes : bytes * 2;
+  }
+  EXPECT_EQ(cgx_arena_alloc(session, 64, 0, &memory), CGX_ARENA_FULL);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("no room for 64 bytes: 8 arenas of"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("arena_bytes"));
+  EXPECT_OK(cgx_arena_free(session, memory));
+  EXPECT_OK(cgx_arena_alloc(session, 64, 0, &memory));
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(SessionTest, FileSizeLimitIsAnErrorAndNotASignal) {
+  cgx_session* session = open_session();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit tight{1 << 20, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  void* memory = nullptr;
+  EXPECT_EQ(cgx_arena_alloc(session, 64, 0, &memory), CGX_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("ulimit -f"));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_OK(cgx_arena_alloc(session, 64, 0, &memory));
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(SessionTest, RetainedArenaOutlivesTheSession) {
+  cgx_session* session = open_session();
+  void* memory = nullptr;
+  ASSERT_OK(cgx_arena_alloc(session, 4096, 0, &memory));
+  cgx_arena* arena = nullptr;
+  ASSERT_OK(cgx_arena_retain(session, memory, &arena));
+  EXPECT_OK(cgx_close(session));
+  std::memset(memory, 7, 4096);
+  EXPECT_EQ(static_cast<char*>(memory)[4095], 7);
+  cgx_arena_release(arena);
+}
+
+TEST_F(SessionTest, EventDescriptorBecomesReadable) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  Rank& rank = ranks_[0];
+  int descriptor = -1;
+  ASSERT_OK(cgx_event_fd(rank.session, &descriptor));
+  uint64_t seen = 0;
+  static_cast<void>(cgx_poll(rank.session, &seen, 0));
+  pollfd entry{descriptor, POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+  ASSERT_EQ(::poll(&entry, 1, 5'000), 1);
+  ASSERT_OK(cgx_poll(rank.session, &seen, 0));
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  EXPECT_EQ(cgx_poll(rank.session, &seen, 0), CGX_TIMED_OUT);
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  ASSERT_OK(cgx_poll(rank.session, &seen, 5'000));
+  ASSERT_OK(cgx_wake(rank.session));
+  ASSERT_OK(cgx_poll(rank.session, &seen, 0));
+}
+
+TEST_F(SessionTest, DoorbellRingsOnlyForASleepingDaemon) {
+  open_ranks(1);
+  float* data = arena_floats(ranks_[0], 8);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_OK(cgx_allreduce(ranks_[0].comm, data, data, 8, CGX_F32, CGX_SUM));
+  }
+  EXPECT_LE(daemon_->doorbells(), 10u);
+}
+
+TEST_F(SessionTest, SpinningIsRefusedWhereCoresAreShort) {
+  cgx_open_options options{};
+  options.socket = path_.c_str();
+  options.spin_us = 20;
+  cpu_set_t before, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+  cgx_session* session = nullptr;
+  EXPECT_EQ(cgx_open(&options, &session), CGX_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("1 ranks and the daemon need 2 cores"));
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
+  if (CPU_COUNT(&before) < 2) return;
+  ASSERT_OK(cgx_open(&options, &session));
+  cgx_comm_options alone{};
+  alone.name = "spinning";
+  Rank rank{.session = session};
+  ASSERT_OK(cgx_comm_create(session, &alone, &rank.comm));
+  float* data = arena_floats(rank, 8);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_OK(cgx_allreduce(rank.comm, data, data, 8, CGX_F32, CGX_SUM));
+  }
+  EXPECT_OK(cgx_close(session));
+}
+
+class AutostartTest : public ::testing::Test {
+ protected:
+  AutostartTest() { EXPECT_NE(::mkdtemp(directory_), nullptr); }
+  ~AutostartTest() override {
+    for (const char* name : {"/d.sock", "/d.sock.log", "/d.sock.start"}) {
+      ::unlink((directory_ + std::string(name)).c_str());
+    }
+    ::rmdir(directory_);
+  }
+  bool socket_exists() {
+    struct stat info;
+    return ::stat((directory_ + std::string("/d.sock")).c_str(), &info) == 0;
+  }
+  char directory_[32] = "/tmp/cgx-test-XXXXXX";
+};
+
+TEST_F(AutostartTest, RanksShareOneStartedDaemonThatEndsWithThem) {
+  const Variable autostart("CGX_AUTOSTART", "1");
+  const Variable binary("CGXD", FAKE_DAEMON_BINARY);
+  const Variable socket("CGX_SOCKET", directory_ + std::string("/d.sock"));
+  LocalStore store;
+  std::vector<std::thread> ranks;
+  std::vector<cgx_session*> sessions(3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    ranks.emplace_back([&, i] {
+      ASSERT_OK(cgx_open(nullptr, &sessions[i]));
+      cgx_comm_options options{};
+      options.name = "auto";
+      options.rank = i;
+      options.size = 3;
+      options.rendezvous = store.callbacks();
+      cgx_comm* comm = nullptr;
+      ASSERT_OK(cgx_comm_create(sessions[i], &options, &comm));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+  const auto start = Clock::now();
+  while (socket_exists() && seconds_since(start) < 5) std::this_thread::yield();
+  EXPECT_FALSE(socket_exists());
+}
+
+TEST_F(AutostartTest, MissingBinaryIsNamed) {
+  const Variable autostart("CGX_AUTOSTART", "1");
+  const Variable binary("CGXD", "/nonexistent/cgxd");
+  cgx_session* session = nullptr;
+  EXPECT_EQ(open_at(directory_ + std::string("/d.sock"), &session), CGX_UNAVAILABLE);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("CGXD=/nonexistent/cgxd is not an executable"));
+}
+
+TEST_F(AutostartTest, DaemonThatDoesNotComeUpIsReportedWithItsLog) {
+  const Variable autostart("CGX_AUTOSTART", "1");
+  const Variable binary("CGXD", "/bin/true");
+  cgx_session* session = nullptr;
+  EXPECT_EQ(open_at(directory_ + std::string("/d.sock"), &session, 300), CGX_UNAVAILABLE);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("d.sock.log"));
+}
+
+}  // namespace
+}  // namespace cgx::testing
