@@ -23,7 +23,11 @@ struct UcxOptions {
   uint16_t port_last = 0;
   uint32_t frame_bytes = 256 << 10;  // payload that travels in one UCX segment; 4 KiB to 1 MiB
   std::string congestion;            // TCP congestion control of our sockets; empty = the system's
-  std::string log_level = "fatal";   // what UCX itself prints to stderr: fatal, error, warn, ...
+  // A connection whose peer acknowledges nothing that long while data waits is cut
+  // (TCP_USER_TIMEOUT; TCP alone takes 15 minutes). Twice the heartbeat's limit, which judges
+  // first. 0 = the system's.
+  uint32_t stalled_ms = 8000;
+  std::string log_level = "fatal";  // what UCX itself prints to stderr: fatal, error, warn, ...
 };
 
 // `events` must outlive the transport. Destroying it cuts every link without a callback.

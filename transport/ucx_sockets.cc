@@ -1,7 +1,7 @@
 #include "transport/ucx_sockets.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -29,30 +29,46 @@ bool is_listening(int socket) {
   return option_of(socket, SOL_SOCKET, SO_ACCEPTCONN) == 1;
 }
 
-// 0 where there is none. `name` is getsockname or getpeername.
-uint16_t port_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
+// Empty where there is none. `name` is getsockname or getpeername.
+std::string address_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (name(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  if (address.ss_family == AF_INET) {
-    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (name(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  char host[INET6_ADDRSTRLEN] = {}, port[8] = {};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port,
+                    sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {};
   }
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return std::string(host) + " " + port;
+}
+
+std::string own_address(int socket) {
+  return address_of(socket,
+                    [](int s, sockaddr* a, socklen_t* n) { return ::getsockname(s, a, n); });
+}
+
+std::string peer_address(int socket) {
+  return address_of(socket,
+                    [](int s, sockaddr* a, socklen_t* n) { return ::getpeername(s, a, n); });
+}
+
+bool contains(const SocketAddresses& addresses, const std::string& address) {
+  return !address.empty() &&
+         std::find(addresses.begin(), addresses.end(), address) != addresses.end();
+}
+
+// 0 or errno.
+int set_options(int socket, const SocketOptions& options) {
+  if (options.stalled_ms > 0 && ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
+                                             &options.stalled_ms, sizeof options.stalled_ms) != 0) {
+    return errno;
+  }
+  if (!options.congestion.empty() &&
+      ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, options.congestion.data(),
+                   static_cast<socklen_t>(options.congestion.size())) != 0) {
+    return errno;
   }
   return 0;
-}
-
-uint16_t own_port(int socket) {
-  return port_of(socket, [](int s, sockaddr* a, socklen_t* n) { return ::getsockname(s, a, n); });
-}
-
-uint16_t peer_port(int socket) {
-  return port_of(socket, [](int s, sockaddr* a, socklen_t* n) { return ::getpeername(s, a, n); });
-}
-
-bool contains(const Ports& ports, uint16_t port) {
-  return port != 0 && std::find(ports.begin(), ports.end(), port) != ports.end();
 }
 
 template <typename Visit>
@@ -76,26 +92,40 @@ std::set<int> listening_sockets() {
   return sockets;
 }
 
-Ports ports_of(const std::set<int>& sockets) {
-  Ports ports;
-  for (const int socket : sockets) ports.push_back(own_port(socket));
-  return ports;
+SocketAddresses addresses_of(const std::set<int>& sockets) {
+  SocketAddresses addresses;
+  for (const int socket : sockets) addresses.push_back(own_address(socket));
+  return addresses;
 }
 
-Status set_congestion(const std::string& algorithm, const Ports& own, const Ports& remote) {
+Status set_socket_options(const SocketOptions& options, const SocketAddresses& own,
+                          const SocketAddresses& remote) {
   int error = 0;
   for_each_tcp_socket([&](int socket) {
-    if (!contains(own, own_port(socket)) && !contains(remote, peer_port(socket))) return;
-    if (::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, algorithm.data(),
-                     static_cast<socklen_t>(algorithm.size())) != 0) {
-      error = errno;
-    }
+    if (!contains(own, own_address(socket)) && !contains(remote, peer_address(socket))) return;
+    if (const int failed = set_options(socket, options)) error = failed;
   });
   if (error == 0) return {};
-  return invalid_argument("congestion control \"" + algorithm + "\": " + std::strerror(error) +
+  return invalid_argument("TCP_USER_TIMEOUT " + std::to_string(options.stalled_ms) +
+                          " ms, congestion control \"" + options.congestion +
+                          "\": " + std::strerror(error) +
                           (error == EPERM ? " (needs CAP_NET_ADMIN, or an algorithm listed in "
                                             "net.ipv4.tcp_allowed_congestion_control)"
                                           : ""));
+}
+
+std::string host_of(const std::string& address) {
+  return address.substr(0, address.find(' '));
+}
+
+void cut_connections(const SocketAddresses& own, const SocketAddresses& remote,
+                     const std::string& remote_host) {
+  for_each_tcp_socket([&](int socket) {
+    const std::string peer = peer_address(socket);
+    if (peer.empty()) return;  // a listener
+    const bool from_there = host_of(peer) == remote_host && contains(own, own_address(socket));
+    if (from_there || contains(remote, peer)) ::shutdown(socket, SHUT_RDWR);
+  });
 }
 
 }  // namespace cgx::transport

@@ -1,7 +1,7 @@
-// UCX's TCP sockets, found among this process's descriptors by port, to set their congestion
-// control: UCX has no option for it. Internal to transport/ucx*.
+// UCX's TCP sockets, found among this process's descriptors by their addresses, to do what UCX has
+// no call for. Internal to transport/ucx*.
 //
-// Thread rule: as the transport that owns it. Only set-up and the first frames of a link pay.
+// Thread rule: as the transport that owns them. Only opening and cutting links pays for this.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,28 @@
 
 namespace cgx::transport {
 
-using Ports = std::vector<uint16_t>;
+using SocketAddresses = std::vector<std::string>;  // "10.0.0.3 4711"
+
+struct SocketOptions {
+  std::string congestion;   // TCP_CONGESTION; empty = as it is
+  uint32_t stalled_ms = 0;  // TCP_USER_TIMEOUT; 0 = as it is
+};
 
 // Listening TCP sockets of this process, by descriptor. Take one before and one after UCX opens
 // its own; the difference is UCX's.
 std::set<int> listening_sockets();
-Ports ports_of(const std::set<int>& sockets);
+SocketAddresses addresses_of(const std::set<int>& sockets);
 
-// Sets TCP_CONGESTION on listeners (what they accept inherits it), on sockets accepted by `own` and
-// on sockets connected to `remote` ports.
-Status set_congestion(const std::string& algorithm, const Ports& own, const Ports& remote);
+// Sets the options of the sockets at the `own` addresses (listeners, and what they accepted; later
+// ones inherit) and of those connected to a `remote` address.
+Status set_socket_options(const SocketOptions& options, const SocketAddresses& own,
+                          const SocketAddresses& remote);
+
+// Shuts down the connections to a `remote` address and those accepted at the `own` ones from
+// `remote_host` (empty: none). UCX then finds them broken, its one sound way to drop them.
+void cut_connections(const SocketAddresses& own, const SocketAddresses& remote,
+                     const std::string& remote_host);
+
+std::string host_of(const std::string& address);
 
 }  // namespace cgx::transport

@@ -346,6 +346,8 @@ TEST_P(TransportConformance, FramesSentBeforeCloseArriveThenThePeerHearsOnce) {
 
 TEST_P(TransportConformance, CloseCancelsPendingSends) {
   join();
+  ASSERT_TRUE(send(a, "up", {}, kNoToken).ok());
+  ASSERT_TRUE(until([&] { return b.events.frames.size() == 1; }));
   const std::vector<std::byte> payload = pattern(a.transport->caps().frame_bytes_max, 1);
   constexpr SendToken kFrames = 20;
   std::set<SendToken> reported;

@@ -1,6 +1,7 @@
 // UCX between two processes, on one host and in two network namespaces: whole frames both ways, the
 // network really used, a killed peer reported in time.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,8 +29,8 @@ using Clock = std::chrono::steady_clock;
   } while (0)
 
 struct Party {
-  explicit Party(const TwoProcesses::Child& self) {
-    auto made = make_ucx_transport({}, events);
+  explicit Party(const TwoProcesses::Child& self, const UcxOptions& options = {}) {
+    auto made = make_ucx_transport(options, events);
     if (!made.ok()) std::fprintf(stderr, "%s\n", made.status().to_string().c_str());
     REQUIRE(made.ok());
     transport = std::move(*made);
@@ -116,6 +117,58 @@ int lose_peer(const TwoProcesses::Child& self) {
   return 0;
 }
 
+// Both sides up, then side 1 stops itself. Side 0 gets the party back with sends that cannot leave.
+constexpr SendToken kStuck = 10;
+
+void fill_stopped_peer(Party& party, const TwoProcesses::Child& self,
+                       std::span<const std::byte> payload) {
+  REQUIRE(party.transport->send(party.peer, {to_bytes("up"), {}}, kNoToken).ok());
+  REQUIRE(party.until([&] { return party.events.frames.size() == 1; }, std::chrono::seconds(10)));
+  meet(self);
+  if (self.side == 1) {
+    ::raise(SIGSTOP);
+    return;
+  }
+  for (SendToken token = 1; token <= kStuck; ++token) {
+    REQUIRE(party.transport->send(party.peer, {to_bytes("x"), payload}, token).ok());
+  }
+}
+
+// A daemon whose peer's heartbeat fell silent closes the link: its buffers come back at once, it
+// sleeps, and the peer learns of it when it runs again.
+int close_stopped_peer(const TwoProcesses::Child& self) {
+  const std::vector<std::byte> payload(4 << 20);
+  Party party(self);
+  fill_stopped_peer(party, self, payload);
+  if (self.side == 1) {
+    REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(5)));
+    return 0;
+  }
+  (void)party.until([] { return false; }, std::chrono::milliseconds(200));
+  REQUIRE(party.events.sent.size() < kStuck && party.events.downs.empty());
+  party.transport->close(party.peer);
+  REQUIRE(party.until([&] { return party.events.sent.size() == kStuck; }, std::chrono::seconds(1)));
+  REQUIRE(party.events.sent.back().status.code() == StatusCode::kCANCELLED);
+  int wakeups = 0;
+  for (const auto end = Clock::now() + std::chrono::milliseconds(300); Clock::now() < end;) {
+    REQUIRE(party.until([&] { return party.transport->arm(); }, std::chrono::seconds(1)));
+    pollfd ready{.fd = party.transport->event_fd(), .events = POLLIN, .revents = 0};
+    wakeups += ::poll(&ready, 1, 100) == 1;
+  }
+  REQUIRE(wakeups < 20);
+  return 0;
+}
+
+int stall(const TwoProcesses::Child& self) {
+  const std::vector<std::byte> payload(4 << 20);
+  Party party(self, {.stalled_ms = 1000});
+  fill_stopped_peer(party, self, payload);
+  if (self.side == 1) return 0;
+  REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(5)));
+  REQUIRE(party.events.sent_before_down == kStuck);
+  return 0;
+}
+
 class UcxProcesses : public ::testing::TestWithParam<Where> {
  protected:
   void SetUp() override {
@@ -138,6 +191,18 @@ TEST_P(UcxProcesses, ExchangeWholeFramesOverTheNetwork) {
 TEST_P(UcxProcesses, KilledPeerIsReportedOnceWithinASecond) {
   TwoProcesses processes(GetParam(), lose_peer);
   EXPECT_EQ(processes.wait(1), 128 + SIGKILL);
+  EXPECT_EQ(processes.wait(0), 0);
+}
+
+TEST_P(UcxProcesses, ClosingAStoppedPeerFreesItsBuffersAndSleeps) {
+  TwoProcesses processes(GetParam(), close_stopped_peer);
+  EXPECT_EQ(processes.wait(0), 0);
+  ::kill(processes.pid(1), SIGCONT);
+  EXPECT_EQ(processes.wait(1), 0);
+}
+
+TEST_P(UcxProcesses, AStalledConnectionIsCutInTime) {
+  TwoProcesses processes(GetParam(), stall);
   EXPECT_EQ(processes.wait(0), 0);
 }
 
