@@ -124,6 +124,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
 
   // communicator_join.cc
   void join_if_complete();
+  void repeat_join();
   void all_joined();
   void handle(uint32_t machine, const Join& message);
   void handle(uint32_t machine, const Joined& message);

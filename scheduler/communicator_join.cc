@@ -151,8 +151,14 @@ void Communicator::join_if_complete() {
   if (members_.coordinator()) {
     all_joined();
   } else {
-    send_control(0, Join{shape_hash(), first_step_});
+    repeat_join();
   }
+}
+
+// The coordinator's end of the link may come up after ours and not know us yet: say it until heard.
+void Communicator::repeat_join() {
+  if (members_.coordinator() || !peers_[members_.machine].joined) return;
+  send_control(0, Join{shape_hash(), first_step_});
 }
 
 void Communicator::handle(uint32_t machine, const Join& message) {

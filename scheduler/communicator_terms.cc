@@ -7,6 +7,11 @@
 #include "scheduler/communicator.h"
 
 namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kJoinRetryNs = 20'000'000;
+
+}  // namespace
 
 void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
   if (state_ == State::kFailed || state_ == State::kClosed) return;
@@ -177,7 +182,9 @@ void Communicator::forgive_silence() {
 void Communicator::tick() {
   const uint64_t now = services_.now_ns();
   if (now < next_tick_ns_) return;
-  next_tick_ns_ = now + services_.options().timeouts.heartbeat_ns;
+  const bool joining = state_ == State::kJoining;
+  next_tick_ns_ = now + (joining ? kJoinRetryNs : services_.options().timeouts.heartbeat_ns);
+  if (joining) repeat_join();
   if (state_ == State::kFailed || state_ == State::kClosed) return;
   send_heartbeats();
   agreement_.tick(now);
