@@ -5,6 +5,7 @@
 #include "config/problem.h"
 #include "config/schema.h"
 #include "config/syntax.h"
+#include "config/text.h"
 
 namespace cgx::config {
 namespace {

@@ -97,33 +97,7 @@ Status check_regex(const std::string& text) {
   return Status();
 }
 
-// Length of the well-formed UTF-8 sequence at the front; 0: none.
-size_t sequence_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t length = byte(0) < 0x80 ? 1 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
-  if (length == 1) return 1;
-  if (byte(0) < 0xc2 || byte(0) > 0xf4 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, beyond U+10FFFF.
-  const unsigned first_two = byte(0) << 8 | byte(1);
-  const bool overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
-  return overlong || (first_two >= 0xeda0 && first_two <= 0xedbf) || first_two >= 0xf490 ? 0
-                                                                                         : length;
-}
-
 }  // namespace
-
-bool is_plain_text(std::string_view text) {
-  while (!text.empty()) {
-    const auto first = static_cast<unsigned char>(text[0]);
-    const size_t length = first < 0x20 || first == 0x7f ? 0 : sequence_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
 
 Status check_syntax(v1::Syntax syntax, const std::string& text, const Checks& checks) {
   switch (syntax) {

@@ -3,15 +3,11 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "config/config.h"
 #include "proto/messages/options.pb.h"
 
 namespace cgx::config {
-
-// Valid UTF-8 without control characters.
-bool is_plain_text(std::string_view text);
 
 // The message says what would be right; the caller knows the key. `text` is not empty.
 Status check_syntax(v1::Syntax syntax, const std::string& text, const Checks& checks);

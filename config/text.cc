@@ -121,6 +121,22 @@ Decimal read_decimal(std::string_view text) {
   return number;
 }
 
+// Length of the well-formed UTF-8 sequence at the front; 0: none, or a control character.
+size_t sequence_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t length = byte(0) < 0x80 ? 1 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
+  if (length == 1) return byte(0) < 0x20 || byte(0) == 0x7f ? 0 : 1;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, beyond U+10FFFF.
+  const unsigned first_two = byte(0) << 8 | byte(1);
+  const bool overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
+  return overlong || (first_two >= 0xeda0 && first_two <= 0xedbf) || first_two >= 0xf490 ? 0
+                                                                                         : length;
+}
+
 }  // namespace
 
 Result<uint64_t> parse_quantity(std::string_view text, Quantity quantity) {
@@ -160,6 +176,25 @@ std::string print_quantity(uint64_t value, Quantity quantity) {
     }
   }
   return std::to_string(value);
+}
+
+bool is_plain_text(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = sequence_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+std::string plain_text(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = sequence_length(text);
+    out += length == 0 ? "?" : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
 }
 
 std::string json_quoted(std::string_view text) {

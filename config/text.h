@@ -21,6 +21,11 @@ Result<uint64_t> parse_quantity(std::string_view text, Quantity quantity);
 // The largest unit that divides the value: parse_quantity() reads it back unchanged.
 std::string print_quantity(uint64_t value, Quantity quantity);
 
+// UTF-8 without control characters; plain_text() puts ? for every byte that is not, for names that
+// come from clients: they must not forge log lines or make a gRPC answer unreadable.
+bool is_plain_text(std::string_view text);
+std::string plain_text(std::string_view text);
+
 // With quotation marks around it, as JSON.
 std::string json_quoted(std::string_view text);
 

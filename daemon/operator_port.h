@@ -13,6 +13,7 @@ namespace cgx::daemon {
 struct CommunicatorName {
   std::string job;           // empty: the only one there is, else an error lists the names
   std::string communicator;  // empty: likewise
+  uint32_t uid = 0;          // the job's owner: two users' jobs may share a name
 };
 
 class OperatorPort {

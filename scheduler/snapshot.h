@@ -74,6 +74,7 @@ struct CommunicatorSnapshot {
 
 struct PeerSnapshot {
   std::string job, name, address;
+  uint32_t uid = 0;  // the job's owner
   uint32_t machine = 0;
   std::string state;  // "connecting", "up", "lost"
   uint64_t heartbeat_age_ns = 0, rtt_ns = 0;

@@ -42,7 +42,8 @@ TEST_F(RunDirectoryOnDisk, MustNotBeWritableByOthers) {
 
 TEST_F(RunDirectoryOnDisk, MustNotBeALinkOrAFile) {
   ASSERT_EQ(symlink(root_.c_str(), (root_ + "/link").c_str()), 0);
-  EXPECT_THAT(check_run_directory(root_ + "/link", geteuid()).message(), HasSubstr("not a directory"));
+  EXPECT_THAT(check_run_directory(root_ + "/link", geteuid()).message(),
+              HasSubstr("not a directory"));
 }
 
 TEST_F(RunDirectoryOnDisk, MustBelongToRootOrTheUser) {

@@ -1,0 +1,167 @@
+#include "client/ctl/show.h"
+
+#include "client/ctl/table.h"
+#include "config/config.h"
+
+namespace cgx::ctl {
+namespace {
+
+template <typename Answer>
+std::string full_name(const Answer& answer) {
+  return answer.job() + "/" + answer.communicator();
+}
+
+std::string ratio(uint64_t of, uint64_t to) {
+  if (to == 0) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(of) / static_cast<double>(to));
+  return text;
+}
+
+std::string per_operation(const v1::Communicator& communicator) {
+  if (communicator.operations() == 0) return "-";
+  return human_time(communicator.exchange_ns() / communicator.operations());
+}
+
+std::string remarks(const v1::JobList& jobs) {
+  std::string text;
+  for (const v1::Communicator& one : jobs.communicators()) {
+    const std::string name = "\n" + one.job() + "/" + one.name() + ": ";
+    if (!one.error().empty()) text += name + one.error();
+    for (const v1::Rank& rank : one.rank_list()) {
+      if (rank.late_ns() == 0) continue;
+      text += name + "rank " + std::to_string(rank.rank()) + " on machine " +
+              std::to_string(rank.machine()) + " is " + human_time(rank.late_ns()) + " late";
+    }
+  }
+  return text.empty() ? "" : text + "\n";
+}
+
+std::string differences_text(
+    const google::protobuf::RepeatedPtrField<v1::Difference>& differences) {
+  if (differences.empty()) return "no key differs\n";
+  Table table({"KEY", "FROM", "TO"});
+  for (const v1::Difference& one : differences) table.row({one.key(), one.from(), one.to()});
+  return table.text();
+}
+
+std::string warnings_text(const v1::PolicyChange& change) {
+  std::string text;
+  for (const std::string& warning : change.warnings()) text += "warning: " + warning + "\n";
+  return text;
+}
+
+std::string bits_text(const v1::Codec& codec) {
+  if (codec.bits_max() == 0) return "-";
+  return std::to_string(codec.bits_min()) + " to " + std::to_string(codec.bits_max());
+}
+
+const char* yes(bool value) {
+  return value ? "yes" : "-";
+}
+
+}  // namespace
+
+std::string show(const v1::DaemonStatus& status) {
+  std::string text = "cgxd " + status.version() + " " + status.instance() + ", lane " +
+                     status.lane() + ", up " + human_time(status.uptime_ns()) + "; you are " +
+                     status.role() + "\n\n";
+  Table table({"", ">", ""});
+  const auto line = [&](const char* name, const std::string& value, const std::string& note = "") {
+    table.row({name, value, note});
+  };
+  line("sessions", human_count(status.sessions()), human_bytes(status.arena_bytes()) + " shared");
+  line("communicators", human_count(status.communicators()),
+       human_bytes(status.reserved_bytes()) + " reserved");
+  line("peers up", human_count(status.peers_up()), "of " + human_count(status.peers()));
+  line("operations", human_count(status.operations_completed()),
+       human_count(status.operations_failed()) + " failed");
+  line("gradients", human_bytes(status.gradient_bytes()));
+  line("sent", human_bytes(status.wire_bytes_sent()));
+  text += table.text().substr(1);  // no line of titles
+  for (const std::string& warning : status.warnings()) text += "\nwarning: " + warning;
+  return status.warnings().empty() ? text : text + "\n";
+}
+
+std::string show(const v1::JobList& jobs) {
+  Table table({"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">EPOCH",
+               ">POLICY", "CODEC", ">TENSORS", ">GROUPS", ">GRADIENTS", ">SENT", ">RATIO",
+               ">EXCHANGE"});
+  for (const v1::Communicator& one : jobs.communicators()) {
+    table.row({one.job(), one.name(), std::to_string(one.uid()), one.state(),
+               std::to_string(one.ranks()), std::to_string(one.machines()),
+               std::to_string(one.step()), std::to_string(one.epoch()),
+               std::to_string(one.policy_version()), one.codec(), human_count(one.tensors()),
+               std::to_string(one.groups_size()), human_bytes(one.gradient_bytes()),
+               human_bytes(one.wire_bytes_sent()),
+               ratio(one.gradient_bytes(), one.wire_bytes_sent()), per_operation(one)});
+  }
+  std::string text = table.empty() ? "no jobs\n" : table.text();
+  if (jobs.hidden() > 0) text += human_count(jobs.hidden()) + " more of other users\n";
+  return text + remarks(jobs);
+}
+
+std::string show(const v1::TensorList& tensors) {
+  Table table({"TENSOR", "TYPE", ">ELEMENTS", "SHAPE", ">GROUP", "CODEC", "BECAUSE"});
+  for (const v1::Tensor& one : tensors.tensors()) {
+    table.row({one.name(), one.dtype(), human_count(one.elements()),
+               shape_text({one.shape().begin(), one.shape().end()}), std::to_string(one.group()),
+               one.codec(), one.reason()});
+  }
+  return full_name(tensors) + ", epoch " + std::to_string(tensors.epoch()) + "\n" +
+         (table.empty() ? "no tensors\n" : table.text());
+}
+
+std::string show(const v1::PeerList& peers) {
+  Table table({"JOB", "PEER", "ADDRESS", ">MACHINE", "STATE", ">HEARTBEAT", ">ROUND TRIP", ">SENT",
+               ">RECEIVED", ">FRAMES OUT", ">FRAMES IN"});
+  for (const v1::Peer& one : peers.peers()) {
+    table.row({one.job(), one.name(), one.address(), std::to_string(one.machine()), one.state(),
+               human_time(one.heartbeat_age_ns()) + " ago", human_time(one.rtt_ns()),
+               human_bytes(one.bytes_sent()), human_bytes(one.bytes_received()),
+               human_count(one.frames_sent()), human_count(one.frames_received())});
+  }
+  return table.empty() ? "no peers\n" : table.text();
+}
+
+std::string show(const v1::CodecList& codecs) {
+  Table table({"CODEC", "BITS", "STOCHASTIC", "FEEDBACK", "KEEPS ZEROS", "WHAT IT DOES"});
+  for (const v1::Codec& one : codecs.codecs()) {
+    table.row({one.name(), bits_text(one), yes(one.stochastic()), yes(one.feedback()),
+               yes(one.zero_exact()), one.summary()});
+  }
+  return table.text();
+}
+
+std::string show(const v1::CounterList& counters) {
+  Table table({"COUNTER", ">VALUE", "MEANING"});
+  for (const v1::Counter& one : counters.counters()) {
+    if (one.value() != 0) table.row({one.name(), human_count(one.value()), one.help()});
+  }
+  return table.empty() ? "all counters are 0\n" : table.text();
+}
+
+std::string show(const v1::CurrentPolicy& policy) {
+  return "# " + full_name(policy) + ", policy version " + std::to_string(policy.version()) +
+         ", epoch " + std::to_string(policy.epoch()) + "\n" + config::print(policy.policy());
+}
+
+std::string show(const v1::PolicyDiff& diff) {
+  return full_name(diff) + ", policy version " + std::to_string(diff.version()) + "\n" +
+         differences_text(diff.differences());
+}
+
+std::string show_check(const v1::PolicyChange& change) {
+  return warnings_text(change) + full_name(change) + " would accept it and reserve " +
+         human_bytes(change.reserved_bytes()) + "\n" + differences_text(change.differences());
+}
+
+std::string show_apply(const v1::PolicyChange& change) {
+  return warnings_text(change) + full_name(change) + ": policy version " +
+         std::to_string(change.policy_version()) + " takes effect at step " +
+         std::to_string(change.switch_step()) + " on every rank (epoch " +
+         std::to_string(change.epoch()) + ", " + human_bytes(change.reserved_bytes()) +
+         " reserved)\n" + differences_text(change.differences());
+}
+
+}  // namespace cgx::ctl

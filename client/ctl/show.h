@@ -1,0 +1,21 @@
+// Answers of the daemon as text for people. Thread rule: pure functions.
+#pragma once
+
+#include <string>
+
+#include "proto/messages/control.pb.h"
+
+namespace cgx::ctl {
+
+std::string show(const v1::DaemonStatus& status);
+std::string show(const v1::JobList& jobs);
+std::string show(const v1::TensorList& tensors);
+std::string show(const v1::PeerList& peers);
+std::string show(const v1::CodecList& codecs);
+std::string show(const v1::CounterList& counters);  // those that are not 0
+std::string show(const v1::CurrentPolicy& policy);  // YAML that `policy apply` takes
+std::string show(const v1::PolicyDiff& diff);
+std::string show_check(const v1::PolicyChange& change);
+std::string show_apply(const v1::PolicyChange& change);
+
+}  // namespace cgx::ctl

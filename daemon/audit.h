@@ -1,0 +1,49 @@
+// Who changed what: one JSON line per attempt, granted or not, in the log and in a file of its own.
+// Thread rule: write() from anywhere.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "daemon/fd.h"
+#include "daemon/log.h"
+
+namespace cgx::daemon {
+
+struct AuditRecord {
+  std::string caller;  // "uid 1000", "certificate alice@example.org"
+  std::string action;  // "policy apply"
+  std::string job, communicator;
+  std::string reason;  // the caller's words
+  Status result;
+  uint64_t policy_version = 0, epoch = 0, switch_step = 0;
+  std::vector<std::string> changes;  // "window: 4 -> 8"
+};
+
+constexpr uint64_t kAuditFileBytes = 16 << 20;
+
+class AuditLog {
+ public:
+  // An empty path: the log only. The file is appended to, 0600; at `file_bytes_max` it is renamed
+  // to PATH.1 and begun anew.
+  static Result<std::unique_ptr<AuditLog>> open(const std::string& path, Log& log,
+                                                uint64_t file_bytes_max = kAuditFileBytes);
+  void write(const AuditRecord& record);
+
+ private:
+  AuditLog(std::string path, Log& log, uint64_t file_bytes_max)
+      : path_(std::move(path)), log_(log), file_bytes_max_(file_bytes_max) {}
+  Status open_file();
+  void append(const std::string& line);
+
+  const std::string path_;
+  Log& log_;
+  const uint64_t file_bytes_max_;
+  std::mutex mutex_;
+  UniqueFd file_;
+  uint64_t file_bytes_ = 0;
+};
+
+}  // namespace cgx::daemon

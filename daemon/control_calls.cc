@@ -1,0 +1,261 @@
+#include "daemon/control_calls.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "config/text.h"
+
+namespace cgx::daemon {
+namespace {
+
+grpc::StatusCode grpc_code(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOK:
+      return grpc::StatusCode::OK;
+    case StatusCode::kCANCELLED:
+      return grpc::StatusCode::CANCELLED;
+    case StatusCode::kINVALID_ARGUMENT:
+      return grpc::StatusCode::INVALID_ARGUMENT;
+    case StatusCode::kNOT_FOUND:
+      return grpc::StatusCode::NOT_FOUND;
+    case StatusCode::kALREADY_EXISTS:
+      return grpc::StatusCode::ALREADY_EXISTS;
+    case StatusCode::kPERMISSION_DENIED:
+    case StatusCode::kAUTH_FAILED:
+      return grpc::StatusCode::PERMISSION_DENIED;
+    case StatusCode::kRESOURCE_EXHAUSTED:
+    case StatusCode::kARENA_FULL:
+      return grpc::StatusCode::RESOURCE_EXHAUSTED;
+    case StatusCode::kUNIMPLEMENTED:
+    case StatusCode::kVERSION_MISMATCH:
+      return grpc::StatusCode::UNIMPLEMENTED;
+    case StatusCode::kTIMED_OUT:
+      return grpc::StatusCode::DEADLINE_EXCEEDED;
+    case StatusCode::kBUSY:
+      return grpc::StatusCode::ABORTED;
+    case StatusCode::kINTERNAL:
+      return grpc::StatusCode::INTERNAL;
+    case StatusCode::kCORRUPT:
+    case StatusCode::kREPLICA_DIVERGED:
+    case StatusCode::kSTEP_LOST:
+      return grpc::StatusCode::DATA_LOSS;
+    case StatusCode::kUNAVAILABLE:  // gRPC's own UNAVAILABLE means: no daemon there
+    case StatusCode::kPROTOCOL_ERROR:
+    case StatusCode::kSTEP_OPEN:
+    case StatusCode::kSTEP_ORDER:
+    case StatusCode::kSTEP_ABANDONED:
+    case StatusCode::kSTEP_FAILED:
+    case StatusCode::kNOT_COMMITTED:
+    case StatusCode::kMISMATCH:
+    case StatusCode::kRANK_LOST:
+    case StatusCode::kPEER_LOST:
+    case StatusCode::kDAEMON_LOST:
+    case StatusCode::kOP_STALLED:
+    case StatusCode::kFORKED:
+      return grpc::StatusCode::FAILED_PRECONDITION;
+  }
+  return grpc::StatusCode::UNKNOWN;
+}
+
+grpc::Status to_grpc(const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {grpc_code(status.code()), config::plain_text(status.to_string())};
+}
+
+template <typename Message>
+grpc::Status answer(Result<Message> result, Message* out) {
+  if (!result.ok()) return to_grpc(result.status());
+  *out = *std::move(result);
+  return grpc::Status::OK;
+}
+
+// The caller's deadline or ours, whichever is sooner.
+uint64_t time_left_ns(const grpc::ServerContext& context, uint64_t limit_ns) {
+  const auto deadline = context.deadline();
+  const auto now = std::chrono::system_clock::now();
+  if (deadline <= now) return 0;
+  if (deadline - now > std::chrono::nanoseconds(limit_ns)) return limit_ns;
+  return static_cast<uint64_t>(std::chrono::nanoseconds(deadline - now).count());
+}
+
+void add_differences(const v1::Policy& from, const v1::Policy& to,
+                     google::protobuf::RepeatedPtrField<v1::Difference>& differences) {
+  for (const config::KeyDifference& one : config::diff(from, to)) {
+    v1::Difference* added = differences.Add();
+    added->set_key(one.key);
+    added->set_from(one.from);
+    added->set_to(one.to);
+  }
+}
+
+AuditRecord audit_record(const Caller& caller, const v1::ChangePolicyRequest& request,
+                         const Status& result, const v1::PolicyChange& change) {
+  AuditRecord record{.caller = caller.name,
+                     .action = "policy apply",
+                     .reason = request.reason(),
+                     .result = result};
+  const bool resolved = !change.job().empty();
+  record.job = resolved ? change.job() : request.target().job();
+  record.communicator = resolved ? change.communicator() : request.target().communicator();
+  record.policy_version = change.policy_version();
+  record.epoch = change.epoch();
+  record.switch_step = change.switch_step();
+  for (const v1::Difference& one : change.differences()) {
+    record.changes.push_back(one.key() + ": " + one.from() + " -> " + one.to());
+  }
+  return record;
+}
+
+Status check_version(const CommunicatorSnapshot& communicator, uint64_t expected) {
+  if (expected == 0 || expected == communicator.policy_version) return {};
+  return {StatusCode::kBUSY, "the policy is at version " +
+                                 std::to_string(communicator.policy_version) + ", not " +
+                                 std::to_string(expected) + ": somebody else changed it"};
+}
+
+}  // namespace
+
+// One call: who, until when, and the snapshot it works on.
+class ControlCalls::Call {
+ public:
+  Call(const ControlCalls& calls, const grpc::ServerContext& grpc, uint64_t limit_ns)
+      : calls_(calls), grpc_(grpc), limit_ns_(limit_ns), caller_(calls.who_calls_(grpc)) {
+    calls_.in_flight_.fetch_add(1);
+  }
+  ~Call() { calls_.in_flight_.fetch_sub(1); }
+
+  const Caller& caller() const { return caller_; }
+  uint64_t time_left() const { return time_left_ns(grpc_, limit_ns_); }
+  Result<Snapshot> snapshot() const {
+    return calls_.context_.port.snapshot(std::min(time_left(), calls_.context_.read_timeout_ns));
+  }
+
+ private:
+  const ControlCalls& calls_;
+  const grpc::ServerContext& grpc_;
+  const uint64_t limit_ns_;
+  const Caller caller_;
+};
+
+grpc::Status ControlCalls::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
+                                     v1::DaemonStatus* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  *out = status_of(*snapshot, context_.facts, call.caller());
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlCalls::ListJobs(grpc::ServerContext* context,
+                                    const v1::ListJobsRequest* request, v1::JobList* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  return answer(jobs_of(*snapshot, request->target(), call.caller()), out);
+}
+
+grpc::Status ControlCalls::ListTensors(grpc::ServerContext* context,
+                                       const v1::ListTensorsRequest* request, v1::TensorList* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  const auto selected = select(*snapshot, request->target(), call.caller());
+  if (!selected.ok()) return to_grpc(selected.status());
+  *out = tensors_of(**selected);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlCalls::ListPeers(grpc::ServerContext* context,
+                                     const v1::ListPeersRequest* request, v1::PeerList* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  return answer(peers_of(*snapshot, request->target(), call.caller()), out);
+}
+
+grpc::Status ControlCalls::ListCodecs(grpc::ServerContext*, const v1::ListCodecsRequest*,
+                                      v1::CodecList* out) {
+  *out = codec_list();
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlCalls::GetCounters(grpc::ServerContext* context, const v1::GetCountersRequest*,
+                                       v1::CounterList* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  *out = counters_of(*snapshot);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlCalls::GetPolicy(grpc::ServerContext* context,
+                                     const v1::GetPolicyRequest* request, v1::CurrentPolicy* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  const auto selected = select(*snapshot, request->target(), call.caller());
+  if (!selected.ok()) return to_grpc(selected.status());
+  *out = policy_of(**selected);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlCalls::DiffPolicy(grpc::ServerContext* context,
+                                      const v1::ChangePolicyRequest* request, v1::PolicyDiff* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<CheckedPolicy> wanted = check_policy(request->policy());
+  if (!wanted.ok()) return to_grpc(wanted.status());
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  const auto selected = select(*snapshot, request->target(), call.caller());
+  if (!selected.ok()) return to_grpc(selected.status());
+  const v1::CurrentPolicy current = policy_of(**selected);
+  out->set_job(current.job());
+  out->set_communicator(current.communicator());
+  out->set_version(current.version());
+  add_differences(current.policy(), to_message(wanted->plain), *out->mutable_differences());
+  return grpc::Status::OK;
+}
+
+Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
+                            v1::PolicyChange& answer) const {
+  CGX_ASSIGN_OR_RETURN(const CheckedPolicy wanted, check_policy(request.policy()));
+  CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());
+  CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                       select(snapshot, request.target(), call.caller()));
+  const v1::CurrentPolicy before = policy_of(*current);
+  answer.set_job(before.job());
+  answer.set_communicator(before.communicator());
+  add_differences(before.policy(), to_message(wanted.plain), *answer.mutable_differences());
+  CGX_RETURN_IF_ERROR(check_version(*current, request.expected_version()));
+
+  const CommunicatorName name{current->job, current->name, current->uid};
+  CGX_ASSIGN_OR_RETURN(const scheduler::PolicyChange change,
+                       context_.port.apply_policy(name, wanted.plain, dry_run, call.time_left()));
+  answer.set_policy_version(change.policy_version);
+  answer.set_epoch(change.epoch);
+  answer.set_switch_step(change.switch_step);
+  answer.set_reserved_bytes(change.reserved_bytes);
+  for (const std::string& warning : wanted.warnings) answer.add_warnings(warning);
+  for (const std::string& warning : change.warnings) {
+    answer.add_warnings(config::plain_text(warning));
+  }
+  return {};
+}
+
+grpc::Status ControlCalls::CheckPolicy(grpc::ServerContext* context,
+                                       const v1::ChangePolicyRequest* request,
+                                       v1::PolicyChange* out) {
+  const Call call(*this, *context, context_.change_timeout_ns);
+  return to_grpc(change(call, *request, /*dry_run=*/true, *out));
+}
+
+grpc::Status ControlCalls::ApplyPolicy(grpc::ServerContext* context,
+                                       const v1::ChangePolicyRequest* request,
+                                       v1::PolicyChange* out) {
+  const Call call(*this, *context, context_.change_timeout_ns);
+  const Status status = change(call, *request, /*dry_run=*/false, *out);
+  context_.audit.write(audit_record(call.caller(), *request, status, *out));
+  return to_grpc(status);
+}
+
+}  // namespace cgx::daemon

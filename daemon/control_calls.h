@@ -1,0 +1,65 @@
+// The Control RPCs: rights, deadlines, translation; the work is the engine's, behind OperatorPort.
+// Thread rule: called by gRPC's threads, any number at once; immutable but for the audit log.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "daemon/audit.h"
+#include "daemon/caller.h"
+#include "daemon/control_view.h"
+#include "daemon/operator_port.h"
+#include "daemon/policy_message.h"
+#include "proto/messages/control.grpc.pb.h"
+
+namespace cgx::daemon {
+
+struct ControlContext {  // shared by all services of the daemon; outlives them
+  OperatorPort& port;
+  AuditLog& audit;
+  DaemonFacts facts;
+  uint64_t read_timeout_ns = 5'000'000'000;  // the most a call may take, whatever its deadline
+  uint64_t change_timeout_ns = 60'000'000'000;
+};
+
+class ControlCalls final : public v1::Control::Service {
+ public:
+  using WhoCalls = std::function<Caller(const grpc::ServerContext&)>;
+  ControlCalls(const ControlContext& context, WhoCalls who_calls)
+      : context_(context), who_calls_(std::move(who_calls)) {}
+
+  uint32_t in_flight() const { return in_flight_.load(); }
+
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                         v1::DaemonStatus*) override;
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*, v1::JobList*) override;
+  grpc::Status ListTensors(grpc::ServerContext*, const v1::ListTensorsRequest*,
+                           v1::TensorList*) override;
+  grpc::Status ListPeers(grpc::ServerContext*, const v1::ListPeersRequest*, v1::PeerList*) override;
+  grpc::Status ListCodecs(grpc::ServerContext*, const v1::ListCodecsRequest*,
+                          v1::CodecList*) override;
+  grpc::Status GetCounters(grpc::ServerContext*, const v1::GetCountersRequest*,
+                           v1::CounterList*) override;
+  grpc::Status GetPolicy(grpc::ServerContext*, const v1::GetPolicyRequest*,
+                         v1::CurrentPolicy*) override;
+  grpc::Status CheckPolicy(grpc::ServerContext*, const v1::ChangePolicyRequest*,
+                           v1::PolicyChange*) override;
+  grpc::Status DiffPolicy(grpc::ServerContext*, const v1::ChangePolicyRequest*,
+                          v1::PolicyDiff*) override;
+  grpc::Status ApplyPolicy(grpc::ServerContext*, const v1::ChangePolicyRequest*,
+                           v1::PolicyChange*) override;
+
+ private:
+  class Call;
+  Status change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
+                v1::PolicyChange& answer) const;
+
+  const ControlContext& context_;
+  const WhoCalls who_calls_;
+  mutable std::atomic<uint32_t> in_flight_{0};
+};
+
+}  // namespace cgx::daemon

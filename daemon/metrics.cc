@@ -1,0 +1,159 @@
+#include "daemon/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "config/text.h"
+
+namespace cgx::daemon {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr double kNanosecond = 1e-9;
+
+class Page {
+ public:
+  void one(const std::string& name, const std::string& help, MetricType type, double value,
+           Labels labels = {}) {
+    begin(name, help, type);
+    add(std::move(labels), value);
+  }
+  void begin(const std::string& name, const std::string& help, MetricType type) {
+    families_.push_back({"cgxd_" + name, help, type, {}});
+    seen_.clear();
+  }
+  // A second series with the same labels would make Prometheus refuse the whole page.
+  void add(Labels labels, double value) {
+    for (ClientMetric::Label& label : labels) label.value = config::plain_text(label.value);
+    if (!seen_.insert(labels).second) return;
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.counter.value = value;
+    metric.gauge.value = value;
+    families_.back().metric.push_back(std::move(metric));
+  }
+  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+  std::set<Labels> seen_;  // of the last family
+};
+
+template <typename Object>
+struct Row {  // one metric per object
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const Object&);
+};
+
+double late_seconds(const CommunicatorSnapshot& communicator) {
+  uint64_t latest = 0;
+  for (const auto& rank : communicator.rank_list) latest = std::max(latest, rank.late_ns);
+  return static_cast<double>(latest) * kNanosecond;
+}
+
+using C = CommunicatorSnapshot;
+constexpr Row<C> kCommunicatorRows[] = {
+    {"communicator_step", "last step submitted", MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.step); }},
+    {"communicator_watermark", "highest step complete on every local rank", MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.watermark); }},
+    {"communicator_epoch", "number of the plan in effect", MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.epoch); }},
+    {"communicator_policy_version", "version of the policy in effect", MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.policy_version); }},
+    {"communicator_failed", "1 after a failure that has not been redone", MetricType::Gauge,
+     [](const C& c) { return c.state == "failed" ? 1.0 : 0.0; }},
+    {"communicator_late_seconds", "how long the others have waited for the latest rank",
+     MetricType::Gauge, late_seconds},
+    {"communicator_reserved_bytes", "memory the plan holds", MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.reserved_bytes); }},
+    {"communicator_operations_total", "operations completed", MetricType::Counter,
+     [](const C& c) { return static_cast<double>(c.operations); }},
+    {"communicator_gradient_bytes_total", "bytes of gradients reduced", MetricType::Counter,
+     [](const C& c) { return static_cast<double>(c.gradient_bytes); }},
+    {"communicator_wire_sent_bytes_total", "bytes sent to other machines", MetricType::Counter,
+     [](const C& c) { return static_cast<double>(c.wire_bytes_sent); }},
+    {"communicator_exchange_seconds_total", "time of operations from ready to complete, summed",
+     MetricType::Counter,
+     [](const C& c) { return static_cast<double>(c.exchange_ns) * kNanosecond; }},
+};
+
+using P = scheduler::PeerSnapshot;
+constexpr Row<P> kPeerRows[] = {
+    {"peer_up", "1 while the link to the peer daemon is up", MetricType::Gauge,
+     [](const P& p) { return p.state == "up" ? 1.0 : 0.0; }},
+    {"peer_heartbeat_age_seconds", "time since the peer's last heartbeat", MetricType::Gauge,
+     [](const P& p) { return static_cast<double>(p.heartbeat_age_ns) * kNanosecond; }},
+    {"peer_rtt_seconds", "round trip of heartbeats", MetricType::Gauge,
+     [](const P& p) { return static_cast<double>(p.rtt_ns) * kNanosecond; }},
+    {"peer_sent_bytes_total", "bytes sent to the peer", MetricType::Counter,
+     [](const P& p) { return static_cast<double>(p.bytes_sent); }},
+    {"peer_received_bytes_total", "bytes received from the peer", MetricType::Counter,
+     [](const P& p) { return static_cast<double>(p.bytes_received); }},
+    {"peer_sent_frames_total", "frames sent to the peer", MetricType::Counter,
+     [](const P& p) { return static_cast<double>(p.frames_sent); }},
+    {"peer_received_frames_total", "frames received from the peer", MetricType::Counter,
+     [](const P& p) { return static_cast<double>(p.frames_received); }},
+};
+
+Labels labels_of(const C& c) {
+  return {{"job", c.job}, {"uid", std::to_string(c.uid)}, {"communicator", c.name}};
+}
+Labels labels_of(const P& p) {
+  return {{"job", p.job},
+          {"uid", std::to_string(p.uid)},
+          {"peer", p.name},
+          {"machine", std::to_string(p.machine)}};
+}
+
+template <typename Object, size_t kRows>
+void add_rows(const Row<Object> (&rows)[kRows], const std::vector<Object>& objects, Page& page) {
+  for (const Row<Object>& row : rows) {
+    page.begin(row.name, row.help, row.type);
+    for (const Object& object : objects) page.add(labels_of(object), row.value(object));
+  }
+}
+
+void add_totals(const Snapshot& snapshot, Page& page) {
+  for (size_t i = 0; i < snapshot.counters.size(); ++i) {
+    const auto counter = static_cast<scheduler::Counter>(i);
+    page.one(std::string(scheduler::counter_name(counter)) + "_total",
+             scheduler::counter_help(counter), MetricType::Counter,
+             static_cast<double>(snapshot.counters[i]));
+  }
+  double arena_bytes = 0;
+  for (const auto& session : snapshot.sessions) {
+    arena_bytes += static_cast<double>(session.arena_bytes);
+  }
+  page.one("sessions", "trainer processes connected", MetricType::Gauge,
+           static_cast<double>(snapshot.sessions.size()));
+  page.one("arena_bytes", "shared memory of the sessions", MetricType::Gauge, arena_bytes);
+}
+
+}  // namespace
+
+std::string metrics_text(const Snapshot& snapshot, const DaemonFacts& facts, uint64_t log_dropped) {
+  Page page;
+  page.one("build_info", "always 1; version, lane and instance as labels", MetricType::Gauge, 1,
+           {{"version", facts.version}, {"lane", facts.lane}, {"instance", facts.instance}});
+  page.one("uptime_seconds", "time since the daemon started", MetricType::Gauge,
+           static_cast<double>(snapshot.uptime_ns) * kNanosecond);
+  page.one("log_dropped_total", "log lines nobody took in time", MetricType::Counter,
+           static_cast<double>(log_dropped));
+  add_totals(snapshot, page);
+  add_rows(kCommunicatorRows, snapshot.communicators, page);
+  add_rows(kPeerRows, snapshot.peers, page);
+  return page.text();
+}
+
+}  // namespace cgx::daemon

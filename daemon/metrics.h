@@ -1,0 +1,15 @@
+// The daemon's figures in Prometheus' text format, made from one snapshot per scrape.
+//
+// Names: cgxd_ first, base units, _total on counters. Labels are bounded by what is alive: job,
+// uid, communicator, peer, machine; never a tensor or a pid. Thread rule: pure functions.
+#pragma once
+
+#include <string>
+
+#include "daemon/control_view.h"
+
+namespace cgx::daemon {
+
+std::string metrics_text(const Snapshot& snapshot, const DaemonFacts& facts, uint64_t log_dropped);
+
+}  // namespace cgx::daemon

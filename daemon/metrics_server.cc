@@ -1,0 +1,109 @@
+#include "daemon/metrics_server.h"
+
+#include <httplib.h>
+
+#include <thread>
+
+#include "config/text.h"
+#include "daemon/metrics.h"
+#include "daemon/status_page.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr int kThreads = 2;
+constexpr int kReadTimeoutSeconds = 2;
+
+// httplib's default also sets SO_REUSEPORT: a second daemon would silently share the port.
+void reuse_address_only(socket_t socket) {
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
+}  // namespace
+
+class MetricsServer::Http {
+ public:
+  Http(const MetricsOptions& options, OperatorPort& port) : options_(options), port_(port) {
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    server_.set_socket_options(reuse_address_only);
+    server_.set_read_timeout(kReadTimeoutSeconds);
+    server_.set_write_timeout(kReadTimeoutSeconds);
+    server_.set_keep_alive_timeout(kReadTimeoutSeconds);
+    server_.set_payload_max_length(4096);
+    server_.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+      if (response.status == 400) options_.on_junk();
+    });
+    server_.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+      answer(response, "text/plain; version=0.0.4; charset=utf-8",
+             [this](const Snapshot& snapshot) {
+               return metrics_text(snapshot, options_.facts, options_.log_dropped());
+             });
+    });
+    server_.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
+      answer(response, "text/plain", [](const Snapshot&) { return std::string("ok\n"); });
+    });
+    server_.Get("/", [this](const httplib::Request&, httplib::Response& response) {
+      response.set_header("Content-Security-Policy",
+                          "default-src 'none'; style-src 'unsafe-inline'");
+      answer(response, "text/html; charset=utf-8",
+             [this](const Snapshot& snapshot) { return status_page(snapshot, options_.facts); });
+    });
+  }
+  ~Http() {
+    server_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status start() {
+    const bool any = options_.port == 0;
+    const int bound =
+        any ? server_.bind_to_any_port(options_.address)
+            : (server_.bind_to_port(options_.address, options_.port) ? options_.port : -1);
+    if (bound < 0) {
+      return {StatusCode::kUNAVAILABLE, "metrics: cannot listen on " + options_.address + ":" +
+                                            std::to_string(options_.port)};
+    }
+    bound_port_ = static_cast<uint16_t>(bound);
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    // stop() before the loop runs would be lost. Bounded: the thread only has to be scheduled.
+    while (!server_.is_running()) std::this_thread::yield();
+    return {};
+  }
+  uint16_t port() const { return bound_port_; }
+
+ private:
+  template <typename Print>
+  void answer(httplib::Response& response, const char* type, const Print& print) {
+    const Result<Snapshot> snapshot = port_.snapshot(options_.snapshot_timeout_ns);
+    if (snapshot.ok()) {
+      response.set_content(print(*snapshot), type);
+    } else {
+      response.status = 503;
+      response.set_content(config::plain_text(snapshot.status().to_string()) + "\n", "text/plain");
+    }
+  }
+
+  const MetricsOptions options_;
+  OperatorPort& port_;
+  uint16_t bound_port_ = 0;
+  httplib::Server server_;
+  std::thread thread_;
+};
+
+Result<std::unique_ptr<MetricsServer>> MetricsServer::create(const MetricsOptions& options,
+                                                             OperatorPort& port) {
+  CGX_ASSERT(options.log_dropped && options.on_junk);
+  auto http = std::make_unique<Http>(options, port);
+  CGX_RETURN_IF_ERROR(http->start());
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(http)));
+}
+
+MetricsServer::MetricsServer(std::unique_ptr<Http> http) : http_(std::move(http)) {}
+MetricsServer::~MetricsServer() = default;
+
+uint16_t MetricsServer::port() const {
+  return http_->port();
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,38 @@
+// HTTP for machines and eyes: /metrics, /healthz and a status page at /. Read-only, plain HTTP,
+// meant for loopback: whoever reaches it sees every job's figures. Thread rule: create and destroy
+// on one thread; requests run on two threads of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "daemon/control_view.h"
+#include "daemon/operator_port.h"
+#include "proto/wire/status.h"
+
+namespace cgx::daemon {
+
+struct MetricsOptions {
+  std::string address = "127.0.0.1";
+  uint16_t port = 0;  // 0: any free port
+  DaemonFacts facts;
+  std::function<uint64_t()> log_dropped;
+  std::function<void()> on_junk;  // a request that is not HTTP
+  uint64_t snapshot_timeout_ns = 1'000'000'000;
+};
+
+class MetricsServer {
+ public:
+  static Result<std::unique_ptr<MetricsServer>> create(const MetricsOptions& options,
+                                                       OperatorPort& port);
+  ~MetricsServer();
+  uint16_t port() const;
+
+ private:
+  class Http;  // keeps httplib out of this header
+  explicit MetricsServer(std::unique_ptr<Http> http);
+  std::unique_ptr<Http> http_;
+};
+
+}  // namespace cgx::daemon

@@ -1,0 +1,197 @@
+#include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+
+#include "proto/messages/control.pb.h"
+#include "tests/client/ctl_process.h"
+#include "tests/daemon/control_harness.h"
+
+namespace cgx::ctl {
+namespace {
+
+using daemon::ControlHarness;
+using daemon::OpenDirectory;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+class Ctl : public ::testing::Test {
+ protected:
+  Ran run(std::vector<std::string> arguments, const RunAs& as = {}) {
+    arguments.insert(arguments.begin(), {"--address", harness_.socket_path()});
+    return run_ctl(arguments, as);
+  }
+  std::string write_file(const std::string& name, const std::string& text) {
+    std::ofstream(harness_.directory / name) << text;
+    return harness_.directory / name;
+  }
+  ControlHarness harness_;
+};
+
+TEST_F(Ctl, ShowsTheDaemonInAFewLines) {
+  const Ran ran = run({"status"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              HasSubstr("cgxd 0.1.0 node1, lane scalar, up 1 h 2 min; you are operator\n"));
+  EXPECT_THAT(ran.out, HasSubstr("sessions             2  2.0 GiB shared\n"));
+  EXPECT_THAT(ran.out, HasSubstr("warning: resnet/dp: rank 3 on machine 1 is 12 s late\n"));
+}
+
+TEST_F(Ctl, ListsJobsPeersTensorsCodecsAndCounters) {
+  EXPECT_THAT(run({"jobs"}).out, HasSubstr("JOB     COMMUNICATOR   UID  STATE    RANKS"));
+  EXPECT_THAT(run({"jobs"}).out, HasSubstr("resnet/dp: rank 3 on machine 1 is 12.3 s late\n"));
+  EXPECT_THAT(run({"jobs", "-j", "bert"}).out, Not(HasSubstr("resnet")));
+  EXPECT_THAT(run({"peers"}).out, HasSubstr("bert    node3  10.0.0.3:7070        1  lost"));
+  EXPECT_THAT(run({"tensors", "-j", "bert"}).out,
+              HasSubstr("layer.0.weight  fp32     4,096  [64, 64]"));
+  EXPECT_THAT(run({"codecs"}).out, HasSubstr("maxmin  1 to 8  yes"));
+  const std::string counters = run({"counters"}).out;
+  EXPECT_THAT(counters, HasSubstr("gradient_bytes"));
+  EXPECT_THAT(counters, Not(HasSubstr("steps_failed")));
+}
+
+TEST_F(Ctl, PrintsJsonThatIsTheMessage) {
+  const Ran ran = run({"-o", "json", "jobs"});
+  v1::JobList jobs;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(ran.out, &jobs).ok()) << ran.out;
+  EXPECT_EQ(jobs.communicators_size(), 3);
+  EXPECT_THAT(ran.out, HasSubstr("\"step\": 1199,"));
+  EXPECT_THAT(run({"counters", "-o", "json"}).out, HasSubstr("\"steps_failed\""));
+}
+
+TEST_F(Ctl, AppliesAFileAndNamesTheStep) {
+  const std::string file = write_file("p.yaml", "codec: maxmin:8,bucket=512\nwindow: 8\n");
+  const Ran ran = run({"policy", "apply", "-j", "bert", file, "--reason", "test"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              HasSubstr("bert/dp: policy version 2 takes effect at step 1201 on every rank"));
+  EXPECT_THAT(ran.out,
+              MatchesRegex("(.|\n)*codec +maxmin:4,bucket=512,stochastic +maxmin:8(.|\n)*"));
+  EXPECT_EQ(harness_.port.changes().at(0).policy.window, 8u);
+}
+
+TEST_F(Ctl, SetsKeysOnTopOfTheRunningPolicy) {
+  daemon::Snapshot snapshot = daemon::two_users();
+  snapshot.communicators[2].policy.weight = 7;
+  harness_.port.show(snapshot);
+  const Ran ran =
+      run({"policy", "apply", "-j", "bert", "--set", "window=9", "-s", "group_bytes=1 MiB"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const auto asked = harness_.port.changes().at(0).policy;
+  EXPECT_EQ(asked.window, 9u);
+  EXPECT_EQ(asked.weight, 7u);
+  EXPECT_EQ(asked.group_bytes, 1u << 20);
+}
+
+TEST_F(Ctl, PrintsAPolicyThatCanBeAppliedAgain) {
+  const Ran got = run({"policy", "get", "-j", "bert"});
+  EXPECT_THAT(got.out, HasSubstr("# bert/dp, policy version 1, epoch 3\n"));
+  const std::string file = write_file("p.yaml", got.out);
+  EXPECT_THAT(run({"policy", "diff", "-j", "bert", file}).out, HasSubstr("no key differs\n"));
+}
+
+TEST_F(Ctl, ShowsWhatADifferenceIs) {
+  const Ran ran = run({"policy", "diff", "-j", "bert", "--set", "window=9"});
+  EXPECT_EQ(ran.out, "bert/dp, policy version 1\nKEY     FROM  TO\nwindow  4     9\n");
+  EXPECT_TRUE(harness_.port.changes().empty());
+}
+
+TEST_F(Ctl, ChecksWithoutApplying) {
+  const Ran ran =
+      run({"policy", "check", "-j", "bert", "--set", "codec=maxmin:2,bucket=512,feedback"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("warning: maxmin:2"));
+  EXPECT_THAT(ran.out, HasSubstr("bert/dp would accept it and reserve 1.0 MiB\n"));
+  EXPECT_TRUE(harness_.port.changes().at(0).dry_run);
+}
+
+TEST_F(Ctl, ExitsWith1WhenTheAnswerIsNo) {
+  EXPECT_EQ(run({"jobs", "-j", "gone"}).code, 1);
+  EXPECT_EQ(
+      run({"jobs", "-j", "gone"}).err,
+      "cgxctl: NOT_FOUND: no communicator gone/*; there are resnet/dp of uid 1000, resnet/tp of "
+      "uid 1000, bert/dp of uid 2000\n");
+  const Ran ran = run({"policy", "apply", "-j", "bert", "--set", "codec=zip:9"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("INVALID_ARGUMENT: codec: "));
+  const std::string file = write_file("p.yaml", "windw: 3\n");
+  EXPECT_EQ(run({"policy", "apply", "-j", "bert", file}).err,
+            "cgxctl: " + file + ":1: windw: no such key; did you mean window?\n");
+}
+
+TEST_F(Ctl, ExitsWith2OnWrongUsage) {
+  EXPECT_EQ(run({}).code, 2);
+  EXPECT_EQ(run({"dance"}).code, 2);
+  EXPECT_EQ(run({"-o", "xml", "status"}).code, 2);
+  EXPECT_EQ(run({"policy"}).code, 2);
+  EXPECT_EQ(run({"policy", "apply"}).code, 2);
+  EXPECT_EQ(run_ctl({"--address", "nonsense", "status"}).code, 2);
+  EXPECT_EQ(run_ctl({"--address", "localhost:1", "status"}).code, 2);  // without certificates
+}
+
+TEST_F(Ctl, ExitsWith0ForHelpAndVersion) {
+  EXPECT_EQ(run_ctl({"--help"}).code, 0);
+  EXPECT_EQ(run_ctl({"policy", "apply", "--help"}).code, 0);
+  EXPECT_THAT(run_ctl({"--version"}).out, MatchesRegex("cgxctl [0-9.]+\n"));
+}
+
+TEST_F(Ctl, ExitsWith3AndNamesTheAddressTried) {
+  const Ran ran = run_ctl({"--address", "unix:/nonexistent/c.sock", "status"});
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_EQ(ran.err, "cgxctl: /nonexistent/c.sock: No such file or directory\n");
+}
+
+TEST_F(Ctl, FindsTheDaemonByVariableOrRunDirectory) {
+  const RunAs by_variable{.environment = {"CGX_CONTROL=" + harness_.socket_path()}};
+  EXPECT_EQ(run_ctl({"status"}, by_variable).code, 0);
+}
+
+TEST_F(Ctl, GivesUpAtItsTimeout) {
+  harness_.port.hold(true);
+  const Ran ran = run({"--timeout", "0.1", "policy", "apply", "-j", "bert", "--set", "window=9"});
+  harness_.port.hold(false);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("Deadline"));
+}
+
+// --- Other users: only root can become one
+// ----------------------------------------------------------
+
+class CtlOfOtherUsers : public Ctl {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can act as other users";
+  }
+};
+
+TEST_F(CtlOfOtherUsers, OwnersSeeAndChangeTheirJob) {
+  EXPECT_THAT(run({"status"}, {.uid = 2000}).out, HasSubstr("you are owner"));
+  EXPECT_THAT(run({"jobs"}, {.uid = 2000}).out, HasSubstr("2 more of other users\n"));
+  EXPECT_EQ(run({"policy", "apply", "--set", "window=5"}, {.uid = 2000}).code, 0);
+  EXPECT_THAT(daemon::read_file(harness_.audit_path()), HasSubstr("\"caller\":\"uid 2000\""));
+}
+
+TEST_F(CtlOfOtherUsers, NobodyElseSeesOrChangesIt) {
+  const Ran ran = run({"policy", "apply", "-j", "bert", "--set", "window=5"}, {.uid = 1000});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("NOT_FOUND: no communicator bert/*"));
+  EXPECT_EQ(run({"jobs"}, {.uid = 3000}).out, "no jobs\n3 more of other users\n");
+  EXPECT_TRUE(harness_.port.changes().empty());
+}
+
+TEST_F(CtlOfOtherUsers, FindsTheUsersOwnDaemonAndDistrustsAForeignDirectory) {
+  const OpenDirectory runtime;
+  const std::string directory = runtime / "cgxd";
+  ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
+  ASSERT_EQ(::symlink(harness_.socket_path().c_str(), (directory + "/control.sock").c_str()), 0);
+  const RunAs user{.uid = 2000, .environment = {"XDG_RUNTIME_DIR=" + runtime / ""}};
+  EXPECT_EQ(run_ctl({"status"}, user).code, 0);
+
+  ASSERT_EQ(::chown(directory.c_str(), 1000, 1000), 0);
+  const Ran ran = run_ctl({"status"}, user);
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_THAT(ran.err, HasSubstr("belongs to user 1000, not to user 2000 or root"));
+}
+
+}  // namespace
+}  // namespace cgx::ctl

@@ -1,0 +1,67 @@
+#include "daemon/policy_message.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include "proto/messages/config.pb.h"
+
+namespace cgx::daemon {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+using ::testing::HasSubstr;
+
+TEST(PolicyMessage, HasTheSameDefaultsAsThePlainForm) {
+  const Result<CheckedPolicy> checked = check_policy(v1::Policy());
+  ASSERT_TRUE(checked.ok()) << checked.status().to_string();
+  EXPECT_TRUE(MessageDifferencer::Equals(checked->message, to_message(scheduler::Policy())))
+      << config::print(to_message(scheduler::Policy()));
+}
+
+TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
+  v1::Policy message;
+  ASSERT_TRUE(config::load_text("codec: maxmin:8,bucket=1024,feedback\n"
+                                "rules: [{match: a, codec: fp16}, {match: b, codec: fp32}]\n"
+                                "min_elements: 7\nraw_one_dimensional: false\n"
+                                "group_bytes: 1 MiB\nwindow: 9\nweight: 3\n"
+                                "replica_check_steps: 0\n",
+                                "policy", config_checks(), message)
+                  .ok());
+  const Result<CheckedPolicy> checked = check_policy(message);
+  ASSERT_TRUE(checked.ok()) << checked.status().to_string();
+  EXPECT_EQ(checked->plain.rules.size(), 2u);
+  EXPECT_EQ(checked->plain.default_codec.bits, 8);
+  EXPECT_TRUE(checked->plain.default_codec.feedback());
+  const Result<CheckedPolicy> again = check_policy(to_message(checked->plain));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(MessageDifferencer::Equals(checked->message, again->message));
+}
+
+TEST(PolicyMessage, RefusesACodecNobodyHasAndNamesTheKey) {
+  v1::Policy message;
+  message.set_codec("maxmax:4");
+  EXPECT_THAT(check_policy(message).status().message(), HasSubstr("codec: "));
+  EXPECT_THAT(check_policy(message).status().message(), HasSubstr("maxmin"));
+}
+
+TEST(PolicyMessage, RefusesWhatDivergesAndWarnsOfWhatIsDoubtful) {
+  v1::Policy message;
+  message.set_codec("maxmin:2,bucket=512,stochastic,feedback");
+  EXPECT_FALSE(check_policy(message).ok());
+  message.set_codec("maxmin:2,bucket=512,feedback");
+  const Result<CheckedPolicy> checked = check_policy(message);
+  ASSERT_TRUE(checked.ok()) << checked.status().to_string();
+  EXPECT_EQ(checked->warnings.size(), 1u);
+}
+
+TEST(ConfigChecks, KnowTheLanes) {
+  v1::Config config;
+  EXPECT_TRUE(config::load_text("lane: auto", "c", config_checks(), config).ok());
+  EXPECT_TRUE(config::load_text("lane: scalar", "c", config_checks(), config).ok());
+  EXPECT_THAT(config::load_text("lane: abacus", "c", config_checks(), config).message(),
+              HasSubstr("scalar"));
+}
+
+}  // namespace
+}  // namespace cgx::daemon
