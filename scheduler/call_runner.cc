@@ -76,15 +76,9 @@ std::shared_ptr<const CallRunner::Shape> CallRunner::shape_for(const CallDescrip
   shape->table.push_back({.name = "", .dtype = descriptor.dtype, .op = descriptor.op,
                           .elements = descriptor.elements, .shape = {descriptor.elements}});
   shape->group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
-  const uint32_t machines = ports_.members.machines();
-  const uint64_t bytes = shape->table[0].bytes();
-  if (machines > 1 && bytes <= kDirectBytesMax) {
-    shape->layout = GroupLayout::direct(shape->group, shape->table, machines);
-  } else {
-    PartLimits limits;
-    limits.encoded_bytes = std::min(limits.encoded_bytes, ports_.pool.slab_bytes() * 3 / 4);
-    shape->layout = GroupLayout::scatter_gather(shape->group, shape->table, machines, limits);
-  }
+  PartLimits limits;
+  limits.encoded_bytes = std::min(limits.encoded_bytes, ports_.pool.slab_bytes() * 3 / 4);
+  shape->layout = GroupLayout::choose(shape->group, shape->table, ports_.members.machines(), limits);
   shape_ = shape;
   return shape_;
 }

@@ -20,7 +20,6 @@
 namespace cgx::scheduler {
 
 constexpr uint32_t kCallWindow = 4;
-constexpr uint64_t kDirectBytesMax = 32 * 1024;  // calls up to here take one trip
 
 // 64 bytes in front of scatter chunk 0.
 struct CallDescriptor {

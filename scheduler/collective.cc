@@ -51,6 +51,16 @@ class CostLine {
 
 }  // namespace
 
+GroupLayout GroupLayout::choose(const Group& group, const TensorTable& table, uint32_t machines,
+                                const PartLimits& limits) {
+  uint64_t bytes = 0;
+  for (const Segment& segment : group.segments) {
+    bytes += segment.spec.codec == 0 ? table[segment.tensor].bytes() : kDirectBytesMax + 1;
+  }
+  return machines > 1 && bytes <= kDirectBytesMax ? direct(group, table, machines)
+                                                  : scatter_gather(group, table, machines, limits);
+}
+
 GroupLayout GroupLayout::scatter_gather(const Group& group, const TensorTable& table,
                                         uint32_t machines, const PartLimits& limits) {
   GroupLayout layout;

@@ -24,6 +24,8 @@ constexpr uint64_t align_range(uint64_t bytes) {
   return (bytes + kRangeAlignment - 1) & ~(kRangeAlignment - 1);
 }
 
+constexpr uint64_t kDirectBytesMax = 32 * 1024;
+
 enum class Collective : uint8_t { kScatterGather, kDirect };
 
 // Consecutive buckets of one segment.
@@ -52,6 +54,9 @@ struct PartLimits {
 class GroupLayout {
  public:
   GroupLayout() = default;
+  // Small raw groups take one trip (direct), everything else two.
+  static GroupLayout choose(const Group& group, const TensorTable& table, uint32_t machines,
+                            const PartLimits& limits);
   static GroupLayout scatter_gather(const Group& group, const TensorTable& table,
                                     uint32_t machines, const PartLimits& limits);
   static GroupLayout direct(const Group& group, const TensorTable& table, uint32_t machines);

@@ -37,7 +37,7 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
       prepared->segment_of[group.segments[s].tensor] = s;
     }
     const GroupLayout& layout = prepared->layouts.emplace_back(
-        GroupLayout::scatter_gather(group, table, inputs.machines, limits));
+        GroupLayout::choose(group, table, inputs.machines, limits));
     if (layout.part_bytes_max() > inputs.pool->slab_bytes()) {
       return resource_exhausted("group " + std::to_string(g) + " of " +
                                 std::to_string(group.segments.size()) +
