@@ -15,9 +15,11 @@
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
 #include "daemon/notify.h"
+#include "daemon/operators_edge.h"
 #include "daemon/options.h"
 #include "daemon/policy_message.h"
 #include "daemon/run_command.h"
+#include "proto/wire/run_directory.h"
 
 namespace cgx::daemon {
 namespace {
@@ -31,19 +33,20 @@ int fail(const Status& status) {
   return 1;
 }
 
-class StderrEvents final : public scheduler::EventSink {
- public:
-  void event(scheduler::EventLevel level, std::string_view text) override {
-    static constexpr const char* kNames[] = {"info", "warning", "error"};
-    std::fprintf(stderr, "cgxd: %s: %.*s\n", kNames[static_cast<int>(level)],
-                 static_cast<int>(text.size()), text.data());
-  }
-};
-
 std::string private_socket() {
   v1::Config config;
   config::resolve_paths(config);
   return config.run_directory() + "/run-" + std::to_string(::getpid()) + ".sock";
+}
+
+// Beside a client socket the command line chose: cgxd.sock -> control.sock, x.sock ->
+// x-control.sock.
+std::string control_beside(const std::string& socket) {
+  const size_t slash = socket.rfind('/') + 1;
+  const std::string name = socket.substr(slash);
+  const std::string stem = name.substr(0, name.rfind(".sock"));
+  return socket.substr(0, slash) +
+         (name == kClientSocketName ? kControlSocketName : stem + "-" + kControlSocketName);
 }
 
 Result<v1::Config> load(const CommandLine& line) {
@@ -59,6 +62,10 @@ Result<v1::Config> load(const CommandLine& line) {
   if (!line.socket.empty()) config.mutable_client()->set_socket(line.socket);
   if (line.action == CommandLine::Action::kRun) {
     config.mutable_client()->set_socket(private_socket());
+  }
+  const bool chosen = !line.socket.empty() || line.action == CommandLine::Action::kRun;
+  if (chosen && config.control().socket().empty()) {
+    config.mutable_control()->set_socket(control_beside(config.client().socket()));
   }
   config::resolve_paths(config);
   return config;
@@ -143,16 +150,25 @@ int run_beside(const sigset_t& signals, const std::vector<std::string>& argument
 
 int start(const CommandLine& line, const v1::Config& config) {
   const sigset_t signals = block_signals();
-  StderrEvents events;
+  Log log(log_settings(config.log()));
+  LogEvents events(log);
   Result<DaemonOptions> options = daemon_options(config);
   if (!options.ok()) return fail(options.status());
   const transport::UcxOptions ucx = ucx_options(config);
   const auto make_transport = [ucx](transport::Events& to) { return make_ucx_transport(ucx, to); };
   auto daemon = Daemon::start(*options, make_transport, events);
   if (!daemon.ok()) return fail(daemon.status());
-  events.event(scheduler::EventLevel::kInfo,
-               options->version + " serves " + config.client().socket() + ", other machines at " +
-                   (*daemon)->mesh_address() + ", lane " + (*daemon)->lane());
+  const DaemonFacts facts{version_number(), options->name, (*daemon)->lane()};
+  const auto on_junk = [&counters = (*daemon)->counters()] {
+    counters.add(scheduler::Counter::kcontrol_junk);
+  };
+  const auto operators = OperatorsEdge::open(config, facts, (*daemon)->operators(), log, on_junk);
+  if (!operators.ok()) return fail(operators.status());
+  log.write(LogLevel::kInfo, options->version + " serves",
+            {{"clients", config.client().socket()},
+             {"operators", config.control().socket()},
+             {"mesh", (*daemon)->mesh_address()},
+             {"lane", facts.lane}});
   notify_manager("READY=1");
   if (line.action == CommandLine::Action::kRun) {
     return run_beside(signals, line.command, config.client().socket());

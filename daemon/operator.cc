@@ -43,7 +43,7 @@ Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const Communicator
                                                               bool dry_run, uint64_t timeout_ns) {
   scheduler::PolicyRequest request{.job = target.job,
                                    .communicator = target.communicator,
-                                   .any_uid = true,
+                                   .uid = target.uid,
                                    .policy = policy,
                                    .dry_run = dry_run};
   return ask_engine<scheduler::PolicyChange>(

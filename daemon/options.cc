@@ -85,6 +85,9 @@ void fill_ports(const std::string& text, transport::UcxOptions& options) {
 const char* version_text() {
   return "cgxd " CGX_VERSION;
 }
+const char* version_number() {
+  return CGX_VERSION;
+}
 
 Result<mode_t> socket_mode(const std::string& text) {
   unsigned mode = 0;

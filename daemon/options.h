@@ -13,7 +13,8 @@ namespace cgx::daemon {
 Result<DaemonOptions> daemon_options(const v1::Config& config);
 transport::UcxOptions ucx_options(const v1::Config& config);
 
-const char* version_text();  // "cgxd 0.1.0"
+const char* version_text();    // "cgxd 0.1.0"
+const char* version_number();  // "0.1.0"
 
 // Permission bits and group of a socket, as the configuration writes them.
 Result<mode_t> socket_mode(const std::string& text);

@@ -609,6 +609,7 @@ void Communicator::add_peers(std::vector<PeerSnapshot>& list) const {
     const PeerState& peer = peers_[k];
     PeerSnapshot& shown = list.emplace_back();
     shown.job = members_.job;
+    shown.uid = members_.uid;
     shown.name = members_.name + "/" + std::to_string(k);
     shown.address = members_.addresses[k];
     shown.machine = k;

@@ -243,7 +243,7 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
 
 void add_options(CLI::App& app, Options& options) {
   app.set_version_flag("--version", std::string("cgxctl ") + CGX_VERSION);
-  app.add_option("-a,--address", options.address.text,
+  app.add_option("-a,--address,--socket", options.address.text,
                  "Daemon's control socket (/path) or host:port; default: $CGX_CONTROL, else the "
                  "user's own daemon, else /run/cgxd/control.sock");
   app.add_option("--ca", options.address.ca_file,

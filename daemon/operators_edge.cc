@@ -1,0 +1,76 @@
+#include "daemon/operators_edge.h"
+
+#include <sys/socket.h>
+
+#include "daemon/caller.h"
+#include "daemon/clock.h"
+#include "daemon/options.h"
+
+namespace cgx::daemon {
+namespace {
+
+// The operators' group owns the socket unless another group is named.
+Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
+  ListenSocketOptions options;
+  options.path = config.socket();
+  options.type = SOCK_STREAM;
+  CGX_ASSIGN_OR_RETURN(options.mode, socket_mode(config.socket_mode()));
+  const bool own_group = !config.socket_group().empty();
+  CGX_ASSIGN_OR_RETURN(options.group,
+                       find_group(own_group ? config.socket_group() : config.operators_group()));
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& config,
+                                                           const DaemonFacts& facts,
+                                                           OperatorPort& port, Log& log,
+                                                           std::function<void()> on_junk) {
+  CGX_ASSIGN_OR_RETURN(const ListenSocketOptions socket, socket_options(config.control()));
+  CGX_ASSIGN_OR_RETURN(ListenSocket listening, ListenSocket::open(socket));
+  std::unique_ptr<OperatorsEdge> edge(new OperatorsEdge(std::move(listening)));
+  CGX_ASSIGN_OR_RETURN(edge->audit_, AuditLog::open(config.control().audit_file(), log));
+  const ControlOptions control{
+      .config = config.control(),
+      .unix_fd = edge->socket_.fd(),
+      .facts = facts,
+      .on_junk = on_junk,
+      .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
+  CGX_ASSIGN_OR_RETURN(edge->control_, ControlService::create(control, port, *edge->audit_, log));
+  CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, on_junk));
+  return edge;
+}
+
+Status OperatorsEdge::start_metrics(const v1::Metrics& config, const DaemonFacts& facts,
+                                    OperatorPort& port, Log& log,
+                                    const std::function<void()>& on_junk) {
+  if (config.port() == 0) return {};
+  const MetricsOptions options{.address = config.address(),
+                               .port = static_cast<uint16_t>(config.port()),
+                               .facts = facts,
+                               .log_dropped = [&log] { return log.dropped(); },
+                               .on_junk = on_junk};
+  CGX_ASSIGN_OR_RETURN(metrics_, MetricsServer::create(options, port));
+  return {};
+}
+
+void LogEvents::event(scheduler::EventLevel level, std::string_view text) {
+  switch (level) {
+    case scheduler::EventLevel::kInfo:
+      return log_.write(LogLevel::kInfo, text);
+    case scheduler::EventLevel::kWarning:
+      return log_.write(LogLevel::kWarning, text);
+    case scheduler::EventLevel::kError:
+      return log_.write(LogLevel::kError, text);
+  }
+}
+
+LogSettings log_settings(const v1::LogOptions& config) {
+  const Result<LogLevel> level = parse_log_level(config.level());
+  const Result<LogFormat> format = parse_log_format(config.format());
+  CGX_ASSERT(level.ok() && format.ok());
+  return {.level = *level, .format = *format};
+}
+
+}  // namespace cgx::daemon

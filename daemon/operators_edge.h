@@ -1,0 +1,48 @@
+// Everything operators reach, from the configuration: control socket, TCP, audit, metrics page.
+// Thread rule: create and destroy on one thread (main), destroy before the engine's port.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "daemon/audit.h"
+#include "daemon/control_service.h"
+#include "daemon/listen_socket.h"
+#include "daemon/metrics_server.h"
+#include "proto/messages/config.pb.h"
+#include "scheduler/engine.h"
+
+namespace cgx::daemon {
+
+class OperatorsEdge {
+ public:
+  // `config` is complete and its paths resolved. `on_junk` is called from other threads.
+  static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,
+                                                     const DaemonFacts& facts, OperatorPort& port,
+                                                     Log& log, std::function<void()> on_junk);
+
+ private:
+  explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}
+  Status start_metrics(const v1::Metrics& config, const DaemonFacts& facts, OperatorPort& port,
+                       Log& log, const std::function<void()>& on_junk);
+
+  ListenSocket socket_;
+  std::unique_ptr<AuditLog> audit_;
+  std::unique_ptr<ControlService> control_;
+  std::unique_ptr<MetricsServer> metrics_;
+};
+
+// The engine's events as log lines.
+class LogEvents final : public scheduler::EventSink {
+ public:
+  explicit LogEvents(Log& log) : log_(log) {}
+  void event(scheduler::EventLevel level, std::string_view text) override;
+
+ private:
+  Log& log_;
+};
+
+// REQUIRES: `config` passed config::check().
+LogSettings log_settings(const v1::LogOptions& config);
+
+}  // namespace cgx::daemon

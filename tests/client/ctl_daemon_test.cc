@@ -1,0 +1,75 @@
+// cgxctl against a real cgxd: the operators' edge as main() puts it together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/client/ctl_process.h"
+#include "tests/daemon/control_harness.h"
+
+namespace cgx::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CtlOfARealDaemon : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string run_directory = "run_directory=" + directory_ / "run";
+    const std::string audit = "control.audit_file=" + directory_ / "audit";
+    daemon_ = ::fork();
+    if (daemon_ == 0) {
+      ::execl(CGXD, "cgxd", "--set", run_directory.c_str(), "--set", audit.c_str(), nullptr);
+      ::_exit(127);
+    }
+    ASSERT_TRUE(daemon::eventually([&] { return run({"status"}).code == 0; }));
+  }
+  void TearDown() override {
+    if (daemon_ > 0) stop(SIGKILL);
+  }
+  int stop(int signal) {
+    int status = -1;
+    ::kill(daemon_, signal);
+    EXPECT_EQ(::waitpid(daemon_, &status, 0), daemon_);
+    daemon_ = 0;
+    return status;
+  }
+  std::string socket_path() const { return directory_ / "run/control.sock"; }
+  Ran run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--address", socket_path()});
+    return run_ctl(arguments);
+  }
+
+  daemon::OpenDirectory directory_;
+  pid_t daemon_ = 0;
+};
+
+TEST_F(CtlOfARealDaemon, ShowsAnIdleDaemon) {
+  EXPECT_THAT(run({"status"}).out, HasSubstr("sessions         0"));
+  EXPECT_EQ(run({"jobs"}).out, "no jobs\n");
+  EXPECT_EQ(run({"peers"}).out, "no peers\n");
+  EXPECT_EQ(run({"policy", "get"}).err,
+            "cgxctl: NOT_FOUND: there is no communicator here that you may see\n");
+}
+
+TEST_F(CtlOfARealDaemon, CountsJunkInItsCounters) {
+  const daemon::UniqueFd fd = daemon::connect_unix(socket_path());
+  ASSERT_GT(::send(fd.get(), "garbage", 7, MSG_NOSIGNAL), 0);
+  EXPECT_TRUE(daemon::eventually(
+      [&] { return run({"counters"}).out.find("control_junk") != std::string::npos; }));
+}
+
+TEST_F(CtlOfARealDaemon, AuditsARefusedChange) {
+  EXPECT_EQ(run({"policy", "apply", "/dev/null", "--reason", "why not"}).code, 1);
+  EXPECT_THAT(daemon::read_file(directory_ / "audit"), HasSubstr("\"reason\":\"why not\""));
+}
+
+TEST_F(CtlOfARealDaemon, GoesAwayWithItsSocket) {
+  const int status = stop(SIGTERM);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(run({"status"}).code, 3);
+  EXPECT_NE(::access(socket_path().c_str(), F_OK), 0);
+}
+
+}  // namespace
+}  // namespace cgx::ctl
