@@ -61,6 +61,43 @@ struct Placement {
   uint32_t rank = 0, ranks = 0;
 };
 
+// Passes everything on and notes when frames with a payload are handed over, by the clock both
+// sides share.
+class TimedTransport final : public cgx::transport::Transport {
+ public:
+  explicit TimedTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  cgx::transport::Caps caps() const override { return inner_->caps(); }
+  Result<cgx::transport::Endpoint> local_endpoint() override { return inner_->local_endpoint(); }
+  Result<cgx::transport::PeerId> connect(const cgx::transport::ConnectOptions& options) override {
+    return inner_->connect(options);
+  }
+  void close(cgx::transport::PeerId peer) override { inner_->close(peer); }
+  Status send(cgx::transport::PeerId to, const cgx::transport::Frame& frame,
+              cgx::transport::SendToken token) override {
+    if (!frame.payload.empty()) sent_ns.push_back(now_ns());
+    return inner_->send(to, frame, token);
+  }
+  int progress() override { return inner_->progress(); }
+  int event_fd() const override { return inner_->event_fd(); }
+  bool arm() override { return inner_->arm(); }
+  Totals totals() const override { return inner_->totals(); }
+
+  std::vector<uint64_t> sent_ns;
+
+ private:
+  std::unique_ptr<Transport> inner_;
+};
+
+void print_list(FILE* out, const char* name, const std::vector<uint64_t>& list) {
+  std::fprintf(out, "\"%s\": [", name);
+  for (size_t i = 0; i < list.size(); i++) {
+    std::fprintf(out, "%s%llu", i ? ", " : "", static_cast<unsigned long long>(list[i]));
+  }
+  std::fprintf(out, "]");
+}
+
 class Worker final : public cgx::transport::Events,
                      public cgx::scheduler::LinkPort,
                      public cgx::scheduler::EventSink,
@@ -72,7 +109,7 @@ class Worker final : public cgx::transport::Events,
     if (!placement.device.empty()) options.devices = {placement.device};
     auto transport = cgx::transport::make_ucx_transport(options, *this);
     require(transport.status(), "transport");
-    transport_ = std::move(*transport);
+    transport_ = std::make_unique<TimedTransport>(std::move(*transport));
     cgx::scheduler::EngineOptions engine_options;
     engine_options.instance = instance_of(placement.rank);
     engine_options.mesh_address = address_of(placement.rank);
@@ -116,6 +153,25 @@ class Worker final : public cgx::transport::Events,
     run_until([this] { return finished_; }, -1);
   }
 
+  // Before a trace, on all machines: the first frames may come before this one is told to begin.
+  void forget_times(FILE* out) {
+    transport_->sent_ns.clear();
+    received_ns_.clear();
+    std::fprintf(out, "{}\n");
+    std::fflush(out);
+  }
+
+  // One allreduce; when each frame was handed over and when each one came.
+  void trace(FILE* out) {
+    allreduce();
+    std::fprintf(out, "{");
+    print_list(out, "sent_ns", transport_->sent_ns);
+    std::fprintf(out, ", ");
+    print_list(out, "received_ns", received_ns_);
+    std::fprintf(out, "}\n");
+    std::fflush(out);
+  }
+
   // Works until the runner has something to say.
   void serve_until_readable(int fd) {
     run_until(
@@ -127,6 +183,7 @@ class Worker final : public cgx::transport::Events,
   }
 
   void on_frame(cgx::transport::PeerId from, const cgx::transport::Frame& frame) override {
+    if (!frame.payload.empty()) received_ns_.push_back(now_ns());
     engine_->on_frame(from, frame);
   }
   void on_sent(cgx::transport::PeerId to, cgx::transport::SendToken token,
@@ -273,7 +330,7 @@ class Worker final : public cgx::transport::Events,
   }
 
   const Placement placement_;
-  std::unique_ptr<cgx::transport::Transport> transport_;
+  std::unique_ptr<TimedTransport> transport_;
   std::unique_ptr<Engine> engine_;
   cgx::scheduler::SessionId session_;
   std::string settings_;
@@ -283,6 +340,7 @@ class Worker final : public cgx::transport::Events,
   Size* current_ = nullptr;
   std::map<uint32_t, cgx::wire::Reply> replies_;
   std::vector<WantedLink> wanted_links_;
+  std::vector<uint64_t> received_ns_;
   bool finished_ = false;
 };
 
@@ -307,6 +365,15 @@ int main(int argc, char** argv) {
     worker.serve_until_readable(fileno(runner.in));
     if (!command_next(&runner, &order)) return 0;
     worker.use_size(order.bytes);
+    const std::string_view verb = order.verb;
+    if (verb == "forget") {
+      worker.forget_times(runner.out);
+      continue;
+    }
+    if (verb == "trace") {
+      worker.trace(runner.out);
+      continue;
+    }
     command_measure(&runner, &order, worker.data(), worker.data(), static_cast<int>(placement.rank),
                     static_cast<int>(placement.ranks), 1.0 / placement.ranks, allreduce, &worker);
   }
