@@ -53,24 +53,31 @@ class Daemon:
         self.start()
 
     def start(self):
+        """Returns when the daemon says it is ready, as it would to systemd."""
         with open(self.config_path, "w", encoding="utf-8") as file:
             json.dump(self.config, file, indent=1)  # JSON is YAML
-        with open(self.log_path, "a", encoding="utf-8") as log:
+        notify_path = os.path.join(self.directory, "notify")
+        with open(self.log_path, "a", encoding="utf-8") as log, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(notify_path)
+            notify.bind(notify_path)
+            notify.settimeout(0.1)
             self.process = self.machine.start([binary("cgxd"), "--config", self.config_path],
+                                              env=dict(os.environ, NOTIFY_SOCKET=notify_path),
                                               stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.wait_until_ready()
+            self._wait_until_ready(notify)
 
-    def wait_until_ready(self, timeout_s=10.0):
+    def _wait_until_ready(self, notify, timeout_s=20.0):
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise RuntimeError(f"cgxd on machine {self.machine.index} ended with {self.process.returncode}:\n"
                                    + self.log())
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                probe.connect(self.socket)
-                return
-            time.sleep(0.01)
-        raise TimeoutError(f"cgxd on machine {self.machine.index} does not listen on {self.socket}:\n{self.log()}")
+            with contextlib.suppress(TimeoutError):
+                if b"READY=1" in notify.recv(4096):
+                    return
+        raise TimeoutError(f"cgxd on machine {self.machine.index} is not ready after {timeout_s:.0f} s:\n{self.log()}")
 
     def log(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
