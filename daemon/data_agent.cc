@@ -23,20 +23,26 @@ wire::Reply to_reply(const Status& status) {
 
 }  // namespace
 
-// Transport and engine need each other; the transport is made first and speaks to this.
+// Transport and engine need each other; the transport is made first and speaks to this. A frame of a
+// peer that is connected but not up proves what the mesh is about to say: both sides are connected.
 class DataAgent::EventRelay final : public transport::Events {
  public:
-  scheduler::Engine* engine = nullptr;
+  explicit EventRelay(DataAgent& data) : data_(data) {}
 
   void on_frame(transport::PeerId from, const transport::Frame& frame) override {
-    engine->on_frame(from, frame);
+    if (data_.links_connecting_ > 0) data_.bring_up(data_.connecting(from));
+    data_.engine_->on_frame(from, frame);
   }
   void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override {
-    engine->on_sent(to, token, status);
+    data_.engine_->on_sent(to, token, status);
   }
   void on_peer_down(transport::PeerId peer, const Status& why) override {
-    engine->on_peer_down(peer, why);
+    if (data_.links_connecting_ > 0) data_.refuse(data_.connecting(peer), why);
+    data_.engine_->on_peer_down(peer, why);
   }
+
+ private:
+  DataAgent& data_;
 };
 
 struct DataAgent::OpenedSession {
@@ -54,7 +60,7 @@ DataAgent::DataAgent(DataOptions options, TransportFactory make_transport, EdgeC
       counters_(counters),
       events_(events),
       mailbox_(kMailboxCapacity),
-      relay_(std::make_unique<EventRelay>()) {}
+      relay_(std::make_unique<EventRelay>(*this)) {}
 
 DataAgent::~DataAgent() = default;
 
@@ -74,7 +80,6 @@ Status DataAgent::on_start() {
   }
   CGX_ASSIGN_OR_RETURN(
       engine_, scheduler::Engine::create(options_.engine, {transport_.get(), this, &events_}));
-  relay_->engine = engine_.get();
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 
@@ -130,8 +135,7 @@ void DataAgent::lower_sleeping() {
   for (auto& each : sessions_) each->session.lower_sleeping();
 }
 
-// --- Sessions
-// --------------------------------------------------------------------------------------
+// --- Sessions ------------------------------------------------------------------------------------
 
 void DataAgent::ask(SessionRequest request) {
   mailbox_.post_wait(
@@ -253,12 +257,11 @@ int DataAgent::publish_completions() {
   return work;
 }
 
-// --- Links
-// -----------------------------------------------------------------------------------------
+// --- Links ---------------------------------------------------------------------------------------
 
 void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) {
   const LinkSerial serial = next_link_++;
-  links_[link] = serial;
+  links_[link] = {.serial = serial, .peer = {}};
   Status refused;
   if (links_out_ == nullptr || !transport_) {
     refused = Status(StatusCode::kUNAVAILABLE,
@@ -268,47 +271,74 @@ void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& 
   }
   if (refused.ok()) return;
   // Not from inside the engine's call.
-  (void)mailbox_.post([this, serial, refused] { refuse_link(serial, refused); });
+  (void)mailbox_.post([this, serial, refused] { refuse(serial, refused); });
 }
 
-// The engine closes the transport's side itself.
 void DataAgent::close_link(scheduler::LinkId link) {
   const auto found = links_.find(link);
   if (found == links_.end()) return;
-  if (links_out_ != nullptr) links_out_->unwant(found->second);
+  const Link closed = found->second;
   links_.erase(found);
+  if (links_out_ != nullptr) links_out_->unwant(closed.serial);
+  if (!closed.connected || closed.up) return;  // the engine closes what is up
+  --links_connecting_;
+  transport_->close(closed.peer);
 }
 
-void DataAgent::link_made(LinkSerial serial, transport::ConnectOptions options) {
+void DataAgent::connect_link(LinkSerial serial, transport::ConnectOptions options) {
   mailbox_.post_wait(
-      [this, serial, options = std::move(options)] { connect_link(serial, options); });
+      [this, serial, options = std::move(options)] { connect_peer(serial, options); });
+}
+
+void DataAgent::link_made(LinkSerial serial) {
+  mailbox_.post_wait([this, serial] { bring_up(serial); });
 }
 
 void DataAgent::link_refused(LinkSerial serial, Status why) {
-  mailbox_.post_wait([this, serial, why = std::move(why)] { refuse_link(serial, why); });
+  mailbox_.post_wait([this, serial, why = std::move(why)] { refuse(serial, why); });
 }
 
-std::optional<scheduler::LinkId> DataAgent::find_link(LinkSerial serial) const {
-  const auto found = std::find_if(links_.begin(), links_.end(),
-                                  [serial](const auto& each) { return each.second == serial; });
-  if (found == links_.end()) return std::nullopt;  // closed meanwhile
-  return found->first;
+DataAgent::Links::iterator DataAgent::find_link(LinkSerial serial) {
+  return std::find_if(links_.begin(), links_.end(),
+                      [serial](const auto& each) { return each.second.serial == serial; });
 }
 
-void DataAgent::connect_link(LinkSerial serial, const transport::ConnectOptions& options) {
-  const auto link = find_link(serial);
-  if (!link) return;
+LinkSerial DataAgent::connecting(transport::PeerId peer) const {
+  for (const auto& [id, link] : links_) {
+    if (link.connected && !link.up && link.peer == peer) return link.serial;
+  }
+  return 0;
+}
+
+void DataAgent::connect_peer(LinkSerial serial, const transport::ConnectOptions& options) {
+  const auto found = find_link(serial);
+  if (found == links_.end()) return;  // closed meanwhile; the mesh knows
   Result<transport::PeerId> peer = transport_->connect(options);
-  if (!peer.ok()) return engine_->link_down(*link, peer.status());
-  engine_->link_up(*link, *peer);
+  if (peer.ok()) {
+    found->second.peer = *peer;
+    found->second.connected = true;
+    ++links_connecting_;
+  }
+  links_out_->connected(serial, peer.status());
 }
 
-void DataAgent::refuse_link(LinkSerial serial, const Status& why) {
-  if (const auto link = find_link(serial)) engine_->link_down(*link, why);
+void DataAgent::bring_up(LinkSerial serial) {
+  const auto found = find_link(serial);
+  if (found == links_.end() || !found->second.connected || found->second.up) return;
+  found->second.up = true;
+  --links_connecting_;
+  engine_->link_up(found->first, found->second.peer);
 }
 
-// --- Operators
-// -------------------------------------------------------------------------------------
+void DataAgent::refuse(LinkSerial serial, const Status& why) {
+  const auto found = find_link(serial);
+  if (found == links_.end() || found->second.up) return;
+  const scheduler::LinkId id = found->first;
+  close_link(id);
+  engine_->link_down(id, why);
+}
+
+// --- Operators -----------------------------------------------------------------------------------
 
 bool DataAgent::run(EngineTask task) {
   return mailbox_.post([this, task = std::move(task)]() mutable {

@@ -1,14 +1,13 @@
 // The loop everything else serves: sessions' rings, the transport, the engine, in one thread.
 //
 // Thread rule: an agent; engine, transport and sessions are made, used and dropped on its thread.
-// Others reach them through the mailbox: ask(), link_made(), link_refused(), run().
+// Others reach them through the mailbox: ask(), run() and what LinkHost lists.
 // Invariants: no call blocks but the sleep; every round is bounded (records per session, messages,
 // one chunk per communicator in the engine); completions of a round are published once, at its end.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -54,7 +53,8 @@ class DataAgent final : public Agent,
   void woken(std::span<const Poller::Ready> ready) override;
 
   void ask(SessionRequest request) override;
-  void link_made(LinkSerial serial, transport::ConnectOptions options) override;
+  void connect_link(LinkSerial serial, transport::ConnectOptions options) override;
+  void link_made(LinkSerial serial) override;
   void link_refused(LinkSerial serial, Status why) override;
 
   // Runs `task` between two rounds. False: the agent is too busy to take it, or has stopped.
@@ -65,6 +65,13 @@ class DataAgent final : public Agent,
   class EventRelay;
   using Message = UniqueFunction<void()>;
   struct OpenedSession;
+  struct Link {
+    LinkSerial serial = 0;
+    transport::PeerId peer;
+    bool connected = false;  // the transport knows the peer
+    bool up = false;         // so does the engine, who closes it then
+  };
+  using Links = std::unordered_map<scheduler::LinkId, Link>;
 
   void handle(SessionRequest request);
   void open(SessionSerial serial, uint32_t request, OpenSession open);
@@ -80,9 +87,11 @@ class DataAgent final : public Agent,
 
   void open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) override;
   void close_link(scheduler::LinkId link) override;
-  void connect_link(LinkSerial serial, const transport::ConnectOptions& options);
-  void refuse_link(LinkSerial serial, const Status& why);
-  std::optional<scheduler::LinkId> find_link(LinkSerial serial) const;
+  void connect_peer(LinkSerial serial, const transport::ConnectOptions& options);
+  void bring_up(LinkSerial serial);
+  void refuse(LinkSerial serial, const Status& why);
+  LinkSerial connecting(transport::PeerId peer) const;  // 0: none
+  Links::iterator find_link(LinkSerial serial);
 
   DataOptions options_;
   TransportFactory make_transport_;
@@ -98,7 +107,8 @@ class DataAgent final : public Agent,
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<scheduler::Engine> engine_;
   transport::Endpoint endpoint_;
-  std::unordered_map<scheduler::LinkId, LinkSerial> links_;  // those the engine has open
+  Links links_;                    // those the engine has open
+  uint32_t links_connecting_ = 0;  // connected, not up
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
   uint64_t now_ns_ = 0;

@@ -1,5 +1,11 @@
-// What crosses between the data agent (engine, transport) and the mesh agent (introductions):
-// wishes for links one way, made or refused links the other.
+// What crosses between the data agent (engine, transport) and the mesh agent (introductions).
+//
+//   data  -> want               mesh: handshake with the peer's mesh agent
+//         <- connect_link       data: transport.connect(), so the peer's frames are known from now
+//         on
+//         -> connected
+//         <- link_made          both sides are connected: frames may be sent
+//         <- link_refused       instead of either, at any time
 //
 // A wish has a serial number that is never reused, so an answer to a withdrawn wish finds nothing.
 #pragma once
@@ -26,13 +32,15 @@ class LinkMaker {
   virtual ~LinkMaker() = default;
   virtual bool want(LinkWish wish) = 0;  // false: too many at once
   virtual void unwant(LinkSerial serial) = 0;
+  virtual void connected(LinkSerial serial, const Status& status) = 0;
 };
 
 // Implemented by the data agent; called on the mesh agent's thread.
 class LinkHost {
  public:
   virtual ~LinkHost() = default;
-  virtual void link_made(LinkSerial serial, transport::ConnectOptions options) = 0;
+  virtual void connect_link(LinkSerial serial, transport::ConnectOptions options) = 0;
+  virtual void link_made(LinkSerial serial) = 0;
   virtual void link_refused(LinkSerial serial, Status why) = 0;
 };
 

@@ -111,26 +111,52 @@ void MeshAgent::add(LinkWish asked) {
   if (Status status = check(wish); !status.ok()) refuse(wish, status);
 }
 
-MeshAgent::Wish* MeshAgent::find(LinkSerial serial, uint64_t attempt) {
-  const auto found = wishes_.find(serial);
-  if (found == wishes_.end() || found->second->attempt != attempt) return nullptr;
-  return found->second.get();
-}
-
-void MeshAgent::made(Wish& wish, const Introduction& both, bool dialed,
-                     const transport::Endpoint& remote) {
+void MeshAgent::connect(Wish& wish, const Introduction& both, const transport::Endpoint& remote) {
   transport::ConnectOptions options;
   options.remote = remote;
-  options.inbound_tag = dialed ? wish.key.tag_to_dialer(both) : wish.key.tag_to_listener(both);
-  options.outbound_tag = dialed ? wish.key.tag_to_listener(both) : wish.key.tag_to_dialer(both);
-  options.name =
-      (dialed ? both.listener_name : both.greeting.name) + " (" + wish.current_address() + ")";
-  ports_.host.link_made(wish.wish.serial, std::move(options));
-  end(wish);
+  const uint64_t to_dialer = wish.key.tag_to_dialer(both);
+  const uint64_t to_listener = wish.key.tag_to_listener(both);
+  options.inbound_tag = wish.dials ? to_dialer : to_listener;
+  options.outbound_tag = wish.dials ? to_listener : to_dialer;
+  options.name = (wish.dials ? both.listener_name : both.greeting.name) + " (" +
+                 wish.current_address() + ")";
+  ports_.host.connect_link(wish.wish.serial, std::move(options));
+}
+
+void MeshAgent::connected(LinkSerial serial, const Status& status) {
+  // Bounded by wishes, of which want() has let in fewer than there is room.
+  (void)inbox_.post([this, serial, status] {
+    if (const auto found = wishes_.find(serial); found != wishes_.end()) {
+      on_connected(*found->second, status);
+    }
+  });
+}
+
+// The dialer hears that the listener has connected before it connects itself: it may send at once.
+// The listener waits for the Arrival.
+void MeshAgent::on_connected(Wish& wish, const Status& status) {
+  if (wish.dials) {
+    if (!status.ok()) return refuse(wish, status);
+    made(wish);
+    return dial(wish);
+  }
+  Welcome answer = issued_[wish.challenge].answer;
+  if (!status.ok()) answer.verdict = Verdict::refused(status);
+  if (wish.welcome) wish.welcome(answer);
+  wish.welcome = {};
+  wish.connected = status.ok();
+  if (!status.ok()) refuse(wish, status);
+}
+
+void MeshAgent::made(Wish& wish) {
+  wish.made = true;
+  ports_.events.event(scheduler::EventLevel::kInfo,
+                      "linked to " + peer_text(wish) + " for job '" + wish.wish.request.job + "'");
+  ports_.host.link_made(wish.wish.serial);
 }
 
 void MeshAgent::refuse(Wish& wish, const Status& why) {
-  ports_.host.link_refused(wish.wish.serial, why);
+  if (!wish.made) ports_.host.link_refused(wish.wish.serial, why);
   end(wish);
 }
 

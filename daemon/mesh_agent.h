@@ -1,8 +1,7 @@
 // Introduces this daemon to others, one link at a time: the side with the smaller instance dials,
 // the other waits to be dialed; both must want the link.
-//
-// Thread rule: an agent on a thread of its own. want(), unwant(), greeted() and proved() may be
-// called from anywhere; the dialer calls back from anywhere. Invariants: a wish ends in exactly one
+// Thread rule: an agent on a thread of its own. What it implements of LinkMaker and MeshListener may
+// be called from anywhere; the dialer calls back from anywhere. Invariants: a wish ends in exactly one
 // link_made or link_refused, unless it is withdrawn; nothing of a peer is believed before its MAC;
 // everything a stranger can cause is bounded (challenges, rate).
 #pragma once
@@ -36,6 +35,8 @@ class MeshDialer {
                      MeshAnswer<Challenge> answer) = 0;
   virtual void prove(const std::string& address, const Proof& proof,
                      MeshAnswer<Welcome> answer) = 0;
+  virtual void arrive(const std::string& address, const Arrival& arrival,
+                      MeshAnswer<Verdict> answer) = 0;
   virtual void forget(
       const std::string& address) = 0;  // no call is under way: close the connection
 };
@@ -48,6 +49,8 @@ class MeshListener {
                        UniqueFunction<void(Challenge)> answer) = 0;
   virtual void proved(const std::string& host, Proof proof,
                       UniqueFunction<void(Welcome)> answer) = 0;
+  virtual void arrived(const std::string& host, Arrival arrival,
+                       UniqueFunction<void(Verdict)> answer) = 0;
 };
 
 struct MeshOptions {
@@ -86,9 +89,12 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
 
   bool want(LinkWish wish) override;
   void unwant(LinkSerial serial) override;
+  void connected(LinkSerial serial, const Status& status) override;
   void greeted(const std::string& host, Greeting greeting,
                UniqueFunction<void(Challenge)> answer) override;
   void proved(const std::string& host, Proof proof, UniqueFunction<void(Welcome)> answer) override;
+  void arrived(const std::string& host, Arrival arrival,
+               UniqueFunction<void(Verdict)> answer) override;
 
  private:
   using Message = UniqueFunction<void()>;
@@ -99,26 +105,35 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   // Wishes.
   void add(LinkWish wish);
   Status check(const Wish& wish) const;
-  void made(Wish& wish, const Introduction& both, bool dialed, const transport::Endpoint& remote);
+  void connect(Wish& wish, const Introduction& both, const transport::Endpoint& remote);
+  void on_connected(Wish& wish, const Status& status);
+  void made(Wish& wish);
   void refuse(Wish& wish, const Status& why);  // destroys the wish
-  void end(Wish& wish);
-  Wish* find(LinkSerial serial, uint64_t attempt);
+  void end(Wish& wish);                        // likewise
   void expire();
+  std::string peer_text(const Wish& wish) const;
 
   // The dialing side.
+  template <typename T>
+  MeshAnswer<T> answer_to(Wish& wish, void (MeshAgent::*handler)(Wish&, const Result<T>&));
   void dial(Wish& wish);
   void on_challenge(Wish& wish, const Result<Challenge>& challenge);
   void on_welcome(Wish& wish, const Result<Welcome>& welcome);
+  void on_arrival_heard(Wish& wish, const Result<Verdict>& verdict);
   void try_later(Wish& wish);
   void not_reached(Wish& wish, const Status& why);
-  std::string peer_text(const Wish& wish) const;
 
   // The dialed side.
   Challenge answer_greeting(const std::string& host, const Greeting& greeting);
   Verdict judge(const std::string& host, const Greeting& greeting, Wish*& wish);
   Verdict judge_near_miss(const std::string& host, const Greeting& greeting);
-  Welcome answer_proof(const std::string& host, const Proof& proof);
-  Welcome check_proof(const std::string& host, Issued& issued, Wish& wish, const Proof& proof);
+  Status misfit(const std::string& host, const Greeting& greeting, Wish& wish);
+  void answer_proof(const std::string& host, const Proof& proof,
+                    UniqueFunction<void(Welcome)> answer);
+  void accept(Issued& issued, Wish& wish, const Proof& proof, UniqueFunction<void(Welcome)> answer);
+  Status check_proof(const std::string& host, const Introduction& both, const Wish& wish,
+                     const Proof& proof) const;
+  Verdict answer_arrival(const Arrival& arrival);
   Verdict stranger(const std::string& host, const Status& why);
   bool within_rate();
 

@@ -21,7 +21,13 @@ void MeshAgent::greeted(const std::string& host, Greeting greeting,
 
 void MeshAgent::proved(const std::string& host, Proof proof, UniqueFunction<void(Welcome)> answer) {
   inbox_.post_wait([this, host, proof = std::move(proof), answer = std::move(answer)]() mutable {
-    answer(answer_proof(host, proof));
+    answer_proof(host, proof, std::move(answer));
+  });
+}
+
+void MeshAgent::arrived(const std::string&, Arrival arrival, UniqueFunction<void(Verdict)> answer) {
+  inbox_.post_wait([this, arrival, answer = std::move(answer)]() mutable {
+    answer(answer_arrival(arrival));
   });
 }
 
@@ -38,11 +44,10 @@ Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& gr
   Challenge challenge{.verdict = judge(host, greeting, wish), .name = options_.name};
   if (challenge.verdict.kind != Verdict::Kind::kGo) return challenge;
   challenge.nonce = new_nonce();
-  issued_[challenge.nonce] = {.serial = wish->wish.serial,
-                              .introduction = {greeting, challenge.nonce, options_.name},
-                              .expires_ns = now_ns_ + options_.challenge_ns,
-                              .answered = {},
-                              .answer = {}};
+  Issued& issued = issued_[challenge.nonce];
+  issued.serial = wish->wish.serial;
+  issued.introduction = {greeting, challenge.nonce, options_.name};
+  issued.expires_ns = now_ns_ + options_.challenge_ns;
   return challenge;
 }
 
@@ -77,77 +82,107 @@ Verdict MeshAgent::judge(const std::string& host, const Greeting& greeting, Wish
   return {};
 }
 
-// A greeting of the daemon we wait for, but with another version, user or key. It may belong to a
-// wish still to come (a job may have several keys), so it is only refused when it keeps coming.
+// Not the greeting of a wish, perhaps of the daemon a wish waits for.
 Verdict MeshAgent::judge_near_miss(const std::string& host, const Greeting& greeting) {
   const auto found = std::find_if(wishes_.begin(), wishes_.end(), [&](const auto& each) {
     const scheduler::LinkRequest& request = each.second->wish.request;
     return request.job == greeting.job && request.instance == greeting.from;
   });
-  const std::string who = "the daemon " + greeting.name + " at " + host;
   Status why;
   if (greeting.version != kMeshVersion) {
     why = Status(StatusCode::kVERSION_MISMATCH,
-                 who + " speaks mesh protocol " + std::to_string(greeting.version) + ", " +
-                     options_.name + " speaks " + std::to_string(kMeshVersion));
+                 "the daemon " + greeting.name + " at " + host + " speaks mesh protocol " +
+                     std::to_string(greeting.version) + ", " + options_.name + " speaks " +
+                     std::to_string(kMeshVersion));
+  } else if (found != wishes_.end()) {
+    why = misfit(host, greeting, *found->second);
   }
-  if (found == wishes_.end()) return why.ok() ? Verdict::not_yet() : stranger(host, why);
-  Wish& wish = *found->second;
-  if (why.ok()) {
-    const bool same = wish.stranger_since_ns != 0 && wish.stranger_key == greeting.key_id &&
-                      wish.stranger_uid == greeting.uid;
-    if (!same) wish.stranger_since_ns = now_ns_;
-    wish.stranger_key = greeting.key_id;
-    wish.stranger_uid = greeting.uid;
-    if (now_ns_ - wish.stranger_since_ns < options_.grace_ns) return Verdict::not_yet();
-    const bool other_user = greeting.uid != wish.wish.request.uid;
-    const std::string job = "job '" + greeting.job + "'";
-    why = other_user ? Status(StatusCode::kPERMISSION_DENIED,
-                              job + " belongs to uid " + std::to_string(wish.wish.request.uid) +
-                                  " at " + options_.name + ", to uid " +
-                                  std::to_string(greeting.uid) + " at " + who)
-                     : Status(StatusCode::kAUTH_FAILED,
-                              who + " and " + options_.name + " have different keys for " + job);
-  }
-  const Verdict verdict = stranger(host, why);
-  refuse(wish, why);
-  return verdict;
+  if (why.ok()) return Verdict::not_yet();
+  if (found != wishes_.end()) refuse(*found->second, why);
+  return stranger(host, why);
 }
 
-Welcome MeshAgent::answer_proof(const std::string& host, const Proof& proof) {
+// Another user or key than the wish's. It may belong to a wish still to come (a job may have several
+// keys), so it is an error only when it keeps coming.
+Status MeshAgent::misfit(const std::string& host, const Greeting& greeting, Wish& wish) {
+  const bool again = wish.stranger_since_ns != 0 && wish.stranger_key == greeting.key_id &&
+                     wish.stranger_uid == greeting.uid;
+  if (!again) wish.stranger_since_ns = now_ns_;
+  wish.stranger_key = greeting.key_id;
+  wish.stranger_uid = greeting.uid;
+  if (now_ns_ - wish.stranger_since_ns < options_.grace_ns) return {};
+  const std::string who = "the daemon " + greeting.name + " at " + host;
+  const std::string job = "job '" + greeting.job + "'";
+  if (greeting.uid == wish.wish.request.uid) {
+    return Status(StatusCode::kAUTH_FAILED,
+                  who + " and " + options_.name + " have different keys for " + job);
+  }
+  return Status(StatusCode::kPERMISSION_DENIED,
+                job + " belongs to uid " + std::to_string(wish.wish.request.uid) + " at " +
+                    options_.name + ", to uid " + std::to_string(greeting.uid) + " at " + who);
+}
+
+void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
+                             UniqueFunction<void(Welcome)> answer) {
   const auto found = issued_.find(proof.nonce);
-  if (found == issued_.end()) return {.verdict = Verdict::not_yet()};  // expired: greet again
+  if (found == issued_.end()) return answer({.verdict = Verdict::not_yet()});  // greet again
   Issued& issued = found->second;
-  if (issued.answered && equal_in_constant_time(*issued.answered, proof.mac)) return issued.answer;
-  const auto wish = wishes_.find(issued.serial);
-  if (issued.answered || wish == wishes_.end()) return {.verdict = Verdict::not_yet()};
-  issued.answered = proof.mac;
-  issued.answer = check_proof(host, issued, *wish->second, proof);
-  return issued.answer;
+  const auto waiting = wishes_.find(issued.serial);
+  Wish* wish = waiting == wishes_.end() ? nullptr : waiting->second.get();
+  if (issued.proof && equal_in_constant_time(*issued.proof, proof.mac)) {
+    const bool connecting = wish != nullptr && !wish->connected;
+    if (!connecting) return answer(issued.answer);
+    wish->welcome = std::move(answer);
+    return;
+  }
+  if (issued.proof || wish == nullptr || wish->challenge != Nonce{}) {
+    return answer({.verdict = Verdict::not_yet()});
+  }
+  if (Status why = check_proof(host, issued.introduction, *wish, proof); !why.ok()) {
+    issued_.erase(found);  // one proof per challenge
+    // Whoever cannot prove anything may be anybody: the wish waits for the right one.
+    if (why.code() != StatusCode::kAUTH_FAILED) refuse(*wish, why);
+    return answer({.verdict = stranger(host, why)});
+  }
+  accept(issued, *wish, proof, std::move(answer));
 }
 
-Welcome MeshAgent::check_proof(const std::string& host, Issued& issued, Wish& wish,
-                               const Proof& proof) {
-  const Introduction& both = issued.introduction;
+void MeshAgent::accept(Issued& issued, Wish& wish, const Proof& proof,
+                       UniqueFunction<void(Welcome)> answer) {
+  issued.proof = proof.mac;
+  issued.arrival = wish.key.prove_arrival(issued.introduction);
+  issued.expires_ns = now_ns_ + options_.deadline_ns;
+  issued.answer.endpoint = wish.wish.local;
+  issued.answer.mac = wish.key.prove_listener(issued.introduction, proof.endpoint, wish.wish.local);
+  wish.challenge = proof.nonce;
+  wish.welcome = std::move(answer);
+  connect(wish, issued.introduction, proof.endpoint);
+}
+
+Status MeshAgent::check_proof(const std::string& host, const Introduction& both, const Wish& wish,
+                              const Proof& proof) const {
   const std::string who = "the daemon " + both.greeting.name + " at " + host;
   if (!equal_in_constant_time(wish.key.prove_dialer(both, proof.endpoint), proof.mac)) {
-    const Status why(
-        StatusCode::kAUTH_FAILED,
-        who + " could not prove that it knows the key of job '" + both.greeting.job + "'");
-    return {.verdict = stranger(host, why)};  // whoever it was: the wish waits for the right one
+    return Status(StatusCode::kAUTH_FAILED,
+                  who + " could not prove that it knows the key of job '" + both.greeting.job + "'");
   }
-  if (proof.endpoint.settings != wish.wish.local.settings) {
-    const Status why(StatusCode::kMISMATCH, "the transport settings differ: '" +
-                                                proof.endpoint.settings + "' at " + who + ", '" +
-                                                wish.wish.local.settings + "' at " + options_.name);
-    refuse(wish, why);
-    return {.verdict = Verdict::refused(why)};
+  if (proof.endpoint.settings == wish.wish.local.settings) return {};
+  return Status(StatusCode::kMISMATCH, "the transport settings differ: '" +
+                                           proof.endpoint.settings + "' at " + who + ", '" +
+                                           wish.wish.local.settings + "' at " + options_.name);
+}
+
+Verdict MeshAgent::answer_arrival(const Arrival& arrival) {
+  const auto found = issued_.find(arrival.nonce);
+  const bool known = found != issued_.end() && found->second.proof &&
+                     equal_in_constant_time(found->second.arrival, arrival.mac);
+  if (!known) return Verdict::refused(Status(StatusCode::kNOT_FOUND, "no such handshake"));
+  const auto wish = wishes_.find(found->second.serial);
+  if (wish != wishes_.end() && wish->second->connected) {
+    made(*wish->second);
+    end(*wish->second);
   }
-  Welcome welcome;
-  welcome.endpoint = wish.wish.local;
-  welcome.mac = wish.key.prove_listener(both, proof.endpoint, welcome.endpoint);
-  made(wish, both, /*dialed=*/false, proof.endpoint);
-  return welcome;
+  return {};
 }
 
 Verdict MeshAgent::stranger(const std::string& host, const Status& why) {

@@ -6,31 +6,39 @@
 
 namespace cgx::daemon {
 
-void MeshAgent::dial(Wish& wish) {
+// Answers come from other threads; a wish withdrawn or retried meanwhile does not see them.
+template <typename T>
+MeshAnswer<T> MeshAgent::answer_to(Wish& wish, void (MeshAgent::*handler)(Wish&, const Result<T>&)) {
   const LinkSerial serial = wish.wish.serial;
   const uint64_t attempt = wish.attempt = next_attempt_++;
-  // Answers come from other threads; a wish withdrawn or retried meanwhile does not see them.
+  return [this, serial, attempt, handler](Result<T> answer) {
+    inbox_.post_wait([this, serial, attempt, handler, answer = std::move(answer)] {
+      const auto found = wishes_.find(serial);
+      if (found == wishes_.end() || found->second->attempt != attempt) return;
+      found->second->attempt = 0;
+      (this->*handler)(*found->second, answer);
+    });
+  };
+}
+
+void MeshAgent::dial(Wish& wish) {
+  const std::string& address = wish.current_address();
+  if (wish.made) {
+    return ports_.dialer.arrive(
+        address, {wish.introduction.challenge, wish.key.prove_arrival(wish.introduction)},
+        answer_to(wish, &MeshAgent::on_arrival_heard));
+  }
   if (wish.proof) {
-    return ports_.dialer.prove(
-        wish.current_address(), *wish.proof, [this, serial, attempt](Result<Welcome> welcome) {
-          inbox_.post_wait([this, serial, attempt, welcome = std::move(welcome)] {
-            if (Wish* found = find(serial, attempt)) on_welcome(*found, welcome);
-          });
-        });
+    return ports_.dialer.prove(address, *wish.proof, answer_to(wish, &MeshAgent::on_welcome));
   }
   const scheduler::LinkRequest& request = wish.wish.request;
   wish.introduction.greeting = {kMeshVersion,     request.job, request.uid, options_.instance,
                                 request.instance, wish.key_id, new_nonce(), options_.name};
-  ports_.dialer.greet(wish.current_address(), wish.introduction.greeting,
-                      [this, serial, attempt](Result<Challenge> challenge) {
-                        inbox_.post_wait([this, serial, attempt, challenge = std::move(challenge)] {
-                          if (Wish* found = find(serial, attempt)) on_challenge(*found, challenge);
-                        });
-                      });
+  ports_.dialer.greet(address, wish.introduction.greeting,
+                      answer_to(wish, &MeshAgent::on_challenge));
 }
 
 void MeshAgent::on_challenge(Wish& wish, const Result<Challenge>& challenge) {
-  wish.attempt = 0;
   if (!challenge.ok()) return not_reached(wish, challenge.status());
   const Verdict& verdict = challenge->verdict;
   if (verdict.kind == Verdict::Kind::kRefused) {
@@ -49,7 +57,6 @@ void MeshAgent::on_challenge(Wish& wish, const Result<Challenge>& challenge) {
 }
 
 void MeshAgent::on_welcome(Wish& wish, const Result<Welcome>& welcome) {
-  wish.attempt = 0;
   if (!welcome.ok()) return not_reached(wish, welcome.status());  // the same proof goes again
   wish.proof.reset();
   const Verdict& verdict = welcome->verdict;
@@ -67,7 +74,13 @@ void MeshAgent::on_welcome(Wish& wish, const Result<Welcome>& welcome) {
                                peer_text(wish) + " could not prove that it knows the key of job '" +
                                    wish.wish.request.job + "'"));
   }
-  made(wish, wish.introduction, /*dialed=*/true, welcome->endpoint);
+  wish.next_try_ns = kNever;  // until the transport has connected
+  connect(wish, wish.introduction, welcome->endpoint);
+}
+
+void MeshAgent::on_arrival_heard(Wish& wish, const Result<Verdict>& verdict) {
+  if (!verdict.ok()) return not_reached(wish, verdict.status());
+  end(wish);  // refused or not: the link is up here, and its heartbeat tells
 }
 
 void MeshAgent::try_later(Wish& wish) {

@@ -87,6 +87,10 @@ Mac LinkKey::prove_listener(const Introduction& both, const transport::Endpoint&
   return hmac(key_, writer.take());
 }
 
+Mac LinkKey::prove_arrival(const Introduction& both) const {
+  return hmac(key_, transcript("cgx mesh arrival", both).take());
+}
+
 uint64_t LinkKey::tag(const Introduction& both, const char* direction) const {
   const Mac mac = hmac(key_, transcript(direction, both).take());
   uint64_t tag;

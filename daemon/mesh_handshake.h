@@ -3,8 +3,10 @@
 //   dialer -> listener  Greeting   who I am, whom I want, which job and key, a nonce
 //          <-           Challenge  a nonce
 //          ->           Proof      MAC over all of that and my transport's address
-//          <-           Welcome    MAC over all of that and mine
+//          <-           Welcome    MAC over all of that and mine: I have connected to you
+//          ->           Arrival    so have I
 //
+// Each side sends frames only when it knows that the other has connected and thus knows their tag.
 // A MAC is HMAC-SHA256 under the link key, which is made of the cluster key and the job key; it
 // covers version, job, uid, both instances, both nonces, both names and the endpoints, and says
 // which side made it. The tags that frames carry are derived from the same secrets and never sent.
@@ -66,6 +68,11 @@ struct Welcome {
   Mac mac{};
 };
 
+struct Arrival {
+  Nonce nonce{};
+  Mac mac{};
+};
+
 // What both sides know after Greeting and Challenge.
 struct Introduction {
   Greeting greeting;
@@ -83,6 +90,7 @@ class LinkKey {
   Mac prove_dialer(const Introduction& both, const transport::Endpoint& dialer) const;
   Mac prove_listener(const Introduction& both, const transport::Endpoint& dialer,
                      const transport::Endpoint& listener) const;
+  Mac prove_arrival(const Introduction& both) const;
   uint64_t tag_to_dialer(const Introduction& both) const;
   uint64_t tag_to_listener(const Introduction& both) const;
 

@@ -105,6 +105,19 @@ v1::ProveReply to_message(const Welcome& welcome) {
   return message;
 }
 
+v1::ArriveRequest to_message(const Arrival& arrival) {
+  v1::ArriveRequest message;
+  put(arrival.nonce, message.mutable_nonce());
+  put(arrival.mac, message.mutable_proof());
+  return message;
+}
+
+v1::ArriveReply to_message(const Verdict& verdict) {
+  v1::ArriveReply message;
+  put_verdict(verdict, message.mutable_verdict());
+  return message;
+}
+
 Result<Greeting> from_message(const v1::GreetRequest& message) {
   Greeting greeting{.version = message.version(), .job = message.job(), .uid = message.uid()};
   greeting.name = message.name();
@@ -138,6 +151,17 @@ Result<Welcome> from_message(const v1::ProveReply& message) {
   CGX_RETURN_IF_ERROR(get_endpoint(message, welcome.endpoint));
   CGX_RETURN_IF_ERROR(get(message.proof(), "proof", welcome.mac));
   return welcome;
+}
+
+Result<Arrival> from_message(const v1::ArriveRequest& message) {
+  Arrival arrival;
+  CGX_RETURN_IF_ERROR(get(message.nonce(), "nonce", arrival.nonce));
+  CGX_RETURN_IF_ERROR(get(message.proof(), "proof", arrival.mac));
+  return arrival;
+}
+
+Result<Verdict> from_message(const v1::ArriveReply& message) {
+  return get_verdict(message.verdict());
 }
 
 }  // namespace cgx::daemon

@@ -62,6 +62,8 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
   Status start(const MeshTls& tls, uint64_t handshake_ns, EdgeCounters& counters) {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               static_cast<int>(handshake_ns / kMillisecond));
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     grpc::ResourceQuota quota("cgxd mesh");
     builder.SetResourceQuota(quota.Resize(kMemoryBytesMax));
@@ -88,6 +90,12 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
   grpc::ServerUnaryReactor* Prove(grpc::CallbackServerContext* context,
                                   const v1::ProveRequest* request, v1::ProveReply* reply) override {
     return handle<Welcome>(context, *request, reply, &MeshListener::proved);
+  }
+
+  grpc::ServerUnaryReactor* Arrive(grpc::CallbackServerContext* context,
+                                   const v1::ArriveRequest* request,
+                                   v1::ArriveReply* reply) override {
+    return handle<Verdict>(context, *request, reply, &MeshListener::arrived);
   }
 
  private:
@@ -168,6 +176,11 @@ class GrpcDialer final : public MeshDialer {
   void prove(const std::string& address, const Proof& proof, MeshAnswer<Welcome> answer) override {
     call<v1::ProveReply>(address, to_message(proof), std::move(answer),
                          [](auto* stub, auto... args) { stub->async()->Prove(args...); });
+  }
+  void arrive(const std::string& address, const Arrival& arrival,
+              MeshAnswer<Verdict> answer) override {
+    call<v1::ArriveReply>(address, to_message(arrival), std::move(answer),
+                          [](auto* stub, auto... args) { stub->async()->Arrive(args...); });
   }
   void forget(const std::string& address) override { stubs_.erase(address); }
 

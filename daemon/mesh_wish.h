@@ -30,8 +30,13 @@ struct MeshAgent::Wish {
   Status silence;                // what the last unanswered call said
   Introduction introduction;
   std::optional<Proof> proof;  // sent, not answered yet: may be sent again
+  bool made = false;           // frames may be sent; the peer must still hear that we have arrived
 
-  // The dialed side: a greeting that nearly fits this wish.
+  // The dialed side: who waits for our Welcome while the transport connects.
+  UniqueFunction<void(Welcome)> welcome;
+  Nonce challenge{};
+  bool connected = false;
+  // A greeting that nearly fits this wish.
   KeyId stranger_key{};
   uint32_t stranger_uid = 0;
   uint64_t stranger_since_ns = 0;
@@ -39,13 +44,14 @@ struct MeshAgent::Wish {
   const std::string& current_address() const { return addresses[address % addresses.size()]; }
 };
 
-// A challenge we gave and its greeting; good for one proof. The answer is kept in case it gets
-// lost.
+// A challenge we gave and its greeting; good for one proof. Answers may get lost and be asked for
+// again, so they are kept.
 struct MeshAgent::Issued {
   LinkSerial serial = 0;
   Introduction introduction;
   uint64_t expires_ns = 0;
-  std::optional<Mac> answered;
+  std::optional<Mac> proof;  // the one that was accepted
+  Mac arrival{};             // what its maker must send when it has connected
   Welcome answer;
 };
 

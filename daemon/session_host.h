@@ -21,8 +21,7 @@ namespace cgx::daemon {
 
 using SessionSerial = uint64_t;
 
-// --- ipc agent -> data agent
-// -----------------------------------------------------------------------
+// --- ipc agent -> data agent ---------------------------------------------------------------------
 
 struct OpenSession {
   scheduler::SessionOptions options;
@@ -44,8 +43,7 @@ struct SessionRequest {
       body;
 };
 
-// --- data agent -> ipc agent
-// -----------------------------------------------------------------------
+// --- data agent -> ipc agent ---------------------------------------------------------------------
 
 struct Opened {};
 struct Evict {  // the session broke a contract: tell the client why, hang up, then Close it
