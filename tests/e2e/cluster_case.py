@@ -1,0 +1,72 @@
+"""What the end-to-end tests share: machines with daemons for a whole class, and checks that they live on."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+import unittest
+
+from daemons import Daemon
+from machines import Machines
+from ranks import Job
+
+RAW = {"policy": {"codec": "fp32"}}
+
+
+def figure(what, seconds, limit_s):
+    print(f"figure: {what}: {seconds:.3f} s (limit {limit_s:g} s)", flush=True)
+
+
+def stop(daemon, timeout_s=10.0):
+    """SIGTERM; returns the exit status."""
+    daemon.process.send_signal(signal.SIGTERM)
+    return daemon.process.wait(timeout_s)
+
+
+class ClusterCase(unittest.TestCase):
+    """`MACHINES` machines with a daemon each, started once per class and stopped in the end: exit status 0."""
+
+    MACHINES = 2
+    CONFIG = RAW
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.mkdtemp(prefix="cgx-e2e-")
+        cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
+        os.chmod(cls.directory, 0o755)
+        cls.machines = Machines(cls.MACHINES)
+        cls.addClassCleanup(cls.machines.close)
+        cls.daemons = [Daemon(machine, cls.directory, cls.CONFIG) for machine in cls.machines]
+
+    @classmethod
+    def tearDownClass(cls):
+        for daemon in cls.daemons:
+            assert daemon.process.poll() is None, f"a daemon is gone:\n{daemon.log()}"
+            status = stop(daemon)
+            assert status == 0, f"a daemon ended with {status}:\n{daemon.log()}"
+
+    def job(self, places, **options):
+        job = Job(self.daemons, places, **options)
+        self.addCleanup(job.close)
+        return job
+
+    def assert_status(self, answer, status, *texts):
+        self.assertEqual(answer.status, status, answer.text)
+        for text in texts:
+            self.assertIn(text, answer.text)
+
+    def assert_daemons_serve(self, daemons=None):
+        """A new job over all of them gets the right bits."""
+        chosen = daemons or self.daemons
+        job = Job(chosen, list(range(len(chosen))))
+        try:
+            job.step(job.join(), 1)
+        finally:
+            job.close()
+
+    def wait_until(self, happened, what, timeout_s=5.0):
+        deadline = time.monotonic() + timeout_s
+        while not happened():
+            self.assertLess(time.monotonic(), deadline, f"{what} did not happen within {timeout_s} s")
+            time.sleep(0.01)
