@@ -50,7 +50,9 @@ SlabId BufferPool::take() {
   return slab;
 }
 
-void BufferPool::add_reference(SlabId slab) { ++references_[slab]; }
+void BufferPool::add_reference(SlabId slab) {
+  ++references_[slab];
+}
 
 void BufferPool::release(SlabId slab) {
   CGX_ASSERT(references_[slab] > 0);
@@ -59,6 +61,8 @@ void BufferPool::release(SlabId slab) {
   --in_use_;
 }
 
-std::span<std::byte> BufferPool::bytes(SlabId slab) const { return {slabs_[slab], slab_bytes_}; }
+std::span<std::byte> BufferPool::bytes(SlabId slab) const {
+  return {slabs_[slab], slab_bytes_};
+}
 
 }  // namespace cgx::scheduler

@@ -1,8 +1,8 @@
-// Slabs for frames: fixed-size, counted, allocated when a plan is prepared, recycled last-in-first-out
-// so that steady state touches no fresh page.
+// Slabs for frames: fixed-size, counted, allocated when a plan is prepared, recycled
+// last-in-first-out so that steady state touches no fresh page.
 //
-// Owned by the engine. A slab may be referenced several times (one encoded shard sent to all peers);
-// it returns to the pool when the last reference is released.
+// Owned by the engine. A slab may be referenced several times (one encoded shard sent to all
+// peers); it returns to the pool when the last reference is released.
 #pragma once
 
 #include <cstddef>

@@ -56,8 +56,9 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
   if (!(call.descriptor == submission.descriptor)) {
     const auto first = std::find(call.submitted.begin(), call.submitted.end(), true);
     auto other = static_cast<size_t>(first - call.submitted.begin());
-    if (other == rank) other = static_cast<size_t>(
-        std::find(first + 1, call.submitted.end(), true) - call.submitted.begin());
+    if (other == rank)
+      other = static_cast<size_t>(std::find(first + 1, call.submitted.end(), true) -
+                                  call.submitted.begin());
     const Status why(StatusCode::kMISMATCH,
                      "call " + std::to_string(number) + ": rank " +
                          std::to_string(ports_.members.local[other].rank) + " submitted " +
@@ -73,12 +74,16 @@ std::shared_ptr<const CallRunner::Shape> CallRunner::shape_for(const CallDescrip
   if (shape_ && shape_->descriptor == descriptor) return shape_;
   auto shape = std::make_shared<Shape>();
   shape->descriptor = descriptor;
-  shape->table.push_back({.name = "", .dtype = descriptor.dtype, .op = descriptor.op,
-                          .elements = descriptor.elements, .shape = {descriptor.elements}});
+  shape->table.push_back({.name = "",
+                          .dtype = descriptor.dtype,
+                          .op = descriptor.op,
+                          .elements = descriptor.elements,
+                          .shape = {descriptor.elements}});
   shape->group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
   PartLimits limits;
   limits.encoded_bytes = std::min(limits.encoded_bytes, ports_.pool.slab_bytes() * 3 / 4);
-  shape->layout = GroupLayout::choose(shape->group, shape->table, ports_.members.machines(), limits);
+  shape->layout =
+      GroupLayout::choose(shape->group, shape->table, ports_.members.machines(), limits);
   shape_ = shape;
   return shape_;
 }
@@ -100,17 +105,16 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
                        .segments = {},
                        .descriptor = {}};
   LocalSegment& local = setup.segments.emplace_back();
-  local.scale = call.descriptor.op == ReduceOp::kAvg
-                    ? 1.0f / static_cast<float>(members.ranks())
-                    : 1.0f;
+  local.scale =
+      call.descriptor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(members.ranks()) : 1.0f;
   for (const Submission& entry : call.entries) {
     local.inputs.push_back(entry.input);
     local.outputs.push_back(entry.output);
   }
   const auto bytes = std::as_bytes(std::span(&call.descriptor, 1));
   setup.descriptor.assign(bytes.begin(), bytes.end());
-  operations_.push_back(std::make_unique<Operation>(std::move(setup), ports_.lane, ports_.pool,
-                                                    ports_.host, now_ns));
+  operations_.push_back(
+      std::make_unique<Operation>(std::move(setup), ports_.lane, ports_.pool, ports_.host, now_ns));
   ports_.host.count(Counter::koperations_started, 1);
   return receive_stashed(number, *operations_.back(), now_ns);
 }
@@ -141,10 +145,11 @@ Status CallRunner::deliver(Operation& operation, const Call& call, const wire::F
     std::memcpy(static_cast<void*>(&theirs), payload.data(), sizeof(theirs));
   }
   const Members& members = ports_.members;
-  const Status why(StatusCode::kMISMATCH,
-                   "call " + std::to_string(header.step) + ": " + members.ranks_of(members.machine) +
-                       " submitted " + call.descriptor.describe() + ", " +
-                       members.ranks_of(header.source) + " " + theirs.describe());
+  const Status why(StatusCode::kMISMATCH, "call " + std::to_string(header.step) + ": " +
+                                              members.ranks_of(members.machine) + " submitted " +
+                                              call.descriptor.describe() + ", " +
+                                              members.ranks_of(header.source) + " " +
+                                              theirs.describe());
   failures_.emplace_back(header.step, why);
   fail_call(header.step, why);
   return {};

@@ -1,6 +1,6 @@
 // Runs the calls of a communicator: single-tensor operations outside steps, identified by number,
-// submitted in the same order by all ranks, at most kCallWindow in flight. Calls travel raw: they are
-// what people use for exact things (metrics, broadcasts of zeros and ones, barriers).
+// submitted in the same order by all ranks, at most kCallWindow in flight. Calls travel raw: they
+// are what people use for exact things (metrics, broadcasts of zeros and ones, barriers).
 //
 // Every machine's first scatter frame carries its descriptor, so a disagreement is found when the
 // second side has submitted, before any data is used. Owned by one communicator.
@@ -52,7 +52,7 @@ class CallRunner {
   void fail_call(uint64_t call, const Status& why);
   void fail_all(const Status& why);  // the communicator failed: every open call ends
   void fail_until(uint64_t calls_end, const Status& why);  // and what other machines had opened
-  uint64_t submitted_end() const;    // first call no local rank has submitted
+  uint64_t submitted_end() const;                          // first call no local rank has submitted
   // Calls this runner failed by itself and that the other machines must hear of.
   std::vector<std::pair<uint64_t, Status>> take_failures() { return std::move(failures_); }
 
@@ -60,7 +60,8 @@ class CallRunner {
   bool operations_open() const { return !operations_.empty(); }
   uint64_t completed_end() const { return lowest_; }
   uint64_t oldest_wait_ns() const;  // since when the oldest open call waits; 0: none
-  std::vector<uint32_t> missing_ranks() const;  // local ranks that have not submitted the oldest call
+  std::vector<uint32_t> missing_ranks()
+      const;  // local ranks that have not submitted the oldest call
   const StepRunner::Totals& totals() const { return totals_; }
 
  private:

@@ -20,7 +20,9 @@ uint64_t bucket_cost(const Segment& segment, const TensorTable& table) {
 
 // The group's buckets laid end to end, addressed by cost: finds the bucket at a cost, rounding up.
 
-uint64_t left(uint64_t limit, uint64_t used) { return used < limit ? limit - used : 0; }
+uint64_t left(uint64_t limit, uint64_t used) {
+  return used < limit ? limit - used : 0;
+}
 
 class CostLine {
  public:
@@ -113,8 +115,9 @@ void GroupLayout::add_shard(const Group& group, const TensorTable& table, uint64
     const uint64_t raw_bucket = segment.spec.bucket * dtype_bytes(tensor.dtype);
     const uint64_t encoded_bucket = bucket_cost(segment, table);
     while (bucket < bucket_end) {
-      const uint64_t room = std::min(left(limits.raw_bytes, part.raw_bytes) / raw_bucket,
-                                     left(limits.encoded_bytes, part.encoded_bytes) / encoded_bucket);
+      const uint64_t room =
+          std::min(left(limits.raw_bytes, part.raw_bytes) / raw_bucket,
+                   left(limits.encoded_bytes, part.encoded_bytes) / encoded_bucket);
       if (room == 0 && part.slice_count > 0) {
         finish_part();
         continue;

@@ -30,8 +30,8 @@ enum class Collective : uint8_t { kScatterGather, kDirect };
 
 // Consecutive buckets of one segment.
 struct Slice {
-  uint32_t segment = 0;        // index in the group
-  uint64_t first_bucket = 0;   // counted from the tensor's element 0
+  uint32_t segment = 0;       // index in the group
+  uint64_t first_bucket = 0;  // counted from the tensor's element 0
   uint64_t first_element = 0;
   uint64_t elements = 0;
   uint64_t range_bytes = 0;    // exactly what the codec writes
@@ -57,8 +57,8 @@ class GroupLayout {
   // Small raw groups take one trip (direct), everything else two.
   static GroupLayout choose(const Group& group, const TensorTable& table, uint32_t machines,
                             const PartLimits& limits);
-  static GroupLayout scatter_gather(const Group& group, const TensorTable& table,
-                                    uint32_t machines, const PartLimits& limits);
+  static GroupLayout scatter_gather(const Group& group, const TensorTable& table, uint32_t machines,
+                                    const PartLimits& limits);
   static GroupLayout direct(const Group& group, const TensorTable& table, uint32_t machines);
 
   Collective collective() const { return collective_; }

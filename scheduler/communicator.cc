@@ -64,7 +64,8 @@ uint64_t Communicator::reserved_bytes() const {
   return calls + (steps_.installed() ? steps_.plan()->reserved_bytes : 0);
 }
 
-// --- Submits ---------------------------------------------------------------------------------------
+// --- Submits
+// ---------------------------------------------------------------------------------------
 
 Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
   if (record.kind < CGX_SUBMIT_TENSOR || record.kind > CGX_SUBMIT_CALL) {
@@ -93,10 +94,9 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
     return {StatusCode::kNOT_COMMITTED, members_.title() + " has not been committed"};
   }
   if (record.attempt != term_ || state_ == State::kFrozen) {
-    return failure_.ok() ? Status(StatusCode::kSTEP_ORDER, "attempt " +
-                                                               std::to_string(record.attempt) +
-                                                               " of the step, the current one is " +
-                                                               std::to_string(term_))
+    return failure_.ok() ? Status(StatusCode::kSTEP_ORDER,
+                                  "attempt " + std::to_string(record.attempt) +
+                                      " of the step, the current one is " + std::to_string(term_))
                          : failure_;
   }
   if (std::any_of(local_.begin(), local_.end(), [](const LocalState& l) { return l.left; })) {
@@ -106,9 +106,9 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
   switch (static_cast<cgx_submit_kind>(record.kind)) {
     case CGX_SUBMIT_TENSOR: {
       if (record.tensor >= table_->size()) {
-        return {StatusCode::kNOT_COMMITTED,
-                "tensor " + std::to_string(record.tensor) + " is not in the committed table of " +
-                    std::to_string(table_->size()) + " tensors"};
+        return {StatusCode::kNOT_COMMITTED, "tensor " + std::to_string(record.tensor) +
+                                                " is not in the committed table of " +
+                                                std::to_string(table_->size()) + " tensors"};
       }
       const TensorDesc& tensor = (*table_)[record.tensor];
       CGX_ASSIGN_OR_RETURN(const Buffers memory,
@@ -154,22 +154,20 @@ Status Communicator::submit_call(uint32_t local, const cgx_submit_record& record
   return status;
 }
 
-Result<Communicator::Buffers> Communicator::buffers(uint32_t local,
-                                                    const cgx_submit_record& record, DType dtype,
-                                                    uint64_t elements) const {
+Result<Communicator::Buffers> Communicator::buffers(uint32_t local, const cgx_submit_record& record,
+                                                    DType dtype, uint64_t elements) const {
   const uint64_t width = dtype_bytes(dtype);
-  const auto locate = [&](uint32_t arena, uint64_t offset,
-                          const char* what) -> Result<std::byte*> {
+  const auto locate = [&](uint32_t arena, uint64_t offset, const char* what) -> Result<std::byte*> {
     const std::span<std::byte> memory = services_.arena(members_.local[local].session, arena);
     const bool fits = elements <= memory.size() / width && offset <= memory.size() &&
                       elements * width <= memory.size() - offset;
     if (!fits || offset % width != 0) {
-      return invalid_argument(std::string(what) + " of " + std::to_string(elements) + " " +
-                              std::string(dtype_name(dtype)) + " at offset " +
-                              std::to_string(offset) + " of arena " + std::to_string(arena) +
-                              (fits ? " is not aligned to its type"
-                                    : " does not fit its " + std::to_string(memory.size()) +
-                                          " bytes"));
+      return invalid_argument(
+          std::string(what) + " of " + std::to_string(elements) + " " +
+          std::string(dtype_name(dtype)) + " at offset " + std::to_string(offset) + " of arena " +
+          std::to_string(arena) +
+          (fits ? " is not aligned to its type"
+                : " does not fit its " + std::to_string(memory.size()) + " bytes"));
     }
     return memory.data() + offset;
   };
@@ -217,7 +215,8 @@ void Communicator::publish_call_failures() {
   }
 }
 
-// --- Frames out ------------------------------------------------------------------------------------
+// --- Frames out
+// ------------------------------------------------------------------------------------
 
 wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
   wire::FrameHeader header;
@@ -249,8 +248,8 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
     header.plan_hash = steps_.plan()->hash;
     if (steps_.previous_dropped()) header.flags |= wire::FrameHeader::kStepDropped;
   } else {
-    header.plan_hash = reinterpret_cast<const CallDescriptor*>(operation.setup().descriptor.data())
-                           ->hash();
+    header.plan_hash =
+        reinterpret_cast<const CallDescriptor*>(operation.setup().descriptor.data())->hash();
   }
   count(Counter::kencoded_bytes_sent, frame.length);
   wire_bytes_sent_ += frame.length + sizeof(header);
@@ -282,9 +281,12 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
   services_.send(peer.peer, header, payload, slab);
 }
 
-void Communicator::count(Counter counter, uint64_t amount) { services_.count(counter, amount); }
+void Communicator::count(Counter counter, uint64_t amount) {
+  services_.count(counter, amount);
+}
 
-// --- Frames in -------------------------------------------------------------------------------------
+// --- Frames in
+// -------------------------------------------------------------------------------------
 
 void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
   PeerState& peer = peers_[header.source];
@@ -403,9 +405,8 @@ void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
   replicas_[machine] = message;
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     const ReplicaHash& other = replicas_[k];
-    const bool same_check =
-        k != machine && other.step == message.step && other.tensor == message.tensor &&
-        !other.lane.empty();
+    const bool same_check = k != machine && other.step == message.step &&
+                            other.tensor == message.tensor && !other.lane.empty();
     if (!same_check) continue;
     count(Counter::kreplica_checks, 1);
     if (other.hash == message.hash) continue;
@@ -432,86 +433,8 @@ void Communicator::reply(uint32_t local, uint32_t& request, const Status& status
   members_.local[local].port->reply(answered, {status.code(), status.message(), value0, value1});
 }
 
-// --- Policies --------------------------------------------------------------------------------------
-
-void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer) {
-  if (state_ != State::kRunning) {
-    return answer(Status(StatusCode::kNOT_COMMITTED,
-                         members_.title() + " is " + state_name(state_) +
-                             "; a policy can be applied once its tensors are committed"));
-  }
-  if (!members_.coordinator()) {
-    const uint64_t ticket = next_ticket_++;
-    tickets_[ticket] = {std::move(answer),
-                        services_.now_ns() + 2 * services_.options().timeouts.prepare_ns};
-    return send_control(0, PolicyAsk{ticket, dry_run, policy});
-  }
-  const uint64_t version = policy_version_ + 1;
-  std::vector<uint32_t> order;
-  for (const Group& group : steps_.plan()->plan.groups) {
-    for (const Segment& segment : group.segments) order.push_back(segment.tensor);
-  }
-  Result<Plan> plan = make_plan({*table_, policy, version, agreement_.next_epoch(), order});
-  if (!plan.ok()) return answer(plan.status());
-  Result<PlanAgreement::PlanPtr> prepared = prepare_plan(*plan, policy);
-  if (!prepared.ok()) return answer(prepared.status());
-  std::vector<std::string> warnings;
-  const auto check = [&](const CodecSpec& spec) {
-    std::string warning;
-    const Status status = kernels::check_policy(spec, &warning);
-    if (!warning.empty()) warnings.push_back(warning);
-    return status;
-  };
-  Status checked = check(policy.default_codec);
-  for (const PolicyRule& rule : policy.rules) {
-    if (checked.ok()) checked = check(rule.codec);
-  }
-  if (!checked.ok()) return answer(checked);
-  agreement_.propose(
-      PlanPurpose::kPolicy, dry_run, *prepared,
-      services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
-      [this, policy, dry_run, version, warnings,
-       answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {
-        if (!outcome.ok()) return answer(outcome.status());
-        if (!dry_run) {
-          policy_ = policy;
-          policy_version_ = version;
-          count(Counter::kpolicy_changes, 1);
-        }
-        answer(PolicyChange{version, outcome->plan->plan.epoch, outcome->switch_step,
-                            outcome->plan->reserved_bytes, warnings});
-      });
-}
-
-void Communicator::handle(uint32_t machine, const PolicyAsk& message) {
-  if (!members_.coordinator()) return;
-  apply_policy(message.policy, message.dry_run,
-               [this, machine, ticket = message.ticket](const Result<PolicyChange>& change) {
-                 PolicyAnswerMessage answer{.ticket = ticket,
-                                            .code = change.status().code(),
-                                            .text = change.status().message()};
-                 if (change.ok()) {
-                   answer.policy_version = change->policy_version;
-                   answer.epoch = change->epoch;
-                   answer.switch_step = change->switch_step;
-                   answer.reserved_bytes = change->reserved_bytes;
-                   answer.warnings = change->warnings;
-                 }
-                 send_control(machine, answer);
-               });
-}
-
-void Communicator::handle(uint32_t machine, const PolicyAnswerMessage& message) {
-  const auto found = machine == 0 ? tickets_.find(message.ticket) : tickets_.end();
-  if (found == tickets_.end()) return;
-  const PolicyAnswer answer = std::move(found->second.answer);
-  tickets_.erase(found);
-  if (message.code != StatusCode::kOK) return answer(Status(message.code, message.text));
-  answer(PolicyChange{message.policy_version, message.epoch, message.switch_step,
-                      message.reserved_bytes, message.warnings});
-}
-
-// --- PlanAgreement::Host ---------------------------------------------------------------------------
+// --- PlanAgreement::Host
+// ---------------------------------------------------------------------------
 
 Result<PlanAgreement::PlanPtr> Communicator::prepare_plan(const Plan& plan, const Policy& policy) {
   if (!table_) {
@@ -527,9 +450,12 @@ Result<PlanAgreement::PlanPtr> Communicator::prepare_plan(const Plan& plan, cons
                                .bytes_free = services_.plan_bytes_free()});
 }
 
-uint64_t Communicator::next_switch_step() const { return steps_.started_end() + 1; }
+uint64_t Communicator::next_switch_step() const {
+  return steps_.started_end() + 1;
+}
 
-// --- Working ---------------------------------------------------------------------------------------
+// --- Working
+// ---------------------------------------------------------------------------------------
 
 bool Communicator::work() {
   if (state_ != State::kRunning && state_ != State::kReady) return false;
@@ -548,7 +474,8 @@ bool Communicator::work() {
   return *called || *stepped;
 }
 
-// --- Showing ---------------------------------------------------------------------------------------
+// --- Showing
+// ---------------------------------------------------------------------------------------
 
 CommunicatorSnapshot Communicator::snapshot() const {
   CommunicatorSnapshot shown;

@@ -4,7 +4,8 @@
 //      \---------\---------\----------\--> failed (permanent) -> closed
 //
 // Everything local ranks and peers say passes here, is checked and goes to a runner or the plan
-// agreement; everything that must be said goes out through CommunicatorServices. Owned by the engine.
+// agreement; everything that must be said goes out through CommunicatorServices. Owned by the
+// engine.
 #pragma once
 
 #include <memory>
@@ -49,7 +50,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   State state() const { return state_; }
   const wire::JobKey& job_key() const { return job_key_; }
 
-  // --- Local ranks ---------------------------------------------------------------------------------
+  // --- Local ranks
+  // ---------------------------------------------------------------------------------
   struct Requester {
     SessionId session;
     SessionPort* port = nullptr;
@@ -64,20 +66,23 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void lose_rank(uint32_t local, const Status& why);  // its process died
   bool uses(SessionId session) const;
 
-  // --- Peers ---------------------------------------------------------------------------------------
+  // --- Peers
+  // ---------------------------------------------------------------------------------------
   void link_up(uint32_t machine, transport::PeerId peer);
   void link_lost(uint32_t machine, const Status& why);
   void receive(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void forgive_silence();  // this daemon itself was stopped: peers' clocks start anew
 
-  // --- Operators -----------------------------------------------------------------------------------
+  // --- Operators
+  // -----------------------------------------------------------------------------------
   void apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer);
   CommunicatorSnapshot snapshot() const;
   void add_peers(std::vector<PeerSnapshot>& peers) const;
 
-  // --- Time ----------------------------------------------------------------------------------------
-  bool work();   // at most about one part; true: did something
-  void tick();   // timers: heartbeats, late ranks, lost peers, time-outs
+  // --- Time
+  // ----------------------------------------------------------------------------------------
+  bool work();  // at most about one part; true: did something
+  void tick();  // timers: heartbeats, late ranks, lost peers, time-outs
   uint64_t next_deadline_ns() const { return next_tick_ns_; }
   bool operations_open() const;
   uint32_t weight() const;

@@ -89,12 +89,13 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
   made->call_slabs_ = slabs;
   made->job_key_ = message.job_key;
   made->first_step_ = message.first_step;
-  made->timeout_ns_ = message.timeout_ms != 0 ? message.timeout_ms * 1'000'000
-                                              : options.timeouts.communicator_ns;
+  made->timeout_ns_ =
+      message.timeout_ms != 0 ? message.timeout_ms * 1'000'000 : options.timeouts.communicator_ns;
   return made;
 }
 
-// --- Joining ---------------------------------------------------------------------------------------
+// --- Joining
+// ---------------------------------------------------------------------------------------
 
 void Communicator::join(const Requester& from, const wire::CreateCommunicator& message) {
   const auto refuse_join = [&](const Status& status) {
@@ -164,12 +165,12 @@ void Communicator::repeat_join() {
 void Communicator::handle(uint32_t machine, const Join& message) {
   if (!members_.coordinator() || state_ != State::kJoining) return;
   if (message.shape_hash != shape_hash() || message.first_step != first_step_) {
-    return fail({StatusCode::kMISMATCH,
-                 members_.machine_name(machine) + " and " + members_.machine_name(0) +
-                     " describe " + members_.title() + " differently (first step " +
-                     std::to_string(message.first_step) + " against " +
-                     std::to_string(first_step_) + ", or the list of ranks)"},
-                /*permanent=*/true, /*tell_others=*/true);
+    return fail(
+        {StatusCode::kMISMATCH,
+         members_.machine_name(machine) + " and " + members_.machine_name(0) + " describe " +
+             members_.title() + " differently (first step " + std::to_string(message.first_step) +
+             " against " + std::to_string(first_step_) + ", or the list of ranks)"},
+        /*permanent=*/true, /*tell_others=*/true);
   }
   peers_[machine].joined = true;
   all_joined();
@@ -191,19 +192,21 @@ void Communicator::handle(uint32_t machine, const Joined& message) {
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
 }
 
-// --- Registering and committing --------------------------------------------------------------------
+// --- Registering and committing
+// --------------------------------------------------------------------
 
 void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
   LocalState& state = local_[local];
-  const bool fits = message.first == state.tensors.size() &&
-                    state.tensors.size() + message.tensors.size() <= services_.options().limits.tensors;
+  const bool fits =
+      message.first == state.tensors.size() &&
+      state.tensors.size() + message.tensors.size() <= services_.options().limits.tensors;
   if (!fits) {
-    return fail(resource_exhausted(
-                    "rank " + std::to_string(members_.local[local].rank) + " registers tensors " +
-                    std::to_string(message.first) + ".." +
-                    std::to_string(message.first + message.tensors.size()) + " after " +
-                    std::to_string(state.tensors.size()) + " others; they must be consecutive and " +
-                    "at most " + std::to_string(services_.options().limits.tensors)),
+    return fail(resource_exhausted("rank " + std::to_string(members_.local[local].rank) +
+                                   " registers tensors " + std::to_string(message.first) + ".." +
+                                   std::to_string(message.first + message.tensors.size()) +
+                                   " after " + std::to_string(state.tensors.size()) +
+                                   " others; they must be consecutive and " + "at most " +
+                                   std::to_string(services_.options().limits.tensors)),
                 /*permanent=*/true, /*tell_others=*/true);
   }
   state.tensors.insert(state.tensors.end(), message.tensors.begin(), message.tensors.end());
@@ -217,8 +220,8 @@ void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& 
   } else if (state_ != State::kReady && state_ != State::kRunning) {
     status = Status(StatusCode::kBUSY, members_.title() + " is " + state_name(state_));
   } else if (!steps_.idle()) {
-    status = Status(StatusCode::kSTEP_OPEN, "step " + std::to_string(steps_.step()) +
-                                                " is open; commit between steps");
+    status = Status(StatusCode::kSTEP_OPEN,
+                    "step " + std::to_string(steps_.step()) + " is open; commit between steps");
   } else if (message.tensors != state.tensors.size()) {
     status = protocol_error("commit of " + std::to_string(message.tensors) + " tensors, " +
                             std::to_string(state.tensors.size()) + " are registered");
@@ -256,13 +259,13 @@ Result<TensorTable> Communicator::local_table(uint32_t local) const {
     const uint64_t width = dtype_bytes(tensor.dtype);
     if (tensor.home_offset > home.size() || tensor.home_offset % width != 0 ||
         tensor.elements > (home.size() - tensor.home_offset) / width) {
-      return invalid_argument("the home region of tensor '" + tensor.name + "' of " + rank +
-                              " (" + std::to_string(tensor.elements) + " elements at offset " +
+      return invalid_argument("the home region of tensor '" + tensor.name + "' of " + rank + " (" +
+                              std::to_string(tensor.elements) + " elements at offset " +
                               std::to_string(tensor.home_offset) + ") is not in its arena of " +
                               std::to_string(home.size()) + " bytes");
     }
-    table.push_back({tensor.name, tensor.dtype, tensor.op, tensor.kind, tensor.elements,
-                     tensor.shape});
+    table.push_back(
+        {tensor.name, tensor.dtype, tensor.op, tensor.kind, tensor.elements, tensor.shape});
   }
   return table;
 }

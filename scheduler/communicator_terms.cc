@@ -114,7 +114,8 @@ void Communicator::redo(uint32_t local, uint32_t request) {
   }
 }
 
-// --- Members that go -------------------------------------------------------------------------------
+// --- Members that go
+// -------------------------------------------------------------------------------
 
 void Communicator::leave(uint32_t local) {
   LocalRank& rank = members_.local[local];
@@ -162,11 +163,11 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
   peer.up = false;
   if (peer.departed || state_ == State::kFailed || state_ == State::kClosed) return;
   count(Counter::kpeers_lost, 1);
-  const StatusCode code =
-      why.code() == StatusCode::kAUTH_FAILED || why.code() == StatusCode::kVERSION_MISMATCH ||
-              why.code() == StatusCode::kTIMED_OUT
-          ? why.code()
-          : StatusCode::kPEER_LOST;
+  const StatusCode code = why.code() == StatusCode::kAUTH_FAILED ||
+                                  why.code() == StatusCode::kVERSION_MISMATCH ||
+                                  why.code() == StatusCode::kTIMED_OUT
+                              ? why.code()
+                              : StatusCode::kPEER_LOST;
   fail({code, members_.machine_name(machine) + ": " + why.message()}, /*permanent=*/true,
        /*tell_others=*/true);
 }
@@ -177,7 +178,8 @@ void Communicator::forgive_silence() {
   }
 }
 
-// --- Clocks ----------------------------------------------------------------------------------------
+// --- Clocks
+// ----------------------------------------------------------------------------------------
 
 void Communicator::tick() {
   const uint64_t now = services_.now_ns();
@@ -208,8 +210,8 @@ void Communicator::check_agreements() {
   const uint64_t now = services_.now_ns();
   const Timeouts& timeouts = services_.options().timeouts;
   // Members wait a little longer than their coordinator, who can name the culprit.
-  const uint64_t patience = members_.coordinator() ? timeouts.peer_lost_ns
-                                                   : timeouts.peer_lost_ns * 3 / 2;
+  const uint64_t patience =
+      members_.coordinator() ? timeouts.peer_lost_ns : timeouts.peer_lost_ns * 3 / 2;
   if (state_ == State::kFrozen && now - frozen_since_ns_ >= patience) {
     std::string silent = members_.machine_name(0);
     if (members_.coordinator()) {
@@ -218,8 +220,8 @@ void Communicator::check_agreements() {
         if (!peers_[k].reported) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
       }
     }
-    return fail({StatusCode::kPEER_LOST, "no new term after '" + failure_.message() +
-                                             "': no word from " + silent},
+    return fail({StatusCode::kPEER_LOST,
+                 "no new term after '" + failure_.message() + "': no word from " + silent},
                 /*permanent=*/true, /*tell_others=*/true);
   }
   if (agreement_.undecided_since_ns() != 0 &&
@@ -228,8 +230,8 @@ void Communicator::check_agreements() {
                                              ", never decided the plan it proposed"},
                 true, true);
   }
-  const bool committing =
-      std::any_of(local_.begin(), local_.end(), [](const LocalState& l) { return l.commit_request; });
+  const bool committing = std::any_of(local_.begin(), local_.end(),
+                                      [](const LocalState& l) { return l.commit_request; });
   if (!committing) {
     commit_since_ns_ = 0;
   } else if (commit_since_ns_ == 0) {
@@ -244,9 +246,8 @@ void Communicator::check_agreements() {
     for (uint32_t k = 1; members_.coordinator() && k < members_.machines(); ++k) {
       if (tables_[k].empty()) missing += " " + members_.machine_name(k);
     }
-    return fail({StatusCode::kTIMED_OUT,
-                 "the commit of " + members_.title() + " waits for" +
-                     (missing.empty() ? " the coordinator" : missing)},
+    return fail({StatusCode::kTIMED_OUT, "the commit of " + members_.title() + " waits for" +
+                                             (missing.empty() ? " the coordinator" : missing)},
                 true, true);
   }
 }
@@ -278,7 +279,8 @@ void Communicator::check_peers() {
       if (local.port == nullptr) missing += " rank " + std::to_string(local.rank) + ",";
     }
     for (uint32_t k = 0; k < members_.machines(); ++k) {
-      if (k == members_.machine || (peers_[k].up && (peers_[k].joined || !members_.coordinator()))) {
+      if (k == members_.machine ||
+          (peers_[k].up && (peers_[k].joined || !members_.coordinator()))) {
         continue;
       }
       missing += " " + members_.machine_name(k) + ",";
@@ -293,9 +295,9 @@ void Communicator::check_peers() {
     const PeerState& peer = peers_[k];
     if (k == members_.machine || peer.departed || !peer.up) continue;
     if (now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;
-    return link_lost(k, {StatusCode::kPEER_LOST,
-                         "no heartbeat for " +
-                             std::to_string((now - peer.last_heard_ns) / 1'000'000) + " ms"});
+    return link_lost(
+        k, {StatusCode::kPEER_LOST,
+            "no heartbeat for " + std::to_string((now - peer.last_heard_ns) / 1'000'000) + " ms"});
   }
 }
 
@@ -308,19 +310,17 @@ void Communicator::check_stalled() {
     if (now - operation.last_progress_ns() < limit) return false;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
       if (k == members_.machine) continue;
-      const bool announced = !operation.silent(k) ||
-                             (operation.kind() == wire::StepKind::kStep &&
-                              peers_[k].started_end > operation.step() + 1);
+      const bool announced = !operation.silent(k) || (operation.kind() == wire::StepKind::kStep &&
+                                                      peers_[k].started_end > operation.step() + 1);
       if (!announced && !peers_[k].departed) return false;
     }
     for (uint32_t k = 0; k < members_.machines(); ++k) {
       if (k == members_.machine || !operation.waits_for(k)) continue;
       if (!peers_[k].departed && now - peers_[k].last_data_ns < limit) continue;
       const bool of_call = operation.kind() == wire::StepKind::kCall;
-      const std::string what =
-          of_call ? "call " + std::to_string(operation.step())
-                  : "group " + std::to_string(operation.group_index()) + " of step " +
-                        std::to_string(operation.step());
+      const std::string what = of_call ? "call " + std::to_string(operation.step())
+                                       : "group " + std::to_string(operation.group_index()) +
+                                             " of step " + std::to_string(operation.step());
       fail({peers_[k].departed ? StatusCode::kCANCELLED : StatusCode::kOP_STALLED,
             what + " of " + members_.title() + " waits for " + members_.machine_name(k) +
                 (peers_[k].departed ? ", whose ranks closed it"
@@ -339,8 +339,8 @@ void Communicator::check_stalled() {
   }
 }
 
-// A rank that has not come is warned about by name at 5 s, 10 s, 20 s, ...; it is given up only at the
-// communicator's own time-out.
+// A rank that has not come is warned about by name at 5 s, 10 s, 20 s, ...; it is given up only at
+// the communicator's own time-out.
 void Communicator::check_late() {
   const uint64_t now = services_.now_ns();
   const bool step_waits = steps_.waiting();

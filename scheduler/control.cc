@@ -9,7 +9,9 @@ namespace {
 struct Out {
   wire::Writer writer;
   template <typename T>
-  void operator()(const T& value) { writer.put(value); }
+  void operator()(const T& value) {
+    writer.put(value);
+  }
   void operator()(const std::string& text) { writer.put_string(text); }
   void operator()(const std::vector<std::byte>& bytes) { writer.put_bytes(bytes); }
   template <typename T, typename Each>
@@ -22,7 +24,10 @@ struct Out {
 struct In {
   wire::Reader reader;
   template <typename T>
-  void operator()(T& value) { value = reader.get<T>(); }
+  void operator()(T& value) {
+    value = reader.get<T>();
+  }
+  void operator()(bool& value) { value = reader.get<uint8_t>() != 0; }
   void operator()(std::string& text) { text = reader.get_string(); }
   void operator()(std::vector<std::byte>& bytes) {
     const auto view = reader.get_bytes();

@@ -117,8 +117,8 @@ void Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
     stable = copy;
   }
   count(Counter::kframes_sent, 1);
-  const Status status = ports_.transport->send(
-      peer, {std::as_bytes(std::span(&header, 1)), stable}, token);
+  const Status status =
+      ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), stable}, token);
   if (status.ok()) return;
   if (slab != kNoSlab) pool_.release(slab);
   copied_payloads_.erase(token);
@@ -129,14 +129,14 @@ Communicator* Engine::State::find_communicator(const SessionOptions& session,
   for (const auto& communicator : communicators_) {
     const Members& members = communicator->members();
     const bool same = members.uid == session.uid && members.job == session.job &&
-                      members.name == name &&
-                      communicator->state() != Communicator::State::kClosed;
+                      members.name == name && communicator->state() != Communicator::State::kClosed;
     if (same) return communicator.get();
   }
   return nullptr;
 }
 
-// --- Links -----------------------------------------------------------------------------------------
+// --- Links
+// -----------------------------------------------------------------------------------------
 
 LinkId Engine::State::link_for(const SessionOptions& session, const Communicator& communicator,
                                uint32_t machine) {
@@ -264,8 +264,8 @@ void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Sta
 
 void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
   count(Counter::kframes_received);
-  const LinkId id = from.index < state_->link_of_peer_.size() ? state_->link_of_peer_[from.index]
-                                                              : UINT32_MAX;
+  const LinkId id =
+      from.index < state_->link_of_peer_.size() ? state_->link_of_peer_[from.index] : UINT32_MAX;
   if (id == UINT32_MAX || !state_->links_[id].open) {
     count(Counter::kframes_unexpected);
     return;
@@ -278,16 +278,17 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
   for (const State::Membership& member : state_->memberships_[id]) {
     if (member.communicator->members().id != header->communicator) continue;
     if (member.machine != header->source) {
-      return link_down(id, protocol_error("frame of machine " + std::to_string(header->source) +
-                                          " came over the link of machine " +
-                                          std::to_string(member.machine)));
+      return link_down(
+          id, protocol_error("frame of machine " + std::to_string(header->source) +
+                             " came over the link of machine " + std::to_string(member.machine)));
     }
     return member.communicator->receive(*header, frame.payload);
   }
   count(Counter::kframes_unexpected);
 }
 
-// --- Sessions --------------------------------------------------------------------------------------
+// --- Sessions
+// --------------------------------------------------------------------------------------
 
 Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPort& port) {
   uint32_t open = 0;
@@ -358,9 +359,9 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     session->port->reply(request, {status.code(), status.message()});
   };
   if (session->communicators.count(message.comm) > 0) {
-    return refuse({StatusCode::kALREADY_EXISTS, "communicator handle " +
-                                                    std::to_string(message.comm) +
-                                                    " is in use by this session"});
+    return refuse(
+        {StatusCode::kALREADY_EXISTS,
+         "communicator handle " + std::to_string(message.comm) + " is in use by this session"});
   }
   Communicator* communicator = state_->find_communicator(session->options, message.name);
   if (communicator == nullptr) {
@@ -380,9 +381,8 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     state_->open_links(session->options, *communicator);
   }
   const auto& local = communicator->members().local;
-  const auto found = std::find_if(local.begin(), local.end(), [&](const LocalRank& rank) {
-    return rank.rank == message.rank;
-  });
+  const auto found = std::find_if(local.begin(), local.end(),
+                                  [&](const LocalRank& rank) { return rank.rank == message.rank; });
   const bool free_rank = found != local.end() && found->port == nullptr;
   communicator->join({id, session->port, request}, message);
   if (free_rank && found->port != nullptr) {
@@ -392,14 +392,14 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   state_->drop_closed_communicators();
 }
 
-#define CGX_FIND_MEMBER(comm_handle)                                                     \
-  State::Session* const session = state_->find(id);                                      \
-  if (session == nullptr) return;                                                        \
-  const auto found = session->communicators.find(comm_handle);                           \
-  if (found == session->communicators.end()) {                                           \
-    session->port->reply(request, {StatusCode::kNOT_FOUND, "no communicator " +          \
-                                                               std::to_string(comm_handle)}); \
-    return;                                                                              \
+#define CGX_FIND_MEMBER(comm_handle)                                                          \
+  State::Session* const session = state_->find(id);                                           \
+  if (session == nullptr) return;                                                             \
+  const auto found = session->communicators.find(comm_handle);                                \
+  if (found == session->communicators.end()) {                                                \
+    session->port->reply(                                                                     \
+        request, {StatusCode::kNOT_FOUND, "no communicator " + std::to_string(comm_handle)}); \
+    return;                                                                                   \
   }
 
 void Engine::register_tensors(SessionId id, uint32_t request,
@@ -442,7 +442,8 @@ Status Engine::submit(SessionId id, const cgx_submit_record& record) {
   return found->second.first->submit(found->second.second, record);
 }
 
-// --- Operators -------------------------------------------------------------------------------------
+// --- Operators
+// -------------------------------------------------------------------------------------
 
 Snapshot Engine::snapshot(uint64_t now_ns) const {
   Snapshot shown;
@@ -474,10 +475,11 @@ Result<Communicator*> Engine::State::pick_communicator(const PolicyRequest& requ
     matching.push_back(communicator.get());
   }
   if (matching.size() == 1) return matching[0];
-  return Status(matching.empty() ? StatusCode::kNOT_FOUND : StatusCode::kINVALID_ARGUMENT,
-                (matching.empty() ? "no communicator matches job '" : "several communicators match job '") +
-                    request.job + "', communicator '" + request.communicator +
-                    "'; there are: " + (names.empty() ? "none" : names));
+  return Status(
+      matching.empty() ? StatusCode::kNOT_FOUND : StatusCode::kINVALID_ARGUMENT,
+      (matching.empty() ? "no communicator matches job '" : "several communicators match job '") +
+          request.job + "', communicator '" + request.communicator +
+          "'; there are: " + (names.empty() ? "none" : names));
 }
 
 void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
@@ -486,9 +488,12 @@ void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
   (*communicator)->apply_policy(request.policy, request.dry_run, std::move(answer));
 }
 
-void Engine::count(Counter counter, uint64_t amount) { state_->count(counter, amount); }
+void Engine::count(Counter counter, uint64_t amount) {
+  state_->count(counter, amount);
+}
 
-// --- Time ------------------------------------------------------------------------------------------
+// --- Time
+// ------------------------------------------------------------------------------------------
 
 int Engine::do_work(uint64_t now_ns) {
   if (!state_->started_) state_->start_ns_ = now_ns;

@@ -1,7 +1,8 @@
-// The engine: everything one daemon decides and computes, without I/O, threads or a clock of its own.
+// The engine: everything one daemon decides and computes, without I/O, threads or a clock of its
+// own.
 //
-// The daemon feeds it (sessions' requests and records, links that came up or went down, time) and it
-// answers through ports. The simulator feeds it the same way, a whole cluster in one thread.
+// The daemon feeds it (sessions' requests and records, links that came up or went down, time) and
+// it answers through ports. The simulator feeds it the same way, a whole cluster in one thread.
 // Thread rule: owned by one agent; every call and every port call-back runs on its thread.
 // Invariants: no call blocks; do_work() runs a bounded amount of arithmetic (about one chunk per
 // communicator); everything a client or peer sends is checked before use.
@@ -81,7 +82,7 @@ struct Timeouts {  // DESIGN §5.4; every one can be set in the configuration
   uint64_t peer_lost_ns = 4'000'000'000;
   uint64_t stalled_ns = 10'000'000'000;
   uint64_t late_warning_ns = 5'000'000'000;
-  uint64_t join_ns = 120'000'000'000;   // ranks of a communicator arrive within this
+  uint64_t join_ns = 120'000'000'000;  // ranks of a communicator arrive within this
   uint64_t prepare_ns = 2'000'000'000;
   uint64_t communicator_ns = 1'800'000'000'000;  // default of the communicator's own time-out
 };
@@ -89,8 +90,8 @@ struct Timeouts {  // DESIGN §5.4; every one can be set in the configuration
 struct Limits {
   uint32_t sessions = 256;
   uint32_t communicators = 256;
-  uint32_t tensors = 65'536;               // per communicator
-  uint64_t plan_bytes = 4ull << 30;        // memory plans may reserve, all communicators together
+  uint32_t tensors = 65'536;         // per communicator
+  uint64_t plan_bytes = 4ull << 30;  // memory plans may reserve, all communicators together
 };
 
 struct EngineOptions {
@@ -98,7 +99,7 @@ struct EngineOptions {
   std::string mesh_address;  // advertised; empty: one machine only
   std::string name;          // for messages: "node3"
   const kernels::Lane* lane = nullptr;
-  Policy policy;             // default of communicators coordinated here
+  Policy policy;  // default of communicators coordinated here
   Timeouts timeouts;
   Limits limits;
 };
@@ -112,7 +113,7 @@ struct EnginePorts {
 struct PolicyRequest {
   std::string job, communicator;  // empty: the only one
   uint32_t uid = 0;
-  bool any_uid = false;           // operators may change every job
+  bool any_uid = false;  // operators may change every job
   Policy policy;
   bool dry_run = false;
 };
@@ -124,7 +125,8 @@ class Engine final : public transport::Events {
                                                 const EnginePorts& ports);
   ~Engine() override;
 
-  // --- Sessions (the caller owns the port; it outlives close_session) -----------------------------
+  // --- Sessions (the caller owns the port; it outlives close_session)
+  // -----------------------------
   Result<SessionId> open_session(const SessionOptions& options, SessionPort& port);
   // The arena stays mapped by the caller until arena_users(session) is 0 after close_session.
   Status add_arena(SessionId session, uint32_t arena, std::span<std::byte> memory);
@@ -141,23 +143,27 @@ class Engine final : public transport::Events {
   // the session must be closed; refused submits are answered through complete() instead.
   Status submit(SessionId session, const cgx_submit_record& record);
 
-  // --- Links ---------------------------------------------------------------------------------------
+  // --- Links
+  // ---------------------------------------------------------------------------------------
   void link_up(LinkId link, transport::PeerId peer);
   void link_down(LinkId link, const Status& why);  // handshake failed or refused
 
-  // --- Transport events ----------------------------------------------------------------------------
+  // --- Transport events
+  // ----------------------------------------------------------------------------
   void on_frame(transport::PeerId from, const transport::Frame& frame) override;
   void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override;
   void on_peer_down(transport::PeerId peer, const Status& why) override;
 
-  // --- Operators -----------------------------------------------------------------------------------
+  // --- Operators
+  // -----------------------------------------------------------------------------------
   Snapshot snapshot(uint64_t now_ns) const;
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees
 
-  // --- Time ----------------------------------------------------------------------------------------
-  // Runs timers and a bounded amount of operations; does not call transport.progress(). Returns how
-  // much was done; 0 means idle until an input or next_deadline_ns().
+  // --- Time
+  // ---------------------------------------------------------------------------------------- Runs
+  // timers and a bounded amount of operations; does not call transport.progress(). Returns how much
+  // was done; 0 means idle until an input or next_deadline_ns().
   int do_work(uint64_t now_ns);
   uint64_t next_deadline_ns() const;  // UINT64_MAX: none
   bool operations_open() const;       // something is in flight: worth a short spin before sleeping

@@ -23,10 +23,10 @@ struct Members {
   uint64_t id = 0;  // in frames: the same on all machines, secret enough not to be guessed
   uint32_t machine = 0;
   std::vector<uint32_t> machine_of_rank;
-  std::vector<uint32_t> lowest_rank;            // per machine
-  std::vector<wire::InstanceId> instances;      // per machine
-  std::vector<std::string> addresses;           // per machine
-  std::vector<LocalRank> local;                 // in rank order
+  std::vector<uint32_t> lowest_rank;        // per machine
+  std::vector<wire::InstanceId> instances;  // per machine
+  std::vector<std::string> addresses;       // per machine
+  std::vector<LocalRank> local;             // in rank order
 
   uint32_t ranks() const { return static_cast<uint32_t>(machine_of_rank.size()); }
   uint32_t machines() const { return static_cast<uint32_t>(lowest_rank.size()); }

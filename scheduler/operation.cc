@@ -93,7 +93,8 @@ void Operation::check_complete() {
   if (own_left_ == 0 && gathers_left_ == 0 && sends_left_ == 0) state_ = State::kComplete;
 }
 
-// --- Receiving -------------------------------------------------------------------------------------
+// --- Receiving
+// -------------------------------------------------------------------------------------
 
 uint64_t Operation::scatter_prefix(uint32_t chunk) const {
   return chunk == 0 ? setup_.descriptor.size() : 0;
@@ -234,7 +235,8 @@ Status Operation::learn_union(const Presence& presence) {
   return {};
 }
 
-// --- Reducing --------------------------------------------------------------------------------------
+// --- Reducing
+// --------------------------------------------------------------------------------------
 
 std::span<const std::byte> Operation::held_ranges(const Arrival& arrival) {
   if (!arrival.held) return {};
@@ -270,8 +272,8 @@ Result<bool> Operation::reduce_ready() {
   return reduced;
 }
 
-// False: no slab is free. The own shard's part comes from the local ranks, exactly; the others' from
-// the frame in hand or held slabs.
+// False: no slab is free. The own shard's part comes from the local ranks, exactly; the others'
+// from the frame in hand or held slabs.
 Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
   if (direct() && sends_left_ > 0 && !send_direct()) return false;  // inputs may be outputs
   const SlabId taken = pool_.take();
@@ -352,7 +354,8 @@ Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
   return true;
 }
 
-// --- Sending ---------------------------------------------------------------------------------------
+// --- Sending
+// ---------------------------------------------------------------------------------------
 
 bool Operation::send_next() {
   if (sends_left_ == 0) return false;
@@ -392,8 +395,7 @@ bool Operation::send_direct() {
   const SlabId slab = pool_.take();
   if (slab == kNoSlab) return false;
   sends_left_ = 0;
-  const uint32_t length =
-      encode_part(setup_.layout->part(setup_.machine, 0), 0, pool_.bytes(slab));
+  const uint32_t length = encode_part(setup_.layout->part(setup_.machine, 0), 0, pool_.bytes(slab));
   for (uint32_t hop = 1; hop < setup_.machines; ++hop) {
     pool_.add_reference(slab);
     host_.send_part(*this, {.machine = (setup_.machine + hop) % setup_.machines,
@@ -412,7 +414,7 @@ bool Operation::send_direct() {
 uint32_t Operation::encode_part(const Part& part, uint32_t chunk, std::span<std::byte> out) {
   const GroupLayout& layout = *setup_.layout;
   uint64_t written = scatter_prefix(chunk);
-  std::memcpy(out.data(), setup_.descriptor.data(), written);
+  if (written > 0) std::memcpy(out.data(), setup_.descriptor.data(), written);
   if (!own_presence_.all()) {
     own_presence_.write(out.subspan(written, layout.bitmap_bytes()));
     written += layout.bitmap_bytes();

@@ -6,9 +6,9 @@
 //   own shard, per chunk: wait for every machine's part -> reduce, encode once -> send to all
 //   others' shards:       gather frame -> decode into every local rank's output
 //
-// Explicit state, nothing blocks: advance() does at most one part's arithmetic, receive() handles one
-// frame. Owned by one communicator. Received frames are used in place when everything else is there,
-// and copied to a slab otherwise (counted).
+// Explicit state, nothing blocks: advance() does at most one part's arithmetic, receive() handles
+// one frame. Owned by one communicator. Received frames are used in place when everything else is
+// there, and copied to a slab otherwise (counted).
 #pragma once
 
 #include <cstdint>
@@ -110,11 +110,11 @@ class Operation {
     bool reduced = false;
   };
   struct PeerState {
-    uint32_t next_chunk = 0;      // of its shard, to send
+    uint32_t next_chunk = 0;  // of its shard, to send
     uint32_t unanswered = 0;
     bool heard = false;
     Presence presence;
-    std::vector<bool> gathered;   // chunks of its shard decoded here
+    std::vector<bool> gathered;  // chunks of its shard decoded here
   };
   struct Payload {  // a parsed data payload
     Presence presence;

@@ -9,9 +9,13 @@ namespace cgx::scheduler {
 using wire::Reader;
 using wire::Writer;
 
-uint64_t TensorDesc::name_hash() const { return wire::checksum(std::as_bytes(std::span(name))); }
+uint64_t TensorDesc::name_hash() const {
+  return wire::checksum(std::as_bytes(std::span(name)));
+}
 
-uint64_t table_hash(const TensorTable& table) { return wire::checksum(encode_table(table)); }
+uint64_t table_hash(const TensorTable& table) {
+  return wire::checksum(encode_table(table));
+}
 
 std::vector<std::byte> encode_table(const TensorTable& table) {
   Writer writer;
@@ -113,12 +117,14 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   return plan;
 }
 
-uint64_t Plan::hash() const { return wire::checksum(encode_plan(*this)); }
+uint64_t Plan::hash() const {
+  return wire::checksum(encode_plan(*this));
+}
 
 Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.table_hash != table_hash(table)) {
-    return {StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) +
-                                       " was made for another tensor table"};
+    return {StatusCode::kMISMATCH,
+            "plan of epoch " + std::to_string(plan.epoch) + " was made for another tensor table"};
   }
   if (plan.window < 1 || plan.window > 64) {
     return invalid_argument("plan window " + std::to_string(plan.window) + " is not in 1..64");

@@ -33,7 +33,8 @@ using TensorTable = std::vector<TensorDesc>;
 uint64_t table_hash(const TensorTable& table);
 std::vector<std::byte> encode_table(const TensorTable& table);
 Result<TensorTable> decode_table(std::span<const std::byte> bytes);
-// Names the first difference ("tensor 3: rank 0 has conv.weight fp32[64,3], rank 2 ..."), empty if none.
+// Names the first difference ("tensor 3: rank 0 has conv.weight fp32[64,3], rank 2 ..."), empty if
+// none.
 std::string first_difference(const TensorTable& ours, const std::string& our_name,
                              const TensorTable& theirs, const std::string& their_name);
 

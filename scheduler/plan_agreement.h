@@ -1,7 +1,8 @@
 // How the machines of a communicator come to run the same plan from the same step on (DESIGN §5.5).
 //
 //   coordinator: idle -> proposing (Prepare sent, answers counted) -> announced | dropped
-//   member:      prepared (validated, memory reserved) -> announced by a coordinator frame | dropped
+//   member:      prepared (validated, memory reserved) -> announced by a coordinator frame |
+//   dropped
 //
 // A commit is decided by message (no step is open); later plans are committed in band: every frame
 // of the coordinator carries (next_epoch, switch_step). Owned by one communicator.

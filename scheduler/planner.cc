@@ -18,9 +18,9 @@ Result<CodecChooser> CodecChooser::create(const Policy& policy) {
   for (size_t i = 0; i < policy.rules.size(); ++i) {
     const PolicyRule& rule = policy.rules[i];
     try {
-      chooser.rules_.push_back(std::make_shared<Rule>(
-          Rule{std::regex(rule.match), rule.codec,
-               "rule " + std::to_string(i + 1) + ": " + rule.match}));
+      chooser.rules_.push_back(
+          std::make_shared<Rule>(Rule{std::regex(rule.match), rule.codec,
+                                      "rule " + std::to_string(i + 1) + ": " + rule.match}));
     } catch (const std::regex_error& error) {
       return invalid_argument("policy rule " + std::to_string(i + 1) + ": match '" + rule.match +
                               "' is not a regular expression: " + error.what());

@@ -18,12 +18,12 @@ struct PolicyRule {
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
-  uint64_t min_elements = 1024;           // smaller tensors travel raw
-  bool raw_one_dimensional = true;        // biases and norms travel raw
-  uint64_t group_bytes = 4u << 20;        // target of raw bytes per group
-  uint32_t window = 4;                    // operations in flight per communicator
-  uint32_t weight = 1;                    // share of the links against other jobs
-  uint32_t replica_check_steps = 100;     // 0: never
+  uint64_t min_elements = 1024;        // smaller tensors travel raw
+  bool raw_one_dimensional = true;     // biases and norms travel raw
+  uint64_t group_bytes = 4u << 20;     // target of raw bytes per group
+  uint32_t window = 4;                 // operations in flight per communicator
+  uint32_t weight = 1;                 // share of the links against other jobs
+  uint32_t replica_check_steps = 100;  // 0: never
 };
 
 }  // namespace cgx::scheduler

@@ -10,7 +10,8 @@ uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t chunks) {
   if (machines == 1) return 0;
   const uint32_t parts = inflight_parts(machines);
   const auto ahead = static_cast<uint32_t>(std::min<uint64_t>(chunks, parts));
-  const uint32_t held = 2 * operations * (machines - 1) * ahead;  // peers' parts, up to 2W operations
+  const uint32_t held =
+      2 * operations * (machines - 1) * ahead;  // peers' parts, up to 2W operations
   const uint32_t sending = 2 * (machines - 1) * parts + parts;
   return held + sending;
 }
@@ -36,14 +37,13 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
       prepared->group_of[group.segments[s].tensor] = g;
       prepared->segment_of[group.segments[s].tensor] = s;
     }
-    const GroupLayout& layout = prepared->layouts.emplace_back(
-        GroupLayout::choose(group, table, inputs.machines, limits));
+    const GroupLayout& layout =
+        prepared->layouts.emplace_back(GroupLayout::choose(group, table, inputs.machines, limits));
     if (layout.part_bytes_max() > inputs.pool->slab_bytes()) {
-      return resource_exhausted("group " + std::to_string(g) + " of " +
-                                std::to_string(group.segments.size()) +
-                                " tensors needs frames of " +
-                                std::to_string(layout.part_bytes_max()) + " bytes, the limit is " +
-                                std::to_string(inputs.pool->slab_bytes()));
+      return resource_exhausted(
+          "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +
+          " tensors needs frames of " + std::to_string(layout.part_bytes_max()) +
+          " bytes, the limit is " + std::to_string(inputs.pool->slab_bytes()));
     }
     chunks = std::max<uint64_t>(chunks, layout.chunks(inputs.machine));
   }

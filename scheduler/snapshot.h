@@ -1,4 +1,5 @@
-// What the daemon shows of itself: plain values, copied out of the engine between two rounds of work.
+// What the daemon shows of itself: plain values, copied out of the engine between two rounds of
+// work.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ const char* counter_help(Counter counter);
 
 struct SwitchSnapshot {  // one plan that took effect
   uint64_t epoch = 0;
-  uint64_t step = 0;            // the first step it governs, on every rank
+  uint64_t step = 0;  // the first step it governs, on every rank
   uint64_t policy_version = 0;
   uint64_t plan_hash = 0;
 };
@@ -48,8 +49,8 @@ struct TensorSnapshot {
 struct RankSnapshot {
   uint32_t rank = 0;
   uint32_t machine = 0;
-  uint64_t step = 0;         // last step it submitted to (local ranks only)
-  uint64_t late_ns = 0;      // > 0: others wait for it, since that long
+  uint64_t step = 0;     // last step it submitted to (local ranks only)
+  uint64_t late_ns = 0;  // > 0: others wait for it, since that long
   bool local = false;
 };
 
@@ -68,8 +69,8 @@ struct CommunicatorSnapshot {
   std::vector<TensorSnapshot> tensors;
   std::vector<RankSnapshot> rank_list;
   uint64_t operations = 0, gradient_bytes = 0, wire_bytes_sent = 0;
-  uint64_t exchange_ns = 0;              // summed over operations: ready to complete
-  uint64_t reserved_bytes = 0;           // memory the plan holds
+  uint64_t exchange_ns = 0;     // summed over operations: ready to complete
+  uint64_t reserved_bytes = 0;  // memory the plan holds
 };
 
 struct PeerSnapshot {
@@ -102,7 +103,7 @@ struct Snapshot {
 struct PolicyChange {
   uint64_t policy_version = 0;
   uint64_t epoch = 0;
-  uint64_t switch_step = 0;   // first step under the new plan, the same on every rank
+  uint64_t switch_step = 0;  // first step under the new plan, the same on every rank
   uint64_t reserved_bytes = 0;
   std::vector<std::string> warnings;
 };

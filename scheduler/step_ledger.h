@@ -19,8 +19,13 @@ class StepLedger {
   };
 
   StepLedger(uint64_t step, uint32_t ranks, uint32_t tensors)
-      : step_(step), tensors_(tensors), entries_(size_t{ranks} * tensors), ended_(ranks),
-        touched_(ranks), end_cookies_(ranks), decided_(tensors) {}
+      : step_(step),
+        tensors_(tensors),
+        entries_(size_t{ranks} * tensors),
+        ended_(ranks),
+        touched_(ranks),
+        end_cookies_(ranks),
+        decided_(tensors) {}
 
   uint64_t step() const { return step_; }
   const Entry& entry(uint32_t rank, uint32_t tensor) const {

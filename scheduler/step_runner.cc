@@ -19,7 +19,8 @@ void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
   bind();
 }
 
-// --- What local ranks say --------------------------------------------------------------------------
+// --- What local ranks say
+// --------------------------------------------------------------------------
 
 Result<StepLedger*> StepRunner::ledger_for(uint32_t rank, uint64_t step) {
   StepLedger& open = *current_;
@@ -48,10 +49,10 @@ Status StepRunner::say(uint32_t rank, uint64_t step, uint32_t tensor,
   }
   CGX_ASSIGN_OR_RETURN(StepLedger* const ledger, ledger_for(rank, step));
   if (ledger->entry(rank, tensor).say != StepLedger::Say::kNothing) {
-    return {StatusCode::kSTEP_ABANDONED,
-            "rank " + std::to_string(ports_.members.local[rank].rank) + " submitted tensor '" +
-                (*plan_->table)[tensor].name + "' again in open step " + std::to_string(step) +
-                ": its backward pass was abandoned"};
+    return {StatusCode::kSTEP_ABANDONED, "rank " + std::to_string(ports_.members.local[rank].rank) +
+                                             " submitted tensor '" + (*plan_->table)[tensor].name +
+                                             "' again in open step " + std::to_string(step) +
+                                             ": its backward pass was abandoned"};
   }
   ledger->submit(rank, tensor, entry);
   decided(*ledger, tensor);
@@ -82,10 +83,10 @@ Status StepRunner::end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t n
 
 Status StepRunner::done(uint32_t rank, uint64_t step, bool dropped) {
   if (step + 1 != current_->step()) {
-    return {StatusCode::kSTEP_ORDER,
-            "step_done(" + std::to_string(step) + ") of rank " +
-                std::to_string(ports_.members.local[rank].rank) + ": the last complete step is " +
-                std::to_string(current_->step() - 1)};
+    return {StatusCode::kSTEP_ORDER, "step_done(" + std::to_string(step) + ") of rank " +
+                                         std::to_string(ports_.members.local[rank].rank) +
+                                         ": the last complete step is " +
+                                         std::to_string(current_->step() - 1)};
   }
   closings_[rank] = dropped ? Closing::kDropped : Closing::kKept;
   return {};
@@ -98,7 +99,8 @@ void StepRunner::decided(const StepLedger& ledger, uint32_t tensor) {
   order_.push_back(tensor);
 }
 
-// --- Binding and starting --------------------------------------------------------------------------
+// --- Binding and starting
+// --------------------------------------------------------------------------
 
 // The open step learns its plan; what was said so far counts.
 void StepRunner::bind() {
@@ -121,7 +123,8 @@ Status StepRunner::close_previous() {
                                    [](Closing c) { return c != Closing::kDropped; });
     return {StatusCode::kMISMATCH,
             "rank " +
-                std::to_string(ports_.members.local[static_cast<size_t>(kept - closings_.begin())].rank) +
+                std::to_string(
+                    ports_.members.local[static_cast<size_t>(kept - closings_.begin())].rank) +
                 " kept step " + std::to_string(current_->step() - 1) +
                 ", another rank of its machine dropped it"};
   }
@@ -212,7 +215,8 @@ Status StepRunner::replay(Operation& operation, uint64_t now_ns) {
   return {};
 }
 
-// --- Frames ----------------------------------------------------------------------------------------
+// --- Frames
+// ----------------------------------------------------------------------------------------
 
 Status StepRunner::check_governing(const wire::FrameHeader& header) const {
   const Members& members = ports_.members;
@@ -288,7 +292,8 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
   return {};
 }
 
-// --- Working and completing ------------------------------------------------------------------------
+// --- Working and completing
+// ------------------------------------------------------------------------
 
 Result<bool> StepRunner::work(uint64_t now_ns) {
   if (!current_) return false;
@@ -363,7 +368,8 @@ void StepRunner::hash_result_if_due(uint32_t tensor) {
   const StepLedger::Entry& entry = current_->entry(0, tensor);
   const std::byte* const result =
       entry.say == StepLedger::Say::kSubmitted ? entry.output : homes_[0][tensor];
-  result_hashes_.push_back({step, tensor, wire::checksum({result, (*plan_->table)[tensor].bytes()})});
+  result_hashes_.push_back(
+      {step, tensor, wire::checksum({result, (*plan_->table)[tensor].bytes()})});
 }
 
 void StepRunner::complete_step_if_done() {
@@ -394,7 +400,8 @@ void StepRunner::complete_step_if_done() {
   bind();
 }
 
-// --- Failing ---------------------------------------------------------------------------------------
+// --- Failing
+// ---------------------------------------------------------------------------------------
 
 void StepRunner::fail(const Status& why, uint32_t attempt) {
   operations_.clear();
@@ -438,9 +445,12 @@ void StepRunner::restart(uint64_t first_step) {
   bind();
 }
 
-// --- Showing ---------------------------------------------------------------------------------------
+// --- Showing
+// ---------------------------------------------------------------------------------------
 
-bool StepRunner::waiting() const { return current_ && first_end_ns_ != 0; }
+bool StepRunner::waiting() const {
+  return current_ && first_end_ns_ != 0;
+}
 
 std::vector<uint32_t> StepRunner::missing_ranks() const {
   std::vector<uint32_t> missing;

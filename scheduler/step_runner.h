@@ -48,7 +48,8 @@ class StepRunner {
   bool idle() const { return !current_ || !current_->any_touched(); }
 
   // What a local rank says; `rank` is its index in Members::local. An error is the answer to that
-  // one record (STEP_ORDER, ...) unless its code is STEP_ABANDONED or MISMATCH: then the step fails.
+  // one record (STEP_ORDER, ...) unless its code is STEP_ABANDONED or MISMATCH: then the step
+  // fails.
   struct Submission {
     uint32_t tensor = 0;
     const std::byte* input = nullptr;
@@ -65,18 +66,19 @@ class StepRunner {
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns);
 
-  // Everything said about open steps is answered with `why`; the failed step may be submitted again.
+  // Everything said about open steps is answered with `why`; the failed step may be submitted
+  // again.
   void fail(const Status& why, uint32_t attempt);
   // REQUIRES: after fail().
   void restart(uint64_t first_step);
 
   uint64_t step() const { return current_ ? current_->step() : 0; }
-  uint64_t completed_end() const { return completed_end_; }   // first step not complete here
-  uint64_t started_end() const { return started_end_; }       // first step not started here
+  uint64_t completed_end() const { return completed_end_; }  // first step not complete here
+  uint64_t started_end() const { return started_end_; }      // first step not started here
   bool previous_dropped() const { return previous_dropped_; }
   const PlanPtr& plan() const { return plan_; }
   bool operations_open() const { return !operations_.empty(); }
-  bool waiting() const;                      // some local rank ended the open step
+  bool waiting() const;  // some local rank ended the open step
   uint64_t waiting_since_ns() const { return first_end_ns_; }
   std::vector<uint32_t> missing_ranks() const;  // local ranks that have not ended the open step
   uint64_t rank_step(uint32_t rank) const;

@@ -22,10 +22,8 @@ static_assert(std::endian::native == std::endian::little, "big endian hosts need
 class Writer {
  public:
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  void put(const T& value) {
-    append(std::as_bytes(std::span(&value, 1)));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void put(const T& value) { append(std::as_bytes(std::span(&value, 1))); }
   void put_bytes(std::span<const std::byte> bytes) {
     put<uint32_t>(static_cast<uint32_t>(bytes.size()));
     append(bytes);
@@ -46,8 +44,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  T get() {
+  requires std::is_trivially_copyable_v<T> T get() {
     T value{};
     if (!take(sizeof(T))) return value;
     std::memcpy(static_cast<void*>(&value), taken_.data(), sizeof(T));

@@ -1,8 +1,8 @@
 #include "proto/wire/frame.h"
 
-#include <cstring>
-
 #include <xxh_x86dispatch.h>
+
+#include <cstring>
 
 namespace cgx::wire {
 
@@ -27,7 +27,8 @@ void seal(FrameHeader& header, std::span<const std::byte> payload) {
   header.header_checksum = header_sum(header);
 }
 
-Result<FrameHeader> open_frame(std::span<const std::byte> bytes, std::span<const std::byte> payload) {
+Result<FrameHeader> open_frame(std::span<const std::byte> bytes,
+                               std::span<const std::byte> payload) {
   FrameHeader header;
   if (bytes.size() != sizeof(header)) {
     return protocol_error("frame header of " + std::to_string(bytes.size()) +

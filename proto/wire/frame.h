@@ -46,7 +46,7 @@ struct FrameHeader {
   StepKind step_kind = StepKind::kStep;
   Phase phase = Phase::kScatter;
   uint16_t reserved = 0;
-  uint32_t progress = 0;  // heartbeats: rounds of work since the start
+  uint32_t progress = 0;        // heartbeats: rounds of work since the start
   uint64_t watermark_step = 0;  // highest step complete and delivered at the source, + 1 (0: none)
   uint64_t watermark_call = 0;  // likewise for calls
   uint64_t next_epoch = 0;      // coordinator only: announced plan, 0 = none
@@ -63,6 +63,7 @@ uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed);
 // Fills length and both checksums.
 void seal(FrameHeader& header, std::span<const std::byte> payload);
 // Magic, version, length, checksums. The returned header is a copy.
-Result<FrameHeader> open_frame(std::span<const std::byte> header, std::span<const std::byte> payload);
+Result<FrameHeader> open_frame(std::span<const std::byte> header,
+                               std::span<const std::byte> payload);
 
 }  // namespace cgx::wire

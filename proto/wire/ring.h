@@ -1,8 +1,8 @@
 // Single-producer single-consumer rings over shared memory, one class per side.
 //
-// Each side keeps its own cursor in private memory and only publishes it; the other side's cursor is
-// untrusted input: it is read, checked against the capacity, then used. Capacity is a compile-time
-// constant. Thread rule: one thread per side (libcgx holds a mutex around its side).
+// Each side keeps its own cursor in private memory and only publishes it; the other side's cursor
+// is untrusted input: it is read, checked against the capacity, then used. Capacity is a
+// compile-time constant. Thread rule: one thread per side (libcgx holds a mutex around its side).
 #pragma once
 
 #include <atomic>
@@ -98,8 +98,8 @@ struct SessionMemory {
 
   explicit SessionMemory(void* base)
       : header(static_cast<cgx_shm_header*>(base)),
-        submits(reinterpret_cast<cgx_submit_record*>(static_cast<char*>(base) +
-                                                     CGX_SHM_SUBMIT_OFFSET)),
+        submits(
+            reinterpret_cast<cgx_submit_record*>(static_cast<char*>(base) + CGX_SHM_SUBMIT_OFFSET)),
         completions(reinterpret_cast<cgx_completion_record*>(static_cast<char*>(base) +
                                                              CGX_SHM_COMPLETION_OFFSET)),
         texts(reinterpret_cast<cgx_text_slot*>(static_cast<char*>(base) + CGX_SHM_TEXT_OFFSET)) {}

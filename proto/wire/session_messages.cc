@@ -11,7 +11,9 @@ namespace {
 struct Out {
   Writer writer;
   template <typename T>
-  void number(const T& value) { writer.put(value); }
+  void number(const T& value) {
+    writer.put(value);
+  }
   void text(const std::string& value) { writer.put_string(value); }
   template <typename T, typename Each>
   void list(const std::vector<T>& values, size_t, Each each) {
@@ -23,7 +25,9 @@ struct Out {
 struct In {
   Reader reader;
   template <typename T>
-  void number(T& value) { value = reader.get<T>(); }
+  void number(T& value) {
+    value = reader.get<T>();
+  }
   void text(std::string& value) { value = reader.get_string(); }
   template <typename T, typename Each>
   void list(std::vector<T>& values, size_t element_bytes_min, Each each) {
@@ -99,22 +103,36 @@ void fields(Io& io, M& m, const CloseCommunicator*) {
 template <typename Io, typename M>
 void fields(Io&, M&, const Goodbye*) {}
 
-constexpr SessionMessageType type_of(const Hello*) { return SessionMessageType::kHello; }
-constexpr SessionMessageType type_of(const Welcome*) { return SessionMessageType::kWelcome; }
-constexpr SessionMessageType type_of(const Reply*) { return SessionMessageType::kReply; }
-constexpr SessionMessageType type_of(const AddArena*) { return SessionMessageType::kAddArena; }
+constexpr SessionMessageType type_of(const Hello*) {
+  return SessionMessageType::kHello;
+}
+constexpr SessionMessageType type_of(const Welcome*) {
+  return SessionMessageType::kWelcome;
+}
+constexpr SessionMessageType type_of(const Reply*) {
+  return SessionMessageType::kReply;
+}
+constexpr SessionMessageType type_of(const AddArena*) {
+  return SessionMessageType::kAddArena;
+}
 constexpr SessionMessageType type_of(const CreateCommunicator*) {
   return SessionMessageType::kCreateCommunicator;
 }
 constexpr SessionMessageType type_of(const RegisterTensors*) {
   return SessionMessageType::kRegisterTensors;
 }
-constexpr SessionMessageType type_of(const Commit*) { return SessionMessageType::kCommit; }
-constexpr SessionMessageType type_of(const RedoStep*) { return SessionMessageType::kRedoStep; }
+constexpr SessionMessageType type_of(const Commit*) {
+  return SessionMessageType::kCommit;
+}
+constexpr SessionMessageType type_of(const RedoStep*) {
+  return SessionMessageType::kRedoStep;
+}
 constexpr SessionMessageType type_of(const CloseCommunicator*) {
   return SessionMessageType::kCloseCommunicator;
 }
-constexpr SessionMessageType type_of(const Goodbye*) { return SessionMessageType::kGoodbye; }
+constexpr SessionMessageType type_of(const Goodbye*) {
+  return SessionMessageType::kGoodbye;
+}
 
 template <typename Message>
 std::vector<std::byte> encode(const Message& message, uint32_t request) {

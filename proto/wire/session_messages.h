@@ -7,7 +7,8 @@
 //
 //   client                                     daemon
 //   Hello (pidfd of itself)           ->
-//                                     <-       Welcome (session memory, doorbell, completion eventfd)
+//                                     <-       Welcome (session memory, doorbell, completion
+//                                     eventfd)
 //   AddArena (sealed memfd)           ->
 //                                     <-       Reply
 //   CreateCommunicator                ->
@@ -104,7 +105,7 @@ struct TensorDescription {
   TensorKind kind = TensorKind::kDense;
   uint64_t elements = 0;
   std::vector<uint64_t> shape;
-  uint8_t home_arena = 0;    // where an absent rank receives the result
+  uint8_t home_arena = 0;  // where an absent rank receives the result
   uint64_t home_offset = 0;
 };
 
@@ -147,13 +148,14 @@ std::vector<std::byte> encode_packet(const Message& message, uint32_t request);
 template <typename Message>
 Result<Message> decode_body(std::span<const std::byte> body);
 
-#define CGX_SESSION_MESSAGES(X) \
-  X(Hello) X(Welcome) X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) \
-  X(RedoStep) X(CloseCommunicator) X(Goodbye)
-#define X(Message)                                                                       \
-  template <>                                                                            \
+#define CGX_SESSION_MESSAGES(X)                                                                  \
+  X(Hello)                                                                                       \
+  X(Welcome) X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) X(RedoStep) \
+      X(CloseCommunicator) X(Goodbye)
+#define X(Message)                                                                         \
+  template <>                                                                              \
   std::vector<std::byte> encode_packet<Message>(const Message& message, uint32_t request); \
-  template <>                                                                            \
+  template <>                                                                              \
   Result<Message> decode_body<Message>(std::span<const std::byte> body);
 CGX_SESSION_MESSAGES(X)
 #undef X

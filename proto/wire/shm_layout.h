@@ -1,12 +1,12 @@
 /* The memory a client and its daemon share besides the arena: one daemon-made memfd per session.
  *
  *   session memory := header page, submit ring, completion ring, text slots
- *   submit ring    := CGX_SUBMIT_CAPACITY records of 64 bytes, written by libcgx, read by the daemon
- *   completion ring:= CGX_COMPLETION_CAPACITY records of 64 bytes, written by the daemon
- *   text slots     := CGX_TEXT_SLOTS texts of 256 bytes, zero-terminated, written by the daemon
+ *   submit ring    := CGX_SUBMIT_CAPACITY records of 64 bytes, written by libcgx, read by the
+ * daemon completion ring:= CGX_COMPLETION_CAPACITY records of 64 bytes, written by the daemon text
+ * slots     := CGX_TEXT_SLOTS texts of 256 bytes, zero-terminated, written by the daemon
  *
- * Rule for both readers: copy a record once, check the copy, use the copy. Capacities are constants of
- * the version, never read from shared memory; cursors count records and never wrap in practice.
+ * Rule for both readers: copy a record once, check the copy, use the copy. Capacities are constants
+ * of the version, never read from shared memory; cursors count records and never wrap in practice.
  * Plain C11, because it is an ABI. */
 #ifndef CGX_PROTO_WIRE_SHM_LAYOUT_H_
 #define CGX_PROTO_WIRE_SHM_LAYOUT_H_
@@ -44,10 +44,10 @@ struct cgx_submit_record {
   uint64_t count;     /* calls only: elements */
   uint64_t in_offset; /* bytes from the start of the arena */
   uint64_t out_offset;
-  uint8_t in_arena;   /* which arena of the session */
+  uint8_t in_arena; /* which arena of the session */
   uint8_t out_arena;
   uint8_t reserved[6];
-  uint64_t cookie;    /* comes back in the completion */
+  uint64_t cookie; /* comes back in the completion */
 };
 
 enum cgx_completion_kind {
@@ -68,13 +68,13 @@ struct cgx_completion_record {
   uint8_t outcome; /* enum cgx_outcome */
   uint16_t status; /* proto/wire/status_codes.def */
   uint32_t comm;
-  uint64_t step;   /* or call number */
+  uint64_t step; /* or call number */
   uint32_t tensor;
-  uint32_t attempt;      /* the attempt a redo must carry, if outcome is ERROR */
-  uint64_t epoch;        /* the plan that governed it */
+  uint32_t attempt; /* the attempt a redo must carry, if outcome is ERROR */
+  uint64_t epoch;   /* the plan that governed it */
   uint64_t policy_version;
-  uint32_t text_slot;    /* valid if text_number != 0 */
-  uint32_t text_number;  /* 1, 2, ...: the text's number; the slot holds it while not overwritten */
+  uint32_t text_slot;   /* valid if text_number != 0 */
+  uint32_t text_number; /* 1, 2, ...: the text's number; the slot holds it while not overwritten */
   uint64_t cookie;
   uint64_t reserved;
 };
@@ -92,12 +92,14 @@ struct cgx_shm_header {
   uint64_t completion_head; /* written by the client */
   uint8_t pad4[56];
   uint32_t daemon_sleeping; /* 1: ring the doorbell eventfd after publishing */
-  uint32_t daemon_beat; /* the daemon adds 1 on every turn of its loop, at least twice a second while a
-                           communicator exists; still for seconds: it is stopped. 0: it does not beat */
+  uint32_t
+      daemon_beat; /* the daemon adds 1 on every turn of its loop, at least twice a second while a
+                      communicator exists; still for seconds: it is stopped. 0: it does not beat */
   uint8_t pad5[56];
-  uint32_t wake_word;    /* futex: the daemon adds 1 after publishing completions */
+  uint32_t wake_word; /* futex: the daemon adds 1 after publishing completions */
   uint8_t pad6[60];
-  uint32_t client_waits; /* bit 0: somebody waits on wake_word; bit 1: signal the completion eventfd */
+  uint32_t
+      client_waits; /* bit 0: somebody waits on wake_word; bit 1: signal the completion eventfd */
   uint8_t pad7[60];
 };
 
@@ -109,7 +111,7 @@ struct cgx_text_slot {
 #define CGX_SHM_SUBMIT_OFFSET 4096u
 #define CGX_SHM_COMPLETION_OFFSET \
   (CGX_SHM_SUBMIT_OFFSET + CGX_SUBMIT_CAPACITY * (uint32_t)sizeof(struct cgx_submit_record))
-#define CGX_SHM_TEXT_OFFSET \
+#define CGX_SHM_TEXT_OFFSET    \
   (CGX_SHM_COMPLETION_OFFSET + \
    CGX_COMPLETION_CAPACITY * (uint32_t)sizeof(struct cgx_completion_record))
 #define CGX_SHM_BYTES (CGX_SHM_TEXT_OFFSET + CGX_TEXT_SLOTS * CGX_TEXT_BYTES)

@@ -42,7 +42,9 @@ Status resource_exhausted(std::string message) {
 Status protocol_error(std::string message) {
   return {StatusCode::kPROTOCOL_ERROR, std::move(message)};
 }
-Status internal_error(std::string message) { return {StatusCode::kINTERNAL, std::move(message)}; }
+Status internal_error(std::string message) {
+  return {StatusCode::kINTERNAL, std::move(message)};
+}
 
 void assertion_failed(const char* expression, const char* file, int line) {
   std::fprintf(stderr, "cgxd: assertion failed: %s at %s:%d\n", expression, file, line);

@@ -75,8 +75,8 @@ class [[nodiscard]] Result {
 
 #define CGX_CONCAT_INNER(a, b) a##b
 #define CGX_CONCAT(a, b) CGX_CONCAT_INNER(a, b)
-#define CGX_RETURN_IF_ERROR(expression)                      \
-  do {                                                       \
+#define CGX_RETURN_IF_ERROR(expression)                                                  \
+  do {                                                                                   \
     if (::cgx::Status cgx_status_ = (expression); !cgx_status_.ok()) return cgx_status_; \
   } while (0)
 #define CGX_ASSIGN_OR_RETURN(declaration, expression) \

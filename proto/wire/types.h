@@ -26,11 +26,11 @@ std::string_view reduce_op_name(ReduceOp op);
 // Which codec a segment uses and how: enough to decode. Plain bytes, compared and hashed as such.
 struct CodecSpec {
   enum Flags : uint8_t { kStochastic = 1, kFeedback = 2 };
-  uint8_t codec = 0;     // row number in kernels/codecs.def; 0 = raw
-  uint8_t bits = 0;      // quantizers: 1..8
-  uint8_t flags = 0;     // Flags
-  uint8_t reserved = 0;  // zero
-  uint32_t bucket = 512; // elements that share a scale; also the unit shards and chunks are cut at
+  uint8_t codec = 0;      // row number in kernels/codecs.def; 0 = raw
+  uint8_t bits = 0;       // quantizers: 1..8
+  uint8_t flags = 0;      // Flags
+  uint8_t reserved = 0;   // zero
+  uint32_t bucket = 512;  // elements that share a scale; also the unit shards and chunks are cut at
 
   bool stochastic() const { return flags & kStochastic; }
   bool feedback() const { return flags & kFeedback; }

@@ -10,8 +10,8 @@ namespace {
 
 struct Memory {
   std::unique_ptr<std::byte[]> bytes = std::make_unique<std::byte[]>(CGX_SHM_BYTES + 64);
-  SessionMemory session{reinterpret_cast<void*>(
-      (reinterpret_cast<uintptr_t>(bytes.get()) + 63) & ~uintptr_t{63})};
+  SessionMemory session{
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(bytes.get()) + 63) & ~uintptr_t{63})};
   SubmitProducer producer{session.submits, &session.header->submit_tail,
                           &session.header->submit_head};
   SubmitConsumer consumer{session.submits, &session.header->submit_tail,

@@ -42,9 +42,13 @@ struct Cluster::Daemon final : public transport::Events,
 
 namespace {
 
-wire::InstanceId instance_of(uint32_t machine) { return {0xC0FFEE, machine + 1}; }
+wire::InstanceId instance_of(uint32_t machine) {
+  return {0xC0FFEE, machine + 1};
+}
 
-std::string address_of(uint32_t machine) { return "10.0.0." + std::to_string(machine + 1); }
+std::string address_of(uint32_t machine) {
+  return "10.0.0." + std::to_string(machine + 1);
+}
 
 transport::LoopbackNetwork::Options network_options(const ClusterOptions& options) {
   return {.latency_ns = [latency = options.latency_ns](const auto&) { return latency; },
@@ -59,9 +63,8 @@ Cluster::Cluster(ClusterOptions options)
   faults_.advance_to(now_ns_);
   for (uint32_t machine = 0; machine < options_.ranks_per_machine.size(); ++machine) {
     auto daemon = std::make_unique<Daemon>(*this, machine);
-    daemon->endpoint = faults_.wrap(*daemon, [&](transport::Events& events) {
-      return network_.make_endpoint(events);
-    });
+    daemon->endpoint = faults_.wrap(
+        *daemon, [&](transport::Events& events) { return network_.make_endpoint(events); });
     scheduler::EngineOptions engine_options;
     engine_options.instance = instance_of(machine);
     engine_options.mesh_address = address_of(machine);
@@ -79,7 +82,8 @@ Cluster::Cluster(ClusterOptions options)
     for (uint32_t i = 0; i < options_.ranks_per_machine[machine]; ++i) {
       auto rank = std::make_unique<Rank>(options_.arena_bytes);
       rank->machine = machine;
-      auto session = daemons_[machine]->engine->open_session({.job = "job", .client = "sim"}, *rank);
+      auto session =
+          daemons_[machine]->engine->open_session({.job = "job", .client = "sim"}, *rank);
       CGX_ASSERT(session.ok());
       rank->session = *session;
       CGX_ASSERT(engine_options.lane != nullptr);
@@ -91,9 +95,13 @@ Cluster::Cluster(ClusterOptions options)
 
 Cluster::~Cluster() = default;
 
-uint32_t Cluster::machine_count() const { return static_cast<uint32_t>(daemons_.size()); }
+uint32_t Cluster::machine_count() const {
+  return static_cast<uint32_t>(daemons_.size());
+}
 
-Engine& Cluster::engine(uint32_t machine) { return *daemons_[machine]->engine; }
+Engine& Cluster::engine(uint32_t machine) {
+  return *daemons_[machine]->engine;
+}
 
 // Both sides must have asked; then both connect, as the mesh handshake arranges.
 void Cluster::open_link(uint32_t machine, LinkId link, const LinkRequest& request) {
@@ -111,15 +119,18 @@ void Cluster::open_link(uint32_t machine, LinkId link, const LinkRequest& reques
   static uint64_t next_tag = 1000;
   const uint64_t to_us = next_tag++, to_them = next_tag++;
   const auto connect = [&](uint32_t from, uint32_t to, uint64_t inbound, uint64_t outbound) {
-    auto peer = daemons_[from]->endpoint->connect({.remote = *daemons_[to]->endpoint->local_endpoint(),
-                                                   .inbound_tag = inbound,
-                                                   .outbound_tag = outbound,
-                                                   .name = "machine " + std::to_string(to)});
+    auto peer =
+        daemons_[from]->endpoint->connect({.remote = *daemons_[to]->endpoint->local_endpoint(),
+                                           .inbound_tag = inbound,
+                                           .outbound_tag = outbound,
+                                           .name = "machine " + std::to_string(to)});
     CGX_ASSERT(peer.ok());
     return *peer;
   };
   const auto ours = connect(machine, other.machine, to_us, to_them);
   const auto theirs = connect(other.machine, machine, to_them, to_us);
+  peers_[{machine, other.machine}] = ours;
+  peers_[{other.machine, machine}] = theirs;
   daemons_[machine]->engine->link_up(link, ours);
   daemons_[other.machine]->engine->link_up(other.link, theirs);
 }
@@ -163,7 +174,8 @@ void Cluster::register_on(uint32_t index, const std::vector<Tensor>& tensors) {
     described.dtype = tensor.dtype;
     described.op = tensor.op;
     described.elements = tensor.elements;
-    described.shape = tensor.shape.empty() ? std::vector<uint64_t>{1, tensor.elements} : tensor.shape;
+    described.shape =
+        tensor.shape.empty() ? std::vector<uint64_t>{1, tensor.elements} : tensor.shape;
     described.home_offset = tensor.offset;
   }
   engine(rank(index).machine).register_tensors(rank(index).session, kRegister, message);
@@ -263,7 +275,9 @@ void Cluster::kill_daemon(uint32_t machine) {
   daemon.endpoint.reset();
 }
 
-void Cluster::stop_daemon(uint32_t machine) { daemons_[machine]->alive = false; }
+void Cluster::stop_daemon(uint32_t machine) {
+  daemons_[machine]->alive = false;
+}
 
 void Cluster::close_communicator(uint32_t index) {
   engine(rank(index).machine).close_communicator(rank(index).session, {.comm = 7});

@@ -1,5 +1,5 @@
-// A whole cluster in one thread: engines, their local ranks and the network between them, in virtual
-// time. Nothing here knows protocols; it plays the daemons' event loops and the trainers.
+// A whole cluster in one thread: engines, their local ranks and the network between them, in
+// virtual time. Nothing here knows protocols; it plays the daemons' event loops and the trainers.
 //
 // Deterministic: equal options (seed included) give equal histories.
 #pragma once
@@ -77,6 +77,10 @@ class Cluster {
   uint32_t machine_count() const;
   scheduler::Engine& engine(uint32_t machine);
   int64_t now_ns() const { return now_ns_; }
+  // By which transport id `machine` knows `other`, once they are linked.
+  transport::PeerId peer_of(uint32_t machine, uint32_t other) const {
+    return peers_.at({machine, other});
+  }
   const std::vector<std::string>& events() const { return events_; }
 
   // Every rank asks to create communicator `name` and waits for the answer.
@@ -131,6 +135,7 @@ class Cluster {
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Pending> pending_;
+  std::map<std::pair<uint32_t, uint32_t>, transport::PeerId> peers_;
   std::vector<std::string> events_;
 };
 

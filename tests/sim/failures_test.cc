@@ -1,5 +1,5 @@
-// Bad days on a simulated cluster: everybody who waits gets a status that names the culprit, and what
-// can be redone gives the right bits.
+// Bad days on a simulated cluster: everybody who waits gets a status that names the culprit, and
+// what can be redone gives the right bits.
 #include "tests/sim/training.h"
 
 namespace cgx::sim {
@@ -97,8 +97,7 @@ TEST(PeerLost, IsNoticedByItsSilenceWhenTheDaemonIsStopped) {
 }
 
 TEST(Abandoned, FailsTheStepEverywhereAndItCanBeRedone) {
-  for (const std::vector<uint32_t>& shape :
-       {std::vector<uint32_t>{2}, {1, 1}, {2, 1, 1}}) {
+  for (const std::vector<uint32_t>& shape : {std::vector<uint32_t>{2}, {1, 1}, {2, 1, 1}}) {
     World world(shape);
     run_step(world.cluster, world.tensors, 0);
     fill(world.cluster, world.tensors, 1);

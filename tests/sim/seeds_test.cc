@@ -1,5 +1,5 @@
-// Random clusters under random faults: every step ends in the reference bits or a named error on every
-// living rank, within bounded virtual time, and a seed replays.
+// Random clusters under random faults: every step ends in the reference bits or a named error on
+// every living rank, within bounded virtual time, and a seed replays.
 //
 //   CGX_SIM_SEEDS=N   how many seeds (default 150); CGX_SIM_SEED=S  only this one, with its events
 #include <cstdlib>
@@ -42,14 +42,32 @@ Scenario scenario_of(uint64_t seed) {
   transport::FaultPlan& faults = scenario.options.faults;
   faults.seed = seed;
   switch (pick(8)) {
-    case 0: break;
-    case 1: faults.drop = 0.002; break;
-    case 2: faults.duplicate = 0.05; break;
-    case 3: faults.corrupt = 0.001; break;
-    case 4: faults.reorder = 0.05; break;
-    case 5: faults.delay = 0.05; faults.delay_ns_max = 50'000'000; break;
-    case 6: faults.disconnect = 0.0005; break;
-    case 7: faults.delay = 0.02; faults.duplicate = 0.02; faults.reorder = 0.02; break;
+    case 0:
+      break;
+    case 1:
+      faults.drop = 0.002;
+      break;
+    case 2:
+      faults.duplicate = 0.05;
+      break;
+    case 3:
+      faults.corrupt = 0.001;
+      break;
+    case 4:
+      faults.reorder = 0.05;
+      break;
+    case 5:
+      faults.delay = 0.05;
+      faults.delay_ns_max = 50'000'000;
+      break;
+    case 6:
+      faults.disconnect = 0.0005;
+      break;
+    case 7:
+      faults.delay = 0.02;
+      faults.duplicate = 0.02;
+      faults.reorder = 0.02;
+      break;
   }
   if (pick(6) == 0) {
     scenario.killed_rank = static_cast<uint32_t>(pick(100));
@@ -148,7 +166,8 @@ class Trial {
     for (uint32_t t = 0; t < tensors_.size(); ++t) {
       const float* const data = cluster_.rank(r).at<float>(tensors_[t].offset);
       for (uint64_t i = 0; i < tensors_[t].elements; i += 97) {
-        ASSERT_EQ(data[i], expected(scenario_.options.ranks_per_machine, ReduceOp::kSum, step, t, i))
+        ASSERT_EQ(data[i],
+                  expected(scenario_.options.ranks_per_machine, ReduceOp::kSum, step, t, i))
             << "step " << step << " rank " << r << " tensor " << t << " element " << i;
       }
     }
@@ -218,8 +237,8 @@ TEST(Seeds, EndInTheRightBitsOrANamedError) {
     }
     ASSERT_FALSE(::testing::Test::HasFailure()) << "replay with CGX_SIM_SEED=" << seed;
   }
-  std::cerr << last - first + 1 << " seeds: " << right << " steps right, " << redone
-            << " redone, " << ended_early << " runs ended in a named error\n";
+  std::cerr << last - first + 1 << " seeds: " << right << " steps right, " << redone << " redone, "
+            << ended_early << " runs ended in a named error\n";
   if (only == 0) {
     EXPECT_GT(right, 0u);
     EXPECT_GT(redone, 0u) << "the faults must reach the redo path";

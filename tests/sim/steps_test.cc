@@ -59,8 +59,10 @@ TEST_P(ClusterShapes, CallsGiveTheReferenceBits) {
   Cluster cluster({.ranks_per_machine = GetParam()});
   cluster.create();
   uint64_t number = 0;
-  for (uint64_t elements : {uint64_t{0}, uint64_t{1}, uint64_t{255}, uint64_t{9000}, uint64_t{150'000}}) {
-    const std::vector<Tensor> tensors = {{.name = "call", .elements = elements, .shape = {}, .offset = 64}};
+  for (uint64_t elements :
+       {uint64_t{0}, uint64_t{1}, uint64_t{255}, uint64_t{9000}, uint64_t{150'000}}) {
+    const std::vector<Tensor> tensors = {
+        {.name = "call", .elements = elements, .shape = {}, .offset = 64}};
     fill(cluster, tensors, number);
     for (uint32_t r = 0; r < cluster.size(); ++r) {
       ASSERT_TRUE(cluster.call(r, number, DType::kF32, ReduceOp::kAvg, elements, 64).ok());
