@@ -23,8 +23,9 @@ wire::Reply to_reply(const Status& status) {
 
 }  // namespace
 
-// Transport and engine need each other; the transport is made first and speaks to this. A frame of a
-// peer that is connected but not up proves what the mesh is about to say: both sides are connected.
+// Transport and engine need each other; the transport is made first and speaks to this. A frame of
+// a peer that is connected but not up proves what the mesh is about to say: both sides are
+// connected.
 class DataAgent::EventRelay final : public transport::Events {
  public:
   explicit EventRelay(DataAgent& data) : data_(data) {}

@@ -134,8 +134,10 @@ int serve(Daemon& daemon, const sigset_t& signals, bool private_daemon, uint64_t
 }
 
 int run_beside(const sigset_t& signals, const std::vector<std::string>& arguments,
-               const std::string& socket) {
-  Result<RunCommand> command = RunCommand::start(arguments, socket);
+               const v1::Config& config) {
+  Result<RunCommand> command =
+      RunCommand::start(arguments, {"CGX_SOCKET=" + config.client().socket(),
+                                    "CGX_CONTROL=" + config.control().socket()});
   if (!command.ok()) return fail(command.status());
   for (;;) {
     const auto signal = next_signal(signals, 3600 * kSecond);
@@ -171,7 +173,7 @@ int start(const CommandLine& line, const v1::Config& config) {
              {"lane", facts.lane}});
   notify_manager("READY=1");
   if (line.action == CommandLine::Action::kRun) {
-    return run_beside(signals, line.command, config.client().socket());
+    return run_beside(signals, line.command, config);
   }
   return serve(**daemon, signals, line.private_daemon, config.timeouts().drain_ms() * kMillisecond);
 }

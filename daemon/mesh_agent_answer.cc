@@ -26,9 +26,8 @@ void MeshAgent::proved(const std::string& host, Proof proof, UniqueFunction<void
 }
 
 void MeshAgent::arrived(const std::string&, Arrival arrival, UniqueFunction<void(Verdict)> answer) {
-  inbox_.post_wait([this, arrival, answer = std::move(answer)]() mutable {
-    answer(answer_arrival(arrival));
-  });
+  inbox_.post_wait(
+      [this, arrival, answer = std::move(answer)]() mutable { answer(answer_arrival(arrival)); });
 }
 
 bool MeshAgent::within_rate() {
@@ -102,8 +101,8 @@ Verdict MeshAgent::judge_near_miss(const std::string& host, const Greeting& gree
   return stranger(host, why);
 }
 
-// Another user or key than the wish's. It may belong to a wish still to come (a job may have several
-// keys), so it is an error only when it keeps coming.
+// Another user or key than the wish's. It may belong to a wish still to come (a job may have
+// several keys), so it is an error only when it keeps coming.
 Status MeshAgent::misfit(const std::string& host, const Greeting& greeting, Wish& wish) {
   const bool again = wish.stranger_since_ns != 0 && wish.stranger_key == greeting.key_id &&
                      wish.stranger_uid == greeting.uid;
@@ -163,8 +162,9 @@ Status MeshAgent::check_proof(const std::string& host, const Introduction& both,
                               const Proof& proof) const {
   const std::string who = "the daemon " + both.greeting.name + " at " + host;
   if (!equal_in_constant_time(wish.key.prove_dialer(both, proof.endpoint), proof.mac)) {
-    return Status(StatusCode::kAUTH_FAILED,
-                  who + " could not prove that it knows the key of job '" + both.greeting.job + "'");
+    return Status(
+        StatusCode::kAUTH_FAILED,
+        who + " could not prove that it knows the key of job '" + both.greeting.job + "'");
   }
   if (proof.endpoint.settings == wish.wish.local.settings) return {};
   return Status(StatusCode::kMISMATCH, "the transport settings differ: '" +

@@ -8,7 +8,8 @@ namespace cgx::daemon {
 
 // Answers come from other threads; a wish withdrawn or retried meanwhile does not see them.
 template <typename T>
-MeshAnswer<T> MeshAgent::answer_to(Wish& wish, void (MeshAgent::*handler)(Wish&, const Result<T>&)) {
+MeshAnswer<T> MeshAgent::answer_to(Wish& wish,
+                                   void (MeshAgent::*handler)(Wish&, const Result<T>&)) {
   const LinkSerial serial = wish.wish.serial;
   const uint64_t attempt = wish.attempt = next_attempt_++;
   return [this, serial, attempt, handler](Result<T> answer) {

@@ -4,24 +4,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 extern char** environ;
 
 namespace cgx::daemon {
 namespace {
 
-constexpr const char kSocketVariable[] = "CGX_SOCKET=";
-
-std::vector<std::string> environment_with(const std::string& socket) {
-  std::vector<std::string> variables;
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> result = variables;
   for (char** each = environ; *each != nullptr; ++each) {
-    if (std::strncmp(*each, kSocketVariable, sizeof(kSocketVariable) - 1) != 0) {
-      variables.emplace_back(*each);
-    }
+    const std::string_view old(*each);
+    const std::string_view name = old.substr(0, old.find('=') + 1);
+    const bool replaced = std::any_of(variables.begin(), variables.end(),
+                                      [&](const auto& made) { return made.starts_with(name); });
+    if (!replaced) result.emplace_back(old);
   }
-  variables.push_back(kSocketVariable + socket);
-  return variables;
+  return result;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -40,8 +41,8 @@ const std::vector<int>& RunCommand::forwarded() {
 }
 
 Result<RunCommand> RunCommand::start(const std::vector<std::string>& arguments,
-                                     const std::string& socket) {
-  std::vector<std::string> words = arguments, variables = environment_with(socket);
+                                     const std::vector<std::string>& variables) {
+  std::vector<std::string> words = arguments, environment = environment_with(variables);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   sigset_t none, all;
@@ -52,7 +53,7 @@ Result<RunCommand> RunCommand::start(const std::vector<std::string>& arguments,
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t pid = -1;
   const int error = ::posix_spawnp(&pid, words[0].c_str(), nullptr, &attributes,
-                                   pointers(words).data(), pointers(variables).data());
+                                   pointers(words).data(), pointers(environment).data());
   ::posix_spawnattr_destroy(&attributes);
   if (error == 0) return RunCommand(pid);
   return Status(StatusCode::kNOT_FOUND, "cannot run " + words[0] + ": " + std::strerror(error));

@@ -15,9 +15,9 @@ namespace cgx::daemon {
 
 class RunCommand {
  public:
-  // Starts it with CGX_SOCKET in its environment and no signal blocked.
+  // Starts it with `variables` ("NAME=value") over its environment and no signal blocked.
   static Result<RunCommand> start(const std::vector<std::string>& arguments,
-                                  const std::string& socket);
+                                  const std::vector<std::string>& variables);
 
   // Signals the command should see too. The terminal sends its own to the whole foreground group:
   // those have reached the command already.
