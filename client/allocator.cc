@@ -7,11 +7,15 @@ namespace {
 
 constexpr uint64_t kGranule = 64;  // a cache line: two allocations never share one
 
-uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) & ~(to - 1); }
+uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) & ~(to - 1);
+}
 
 }  // namespace
 
-Allocator::Allocator(uint64_t bytes) { add_free(0, bytes / kGranule * kGranule); }
+Allocator::Allocator(uint64_t bytes) {
+  add_free(0, bytes / kGranule * kGranule);
+}
 
 std::optional<uint64_t> Allocator::allocate(uint64_t bytes, uint64_t alignment) {
   if (bytes > free_bytes_) return std::nullopt;

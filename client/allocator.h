@@ -1,5 +1,5 @@
-// Allocator: which ranges of one arena are taken. Best fit, neighbours coalesce. Knows offsets only,
-// never touches the memory. Thread rule: none of its own; the arena set's mutex guards it.
+// Allocator: which ranges of one arena are taken. Best fit, neighbours coalesce. Knows offsets
+// only, never touches the memory. Thread rule: none of its own; the arena set's mutex guards it.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class Allocator {
   void remove_free(uint64_t offset, uint64_t bytes);
 
   uint64_t free_bytes_ = 0;
-  std::map<uint64_t, uint64_t> free_;                 // offset -> bytes
-  std::set<std::pair<uint64_t, uint64_t>> by_size_;   // (bytes, offset)
-  std::map<uint64_t, uint64_t> taken_;                // offset -> bytes
+  std::map<uint64_t, uint64_t> free_;                // offset -> bytes
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // (bytes, offset)
+  std::map<uint64_t, uint64_t> taken_;               // offset -> bytes
 };
 
 }  // namespace cgx::client

@@ -73,13 +73,16 @@ Result<std::shared_ptr<ArenaMemory>> ArenaMemory::create(uint64_t bytes) {
   UniqueFd fd(::memfd_create("cgx-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return no_room(bytes, std::string("memfd_create: ") + std::strerror(errno));
   CGX_RETURN_IF_ERROR(allocate_pages(fd.get(), bytes));
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  void* base =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   if (base == MAP_FAILED) return no_room(bytes, std::string("mmap: ") + std::strerror(errno));
   return std::shared_ptr<ArenaMemory>(
       new ArenaMemory(std::move(fd), static_cast<std::byte*>(base), bytes));
 }
 
-ArenaMemory::~ArenaMemory() { ::munmap(base_, bytes_); }
+ArenaMemory::~ArenaMemory() {
+  ::munmap(base_, bytes_);
+}
 
 ArenaSet::ArenaSet(uint64_t first_bytes, Announce announce)
     : first_bytes_(first_bytes), announce_(std::move(announce)) {}
@@ -173,9 +176,10 @@ Result<ArenaPlace> ArenaSet::locate(const void* memory, uint64_t bytes, const ch
   const ArenaMemory& arena = *arenas_[*index].memory;
   const auto offset = static_cast<uint64_t>(static_cast<const std::byte*>(memory) - arena.base());
   if (bytes > arena.bytes() - offset) {
-    return invalid_argument(std::string(what) + " of " + std::to_string(bytes) + " bytes at offset " +
-                            std::to_string(offset) + " ends behind its arena of " +
-                            std::to_string(arena.bytes()) + " bytes");
+    return invalid_argument(std::string(what) + " of " + std::to_string(bytes) +
+                            " bytes at offset " + std::to_string(offset) +
+                            " ends behind its arena of " + std::to_string(arena.bytes()) +
+                            " bytes");
   }
   return ArenaPlace{*index, offset};
 }

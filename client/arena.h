@@ -1,8 +1,8 @@
 // Arenas: the memory a session shares with its daemon.
 //
-// An ArenaMemory is one sealed, fully allocated memfd and its mapping; whoever holds the shared_ptr last
-// unmaps it, so views of it may outlive the session. An ArenaSet is a session's arenas (at most
-// kArenasMax, added on demand) with one allocator each. Thread rule: any thread.
+// An ArenaMemory is one sealed, fully allocated memfd and its mapping; whoever holds the shared_ptr
+// last unmaps it, so views of it may outlive the session. An ArenaSet is a session's arenas (at
+// most kArenasMax, added on demand) with one allocator each. Thread rule: any thread.
 #pragma once
 
 #include <array>

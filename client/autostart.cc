@@ -30,7 +30,8 @@ std::string directory_of(const std::string& path) {
 
 bool executable(const std::string& path) {
   struct stat info;
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
 }
 
 std::string library_directory() {
@@ -65,7 +66,8 @@ struct SpawnSetup {
   explicit SpawnSetup(const std::string& log) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                       0600);
     ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 34)
     ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
@@ -86,7 +88,9 @@ struct SpawnSetup {
 
 }  // namespace
 
-std::string log_path(const std::string& socket_path) { return socket_path + ".log"; }
+std::string log_path(const std::string& socket_path) {
+  return socket_path + ".log";
+}
 
 Result<StartLock> StartLock::take(const Environment& environment, const std::string& socket_path,
                                   Deadline deadline) {
@@ -102,21 +106,22 @@ Result<StartLock> StartLock::take(const Environment& environment, const std::str
   if (!file.valid()) return unavailable(path + ": " + std::strerror(errno));
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (Clock::now() >= deadline) {
-      return unavailable("another process has been starting a daemon for too long; it holds " + path);
+      return unavailable("another process has been starting a daemon for too long; it holds " +
+                         path);
     }
     std::this_thread::sleep_for(kLockPause);
   }
   return StartLock(std::move(file));
 }
 
-// A shell starts it in the background and ends at once: the daemon becomes no child of the trainer, and
-// the trainer is not forked (it has threads, and handlers of other libraries).
+// A shell starts it in the background and ends at once: the daemon becomes no child of the trainer,
+// and the trainer is not forked (it has threads, and handlers of other libraries).
 Status start_daemon(const Environment& environment, const std::string& socket_path) {
   CGX_ASSIGN_OR_RETURN(std::string binary, find_binary(environment));
   std::string script = "exec \"$0\" --private --socket \"$1\" &", path = socket_path;
   std::string sh = "sh", dash_c = "-c";
-  char* const arguments[] = {sh.data(), dash_c.data(), script.data(), binary.data(), path.data(),
-                             nullptr};
+  char* const arguments[] = {sh.data(),     dash_c.data(), script.data(),
+                             binary.data(), path.data(),   nullptr};
   const SpawnSetup setup(log_path(socket_path));
   pid_t shell = -1;
   const int error =

@@ -1,5 +1,6 @@
-// Autostart: starts a private daemon of this user at a socket path. It lives in a session of its own,
-// inherits no descriptor, writes its log beside the socket and ends itself when its last client has gone.
+// Autostart: starts a private daemon of this user at a socket path. It lives in a session of its
+// own, inherits no descriptor, writes its log beside the socket and ends itself when its last
+// client has gone.
 #pragma once
 
 #include <string>

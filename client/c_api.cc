@@ -1,4 +1,5 @@
-// The C functions of cgx.h: adapters, nothing more. Exceptions (out of memory, for instance) stop here.
+// The C functions of cgx.h: adapters, nothing more. Exceptions (out of memory, for instance) stop
+// here.
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -66,7 +67,14 @@ Status missing(const char* what) {
 #define CGX_REQUIRE(argument) \
   if (!(argument)) return missing(#argument)
 
-std::span<const uint32_t> span_of(const uint32_t* ids, size_t count) { return {ids, count}; }
+std::span<const uint32_t> span_of(const uint32_t* ids, size_t count) {
+  return {ids, count};
+}
+
+// A number outside the list stays outside when it becomes a DType.
+uint8_t known_dtype(int dtype) {
+  return dtype >= 0 && dtype < UINT8_MAX ? static_cast<uint8_t>(dtype) : UINT8_MAX;
+}
 
 Status forget(cgx_comm* comm) {
   cgx_session& session = *comm->session;
@@ -83,14 +91,24 @@ Status forget(cgx_comm* comm) {
 
 }  // namespace
 
-const char* cgx_version(void) { return CGX_VERSION_TEXT; }
+const char* cgx_version(void) {
+  return CGX_VERSION_TEXT;
+}
 const char* cgx_status_name(int status) {
   return cgx::status_name(static_cast<StatusCode>(status)).data();
 }
 const char* cgx_status_meaning(int status) {
   return cgx::status_meaning(static_cast<StatusCode>(status)).data();
 }
-const char* cgx_last_error(void) { return last_error.c_str(); }
+const char* cgx_dtype_name(int dtype) {
+  return cgx::dtype_name(static_cast<cgx::DType>(known_dtype(dtype))).data();
+}
+size_t cgx_dtype_bytes(int dtype) {
+  return cgx::dtype_bytes(static_cast<cgx::DType>(known_dtype(dtype)));
+}
+const char* cgx_last_error(void) {
+  return last_error.c_str();
+}
 
 cgx_status cgx_open(const cgx_open_options* options, cgx_session** session) {
   return guarded([&]() -> Status {
@@ -122,7 +140,8 @@ cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
     CGX_REQUIRE(session);
     CGX_REQUIRE(memory);
     CGX_RETURN_IF_ERROR(session->session->check_not_forked());
-    return store(session->session->arenas().allocate(bytes, alignment == 0 ? 64 : alignment), memory);
+    return store(session->session->arenas().allocate(bytes, alignment == 0 ? 64 : alignment),
+                 memory);
   });
 }
 
@@ -146,7 +165,9 @@ cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena*
   });
 }
 
-void cgx_arena_release(cgx_arena* arena) { delete arena; }
+void cgx_arena_release(cgx_arena* arena) {
+  delete arena;
+}
 
 cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options, cgx_comm** comm) {
   return guarded([&]() -> Status {
@@ -199,10 +220,12 @@ cgx_status cgx_submit(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t
   });
 }
 
-cgx_status cgx_submit_inout(cgx_comm* comm, uint64_t step, uint32_t id, const void* in, void* out) {
+cgx_status cgx_submit_inout(cgx_comm* comm, uint64_t step, const uint32_t* ids,
+                            const void* const* in, void* const* out, size_t count) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);
-    return comm->communicator->submit_inout(step, id, in, out);
+    CGX_REQUIRE((ids && in && out) || count == 0);
+    return comm->communicator->submit_inout(step, span_of(ids, count), in, out);
   });
 }
 

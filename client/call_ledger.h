@@ -1,7 +1,8 @@
 // CallLedger: what one process knows of a communicator's calls outside steps.
 //
-// Pure bookkeeping: no I/O, no clock, no lock (the session's mutex guards it). Invariant: no call is
-// kWindow or more ahead of the oldest unfinished one; the last kCallsKept outcomes can be asked for.
+// Pure bookkeeping: no I/O, no clock, no lock (the session's mutex guards it). Invariant: no call
+// is kWindow or more ahead of the oldest unfinished one; the last kCallsKept outcomes can be asked
+// for.
 #pragma once
 
 #include <array>

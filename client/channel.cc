@@ -18,7 +18,9 @@ namespace {
 constexpr uint32_t kWaitBit = 1, kEventBit = 2;
 
 // Words of the header that both processes use.
-std::atomic_ref<uint32_t> word_of(uint32_t& word) { return std::atomic_ref<uint32_t>(word); }
+std::atomic_ref<uint32_t> word_of(uint32_t& word) {
+  return std::atomic_ref<uint32_t>(word);
+}
 
 Status check_memory(int fd) {
   struct stat info;
@@ -66,7 +68,9 @@ Channel::Channel(void* base, UniqueFd doorbell, UniqueFd completion_event)
       completions_(memory_.completions, &memory_.header->completion_tail,
                    &memory_.header->completion_head) {}
 
-Channel::~Channel() { ::munmap(base_, CGX_SHM_BYTES); }
+Channel::~Channel() {
+  ::munmap(base_, CGX_SHM_BYTES);
+}
 
 uint32_t Channel::submit_room() const {
   const uint64_t used = submits_.pushed() - wire::load_acquire(memory_.header->submit_head);

@@ -1,8 +1,9 @@
-// Channel: the client's side of a session's shared memory: rings, doorbell, waiting words, error texts.
+// Channel: the client's side of a session's shared memory: rings, doorbell, waiting words, error
+// texts.
 //
 // Thread rule: the session's mutex guards everything except beat(), completion_tail(), sleep() and
-// wake_all(). The mapping is not inherited by forked children. Invariants: nothing read here is a bound; a record is
-// copied, then looked at.
+// wake_all(). The mapping is not inherited by forked children. Invariants: nothing read here is a
+// bound; a record is copied, then looked at.
 #pragma once
 
 #include <chrono>
@@ -35,14 +36,14 @@ class Channel {
   using Pop = wire::CompletionConsumer::Pop;
   Pop try_pop(cgx_completion_record& record) { return completions_.try_pop(record); }
   void release() { completions_.release(); }
-  // Records the daemon has ever published: a change tells a spinning thread, which needs no lock, that
-  // there is something to pop.
+  // Records the daemon has ever published: a change tells a spinning thread, which needs no lock,
+  // that there is something to pop.
   uint64_t completion_tail() const { return wire::load_acquire(memory_.header->completion_tail); }
   // The daemon's text for an error record, or "" if its slot was overwritten or never written.
   std::string text_of(const cgx_completion_record& record) const;
 
-  // Waiting without lost wake-ups: announce(), read word(), look at the ring, sleep(word); at the end
-  // withdraw(). The daemon publishes, then reads the announcement, then changes the word.
+  // Waiting without lost wake-ups: announce(), read word(), look at the ring, sleep(word); at the
+  // end withdraw(). The daemon publishes, then reads the announcement, then changes the word.
   void announce();
   void withdraw();
   uint32_t word() const;

@@ -1,7 +1,7 @@
 // Communicator: one process's part in a group of ranks: tensor table, steps, calls.
 //
-// Thread rule: any thread; the session's mutex guards everything. Invariants: misuse is refused here,
-// before a record is written; close() returns after the last thread has left.
+// Thread rule: any thread; the session's mutex guards everything. Invariants: misuse is refused
+// here, before a record is written; close() returns after the last thread has left.
 #pragma once
 
 #include <condition_variable>
@@ -44,7 +44,8 @@ class Communicator final : public CompletionSink {
   Status commit();
 
   Status submit(uint64_t step, std::span<const uint32_t> ids);
-  Status submit_inout(uint64_t step, uint32_t id, const void* in, void* out);
+  Status submit_inout(uint64_t step, std::span<const uint32_t> ids, const void* const* in,
+                      void* const* out);
   Status absent(uint64_t step, std::span<const uint32_t> ids);
   Status step_end(uint64_t step);
   Status step_done(uint64_t step, cgx_step_fate fate);
@@ -61,7 +62,7 @@ class Communicator final : public CompletionSink {
 
  private:
   class Use;
-  struct Place {
+  struct Place {  // of the buffers of one submit
     ArenaPlace in, out;
   };
 
@@ -73,12 +74,13 @@ class Communicator final : public CompletionSink {
   Status send_table(std::span<const wire::TensorDescription> table);
   Status check_ids(std::span<const uint32_t> ids) const;
   Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
-               const Place* place);
+               std::span<const Place> places = {});
   Status speak_of(Step& step, uint32_t id, Mark mark, const Place* place);
   Status abandon(Step& step, cgx_submit_record record);
   cgx_submit_record record_of(const Step& step, uint32_t id, Mark mark, const Place* place) const;
   Result<Place> place_of(const void* in, void* out, uint64_t bytes, uint64_t element_bytes);
   Deadline deadline(int64_t timeout_ms = -1) const;
+  Status cancelled() const;
   Status timed_out(const Status& status, const std::string& what) const;
 
   Session& session_;
@@ -89,13 +91,40 @@ class Communicator final : public CompletionSink {
   std::vector<std::unique_ptr<Tensor>> tensors_;  // by id; stable addresses
   std::set<std::string> tensor_names_;
   bool committing_ = false;
-  uint32_t announced_ = 0;          // descriptions sent; touched only by the committing thread
-  std::vector<uint32_t> posted_;    // their requests
+  uint32_t announced_ = 0;        // descriptions sent; touched only by the committing thread
+  std::vector<uint32_t> posted_;  // their requests
   StepLedger steps_;
   CallLedger calls_;
   bool closed_ = false;
   uint32_t users_ = 0;  // threads inside
   std::condition_variable left_;
+};
+
+// A thread inside the communicator: holds the session's lock and keeps close() waiting.
+class Communicator::Use {
+ public:
+  // `to_look`: allowed although the daemon is lost, to see what arrived before.
+  static Result<Use> begin(Communicator& comm, bool to_look = false) {
+    auto lock = to_look ? comm.session_.enter_to_look() : comm.session_.enter();
+    CGX_RETURN_IF_ERROR(lock.status());
+    if (comm.closed_) return comm.cancelled();
+    return Use(comm, std::move(lock).value());
+  }
+  Use(Use&& other) noexcept
+      : comm_(std::exchange(other.comm_, nullptr)), lock_(std::move(other.lock_)) {}
+  Use& operator=(Use&&) = delete;
+  ~Use() {
+    if (!comm_) return;
+    if (!lock_.owns_lock()) lock_.lock();
+    if (--comm_->users_ == 0) comm_->left_.notify_all();
+  }
+  Lock& lock() { return lock_; }
+
+ private:
+  Use(Communicator& comm, Lock lock) : comm_(&comm), lock_(std::move(lock)) { ++comm.users_; }
+
+  Communicator* comm_;
+  Lock lock_;
 };
 
 }  // namespace cgx::client

@@ -1,5 +1,6 @@
-// What this process may run on, and whether spinning there is allowed. Spinning on shared cores costs
-// every neighbour (1,046 us instead of 14 us per exchange), so it is refused rather than granted badly.
+// What this process may run on, and whether spinning there is allowed. Spinning on shared cores
+// costs every neighbour (1,046 us instead of 14 us per exchange), so it is refused rather than
+// granted badly.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Deadlines: absolute times on the monotonic clock, made from the API's milliseconds without overflow.
+// Deadlines: absolute times on the monotonic clock, made from the API's milliseconds without
+// overflow.
 #pragma once
 
 #include <time.h>

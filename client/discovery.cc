@@ -40,8 +40,8 @@ bool absent(const Status& status) {
 }
 
 Result<Connection> connect_anywhere(const Environment& environment,
-                                    const std::vector<std::string>& paths,
-                                    const wire::Hello& hello, Deadline deadline) {
+                                    const std::vector<std::string>& paths, const wire::Hello& hello,
+                                    Deadline deadline) {
   std::string tried;
   for (const std::string& path : paths) {
     auto connection = connect_at(environment, path, hello, deadline);

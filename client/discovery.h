@@ -1,5 +1,5 @@
-// Discovery: finds the daemon of this machine and shakes hands, starting a private daemon if the user
-// asked for that (CGX_AUTOSTART=1).
+// Discovery: finds the daemon of this machine and shakes hands, starting a private daemon if the
+// user asked for that (CGX_AUTOSTART=1).
 #pragma once
 
 #include <memory>

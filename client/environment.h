@@ -1,5 +1,5 @@
-// Everything libcgx takes from its environment, read once per cgx_open: variables, the user, the places
-// where a daemon's socket may be. Nothing else in client/ calls getenv.
+// Everything libcgx takes from its environment, read once per cgx_open: variables, the user, the
+// places where a daemon's socket may be. Nothing else in client/ calls getenv.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,13 @@ struct Environment {
 // INVALID_ARGUMENT names the variable whose value cannot be read.
 Result<Environment> read_environment();
 
-// Where to look for a daemon, in this order: the socket asked for and nothing else, or the user's own
-// daemon and then the machine's.
+// Where to look for a daemon, in this order: the socket asked for and nothing else, or the user's
+// own daemon and then the machine's.
 std::vector<std::string> candidate_sockets(const Environment& environment,
                                            const std::string& asked_for);
 
-// A runtime directory others can write to would let them pose as the daemon. OK if it does not exist.
+// A runtime directory others can write to would let them pose as the daemon. OK if it does not
+// exist.
 Status check_runtime_dir(const std::string& directory, uint32_t uid);
 
 }  // namespace cgx::client

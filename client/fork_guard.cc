@@ -19,7 +19,8 @@ Registry& registry();
 
 }  // namespace
 
-// The three calls of pthread_atfork. The child's only does what is safe after fork: stores and close().
+// The three calls of pthread_atfork. The child's only does what is safe after fork: stores and
+// close().
 struct ForkHandlers {
   static void before() { registry().mutex.lock(); }
   static void in_parent() { registry().mutex.unlock(); }

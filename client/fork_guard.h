@@ -1,8 +1,8 @@
 // ForkGuard: what a forked child inherits is marked dead before the child runs a line of its own.
 //
-// Each guard belongs to one session. In the child its flag is set and its descriptors are closed, so the
-// daemon sees the parent's end of life although children live on. Thread rule: any thread; the list of
-// guards is locked around fork, so a child never sees it half changed.
+// Each guard belongs to one session. In the child its flag is set and its descriptors are closed,
+// so the daemon sees the parent's end of life although children live on. Thread rule: any thread;
+// the list of guards is locked around fork, so a child never sees it half changed.
 #pragma once
 
 #include <atomic>

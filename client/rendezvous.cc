@@ -37,9 +37,9 @@ Result<wire::Member> decode_member(const Meeting& meeting, uint32_t rank,
   const std::string who = "rank " + std::to_string(rank) + " of " + meeting.prefix;
   if (magic != kMemberMagic) return protocol_error(who + " published something else");
   if (version != kMemberVersion) {
-    return Status(StatusCode::kVERSION_MISMATCH,
-                  who + " uses rendezvous version " + std::to_string(version) + ", this rank " +
-                      std::to_string(kMemberVersion));
+    return Status(StatusCode::kVERSION_MISMATCH, who + " uses rendezvous version " +
+                                                     std::to_string(version) + ", this rank " +
+                                                     std::to_string(kMemberVersion));
   }
   if (!reader.done()) return protocol_error(who + " published a malformed entry");
   if (size != meeting.size) {

@@ -1,11 +1,12 @@
-// Rendezvous: the ranks of a communicator tell each other where their daemons are and agree on the job
-// key, through whatever store the caller has.
+// Rendezvous: the ranks of a communicator tell each other where their daemons are and agree on the
+// job key, through whatever store the caller has.
 //
 //   key   := "cgx/" job "/" communicator "#" use "/" ("member/" rank | "key")
 //   member:= magic u32 "CGXR", version u32, size u32, instance 16 bytes, mesh address string
 //
-// `use` counts how often this process has made a communicator of that name, so that a store that is kept
-// over time never hands out an old entry. Thread rule: the calling thread, which may block in get.
+// `use` counts how often this process has made a communicator of that name, so that a store that is
+// kept over time never hands out an old entry. Thread rule: the calling thread, which may block in
+// get.
 #pragma once
 
 #include <string>

@@ -131,7 +131,9 @@ uint32_t Session::attach(CompletionSink& sink) {
   return last_handle_;
 }
 
-void Session::detach(uint32_t handle) { sinks_.erase(handle); }
+void Session::detach(uint32_t handle) {
+  sinks_.erase(handle);
+}
 
 Status Session::make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline) {
   for (;;) {
@@ -218,8 +220,8 @@ void Session::sleep_slice(Lock& lock, uint32_t word, Deadline deadline) {
   }
 }
 
-// A stopped daemon keeps its sockets open but beats no more. A look counts for at most kLookMax, so a
-// process that was itself suspended does not blame the daemon for it.
+// A stopped daemon keeps its sockets open but beats no more. A look counts for at most kLookMax, so
+// a process that was itself suspended does not blame the daemon for it.
 Status Session::stopped(std::chrono::nanoseconds limit) {
   const uint32_t beat = channel_->beat();
   const Deadline now = Clock::now();

@@ -1,9 +1,10 @@
-// Session: one process's connection to its daemon: socket, channel, arenas, and the waiting they share.
+// Session: one process's connection to its daemon: socket, channel, arenas, and the waiting they
+// share.
 //
-// Thread rule: any thread. One mutex guards the channel and every communicator's ledgers; a thread that
-// waits gives it up. Lock order: session, then arenas or socket. Invariants: a record is only written
-// after its completion slot was reserved, so the daemon never waits for a client; after the daemon is
-// lost every call fails with the same status.
+// Thread rule: any thread. One mutex guards the channel and every communicator's ledgers; a thread
+// that waits gives it up. Lock order: session, then arenas or socket. Invariants: a record is only
+// written after its completion slot was reserved, so the daemon never waits for a client; after the
+// daemon is lost every call fails with the same status.
 #pragma once
 
 #include <atomic>
@@ -75,7 +76,8 @@ class Session {
 
   void drain();
   const Status& lost() const { return lost_; }
-  // Waits until ready() holds: OK, TIMED_OUT or why the daemon is lost. ready() runs under the lock.
+  // Waits until ready() holds: OK, TIMED_OUT or why the daemon is lost. ready() runs under the
+  // lock.
   template <typename Ready>
   Status wait(Lock& lock, Deadline deadline, Ready ready);
 
@@ -120,8 +122,8 @@ class Session {
   uint32_t polling_ = 0;   // threads in poll()
   bool closing_ = false;
   uint32_t last_beat_ = 0;
-  Deadline last_look_{};                   // at the daemon's beat
-  std::chrono::nanoseconds still_{0};      // how long it has not moved, as far as we looked
+  Deadline last_look_{};               // at the daemon's beat
+  std::chrono::nanoseconds still_{0};  // how long it has not moved, as far as we looked
   Status lost_;
 };
 

@@ -14,13 +14,17 @@ namespace {
 constexpr size_t kFdsMax = 3;
 constexpr std::chrono::seconds kHealthInterval(1);
 
-std::string errno_text() { return std::strerror(errno); }
+std::string errno_text() {
+  return std::strerror(errno);
+}
 
 Status unavailable(std::string message) {
   return {StatusCode::kUNAVAILABLE, std::move(message)};
 }
 
-timeval to_timeval(int64_t ms) { return {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000}; }
+timeval to_timeval(int64_t ms) {
+  return {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
+}
 
 // A connect to a stopped daemon with a full backlog blocks: the send time-out bounds it.
 void bound_sends(int fd, Deadline deadline) {
@@ -75,7 +79,8 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
   const uint32_t request = next_request();
   CGX_RETURN_IF_ERROR(send(wire::encode_packet(hello, request), self.get()));
   if (!wait_readable(deadline).ok()) {
-    return unavailable("the daemon at " + path_ + " accepted the connection but did not answer; "
+    return unavailable("the daemon at " + path_ +
+                       " accepted the connection but did not answer; "
                        "is it stopped?");
   }
   std::vector<UniqueFd> fds;
@@ -143,8 +148,7 @@ Status SessionSocket::wait_readable(Deadline deadline) const {
   }
 }
 
-Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds,
-                                                      int flags) const {
+Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds, int flags) const {
   std::vector<std::byte> packet(wire::kSessionPacketBytesMax);
   iovec part{packet.data(), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];

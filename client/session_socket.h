@@ -1,8 +1,9 @@
 // SessionSocket: the Unix socket to the daemon: handshake, then requests and their replies.
 //
-// Thread rule: call() and gone() from any thread. Of the threads that wait for replies one reads the
-// socket for all of them. Invariants: no wait is longer than its deadline; a daemon that closes the
-// socket or breaks the protocol fails every call from then on; received descriptors are never leaked.
+// Thread rule: call() and gone() from any thread. Of the threads that wait for replies one reads
+// the socket for all of them. Invariants: no wait is longer than its deadline; a daemon that closes
+// the socket or breaks the protocol fails every call from then on; received descriptors are never
+// leaked.
 #pragma once
 
 #include <condition_variable>

@@ -5,7 +5,9 @@
 namespace cgx::client {
 namespace {
 
-std::string text(uint64_t number) { return std::to_string(number); }
+std::string text(uint64_t number) {
+  return std::to_string(number);
+}
 
 Status step_order(std::string message) {
   return {StatusCode::kSTEP_ORDER, std::move(message)};
@@ -146,8 +148,8 @@ void StepLedger::end(Step& step) {
 
 Status StepLedger::may_close(const Step& step) const {
   if (!step.failure.ok()) {
-    return {step.failure.code(), "step " + text(step.number) + " failed and can only be redone: " +
-                                     step.failure.message()};
+    return {step.failure.code(), "step " + text(step.number) +
+                                     " failed and can only be redone: " + step.failure.message()};
   }
   if (!step.finished) {
     return {StatusCode::kBUSY,

@@ -1,9 +1,9 @@
-// StepLedger: what one process knows of a communicator's steps: which are open, what it submitted, what
-// came back. It answers misuse at once, before a record is written.
+// StepLedger: what one process knows of a communicator's steps: which are open, what it submitted,
+// what came back. It answers misuse at once, before a record is written.
 //
-// Pure bookkeeping: no I/O, no clock, no lock (the session's mutex guards it). Invariants: at most two
-// steps are unfinished; a completion of an earlier attempt changes nothing; every completion slot
-// reserved for a step is given back, at the latest with the step's own completion.
+// Pure bookkeeping: no I/O, no clock, no lock (the session's mutex guards it). Invariants: at most
+// two steps are unfinished; a completion of an earlier attempt changes nothing; every completion
+// slot reserved for a step is given back, at the latest with the step's own completion.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ struct Step {
   uint64_t epoch = 0;
   uint64_t policy_version = 0;
   Status failure;
-  std::vector<Mark> marks;       // by tensor
-  std::vector<uint8_t> states;   // by tensor: cgx_tensor_state
+  std::vector<Mark> marks;      // by tensor
+  std::vector<uint8_t> states;  // by tensor: cgx_tensor_state
 
   // Failed before this rank's step_end: no completion of the step itself will come.
   bool stopped() const { return !failure.ok() && !ended; }
@@ -81,7 +81,7 @@ class StepLedger {
   uint32_t apply_step(Step& step, const Status& failure);
 
   std::array<Step, kStepsKept> steps_;
-  uint64_t next_;        // the open step, or the one that opens next
+  uint64_t next_;  // the open step, or the one that opens next
   bool open_ = false;
   uint32_t tensors_ = 0;
   uint32_t attempt_ = 0;  // of every step since the last redo

@@ -1,5 +1,6 @@
 #include "proto/wire/session_messages.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "proto/wire/bytes.h"
@@ -144,7 +145,7 @@ std::vector<std::byte> encode(const Message& message, uint32_t request) {
                       .body_bytes = static_cast<uint32_t>(bytes.size())};
   std::vector<std::byte> result(sizeof(header) + bytes.size());
   std::memcpy(result.data(), &header, sizeof(header));
-  if (!bytes.empty()) std::memcpy(result.data() + sizeof(header), bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), result.begin() + sizeof(header));
   return result;
 }
 

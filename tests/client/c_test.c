@@ -25,7 +25,9 @@ static int get(void* user, const char* key, void* value, size_t capacity, size_t
 static int train(cgx_session* session, cgx_comm* comm) {
   const uint64_t shape[] = {4, 8};
   cgx_tensor_options tensor = {0};
-  uint32_t ids[2] = {9, 9}, id;
+  uint32_t ids[2] = {9, 9};
+  const void* in_place;
+  void* out_place;
   float *weight, *memory, *out;
   void* home;
   size_t bytes, pending;
@@ -68,8 +70,9 @@ static int train(cgx_session* session, cgx_comm* comm) {
   OK(cgx_arena_alloc(session, 64, 64, &home));
   out = (float*)home;
   memory[0] = 2.0f;
-  id = ids[1];
-  OK(cgx_submit_inout(comm, 1, id, memory, out));
+  in_place = memory;
+  out_place = out;
+  OK(cgx_submit_inout(comm, 1, ids + 1, &in_place, &out_place, 1));
   OK(cgx_step_end(comm, 1));
   OK(cgx_wait(comm, 1, 10000));
   CHECK(out[0] == 2.0f);
@@ -96,6 +99,8 @@ int main(void) {
 
   CHECK(strlen(cgx_version()) > 0);
   CHECK(strcmp(cgx_status_name(CGX_FORKED), "FORKED") == 0);
+  CHECK(strcmp(cgx_dtype_name(CGX_BF16), "bf16") == 0 && cgx_dtype_bytes(CGX_BF16) == 2);
+  CHECK(strcmp(cgx_dtype_name(4711), "unknown") == 0 && cgx_dtype_bytes(-1) == 0);
   options.job = "c-test";
   options.arena_bytes = 1 << 20;
   OK(cgx_open(&options, &session));

@@ -181,7 +181,8 @@ TEST_F(CommunicatorTest, TablesThatDifferAreAMismatchOnEveryRank) {
     uint32_t id = 0;
     ASSERT_OK(cgx_register(rank.comm, &tensor, &id));
     EXPECT_EQ(cgx_commit(rank.comm), CGX_MISMATCH);
-    EXPECT_THAT(cgx_last_error(), HasSubstr("rank 1 registered bias where rank 0 registered weight"));
+    EXPECT_THAT(cgx_last_error(),
+                HasSubstr("rank 1 registered bias where rank 0 registered weight"));
   });
 }
 

@@ -1,6 +1,6 @@
-// FakeDaemon: the daemon's side of the session protocol for one machine, small enough to misbehave on
-// demand. Sums fp32 in rank order. It runs in a thread of its own (or of fake_daemon_main), owns all its
-// state there and is told what to do through atomics.
+// FakeDaemon: the daemon's side of the session protocol for one machine, small enough to misbehave
+// on demand. Sums fp32 in rank order. It runs in a thread of its own (or of fake_daemon_main), owns
+// all its state there and is told what to do through atomics.
 #pragma once
 
 #include <atomic>
@@ -64,8 +64,8 @@ class FakeDaemon {
   void accept_session();
   void greet(Session& session, uint32_t request);
   void read_socket(Session& session);
-  void dispatch(Session& session, const wire::PacketHeader& header,
-                std::span<const std::byte> body, client::UniqueFd fd);
+  void dispatch(Session& session, const wire::PacketHeader& header, std::span<const std::byte> body,
+                client::UniqueFd fd);
   void add_arena(Session& session, uint32_t request, const wire::AddArena& message,
                  client::UniqueFd fd);
   void create(Session& session, uint32_t request, const wire::CreateCommunicator& message);

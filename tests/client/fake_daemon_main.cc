@@ -1,5 +1,5 @@
-// The fake daemon as a process: `fake_daemon --socket PATH [--private]`, as autostart and the Python tests
-// start it.
+// The fake daemon as a process: `fake_daemon --socket PATH [--private]`, as autostart and the
+// Python tests start it.
 #include <cstdio>
 #include <cstring>
 

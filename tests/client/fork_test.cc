@@ -25,39 +25,40 @@ TEST_F(ForkTest, EveryCallInTheChildAnswersForked) {
   Rank& rank = ranks_[0];
   float* data = arena_floats(rank, 8);
   EXPECT_EQ(in_child([&] {
-    uint64_t number = 0;
-    void* memory = nullptr;
-    uint32_t id = 0;
-    size_t pending = 0;
-    cgx_step_report report;
-    cgx_comm_options options{};
-    options.name = "child";
-    cgx_comm* comm = nullptr;
-    cgx_tensor_options tensor{};
-    tensor.name = "t";
-    const cgx_status answers[] = {
-        cgx_submit(rank.comm, 0, rank.ids.data(), 1),
-        cgx_submit_inout(rank.comm, 0, 0, data, data),
-        cgx_absent(rank.comm, 0, rank.ids.data(), 1),
-        cgx_step_end(rank.comm, 0),
-        cgx_step_done(rank.comm, 0, CGX_KEPT),
-        cgx_step_redo(rank.comm, &number),
-        cgx_wait(rank.comm, 0, -1),
-        cgx_test(rank.comm, 0, rank.ids.data(), 1, nullptr, &pending),
-        cgx_step_info(rank.comm, 0, &report),
-        cgx_allreduce(rank.comm, data, data, 8, CGX_F32, CGX_SUM),
-        cgx_poll(rank.session, &number, -1),
-        cgx_wake(rank.session),
-        cgx_register(rank.comm, &tensor, &id),
-        cgx_commit(rank.comm),
-        cgx_tensor_home(rank.comm, 0, &memory, nullptr),
-        cgx_comm_create(rank.session, &options, &comm),
-        cgx_arena_alloc(rank.session, 64, 0, &memory),
-    };
-    int wrong = 0;
-    for (const cgx_status answer : answers) wrong += answer != CGX_FORKED;
-    return wrong;
-  }), 0);
+              uint64_t number = 0;
+              void* memory = nullptr;
+              uint32_t id = 0;
+              size_t pending = 0;
+              cgx_step_report report;
+              cgx_comm_options options{};
+              options.name = "child";
+              cgx_comm* comm = nullptr;
+              cgx_tensor_options tensor{};
+              tensor.name = "t";
+              const cgx_status answers[] = {
+                  cgx_submit(rank.comm, 0, rank.ids.data(), 1),
+                  submit_inout(rank, 0, data, data),
+                  cgx_absent(rank.comm, 0, rank.ids.data(), 1),
+                  cgx_step_end(rank.comm, 0),
+                  cgx_step_done(rank.comm, 0, CGX_KEPT),
+                  cgx_step_redo(rank.comm, &number),
+                  cgx_wait(rank.comm, 0, -1),
+                  cgx_test(rank.comm, 0, rank.ids.data(), 1, nullptr, &pending),
+                  cgx_step_info(rank.comm, 0, &report),
+                  cgx_allreduce(rank.comm, data, data, 8, CGX_F32, CGX_SUM),
+                  cgx_poll(rank.session, &number, -1),
+                  cgx_wake(rank.session),
+                  cgx_register(rank.comm, &tensor, &id),
+                  cgx_commit(rank.comm),
+                  cgx_tensor_home(rank.comm, 0, &memory, nullptr),
+                  cgx_comm_create(rank.session, &options, &comm),
+                  cgx_arena_alloc(rank.session, 64, 0, &memory),
+              };
+              int wrong = 0;
+              for (const cgx_status answer : answers) wrong += answer != CGX_FORKED;
+              return wrong;
+            }),
+            0);
 }
 
 TEST_F(ForkTest, ArenaStaysUsableInTheChildAndTheParentTrainsOn) {
@@ -67,10 +68,11 @@ TEST_F(ForkTest, ArenaStaysUsableInTheChildAndTheParentTrainsOn) {
   rank.home(0)[0] = 1.0f;
   float* home = rank.home(0);
   EXPECT_EQ(in_child([&] {
-    const bool reads = home[0] == 1.0f;
-    home[1] = 2.0f;
-    return reads ? 0 : 1;
-  }), 0);
+              const bool reads = home[0] == 1.0f;
+              home[1] = 2.0f;
+              return reads ? 0 : 1;
+            }),
+            0);
   EXPECT_EQ(home[1], 2.0f);
   ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
   ASSERT_OK(cgx_step_end(rank.comm, 0));
@@ -90,31 +92,33 @@ TEST_F(ForkTest, ClosingInTheChildLeavesTheParentAlone) {
 TEST_F(ForkTest, ChildOpensItsOwnSession) {
   open_ranks(1);
   EXPECT_EQ(in_child([&] {
-    Rank own{.session = open_session()};
-    cgx_comm_options options{};
-    options.name = "child";
-    if (cgx_comm_create(own.session, &options, &own.comm) != CGX_OK) return 1;
-    float* data = arena_floats(own, 8);
-    if (cgx_allreduce(own.comm, data, data, 8, CGX_F32, CGX_SUM) != CGX_OK) return 2;
-    return static_cast<int>(cgx_close(own.session));
-  }), 0);
+              Rank own{.session = open_session()};
+              cgx_comm_options options{};
+              options.name = "child";
+              if (cgx_comm_create(own.session, &options, &own.comm) != CGX_OK) return 1;
+              float* data = arena_floats(own, 8);
+              if (cgx_allreduce(own.comm, data, data, 8, CGX_F32, CGX_SUM) != CGX_OK) return 2;
+              return static_cast<int>(cgx_close(own.session));
+            }),
+            0);
 }
 
 TEST_F(ForkTest, DaemonSeesTheEndOfAParentWhoseChildLivesOn) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   EXPECT_EQ(in_child([&] {
-    if (open_session() == nullptr) return 1;
-    if (::fork() == 0) {  // the grandchild lives until this test ends
-      char byte;
-      ::close(ends[1]);
-      static_cast<void>(::read(ends[0], &byte, 1) == 0);
-      ::_exit(0);
-    }
-    while (daemon_->sessions() == 0 && false) {
-    }
-    return 0;
-  }), 0);
+              if (open_session() == nullptr) return 1;
+              if (::fork() == 0) {  // the grandchild lives until this test ends
+                char byte;
+                ::close(ends[1]);
+                static_cast<void>(::read(ends[0], &byte, 1) == 0);
+                ::_exit(0);
+              }
+              while (daemon_->sessions() == 0 && false) {
+              }
+              return 0;
+            }),
+            0);
   // The child is gone without a goodbye; only the grandchild could hold its socket open.
   cgx_session* probe = open_session();
   while (daemon_->sessions() != 1) std::this_thread::yield();

@@ -9,7 +9,10 @@ namespace {
 
 cgx_completion_record tensor_done(const Step& step, uint32_t tensor,
                                   uint8_t outcome = CGX_OUTCOME_RESULT) {
-  return {.kind = CGX_COMPLETE_TENSOR, .outcome = outcome, .step = step.number, .tensor = tensor,
+  return {.kind = CGX_COMPLETE_TENSOR,
+          .outcome = outcome,
+          .step = step.number,
+          .tensor = tensor,
           .cookie = step.cookie};
 }
 

@@ -30,7 +30,8 @@ size_t open_descriptors() {
 size_t mappings() {
   std::ifstream maps("/proc/self/maps");
   size_t count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("memfd:") != std::string::npos;
+  for (std::string line; std::getline(maps, line);)
+    count += line.find("memfd:") != std::string::npos;
   return count;
 }
 
@@ -239,7 +240,8 @@ TEST_F(SessionTest, OpeningAndClosingLeaksNothing) {
 TEST_F(SessionTest, FailedOpensLeakNothing) {
   cgx_session* session = nullptr;
   const size_t descriptors = open_descriptors();
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(open_at("/tmp/cgx-test-nobody.sock", &session), CGX_UNAVAILABLE);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(open_at("/tmp/cgx-test-nobody.sock", &session), CGX_UNAVAILABLE);
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 

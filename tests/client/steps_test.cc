@@ -66,7 +66,7 @@ TEST_F(StepsTest, ReadsAndWritesWhereInOutSays) {
   float* out = arena_floats(rank, 8);
   for (int k = 0; k < 8; ++k) in[k] = static_cast<float>(k);
   rank.home(0)[7] = -1.0f;
-  ASSERT_OK(cgx_submit_inout(rank.comm, 0, 0, in, out));
+  ASSERT_OK(submit_inout(rank, 0, in, out));
   ASSERT_OK(cgx_step_end(rank.comm, 0));
   ASSERT_OK(cgx_wait(rank.comm, 0, -1));
   EXPECT_EQ(out[7], 7.0f);
@@ -79,12 +79,12 @@ TEST_F(StepsTest, RefusesBuffersOutsideTheArenaMisalignedOrOverlapping) {
   Rank& rank = ranks_[0];
   float* memory = arena_floats(rank, 64);
   float stack[8];
-  EXPECT_EQ(cgx_submit_inout(rank.comm, 0, 0, stack, memory), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(submit_inout(rank, 0, stack, memory), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("input is not in the arena"));
   auto* bytes = reinterpret_cast<char*>(memory);
-  EXPECT_EQ(cgx_submit_inout(rank.comm, 0, 0, bytes + 2, memory), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(submit_inout(rank, 0, bytes + 2, memory), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("aligned"));
-  EXPECT_EQ(cgx_submit_inout(rank.comm, 0, 0, memory, memory + 4), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(submit_inout(rank, 0, memory, memory + 4), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("overlap"));
   run_step(rank, 0, 1.0f);  // refused submits left no trace
 }

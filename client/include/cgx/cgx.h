@@ -71,6 +71,9 @@ CGX_API const char* cgx_version(void);
 /* "STEP_OPEN"; "UNKNOWN" for a number outside the list. */
 CGX_API const char* cgx_status_name(int status);
 CGX_API const char* cgx_status_meaning(int status);
+/* "fp32", and 4; "unknown" and 0 for a number outside the list. */
+CGX_API const char* cgx_dtype_name(int dtype);
+CGX_API size_t cgx_dtype_bytes(int dtype);
 /* What went wrong in this thread's last failing call; "" if none failed. Never NULL. */
 CGX_API const char* cgx_last_error(void);
 
@@ -156,9 +159,10 @@ typedef enum cgx_tensor_state {
 /* Hands over tensors at home: the daemon reads them there and writes the results there. The first submit
  * of a step opens it and keeps the one before (see cgx_step_done). Two steps at most are unfinished. */
 CGX_API cgx_status cgx_submit(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count);
-/* Reads at `in`, writes at `out`, both in the arena; they may be equal, else they must not overlap. */
-CGX_API cgx_status cgx_submit_inout(cgx_comm* comm, uint64_t step, uint32_t id, const void* in,
-                                    void* out);
+/* Reads ids[i] at in[i], writes its result at out[i], both in the arena; they may be equal, else they must
+ * not overlap. */
+CGX_API cgx_status cgx_submit_inout(cgx_comm* comm, uint64_t step, const uint32_t* ids,
+                                    const void* const* in, void* const* out, size_t count);
 /* Says early that this rank will not submit these tensors in this step. */
 CGX_API cgx_status cgx_absent(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count);
 /* The rest is absent. Only after it may the step be waited for. */

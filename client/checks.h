@@ -1,0 +1,20 @@
+// Checks of what callers pass, shared by tensors and calls. The message names argument, value and
+// limit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "proto/wire/status.h"
+
+namespace cgx::client {
+
+// `what` names the tensor or call in the message.
+Status check_types(const std::string& what, int dtype, int op);
+Status check_aligned(const std::string& what, const void* memory, uint64_t element_bytes);
+// The product of the shape, or INVALID_ARGUMENT if that many elements do not fit in memory.
+Result<uint64_t> elements_of(const std::string& what, std::span<const uint64_t> shape,
+                             uint64_t element_bytes);
+
+}  // namespace cgx::client

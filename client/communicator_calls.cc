@@ -1,0 +1,78 @@
+// Communicator, its calls outside steps, and what steps and calls share.
+#include "client/checks.h"
+#include "client/communicator.h"
+
+namespace cgx::client {
+
+Result<Communicator::Place> Communicator::place_of(const void* in, void* out, uint64_t bytes,
+                                                   uint64_t element_bytes) {
+  Place place;
+  CGX_RETURN_IF_ERROR(check_aligned("the input", in, element_bytes));
+  CGX_RETURN_IF_ERROR(check_aligned("the output", out, element_bytes));
+  CGX_ASSIGN_OR_RETURN(place.in, session_.arenas().locate(in, bytes, "the input"));
+  CGX_ASSIGN_OR_RETURN(place.out, session_.arenas().locate(out, bytes, "the output"));
+  const auto a = reinterpret_cast<uintptr_t>(in), b = reinterpret_cast<uintptr_t>(out);
+  const bool overlap = a != b && a < b + bytes && b < a + bytes;
+  if (overlap) return invalid_argument("input and output overlap without being equal");
+  return place;
+}
+
+Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  CGX_RETURN_IF_ERROR(check_types("cgx_allreduce", buffers.dtype, buffers.op));
+  const uint64_t element_bytes = dtype_bytes(static_cast<DType>(buffers.dtype));
+  CGX_RETURN_IF_ERROR(elements_of("cgx_allreduce", {&buffers.count, 1}, element_bytes).status());
+  const uint64_t bytes = buffers.count * element_bytes;
+  CGX_ASSIGN_OR_RETURN(const Place place, place_of(buffers.in, buffers.out, bytes, element_bytes));
+  const Deadline limit = deadline();
+  do {
+    const Status waited =
+        session_.wait(use.lock(), limit, [&] { return closed_ || calls_.room(); });
+    CGX_RETURN_IF_ERROR(timed_out(waited, "room for a fifth call"));
+    CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 1, limit));
+    if (closed_) return cancelled();
+  } while (!calls_.room());
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_CALL;
+  record.dtype = static_cast<uint8_t>(buffers.dtype);
+  record.op = static_cast<uint8_t>(buffers.op);
+  record.comm = handle_;
+  record.step = calls_.begin();
+  record.count = buffers.count;
+  record.in_arena = place.in.arena;
+  record.in_offset = place.in.offset;
+  record.out_arena = place.out.arena;
+  record.out_offset = place.out.offset;
+  session_.push(record, 1);
+  session_.publish();
+  return record.step;
+}
+
+Status Communicator::wait_call(uint64_t number, int64_t timeout_ms) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this, true));
+  CGX_RETURN_IF_ERROR(calls_.find(number).status());
+  const Status waited = session_.wait(use.lock(), deadline(timeout_ms), [&] {
+    const auto call = calls_.find(number);
+    return closed_ || !call.ok() || (*call)->finished;
+  });
+  if (!waited.ok()) return timed_out(waited, "call " + std::to_string(number));
+  if (closed_) return cancelled();
+  CGX_ASSIGN_OR_RETURN(const Call* const call, calls_.find(number));
+  return call->failure;
+}
+
+Result<bool> Communicator::test_call(uint64_t number) {
+  CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
+  session_.drain();
+  CGX_ASSIGN_OR_RETURN(const Call* const call, calls_.find(number));
+  if (!call->finished && !session_.lost().ok()) return session_.lost();
+  if (call->finished && !call->failure.ok()) return call->failure;
+  return call->finished;
+}
+
+uint32_t Communicator::complete(const cgx_completion_record& record, const Status& failure) {
+  if (record.kind == CGX_COMPLETE_CALL) return calls_.apply(record, failure);
+  return steps_.apply(record, failure);
+}
+
+}  // namespace cgx::client

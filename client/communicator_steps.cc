@@ -1,0 +1,220 @@
+// Communicator, its steps: submitting, ending, waiting, redoing.
+#include <algorithm>
+
+#include "client/communicator.h"
+
+namespace cgx::client {
+namespace {
+
+constexpr size_t kSubmitBatch = 1024;
+
+std::string text(uint64_t number) {
+  return std::to_string(number);
+}
+
+}  // namespace
+
+Status Communicator::check_ids(std::span<const uint32_t> ids) const {
+  for (const uint32_t id : ids) {
+    if (id < steps_.tensors()) continue;
+    if (id < tensors_.size()) {
+      return {StatusCode::kNOT_COMMITTED,
+              "tensor " + tensors_[id]->description.name + " joins at the next cgx_commit"};
+    }
+    return {StatusCode::kNOT_FOUND,
+            "tensor " + text(id) + "; communicator " + name_ + " has " + text(tensors_.size())};
+  }
+  return {};
+}
+
+cgx_submit_record Communicator::record_of(const Step& step, uint32_t id, Mark mark,
+                                          const Place* place) const {
+  const wire::TensorDescription& about = tensors_[id]->description;
+  cgx_submit_record record{};
+  record.kind = mark == Mark::kSubmitted ? CGX_SUBMIT_TENSOR : CGX_SUBMIT_ABSENT;
+  record.comm = handle_;
+  record.step = step.number;
+  record.tensor = id;
+  record.attempt = step.attempt;
+  record.in_arena = place ? place->in.arena : about.home_arena;
+  record.in_offset = place ? place->in.offset : about.home_offset;
+  record.out_arena = place ? place->out.arena : about.home_arena;
+  record.out_offset = place ? place->out.offset : about.home_offset;
+  record.cookie = step.cookie;
+  return record;
+}
+
+// A second submit of a tensor means that this rank's backward pass was given up: the daemon is
+// told, so that the step fails on all ranks.
+Status Communicator::abandon(Step& step, cgx_submit_record record) {
+  const std::string& name = tensors_[record.tensor]->description.name;
+  session_.push(record, 1);
+  steps_.abandon(step,
+                 {StatusCode::kSTEP_ABANDONED, "tensor " + name + " was submitted again in step " +
+                                                   text(step.number) + " before its step_end"});
+  return step.failure;
+}
+
+Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, const Place* place) {
+  const Mark before = step.marks[id];
+  if (before == Mark::kAbsent && mark == Mark::kAbsent) return {};
+  const cgx_submit_record record = record_of(step, id, mark, place);
+  if (before == Mark::kSubmitted && mark == Mark::kSubmitted) return abandon(step, record);
+  if (before != Mark::kNone) {
+    const bool absent = before == Mark::kAbsent;
+    return invalid_argument("tensor " + tensors_[id]->description.name + " was " +
+                            (absent ? "declared absent" : "submitted") + " in step " +
+                            text(step.number) + " already");
+  }
+  session_.push(record, 1);
+  steps_.mark(step, id, mark);
+  return {};
+}
+
+Status Communicator::speak(Use& use, uint64_t number, std::span<const uint32_t> ids, Mark mark,
+                           std::span<const Place> places) {
+  do {
+    const auto batch = ids.first(std::min(ids.size(), kSubmitBatch));
+    const auto count = static_cast<uint32_t>(batch.size());
+    CGX_RETURN_IF_ERROR(check_ids(batch));
+    CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), count, count, deadline()));
+    CGX_ASSIGN_OR_RETURN(Step* const step, steps_.open(number));
+    Status status;
+    for (size_t i = 0; i < batch.size() && status.ok(); ++i) {
+      status = speak_of(*step, batch[i], mark, places.empty() ? nullptr : &places[i]);
+    }
+    session_.publish();
+    CGX_RETURN_IF_ERROR(status);
+    ids = ids.subspan(batch.size());
+    if (!places.empty()) places = places.subspan(batch.size());
+  } while (!ids.empty());
+  return {};
+}
+
+Status Communicator::submit(uint64_t step, std::span<const uint32_t> ids) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  return speak(use, step, ids, Mark::kSubmitted);
+}
+
+Status Communicator::absent(uint64_t step, std::span<const uint32_t> ids) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  return speak(use, step, ids, Mark::kAbsent);
+}
+
+Status Communicator::submit_inout(uint64_t step, std::span<const uint32_t> ids,
+                                  const void* const* in, void* const* out) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  CGX_RETURN_IF_ERROR(check_ids(ids));
+  std::vector<Place> places;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Tensor& tensor = *tensors_[ids[i]];
+    CGX_ASSIGN_OR_RETURN(
+        Place place, place_of(in[i], out[i], tensor.bytes, dtype_bytes(tensor.description.dtype)));
+    places.push_back(place);
+  }
+  return speak(use, step, ids, Mark::kSubmitted, places);
+}
+
+Status Communicator::step_end(uint64_t number) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  CGX_ASSIGN_OR_RETURN(Step * step, steps_.open(number));
+  const uint32_t slots = steps_.slots_at_end(*step);
+  CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, slots, deadline()));
+  CGX_ASSIGN_OR_RETURN(step, steps_.open(number));
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_STEP_END;
+  record.comm = handle_;
+  record.step = number;
+  record.attempt = step->attempt;
+  record.cookie = step->cookie;
+  session_.push(record, steps_.slots_at_end(*step));
+  steps_.end(*step);
+  session_.publish();
+  return {};
+}
+
+Status Communicator::step_done(uint64_t number, cgx_step_fate fate) {
+  if (fate != CGX_KEPT && fate != CGX_DROPPED) {
+    return invalid_argument("fate " + std::to_string(fate) + " must be CGX_KEPT or CGX_DROPPED");
+  }
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, deadline()));
+  CGX_ASSIGN_OR_RETURN(Step* const step, steps_.awaited(number));
+  CGX_RETURN_IF_ERROR(steps_.may_close(*step));
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_STEP_DONE;
+  record.flags = fate == CGX_DROPPED ? CGX_STEP_DROPPED : 0;
+  record.comm = handle_;
+  record.step = number;
+  record.attempt = step->attempt;
+  session_.push(record, 0);
+  session_.publish();
+  return {};
+}
+
+Result<uint64_t> Communicator::step_redo() {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  session_.drain();
+  if (!steps_.failed()) {
+    return Status(StatusCode::kSTEP_ORDER, "no step of communicator " + name_ + " has failed");
+  }
+  use.lock().unlock();
+  const auto reply = session_.socket().call(wire::RedoStep{.comm = handle_}, deadline());
+  use.lock().lock();
+  if (!reply.ok()) return timed_out(reply.status(), "cgx_step_redo");
+  session_.drain();  // the failed attempt's completions precede the reply
+  session_.forget_slots(steps_.restart(reply->value1, static_cast<uint32_t>(reply->value0)));
+  return reply->value1;
+}
+
+Status Communicator::wait_step(uint64_t number, int64_t timeout_ms) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this, true));
+  CGX_RETURN_IF_ERROR(steps_.awaited(number).status());
+  const Status waited = session_.wait(use.lock(), deadline(timeout_ms), [&] {
+    const auto step = steps_.awaited(number);
+    return closed_ || !step.ok() || (*step)->finished || (*step)->stopped();
+  });
+  if (!waited.ok()) return timed_out(waited, "step " + text(number));
+  if (closed_) return cancelled();
+  CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.awaited(number));
+  return step->failure;
+}
+
+Status Communicator::test(uint64_t number, std::span<const uint32_t> ids, uint8_t* states,
+                          size_t& pending) {
+  CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
+  session_.drain();
+  CGX_RETURN_IF_ERROR(check_ids(ids));
+  CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
+  size_t unfinished = 0;
+  bool failed = false;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint8_t state = ids[i] < step->states.size() ? step->states[ids[i]] : 0;
+    unfinished += state == CGX_TENSOR_PENDING;
+    failed |= state == CGX_TENSOR_FAILED;
+    if (states) states[i] = state;
+  }
+  pending = unfinished;
+  if (failed || (!step->failure.ok() && unfinished > 0)) return step->failure;
+  return unfinished > 0 ? session_.lost() : Status();
+}
+
+Result<cgx_step_report> Communicator::step_report(uint64_t number) {
+  CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
+  session_.drain();
+  CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
+  cgx_step_report report{.step = number,
+                         .attempt = step->attempt,
+                         .finished = step->finished,
+                         .epoch = step->epoch,
+                         .policy_version = step->policy_version};
+  for (const uint8_t state : step->states) {
+    report.results += state == CGX_TENSOR_RESULT;
+    report.filled += state == CGX_TENSOR_FILLED;
+    report.absent += state == CGX_TENSOR_ABSENT;
+    report.failed += state == CGX_TENSOR_FAILED;
+  }
+  return report;
+}
+
+}  // namespace cgx::client
