@@ -244,7 +244,7 @@ cgx_status cgx_step_end(cgx_comm* comm, uint64_t step) {
   });
 }
 
-cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, cgx_step_fate fate) {
+cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, int fate) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);
     return comm->communicator->step_done(step, fate);
@@ -284,8 +284,8 @@ cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report* report)
   });
 }
 
-cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out, uint64_t count,
-                               cgx_dtype dtype, cgx_op op, uint64_t* call) {
+cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out, uint64_t count, int dtype,
+                               int op, uint64_t* call) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);
     CGX_REQUIRE(call);
@@ -293,8 +293,8 @@ cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out, uint64
   });
 }
 
-cgx_status cgx_allreduce(cgx_comm* comm, const void* in, void* out, uint64_t count, cgx_dtype dtype,
-                         cgx_op op) {
+cgx_status cgx_allreduce(cgx_comm* comm, const void* in, void* out, uint64_t count, int dtype,
+                         int op) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);
     CGX_ASSIGN_OR_RETURN(const uint64_t call,

@@ -11,7 +11,8 @@ namespace cgx::client {
 namespace {
 
 constexpr uint64_t kTimeoutMs = 30ull * 60 * 1000;
-constexpr uint64_t kGraceMs = 5'000;  // the daemon's own time-out, which names the culprit, is first
+constexpr uint64_t kGraceMs =
+    5'000;  // the daemon's own time-out, which names the culprit, is first
 constexpr uint32_t kRanksMax = 65'536;
 
 std::string text(uint64_t number) {

@@ -133,7 +133,7 @@ Status Communicator::step_end(uint64_t number) {
   return {};
 }
 
-Status Communicator::step_done(uint64_t number, cgx_step_fate fate) {
+Status Communicator::step_done(uint64_t number, int fate) {
   if (fate != CGX_KEPT && fate != CGX_DROPPED) {
     return invalid_argument("fate " + std::to_string(fate) + " must be CGX_KEPT or CGX_DROPPED");
   }

@@ -76,11 +76,9 @@ TEST_F(CallsTest, RefusesBadArgumentsBeforeTheDaemonSeesThem) {
   open_ranks(1);
   cgx_comm* comm = ranks_[0].comm;
   float* data = arena_floats(ranks_[0], 8);
-  EXPECT_EQ(cgx_allreduce(comm, data, data, 8, static_cast<cgx_dtype>(77), CGX_SUM),
-            CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(cgx_allreduce(comm, data, data, 8, 77, CGX_SUM), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("dtype 77"));
-  EXPECT_EQ(cgx_allreduce(comm, data, data, 8, CGX_F32, static_cast<cgx_op>(9)),
-            CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(cgx_allreduce(comm, data, data, 8, CGX_F32, 9), CGX_INVALID_ARGUMENT);
   EXPECT_EQ(cgx_allreduce(comm, data, data, 2, CGX_I32, CGX_AVG), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("avg is defined for floating types, not for int32"));
   EXPECT_EQ(cgx_allreduce(comm, data, data, UINT64_MAX / 2, CGX_F32, CGX_SUM),

@@ -244,7 +244,7 @@ TEST_F(StepsTest, StepDoneNeedsACompleteStep) {
   EXPECT_EQ(cgx_step_done(rank.comm, 0, CGX_DROPPED), CGX_BUSY);
   daemon_->hold(false);
   ASSERT_OK(cgx_wait(rank.comm, 0, -1));
-  EXPECT_EQ(cgx_step_done(rank.comm, 0, static_cast<cgx_step_fate>(2)), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(cgx_step_done(rank.comm, 0, 2), CGX_INVALID_ARGUMENT);
   EXPECT_OK(cgx_step_done(rank.comm, 0, CGX_DROPPED));
   ASSERT_OK(cgx_submit(rank.comm, 1, rank.ids.data(), 1));
   EXPECT_EQ(cgx_step_done(rank.comm, 0, CGX_KEPT), CGX_STEP_ORDER);

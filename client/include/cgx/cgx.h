@@ -11,6 +11,7 @@
  *    of the same thread, until that thread's next failing call. Results come through the last
  *    arguments and are written only on success, except where a function says otherwise.
  *  - In option structs zero means "the default"; start from `= {0}`. Strings are copied.
+ *  - Enumerations are passed as int, so that a wrong number is an error and not undefined.
  *  - Time-outs are milliseconds. Negative: the communicator's own time-out. 0: look, do not wait.
  *  - "In the arena" means: inside memory of cgx_arena_alloc of the same session.
  *
@@ -132,8 +133,8 @@ CGX_API cgx_status cgx_comm_close(cgx_comm* comm);
 
 typedef struct cgx_tensor_options {
   const char* name; /* unique in the communicator; policy rules match it */
-  cgx_dtype dtype;
-  cgx_op op;
+  int dtype; /* cgx_dtype */
+  int op;    /* cgx_op */
   uint32_t dims; /* 0..8; 0 is one element */
   const uint64_t* shape;
   void* home; /* in the arena; NULL: the library allocates it and frees it with the communicator */
@@ -173,7 +174,7 @@ typedef enum cgx_step_fate {
   CGX_DROPPED = 1, /* the update is skipped (overflow): residuals of the step are dropped too */
 } cgx_step_fate;
 /* Same on all ranks; after the step is complete and before the next one begins. */
-CGX_API cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, cgx_step_fate fate);
+CGX_API cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, int fate);
 /* After a failed step, by every rank: *step is the number to submit again. */
 CGX_API cgx_status cgx_step_redo(cgx_comm* comm, uint64_t* step);
 
@@ -198,13 +199,13 @@ CGX_API cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report*
 
 /* --- Calls outside steps -------------------------------------------------------------------------- */
 
-/* One tensor, now: same order on all ranks, legal inside an open step too. `in` and `out` as for
+/* One tensor, now (dtype: cgx_dtype, op: cgx_op): same order on all ranks, legal inside an open step too. `in` and `out` as for
  * cgx_submit_inout. At most 4 are in flight per communicator; a fifth waits for room. */
 CGX_API cgx_status cgx_allreduce(cgx_comm* comm, const void* in, void* out, uint64_t count,
-                                 cgx_dtype dtype, cgx_op op);
+                                 int dtype, int op);
 /* Returns at once with the call's number. Outcomes are kept for the last 64 calls. */
 CGX_API cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out, uint64_t count,
-                                       cgx_dtype dtype, cgx_op op, uint64_t* call);
+                                       int dtype, int op, uint64_t* call);
 CGX_API cgx_status cgx_wait_call(cgx_comm* comm, uint64_t call, int64_t timeout_ms);
 /* *done: 1 when finished; then the call's status is returned. */
 CGX_API cgx_status cgx_test_call(cgx_comm* comm, uint64_t call, int* done);
