@@ -40,6 +40,8 @@ class Events {
  public:
   virtual ~Events() = default;
   virtual void on_frame(PeerId from, const Frame& frame) = 0;
+  // The payload may be reused. OK does not mean arrived, nor even that all bytes have left this
+  // process: progress() moves them on.
   virtual void on_sent(PeerId to, SendToken token, const Status& status) = 0;
   virtual void on_peer_down(PeerId peer, const Status& why) = 0;
 };
