@@ -1,5 +1,6 @@
 #include "proto/wire/session_messages.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "proto/wire/bytes.h"
@@ -142,9 +143,9 @@ std::vector<std::byte> encode(const Message& message, uint32_t request) {
   PacketHeader header{.type = static_cast<uint16_t>(type_of(static_cast<const Message*>(nullptr))),
                       .request = request,
                       .body_bytes = static_cast<uint32_t>(bytes.size())};
-  const auto head = std::as_bytes(std::span(&header, 1));
-  std::vector<std::byte> result(head.begin(), head.end());
-  result.insert(result.end(), bytes.begin(), bytes.end());
+  std::vector<std::byte> result(sizeof header + bytes.size());
+  std::memcpy(result.data(), &header, sizeof header);
+  std::copy(bytes.begin(), bytes.end(), result.begin() + sizeof header);
   return result;
 }
 
