@@ -70,6 +70,12 @@ Status check(const UcxOptions& options) {
   return {};
 }
 
+// TCP registers no memory, so UCX need not patch mmap, munmap and madvise to watch it.
+bool only_tcp(const UcxOptions& options) {
+  return std::all_of(options.transports.begin(), options.transports.end(),
+                     [](const std::string& name) { return name == "tcp"; });
+}
+
 using Setting = std::pair<const char*, std::string>;
 
 // Every setting that matters is named, so no default and no ucx.conf file decides it. Why each has
@@ -87,6 +93,7 @@ std::vector<Setting> settings_of(const UcxOptions& options) {
       {"BCOPY_THRESH", "auto"},
       {"ZCOPY_THRESH", "inf"},
       {"KEEPALIVE_INTERVAL", "inf"},
+      {"RCACHE_ENABLE", only_tcp(options) ? "n" : "try"},
       {"RX_SEG_SIZE", segment},
       {"TX_SEG_SIZE", segment},
       {"CONN_NB", "y"},
