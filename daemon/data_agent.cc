@@ -79,8 +79,9 @@ Status DataAgent::on_start() {
       CGX_RETURN_IF_ERROR(poller().add(transport_->event_fd(), EPOLLIN, kTransportTag));
     }
   }
+  LinkPort* links = transport_ ? this : nullptr;  // one machine: neither
   CGX_ASSIGN_OR_RETURN(
-      engine_, scheduler::Engine::create(options_.engine, {transport_.get(), this, &events_}));
+      engine_, scheduler::Engine::create(options_.engine, {transport_.get(), links, &events_}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 

@@ -1,0 +1,222 @@
+// The cgxd program: its command line, its signals, its end. CGXD is the binary under test.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <thread>
+
+#include "tests/daemon/mini_rank.h"
+#include "tests/daemon/scratch_directory.h"
+
+extern char** environ;
+
+namespace cgx::daemon {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Process {
+ public:
+  Process(const Words& arguments, const std::string& output, const Words& variables = {}) {
+    Words words = {CGXD};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    Words environment = variables;
+    for (char** each = environ; *each != nullptr; ++each) environment.emplace_back(*each);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_CREAT | O_WRONLY | O_TRUNC,
+                                       0600);
+    ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    EXPECT_EQ(::posix_spawn(&pid_, CGXD, &actions, nullptr, pointers(words).data(),
+                            pointers(environment).data()),
+              0);
+    ::posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Process() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  void signal(int number) { ::kill(pid_, number); }
+  bool alive() { return ::waitpid(pid_, &status_, WNOHANG) == 0; }
+  // The exit status, or -1 if it has not ended within 20 s.
+  int wait() {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::chrono::steady_clock::now() < deadline) {
+      const pid_t ended = ::waitpid(pid_, &status_, WNOHANG);
+      if (ended == pid_) {
+        pid_ = -1;
+        return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return -1;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  static std::vector<char*> pointers(Words& words) {
+    std::vector<char*> result;
+    for (std::string& word : words) result.push_back(word.data());
+    result.push_back(nullptr);
+    return result;
+  }
+  pid_t pid_ = -1;
+  int status_ = 0;
+};
+
+class CgxdTest : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return scratch.path() + "/" + name; }
+  std::string output() const { return read_file(path("output")); }
+  Process start(Words arguments, const Words& variables = {}) {
+    return Process(arguments, path("output"), variables);
+  }
+  // A daemon that answers at path("cgxd.sock").
+  std::unique_ptr<Process> serve(Words more = {}, const Words& variables = {}) {
+    Words arguments = {"--socket", path("cgxd.sock")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    auto process = std::make_unique<Process>(arguments, path("output"), variables);
+    wait_for([&] { return output().find("serves") != std::string::npos; });
+    return process;
+  }
+  template <typename Condition>
+  void wait_for(Condition condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!condition()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << output();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  std::string write(const std::string& name, const std::string& text) {
+    std::ofstream(path(name)) << text;
+    return path(name);
+  }
+
+  ScratchDirectory scratch;
+};
+
+TEST_F(CgxdTest, ServesWithoutAnyConfigurationAndEndsOnSigterm) {
+  auto daemon = serve();
+  {
+    MiniRank rank(path("cgxd.sock"), "train");
+    rank.start_joining(0, 1);
+    EXPECT_EQ(rank.finish_joining().code, StatusCode::kOK);
+    rank.client().send(wire::Goodbye{}, 0);
+  }
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->wait(), 0) << output();
+  EXPECT_NE(::access(path("cgxd.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(CgxdTest, EndsOnSigtermThoughIdleSessionsAreOpen) {
+  auto daemon = serve();
+  MiniRank rank(path("cgxd.sock"), "train");
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->wait(), 0);
+  EXPECT_TRUE(rank.client().hung_up());
+}
+
+TEST_F(CgxdTest, ASecondOneOnTheSameSocketIsRefusedWithTheProcessNamed) {
+  auto first = serve();
+  const std::string second_output = path("second");
+  Process second({"--socket", path("cgxd.sock")}, second_output);
+  EXPECT_EQ(second.wait(), 1);
+  EXPECT_NE(read_file(second_output).find("process " + std::to_string(first->pid())),
+            std::string::npos)
+      << read_file(second_output);
+  EXPECT_TRUE(first->alive());
+}
+
+TEST_F(CgxdTest, APrivateOneEndsWhenItsLastSessionHasGone) {
+  auto daemon = serve({"--private"});
+  {
+    MiniRank first(path("cgxd.sock"), "train");
+    MiniRank second(path("cgxd.sock"), "train");
+  }
+  EXPECT_EQ(daemon->wait(), 0) << output();
+}
+
+TEST_F(CgxdTest, ChecksAConfigurationAndPrintsWhatIsInEffect) {
+  Process good = start({"--check-config", write("good.yaml", "policy: {window: 7}\n")});
+  EXPECT_EQ(good.wait(), 0);
+  EXPECT_NE(output().find("window: 7"), std::string::npos) << output();
+  Process bad = start({"--check-config", write("bad.yaml", "policy:\n  window: 9999\n")});
+  EXPECT_EQ(bad.wait(), 1);
+  EXPECT_NE(output().find("policy.window"), std::string::npos) << output();
+  EXPECT_NE(output().find("bad.yaml:2"), std::string::npos) << output();
+}
+
+TEST_F(CgxdTest, WrongUsageIsTwo) {
+  EXPECT_EQ(start({"--no-such-option"}).wait(), 2);
+  EXPECT_EQ(start({"--version"}).wait(), 0);
+  EXPECT_EQ(start({"--help"}).wait(), 0);
+  EXPECT_NE(output().find("trusted_networks"), std::string::npos);
+}
+
+TEST_F(CgxdTest, RunGivesTheCommandItsDaemonAndEndsWithItsStatus) {
+  const Words place = {"XDG_RUNTIME_DIR=" + scratch.path()};
+  Process run = start({"run", "--set", "run_directory=" + path("run"), "--", "sh", "-c",
+                       "test -S \"$CGX_SOCKET\" && test -S \"$CGX_CONTROL\" && exit 7"},
+                      place);
+  EXPECT_EQ(run.wait(), 7) << output();
+}
+
+TEST_F(CgxdTest, RunForwardsSignalsAndReportsDeathsBySignal) {
+  Process run =
+      start({"run", "--", "sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"});
+  wait_for([&] { return output().find("up") != std::string::npos; });
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_EQ(start({"run", "--", "sh", "-c", "kill -9 $$"}).wait(), 128 + SIGKILL);
+  EXPECT_EQ(start({"run", "--", "/no/such/command"}).wait(), 1);
+}
+
+TEST_F(CgxdTest, UcxSettingsOfTheEnvironmentDoNotCount) {
+  auto daemon = serve({}, {"UCX_TLS=nonsense", "UCX_LOG_LEVEL=nonsense"});
+  EXPECT_TRUE(daemon->alive());
+  EXPECT_EQ(output().find("nonsense"), std::string::npos) << output();
+}
+
+TEST_F(CgxdTest, AnIdleOneUsesLessThanHalfAPercentOfACore) {
+  auto daemon = serve();
+  MiniRank rank(path("cgxd.sock"), "train");
+  rank.start_joining(0, 1);
+  rank.finish_joining();
+  const auto cpu_ns = [&] {
+    uint64_t sum = 0;
+    const std::string tasks = "/proc/" + std::to_string(daemon->pid()) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      sum += std::stoull(read_file(task.path().string() + "/schedstat"));
+    }
+    return sum;
+  };
+  const uint64_t before = cpu_ns();
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // the thing measured is time
+  EXPECT_LT(static_cast<double>(cpu_ns() - before), 2e9 * 0.005);
+}
+
+TEST_F(CgxdTest, LivesThroughGarbageOnItsSockets) {
+  auto daemon = serve({"--set", "mesh.listen=127.0.0.1:0"});
+  for (int i = 0; i < 100; ++i) {
+    RawClient junk(path("cgxd.sock"));
+    const std::string bytes(1 + i * 700, static_cast<char>(i));
+    junk.send_bytes(std::as_bytes(std::span(bytes)));
+    EXPECT_TRUE(junk.receive().has_value());
+  }
+  MiniRank rank(path("cgxd.sock"), "train");
+  rank.start_joining(0, 1);
+  EXPECT_EQ(rank.finish_joining().code, StatusCode::kOK);
+}
+
+}  // namespace
+}  // namespace cgx::daemon

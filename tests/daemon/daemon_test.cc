@@ -1,0 +1,194 @@
+// The whole daemon in this process, on one machine, with clients over real sockets and rings.
+#include "daemon/daemon.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "tests/daemon/mini_rank.h"
+#include "tests/daemon/scratch_directory.h"
+
+namespace cgx::daemon {
+namespace {
+
+using scheduler::Counter;
+
+class Quiet final : public scheduler::EventSink {
+  void event(scheduler::EventLevel, std::string_view) override {}
+};
+
+class DaemonTest : public testing::Test {
+ protected:
+  DaemonTest() {
+    options.name = "test";
+    options.ipc.socket.path = scratch.path() + "/cgxd.sock";
+    auto started = Daemon::start(options, {}, events);
+    CGX_ASSERT(started.ok());
+    daemon = std::move(started).value();
+  }
+  const std::string& socket() const { return options.ipc.socket.path; }
+  scheduler::Snapshot snapshot() { return daemon->operators().snapshot(10 * kSecond).value(); }
+  uint64_t count(Counter counter) { return snapshot().counters[static_cast<size_t>(counter)]; }
+
+  // Two ranks of one communicator, committed with one tensor of 16 floats.
+  struct Pair {
+    Pair(const std::string& socket, const std::string& job)
+        : first(socket, job), second(socket, job) {
+      first.start_joining(0, 2);
+      second.start_joining(1, 2);
+      EXPECT_EQ(first.finish_joining().code, StatusCode::kOK);
+      EXPECT_EQ(second.finish_joining().code, StatusCode::kOK);
+      std::thread other([this] { EXPECT_EQ(second.commit(16).code, StatusCode::kOK); });
+      EXPECT_EQ(first.commit(16).code, StatusCode::kOK);
+      other.join();
+    }
+    void expect_sum(uint64_t step) {
+      for (int i = 0; i < 16; ++i) first.data()[i] = 1.0f + float(i), second.data()[i] = 10.0f;
+      first.submit(step);
+      second.submit(step);
+      for (MiniRank* rank : {&first, &second}) {
+        EXPECT_EQ(rank->completion().outcome, CGX_OUTCOME_RESULT);
+        EXPECT_EQ(rank->completion().kind, CGX_COMPLETE_STEP);
+        for (int i = 0; i < 16; ++i) EXPECT_EQ(rank->data()[i], 11.0f + float(i));
+      }
+    }
+    MiniRank first, second;
+  };
+
+  ScratchDirectory scratch;
+  Quiet events;
+  DaemonOptions options;
+  std::unique_ptr<Daemon> daemon;
+};
+
+TEST_F(DaemonTest, AddsTheTensorsOfTwoRanks) {
+  Pair pair(socket(), "train");
+  for (uint64_t step = 1; step <= 20; ++step) pair.expect_sum(step);
+  EXPECT_EQ(count(Counter::ksteps_completed), 20u);
+}
+
+TEST_F(DaemonTest, ARingThatBreaksTheContractEndsThatSessionOnly) {
+  Pair healthy(socket(), "healthy");
+  MiniRank broken(socket(), "broken");
+  broken.header().submit_tail = 1u << 30;
+  broken.ring();
+  EXPECT_EQ(broken.client().receive_reply().code, StatusCode::kPROTOCOL_ERROR);
+  EXPECT_TRUE(broken.client().hung_up());
+  healthy.expect_sum(1);
+  EXPECT_EQ(count(Counter::kring_violations), 1u);
+  EXPECT_EQ(snapshot().sessions.size(), 2u);
+}
+
+TEST_F(DaemonTest, ARecordOfAnUnknownKindEndsTheSession) {
+  MiniRank rank(socket(), "train");
+  rank.push({.kind = 99});
+  EXPECT_EQ(rank.client().receive_reply().code, StatusCode::kPROTOCOL_ERROR);
+}
+
+TEST_F(DaemonTest, OthersLearnWhichRankIsGone) {
+  auto pair = std::make_unique<Pair>(socket(), "train");
+  Pair other(socket(), "other job");
+  pair->first.submit(1);
+  pair->second.client().close();
+  const cgx_completion_record record = pair->first.completion();
+  EXPECT_EQ(record.outcome, CGX_OUTCOME_ERROR);
+  EXPECT_EQ(static_cast<StatusCode>(record.status), StatusCode::kRANK_LOST);
+  EXPECT_NE(pair->first.text(record).find("rank 1"), std::string::npos);
+  other.expect_sum(1);
+}
+
+int lines_of(const char* path, const char* containing) {
+  std::ifstream file(path);
+  int count = 0;
+  for (std::string line; std::getline(file, line);)
+    count += line.find(containing) != std::string::npos;
+  return count;
+}
+
+TEST_F(DaemonTest, SessionsLeaveNothingBehind) {
+  { MiniRank warm(socket(), "train"); }
+  for (int i = 0; i < 50; ++i) {
+    MiniRank rank(socket(), "train");
+    rank.start_joining(0, 1);
+    EXPECT_EQ(rank.finish_joining().code, StatusCode::kOK);
+    EXPECT_EQ(rank.commit(16).code, StatusCode::kOK);
+    rank.submit(1);
+    EXPECT_EQ(rank.completion().outcome, CGX_OUTCOME_RESULT);
+    if (i % 2) rank.client().send(wire::Goodbye{}, 0);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (lines_of("/proc/self/maps", "memfd:") > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(lines_of("/proc/self/maps", "memfd:"), 0);
+  EXPECT_EQ(daemon->sessions_open(), 0u);
+  EXPECT_EQ(snapshot().sessions.size(), 0u);
+  EXPECT_EQ(snapshot().communicators.size(), 0u);
+}
+
+TEST_F(DaemonTest, ASecondDaemonOnTheSameSocketIsRefused) {
+  const auto second = Daemon::start(options, {}, events);
+  EXPECT_EQ(second.status().code(), StatusCode::kALREADY_EXISTS);
+  Pair pair(socket(), "train");
+  pair.expect_sum(1);
+}
+
+TEST_F(DaemonTest, OperatorsSeeSessionsAndCountersOfTheEdges) {
+  MiniRank rank(socket(), "train");
+  RawClient junk(socket());
+  junk.send_bytes(std::as_bytes(std::span("junk")));
+  EXPECT_TRUE(junk.receive().has_value());
+  EXPECT_EQ(count(Counter::kcontrol_junk), 1u);
+  const scheduler::Snapshot shown = snapshot();
+  ASSERT_EQ(shown.sessions.size(), 1u);
+  EXPECT_EQ(shown.sessions[0].job, "train");
+  EXPECT_EQ(shown.sessions[0].arena_bytes, MiniRank::kArenaBytes);
+}
+
+TEST_F(DaemonTest, APolicyForAnUnknownJobIsAnErrorAtOnce) {
+  const auto change = daemon->operators().apply_policy({.job = "none"}, {}, false, 10 * kSecond);
+  EXPECT_EQ(change.status().code(), StatusCode::kNOT_FOUND) << change.status().to_string();
+}
+
+TEST_F(DaemonTest, IsQuietWhenNothingIsInFlight) {
+  Pair pair(socket(), "train");
+  EXPECT_TRUE(daemon->quiet());
+  pair.first.submit(1);
+  pair.second.submit(1);
+  pair.first.completion();
+  pair.first.completion();
+  EXPECT_TRUE(daemon->quiet());
+}
+
+TEST(DaemonStartTest, RefusesToSpinAlwaysWhenCoresAreShort) {
+  ScratchDirectory scratch;
+  Quiet events;
+  DaemonOptions options;
+  options.ipc.socket.path = scratch.path() + "/cgxd.sock";
+  options.always_spin = true;
+  cpu_set_t before, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(__builtin_ctzl(before.__bits[0]), &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+  const auto daemon = Daemon::start(options, {}, events);
+  ::sched_setaffinity(0, sizeof(before), &before);
+  EXPECT_EQ(daemon.status().code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_NE(daemon.status().message().find("may use 1"), std::string::npos);
+}
+
+TEST(DaemonStartTest, NamesAMeshAddressNobodyCanReach) {
+  ScratchDirectory scratch;
+  Quiet events;
+  DaemonOptions options;
+  options.ipc.socket.path = scratch.path() + "/cgxd.sock";
+  options.mesh_listen = "0.0.0.0:0";
+  options.trusted_networks = {"203.0.113.0/24"};
+  const auto daemon = Daemon::start(options, {}, events);
+  EXPECT_NE(daemon.status().message().find("mesh.trusted_networks"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cgx::daemon
