@@ -24,6 +24,7 @@ class Writer {
   template <typename T>
   requires std::is_trivially_copyable_v<T>
   void put(const T& value) { append(std::as_bytes(std::span(&value, 1))); }
+  void append(std::span<const std::byte> bytes);  // without a length
   void put_bytes(std::span<const std::byte> bytes) {
     put<uint32_t>(static_cast<uint32_t>(bytes.size()));
     append(bytes);
@@ -34,8 +35,6 @@ class Writer {
   size_t size() const { return bytes_.size(); }
 
  private:
-  void append(std::span<const std::byte> bytes);
-
   std::vector<std::byte> bytes_;
 };
 

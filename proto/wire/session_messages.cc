@@ -1,6 +1,5 @@
 #include "proto/wire/session_messages.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "proto/wire/bytes.h"
@@ -143,10 +142,10 @@ std::vector<std::byte> encode(const Message& message, uint32_t request) {
   PacketHeader header{.type = static_cast<uint16_t>(type_of(static_cast<const Message*>(nullptr))),
                       .request = request,
                       .body_bytes = static_cast<uint32_t>(bytes.size())};
-  std::vector<std::byte> result(sizeof header + bytes.size());
-  std::memcpy(result.data(), &header, sizeof header);
-  std::copy(bytes.begin(), bytes.end(), result.begin() + sizeof header);
-  return result;
+  Writer packet;
+  packet.put(header);
+  packet.append(bytes);
+  return packet.take();
 }
 
 template <typename Message>
