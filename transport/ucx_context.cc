@@ -70,7 +70,7 @@ Status check(const UcxOptions& options) {
   return {};
 }
 
-// TCP registers no memory, so UCX need not patch mmap, munmap and madvise to watch it.
+// TCP registers no memory, so UCX need not watch what the process maps and unmaps.
 bool only_tcp(const UcxOptions& options) {
   return std::all_of(options.transports.begin(), options.transports.end(),
                      [](const std::string& name) { return name == "tcp"; });

@@ -1,12 +1,18 @@
-// Two processes, one UCX link: round trip and throughput by frame size. For tuning the transport;
-// the benchmark users see is tests/bench.
+// Two processes, one UCX link: round trip and throughput by frame size, beside plain TCP sockets.
+// For tuning the transport; the benchmark users see is tests/bench.
 //
 //   bench_transport [--same-host] [--frame-bytes N] [--congestion cubic] [--seconds S] [--only
 //   NAME]
 //
 // As root the two processes live in two network namespaces joined by a veth pair.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -81,7 +87,18 @@ class Side : public Events {
     ++asked;
   }
 
+  // As the daemon waits: poll for 20 us after the last work, then sleep.
+  void progress() {
+    if (transport->progress() > 0) {
+      idle_since = Clock::now();
+    } else if (Clock::now() - idle_since > std::chrono::microseconds(20) && transport->arm()) {
+      pollfd ready{.fd = transport->event_fd(), .events = POLLIN, .revents = 0};
+      ::poll(&ready, 1, 100);
+    }
+  }
+
   Transport* transport = nullptr;
+  Clock::time_point idle_since = Clock::now();
   bool reply = false;
   uint64_t asked = 0, sent = 0, received = 0;
   int ends = 0;
@@ -123,12 +140,12 @@ void lead(const Case& c, const Settings& settings, Side& side, PeerId peer) {
       side.send(peer, 'f', payload);
       ++frames;
     }
-    side.transport->progress();
+    side.progress();
     now = Clock::now();
   }
   side.send(peer, 'e', {});
   const int ends = side.ends;
-  while (side.ends == ends || side.sent < side.asked) side.transport->progress();
+  while (side.ends == ends || side.sent < side.asked) side.progress();
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report(c, trips_us, frames, seconds, cpu_seconds() - cpu);
 }
@@ -136,17 +153,70 @@ void lead(const Case& c, const Settings& settings, Side& side, PeerId peer) {
 void follow(const Case& c, Side& side, PeerId peer) {
   side.reply = c.replies;
   const int ends = side.ends;
-  while (side.ends == ends) side.transport->progress();
+  while (side.ends == ends) side.progress();
   side.send(peer, 'e', {});
-  while (side.sent < side.asked) side.transport->progress();
+  while (side.sent < side.asked) side.progress();
 }
 
-// Both sides spin, so sharing a core would measure the scheduler.
 void pin(int side) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   CPU_SET(side, &cpus);
   (void)::sched_setaffinity(0, sizeof cpus, &cpus);
+}
+
+// The roofline: blocking send and recv of the same sizes, nothing else.
+int tcp_connection(const TwoProcesses::Child& self, const Settings& settings) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  const bool apart = settings.where == Where::kTwoNamespaces;
+  ::inet_pton(AF_INET, apart ? "10.99.0.2" : "127.0.0.1", &address.sin_addr);
+  address.sin_port = htons(42001);
+  auto* where = reinterpret_cast<sockaddr*>(&address);
+  const int one = 1;
+  int connection = ::socket(AF_INET, SOCK_STREAM, 0);
+  const std::string& congestion = settings.ucx.congestion;
+  if (!congestion.empty()) {
+    (void)::setsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, congestion.data(),
+                       static_cast<socklen_t>(congestion.size()));
+  }
+  if (self.side == 0) {
+    meet(self);
+    return ::connect(connection, where, sizeof address) == 0 ? connection : -1;
+  }
+  (void)::setsockopt(connection, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  const bool listens =
+      ::bind(connection, where, sizeof address) == 0 && ::listen(connection, 1) == 0;
+  meet(self);
+  const int accepted = listens ? ::accept(connection, nullptr, nullptr) : -1;
+  ::close(connection);
+  return accepted;
+}
+
+void compare_tcp(const TwoProcesses::Child& self, const Settings& settings, size_t bytes) {
+  const int connection = tcp_connection(self, settings);
+  std::vector<std::byte> buffer(self.side == 0 ? bytes : 256 << 10);
+  if (connection < 0) return;
+  if (self.side == 1) {
+    while (::recv(connection, buffer.data(), buffer.size(), 0) > 0) {
+    }
+    ::close(connection);
+    return;
+  }
+  uint64_t frames = 0;
+  const double cpu = cpu_seconds();
+  const auto start = Clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  while (seconds() < settings.seconds) {
+    write_all(connection, buffer.data(), bytes);
+    ++frames;
+  }
+  ::shutdown(connection, SHUT_WR);
+  (void)::recv(connection, buffer.data(), 1, 0);  // all has arrived
+  std::vector<double> none;
+  const std::string name = "tcp/" + std::to_string(bytes >> 10) + "KiB";
+  report({name.c_str(), bytes, 8, false}, none, frames, seconds(), cpu_seconds() - cpu);
+  ::close(connection);
 }
 
 int run(const TwoProcesses::Child& self, const Settings& settings) {
@@ -168,7 +238,9 @@ int run(const TwoProcesses::Child& self, const Settings& settings) {
     meet(self);
     self.side == 0 ? lead(c, settings, side, *peer) : follow(c, side, *peer);
   }
-  for (int i = 0; i < 1000; ++i) side.transport->progress();
+  if (settings.only.empty()) {
+    for (const size_t bytes : {64u << 10, 256u << 10}) compare_tcp(self, settings, bytes);
+  }
   meet(self);
   return 0;
 }
