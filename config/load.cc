@@ -1,4 +1,5 @@
 // YAML text to a message. Exceptions of yaml-cpp end here.
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "config/config.h"
 #include "config/problem.h"
@@ -18,6 +20,7 @@ namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
 constexpr size_t kListMax = 4096;
+constexpr size_t kTextBytesMax = 4096;
 
 std::string no_such_key(const std::string& word, const Descriptor& type) {
   std::vector<std::string_view> known;
@@ -81,6 +84,9 @@ class Loader {
               Message& message) {
     if (node.IsNull()) return note_at(key, "has no value");  // its mark is on the next line
     if (!node.IsScalar()) return note(node, key, "expects one value");
+    if (node.Scalar().size() > kTextBytesMax) {  // aliases make a long text cheap to repeat
+      return note(node, key, "is longer than " + std::to_string(kTextBytesMax) + " bytes");
+    }
     const Status status = assign(node.Scalar(), field, message);
     if (!status.ok()) note(node, key, status.message());
   }
@@ -132,18 +138,40 @@ class Loader {
   std::map<std::string, int> lines_;
 };
 
+class NoEvents final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// YAML::Load() ignores what follows the first document and YAML::LoadAll() never returns on some
+// texts (",x"), so whether something follows is asked here, once.
+bool one_document_at_most(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  NoEvents none;
+  return !parser.HandleNextDocument(none) || !parser.HandleNextDocument(none);
+}
+
 Result<YAML::Node> parse(std::string_view text, const std::string& file) {
   if (text.size() > kFileBytesMax) {
     return invalid_argument(file + " has " + std::to_string(text.size()) + " bytes; at most " +
                             std::to_string(kFileBytesMax));
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) {
-      return invalid_argument(file + " holds " + std::to_string(documents.size()) +
-                              " YAML documents; one is expected");
-    }
-    return documents.empty() ? YAML::Node() : documents[0];
+    const std::string copy(text);
+    if (one_document_at_most(copy)) return YAML::Load(copy);
+    return invalid_argument(file + ": something follows the end of the YAML document");
   } catch (const YAML::Exception& error) {
     return invalid_argument(file + ":" + std::to_string(error.mark.line + 1) +
                             ": not YAML: " + error.msg);
