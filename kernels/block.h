@@ -72,6 +72,15 @@ CGX_INLINE void stream_block(float* p, const Block<V>& x) {
 }
 
 template <class V>
+CGX_INLINE void store_as(float* p, const Block<V>& x, bool stream) {
+  if (stream) {
+    stream_block<V>(p, x);
+  } else {
+    store_block<V>(p, x);
+  }
+}
+
+template <class V>
 CGX_INLINE typename V::Floats load_brain(const uint16_t* p) {
   return V::canonical_nan(V::as_floats(V::template left<16>(V::load_halfwords(p))));
 }

@@ -48,7 +48,9 @@ struct EncodeJob {
   DrawKey key;
   float* residual_out = nullptr;  // tentative slot, or null
   std::span<std::byte> encoded;   // exactly encoded_bytes(spec, dtype, elements); any alignment
-  bool stream_stores = false;     // the bytes are not read soon on this core: bypass its caches
+  // Outputs that are not read soon on this core and should bypass its caches.
+  bool stream_stores = false;    // encoded
+  bool stream_residual = false;  // residual_out
 };
 
 struct DecodeJob {
@@ -95,7 +97,8 @@ struct ReduceJob {
   std::span<std::byte> encoded;
   void* const* targets = nullptr;
   uint32_t target_count = 0;
-  bool stream_stores = false;  // targets are not read soon on this core: bypass its caches
+  bool stream_stores = false;    // targets are not read soon on this core: bypass its caches
+  bool stream_residual = false;  // residual_out likewise
 };
 
 // One machine only: result = cast(sum of ranks * scale + residual), to every target. No encoding.

@@ -23,6 +23,9 @@ struct LaneOps {
   void (*local_reduce)(const LocalReduceJob&);
 };
 
+// How far ahead of its use memory is asked for, 0 where this machine's own prefetcher does better.
+uint32_t read_ahead_bytes();
+
 extern const LaneOps kScalarOps;
 extern const LaneOps kAvx2Ops;
 extern const LaneOps kAvx512Ops;

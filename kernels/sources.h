@@ -6,6 +6,7 @@
 #include "kernels/block.h"
 #include "kernels/codec.h"
 #include "kernels/floats.h"
+#include "kernels/ops.h"
 
 namespace cgx::kernels {
 namespace {
@@ -22,30 +23,77 @@ CGX_INLINE void with_small_float(DType dtype, F f) {
   }
 }
 
+// Fetches the block that is `ahead` bytes further on, but never beyond the range. The hardware's
+// own prefetcher stops at the end of each pass over a bucket.
+template <class V>
+class Prefetch {
+ public:
+  // `element_bytes` and `elements` describe the whole range, a block or more.
+  CGX_INLINE Prefetch(uint32_t element_bytes, uint64_t elements)
+      : element_bytes_(element_bytes),
+        ahead_(read_ahead_bytes() / element_bytes),
+        last_(elements < kBlock ? 0 : elements - kBlock) {}
+
+  CGX_INLINE void operator()(const void* values, uint64_t first) const {
+    const uint64_t wanted = first + ahead_, clamped = wanted < last_ ? wanted : last_;
+    V::prefetch(static_cast<const char*>(values) + clamped * element_bytes_,
+                kBlock * element_bytes_);
+  }
+
+ private:
+  uint32_t element_bytes_;
+  uint64_t ahead_, last_;
+};
+
 // One machine's sum, block by block; scalar.h's load_sum.
 template <class V, DType dtype, bool keep_nan>
 class Source {
  public:
-  explicit CGX_INLINE Source(const RawView& view)
+  CGX_INLINE Source(const RawView& view, uint64_t elements)
       : view_(view),
         scaled_(static_cast<float>(view.scale) != 1.0f),
-        scale_(V::splat(static_cast<float>(view.scale))) {}
+        scale_(V::splat(static_cast<float>(view.scale))),
+        fetch_rank_(dtype == DType::kF32 ? 4 : 2, elements),
+        fetch_residual_(4, elements) {}
 
   CGX_INLINE Block<V> get(uint64_t first) const {
     Block<V> x = {{V::splat(0.0f), V::splat(0.0f), V::splat(0.0f), V::splat(0.0f)}};
-    if (view_.rank_count > 0) x = load_values<V, dtype>(view_.ranks[0], first);
-    for (uint32_t r = 1; r < view_.rank_count; ++r) {
-      x = x + load_values<V, dtype>(view_.ranks[r], first);
-    }
+    if (view_.rank_count > 0) x = rank(0, first);
+    for (uint32_t r = 1; r < view_.rank_count; ++r) x = x + rank(r, first);
     if (scaled_) x = x * scale_;
-    if (view_.residual_in) x = x + load_block<V>(view_.residual_in + first);
+    if (view_.residual_in) {
+      fetch_residual_(view_.residual_in, first);
+      x = x + load_block<V>(view_.residual_in + first);
+    }
     return keep_nan ? map(x, [](auto v) { return V::canonical_nan(v); }) : x;
   }
 
  private:
+  CGX_INLINE Block<V> rank(uint32_t r, uint64_t first) const {
+    fetch_rank_(view_.ranks[r], first);
+    return load_values<V, dtype>(view_.ranks[r], first);
+  }
+
   const RawView& view_;
   bool scaled_;
   typename V::Floats scale_;
+  Prefetch<V> fetch_rank_, fetch_residual_;
+};
+
+// One fp32 rank without arithmetic.
+template <class V>
+class Direct {
+ public:
+  CGX_INLINE Direct(const RawView& view, uint64_t elements)
+      : x_(static_cast<const float*>(view.ranks[0])), fetch_(4, elements) {}
+  CGX_INLINE Block<V> get(uint64_t first) const {
+    fetch_(x_, first);
+    return load_block<V>(x_ + first);
+  }
+
+ private:
+  const float* x_;
+  Prefetch<V> fetch_;
 };
 
 inline bool is_plain(const RawView& view) {
@@ -53,28 +101,37 @@ inline bool is_plain(const RawView& view) {
          static_cast<float>(view.scale) == 1.0f && view.residual_in == nullptr;
 }
 
-// Scans the view's values first .. first + n; returns them: in place if nothing has to be computed,
-// else in scratch. `n` is a multiple of 64.
-template <class V, bool keep_nan, class Scan>
-CGX_INLINE const float* read_source(const RawView& view, uint64_t first, uint32_t n, float* scratch,
-                                    Scan& scan) {
-  if (is_plain(view)) {
-    const float* x = static_cast<const float*>(view.ranks[0]) + first;
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock) scan.add(load_block<V>(x + e));
-    return x;
-  }
-  with_small_float(view.dtype, [&]<DType dtype>() {
-    const Source<V, dtype, keep_nan> source(view);
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock) {
-      const Block<V> x = source.get(first + e);
-      store_block<V>(scratch + e, x);
-      scan.add(x);
-    }
-  });
-  return scratch;
+// Calls f(source) with what reads this view best.
+template <class V, bool keep_nan, class F>
+CGX_INLINE void with_source(const RawView& view, uint64_t elements, F f) {
+  if (is_plain(view)) return f(Direct<V>(view, elements));
+  with_small_float(view.dtype,
+                   [&]<DType dtype>() { f(Source<V, dtype, keep_nan>(view, elements)); });
 }
+
+constexpr bool is_line(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 64 == 0;
+}
+
+// Where the codes of a bucket go: straight to memory, or by whole lines past the caches.
+class Output {
+ public:
+  CGX_INLINE Output(uint8_t* target, uint64_t bytes, bool stream)
+      : target_(target), bytes_(bytes), stream_(stream && is_line(target) && bytes % 64 == 0) {}
+  CGX_INLINE uint8_t* begin() { return stream_ ? staged_ : target_; }
+  template <class V>
+  CGX_INLINE void flush() const {
+    if (!stream_) return;
+#pragma GCC unroll 1
+    for (uint64_t i = 0; i < bytes_; i += 64) V::stream_line(target_ + i, staged_ + i);
+  }
+
+ private:
+  uint8_t* target_;
+  uint64_t bytes_;
+  bool stream_;
+  alignas(64) uint8_t staged_[kBucketMax * sizeof(float)];
+};
 
 // A reduced value that the tensor's dtype cannot hold counts as infinite; NaN stays.
 template <class V>
@@ -95,7 +152,7 @@ struct Targets {
   bool can_stream(DType dtype) const {
     if (dtype != DType::kF32) return false;
     for (uint32_t t = 0; t < count; ++t) {
-      if (reinterpret_cast<uintptr_t>(targets[t]) % 64 != 0) return false;
+      if (!is_line(targets[t])) return false;
     }
     return true;
   }

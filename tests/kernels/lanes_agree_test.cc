@@ -197,6 +197,7 @@ Outcome run_encode(const Lane& lane, RandomCase random, size_t shift) {
   job.encoded = encoded.span();
   job.residual_out = random.feedback_ ? residual.data() : nullptr;
   job.stream_stores = random.pick(2);
+  job.stream_residual = random.pick(2);
   Outcome outcome;
   outcome.stats = lane.encode(job);
   outcome.keep(encoded);
@@ -266,6 +267,7 @@ Outcome run_reduce(const Lane& lane, RandomCase random, size_t shift) {
   job.targets = targets.pointers.data();
   job.target_count = static_cast<uint32_t>(targets.pointers.size());
   job.stream_stores = random.pick(2);
+  job.stream_residual = random.pick(2);
   Outcome outcome;
   outcome.status = lane.reduce(job, outcome.stats);
   outcome.keep(encoded);
