@@ -37,7 +37,7 @@ class Run:
 
 RUNS = {
     "gloo": Run("gloo", "gloo"),
-    "fp32": Run("cgxd fp32", "cgxd", "raw"),
+    "fp32": Run("cgxd fp32", "cgxd", "fp32"),
     "4bit": Run("cgxd 4 bits", "cgxd", "maxmin:4,bucket=512,stochastic", 0.02),
     "8bit": Run("cgxd 8 bits", "cgxd", "maxmin:8,bucket=512,stochastic", 0.005),
     "live": Run("cgxd 8 -> 4 bits", "cgxd", "maxmin:8,bucket=512,stochastic",

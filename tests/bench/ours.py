@@ -6,13 +6,13 @@ import tempfile
 import daemons
 from contestants import CONGESTION, Contestant
 
-FP32 = {"codec": "raw"}
+FP32 = {"codec": "fp32"}
 DEFAULT = {}  # the default policy: 4 bits
 
 
 def tolerance_of(policy):
     """4 bits over a range below 2, encoded twice; stochastic rounding errs by less than one unit each time."""
-    return 1e-5 if policy.get("codec") == "raw" else 2 * 2.0 / 14
+    return 1e-5 if policy.get("codec") == "fp32" else 2 * 2.0 / 14
 
 
 class Cgxd(Contestant):
