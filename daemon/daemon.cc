@@ -42,6 +42,7 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
                      .name = options.name,
                      .lane = &lane,
                      .policy = options.policy,
+                     .job_weights = options.job_weights,
                      .timeouts = options.timeouts,
                      .limits = options.limits},
           .always_spin = options.always_spin,

@@ -26,6 +26,7 @@ struct DaemonOptions {
   std::string lane = "auto";
   IpcOptions ipc;  // socket and limits; instance and addresses are filled at the start
   scheduler::Policy policy;
+  scheduler::JobWeights job_weights;
   scheduler::Timeouts timeouts;
   scheduler::Limits limits;
   uint64_t spin_ns = 20'000;

@@ -114,6 +114,9 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   CGX_RETURN_IF_ERROR(fill_ipc(config, options.ipc));
   CGX_ASSIGN_OR_RETURN(const CheckedPolicy policy, check_policy(config.policy()));
   options.policy = policy.plain;
+  std::vector<scheduler::JobWeight> weights;
+  for (const v1::JobShare& job : config.jobs()) weights.push_back({job.match(), job.weight()});
+  CGX_ASSIGN_OR_RETURN(options.job_weights, scheduler::JobWeights::create(weights));
   options.timeouts = timeouts(config.timeouts());
   options.limits = {.sessions = config.limits().sessions(),
                     .communicators = config.limits().communicators(),

@@ -29,7 +29,8 @@ const char* state_name(Communicator::State state) {
 Communicator::Communicator(Members members, CommunicatorServices& services)
     : members_(std::move(members)),
       services_(services),
-      policy_(services.options().policy),
+      policy_(
+          services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
       peers_(members_.machines()),
       tables_(members_.machines()),

@@ -20,6 +20,7 @@
 #include "proto/wire/session_messages.h"
 #include "proto/wire/shm_layout.h"
 #include "proto/wire/status.h"
+#include "scheduler/job_weight.h"
 #include "scheduler/policy.h"
 #include "scheduler/snapshot.h"
 #include "transport/transport.h"
@@ -100,6 +101,7 @@ struct EngineOptions {
   std::string name;          // for messages: "node3"
   const kernels::Lane* lane = nullptr;
   Policy policy;  // default of communicators coordinated here
+  JobWeights job_weights;
   Timeouts timeouts;
   Limits limits;
 };

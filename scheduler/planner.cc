@@ -1,14 +1,14 @@
 #include "scheduler/planner.h"
 
 #include <memory>
-#include <regex>
 
 #include "kernels/codec.h"
+#include "scheduler/pattern.h"
 
 namespace cgx::scheduler {
 
 struct CodecChooser::Rule {
-  std::regex expression;
+  Pattern pattern;
   CodecSpec spec;
   std::string reason;
 };
@@ -17,14 +17,13 @@ Result<CodecChooser> CodecChooser::create(const Policy& policy) {
   CodecChooser chooser(policy);
   for (size_t i = 0; i < policy.rules.size(); ++i) {
     const PolicyRule& rule = policy.rules[i];
-    try {
-      chooser.rules_.push_back(
-          std::make_shared<Rule>(Rule{std::regex(rule.match), rule.codec,
-                                      "rule " + std::to_string(i + 1) + ": " + rule.match}));
-    } catch (const std::regex_error& error) {
-      return invalid_argument("policy rule " + std::to_string(i + 1) + ": match '" + rule.match +
-                              "' is not a regular expression: " + error.what());
+    Result<Pattern> pattern = Pattern::compile(rule.match);
+    const std::string name = "rule " + std::to_string(i + 1) + ": ";
+    if (!pattern.ok()) {
+      return invalid_argument("policy " + name + "match " + pattern.status().message());
     }
+    chooser.rules_.push_back(
+        std::make_shared<Rule>(Rule{*std::move(pattern), rule.codec, name + rule.match}));
   }
   return chooser;
 }
@@ -33,7 +32,7 @@ Choice CodecChooser::choose(const TensorDesc& tensor) const {
   const CodecSpec raw{.codec = 0, .bucket = 512};
   if (!dtype_is_small_float(tensor.dtype)) return {raw, "not a small float type"};
   for (const auto& rule : rules_) {
-    if (std::regex_search(tensor.name, rule->expression)) return {rule->spec, rule->reason};
+    if (rule->pattern.found_in(tensor.name)) return {rule->spec, rule->reason};
   }
   if (policy_.raw_one_dimensional && tensor.shape.size() == 1 && !tensor.name.empty()) {
     return {raw, "one-dimensional"};

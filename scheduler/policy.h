@@ -15,6 +15,11 @@ struct PolicyRule {
   CodecSpec codec;
 };
 
+struct JobWeight {
+  std::string match;  // regular expression, searched in the job's name; the first match decides
+  uint32_t weight = 1;
+};
+
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
