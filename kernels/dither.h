@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/draw.h"
+#include "kernels/floats.h"
 #include "kernels/planes.h"
 
 namespace cgx::kernels {

@@ -92,7 +92,8 @@ class Transport {
   // Does what is ready, calls Events; returns how much was done (0 = idle). Not re-entrant.
   virtual int progress() = 0;
 
-  // For sleeping: wait on event_fd() after arm() returned true; false = progress again first.
+  // For sleeping: wait on event_fd() after arm() returned true; false = progress again first. After
+  // a wake-up progress() comes first too: arm() does not take in what arrived.
   virtual int event_fd() const = 0;
   virtual bool arm() = 0;
 
