@@ -187,7 +187,8 @@ Result<const CommunicatorSnapshot*> select(const Snapshot& snapshot, const v1::T
                                            const Caller& caller) {
   CGX_ASSIGN_OR_RETURN(const std::vector<const CommunicatorSnapshot*> found,
                        select_all(snapshot, target, caller));
-  if (found.empty()) return Status(StatusCode::kNOT_FOUND, "there is no communicator here that you may see");
+  if (found.empty())
+    return Status(StatusCode::kNOT_FOUND, "there is no communicator here that you may see");
   if (found.size() == 1) return found.front();
   return invalid_argument("say which communicator; there are " + names_of(found));
 }

@@ -135,9 +135,9 @@ int serve(Daemon& daemon, const sigset_t& signals, bool private_daemon, uint64_t
 
 int run_beside(const sigset_t& signals, const std::vector<std::string>& arguments,
                const v1::Config& config) {
-  Result<RunCommand> command =
-      RunCommand::start(arguments, {"CGX_SOCKET=" + config.client().socket(),
-                                    "CGX_CONTROL=" + config.control().socket()});
+  Result<RunCommand> command = RunCommand::start(
+      arguments,
+      {"CGX_SOCKET=" + config.client().socket(), "CGX_CONTROL=" + config.control().socket()});
   if (!command.ok()) return fail(command.status());
   for (;;) {
     const auto signal = next_signal(signals, 3600 * kSecond);

@@ -25,8 +25,8 @@ class OperatorPort {
   // Forwards to the coordinator if this daemon is not it. dry_run prepares, reports and drops.
   // Blocks until the plan took effect everywhere (the switch step is known), or the time-out.
   virtual Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
-                                                       const scheduler::Policy& policy, bool dry_run,
-                                                       uint64_t timeout_ns) = 0;
+                                                       const scheduler::Policy& policy,
+                                                       bool dry_run, uint64_t timeout_ns) = 0;
 };
 
 }  // namespace cgx::daemon

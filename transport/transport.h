@@ -1,10 +1,10 @@
 // The transport interface: moves frames between daemons. Knows peers and bytes, nothing of steps,
 // codecs or jobs.
 //
-// Thread rule: one transport belongs to one agent; every call and every callback runs on its thread.
-// Invariants: frames of one peer arrive whole or not at all; a frame handed to on_frame is valid only
-// during the call; send() buffers stay untouched until on_sent; after on_peer_down no frame of that
-// peer arrives and every pending send of it has been reported.
+// Thread rule: one transport belongs to one agent; every call and every callback runs on its
+// thread. Invariants: frames of one peer arrive whole or not at all; a frame handed to on_frame is
+// valid only during the call; send() buffers stay untouched until on_sent; after on_peer_down no
+// frame of that peer arrives and every pending send of it has been reported.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct PeerId {
 };
 
 struct Frame {
-  std::span<const std::byte> header;   // small, opaque here
+  std::span<const std::byte> header;  // small, opaque here
   std::span<const std::byte> payload;
 };
 
@@ -48,10 +48,10 @@ class Events {
 
 struct Caps {
   uint32_t header_bytes_max = 0;
-  uint32_t frame_bytes_max = 0;    // larger payloads are refused
-  uint32_t frame_bytes_best = 0;   // up to here a payload travels in one piece, without a copy;
-                                   // larger ones (control messages) may be cut and reassembled
-  bool network = true;             // false: only for tests (loopback)
+  uint32_t frame_bytes_max = 0;   // larger payloads are refused
+  uint32_t frame_bytes_best = 0;  // up to here a payload travels in one piece, without a copy;
+                                  // larger ones (control messages) may be cut and reassembled
+  bool network = true;            // false: only for tests (loopback)
 };
 
 // How one side is reached, exchanged over the authenticated mesh before anybody connects.
@@ -79,9 +79,9 @@ class Transport {
 
   // Never blocks. Frames may be sent at once; they are queued until the link is up.
   virtual Result<PeerId> connect(const ConnectOptions& options) = 0;
-  // Frames on_sent reported OK still arrive if the peer lives; pending ones report CANCELLED through
-  // on_sent from progress(). The peer hears on_peer_down, this side nothing more of it. Needed after
-  // on_peer_down too: it frees the id.
+  // Frames on_sent reported OK still arrive if the peer lives; pending ones report CANCELLED
+  // through on_sent from progress(). The peer hears on_peer_down, this side nothing more of it.
+  // Needed after on_peer_down too: it frees the id.
   virtual void close(PeerId peer) = 0;
 
   // Never blocks. Header is copied; payload is not and must stay valid until on_sent(token).

@@ -148,9 +148,10 @@ std::vector<std::byte> encode_packet(const Message& message, uint32_t request);
 template <typename Message>
 Result<Message> decode_body(std::span<const std::byte> body);
 
-#define CGX_SESSION_MESSAGES(X)                                                                  \
-  X(Hello)                                                                                       \
-  X(Welcome) X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) X(RedoStep) \
+#define CGX_SESSION_MESSAGES(X)                                                       \
+  X(Hello)                                                                            \
+  X(Welcome)                                                                          \
+  X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) X(RedoStep) \
       X(CloseCommunicator) X(Goodbye)
 #define X(Message)                                                                         \
   template <>                                                                              \

@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
+#define CHECK(condition)                                                                     \
+  do {                                                                                       \
+    if (!(condition)) {                                                                      \
       fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, cgx_last_error()); \
-      return 1;                                                                 \
-    }                                                                           \
+      return 1;                                                                              \
+    }                                                                                        \
   } while (0)
 #define OK(call) CHECK((call) == CGX_OK)
 

@@ -1,15 +1,15 @@
 /* libcgx: the C11 interface of a training process to its machine's cgxd.
  *
- * A session connects to the local daemon and shares memory (arenas) with it. A communicator joins the
- * ranks that reduce together. Tensors are registered once by name; then every pass over the model is a
- * step: submit each tensor when its gradient is ready, end the step, wait, use the results. Single
- * tensors outside steps go through cgx_allreduce.
+ * A session connects to the local daemon and shares memory (arenas) with it. A communicator joins
+ * the ranks that reduce together. Tensors are registered once by name; then every pass over the
+ * model is a step: submit each tensor when its gradient is ready, end the step, wait, use the
+ * results. Single tensors outside steps go through cgx_allreduce.
  *
  * Conventions
  *  - Handles are opaque. Whoever creates one closes it; closing a session closes its communicators.
- *  - A function that can fail returns cgx_status: CGX_OK (0), or a code whose text is cgx_last_error()
- *    of the same thread, until that thread's next failing call. Results come through the last
- *    arguments and are written only on success, except where a function says otherwise.
+ *  - A function that can fail returns cgx_status: CGX_OK (0), or a code whose text is
+ * cgx_last_error() of the same thread, until that thread's next failing call. Results come through
+ * the last arguments and are written only on success, except where a function says otherwise.
  *  - In option structs zero means "the default"; start from `= {0}`. Strings are copied.
  *  - Enumerations are passed as int, so that a wrong number is an error and not undefined.
  *  - Time-outs are milliseconds. Negative: the communicator's own time-out. 0: look, do not wait.
@@ -17,8 +17,8 @@
  *
  * Threads
  *  - Every function may be called from any thread at any time, cgx_close being the last one for its
- *    session. Calls that wait do not hold up others. Submits of one step may come from several threads;
- *    its cgx_step_end must come after all of them.
+ *    session. Calls that wait do not hold up others. Submits of one step may come from several
+ * threads; its cgx_step_end must come after all of them.
  *  - All ranks make the same cgx_comm_create, cgx_commit and cgx_allreduce calls in the same order;
  *    the order of submits inside a step is free.
  *
@@ -30,7 +30,8 @@
  * Failure
  *  - Nothing waits longer than its time-out. If the daemon dies or is stopped every waiting call
  *    answers CGX_DAEMON_LOST within seconds, and so does every later one: close and open again.
- *  - After a failed step the buffers of its tensors are undefined: fill them again, cgx_step_redo, submit. */
+ *  - After a failed step the buffers of its tensors are undefined: fill them again, cgx_step_redo,
+ * submit. */
 #ifndef CGX_CGX_H_
 #define CGX_CGX_H_
 
@@ -66,7 +67,8 @@ typedef struct cgx_session cgx_session;
 typedef struct cgx_comm cgx_comm;
 typedef struct cgx_arena cgx_arena;
 
-/* --- About the library ---------------------------------------------------------------------------- */
+/* --- About the library
+ * ---------------------------------------------------------------------------- */
 
 CGX_API const char* cgx_version(void);
 /* "STEP_OPEN"; "UNKNOWN" for a number outside the list. */
@@ -78,37 +80,44 @@ CGX_API size_t cgx_dtype_bytes(int dtype);
 /* What went wrong in this thread's last failing call; "" if none failed. Never NULL. */
 CGX_API const char* cgx_last_error(void);
 
-/* --- Session -------------------------------------------------------------------------------------- */
+/* --- Session
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct cgx_open_options {
-  const char* socket;  /* NULL: $CGX_SOCKET, else the user's daemon, else the machine's (client/README.md) */
-  const char* job;     /* NULL: $CGX_JOB, else "default"; a job belongs to (user, name) */
-  uint64_t arena_bytes;        /* size of the first arena; 0: 64 MiB. More are added on demand, 8 at most. */
+  const char*
+      socket; /* NULL: $CGX_SOCKET, else the user's daemon, else the machine's (client/README.md) */
+  const char* job; /* NULL: $CGX_JOB, else "default"; a job belongs to (user, name) */
+  uint64_t
+      arena_bytes; /* size of the first arena; 0: 64 MiB. More are added on demand, 8 at most. */
   uint32_t connect_timeout_ms; /* 0: 10,000. Includes starting a daemon with CGX_AUTOSTART=1. */
-  uint32_t spin_us; /* spin before sleeping in waits; 0: $CGX_SPIN_US, else sleep at once. Refused with
-                     * RESOURCE_EXHAUSTED when ranks and daemon do not have a core each. */
+  uint32_t spin_us; /* spin before sleeping in waits; 0: $CGX_SPIN_US, else sleep at once. Refused
+                     * with RESOURCE_EXHAUSTED when ranks and daemon do not have a core each. */
 } cgx_open_options;
 
 CGX_API cgx_status cgx_open(const cgx_open_options* options, cgx_session** session);
-/* Closes communicators, wakes their waiters with CGX_CANCELLED, ends the connection. Arena memory stays
- * mapped while somebody retains it. NULL is allowed. */
+/* Closes communicators, wakes their waiters with CGX_CANCELLED, ends the connection. Arena memory
+ * stays mapped while somebody retains it. NULL is allowed. */
 CGX_API cgx_status cgx_close(cgx_session* session);
 
-/* --- Arena ---------------------------------------------------------------------------------------- */
+/* --- Arena
+ * ---------------------------------------------------------------------------------------- */
 
 /* Memory shared with the daemon, aligned to `alignment` (a power of two; 0: 64), prefaulted.
- * CGX_ARENA_FULL when all 8 arenas are in use up, CGX_RESOURCE_EXHAUSTED when the machine has no more. */
-CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment, void** memory);
+ * CGX_ARENA_FULL when all 8 arenas are in use up, CGX_RESOURCE_EXHAUSTED when the machine has no
+ * more. */
+CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
+                                   void** memory);
 CGX_API cgx_status cgx_arena_free(cgx_session* session, void* memory);
 /* Keeps the mapping around `memory` alive beyond cgx_close, until released. */
 CGX_API cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena** arena);
 CGX_API void cgx_arena_release(cgx_arena* arena);
 
-/* --- Communicator --------------------------------------------------------------------------------- */
+/* --- Communicator
+ * --------------------------------------------------------------------------------- */
 
-/* How ranks find each other: a small key-value store all of them reach (torch's store, MPI, ...). Keys
- * are zero-terminated. Both return 0 on success. `get` waits until the key exists (within its own
- * time-out), copies at most `capacity` bytes and stores the value's size in *bytes. */
+/* How ranks find each other: a small key-value store all of them reach (torch's store, MPI, ...).
+ * Keys are zero-terminated. Both return 0 on success. `get` waits until the key exists (within its
+ * own time-out), copies at most `capacity` bytes and stores the value's size in *bytes. */
 typedef struct cgx_rendezvous {
   int (*put)(void* user, const char* key, const void* value, size_t bytes);
   int (*get)(void* user, const char* key, void* value, size_t capacity, size_t* bytes);
@@ -116,10 +125,10 @@ typedef struct cgx_rendezvous {
 } cgx_rendezvous;
 
 typedef struct cgx_comm_options {
-  const char* name;    /* same on all ranks, unique among the job's open communicators */
-  uint32_t rank, size; /* this process's place; size 0 means 1 */
-  uint64_t first_step; /* same on all ranks */
-  uint64_t timeout_ms; /* 0: 30 minutes; bounds every wait of this communicator */
+  const char* name;          /* same on all ranks, unique among the job's open communicators */
+  uint32_t rank, size;       /* this process's place; size 0 means 1 */
+  uint64_t first_step;       /* same on all ranks */
+  uint64_t timeout_ms;       /* 0: 30 minutes; bounds every wait of this communicator */
   cgx_rendezvous rendezvous; /* may be empty when size is 1 or $CGX_LEADER=host:port is set */
 } cgx_comm_options;
 
@@ -129,25 +138,28 @@ CGX_API cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options*
 /* Waiters in other threads answer CGX_CANCELLED. NULL is allowed. */
 CGX_API cgx_status cgx_comm_close(cgx_comm* comm);
 
-/* --- Tensors -------------------------------------------------------------------------------------- */
+/* --- Tensors
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct cgx_tensor_options {
   const char* name; /* unique in the communicator; policy rules match it */
-  int dtype; /* cgx_dtype */
-  int op;    /* cgx_op */
-  uint32_t dims; /* 0..8; 0 is one element */
+  int dtype;        /* cgx_dtype */
+  int op;           /* cgx_op */
+  uint32_t dims;    /* 0..8; 0 is one element */
   const uint64_t* shape;
   void* home; /* in the arena; NULL: the library allocates it and frees it with the communicator */
 } cgx_tensor_options;
 
 /* The tensor's id, counted from 0. All ranks register the same tensors in the same order. */
 CGX_API cgx_status cgx_register(cgx_comm* comm, const cgx_tensor_options* options, uint32_t* id);
-/* The home region: where in-place submits read and write, and where an absent rank gets the result. */
+/* The home region: where in-place submits read and write, and where an absent rank gets the result.
+ */
 CGX_API cgx_status cgx_tensor_home(cgx_comm* comm, uint32_t id, void** memory, size_t* bytes);
 /* Collective, between steps: compares the tables of all ranks and prepares the plan. */
 CGX_API cgx_status cgx_commit(cgx_comm* comm);
 
-/* --- Steps ---------------------------------------------------------------------------------------- */
+/* --- Steps
+ * ---------------------------------------------------------------------------------------- */
 
 typedef enum cgx_tensor_state {
   CGX_TENSOR_PENDING = 0,
@@ -157,11 +169,12 @@ typedef enum cgx_tensor_state {
   CGX_TENSOR_FAILED = 4,
 } cgx_tensor_state;
 
-/* Hands over tensors at home: the daemon reads them there and writes the results there. The first submit
- * of a step opens it and keeps the one before (see cgx_step_done). Two steps at most are unfinished. */
+/* Hands over tensors at home: the daemon reads them there and writes the results there. The first
+ * submit of a step opens it and keeps the one before (see cgx_step_done). Two steps at most are
+ * unfinished. */
 CGX_API cgx_status cgx_submit(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count);
-/* Reads ids[i] at in[i], writes its result at out[i], both in the arena; they may be equal, else they must
- * not overlap. */
+/* Reads ids[i] at in[i], writes its result at out[i], both in the arena; they may be equal, else
+ * they must not overlap. */
 CGX_API cgx_status cgx_submit_inout(cgx_comm* comm, uint64_t step, const uint32_t* ids,
                                     const void* const* in, void* const* out, size_t count);
 /* Says early that this rank will not submit these tensors in this step. */
@@ -178,29 +191,31 @@ CGX_API cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, int fate);
 /* After a failed step, by every rank: *step is the number to submit again. */
 CGX_API cgx_status cgx_step_redo(cgx_comm* comm, uint64_t* step);
 
-/* Waits until the step is finished here; the failure's status if it failed, CGX_STEP_OPEN before this
- * rank's own cgx_step_end. */
+/* Waits until the step is finished here; the failure's status if it failed, CGX_STEP_OPEN before
+ * this rank's own cgx_step_end. */
 CGX_API cgx_status cgx_wait(cgx_comm* comm, uint64_t step, int64_t timeout_ms);
-/* Looks without waiting, at any time: states[i] (may be NULL) tells of ids[i], *pending how many are
- * unfinished. If some failed: the failure's status, with states and *pending written. */
+/* Looks without waiting, at any time: states[i] (may be NULL) tells of ids[i], *pending how many
+ * are unfinished. If some failed: the failure's status, with states and *pending written. */
 CGX_API cgx_status cgx_test(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count,
                             uint8_t* states, size_t* pending);
 
 typedef struct cgx_step_report {
   uint64_t step;
-  uint32_t attempt;        /* 0, then one more with every redo */
-  uint32_t finished;       /* 1: nothing of it is under way any more */
-  uint64_t epoch;          /* the plan that governed it; 0 while unknown */
+  uint32_t attempt;  /* 0, then one more with every redo */
+  uint32_t finished; /* 1: nothing of it is under way any more */
+  uint64_t epoch;    /* the plan that governed it; 0 while unknown */
   uint64_t policy_version;
   uint32_t results, filled, absent, failed; /* tensors by state */
 } cgx_step_report;
 /* About one of the last four steps. */
 CGX_API cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report* report);
 
-/* --- Calls outside steps -------------------------------------------------------------------------- */
+/* --- Calls outside steps
+ * -------------------------------------------------------------------------- */
 
-/* One tensor, now (dtype: cgx_dtype, op: cgx_op): same order on all ranks, legal inside an open step too. `in` and `out` as for
- * cgx_submit_inout. At most 4 are in flight per communicator; a fifth waits for room. */
+/* One tensor, now (dtype: cgx_dtype, op: cgx_op): same order on all ranks, legal inside an open
+ * step too. `in` and `out` as for cgx_submit_inout. At most 4 are in flight per communicator; a
+ * fifth waits for room. */
 CGX_API cgx_status cgx_allreduce(cgx_comm* comm, const void* in, void* out, uint64_t count,
                                  int dtype, int op);
 /* Returns at once with the call's number. Outcomes are kept for the last 64 calls. */
@@ -210,16 +225,17 @@ CGX_API cgx_status cgx_wait_call(cgx_comm* comm, uint64_t call, int64_t timeout_
 /* *done: 1 when finished; then the call's status is returned. */
 CGX_API cgx_status cgx_test_call(cgx_comm* comm, uint64_t call, int* done);
 
-/* --- Events --------------------------------------------------------------------------------------- */
+/* --- Events
+ * --------------------------------------------------------------------------------------- */
 
-/* Takes in what the daemon finished. *seen is the event count the caller saw last (start with 0): while
- * it equals the session's count the call waits, at most timeout_ms (negative: for ever); it is updated on
- * success. CGX_TIMED_OUT if nothing happened. */
+/* Takes in what the daemon finished. *seen is the event count the caller saw last (start with 0):
+ * while it equals the session's count the call waits, at most timeout_ms (negative: for ever); it
+ * is updated on success. CGX_TIMED_OUT if nothing happened. */
 CGX_API cgx_status cgx_poll(cgx_session* session, uint64_t* seen, int64_t timeout_ms);
 /* Adds one to the event count, so that a cgx_poll in another thread returns. */
 CGX_API cgx_status cgx_wake(cgx_session* session);
-/* For event loops: becomes readable when something finished; cgx_poll(.., 0) makes it unreadable. It
- * belongs to the session and does not tell of a lost daemon: poll with a time-out. */
+/* For event loops: becomes readable when something finished; cgx_poll(.., 0) makes it unreadable.
+ * It belongs to the session and does not tell of a lost daemon: poll with a time-out. */
 CGX_API cgx_status cgx_event_fd(cgx_session* session, int* descriptor);
 
 #ifdef __cplusplus
