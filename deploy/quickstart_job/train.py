@@ -58,7 +58,7 @@ def register_exchange(model, name, ranks_per_machine):
     """Returns (clock, function giving the epoch a step ran under)."""
     if name == "cgxd":
         import cgx.torch
-        state = cgx.torch.HookState(model)
+        state = cgx.torch.HookState(model=model)
         hook, epoch_of = cgx.torch.comm_hook, state.epoch_of
     elif name == "gloo":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook

@@ -1,6 +1,6 @@
 """A communication hook for torch's DistributedDataParallel: gradients go through cgxd, layer by layer.
 
-    state = cgx.torch.HookState(model)
+    state = cgx.torch.HookState(model=model)
     parallel = DistributedDataParallel(model)
     parallel.register_comm_hook(state, cgx.torch.comm_hook)
 
