@@ -148,11 +148,11 @@ std::vector<std::byte> encode_packet(const Message& message, uint32_t request);
 template <typename Message>
 Result<Message> decode_body(std::span<const std::byte> body);
 
-#define CGX_SESSION_MESSAGES(X)                                                       \
-  X(Hello)                                                                            \
-  X(Welcome)                                                                          \
-  X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) X(RedoStep) \
-      X(CloseCommunicator) X(Goodbye)
+// clang-format off
+#define CGX_SESSION_MESSAGES(X) \
+  X(Hello) X(Welcome) X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) \
+  X(RedoStep) X(CloseCommunicator) X(Goodbye)
+// clang-format on
 #define X(Message)                                                                         \
   template <>                                                                              \
   std::vector<std::byte> encode_packet<Message>(const Message& message, uint32_t request); \
