@@ -16,6 +16,7 @@ constexpr int kMessagesPerRound = 64;
 // A client empties its full completion ring without telling us; a closed session's last operation
 // ends without an event of its own.
 constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
+constexpr uint64_t kBeatNs = 400 * kMillisecond;
 
 wire::Reply to_reply(const Status& status) {
   return {status.code(), status.message(), 0, 0};
@@ -102,11 +103,13 @@ int DataAgent::do_work(uint64_t now_ns) {
   work += engine_->do_work(now_ns);
   work += publish_completions();
   if (!closed_.empty()) release_closed();
+  if (now_ns >= next_beat_ns_) beat();
   return work;
 }
 
 uint64_t DataAgent::next_deadline_ns() const {
-  const uint64_t deadline = engine_->next_deadline_ns();
+  uint64_t deadline = engine_->next_deadline_ns();
+  if (!sessions_.empty()) deadline = std::min(deadline, next_beat_ns_);
   const bool look_again = overflowing_ || !closed_.empty();
   return look_again ? std::min(deadline, now_ns_ + kLookAgainNs) : deadline;
 }
@@ -131,6 +134,11 @@ bool DataAgent::prepare_sleep() {
 
 void DataAgent::woken(std::span<const Poller::Ready> /*ready*/) {
   lower_sleeping();
+}
+
+void DataAgent::beat() {
+  for (auto& each : sessions_) each->session.beat();
+  next_beat_ns_ = now_ns_ + kBeatNs;
 }
 
 void DataAgent::lower_sleeping() {
@@ -191,6 +199,7 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
   }
   if (!status.ok()) return answers_->answer({serial, request, Evict{status}});
   session->session.lower_sleeping();
+  session->session.beat();
   sessions_.push_back(std::move(session));
   answers_->answer({serial, request, Opened{}});
 }

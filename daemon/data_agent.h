@@ -82,6 +82,7 @@ class DataAgent final : public Agent,
   OpenedSession* find(SessionSerial serial);
   int poll_sessions();
   int publish_completions();
+  void beat();
   void lower_sleeping();
   void flush_counters();
 
@@ -111,7 +112,7 @@ class DataAgent final : public Agent,
   uint32_t links_connecting_ = 0;  // connected, not up
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
-  uint64_t now_ns_ = 0;
+  uint64_t now_ns_ = 0, next_beat_ns_ = 0;
   ThreadOwner owner_;
 };
 

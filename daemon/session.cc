@@ -111,6 +111,11 @@ void Session::wake_client() {
   if (waits & 2) make_readable(channel_.notifier.get());
 }
 
+void Session::beat() {
+  if (++beats_ == 0) ++beats_;  // 0 means that nobody beats
+  std::atomic_ref<uint32_t>(memory_.header->daemon_beat).store(beats_, std::memory_order_relaxed);
+}
+
 void Session::set_sleeping(uint32_t value) {
   std::atomic_ref<uint32_t>(memory_.header->daemon_sleeping)
       .store(value, std::memory_order_seq_cst);

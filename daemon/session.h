@@ -65,6 +65,9 @@ class Session final : public scheduler::SessionPort {
   void lower_sleeping() { set_sleeping(0); }
   bool ring_empty() const { return submits_.empty(); }
 
+  // Tells the client that this daemon is not stopped.
+  void beat();
+
   int doorbell_fd() const { return channel_.doorbell.get(); }
   // After the client has gone: replies and completions go nowhere.
   void mute() { muted_ = true; }
@@ -84,7 +87,7 @@ class Session final : public scheduler::SessionPort {
   std::deque<cgx_completion_record> overflow_;
   Reply reply_;
   uint64_t published_ = 0;
-  uint32_t texts_ = 0;
+  uint32_t texts_ = 0, beats_ = 0;
   bool muted_ = false;
 };
 

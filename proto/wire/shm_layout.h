@@ -93,8 +93,8 @@ struct cgx_shm_header {
   uint8_t pad4[56];
   uint32_t daemon_sleeping; /* 1: ring the doorbell eventfd after publishing */
   uint32_t
-      daemon_beat; /* the daemon adds 1 on every turn of its loop, at least twice a second while a
-                      communicator exists; still for seconds: it is stopped. 0: it does not beat */
+      daemon_beat; /* the daemon's loop adds 1 at least twice a second; still for seconds: it is
+                      stopped. 0: it does not beat */
   uint8_t pad5[56];
   uint32_t wake_word; /* futex: the daemon adds 1 after publishing completions */
   uint8_t pad6[60];

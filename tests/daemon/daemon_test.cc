@@ -87,6 +87,20 @@ TEST_F(DaemonTest, ARecordOfAnUnknownKindEndsTheSession) {
   EXPECT_EQ(rank.client().receive_reply().code, StatusCode::kPROTOCOL_ERROR);
 }
 
+TEST_F(DaemonTest, BeatsForAnIdleClientSoThatItCanTellAStoppedDaemon) {
+  MiniRank rank(socket(), "idle");
+  std::atomic_ref<uint32_t> beat(rank.header().daemon_beat);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (int beats = 0; beats < 3; ++beats) {
+    const uint32_t before = beat.load();
+    EXPECT_NE(before, 0u);
+    while (beat.load() == before && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    ASSERT_NE(beat.load(), before);
+  }
+}
+
 TEST_F(DaemonTest, OthersLearnWhichRankIsGone) {
   auto pair = std::make_unique<Pair>(socket(), "train");
   Pair other(socket(), "other job");
