@@ -120,12 +120,16 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
     same = message.members[rank].instance == members_.instances[members_.machine_of_rank[rank]];
   }
   if (!same) {
-    return refuse_join({StatusCode::kMISMATCH,
-                        "rank " + std::to_string(message.rank) + " describes " + members_.title() +
-                            " differently (size " + std::to_string(message.members.size()) +
-                            " against " + std::to_string(members_.ranks()) + ", first step " +
-                            std::to_string(message.first_step) + " against " +
-                            std::to_string(first_step_) + ", key or machines)"});
+    const Status why(StatusCode::kMISMATCH,
+                     "rank " + std::to_string(message.rank) + " describes " + members_.title() +
+                         " differently (size " + std::to_string(message.members.size()) +
+                         " against " + std::to_string(members_.ranks()) + ", first step " +
+                         std::to_string(message.first_step) + " against " +
+                         std::to_string(first_step_) + ", key or machines)");
+    refuse_join(why);
+    // With the same key it is one of us: nobody need wait for a rank that will not come.
+    if (message.job_key == job_key_) fail(why, /*permanent=*/true, /*tell_others=*/true);
+    return;
   }
   *found = {message.rank, from.session, from.port, message.comm};
   local_[static_cast<size_t>(found - members_.local.begin())].join_request = from.request;

@@ -155,6 +155,9 @@ void Communicator::link_up(uint32_t machine, transport::PeerId peer) {
   peers_[machine].peer = peer;
   peers_[machine].up = true;
   peers_[machine].last_heard_ns = peers_[machine].last_data_ns = services_.now_ns();
+  if (state_ == State::kFailed) {  // before this machine could be told
+    return send_control(machine, Failure{failure_.code(), failure_.message(), /*permanent=*/1});
+  }
   join_if_complete();
 }
 

@@ -153,6 +153,12 @@ void Cluster::create_as(uint32_t index, scheduler::SessionId session) {
   engine(rank(index).machine).create_communicator(session, kCreate, create_message(index, "world"));
 }
 
+void Cluster::create_with_first_step(uint32_t index, uint64_t first_step) {
+  wire::CreateCommunicator message = create_message(index, "world");
+  message.first_step = first_step;
+  engine(rank(index).machine).create_communicator(rank(index).session, kCreate, message);
+}
+
 void Cluster::create(const std::string& name) {
   for (uint32_t i = 0; i < size(); ++i) {
     engine(rank(i).machine).create_communicator(rank(i).session, kCreate, create_message(i, name));

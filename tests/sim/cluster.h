@@ -109,6 +109,7 @@ class Cluster {
   void stop_daemon(uint32_t machine);  // as SIGSTOP: its links stay up, nothing works any more
   void close_communicator(uint32_t rank);
   void create_as(uint32_t rank, scheduler::SessionId session);  // asks to be that rank
+  void create_with_first_step(uint32_t rank, uint64_t first_step);
 
   // Runs until the predicate holds; false if virtual time passed the limit first.
   bool run_until(const std::function<bool()>& done, int64_t limit_ns = 60'000'000'000);

@@ -1,5 +1,7 @@
 // Bad days on a simulated cluster: everybody who waits gets a status that names the culprit, and
 // what can be redone gives the right bits.
+#include <numeric>
+
 #include "tests/sim/training.h"
 
 namespace cgx::sim {
@@ -94,6 +96,26 @@ TEST(PeerLost, IsNoticedByItsSilenceWhenTheDaemonIsStopped) {
   ASSERT_TRUE(world.cluster.run_until(
       [&] { return world.step_status(0, 1) == StatusCode::kPEER_LOST; }, 6 * kSecond));
   EXPECT_LE(world.cluster.now_ns() - before, 5 * kSecond);
+}
+
+TEST(Joining, AFirstStepOfItsOwnIsToldToEveryRankWhoeverComesFirst) {
+  for (const std::vector<uint32_t>& shape : {std::vector<uint32_t>{2}, {1, 1}, {2, 1}, {1, 2}}) {
+    const uint32_t ranks = std::accumulate(shape.begin(), shape.end(), 0u);
+    for (uint32_t odd = 0; odd < ranks; ++odd) {
+      for (uint32_t first = 0; first < ranks; ++first) {
+        Cluster cluster({.ranks_per_machine = shape});
+        for (uint32_t i = 0; i < ranks; ++i) {
+          const uint32_t rank = (first + i) % ranks;
+          cluster.create_with_first_step(rank, rank == odd ? 5 : 4);
+        }
+        cluster.run_for(kSecond / 10);
+        for (uint32_t rank = 0; rank < ranks; ++rank) {
+          ASSERT_EQ(cluster.rank(rank).replies.count(Cluster::kCreate), 1u) << "rank " << rank;
+          EXPECT_EQ(cluster.rank(rank).replies[Cluster::kCreate].code, StatusCode::kMISMATCH);
+        }
+      }
+    }
+  }
 }
 
 TEST(Abandoned, FailsTheStepEverywhereAndItCanBeRedone) {
