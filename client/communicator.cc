@@ -61,11 +61,12 @@ Status Communicator::join(const cgx_comm_options& options) {
   Meeting meeting{.rank = options.rank, .size = options.size};
   meeting.self = {session_.daemon().instance, session_.daemon().mesh_address};
   CGX_ASSIGN_OR_RETURN(meeting.key_if_first, random_key());
+  uint32_t number = 0;
   {
     CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter());
     handle_ = session_.attach(*this);
-    meeting.prefix =
-        "cgx/" + session_.job() + "/" + name_ + "#" + text(session_.communicators_made(name_));
+    number = session_.communicators_made(name_);
+    meeting.prefix = "cgx/" + session_.job() + "/" + name_ + "#" + text(number);
     if (session_.job_key) meeting.key_if_first = *session_.job_key;
   }
   CallbackStore store(options.rendezvous);
@@ -83,6 +84,7 @@ Status Communicator::join(const cgx_comm_options& options) {
                                          .rank = options.rank,
                                          .first_step = options.first_step,
                                          .timeout_ms = timeout_ms_,
+                                         .meeting = number,
                                          .job_key = agreement.job_key,
                                          .members = std::move(agreement.members)};
   return session_.socket().call(message, deadline()).status();

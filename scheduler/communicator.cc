@@ -294,7 +294,8 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
   peer.last_heard_ns = services_.now_ns();
   ++peer.frames_received;
   peer.bytes_received += payload.size() + sizeof(header);
-  if (state_ == State::kFailed || state_ == State::kClosed) return;
+  if (state_ == State::kFailed) return answer_join(header, payload);
+  if (state_ == State::kClosed) return;
   if (header.term < term_) {
     count(Counter::kframes_stale, 1);
     return;
@@ -328,6 +329,15 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
       return receive_heartbeat(peer, payload);
   }
   count(Counter::kframes_unexpected, 1);
+}
+
+// A machine that joins after the failure was told to the others.
+void Communicator::answer_join(const wire::FrameHeader& header,
+                               std::span<const std::byte> payload) {
+  if (header.type != wire::FrameType::kControl) return;
+  const Result<ControlMessage> message = decode_control(payload);
+  if (!message.ok() || !std::holds_alternative<Join>(*message)) return;
+  tell_failure(header.source);
 }
 
 void Communicator::receive_data(const wire::FrameHeader& header,

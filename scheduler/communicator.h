@@ -3,6 +3,9 @@
 //   joining -> ready -> running <-> frozen        (a failure that can be redone: a new term)
 //      \---------\---------\----------\--> failed (permanent) -> closed
 //
+// A joining that failed is remembered a little while after its last local rank has gone: whoever
+// still comes to that meeting is told.
+//
 // Everything local ranks and peers say passes here, is checked and goes to a runner or the plan
 // agreement; everything that must be said goes out through CommunicatorServices. Owned by the
 // engine.
@@ -65,6 +68,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void leave(uint32_t local);                         // closed the communicator or said goodbye
   void lose_rank(uint32_t local, const Status& why);  // its process died
   bool uses(SessionId session) const;
+  // A remembered failure makes room for another meeting under its name.
+  bool gives_way_to(const wire::CreateCommunicator& message);
 
   // --- Peers
   // ---------------------------------------------------------------------------------------
@@ -153,6 +158,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Result<Buffers> buffers(uint32_t local, const cgx_submit_record& record, DType dtype,
                           uint64_t elements) const;
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
+  void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_control(uint32_t machine, std::span<const std::byte> payload);
   void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
@@ -175,6 +181,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
 
   // communicator_terms.cc
   void fail(const Status& why, bool permanent, bool tell_others);
+  void tell_failure(uint32_t machine);
+  void close_if_empty();
   void handle(uint32_t machine, const Failure& message);
   void handle(uint32_t machine, const Report& message);
   void handle(uint32_t machine, const Start& message);
@@ -192,6 +200,9 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   State state_ = State::kJoining;
   Status failure_;
   uint64_t first_step_ = 0, timeout_ns_ = 0, created_ns_ = 0;
+  uint32_t meeting_ = 0;
+  bool failed_joining_ = false;
+  uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
   uint32_t term_ = 0;
   uint32_t call_slabs_ = 0;
   bool reordered_ = false;

@@ -38,6 +38,7 @@ Members make_members(const SessionOptions& session, const wire::CreateCommunicat
   wire::Writer identity;
   identity.put(message.job_key);
   identity.put_string(message.name);
+  identity.put(message.meeting);
   members.id = wire::checksum(identity.take());
   for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
     const wire::Member& member = message.members[rank];
@@ -88,6 +89,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
   std::unique_ptr<Communicator> made(new Communicator(std::move(members), services));
   made->call_slabs_ = slabs;
   made->job_key_ = message.job_key;
+  made->meeting_ = message.meeting;
   made->first_step_ = message.first_step;
   made->timeout_ns_ =
       message.timeout_ms != 0 ? message.timeout_ms * 1'000'000 : options.timeouts.communicator_ns;
@@ -115,7 +117,7 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
                                                          " has already joined and is alive"});
   }
   bool same = message.members.size() == members_.ranks() && message.first_step == first_step_ &&
-              message.job_key == job_key_;
+              message.job_key == job_key_ && message.meeting == meeting_;
   for (uint32_t rank = 0; same && rank < members_.ranks(); ++rank) {
     same = message.members[rank].instance == members_.instances[members_.machine_of_rank[rank]];
   }
@@ -134,6 +136,13 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
   *found = {message.rank, from.session, from.port, message.comm};
   local_[static_cast<size_t>(found - members_.local.begin())].join_request = from.request;
   join_if_complete();
+}
+
+bool Communicator::gives_way_to(const wire::CreateCommunicator& message) {
+  const bool same = message.job_key == job_key_ && message.meeting == meeting_;
+  if (forget_at_ns_ == 0 || same) return false;
+  state_ = State::kClosed;
+  return true;
 }
 
 uint64_t Communicator::shape_hash() const {
@@ -160,10 +169,13 @@ void Communicator::join_if_complete() {
   }
 }
 
-// The coordinator's end of the link may come up after ours and not know us yet: say it until heard.
+// The other end of a link may come up after ours and not know us yet: say it until heard. Who has
+// failed answers with the failure; to learn of it is all that the coordinator's own word is for.
 void Communicator::repeat_join() {
-  if (members_.coordinator() || !peers_[members_.machine].joined) return;
-  send_control(0, Join{shape_hash(), first_step_});
+  if (!peers_[members_.machine].joined) return;
+  const Join join{shape_hash(), first_step_};
+  if (members_.coordinator()) return broadcast(join);
+  send_control(0, join);
 }
 
 void Communicator::handle(uint32_t machine, const Join& message) {

@@ -10,6 +10,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr uint64_t kJoinRetryNs = 20'000'000;
+constexpr uint64_t kRememberNs = 5'000'000'000;  // a joining that failed
 
 }  // namespace
 
@@ -24,6 +25,7 @@ void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
   services_.event(EventLevel::kError, members_.title() + ": " + why.to_string() +
                                           (permanent ? "" : "; the step can be redone"));
   count(Counter::koperations_failed, steps_.operations().size());
+  failed_joining_ = state_ == State::kJoining;
   state_ = permanent ? State::kFailed : State::kFrozen;
   frozen_since_ns_ = services_.now_ns();
   agreement_.reset(why);
@@ -48,6 +50,10 @@ void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
   own.reported = true;
   if (members_.coordinator()) return start_term_if_reported();
   send_control(0, own.report);
+}
+
+void Communicator::tell_failure(uint32_t machine) {
+  send_control(machine, Failure{failure_.code(), failure_.message(), /*permanent=*/1});
 }
 
 void Communicator::handle(uint32_t machine, const Failure& message) {
@@ -131,11 +137,7 @@ void Communicator::leave(uint32_t local) {
          true, true);
   }
   rank.port = nullptr;
-  for (const LocalRank& other : members_.local) {
-    if (other.port != nullptr) return;
-  }
-  broadcast(Bye{});
-  state_ = State::kClosed;
+  close_if_empty();
 }
 
 void Communicator::lose_rank(uint32_t local, const Status& why) {
@@ -145,9 +147,18 @@ void Communicator::lose_rank(uint32_t local, const Status& why) {
   fail({StatusCode::kRANK_LOST, "rank " + std::to_string(rank.rank) + " of " + members_.title() +
                                     " is gone: " + why.message()},
        /*permanent=*/true, /*tell_others=*/true);
-  for (const LocalRank& other : members_.local) {
-    if (other.port != nullptr) return;
+  close_if_empty();
+}
+
+void Communicator::close_if_empty() {
+  for (const LocalRank& local : members_.local) {
+    if (local.port != nullptr) return;
   }
+  if (state_ == State::kFailed && failed_joining_) {
+    forget_at_ns_ = services_.now_ns() + kRememberNs;
+    return;
+  }
+  broadcast(Bye{});
   state_ = State::kClosed;
 }
 
@@ -155,9 +166,7 @@ void Communicator::link_up(uint32_t machine, transport::PeerId peer) {
   peers_[machine].peer = peer;
   peers_[machine].up = true;
   peers_[machine].last_heard_ns = peers_[machine].last_data_ns = services_.now_ns();
-  if (state_ == State::kFailed) {  // before this machine could be told
-    return send_control(machine, Failure{failure_.code(), failure_.message(), /*permanent=*/1});
-  }
+  if (state_ == State::kFailed) return tell_failure(machine);  // it could not be told before
   join_if_complete();
 }
 
@@ -190,6 +199,7 @@ void Communicator::tick() {
   const bool joining = state_ == State::kJoining;
   next_tick_ns_ = now + (joining ? kJoinRetryNs : services_.options().timeouts.heartbeat_ns);
   if (joining) repeat_join();
+  if (forget_at_ns_ != 0 && now >= forget_at_ns_) state_ = State::kClosed;
   if (state_ == State::kFailed || state_ == State::kClosed) return;
   send_heartbeats();
   agreement_.tick(now);

@@ -364,6 +364,10 @@ void Engine::create_communicator(SessionId id, uint32_t request,
          "communicator handle " + std::to_string(message.comm) + " is in use by this session"});
   }
   Communicator* communicator = state_->find_communicator(session->options, message.name);
+  if (communicator != nullptr && communicator->gives_way_to(message)) {
+    communicator = nullptr;
+    state_->drop_closed_communicators();
+  }
   if (communicator == nullptr) {
     if (state_->communicators_.size() >= state_->options_.limits.communicators) {
       return refuse(resource_exhausted("limits.communicators (" +

@@ -66,6 +66,7 @@ void fields(Io& io, M& m, const CreateCommunicator*) {
   io.number(m.rank);
   io.number(m.first_step);
   io.number(m.timeout_ms);
+  io.number(m.meeting);
   io.number(m.job_key);
   io.list(m.members, 20, [](Io& each, auto& member) {
     each.number(member.instance);

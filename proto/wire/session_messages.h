@@ -92,6 +92,7 @@ struct CreateCommunicator {
   uint32_t rank = 0;
   uint64_t first_step = 0;
   uint64_t timeout_ms = 0;  // 0: 30 minutes
+  uint32_t meeting = 0;     // counts those of this name in this job; the same on all ranks
   JobKey job_key{};
   std::vector<Member> members;
 };

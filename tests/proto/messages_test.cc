@@ -70,6 +70,7 @@ TEST(SessionMessages, ComeBackExactlyAndRejectTruncation) {
   expect_exact(AddArena{1, 4096});
   CreateCommunicator create;
   create.name = "world";
+  create.meeting = 2;
   create.members = {{{1, 2}, "a"}, {{3, 4}, ""}};
   expect_exact(create);
   RegisterTensors tensors;

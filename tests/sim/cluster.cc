@@ -153,9 +153,11 @@ void Cluster::create_as(uint32_t index, scheduler::SessionId session) {
   engine(rank(index).machine).create_communicator(session, kCreate, create_message(index, "world"));
 }
 
-void Cluster::create_with_first_step(uint32_t index, uint64_t first_step) {
+void Cluster::create_on(uint32_t index,
+                        const std::function<void(wire::CreateCommunicator&)>& change) {
   wire::CreateCommunicator message = create_message(index, "world");
-  message.first_step = first_step;
+  change(message);
+  rank(index).replies.erase(kCreate);
   engine(rank(index).machine).create_communicator(rank(index).session, kCreate, message);
 }
 
@@ -285,8 +287,8 @@ void Cluster::stop_daemon(uint32_t machine) {
   daemons_[machine]->alive = false;
 }
 
-void Cluster::close_communicator(uint32_t index) {
-  engine(rank(index).machine).close_communicator(rank(index).session, {.comm = 7});
+void Cluster::close_communicator(uint32_t index, uint32_t comm) {
+  engine(rank(index).machine).close_communicator(rank(index).session, {.comm = comm});
 }
 
 bool Cluster::round() {

@@ -107,9 +107,10 @@ class Cluster {
   void kill_rank(uint32_t rank);
   void kill_daemon(uint32_t machine);
   void stop_daemon(uint32_t machine);  // as SIGSTOP: its links stay up, nothing works any more
-  void close_communicator(uint32_t rank);
+  void close_communicator(uint32_t rank, uint32_t comm = 7);
   void create_as(uint32_t rank, scheduler::SessionId session);  // asks to be that rank
-  void create_with_first_step(uint32_t rank, uint64_t first_step);
+  // One rank's request, changed; its answer does not end others' waiting.
+  void create_on(uint32_t rank, const std::function<void(wire::CreateCommunicator&)>& change);
 
   // Runs until the predicate holds; false if virtual time passed the limit first.
   bool run_until(const std::function<bool()>& done, int64_t limit_ns = 60'000'000'000);

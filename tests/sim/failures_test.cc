@@ -106,13 +106,58 @@ TEST(Joining, AFirstStepOfItsOwnIsToldToEveryRankWhoeverComesFirst) {
         Cluster cluster({.ranks_per_machine = shape});
         for (uint32_t i = 0; i < ranks; ++i) {
           const uint32_t rank = (first + i) % ranks;
-          cluster.create_with_first_step(rank, rank == odd ? 5 : 4);
+          cluster.create_on(rank, [&](auto& message) { message.first_step = rank == odd ? 5 : 4; });
         }
         cluster.run_for(kSecond / 10);
         for (uint32_t rank = 0; rank < ranks; ++rank) {
           ASSERT_EQ(cluster.rank(rank).replies.count(Cluster::kCreate), 1u) << "rank " << rank;
           EXPECT_EQ(cluster.rank(rank).replies[Cluster::kCreate].code, StatusCode::kMISMATCH);
         }
+      }
+    }
+  }
+}
+
+// Links of an earlier communicator are up already: the failure is told before the last one comes.
+TEST(Joining, ARankLostMeanwhileIsToldToWhoComesLastAndTheNextMeetingSucceeds) {
+  const auto meeting = [](uint32_t number) {
+    return [number](wire::CreateCommunicator& message) {
+      message.comm = 8;
+      message.name = "second";
+      message.meeting = number;
+      if (number > 1) message.members.pop_back();  // without rank 3
+    };
+  };
+  for (uint32_t victim = 0; victim < 4; ++victim) {
+    for (uint32_t last = 0; last < 4; ++last) {
+      if (last == victim) continue;
+      SCOPED_TRACE("victim " + std::to_string(victim) + ", last " + std::to_string(last));
+      Cluster cluster({.ranks_per_machine = {2, 1, 1}});
+      cluster.create();
+      const auto expect_told = [&](uint32_t rank) {
+        SCOPED_TRACE("rank " + std::to_string(rank));
+        ASSERT_EQ(cluster.rank(rank).replies.count(Cluster::kCreate), 1u);
+        EXPECT_EQ(cluster.rank(rank).replies[Cluster::kCreate].code, StatusCode::kRANK_LOST);
+        cluster.close_communicator(rank, 8);  // as libcgx does
+      };
+      for (uint32_t rank = 0; rank < 4; ++rank) {
+        if (rank != last) cluster.create_on(rank, meeting(1));
+      }
+      cluster.run_for(kSecond / 10);
+      cluster.kill_rank(victim);
+      cluster.run_for(kSecond / 10);
+      for (uint32_t rank = 0; rank < 4; ++rank) {
+        if (rank != last && rank != victim) expect_told(rank);
+      }
+      cluster.run_for(kSecond);
+      cluster.create_on(last, meeting(1));
+      cluster.run_for(kSecond / 10);
+      expect_told(last);
+      if (victim != 3) continue;
+      for (uint32_t rank = 0; rank < 3; ++rank) cluster.create_on(rank, meeting(2));
+      cluster.run_for(kSecond / 10);
+      for (uint32_t rank = 0; rank < 3; ++rank) {
+        EXPECT_EQ(cluster.rank(rank).replies[Cluster::kCreate].code, StatusCode::kOK);
       }
     }
   }
