@@ -71,6 +71,7 @@ static cgx_comm* comm_of(int index) {
 struct meeting {
   const char* folder;
   int wrong_key;  // this rank misremembers the job's key
+  int hold;       // this rank has told where it is, then dawdles until the file "go" exists
 };
 
 static void path_of(char* path, const struct meeting* meeting, const char* key) {
@@ -89,23 +90,29 @@ static int put_file(void* user, const char* key, const void* value, size_t bytes
   return fclose(file) == 0 && written == bytes ? rename(partial, path) : -1;
 }
 
+static int await(const struct meeting* meeting, const char* key) {
+  char path[PATH_MAX];
+  path_of(path, meeting, key);
+  for (int attempt = 0; attempt < GET_TRIES; attempt++) {
+    if (access(path, R_OK) == 0) return 1;
+    usleep(1000);
+  }
+  return 0;
+}
+
 static int get_file(void* user, const char* key, void* value, size_t capacity, size_t* bytes) {
   const struct meeting* meeting = user;
   char path[PATH_MAX];
   path_of(path, meeting, key);
-  for (int attempt = 0; attempt < GET_TRIES; attempt++) {
-    FILE* file = fopen(path, "r");
-    if (file) {
-      *bytes = fread(value, 1, capacity, file);
-      fclose(file);
-      const size_t length = strlen(key);
-      const int is_key = length > 4 && strcmp(key + length - 4, "/key") == 0;
-      if (meeting->wrong_key && is_key) ((unsigned char*)value)[0] ^= 1;
-      return 0;
-    }
-    usleep(1000);
-  }
-  return -1;
+  const size_t length = strlen(key);
+  const int is_key = length > 4 && strcmp(key + length - 4, "/key") == 0;
+  if (is_key && meeting->hold && !await(meeting, "go")) return -1;
+  FILE* file = await(meeting, key) ? fopen(path, "r") : NULL;
+  if (!file) return -1;
+  *bytes = fread(value, 1, capacity, file);
+  fclose(file);
+  if (is_key && meeting->wrong_key) ((unsigned char*)value)[0] ^= 1;
+  return 0;
 }
 
 // --- Commands ------------------------------------------------------------------------------------
@@ -126,9 +133,12 @@ static cgx_status do_open(void) {
   return cgx_open(&options, &self.session);
 }
 
-// create NAME RANK SIZE FIRST_STEP TIMEOUT_MS FOLDER [wrong-key]: value = handle
+// create NAME RANK SIZE FIRST_STEP TIMEOUT_MS FOLDER [wrong-key|hold]: value = handle
 static cgx_status do_create(void) {
-  struct meeting meeting = {.folder = word(6), .wrong_key = word(7) != NULL};
+  const char* const trick = word(7) ? word(7) : "";
+  struct meeting meeting = {.folder = word(6),
+                            .wrong_key = strcmp(trick, "wrong-key") == 0,
+                            .hold = strcmp(trick, "hold") == 0};
   const cgx_comm_options options = {
       .name = word(1),
       .rank = (uint32_t)number(2),

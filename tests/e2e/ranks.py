@@ -149,6 +149,10 @@ class Job:
 
     # --- A communicator -----------------------------------------------------------------------------
 
+    def create_soon(self, rank, name="grads", trick="-", size=None, first_step=1, timeout_ms=60000):
+        """Asks one rank to create its end; the answer has to be received. Tricks: see rank.c."""
+        self.ranks[rank].send("create", name, rank, size or len(self.ranks), first_step, timeout_ms, self.folder, trick)
+
     def create(self, name="grads", first_step=1, timeout_ms=60000):
         return self.must("create", name, "%d", len(self.ranks), first_step, timeout_ms, self.folder)[0].value
 
