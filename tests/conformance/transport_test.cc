@@ -57,11 +57,16 @@ std::unique_ptr<TransportRig> make() {
 }
 
 std::unique_ptr<TransportRig> make_slow() {
+  return std::make_unique<LoopbackRig>(
+      LoopbackNetwork::Options{.latency_ns = [](const LoopbackNetwork::Hop&) { return 50'000; },
+                               .port_bytes_per_second = 1'250'000'000,
+                               .frame_overhead_bytes = 66});
+}
+
+// Later frames would overtake earlier ones, if a pair did not keep its order.
+std::unique_ptr<TransportRig> make_jittery() {
   return std::make_unique<LoopbackRig>(LoopbackNetwork::Options{
-      .latency_ns =
-          [](const LoopbackNetwork::Hop& hop) { return hop.bytes % 2 ? 50'000 : 200'000; },
-      .port_bytes_per_second = 1'250'000'000,
-      .frame_overhead_bytes = 66});
+      .latency_ns = [](const LoopbackNetwork::Hop& hop) { return hop.bytes % 7 * 40'000; }});
 }
 
 std::unique_ptr<TransportRig> make_loopback() {
@@ -71,6 +76,7 @@ std::unique_ptr<TransportRig> make_loopback() {
 INSTANTIATE_TEST_SUITE_P(Every, TransportConformance,
                          ::testing::Values(RigKind{"Loopback", make_loopback},
                                            RigKind{"SlowLoopback", make_slow},
+                                           RigKind{"JitteryLoopback", make_jittery},
                                            RigKind{"Faultless", make<FaultlessRig>},
                                            RigKind{"Ucx", make<UcxRig>},
                                            RigKind{"FaultlessUcx", make<FaultlessUcxRig>}),
