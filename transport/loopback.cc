@@ -162,10 +162,11 @@ void LoopbackEndpoint::depart(PeerId to) {
       network_.options_.latency_ns
           ? network_.options_.latency_ns({number_, link->remote, bytes, network_.now_ns()})
           : 0;
-  // The last bit has just left; the receiving port takes as long, and one frame at a time.
+  // The last bit has just left. A port of limited speed takes as long to receive, one frame at a
+  // time.
   const int64_t transfer_ns = network_.transfer_ns(bytes);
-  const int64_t at_ns = std::max(
-      {network_.now_ns() + latency_ns, remote->in_free_ns_ + transfer_ns, link->last_arrival_ns});
+  const int64_t port_ns = transfer_ns > 0 ? remote->in_free_ns_ + transfer_ns : 0;
+  const int64_t at_ns = std::max({network_.now_ns() + latency_ns, port_ns, link->last_arrival_ns});
   remote->in_free_ns_ = at_ns;
   link->last_arrival_ns = at_ns;
   network_.schedule(at_ns,

@@ -89,6 +89,31 @@ TEST_F(SlowLoopbackTest, TwoSendersShareTheReceivingPort) {
   EXPECT_EQ(events[2].frames.size(), 2u);
 }
 
+TEST(LoopbackPortsTest, UnlimitedOnesLetAQuickSenderPassASlowOne) {
+  Recorder events[3];
+  LoopbackNetwork network({.latency_ns = [](const LoopbackNetwork::Hop& hop) {
+    return hop.from == 0 ? 500 * kMicrosecond : 10 * kMicrosecond;
+  }});
+  std::unique_ptr<Transport> ends[3];
+  for (int i = 0; i < 3; ++i) ends[i] = network.make_endpoint(events[i]);
+  for (int from = 0; from < 2; ++from) {
+    const uint64_t tag = 1 + from;
+    auto peer = ends[from]->connect(
+        {.remote = *ends[2]->local_endpoint(), .inbound_tag = tag, .outbound_tag = tag});
+    ASSERT_TRUE(peer.ok());
+    ASSERT_TRUE(
+        ends[2]
+            ->connect(
+                {.remote = *ends[from]->local_endpoint(), .inbound_tag = tag, .outbound_tag = tag})
+            .ok());
+    ASSERT_TRUE(ends[from]->send(*peer, {to_bytes("x"), {}}, kNoToken).ok());
+  }
+  network.advance_to(0);
+  network.advance_to(10 * kMicrosecond);
+  ends[2]->progress();
+  EXPECT_EQ(events[2].frames.size(), 1u);
+}
+
 TEST_F(SlowLoopbackTest, ReadsThePayloadWhenTheFrameLeaves) {
   const PeerId b = join(0, 1);
   join(1, 0);

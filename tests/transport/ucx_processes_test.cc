@@ -125,21 +125,27 @@ int lose_peer(const TwoProcesses::Child& self) {
   return 0;
 }
 
-// Both sides up, then side 1 stops itself. Side 0 gets the party back with sends that cannot leave.
+// Both sides up, then side 1 stops itself and side 0 has sends that cannot leave. Returns the pid
+// of the other side.
 constexpr SendToken kStuck = 10;
 
-void fill_stopped_peer(Party& party, const TwoProcesses::Child& self,
-                       std::span<const std::byte> payload) {
+pid_t fill_stopped_peer(Party& party, const TwoProcesses::Child& self,
+                        std::span<const std::byte> payload) {
   REQUIRE(party.transport->send(party.peer, {to_bytes("up"), {}}, kNoToken).ok());
   REQUIRE(party.until([&] { return party.events.frames.size() == 1; }, std::chrono::seconds(10)));
   party.meet(self);
+  const pid_t mine = ::getpid();
+  pid_t other = 0;
+  write_all(self.socket, &mine, sizeof mine);
+  REQUIRE(read_all(self.socket, &other, sizeof other));
   if (self.side == 1) {
     ::raise(SIGSTOP);
-    return;
+    return other;
   }
   for (SendToken token = 1; token <= kStuck; ++token) {
     REQUIRE(party.transport->send(party.peer, {to_bytes("x"), payload}, token).ok());
   }
+  return other;
 }
 
 // A daemon whose peer's heartbeat fell silent closes the link: its buffers come back at once, it
@@ -147,9 +153,10 @@ void fill_stopped_peer(Party& party, const TwoProcesses::Child& self,
 int close_stopped_peer(const TwoProcesses::Child& self) {
   const std::vector<std::byte> payload(4 << 20);
   Party party(self);
-  fill_stopped_peer(party, self, payload);
+  const pid_t other = fill_stopped_peer(party, self, payload);
   if (self.side == 1) {
     REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(5)));
+    party.meet(self);
     return 0;
   }
   (void)party.until([] { return false; }, std::chrono::milliseconds(200));
@@ -164,13 +171,15 @@ int close_stopped_peer(const TwoProcesses::Child& self) {
     wakeups += ::poll(&ready, 1, 100) == 1;
   }
   REQUIRE(wakeups < 20);
+  ::kill(other, SIGCONT);
+  party.meet(self);  // when it has heard
   return 0;
 }
 
 int stall(const TwoProcesses::Child& self) {
   const std::vector<std::byte> payload(4 << 20);
   Party party(self, {.stalled_ms = 1000});
-  fill_stopped_peer(party, self, payload);
+  (void)fill_stopped_peer(party, self, payload);
   if (self.side == 1) return 0;
   REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(5)));
   REQUIRE(party.events.sent_before_down == kStuck);
@@ -205,7 +214,6 @@ TEST_P(UcxProcesses, KilledPeerIsReportedOnceWithinASecond) {
 TEST_P(UcxProcesses, ClosingAStoppedPeerFreesItsBuffersAndSleeps) {
   TwoProcesses processes(GetParam(), close_stopped_peer);
   EXPECT_EQ(processes.wait(0), 0);
-  ::kill(processes.pid(1), SIGCONT);
   EXPECT_EQ(processes.wait(1), 0);
 }
 
