@@ -1,5 +1,5 @@
-// How many cores this process may use: its cpuset and its cgroup's CPU quota, not the machine's
-// count. Thread rule: reads /proc and the cgroup file system; call at start.
+// How many cores this process may use: its cpuset and its cgroup's quota, not the machine's count.
+// Thread rule: reads /proc and the cgroup file system; call at start.
 #pragma once
 
 #include <cstdint>

@@ -51,16 +51,16 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
 
 }  // namespace
 
-// In order of destruction from the last: the server and the dialer wait for calls into the agent.
+// The server waits for calls into the running agent, the dialer for answers to the agent, which must
+// exist: so server, thread, dialer, agent.
 struct Daemon::Mesh {
-  std::unique_ptr<MeshDialer> dialer;
   std::unique_ptr<MeshAgent> agent;
+  std::unique_ptr<MeshDialer> dialer;
   std::unique_ptr<AgentThread> thread;
   std::unique_ptr<MeshServer> server;
 
   ~Mesh() {
     server.reset();
-    dialer.reset();
     thread.reset();
   }
 };

@@ -2,8 +2,8 @@
 //
 // Thread rule: create, use and destroy on one thread (main).
 // Start order: mesh port and client socket (names are taken), data agent, mesh agent, mesh server,
-// ipc agent (clients are served). Stop order: ipc agent (clients see the end), mesh server and
-// dialer, mesh agent, data agent.
+// ipc agent (clients are served).
+// Stop order: ipc agent (clients see the end), mesh server, mesh agent, data agent.
 #pragma once
 
 #include <cstdint>

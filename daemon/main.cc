@@ -92,7 +92,8 @@ std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
 }
 
 bool asks_to_stop(const siginfo_t& signal) {
-  return signal.si_signo == SIGTERM || signal.si_signo == SIGINT || signal.si_signo == SIGQUIT;
+  const int number = signal.si_signo;
+  return number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP;
 }
 
 // Lets what is in flight finish: until a quiet moment, the limit, or a second signal.

@@ -1,10 +1,10 @@
 // The mesh handshake over gRPC: the server that hands requests to a MeshListener, and the dialer.
 //
 // Plain on trusted networks; mutual TLS when certificates are given. Nothing else of the daemon
-// sees gRPC or protobuf types of the mesh; sizes of all fields are checked here. Thread rule:
-// create and destroy on one thread; calls of MeshDialer from the mesh agent. Destroying the dialer
-// waits for the answers under way, so it goes before the agent that gets them; destroying the
-// server does too, and needs the agent to be running still.
+// sees gRPC or protobuf types of the mesh; sizes of all fields are checked here.
+// Thread rule: create and destroy on one thread; calls of MeshDialer from the mesh agent. Destroying
+// the server waits for the answers of a running agent; destroying the dialer waits until the agent,
+// stopped or not, has been given those under way.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,7 @@ namespace {
 namespace bip = boost::interprocess;
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kSealExec = 0x0020;  // F_SEAL_EXEC: some systems put it on every memfd
 
 struct MemfdHandle {  // what mapped_region asks of a mappable object
   int fd;
@@ -30,7 +31,7 @@ struct MemfdHandle {  // what mapped_region asks of a mappable object
 Status check_seals(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return invalid_argument("the arena's descriptor is not a memfd that allows seals");
-  if (seals != kSeals) {
+  if ((seals & ~kSealExec) != kSeals) {
     return invalid_argument("the arena's seals are " + std::to_string(seals) +
                             ", must be SHRINK|GROW|SEAL (" + std::to_string(kSeals) +
                             ") and no more");

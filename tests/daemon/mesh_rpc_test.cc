@@ -6,9 +6,13 @@
 #include <sys/socket.h>
 
 #include <condition_variable>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 
 #include "daemon/mesh_messages.h"
+#include "tests/daemon/scratch_directory.h"
 
 namespace cgx::daemon {
 namespace {
@@ -22,23 +26,24 @@ class Quiet final : public scheduler::EventSink {
 // A whole side with threads, as the daemon makes it.
 class Side final : public LinkHost {
  public:
-  explicit Side(wire::InstanceId instance) : instance_(instance) {
+  explicit Side(wire::InstanceId instance, const MeshTls& tls = {}) : instance_(instance) {
     TcpListener listener = std::move(TcpListener::open("127.0.0.1:0", "test")).value();
     address = "127.0.0.1:" + std::to_string(listener.port);
-    dialer_ = std::move(make_mesh_dialer({}, 2 * kSecond)).value();
+    dialer_ = std::move(make_mesh_dialer(tls, 2 * kSecond)).value();
     MeshOptions options;
     options.instance = instance;
     options.name = "side";
+    options.unreachable_ns = 2 * kSecond;
     agent =
         std::make_unique<MeshAgent>(options, MeshAgent::Ports{*this, *dialer_, counters, events_});
     thread_ = std::move(AgentThread::start(*agent)).value();
-    server_ = std::move(MeshServer::start(std::move(listener), {}, kSecond / 5, *agent, counters))
+    server_ = std::move(MeshServer::start(std::move(listener), tls, kSecond / 5, *agent, counters))
                   .value();
   }
   ~Side() override {
     server_.reset();
-    dialer_.reset();
     thread_.reset();
+    dialer_.reset();
   }
 
   void want(const Side& other, char key) {
@@ -124,6 +129,49 @@ TEST(MeshRpcTest, GarbageOnTheMeshPortIsCountedAndLinksAreStillMade) {
   a.want(b, 'k');
   b.want(a, 'k');
   EXPECT_TRUE(a.outcome().ok());
+}
+
+// An authority and a certificate for 127.0.0.1 signed by it; empty if openssl is not installed.
+MeshTls make_certificates(const std::string& directory) {
+  const std::string script =
+      "cd " + directory +
+      " && exec 2>/dev/null && K='-newkey ec -pkeyopt ec_paramgen_curve:P-256'" +
+      " && openssl req -x509 $K -nodes -subj /CN=authority -keyout ca.key -out ca.pem -days 2"
+      " && openssl req $K -nodes -subj /CN=daemon -keyout d.key -out d.csr"
+      " && echo subjectAltName=IP:127.0.0.1 > d.ext && openssl x509 -req -in d.csr -CA ca.pem"
+      " -CAkey ca.key -CAcreateserial -days 2 -extfile d.ext -out d.pem";
+  if (std::system(script.c_str()) != 0) return {};
+  const auto read = [&](const char* name) {
+    std::ifstream file(directory + "/" + name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  return {read("ca.pem"), read("d.pem"), read("d.key")};
+}
+
+class MeshTlsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (ours.empty() || others.empty()) GTEST_SKIP() << "openssl is not installed";
+  }
+  ScratchDirectory one, two;
+  MeshTls ours = make_certificates(one.path()), others = make_certificates(two.path());
+};
+
+TEST_F(MeshTlsTest, DaemonsWithCertificatesOfOneAuthorityLink) {
+  Side a({1, 1}, ours), b({2, 2}, ours);
+  a.want(b, 'k');
+  b.want(a, 'k');
+  EXPECT_TRUE(a.outcome().ok()) << a.outcome().to_string();
+  EXPECT_TRUE(b.outcome().ok()) << b.outcome().to_string();
+}
+
+TEST_F(MeshTlsTest, OtherAuthoritiesAndPlainConnectionsDoNot) {
+  Side b({2, 2}, ours);
+  for (const MeshTls& tls : {others, MeshTls{}}) {
+    Side a({1, 1}, tls);
+    a.want(b, 'k');
+    EXPECT_EQ(a.outcome().code(), StatusCode::kUNAVAILABLE);
+  }
 }
 
 TEST(MeshMessagesTest, EveryMessageComesBackAsItWas) {
