@@ -51,9 +51,19 @@ CGX_INLINE Block<V> operator*(const Block<V>& a, typename V::Floats b) {
   return {{a.v[0] * b, a.v[1] * b, a.v[2] * b, a.v[3] * b}};
 }
 
+template <class V>
+CGX_INLINE Block<V> splat_block(float x) {
+  return {{V::splat(x), V::splat(x), V::splat(x), V::splat(x)}};
+}
+
 template <class V, class F>
 CGX_INLINE Block<V> map(const Block<V>& x, F f) {
   return {{f(x.v[0]), f(x.v[1]), f(x.v[2]), f(x.v[3])}};
+}
+
+template <class V>
+CGX_INLINE Block<V> canonical_nan(const Block<V>& x) {
+  return map(x, [](auto v) { return V::canonical_nan(v); });
 }
 
 template <class V>
@@ -94,35 +104,25 @@ CGX_INLINE typename V::Ints brain_words(typename V::Floats x) {
 }
 
 // Values first .. first + 63 of an array of a small float type.
-template <class V, DType dtype>
-CGX_INLINE Block<V> load_values(const void* values, uint64_t first) {
-  if constexpr (dtype == DType::kF32) {
-    return load_block<V>(static_cast<const float*>(values) + first);
-  } else {
-    const uint16_t* p = static_cast<const uint16_t*>(values) + first;
-    if constexpr (dtype == DType::kF16) {
-      return {{V::load_half(p), V::load_half(p + 16), V::load_half(p + 32), V::load_half(p + 48)}};
-    } else {
-      return {
-          {load_brain<V>(p), load_brain<V>(p + 16), load_brain<V>(p + 32), load_brain<V>(p + 48)}};
-    }
+template <class V>
+CGX_INLINE Block<V> load_values(const void* values, DType dtype, uint64_t first) {
+  if (dtype == DType::kF32) return load_block<V>(static_cast<const float*>(values) + first);
+  const uint16_t* p = static_cast<const uint16_t*>(values) + first;
+  if (dtype == DType::kF16) {
+    return {{V::load_half(p), V::load_half(p + 16), V::load_half(p + 32), V::load_half(p + 48)}};
   }
+  return {{load_brain<V>(p), load_brain<V>(p + 16), load_brain<V>(p + 32), load_brain<V>(p + 48)}};
 }
 
 // The last cast: plain nearest even.
-template <class V, DType dtype>
-CGX_INLINE void store_values(void* values, uint64_t first, const Block<V>& x) {
-  if constexpr (dtype == DType::kF32) {
-    store_block<V>(static_cast<float*>(values) + first, x);
+template <class V>
+CGX_INLINE void store_values(void* values, DType dtype, uint64_t first, const Block<V>& x) {
+  if (dtype == DType::kF32) return store_block<V>(static_cast<float*>(values) + first, x);
+  uint16_t* p = static_cast<uint16_t*>(values) + first;
+  if (dtype == DType::kF16) {
+    for_each_vector([&](auto i) { V::store_half(p + 16 * i.j, x.v[i.j]); });
   } else {
-    uint16_t* p = static_cast<uint16_t*>(values) + first;
-    for_each_vector([&](auto i) {
-      if constexpr (dtype == DType::kF16) {
-        V::store_half(p + 16 * i.j, x.v[i.j]);
-      } else {
-        V::store_halfwords(p + 16 * i.j, brain_words<V>(x.v[i.j]));
-      }
-    });
+    for_each_vector([&](auto i) { V::store_halfwords(p + 16 * i.j, brain_words<V>(x.v[i.j])); });
   }
 }
 

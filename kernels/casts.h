@@ -28,9 +28,14 @@ struct Cast {
   static constexpr uint32_t kBlockBytes = 64 * sizeof(Word);
   static constexpr uint64_t code_bytes(uint64_t elements) { return sizeof(Word) * elements; }
 
-  static Meta fit(const float* x, uint32_t n, uint32_t limit) {
-    return {nonfinite({}, x, n, limit), limit};
+  // The largest magnitude, as bits.
+  using Extent = uint32_t;
+  static Extent extent_of(const float* x, uint32_t n) {
+    uint32_t max_abs = 0;
+    for (uint32_t e = 0; e < n; ++e) max_abs = abs_bits(x[e]) > max_abs ? abs_bits(x[e]) : max_abs;
+    return max_abs;
   }
+  static Meta fit(Extent max_abs, uint32_t limit) { return {max_abs >= limit, limit}; }
   static void put_meta(const Meta&, uint8_t*) {}
   static bool get_meta(const uint8_t*, Meta&) { return true; }
 
@@ -48,11 +53,7 @@ struct Cast {
       x[e] = Number::get(word);
     }
   }
-  static bool nonfinite(const Meta&, const float* x, uint32_t n, uint32_t limit) {
-    uint32_t max_abs = 0;
-    for (uint32_t e = 0; e < n; ++e) max_abs = abs_bits(x[e]) > max_abs ? abs_bits(x[e]) : max_abs;
-    return max_abs >= limit;
-  }
+  static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) { return decoded >= limit; }
 
   using Decoding = Cast;
   static constexpr bool kKeepsNan = true;
@@ -65,10 +66,7 @@ struct Cast {
         max_abs_ = V::max_signed(max_abs_, V::bits(x.v[i.j]) & V::splat(kAbsMask));
       });
     }
-    CGX_INLINE Meta fit(uint32_t limit) const { return {nonfinite(limit), limit}; }
-    CGX_INLINE bool nonfinite(uint32_t limit) const {
-      return static_cast<uint32_t>(V::highest_signed(max_abs_)) >= limit;
-    }
+    CGX_INLINE Extent extent() const { return static_cast<uint32_t>(V::highest_signed(max_abs_)); }
 
    private:
     typename V::Ints max_abs_ = V::splat(0);

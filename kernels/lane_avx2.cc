@@ -10,8 +10,7 @@ template <class Codec>
 using Skeleton = Vector<Avx2, Codec>;
 
 void local_reduce(const LocalReduceJob& job) {
-  if (wide_local_reduce(job)) return;
-  with_small_float(job.source.dtype, [&]<DType dtype>() { vector_local_reduce<Avx2, dtype>(job); });
+  if (!wide_local_reduce(job)) vector_local_reduce<Avx2>(job);
 }
 
 }  // namespace

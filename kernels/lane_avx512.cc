@@ -10,9 +10,7 @@ template <class Codec>
 using Skeleton = Vector<Avx512, Codec>;
 
 void local_reduce(const LocalReduceJob& job) {
-  if (wide_local_reduce(job)) return;
-  with_small_float(job.source.dtype,
-                   [&]<DType dtype>() { vector_local_reduce<Avx512, dtype>(job); });
+  if (!wide_local_reduce(job)) vector_local_reduce<Avx512>(job);
 }
 
 }  // namespace

@@ -25,8 +25,10 @@ struct MaxMin {
     return kBlockBytes * blocks_of(elements);
   }
 
-  static Meta fit(const float* x, uint32_t n, uint32_t limit) {
-    return fit_maxmin(extent_of(x, n), kCodeMax, limit);
+  using Extent = MaxMinExtent;
+  static Extent extent_of(const float* x, uint32_t n) { return maxmin_extent_of(x, n); }
+  static Meta fit(const Extent& extent, uint32_t limit) {
+    return fit_maxmin(extent, kCodeMax, limit);
   }
   static void put_meta(const Meta& meta, uint8_t* bytes) { put_maxmin(meta, bytes); }
   static bool get_meta(const uint8_t* bytes, Meta& meta) {
@@ -67,14 +69,12 @@ struct MaxMin {
     }
   }
 
-  static bool nonfinite(const Meta& meta, const float*, uint32_t, uint32_t) {
-    return meta.nonfinite;
-  }
+  static bool nonfinite(const Meta& meta, const Extent&, uint32_t) { return meta.nonfinite; }
 
   using Decoding = MaxMin<bits, Rounding::kNearest>;  // decoding does not depend on the rounding
   static constexpr bool kKeepsNan = false;
   template <class V>
-  using Scan = MaxMinScan<V, kCodeMax>;
+  using Scan = MaxMinScan<V>;
   template <class V>
   using Coder = MaxMinCoder<V, bits, rounding>;
   template <class V>

@@ -16,7 +16,7 @@ namespace cgx::kernels {
 namespace {
 
 // What one pass over a bucket finds.
-struct Extent {
+struct MaxMinExtent {
   float lo, hi;
   uint32_t max_abs;  // as bits, so that NaN and infinity are the largest
   bool zero;         // contains +0 or -0
@@ -40,8 +40,8 @@ constexpr float kNearlyConstant = 0x1p-100f;
 constexpr uint32_t kHugeBits = 0x7e000000u;  // 2^125
 constexpr float kHugeScale = 0x1p-8f;
 
-inline Extent extent_of(const float* x, uint32_t n) {
-  Extent extent{float_of(kInfBits), -float_of(kInfBits), 0, false};
+inline MaxMinExtent maxmin_extent_of(const float* x, uint32_t n) {
+  MaxMinExtent extent{float_of(kInfBits), -float_of(kInfBits), 0, false};
   for (uint32_t i = 0; i < n; ++i) {
     extent.lo = x[i] < extent.lo ? x[i] : extent.lo;
     extent.hi = x[i] > extent.hi ? x[i] : extent.hi;
@@ -63,7 +63,7 @@ inline void narrow_codes(MaxMinMeta& meta, uint32_t limit) {
   }
 }
 
-inline MaxMinMeta fit_maxmin(const Extent& extent, int32_t code_max, uint32_t limit) {
+inline MaxMinMeta fit_maxmin(const MaxMinExtent& extent, int32_t code_max, uint32_t limit) {
   MaxMinMeta meta;
   if (extent.max_abs >= kInfBits) {
     meta.nonfinite = true;

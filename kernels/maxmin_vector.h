@@ -20,7 +20,7 @@ namespace {
 // Minimum and maximum of the bits as signed and as unsigned numbers tell everything: the largest of
 // the signed is the largest positive value, the largest of the unsigned the most negative one, and
 // the smallest of either is +0 or -0 if the bucket has one.
-template <class V, int32_t code_max>
+template <class V>
 class MaxMinScan {
  public:
   CGX_INLINE void add(const Block<V>& x) {
@@ -33,19 +33,19 @@ class MaxMinScan {
     });
   }
 
-  CGX_INLINE MaxMinMeta fit(uint32_t limit) const {
+  CGX_INLINE MaxMinExtent extent() const {
     const int32_t signed_min = V::lowest_signed(signed_min_);
     const int32_t signed_max = V::highest_signed(signed_max_);
     const uint32_t unsigned_min = V::lowest_unsigned(unsigned_min_);
     const uint32_t unsigned_max = V::highest_unsigned(unsigned_max_);
     const uint32_t positive = signed_max < 0 ? 0 : static_cast<uint32_t>(signed_max);
     const uint32_t magnitude = unsigned_max & kAbsMask;
-    Extent extent;
+    MaxMinExtent extent;
     extent.hi = float_of(signed_max < 0 ? unsigned_min : positive);
     extent.lo = float_of(unsigned_max & kSignBit ? unsigned_max : unsigned_min);
     extent.max_abs = magnitude > positive ? magnitude : positive;
     extent.zero = unsigned_min == 0 || signed_min == INT32_MIN;
-    return fit_maxmin(extent, code_max, limit);
+    return extent;
   }
 
  private:

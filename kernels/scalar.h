@@ -1,9 +1,9 @@
 // The scalar skeletons: every operation of a codec on one bucket, one value after the other.
 //
 // This is the reference that the other lanes are compared with, and what they themselves use for
-// short and special buckets. A codec supplies fit, put_meta, get_meta, code, value, nonfinite
-// (casts.h is the smallest example). Each bucket is read completely before anything of it is
-// written.
+// short and special buckets. A codec supplies extent_of, fit, put_meta, get_meta,
+// code, value, nonfinite (casts.h is the smallest example). Each bucket is read completely before
+// anything of it is written.
 #pragma once
 
 #include <cstring>
@@ -88,7 +88,7 @@ struct Scalar {
     float x[kBucketMax];
     Meta meta;
     if (!get(bytes_of(job), range, b, meta, x)) return false;
-    if (Codec::nonfinite(meta, x, n, overflow_bits(job.dtype))) {
+    if (Codec::nonfinite(meta, Codec::extent_of(x, n), overflow_bits(job.dtype))) {
       ++stats.nonfinite_buckets;
       if (job.residual_out) keep_residual(job.residual_in, job.residual_out, first, n);
     }
@@ -127,7 +127,7 @@ struct Scalar {
     float x[kBucketMax];
     Meta meta;
     if (!get(bytes_of(job), range, b, meta, x)) return false;
-    stats.nonfinite_buckets += Codec::nonfinite(meta, x, n, kInfBits);
+    stats.nonfinite_buckets += Codec::nonfinite(meta, Codec::extent_of(x, n), kInfBits);
     float* sum = job.sum + range.first(b);
     for (uint32_t e = 0; e < n; ++e) sum[e] = canonical_nan(sum[e] + x[e]);
     return true;
@@ -169,7 +169,7 @@ struct Scalar {
  private:
   static Meta put(const float* x, uint32_t n, uint32_t limit, const DrawKey& key, uint64_t b,
                   const Range<Codec>& range, uint8_t* bytes, RangeStats& stats) {
-    const Meta meta = Codec::fit(x, n, limit);
+    const Meta meta = Codec::fit(Codec::extent_of(x, n), limit);
     stats.nonfinite_buckets += meta.nonfinite;
     Codec::put_meta(meta, bytes + range.meta(b));
     Codec::code(x, n, meta, bucket_key(key.stream, key.first_bucket + b), bytes + range.codes(b),

@@ -116,11 +116,9 @@ struct Avx512 {
                         _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
 
-  // Brings `bytes` at p into the first-level cache; any address is allowed.
-  static CGX_INLINE void prefetch(const void* p, int bytes) {
-    for (int i = 0; i < bytes; i += 64) {
-      _mm_prefetch(static_cast<const char*>(p) + i, _MM_HINT_T0);
-    }
+  // Brings the line of p into the first-level cache; any address is allowed.
+  static CGX_INLINE void prefetch(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
   static CGX_INLINE void stream_fence() { _mm_sfence(); }
   // 64 bytes, both sides; `to` is aligned to 64.

@@ -1,4 +1,5 @@
-// What goes into a bucket and comes out of it, on sixteen lanes: local ranks, residuals, targets.
+// What goes into a bucket and comes out of it, on sixteen lanes: local ranks, residuals, codes,
+// targets.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +12,15 @@
 namespace cgx::kernels {
 namespace {
 
-// Calls f.template operator()<dtype>() for a small float type.
-template <class F>
-CGX_INLINE void with_small_float(DType dtype, F f) {
-  if (dtype == DType::kF32) {
-    f.template operator()<DType::kF32>();
-  } else if (dtype == DType::kF16) {
-    f.template operator()<DType::kF16>();
-  } else {
-    f.template operator()<DType::kBF16>();
-  }
+inline bool is_line(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 64 == 0;
 }
 
-// Fetches the block that is `ahead` bytes further on, but never beyond the range. The hardware's
-// own prefetcher stops at the end of each pass over a bucket.
+// Fetches the block that is read_ahead_bytes() further on, but never beyond the range.
 template <class V>
 class Prefetch {
  public:
-  // `element_bytes` and `elements` describe the whole range, a block or more.
+  // The whole range: its element size and how many there are, a block or more.
   CGX_INLINE Prefetch(uint32_t element_bytes, uint64_t elements)
       : element_bytes_(element_bytes),
         ahead_(read_ahead_bytes() / element_bytes),
@@ -36,8 +28,12 @@ class Prefetch {
 
   CGX_INLINE void operator()(const void* values, uint64_t first) const {
     const uint64_t wanted = first + ahead_, clamped = wanted < last_ ? wanted : last_;
-    V::prefetch(static_cast<const char*>(values) + clamped * element_bytes_,
-                kBlock * element_bytes_);
+    const char* p = static_cast<const char*>(values) + clamped * element_bytes_;
+    V::prefetch(p);
+    V::prefetch(p + 64);
+    if (element_bytes_ == 2) return;
+    V::prefetch(p + 128);
+    V::prefetch(p + 192);
   }
 
  private:
@@ -45,33 +41,32 @@ class Prefetch {
   uint64_t ahead_, last_;
 };
 
-// One machine's sum, block by block; scalar.h's load_sum.
-template <class V, DType dtype, bool keep_nan>
+// One machine's sum, block by block; scalar.h's load_sum, with NaN left as arithmetic leaves it.
+template <class V>
 class Source {
  public:
   CGX_INLINE Source(const RawView& view, uint64_t elements)
       : view_(view),
         scaled_(static_cast<float>(view.scale) != 1.0f),
         scale_(V::splat(static_cast<float>(view.scale))),
-        fetch_rank_(dtype == DType::kF32 ? 4 : 2, elements),
+        fetch_rank_(view.dtype == DType::kF32 ? 4 : 2, elements),
         fetch_residual_(4, elements) {}
 
   CGX_INLINE Block<V> get(uint64_t first) const {
-    Block<V> x = {{V::splat(0.0f), V::splat(0.0f), V::splat(0.0f), V::splat(0.0f)}};
-    if (view_.rank_count > 0) x = rank(0, first);
+    Block<V> x = view_.rank_count > 0 ? rank(0, first) : splat_block<V>(0.0f);
     for (uint32_t r = 1; r < view_.rank_count; ++r) x = x + rank(r, first);
     if (scaled_) x = x * scale_;
     if (view_.residual_in) {
       fetch_residual_(view_.residual_in, first);
       x = x + load_block<V>(view_.residual_in + first);
     }
-    return keep_nan ? map(x, [](auto v) { return V::canonical_nan(v); }) : x;
+    return x;
   }
 
  private:
   CGX_INLINE Block<V> rank(uint32_t r, uint64_t first) const {
     fetch_rank_(view_.ranks[r], first);
-    return load_values<V, dtype>(view_.ranks[r], first);
+    return load_values<V>(view_.ranks[r], view_.dtype, first);
   }
 
   const RawView& view_;
@@ -80,7 +75,7 @@ class Source {
   Prefetch<V> fetch_rank_, fetch_residual_;
 };
 
-// One fp32 rank without arithmetic.
+// One fp32 rank without arithmetic: keeps the bits of NaN.
 template <class V>
 class Direct {
  public:
@@ -101,22 +96,32 @@ inline bool is_plain(const RawView& view) {
          static_cast<float>(view.scale) == 1.0f && view.residual_in == nullptr;
 }
 
-// Calls f(source) with what reads this view best.
-template <class V, bool keep_nan, class F>
-CGX_INLINE void with_source(const RawView& view, uint64_t elements, F f) {
-  if (is_plain(view)) return f(Direct<V>(view, elements));
-  with_small_float(view.dtype,
-                   [&]<DType dtype>() { f(Source<V, dtype, keep_nan>(view, elements)); });
+// sum += what the view contributes; the first contribution starts from +0.0. `n` is whole blocks.
+template <class V>
+[[gnu::noinline]] void add_raw(const RawView& view, uint64_t elements, uint64_t first, uint32_t n,
+                               bool is_first, float* sum) {
+  const Source<V> source(view, elements);
+#pragma GCC unroll 1
+  for (uint32_t e = 0; e < n; e += kBlock) {
+    const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
+    store_block<V>(sum + e, canonical_nan(before + source.get(first + e)));
+  }
 }
 
-constexpr bool is_line(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 64 == 0;
+// A reduced value that the tensor's dtype cannot hold counts as infinite; NaN stays.
+template <class V>
+CGX_INLINE typename V::Floats overflow_to_infinity(typename V::Floats x, uint32_t limit) {
+  const auto bits = V::bits(x), magnitude = bits & V::splat(kAbsMask);
+  const auto infinity = (bits & V::splat(kSignBit)) | V::splat(kInfBits);
+  const auto high =
+      V::both(V::less(V::splat(limit - 1), magnitude), V::less(magnitude, V::splat(kInfBits)));
+  return V::as_floats(V::select(high, infinity, bits));
 }
 
 // Where the codes of a bucket go: straight to memory, or by whole lines past the caches.
-class Output {
+class CodeSink {
  public:
-  CGX_INLINE Output(uint8_t* target, uint64_t bytes, bool stream)
+  CGX_INLINE CodeSink(uint8_t* target, uint64_t bytes, bool stream)
       : target_(target), bytes_(bytes), stream_(stream && is_line(target) && bytes % 64 == 0) {}
   CGX_INLINE uint8_t* begin() { return stream_ ? staged_ : target_; }
   template <class V>
@@ -133,40 +138,32 @@ class Output {
   alignas(64) uint8_t staged_[kBucketMax * sizeof(float)];
 };
 
-// A reduced value that the tensor's dtype cannot hold counts as infinite; NaN stays.
+// The local results of a decode or reduce. Only fp32 pays for streaming stores, which want whole
+// lines.
 template <class V>
-CGX_INLINE typename V::Floats overflow_to_infinity(typename V::Floats x, uint32_t limit) {
-  const auto bits = V::bits(x), magnitude = bits & V::splat(kAbsMask);
-  const auto infinity = (bits & V::splat(kSignBit)) | V::splat(kInfBits);
-  const auto high =
-      V::both(V::less(V::splat(limit - 1), magnitude), V::less(magnitude, V::splat(kInfBits)));
-  return V::as_floats(V::select(high, infinity, bits));
-}
-
-// The local results of a decode or reduce.
-struct Targets {
-  void* const* targets;
-  uint32_t count;
-
-  // Streaming stores need aligned addresses and pay for fp32 only.
-  bool can_stream(DType dtype) const {
-    if (dtype != DType::kF32) return false;
-    for (uint32_t t = 0; t < count; ++t) {
-      if (!is_line(targets[t])) return false;
-    }
-    return true;
+class Targets {
+ public:
+  CGX_INLINE Targets(void* const* targets, uint32_t count, DType dtype, bool stream)
+      : targets_(targets), count_(count), dtype_(dtype) {
+    stream_ = stream && dtype == DType::kF32;
+    for (uint32_t t = 0; t < count; ++t) stream_ = stream_ && is_line(targets[t]);
   }
-
-  template <class V, DType dtype, bool stream>
+  bool streams() const { return stream_; }
   CGX_INLINE void store(uint64_t first, const Block<V>& x) const {
-    for (uint32_t t = 0; t < count; ++t) {
-      if constexpr (stream) {
-        stream_block<V>(static_cast<float*>(targets[t]) + first, x);
+    for (uint32_t t = 0; t < count_; ++t) {
+      if (stream_) {
+        stream_block<V>(static_cast<float*>(targets_[t]) + first, x);
       } else {
-        store_values<V, dtype>(targets[t], first, x);
+        store_values<V>(targets_[t], dtype_, first, x);
       }
     }
   }
+
+ private:
+  void* const* targets_;
+  uint32_t count_;
+  DType dtype_;
+  bool stream_;
 };
 
 }  // namespace

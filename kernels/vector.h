@@ -1,9 +1,10 @@
 // The vector skeletons: every operation of a codec, sixteen lanes at a time.
 //
 // Same structure as scalar.h, bucket by bucket: a scan finds the metadata, a second pass over the
-// cached bucket writes the codes, a third reads them back where values are wanted. Short last
-// buckets and special ones go to the scalar skeleton. A codec supplies Scan, Coder and Valuer over
-// V.
+// cached bucket writes the codes, a third reads them back where values are wanted. Buckets that end
+// within a block of 64 values and special ones go to the scalar skeleton. A codec supplies Scan,
+// Coder and Valuer over V. Element types and streaming are decided per block, not per instance: it
+// costs nothing beside memory, and there are enough instances.
 //
 // Buffers may be unaligned; nothing beyond a range is read or written.
 #pragma once
@@ -19,173 +20,280 @@
 namespace cgx::kernels {
 namespace {
 
+// Codes to values, for every operation that decodes. Depends on the codec's layout alone.
 template <class V, class Codec>
-struct Vector {
+struct VectorDecoding {
   using Reference = Scalar<Codec>;
   using Meta = typename Codec::Meta;
   using Scan = typename Codec::template Scan<V>;
-  using Coder = typename Codec::template Coder<V>;
   using Valuer = typename Codec::template Valuer<V>;
-  static constexpr uint32_t kBlockBytes = Codec::kBlockBytes;
-
-  static void encode(const EncodeJob& job, RangeStats& stats) {
-    with_source<V, Codec::kKeepsNan>(job.source, job.elements, [&](const auto& source) {
-      if (job.residual_out) {
-        encode_from<true>(job, source, stats);
-      } else {
-        encode_from<false>(job, source, stats);
-      }
-    });
-    Reference::pad(Range<Codec>(job.spec, job.elements), bytes_of(job));
-    if (job.stream_stores || job.stream_residual) V::stream_fence();
-  }
 
   static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
-    const bool stream =
-        job.stream_stores && Targets{job.targets, job.target_count}.can_stream(job.dtype);
-    uint64_t bad = kNoBucket;
-    with_small_float(job.dtype, [&]<DType dtype>() {
-      bad = stream ? decode_as<dtype, true>(job, stats) : decode_as<dtype, false>(job, stats);
-    });
-    if (stream) V::stream_fence();
-    return bad;
-  }
-
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats) {
-    const bool stream =
-        job.stream_stores && Targets{job.targets, job.target_count}.can_stream(job.dtype);
-    Reference::pad(Range<Codec>(job.spec, job.elements), bytes_of(job));
-    uint64_t bad = kNoBucket;
-    with_small_float(job.dtype, [&]<DType dtype>() {
-      bad = stream ? reduce_as<dtype, true>(job, stats) : reduce_as<dtype, false>(job, stats);
-    });
-    if (stream || job.stream_residual) V::stream_fence();
-    return bad;
+    const Range<Codec> range(job.spec, job.elements);
+    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      if (range.count(b) % kBlock != 0) {
+        if (!Reference::decode_bucket(job, b, stats)) return b;
+        continue;
+      }
+      Meta meta;
+      if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
+      const uint64_t first = range.first(b);
+      const uint32_t n = range.count(b);
+      const auto extent = put_values(bytes_of(job) + range.codes(b), n, meta, first, targets, {});
+      if (!Codec::nonfinite(meta, extent, overflow_bits(job.dtype))) [[likely]]
+        continue;
+      ++stats.nonfinite_buckets;
+      if (job.residual_out) keep_residual(job.residual_in, job.residual_out, first, n);
+    }
+    if (targets.streams()) V::stream_fence();
+    return kNoBucket;
   }
 
   static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     for (uint64_t b = 0; b < range.buckets(); ++b) {
-      const uint32_t n = range.count(b);
-      if (n % kBlock != 0) {
+      if (range.count(b) % kBlock != 0) {
         if (!Reference::decode_add_bucket(job, b, stats)) return b;
         continue;
       }
       Meta meta;
-      if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
-      const Valuer valuer(meta);
-      const uint8_t* codes = bytes_of(job) + range.codes(b);
-      float* sum = job.sum + range.first(b);
-      Seen seen;
-#pragma GCC unroll 1
-      for (uint32_t e = 0; e < n; e += kBlock, codes += kBlockBytes) {
-        const Block<V> value = valuer.get(codes);
-        seen.add(value);
-        store_block<V>(sum + e, canonical(load_block<V>(sum + e) + value));
+      typename Codec::Extent extent;
+      if (!add_values(bytes_of(job), range, b, false, job.sum + range.first(b), meta, extent)) {
+        return b;
       }
-      stats.nonfinite_buckets += seen.nonfinite(meta, kInfBits);
+      stats.nonfinite_buckets += Codec::nonfinite(meta, extent, kInfBits);
     }
     return kNoBucket;
   }
 
-  static constexpr CodecOps kOps = {encode, Vector<V, typename Codec::Decoding>::decode, reduce,
-                                    Vector<V, typename Codec::Decoding>::decode_add};
+  // The error of an encoding, written beside the values: residual[e] = sum[e] - value.
+  struct Error {
+    const float* sum = nullptr;
+    float* residual = nullptr;
+    bool stream = false;
+  };
+
+  // Values of one bucket to the targets; what a scan of them finds, where the codec needs one.
+  [[gnu::noinline]] static typename Codec::Extent put_values(const uint8_t* codes, uint32_t n,
+                                                             const Meta& meta, uint64_t first,
+                                                             const Targets<V>& targets,
+                                                             const Error& error) {
+    const Valuer valuer(meta);
+    Scan scan;
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
+      const Block<V> value = valuer.get(codes);
+      if constexpr (Codec::kKeepsNan) scan.add(value);
+      if (error.residual) {
+        store_as<V>(error.residual + e, load_block<V>(error.sum + e) - value, error.stream);
+      }
+      targets.store(first + e, value);
+    }
+    return Codec::kKeepsNan ? scan.extent() : typename Codec::Extent();
+  }
+
+  // sum += values of bucket b, from +0.0 for the first contribution. False if the metadata is
+  // corrupt.
+  [[gnu::noinline]] static bool add_values(const uint8_t* bytes, const Range<Codec>& range,
+                                           uint64_t b, bool is_first, float* sum, Meta& meta,
+                                           typename Codec::Extent& extent) {
+    if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
+    const Valuer valuer(meta);
+    const uint8_t* codes = bytes + range.codes(b);
+    const uint32_t n = range.count(b);
+    Scan scan;
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
+      const Block<V> value = valuer.get(codes);
+      if constexpr (Codec::kKeepsNan) scan.add(value);
+      const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
+      store_block<V>(sum + e, canonical_nan(before + value));
+    }
+    if constexpr (Codec::kKeepsNan) extent = scan.extent();
+    return true;
+  }
+};
+
+// A bucket on its way in: scanned block by block and kept. Coding from the copy, never from the
+// source, is faster on data from DRAM (README.md "Speed"), and a client that writes to the source
+// in between cannot set codes and metadata at odds.
+template <class V, class Scan, class Source>
+struct Incoming {
+  const Source& source;
+  float* x;
+  uint64_t first = 0;
+  uint32_t n = 0;
+  Scan scan = {};
+
+  CGX_INLINE void start(uint64_t next_first, uint32_t next_n, float* scratch) {
+    first = next_first;
+    n = next_n;
+    x = scratch;
+    scan = {};
+  }
+  template <bool keep_nan>
+  CGX_INLINE void step(uint32_t e) {
+    if (e >= n) return;
+    const Block<V> block = source.get(first + e);
+    const Block<V> kept = keep_nan ? canonical_nan(block) : block;
+    store_block<V>(x + e, kept);
+    scan.add(kept);
+  }
+};
+
+template <class V, class Codec>
+struct Vector {
+  using Reference = Scalar<Codec>;
+  using Decoding = VectorDecoding<V, typename Codec::Decoding>;
+  using Meta = typename Codec::Meta;
+  using Scan = typename Codec::template Scan<V>;
+  using Coder = typename Codec::template Coder<V>;
+  using Valuer = typename Codec::template Valuer<V>;
+
+  static void encode(const EncodeJob& job, RangeStats& stats) {
+    if (is_plain(job.source)) {
+      encode_from<false>(job, Direct<V>(job.source, job.elements), stats);
+    } else {
+      encode_from<Codec::kKeepsNan>(job, Source<V>(job.source, job.elements), stats);
+    }
+    Reference::pad(Range<Codec>(job.spec, job.elements), bytes_of(job));
+    if (job.stream_stores || job.stream_residual) V::stream_fence();
+  }
+
+  static uint64_t reduce(const ReduceJob& job, RangeStats& stats) {
+    const Range<Codec> range(job.spec, job.elements);
+    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    alignas(64) float sum[kBucketMax];
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      const uint32_t n = range.count(b);
+      if (n % kBlock == 0) {
+        if (!add_contributions(job, range, b, sum)) return b;
+        const Meta meta = Codec::fit(finish_sum(sum, n, job.dtype), overflow_bits(job.dtype));
+        if (!meta.special) [[likely]] {
+          put_result(job, range, b, sum, meta, targets, stats);
+          continue;
+        }
+      }
+      if (!Reference::reduce_bucket(job, b, stats)) return b;
+    }
+    Reference::pad(range, bytes_of(job));
+    if (targets.streams() || job.stream_residual) V::stream_fence();
+    return kNoBucket;
+  }
+
+  static constexpr CodecOps kOps = {encode, Decoding::decode, reduce, Decoding::decode_add};
 
  private:
-  // Non-finite values of a decoded bucket: quantizers say so in the metadata, casts in the values.
-  struct Seen {
-    Scan scan;
-    CGX_INLINE void add(const Block<V>& x) {
-      if constexpr (Codec::kKeepsNan) scan.add(x);
-    }
-    CGX_INLINE bool nonfinite(const Meta& meta, uint32_t limit) const {
-      if constexpr (Codec::kKeepsNan) return scan.nonfinite(limit);
-      return meta.nonfinite;
-    }
-  };
-
-  static CGX_INLINE Block<V> canonical(const Block<V>& x) {
-    return map(x, [](auto v) { return V::canonical_nan(v); });
-  }
-
-  // A bucket on its way in: scanned block by block and kept. Coding from the copy, never from the
-  // source, is faster on data from DRAM (README.md "Speed"), and a client that writes to the source
-  // in between cannot set codes and metadata at odds.
-  template <class Source>
-  struct Incoming {
-    const Source& source;
-    float* scratch;
-    uint64_t first = 0;
-    Scan scan = {};
-
-    CGX_INLINE void start(uint64_t next_first, float* next_scratch) {
-      first = next_first;
-      scratch = next_scratch;
-      scan = {};
-    }
-    CGX_INLINE void step(uint32_t e) {
-      const Block<V> x = source.get(first + e);
-      store_block<V>(scratch + e, x);
-      scan.add(x);
-    }
-    CGX_INLINE void rest(uint32_t n) {
-#pragma GCC unroll 1
-      for (uint32_t e = 0; e < n; e += kBlock) step(e);
-    }
-  };
-
   // While bucket b is coded, bucket b + 1 is scanned, block by block: the divisions of the metadata
-  // and the latency of memory hide behind the other's work. The last one is scanned twice, for one
-  // loop.
-  template <bool feedback, class Source>
-  static void encode_from(const EncodeJob& job, const Source& source, RangeStats& stats) {
+  // and the latency of memory hide behind the other's work.
+  template <bool keep_nan, class From>
+  static void encode_from(const EncodeJob& job, const From& source, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
-    const uint32_t n = job.spec.bucket;
-    const uint64_t whole = job.elements / n;
+    const bool ragged = job.elements % kBlock != 0;
+    const uint64_t buckets = range.buckets() - ragged;
     alignas(64) float scratch[2][kBucketMax];
-    Incoming<Source> incoming{source, scratch[0]};
-    if (whole > 0) incoming.rest(n);
-    for (uint64_t b = 0; b < whole; ++b) {
-      const float* x = incoming.scratch;
-      const Meta meta = incoming.scan.fit(kInfBits);
-      incoming.start((b + 1 < whole ? b + 1 : b) * n, scratch[(b + 1) % 2]);
-      if (meta.special || (meta.nonfinite && !Codec::kKeepsNan)) [[unlikely]] {
-        Reference::encode_bucket(job, b, stats);
-        incoming.rest(n);
-      } else {
-        encode_bucket<feedback>(job, range, b, x, meta, incoming, stats);
-      }
+    Incoming<V, Scan, From> incoming{source, scratch[0]};
+    const auto start = [&](uint64_t b) {
+      incoming.start(range.first(b), b < buckets ? range.count(b) : 0, scratch[b % 2]);
+    };
+    start(0);
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < kBucketMax; e += kBlock) incoming.template step<keep_nan>(e);
+    for (uint64_t b = 0; b < buckets; ++b) {
+      const float* x = incoming.x;
+      const uint32_t n = incoming.n;
+      const Meta meta = Codec::fit(incoming.scan.extent(), kInfBits);
+      start(b + 1);
+      encode_bucket<keep_nan>(job, range, b, x, n, meta, incoming, stats);
     }
-    if (whole < range.buckets()) Reference::encode_bucket(job, whole, stats);
+    if (ragged) Reference::encode_bucket(job, buckets, stats);
   }
 
-  template <bool feedback, class Source>
+  template <bool keep_nan, class Next>
   static CGX_INLINE void encode_bucket(const EncodeJob& job, const Range<Codec>& range, uint64_t b,
-                                       const float* x, const Meta& meta, Incoming<Source>& next,
+                                       const float* x, uint32_t n, const Meta& meta, Next& next,
                                        RangeStats& stats) {
-    const uint32_t n = job.spec.bucket;
-    const uint64_t first = b * n;
-    Output codes(bytes_of(job) + range.codes(b), Codec::code_bytes(n), job.stream_stores);
-    float* residual = feedback ? job.residual_out + first : nullptr;
+    if (meta.special || (meta.nonfinite && !Codec::kKeepsNan)) [[unlikely]] {
+#pragma GCC unroll 1
+      for (uint32_t e = 0; e < n; e += kBlock) next.template step<keep_nan>(e);
+      return Reference::encode_bucket(job, b, stats);
+    }
+    const uint64_t first = range.first(b);
+    CodeSink codes(bytes_of(job) + range.codes(b), Codec::code_bytes(n), job.stream_stores);
+    float* residual = job.residual_out ? job.residual_out + first : nullptr;
     const bool stream_residual = job.stream_residual && is_line(residual);
     Codec::put_meta(meta, bytes_of(job) + range.meta(b));
     Coder coder(meta, bucket_key(job.key.stream, job.key.first_bucket + b));
     const Valuer valuer(meta);
     uint8_t* block = codes.begin();
 #pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock, block += kBlockBytes) {
-      next.step(e);
+    for (uint32_t e = 0; e < n; e += kBlock, block += Codec::kBlockBytes) {
+      next.template step<keep_nan>(e);
       const Block<V> value = load_block<V>(x + e);
       coder.put(value, block);
-      if constexpr (feedback) {
-        store_as<V>(residual + e, value - valuer.get(block), stream_residual);
-      }
+      if (residual) store_as<V>(residual + e, value - valuer.get(block), stream_residual);
     }
     coder.finish(stats);
     codes.template flush<V>();
     stats.nonfinite_buckets += meta.nonfinite;
-    if (feedback && meta.nonfinite) {
+    if (residual && meta.nonfinite) {
       keep_residual(job.source.residual_in, job.residual_out, first, n);
+    }
+  }
+
+  static bool add_contributions(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
+                                float* sum) {
+    const uint32_t n = range.count(b);
+    const Range<typename Codec::Decoding> layout(job.spec, job.elements);
+    bool is_first = true;
+    for (const Contribution& part : job.contributions) {
+      if (part.kind == Contribution::Kind::kAbsent) continue;
+      if (part.kind == Contribution::Kind::kRaw) {
+        add_raw<V>(part.raw, job.elements, range.first(b), n, is_first, sum);
+      } else {
+        Meta meta;
+        typename Codec::Extent extent;
+        if (!Decoding::add_values(bytes_of(part), layout, b, is_first, sum, meta, extent)) {
+          return false;
+        }
+      }
+      is_first = false;
+    }
+    if (is_first) std::memset(sum, 0, n * sizeof(float));
+    return true;
+  }
+
+  static CGX_INLINE typename Codec::Extent finish_sum(float* sum, uint32_t n, DType dtype) {
+    const uint32_t limit = overflow_bits(dtype);
+    Scan scan;
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock) {
+      Block<V> x = load_block<V>(sum + e);
+      if (limit != kInfBits) {
+        x = map(x, [&](auto v) { return overflow_to_infinity<V>(v, limit); });
+        store_block<V>(sum + e, x);
+      }
+      scan.add(x);
+    }
+    return scan.extent();
+  }
+
+  // The own bytes, and what they decode to: residual and local results.
+  static CGX_INLINE void put_result(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
+                                    const float* sum, const Meta& meta, const Targets<V>& targets,
+                                    RangeStats& stats) {
+    const uint64_t first = range.first(b);
+    const uint32_t n = range.count(b);
+    uint8_t* codes = bytes_of(job) + range.codes(b);
+    Codec::put_meta(meta, bytes_of(job) + range.meta(b));
+    put_codes(sum, n, meta, bucket_key(job.key.stream, job.key.first_bucket + b), codes, stats);
+    if (job.target_count == 0 && job.residual_out == nullptr) return;
+    float* residual = job.residual_out ? job.residual_out + first : nullptr;
+    const bool stream_residual = job.stream_residual && is_line(residual);
+    Decoding::put_values(codes, n, meta, first, targets, {sum, residual, stream_residual});
+    if (residual && meta.nonfinite) {
+      keep_residual(job.residual_in, job.residual_out, first, n);
     }
   }
 
@@ -198,177 +306,29 @@ struct Vector {
     }
     Coder coder(meta, key);
 #pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock, codes += kBlockBytes) {
+    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
       coder.put(load_block<V>(x + e), codes);
     }
     coder.finish(stats);
   }
-
-  template <DType dtype, bool stream>
-  static uint64_t decode_as(const DecodeJob& job, RangeStats& stats) {
-    const Range<Codec> range(job.spec, job.elements);
-    const Targets targets{job.targets, job.target_count};
-    for (uint64_t b = 0; b < range.buckets(); ++b) {
-      const uint64_t first = range.first(b);
-      const uint32_t n = range.count(b);
-      if (n % kBlock != 0) {
-        if (!Reference::decode_bucket(job, b, stats)) return b;
-        continue;
-      }
-      Meta meta;
-      if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
-      const Valuer valuer(meta);
-      const uint8_t* codes = bytes_of(job) + range.codes(b);
-      Seen seen;
-#pragma GCC unroll 1
-      for (uint32_t e = 0; e < n; e += kBlock, codes += kBlockBytes) {
-        const Block<V> value = valuer.get(codes);
-        seen.add(value);
-        targets.template store<V, dtype, stream>(first + e, value);
-      }
-      if (!seen.nonfinite(meta, overflow_bits(dtype))) [[likely]]
-        continue;
-      ++stats.nonfinite_buckets;
-      if (job.residual_out) keep_residual(job.residual_in, job.residual_out, first, n);
-    }
-    return kNoBucket;
-  }
-
-  template <DType dtype, bool stream>
-  static uint64_t reduce_as(const ReduceJob& job, RangeStats& stats) {
-    const Range<Codec> range(job.spec, job.elements);
-    alignas(64) float sum[kBucketMax];
-    for (uint64_t b = 0; b < range.buckets(); ++b) {
-      const uint32_t n = range.count(b);
-      if (n % kBlock == 0) {
-        if (!add_contributions<dtype>(job, range, b, sum)) return b;
-        const Meta meta = finish_sum<dtype>(sum, n);
-        if (!meta.special) [[likely]] {
-          put_result<dtype, stream>(job, range, b, sum, meta, stats);
-          continue;
-        }
-      }
-      if (!Reference::reduce_bucket(job, b, stats)) return b;
-    }
-    return kNoBucket;
-  }
-
-  template <DType dtype>
-  static CGX_INLINE bool add_contributions(const ReduceJob& job, const Range<Codec>& range,
-                                           uint64_t b, float* sum) {
-    bool empty = true;
-    for (const Contribution& part : job.contributions) {
-      if (part.kind == Contribution::Kind::kAbsent) continue;
-      const Summand summand{part, range, b, sum, job.elements};
-      const bool good =
-          part.kind == Contribution::Kind::kRaw
-              ? (empty ? summand.template raw<dtype, true>() : summand.template raw<dtype, false>())
-              : (empty ? summand.template encoded<true>() : summand.template encoded<false>());
-      if (!good) return false;
-      empty = false;
-    }
-    if (empty) std::memset(sum, 0, range.count(b) * sizeof(float));
-    return true;
-  }
-
-  // One contribution to bucket b of the sum, which starts from +0.0.
-  struct Summand {
-    const Contribution& part;
-    const Range<Codec>& range;
-    uint64_t b;
-    float* sum;
-    uint64_t elements;
-
-    template <bool to_zero>
-    CGX_INLINE void add(uint32_t e, const Block<V>& x) const {
-      const auto zero = V::splat(0.0f);
-      const Block<V> before = to_zero ? Block<V>{{zero, zero, zero, zero}} : load_block<V>(sum + e);
-      store_block<V>(sum + e, before + x);
-    }
-
-    template <DType dtype, bool to_zero>
-    [[gnu::noinline]] bool raw() const {
-      const Source<V, dtype, false> source(part.raw, elements);
-      const uint64_t first = range.first(b);
-      const uint32_t n = range.count(b);
-#pragma GCC unroll 1
-      for (uint32_t e = 0; e < n; e += kBlock) add<to_zero>(e, source.get(first + e));
-      return true;
-    }
-
-    template <bool to_zero>
-    [[gnu::noinline]] bool encoded() const {
-      Meta meta;
-      if (!Codec::get_meta(bytes_of(part) + range.meta(b), meta)) return false;
-      const Valuer valuer(meta);
-      const uint8_t* codes = bytes_of(part) + range.codes(b);
-      const uint32_t n = range.count(b);
-#pragma GCC unroll 1
-      for (uint32_t e = 0; e < n; e += kBlock, codes += kBlockBytes)
-        add<to_zero>(e, valuer.get(codes));
-      return true;
-    }
-  };
-
-  template <DType dtype>
-  static CGX_INLINE Meta finish_sum(float* sum, uint32_t n) {
-    const uint32_t limit = overflow_bits(dtype);
-    Scan scan;
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock) {
-      Block<V> x = load_block<V>(sum + e);
-      if constexpr (Codec::kKeepsNan) x = canonical(x);
-      if constexpr (dtype != DType::kF32) {
-        x = map(x, [&](auto v) { return overflow_to_infinity<V>(v, limit); });
-      }
-      if constexpr (Codec::kKeepsNan || dtype != DType::kF32) store_block<V>(sum + e, x);
-      scan.add(x);
-    }
-    return scan.fit(limit);
-  }
-
-  // The own bytes, and what they decode to: residual and local results.
-  template <DType dtype, bool stream>
-  static CGX_INLINE void put_result(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
-                                    const float* sum, const Meta& meta, RangeStats& stats) {
-    const uint64_t first = range.first(b);
-    const uint32_t n = range.count(b);
-    const Targets targets{job.targets, job.target_count};
-    Codec::put_meta(meta, bytes_of(job) + range.meta(b));
-    uint8_t* codes = bytes_of(job) + range.codes(b);
-    put_codes(sum, n, meta, bucket_key(job.key.stream, job.key.first_bucket + b), codes, stats);
-    if (job.target_count == 0 && job.residual_out == nullptr) return;
-    float* residual = job.residual_out ? job.residual_out + first : nullptr;
-    const bool stream_residual = job.stream_residual && is_line(residual);
-    const Valuer valuer(meta);
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock, codes += kBlockBytes) {
-      const Block<V> value = valuer.get(codes);
-      if (residual) store_as<V>(residual + e, load_block<V>(sum + e) - value, stream_residual);
-      targets.template store<V, dtype, stream>(first + e, value);
-    }
-    if (job.residual_out && meta.nonfinite) {
-      keep_residual(job.residual_in, job.residual_out, first, n);
-    }
-  }
 };
 
 // result = cast(sum of ranks * scale + residual), to every target.
-template <class V, DType dtype>
+template <class V>
 void vector_local_reduce(const LocalReduceJob& job) {
-  const Source<V, dtype, true> source(job.source, job.elements);
-  const bool plain = is_plain(job.source);
-  const Targets targets{job.targets, job.target_count};
+  const Source<V> source(job.source, job.elements);
+  const Targets<V> targets(job.targets, job.target_count, job.source.dtype, false);
+  const bool keep_bits = is_plain(job.source);
   for (uint64_t first = 0; first < job.elements; first += job.bucket) {
     const uint64_t left = job.elements - first;
     const uint32_t n = left < job.bucket ? static_cast<uint32_t>(left) : job.bucket;
-    if (n % kBlock != 0 || plain || job.residual_out) {
+    if (n % kBlock != 0 || keep_bits || job.residual_out) {
       local_reduce_values(job, first, n);
       continue;
     }
 #pragma GCC unroll 1
     for (uint32_t e = 0; e < n; e += kBlock) {
-      targets.template store<V, dtype, false>(first + e, source.get(first + e));
+      targets.store(first + e, canonical_nan(source.get(first + e)));
     }
   }
 }

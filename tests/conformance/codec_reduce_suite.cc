@@ -1,0 +1,212 @@
+// The owner's pass and local reduction: what kernels/codec.h promises of ReduceJob, DecodeAddJob
+// and LocalReduceJob, for every codec on every lane.
+#include <cmath>
+
+#include "tests/conformance/codec_suite.h"
+
+namespace cgx::kernels::testing {
+namespace {
+
+class ReduceConformance : public CodecConformance {
+ protected:
+  static constexpr size_t kElements = 5 * 128 + 77;
+
+  struct Owner {
+    std::vector<Floats> ranks;
+    Floats residual;
+    std::vector<const void*> pointers;
+  };
+
+  Contribution stream_of(const Floats& values) {
+    streams_.push_back(encode(lane(), spec(), values, {9, streams_.size()}).bytes);
+    Contribution part;
+    part.kind = Contribution::Kind::kEncoded;
+    part.encoded = streams_.back();
+    return part;
+  }
+
+  Contribution own(Owner& owner, double scale = 1.0) {
+    for (const Floats& rank : owner.ranks) owner.pointers.push_back(rank.data());
+    Contribution part;
+    part.kind = Contribution::Kind::kRaw;
+    part.raw = {.ranks = owner.pointers.data(),
+                .rank_count = static_cast<uint32_t>(owner.ranks.size()),
+                .scale = scale,
+                .residual_in = owner.residual.empty() ? nullptr : owner.residual.data()};
+    return part;
+  }
+
+  // Runs the reduction into bytes_ and result_.
+  RangeStats reduce(const std::vector<Contribution>& parts, float* residual_out = nullptr,
+                    const float* residual_in = nullptr) {
+    bytes_.assign(encoded_bytes(spec(), DType::kF32, kElements), std::byte{0xee});
+    result_.assign(kElements, -1.0f);
+    void* target = result_.data();
+    ReduceJob job{.spec = spec(), .contributions = parts, .elements = kElements};
+    job.key = key_;
+    job.encoded = bytes_;
+    job.targets = &target;
+    job.target_count = 1;
+    job.residual_in = residual_in;
+    job.residual_out = residual_out;
+    RangeStats stats;
+    const Status status = lane().reduce(job, stats);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return stats;
+  }
+
+  std::vector<Bytes> streams_ = [] {
+    std::vector<Bytes> streams;
+    streams.reserve(8);  // contributions point into it
+    return streams;
+  }();
+  Bytes bytes_;
+  Floats result_;
+};
+
+TEST_P(ReduceConformance, EqualsDecodeAddAndEncodeInOrder) {
+  Owner owner{{gradient(random_, kElements, 1.0f, 0.2), gradient(random_, kElements)}, {}, {}};
+  owner.residual = gradient(random_, kElements, 0.1f);
+  const std::vector<Contribution> parts = {stream_of(gradient(random_, kElements)),
+                                           own(owner, 1.0 / 3), Contribution{},
+                                           stream_of(gradient(random_, kElements, 1.0f, 0.3))};
+  Floats residual(kElements);
+  reduce(parts, residual.data());
+
+  Floats sum(kElements, 0.0f);
+  const Floats first = decode(lane(), spec(), streams_[0], kElements);
+  const Floats last = decode(lane(), spec(), streams_[1], kElements);
+  for (size_t i = 0; i < kElements; ++i) {
+    const float machine = (owner.ranks[0][i] + owner.ranks[1][i]) * (1.0f / 3) + owner.residual[i];
+    sum[i] = ((sum[i] + first[i]) + machine) + last[i];
+  }
+  EXPECT_TRUE(same_bits(bytes_, encode(lane(), spec(), sum, key_).bytes));
+  EXPECT_TRUE(same_bits(result_, decode(lane(), spec(), bytes_, kElements)));
+  for (size_t i = 0; i < kElements; ++i) ASSERT_EQ(residual[i], sum[i] - result_[i]) << i;
+}
+
+TEST_P(ReduceConformance, ResultsMayReplaceTheOwnRanks) {
+  Owner owner{{gradient(random_, kElements), gradient(random_, kElements)}, {}, {}};
+  const std::vector<Contribution> parts = {own(owner), stream_of(gradient(random_, kElements))};
+  reduce(parts);
+  const Bytes expected = bytes_;
+  void* targets[] = {owner.ranks[0].data(), owner.ranks[1].data()};
+  ReduceJob job{.spec = spec(), .contributions = parts, .elements = kElements, .key = key_};
+  job.encoded = bytes_;
+  job.targets = targets;
+  job.target_count = 2;
+  RangeStats stats;
+  ASSERT_TRUE(lane().reduce(job, stats).ok());
+  EXPECT_TRUE(same_bits(bytes_, expected));
+  EXPECT_TRUE(same_bits(owner.ranks[0], result_));
+  EXPECT_TRUE(same_bits(owner.ranks[1], result_));
+}
+
+TEST_P(ReduceConformance, WithoutContributionsTheResultIsZero) {
+  reduce({Contribution{}, Contribution{}});
+  EXPECT_TRUE(same_bits(result_, Floats(kElements, 0.0f)));
+  Owner owner;  // present, but without ranks: 0 + residual
+  owner.residual.assign(kElements, 0.5f);
+  reduce({own(owner)});
+  EXPECT_TRUE(same_bits(result_, Floats(kElements, 0.5f)));
+}
+
+TEST_P(ReduceConformance, ANonFiniteContributionShowsAndRestoresTheResidual) {
+  Floats bad = gradient(random_, kElements);
+  bad[200] = from_bits(0xff800000);
+  const std::vector<Contribution> parts = {stream_of(gradient(random_, kElements)), stream_of(bad)};
+  const Floats confirmed = gradient(random_, kElements);
+  Floats tentative(kElements);
+  EXPECT_EQ(reduce(parts, tentative.data(), confirmed.data()).nonfinite_buckets, 1u);
+  EXPECT_FALSE(std::isfinite(result_[200]));
+  for (size_t i = 0; i < kElements; ++i) {
+    if (i / spec().bucket == 200 / spec().bucket) {
+      ASSERT_EQ(tentative[i], confirmed[i]);
+    }
+    ASSERT_TRUE(std::isfinite(tentative[i]));
+  }
+}
+
+TEST_P(ReduceConformance, WhatTheTensorsTypeCannotHoldIsNonFinite) {
+  std::vector<uint16_t> rank(kElements, 0x3c00);  // 1.0
+  rank[300] = 0x7bff;                             // 65504
+  const void* ranks[] = {rank.data(), rank.data()};
+  Contribution part;
+  part.kind = Contribution::Kind::kRaw;
+  part.raw = {.ranks = ranks, .rank_count = 2, .dtype = DType::kF16};
+  Bytes bytes(encoded_bytes(spec(), DType::kF16, kElements));
+  std::vector<uint16_t> result(kElements);
+  void* target = result.data();
+  ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
+  job.dtype = DType::kF16;
+  job.key = key_;
+  job.encoded = bytes;
+  job.targets = &target;
+  job.target_count = 1;
+  RangeStats stats;
+  ASSERT_TRUE(lane().reduce(job, stats).ok());
+  EXPECT_EQ(stats.nonfinite_buckets, 1u);
+  EXPECT_EQ(result[300], quantizer() ? 0x7e00 : 0x7c00);
+  EXPECT_EQ(result[10], 0x4000);
+}
+
+TEST_P(ReduceConformance, AFiniteResultOfHalfTensorsStaysFinite) {
+  SCOPED_TRACE("CGX_TEST_SEED=" + std::to_string(test_seed()));
+  std::vector<uint16_t> rank(kElements);
+  for (uint16_t& x : rank)
+    x = static_cast<uint16_t>((random_() & 1) << 15 | 0x7800 | random_() % 0x400);
+  for (size_t i = 0; i < kElements; i += 3) rank[i] = 0;
+  const void* ranks[] = {rank.data()};
+  Contribution part;
+  part.kind = Contribution::Kind::kRaw;
+  part.raw = {.ranks = ranks, .rank_count = 1, .dtype = DType::kF16};
+  Bytes bytes(encoded_bytes(spec(), DType::kF16, kElements));
+  std::vector<uint16_t> result(kElements);
+  void* target = result.data();
+  ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
+  job.dtype = DType::kF16;
+  job.key = key_;
+  job.encoded = bytes;
+  job.targets = &target;
+  job.target_count = 1;
+  RangeStats stats;
+  ASSERT_TRUE(lane().reduce(job, stats).ok());
+  EXPECT_EQ(stats.nonfinite_buckets, 0u);
+  for (const uint16_t x : result) ASSERT_LT(x & 0x7fff, 0x7c00);
+}
+
+TEST_P(ReduceConformance, CorruptContributionsAreNamed) {
+  Contribution part = stream_of(gradient(random_, kElements));
+  if (quantizer()) {
+    const uint32_t kBadUnit = 0x7f800000;
+    std::memcpy(streams_.back().data() + 3 * 8, &kBadUnit, 4);
+  } else {
+    part.encoded = part.encoded.first(part.encoded.size() - 1);
+  }
+  Bytes bytes(encoded_bytes(spec(), DType::kF32, kElements));
+  ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
+  job.encoded = bytes;
+  RangeStats stats;
+  const Status status = lane().reduce(job, stats);
+  EXPECT_EQ(status.code(), StatusCode::kCORRUPT);
+  if (quantizer()) {
+    EXPECT_NE(status.message().find("bucket 3"), std::string::npos);
+  }
+}
+
+TEST_P(ReduceConformance, DecodeAddAddsTheDecodedValues) {
+  const Floats values = gradient(random_, kElements), start = gradient(random_, kElements);
+  const Bytes bytes = encode(lane(), spec(), values, key_).bytes;
+  const Floats decoded = decode(lane(), spec(), bytes, kElements);
+  Floats sum = start;
+  DecodeAddJob job{.spec = spec(), .encoded = bytes, .elements = kElements, .sum = sum.data()};
+  RangeStats stats;
+  ASSERT_TRUE(lane().decode_add(job, stats).ok());
+  for (size_t i = 0; i < kElements; ++i) ASSERT_EQ(sum[i], start[i] + decoded[i]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, ReduceConformance, ::testing::ValuesIn(all_codecs_on_lanes()),
+                         codec_on_lane_name);
+
+}  // namespace
+}  // namespace cgx::kernels::testing

@@ -1,0 +1,121 @@
+// Every decoder on bytes that no encoder made: decode, decode-add and reduce on every lane. Buffers
+// have their exact sizes, so that the sanitizer sees any step outside; lanes have to agree on the
+// outcome.
+//
+// Input: codec row, strength and flags, element type, elements (2 bytes), then the encoded bytes.
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/codec.h"
+
+namespace {
+
+using namespace cgx;
+using namespace cgx::kernels;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+struct Input {
+  CodecSpec spec;
+  DType dtype = DType::kF32;
+  size_t elements = 0;
+  std::vector<std::byte> encoded;
+};
+
+// False if the header names nothing that validate() accepts.
+bool read_input(const uint8_t* data, size_t size, Input& input) {
+  constexpr size_t kHeader = 6;
+  if (size < kHeader || !dtype_known(data[3])) return false;
+  input.spec = {data[0], data[1], data[2], 0, 64};
+  input.dtype = static_cast<DType>(data[3]);
+  input.elements = (data[4] | data[5] << 8) % 1024;
+  if (!validate(input.spec, input.dtype).ok()) return false;
+  input.encoded.resize(encoded_bytes(input.spec, input.dtype, input.elements));
+  const size_t given = std::min(size - kHeader, input.encoded.size());
+  if (given > 0) std::memcpy(input.encoded.data(), data + kHeader, given);
+  return true;
+}
+
+struct Outcome {
+  bool good;
+  std::vector<std::byte> result, encoded;
+  std::vector<float> residual;
+};
+
+void require_same(const Outcome& a, const Outcome& b) {
+  require(a.good == b.good);
+  if (!a.good) return;
+  require(a.result == b.result && a.encoded == b.encoded);
+  require(a.residual.empty() || std::memcmp(a.residual.data(), b.residual.data(),
+                                            a.residual.size() * sizeof(float)) == 0);
+}
+
+Outcome decode(const Lane& lane, const Input& input) {
+  Outcome outcome;
+  outcome.result.resize(input.elements * dtype_bytes(input.dtype));
+  if (dtype_is_small_float(input.dtype)) outcome.residual.resize(input.elements);
+  void* target = outcome.result.data();
+  DecodeJob job{.spec = input.spec, .encoded = input.encoded, .elements = input.elements};
+  job.dtype = input.dtype;
+  job.targets = &target;
+  job.target_count = 1;
+  job.residual_out = outcome.residual.empty() ? nullptr : outcome.residual.data();
+  RangeStats stats;
+  outcome.good = lane.decode(job, stats).ok();
+  return outcome;
+}
+
+Outcome reduce(const Lane& lane, const Input& input) {
+  Outcome outcome;
+  outcome.result.resize(input.elements * dtype_bytes(input.dtype));
+  outcome.encoded.resize(input.encoded.size());
+  if (dtype_is_small_float(input.dtype)) outcome.residual.resize(input.elements);
+  const std::vector<std::byte> own(outcome.result.size(), std::byte{0x3c});
+  const void* rank = own.data();
+  Contribution parts[2];
+  parts[0].kind = Contribution::Kind::kEncoded;
+  parts[0].encoded = input.encoded;
+  parts[1].kind = Contribution::Kind::kRaw;
+  parts[1].raw = {.ranks = &rank, .rank_count = 1, .dtype = input.dtype};
+  void* target = outcome.result.data();
+  ReduceJob job{.spec = input.spec, .contributions = parts, .elements = input.elements};
+  job.dtype = input.dtype;
+  job.encoded = outcome.encoded;
+  job.targets = &target;
+  job.target_count = 1;
+  job.residual_out = outcome.residual.empty() ? nullptr : outcome.residual.data();
+  RangeStats stats;
+  outcome.good = lane.reduce(job, stats).ok();
+  return outcome;
+}
+
+Outcome decode_add(const Lane& lane, const Input& input) {
+  Outcome outcome;
+  outcome.residual.assign(input.elements, 1.0f);
+  DecodeAddJob job{.spec = input.spec, .encoded = input.encoded, .elements = input.elements};
+  job.sum = outcome.residual.data();
+  RangeStats stats;
+  outcome.good = lane.decode_add(job, stats).ok();
+  return outcome;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input input;
+  if (!read_input(data, size, input)) return 0;
+  const Lane& scalar = **find_lane("scalar");
+  const Outcome decoded = decode(scalar, input), reduced = reduce(scalar, input);
+  for (const Lane* lane : lanes()) {
+    if (!lane->viable()) continue;
+    require_same(decoded, decode(*lane, input));
+    require_same(reduced, reduce(*lane, input));
+    if (input.dtype == DType::kF32) {
+      require_same(decode_add(scalar, input), decode_add(*lane, input));
+    }
+  }
+  return 0;
+}
