@@ -1,4 +1,4 @@
-"""Daemons whose configurations differ: the coordinator's policy counts on all of them, or they say what does not fit."""
+"""Daemons configured differently: the coordinator's policy counts on all of them, or they say what does not fit."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Strangers and poor hosts: garbage on every socket, other versions, keys and users, a missing daemon, a small /dev/shm.
+"""Strangers and poor hosts: garbage on every socket, other versions, keys and users, no daemon, a small /dev/shm.
 
 The daemons live on, and a bystander, a job that is running meanwhile, makes a step with the right bits after each test.
 """
@@ -23,8 +23,9 @@ JOIN_S = 3.0
 STRANGER_KEY_S = 2.0  # another key may belong to a job still to come: daemons wait so long for the right one
 BUSY_S = 1.0
 MIB = 1 << 20
+MEMBER_MAGIC = 0x52584743  # of what ranks publish where they meet
 
-# Says its piece to an address from wherever it runs: prints what came back, or how the connection ended.
+# Says its piece to an address from wherever it runs: prints how the connection ended, or that it heard a text.
 SPEAKER = """
 import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as link:
@@ -33,7 +34,9 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as li
         answer = b""
         while piece := link.recv(4096):
             answer += piece
-        print("closed after", len(answer))
+            if sys.argv[4] and sys.argv[4].encode() in answer:
+                sys.exit("heard")
+        print("closed")
     except ConnectionError:
         print("reset")
 """
@@ -60,6 +63,27 @@ PIECES = {
     "the beginning of one": HTTP2[:7],
     "noise after an opening": HTTP2 + bytes((91 * i) & 255 for i in range(5000)),
 }
+
+
+def mesh_greeting(message):
+    """One gRPC call as the bytes of a connection: cgx.v1.MeshHandshake.Greet."""
+    headers = {":method": "POST", ":scheme": "http", ":path": "/cgx.v1.MeshHandshake/Greet", ":authority": "cgx",
+               "content-type": "application/grpc", "te": "trailers"}
+    block = b"".join(b"\0" + bytes([len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in headers.items())
+    body = b"\0" + struct.pack(">I", len(message)) + message
+    frames = ((4, 0, 0, b""), (1, 4, 1, block), (0, 1, 1, body))  # settings, headers, data
+    return HTTP2 + b"".join(struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) +
+                            content for kind, flags, stream, content in frames)
+
+
+def mesh_message(**fields):
+    """A GreetRequest: its fields' numbers and values."""
+    def encoded(value):
+        if isinstance(value, int):
+            return 0, bytes([value])
+        return 2, bytes([len(value)]) + value
+    parts = [(int(name[1:]), *encoded(value)) for name, value in fields.items()]
+    return b"".join(bytes([number << 3 | wire]) + content for number, wire, content in parts)
 
 
 def greeting(version=1, kind=1, request=7, body=b"", magic=0x53584743, length=None):
@@ -95,6 +119,15 @@ class Strangers(ClusterCase):
         slowest = max(a.ended for a in answers) - max(a.began for a in answers)
         figure(self.id().rsplit(".", 1)[-1], slowest, limit_s)
         self.assertLess(slowest, limit_s + BUSY_S)
+
+
+    def speak(self, port, piece, may_stay_open=False, heard=""):
+        """From machine 1 to machine 0."""
+        command = [sys.executable, "-c", SPEAKER, self.machines[0].address, str(port), piece.hex(), heard]
+        done = self.machines[1].run(["timeout", "1", *command] if may_stay_open else command,
+                                    capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if not may_stay_open:
+            self.assertRegex(done.stdout + done.stderr, "heard" if heard else "closed|reset")
 
 
 class Garbage(Strangers):
@@ -189,14 +222,6 @@ class Garbage(Strangers):
         type(self).bystander_step += 1
         self.bystander.step(self.bystander_comm, self.bystander_step)
 
-    def speak(self, port, piece, may_stay_open=False):
-        """From machine 1 to machine 0."""
-        command = [sys.executable, "-c", SPEAKER, self.machines[0].address, str(port), piece.hex()]
-        done = self.machines[1].run(["timeout", "1", *command] if may_stay_open else command,
-                                    capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if not may_stay_open:
-            self.assertRegex(done.stdout, "closed|reset", done.stderr)
-
 
 def listening_ports(daemon):
     """TCP ports this process listens on, mesh and data path."""
@@ -246,9 +271,25 @@ class OtherKeysAndUsers(Strangers):
         job = self.job([0, 1], arena_bytes=4 * MIB)
         path = job.path(f"cgx_{job.name}_grads#1_member_1")
         with open(path, "wb") as file:
-            file.write(struct.pack("<III", 0x52584743, 9, 2) + bytes(16) + words("10.0.0.1:1"))
+            file.write(struct.pack("<III", MEMBER_MAGIC, 9, 2) + bytes(16) + words("10.0.0.1:1"))
         job.create_soon(0)
         self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", "1")
+
+
+    def test_a_daemon_of_another_version_is_told_and_named_to_the_ranks_that_wait_for_it(self):
+        job = self.job([0, 1], arena_bytes=4 * MIB)
+        meeting = job.path(f"cgx_{job.name}_grads#1_member_")
+        stranger = bytes(15) + b"\1"  # a small instance: it dials
+        with open(meeting + "1", "wb") as file:
+            file.write(struct.pack("<III", MEMBER_MAGIC, 1, 2) + stranger + words(f"{self.machines[1].address}:1"))
+        job.create_soon(0)
+        self.wait_until(lambda: self.daemons[0].control_tool("jobs", "--job", job.name)["communicators"], "joining")
+        with open(meeting + "0", "rb") as file:
+            asked = file.read()[12:28]
+        greeted = mesh_message(_1=99, _2=job.name.encode(), _4=stranger, _5=asked, _6=bytes(8), _7=bytes(32), _8=b"old")
+        port = self.daemons[0].config["mesh"]["listen"].rsplit(":", 1)[1]
+        self.speak(port, mesh_greeting(greeted), heard="speaks mesh protocol 99")
+        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "the daemon old", "99")
 
 
 class Poverty(Strangers):
