@@ -83,8 +83,9 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
     status = submit_tensor(local, record);
   }
   if (status.ok()) return {};
-  const bool fails_step =
-      status.code() == StatusCode::kSTEP_ABANDONED && record.kind == CGX_SUBMIT_TENSOR;
+  // A straggler of a failed attempt is told why that failed; the attempt under way goes on.
+  const bool fails_step = status.code() == StatusCode::kSTEP_ABANDONED &&
+                          record.kind == CGX_SUBMIT_TENSOR && record.attempt == term_;
   refuse(local, record, status);
   if (fails_step) fail(status, /*permanent=*/false, /*tell_others=*/true);
   return {};
@@ -203,7 +204,7 @@ void Communicator::refuse(uint32_t local, const cgx_submit_record& record, const
   answer.comm = record.comm;
   answer.step = record.step;
   answer.tensor = record.tensor;
-  answer.attempt = term_;
+  answer.attempt = record.attempt;
   answer.cookie = record.cookie;
   if (members_.local[local].port != nullptr) {
     members_.local[local].port->complete(answer, why.message());

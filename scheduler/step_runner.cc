@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace cgx::scheduler {
 
@@ -407,7 +408,7 @@ void StepRunner::fail(const Status& why, uint32_t attempt) {
   operations_.clear();
   stash_.clear();
   if (previous_closed_) residuals_.drop();  // else the slots still belong to the complete step
-  attempt_ = attempt;
+  const uint32_t failed_attempt = std::exchange(attempt_, attempt);
   if (!current_) return;
   for (const StepLedger* ledger : {current_.get(), next_.get()}) {
     if (ledger == nullptr) continue;
@@ -415,6 +416,7 @@ void StepRunner::fail(const Status& why, uint32_t attempt) {
       SessionPort* const port = ports_.members.local[rank].port;
       if (port == nullptr) continue;
       cgx_completion_record record = record_for(rank, ledger->step());
+      record.attempt = failed_attempt;
       record.outcome = CGX_OUTCOME_ERROR;
       record.status = static_cast<uint16_t>(why.code());
       record.kind = CGX_COMPLETE_TENSOR;

@@ -70,7 +70,7 @@ struct cgx_completion_record {
   uint32_t comm;
   uint64_t step; /* or call number */
   uint32_t tensor;
-  uint32_t attempt; /* the attempt a redo must carry, if outcome is ERROR */
+  uint32_t attempt; /* of the record it answers */
   uint64_t epoch;   /* the plan that governed it */
   uint64_t policy_version;
   uint32_t text_slot;   /* valid if text_number != 0 */
@@ -92,9 +92,8 @@ struct cgx_shm_header {
   uint64_t completion_head; /* written by the client */
   uint8_t pad4[56];
   uint32_t daemon_sleeping; /* 1: ring the doorbell eventfd after publishing */
-  uint32_t
-      daemon_beat; /* the daemon's loop adds 1 at least twice a second; still for seconds: it is
-                      stopped. 0: it does not beat */
+  uint32_t daemon_beat; /* the daemon's loop adds 1 at least twice a second; still for seconds: it
+                           is stopped. 0: it does not beat */
   uint8_t pad5[56];
   uint32_t wake_word; /* futex: the daemon adds 1 after publishing completions */
   uint8_t pad6[60];

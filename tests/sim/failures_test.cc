@@ -31,6 +31,11 @@ struct World {
     const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_STEP, step);
     return ended == nullptr ? "" : ended->text;
   }
+  void take_attempt(uint32_t rank) {
+    ASSERT_EQ(cluster.rank(rank).replies.count(Cluster::kRedo), 1u);
+    cluster.rank(rank).attempt =
+        static_cast<uint32_t>(cluster.rank(rank).replies[Cluster::kRedo].value0);
+  }
   // All living ranks redo `step` under the new attempt and must get the reference bits.
   void expect_redo(uint64_t step) {
     for (uint32_t r = 0; r < cluster.size(); ++r) cluster.request_redo(r);
@@ -193,6 +198,27 @@ TEST(Abandoned, SubmitsOfTheOldAttemptAreRefusedUntilTheRankAsksToRedo) {
   const auto* refused = world.cluster.rank(1).find(CGX_COMPLETE_TENSOR, 0);
   ASSERT_NE(refused, nullptr);
   EXPECT_EQ(static_cast<StatusCode>(refused->record.status), StatusCode::kSTEP_ABANDONED);
+  EXPECT_EQ(refused->record.attempt, 0u);
+}
+
+TEST(Abandoned, AStragglerOfTheOldAttemptDoesNotHarmTheNewOne) {
+  World world({2});
+  ASSERT_TRUE(world.cluster.submit(1, 0, 0, world.tensors[0]).ok());
+  ASSERT_TRUE(world.cluster.submit(1, 0, 0, world.tensors[0]).ok());
+  world.cluster.request_redo(1);
+  world.cluster.run_for(kSecond / 100);
+  world.cluster.rank(1).completions.clear();
+  world.take_attempt(1);
+  fill(world.cluster, world.tensors, 0);
+  submit_all(world.cluster, world.tensors, 1, 0);
+  submit_all(world.cluster, world.tensors, 0, 0);  // sent before rank 0 heard of the failure
+  world.cluster.request_redo(0);
+  world.cluster.run_for(kSecond / 100);
+  world.cluster.rank(0).completions.clear();
+  world.take_attempt(0);
+  submit_all(world.cluster, world.tensors, 0, 0);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }));
+  for (uint32_t r = 0; r < 2; ++r) EXPECT_EQ(world.step_status(r, 0), StatusCode::kOK);
 }
 
 TEST(StepOrder, IsCheckedAtOnce) {
