@@ -51,8 +51,8 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
 
 }  // namespace
 
-// The server waits for calls into the running agent, the dialer for answers to the agent, which must
-// exist: so server, thread, dialer, agent.
+// The server waits for calls into the running agent, the dialer for answers to the agent, which
+// must exist: so server, thread, dialer, agent.
 struct Daemon::Mesh {
   std::unique_ptr<MeshAgent> agent;
   std::unique_ptr<MeshDialer> dialer;

@@ -12,6 +12,7 @@ namespace cgx::daemon {
 namespace {
 
 constexpr int kBacklog = 128;
+const std::string kFresh = "~";
 
 std::string lock_path(const std::string& path) {
   return path + ".lock";
@@ -52,15 +53,16 @@ Result<UniqueFd> take_lock(const std::string& socket_path) {
   }
 }
 
+// Where the socket is bound before it listens.
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
+  const size_t longest = sizeof(address.sun_path) - 1 - kFresh.size();
+  if (path.size() > longest) {
     return invalid_argument("the socket path " + path + " has " + std::to_string(path.size()) +
-                            " bytes, at most " + std::to_string(sizeof(address.sun_path) - 1) +
-                            " are possible");
+                            " bytes, at most " + std::to_string(longest) + " are possible");
   }
-  path.copy(address.sun_path, path.size());
+  (path + kFresh).copy(address.sun_path, sizeof(address.sun_path) - 1);
   return address;
 }
 
@@ -72,17 +74,20 @@ Status remove_stale(const std::string& path) {
   return errno_status(StatusCode::kPERMISSION_DENIED, "cannot remove the stale socket " + path);
 }
 
+// Bound beside its place and moved there once it listens: whoever sees the path can connect.
 Status bind_and_listen(int fd, const sockaddr_un& address, const ListenSocketOptions& options) {
   const std::string& path = options.path;
+  const std::string fresh = path + kFresh;
+  CGX_RETURN_IF_ERROR(remove_stale(fresh));
   CGX_RETURN_IF_ERROR(remove_stale(path));
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot bind " + path);
+    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot bind " + fresh);
   }
-  // Nobody can connect before listen(), so these cannot come too late.
-  if (::chown(path.c_str(), static_cast<uid_t>(-1), options.group) != 0) {
-    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot set the group of " + path);
+  if (::chown(fresh.c_str(), static_cast<uid_t>(-1), options.group) != 0) {
+    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot set the group of " + fresh);
   }
-  if (::chmod(path.c_str(), options.mode) != 0 || ::listen(fd, kBacklog) != 0) {
+  if (::chmod(fresh.c_str(), options.mode) != 0 || ::listen(fd, kBacklog) != 0 ||
+      ::rename(fresh.c_str(), path.c_str()) != 0) {
     return errno_status(StatusCode::kPERMISSION_DENIED, "cannot listen on " + path);
   }
   return {};

@@ -1,7 +1,8 @@
 // Introduces this daemon to others, one link at a time: the side with the smaller instance dials,
 // the other waits to be dialed; both must want the link.
-// Thread rule: an agent on a thread of its own. What it implements of LinkMaker and MeshListener may
-// be called from anywhere; the dialer calls back from anywhere.
+// Thread rule: an agent on a thread of its own. What it implements of LinkMaker and MeshListener
+// may be called from anywhere; the dialer calls back from anywhere.
+//
 // Invariants: a wish ends in exactly one link_made or link_refused, unless it is withdrawn; nothing
 // of a peer is believed before its MAC; all a stranger can cause is bounded (challenges, rate).
 #pragma once

@@ -2,9 +2,9 @@
 //
 // Plain on trusted networks; mutual TLS when certificates are given. Nothing else of the daemon
 // sees gRPC or protobuf types of the mesh; sizes of all fields are checked here.
-// Thread rule: create and destroy on one thread; calls of MeshDialer from the mesh agent. Destroying
-// the server waits for the answers of a running agent; destroying the dialer waits until the agent,
-// stopped or not, has been given those under way.
+// Thread rule: create and destroy on one thread; calls of MeshDialer from the mesh agent.
+// Destroying the server waits for the answers of a running agent; destroying the dialer waits until
+// the agent, stopped or not, has been given those under way.
 #pragma once
 
 #include <cstdint>
