@@ -5,6 +5,7 @@ import os
 import queue
 import subprocess
 import threading
+import time
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -16,6 +17,7 @@ PYTHON = "/usr/bin/python3"
 TORCH_PORT = 29500
 WARMUP_STEPS = 3     # left out of every median: first buckets, first page faults
 SILENCE_MAX_S = 300  # a rank that says nothing for so long has failed
+LAST_WORDS_S = 3  # how long the other ranks may still say why they end
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Job:
             if line.startswith("{"):
                 self.lines.put((rank, json.loads(line)))
         watch.join()
-        self.lines.put((rank, {"exit": process.wait(), "words": "".join(errors[-15:])}))
+        self.lines.put((rank, {"exit": process.wait(), "words": "".join(errors[-40:])}))
 
     def run(self, on_step=lambda step: None):
         """on_step(line of rank 0) is called as steps finish."""
@@ -90,7 +92,7 @@ class Job:
             while running:
                 rank, line = self.lines.get(timeout=SILENCE_MAX_S)
                 if line.get("exit", 0):
-                    raise RuntimeError(f"{self.exchange}: rank {rank} ended with {line['exit']}:\n{line['words']}")
+                    raise RuntimeError(self._last_words(rank, line))
                 running -= "exit" in line
                 self._take(outcome, rank, line, marks)
                 if rank == 0 and "step" in line:
@@ -103,6 +105,18 @@ class Job:
             (first, start), (last, end) = sorted(marks.items())
             outcome.wire_bytes_per_step = (end - start) / (last - first)
         return outcome
+
+    def _last_words(self, rank, line):
+        """What the failed rank said, and what the others say who fail because of it or before it."""
+        words = f"{self.exchange}: rank {rank} ended with {line['exit']}:\n{line['words']}"
+        end = time.monotonic() + LAST_WORDS_S
+        try:
+            while True:
+                rank, line = self.lines.get(timeout=max(0, end - time.monotonic()))
+                if line.get("exit", 0):
+                    words += f"\nrank {rank} ended with {line['exit']}:\n{line['words']}"
+        except queue.Empty:
+            return words
 
     def _take(self, outcome, rank, line, marks):
         if "step" in line:
