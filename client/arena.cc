@@ -110,16 +110,17 @@ void* ArenaSet::try_allocate(uint64_t bytes, uint64_t alignment) {
   return nullptr;
 }
 
-// Each arena is as large as all before it together, so eight of them cover every session. Only
-// grow_mutex_ is held meanwhile: locating memory must not wait for the daemon.
+// The fewer arenas are left, the larger the next one, so that eight of them cover every session.
+// Only grow_mutex_ is held meanwhile: locating memory must not wait for the daemon.
 Status ArenaSet::grow(uint64_t bytes) {
-  const uint64_t mapped = mapped_bytes();
-  if (arenas_.size() == wire::kArenasMax) return full(bytes);
-  const uint64_t wanted = std::max({bytes, first_bytes_, mapped});
+  const size_t count = arenas_.size();
+  if (count == wire::kArenasMax) return full(bytes);
+  const uint64_t wanted =
+      std::max({bytes, first_bytes_, mapped_bytes() / wire::kArenasMax * count});
   auto memory = ArenaMemory::create(wanted);
   if (!memory.ok() && wanted > bytes) memory = ArenaMemory::create(bytes);
   CGX_RETURN_IF_ERROR(memory.status());
-  CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(arenas_.size()), **memory));
+  CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(count), **memory));
   const std::lock_guard lock(mutex_);
   arenas_.push_back({*memory, Allocator((*memory)->bytes())});
   return {};

@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kTimeoutMs = 30ull * 60 * 1000;
 constexpr uint64_t kGraceMs =
     5'000;  // the daemon's own time-out, which names the culprit, is first
+constexpr uint64_t kFlushMs = 2'000;
 constexpr uint32_t kRanksMax = 65'536;
 
 std::string text(uint64_t number) {
@@ -98,6 +99,7 @@ Communicator::~Communicator() {
   session_.wake_waiters();
   left_.wait(lock, [this] { return users_ == 0; });
   if (handle_ == 0) return;
+  session_.flush(lock, deadline_in_ms(kFlushMs));
   session_.drain();
   const bool idle = !steps_.unfinished() && calls_.in_flight() == 0;
   session_.detach(handle_);

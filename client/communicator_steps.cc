@@ -158,8 +158,13 @@ Result<uint64_t> Communicator::step_redo() {
   if (!steps_.failed()) {
     return Status(StatusCode::kSTEP_ORDER, "no step of communicator " + name_ + " has failed");
   }
+  const Deadline limit = deadline();
+  const Status heard =
+      session_.wait(use.lock(), limit, [&] { return closed_ || steps_.confirmed(); });
+  CGX_RETURN_IF_ERROR(timed_out(heard, "cgx_step_redo"));
+  if (closed_) return cancelled();
   use.lock().unlock();
-  const auto reply = session_.socket().call(wire::RedoStep{.comm = handle_}, deadline());
+  const auto reply = session_.socket().call(wire::RedoStep{.comm = handle_}, limit);
   use.lock().lock();
   if (!reply.ok()) return timed_out(reply.status(), "cgx_step_redo");
   session_.drain();  // the failed attempt's completions precede the reply

@@ -18,7 +18,7 @@ constexpr uint32_t kConnectTimeoutMs = 10'000;
 constexpr uint64_t kArenaBytes = 64 << 20;
 constexpr uint64_t kArenaAnnounceMs = 30'000;
 constexpr milliseconds kSlice(50);  // how long a sleeper goes without a look at the daemon
-constexpr std::chrono::microseconds kFullRingPause(50);
+constexpr std::chrono::microseconds kRingPause(50);
 constexpr std::chrono::seconds kStopped(4), kStoppedInRequest(30);  // preparing a plan takes time
 constexpr std::chrono::milliseconds kLookMax(1100);
 
@@ -146,11 +146,22 @@ Status Session::make_room(Lock& lock, uint32_t records, uint32_t completions, De
       return {StatusCode::kTIMED_OUT, "the daemon takes no records from the submit ring"};
     }
     channel_->publish();
-    lock.unlock();
-    std::this_thread::sleep_for(kFullRingPause);
-    const Status gone = socket_->gone();
-    lock.lock();
-    if (!gone.ok()) lose(gone);
+    pause_for_ring(lock);
+  }
+}
+
+// The daemon does not tell when it reads the submit ring: look again soon.
+void Session::pause_for_ring(Lock& lock) {
+  lock.unlock();
+  std::this_thread::sleep_for(kRingPause);
+  const Status gone = socket_->gone();
+  lock.lock();
+  if (!gone.ok()) lose(gone);
+}
+
+void Session::flush(Lock& lock, Deadline deadline) {
+  while (channel_->submit_room() < CGX_SUBMIT_CAPACITY && lost_.ok() && Clock::now() < deadline) {
+    pause_for_ring(lock);
   }
 }
 

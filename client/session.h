@@ -73,6 +73,9 @@ class Session {
   // Requires room. `completions`: the slots this record reserves.
   void push(const cgx_submit_record& record, uint32_t completions);
   void publish() { channel_->publish(); }
+  // Waits until the daemon has read all records: what follows over the socket must not overtake
+  // them.
+  void flush(Lock& lock, Deadline deadline);
 
   void drain();
   const Status& lost() const { return lost_; }
@@ -98,6 +101,7 @@ class Session {
 
   Status announce_arena(uint32_t arena, const ArenaMemory& memory);
   void lose(Status why);
+  void pause_for_ring(Lock& lock);
   void spin(Lock& lock, Deadline deadline);
   void sleep_slice(Lock& lock, uint32_t word, Deadline deadline);
   Status stopped(std::chrono::nanoseconds limit);

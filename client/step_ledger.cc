@@ -29,9 +29,13 @@ uint8_t state_of(const cgx_completion_record& record, const Status& failure) {
 }  // namespace
 
 Status StepLedger::between_steps() const {
-  if (!open_) return {};
+  if (open_) {
+    return {StatusCode::kSTEP_OPEN,
+            "step " + text(next_) + " is open; end it before committing new tensors"};
+  }
+  if (!unfinished()) return {};
   return {StatusCode::kSTEP_OPEN,
-          "step " + text(next_) + " is open; end it before committing new tensors"};
+          "step " + text(next_ - 1) + " is unfinished; wait for it before committing new tensors"};
 }
 
 bool StepLedger::unfinished() const {
@@ -44,6 +48,13 @@ bool StepLedger::unfinished() const {
 bool StepLedger::failed() const {
   for (const Step& step : steps_) {
     if (step.cookie != 0 && !step.failure.ok()) return true;
+  }
+  return false;
+}
+
+bool StepLedger::confirmed() const {
+  for (const Step& step : steps_) {
+    if (step.cookie != 0 && step.confirmed) return true;
   }
   return false;
 }
@@ -83,7 +94,7 @@ Step& StepLedger::begin() {
   step.number = next_;
   step.cookie = ++last_cookie_;
   step.attempt = attempt_;
-  step.ended = step.finished = false;
+  step.ended = step.finished = step.confirmed = false;
   step.marked = step.reserved = 0;
   step.epoch = step.policy_version = 0;
   step.failure = Status();
@@ -164,6 +175,7 @@ uint32_t StepLedger::apply(const cgx_completion_record& record, const Status& fa
   Step& step = slot(record.step);
   const bool stale = record.cookie != 0 && record.cookie != step.cookie;
   if (step.cookie == 0 || step.number != record.step || stale || step.finished) return 0;
+  step.confirmed = step.confirmed || !failure.ok();
   step.epoch = record.epoch;
   step.policy_version = record.policy_version;
   return record.kind == CGX_COMPLETE_STEP ? apply_step(step, failure)

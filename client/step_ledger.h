@@ -22,10 +22,11 @@ struct Step {
   uint64_t number = 0;
   uint64_t cookie = 0;  // of this attempt; 0: the slot is empty
   uint32_t attempt = 0;
-  bool ended = false;     // this rank's step_end is written
-  bool finished = false;  // the daemon has completed or failed it
-  uint32_t marked = 0;    // tensors submitted or absent
-  uint32_t reserved = 0;  // completion slots not given back yet
+  bool ended = false;      // this rank's step_end is written
+  bool finished = false;   // the daemon has completed or failed it
+  bool confirmed = false;  // the daemon has reported a failure of it
+  uint32_t marked = 0;     // tensors submitted or absent
+  uint32_t reserved = 0;   // completion slots not given back yet
   uint64_t epoch = 0;
   uint64_t policy_version = 0;
   Status failure;
@@ -45,7 +46,9 @@ class StepLedger {
   uint32_t tensors() const { return tensors_; }
   Status between_steps() const;
   bool unfinished() const;
-  bool failed() const;        // some step failed and has not been redone
+  bool failed() const;  // some step failed and has not been redone
+  bool confirmed()
+      const;  // and the daemon has said so: it may not have read an abandoning submit yet
   uint32_t reserved() const;  // completion slots of all steps
 
   // The step a submit, absent or step_end is about; opens it when it is the next one.

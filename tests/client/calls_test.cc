@@ -21,6 +21,7 @@ TEST_F(CallsTest, RunInOrderWithoutACommit) {
 }
 
 TEST_F(CallsTest, FourAreInFlightAndAFifthWaits) {
+  NEEDS_FAKE_DAEMON();
   open_ranks(1);
   Rank& rank = ranks_[0];
   float* data = arena_floats(rank, 8);

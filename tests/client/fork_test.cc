@@ -104,6 +104,7 @@ TEST_F(ForkTest, ChildOpensItsOwnSession) {
 }
 
 TEST_F(ForkTest, DaemonSeesTheEndOfAParentWhoseChildLivesOn) {
+  NEEDS_FAKE_DAEMON();
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   EXPECT_EQ(in_child([&] {

@@ -97,6 +97,16 @@ TEST_F(StepLedgerTest, IgnoresCompletionsOfAnEarlierAttempt) {
   EXPECT_EQ(again.states[0], CGX_TENSOR_PENDING);
 }
 
+TEST_F(StepLedgerTest, AbandonedStepIsConfirmedOnlyByTheDaemon) {
+  Step& step = open(10);
+  ledger_.mark(step, 0, Mark::kSubmitted);
+  ledger_.abandon(step, {StatusCode::kSTEP_ABANDONED, "again"});
+  EXPECT_TRUE(ledger_.failed());
+  EXPECT_FALSE(ledger_.confirmed());
+  ledger_.apply(tensor_done(step, 0, CGX_OUTCOME_ERROR), {StatusCode::kSTEP_ABANDONED, "rank 1"});
+  EXPECT_TRUE(ledger_.confirmed());
+}
+
 TEST_F(StepLedgerTest, KeepsTheAttemptForLaterSteps) {
   ledger_.end(open(10));
   ledger_.restart(10, 4);

@@ -3,10 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -83,12 +89,46 @@ inline cgx_status submit_inout(const Rank& rank, uint64_t step, const void* in, 
   return cgx_submit_inout(rank.comm, step, &id, &in, &out, 1);
 }
 
-// A daemon and `size` ranks of one communicator on it.
+// A daemon process: $CGX_TEST_CGXD, when the tests run against the real one.
+class DaemonProcess {
+ public:
+  DaemonProcess(const char* binary, const std::string& socket_path) {
+    EXPECT_NE(::mkdtemp(directory_), nullptr);
+    std::string program = binary, path = socket_path;
+    std::string socket = "--socket", set = "--set";
+    std::string directory = std::string("run_directory=").append(directory_);
+    char* const arguments[] = {program.data(), socket.data(),    path.data(),
+                               set.data(),     directory.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&pid_, binary, nullptr, nullptr, arguments, environ), 0);
+    struct stat info;
+    while (::stat(socket_path.c_str(), &info) != 0) std::this_thread::yield();
+  }
+  ~DaemonProcess() {
+    ::kill(pid_, SIGTERM);
+    ::waitpid(pid_, nullptr, 0);
+    std::filesystem::remove_all(directory_);
+  }
+
+ private:
+  char directory_[32] = "/tmp/cgx-test-XXXXXX";
+  pid_t pid_ = -1;
+};
+
+// For tests that tell the daemon to misbehave or look into it.
+#define NEEDS_FAKE_DAEMON() \
+  if (!daemon_) GTEST_SKIP() << "needs the fake daemon"
+
+// A daemon and `size` ranks of one communicator on it. The daemon is the fake one, unless
+// CGX_TEST_CGXD names a cgxd: then daemon_ is null.
 class RanksTest : public ::testing::Test {
  protected:
-  explicit RanksTest(FakeDaemon::Mood mood = FakeDaemon::Mood::kGood)
-      : path_(fresh_socket_path()),
-        daemon_(std::make_unique<FakeDaemon>(FakeDaemon::Options{path_, mood})) {
+  explicit RanksTest(FakeDaemon::Mood mood = FakeDaemon::Mood::kGood) : path_(fresh_socket_path()) {
+    const char* const cgxd = std::getenv("CGX_TEST_CGXD");
+    if (cgxd && mood == FakeDaemon::Mood::kGood) {
+      process_ = std::make_unique<DaemonProcess>(cgxd, path_);
+      return;
+    }
+    daemon_ = std::make_unique<FakeDaemon>(FakeDaemon::Options{path_, mood});
     daemon_->start();
   }
   ~RanksTest() override {
@@ -156,6 +196,7 @@ class RanksTest : public ::testing::Test {
   const std::string path_;
   LocalStore store_;
   std::unique_ptr<FakeDaemon> daemon_;
+  std::unique_ptr<DaemonProcess> process_;
   std::vector<Rank> ranks_;
 };
 

@@ -111,6 +111,7 @@ TEST_F(StepsTest, WaitInsideAnOpenStepIsAnImmediateError) {
 }
 
 TEST_F(StepsTest, TensorsJoinAtTheNextCommit) {
+  NEEDS_FAKE_DAEMON();
   open_ranks(1);
   EXPECT_EQ(cgx_step_end(ranks_[0].comm, 0), CGX_NOT_COMMITTED);
   add_tensors(1, 4);
@@ -128,7 +129,10 @@ TEST_F(StepsTest, TensorsJoinAtTheNextCommit) {
   EXPECT_EQ(cgx_submit(rank.comm, 0, &unknown, 1), CGX_NOT_FOUND);
   ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
   EXPECT_EQ(cgx_commit(rank.comm), CGX_STEP_OPEN);
+  daemon_->hold(true);
   ASSERT_OK(cgx_step_end(rank.comm, 0));
+  EXPECT_EQ(cgx_commit(rank.comm), CGX_STEP_OPEN);
+  daemon_->hold(false);
   ASSERT_OK(cgx_wait(rank.comm, 0, -1));
   ASSERT_OK(cgx_commit(rank.comm));
   ASSERT_OK(cgx_submit(rank.comm, 1, &late, 1));
@@ -162,7 +166,8 @@ TEST_F(StepsTest, AbsentRanksReceiveTheResultAtHome) {
     cgx_step_report report{};
     ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
     EXPECT_EQ(report.finished, 1u);
-    EXPECT_EQ(report.policy_version, 7u);
+    EXPECT_GT(report.epoch, 0u);
+    EXPECT_GT(report.policy_version, 0u);
     EXPECT_EQ(report.results + report.filled + report.absent, 3u);
   });
 }
@@ -197,6 +202,7 @@ TEST_F(StepsTest, SecondSubmitAbandonsTheStepOnAllRanksAndARedoRepairsIt) {
 }
 
 TEST_F(StepsTest, FailedStepNamesItsCauseAndIsRedoneWithTheSameNumber) {
+  NEEDS_FAKE_DAEMON();
   open_ranks(2);
   add_tensors(1, 4);
   each_rank([&](uint32_t, Rank& rank) { run_step(rank, 0, 1.0f); });
@@ -219,6 +225,7 @@ TEST_F(StepsTest, FailedStepNamesItsCauseAndIsRedoneWithTheSameNumber) {
 }
 
 TEST_F(StepsTest, AtMostTwoStepsAreUnfinished) {
+  NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(1, 4);
   Rank& rank = ranks_[0];
@@ -236,6 +243,7 @@ TEST_F(StepsTest, AtMostTwoStepsAreUnfinished) {
 }
 
 TEST_F(StepsTest, StepDoneNeedsACompleteStep) {
+  NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(1, 4);
   Rank& rank = ranks_[0];

@@ -32,6 +32,7 @@ TEST_F(ThreadsTest, SubmitsOfOneStepComeFromSeveralThreads) {
 }
 
 TEST_F(ThreadsTest, SeveralWaitersSeeOneStep) {
+  NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(1, 8);
   Rank& rank = ranks_[0];
@@ -102,6 +103,7 @@ TEST_F(ThreadsTest, StepsCallsAndAllocationsRunSideBySide) {
 }
 
 TEST_F(ThreadsTest, ClosingASessionReleasesItsPoller) {
+  NEEDS_FAKE_DAEMON();
   cgx_session* session = open_session();
   std::thread poller([&] {
     uint64_t seen = 0;

@@ -8,8 +8,8 @@
  * Conventions
  *  - Handles are opaque. Whoever creates one closes it; closing a session closes its communicators.
  *  - A function that can fail returns cgx_status: CGX_OK (0), or a code whose text is
- * cgx_last_error() of the same thread, until that thread's next failing call. Results come through
- * the last arguments and are written only on success, except where a function says otherwise.
+ *    cgx_last_error() of the same thread, until that thread's next failing call. Results come
+ *    through the last arguments, and only on success, except where a function says otherwise.
  *  - In option structs zero means "the default"; start from `= {0}`. Strings are copied.
  *  - Enumerations are passed as int, so that a wrong number is an error and not undefined.
  *  - Time-outs are milliseconds. Negative: the communicator's own time-out. 0: look, do not wait.
@@ -18,7 +18,7 @@
  * Threads
  *  - Every function may be called from any thread at any time, cgx_close being the last one for its
  *    session. Calls that wait do not hold up others. Submits of one step may come from several
- * threads; its cgx_step_end must come after all of them.
+ *    threads; its cgx_step_end must come after all of them.
  *  - All ranks make the same cgx_comm_create, cgx_commit and cgx_allreduce calls in the same order;
  *    the order of submits inside a step is free.
  *
@@ -30,8 +30,8 @@
  * Failure
  *  - Nothing waits longer than its time-out. If the daemon dies or is stopped every waiting call
  *    answers CGX_DAEMON_LOST within seconds, and so does every later one: close and open again.
- *  - After a failed step the buffers of its tensors are undefined: fill them again, cgx_step_redo,
- * submit. */
+ *  - After a failed step the buffers of its tensors are undefined: cgx_step_redo, fill them again,
+ *    submit. */
 #ifndef CGX_CGX_H_
 #define CGX_CGX_H_
 
@@ -67,8 +67,7 @@ typedef struct cgx_session cgx_session;
 typedef struct cgx_comm cgx_comm;
 typedef struct cgx_arena cgx_arena;
 
-/* --- About the library
- * ---------------------------------------------------------------------------- */
+/* --- About the library ------------------------------------------------------------------------ */
 
 CGX_API const char* cgx_version(void);
 /* "STEP_OPEN"; "UNKNOWN" for a number outside the list. */
@@ -80,18 +79,20 @@ CGX_API size_t cgx_dtype_bytes(int dtype);
 /* What went wrong in this thread's last failing call; "" if none failed. Never NULL. */
 CGX_API const char* cgx_last_error(void);
 
-/* --- Session
- * -------------------------------------------------------------------------------------- */
+/* --- Session ---------------------------------------------------------------------------------- */
 
 typedef struct cgx_open_options {
-  const char*
-      socket; /* NULL: $CGX_SOCKET, else the user's daemon, else the machine's (client/README.md) */
-  const char* job; /* NULL: $CGX_JOB, else "default"; a job belongs to (user, name) */
-  uint64_t
-      arena_bytes; /* size of the first arena; 0: 64 MiB. More are added on demand, 8 at most. */
-  uint32_t connect_timeout_ms; /* 0: 10,000. Includes starting a daemon with CGX_AUTOSTART=1. */
-  uint32_t spin_us; /* spin before sleeping in waits; 0: $CGX_SPIN_US, else sleep at once. Refused
-                     * with RESOURCE_EXHAUSTED when ranks and daemon do not have a core each. */
+  /* NULL: $CGX_SOCKET, else the user's daemon, else the machine's (client/README.md). */
+  const char* socket;
+  /* NULL: $CGX_JOB, else "default". A job belongs to (user, name). */
+  const char* job;
+  /* Size of the first arena; 0: 64 MiB. More are added on demand, 8 at most. */
+  uint64_t arena_bytes;
+  /* 0: 10,000. Includes starting a daemon with CGX_AUTOSTART=1. */
+  uint32_t connect_timeout_ms;
+  /* Spin before sleeping in waits; 0: $CGX_SPIN_US, else sleep at once. CGX_RESOURCE_EXHAUSTED when
+   * ranks and daemon do not have a core each. */
+  uint32_t spin_us;
 } cgx_open_options;
 
 CGX_API cgx_status cgx_open(const cgx_open_options* options, cgx_session** session);
@@ -99,12 +100,10 @@ CGX_API cgx_status cgx_open(const cgx_open_options* options, cgx_session** sessi
  * stays mapped while somebody retains it. NULL is allowed. */
 CGX_API cgx_status cgx_close(cgx_session* session);
 
-/* --- Arena
- * ---------------------------------------------------------------------------------------- */
+/* --- Arena ------------------------------------------------------------------------------------ */
 
-/* Memory shared with the daemon, aligned to `alignment` (a power of two; 0: 64), prefaulted.
- * CGX_ARENA_FULL when all 8 arenas are in use up, CGX_RESOURCE_EXHAUSTED when the machine has no
- * more. */
+/* Memory shared with the daemon, prefaulted, aligned to `alignment` (a power of two up to 4096; 0:
+ * 64). CGX_ARENA_FULL when eight arenas are full, CGX_RESOURCE_EXHAUSTED when the machine is. */
 CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
                                    void** memory);
 CGX_API cgx_status cgx_arena_free(cgx_session* session, void* memory);
@@ -112,8 +111,7 @@ CGX_API cgx_status cgx_arena_free(cgx_session* session, void* memory);
 CGX_API cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena** arena);
 CGX_API void cgx_arena_release(cgx_arena* arena);
 
-/* --- Communicator
- * --------------------------------------------------------------------------------- */
+/* --- Communicator ----------------------------------------------------------------------------- */
 
 /* How ranks find each other: a small key-value store all of them reach (torch's store, MPI, ...).
  * Keys are zero-terminated. Both return 0 on success. `get` waits until the key exists (within its
@@ -138,8 +136,7 @@ CGX_API cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options*
 /* Waiters in other threads answer CGX_CANCELLED. NULL is allowed. */
 CGX_API cgx_status cgx_comm_close(cgx_comm* comm);
 
-/* --- Tensors
- * -------------------------------------------------------------------------------------- */
+/* --- Tensors ---------------------------------------------------------------------------------- */
 
 typedef struct cgx_tensor_options {
   const char* name; /* unique in the communicator; policy rules match it */
@@ -147,19 +144,17 @@ typedef struct cgx_tensor_options {
   int op;           /* cgx_op */
   uint32_t dims;    /* 0..8; 0 is one element */
   const uint64_t* shape;
-  void* home; /* in the arena; NULL: the library allocates it and frees it with the communicator */
+  void* home; /* in the arena; NULL: the library allocates it, and frees it with the communicator */
 } cgx_tensor_options;
 
 /* The tensor's id, counted from 0. All ranks register the same tensors in the same order. */
 CGX_API cgx_status cgx_register(cgx_comm* comm, const cgx_tensor_options* options, uint32_t* id);
-/* The home region: where in-place submits read and write, and where an absent rank gets the result.
- */
+/* The home region: where in-place submits read and write, where an absent rank gets the result. */
 CGX_API cgx_status cgx_tensor_home(cgx_comm* comm, uint32_t id, void** memory, size_t* bytes);
 /* Collective, between steps: compares the tables of all ranks and prepares the plan. */
 CGX_API cgx_status cgx_commit(cgx_comm* comm);
 
-/* --- Steps
- * ---------------------------------------------------------------------------------------- */
+/* --- Steps ------------------------------------------------------------------------------------ */
 
 typedef enum cgx_tensor_state {
   CGX_TENSOR_PENDING = 0,
@@ -170,7 +165,7 @@ typedef enum cgx_tensor_state {
 } cgx_tensor_state;
 
 /* Hands over tensors at home: the daemon reads them there and writes the results there. The first
- * submit of a step opens it and keeps the one before (see cgx_step_done). Two steps at most are
+ * submit of a step opens it and keeps the one before (see cgx_step_done). At most two steps are
  * unfinished. */
 CGX_API cgx_status cgx_submit(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count);
 /* Reads ids[i] at in[i], writes its result at out[i], both in the arena; they may be equal, else
@@ -194,14 +189,15 @@ CGX_API cgx_status cgx_step_redo(cgx_comm* comm, uint64_t* step);
 /* Waits until the step is finished here; the failure's status if it failed, CGX_STEP_OPEN before
  * this rank's own cgx_step_end. */
 CGX_API cgx_status cgx_wait(cgx_comm* comm, uint64_t step, int64_t timeout_ms);
-/* Looks without waiting, at any time: states[i] (may be NULL) tells of ids[i], *pending how many
- * are unfinished. If some failed: the failure's status, with states and *pending written. */
+/* Looks without waiting, at any time: states[i] (may be NULL) is the cgx_tensor_state of ids[i],
+ * *pending how many are unfinished. If some failed: the failure's status, with states and *pending
+ * written. */
 CGX_API cgx_status cgx_test(cgx_comm* comm, uint64_t step, const uint32_t* ids, size_t count,
                             uint8_t* states, size_t* pending);
 
 typedef struct cgx_step_report {
   uint64_t step;
-  uint32_t attempt;  /* 0, then one more with every redo */
+  uint32_t attempt;  /* grows with every redo */
   uint32_t finished; /* 1: nothing of it is under way any more */
   uint64_t epoch;    /* the plan that governed it; 0 while unknown */
   uint64_t policy_version;
@@ -210,8 +206,7 @@ typedef struct cgx_step_report {
 /* About one of the last four steps. */
 CGX_API cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report* report);
 
-/* --- Calls outside steps
- * -------------------------------------------------------------------------- */
+/* --- Calls outside steps ---------------------------------------------------------------------- */
 
 /* One tensor, now (dtype: cgx_dtype, op: cgx_op): same order on all ranks, legal inside an open
  * step too. `in` and `out` as for cgx_submit_inout. At most 4 are in flight per communicator; a
@@ -225,8 +220,7 @@ CGX_API cgx_status cgx_wait_call(cgx_comm* comm, uint64_t call, int64_t timeout_
 /* *done: 1 when finished; then the call's status is returned. */
 CGX_API cgx_status cgx_test_call(cgx_comm* comm, uint64_t call, int* done);
 
-/* --- Events
- * --------------------------------------------------------------------------------------- */
+/* --- Events ----------------------------------------------------------------------------------- */
 
 /* Takes in what the daemon finished. *seen is the event count the caller saw last (start with 0):
  * while it equals the session's count the call waits, at most timeout_ms (negative: for ever); it

@@ -1,18 +1,21 @@
-"""libcgx through ctypes: finds the library, declares every function once, turns codes into exceptions."""
+"""libcgx through ctypes: finding it, its types, its functions with their signatures set once, errors raised.
+
+Nothing else in the package touches ctypes functions' signatures. The library is loaded with CDLL, so every call
+releases the GIL.
+"""
 
 import ctypes
-import glob
 import os
-
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_uint8, c_void_p
-
-PUT = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t)
-GET = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_size_t))
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 
 class OpenOptions(ctypes.Structure):
     _fields_ = [("socket", c_char_p), ("job", c_char_p), ("arena_bytes", c_uint64),
                 ("connect_timeout_ms", c_uint32), ("spin_us", c_uint32)]
+
+
+PUT = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t)
+GET = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_size_t))
 
 
 class Rendezvous(ctypes.Structure):
@@ -35,116 +38,67 @@ class StepReport(ctypes.Structure):
                 ("failed", c_uint32)]
 
 
-# name: (result, arguments). A result of None means a status that is checked.
-_FUNCTIONS = {
-    "version": (c_char_p, []),
-    "status_name": (c_char_p, [c_int]),
-    "status_meaning": (c_char_p, [c_int]),
-    "dtype_name": (c_char_p, [c_int]),
-    "dtype_bytes": (c_size_t, [c_int]),
-    "last_error": (c_char_p, []),
-    "open": (None, [POINTER(OpenOptions), POINTER(c_void_p)]),
-    "close": (None, [c_void_p]),
-    "arena_alloc": (None, [c_void_p, c_size_t, c_size_t, POINTER(c_void_p)]),
-    "arena_free": (None, [c_void_p, c_void_p]),
-    "arena_retain": (None, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    "arena_release": (ctypes.c_int, [c_void_p]),  # void; the value is never looked at
-    "comm_create": (None, [c_void_p, POINTER(CommOptions), POINTER(c_void_p)]),
-    "comm_close": (None, [c_void_p]),
-    "register": (None, [c_void_p, POINTER(TensorOptions), POINTER(c_uint32)]),
-    "tensor_home": (None, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_size_t)]),
-    "commit": (None, [c_void_p]),
-    "submit": (None, [c_void_p, c_uint64, POINTER(c_uint32), c_size_t]),
-    "submit_inout": (None, [c_void_p, c_uint64, POINTER(c_uint32), POINTER(c_void_p), POINTER(c_void_p), c_size_t]),
-    "absent": (None, [c_void_p, c_uint64, POINTER(c_uint32), c_size_t]),
-    "step_end": (None, [c_void_p, c_uint64]),
-    "step_done": (None, [c_void_p, c_uint64, c_int]),
-    "step_redo": (None, [c_void_p, POINTER(c_uint64)]),
-    "wait": (None, [c_void_p, c_uint64, c_int64]),
-    "test": (None, [c_void_p, c_uint64, POINTER(c_uint32), c_size_t, POINTER(c_uint8), POINTER(c_size_t)]),
-    "step_info": (None, [c_void_p, c_uint64, POINTER(StepReport)]),
-    "allreduce": (None, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int]),
-    "allreduce_async": (None, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, POINTER(c_uint64)]),
-    "wait_call": (None, [c_void_p, c_uint64, c_int64]),
-    "test_call": (None, [c_void_p, c_uint64, POINTER(c_int)]),
-    "poll": (None, [c_void_p, POINTER(c_uint64), c_int64]),
-    "wake": (None, [c_void_p]),
-    "event_fd": (None, [c_void_p, POINTER(c_int)]),
+IDS = POINTER(c_uint32)
+PLACES = POINTER(c_void_p)
+SIGNATURES = {
+    "cgx_open": (POINTER(OpenOptions), POINTER(c_void_p)),
+    "cgx_close": (c_void_p,),
+    "cgx_arena_alloc": (c_void_p, c_size_t, c_size_t, POINTER(c_void_p)),
+    "cgx_arena_free": (c_void_p, c_void_p),
+    "cgx_arena_retain": (c_void_p, c_void_p, POINTER(c_void_p)),
+    "cgx_comm_create": (c_void_p, POINTER(CommOptions), POINTER(c_void_p)),
+    "cgx_comm_close": (c_void_p,),
+    "cgx_register": (c_void_p, POINTER(TensorOptions), IDS),
+    "cgx_commit": (c_void_p,),
+    "cgx_submit": (c_void_p, c_uint64, IDS, c_size_t),
+    "cgx_submit_inout": (c_void_p, c_uint64, IDS, PLACES, PLACES, c_size_t),
+    "cgx_absent": (c_void_p, c_uint64, IDS, c_size_t),
+    "cgx_step_end": (c_void_p, c_uint64),
+    "cgx_step_done": (c_void_p, c_uint64, c_int),
+    "cgx_step_redo": (c_void_p, POINTER(c_uint64)),
+    "cgx_wait": (c_void_p, c_uint64, c_int64),
+    "cgx_test": (c_void_p, c_uint64, IDS, c_size_t, POINTER(c_uint8), POINTER(c_size_t)),
+    "cgx_step_info": (c_void_p, c_uint64, POINTER(StepReport)),
+    "cgx_allreduce_async": (c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, POINTER(c_uint64)),
+    "cgx_wait_call": (c_void_p, c_uint64, c_int64),
+    "cgx_test_call": (c_void_p, c_uint64, POINTER(c_int)),
+    "cgx_poll": (c_void_p, POINTER(c_uint64), c_int64),
+    "cgx_wake": (c_void_p,),
+    "cgx_event_fd": (c_void_p, POINTER(c_int)),
 }
 
 
 def _candidates():
-    if "CGX_LIBRARY" in os.environ:
-        return [os.environ["CGX_LIBRARY"]]
-    here = os.path.dirname(os.path.abspath(__file__))
-    tree = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-    built = sorted(glob.glob(os.path.join(tree, "build", "*", "lib", "libcgx.so")),
-                   key=lambda path: ("release" not in path, path))
-    return [os.path.join(here, "libcgx.so"), *built, "libcgx.so.0"]
+    named = os.environ.get("CGX_LIBRARY")
+    if named:
+        return [named]
+    package = os.path.dirname(os.path.abspath(__file__))
+    build = os.path.join(package, "..", "..", "..", "build")
+    return ([os.path.join(package, "libcgx.so")]
+            + [os.path.join(build, preset, "lib", "libcgx.so") for preset in ("release", "dev")]
+            + ["libcgx.so.0"])
 
 
 def _load():
-    tried = _candidates()
-    for path in tried:
+    tried = []
+    for path in _candidates():
         try:
             return ctypes.CDLL(path)
         except OSError as error:
-            last = error
-    raise ImportError(f"libcgx was not found (tried {', '.join(tried)}; last: {last}). "
-                      "Build it, or set CGX_LIBRARY to its path.")
+            tried.append(str(error))
+    raise ImportError("libcgx was not found; set CGX_LIBRARY to libcgx.so. Tried: " + "; ".join(tried))
 
 
-class CgxError(RuntimeError):
-    """What a call of libcgx answered: `code`, `name` (STEP_OPEN) and the text."""
-
-    code, name = None, None
-
-
-class Library:
-    """The functions of libcgx without their prefix; failing ones raise the exception of their status."""
-
-    def __init__(self):
-        self._cdll = _load()  # releases the GIL during calls
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(self._cdll, "cgx_" + name)
-            function.restype, function.argtypes = c_int if result is None else result, arguments
-            if result is None:
-                setattr(self, "try_" + name, function)
-                function = self._checked(function)
-            setattr(self, name, function)
-        self.errors = dict(self._exceptions())
-        self.dtypes = dict(self._dtypes())
-
-    def _checked(self, function):
-        def call(*arguments):
-            status = function(*arguments)
-            if status:
-                raise self.error(status)
-        return call
-
-    def error(self, status):
-        """The exception of a status, with this thread's last text."""
-        text = self.last_error().decode(errors="replace")
-        return self.errors.get(status, CgxError)(text or f"status {status}")
-
-    # The library's own list: STEP_OPEN becomes StepOpen.
-    def _exceptions(self):
-        for code in range(1, 256):
-            name = self.status_name(code).decode()
-            if name == "UNKNOWN":
-                continue
-            yield code, type(name.title().replace("_", ""), (CgxError,),
-                             {"code": code, "name": name, "__doc__": self.status_meaning(code).decode(),
-                              "__module__": "cgx"})
-
-    def _dtypes(self):
-        for number in range(64):
-            size = self.dtype_bytes(number)
-            if size:
-                yield self.dtype_name(number).decode(), (number, size)
+library = _load()
+for _name, _arguments in SIGNATURES.items():
+    getattr(library, _name).argtypes = _arguments
+    getattr(library, _name).restype = c_int
+library.cgx_arena_release.argtypes = (c_void_p,)
+library.cgx_arena_release.restype = None
+for _name in ("cgx_version", "cgx_last_error", "cgx_status_name", "cgx_status_meaning", "cgx_dtype_name"):
+    getattr(library, _name).restype = c_char_p
+library.cgx_dtype_bytes.restype = c_size_t
 
 
-library = Library()
-
-__all__ = ["CgxError", "CommOptions", "GET", "OpenOptions", "PUT", "Rendezvous", "StepReport", "TensorOptions",
-           "byref", "library"]
+def ids_array(ids):
+    return (c_uint32 * len(ids))(*ids)

@@ -1,182 +1,221 @@
-"""Communicator: the ranks that reduce together, their tensors and steps."""
+"""Communicator: the ranks that reduce together; its tensors, steps and calls.
+
+    weights = comm.register("weights", session.empty((4, 8)))
+    comm.commit()
+    comm.submit(step, [weights]); comm.step_end(step); comm.wait(step)
+"""
 
 import ctypes
-import weakref
+from collections import namedtuple
 
-import numpy as np
+from cgx._library import GET, PUT, CommOptions, Rendezvous, StepReport, TensorOptions, ids_array, library
+from cgx.errors import CgxError, check
+from cgx.session import DTYPES, dtype_number, dtype_of, numpy
 
-from ._library import GET, PUT, CommOptions, Rendezvous, StepReport, TensorOptions, byref, library
-
+OPS = {"sum": 0, "avg": 1}
 PENDING, RESULT, FILLED, ABSENT, FAILED = range(5)
-_OPS = {"sum": 0, "avg": 1}
 
-
-def _op(op):
-    if op not in _OPS:
-        raise ValueError(f"op {op!r} is not 'sum' or 'avg'")
-    return _OPS[op]
+Tensor = namedtuple("Tensor", "id name array")
+StepInfo = namedtuple("StepInfo", "step attempt finished epoch policy_version results filled absent failed")
 
 
 def _milliseconds(timeout):
-    return -1 if timeout is None else int(1000 * timeout)
+    return -1 if timeout is None else int(timeout * 1000)
 
 
-class Tensor:
-    """A registered tensor: its `id`, `name` and home `array`, where its result arrives."""
+def _op_number(op):
+    if op not in OPS:
+        raise ValueError(f"op {op!r} must be 'sum' or 'avg'")
+    return OPS[op]
 
-    def __init__(self, number, name, array, dtype):
-        self.id, self.name, self.array, self.dtype = number, name, array, dtype
+
+def address_of(array):
+    """Where a contiguous buffer (NumPy array, memoryview, ctypes array) begins, and its bytes."""
+    if numpy is not None and isinstance(array, numpy.ndarray):
+        if not array.flags.c_contiguous:
+            raise ValueError("the array must be contiguous")
+        return array.ctypes.data, array.nbytes
+    view = memoryview(array)
+    if not view.c_contiguous:
+        raise ValueError("the array must be contiguous")
+    if view.nbytes == 0:
+        return 0, 0
+    return ctypes.addressof(ctypes.c_char.from_buffer(view.cast("B"))), view.nbytes
 
 
-class _Rendezvous:
-    """Wraps put(key, bytes) and get(key) -> bytes for C; an exception of theirs is raised by the caller."""
+def _view(array):
+    """What has a shape and an element type, over the caller's own memory."""
+    if numpy is None:
+        return memoryview(array)
+    return array if isinstance(array, numpy.ndarray) else numpy.asarray(memoryview(array))
+
+
+def _copy(target, source):
+    if numpy is not None:
+        target[...] = source
+    elif source.nbytes:
+        target.cast("B")[:] = source.cast("B")
+
+
+class _Store:
+    """put and get as C callbacks; keeps what they raise, because C cannot carry it."""
 
     def __init__(self, put, get):
         self.error = None
-        self.c = Rendezvous(put=PUT(self._put) if put else PUT(), get=GET(self._get) if get else GET())
-        self.put, self.get = put, get
+        self._put, self._get = put, get
+        self.rendezvous = Rendezvous(PUT(self._call_put), GET(self._call_get), None) if put else Rendezvous()
 
-    def _put(self, _, key, value, size):
+    def _call_put(self, _, key, value, size):
         try:
-            self.put(key.decode(), ctypes.string_at(value, size))
+            self._put(key.decode(), ctypes.string_at(value, size))
             return 0
-        except BaseException as error:  # it must not unwind through C
+        except BaseException as error:  # all of them: it is raised again on the other side of C
             self.error = error
-            return -1
+            return 1
 
-    def _get(self, _, key, value, capacity, size):
+    def _call_get(self, _, key, value, capacity, size):
         try:
-            found = bytes(self.get(key.decode()))
-            ctypes.memmove(value, found, min(len(found), capacity))
+            found = bytes(self._get(key.decode()))
             size[0] = len(found)
+            ctypes.memmove(value, found, min(len(found), capacity))
             return 0
         except BaseException as error:
             self.error = error
-            return -1
+            return 1
+
+
+class Call:
+    """An allreduce under way. Keeps its buffers until it is waited for."""
+
+    def __init__(self, communicator, number, result, buffers):
+        self._communicator, self._number = communicator, number
+        self._result, self._buffers = result, buffers
+
+    def done(self):
+        finished = ctypes.c_int()
+        check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
+        return bool(finished.value)
+
+    def wait(self, timeout=None):
+        """The result: the array the call was made with, or `out`."""
+        check(library.cgx_wait_call(self._communicator.handle, self._number, _milliseconds(timeout)))
+        return self._result
 
 
 class Communicator:
-    """Collective: all `size` ranks create it. put(key, bytes) and get(key) -> bytes reach a store all of them share."""
-
-    def __init__(self, session, name, rank, size, put=None, get=None, first_step=0, timeout=0):
-        self.session, self.name, self.rank, self.size = session, name, rank, size
-        rendezvous = _Rendezvous(put, get)
-        options = CommOptions(name=name.encode(), rank=rank, size=size, first_step=first_step,
-                              timeout_ms=int(1000 * timeout), rendezvous=rendezvous.c)
+    def __init__(self, session, name, rank, size, put, get, first_step, timeout):
+        store = _Store(put, get)
+        options = CommOptions(name.encode(), rank, size, first_step, int(timeout * 1000), store.rendezvous)
         handle = ctypes.c_void_p()
-        status = library.try_comm_create(session.handle, byref(options), byref(handle))
-        if rendezvous.error is not None:
-            raise rendezvous.error
-        if status:
-            raise library.error(status)
-        self.handle = handle
-        self.tensors = []
-        self._staging = {}
-        self._close = weakref.finalize(self, _close, session._close, handle)
+        code = library.cgx_comm_create(session.handle, ctypes.byref(options), ctypes.byref(handle))
+        if store.error is not None:
+            raise store.error
+        check(code)
+        self.session, self.name, self.rank, self.size = session, name, rank, size
+        self._handle, self.tensors = handle, []
+        session.communicators.add(self)
 
-    def close(self):
-        self._close()
+    @property
+    def handle(self):
+        if self._handle is None:
+            raise CgxError(f"communicator {self.name} is closed")
+        return self._handle
 
-    # --- Tensors ------------------------------------------------------------------------------------
+    # --- Tensors --------------------------------------------------------------------------------------
 
-    def register(self, name, shape, dtype=np.float32, op="sum", home=None):
-        """All ranks register the same tensors in the same order. `home`: an array of Session.empty, else a new one."""
-        from .session import dtype_name
-        kind = dtype_name(dtype)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        array = self.session.empty(shape, kind) if home is None else home
-        dims = (ctypes.c_uint64 * max(1, len(shape)))(*shape)
-        options = TensorOptions(name=name.encode(), dtype=library.dtypes[kind][0], op=_op(op), dims=len(shape),
-                                shape=dims, home=array.ctypes.data)
+    def register(self, name, array, op="avg", dtype=None, shape=None):
+        """Registers an array of the arena as the tensor's home. `dtype`, `shape`: if not the array's own."""
+        view = _view(array)
+        dtype = dtype or dtype_of(view)
+        shape = view.shape if shape is None else shape
+        address, _ = address_of(array)
+        dims = (ctypes.c_uint64 * len(shape))(*shape)
+        options = TensorOptions(name.encode(), dtype_number(dtype), _op_number(op), len(shape), dims, address)
         number = ctypes.c_uint32()
-        library.register(self.handle, byref(options), byref(number))
-        tensor = Tensor(number.value, name, array, kind)
+        check(library.cgx_register(self.handle, ctypes.byref(options), ctypes.byref(number)))
+        tensor = Tensor(number.value, name, array)
         self.tensors.append(tensor)
         return tensor
 
     def commit(self):
-        """Collective, between steps: compares the tables of all ranks and prepares the plan."""
-        library.commit(self.handle)
+        """Collective: all ranks have registered the same tensors."""
+        check(library.cgx_commit(self.handle))
 
-    # --- Steps --------------------------------------------------------------------------------------
+    # --- Steps ----------------------------------------------------------------------------------------
 
     def submit(self, step, tensors):
-        """Hands tensors over, in place at home."""
-        library.submit(self.handle, step, *_ids(tensors))
-
-    def submit_at(self, step, tensors, inputs, outputs=None):
-        """Reads and writes elsewhere in the arena: addresses, one per tensor (outputs may be the inputs)."""
-        ids, count = _ids(tensors)
-        sources = (ctypes.c_void_p * count)(*inputs)
-        targets = sources if outputs is None else (ctypes.c_void_p * count)(*outputs)
-        library.submit_inout(self.handle, step, ids, sources, targets, count)
+        ids = ids_array([t.id for t in tensors])
+        check(library.cgx_submit(self.handle, step, ids, len(ids)))
 
     def absent(self, step, tensors):
-        """Says early that this rank will not submit these."""
-        library.absent(self.handle, step, *_ids(tensors))
+        ids = ids_array([t.id for t in tensors])
+        check(library.cgx_absent(self.handle, step, ids, len(ids)))
 
     def step_end(self, step):
-        library.step_end(self.handle, step)
-
-    def step_done(self, step, dropped=False):
-        """dropped=True: the update was skipped, compression errors of the step are forgotten too."""
-        library.step_done(self.handle, step, int(dropped))
-
-    def step_redo(self):
-        """After a failed step, on every rank: the number to submit again."""
-        step = ctypes.c_uint64()
-        library.step_redo(self.handle, byref(step))
-        return step.value
+        check(library.cgx_step_end(self.handle, step))
 
     def wait(self, step, timeout=None):
-        library.wait(self.handle, step, _milliseconds(timeout))
+        check(library.cgx_wait(self.handle, step, _milliseconds(timeout)))
 
-    def test(self, step, tensors=None):
-        """(unfinished count, states) without waiting; raises the failure if one failed."""
-        ids, count = _ids(self.tensors if tensors is None else tensors)
-        states, pending = (ctypes.c_uint8 * max(1, count))(), ctypes.c_size_t()
-        library.test(self.handle, step, ids, count, states, byref(pending))
-        return pending.value, list(states[:count])
+    def step_done(self, step, dropped=False):
+        check(library.cgx_step_done(self.handle, step, int(dropped)))
 
-    def info(self, step):
-        """StepReport of one of the last four steps: epoch, policy_version, results, filled, absent, failed."""
+    def redo(self):
+        """After a failed step: the number to submit again."""
+        step = ctypes.c_uint64()
+        check(library.cgx_step_redo(self.handle, ctypes.byref(step)))
+        return step.value
+
+    def states(self, step, tensors):
+        """PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
+        ids, states, pending = ids_array([t.id for t in tensors]), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
+        check(library.cgx_test(self.handle, step, ids, len(ids), states, ctypes.byref(pending)))
+        return list(states)
+
+    def step_info(self, step):
         report = StepReport()
-        library.step_info(self.handle, step, byref(report))
-        return report
+        check(library.cgx_step_info(self.handle, step, ctypes.byref(report)))
+        return StepInfo(*(getattr(report, name) for name in StepInfo._fields))._replace(finished=bool(report.finished))
 
-    # --- Calls outside steps ------------------------------------------------------------------------
+    # --- Calls outside steps --------------------------------------------------------------------------
 
-    def allreduce(self, array, op="sum"):
-        """The reduced copy of any NumPy array; same order on all ranks. Raw, never compressed."""
-        from .session import dtype_name
-        array = np.ascontiguousarray(array)
-        name = dtype_name(array.dtype)
-        staged = self._staged(array.nbytes)
-        view = staged[:array.nbytes].view(array.dtype).reshape(array.shape)
-        np.copyto(view, array)
-        library.allreduce(self.handle, staged.ctypes.data, staged.ctypes.data, array.size, library.dtypes[name][0],
-                          _op(op))
-        return view.copy()
+    def allreduce(self, array, op="sum", out=None, timeout=None):
+        """Reduces an array over all ranks, into `out` or in place; returns it. Arrays outside the arena are copied."""
+        result = array if out is None else out
+        if self._in_arena(array) and self._in_arena(result):
+            return self.allreduce_async(array, op, out).wait(timeout)
+        source = _view(array)
+        staged = self.session.empty(source.shape, dtype_of(source))
+        _copy(staged, source)
+        self.allreduce_async(staged, op).wait(timeout)
+        _copy(_view(result), staged)
+        return result
 
-    def allreduce_inplace(self, array, op="sum", dtype=None):
-        """`array` is of Session.empty: no copy. Give dtype='bf16' for bf16 bits held as uint16."""
-        from .session import dtype_name
-        kind = library.dtypes[dtype or dtype_name(array.dtype)][0]
-        library.allreduce(self.handle, array.ctypes.data, array.ctypes.data, array.size, kind, _op(op))
-        return array
+    def allreduce_async(self, array, op="sum", out=None, dtype=None):
+        """The same for arrays of the arena, without waiting: returns a Call."""
+        result = array if out is None else out
+        (source, size), (target, target_size) = address_of(array), address_of(result)
+        if size != target_size:
+            raise ValueError(f"out has {target_size} bytes, the array {size}")
+        dtype = dtype or dtype_of(_view(array))
+        number = ctypes.c_uint64()
+        check(library.cgx_allreduce_async(self.handle, source, target, size // DTYPES[dtype][1], dtype_number(dtype),
+                                          _op_number(op), ctypes.byref(number)))
+        return Call(self, number.value, result, (array, result))
 
-    def _staged(self, nbytes):
-        room = 1 << max(12, (max(1, nbytes) - 1).bit_length())
-        if room not in self._staging:
-            self._staging[room] = self.session.empty(room, np.uint8)
-        return self._staging[room]
+    def _in_arena(self, array):
+        address, size = address_of(array)
+        return size == 0 or self.session.owns(address)
 
+    def close(self):
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        self.session.communicators.discard(self)
+        check(library.cgx_comm_close(handle))
 
-def _ids(tensors):
-    numbers = [tensor.id if isinstance(tensor, Tensor) else tensor for tensor in tensors]
-    return (ctypes.c_uint32 * max(1, len(numbers)))(*numbers), len(numbers)
+    def __enter__(self):
+        return self
 
-
-def _close(session_close, handle):
-    if session_close.alive:  # closing a session has closed its communicators
-        library.try_comm_close(handle)
+    def __exit__(self, *error):
+        self.close()

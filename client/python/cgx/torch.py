@@ -1,215 +1,202 @@
-"""A communication hook for torch's DistributedDataParallel: gradients go through cgxd, layer by layer.
+"""The communication hook for torch's DistributedDataParallel.
 
     state = cgx.torch.HookState(model=model)
-    parallel = DistributedDataParallel(model)
-    parallel.register_comm_hook(state, cgx.torch.comm_hook)
+    model.register_comm_hook(state, cgx.torch.comm_hook)
 
-The first backward pass registers every parameter by name, so policy rules can speak of layers. A bucket is copied
-into the arena once, and DDP copies the result back once. Nothing waits in the hook: a thread completes the futures,
-and a failure is raised by backward() with cgxd's text. Use one state per DDP object.
+Each HookState has a communicator of its own, so several models never share a step. Parameters travel under their
+module names, so policy rules apply per layer. A bucket is copied into the arena once; DDP reads the result from there.
+The hook never waits for the network: a poller thread completes the futures that DDP waits for at the end of backward.
+Works with torch 1.13 and 2.x, gradients on the CPU in fp32, fp16, bf16 or fp64.
 """
 
 import itertools
-import threading
+import os
 
 import torch
 import torch.distributed as dist
 
-from ._library import CgxError
-from .session import Session
+from cgx._poller import poller_of
+from cgx._torch_exchange import Exchange, Part
+from cgx.errors import DaemonLostError
+from cgx.session import Session
 
-_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
-_ordinals = {}  # per group of ranks: how many hook states it has made
-_POLL_SECONDS = 1.0  # a lost daemon shows no event: look this often
+__all__ = ["HookState", "comm_hook"]
 
-
-class HookState:
-    """Names come from `model` (the module given to DDP, or DDP itself); without it parameters are called by position.
-
-    All ranks of `process_group` make their states in the same order. `session` may be shared between states.
-    """
-
-    def __init__(self, model=None, process_group=None, name=None, session=None, timeout=0):
-        self.process_group, self.name, self.timeout = process_group, name, timeout
-        self._given_session = session
-        self._names = {} if model is None else {
-            id(p): n[len("module."):] if isinstance(model, torch.nn.parallel.DistributedDataParallel) else n
-            for n, p in model.named_parameters()}
-        self._start_afresh()
-
-    def _start_afresh(self):
-        self._exchange = None
-        self._step = 0
-        self._pass = []  # buckets of the first pass, kept until all are known
-
-    # Pickled with a model it comes back unconnected.
-    def __getstate__(self):
-        return {"process_group": None, "name": self.name, "timeout": self.timeout}
-
-    def __setstate__(self, state):
-        self.__dict__.update(state, _given_session=None, _names={})
-        self._start_afresh()
-
-    def epoch_of(self, step):
-        """Which plan governed a recent pass (counted from 0): changes where a policy took effect."""
-        return self._exchange.communicator.info(step).epoch
-
-    def close(self):
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+_EPOCHS_KEPT = 4096
+_ordinals = {}  # group name -> how many hook states it has had: the same on all its ranks
+_sessions = {}  # by process: a forked child opens its own
 
 
 def comm_hook(state, bucket):
-    """Averages the bucket over all ranks."""
-    if state._exchange is None:
-        return _first_pass(state, bucket)
-    future = state._exchange.submit(state._step, bucket)
-    if bucket.is_last():
-        state._exchange.end(state._step)
-        state._step += 1
-    return future
+    """What register_comm_hook takes beside a HookState."""
+    return state.on_bucket(bucket)
 
 
-# The table must be known before anything is submitted: buckets wait for the last one.
-def _first_pass(state, bucket):
-    promise = torch.futures.Future()
-    state._pass.append((bucket, bucket.buffer(), _parameters(bucket), promise))
-    if not bucket.is_last():
-        return _checked(promise)
-    waiting, state._pass = state._pass, []
-    exchange = _Exchange(state, [parameters for _, _, parameters, _ in waiting])
-    for _, buffer, parameters, waiter in waiting:
-        exchange.submit_buffer(0, buffer, parameters, waiter)
-    exchange.end(0)
-    state._exchange, state._step = exchange, 1
-    return _checked(promise)
+def _job_name():
+    """Tells apart jobs of one user on one machine: $CGX_JOB, else what the launcher calls this run."""
+    environment = os.environ
+    if environment.get("CGX_JOB"):
+        return environment["CGX_JOB"]
+    if environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
+        return "torchrun-" + environment["TORCHELASTIC_RUN_ID"]
+    if environment.get("SLURM_JOB_ID"):
+        return "slurm-" + environment["SLURM_JOB_ID"]
+    if environment.get("MASTER_PORT"):
+        return f"torch-{environment.get('MASTER_ADDR', '')}-{environment['MASTER_PORT']}"
+    return "default"
 
 
-def _parameters(bucket):
-    """(parameter, first element, elements) of each gradient in the bucket."""
-    buffer = bucket.buffer()
-    start, width = buffer.data_ptr(), buffer.element_size()
-    views = zip(bucket.parameters(), bucket.gradients())
-    return [(p, (g.data_ptr() - start) // width, g.numel(), tuple(g.shape)) for p, g in views]
+def _shared_session():
+    session = _sessions.get(os.getpid())
+    if session is None or not session.is_open:
+        session = _sessions[os.getpid()] = Session(job=_job_name())
+    return session
 
 
-# A Python exception set on a future reaches C++ as a value; raised in a callback it becomes a true error.
-def _checked(promise):
-    def look(future):
-        value = future.value()
-        if isinstance(value, _Failure):
-            raise RuntimeError(f"cgxd: {value.text}")
-        return value
-    return promise.then(look)
+def _drop_shared_session():
+    session = _sessions.pop(os.getpid(), None)
+    if session is not None:
+        session.close()
 
 
-class _Failure:
-    def __init__(self, text):
-        self.text = text
+def _group_name(group):
+    """torch's own name of a process group; private in 1.13, so the default is a fixed one."""
+    c10d = dist.distributed_c10d
+    group = group or c10d._get_default_group()
+    names = getattr(c10d, "_pg_names", None) or getattr(getattr(c10d, "_world", None), "pg_names", {})
+    return names.get(group) or "group"
 
 
-class _Region:
-    """One bucket's place in the arena, as bytes and as the tensor DDP gets back."""
+class HookState:
+    """What one model's hook remembers.
 
-    def __init__(self, session, buffer):
-        self.array = session.empty(buffer.numel() * buffer.element_size(), "uint8")
-        self.tensor = torch.from_numpy(self.array).view(buffer.dtype)
-        self.address = self.array.ctypes.data
+    process_group: the model's group, default the world. name: of the communicator, default one from the group and how
+    many hook states it has had; every rank makes them in the same order. model (or named_parameters): where the
+    parameters' names come from; without it they are called parameter.0, parameter.1, ... in the order of the first
+    pass. session: default one per process. timeout: of the communicator, in seconds, default 30 minutes.
+    """
 
+    def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0):
+        self.process_group, self.timeout = process_group, timeout
+        group = _group_name(process_group)
+        self.name = name or f"ddp-{group}-{next(_ordinals.setdefault(group, itertools.count()))}"
+        self._session = session
+        self._names = _names_of(model, named_parameters)
+        self._exchange = None
+        self._first_pass = []   # parts of the first pass, until all parameters are known
+        self._pass_open = False
+        self._failed = None     # why the pass failed: the next one is a redo
+        self._step = 0
+        self._epochs = {}
 
-class _Exchange:
-    """Communicator, arena regions and the thread that completes futures. Submits come from autograd's thread."""
+    # --- For users ------------------------------------------------------------------------------------
 
-    def __init__(self, state, buckets):
-        self.session = state._given_session or Session()
-        self._owns_session = state._given_session is None
-        self.communicator = _communicator(self.session, state)
-        self._ids, self._regions = {}, {}
-        for parameter, _, _, shape in itertools.chain.from_iterable(buckets):
-            name = state._names.get(id(parameter), f"parameter.{len(self._ids)}")
-            if parameter.dtype not in _DTYPES:
-                raise TypeError(f"parameter {name} is {parameter.dtype}; cgxd averages {', '.join(_DTYPES.values())}")
-            self._ids[id(parameter)] = self.communicator.register(name, shape or (1,), _DTYPES[parameter.dtype],
-                                                                  "avg").id
-        self.communicator.commit()
-        self._pending = []  # (step, ids, result tensor, promise)
-        self._lock = threading.Condition()
-        self._closed = False
-        self._poller = threading.Thread(target=self._complete_for_ever, name="cgx-hook", daemon=True)
-        self._poller.start()
+    def epoch_of(self, step):
+        """The number of the plan that governed a pass (counted from 0); None while it is unknown."""
+        return self._epochs.get(step)
 
-    def submit(self, step, bucket):
-        promise = torch.futures.Future()
-        self.submit_buffer(step, bucket.buffer(), _parameters(bucket), promise)
-        return _checked(promise)
-
-    def submit_buffer(self, step, buffer, parameters, promise):
-        key = (buffer.data_ptr(), buffer.numel())
-        region = self._regions.get(key)
-        if region is None:
-            region = self._regions[key] = _Region(self.session, buffer)
-        region.tensor.copy_(buffer)
-        width = buffer.element_size()
-        ids = [self._ids[id(p)] for p, _, _, _ in parameters]
-        places = [region.address + width * first for _, first, _, _ in parameters]
-        with self._lock:
-            self._pending.append((step, ids, region.tensor, promise))
-            self._lock.notify()
-        self.communicator.submit_at(step, ids, places)
-
-    def end(self, step):
-        self.communicator.step_end(step)
+    def drop_step(self):
+        """Call after a finished backward whose update is skipped on all ranks (overflow), before the next one."""
+        if self._exchange is not None and self._step > 0:
+            self._exchange.communicator.wait(self._step - 1)
+            self._exchange.communicator.step_done(self._step - 1, dropped=True)
 
     def close(self):
-        with self._lock:
-            self._closed = True
-            self._lock.notify()
-        self.communicator.close()
-        if self._owns_session:
-            self.session.close()
+        """Leaves the communicator; every rank does. A later backward joins anew."""
+        if self._exchange is not None:
+            self._exchange.communicator.close()
+        if isinstance(self._failed, DaemonLostError) and self._session is None:
+            _drop_shared_session()
+        self._exchange, self._pass_open, self._failed, self._step = None, False, None, 0
+        self._first_pass = []
 
-    def _complete_for_ever(self):
-        seen = 0
-        while True:
-            with self._lock:
-                while not self._pending and not self._closed:
-                    self._lock.wait()
-                if self._closed:
-                    return
-            try:
-                seen = self.session.poll(seen, _POLL_SECONDS) or seen
-            except CgxError:
-                pass  # the test below says it to each waiter
-            self._complete_what_is_done()
+    # --- The hook -------------------------------------------------------------------------------------
 
-    def _complete_what_is_done(self):
-        with self._lock:
-            pending = list(self._pending)
-        for entry in pending:
-            step, ids, result, promise = entry
-            try:
-                if self.communicator.test(step, ids)[0]:
-                    continue
-            except CgxError as error:
-                result = _Failure(f"{error.name}: {error}")
-            with self._lock:
-                self._pending.remove(entry)
-            promise.set_result(result)
+    def on_bucket(self, bucket):
+        part = Part(bucket)
+        if not self._pass_open or bucket.index() == 0:
+            self._begin_pass()
+        try:
+            if self._failed is not None:
+                raise self._failed
+            self._hand_over(part)
+        except Exception as error:
+            self._fail(error)
+            part.fail(error)
+        if part.is_last:
+            self._pass_open = False
+        return part.future
+
+    def _begin_pass(self):
+        """A pass still open is an abandoned backward: the next submit goes into it again, which tells all ranks."""
+        self._pass_open = True
+        if self._exchange is None:
+            self._first_pass, self._failed = [], None
+            return
+        self._exchange.begin_pass()
+        if self._failed is None:
+            return
+        try:
+            self._step = self._exchange.communicator.redo()
+            self._failed = None
+        except Exception as error:
+            self._failed = error
+
+    def _hand_over(self, part):
+        if self._exchange is None:
+            self._first_pass.append(part)
+            if not part.is_last:
+                return
+            self._connect()
+            parts, self._first_pass = self._first_pass, []
+        else:
+            parts = [part]
+        for each in parts:
+            self._exchange.submit(self._step, each)
+            self._watch(each)
+        if part.is_last:
+            self._exchange.communicator.step_end(self._step)
+            self._step += 1
+
+    def _watch(self, part):
+        communicator, step = self._exchange.communicator, self._step
+
+        def finished():
+            epoch = communicator.step_info(step).epoch
+            self._epochs[step] = epoch
+            self._epochs.pop(step - _EPOCHS_KEPT, None)
+
+        poller_of(communicator.session).watch(communicator, step, part, finished, self._fail)
+
+    def _fail(self, error):
+        if self._failed is None:
+            self._failed = error
+        for part in self._first_pass:
+            part.fail(error)
+        self._first_pass = []
+
+    def _connect(self):
+        session = self._session or _shared_session()
+        exchange = Exchange(session, self.name, self.process_group, self.timeout)
+        try:
+            exchange.register(self._first_pass, self._names)
+        except Exception:
+            exchange.communicator.close()
+            raise
+        self._exchange = exchange
+
+    # --- Pickling: configuration only; the copy joins anew, with the default group and session ------------
+
+    def __getstate__(self):
+        return {"name": self.name, "timeout": self.timeout}
+
+    def __setstate__(self, state):
+        self.__init__(name=state["name"], timeout=state["timeout"])
 
 
-def _communicator(session, state):
-    group = state.process_group or dist.group.WORLD
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    members = "world" if state.process_group is None else "-".join(str(r) for r in _global_ranks(group, size))
-    ordinal = _ordinals.setdefault(members, itertools.count())
-    name = state.name or "ddp"
-    name = f"{name}/{members}/{next(ordinal)}"
-    store = dist.PrefixStore(f"cgx/{name}", dist.distributed_c10d._get_default_store())
-    return session.communicator(name, rank, size, put=store.set, get=store.get, timeout=state.timeout)
-
-
-def _global_ranks(group, size):
-    if hasattr(dist, "get_global_rank"):
-        return [dist.get_global_rank(group, r) for r in range(size)]
-    return [dist.distributed_c10d._get_global_rank(group, r) for r in range(size)]
+def _names_of(model, named_parameters):
+    """{id of a parameter: its name in the module DDP wraps}; tied parameters keep their first name."""
+    if model is not None:
+        module = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+        named_parameters = module.named_parameters()
+    return {id(parameter): name for name, parameter in named_parameters or ()}

@@ -1,0 +1,115 @@
+"""The thread that completes futures when the daemon has finished what they stand for. One per session.
+
+torch wants a Future, and somebody has to complete it: this thread sleeps in libcgx without the GIL until something is
+finished, then looks at what it watches.
+"""
+
+import atexit
+import ctypes
+import os
+import threading
+
+from cgx._library import library
+from cgx.errors import CgxError, check
+
+_POLL_MS = 60_000
+
+_pollers = {}
+_lock = threading.Lock()
+
+
+def poller_of(session):
+    with _lock:
+        poller = _pollers.get(id(session))
+        if poller is None or not poller.is_alive():
+            poller = _pollers[id(session)] = _Poller(session)
+            session.before_close(poller.stop)
+            poller.start()
+        return poller
+
+
+class _Watched:
+    def __init__(self, communicator, step, part, finished, failed):
+        self.communicator, self.step, self.part = communicator, step, part
+        self.finished, self.failed = finished, failed
+        self.pending = ctypes.c_size_t()
+
+    def settle(self):
+        """True when the part is done, one way or the other."""
+        try:
+            check(library.cgx_test(self.communicator.handle, self.step, self.part.ids, len(self.part.ids), None,
+                                   ctypes.byref(self.pending)))
+            if self.pending.value > 0:
+                return False
+            self.finished()
+        except Exception as error:
+            self.failed(error)
+            self.part.fail(error)
+            return True
+        self.part.fulfil()
+        return True
+
+
+class _Poller(threading.Thread):
+    def __init__(self, session):
+        super().__init__(name="cgx-poller", daemon=True)
+        self._session = session
+        self._watched, self._news = [], []
+        self._guard = threading.Lock()
+        self._stopping = False
+
+    def watch(self, *what):
+        with self._guard:
+            self._news.append(_Watched(*what))
+        library.cgx_wake(self._session.handle)
+
+    def stop(self):
+        self._stopping = True
+        if self._session.is_open:
+            library.cgx_wake(self._session.handle)
+        if self is not threading.current_thread():
+            self.join()
+        if _pollers.get(id(self._session)) is self:
+            del _pollers[id(self._session)]
+
+    def run(self):
+        seen, handle = ctypes.c_uint64(), self._session.handle
+        while not self._stopping and self._session.is_open:
+            code = library.cgx_poll(handle, ctypes.byref(seen), _POLL_MS)
+            with self._guard:
+                news, self._news = self._news, []
+            self._watched = [each for each in self._watched + news if not each.settle()]
+            if code != 0 and not self._goes_on(code):
+                break
+        for each in self._watched + self._news:
+            if not each.settle():
+                each.part.fail(CgxError("the session was closed before the step had finished"))
+
+    def _goes_on(self, code):
+        try:
+            check(code)
+        except TimeoutError:
+            return True
+        except CgxError:
+            return False
+
+
+@atexit.register
+def _stop_all():
+    """Before the interpreter takes away what the threads use."""
+    with _lock:
+        pollers = list(_pollers.values())
+        _pollers.clear()
+    for poller in pollers:
+        if poller.is_alive():
+            poller.stop()
+
+
+def _forget():
+    """In a forked child: its parent's threads do not exist here."""
+    global _lock
+    _lock = threading.Lock()
+    _pollers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
