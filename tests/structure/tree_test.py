@@ -67,7 +67,7 @@ class Tree(unittest.TestCase):
         for path in tree.files(".py"):
             name = re.sub(r"(_test)?\.py$", "", os.path.basename(path))  # CMake loops over names without _test
             others = [p for p in tree.files() if p != path and not p.endswith(".md")]
-            if not name.startswith("__") and not any(re.search(rf"\b{name}\b", tree.text(p)) for p in others):
+            if not name.startswith("__") and not any(re.search(rf"\b{name}(_test)?\b", tree.text(p)) for p in others):
                 dead.append(path)
         self.assertEqual(dead, [])
 
