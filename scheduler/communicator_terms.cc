@@ -12,6 +12,13 @@ namespace {
 constexpr uint64_t kJoinRetryNs = 20'000'000;
 constexpr uint64_t kRememberNs = 5'000'000'000;  // a joining that failed
 
+// The peer is there, but a link to it cannot be: told as it is.
+bool refuses_link(StatusCode code) {
+  return code == StatusCode::kAUTH_FAILED || code == StatusCode::kPERMISSION_DENIED ||
+         code == StatusCode::kMISMATCH || code == StatusCode::kVERSION_MISMATCH ||
+         code == StatusCode::kTIMED_OUT;
+}
+
 }  // namespace
 
 void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
@@ -175,11 +182,7 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
   peer.up = false;
   if (peer.departed || state_ == State::kFailed || state_ == State::kClosed) return;
   count(Counter::kpeers_lost, 1);
-  const StatusCode code = why.code() == StatusCode::kAUTH_FAILED ||
-                                  why.code() == StatusCode::kVERSION_MISMATCH ||
-                                  why.code() == StatusCode::kTIMED_OUT
-                              ? why.code()
-                              : StatusCode::kPEER_LOST;
+  const StatusCode code = refuses_link(why.code()) ? why.code() : StatusCode::kPEER_LOST;
   fail({code, members_.machine_name(machine) + ": " + why.message()}, /*permanent=*/true,
        /*tell_others=*/true);
 }

@@ -37,7 +37,11 @@ class ClusterCase(unittest.TestCase):
         os.chmod(cls.directory, 0o755)
         cls.machines = Machines(cls.MACHINES)
         cls.addClassCleanup(cls.machines.close)
-        cls.daemons = [Daemon(machine, cls.directory, cls.CONFIG) for machine in cls.machines]
+        cls.daemons = [Daemon(machine, cls.directory, cls.config_of(machine.index)) for machine in cls.machines]
+
+    @classmethod
+    def config_of(cls, machine):
+        return cls.CONFIG
 
     @classmethod
     def tearDownClass(cls):

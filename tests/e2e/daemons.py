@@ -34,7 +34,7 @@ def merged(base, changes):
 class Daemon:
     """One cgxd on one machine, in a run directory of its own below `directory`."""
 
-    def __init__(self, machine, directory, config=None, port=None):
+    def __init__(self, machine, directory, config=None, port=None, prefix=()):
         self.machine = machine
         self.directory = os.path.join(directory, f"machine{machine.index}")
         os.makedirs(self.directory, mode=0o755, exist_ok=True)
@@ -49,6 +49,7 @@ class Daemon:
             "mesh": {"listen": f"{machine.address}:{port}", "trusted_networks": [network]},
             "transport": {"devices": [machine.interface]} if machine.netns else {},
         }, config)
+        self.prefix = prefix  # of its command line
         self.process = None
         self.start()
 
@@ -63,7 +64,7 @@ class Daemon:
                 os.unlink(notify_path)
             notify.bind(notify_path)
             notify.settimeout(0.1)
-            self.process = self.machine.start([binary("cgxd"), "--config", self.config_path],
+            self.process = self.machine.start([*self.prefix, binary("cgxd"), "--config", self.config_path],
                                               env=dict(os.environ, NOTIFY_SOCKET=notify_path),
                                               stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             self._wait_until_ready(notify)

@@ -121,16 +121,17 @@ class Job:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, daemons, places, name=None, uid=None, arena_bytes=8 << 20):
+    def __init__(self, daemons, places, name=None, uid=None, arena_bytes=8 << 20, prefix=(), open_now=True):
         self.daemons, self.places = daemons, places
         self.name = name or f"job{next(self._numbers)}"
         self.folder = tempfile.mkdtemp(prefix="cgx-e2e-")
         os.chmod(self.folder, 0o1777)
-        self.ranks = [Rank(daemons[place]) for place in places]
+        self.ranks = [Rank(daemons[place], prefix=prefix) for place in places]
         self.tensors = ()
         if uid is not None:
             self.must("become", uid)
-        self.must("open", self.name, "-", arena_bytes)
+        if open_now:
+            self.must("open", self.name, "-", arena_bytes)
 
     # --- Everybody at once --------------------------------------------------------------------------
 
