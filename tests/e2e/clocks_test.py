@@ -58,6 +58,12 @@ class Scenario:
         subprocess.run(["rm", "-rf", self.directory], check=False)
 
 
+def freeze(process):
+    """Returns when the last thread has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+
+
 def stop_a_daemon(machines, victim):
     """The daemon of `victim` is stopped while ranks wait for its rank; then it goes on."""
     scenario = Scenario(machines[:3], [0, 1, 2])
@@ -66,7 +72,7 @@ def stop_a_daemon(machines, victim):
 
     def watch():
         stopped = time.monotonic()
-        scenario.daemons[victim].process.send_signal(signal.SIGSTOP)
+        freeze(scenario.daemons[victim].process)
         scenario.job.ranks[victim].send("submit", scenario.comm, 2, 0)
         scenario.job.ranks[victim].receive()
         scenario.job.ranks[victim].send("end", scenario.comm, 2)
@@ -85,7 +91,7 @@ def pause_a_daemon(machines):
     scenario.wait_for_step(2, [0])
 
     def watch():
-        scenario.daemons[1].process.send_signal(signal.SIGSTOP)
+        freeze(scenario.daemons[1].process)
         time.sleep(2.0)
         scenario.daemons[1].process.send_signal(signal.SIGCONT)
         scenario.wait_for_step(2, [1])
@@ -102,7 +108,7 @@ def be_late(machines, stopped):
 
     def watch():
         if stopped:
-            late.process.send_signal(signal.SIGSTOP)
+            freeze(late.process)
         time.sleep(LATE_S)
         late.process.send_signal(signal.SIGCONT)
         scenario.wait_for_step(2, [1])
