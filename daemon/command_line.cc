@@ -34,7 +34,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.set_version_flag("--version", version_text());
   add_common(app, line);
   std::string check;
-  app.add_option("--check-config", check, "check a file, print the effective configuration, exit");
+  CLI::Option* checks =
+      app.add_option("--check-config", check,
+                     "check this file or --config's, print the effective configuration, exit")
+          ->expected(0, 1);
   bool print = false;
   app.add_flag("--print-config", print, "print the effective configuration, exit");
   app.add_option("--socket", line.socket, "Unix socket for trainers, over the configuration's");
@@ -51,10 +54,10 @@ CommandLine parse_command_line(int argc, char** argv) {
     return line;
   }
   if (!check.empty()) line.config = check;
-  line.action = !check.empty()  ? CommandLine::Action::kCheckConfig
-                : print         ? CommandLine::Action::kPrintConfig
-                : run->parsed() ? CommandLine::Action::kRun
-                                : CommandLine::Action::kServe;
+  line.action = checks->count() > 0 ? CommandLine::Action::kCheckConfig
+                : print             ? CommandLine::Action::kPrintConfig
+                : run->parsed()     ? CommandLine::Action::kRun
+                                    : CommandLine::Action::kServe;
   return line;
 }
 

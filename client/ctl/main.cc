@@ -254,7 +254,7 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"table", "json"}));
   app.add_option("--timeout", options.timeout_s, "Seconds to wait for the answer")
       ->check(CLI::PositiveNumber);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // so that a misspelt one is named
   app.fallthrough();
 }
 
@@ -280,7 +280,9 @@ int run_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
-  return run();
+  if (run) return run();
+  std::cerr << "cgxctl: say what to do\n\n" << app.help();
+  return kUsage;
 }
 
 }  // namespace
