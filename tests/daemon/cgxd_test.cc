@@ -150,7 +150,8 @@ TEST_F(CgxdTest, ChecksAConfigurationAndPrintsWhatIsInEffect) {
   Process good = start({"--check-config", write("good.yaml", "policy: {window: 7}\n")});
   EXPECT_EQ(good.wait(), 0);
   EXPECT_NE(output().find("window: 7"), std::string::npos) << output();
-  Process both = start({"--config", write("other.yaml", "policy: {window: 6}\n"), "--check-config"});
+  Process both =
+      start({"--config", write("other.yaml", "policy: {window: 6}\n"), "--check-config"});
   EXPECT_EQ(both.wait(), 0);
   EXPECT_NE(output().find("window: 6"), std::string::npos) << output();
   Process bad = start({"--check-config", write("bad.yaml", "policy:\n  window: 9999\n")});
