@@ -81,6 +81,7 @@ class FakeDaemon {
   void advance_calls(Comm& comm);
   void fail_step(Comm& comm, uint64_t step, StatusCode code, const std::string& text);
   void report_failure(Comm& comm);
+  void refuse(Member& member, const cgx_submit_record& record, const Status& why);
   void complete(Member& member, cgx_completion_record record, StatusCode code,
                 const std::string& text);
   void end_session(Session& session);

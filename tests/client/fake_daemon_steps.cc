@@ -21,6 +21,7 @@ void FakeDaemon::take(Session& session, const cgx_submit_record& record) {
         fail_step(*comm, record.step, StatusCode::kSTEP_ABANDONED,
                   "rank " + std::to_string(member - comm->members.data()) + " abandoned step " +
                       std::to_string(record.step));
+        if (step.failed.insert(record.tensor).second) refuse(*member, record, comm->failure);
       }
       return;
     }
@@ -35,6 +36,17 @@ void FakeDaemon::take(Session& session, const cgx_submit_record& record) {
       if ((record.flags & CGX_STEP_DROPPED) && comm->has_failed) comm->has_failed = false;
       return;
   }
+}
+
+// As cgxd does: every record that is not carried out has its own answer.
+void FakeDaemon::refuse(Member& member, const cgx_submit_record& record, const Status& why) {
+  complete(member,
+           {.kind = CGX_COMPLETE_TENSOR,
+            .step = record.step,
+            .tensor = record.tensor,
+            .cookie = record.cookie},
+           why.code(), why.message());
+  if (member.session && member.session->greeted) member.session->wake();
 }
 
 void FakeDaemon::complete(Member& member, cgx_completion_record record, StatusCode code,
