@@ -77,16 +77,20 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self.valid()) return unavailable("pidfd_open of this process: " + errno_text());
   const uint32_t request = next_request();
-  CGX_RETURN_IF_ERROR(send(wire::encode_packet(hello, request), self.get()));
+  const Status sent = send(wire::encode_packet(hello, request), self.get());
   if (!wait_readable(deadline).ok()) {
     return unavailable("the daemon at " + path_ +
                        " accepted the connection but did not answer; "
                        "is it stopped?");
   }
   std::vector<UniqueFd> fds;
-  CGX_ASSIGN_OR_RETURN(const std::vector<std::byte> packet, receive(&fds));
-  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header, wire::parse_header(packet));
-  const auto body = std::span(packet).subspan(sizeof(header));
+  // A daemon that refuses the connection answers and closes, maybe before it has read Hello: the
+  // first receive says so, the answer is behind it.
+  auto packet = receive(&fds);
+  if (!packet.ok()) packet = receive(&fds);
+  CGX_RETURN_IF_ERROR(!packet.ok() && !sent.ok() ? sent : packet.status());
+  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header, wire::parse_header(*packet));
+  const auto body = std::span(*packet).subspan(sizeof(header));
   if (header.type == static_cast<uint16_t>(wire::SessionMessageType::kReply)) {
     CGX_ASSIGN_OR_RETURN(wire::Reply refusal, wire::decode_body<wire::Reply>(body));
     if (refusal.code != StatusCode::kOK) return Status(refusal.code, refusal.message);

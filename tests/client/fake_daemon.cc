@@ -115,6 +115,9 @@ void FakeDaemon::accept_session() {
   if (fd < 0) return;
   auto session = std::make_unique<Session>();
   session->socket.reset(fd);
+  if (options_.mood == Mood::kRefuses) {
+    return reply(*session, 0, {StatusCode::kRESOURCE_EXHAUSTED, "the fake daemon is full"});
+  }
   session->doorbell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   session->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   sessions_.push_back(std::move(session));

@@ -22,6 +22,7 @@ class FakeDaemon {
   enum class Mood {
     kGood,
     kSilent,           // accepts connections, answers nothing
+    kRefuses,          // answers before it has read anything, and closes
     kGarbageWelcome,   // random bytes instead of Welcome
     kWrongVersion,     // a Welcome of another protocol version
     kNoDescriptors,    // a Welcome without its descriptors

@@ -107,6 +107,11 @@ TEST_F(BrokenDaemonTest, SilenceInTheHandshakeIsUnavailable) {
   EXPECT_THAT(cgx_last_error(), HasSubstr("is it stopped?"));
 }
 
+TEST_F(BrokenDaemonTest, ARefusalAtTheDoorKeepsItsReason) {
+  EXPECT_EQ(open_with(FakeDaemon::Mood::kRefuses), CGX_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("the fake daemon is full"));
+}
+
 TEST_F(BrokenDaemonTest, GarbageInTheHandshakeIsAProtocolError) {
   EXPECT_EQ(open_with(FakeDaemon::Mood::kGarbageWelcome), CGX_PROTOCOL_ERROR);
 }
