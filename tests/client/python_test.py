@@ -114,6 +114,20 @@ class Arena(WithDaemon):
         with self.assertRaises(ValueError):
             session.empty(4, "fp8")
 
+    def test_allreduce_takes_other_libraries_arrays_through_dlpack(self):
+        import torch
+
+        def body(comm):
+            tensor = torch.full((3, 2), float(comm.rank + 1))
+            self.assertIs(comm.allreduce(tensor), tensor)
+            self.assertTrue((tensor == 3).all())
+            out = comm.session.empty(4)
+            comm.allreduce(torch.ones(4), op="avg", out=out)
+            self.assertEqual(list(out), [1.0] * 4)
+            with self.assertRaisesRegex(ValueError, "contiguous"):
+                comm.allreduce(torch.ones(4, 4).t())
+        self.on_communicator(2, body)
+
     def test_torch_takes_arrays_through_dlpack_without_a_copy(self):
         import torch
         array = self.session().empty(8)

@@ -29,8 +29,20 @@ def _op_number(op):
     return OPS[op]
 
 
+def _foreign(array):
+    """NumPy's view of another library's array, which stays the owner; writable, which NumPy's own import is not."""
+    seen = numpy.from_dlpack(array)
+    if not seen.flags.c_contiguous:
+        raise ValueError("the array must be contiguous")
+    memory = (ctypes.c_uint8 * seen.nbytes).from_address(seen.ctypes.data)
+    memory.owner = seen
+    return numpy.ndarray(seen.shape, seen.dtype, buffer=memory)
+
+
 def address_of(array):
-    """Where a contiguous buffer (NumPy array, memoryview, ctypes array) begins, and its bytes."""
+    """Where a contiguous array (NumPy's, a buffer's, or any with DLPack on the CPU) begins, and its bytes."""
+    if numpy is not None and not isinstance(array, numpy.ndarray) and hasattr(array, "__dlpack__"):
+        array = _foreign(array)
     if numpy is not None and isinstance(array, numpy.ndarray):
         if not array.flags.c_contiguous:
             raise ValueError("the array must be contiguous")
@@ -47,7 +59,9 @@ def _view(array):
     """What has a shape and an element type, over the caller's own memory."""
     if numpy is None:
         return memoryview(array)
-    return array if isinstance(array, numpy.ndarray) else numpy.asarray(memoryview(array))
+    if isinstance(array, numpy.ndarray):
+        return array
+    return _foreign(array) if hasattr(array, "__dlpack__") else numpy.asarray(memoryview(array))
 
 
 def _copy(target, source):
@@ -180,7 +194,10 @@ class Communicator:
     # --- Calls outside steps --------------------------------------------------------------------------
 
     def allreduce(self, array, op="sum", out=None, timeout=None):
-        """Reduces an array over all ranks, into `out` or in place; returns it. Arrays outside the arena are copied."""
+        """Reduces an array over all ranks, into `out` or in place; returns it. Arrays outside the arena are copied.
+
+        Takes NumPy arrays, buffers, and what speaks DLPack on the CPU; immutable arrays need an `out`.
+        """
         result = array if out is None else out
         if self._in_arena(array) and self._in_arena(result):
             return self.allreduce_async(array, op, out).wait(timeout)
