@@ -222,7 +222,7 @@ void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
   }
 }
 
-void FakeDaemon::reply(Session& session, uint32_t request, wire::Reply reply) {
+void FakeDaemon::reply(Session& session, uint32_t request, const wire::Reply& reply) {
   auto packet = wire::encode_packet(reply, request);
   if (options_.mood == Mood::kGarbageReply) packet.resize(packet.size() / 2);
   ::send(session.socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL);

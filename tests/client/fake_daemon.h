@@ -74,7 +74,7 @@ class FakeDaemon {
   void commit(Session& session, uint32_t request, const wire::Commit& message);
   void redo(Session& session, uint32_t request, const wire::RedoStep& message);
   void close_communicator(Session& session, uint32_t handle, const std::string& why);
-  void reply(Session& session, uint32_t request, wire::Reply reply);
+  void reply(Session& session, uint32_t request, const wire::Reply& reply);
   bool drain(Session& session);
   void take(Session& session, const cgx_submit_record& record);
   void advance(Comm& comm);
