@@ -89,8 +89,14 @@ bool avx512_viable() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+// Asked of cpuid: clang 14 does not know the name "f16c". avx2 says that the system keeps the
+// registers.
+bool f16c() {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+}
 bool avx2_viable() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && f16c();
 }
 constexpr Lane kAvx512 = make_lane<&kAvx512Ops>("avx512", avx512_viable);
 constexpr Lane kAvx2 = make_lane<&kAvx2Ops>("avx2", avx2_viable);
