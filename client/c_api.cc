@@ -56,8 +56,9 @@ cgx_status guarded(Function function) noexcept {
 // Stores a result through the caller's pointer.
 template <typename T, typename Out>
 Status store(cgx::Result<T> result, Out* out) {
-  if (result.ok()) *out = std::move(result).value();
-  return result.status();
+  if (!result.ok()) return result.status();
+  *out = std::move(result).value();
+  return Status();
 }
 
 Status missing(const char* what) {
@@ -175,7 +176,7 @@ cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options
     CGX_REQUIRE(options);
     CGX_REQUIRE(comm);
     CGX_ASSIGN_OR_RETURN(auto made, Communicator::create(*session->session, *options));
-    auto handle = std::make_unique<cgx_comm>(session, std::move(made));
+    auto handle = std::make_unique<cgx_comm>(cgx_comm{session, std::move(made)});
     const std::lock_guard lock(session->mutex);
     *comm = session->comms.emplace_back(std::move(handle)).get();
     return {};

@@ -216,7 +216,7 @@ void add_policy_commands(CLI::App& app, Options& options, const Environment& env
 }
 
 void add_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
-  const auto command = [&](const char* name, const char* help, bool with_target, Run body) {
+  const auto command = [&](const char* name, const char* help, bool with_target, const Run& body) {
     CLI::App& added = *app.add_subcommand(name, help);
     if (with_target) add_target(added, options);
     added.callback([&run, body] { run = body; });
