@@ -41,7 +41,7 @@ bool MeshAgent::within_rate() {
 Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& greeting) {
   Wish* wish = nullptr;
   Challenge challenge{.verdict = judge(host, greeting, wish), .name = options_.name};
-  if (challenge.verdict.kind != Verdict::Kind::kGo) return challenge;
+  if (wish == nullptr) return challenge;
   challenge.nonce = new_nonce();
   Issued& issued = issued_[challenge.nonce];
   issued.serial = wish->wish.serial;
@@ -50,7 +50,7 @@ Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& gr
   return challenge;
 }
 
-// kGo: `wish` is the one the greeting asks for.
+// kGo, and only then: `wish` is the one the greeting asks for.
 Verdict MeshAgent::judge(const std::string& host, const Greeting& greeting, Wish*& wish) {
   if (!within_rate() || issued_.size() >= kIssuedMax) return Verdict::not_yet();
   if (!options_.trusted.contains(host)) {

@@ -26,7 +26,7 @@ Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
 Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& config,
                                                            const DaemonFacts& facts,
                                                            OperatorPort& port, Log& log,
-                                                           std::function<void()> on_junk) {
+                                                           const std::function<void()>& on_junk) {
   CGX_ASSIGN_OR_RETURN(const ListenSocketOptions socket, socket_options(config.control()));
   CGX_ASSIGN_OR_RETURN(ListenSocket listening, ListenSocket::open(socket));
   std::unique_ptr<OperatorsEdge> edge(new OperatorsEdge(std::move(listening)));

@@ -19,7 +19,8 @@ class OperatorsEdge {
   // `config` is complete and its paths resolved. `on_junk` is called from other threads.
   static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,
                                                      const DaemonFacts& facts, OperatorPort& port,
-                                                     Log& log, std::function<void()> on_junk);
+                                                     Log& log,
+                                                     const std::function<void()>& on_junk);
 
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}

@@ -44,7 +44,7 @@ class StepRunner {
 
   // First plan, or a new table at a commit between steps. REQUIRES: idle().
   void install(PlanPtr plan, uint64_t first_step, Homes homes);
-  bool installed() const { return plan_ != nullptr; }
+  bool installed() const { return static_cast<bool>(plan_); }
   bool idle() const { return !current_ || !current_->any_touched(); }
 
   // What a local rank says; `rank` is its index in Members::local. An error is the answer to that
