@@ -20,9 +20,11 @@ def sources(build):
 
 
 def check(build, path):
-    fewer = ["--checks=-clang-analyzer-*"] if path.startswith("tests/") else []
-    done = subprocess.run(["clang-tidy-14", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option", *fewer,
-                           path], cwd=ROOT, capture_output=True, text=True)
+    options = ["--extra-arg=-Wno-unknown-warning-option"]
+    if path.startswith("tests/"):  # clang 14 knows _Float16, which g++ always has, with these instructions only
+        options += ["--checks=-clang-analyzer-*", "--extra-arg=-mavx512fp16"]
+    done = subprocess.run(["clang-tidy-14", "-p", build, "--quiet", *options, path], cwd=ROOT, capture_output=True,
+                          text=True)
     return path, done.returncode, done.stdout
 
 

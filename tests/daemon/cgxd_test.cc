@@ -78,7 +78,7 @@ class CgxdTest : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return scratch.path() + "/" + name; }
   std::string output() const { return read_file(path("output")); }
-  Process start(Words arguments, const Words& variables = {}) {
+  Process start(const Words& arguments, const Words& variables = {}) {
     return Process(arguments, path("output"), variables);
   }
   // A daemon that answers at path("cgxd.sock").

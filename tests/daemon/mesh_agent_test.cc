@@ -8,7 +8,7 @@ using scheduler::Counter;
 class MeshAgentTest : public testing::Test {
  protected:
   // "a" has the smaller instance: it dials.
-  void start(std::function<void(MeshOptions&)> change = {}) {
+  void start(const std::function<void(MeshOptions&)>& change = {}) {
     a = std::make_unique<MeshSide>(wire::InstanceId{1, 1}, "a", &history, change);
     b = std::make_unique<MeshSide>(wire::InstanceId{2, 2}, "b", &history, change);
     for (MeshSide* each : {a.get(), b.get()}) {
@@ -247,10 +247,10 @@ TEST_F(MeshAgentTest, AReplayedProofMakesNoSecondLink) {
   ASSERT_TRUE(linked());
   history.clear();
   EXPECT_TRUE(b->agent->want(b->wish(*a)));
-  b->agent->proved("127.0.0.1", recorded, [](Welcome) {});
+  b->agent->proved("127.0.0.1", recorded, [](const Welcome&) {});
   settle();
   pass(15 * kSecond);
-  b->agent->proved("127.0.0.1", recorded, [](Welcome) {});
+  b->agent->proved("127.0.0.1", recorded, [](const Welcome&) {});
   settle();
   EXPECT_TRUE(history.empty());
 }

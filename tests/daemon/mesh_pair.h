@@ -31,7 +31,7 @@ class MeshSide final : public LinkHost, private MeshDialer {
   };
 
   MeshSide(wire::InstanceId instance, const std::string& name, std::vector<std::string>* history,
-           std::function<void(MeshOptions&)> change = {})
+           const std::function<void(MeshOptions&)>& change = {})
       : name(name), history_(history) {
     options.instance = instance;
     options.name = name;

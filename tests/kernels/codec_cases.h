@@ -129,6 +129,7 @@ template <class T>
 ::testing::AssertionResult same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return ::testing::AssertionFailure() << a.size() << " and " << b.size();
   for (size_t i = 0; i < a.size(); ++i) {
+    // The bits are what is compared. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
     if (std::memcmp(&a[i], &b[i], sizeof(T)) == 0) continue;
     return ::testing::AssertionFailure()
            << "differ at " << i << ": " << ::testing::PrintToString(a[i]) << " and "
