@@ -1,7 +1,6 @@
 #include "client/channel.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -106,17 +105,12 @@ std::string Channel::text_of(const cgx_completion_record& record) const {
   return std::string(text, ::strnlen(text, sizeof(text)));
 }
 
-void Channel::announce(bool blocking) {
-  if (blocking) {
-    const auto core = static_cast<uint32_t>(::sched_getcpu());
-    word_of(memory_.header->client_sleeps_on).store(core + 1, std::memory_order_relaxed);
-  }
+void Channel::announce() {
   if (waiters_++ == 0) word_of(memory_.header->client_waits).fetch_or(kWaitBit);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void Channel::withdraw() {
-  word_of(memory_.header->client_sleeps_on).store(0, std::memory_order_relaxed);
   if (--waiters_ == 0) word_of(memory_.header->client_waits).fetch_and(~kWaitBit);
 }
 

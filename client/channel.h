@@ -44,8 +44,7 @@ class Channel {
 
   // Waiting without lost wake-ups: announce(), read word(), look at the ring, sleep(word); at the
   // end withdraw(). The daemon publishes, then reads the announcement, then changes the word.
-  // `blocking`: this thread has nothing else to do, so the daemon may have its core.
-  void announce(bool blocking);
+  void announce();
   void withdraw();
   uint32_t word() const;
   void sleep(uint32_t word, std::chrono::nanoseconds limit) const;

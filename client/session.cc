@@ -255,9 +255,8 @@ Status Session::poll(uint64_t& seen, std::optional<Deadline> deadline) {
   ++polling_;
   channel_->clear_event();
   drain();
-  const Status waited = wait(
-      lock, deadline.value_or(deadline_in_ms(kTimeoutMsMax)),
-      [&] { return events_ != seen || closing_; }, /*blocking=*/false);
+  const Status waited = wait(lock, deadline.value_or(deadline_in_ms(kTimeoutMsMax)),
+                             [&] { return events_ != seen || closing_; });
   if (--polling_ == 0) left_.notify_all();
   CGX_RETURN_IF_ERROR(waited);
   if (closing_) return {StatusCode::kCANCELLED, "the session is being closed"};

@@ -82,7 +82,7 @@ class Session {
   // Waits until ready() holds: OK, TIMED_OUT or why the daemon is lost. ready() runs under the
   // lock.
   template <typename Ready>
-  Status wait(Lock& lock, Deadline deadline, Ready ready, bool blocking = true);
+  Status wait(Lock& lock, Deadline deadline, Ready ready);
 
   // --- Without the lock --------------------------------------------------------------------------
   Status poll(uint64_t& seen, std::optional<Deadline> deadline);
@@ -134,7 +134,7 @@ class Session {
 // Announces a waiter to the daemon for as long as it lives.
 class Session::Waiting {
  public:
-  Waiting(Channel& channel, bool blocking) : channel_(channel) { channel_.announce(blocking); }
+  explicit Waiting(Channel& channel) : channel_(channel) { channel_.announce(); }
   ~Waiting() { channel_.withdraw(); }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
@@ -144,11 +144,11 @@ class Session::Waiting {
 };
 
 template <typename Ready>
-Status Session::wait(Lock& lock, Deadline deadline, Ready ready, bool blocking) {
+Status Session::wait(Lock& lock, Deadline deadline, Ready ready) {
   drain();
   if (!ready() && lost_.ok()) spin(lock, deadline);
   if (ready()) return {};
-  const Waiting waiting(*channel_, blocking);
+  const Waiting waiting(*channel_);
   for (;;) {
     const uint32_t word = channel_->word();
     drain();

@@ -46,7 +46,6 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
                      .timeouts = options.timeouts,
                      .limits = options.limits},
           .always_spin = options.always_spin,
-          .follow_ranks = options.follow_ranks,
           .cores = usable_cores()};
 }
 

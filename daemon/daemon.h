@@ -31,7 +31,6 @@ struct DaemonOptions {
   scheduler::Limits limits;
   uint64_t spin_ns = 20'000;
   bool always_spin = false;
-  bool follow_ranks = true;
 
   std::string mesh_listen;             // empty: one machine only
   std::vector<std::string> advertise;  // empty: computed

@@ -73,7 +73,6 @@ void DataAgent::connect(SessionAnswers* answers, LinkMaker* links) {
 
 Status DataAgent::on_start() {
   owner_.bind();
-  place_.emplace();
   if (make_transport_) {
     CGX_ASSIGN_OR_RETURN(transport_, make_transport_(*relay_));
     CGX_ASSIGN_OR_RETURN(endpoint_, transport_->local_endpoint());
@@ -130,24 +129,10 @@ bool DataAgent::prepare_sleep() {
                                  [](const auto& each) { return each->session.ring_empty(); }) &&
                      (!transport_ || transport_->arm());
   if (!quiet) lower_sleeping();
-  if (quiet && options_.follow_ranks) choose_core();
   return quiet;
 }
 
-void DataAgent::choose_core() {
-  switch (nearness_.before_sleep(now_ns_, [this] { return place_->times(); })) {
-    case Nearness::Move::kStay:
-      return;
-    case Nearness::Move::kFollow:
-      place_->narrow(nearness_.target());
-      return;
-    case Nearness::Move::kRelease:
-      place_->widen();
-  }
-}
-
 void DataAgent::woken(std::span<const Poller::Ready> /*ready*/) {
-  nearness_.woken(monotonic_ns());
   lower_sleeping();
 }
 
@@ -273,9 +258,6 @@ int DataAgent::publish_completions() {
   for (size_t i = 0; i < sessions_.size();) {
     OpenedSession& session = *sessions_[i];
     const Status status = session.session.publish(&work);
-    if (const uint32_t core = session.session.take_woken()) {
-      nearness_.answered(core - 1, ThreadPlace::core());
-    }
     overflowing_ = overflowing_ || session.session.overflowing();
     if (status.ok()) {
       ++i;

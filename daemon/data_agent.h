@@ -8,17 +8,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "daemon/agent.h"
 #include "daemon/link_host.h"
 #include "daemon/mailbox.h"
-#include "daemon/nearness.h"
 #include "daemon/session.h"
 #include "daemon/session_host.h"
-#include "daemon/thread_place.h"
 #include "scheduler/engine.h"
 #include "transport/transport.h"
 
@@ -30,7 +27,6 @@ using TransportFactory =
 struct DataOptions {
   scheduler::EngineOptions engine;
   bool always_spin = false;
-  bool follow_ranks = true;
   uint32_t cores = 1;  // spinning stops when sessions need them all
 };
 
@@ -87,7 +83,6 @@ class DataAgent final : public Agent,
   int poll_sessions();
   int publish_completions();
   void beat();
-  void choose_core();
   void lower_sleeping();
   void flush_counters();
 
@@ -119,8 +114,6 @@ class DataAgent final : public Agent,
   bool overflowing_ = false;
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;
   ThreadOwner owner_;
-  Nearness nearness_;
-  std::optional<ThreadPlace> place_;
 };
 
 }  // namespace cgx::daemon

@@ -124,7 +124,6 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
                     .plan_bytes = config.limits().plan_bytes()};
   options.spin_ns = config.waiting().spin_us() * kMicrosecond;
   options.always_spin = config.waiting().always_spin();
-  options.follow_ranks = config.waiting().follow_ranks();
   options.mesh_listen = config.mesh().listen();
   options.advertise = {config.mesh().advertise().begin(), config.mesh().advertise().end()};
   options.trusted_networks = {config.mesh().trusted_networks().begin(),

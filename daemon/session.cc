@@ -107,10 +107,7 @@ void Session::wake_client() {
   std::atomic_ref<uint32_t>(header.wake_word).fetch_add(1, std::memory_order_seq_cst);
   const uint32_t waits =
       std::atomic_ref<uint32_t>(header.client_waits).load(std::memory_order_seq_cst);
-  if (waits & 1) {
-    woken_ = std::atomic_ref<uint32_t>(header.client_sleeps_on).load(std::memory_order_relaxed);
-    futex_wake(header.wake_word);
-  }
+  if (waits & 1) futex_wake(header.wake_word);
   if (waits & 2) make_readable(channel_.notifier.get());
 }
 

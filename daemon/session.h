@@ -10,7 +10,6 @@
 #include <deque>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "daemon/fd.h"
 #include "daemon/shared_region.h"
@@ -60,8 +59,6 @@ class Session final : public scheduler::SessionPort {
   // some. An error ends the session: the client does not take its completions.
   Status publish(int* work);
   bool overflowing() const { return !overflow_.empty(); }
-  // 1 + the core on which the client slept that the last publish() woke, by its own words; 0: none.
-  uint32_t take_woken() { return std::exchange(woken_, 0); }
 
   // The sleeping protocol: raise on every session, one fence, then look at rings_empty().
   void raise_sleeping() { set_sleeping(1); }
@@ -90,7 +87,7 @@ class Session final : public scheduler::SessionPort {
   std::deque<cgx_completion_record> overflow_;
   Reply reply_;
   uint64_t published_ = 0;
-  uint32_t texts_ = 0, beats_ = 0, woken_ = 0;
+  uint32_t texts_ = 0, beats_ = 0;
   bool muted_ = false;
 };
 

@@ -99,8 +99,7 @@ struct cgx_shm_header {
   uint8_t pad6[60];
   uint32_t
       client_waits; /* bit 0: somebody waits on wake_word; bit 1: signal the completion eventfd */
-  uint32_t client_sleeps_on; /* 1 + the core a blocking call went to sleep on; 0: none does */
-  uint8_t pad7[56];
+  uint8_t pad7[60];
 };
 
 struct cgx_text_slot {
