@@ -152,6 +152,8 @@ class OpenMpi(Contestant):
         isolated = self.machines.isolated
         hosts = ",".join(f"{m.netns if isolated else 'localhost'}:{self.ranks_per_machine}" for m in self.machines)
         environment = self.environment(CGX_BENCH_CONGESTION=CONGESTION)
+        if self.machines.one_core_each:
+            environment["CGX_BENCH_ONE_CORE_EACH"] = "1"
         exports = [x for name in environment if name.startswith("MALLOC_") for x in ("-x", name)]
         command = ["mpirun", "--bind-to", "none", "--host", hosts, "-np", str(self.ranks), "--mca", "pml", "ob1",
                    "--mca", "mpi_yield_when_idle", "1" if self.ranks > os.cpu_count() else "0", *transport, *exports,

@@ -56,6 +56,12 @@ def _die_with_parent():
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def core_of(index):
+    """The core of a machine that has one to itself, or as nearly as there are cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[index % len(cores)]
+
+
 class Machine:
     """One machine: an address, a way to start processes on it, and the bytes that crossed its link."""
 
@@ -71,9 +77,14 @@ class Machine:
     def start(self, argv, **options):
         """Popen in this machine, in a session of its own; it is ended with the machines."""
         options.setdefault("start_new_session", True)
-        process = subprocess.Popen(self.command(argv), preexec_fn=_die_with_parent, **options)
+        process = subprocess.Popen(self.command(argv), preexec_fn=self._begin, **options)
         self._owner.processes.append(process)
         return process
+
+    def _begin(self):
+        _die_with_parent()
+        if self._owner.one_core_each:
+            os.sched_setaffinity(0, {core_of(self.index)})
 
     def run(self, argv, **options):
         return subprocess.run(self.command(argv), **options)
@@ -88,9 +99,13 @@ class Machine:
 
 
 class Machines:
-    """`with Machines(2, shape="1gbit") as machines: machines[0].start([...])`."""
+    """`with Machines(2, shape="1gbit") as machines: machines[0].start([...])`.
 
-    def __init__(self, count, shape="unshaped", isolate=None):
+    one_core_each: what starts on a machine stays on its core, as if the others' work were done elsewhere.
+    """
+
+    def __init__(self, count, shape="unshaped", isolate=None, one_core_each=False):
+        self.one_core_each = one_core_each
         self.isolated = isolation_possible() if isolate is None else isolate
         self.processes = []
         self._namespaces = []
