@@ -46,6 +46,8 @@ def run_case(case, options, report):
     rounds = 2 if options.quick else 7
     with Machines(case.machines, shape=case.link) as machines:
         machines.build = options.build
+        if case.link != "unshaped" and not machines.isolated:
+            report.note(f"{case.name}: not root, so the link is not shaped: this says nothing about {case.link}")
         contestants = []
         try:
             if not options.peers_only:

@@ -18,10 +18,21 @@ from machines import end_processes
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PYTHON = "/usr/bin/python3"
-CONGESTION = "cubic"
+CONGESTION_WISHED = "cubic"
 # What glibc does by default (mmap and unmap per large allocation) costs the peers up to 1.7x; both are run tuned.
 MALLOC_TUNED = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(8 << 30)}
 BYTES_MAX = 256 << 20
+
+
+def settable_congestion(name):
+    """The algorithm if this process may give it to a socket, else what a socket has anyway."""
+    with socket.socket() as probe:
+        with contextlib.suppress(OSError):
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        return probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
+
+
+CONGESTION = settable_congestion(CONGESTION_WISHED)
 
 
 class Channel:

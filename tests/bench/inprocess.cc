@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -105,7 +106,8 @@ class Worker final : public cgx::transport::Events,
  public:
   Worker(const Placement& placement, size_t arena_bytes) : placement_(placement) {
     cgx::transport::UcxOptions options;
-    options.congestion = "cubic";
+    const char* congestion = std::getenv("CGX_BENCH_CONGESTION");
+    options.congestion = congestion ? congestion : "";
     if (!placement.device.empty()) options.devices = {placement.device};
     auto transport = cgx::transport::make_ucx_transport(options, *this);
     require(transport.status(), "transport");

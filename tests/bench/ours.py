@@ -72,7 +72,7 @@ class InProcess(Contestant):
             machine = self.machine_of(rank)
             argv = [daemons.binary("bench_inprocess"), self.channel.path, self._directory.name, str(rank),
                     str(self.ranks), str(self.bytes_max), machine.interface if machine.netns else ""]
-            self.spawn(machine, argv)
+            self.spawn(machine, argv, env=dict(os.environ, CGX_BENCH_CONGESTION=CONGESTION))
 
     def overlap(self, size):
         """Share of machine 0's frames handed over before the one before them had arrived at machine 1.

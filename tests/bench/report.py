@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -18,28 +17,17 @@ TARGETS = {  # ratio to reach per bench and case
 }
 
 
-def settable_congestion(name):
-    """Whether this process may give a socket the algorithm; what a socket has otherwise."""
-    with socket.socket() as probe:
-        try:
-            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-        except OSError:
-            pass
-        return probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
-
-
 class Report:
     def __init__(self, json_path=None):
         self.rows, self.notes = [], []
         self._json = open(json_path, "w", encoding="utf-8") if json_path else None
 
-    def header(self, build, congestion):
+    def header(self, build, congestion, wished):
         machine = json.loads(subprocess.run([os.path.join(build, "bin", "bench_machine")], check=True,
                                             capture_output=True, text=True).stdout)
-        used = settable_congestion(congestion)
         print(f"cores {os.cpu_count()}, load {os.getloadavg()[0]:.1f}, kernel {os.uname().release}, "
-              f"TCP congestion control {used} for everybody"
-              + ("" if used == congestion else f" ({congestion} cannot be set here)"))
+              f"TCP congestion control {congestion} for everybody"
+              + ("" if congestion == wished else f" ({wished} cannot be set here)"))
         print(f"spin round trip {machine['spin_round_trip_us']:.2f} us")
         for pages, rates in machine["pages"].items():
             print(f"  {pages:12}  read {rates['read_gbs']:5.1f}  non-temporal write {rates['nt_write_gbs']:5.1f}  "

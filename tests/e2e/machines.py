@@ -101,12 +101,12 @@ class Machine:
 class Machines:
     """`with Machines(2, shape="1gbit") as machines: machines[0].start([...])`.
 
-    one_core_each: what starts on a machine stays on its core, as if the others' work were done elsewhere.
+    one_core_each (of namespaces): what starts on a machine stays on its core, as if the others' work were done elsewhere.
     """
 
     def __init__(self, count, shape="unshaped", isolate=None, one_core_each=False):
-        self.one_core_each = one_core_each
         self.isolated = isolation_possible() if isolate is None else isolate
+        self.one_core_each = one_core_each and self.isolated
         self.processes = []
         self._namespaces = []
         self._closed = False
