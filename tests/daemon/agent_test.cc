@@ -35,6 +35,42 @@ TEST(IdleStrategyTest, NeverSleepsWhenAskedToSpinAlways) {
   EXPECT_EQ(idle.after_round(1'000'000'000, 0, Spin::kAlways), Next::kWork);
 }
 
+// Work at every 100 us; an answer comes `after_ns` later. Rounds of 1 us; how many of them spun.
+uint32_t spins(IdleStrategy& idle, uint64_t& now_ns, uint32_t errands, uint64_t after_ns) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < errands; ++i) {
+    const uint64_t start_ns = now_ns;
+    idle.after_round(now_ns, 1, Spin::kBriefly);
+    while (now_ns < start_ns + after_ns) {
+      now_ns += 1'000;
+      if (idle.after_round(now_ns, 0, Spin::kBriefly) == Next::kSleep) break;
+      ++count;
+    }
+    now_ns = start_ns + after_ns;
+    idle.after_round(now_ns, 1, Spin::kBriefly);
+    now_ns = start_ns + 100'000;
+    idle.after_round(now_ns, 0, Spin::kNo);
+  }
+  return count;
+}
+
+TEST(IdleStrategyTest, GivesUpSpinningWhereItDoesNotPayAndProbesNowAndThen) {
+  IdleStrategy idle(20'000);
+  uint64_t now_ns = 1'000'000;
+  EXPECT_GT(spins(idle, now_ns, IdleStrategy::kCreditMax, 50'000), 0u);
+  const uint32_t rest = spins(idle, now_ns, 10 * IdleStrategy::kProbeEvery, 50'000);
+  EXPECT_GT(rest, 0u);
+  EXPECT_LE(rest, 10 * 20u);
+}
+
+TEST(IdleStrategyTest, SpinsAgainOnceAProbeHasPaid) {
+  IdleStrategy idle(20'000);
+  uint64_t now_ns = 1'000'000;
+  spins(idle, now_ns, 100, 50'000);
+  spins(idle, now_ns, 2 * IdleStrategy::kProbeEvery, 10'000);
+  EXPECT_GE(spins(idle, now_ns, 10, 10'000), 10 * 8u);
+}
+
 // Counts messages; sleeps in between.
 class Counting final : public Agent {
  public:
