@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 
-from machines import end_processes
+from machines import core_of, end_processes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -164,7 +164,7 @@ class OpenMpi(Contestant):
         hosts = ",".join(f"{m.netns if isolated else 'localhost'}:{self.ranks_per_machine}" for m in self.machines)
         environment = self.environment(CGX_BENCH_CONGESTION=CONGESTION)
         if self.machines.one_core_each:
-            environment["CGX_BENCH_ONE_CORE_EACH"] = "1"
+            environment["CGX_BENCH_CORES"] = ",".join(str(core_of(m.index)) for m in self.machines)
         exports = [x for name in environment if name.startswith("MALLOC_") for x in ("-x", name)]
         command = ["mpirun", "--bind-to", "none", "--host", hosts, "-np", str(self.ranks), "--mca", "pml", "ob1",
                    "--mca", "mpi_yield_when_idle", "1" if self.ranks > os.cpu_count() else "0", *transport, *exports,

@@ -55,6 +55,30 @@ class ReduceConformance : public CodecConformance {
     return stats;
   }
 
+  struct Halves {
+    std::vector<uint16_t> result;
+    RangeStats stats;
+  };
+  // The same for one machine's ranks of fp16 tensors.
+  template <size_t kRanks>
+  Halves reduce_halves(const void* const (&ranks)[kRanks]) {
+    Contribution part;
+    part.kind = Contribution::Kind::kRaw;
+    part.raw = {.ranks = ranks, .rank_count = kRanks, .dtype = DType::kF16};
+    bytes_.assign(encoded_bytes(spec(), DType::kF16, kElements), std::byte{0});
+    Halves outcome{std::vector<uint16_t>(kElements), {}};
+    void* target = outcome.result.data();
+    ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
+    job.dtype = DType::kF16;
+    job.key = key_;
+    job.encoded = bytes_;
+    job.targets = &target;
+    job.target_count = 1;
+    const Status status = lane().reduce(job, outcome.stats);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return outcome;
+  }
+
   std::vector<Bytes> streams_ = [] {
     std::vector<Bytes> streams;
     streams.reserve(8);  // contributions point into it
@@ -131,20 +155,7 @@ TEST_P(ReduceConformance, WhatTheTensorsTypeCannotHoldIsNonFinite) {
   std::vector<uint16_t> rank(kElements, 0x3c00);  // 1.0
   rank[300] = 0x7bff;                             // 65504
   const void* ranks[] = {rank.data(), rank.data()};
-  Contribution part;
-  part.kind = Contribution::Kind::kRaw;
-  part.raw = {.ranks = ranks, .rank_count = 2, .dtype = DType::kF16};
-  Bytes bytes(encoded_bytes(spec(), DType::kF16, kElements));
-  std::vector<uint16_t> result(kElements);
-  void* target = result.data();
-  ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
-  job.dtype = DType::kF16;
-  job.key = key_;
-  job.encoded = bytes;
-  job.targets = &target;
-  job.target_count = 1;
-  RangeStats stats;
-  ASSERT_TRUE(lane().reduce(job, stats).ok());
+  const auto [result, stats] = reduce_halves(ranks);
   EXPECT_EQ(stats.nonfinite_buckets, 1u);
   EXPECT_EQ(result[300], quantizer() ? 0x7e00 : 0x7c00);
   EXPECT_EQ(result[10], 0x4000);
@@ -157,20 +168,7 @@ TEST_P(ReduceConformance, AFiniteResultOfHalfTensorsStaysFinite) {
     x = static_cast<uint16_t>((random_() & 1) << 15 | 0x7800 | random_() % 0x400);
   for (size_t i = 0; i < kElements; i += 3) rank[i] = 0;
   const void* ranks[] = {rank.data()};
-  Contribution part;
-  part.kind = Contribution::Kind::kRaw;
-  part.raw = {.ranks = ranks, .rank_count = 1, .dtype = DType::kF16};
-  Bytes bytes(encoded_bytes(spec(), DType::kF16, kElements));
-  std::vector<uint16_t> result(kElements);
-  void* target = result.data();
-  ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
-  job.dtype = DType::kF16;
-  job.key = key_;
-  job.encoded = bytes;
-  job.targets = &target;
-  job.target_count = 1;
-  RangeStats stats;
-  ASSERT_TRUE(lane().reduce(job, stats).ok());
+  const auto [result, stats] = reduce_halves(ranks);
   EXPECT_EQ(stats.nonfinite_buckets, 0u);
   for (const uint16_t x : result) ASSERT_LT(x & 0x7fff, 0x7c00);
 }

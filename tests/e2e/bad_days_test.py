@@ -11,7 +11,7 @@ import unittest
 import numpy as np
 
 from cluster_case import ClusterCase, figure
-from ranks import Job, Rank, Tensor
+from ranks import Rank, Tensor
 
 DEAD_PROCESS_S = 1.0  # DESIGN 5.4
 DEAD_DAEMON_S = 4.0
@@ -29,16 +29,10 @@ class BadDay(ClusterCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bystander = Job(cls.daemons, [0, 1, 1])
-        cls.addClassCleanup(cls.bystander.close)
-        cls.bystander_comm = cls.bystander.join()
-        cls.bystander_step = 0
+        cls.start_bystander()
 
     def tearDown(self):
-        for daemon in self.daemons:
-            self.assertIsNone(daemon.process.poll(), f"a daemon is gone:\n{daemon.log()}")
-        type(self).bystander_step += 1
-        self.bystander.step(self.bystander_comm, self.bystander_step)
+        self.bystander_steps()
 
     def assert_all_learn(self, answers, since, limit_s, status, *texts):
         """All waiters have this status by `limit_s` after the moment `since`."""

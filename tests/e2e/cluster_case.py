@@ -50,6 +50,20 @@ class ClusterCase(unittest.TestCase):
             status = stop(daemon)
             assert status == 0, f"a daemon ended with {status}:\n{daemon.log()}"
 
+    @classmethod
+    def start_bystander(cls, **options):
+        """A job that goes on whatever a test does to others; bystander_steps() sees to it."""
+        cls.bystander = Job(cls.daemons, [0, 1, 1], **options)
+        cls.addClassCleanup(cls.bystander.close)
+        cls.bystander_comm = cls.bystander.join()
+        cls.bystander_step = 0
+
+    def bystander_steps(self):
+        for daemon in self.daemons:
+            self.assertIsNone(daemon.process.poll(), f"a daemon is gone:\n{daemon.log()}")
+        type(self).bystander_step += 1
+        self.bystander.step(self.bystander_comm, self.bystander_step)
+
     def job(self, places, **options):
         job = Job(self.daemons, places, **options)
         self.addCleanup(job.close)

@@ -102,16 +102,10 @@ class Strangers(ClusterCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bystander = Job(cls.daemons, [0, 1, 1], arena_bytes=4 * MIB)
-        cls.addClassCleanup(cls.bystander.close)
-        cls.bystander_comm = cls.bystander.join()
-        cls.bystander_step = 0
+        cls.start_bystander(arena_bytes=4 * MIB)
 
     def tearDown(self):
-        for daemon in self.daemons:
-            self.assertIsNone(daemon.process.poll(), f"a daemon is gone:\n{daemon.log()}")
-        type(self).bystander_step += 1
-        self.bystander.step(self.bystander_comm, self.bystander_step)
+        self.bystander_steps()
         job = self.job([0, 1], arena_bytes=4 * MIB)
         job.step(job.join(), 1)
 
@@ -119,7 +113,6 @@ class Strangers(ClusterCase):
         slowest = max(a.ended for a in answers) - max(a.began for a in answers)
         figure(self.id().rsplit(".", 1)[-1], slowest, limit_s)
         self.assertLess(slowest, limit_s + BUSY_S)
-
 
     def speak(self, port, piece, may_stay_open=False, heard=""):
         """From machine 1 to machine 0."""
