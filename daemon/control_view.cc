@@ -235,8 +235,8 @@ v1::CodecList codec_list() {
     added->set_bits_max(row.bits_max);
     added->set_zero_exact(row.zero_exact);
     added->set_wire_version(row.wire_version);
-    added->set_stochastic(row.stochastic);
-    added->set_feedback(row.feedback);
+    added->set_stochastic(row.has(CodecSpec::kStochastic));
+    added->set_feedback(row.has(CodecSpec::kFeedback));
   }
   return list;
 }

@@ -18,15 +18,16 @@
 namespace cgx::kernels {
 
 // What a machine contributes before it is encoded: its local ranks added in the order given, in
-// fp32 (fp64 for fp64, integers wrap), times `scale` (1 for SUM, 1.0/n for AVG), plus residual.
-// Elements are aligned to their own size, nothing more; integers take no scale, and only small
-// floats have residuals.
+// fp32 (fp64 for fp64, integers wrap), times `scale` (1 for SUM, 1.0/n for AVG), plus residual times
+// `residual_scale`. Elements are aligned to their own size, nothing more; integers take no scale,
+// and only small floats have residuals.
 struct RawView {
   const void* const* ranks = nullptr;  // rank_count pointers to element 0 of this range
   uint32_t rank_count = 0;             // 0: nothing present; contributes 0 + residual
   DType dtype = DType::kF32;
   double scale = 1.0;                  // fp32(scale) for small floats; 1 means no multiplication
   const float* residual_in = nullptr;  // confirmed slot, or null: no feedback
+  float residual_scale = 1.0f;         // decay, learning-rate ratio, loss scale: all in one
 };
 
 // Identifies the random draws of bucket `first_bucket` onwards; see ARITHMETIC.md "Randomness".
@@ -35,9 +36,13 @@ struct DrawKey {
   uint64_t first_bucket = 0;  // counted from the tensor's element 0
 };
 
+// What a call adds to: counts of everything so far.
 struct RangeStats {
   uint64_t nonfinite_buckets = 0;
   uint64_t saturated = 0;  // finite values stored as the largest finite one
+  // Encoders that were asked for norms: squared, over finite buckets, residual included.
+  double intended_sq = 0;  // of what should have been sent
+  double sent_sq = 0;      // of what the receiver will decode
 };
 
 // One range: `elements` values starting at a bucket border; only the last bucket may be short.
@@ -48,6 +53,7 @@ struct EncodeJob {
   DrawKey key;
   float* residual_out = nullptr;  // tentative slot, or null
   std::span<std::byte> encoded;   // exactly encoded_bytes(spec, dtype, elements); any alignment
+  bool norms = false;             // fill intended_sq and sent_sq
   // Outputs that are not read soon on this core and should bypass its caches.
   bool stream_stores = false;    // encoded
   bool stream_residual = false;  // residual_out
@@ -60,9 +66,11 @@ struct DecodeJob {
   DType dtype = DType::kF32;
   void* const* targets = nullptr;  // target_count local results; each gets the same bits
   uint32_t target_count = 0;
-  // Feedback sites only: where a decoded bucket is non-finite, residual_out := residual_in.
+  // Feedback sites only: where a decoded bucket is non-finite, residual_out := residual_in *
+  // residual_scale.
   const float* residual_in = nullptr;
   float* residual_out = nullptr;
+  float residual_scale = 1.0f;
   bool stream_stores = false;  // targets are not read soon on this core: bypass its caches
 };
 
@@ -94,11 +102,30 @@ struct ReduceJob {
   DrawKey key;
   const float* residual_in = nullptr;  // restored where the result bucket is non-finite
   float* residual_out = nullptr;
+  float residual_scale = 1.0f;
   std::span<std::byte> encoded;
+  bool norms = false;
   void* const* targets = nullptr;
   uint32_t target_count = 0;
   bool stream_stores = false;    // targets are not read soon on this core: bypass its caches
   bool stream_residual = false;  // residual_out likewise
+};
+
+// Every machine has every machine's encoded part, its own included (allgather): add them in order
+// from +0.0 and store the sum in the local results. No contribution is raw.
+struct CombineJob {
+  CodecSpec spec;
+  std::span<const Contribution> contributions;
+  uint64_t elements = 0;
+  DType dtype = DType::kF32;
+  void* const* targets = nullptr;
+  uint32_t target_count = 0;
+  // Feedback sites only: where the result bucket is non-finite, residual_out := residual_in *
+  // residual_scale.
+  const float* residual_in = nullptr;
+  float* residual_out = nullptr;
+  float residual_scale = 1.0f;
+  bool stream_stores = false;  // targets are not read soon on this core: bypass its caches
 };
 
 // One machine only: result = cast(sum of ranks * scale + residual), to every target. No encoding.
@@ -120,9 +147,11 @@ struct LocalReduceJob {
 struct Lane {
   const char* name;
   bool (*viable)();
-  RangeStats (*encode)(const EncodeJob&);
+  // Returns how many bytes of `encoded` are used: all but for codecs of variable size.
+  uint64_t (*encode)(const EncodeJob&, RangeStats&);
   Status (*decode)(const DecodeJob&, RangeStats&);
-  Status (*reduce)(const ReduceJob&, RangeStats&);
+  Result<uint64_t> (*reduce)(const ReduceJob&, RangeStats&);  // bytes used, as encode
+  Status (*combine)(const CombineJob&, RangeStats&);
   void (*local_reduce)(const LocalReduceJob&);
   Status (*decode_add)(const DecodeAddJob&, RangeStats&);
 };
@@ -131,29 +160,48 @@ std::span<const Lane* const> lanes();                  // best first; only compi
 const Lane& best_lane();                               // the first viable one
 Result<const Lane*> find_lane(std::string_view name);  // "auto" or a name; error lists names
 
+// What follows the colon of a codec's text.
+enum class Strength : uint8_t { kNone, kBits, kFormat, kShare, kThreshold };
+
 // One row of the codec table.
 struct CodecRow {
   uint8_t number;       // CodecSpec::codec
   const char* name;     // "maxmin"
   const char* summary;  // one line of help
-  uint16_t wire_version;
-  bool zero_exact;
-  uint8_t bits_min, bits_max;  // 0,0: takes no bits
-  bool stochastic;             // can round stochastically
-  bool feedback;               // error feedback applies: it loses something and is contractive
+  const char* advice;   // when to use it
+  uint16_t wire_version = 1;
+  Strength strength = Strength::kNone;
+  uint8_t bits_min = 0, bits_max = 0;  // kBits and kFormat
+  uint8_t options = 0;                 // CodecSpec flags that may be given
+  uint8_t implied = 0;                 // and those that always are
+  bool zero_exact = true;              // exact zeros stay zeros (at two bits and more)
+  bool quantizer = true;               // NaN spreads to its bucket; false: kept per element
+  bool sparse = false;                 // selects from buckets of kSparseBucket
+  bool variable_size = false;
+  bool gathers = false;  // few machines do better with allgather than with scatter-reduce-allgather
+
+  bool has(uint8_t flags) const { return (options & flags) == flags; }
 };
 std::span<const CodecRow> codecs();
 const CodecRow* find_codec(uint8_t number);
 const CodecRow* find_codec(std::string_view name);
+std::string codec_names();  // "fp32, fp16, ..."
+
+constexpr float kShareMin = 1e-4f, kShareMax = 0.25f;  // of a bucket that a sparse codec may keep
+constexpr float kThresholdMax = 1e30f;
 
 // Error names codec, parameter, value and what is allowed.
 Status validate(const CodecSpec& spec, DType dtype);
 // Divergent or doubtful combinations (contractive or not); kOK with a warning text in *warning.
 Status check_policy(const CodecSpec& spec, std::string* warning);
-// Exact size of `elements` values of `dtype` (elements from a bucket border). All codecs so far are
-// fixed-size; variable ones will return their bound.
+// Size of `elements` values of `dtype` (elements from a bucket border): exact, or the most that a
+// codec of variable size can need.
 uint64_t encoded_bytes(const CodecSpec& spec, DType dtype, uint64_t elements);
-// "maxmin:4,bucket=512,stochastic"; flags are "stochastic" and "feedback".
+// How many of `bytes` belong to the range that starts there; CORRUPT if it does not end within
+// them. Looks at headers only, and only for codecs of variable size.
+Result<uint64_t> encoded_length(const CodecSpec& spec, DType dtype, uint64_t elements,
+                                std::span<const std::byte> bytes);
+// "maxmin:4,bucket=512,stochastic", "topk:0.01,values=fp16,feedback".
 std::string to_string(const CodecSpec& spec);
 Result<CodecSpec> parse_codec_spec(std::string_view text);  // the reverse
 

@@ -1,34 +1,21 @@
-// The codec table: rows, checks, sizes and texts. Everything here follows from codecs.def.
-#include <charconv>
-#include <initializer_list>
+// The codec table: rows, what a spec may say, and sizes. Everything here follows from codecs.def.
+#include <string>
 
 #include "kernels/codec.h"
+#include "kernels/codecs/casts.h"
+#include "kernels/codecs/maxmin.h"
+#include "kernels/draw.h"
 #include "kernels/range.h"
-#include "kernels/rows.h"
 
 namespace cgx::kernels {
 namespace {
 
 constexpr CodecRow kRows[] = {
-#define X(stem, number, name, summary, version, zero_exact, bits_min, bits_max, stochastic, \
-          feedback)                                                                         \
-  {number, name, summary, version, zero_exact, bits_min, bits_max, stochastic, feedback},
+#define X(stem, id, text, what, when, ...) \
+  {.number = id, .name = text, .summary = what, .advice = when, __VA_ARGS__},
 #include "kernels/codecs.def"
 #undef X
 };
-
-constexpr uint32_t kDefaultBucket = CodecSpec().bucket;
-
-std::string quoted(std::string_view text) {
-  std::string result(1, '"');
-  return result.append(text).append(1, '"');
-}
-
-std::string known_names() {
-  std::string names;
-  for (const CodecRow& row : kRows) names.append(names.empty() ? "" : ", ").append(row.name);
-  return names;
-}
 
 Status refuse(const CodecRow& row, const std::string& parameter, const std::string& why) {
   return invalid_argument("codec " + std::string(row.name) + ": " + parameter + " " + why);
@@ -36,59 +23,90 @@ Status refuse(const CodecRow& row, const std::string& parameter, const std::stri
 
 Status validate_bits(const CodecRow& row, const CodecSpec& spec) {
   if (spec.bits >= row.bits_min && spec.bits <= row.bits_max) return {};
-  if (row.bits_max == 0)
-    return refuse(row, "bits", "must not be given, not " + std::to_string(spec.bits));
-  return refuse(row, "bits",
+  const std::string given = std::to_string(spec.bits);
+  if (row.bits_max == 0) return refuse(row, "bits", "must not be given, not " + given);
+  return refuse(row, row.strength == Strength::kFormat ? "exponent bits" : "bits",
                 "must be " + std::to_string(row.bits_min) + " to " + std::to_string(row.bits_max) +
-                    ", not " + std::to_string(spec.bits));
+                    ", not " + given);
 }
 
 Status validate_flags(const CodecRow& row, const CodecSpec& spec) {
-  if (spec.stochastic() && !row.stochastic) return refuse(row, "stochastic", "is not available");
-  if (spec.feedback() && !row.feedback)
-    return refuse(row, "feedback", "is not available: it is exact");
-  constexpr uint8_t kKnown = CodecSpec::kStochastic | CodecSpec::kFeedback;
-  if (spec.flags & ~kKnown || spec.reserved != 0) {
+  struct Option {
+    uint8_t flag;
+    const char* name;
+  };
+  constexpr Option kOptions[] = {{CodecSpec::kStochastic, "stochastic"},
+                                 {CodecSpec::kFeedback, "feedback"},
+                                 {CodecSpec::kL2Norm, "norm=l2"},
+                                 {CodecSpec::kClip, "clip"}};
+  uint8_t unknown = spec.flags;
+  for (const auto& [flag, name] : kOptions) {
+    unknown &= static_cast<uint8_t>(~flag);
+    if ((spec.flags & flag) == 0 || ((row.options | row.implied) & flag) != 0) continue;
+    const bool exact = flag == CodecSpec::kFeedback && row.number == 0;
+    return refuse(row, name, std::string("is not available") + (exact ? ": it is exact" : ""));
+  }
+  if (unknown != 0 || spec.reserved != 0) {
     return refuse(row, "flags",
                   "hold unknown bits: " + std::to_string(spec.flags) + ", reserved " +
                       std::to_string(spec.reserved) +
-                      "; allowed are stochastic (1) and feedback (2)");
+                      "; allowed are stochastic (1), feedback (2), norm=l2 (4) and clip (8)");
+  }
+  if ((spec.flags & row.implied) != row.implied) {
+    return refuse(row, "flags", "must hold " + std::to_string(row.implied) + ", it is part of it");
   }
   return {};
+}
+
+Status validate_bucket(const CodecRow& row, const CodecSpec& spec) {
+  const std::string given = ", not " + std::to_string(spec.bucket);
+  if (row.sparse) {
+    if (spec.bucket == kSparseBucket) return {};
+    return refuse(row, "bucket", "is always " + std::to_string(kSparseBucket) + given);
+  }
+  if (spec.bucket >= kBucketMin && spec.bucket <= kBucketMax && spec.bucket % kBlock == 0) return {};
+  return refuse(row, "bucket",
+                "must be a multiple of " + std::to_string(kBlock) + " from " +
+                    std::to_string(kBucketMin) + " to " + std::to_string(kBucketMax) + given);
+}
+
+std::string shortest(float value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+Status validate_amount(const CodecRow& row, const CodecSpec& spec) {
+  const std::string given = ", not " + shortest(spec.amount);
+  switch (row.strength) {
+    case Strength::kNone:
+    case Strength::kBits:
+    case Strength::kFormat:
+      if (spec.amount == 0) return {};
+      return refuse(row, "amount", "must not be given" + given);
+    case Strength::kShare:
+      if (spec.amount >= kShareMin && spec.amount <= kShareMax) return {};
+      return refuse(row, "share",
+                    "must be " + shortest(kShareMin) + " to " + shortest(kShareMax) + given);
+    case Strength::kThreshold:
+      if (spec.amount > 0 && spec.amount < kThresholdMax) return {};
+      return refuse(row, "threshold", "must be more than 0 and less than 1e30" + given);
+  }
+  return {};
+}
+
+Status validate_values(const CodecRow& row, const CodecSpec& spec) {
+  if (spec.values == SparseValues::kF32) return {};
+  if (row.sparse && spec.values <= SparseValues::kMaxMin4) return {};
+  return refuse(row, "values", row.sparse ? "are unknown" : "are not available: it is not sparse");
 }
 
 template <class Family>
 uint64_t range_bytes(const CodecSpec& spec, uint64_t elements) {
-  const uint64_t bytes =
-      Family::meta_bytes() * buckets_of(elements, spec.bucket) + Family::code_bytes(spec, elements);
+  const uint64_t bytes = Family::meta_bytes() * buckets_of(elements, spec.bucket) +
+                         Family::code_bytes(spec, elements);
   return (bytes + 7) & ~uint64_t{7};
-}
-
-template <class Number>
-bool parse_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-std::string_view take_until(std::string_view& text, char separator) {
-  const size_t end = text.find(separator);
-  const std::string_view word = text.substr(0, end);
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return word;
-}
-
-Status parse_option(std::string_view option, const CodecRow& row, CodecSpec& spec) {
-  constexpr std::string_view kBucket = "bucket=";
-  if (option == "stochastic") {
-    spec.flags |= CodecSpec::kStochastic;
-  } else if (option == "feedback") {
-    spec.flags |= CodecSpec::kFeedback;
-  } else if (!option.starts_with(kBucket)) {
-    return refuse(row, quoted(option), "is no parameter; known are bucket=N, stochastic, feedback");
-  } else if (!parse_number(option.substr(kBucket.size()), spec.bucket)) {
-    return refuse(row, quoted(option), "is not a number of elements");
-  }
-  return {};
 }
 
 }  // namespace
@@ -111,52 +129,27 @@ const CodecRow* find_codec(std::string_view name) {
   return nullptr;
 }
 
+std::string codec_names() {
+  std::string names;
+  for (const CodecRow& row : kRows) names.append(names.empty() ? "" : ", ").append(row.name);
+  return names;
+}
+
 Status validate(const CodecSpec& spec, DType dtype) {
   const CodecRow* row = find_codec(spec.codec);
   if (row == nullptr) {
     return invalid_argument("codec number " + std::to_string(spec.codec) +
-                            " is unknown; known are " + known_names());
+                            " is unknown; known are " + codec_names());
   }
   CGX_RETURN_IF_ERROR(validate_bits(*row, spec));
   CGX_RETURN_IF_ERROR(validate_flags(*row, spec));
-  if (spec.bucket < kBucketMin || spec.bucket > kBucketMax || spec.bucket % kBlock != 0) {
-    return refuse(*row, "bucket",
-                  "must be a multiple of " + std::to_string(kBlock) + " from " +
-                      std::to_string(kBucketMin) + " to " + std::to_string(kBucketMax) + ", not " +
-                      std::to_string(spec.bucket));
-  }
+  CGX_RETURN_IF_ERROR(validate_bucket(*row, spec));
+  CGX_RETURN_IF_ERROR(validate_amount(*row, spec));
+  CGX_RETURN_IF_ERROR(validate_values(*row, spec));
   if (!dtype_is_small_float(dtype) && spec.codec != 0) {
     return refuse(
         *row, "tensor type",
         std::string(dtype_name(dtype)) + " is not supported; it takes fp32, fp16 and bf16");
-  }
-  return {};
-}
-
-Status check_policy(const CodecSpec& spec, std::string* warning) {
-  CGX_RETURN_IF_ERROR(validate(spec, DType::kF32));
-  const CodecRow& row = *find_codec(spec.codec);
-  const auto warn = [&](const char* text) {
-    if (warning != nullptr) *warning = to_string(spec) + ": " + text;
-  };
-  if (row.bits_max == 0) return {};
-  if (spec.feedback() && spec.bits == 1) {
-    return refuse(row, "feedback", "diverges at 1 bit; use at least 2 bits");
-  }
-  if (spec.feedback() && spec.bits == 2 && spec.stochastic()) {
-    return refuse(row, "stochastic",
-                  "with feedback diverges at 2 bits; drop one of them or use 3 bits");
-  }
-  if (spec.feedback() && spec.bits == 2) {
-    warn(
-        "buckets with zeros keep a residual of about 1.2 times the gradient at 2 bits; 3 bits are "
-        "safer");
-  } else if (spec.feedback() && spec.stochastic()) {
-    warn("nearest rounding leaves a smaller residual when feedback is on");
-  } else if (spec.stochastic() && spec.bits < 3) {
-    warn("stochastic rounding below 3 bits adds noise larger than the gradient");
-  } else if (!spec.feedback() && !spec.stochastic() && spec.bits < 4) {
-    warn("nearest rounding without feedback is biased; add stochastic or feedback");
   }
   return {};
 }
@@ -173,36 +166,14 @@ uint64_t encoded_bytes(const CodecSpec& spec, DType dtype, uint64_t elements) {
   return 0;
 }
 
-std::string to_string(const CodecSpec& spec) {
-  const CodecRow* row = find_codec(spec.codec);
-  std::string text = row != nullptr ? row->name : "codec" + std::to_string(spec.codec);
-  if (spec.bits != 0) text.append(":").append(std::to_string(spec.bits));
-  if (spec.bits != 0 || spec.bucket != kDefaultBucket) {
-    text.append(",bucket=").append(std::to_string(spec.bucket));
-  }
-  if (spec.stochastic()) text.append(",stochastic");
-  if (spec.feedback()) text.append(",feedback");
-  return text;
-}
-
-Result<CodecSpec> parse_codec_spec(std::string_view text) {
-  std::string_view rest = text;
-  std::string_view head = take_until(rest, ',');
-  const std::string_view name = take_until(head, ':');
-  const CodecRow* row = find_codec(name);
-  if (row == nullptr)
-    return invalid_argument("codec " + quoted(name) + " is unknown; known are " + known_names());
-  CodecSpec spec;
-  spec.codec = row->number;
-  if (!head.empty() && !parse_number(head, spec.bits)) {
-    return refuse(*row, quoted(head), "is not a number of bits");
-  }
-  if (row->bits_max != 0 && head.empty()) {
-    return refuse(*row, "bits", "are missing; write " + std::string(row->name) + ":4");
-  }
-  while (!rest.empty()) CGX_RETURN_IF_ERROR(parse_option(take_until(rest, ','), *row, spec));
-  CGX_RETURN_IF_ERROR(validate(spec, DType::kF32));
-  return spec;
+Result<uint64_t> encoded_length(const CodecSpec& spec, DType dtype, uint64_t elements,
+                                std::span<const std::byte> bytes) {
+  const uint64_t length = encoded_bytes(spec, dtype, elements);
+  if (bytes.size() >= length) return length;
+  return Status{StatusCode::kCORRUPT,
+                std::to_string(bytes.size()) + " encoded bytes where " + to_string(spec) + " has " +
+                    std::to_string(length) + " for " + std::to_string(elements) + " values of " +
+                    std::string(dtype_name(dtype))};
 }
 
 uint64_t draw_stream(const DrawSource& source) {

@@ -15,12 +15,13 @@ Status corrupt(std::string message) {
   return {StatusCode::kCORRUPT, std::move(message)};
 }
 
-Status check_size(const CodecSpec& spec, DType dtype, uint64_t elements, size_t bytes) {
-  const uint64_t expected = encoded_bytes(spec, dtype, elements);
-  if (bytes == expected) return {};
-  return corrupt(std::to_string(bytes) + " encoded bytes where " + to_string(spec) + " has " +
-                 std::to_string(expected) + " for " + std::to_string(elements) + " values of " +
-                 std::string(dtype_name(dtype)));
+Status check_size(const CodecSpec& spec, DType dtype, uint64_t elements,
+                  std::span<const std::byte> encoded) {
+  CGX_ASSIGN_OR_RETURN(const uint64_t expected, encoded_length(spec, dtype, elements, encoded));
+  if (encoded.size() == expected) return {};
+  return corrupt(std::to_string(encoded.size()) + " encoded bytes where " + to_string(spec) +
+                 " has " + std::to_string(expected) + " for " + std::to_string(elements) +
+                 " values of " + std::string(dtype_name(dtype)));
 }
 
 Status check_buckets(const CodecSpec& spec, uint64_t bad_bucket) {
@@ -38,34 +39,47 @@ uint32_t amd_family() {
 }
 #endif
 
+Status check_parts(std::span<const Contribution> parts, const CodecSpec& spec, DType dtype,
+                   uint64_t elements) {
+  for (const Contribution& part : parts) {
+    CGX_ASSERT(part.kind != Contribution::Kind::kRaw || part.raw.dtype == dtype);
+    if (part.kind != Contribution::Kind::kEncoded) continue;
+    CGX_RETURN_IF_ERROR(check_size(spec, dtype, elements, part.encoded));
+  }
+  return {};
+}
+
 template <const LaneOps* ops>
-RangeStats encode(const EncodeJob& job) {
+uint64_t encode(const EncodeJob& job, RangeStats& stats) {
   CGX_ASSERT(job.encoded.size() == encoded_bytes(job.spec, job.source.dtype, job.elements));
-  RangeStats stats;
-  ops->codec(job.spec, job.source.dtype).encode(job, stats);
-  return stats;
+  return ops->codec(job.spec, job.source.dtype).encode(job, stats);
 }
 
 template <const LaneOps* ops>
 Status decode(const DecodeJob& job, RangeStats& stats) {
-  CGX_RETURN_IF_ERROR(check_size(job.spec, job.dtype, job.elements, job.encoded.size()));
+  CGX_RETURN_IF_ERROR(check_size(job.spec, job.dtype, job.elements, job.encoded));
   return check_buckets(job.spec, ops->codec(job.spec, job.dtype).decode(job, stats));
 }
 
 template <const LaneOps* ops>
-Status reduce(const ReduceJob& job, RangeStats& stats) {
+Result<uint64_t> reduce(const ReduceJob& job, RangeStats& stats) {
   CGX_ASSERT(job.encoded.size() == encoded_bytes(job.spec, job.dtype, job.elements));
-  for (const Contribution& part : job.contributions) {
-    CGX_ASSERT(part.kind != Contribution::Kind::kRaw || part.raw.dtype == job.dtype);
-    if (part.kind != Contribution::Kind::kEncoded) continue;
-    CGX_RETURN_IF_ERROR(check_size(job.spec, job.dtype, job.elements, part.encoded.size()));
-  }
-  return check_buckets(job.spec, ops->codec(job.spec, job.dtype).reduce(job, stats));
+  CGX_RETURN_IF_ERROR(check_parts(job.contributions, job.spec, job.dtype, job.elements));
+  uint64_t used = 0;
+  const uint64_t bad_bucket = ops->codec(job.spec, job.dtype).reduce(job, stats, &used);
+  CGX_RETURN_IF_ERROR(check_buckets(job.spec, bad_bucket));
+  return used;
+}
+
+template <const LaneOps* ops>
+Status combine(const CombineJob& job, RangeStats& stats) {
+  CGX_RETURN_IF_ERROR(check_parts(job.contributions, job.spec, job.dtype, job.elements));
+  return check_buckets(job.spec, ops->codec(job.spec, job.dtype).combine(job, stats));
 }
 
 template <const LaneOps* ops>
 Status decode_add(const DecodeAddJob& job, RangeStats& stats) {
-  CGX_RETURN_IF_ERROR(check_size(job.spec, DType::kF32, job.elements, job.encoded.size()));
+  CGX_RETURN_IF_ERROR(check_size(job.spec, DType::kF32, job.elements, job.encoded));
   return check_buckets(job.spec, ops->codec(job.spec, DType::kF32).decode_add(job, stats));
 }
 
@@ -76,13 +90,20 @@ void local_reduce(const LocalReduceJob& job) {
 
 template <const LaneOps* ops>
 constexpr Lane make_lane(const char* name, bool (*viable)()) {
-  return {name, viable, encode<ops>, decode<ops>, reduce<ops>, local_reduce<ops>, decode_add<ops>};
+  return {.name = name,
+          .viable = viable,
+          .encode = encode<ops>,
+          .decode = decode<ops>,
+          .reduce = reduce<ops>,
+          .combine = combine<ops>,
+          .local_reduce = local_reduce<ops>,
+          .decode_add = decode_add<ops>};
 }
 
 bool always() {
   return true;
 }
-constexpr Lane kScalar = make_lane<&kScalarOps>("scalar", always);
+constexpr Lane kScalar = make_lane<&scalar_ops>("scalar", always);
 
 #ifdef CGX_LANES_X86
 bool avx512_viable() {
@@ -98,8 +119,8 @@ bool f16c() {
 bool avx2_viable() {
   return __builtin_cpu_supports("avx2") && f16c();
 }
-constexpr Lane kAvx512 = make_lane<&kAvx512Ops>("avx512", avx512_viable);
-constexpr Lane kAvx2 = make_lane<&kAvx2Ops>("avx2", avx2_viable);
+constexpr Lane kAvx512 = make_lane<&avx512_ops>("avx512", avx512_viable);
+constexpr Lane kAvx2 = make_lane<&avx2_ops>("avx2", avx2_viable);
 const Lane* const kLanes[] = {&kAvx512, &kAvx2, &kScalar};
 #else
 const Lane* const kLanes[] = {&kScalar};

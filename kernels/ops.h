@@ -10,11 +10,13 @@ namespace cgx::kernels {
 
 constexpr uint64_t kNoBucket = UINT64_MAX;
 
-// decode, reduce and decode_add return the first bucket with impossible metadata, or kNoBucket.
+// encode returns the bytes it used; so does reduce, in *used. The others, and reduce, return the
+// first bucket that no encoder writes, or kNoBucket.
 struct CodecOps {
-  void (*encode)(const EncodeJob&, RangeStats&);
+  uint64_t (*encode)(const EncodeJob&, RangeStats&);
   uint64_t (*decode)(const DecodeJob&, RangeStats&);
-  uint64_t (*reduce)(const ReduceJob&, RangeStats&);
+  uint64_t (*reduce)(const ReduceJob&, RangeStats&, uint64_t* used);
+  uint64_t (*combine)(const CombineJob&, RangeStats&);
   uint64_t (*decode_add)(const DecodeAddJob&, RangeStats&);
 };
 
@@ -26,8 +28,16 @@ struct LaneOps {
 // How far ahead of its use memory is asked for, 0 where this machine's own prefetcher does better.
 uint32_t read_ahead_bytes();
 
-extern const LaneOps kScalarOps;
-extern const LaneOps kAvx2Ops;
-extern const LaneOps kAvx512Ops;
+// Every row of the table on every lane; codecs/<name>.cc defines one per lane.
+#define X(stem, ...)                                 \
+  const CodecOps& scalar_##stem(const CodecSpec&);   \
+  const CodecOps& avx2_##stem(const CodecSpec&);     \
+  const CodecOps& avx512_##stem(const CodecSpec&);
+#include "kernels/codecs.def"
+#undef X
+
+extern const LaneOps scalar_ops;
+extern const LaneOps avx2_ops;
+extern const LaneOps avx512_ops;
 
 }  // namespace cgx::kernels

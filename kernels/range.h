@@ -9,6 +9,13 @@
 namespace cgx::kernels {
 namespace {
 
+// What vector code works on at a time: 64 values, four vectors of sixteen.
+constexpr uint32_t kBlock = 64;
+
+constexpr uint64_t blocks_of(uint64_t elements) {
+  return (elements + kBlock - 1) / kBlock;
+}
+
 constexpr uint64_t buckets_of(uint64_t elements, uint32_t bucket) {
   return (elements + bucket - 1) / bucket;
 }

@@ -326,7 +326,7 @@ Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
         .encoded = out.bytes().subspan(written, slice.range_bytes),
         .targets = targets(segment, slice),
         .target_count = static_cast<uint32_t>(segment.outputs.size())};
-    CGX_RETURN_IF_ERROR(lane_.reduce(job, stats));
+    CGX_RETURN_IF_ERROR(lane_.reduce(job, stats).status());
     std::memset(out.bytes().data() + written + slice.range_bytes, 0,
                 slice.encoded_bytes - slice.range_bytes);
     written += slice.encoded_bytes;
@@ -430,7 +430,8 @@ uint32_t Operation::encode_part(const Part& part, uint32_t chunk, std::span<std:
         .key = draw_key(slice, Phase::kScatter),
         .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
         .encoded = out.subspan(written, slice.range_bytes)};
-    const kernels::RangeStats stats = lane_.encode(job);
+    kernels::RangeStats stats;
+    lane_.encode(job, stats);
     host_.count(Counter::knonfinite_buckets, stats.nonfinite_buckets);
     host_.count(Counter::ksaturated_values, stats.saturated);
     std::memset(out.data() + written + slice.range_bytes, 0,

@@ -107,7 +107,7 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   plan.replica_check_steps = reader.get<uint32_t>();
   plan.groups.resize(reader.get_count(4));
   for (Group& group : plan.groups) {
-    group.segments.resize(reader.get_count(12));
+    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec)));
     for (Segment& segment : group.segments) {
       segment.tensor = reader.get<uint32_t>();
       segment.spec = reader.get<CodecSpec>();

@@ -35,6 +35,11 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+void encode(const Lane& lane, const kernels::EncodeJob& job) {
+  kernels::RangeStats stats;
+  lane.encode(job, stats);
+}
+
 double median(std::vector<double> samples) {
   std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
   return samples[samples.size() / 2];
@@ -206,7 +211,7 @@ class Bench {
     Case* c = add("encode", case_name(spec, true), static_cast<double>(options_.bytes));
     if (c == nullptr) return;
     const auto job = whole_job(spec);
-    c->ours = [this, job] { lane_.encode(job); };
+    c->ours = [this, job] { encode(lane_, job); };
     read_peer(*c);
     if (spec.bits != 0) return;
     if (spec.codec == 0) {
@@ -229,7 +234,7 @@ class Bench {
       for (size_t first = 0, i = 0; first + chunk <= elements_; first += chunk, ++i) {
         const void* rank = source_.floats() + first;
         const std::span<std::byte> to = encoded_.bytes(4 * frame).subspan(i % 4 * frame, frame);
-        lane_.encode(encode_job(spec, to, chunk, &rank));
+        encode(lane_, encode_job(spec, to, chunk, &rank));
       }
     };
     read_peer(*c);
@@ -241,7 +246,7 @@ class Bench {
     if (c == nullptr) return;
     auto job = whole_job(spec);
     job.source.scale = 1.0 / 3;
-    c->ours = [this, job] { lane_.encode(job); };
+    c->ours = [this, job] { encode(lane_, job); };
     read_peer(*c);
   }
 
@@ -253,7 +258,7 @@ class Bench {
     job.source.residual_in = other_.floats();
     job.residual_out = result_.floats();
     job.stream_residual = true;
-    c->ours = [this, job] { lane_.encode(job); };
+    c->ours = [this, job] { encode(lane_, job); };
     c->peer_name = "2 reads, 1 stream-write";
     c->peer = [this] {
       two_read_one_write_loop(source_.floats(), other_.floats(), result_.floats(), elements_);
@@ -264,8 +269,8 @@ class Bench {
   std::shared_ptr<Array> stream_of(const CodecSpec& spec, size_t elements) {
     auto stream = std::make_shared<Array>(bytes_of(spec, elements));
     source_pointer_ = source_.floats();
-    lane_.encode(
-        encode_job(spec, stream->bytes(bytes_of(spec, elements)), elements, &source_pointer_));
+    encode(
+        lane_, encode_job(spec, stream->bytes(bytes_of(spec, elements)), elements, &source_pointer_));
     return stream;
   }
 
@@ -367,7 +372,7 @@ class Bench {
       two_read_one_write_plain(sum, one, sum, elements);
     }
     const void* rank = sum;
-    lane_.encode(encode_job(spec, encoded_.bytes(bytes_of(spec, elements)), elements, &rank));
+    encode(lane_, encode_job(spec, encoded_.bytes(bytes_of(spec, elements)), elements, &rank));
   }
 
   // Two ranks on one machine, in place.
@@ -395,9 +400,9 @@ class Bench {
     if (c == nullptr) return;
     const auto job = whole_job(spec_of("maxmin:4"));
     const Lane *narrow = *avx2, *wide = *avx512;
-    c->ours = [=] { narrow->encode(job); };
+    c->ours = [=] { encode(*narrow, job); };
     c->peer_name = "AVX-512 lane";
-    c->peer = [=] { wide->encode(job); };
+    c->peer = [=] { encode(*wide, job); };
   }
 
   Options options_;

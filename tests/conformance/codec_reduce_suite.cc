@@ -50,7 +50,7 @@ class ReduceConformance : public CodecConformance {
     job.residual_in = residual_in;
     job.residual_out = residual_out;
     RangeStats stats;
-    const Status status = lane().reduce(job, stats);
+    const Status status = lane().reduce(job, stats).status();
     EXPECT_TRUE(status.ok()) << status.to_string();
     return stats;
   }
@@ -74,7 +74,7 @@ class ReduceConformance : public CodecConformance {
     job.encoded = bytes_;
     job.targets = &target;
     job.target_count = 1;
-    const Status status = lane().reduce(job, outcome.stats);
+    const Status status = lane().reduce(job, outcome.stats).status();
     EXPECT_TRUE(status.ok()) << status.to_string();
     return outcome;
   }
@@ -185,7 +185,7 @@ TEST_P(ReduceConformance, CorruptContributionsAreNamed) {
   ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
   job.encoded = bytes;
   RangeStats stats;
-  const Status status = lane().reduce(job, stats);
+  const Status status = lane().reduce(job, stats).status();
   EXPECT_EQ(status.code(), StatusCode::kCORRUPT);
   if (quantizer()) {
     EXPECT_NE(status.message().find("bucket 3"), std::string::npos);

@@ -29,7 +29,7 @@ struct Input {
 bool read_input(const uint8_t* data, size_t size, Input& input) {
   constexpr size_t kHeader = 6;
   if (size < kHeader || !dtype_known(data[3])) return false;
-  input.spec = {data[0], data[1], data[2], 0, 64};
+  input.spec = {.codec = data[0], .bits = data[1], .flags = data[2], .bucket = 64};
   input.dtype = static_cast<DType>(data[3]);
   input.elements = (data[4] | data[5] << 8) % 1024;
   if (!validate(input.spec, input.dtype).ok()) return false;

@@ -31,8 +31,11 @@ inline std::vector<CodecSpec> all_specs(uint32_t bucket) {
   for (const CodecRow& row : codecs()) {
     for (uint8_t bits = row.bits_min; bits <= row.bits_max; ++bits) {
       specs.push_back({.codec = row.number, .bits = bits, .bucket = bucket});
-      if (row.stochastic) {
-        specs.push_back({row.number, bits, CodecSpec::kStochastic, 0, bucket});
+      if (row.has(CodecSpec::kStochastic)) {
+        specs.push_back({.codec = row.number,
+                         .bits = bits,
+                         .flags = CodecSpec::kStochastic,
+                         .bucket = bucket});
       }
     }
   }
@@ -41,7 +44,7 @@ inline std::vector<CodecSpec> all_specs(uint32_t bucket) {
 
 // Raw, casts and max-min differ in what they promise; max-min is number 3.
 inline bool is_quantizer(const CodecSpec& spec) {
-  return find_codec(spec.codec)->bits_max != 0;
+  return find_codec(spec.codec)->quantizer;
 }
 
 // A buffer at a chosen distance from a 64-byte border, with guard bytes on both sides.
@@ -103,7 +106,7 @@ inline Encoded encode(const Lane& lane, const CodecSpec& spec, const Floats& val
   job.source = {.ranks = &rank, .rank_count = 1, .residual_in = residual_in};
   job.residual_out = residual_out;
   job.encoded = result.bytes;
-  result.stats = lane.encode(job);
+  result.bytes.resize(lane.encode(job, result.stats));
   return result;
 }
 

@@ -42,7 +42,8 @@ class Cluster {
     job.source.residual_in = residuals_[machine].data() + shard * kShard;
     job.residual_out = tentative.data() + shard * kShard;
     job.encoded = bytes;
-    best_lane().encode(job);
+    RangeStats stats;
+    best_lane().encode(job, stats);
     return bytes;
   }
 
@@ -160,7 +161,7 @@ TEST(Feedback, SecondPhaseAddsLittleToTheAccumulatedError) {
 }
 
 TEST(Feedback, RefusedCombinationsDoDiverge) {
-  const CodecSpec one_bit{3, 1, CodecSpec::kFeedback, 0, 256};
+  const CodecSpec one_bit{.codec = 3, .bits = 1, .flags = CodecSpec::kFeedback, .bucket = 256};
   EXPECT_FALSE(check_policy(one_bit, nullptr).ok());
   const Accumulated error = accumulated_error(one_bit, 400);
   EXPECT_GT(error.at_end, 2 * error.at_100);

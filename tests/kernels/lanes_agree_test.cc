@@ -184,7 +184,8 @@ Bytes scalar_bytes(RandomCase& random) {
   EncodeJob job{.spec = random.spec_, .elements = random.elements_, .key = random.key_};
   job.source = source.view;
   job.encoded = bytes;
-  scalar_lane().encode(job);
+  RangeStats stats;
+  scalar_lane().encode(job, stats);
   return bytes;
 }
 
@@ -199,7 +200,7 @@ Outcome run_encode(const Lane& lane, RandomCase random, size_t shift) {
   job.stream_stores = random.pick(2);
   job.stream_residual = random.pick(2);
   Outcome outcome;
-  outcome.stats = lane.encode(job);
+  lane.encode(job, outcome.stats);
   outcome.keep(encoded);
   outcome.keep(residual);
   for (const Elements& rank : source.ranks) outcome.keep(rank);
@@ -269,7 +270,7 @@ Outcome run_reduce(const Lane& lane, RandomCase random, size_t shift) {
   job.stream_stores = random.pick(2);
   job.stream_residual = random.pick(2);
   Outcome outcome;
-  outcome.status = lane.reduce(job, outcome.stats);
+  outcome.status = lane.reduce(job, outcome.stats).status();
   outcome.keep(encoded);
   outcome.keep(residual);
   for (const Elements& buffer : targets.buffers) outcome.keep(buffer);

@@ -9,7 +9,10 @@ namespace cgx::kernels::testing {
 namespace {
 
 CodecSpec maxmin(uint8_t bits, bool stochastic = false, uint32_t bucket = 64) {
-  return {3, bits, static_cast<uint8_t>(stochastic ? CodecSpec::kStochastic : 0), 0, bucket};
+  return {.codec = 3,
+          .bits = bits,
+          .flags = static_cast<uint8_t>(stochastic ? CodecSpec::kStochastic : 0),
+          .bucket = bucket};
 }
 
 struct Metadata {

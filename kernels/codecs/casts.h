@@ -7,9 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/block.h"
+#include "kernels/lanes/block.h"
 #include "kernels/codec.h"
 #include "kernels/floats.h"
+#include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
@@ -30,12 +31,9 @@ struct Cast {
 
   // The largest magnitude, as bits.
   using Extent = uint32_t;
-  static Extent extent_of(const float* x, uint32_t n) {
-    uint32_t max_abs = 0;
-    for (uint32_t e = 0; e < n; ++e) max_abs = abs_bits(x[e]) > max_abs ? abs_bits(x[e]) : max_abs;
-    return max_abs;
-  }
-  static Meta fit(Extent max_abs, uint32_t limit) { return {max_abs >= limit, limit}; }
+  static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
+  static uint32_t max_abs(Extent extent) { return extent; }
+  static Meta fit(Extent max_abs, uint32_t, uint32_t limit) { return {max_abs >= limit, limit}; }
   static void put_meta(const Meta&, uint8_t*) {}
   static bool get_meta(const uint8_t*, Meta&) { return true; }
 
@@ -56,7 +54,7 @@ struct Cast {
   static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) { return decoded >= limit; }
 
   using Decoding = Cast;
-  static constexpr bool kKeepsNan = true;
+  static constexpr bool kKeepsNan = true, kScansValues = true;
 
   template <class V>
   class Scan {

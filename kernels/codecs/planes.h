@@ -12,14 +12,10 @@
 
 #include <cstdint>
 
+#include "kernels/range.h"
+
 namespace cgx::kernels {
 namespace {
-
-constexpr uint32_t kBlock = 64;
-
-constexpr uint64_t blocks_of(uint64_t elements) {
-  return (elements + kBlock - 1) / kBlock;
-}
 
 // Where plane `width` of a `bits`-wide code starts, and by how much its part of the code is
 // shifted.

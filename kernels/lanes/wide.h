@@ -8,7 +8,7 @@
 #include "kernels/floats.h"
 #include "kernels/ops.h"
 #include "kernels/range.h"
-#include "kernels/scalar.h"
+#include "kernels/lanes/scalar.h"
 
 namespace cgx::kernels {
 namespace {
@@ -66,7 +66,7 @@ struct Wide {
     for (uint64_t i = range.end(); i < range.padded_end(); ++i) bytes[i] = 0;
   }
 
-  static void encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
     const WideRange range(job.spec, job.elements);
     T x[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -75,6 +75,7 @@ struct Wide {
       std::memcpy(bytes_of(job) + range.codes(b), x, range.count(b) * sizeof(T));
     }
     pad(range, bytes_of(job));
+    return range.padded_end();
   }
 
   static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
@@ -88,29 +89,46 @@ struct Wide {
     return kNoBucket;
   }
 
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats) {
+  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
     const WideRange range(job.spec, job.elements);
-    T sum[kBucketMax], x[kBucketMax];
+    T sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
-      const uint64_t first = range.first(b);
       const uint32_t n = range.count(b);
-      std::memset(sum, 0, n * sizeof(T));
-      for (const Contribution& part : job.contributions) {
-        if (part.kind == Contribution::Kind::kAbsent) continue;
-        if (part.kind == Contribution::Kind::kRaw) {
-          load_sum(part.raw, first, n, x);
-        } else {
-          std::memcpy(x, bytes_of(part) + range.codes(b), n * sizeof(T));
-        }
-        add(x, n, sum);
-      }
-      finish(sum, n);
-      count(sum, n, stats);
+      add_up(job.contributions, range, b, sum, stats);
       std::memcpy(bytes_of(job) + range.codes(b), sum, n * sizeof(T));
-      store(job.targets, job.target_count, first, n, sum);
+      store(job.targets, job.target_count, range.first(b), n, sum);
     }
     pad(range, bytes_of(job));
+    *used = range.padded_end();
     return kNoBucket;
+  }
+
+  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+    const WideRange range(job.spec, job.elements);
+    T sum[kBucketMax];
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      add_up(job.contributions, range, b, sum, stats);
+      store(job.targets, job.target_count, range.first(b), range.count(b), sum);
+    }
+    return kNoBucket;
+  }
+
+  static void add_up(std::span<const Contribution> parts, const WideRange& range, uint64_t b,
+                     T* sum, RangeStats& stats) {
+    const uint32_t n = range.count(b);
+    T x[kBucketMax];
+    std::memset(sum, 0, n * sizeof(T));
+    for (const Contribution& part : parts) {
+      if (part.kind == Contribution::Kind::kAbsent) continue;
+      if (part.kind == Contribution::Kind::kRaw) {
+        load_sum(part.raw, range.first(b), n, x);
+      } else {
+        std::memcpy(x, bytes_of(part) + range.codes(b), n * sizeof(T));
+      }
+      add(x, n, sum);
+    }
+    finish(sum, n);
+    count(sum, n, stats);
   }
 
   static uint64_t decode_add(const DecodeAddJob&, RangeStats&) { return 0; }  // small floats only
@@ -125,8 +143,52 @@ struct Wide {
     }
   }
 
-  static constexpr CodecOps kOps = {encode, decode, reduce, decode_add};
+  static constexpr CodecOps kOps = {encode, decode, reduce, combine, decode_add};
 };
+
+// The instance for types that are not small floats; null for those that are.
+inline const CodecOps* wide_codec(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return nullptr;
+    case DType::kF64:
+      return &Wide<double>::kOps;
+    case DType::kI8:
+    case DType::kU8:
+      return &Wide<uint8_t>::kOps;
+    case DType::kI32:
+      return &Wide<uint32_t>::kOps;
+    case DType::kI64:
+      return &Wide<uint64_t>::kOps;
+  }
+  return nullptr;
+}
+
+// Local reduction of those types; false for small floats.
+inline bool wide_local_reduce(const LocalReduceJob& job) {
+  switch (job.source.dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return false;
+    case DType::kF64:
+      Wide<double>::local_reduce(job);
+      return true;
+    case DType::kI8:
+    case DType::kU8:
+      Wide<uint8_t>::local_reduce(job);
+      return true;
+    case DType::kI32:
+      Wide<uint32_t>::local_reduce(job);
+      return true;
+    case DType::kI64:
+      Wide<uint64_t>::local_reduce(job);
+      return true;
+  }
+  return true;
+}
 
 }  // namespace
 }  // namespace cgx::kernels

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/block.h"
-#include "kernels/planes.h"
+#include "kernels/lanes/block.h"
+#include "kernels/codecs/planes.h"
 
 namespace cgx::kernels {
 namespace {

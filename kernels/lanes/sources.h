@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/block.h"
+#include "kernels/lanes/block.h"
 #include "kernels/codec.h"
 #include "kernels/floats.h"
 #include "kernels/ops.h"
@@ -49,6 +49,7 @@ class Source {
       : view_(view),
         scaled_(static_cast<float>(view.scale) != 1.0f),
         scale_(V::splat(static_cast<float>(view.scale))),
+        residual_scale_(V::splat(view.residual_scale)),
         fetch_rank_(view.dtype == DType::kF32 ? 4 : 2, elements),
         fetch_residual_(4, elements) {}
 
@@ -58,7 +59,7 @@ class Source {
     if (scaled_) x = x * scale_;
     if (view_.residual_in) {
       fetch_residual_(view_.residual_in, first);
-      x = x + load_block<V>(view_.residual_in + first);
+      x = x + load_block<V>(view_.residual_in + first) * residual_scale_;
     }
     return x;
   }
@@ -71,7 +72,7 @@ class Source {
 
   const RawView& view_;
   bool scaled_;
-  typename V::Floats scale_;
+  typename V::Floats scale_, residual_scale_;
   Prefetch<V> fetch_rank_, fetch_residual_;
 };
 

@@ -8,7 +8,7 @@
 
 #include "kernels/draw.h"
 #include "kernels/floats.h"
-#include "kernels/planes.h"
+#include "kernels/codecs/planes.h"
 
 namespace cgx::kernels {
 namespace {

@@ -9,111 +9,10 @@
 // Buffers may be unaligned; nothing beyond a range is read or written.
 #pragma once
 
-#include <cstring>
-
-#include "kernels/block.h"
-#include "kernels/ops.h"
-#include "kernels/range.h"
-#include "kernels/scalar.h"
-#include "kernels/sources.h"
+#include "kernels/lanes/vector_decode.h"
 
 namespace cgx::kernels {
 namespace {
-
-// Codes to values, for every operation that decodes. Depends on the codec's layout alone.
-template <class V, class Codec>
-struct VectorDecoding {
-  using Reference = Scalar<Codec>;
-  using Meta = typename Codec::Meta;
-  using Scan = typename Codec::template Scan<V>;
-  using Valuer = typename Codec::template Valuer<V>;
-
-  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
-    const Range<Codec> range(job.spec, job.elements);
-    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
-    for (uint64_t b = 0; b < range.buckets(); ++b) {
-      if (range.count(b) % kBlock != 0) {
-        if (!Reference::decode_bucket(job, b, stats)) return b;
-        continue;
-      }
-      Meta meta;
-      if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
-      const uint64_t first = range.first(b);
-      const uint32_t n = range.count(b);
-      const auto extent = put_values(bytes_of(job) + range.codes(b), n, meta, first, targets, {});
-      if (!Codec::nonfinite(meta, extent, overflow_bits(job.dtype))) [[likely]]
-        continue;
-      ++stats.nonfinite_buckets;
-      if (job.residual_out) keep_residual(job.residual_in, job.residual_out, first, n);
-    }
-    if (targets.streams()) V::stream_fence();
-    return kNoBucket;
-  }
-
-  static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
-    const Range<Codec> range(job.spec, job.elements);
-    for (uint64_t b = 0; b < range.buckets(); ++b) {
-      if (range.count(b) % kBlock != 0) {
-        if (!Reference::decode_add_bucket(job, b, stats)) return b;
-        continue;
-      }
-      Meta meta;
-      typename Codec::Extent extent;
-      if (!add_values(bytes_of(job), range, b, false, job.sum + range.first(b), meta, extent)) {
-        return b;
-      }
-      stats.nonfinite_buckets += Codec::nonfinite(meta, extent, kInfBits);
-    }
-    return kNoBucket;
-  }
-
-  // The error of an encoding, written beside the values: residual[e] = sum[e] - value.
-  struct Error {
-    const float* sum = nullptr;
-    float* residual = nullptr;
-    bool stream = false;
-  };
-
-  // Values of one bucket to the targets; what a scan of them finds, where the codec needs one.
-  [[gnu::noinline]] static typename Codec::Extent put_values(const uint8_t* codes, uint32_t n,
-                                                             const Meta& meta, uint64_t first,
-                                                             const Targets<V>& targets,
-                                                             const Error& error) {
-    const Valuer valuer(meta);
-    Scan scan;
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
-      const Block<V> value = valuer.get(codes);
-      if constexpr (Codec::kKeepsNan) scan.add(value);
-      if (error.residual) {
-        store_as<V>(error.residual + e, load_block<V>(error.sum + e) - value, error.stream);
-      }
-      targets.store(first + e, value);
-    }
-    return Codec::kKeepsNan ? scan.extent() : typename Codec::Extent();
-  }
-
-  // sum += values of bucket b, from +0.0 for the first contribution. False if the metadata is
-  // corrupt.
-  [[gnu::noinline]] static bool add_values(const uint8_t* bytes, const Range<Codec>& range,
-                                           uint64_t b, bool is_first, float* sum, Meta& meta,
-                                           typename Codec::Extent& extent) {
-    if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
-    const Valuer valuer(meta);
-    const uint8_t* codes = bytes + range.codes(b);
-    const uint32_t n = range.count(b);
-    Scan scan;
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
-      const Block<V> value = valuer.get(codes);
-      if constexpr (Codec::kKeepsNan) scan.add(value);
-      const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
-      store_block<V>(sum + e, canonical_nan(before + value));
-    }
-    if constexpr (Codec::kKeepsNan) extent = scan.extent();
-    return true;
-  }
-};
 
 // A bucket on its way in: scanned block by block and kept. Coding from the copy, never from the
 // source, is faster on data from DRAM (README.md "Speed"), and a client that writes to the source
@@ -151,27 +50,31 @@ struct Vector {
   using Coder = typename Codec::template Coder<V>;
   using Valuer = typename Codec::template Valuer<V>;
 
-  static void encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
+    const Range<Codec> range(job.spec, job.elements);
     if (is_plain(job.source)) {
       encode_from<false>(job, Direct<V>(job.source, job.elements), stats);
     } else {
       encode_from<Codec::kKeepsNan>(job, Source<V>(job.source, job.elements), stats);
     }
-    Reference::pad(Range<Codec>(job.spec, job.elements), bytes_of(job));
+    Reference::pad(range, bytes_of(job));
     if (job.stream_stores || job.stream_residual) V::stream_fence();
+    return range.padded_end();
   }
 
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats) {
+  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
     const Range<Codec> range(job.spec, job.elements);
+    *used = range.padded_end();
     const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
     alignas(64) float sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
       const uint32_t n = range.count(b);
       if (n % kBlock == 0) {
         if (!add_contributions(job, range, b, sum)) return b;
-        const Meta meta = Codec::fit(finish_sum(sum, n, job.dtype), overflow_bits(job.dtype));
+        const auto extent = finish_sum(sum, n, job.dtype);
+        const Meta meta = Codec::fit(extent, n, overflow_bits(job.dtype));
         if (!meta.special) [[likely]] {
-          put_result(job, range, b, sum, meta, targets, stats);
+          put_result(job, range, b, sum, Codec::max_abs(extent), meta, targets, stats);
           continue;
         }
       }
@@ -182,7 +85,8 @@ struct Vector {
     return kNoBucket;
   }
 
-  static constexpr CodecOps kOps = {encode, Decoding::decode, reduce, Decoding::decode_add};
+  static constexpr CodecOps kOps = {encode, Decoding::decode, reduce, Decoding::combine,
+                                   Decoding::decode_add};
 
  private:
   // While bucket b is coded, bucket b + 1 is scanned, block by block: the divisions of the metadata
@@ -203,9 +107,13 @@ struct Vector {
     for (uint64_t b = 0; b < buckets; ++b) {
       const float* x = incoming.x;
       const uint32_t n = incoming.n;
-      const Meta meta = Codec::fit(incoming.scan.extent(), kInfBits);
+      const auto extent = incoming.scan.extent();
+      const Meta meta = Codec::fit(extent, n, kInfBits);
       start(b + 1);
       encode_bucket<keep_nan>(job, range, b, x, n, meta, incoming, stats);
+      if (job.norms) [[unlikely]] {
+        add_norms(job, range, b, x, Codec::max_abs(extent), meta, stats);
+      }
     }
     if (ragged) Reference::encode_bucket(job, buckets, stats);
   }
@@ -238,8 +146,26 @@ struct Vector {
     codes.template flush<V>();
     stats.nonfinite_buckets += meta.nonfinite;
     if (residual && meta.nonfinite) {
-      keep_residual(job.source.residual_in, job.residual_out, first, n);
+      const RawView& source = job.source;
+      keep_residual(source.residual_in, source.residual_scale, job.residual_out, first, n);
     }
+  }
+
+  // A pass of its own over the cached bucket: norms are asked for now and then only.
+  [[gnu::noinline]] static void add_norms(const EncodeJob& job, const Range<Codec>& range,
+                                          uint64_t b, const float* x, uint32_t max_abs,
+                                          const Meta& meta, RangeStats& stats) {
+    if (meta.nonfinite || meta.special) return;  // the scalar skeleton did it
+    const float scale = square_scale(max_abs);
+    SquareSum<V> intended(scale), sent(scale);
+    const Valuer valuer(meta);
+    const uint8_t* block = bytes_of(job) + range.codes(b);
+    for (uint32_t e = 0; e < range.count(b); e += kBlock, block += Codec::kBlockBytes) {
+      intended.add(load_block<V>(x + e));
+      sent.add(valuer.get(block));
+    }
+    stats.intended_sq += unscaled_square(intended.total(), scale);
+    stats.sent_sq += unscaled_square(sent.total(), scale);
   }
 
   static bool add_contributions(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
@@ -281,20 +207,34 @@ struct Vector {
 
   // The own bytes, and what they decode to: residual and local results.
   static CGX_INLINE void put_result(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
-                                    const float* sum, const Meta& meta, const Targets<V>& targets,
-                                    RangeStats& stats) {
+                                    const float* sum, uint32_t max_abs, const Meta& meta,
+                                    const Targets<V>& targets, RangeStats& stats) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     uint8_t* codes = bytes_of(job) + range.codes(b);
     Codec::put_meta(meta, bytes_of(job) + range.meta(b));
     put_codes(sum, n, meta, bucket_key(job.key.stream, job.key.first_bucket + b), codes, stats);
-    if (job.target_count == 0 && job.residual_out == nullptr) return;
+    const bool norms = job.norms && !meta.nonfinite;
+    if (job.target_count == 0 && job.residual_out == nullptr && !norms) return;
     float* residual = job.residual_out ? job.residual_out + first : nullptr;
     const bool stream_residual = job.stream_residual && is_line(residual);
-    Decoding::put_values(codes, n, meta, first, targets, {sum, residual, stream_residual});
-    if (residual && meta.nonfinite) {
-      keep_residual(job.residual_in, job.residual_out, first, n);
+    const float scale = square_scale(max_abs);
+    SquareSum<V> sent(scale);
+    Decoding::put_values(codes, n, meta, first, targets,
+                         {sum, residual, stream_residual, norms ? &sent : nullptr});
+    if (norms) {
+      stats.intended_sq += unscaled_square(square_sum(sum, n, scale), scale);
+      stats.sent_sq += unscaled_square(sent.total(), scale);
     }
+    if (residual && meta.nonfinite) {
+      keep_residual(job.residual_in, job.residual_scale, job.residual_out, first, n);
+    }
+  }
+
+  [[gnu::noinline]] static float square_sum(const float* x, uint32_t n, float scale) {
+    SquareSum<V> sum(scale);
+    for (uint32_t e = 0; e < n; e += kBlock) sum.add(load_block<V>(x + e));
+    return sum.total();
   }
 
   static CGX_INLINE void put_codes(const float* x, uint32_t n, const Meta& meta, uint64_t key,

@@ -1,9 +1,9 @@
 // The scalar skeletons: every operation of a codec on one bucket, one value after the other.
 //
 // This is the reference that the other lanes are compared with, and what they themselves use for
-// short and special buckets. A codec supplies extent_of, fit, put_meta, get_meta,
-// code, value, nonfinite (casts.h is the smallest example). Each bucket is read completely before
-// anything of it is written.
+// short and special buckets. A codec supplies extent_of, fit, put_meta, get_meta, code, value,
+// nonfinite (codecs/casts.h is the smallest example). Each bucket is read completely before anything
+// of it is written.
 #pragma once
 
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "kernels/floats.h"
 #include "kernels/ops.h"
 #include "kernels/range.h"
+#include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
@@ -38,17 +39,17 @@ inline void load_sum(const RawView& view, uint64_t first, uint32_t n, float* x) 
       sum += load_element(view.ranks[r], view.dtype, first + e);
     }
     if (scale != 1.0f) sum *= scale;
-    if (view.residual_in != nullptr) sum += view.residual_in[first + e];
+    if (view.residual_in != nullptr) sum += view.residual_in[first + e] * view.residual_scale;
     x[e] = untouched ? sum : canonical_nan(sum);
   }
 }
 
-// Non-finite buckets keep their old residual.
-inline void keep_residual(const float* in, float* out, uint64_t first, uint32_t n) {
-  if (in != nullptr) {
-    std::memmove(out + first, in + first, n * sizeof(float));
-  } else {
+// Non-finite buckets keep their old residual, in today's units.
+inline void keep_residual(const float* in, float scale, float* out, uint64_t first, uint32_t n) {
+  if (in == nullptr) {
     std::memset(out + first, 0, n * sizeof(float));
+  } else {
+    for (uint32_t e = 0; e < n; ++e) out[first + e] = in[first + e] * scale;
   }
 }
 
@@ -56,6 +57,11 @@ inline void keep_residual(const float* in, float* out, uint64_t first, uint32_t 
 inline float residual_of(float x, float value) {
   const float error = x - value;
   return abs_bits(error) < kInfBits ? error : bits_of(error) & kSignBit ? -kFloatMax : kFloatMax;
+}
+
+[[gnu::noinline]] inline void put_errors(const float* x, const float* value, uint32_t n,
+                                         float* residual) {
+  for (uint32_t e = 0; e < n; ++e) residual[e] = residual_of(x[e], value[e]);
 }
 
 // A reduced value that the tensor's dtype cannot hold counts as infinite.
@@ -75,24 +81,40 @@ struct Scalar {
     float x[kBucketMax], sent[kBucketMax];
     load_sum(job.source, first, n, x);
     const Meta meta = put(x, n, kInfBits, job.key, b, range, bytes_of(job), stats);
-    if (job.residual_out == nullptr) return;
-    if (meta.nonfinite) return keep_residual(job.source.residual_in, job.residual_out, first, n);
+    if (job.residual_out == nullptr && !job.norms) return;
     Codec::value(bytes_of(job) + range.codes(b), n, meta, sent);
-    for (uint32_t e = 0; e < n; ++e) job.residual_out[first + e] = residual_of(x[e], sent[e]);
+    if (job.norms && !meta.nonfinite) add_norms(x, sent, n, stats);
+    if (job.residual_out == nullptr) return;
+    if (meta.nonfinite) {
+      const RawView& source = job.source;
+      return keep_residual(source.residual_in, source.residual_scale, job.residual_out, first, n);
+    }
+    put_errors(x, sent, n, job.residual_out + first);
   }
 
   [[gnu::noinline]] static bool decode_bucket(const DecodeJob& job, uint64_t b, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
-    const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     float x[kBucketMax];
     Meta meta;
     if (!get(bytes_of(job), range, b, meta, x)) return false;
-    if (Codec::nonfinite(meta, Codec::extent_of(x, n), overflow_bits(job.dtype))) {
-      ++stats.nonfinite_buckets;
-      if (job.residual_out) keep_residual(job.residual_in, job.residual_out, first, n);
+    finish_result(job, range.first(b), n, x,
+                  Codec::nonfinite(meta, Codec::extent_of(x, n), overflow_bits(job.dtype)), stats);
+    return true;
+  }
+
+  [[gnu::noinline]] static bool combine_bucket(const CombineJob& job, uint64_t b,
+                                               RangeStats& stats) {
+    const Range<Codec> range(job.spec, job.elements);
+    const uint32_t n = range.count(b);
+    const uint32_t limit = overflow_bits(job.dtype);
+    float sum[kBucketMax];
+    if (!add_contributions(job.contributions, range, b, limit, sum)) return false;
+    const bool nonfinite = max_abs_bits(sum, n) >= limit;
+    if (nonfinite && !Codec::kKeepsNan) {
+      for (uint32_t e = 0; e < n; ++e) sum[e] = float_of(kNanBits);
     }
-    store(job.targets, job.target_count, job.dtype, first, n, x);
+    finish_result(job, range.first(b), n, sum, nonfinite, stats);
     return true;
   }
 
@@ -102,19 +124,14 @@ struct Scalar {
     const uint32_t n = range.count(b);
     const uint32_t limit = overflow_bits(job.dtype);
     float sum[kBucketMax], x[kBucketMax];
-    std::memset(sum, 0, n * sizeof(float));
-    for (const Contribution& part : job.contributions) {
-      if (!load_contribution(part, range, b, x)) return false;
-      if (part.kind == Contribution::Kind::kAbsent) continue;
-      for (uint32_t e = 0; e < n; ++e) sum[e] += x[e];
-    }
-    for (uint32_t e = 0; e < n; ++e) sum[e] = overflow_to_infinity(canonical_nan(sum[e]), limit);
+    if (!add_contributions(job.contributions, range, b, limit, sum)) return false;
     const Meta meta = put(sum, n, limit, job.key, b, range, bytes_of(job), stats);
     Codec::value(bytes_of(job) + range.codes(b), n, meta, x);
+    if (job.norms && !meta.nonfinite) add_norms(sum, x, n, stats);
     if (job.residual_out && meta.nonfinite) {
-      keep_residual(job.residual_in, job.residual_out, first, n);
+      keep_residual(job.residual_in, job.residual_scale, job.residual_out, first, n);
     } else if (job.residual_out) {
-      for (uint32_t e = 0; e < n; ++e) job.residual_out[first + e] = residual_of(sum[e], x[e]);
+      put_errors(sum, x, n, job.residual_out + first);
     }
     store(job.targets, job.target_count, job.dtype, first, n, x);
     return true;
@@ -137,10 +154,11 @@ struct Scalar {
     for (uint64_t i = range.end(); i < range.padded_end(); ++i) bytes[i] = 0;
   }
 
-  static void encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     for (uint64_t b = 0; b < range.buckets(); ++b) encode_bucket(job, b, stats);
     pad(range, bytes_of(job));
+    return range.padded_end();
   }
 
   template <class Job>
@@ -156,20 +174,25 @@ struct Scalar {
   static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
     return for_each_bucket(job, stats, decode_bucket);
   }
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats) {
-    pad(Range<Codec>(job.spec, job.elements), bytes_of(job));
+  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
+    const Range<Codec> range(job.spec, job.elements);
+    pad(range, bytes_of(job));
+    *used = range.padded_end();
     return for_each_bucket(job, stats, reduce_bucket);
+  }
+  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+    return for_each_bucket(job, stats, combine_bucket);
   }
   static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
     return for_each_bucket(job, stats, decode_add_bucket);
   }
 
-  static constexpr CodecOps kOps = {encode, decode, reduce, decode_add};
+  static constexpr CodecOps kOps = {encode, decode, reduce, combine, decode_add};
 
  private:
   static Meta put(const float* x, uint32_t n, uint32_t limit, const DrawKey& key, uint64_t b,
                   const Range<Codec>& range, uint8_t* bytes, RangeStats& stats) {
-    const Meta meta = Codec::fit(Codec::extent_of(x, n), limit);
+    const Meta meta = Codec::fit(Codec::extent_of(x, n), n, limit);
     stats.nonfinite_buckets += meta.nonfinite;
     Codec::put_meta(meta, bytes + range.meta(b));
     Codec::code(x, n, meta, bucket_key(key.stream, key.first_bucket + b), bytes + range.codes(b),
@@ -181,6 +204,22 @@ struct Scalar {
                   float* x) {
     if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
     Codec::value(bytes + range.codes(b), range.count(b), meta, x);
+    return true;
+  }
+
+  // The sum of the present parts, in order from +0.0; what the receiver's dtype cannot hold is
+  // infinite in it. False if a part is corrupt.
+  static bool add_contributions(std::span<const Contribution> parts, const Range<Codec>& range,
+                                uint64_t b, uint32_t limit, float* sum) {
+    const uint32_t n = range.count(b);
+    float x[kBucketMax];
+    std::memset(sum, 0, n * sizeof(float));
+    for (const Contribution& part : parts) {
+      if (!load_contribution(part, range, b, x)) return false;
+      if (part.kind == Contribution::Kind::kAbsent) continue;
+      for (uint32_t e = 0; e < n; ++e) sum[e] += x[e];
+    }
+    for (uint32_t e = 0; e < n; ++e) sum[e] = overflow_to_infinity(canonical_nan(sum[e]), limit);
     return true;
   }
 
@@ -197,6 +236,23 @@ struct Scalar {
         return get(bytes_of(part), range, b, meta, x);
     }
     return false;
+  }
+
+  static void add_norms(const float* x, const float* sent, uint32_t n, RangeStats& stats) {
+    const float scale = square_scale(max_abs_bits(x, n));
+    stats.intended_sq += squared_norm(x, n, scale);
+    stats.sent_sq += squared_norm(sent, n, scale);
+  }
+
+  // Values that every machine decoded alike: to the targets, and what they mean for the residual.
+  template <class Job>
+  static void finish_result(const Job& job, uint64_t first, uint32_t n, const float* x,
+                            bool nonfinite, RangeStats& stats) {
+    stats.nonfinite_buckets += nonfinite;
+    if (nonfinite && job.residual_out) {
+      keep_residual(job.residual_in, job.residual_scale, job.residual_out, first, n);
+    }
+    store(job.targets, job.target_count, job.dtype, first, n, x);
   }
 
   static void store(void* const* targets, uint32_t target_count, DType dtype, uint64_t first,
@@ -216,7 +272,8 @@ struct Scalar {
   bool nonfinite = false;
   for (uint32_t e = 0; e < n; ++e) nonfinite |= abs_bits(x[e]) >= overflow_bits(dtype);
   if (job.residual_out) {
-    keep_residual(nonfinite ? job.source.residual_in : nullptr, job.residual_out, first, n);
+    keep_residual(nonfinite ? job.source.residual_in : nullptr, job.source.residual_scale,
+                  job.residual_out, first, n);
   }
   for (uint32_t t = 0; t < job.target_count; ++t) {
     for (uint32_t e = 0; e < n; ++e) store_element(job.targets[t], dtype, first + e, x[e]);

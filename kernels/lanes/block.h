@@ -7,7 +7,8 @@
 #include <cstdint>
 
 #include "kernels/floats.h"
-#include "kernels/planes.h"
+#include "kernels/range.h"
+#include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
@@ -88,6 +89,14 @@ CGX_INLINE void store_as(float* p, const Block<V>& x, bool stream) {
   } else {
     store_block<V>(p, x);
   }
+}
+
+// Sixty-four partial sums to one, as sums.h folds them.
+template <class V>
+CGX_INLINE float fold_block(const Block<V>& partials) {
+  alignas(64) float p[kBlock];
+  store_block<V>(p, partials);
+  return fold_partials(p);
 }
 
 template <class V>

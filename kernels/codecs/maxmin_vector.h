@@ -8,11 +8,11 @@
 
 #include <cstdint>
 
-#include "kernels/block.h"
+#include "kernels/lanes/block.h"
 #include "kernels/codec.h"
-#include "kernels/dither.h"
-#include "kernels/maxmin_fit.h"
-#include "kernels/planes_vector.h"
+#include "kernels/codecs/dither.h"
+#include "kernels/codecs/maxmin_fit.h"
+#include "kernels/codecs/planes_vector.h"
 
 namespace cgx::kernels {
 namespace {

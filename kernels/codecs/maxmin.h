@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "kernels/codec.h"
-#include "kernels/maxmin_fit.h"
-#include "kernels/maxmin_vector.h"
-#include "kernels/planes.h"
+#include "kernels/codecs/maxmin_fit.h"
+#include "kernels/codecs/maxmin_vector.h"
+#include "kernels/codecs/planes.h"
 
 namespace cgx::kernels {
 namespace {
@@ -27,7 +27,8 @@ struct MaxMin {
 
   using Extent = MaxMinExtent;
   static Extent extent_of(const float* x, uint32_t n) { return maxmin_extent_of(x, n); }
-  static Meta fit(const Extent& extent, uint32_t limit) {
+  static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
+  static Meta fit(const Extent& extent, uint32_t, uint32_t limit) {
     return fit_maxmin(extent, kCodeMax, limit);
   }
   static void put_meta(const Meta& meta, uint8_t* bytes) { put_maxmin(meta, bytes); }
@@ -72,7 +73,7 @@ struct MaxMin {
   static bool nonfinite(const Meta& meta, const Extent&, uint32_t) { return meta.nonfinite; }
 
   using Decoding = MaxMin<bits, Rounding::kNearest>;  // decoding does not depend on the rounding
-  static constexpr bool kKeepsNan = false;
+  static constexpr bool kKeepsNan = false, kScansValues = false;
   template <class V>
   using Scan = MaxMinScan<V>;
   template <class V>

@@ -1,0 +1,47 @@
+// Which codecs keep training sound: what diverges is refused, what is doubtful warned of. The limits
+// are measured (README.md "Sound combinations"); tests/kernels/feedback_test.cc holds them.
+#include "kernels/codec.h"
+
+namespace cgx::kernels {
+namespace {
+
+Status refuse(const CodecRow& row, const std::string& parameter, const std::string& why) {
+  return invalid_argument("codec " + std::string(row.name) + ": " + parameter + " " + why);
+}
+
+// A quantizer of few levels. Feedback converges only if what is not sent is smaller than what was
+// intended.
+Status check_levels(const CodecRow& row, const CodecSpec& spec, const char*& doubt) {
+  if (spec.feedback() && spec.bits == 1) {
+    return refuse(row, "feedback", "diverges at 1 bit; use at least 2 bits");
+  }
+  if (spec.feedback() && spec.bits == 2 && spec.stochastic()) {
+    return refuse(row, "stochastic",
+                  "with feedback diverges at 2 bits; drop one of them or use 3 bits");
+  }
+  if (spec.feedback() && spec.bits == 2) {
+    doubt =
+        "buckets with zeros keep a residual of about 1.2 times the gradient at 2 bits; 3 bits are "
+        "safer";
+  } else if (spec.feedback() && spec.stochastic()) {
+    doubt = "nearest rounding leaves a smaller residual when feedback is on";
+  } else if (spec.stochastic() && spec.bits < 3) {
+    doubt = "stochastic rounding below 3 bits adds noise larger than the gradient";
+  } else if (!spec.feedback() && !spec.stochastic() && spec.bits < 4) {
+    doubt = "nearest rounding without feedback is biased; add stochastic or feedback";
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_policy(const CodecSpec& spec, std::string* warning) {
+  CGX_RETURN_IF_ERROR(validate(spec, DType::kF32));
+  const CodecRow& row = *find_codec(spec.codec);
+  const char* doubt = nullptr;
+  if (row.strength == Strength::kBits) CGX_RETURN_IF_ERROR(check_levels(row, spec, doubt));
+  if (doubt != nullptr && warning != nullptr) *warning = to_string(spec) + ": " + doubt;
+  return {};
+}
+
+}  // namespace cgx::kernels

@@ -1,0 +1,184 @@
+// The vector skeletons for what is received: decode, decode-add, and sums of several machines' parts.
+// They depend on a codec's layout alone, not on how it rounds.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/lanes/block.h"
+#include "kernels/lanes/scalar.h"
+#include "kernels/lanes/sources.h"
+#include "kernels/ops.h"
+#include "kernels/range.h"
+
+namespace cgx::kernels {
+namespace {
+
+// sum of squares of x * scale, by the partials of sums.h.
+template <class V>
+class SquareSum {
+ public:
+  explicit CGX_INLINE SquareSum(float scale) : scale_(V::splat(scale)) {}
+  CGX_INLINE void add(const Block<V>& x) {
+    const Block<V> y = x * scale_;
+    for_each_vector([&](auto i) { sum_.v[i.j] = sum_.v[i.j] + y.v[i.j] * y.v[i.j]; });
+  }
+  CGX_INLINE float total() const { return fold_block(sum_); }
+
+ private:
+  typename V::Floats scale_;
+  Block<V> sum_ = splat_block<V>(0.0f);
+};
+
+// A bucket of finished sums to the targets. False, with targets undefined, if one is not finite for
+// them.
+template <class V>
+CGX_INLINE bool store_result(const float* sum, uint32_t n, uint32_t limit, uint64_t first,
+                             const Targets<V>& targets) {
+  auto max_abs = V::splat(0);
+#pragma GCC unroll 1
+  for (uint32_t e = 0; e < n; e += kBlock) {
+    const Block<V> x = load_block<V>(sum + e);
+    for_each_vector([&](auto i) {
+      max_abs = V::max_signed(max_abs, V::bits(x.v[i.j]) & V::splat(kAbsMask));
+    });
+    targets.store(first + e, x);
+  }
+  return static_cast<uint32_t>(V::highest_signed(max_abs)) < limit;
+}
+
+template <class V, class Codec>
+struct VectorDecoding {
+  using Reference = Scalar<Codec>;
+  using Meta = typename Codec::Meta;
+  using Scan = typename Codec::template Scan<V>;
+  using Valuer = typename Codec::template Valuer<V>;
+
+  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
+    const Range<Codec> range(job.spec, job.elements);
+    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      if (range.count(b) % kBlock != 0) {
+        if (!Reference::decode_bucket(job, b, stats)) return b;
+        continue;
+      }
+      Meta meta;
+      if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
+      const uint64_t first = range.first(b);
+      const uint32_t n = range.count(b);
+      const auto extent = put_values(bytes_of(job) + range.codes(b), n, meta, first, targets, {});
+      if (!Codec::nonfinite(meta, extent, overflow_bits(job.dtype))) [[likely]]
+        continue;
+      ++stats.nonfinite_buckets;
+      if (job.residual_out) {
+        keep_residual(job.residual_in, job.residual_scale, job.residual_out, first, n);
+      }
+    }
+    if (targets.streams()) V::stream_fence();
+    return kNoBucket;
+  }
+
+  static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
+    const Range<Codec> range(job.spec, job.elements);
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      if (range.count(b) % kBlock != 0) {
+        if (!Reference::decode_add_bucket(job, b, stats)) return b;
+        continue;
+      }
+      Meta meta;
+      typename Codec::Extent extent;
+      if (!add_values(bytes_of(job), range, b, false, job.sum + range.first(b), meta, extent)) {
+        return b;
+      }
+      stats.nonfinite_buckets += Codec::nonfinite(meta, extent, kInfBits);
+    }
+    return kNoBucket;
+  }
+
+  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+    const Range<Codec> range(job.spec, job.elements);
+    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    const uint32_t limit = overflow_bits(job.dtype);
+    alignas(64) float sum[kBucketMax];
+    for (uint64_t b = 0; b < range.buckets(); ++b) {
+      const uint32_t n = range.count(b);
+      if (n % kBlock != 0) {
+        if (!Reference::combine_bucket(job, b, stats)) return b;
+        continue;
+      }
+      if (!add_encoded(job.contributions, range, b, sum)) return b;
+      if (store_result<V>(sum, n, limit, range.first(b), targets)) [[likely]]
+        continue;
+      if (!Reference::combine_bucket(job, b, stats)) return b;
+    }
+    if (targets.streams()) V::stream_fence();
+    return kNoBucket;
+  }
+
+  // The error of an encoding, written beside the values: residual[e] = sum[e] - value. And what the
+  // receivers' values measure.
+  struct Error {
+    const float* sum = nullptr;
+    float* residual = nullptr;
+    bool stream = false;
+    SquareSum<V>* sent = nullptr;
+  };
+
+  // Values of one bucket to the targets; what a scan of them finds, where the codec needs one.
+  [[gnu::noinline]] static typename Codec::Extent put_values(const uint8_t* codes, uint32_t n,
+                                                             const Meta& meta, uint64_t first,
+                                                             const Targets<V>& targets,
+                                                             const Error& error) {
+    const Valuer valuer(meta);
+    Scan scan;
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
+      const Block<V> value = valuer.get(codes);
+      if constexpr (Codec::kScansValues) scan.add(value);
+      if (error.sent) error.sent->add(value);
+      if (error.residual) {
+        store_as<V>(error.residual + e, load_block<V>(error.sum + e) - value, error.stream);
+      }
+      targets.store(first + e, value);
+    }
+    return Codec::kScansValues ? scan.extent() : typename Codec::Extent();
+  }
+
+  // sum += values of bucket b, from +0.0 for the first contribution. False if the metadata is
+  // corrupt.
+  [[gnu::noinline]] static bool add_values(const uint8_t* bytes, const Range<Codec>& range,
+                                           uint64_t b, bool is_first, float* sum, Meta& meta,
+                                           typename Codec::Extent& extent) {
+    if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
+    const Valuer valuer(meta);
+    const uint8_t* codes = bytes + range.codes(b);
+    const uint32_t n = range.count(b);
+    Scan scan;
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
+      const Block<V> value = valuer.get(codes);
+      if constexpr (Codec::kScansValues) scan.add(value);
+      const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
+      store_block<V>(sum + e, canonical_nan(before + value));
+    }
+    if constexpr (Codec::kScansValues) extent = scan.extent();
+    return true;
+  }
+
+  // The sum of the encoded parts, from +0.0. False if one is corrupt.
+  static bool add_encoded(std::span<const Contribution> parts, const Range<Codec>& range,
+                          uint64_t b, float* sum) {
+    Meta meta;
+    typename Codec::Extent extent;
+    bool is_first = true;
+    for (const Contribution& part : parts) {
+      if (part.kind == Contribution::Kind::kAbsent) continue;
+      if (!add_values(bytes_of(part), range, b, is_first, sum, meta, extent)) return false;
+      is_first = false;
+    }
+    if (is_first) std::memset(sum, 0, range.count(b) * sizeof(float));
+    return true;
+  }
+};
+
+}  // namespace
+}  // namespace cgx::kernels
