@@ -105,6 +105,39 @@ TEST(MaxMin, DecodersRefuseMetadataNoEncoderWrites) {
   }
 }
 
+// The vector lanes leave clamps out (ARITHMETIC.md "Where no clamp is needed"); the scalar lane has
+// them. Ranges and values where a rounding could go over the edge: ends, their neighbours, halves.
+TEST(MaxMin, CodesStayInRangeWithoutTheClamp) {
+  SCOPED_TRACE("CGX_TEST_SEED=" + std::to_string(test_seed()));
+  std::mt19937_64 random(test_seed());
+  const auto end_point = [&](int spread) {
+    const int exponent = static_cast<int>(random() % (2 * spread + 1)) - spread;
+    return std::ldexp(1.0f + static_cast<float>(random() % (1 << 23)) * 0x1p-23f, exponent);
+  };
+  for (int round = 0; round < 4000; ++round) {
+    const int spread = round % 2 ? 3 : 60;
+    const float hi = end_point(spread), lo = round % 4 < 2 ? -end_point(spread) : hi - end_point(0);
+    const uint8_t bits = 1 + random() % 8;
+    const float unit = (hi - lo) / static_cast<float>((1 << bits) - 1 - random() % 2);
+    Floats values(64);
+    for (float& x : values) {
+      const float half = static_cast<float>(random() % (2u << bits)) * 0.5f * unit;
+      const float wanted[] = {lo, hi, lo + half, hi - half, half, -half, std::nextafter(half, hi)};
+      x = std::clamp(wanted[random() % 7], std::min(lo, hi), std::max(lo, hi));
+    }
+    if (round % 3 == 0) values[9] = 0;
+    const DrawKey key{random(), 0};
+    for (const bool stochastic : {false, true}) {
+      const CodecSpec spec = maxmin(bits, stochastic);
+      const Encoded expected = encode(scalar_lane(), spec, values, key);
+      for (const Lane* lane : viable_lanes()) {
+        ASSERT_TRUE(same_bits(encode(*lane, spec, values, key).bytes, expected.bytes))
+            << lane->name << " " << to_string(spec) << " from " << lo << " to " << hi;
+      }
+    }
+  }
+}
+
 // The mean over many keys approaches the value: at 8 dither bits the bias is at most 2^-9 unit.
 TEST(MaxMin, StochasticRoundingIsUnbiased) {
   constexpr int kKeys = 20000;
