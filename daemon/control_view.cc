@@ -8,6 +8,7 @@
 #include "config/text.h"
 #include "daemon/policy_message.h"
 #include "kernels/codec.h"
+#include "kernels/codec_reference.h"
 
 namespace cgx::daemon {
 namespace {
@@ -165,6 +166,18 @@ void fill_totals(const Snapshot& snapshot, v1::DaemonStatus& status) {
   status.set_reserved_bytes(reserved_bytes);
 }
 
+void fill_usage(const kernels::CodecRow& row, v1::Codec& to) {
+  const kernels::CodecUsage usage = kernels::usage_of(row);
+  to.set_number(row.number);
+  to.set_strength(usage.strength);
+  to.set_strength_range(usage.range);
+  for (const std::string& option : usage.options) to.add_options(option);
+  for (const CodecSpec& example : usage.examples) to.add_examples(kernels::to_string(example));
+  to.set_advice(row.advice);
+  to.set_error(usage.error);
+  to.set_collective(usage.collective);
+}
+
 }  // namespace
 
 Result<std::vector<const CommunicatorSnapshot*>> select_all(const Snapshot& snapshot,
@@ -237,6 +250,7 @@ v1::CodecList codec_list() {
     added->set_wire_version(row.wire_version);
     added->set_stochastic(row.has(CodecSpec::kStochastic));
     added->set_feedback(row.has(CodecSpec::kFeedback));
+    fill_usage(row, *added);
   }
   return list;
 }

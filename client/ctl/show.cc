@@ -51,9 +51,15 @@ std::string warnings_text(const v1::PolicyChange& change) {
   return text;
 }
 
-std::string bits_text(const v1::Codec& codec) {
-  if (codec.bits_max() == 0) return "-";
-  return std::to_string(codec.bits_min()) + " to " + std::to_string(codec.bits_max());
+std::string strength_text(const v1::Codec& codec) {
+  if (codec.strength().empty()) return "-";
+  return codec.strength() + " " + codec.strength_range();
+}
+
+std::string options_text(const v1::Codec& codec) {
+  std::string text;
+  for (const std::string& option : codec.options()) text += (text.empty() ? "" : ", ") + option;
+  return text;
 }
 
 const char* yes(bool value) {
@@ -125,12 +131,14 @@ std::string show(const v1::PeerList& peers) {
 }
 
 std::string show(const v1::CodecList& codecs) {
-  Table table({"CODEC", "BITS", "STOCHASTIC", "FEEDBACK", "KEEPS ZEROS", "WHAT IT DOES"});
+  Table how({"CODEC", "STRENGTH", "OPTIONS", "KEEPS ZEROS", "COLLECTIVE"});
+  Table why({"CODEC", "WHAT IT DOES", "USE IT FOR"});
   for (const v1::Codec& one : codecs.codecs()) {
-    table.row({one.name(), bits_text(one), yes(one.stochastic()), yes(one.feedback()),
-               yes(one.zero_exact()), one.summary()});
+    how.row({one.name(), strength_text(one), options_text(one), yes(one.zero_exact()),
+             one.collective()});
+    why.row({one.name(), one.summary(), one.advice()});
   }
-  return table.text();
+  return how.text() + "\n" + why.text();
 }
 
 std::string show(const v1::CounterList& counters) {

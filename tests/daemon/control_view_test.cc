@@ -123,6 +123,17 @@ TEST(View, KeepsHostileNamesFromBreakingTheAnswer) {
   EXPECT_EQ(jobs.communicators(0).job(), "evil??");
 }
 
+TEST(View, TellsHowACodecIsWritten) {
+  const v1::CodecList list = codec_list();
+  const auto codec = std::find_if(list.codecs().begin(), list.codecs().end(),
+                                  [](const v1::Codec& one) { return one.name() == "maxmin"; });
+  ASSERT_NE(codec, list.codecs().end());
+  EXPECT_EQ(codec->strength() + " " + codec->strength_range(), "bits 1 to 8");
+  EXPECT_THAT(codec->options(), ::testing::ElementsAre("bucket=N", "stochastic", "feedback"));
+  EXPECT_EQ(codec->examples(0), "maxmin:4,bucket=512");
+  EXPECT_THAT(codec->error(), HasSubstr("half a step"));
+}
+
 TEST(View, ListsTheCodecs) {
   std::vector<std::string> names;
   const v1::CodecList list = codec_list();
