@@ -3,7 +3,11 @@
 
 #include "kernels/codec.h"
 #include "kernels/codecs/casts.h"
+#include "kernels/codecs/fp8.h"
 #include "kernels/codecs/maxmin.h"
+#include "kernels/codecs/natural.h"
+#include "kernels/codecs/sign.h"
+#include "kernels/codecs/symmetric.h"
 #include "kernels/draw.h"
 #include "kernels/range.h"
 

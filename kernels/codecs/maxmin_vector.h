@@ -7,12 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/lanes/block.h"
 #include "kernels/codec.h"
 #include "kernels/codecs/dither.h"
 #include "kernels/codecs/maxmin_fit.h"
 #include "kernels/codecs/planes_vector.h"
+#include "kernels/codecs/table_valuer.h"
 
 namespace cgx::kernels {
 namespace {
@@ -139,48 +141,42 @@ class MaxMinCoder {
   Draws<V> draws_;
 };
 
-template <class V, uint32_t bits>
-class MaxMinValuer {
- public:
-  explicit CGX_INLINE MaxMinValuer(const MaxMinMeta& meta)
-      : unit_(V::splat(meta.unit)), lo_(V::splat(meta.lo)), zero_point_(V::splat(meta.zero_point)) {
-    if constexpr (bits <= 4) {
-      table_ = V::table(value(V::iota() & V::splat((1 << bits) - 1)));
-    }
-  }
+// The value of each lane's code.
+template <class V>
+CGX_INLINE typename V::Floats maxmin_values(const MaxMinMeta& meta, typename V::Ints codes) {
+  return V::splat(meta.lo) + V::to_floats(codes - V::splat(meta.zero_point)) * V::splat(meta.unit);
+}
 
+template <class V, uint32_t bits>
+class MaxMinTable : public TableValuer<V, bits> {
+ public:
+  explicit CGX_INLINE MaxMinTable(const MaxMinMeta& meta)
+      : TableValuer<V, bits>(
+            maxmin_values<V>(meta, V::iota() & V::splat((1 << bits) - 1))) {}
+};
+
+template <class V, uint32_t bits>
+class MaxMinFormula {
+ public:
+  explicit CGX_INLINE MaxMinFormula(const MaxMinMeta& meta)
+      : unit_(V::splat(meta.unit)), lo_(V::splat(meta.lo)), zero_point_(V::splat(meta.zero_point)) {
+  }
   CGX_INLINE Block<V> get(const uint8_t* block) const {
-    if constexpr (one_word_plane(bits)) {
-      // The table repeats every 2^bits entries, so the neighbours' bits above a code do no harm.
-      const Ints words = load_words<V, bits>(block);
-      return {{V::lookup(table_, words), V::lookup(table_, V::template right<bits>(words)),
-               V::lookup(table_, V::template right<2 * bits>(words)),
-               V::lookup(table_, V::template right<3 * bits>(words))}};
-    } else {
-      const Codes<V> c = load_codes<V, bits>(block);
-      return {{one(c.v[0]), one(c.v[1]), one(c.v[2]), one(c.v[3])}};
-    }
+    const Codes<V> c = load_codes<V, bits>(block);
+    return {{value(c.v[0]), value(c.v[1]), value(c.v[2]), value(c.v[3])}};
   }
 
  private:
-  using Ints = typename V::Ints;
-  using Floats = typename V::Floats;
-
-  CGX_INLINE Floats value(Ints code) const {
+  CGX_INLINE typename V::Floats value(typename V::Ints code) const {
     return lo_ + V::to_floats(code - zero_point_) * unit_;
   }
-  CGX_INLINE Floats one(Ints code) const {
-    if constexpr (bits <= 4) {
-      return V::lookup(table_, code);
-    } else {
-      return value(code);
-    }
-  }
-
-  Floats unit_, lo_;
-  Ints zero_point_;
-  typename V::Table table_;
+  typename V::Floats unit_, lo_;
+  typename V::Ints zero_point_;
 };
+
+template <class V, uint32_t bits>
+using MaxMinValuer = std::conditional_t<(bits <= 4), MaxMinTable<V, bits <= 4 ? bits : 4>,
+                                        MaxMinFormula<V, bits>>;
 
 }  // namespace
 }  // namespace cgx::kernels

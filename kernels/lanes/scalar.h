@@ -10,6 +10,7 @@
 
 #include "kernels/draw.h"
 #include "kernels/floats.h"
+#include "kernels/lanes/votes.h"
 #include "kernels/ops.h"
 #include "kernels/range.h"
 #include "kernels/sums.h"
@@ -212,30 +213,31 @@ struct Scalar {
   static bool add_contributions(std::span<const Contribution> parts, const Range<Codec>& range,
                                 uint64_t b, uint32_t limit, float* sum) {
     const uint32_t n = range.count(b);
-    float x[kBucketMax];
+    float x[kBucketMax], weight = 0;
     std::memset(sum, 0, n * sizeof(float));
     for (const Contribution& part : parts) {
-      if (!load_contribution(part, range, b, x)) return false;
       if (part.kind == Contribution::Kind::kAbsent) continue;
-      for (uint32_t e = 0; e < n; ++e) sum[e] += x[e];
+      Meta meta;
+      if (!load_contribution(part, range, b, meta, x)) return false;
+      if constexpr (is_vote<Codec>()) {
+        add_votes(x, n, sum);
+        weight += meta.scale();
+      } else {
+        for (uint32_t e = 0; e < n; ++e) sum[e] += x[e];
+      }
     }
+    if constexpr (is_vote<Codec>()) count_votes(sum, n, weight);
     for (uint32_t e = 0; e < n; ++e) sum[e] = overflow_to_infinity(canonical_nan(sum[e]), limit);
     return true;
   }
 
   static bool load_contribution(const Contribution& part, const Range<Codec>& range, uint64_t b,
-                                float* x) {
-    Meta meta;
-    switch (part.kind) {
-      case Contribution::Kind::kAbsent:
-        return true;
-      case Contribution::Kind::kRaw:
-        load_sum(part.raw, range.first(b), range.count(b), x);
-        return true;
-      case Contribution::Kind::kEncoded:
-        return get(bytes_of(part), range, b, meta, x);
-    }
-    return false;
+                                Meta& meta, float* x) {
+    if (part.kind == Contribution::Kind::kEncoded) return get(bytes_of(part), range, b, meta, x);
+    const uint32_t n = range.count(b);
+    load_sum(part.raw, range.first(b), n, x);
+    if constexpr (is_vote<Codec>()) meta = Codec::fit(Codec::extent_of(x, n), n, kInfBits);
+    return true;
   }
 
   static void add_norms(const float* x, const float* sent, uint32_t n, RangeStats& stats) {

@@ -155,6 +155,10 @@ struct Avx2 {
     const int high = _mm256_movemask_ps(_mm256_castsi256_ps(signs.b));
     return static_cast<uint16_t>(low | high << 8);
   }
+  // The sign bits, lane l to bit l.
+  static CGX_INLINE uint16_t sign_bits(Floats x) {
+    return static_cast<uint16_t>(_mm256_movemask_ps(x.a) | _mm256_movemask_ps(x.b) << 8);
+  }
   static CGX_INLINE Ints spread_bits(uint16_t bits, int32_t one) {
     const Ints lane_bit = {_mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128),
                            _mm256_setr_epi32(256, 512, 1024, 2048, 4096, 8192, 16384, 32768)};

@@ -91,6 +91,8 @@ struct Avx512 {
   static CGX_INLINE uint16_t low_bits(Ints x) {
     return _mm512_test_epi32_mask(x.v, _mm512_set1_epi32(1));
   }
+  // The sign bits, lane l to bit l.
+  static CGX_INLINE uint16_t sign_bits(Floats x) { return _mm512_movepi32_mask(bits(x).v); }
   static CGX_INLINE Ints spread_bits(uint16_t bits, int32_t one) {
     return {_mm512_maskz_set1_epi32(bits, one)};
   }

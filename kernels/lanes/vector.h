@@ -173,9 +173,17 @@ struct Vector {
     const uint32_t n = range.count(b);
     const Range<typename Codec::Decoding> layout(job.spec, job.elements);
     bool is_first = true;
+    float weight = 0;
     for (const Contribution& part : job.contributions) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
-      if (part.kind == Contribution::Kind::kRaw) {
+      const bool raw = part.kind == Contribution::Kind::kRaw;
+      if constexpr (is_vote<Codec>()) {
+        if (raw) {
+          weight += add_raw_votes(part.raw, job.elements, range.first(b), n, is_first, sum);
+        } else if (!Decoding::add_encoded_votes(bytes_of(part), layout, b, is_first, sum, weight)) {
+          return false;
+        }
+      } else if (raw) {
         add_raw<V>(part.raw, job.elements, range.first(b), n, is_first, sum);
       } else {
         Meta meta;
@@ -187,7 +195,22 @@ struct Vector {
       is_first = false;
     }
     if (is_first) std::memset(sum, 0, n * sizeof(float));
+    if constexpr (is_vote<Codec>()) count_block_votes<V>(sum, n, weight);
     return true;
+  }
+
+  // The own part's votes; returns its scale.
+  static float add_raw_votes(const RawView& view, uint64_t elements, uint64_t first, uint32_t n,
+                             bool is_first, float* sum) {
+    alignas(64) float x[kBucketMax];
+    add_raw<V>(view, elements, first, n, true, x);
+    Scan scan;
+    for (uint32_t e = 0; e < n; e += kBlock) scan.add(load_block<V>(x + e));
+    const auto extent = scan.extent();
+    const Meta meta = Codec::fit(extent, n, kInfBits);
+    if (is_first) std::memset(sum, 0, n * sizeof(float));
+    add_votes(x, n, sum);
+    return meta.special ? Codec::fit(Codec::extent_of(x, n), n, kInfBits).scale() : meta.scale();
   }
 
   static CGX_INLINE typename Codec::Extent finish_sum(float* sum, uint32_t n, DType dtype) {
@@ -241,8 +264,7 @@ struct Vector {
                                    uint8_t* codes, RangeStats& stats) {
     stats.nonfinite_buckets += meta.nonfinite;
     if (!Codec::kKeepsNan && meta.nonfinite) [[unlikely]] {
-      std::memset(codes, 0, Codec::code_bytes(n));
-      return;
+      return Codec::code(x, n, meta, key, codes, stats);
     }
     Coder coder(meta, key);
 #pragma GCC unroll 1

@@ -46,6 +46,22 @@ CGX_INLINE bool store_result(const float* sum, uint32_t n, uint32_t limit, uint6
   return static_cast<uint32_t>(V::highest_signed(max_abs)) < limit;
 }
 
+// votes.h on sixteen lanes.
+template <class V>
+CGX_INLINE void count_block_votes(float* sum, uint32_t n, float weight) {
+  const auto scale = V::splat(bits_of(weight)), zero = V::splat(0);
+  const auto sign = V::splat(weight == 0 ? 0 : kSignBit);  // no negative zeros
+  const auto even = V::template left<31>(V::iota()) & sign;  // by place: even ones positive
+#pragma GCC unroll 1
+  for (uint32_t e = 0; e < n; e += kBlock) {
+    store_block<V>(sum + e, map(load_block<V>(sum + e), [&](auto votes) {
+      const auto bits = V::bits(votes);
+      const auto tie = V::select(V::less(zero, bits), zero, even);
+      return V::canonical_nan(V::as_floats(scale ^ V::select(V::less(bits, zero), sign, tie)));
+    }));
+  }
+}
+
 template <class V, class Codec>
 struct VectorDecoding {
   using Reference = Scalar<Codec>;
@@ -170,12 +186,34 @@ struct VectorDecoding {
     Meta meta;
     typename Codec::Extent extent;
     bool is_first = true;
+    float weight = 0;
     for (const Contribution& part : parts) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
-      if (!add_values(bytes_of(part), range, b, is_first, sum, meta, extent)) return false;
+      if constexpr (is_vote<Codec>()) {
+        if (!add_encoded_votes(bytes_of(part), range, b, is_first, sum, weight)) return false;
+      } else {
+        if (!add_values(bytes_of(part), range, b, is_first, sum, meta, extent)) return false;
+      }
       is_first = false;
     }
     if (is_first) std::memset(sum, 0, range.count(b) * sizeof(float));
+    if constexpr (is_vote<Codec>()) count_block_votes<V>(sum, range.count(b), weight);
+    return true;
+  }
+
+  static bool add_encoded_votes(const uint8_t* bytes, const Range<Codec>& range, uint64_t b,
+                                bool is_first, float* sum, float& weight) {
+    Meta meta;
+    if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
+    weight += meta.scale();
+    const Valuer valuer(Meta{.positive = 1.0f, .negative = -1.0f});
+    const uint8_t* codes = bytes + range.codes(b);
+    const uint32_t n = range.count(b);
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
+      const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
+      store_block<V>(sum + e, before + valuer.get(codes));
+    }
     return true;
   }
 };

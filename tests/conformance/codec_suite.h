@@ -18,9 +18,9 @@ inline void PrintTo(const CodecOnLane& param, std::ostream* out) {
   *out << param.lane->name << " " << to_string(param.spec);
 }
 
-// All, those that quantize, and those that promise to keep zeros (one bit has no code to spare).
+// All, those of max-min, and those that promise to keep zeros (one bit has no code to spare).
 std::vector<CodecOnLane> all_codecs_on_lanes();
-std::vector<CodecOnLane> quantizers_on_lanes();
+std::vector<CodecOnLane> maxmin_on_lanes();
 std::vector<CodecOnLane> zero_exact_codecs_on_lanes();
 std::string codec_on_lane_name(const ::testing::TestParamInfo<CodecOnLane>& info);
 
@@ -33,8 +33,8 @@ class CodecConformance : public ::testing::TestWithParam<CodecOnLane> {
   Floats round_trip(const Floats& values) const {
     return testing::round_trip(lane(), spec(), values, key_);
   }
-  // The largest error that ARITHMETIC.md allows for value x in a bucket of this range.
-  double error_bound(double x, double lo, double hi, bool has_zero) const;
+  // The largest error that ARITHMETIC.md allows for value x in this bucket.
+  double error_bound(double x, const Floats& bucket) const;
 
   std::mt19937_64 random_{test_seed()};
   DrawKey key_{0x5eed, 3};

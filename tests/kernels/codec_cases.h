@@ -25,16 +25,18 @@ inline const Lane& scalar_lane() {
   return *find_lane("scalar").value();
 }
 
-// Every codec at every strength.
+// Every codec at every strength, with each of its options (feedback apart) once.
 inline std::vector<CodecSpec> all_specs(uint32_t bucket) {
+  constexpr uint8_t kOptions[] = {0, CodecSpec::kStochastic, CodecSpec::kL2Norm, CodecSpec::kClip,
+                                  CodecSpec::kL2Norm | CodecSpec::kStochastic};
   std::vector<CodecSpec> specs;
   for (const CodecRow& row : codecs()) {
     for (uint8_t bits = row.bits_min; bits <= row.bits_max; ++bits) {
-      specs.push_back({.codec = row.number, .bits = bits, .bucket = bucket});
-      if (row.has(CodecSpec::kStochastic)) {
+      for (const uint8_t option : kOptions) {
+        if (!row.has(option)) continue;
         specs.push_back({.codec = row.number,
                          .bits = bits,
-                         .flags = CodecSpec::kStochastic,
+                         .flags = static_cast<uint8_t>(option | row.implied),
                          .bucket = bucket});
       }
     }
@@ -42,9 +44,21 @@ inline std::vector<CodecSpec> all_specs(uint32_t bucket) {
   return specs;
 }
 
-// Raw, casts and max-min differ in what they promise; max-min is number 3.
 inline bool is_quantizer(const CodecSpec& spec) {
   return find_codec(spec.codec)->quantizer;
+}
+
+// Bytes of metadata per bucket, as sizes show them.
+inline uint64_t meta_bytes(CodecSpec spec) {
+  constexpr uint64_t kElements = 1 << 15, kDifference = kElements / 64 - kElements / 4096;
+  spec.bucket = 64;
+  const uint64_t many = encoded_bytes(spec, DType::kF32, kElements);
+  spec.bucket = 4096;
+  return (many - encoded_bytes(spec, DType::kF32, kElements)) / kDifference;
+}
+
+inline bool is_vote(const CodecSpec& spec) {
+  return find_codec(spec.codec)->name == std::string_view("signsgd");
 }
 
 // A buffer at a chosen distance from a 64-byte border, with guard bytes on both sides.

@@ -34,7 +34,8 @@ TEST(CodecTable, ErrorsNameCodecParameterValueAndRange) {
     const char* text;
     const char* says;
   } kCases[] = {
-      {"zip", "codec \"zip\" is unknown; known are fp32, fp16, bf16, maxmin"},
+      {"zip", "codec \"zip\" is unknown; known are fp32, fp16, bf16, maxmin, efsign, signsgd, onebit, "
+       "qsgd, natural, terngrad, fp8, int8"},
       {"maxmin", "codec maxmin: bits are missing; write maxmin:4"},
       {"maxmin:9", "codec maxmin: bits must be 1 to 8, not 9"},
       {"maxmin:0", "codec maxmin: bits must be 1 to 8, not 0"},
@@ -49,6 +50,15 @@ TEST(CodecTable, ErrorsNameCodecParameterValueAndRange) {
        "codec maxmin: \"fast\" is no parameter; known are bucket=N, stochastic, feedback"},
       {"fp16,stochastic", "codec fp16: stochastic is not available"},
       {"fp32,feedback", "codec fp32: feedback is not available: it is exact"},
+      {"qsgd:1", "codec qsgd: bits must be 2 to 8, not 1"},
+      {"natural:5", "codec natural: bits must be 2 to 4, not 5"},
+      {"fp8", "codec fp8: format is missing; write fp8:e4m3"},
+      {"fp8:e3m4", "codec fp8: \"e3m4\" is no format; known are e4m3, e5m2"},
+      {"maxmin:4,norm=l2", "codec maxmin: norm=l2 is not available"},
+      {"efsign,clip", "codec efsign: clip is not available"},
+      {"terngrad,feedback", "codec terngrad: feedback is not available"},
+      {"signsgd,feedback", "codec signsgd: feedback is not available"},
+      {"int8,values=fp16", "codec int8: values are not available: it is not sparse"},
   };
   for (const auto& [text, says] : kCases) {
     const Result<CodecSpec> parsed = parse_codec_spec(text);
@@ -83,11 +93,18 @@ TEST(CodecTable, PolicyRefusesDivergenceAndWarnsOfDoubt) {
   EXPECT_EQ(check("maxmin:1,feedback"), "refused");
   EXPECT_EQ(check("maxmin:1,stochastic,feedback"), "refused");
   EXPECT_EQ(check("maxmin:2,stochastic,feedback"), "refused");
+  EXPECT_EQ(check("natural:2,feedback"), "refused");
+  EXPECT_EQ(check("qsgd:4,norm=l2,feedback"), "refused");
+  EXPECT_EQ(check("qsgd:8,norm=l2,feedback"), "");
+  for (const char* doubtful : {"efsign", "onebit", "signsgd", "qsgd:2,feedback"}) {
+    EXPECT_NE(check(doubtful), "") << doubtful;
+  }
   EXPECT_NE(check("maxmin:2,feedback"), "");
   EXPECT_NE(check("maxmin:2,stochastic"), "");
   EXPECT_NE(check("maxmin:3"), "");
   for (const char* sound : {"fp32", "fp16", "bf16,feedback", "maxmin:4,stochastic",
-                            "maxmin:3,stochastic", "maxmin:4,feedback", "maxmin:8"}) {
+                            "maxmin:3,stochastic", "maxmin:4,feedback", "maxmin:8", "efsign,feedback",
+                            "onebit,feedback", "fp8:e4m3", "int8", "terngrad,clip"}) {
     EXPECT_EQ(check(sound), "") << sound;
   }
 }

@@ -147,13 +147,14 @@ Accumulated accumulated_error(const CodecSpec& spec, int steps) {
 
 TEST(Feedback, SecondPhaseAddsLittleToTheAccumulatedError) {
   for (CodecSpec spec : all_specs(256)) {
+    if (!find_codec(spec.codec)->has(CodecSpec::kFeedback)) continue;
     spec.flags |= CodecSpec::kFeedback;
     if (!check_policy(spec, nullptr).ok()) continue;
     SCOPED_TRACE(to_string(spec));
     const Accumulated error = accumulated_error(spec, 2000);
     RecordProperty(find_codec(spec.codec)->name + std::to_string(spec.bits),
                    std::to_string(error.at_end));
-    EXPECT_LE(error.at_end, 2.5 * error.at_end_exact);
+    EXPECT_LE(error.at_end, 2.5 * error.at_end_exact) << error.at_100;
     if (spec.bits >= 3) {
       EXPECT_LE(error.at_end, 1.25 * error.at_100);
     }
@@ -171,7 +172,7 @@ TEST(Feedback, RefusedCombinationsDoDiverge) {
 TEST(Feedback, UntouchedRowsStayExactlyZero) {
   std::mt19937_64 random(11);
   for (CodecSpec spec : all_specs(256)) {
-    if (spec.bits == 1) continue;  // has no code to spare for zero
+    if (!find_codec(spec.codec)->zero_exact || spec.bits == 1) continue;
     SCOPED_TRACE(to_string(spec));
     Cluster cluster(spec, false);
     std::vector<float> moved(kElements, 0.0f);
@@ -186,7 +187,12 @@ TEST(Feedback, UntouchedRowsStayExactlyZero) {
       const Floats result = cluster.step(gradients);
       for (size_t i = 0; i < kElements; ++i) moved[i] += std::abs(result[i]);
     }
-    for (size_t i = 0; i < kElements; ++i) ASSERT_EQ(moved[i] == 0, i % 64 >= 16) << i;
+    // Coarse levels may round what is small to zero for as long as the test runs.
+    const bool sends_all = (spec.flags & CodecSpec::kL2Norm) == 0 && spec.bits != 2;
+    for (size_t i = 0; i < kElements; ++i) {
+      if (i % 64 < 16 && !sends_all) continue;
+      ASSERT_EQ(moved[i] == 0, i % 64 >= 16) << i;
+    }
   }
 }
 
