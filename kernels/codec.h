@@ -18,9 +18,9 @@
 namespace cgx::kernels {
 
 // What a machine contributes before it is encoded: its local ranks added in the order given, in
-// fp32 (fp64 for fp64, integers wrap), times `scale` (1 for SUM, 1.0/n for AVG), plus residual times
-// `residual_scale`. Elements are aligned to their own size, nothing more; integers take no scale,
-// and only small floats have residuals.
+// fp32 (fp64 for fp64, integers wrap), times `scale` (1 for SUM, 1.0/n for AVG), plus residual
+// times `residual_scale`. Elements are aligned to their own size, nothing more; integers take no
+// scale, and only small floats have residuals.
 struct RawView {
   const void* const* ranks = nullptr;  // rank_count pointers to element 0 of this range
   uint32_t rank_count = 0;             // 0: nothing present; contributes 0 + residual

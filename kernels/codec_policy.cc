@@ -1,5 +1,5 @@
-// Which codecs keep training sound: what diverges is refused, what is doubtful warned of. The limits
-// are measured (README.md "Sound combinations"); tests/kernels/feedback_test.cc holds them.
+// Which codecs keep training sound: what diverges is refused, what is doubtful warned of. The
+// limits are measured (README.md "Sound combinations"); tests/kernels/feedback_test.cc holds them.
 #include "kernels/codec.h"
 
 namespace cgx::kernels {
@@ -18,8 +18,9 @@ Status check_levels(const CodecRow& row, const CodecSpec& spec, const char*& dou
     const uint32_t levels = (1u << (spec.bits - 1)) - 1;
     if (4 * levels * levels < spec.bucket) {
       return refuse(row, "norm=l2",
-                    "with feedback diverges at " + std::to_string(spec.bits) + " bits in buckets of " +
-                        std::to_string(spec.bucket) + "; use norm=max, more bits or smaller buckets");
+                    "with feedback diverges at " + std::to_string(spec.bits) +
+                        " bits in buckets of " + std::to_string(spec.bucket) +
+                        "; use norm=max, more bits or smaller buckets");
     }
   }
   if (spec.feedback() && spec.bits == 1) {
@@ -55,7 +56,8 @@ Status check_policy(const CodecSpec& spec, std::string* warning) {
   } else if (row.gathers && row.has(CodecSpec::kFeedback) && !spec.feedback()) {
     doubt = "what is not sent is lost; add feedback";
   } else if (row.name == std::string_view("signsgd")) {
-    doubt = "votes are biased and even numbers of machines often tie; efsign,feedback trains better";
+    doubt =
+        "votes are biased and even numbers of machines often tie; efsign,feedback trains better";
   }
   if (doubt != nullptr && warning != nullptr) *warning = to_string(spec) + ": " + doubt;
   return {};

@@ -68,7 +68,8 @@ Status validate_bucket(const CodecRow& row, const CodecSpec& spec) {
     if (spec.bucket == kSparseBucket) return {};
     return refuse(row, "bucket", "is always " + std::to_string(kSparseBucket) + given);
   }
-  if (spec.bucket >= kBucketMin && spec.bucket <= kBucketMax && spec.bucket % kBlock == 0) return {};
+  if (spec.bucket >= kBucketMin && spec.bucket <= kBucketMax && spec.bucket % kBlock == 0)
+    return {};
   return refuse(row, "bucket",
                 "must be a multiple of " + std::to_string(kBlock) + " from " +
                     std::to_string(kBucketMin) + " to " + std::to_string(kBucketMax) + given);
@@ -108,8 +109,8 @@ Status validate_values(const CodecRow& row, const CodecSpec& spec) {
 
 template <class Family>
 uint64_t range_bytes(const CodecSpec& spec, uint64_t elements) {
-  const uint64_t bytes = Family::meta_bytes() * buckets_of(elements, spec.bucket) +
-                         Family::code_bytes(spec, elements);
+  const uint64_t bytes =
+      Family::meta_bytes() * buckets_of(elements, spec.bucket) + Family::code_bytes(spec, elements);
   return (bytes + 7) & ~uint64_t{7};
 }
 
@@ -174,10 +175,10 @@ Result<uint64_t> encoded_length(const CodecSpec& spec, DType dtype, uint64_t ele
                                 std::span<const std::byte> bytes) {
   const uint64_t length = encoded_bytes(spec, dtype, elements);
   if (bytes.size() >= length) return length;
-  return Status{StatusCode::kCORRUPT,
-                std::to_string(bytes.size()) + " encoded bytes where " + to_string(spec) + " has " +
-                    std::to_string(length) + " for " + std::to_string(elements) + " values of " +
-                    std::string(dtype_name(dtype))};
+  return Status{StatusCode::kCORRUPT, std::to_string(bytes.size()) + " encoded bytes where " +
+                                          to_string(spec) + " has " + std::to_string(length) +
+                                          " for " + std::to_string(elements) + " values of " +
+                                          std::string(dtype_name(dtype))};
 }
 
 uint64_t draw_stream(const DrawSource& source) {

@@ -29,9 +29,9 @@ struct LaneOps {
 uint32_t read_ahead_bytes();
 
 // Every row of the table on every lane; codecs/<name>.cc defines one per lane.
-#define X(stem, ...)                                 \
-  const CodecOps& scalar_##stem(const CodecSpec&);   \
-  const CodecOps& avx2_##stem(const CodecSpec&);     \
+#define X(stem, ...)                               \
+  const CodecOps& scalar_##stem(const CodecSpec&); \
+  const CodecOps& avx2_##stem(const CodecSpec&);   \
   const CodecOps& avx512_##stem(const CodecSpec&);
 #include "kernels/codecs.def"
 #undef X

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/lanes/block.h"
 #include "kernels/codec.h"
 #include "kernels/floats.h"
+#include "kernels/lanes/block.h"
 #include "kernels/sums.h"
 
 namespace cgx::kernels {

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
+#include "kernels/codecs/planes.h"
 #include "kernels/draw.h"
 #include "kernels/floats.h"
-#include "kernels/codecs/planes.h"
 
 namespace cgx::kernels {
 namespace {

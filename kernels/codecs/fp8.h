@@ -1,9 +1,9 @@
 // Eight-bit floats under a shared power of two for every 32 values (MX style).
 //
-//   a block of 64 values, 66 bytes: two scale bytes (of values 0-31 and 32-63), then a byte per value
-//   scale byte s: 2^(s - 127); 255: every value is NaN
-//   value byte: sign, then 4 exponent and 3 mantissa bits (e4m3, bias 7) or 5 and 2 (e5m2, bias 15),
-//   with denormals, without infinities: all codes are numbers.
+//   a block of 64 values, 66 bytes: two scale bytes (of values 0-31 and 32-63), then a byte per
+//   value scale byte s: 2^(s - 127); 255: every value is NaN value byte: sign, then 4 exponent and
+//   3 mantissa bits (e4m3, bias 7) or 5 and 2 (e5m2, bias 15), with denormals, without infinities:
+//   all codes are numbers.
 // The scale is the smallest with which the largest magnitude rounds to at most 1.75 times the
 // format's largest power of two. Formulas: ARITHMETIC.md "Eight-bit floats".
 #pragma once

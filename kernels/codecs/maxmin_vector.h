@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/lanes/block.h"
 #include "kernels/codec.h"
 #include "kernels/codecs/dither.h"
 #include "kernels/codecs/maxmin_fit.h"
 #include "kernels/codecs/planes_vector.h"
 #include "kernels/codecs/table_valuer.h"
+#include "kernels/lanes/block.h"
 
 namespace cgx::kernels {
 namespace {
@@ -151,16 +151,16 @@ template <class V, uint32_t bits>
 class MaxMinTable : public TableValuer<V, bits> {
  public:
   explicit CGX_INLINE MaxMinTable(const MaxMinMeta& meta)
-      : TableValuer<V, bits>(
-            maxmin_values<V>(meta, V::iota() & V::splat((1 << bits) - 1))) {}
+      : TableValuer<V, bits>(maxmin_values<V>(meta, V::iota() & V::splat((1 << bits) - 1))) {}
 };
 
 template <class V, uint32_t bits>
 class MaxMinFormula {
  public:
   explicit CGX_INLINE MaxMinFormula(const MaxMinMeta& meta)
-      : unit_(V::splat(meta.unit)), lo_(V::splat(meta.lo)), zero_point_(V::splat(meta.zero_point)) {
-  }
+      : unit_(V::splat(meta.unit)),
+        lo_(V::splat(meta.lo)),
+        zero_point_(V::splat(meta.zero_point)) {}
   CGX_INLINE Block<V> get(const uint8_t* block) const {
     const Codes<V> c = load_codes<V, bits>(block);
     return {{value(c.v[0]), value(c.v[1]), value(c.v[2]), value(c.v[3])}};
@@ -175,8 +175,8 @@ class MaxMinFormula {
 };
 
 template <class V, uint32_t bits>
-using MaxMinValuer = std::conditional_t<(bits <= 4), MaxMinTable<V, bits <= 4 ? bits : 4>,
-                                        MaxMinFormula<V, bits>>;
+using MaxMinValuer =
+    std::conditional_t<(bits <= 4), MaxMinTable<V, bits <= 4 ? bits : 4>, MaxMinFormula<V, bits>>;
 
 }  // namespace
 }  // namespace cgx::kernels

@@ -1,5 +1,5 @@
-// Powers of two: 2 to 4 bits hold a sign and which of the L = 2^(bits - 1) - 1 largest powers of two
-// of the bucket, or zero.
+// Powers of two: 2 to 4 bits hold a sign and which of the L = 2^(bits - 1) - 1 largest powers of
+// two of the bucket, or zero.
 //
 //   metadata of a bucket, 4 bytes: float top, the largest power; 0: all zero; NaN: all NaN
 //   code = sign << (bits - 1) | m        value = +-top * 2^(m - L) for m > 0, 0 for m = 0

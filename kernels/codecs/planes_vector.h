@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/lanes/block.h"
 #include "kernels/codecs/planes.h"
+#include "kernels/lanes/block.h"
 
 namespace cgx::kernels {
 namespace {

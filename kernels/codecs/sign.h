@@ -92,9 +92,8 @@ struct Sign : Numbers {
       uint16_t words[4];
       std::memcpy(words, block, sizeof(words));
       Block<V> x;
-      for_each_vector([&](auto i) {
-        x.v[i.j] = V::as_floats(positive_ ^ V::spread_bits(words[i.j], flip_));
-      });
+      for_each_vector(
+          [&](auto i) { x.v[i.j] = V::as_floats(positive_ ^ V::spread_bits(words[i.j], flip_)); });
       return x;
     }
 
@@ -106,8 +105,7 @@ struct Sign : Numbers {
 
 // A mean never exceeds the largest magnitude, however sums were rounded.
 inline float at_most(float mean, uint32_t max_abs) {
-  return abs_bits(mean) <= max_abs ? mean
-                                   : float_of((bits_of(mean) & kSignBit) | max_abs);
+  return abs_bits(mean) <= max_abs ? mean : float_of((bits_of(mean) & kSignBit) | max_abs);
 }
 
 // sum / n of values that were scaled down by kSumScale where they are huge.
@@ -138,8 +136,7 @@ struct MeanMagnitude {
   }
   static void fit(const Extent& extent, uint32_t n, SignMeta& meta) {
     const bool constant = extent.min_abs == extent.max_abs;
-    meta.positive =
-        constant ? float_of(extent.max_abs) : mean_of(extent.sum, n, extent.max_abs);
+    meta.positive = constant ? float_of(extent.max_abs) : mean_of(extent.sum, n, extent.max_abs);
     meta.negative = 0.0f - meta.positive;
   }
   static void put_meta(const SignMeta& meta, uint8_t* bytes) {
@@ -212,7 +209,8 @@ struct MeanOfEachSign {
     meta.negative = words[1];
     const uint32_t positive = bits_of(words[0]), negative = bits_of(words[1]);
     meta.nonfinite = positive == kNanBits && negative == kNanBits;
-    const bool negative_good = negative == 0 || (negative > kSignBit && abs_bits(words[1]) < kInfBits);
+    const bool negative_good =
+        negative == 0 || (negative > kSignBit && abs_bits(words[1]) < kInfBits);
     return meta.nonfinite || (positive < kInfBits && negative_good);
   }
 

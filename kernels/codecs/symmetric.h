@@ -33,8 +33,7 @@ inline float largest_level(const SymmetricExtent& extent, uint32_t n, Norm norm)
   const float largest = float_of(extent.max_abs);
   if (norm == Norm::kMax) return largest;
   const float scale = square_scale(extent.max_abs);
-  const float squares =
-      norm == Norm::kL2 ? extent.squares : extent.squares / static_cast<float>(n);
+  const float squares = norm == Norm::kL2 ? extent.squares : extent.squares / static_cast<float>(n);
   const float root = __builtin_sqrtf(squares) / scale;
   if (norm == Norm::kClipped) {
     const float clipped = kClipDeviations * root;
@@ -169,8 +168,8 @@ struct Symmetric : MaxMin<bits, rounding> {
   template <class V>
   using PlainCoder = MaxMinCoder<V, bits, rounding>;
   template <class V>
-  using Coder = std::conditional_t<norm == Norm::kClipped, ClippingCoder<V, PlainCoder<V>>,
-                                   PlainCoder<V>>;
+  using Coder =
+      std::conditional_t<norm == Norm::kClipped, ClippingCoder<V, PlainCoder<V>>, PlainCoder<V>>;
 };
 
 struct SymmetricFamily {

@@ -1,8 +1,8 @@
 // The lane that this object file is built for. Every file below codecs/ and lanes/ is compiled once
 // per lane, with that lane's instruction set; CMake says which (CGX_LANE).
 //
-// CGX_ON_LANE(name) is the name with the lane in front: what an object file exports. Everything else
-// it holds has internal linkage (README.md "One binary, several instruction sets").
+// CGX_ON_LANE(name) is the name with the lane in front: what an object file exports. Everything
+// else it holds has internal linkage (README.md "One binary, several instruction sets").
 #pragma once
 
 #include "kernels/ops.h"
@@ -40,7 +40,7 @@ using Skeleton = Vector<LaneVector, Codec>;
 #endif
 
 // The instances of one codec row on this lane, by CodecSpec.
-#define CGX_CODEC(stem)                                    \
+#define CGX_CODEC(stem)                                      \
   const CodecOps& CGX_ON_LANE(stem)(const CodecSpec& spec) { \
-    return stem##Family::ops<Skeleton>(spec);              \
+    return stem##Family::ops<Skeleton>(spec);                \
   }

@@ -2,8 +2,8 @@
 //
 // This is the reference that the other lanes are compared with, and what they themselves use for
 // short and special buckets. A codec supplies extent_of, fit, put_meta, get_meta, code, value,
-// nonfinite (codecs/casts.h is the smallest example). Each bucket is read completely before anything
-// of it is written.
+// nonfinite (codecs/casts.h is the smallest example). Each bucket is read completely before
+// anything of it is written.
 #pragma once
 
 #include <cstring>

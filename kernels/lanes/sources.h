@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/lanes/block.h"
 #include "kernels/codec.h"
 #include "kernels/floats.h"
+#include "kernels/lanes/block.h"
 #include "kernels/ops.h"
 
 namespace cgx::kernels {

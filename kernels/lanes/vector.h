@@ -86,7 +86,7 @@ struct Vector {
   }
 
   static constexpr CodecOps kOps = {encode, Decoding::decode, reduce, Decoding::combine,
-                                   Decoding::decode_add};
+                                    Decoding::decode_add};
 
  private:
   // While bucket b is coded, bucket b + 1 is scanned, block by block: the divisions of the metadata

@@ -1,5 +1,5 @@
-// The vector skeletons for what is received: decode, decode-add, and sums of several machines' parts.
-// They depend on a codec's layout alone, not on how it rounds.
+// The vector skeletons for what is received: decode, decode-add, and sums of several machines'
+// parts. They depend on a codec's layout alone, not on how it rounds.
 #pragma once
 
 #include <cstring>
@@ -38,9 +38,8 @@ CGX_INLINE bool store_result(const float* sum, uint32_t n, uint32_t limit, uint6
 #pragma GCC unroll 1
   for (uint32_t e = 0; e < n; e += kBlock) {
     const Block<V> x = load_block<V>(sum + e);
-    for_each_vector([&](auto i) {
-      max_abs = V::max_signed(max_abs, V::bits(x.v[i.j]) & V::splat(kAbsMask));
-    });
+    for_each_vector(
+        [&](auto i) { max_abs = V::max_signed(max_abs, V::bits(x.v[i.j]) & V::splat(kAbsMask)); });
     targets.store(first + e, x);
   }
   return static_cast<uint32_t>(V::highest_signed(max_abs)) < limit;
@@ -50,15 +49,16 @@ CGX_INLINE bool store_result(const float* sum, uint32_t n, uint32_t limit, uint6
 template <class V>
 CGX_INLINE void count_block_votes(float* sum, uint32_t n, float weight) {
   const auto scale = V::splat(bits_of(weight)), zero = V::splat(0);
-  const auto sign = V::splat(weight == 0 ? 0 : kSignBit);  // no negative zeros
+  const auto sign = V::splat(weight == 0 ? 0 : kSignBit);    // no negative zeros
   const auto even = V::template left<31>(V::iota()) & sign;  // by place: even ones positive
 #pragma GCC unroll 1
   for (uint32_t e = 0; e < n; e += kBlock) {
-    store_block<V>(sum + e, map(load_block<V>(sum + e), [&](auto votes) {
-      const auto bits = V::bits(votes);
-      const auto tie = V::select(V::less(zero, bits), zero, even);
-      return V::canonical_nan(V::as_floats(scale ^ V::select(V::less(bits, zero), sign, tie)));
-    }));
+    store_block<V>(
+        sum + e, map(load_block<V>(sum + e), [&](auto votes) {
+          const auto bits = V::bits(votes);
+          const auto tie = V::select(V::less(zero, bits), zero, even);
+          return V::canonical_nan(V::as_floats(scale ^ V::select(V::less(bits, zero), sign, tie)));
+        }));
   }
 }
 

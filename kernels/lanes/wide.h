@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "kernels/floats.h"
+#include "kernels/lanes/scalar.h"
 #include "kernels/ops.h"
 #include "kernels/range.h"
-#include "kernels/lanes/scalar.h"
 
 namespace cgx::kernels {
 namespace {

@@ -269,8 +269,8 @@ class Bench {
   std::shared_ptr<Array> stream_of(const CodecSpec& spec, size_t elements) {
     auto stream = std::make_shared<Array>(bytes_of(spec, elements));
     source_pointer_ = source_.floats();
-    encode(
-        lane_, encode_job(spec, stream->bytes(bytes_of(spec, elements)), elements, &source_pointer_));
+    encode(lane_,
+           encode_job(spec, stream->bytes(bytes_of(spec, elements)), elements, &source_pointer_));
     return stream;
   }
 

@@ -23,8 +23,9 @@ std::vector<CodecOnLane> those_that(Keep keep) {
 }
 
 std::vector<CodecOnLane> maxmin_on_lanes() {
-  return those_that(
-      [](const CodecSpec& spec) { return find_codec(spec.codec)->name == std::string_view("maxmin"); });
+  return those_that([](const CodecSpec& spec) {
+    return find_codec(spec.codec)->name == std::string_view("maxmin");
+  });
 }
 
 std::vector<CodecOnLane> zero_exact_codecs_on_lanes() {

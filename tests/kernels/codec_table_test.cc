@@ -34,7 +34,8 @@ TEST(CodecTable, ErrorsNameCodecParameterValueAndRange) {
     const char* text;
     const char* says;
   } kCases[] = {
-      {"zip", "codec \"zip\" is unknown; known are fp32, fp16, bf16, maxmin, efsign, signsgd, onebit, "
+      {"zip",
+       "codec \"zip\" is unknown; known are fp32, fp16, bf16, maxmin, efsign, signsgd, onebit, "
        "qsgd, natural, terngrad, fp8, int8"},
       {"maxmin", "codec maxmin: bits are missing; write maxmin:4"},
       {"maxmin:9", "codec maxmin: bits must be 1 to 8, not 9"},
@@ -102,9 +103,10 @@ TEST(CodecTable, PolicyRefusesDivergenceAndWarnsOfDoubt) {
   EXPECT_NE(check("maxmin:2,feedback"), "");
   EXPECT_NE(check("maxmin:2,stochastic"), "");
   EXPECT_NE(check("maxmin:3"), "");
-  for (const char* sound : {"fp32", "fp16", "bf16,feedback", "maxmin:4,stochastic",
-                            "maxmin:3,stochastic", "maxmin:4,feedback", "maxmin:8", "efsign,feedback",
-                            "onebit,feedback", "fp8:e4m3", "int8", "terngrad,clip"}) {
+  for (const char* sound :
+       {"fp32", "fp16", "bf16,feedback", "maxmin:4,stochastic", "maxmin:3,stochastic",
+        "maxmin:4,feedback", "maxmin:8", "efsign,feedback", "onebit,feedback", "fp8:e4m3", "int8",
+        "terngrad,clip"}) {
     EXPECT_EQ(check(sound), "") << sound;
   }
 }
