@@ -23,6 +23,26 @@ constexpr Promise kPromises[] = {
      "(2^bits "
      "- 2) where a zero lies inside",
      "at 2 bits and more nearest, 3 and more stochastic"},
+    {4, "4 b + 8 ceil(n / 64)", "its distance from the bucket's mean magnitude",
+     "yes: by 0.64 for normal values, less for heavy tails"},
+    {5, "4 b + 8 ceil(n / 64)", "as efsign; the vote drops what the minority wanted", "no"},
+    {6, "8 b + 8 ceil(n / 64)", "its distance from the mean of its sign",
+     "yes: by 0.64 for normal values, less for heavy tails"},
+    {7, "4 b + 8 bits ceil(n / 64)",
+     "half a step of norm / (2^(bits - 1) - 1) nearest, one step stochastic; the norm is the "
+     "largest magnitude, with norm=l2 the bucket's L2 norm",
+     "nearest, with norm=l2 only in small buckets; stochastic at 3 bits and more"},
+    {8, "4 b + 8 bits ceil(n / 64)",
+     "a third of the value nearest, up to the value stochastic; below the smallest level, half of "
+     "it and all of it",
+     "nearest, at 3 bits and more"},
+    {9, "4 b + 16 ceil(n / 64)",
+     "up to the largest magnitude; with clip up to 2.5 root mean squares, and what lies beyond",
+     "no"},
+    {10, "66 ceil(n / 64)",
+     "e4m3: 2^-4 of the value or 2^-17 of the largest of its 32; e5m2: 2^-3 and 2^-31", "yes"},
+    {11, "4 b + 64 ceil(n / 64)",
+     "half a step of the largest magnitude / 127 nearest, one step stochastic", "yes"},
 };
 
 const Promise* promise_of(const CodecRow& row) {
@@ -103,9 +123,7 @@ void fill_options(const CodecRow& row, CodecUsage& usage) {
   }
 }
 
-// --- CODECS.md
-// ------------------------------------------------------------------------------------
-
+// The text of CODECS.md.
 const char kHead[] =
     "# Every codec\n\n"
     "Generated from `codecs.def` by `tests/kernels/codec_reference_test.cc`; do not edit. What the "
@@ -131,9 +149,9 @@ std::string size_text(const CodecRow& row, const CodecSpec& spec) {
   return std::string(row.variable_size ? "at most " : "") + grouped(bytes) + " (" + share + ")";
 }
 
-std::string cost_text(const std::vector<CodecCost>& costs, const CodecSpec& spec) {
+std::string cost_text(const CodecCosts& costs, const CodecSpec& spec) {
   std::string text;
-  for (const CodecCost& cost : costs) {
+  for (const CodecCost& cost : costs.rows) {
     if (cost.codec != to_string(spec)) continue;
     char line[64];
     std::snprintf(line, sizeof(line), "%.1f / %.1f", cost.encode, cost.decode);
@@ -164,7 +182,15 @@ std::string feedback_text(const CodecRow& row) {
   return text;
 }
 
-std::string overview(const std::vector<CodecCost>& costs) {
+std::string machine_text(const CodecCosts& costs) {
+  if (costs.rows.empty()) return "";
+  char copy[32];
+  std::snprintf(copy, sizeof(copy), "%.1f", costs.copy);
+  return "Measured on " + costs.machine + ", where memcpy copied " + copy +
+         " GB/s in the same run.\n\n";
+}
+
+std::string overview(const CodecCosts& costs) {
   std::string text =
       "| codec | bytes for 1 Mi values | keeps zeros | feedback | GB/s |\n|---|---|---|---|---|\n";
   for (const CodecRow& row : codecs()) {
@@ -177,7 +203,7 @@ std::string overview(const std::vector<CodecCost>& costs) {
   return text;
 }
 
-std::string section(const CodecRow& row, const std::vector<CodecCost>& costs) {
+std::string section(const CodecRow& row, const CodecCosts& costs) {
   const CodecUsage usage = usage_of(row);
   std::string text =
       std::string("\n## ") + row.name + "\n\n" + row.summary + "\n\n| | |\n|---|---|\n";
@@ -226,8 +252,8 @@ CodecUsage usage_of(const CodecRow& row) {
   return usage;
 }
 
-std::string reference_markdown(const std::vector<CodecCost>& costs) {
-  std::string text = kHead + overview(costs);
+std::string reference_markdown(const CodecCosts& costs) {
+  std::string text = kHead + machine_text(costs) + overview(costs);
   for (const CodecRow& row : codecs()) text += section(row, costs);
   return text;
 }

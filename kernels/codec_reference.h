@@ -29,7 +29,12 @@ struct CodecCost {
   std::string codec, lane;  // as to_string writes it
   double encode = 0, decode = 0;
 };
+struct CodecCosts {
+  std::string machine;
+  double copy = 0;  // memcpy in the same run, GB/s of what is copied
+  std::vector<CodecCost> rows;
+};
 // The text of CODECS.md. Codecs without a cost are said to be not measured.
-std::string reference_markdown(const std::vector<CodecCost>& costs);
+std::string reference_markdown(const CodecCosts& costs);
 
 }  // namespace cgx::kernels

@@ -108,10 +108,10 @@ inline float at_most(float mean, uint32_t max_abs) {
   return abs_bits(mean) <= max_abs ? mean : float_of((bits_of(mean) & kSignBit) | max_abs);
 }
 
-// sum / n of values that were scaled down by kSumScale where they are huge.
+// sum / n of values that were scaled down by kSumScale where they are huge; never -0.
 inline float mean_of(float sum, uint32_t n, uint32_t max_abs) {
   const float mean = sum / static_cast<float>(n);
-  return at_most(max_abs >= kHugeToSum ? mean / kSumScale : mean, max_abs);
+  return at_most(max_abs >= kHugeToSum ? mean / kSumScale : mean, max_abs) + 0.0f;
 }
 inline float sum_scale(uint32_t max_abs) {
   return max_abs >= kHugeToSum ? kSumScale : 1.0f;

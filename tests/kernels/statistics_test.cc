@@ -48,11 +48,17 @@ struct Summary {
       hi = std::max(hi, double{v});
       squares += double{v} * v;
       zero |= v == 0;
+      sums[std::signbit(v)] += v;
+      counts[std::signbit(v)] += 1;
     }
     largest = std::max(-lo, hi);
-    count = static_cast<double>(x.size());
+    count = counts[0] + counts[1];
   }
+  double mean_magnitude() const { return (sums[0] - sums[1]) / count; }
+  double root_mean_square() const { return std::sqrt(squares / count); }
+
   double lo = INFINITY, hi = -INFINITY, squares = 0, largest = 0, count = 0;
+  double sums[2] = {}, counts[2] = {};  // without and with a sign
   bool zero = false;
 };
 
@@ -63,23 +69,75 @@ double maxmin_step(const CodecSpec& spec, const Summary& bucket) {
   return (bucket.hi - bucket.lo) / (spare_code ? levels - 1 : levels);
 }
 
+double symmetric_step(const CodecSpec& spec, const Summary& bucket) {
+  const double norm = spec.flags & CodecSpec::kL2Norm ? std::sqrt(bucket.squares) : bucket.largest;
+  return norm / ((1 << (spec.bits - 1)) - 1);
+}
+
 double rounding(const CodecSpec& spec, double step, double scale) {
   return step * (spec.stochastic() ? 1.0 : 0.5) + 0x1p-20 * scale;
 }
 
-// The bound of |x - decoded x|. One entry for each row; ARITHMETIC.md has them in words.
-using Bound = std::function<double(const CodecSpec&, const Summary&, double)>;
+// The bounds of |x - decoded x|, one for each row; ARITHMETIC.md has them in words.
+double exact(const CodecSpec&, const Summary&, double) {
+  return 0;
+}
+double half_error(const CodecSpec&, const Summary&, double x) {
+  return std::max(std::abs(x) * 0x1p-11, 0x1p-25);
+}
+double brain_error(const CodecSpec&, const Summary&, double x) {
+  return std::max(std::abs(x) * 0x1p-8, 0x1p-134);
+}
+double maxmin_error(const CodecSpec& spec, const Summary& bucket, double) {
+  return rounding(spec, maxmin_step(spec, bucket), bucket.largest);
+}
+double sign_error(const CodecSpec&, const Summary& bucket, double x) {
+  return std::abs(std::abs(x) - bucket.mean_magnitude()) + 0x1p-20 * bucket.largest;
+}
+double onebit_error(const CodecSpec&, const Summary& bucket, double x) {
+  const double mean = bucket.sums[std::signbit(x)] / bucket.counts[std::signbit(x)];
+  return std::abs(x - mean) + 0x1p-20 * bucket.largest;
+}
+double qsgd_error(const CodecSpec& spec, const Summary& bucket, double) {
+  const double step = symmetric_step(spec, bucket);
+  return rounding(spec, step, step * (1 << spec.bits));
+}
+double int8_error(const CodecSpec& spec, const Summary& bucket, double) {
+  return rounding(spec, bucket.largest / 127, bucket.largest);
+}
+double natural_error(const CodecSpec& spec, const Summary& bucket, double x) {
+  const int levels = (1 << (spec.bits - 1)) - 1;
+  const double lowest = std::exp2(std::ceil(std::log2(bucket.largest)) - (levels - 1));
+  if (!spec.stochastic()) return std::max(std::abs(x) / 3, lowest / 2) * (1 + 0x1p-20);
+  return std::max(x == 0 ? 0 : std::exp2(std::floor(std::log2(std::abs(x)))), lowest);
+}
+double clip_of(const CodecSpec& spec, const Summary& bucket) {
+  if ((spec.flags & CodecSpec::kClip) == 0) return bucket.largest;
+  return std::min(bucket.largest, 2.5 * bucket.root_mean_square());
+}
+double terngrad_error(const CodecSpec& spec, const Summary& bucket, double x) {
+  const double clip = clip_of(spec, bucket);
+  return std::max(clip, std::abs(x) - clip) * (1 + 0x1p-20);
+}
+double fp8_error(const CodecSpec& spec, const Summary& scaled, double x) {
+  if (spec.bits == 4) return std::max(std::abs(x) * 0x1p-4, scaled.largest * 0x1p-17);
+  return std::max(std::abs(x) * 0x1p-3, scaled.largest * 0x1p-31);
+}
+
+using Bound = double (*)(const CodecSpec&, const Summary&, double x);
 const std::map<std::string, Bound>& bounds() {
   static const std::map<std::string, Bound> all = {
-      {"fp32", [](const CodecSpec&, const Summary&, double) { return 0.0; }},
-      {"fp16", [](const CodecSpec&, const Summary&,
-                  double x) { return std::max(std::abs(x) * 0x1p-11, 0x1p-25); }},
-      {"bf16", [](const CodecSpec&, const Summary&,
-                  double x) { return std::max(std::abs(x) * 0x1p-8, 0x1p-134); }},
-      {"maxmin", [](const CodecSpec& spec, const Summary& bucket,
-                    double) { return rounding(spec, maxmin_step(spec, bucket), bucket.largest); }},
+      {"fp32", exact},          {"fp16", half_error},   {"bf16", brain_error},
+      {"maxmin", maxmin_error}, {"efsign", sign_error}, {"signsgd", sign_error},
+      {"onebit", onebit_error}, {"qsgd", qsgd_error},   {"natural", natural_error},
+      {"fp8", fp8_error},       {"int8", int8_error},   {"terngrad", terngrad_error},
   };
   return all;
+}
+
+// How many values one scale or selection is for.
+size_t scaled_together(const CodecSpec& spec) {
+  return find_codec(spec.codec)->name == std::string_view("fp8") ? 32 : spec.bucket;
 }
 
 TEST(Statistics, EveryCodecHasABound) {
@@ -98,8 +156,9 @@ TEST(Statistics, ErrorsStayWithinTheBound) {
       SCOPED_TRACE(to_string(spec) + " on " + data.name + " data");
       const std::span<const float> values = data.values;
       const Floats decoded = round_trip(best_lane(), spec, data.values, {77, 5});
-      for (size_t first = 0; first < values.size(); first += spec.bucket) {
-        const size_t n = std::min<size_t>(spec.bucket, values.size() - first);
+      const size_t scaled = scaled_together(spec);
+      for (size_t first = 0; first < values.size(); first += scaled) {
+        const size_t n = std::min(scaled, values.size() - first);
         const Summary bucket(values.subspan(first, n));
         for (size_t i = first; i < first + n; ++i) {
           ASSERT_LE(std::abs(double{values[i]} - decoded[i]), bound(spec, bucket, values[i]))
@@ -110,13 +169,10 @@ TEST(Statistics, ErrorsStayWithinTheBound) {
   }
 }
 
-// --- Bias
-// -----------------------------------------------------------------------------------------
-
 // What a codec's result is on average, where that is not the value itself.
 double expected_of(const CodecSpec& spec, const Summary& bucket, double x) {
   if ((spec.flags & CodecSpec::kClip) == 0) return x;
-  const double clip = std::min(bucket.largest, 2.5 * std::sqrt(bucket.squares / bucket.count));
+  const double clip = clip_of(spec, bucket);
   return std::clamp(x, -clip, clip);
 }
 
@@ -146,7 +202,8 @@ std::vector<Mean> means_of(const CodecSpec& spec, const Floats& values, int keys
 
 // The bias that the dither leaves, in steps: it has 8 bits up to 4-bit codes, then 16.
 double dither_bias(const CodecSpec& spec) {
-  return spec.bits <= 4 ? 0x1p-9 : 0x1p-17;
+  const bool wide = spec.bits > 4 || find_codec(spec.codec)->name == std::string_view("int8");
+  return wide ? 0x1p-17 : 0x1p-9;
 }
 
 TEST(Statistics, StochasticCodecsAreUnbiased) {
@@ -182,13 +239,37 @@ TEST(Statistics, NearestRoundingIsNotUnbiased) {
   EXPECT_GT(worst, 0.4 * step);
 }
 
-// --- Norms
-// ----------------------------------------------------------------------------------------
-
 double squares_of(const Floats& values) {
   double sum = 0;
   for (const float x : values) sum += double{x} * x;
   return sum;
+}
+
+// What feedback rests on: less is kept back than was meant. Nearest rounding; the rest is policy's.
+TEST(Statistics, CodecsThatTakeFeedbackAreContractive) {
+  for (CodecSpec spec : every_spec(kBucket)) {
+    const CodecRow& row = *find_codec(spec.codec);
+    spec.flags |= CodecSpec::kFeedback;
+    if (spec.stochastic() || !row.has(CodecSpec::kFeedback)) continue;
+    if (!check_policy(spec, nullptr).ok()) continue;
+    for (const Data& data : kinds_of_data(20 * kBucket)) {
+      SCOPED_TRACE(to_string(spec) + " on " + data.name + " data");
+      Floats kept(data.values.size());
+      encode(best_lane(), spec, data.values, {77, 5}, nullptr, kept.data());
+      EXPECT_LT(squares_of(kept), squares_of(data.values));
+    }
+  }
+}
+
+// Signs: the share of the squared norm that is sent is known.
+TEST(Statistics, SignsKeepBackWhatTheMeansDoNotHold) {
+  const Floats values = kinds_of_data(kBucket)[2].values;
+  const Summary bucket(values);
+  const double mean = bucket.mean_magnitude();
+  const CodecSpec efsign{.codec = 4, .bucket = kBucket};
+  Floats kept(values.size());
+  encode(best_lane(), efsign, values, {}, nullptr, kept.data());
+  EXPECT_NEAR(squares_of(kept), bucket.squares - bucket.count * mean * mean, 1e-5 * bucket.squares);
 }
 
 RangeStats encode_with_norms(const Lane& lane, const CodecSpec& spec, const Floats& values,

@@ -9,15 +9,19 @@ import os
 import numpy as np
 
 import casts
+import fp8
 import maxmin
+import natural
+import signs
+import symmetric
 from arithmetic import (F, LIMITS, MASK64, bucket_key, canonical, draw_stream, draws, floats, from_brain, from_half,
                         overflow_to_infinity, to_brain, to_half)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FAMILIES = (casts, maxmin)
+FAMILIES = (casts, maxmin, signs, symmetric, natural, fp8)
 STREAM = draw_stream(1, 2, 3, 4, (5 << 32) | 6)
 FIRST_BUCKET = 7
-LONGEST = 96  # bytes; of longer encodings a digest is kept
+LONGEST = 48  # bytes; of longer encodings a digest is kept
 
 # Three machines' parts of a sum, the second one raw, for each type of tensor.
 REDUCTIONS = (("fp32", "several", "sparse", "zeros"), ("fp32", "huge", "nonfinite", "range"),
@@ -50,6 +54,8 @@ def inputs():
     spread = np.where(noise & 1, block * F(2.0**-80), block)
     yield "range", np.concatenate([spread, block * F(2.0**-95), floats(noise & np.uint32(0x1FF)),
                                    floats(noise & np.uint32(0x807FFFFF))])
+    yield "tiny", np.concatenate([np.where(noise & 1, floats(0x80000001), -F(0)), np.where(noise & 1, floats(1), F(0)),
+                                  np.where(noise & 1, floats(0x00800000), F(2.0**-99))])
     edges = [0x477FE000, 0x477FEFFF, 0x477FF000, 0xC77FF000, 0x477F8000, 0x477F7FFF, 0x7F7F7FFF, 0x7F7F8000, 0xFF7FFFFF,
              0x33000000, 0x33000001, 0x38800000, 0x387FC000, 0x3F808000, 0x3F818000, 0x00008000, 0x00018000, 0x3F801000]
     yield "edges", floats(edges)

@@ -1,0 +1,116 @@
+// What each codec costs on one core, lane by lane: the figures of kernels/CODECS.md.
+//
+//   bench_codec_cost > tests/bench/codec_cost.json
+// GB/s of fp32, CPU time of this thread, the best of some rounds over 64 MiB of gradient-like
+// values. Not a comparison: that is bench_codec's, which has rooflines.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/codec_reference.h"
+
+namespace cgx::bench {
+namespace {
+
+using kernels::Lane;
+
+constexpr size_t kElements = 16u << 20;
+constexpr int kRounds = 5;
+
+double thread_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+template <class Call>
+double best_rate(Call call) {
+  call();
+  double best = 1e9;
+  for (int round = 0; round < kRounds; ++round) {
+    const double start = thread_seconds();
+    call();
+    best = std::min(best, thread_seconds() - start);
+  }
+  return 4e-9 * static_cast<double>(kElements) / best;
+}
+
+class Costs {
+ public:
+  Costs() : values_(kElements), result_(kElements) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0.0f, 0.01f);
+    std::vector<float> period((1u << 20) + 12289);
+    for (float& x : period) x = normal(random);
+    for (size_t i = 0; i < kElements; ++i) values_[i] = period[i % period.size()];
+  }
+
+  double copy_rate() {
+    return best_rate([&] { std::memcpy(result_.data(), values_.data(), 4 * kElements); });
+  }
+
+  kernels::CodecCost measure(const Lane& lane, const CodecSpec& spec) {
+    const void* rank = values_.data();
+    encoded_.resize(kernels::encoded_bytes(spec, DType::kF32, kElements));
+    kernels::EncodeJob encode{.spec = spec, .elements = kElements, .key = {0x1234, 0}};
+    encode.source = {.ranks = &rank, .rank_count = 1};
+    encode.encoded = encoded_;
+    encode.stream_stores = true;
+    kernels::RangeStats stats;
+    uint64_t used = 0;
+    kernels::CodecCost cost{kernels::to_string(spec), lane.name};
+    cost.encode = best_rate([&] { used = lane.encode(encode, stats); });
+    void* target = result_.data();
+    kernels::DecodeJob decode{.spec = spec, .elements = kElements};
+    decode.encoded = std::span<const std::byte>(encoded_).first(used);
+    decode.targets = &target;
+    decode.target_count = 1;
+    decode.stream_stores = true;
+    cost.decode = best_rate([&] { CGX_ASSERT(lane.decode(decode, stats).ok()); });
+    return cost;
+  }
+
+ private:
+  std::vector<float> values_, result_;
+  std::vector<std::byte> encoded_;
+};
+
+// As /proc/cpuinfo has it; without it, the architecture's name would say no more.
+std::string machine_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "an unknown processor";
+}
+
+void print_all() {
+  Costs costs;
+  std::printf("[{\"machine\": \"%s\", \"copy\": %.1f}", machine_name().c_str(), costs.copy_rate());
+  for (const kernels::CodecRow& row : kernels::codecs()) {
+    for (const CodecSpec& spec : kernels::usage_of(row).examples) {
+      if (spec.feedback()) continue;  // feedback costs a residual's traffic, whatever the codec
+      for (const Lane* lane : kernels::lanes()) {
+        if (!lane->viable()) continue;
+        const kernels::CodecCost cost = costs.measure(*lane, spec);
+        std::printf(",\n{\"codec\": \"%s\", \"lane\": \"%s\", \"encode\": %.1f, \"decode\": %.1f}",
+                    cost.codec.c_str(), cost.lane.c_str(), cost.encode, cost.decode);
+        std::fflush(stdout);
+      }
+    }
+  }
+  std::printf("]\n");
+}
+
+}  // namespace
+}  // namespace cgx::bench
+
+int main() {
+  cgx::bench::print_all();
+}
