@@ -11,6 +11,7 @@ namespace {
 
 using daemon::ControlHarness;
 using daemon::OpenDirectory;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
