@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/floats.h"
+
 namespace cgx::kernels {
 namespace {
 
@@ -14,18 +16,18 @@ constexpr uint32_t kDrawMultiplier1 = 0x7feb352du;
 constexpr uint32_t kDrawMultiplier2 = 0x846ca68bu;
 
 // The finaliser of SplitMix64.
-inline uint64_t mix64(uint64_t x) {
+CGX_SHARED inline uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
 
-inline uint64_t bucket_key(uint64_t stream, uint64_t bucket) {
+CGX_SHARED inline uint64_t bucket_key(uint64_t stream, uint64_t bucket) {
   return mix64(stream + (bucket + 1) * kGolden64);
 }
 
 // Draw `index` of a bucket: two multiply-xorshift rounds, the key's halves entering before each.
-inline uint32_t draw(uint64_t key, uint32_t index) {
+CGX_SHARED inline uint32_t draw(uint64_t key, uint32_t index) {
   uint32_t x = index * kGolden32 + static_cast<uint32_t>(key);
   x = (x ^ (x >> 16)) * kDrawMultiplier1;
   x ^= static_cast<uint32_t>(key >> 32);

@@ -11,6 +11,13 @@
 
 #define CGX_INLINE __attribute__((always_inline)) inline
 
+// What the CUDA kernels share with the CPU lanes.
+#ifdef __CUDACC__
+#define CGX_SHARED __host__ __device__
+#else
+#define CGX_SHARED
+#endif
+
 namespace cgx::kernels {
 namespace {
 
@@ -25,45 +32,54 @@ constexpr float kFloatMax = 0x1.fffffep127f;
 constexpr uint32_t kHalfOverflowBits = 0x477ff000u;
 constexpr uint32_t kBrainOverflowBits = 0x7f7f8000u;
 
-inline uint32_t bits_of(float x) {
+CGX_SHARED inline uint32_t bits_of(float x) {
   return __builtin_bit_cast(uint32_t, x);
 }
-inline float float_of(uint32_t bits) {
+CGX_SHARED inline float float_of(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
-inline uint32_t abs_bits(float x) {
+CGX_SHARED inline uint32_t abs_bits(float x) {
   return bits_of(x) & kAbsMask;
 }
-inline bool is_nan(float x) {
+CGX_SHARED inline bool is_nan(float x) {
   return abs_bits(x) > kInfBits;
 }
-inline float canonical_nan(float x) {
+CGX_SHARED inline float canonical_nan(float x) {
   return is_nan(x) ? float_of(kNanBits) : x;
 }
-inline double canonical_nan(double x) {
+CGX_SHARED inline double canonical_nan(double x) {
   const uint64_t magnitude = __builtin_bit_cast(uint64_t, x) & ~(1ull << 63);
   return magnitude > 0x7ff0000000000000u ? __builtin_bit_cast(double, kNanBits64) : x;
 }
 
+// Nearest, ties to even; |x| < 2^31.
+CGX_SHARED inline int32_t nearest_int(float x) {
+#ifdef __CUDA_ARCH__
+  return __float2int_rn(x);
+#else
+  return static_cast<int32_t>(__builtin_lrintf(x));
+#endif
+}
+
 // Magnitudes from here on (as fp32 bits) are not finite once cast to `dtype`.
-inline uint32_t overflow_bits(DType dtype) {
+CGX_SHARED inline uint32_t overflow_bits(DType dtype) {
   if (dtype == DType::kF16) return kHalfOverflowBits;
   if (dtype == DType::kBF16) return kBrainOverflowBits;
   return kInfBits;
 }
 
 // Nearest even; overflow gives infinity, every NaN becomes 7FC0.
-inline uint16_t to_brain(float x) {
+CGX_SHARED inline uint16_t to_brain(float x) {
   if (is_nan(x)) return kBrainNan;
   const uint32_t bits = bits_of(x);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
-inline float from_brain(uint16_t x) {
+CGX_SHARED inline float from_brain(uint16_t x) {
   return float_of(static_cast<uint32_t>(x) << 16);
 }
 
 // Nearest even; overflow gives infinity, every NaN becomes 7E00.
-inline uint16_t to_half(float x) {
+CGX_SHARED inline uint16_t to_half(float x) {
   if (is_nan(x)) return kHalfNan;
   const uint32_t sign = (bits_of(x) >> 16) & 0x8000u;
   const uint32_t magnitude = abs_bits(x);
@@ -76,7 +92,7 @@ inline uint16_t to_half(float x) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-inline float from_half(uint16_t x) {
+CGX_SHARED inline float from_half(uint16_t x) {
   const uint32_t sign = (x & 0x8000u) << 16;
   const uint32_t magnitude = x & 0x7fffu;
   if (magnitude > 0x7c00u) return float_of(kNanBits);
@@ -87,7 +103,7 @@ inline float from_half(uint16_t x) {
 }
 
 // Element `i` of an array of a small float type, as fp32. NaN of fp32 keeps its bits.
-inline float load_element(const void* values, DType dtype, uint64_t i) {
+CGX_SHARED inline float load_element(const void* values, DType dtype, uint64_t i) {
   if (dtype == DType::kF16) return from_half(static_cast<const uint16_t*>(values)[i]);
   if (dtype == DType::kBF16)
     return canonical_nan(from_brain(static_cast<const uint16_t*>(values)[i]));
@@ -95,7 +111,7 @@ inline float load_element(const void* values, DType dtype, uint64_t i) {
 }
 
 // The last cast: plain nearest even, may give infinity.
-inline void store_element(void* values, DType dtype, uint64_t i, float x) {
+CGX_SHARED inline void store_element(void* values, DType dtype, uint64_t i, float x) {
   if (dtype == DType::kF16) {
     static_cast<uint16_t*>(values)[i] = to_half(x);
   } else if (dtype == DType::kBF16) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/codec.h"
+#include "kernels/floats.h"
 
 namespace cgx::kernels {
 namespace {
@@ -12,30 +13,32 @@ namespace {
 // What vector code works on at a time: 64 values, four vectors of sixteen.
 constexpr uint32_t kBlock = 64;
 
-constexpr uint64_t blocks_of(uint64_t elements) {
+CGX_SHARED constexpr uint64_t blocks_of(uint64_t elements) {
   return (elements + kBlock - 1) / kBlock;
 }
 
-constexpr uint64_t buckets_of(uint64_t elements, uint32_t bucket) {
+CGX_SHARED constexpr uint64_t buckets_of(uint64_t elements, uint32_t bucket) {
   return (elements + bucket - 1) / bucket;
 }
 
 template <class Codec>
 class Range {
  public:
-  Range(const CodecSpec& spec, uint64_t elements)
+  CGX_SHARED Range(const CodecSpec& spec, uint64_t elements)
       : elements_(elements), bucket_(spec.bucket), buckets_(buckets_of(elements, spec.bucket)) {}
 
-  uint64_t buckets() const { return buckets_; }
-  uint64_t first(uint64_t b) const { return b * bucket_; }
-  uint32_t count(uint64_t b) const {
+  CGX_SHARED uint64_t buckets() const { return buckets_; }
+  CGX_SHARED uint64_t first(uint64_t b) const { return b * bucket_; }
+  CGX_SHARED uint32_t count(uint64_t b) const {
     const uint64_t left = elements_ - first(b);
     return left < bucket_ ? static_cast<uint32_t>(left) : bucket_;
   }
-  uint64_t meta(uint64_t b) const { return Codec::kMetaBytes * b; }
-  uint64_t codes(uint64_t b) const { return meta(buckets_) + Codec::code_bytes(first(b)); }
-  uint64_t end() const { return meta(buckets_) + Codec::code_bytes(elements_); }
-  uint64_t padded_end() const { return (end() + 7) & ~uint64_t{7}; }
+  CGX_SHARED uint64_t meta(uint64_t b) const { return Codec::kMetaBytes * b; }
+  CGX_SHARED uint64_t codes(uint64_t b) const {
+    return meta(buckets_) + Codec::code_bytes(first(b));
+  }
+  CGX_SHARED uint64_t end() const { return meta(buckets_) + Codec::code_bytes(elements_); }
+  CGX_SHARED uint64_t padded_end() const { return (end() + 7) & ~uint64_t{7}; }
 
  private:
   uint64_t elements_;

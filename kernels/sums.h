@@ -18,7 +18,7 @@ constexpr uint32_t kHugeToSquare = 0x5b800000u;  // 2^56
 constexpr float kSumScale = 0x1p-13f;
 constexpr float kSquareScale = 0x1p-70f;
 
-inline float fold_partials(float* p) {
+CGX_SHARED inline float fold_partials(float* p) {
   for (uint32_t half = kPartials / 2; half > 0; half /= 2) {
     for (uint32_t i = 0; i < half; ++i) p[i] += p[i + half];
   }
@@ -27,26 +27,26 @@ inline float fold_partials(float* p) {
 
 // The sum of f(x[e]).
 template <class F>
-inline float sum_of(const float* x, uint32_t n, F f) {
+CGX_SHARED inline float sum_of(const float* x, uint32_t n, F f) {
   float partials[kPartials] = {};
   for (uint32_t e = 0; e < n; ++e) partials[e % kPartials] += f(x[e]);
   return fold_partials(partials);
 }
 
-inline uint32_t max_abs_bits(const float* x, uint32_t n) {
+CGX_SHARED inline uint32_t max_abs_bits(const float* x, uint32_t n) {
   uint32_t max_abs = 0;
   for (uint32_t e = 0; e < n; ++e) max_abs = abs_bits(x[e]) > max_abs ? abs_bits(x[e]) : max_abs;
   return max_abs;
 }
 
 // What squares of a bucket with this largest magnitude are taken of, and how to undo it.
-inline float square_scale(uint32_t max_abs) {
+CGX_SHARED inline float square_scale(uint32_t max_abs) {
   return max_abs >= kHugeToSquare ? kSquareScale : 1.0f;
 }
-inline double unscaled_square(float sum, float scale) {
+CGX_SHARED inline double unscaled_square(float sum, float scale) {
   return scale == 1.0f ? sum : static_cast<double>(sum) * 0x1p140;
 }
-inline double squared_norm(const float* x, uint32_t n, float scale) {
+CGX_SHARED inline double squared_norm(const float* x, uint32_t n, float scale) {
   const auto square = [scale](float v) { return (v * scale) * (v * scale); };
   return unscaled_square(sum_of(x, n, square), scale);
 }

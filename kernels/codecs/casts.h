@@ -27,20 +27,35 @@ struct Cast {
   using Word = typename Number::Word;
   static constexpr uint32_t kMetaBytes = 0;
   static constexpr uint32_t kBlockBytes = 64 * sizeof(Word);
-  static constexpr uint64_t code_bytes(uint64_t elements) { return sizeof(Word) * elements; }
+  CGX_SHARED static constexpr uint64_t code_bytes(uint64_t elements) {
+    return sizeof(Word) * elements;
+  }
 
   // The largest magnitude, as bits.
   using Extent = uint32_t;
+  CGX_SHARED static Extent empty_extent() { return 0; }
+  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
+  CGX_SHARED static void merge(Extent& extent, Extent other) {
+    extent = other > extent ? other : extent;
+  }
   static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
-  static uint32_t max_abs(Extent extent) { return extent; }
-  static Meta fit(Extent max_abs, uint32_t, uint32_t limit) { return {max_abs >= limit, limit}; }
-  static void put_meta(const Meta&, uint8_t*) {}
-  static bool get_meta(const uint8_t*, Meta&) { return true; }
+  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
+  CGX_SHARED static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
+    return {max_abs >= limit, limit};
+  }
+  CGX_SHARED static void put_meta(const Meta&, uint8_t*) {}
+  CGX_SHARED static bool get_meta(const uint8_t*, Meta&) { return true; }
+
+  template <class Count>
+  CGX_SHARED static Word word_of(float x, const Meta& meta, Count& saturated) {
+    return Number::put(x, meta.limit, saturated);
+  }
+  CGX_SHARED static float value_of(Word word) { return Number::get(word); }
 
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t, uint8_t* codes,
                    RangeStats& stats) {
     for (uint32_t e = 0; e < n; ++e) {
-      const Word word = Number::put(x[e], meta.limit, stats.saturated);
+      const Word word = word_of(x[e], meta, stats.saturated);
       std::memcpy(codes + sizeof(Word) * e, &word, sizeof(Word));
     }
   }
@@ -48,10 +63,12 @@ struct Cast {
     for (uint32_t e = 0; e < n; ++e) {
       Word word;
       std::memcpy(&word, codes + sizeof(Word) * e, sizeof(Word));
-      x[e] = Number::get(word);
+      x[e] = value_of(word);
     }
   }
-  static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) { return decoded >= limit; }
+  CGX_SHARED static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) {
+    return decoded >= limit;
+  }
 
   using Decoding = Cast;
   static constexpr bool kKeepsNan = true, kScansValues = true;
@@ -122,8 +139,11 @@ struct RawNumber {
   static CGX_INLINE typename V::Floats get(const uint8_t* p) {
     return V::load(reinterpret_cast<const float*>(p));
   }
-  static Word put(float x, uint32_t, uint64_t&) { return x; }
-  static float get(Word word) { return word; }
+  template <class Count>
+  CGX_SHARED static Word put(float x, uint32_t, Count&) {
+    return x;
+  }
+  CGX_SHARED static float get(Word word) { return word; }
 };
 
 struct HalfNumber {
@@ -139,12 +159,13 @@ struct HalfNumber {
   static CGX_INLINE typename V::Floats get(const uint8_t* p) {
     return V::load_half(reinterpret_cast<const uint16_t*>(p));
   }
-  static Word put(float x, uint32_t, uint64_t& saturated) {
+  template <class Count>
+  CGX_SHARED static Word put(float x, uint32_t, Count& saturated) {
     if (abs_bits(x) < kHalfOverflowBits || abs_bits(x) >= kInfBits) return to_half(x);
     ++saturated;
     return bits_of(x) & kSignBit ? 0xfbff : 0x7bff;
   }
-  static float get(Word word) { return from_half(word); }
+  CGX_SHARED static float get(Word word) { return from_half(word); }
 };
 
 struct BrainNumber {
@@ -160,17 +181,18 @@ struct BrainNumber {
   static CGX_INLINE typename V::Floats get(const uint8_t* p) {
     return load_brain<V>(reinterpret_cast<const uint16_t*>(p));
   }
-  static Word put(float x, uint32_t limit, uint64_t& saturated) {
+  template <class Count>
+  CGX_SHARED static Word put(float x, uint32_t limit, Count& saturated) {
     if (abs_bits(x) < first_saturated(limit) || abs_bits(x) >= kInfBits) return to_brain(x);
     ++saturated;
     return static_cast<uint16_t>((bits_of(x) & kSignBit) >> 16 | largest(limit));
   }
   // The largest bf16 below the limit, and the first magnitude that would round beyond it.
-  static constexpr uint32_t largest(uint32_t limit) { return (limit - 1) >> 16; }
-  static constexpr uint32_t first_saturated(uint32_t limit) {
+  CGX_SHARED static constexpr uint32_t largest(uint32_t limit) { return (limit - 1) >> 16; }
+  CGX_SHARED static constexpr uint32_t first_saturated(uint32_t limit) {
     return largest(limit) << 16 | 0x8000u;
   }
-  static float get(Word word) { return canonical_nan(from_brain(word)); }
+  CGX_SHARED static float get(Word word) { return canonical_nan(from_brain(word)); }
 };
 
 using Raw = Cast<RawNumber>;

@@ -20,7 +20,19 @@ constexpr uint32_t dither_bits(uint32_t bits) {
   return bits <= 4 ? 8 : 16;
 }
 
-inline uint32_t dither(uint64_t key, uint32_t bits, uint32_t e) {
+// The dithers of values 16 * j + l of a block, j = 0 to 3.
+template <uint32_t bits>
+CGX_SHARED inline void four_dithers(uint64_t key, uint32_t block, uint32_t l, uint32_t* d) {
+  if constexpr (bits <= 4) {
+    const uint32_t all = draw(key, 16 * block + l);
+    for (uint32_t j = 0; j < 4; ++j) d[j] = all >> 8 * j & 0xff;
+  } else {
+    const uint32_t low = draw(key, 32 * block + l), high = draw(key, 32 * block + 16 + l);
+    for (uint32_t j = 0; j < 4; ++j) d[j] = (j < 2 ? low : high) >> 16 * (j % 2) & 0xffff;
+  }
+}
+
+CGX_SHARED inline uint32_t dither(uint64_t key, uint32_t bits, uint32_t e) {
   const uint32_t block = e / kBlock, j = e % kBlock / 16, l = e % 16;
   if (bits <= 4) return draw(key, 16 * block + l) >> 8 * j & 0xff;
   return draw(key, 32 * block + 16 * (j / 2) + l) >> 16 * (j % 2) & 0xffff;

@@ -18,37 +18,50 @@ namespace {
 template <uint32_t bits, Rounding rounding>
 struct MaxMin {
   using Meta = MaxMinMeta;
-  static constexpr uint32_t kMetaBytes = 8;
+  static constexpr uint32_t kMetaBytes = 8, kBits = bits;
+  static constexpr bool kDithers = rounding == Rounding::kStochastic;
   static constexpr int32_t kCodeMax = (1 << bits) - 1;
   static constexpr uint32_t kBlockBytes = 8 * bits;
-  static constexpr uint64_t code_bytes(uint64_t elements) {
+  CGX_SHARED static constexpr uint64_t code_bytes(uint64_t elements) {
     return kBlockBytes * blocks_of(elements);
   }
 
   using Extent = MaxMinExtent;
+  CGX_SHARED static Extent empty_extent() { return empty_maxmin_extent(); }
+  CGX_SHARED static void add(Extent& extent, float x) { extent.add(x); }
+  CGX_SHARED static void merge(Extent& extent, const Extent& other) { extent.merge(other); }
   static Extent extent_of(const float* x, uint32_t n) { return maxmin_extent_of(x, n); }
-  static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
-  static Meta fit(const Extent& extent, uint32_t, uint32_t limit) {
+  CGX_SHARED static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
+  CGX_SHARED static Meta fit(const Extent& extent, uint32_t, uint32_t limit) {
     return fit_maxmin(extent, kCodeMax, limit);
   }
-  static void put_meta(const Meta& meta, uint8_t* bytes) { put_maxmin(meta, bytes); }
-  static bool get_meta(const uint8_t* bytes, Meta& meta) {
+  CGX_SHARED static void put_meta(const Meta& meta, uint8_t* bytes) { put_maxmin(meta, bytes); }
+  CGX_SHARED static bool get_meta(const uint8_t* bytes, Meta& meta) {
     return get_maxmin(bytes, kCodeMax, meta);
   }
 
-  // The code of value `e` of the bucket before the range of codes is narrowed.
-  static int32_t code_of(float x, const Meta& meta, uint64_t key, uint32_t e) {
+  // The code of a value before the range of codes is narrowed.
+  CGX_SHARED static int32_t wanted_code(float x, const Meta& meta, uint32_t dither) {
     const float offset = x * meta.prescale - meta.base;
     if constexpr (rounding == Rounding::kNearest) {
-      const int32_t code = static_cast<int32_t>(__builtin_lrintf(offset * meta.inverse));
+      const int32_t code = nearest_int(offset * meta.inverse);
       return clamp(code + meta.zero_point, 0, kCodeMax);
     } else {
       constexpr int32_t one = 1 << dither_bits(bits);
       const float scaled = offset * (meta.inverse * static_cast<float>(one));
-      const int32_t fixed = static_cast<int32_t>(__builtin_lrintf(scaled)) + meta.zero_point * one;
-      const uint32_t d = dither(key, bits, e);
-      return (clamp(fixed, 0, kCodeMax * one) + static_cast<int32_t>(d)) / one;
+      const int32_t fixed = nearest_int(scaled) + meta.zero_point * one;
+      return (clamp(fixed, 0, kCodeMax * one) + static_cast<int32_t>(dither)) / one;
     }
+  }
+  template <class Count>
+  CGX_SHARED static uint32_t code_of(float x, const Meta& meta, uint32_t dither, Count& saturated) {
+    const int32_t wanted = wanted_code(x, meta, dither);
+    const int32_t sent = clamp(wanted, meta.code_min, meta.code_max);
+    saturated += sent != wanted;
+    return static_cast<uint32_t>(sent);
+  }
+  CGX_SHARED static float value_of(uint32_t code, const Meta& meta) {
+    return meta.value(static_cast<int32_t>(code));
   }
 
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t key, uint8_t* codes,
@@ -56,21 +69,22 @@ struct MaxMin {
     std::memset(codes, 0, code_bytes(n));
     if (meta.nonfinite) return;
     for (uint32_t e = 0; e < n; ++e) {
-      const int32_t wanted = code_of(x[e], meta, key, e);
-      const int32_t sent = clamp(wanted, meta.code_min, meta.code_max);
-      stats.saturated += sent != wanted;
-      put_code(codes + e / kBlock * kBlockBytes, bits, e % kBlock, static_cast<uint32_t>(sent));
+      const uint32_t d = kDithers ? dither(key, bits, e) : 0;
+      put_code(codes + e / kBlock * kBlockBytes, bits, e % kBlock,
+               code_of(x[e], meta, d, stats.saturated));
     }
   }
 
   static void value(const uint8_t* codes, uint32_t n, const Meta& meta, float* x) {
     for (uint32_t e = 0; e < n; ++e) {
       const uint32_t code = get_code(codes + e / kBlock * kBlockBytes, bits, e % kBlock);
-      x[e] = meta.value(static_cast<int32_t>(code));
+      x[e] = value_of(code, meta);
     }
   }
 
-  static bool nonfinite(const Meta& meta, const Extent&, uint32_t) { return meta.nonfinite; }
+  CGX_SHARED static bool nonfinite(const Meta& meta, const Extent&, uint32_t) {
+    return meta.nonfinite;
+  }
 
   using Decoding = MaxMin<bits, Rounding::kNearest>;  // decoding does not depend on the rounding
   static constexpr bool kKeepsNan = false, kScansValues = false;
@@ -82,7 +96,7 @@ struct MaxMin {
   using Valuer = MaxMinValuer<V, bits>;
 
  private:
-  static int32_t clamp(int32_t x, int32_t low, int32_t high) {
+  CGX_SHARED static int32_t clamp(int32_t x, int32_t low, int32_t high) {
     return x < low ? low : x > high ? high : x;
   }
 };

@@ -20,6 +20,19 @@ struct MaxMinExtent {
   float lo, hi;
   uint32_t max_abs;  // as bits, so that NaN and infinity are the largest
   bool zero;         // contains +0 or -0
+
+  CGX_SHARED void add(float x) {
+    lo = x < lo ? x : lo;
+    hi = x > hi ? x : hi;
+    max_abs = abs_bits(x) > max_abs ? abs_bits(x) : max_abs;
+    zero |= abs_bits(x) == 0;
+  }
+  CGX_SHARED void merge(const MaxMinExtent& other) {
+    lo = other.lo < lo ? other.lo : lo;
+    hi = other.hi > hi ? other.hi : hi;
+    max_abs = other.max_abs > max_abs ? other.max_abs : max_abs;
+    zero |= other.zero;
+  }
 };
 
 struct MaxMinMeta {
@@ -33,26 +46,26 @@ struct MaxMinMeta {
   int32_t code_min = 0, code_max = 0;  // narrower than 0..m where an end would not decode finite
   bool special = false;                // prescale != 1 or a narrowed code range: the scalar lane's
 
-  float value(int32_t code) const { return lo + static_cast<float>(code - zero_point) * unit; }
+  CGX_SHARED float value(int32_t code) const {
+    return lo + static_cast<float>(code - zero_point) * unit;
+  }
 };
 
 constexpr float kNearlyConstant = 0x1p-100f;
 constexpr uint32_t kHugeBits = 0x7e000000u;  // 2^125
 constexpr float kHugeScale = 0x1p-8f;
 
-inline MaxMinExtent maxmin_extent_of(const float* x, uint32_t n) {
-  MaxMinExtent extent{float_of(kInfBits), -float_of(kInfBits), 0, false};
-  for (uint32_t i = 0; i < n; ++i) {
-    extent.lo = x[i] < extent.lo ? x[i] : extent.lo;
-    extent.hi = x[i] > extent.hi ? x[i] : extent.hi;
-    extent.max_abs = abs_bits(x[i]) > extent.max_abs ? abs_bits(x[i]) : extent.max_abs;
-    extent.zero |= abs_bits(x[i]) == 0;
-  }
+CGX_SHARED inline MaxMinExtent empty_maxmin_extent() {
+  return {float_of(kInfBits), -float_of(kInfBits), 0, false};
+}
+CGX_SHARED inline MaxMinExtent maxmin_extent_of(const float* x, uint32_t n) {
+  MaxMinExtent extent = empty_maxmin_extent();
+  for (uint32_t i = 0; i < n; ++i) extent.add(x[i]);
   return extent;
 }
 
 // Codes end at the last one whose value is finite for a receiver that overflows at `limit`.
-inline void narrow_codes(MaxMinMeta& meta, uint32_t limit) {
+CGX_SHARED inline void narrow_codes(MaxMinMeta& meta, uint32_t limit) {
   while (abs_bits(meta.value(meta.code_max)) >= limit && meta.code_max > meta.code_min) {
     --meta.code_max;
     meta.special = true;
@@ -63,7 +76,8 @@ inline void narrow_codes(MaxMinMeta& meta, uint32_t limit) {
   }
 }
 
-inline MaxMinMeta fit_maxmin(const MaxMinExtent& extent, int32_t code_max, uint32_t limit) {
+CGX_SHARED inline MaxMinMeta fit_maxmin(const MaxMinExtent& extent, int32_t code_max,
+                                        uint32_t limit) {
   MaxMinMeta meta;
   if (extent.max_abs >= kInfBits) {
     meta.nonfinite = true;
@@ -106,14 +120,14 @@ inline MaxMinMeta fit_maxmin(const MaxMinExtent& extent, int32_t code_max, uint3
   return meta;
 }
 
-inline void put_maxmin(const MaxMinMeta& meta, uint8_t* bytes) {
+CGX_SHARED inline void put_maxmin(const MaxMinMeta& meta, uint8_t* bytes) {
   const float words[2] = {meta.zero_exact ? -meta.unit : meta.unit,
                           meta.zero_exact ? static_cast<float>(meta.zero_point) : meta.lo};
   std::memcpy(bytes, words, sizeof(words));
 }
 
 // False for metadata that no encoder writes.
-inline bool get_maxmin(const uint8_t* bytes, int32_t code_max, MaxMinMeta& meta) {
+CGX_SHARED inline bool get_maxmin(const uint8_t* bytes, int32_t code_max, MaxMinMeta& meta) {
   float words[2];
   std::memcpy(words, bytes, sizeof(words));
   const uint32_t unit = abs_bits(words[0]), second = bits_of(words[1]);

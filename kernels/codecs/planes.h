@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "kernels/floats.h"
 #include "kernels/range.h"
 
 namespace cgx::kernels {
@@ -27,7 +28,7 @@ constexpr uint32_t plane_offset(uint32_t bits, uint32_t width) {
 }
 
 // One code of one block, the scalar way. put_code ORs into zeroed bytes.
-inline void put_code(uint8_t* block, uint32_t bits, uint32_t e, uint32_t code) {
+CGX_SHARED inline void put_code(uint8_t* block, uint32_t bits, uint32_t e, uint32_t code) {
   const uint32_t j = e / 16, l = e % 16;
   if (bits & 8) block[e] |= static_cast<uint8_t>(code);
   if (bits & 4) {
@@ -44,7 +45,7 @@ inline void put_code(uint8_t* block, uint32_t bits, uint32_t e, uint32_t code) {
   }
 }
 
-inline uint32_t get_code(const uint8_t* block, uint32_t bits, uint32_t e) {
+CGX_SHARED inline uint32_t get_code(const uint8_t* block, uint32_t bits, uint32_t e) {
   const uint32_t j = e / 16, l = e % 16;
   uint32_t code = 0;
   if (bits & 8) code = block[e];
