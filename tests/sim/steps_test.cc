@@ -91,12 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ClusterShapes,
                                            std::vector<uint32_t>{1, 1, 1, 1},
                                            std::vector<uint32_t>(16, 1)));
 
-class Absence : public ::testing::TestWithParam<scheduler::CollectiveWish> {};
-
-TEST_P(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
-  ClusterOptions options{.ranks_per_machine = {2, 1}, .policy = raw_policy()};
-  options.policy.collective = GetParam();
-  Cluster cluster(options);
+TEST(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
+  Cluster cluster({.ranks_per_machine = {2, 1}, .policy = raw_policy()});
   cluster.create();
   std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
   cluster.commit(tensors);
@@ -127,10 +123,6 @@ TEST_P(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
     }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Collectives, Absence,
-                         ::testing::Values(scheduler::CollectiveWish::kScatter,
-                                           scheduler::CollectiveWish::kAllgather));
 
 TEST(Policy, SwitchesEveryRankAtTheAnnouncedStep) {
   Cluster cluster({.ranks_per_machine = {2, 1, 1}});

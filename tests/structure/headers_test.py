@@ -19,7 +19,8 @@ def folder_flags(header):
     commands = tree.compile_commands()
     folder = os.path.dirname(header)
     while True:
-        near = [c for source, c in commands.items() if source.startswith(folder + "/") or not folder]
+        near = [c for source, c in commands.items()
+                if (source.startswith(folder + "/") or not folder) and not source.endswith(".cu")]
         if near or not folder:
             break
         folder = os.path.dirname(folder)

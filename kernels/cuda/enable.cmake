@@ -1,0 +1,26 @@
+# CUDA where there is nvcc: AUTO (the default) leaves it out without, ON insists, OFF never asks. Builds with sanitizers
+# leave it out; they run the kernels' bodies on the host (tests/gpu/).
+set(CGX_CUDA AUTO CACHE STRING "CUDA kernels: AUTO, ON or OFF")
+set(CGX_CUDA_FOUND FALSE)
+if(CGX_CUDA AND NOT CGX_SANITIZE AND NOT CGX_FUZZ)
+  find_program(NVCC_PROGRAM nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(NVCC_PROGRAM)
+    set(CMAKE_CUDA_COMPILER ${NVCC_PROGRAM})
+    # Machine code for sm_80 and sm_90, PTX for what comes later; all from one PTX, which halves the time.
+    set(CMAKE_CUDA_ARCHITECTURES OFF)
+    set(CMAKE_CUDA_FLAGS "--generate-code arch=compute_80,code=[compute_80,sm_80,sm_90]")
+    if(CCACHE_PROGRAM)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+    endif()
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc can
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    find_package(CUDAToolkit REQUIRED)
+    set(CGX_CUDA_FOUND TRUE)
+  elseif(CGX_CUDA STREQUAL "AUTO")
+    message(STATUS "CUDA is left out: no nvcc (PATH, CUDA_HOME, /usr/local/cuda)")
+  else()
+    message(FATAL_ERROR "CGX_CUDA=${CGX_CUDA}, but no nvcc in PATH, CUDA_HOME or /usr/local/cuda")
+  endif()
+endif()

@@ -1,0 +1,120 @@
+// Loads and stores of a team: sixteen bytes at a time wherever the address allows it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/team.h"
+#include "kernels/floats.h"
+
+namespace cgx::kernels {
+namespace {
+
+// Sixteen and eight aligned bytes, of whatever type lies there.
+struct alignas(16) [[gnu::may_alias]] Quad {
+  float v[4];
+};
+struct alignas(16) [[gnu::may_alias]] QuadWord {
+  uint32_t v[4];
+};
+struct alignas(8) [[gnu::may_alias]] QuadHalf {
+  uint16_t v[4];
+};
+typedef uint32_t AliasWord __attribute__((may_alias));
+typedef uint16_t AliasHalf __attribute__((may_alias));
+
+CGX_DEVICE inline uint32_t misalignment(const void* p, uint32_t width) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) & (width - 1));
+}
+
+// Values first .. first + 3 of an array of small floats, the first `count` of them.
+CGX_DEVICE inline Quad load_quad(const void* values, DType dtype, uint64_t first, uint32_t count) {
+  Quad x = {};
+  if (dtype == DType::kF32) {
+    const float* p = static_cast<const float*>(values) + first;
+    if (count == 4 && misalignment(p, 16) == 0) return *reinterpret_cast<const Quad*>(p);
+    for (uint32_t i = 0; i < 4; ++i) {
+      if (i < count) x.v[i] = p[i];
+    }
+    return x;
+  }
+  const uint16_t* p = static_cast<const uint16_t*>(values) + first;
+  QuadHalf words = {};
+  if (count == 4 && misalignment(p, 8) == 0) {
+    words = *reinterpret_cast<const QuadHalf*>(p);
+  } else {
+    for (uint32_t i = 0; i < 4; ++i) {
+      if (i < count) words.v[i] = p[i];
+    }
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    x.v[i] = dtype == DType::kF16 ? from_half(words.v[i]) : canonical_nan(from_brain(words.v[i]));
+  }
+  return x;
+}
+
+// The last cast: plain nearest even.
+CGX_DEVICE inline void store_quad(void* values, DType dtype, uint64_t first, uint32_t count,
+                                  const Quad& x) {
+  if (dtype == DType::kF32) {
+    float* p = static_cast<float*>(values) + first;
+    if (count == 4 && misalignment(p, 16) == 0) {
+      *reinterpret_cast<Quad*>(p) = x;
+      return;
+    }
+    for (uint32_t i = 0; i < 4; ++i) {
+      if (i < count) p[i] = x.v[i];
+    }
+    return;
+  }
+  uint16_t* p = static_cast<uint16_t*>(values) + first;
+  QuadHalf words;
+  for (uint32_t i = 0; i < 4; ++i) {
+    words.v[i] = dtype == DType::kF16 ? to_half(x.v[i]) : to_brain(x.v[i]);
+  }
+  if (count == 4 && misalignment(p, 8) == 0) {
+    *reinterpret_cast<QuadHalf*>(p) = words;
+    return;
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    if (i < count) p[i] = words.v[i];
+  }
+}
+
+// How far into a sixteen-byte line bytes at `p` start, so that a copy of them elsewhere can start
+// as far in; 0 where they are not even aligned for four bytes.
+CGX_DEVICE inline uint32_t line_offset(const uint8_t* p) {
+  return misalignment(p, 4) == 0 ? misalignment(p, 16) : 0;
+}
+
+// Copies between two places that start equally far into a line, or else byte by byte.
+template <class Team>
+CGX_DEVICE void copy_bytes(Team& team, const uint8_t* from, uint8_t* to, uint64_t n) {
+  team.each([&](uint32_t t) {
+    uint64_t head = n;
+    if (misalignment(from, 16) == misalignment(to, 16)) {
+      const uint32_t to_line = (16 - misalignment(to, 16)) & 15;
+      head = to_line < n ? to_line : n;
+    }
+    const uint64_t lines = (n - head) / 16, tail = head + 16 * lines;
+    for (uint64_t i = t; i < head; i += Team::kSize) to[i] = from[i];
+    for (uint64_t i = t; i < lines; i += Team::kSize) {
+      reinterpret_cast<QuadWord*>(to + head)[i] = reinterpret_cast<const QuadWord*>(from + head)[i];
+    }
+    for (uint64_t i = tail + t; i < n; i += Team::kSize) to[i] = from[i];
+  });
+}
+
+// A few bytes of metadata, by one lane.
+template <uint32_t n>
+CGX_DEVICE inline void copy_words(const uint8_t* from, uint8_t* to) {
+  if (n % 4 == 0 && misalignment(from, 4) == 0 && misalignment(to, 4) == 0) {
+    for (uint32_t i = 0; i < n / 4; ++i) {
+      reinterpret_cast<AliasWord*>(to)[i] = reinterpret_cast<const AliasWord*>(from)[i];
+    }
+  } else {
+    for (uint32_t i = 0; i < n; ++i) to[i] = from[i];
+  }
+}
+
+}  // namespace
+}  // namespace cgx::kernels

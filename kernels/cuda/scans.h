@@ -1,0 +1,61 @@
+// What a team finds in one pass over a bucket: a codec's extent, sums and norms.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/team.h"
+#include "kernels/sums.h"
+
+namespace cgx::kernels {
+namespace {
+
+// The sum of f(e) in the order of sums.h: lane t has partials t and t + 32.
+template <class Team, class F>
+CGX_DEVICE float team_sum(Team& team, uint32_t n, F f) {
+  static_assert(2 * Team::kSize == kPartials);
+  typename Team::template Each<float> partials;
+  team.lanes([&](uint32_t t) {
+    float low = 0, high = 0;
+    for (uint32_t e = t; e < n; e += kPartials) {
+      low += f(e);
+      if (e + Team::kSize < n) high += f(e + Team::kSize);
+    }
+    partials[t] = low + high;
+  });
+  return team.fold(partials);
+}
+
+template <class Team>
+CGX_DEVICE uint32_t team_max_abs_bits(Team& team, const float* x, uint32_t n) {
+  typename Team::template Each<uint32_t> largest;
+  team.lanes([&](uint32_t t) {
+    largest[t] = 0;
+    for (uint32_t e = t; e < n; e += Team::kSize) {
+      largest[t] = abs_bits(x[e]) > largest[t] ? abs_bits(x[e]) : largest[t];
+    }
+  });
+  return team.merge(largest, [](uint32_t& a, uint32_t b) { a = b > a ? b : a; });
+}
+
+// Codecs whose extent does not depend on an order.
+template <class Codec, class Team>
+CGX_DEVICE typename Codec::Extent team_extent(Team& team, const float* x, uint32_t n) {
+  typename Team::template Each<typename Codec::Extent> extent;
+  team.lanes([&](uint32_t t) {
+    extent[t] = Codec::empty_extent();
+    for (uint32_t e = t; e < n; e += Team::kSize) Codec::add(extent[t], x[e]);
+  });
+  return team.merge(extent, [](auto& a, const auto& b) { Codec::merge(a, b); });
+}
+
+template <class Team, class F>
+CGX_DEVICE double team_squared_norm(Team& team, uint32_t n, float scale, F f) {
+  const auto square = [&](uint32_t e) {
+    const float scaled = f(e) * scale;
+    return scaled * scaled;
+  };
+  return unscaled_square(team_sum(team, n, square), scale);
+}
+
+}  // namespace
+}  // namespace cgx::kernels

@@ -1,0 +1,353 @@
+// The skeleton: every operation of a codec on one bucket by one team, as lanes/scalar.h does it
+// with one lane. A bucket is read from the tensor once and then lies in the team's scratch memory.
+//
+// Each bucket is read completely before anything of it is written, so results may lie where ranks
+// do.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/codec.h"
+#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/formats.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/scans.h"
+#include "kernels/cuda/team.h"
+#include "kernels/draw.h"
+#include "kernels/range.h"
+#include "kernels/sums.h"
+
+namespace cgx::kernels {
+namespace {
+
+// A team's own memory: one bucket of values, and its codes, which start as far into a line as they
+// do in the encoded range.
+struct Scratch {
+  float* x;
+  uint8_t* codes;
+};
+template <class Codec>
+CGX_DEVICE CGX_SHARED constexpr uint32_t scratch_bytes(uint32_t bucket) {
+  return static_cast<uint32_t>(sizeof(float) * bucket + (Codec::code_bytes(bucket) + 31) / 16 * 16);
+}
+CGX_DEVICE inline Scratch scratch_at(uint8_t* memory, uint32_t bucket) {
+  return {reinterpret_cast<float*>(memory), memory + sizeof(float) * bucket};
+}
+
+// Where a bucket's findings go.
+struct Findings {
+  cuda::Outcome* outcome;
+  cuda::Norms* norms;  // this bucket's
+};
+
+// The error of an encoding; saturates where huge values are coded badly, so never infinite.
+CGX_DEVICE inline float error_of(float x, float value) {
+  const float error = x - value;
+  return abs_bits(error) < kInfBits ? error : bits_of(error) & kSignBit ? -kFloatMax : kFloatMax;
+}
+
+// A reduced value that the tensor's dtype cannot hold counts as infinite.
+CGX_DEVICE inline float held_by(float x, uint32_t limit) {
+  if (abs_bits(x) < limit || is_nan(x)) return x;
+  return float_of((bits_of(x) & kSignBit) | kInfBits);
+}
+
+// f(first, count) for every four values of a bucket, four neighbours to a lane.
+template <class Team, class F>
+CGX_DEVICE void each_quad(Team& team, uint32_t n, F f) {
+  team.each([&](uint32_t t) {
+    for (uint32_t e = 4 * t; e < n; e += 4 * Team::kSize) f(t, e, n - e < 4 ? n - e : 4);
+  });
+}
+
+template <class Team, class Codec>
+class Skeleton {
+ public:
+  using Meta = typename Codec::Meta;
+  using Extent = typename Codec::Extent;
+  using CodecRange = Range<Codec>;
+
+  static CGX_DEVICE void run(Team& team, const EncodeJob& job, uint64_t b, Scratch s,
+                             Findings found) {
+    const CodecRange range(job.spec, job.elements);
+    const uint64_t first = range.first(b);
+    const uint32_t n = range.count(b);
+    load_sum<false>(team, job.source, first, n, s.x);
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
+    const Meta meta = put(team, n, kInfBits, job.key, b, range, bytes, s, found);
+    if (job.norms) put_norms(team, s, n, meta, found);
+    if (job.residual_out == nullptr) return;
+    const RawView& source = job.source;
+    if (meta.nonfinite) {
+      keep_residual(team, source.residual_in, source.residual_scale, job.residual_out, first, n);
+    } else {
+      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+        put_errors(s, e, count, quad(s.codes, e, count, meta), job.residual_out + first);
+      });
+    }
+  }
+
+  static CGX_DEVICE void run(Team& team, const DecodeJob& job, uint64_t b, Scratch s,
+                             Findings found) {
+    const CodecRange range(job.spec, job.elements);
+    const uint64_t first = range.first(b);
+    const uint32_t n = range.count(b);
+    Meta meta;
+    if (!get(team, bytes_of(job), range, b, meta, s, found)) return;
+    typename Team::template Each<Extent> extents;
+    team.lanes([&](uint32_t t) { extents[t] = Extent(); });
+    each_quad(team, n, [&](uint32_t t, uint32_t e, uint32_t count) {
+      const Quad x = quad(s.codes, e, count, meta);
+      scan(extents[t], x, count);
+      store(job, first + e, count, x);
+    });
+    finish(team, job, first, n, nonfinite(team, meta, extents, overflow_bits(job.dtype)), found);
+  }
+
+  static CGX_DEVICE void run(Team& team, const DecodeAddJob& job, uint64_t b, Scratch s,
+                             Findings found) {
+    const CodecRange range(job.spec, job.elements);
+    const uint64_t first = range.first(b);
+    const uint32_t n = range.count(b);
+    Meta meta;
+    if (!get(team, bytes_of(job), range, b, meta, s, found)) return;
+    typename Team::template Each<Extent> extents;
+    team.lanes([&](uint32_t t) { extents[t] = Extent(); });
+    each_quad(team, n, [&](uint32_t t, uint32_t e, uint32_t count) {
+      const Quad x = quad(s.codes, e, count, meta);
+      scan(extents[t], x, count);
+      Quad sum = load_quad(job.sum, DType::kF32, first + e, count);
+      for (uint32_t i = 0; i < 4; ++i) sum.v[i] = canonical_nan(sum.v[i] + x.v[i]);
+      store_quad(job.sum, DType::kF32, first + e, count, sum);
+    });
+    team.add(&found.outcome->nonfinite_buckets, nonfinite(team, meta, extents, kInfBits));
+  }
+
+  static CGX_DEVICE void run(Team& team, const ReduceJob& job, uint64_t b, Scratch s,
+                             Findings found) {
+    const CodecRange range(job.spec, job.elements);
+    const uint64_t first = range.first(b);
+    const uint32_t n = range.count(b);
+    const uint32_t limit = overflow_bits(job.dtype);
+    if (!add_contributions(team, job, range, b, limit, s, found)) return;
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
+    const Meta meta = put(team, n, limit, job.key, b, range, bytes, s, found);
+    if (job.norms) put_norms(team, s, n, meta, found);
+    if (job.residual_out && meta.nonfinite) {
+      keep_residual(team, job.residual_in, job.residual_scale, job.residual_out, first, n);
+    }
+    const bool errors = job.residual_out != nullptr && !meta.nonfinite;
+    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+      const Quad x = quad(s.codes, e, count, meta);
+      if (errors) put_errors(s, e, count, x, job.residual_out + first);
+      store(job, first + e, count, x);
+    });
+  }
+
+  static CGX_DEVICE void run(Team& team, const CombineJob& job, uint64_t b, Scratch s,
+                             Findings found) {
+    const CodecRange range(job.spec, job.elements);
+    const uint64_t first = range.first(b);
+    const uint32_t n = range.count(b);
+    const uint32_t limit = overflow_bits(job.dtype);
+    if (!add_contributions(team, job, range, b, limit, s, found)) return;
+    const bool bad = team_max_abs_bits(team, s.x, n) >= limit;
+    const bool erase = bad && !Codec::kKeepsNan;
+    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+      Quad x = *reinterpret_cast<const Quad*>(s.x + e);
+      for (uint32_t i = 0; i < 4; ++i) x.v[i] = erase ? float_of(kNanBits) : x.v[i];
+      store(job, first + e, count, x);
+    });
+    finish(team, job, first, n, bad, found);
+  }
+
+ private:
+  using Codes = Format<Codec>;
+
+  template <class Job>
+  static CGX_DEVICE const uint8_t* bytes_of(const Job& job) {
+    return reinterpret_cast<const uint8_t*>(job.encoded.data());
+  }
+
+  // x := what the view contributes to the bucket, or x += it. A NaN that arithmetic touched becomes
+  // the canonical one; a single fp32 rank without arithmetic keeps its bits.
+  template <bool add>
+  static CGX_DEVICE void load_sum(Team& team, const RawView& view, uint64_t first, uint32_t n,
+                                  float* x) {
+    const float scale = static_cast<float>(view.scale);
+    const bool untouched = view.rank_count == 1 && scale == 1.0f && view.residual_in == nullptr;
+    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+      Quad sum = {};
+      if (view.rank_count > 0) sum = load_quad(view.ranks[0], view.dtype, first + e, count);
+      for (uint32_t r = 1; r < view.rank_count; ++r) {
+        const Quad more = load_quad(view.ranks[r], view.dtype, first + e, count);
+        for (uint32_t i = 0; i < 4; ++i) sum.v[i] += more.v[i];
+      }
+      Quad old = {};
+      if (view.residual_in) old = load_quad(view.residual_in, DType::kF32, first + e, count);
+      Quad* to = reinterpret_cast<Quad*>(x + e);
+      for (uint32_t i = 0; i < 4; ++i) {
+        if (scale != 1.0f) sum.v[i] *= scale;
+        if (view.residual_in) sum.v[i] += old.v[i] * view.residual_scale;
+        if (!untouched) sum.v[i] = canonical_nan(sum.v[i]);
+        to->v[i] = add ? to->v[i] + sum.v[i] : sum.v[i];
+      }
+    });
+  }
+
+  // The bucket in s.x to metadata and codes, which stay in s.codes.
+  static CGX_DEVICE Meta put(Team& team, uint32_t n, uint32_t limit, const DrawKey& key, uint64_t b,
+                             const CodecRange& range, uint8_t* bytes, Scratch& s, Findings found) {
+    const Meta meta = Codec::fit(team_extent<Codec>(team, s.x, n), n, limit);
+    uint8_t* target = bytes + range.codes(b);
+    s.codes += line_offset(target);
+    typename Team::template Each<uint32_t> saturated;
+    team.lanes([&](uint32_t t) {
+      saturated[t] = 0;
+      if (t == 0) put_meta(meta, bytes + range.meta(b));
+      if (b + 1 < range.buckets()) return;
+      for (uint64_t i = range.end() + t; i < range.padded_end(); i += Team::kSize) bytes[i] = 0;
+    });
+    Codes::code(team, s.x, n, meta, bucket_key(key.stream, key.first_bucket + b), s.codes,
+                saturated);
+    copy_bytes(team, s.codes, target, Codec::code_bytes(n));
+    team.add(&found.outcome->nonfinite_buckets, meta.nonfinite);
+    team.add(&found.outcome->saturated,
+             team.merge(saturated, [](uint32_t& a, uint32_t more) { a += more; }));
+    return meta;
+  }
+  static CGX_DEVICE void put_meta(const Meta& meta, uint8_t* to) {
+    if constexpr (Codec::kMetaBytes > 0) {
+      alignas(16) uint8_t words[Codec::kMetaBytes];
+      Codec::put_meta(meta, words);
+      copy_words<Codec::kMetaBytes>(words, to);
+    }
+  }
+
+  // Metadata and codes of a bucket; the latter to s.codes. False, for all lanes, if it is corrupt.
+  static CGX_DEVICE bool get(Team& team, const uint8_t* bytes, const CodecRange& range, uint64_t b,
+                             Meta& meta, Scratch& s, Findings found) {
+    if constexpr (Codec::kMetaBytes > 0) {
+      alignas(16) uint8_t words[Codec::kMetaBytes];
+      copy_words<Codec::kMetaBytes>(bytes + range.meta(b), words);
+      if (!Codec::get_meta(words, meta)) {
+        team.lower(&found.outcome->bad_bucket, b);
+        return false;
+      }
+    } else {
+      Codec::get_meta(bytes, meta);
+    }
+    const uint8_t* codes = bytes + range.codes(b);
+    s.codes += line_offset(codes);
+    copy_bytes(team, codes, s.codes, Codec::code_bytes(range.count(b)));
+    return true;
+  }
+
+  // s.x := the sum of the present parts, in order from +0.0; what the receiver's dtype cannot hold
+  // is infinite in it.
+  template <class Job>
+  static CGX_DEVICE bool add_contributions(Team& team, const Job& job, const CodecRange& range,
+                                           uint64_t b, uint32_t limit, const Scratch& s,
+                                           Findings found) {
+    const uint32_t n = range.count(b);
+    each_quad(team, n,
+              [&](uint32_t, uint32_t e, uint32_t) { *reinterpret_cast<Quad*>(s.x + e) = Quad{}; });
+    for (uint32_t p = 0; p < job.contributions.size(); ++p) {
+      const Contribution& part = job.contributions.data()[p];
+      if (part.kind == Contribution::Kind::kRaw) {
+        load_sum<true>(team, part.raw, range.first(b), n, s.x);
+      } else if (part.kind == Contribution::Kind::kEncoded) {
+        Meta meta;
+        Scratch own = s;
+        if (!get(team, bytes_of(part), range, b, meta, own, found)) return false;
+        each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+          const Quad more = quad(own.codes, e, count, meta);
+          Quad* to = reinterpret_cast<Quad*>(own.x + e);
+          for (uint32_t i = 0; i < 4; ++i) to->v[i] += more.v[i];
+        });
+      }
+    }
+    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t) {
+      Quad* x = reinterpret_cast<Quad*>(s.x + e);
+      for (uint32_t i = 0; i < 4; ++i) x->v[i] = held_by(canonical_nan(x->v[i]), limit);
+    });
+    return true;
+  }
+
+  static CGX_DEVICE Quad quad(const uint8_t* codes, uint32_t e, uint32_t count, const Meta& meta) {
+    Quad x = {};
+    for (uint32_t i = 0; i < 4; ++i) {
+      if (i < count) x.v[i] = Codes::value(codes, e + i, meta);
+    }
+    return x;
+  }
+
+  static CGX_DEVICE void scan(Extent& extent, const Quad& x, uint32_t count) {
+    if constexpr (Codec::kScansValues) {
+      for (uint32_t i = 0; i < 4; ++i) {
+        if (i < count) Codec::add(extent, x.v[i]);
+      }
+    }
+  }
+  static CGX_DEVICE bool nonfinite(Team& team, const Meta& meta,
+                                   const typename Team::template Each<Extent>& extents,
+                                   uint32_t limit) {
+    if constexpr (Codec::kScansValues) {
+      return Codec::nonfinite(
+          meta, team.merge(extents, [](auto& a, const auto& b) { Codec::merge(a, b); }), limit);
+    } else {
+      return Codec::nonfinite(meta, Extent(), limit);
+    }
+  }
+
+  static CGX_DEVICE void put_norms(Team& team, const Scratch& s, uint32_t n, const Meta& meta,
+                                   Findings found) {
+    cuda::Norms norms = {};
+    if (!meta.nonfinite) {
+      const float scale = square_scale(team_max_abs_bits(team, s.x, n));
+      norms.intended_sq = team_squared_norm(team, n, scale, [&](uint32_t e) { return s.x[e]; });
+      norms.sent_sq = team_squared_norm(team, n, scale,
+                                        [&](uint32_t e) { return Codes::value(s.codes, e, meta); });
+    }
+    team.lanes([&](uint32_t t) {
+      if (t == 0) *found.norms = norms;
+    });
+  }
+
+  static CGX_DEVICE void put_errors(const Scratch& s, uint32_t e, uint32_t count, const Quad& value,
+                                    float* residual) {
+    Quad x = *reinterpret_cast<const Quad*>(s.x + e);
+    for (uint32_t i = 0; i < 4; ++i) x.v[i] = error_of(x.v[i], value.v[i]);
+    store_quad(residual, DType::kF32, e, count, x);
+  }
+
+  // Non-finite buckets keep their old residual, in today's units.
+  static CGX_DEVICE void keep_residual(Team& team, const float* in, float scale, float* out,
+                                       uint64_t first, uint32_t n) {
+    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+      Quad x = {};
+      if (in) x = load_quad(in, DType::kF32, first + e, count);
+      for (uint32_t i = 0; i < 4; ++i) x.v[i] = in ? x.v[i] * scale : 0.0f;
+      store_quad(out, DType::kF32, first + e, count, x);
+    });
+  }
+
+  template <class Job>
+  static CGX_DEVICE void store(const Job& job, uint64_t first, uint32_t count, const Quad& x) {
+    for (uint32_t target = 0; target < job.target_count; ++target) {
+      store_quad(job.targets[target], job.dtype, first, count, x);
+    }
+  }
+
+  template <class Job>
+  static CGX_DEVICE void finish(Team& team, const Job& job, uint64_t first, uint32_t n,
+                                bool nonfinite, Findings found) {
+    team.add(&found.outcome->nonfinite_buckets, nonfinite);
+    if (nonfinite && job.residual_out) {
+      keep_residual(team, job.residual_in, job.residual_scale, job.residual_out, first, n);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace cgx::kernels

@@ -1,0 +1,60 @@
+// A table of segments, bucket by bucket: which segment a bucket of the launch belongs to.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/skeleton.h"
+#include "kernels/cuda/team.h"
+
+namespace cgx::kernels {
+namespace {
+
+// The last segment, from `from` on, that starts at or before `bucket`. Empty ones are passed over.
+template <class Job>
+CGX_DEVICE uint32_t segment_of(const cuda::Table<Job>& table, uint32_t from, uint64_t bucket) {
+  uint32_t low = from, high = table.count;
+  if (low + 1 == high || table.segments[low + 1].first_bucket > bucket) return low;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (table.segments[middle].first_bucket <= bucket) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Buckets first, first + step, ... of the table, by one team with scratch_bytes at `memory`.
+template <class Codec, class Team, class Job>
+CGX_DEVICE void run_buckets(Team& team, const cuda::Table<Job>& table, uint64_t first,
+                            uint64_t step, uint8_t* memory) {
+  uint32_t at = 0;
+  for (uint64_t bucket = first; bucket < table.buckets; bucket += step) {
+    at = segment_of(table, at, bucket);
+    cuda::Segment<Job>& segment = table.segments[at];
+    Skeleton<Team, Codec>::run(team, segment.job, bucket - segment.first_bucket,
+                               scratch_at(memory, table.bucket_max),
+                               {&segment.outcome, table.norms + bucket});
+  }
+}
+
+// The norms of one segment's buckets, in order, as every lane adds them.
+template <class Job>
+CGX_DEVICE void sum_norms(const cuda::Table<Job>& table, uint32_t index) {
+  cuda::Segment<Job>& segment = table.segments[index];
+  if (!segment.job.norms) return;
+  const uint64_t end =
+      index + 1 < table.count ? table.segments[index + 1].first_bucket : table.buckets;
+  cuda::Norms sum = {};
+  for (uint64_t bucket = segment.first_bucket; bucket < end; ++bucket) {
+    sum.intended_sq += table.norms[bucket].intended_sq;
+    sum.sent_sq += table.norms[bucket].sent_sq;
+  }
+  segment.outcome.intended_sq = sum.intended_sq;
+  segment.outcome.sent_sq = sum.sent_sq;
+}
+
+}  // namespace
+}  // namespace cgx::kernels

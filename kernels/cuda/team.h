@@ -1,0 +1,22 @@
+// A team: the lanes that work on one bucket together, written so that a host can stand in for them.
+//
+// Kernel bodies are templates over a Team and say what every lane does from one barrier to the
+// next:
+//   Each<T> x                 one T per lane; x[t] is lane t's
+//   each(f)                   every lane t calls f(t), then all see what the others wrote
+//   lanes(f)                  the same without the barrier: f touches what is lane t's alone
+//   merge(x, f)               f(a, b) folds b into a; the fold of all lanes' x, known to all
+//   fold(x)                   the sum of floats in the order of sums.h's partials 0 to kSize - 1
+//   ballot(f)                 bit t is f(t)
+//   add(p, n), lower(p, n)    one lane adds to or lowers a number that all teams share
+// What stands between such calls is uniform: every lane computes the same. On a device
+// (kernels/cuda/warp.cuh) a team is a warp and x[t] a register; in tests it is a loop over lanes.
+#pragma once
+
+#include "kernels/floats.h"
+
+#ifdef __CUDACC__
+#define CGX_DEVICE __device__
+#else
+#define CGX_DEVICE
+#endif

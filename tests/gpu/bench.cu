@@ -1,0 +1,215 @@
+// What encode, decode_add and reduce_requantize move per second, as a share of what a copy on the
+// same device moves in the same run. Times are CUDA events around several launches, the best of
+// five.
+//
+// usage: bench [--json FILE]
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_lane.h"
+#include "tests/gpu/device.h"
+
+namespace cgx::gpu {
+namespace {
+
+using namespace kernels;
+using cuda::Segment;
+
+constexpr double kTarget = 0.85;
+constexpr int kRounds = 5, kLaunches = 4;
+constexpr uint32_t kStreams = 4;
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.to_string().c_str());
+  std::exit(2);
+}
+void check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
+  std::exit(2);
+}
+
+// Milliseconds of one launch.
+double time_of(const std::function<void()>& launch) {
+  cudaEvent_t start, end;
+  check(cudaEventCreate(&start));
+  check(cudaEventCreate(&end));
+  launch();
+  float best = 1e30f;
+  for (int round = 0; round < kRounds; ++round) {
+    check(cudaEventRecord(start));
+    for (int i = 0; i < kLaunches; ++i) launch();
+    check(cudaEventRecord(end));
+    check(cudaEventSynchronize(end));
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, start, end));
+    best = std::min(best, ms / kLaunches);
+  }
+  check(cudaEventDestroy(start));
+  check(cudaEventDestroy(end));
+  return best;
+}
+
+__global__ void fill(float* x, uint64_t n) {
+  const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
+  for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
+    uint32_t word = static_cast<uint32_t>(i) * 0x9e3779b9u;
+    word = (word ^ (word >> 16)) * 0x7feb352du;
+    word ^= word >> 15;
+    x[i] = static_cast<float>(static_cast<int32_t>(word)) * 1e-9f;
+  }
+}
+
+// A tensor of `bytes` fp32 in two parts, as a group of tensors would lie, and all that goes with
+// it.
+class Bench {
+ public:
+  Bench(size_t bytes, const cuda::Device& device)
+      : elements_(bytes / sizeof(float)), device_(device) {
+    values_ = static_cast<float*>(device_allocate(bytes));
+    sum_ = static_cast<float*>(device_allocate(bytes));
+    for (std::byte*& stream : streams_)
+      stream = static_cast<std::byte*>(device_allocate(bytes / 2));
+    fill<<<1024, 256>>>(values_, elements_);
+    check(cudaGetLastError());
+  }
+  ~Bench() {
+    for (void* memory : kept_) device_free(memory);
+    device_free(values_);
+    device_free(sum_);
+    for (std::byte* stream : streams_) device_free(stream);
+  }
+  Bench(const Bench&) = delete;
+
+  double copy_ms() {
+    return time_of(
+        [&] { check(cudaMemcpyAsync(sum_, values_, elements_ * 4, cudaMemcpyDeviceToDevice)); });
+  }
+  double encode_ms(const CodecSpec& spec) {
+    EncodeJob job{.spec = spec, .elements = elements_};
+    job.source = {.ranks = keep<const void*>({values_}), .rank_count = 1};
+    job.encoded = room(spec, 0);
+    const auto table = table_of(job);
+    const double ms = time_of([&] { check(cuda::encode(device_, table, nullptr)); });
+    for (uint32_t s = 1; s < kStreams; ++s) {
+      check(cudaMemcpy(streams_[s], streams_[0], job.encoded.size(), cudaMemcpyDeviceToDevice));
+    }
+    return ms;
+  }
+  // After encode_ms of the same spec, as the next.
+  double decode_add_ms(const CodecSpec& spec) {
+    DecodeAddJob job{.spec = spec, .encoded = room(spec, 0), .elements = elements_, .sum = sum_};
+    const auto table = table_of(job);
+    return time_of([&] { check(cuda::decode_add(device_, table, nullptr)); });
+  }
+  double reduce_ms(const CodecSpec& spec) {
+    std::vector<Contribution> parts(kStreams - 1);
+    for (uint32_t s = 0; s + 1 < kStreams; ++s) {
+      parts[s].kind = Contribution::Kind::kEncoded;
+      parts[s].encoded = room(spec, s);
+    }
+    parts.push_back({.kind = Contribution::Kind::kRaw});
+    parts.back().raw = {.ranks = keep<const void*>({values_}), .rank_count = 1};
+    ReduceJob job{
+        .spec = spec, .contributions = {keep(parts), parts.size()}, .elements = elements_};
+    job.encoded = room(spec, kStreams - 1);
+    job.targets = keep<void*>({sum_});
+    job.target_count = 1;
+    const auto table = table_of(job);
+    return time_of([&] { check(cuda::reduce(device_, table, nullptr)); });
+  }
+
+ private:
+  std::span<std::byte> room(const CodecSpec& spec, uint32_t stream) const {
+    return {streams_[stream], encoded_bytes(spec, DType::kF32, elements_)};
+  }
+  template <class T>
+  T* keep(const std::vector<T>& values) {
+    kept_.push_back(device_allocate(values.size() * sizeof(T)));
+    copy_to_device(kept_.back(), values.data(), values.size() * sizeof(T));
+    return static_cast<T*>(kept_.back());
+  }
+  template <class Job>
+  cuda::Table<Job> table_of(const Job& job) {
+    std::vector<Segment<Job>> segments = {{.job = job}};
+    auto table = cuda::describe_table<Job>(segments, nullptr);
+    table.segments = keep(segments);
+    return table;
+  }
+
+  uint64_t elements_;
+  cuda::Device device_;
+  float *values_, *sum_;
+  std::byte* streams_[kStreams];
+  std::vector<void*> kept_;
+};
+
+class Report {
+ public:
+  void add(const char* operation, const CodecSpec& spec, size_t bytes, double moved, double ms,
+           double copy_rate) {
+    const double rate = moved / ms / 1e6, share = rate / copy_rate;
+    std::printf("%-18s %-28s %5zu MiB %9.3f ms %8.1f GB/s  %.2f of copy%s\n", operation,
+                to_string(spec).c_str(), bytes >> 20, ms, rate, share,
+                share < kTarget ? "  (target 0.85)" : "");
+    json_ += json_.empty() ? "[" : ",\n ";
+    json_ += "{\"bench\": \"gpu\", \"case\": \"" + std::string(operation) + "/" + to_string(spec) +
+             "/" + std::to_string(bytes >> 20) + "\", \"ms\": " + std::to_string(ms) +
+             ", \"gb_per_s\": " + std::to_string(rate) +
+             ", \"share_of_copy\": " + std::to_string(share) +
+             ", \"target\": " + std::to_string(kTarget) + ", \"device\": \"" + device_name() +
+             "\"}";
+  }
+  void write(const char* path) const {
+    FILE* file = std::fopen(path, "w");
+    if (file == nullptr) return;
+    std::fprintf(file, "%s]\n", json_.c_str());
+    std::fclose(file);
+  }
+
+ private:
+  std::string json_;
+};
+
+void measure(size_t bytes, const cuda::Device& device, Report& report) {
+  Bench bench(bytes, device);
+  const double values = static_cast<double>(bytes);
+  const double copy_ms = bench.copy_ms(), copy_rate = 2 * values / copy_ms / 1e6;
+  std::printf("copy of %zu MiB: %.3f ms, %.1f GB/s read and written\n", bytes >> 20, copy_ms,
+              copy_rate);
+  for (const char* text : {"maxmin:4", "maxmin:4,stochastic", "maxmin:8", "maxmin:2", "bf16"}) {
+    const CodecSpec spec = parse_codec_spec(text).value();
+    const double encoded =
+        static_cast<double>(encoded_bytes(spec, DType::kF32, bytes / sizeof(float)));
+    report.add("encode", spec, bytes, values + encoded, bench.encode_ms(spec), copy_rate);
+    report.add("decode_add", spec, bytes, 2 * values + encoded, bench.decode_add_ms(spec),
+               copy_rate);
+    report.add("reduce_requantize", spec, bytes, 2 * values + kStreams * encoded,
+               bench.reduce_ms(spec), copy_rate);
+  }
+}
+
+}  // namespace
+}  // namespace cgx::gpu
+
+int main(int count, char** arguments) {
+  using namespace cgx::gpu;
+  if (!device_present()) {
+    std::printf("skipped: no CUDA device\n");
+    return 0;
+  }
+  const cgx::kernels::cuda::Device device = cgx::kernels::cuda::describe_device(0).value();
+  std::printf("%s\n", device_name().c_str());
+  Report report;
+  for (const size_t mebibytes : {256, 1024}) measure(mebibytes << 20, device, report);
+  if (count > 2 && std::strcmp(arguments[1], "--json") == 0) report.write(arguments[2]);
+  return 0;
+}

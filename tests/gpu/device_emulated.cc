@@ -1,0 +1,118 @@
+// This processor as the device: the kernels' own bodies, run by EmulatedWarp.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "kernels/codecs/casts.h"
+#include "kernels/codecs/maxmin.h"
+#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/launches.h"
+#include "kernels/cuda/table.h"
+#include "tests/gpu/device.h"
+#include "tests/gpu/emulated_warp.h"
+
+namespace cgx::kernels::cuda {
+namespace {
+
+#define X(stem, number, ...) constexpr uint8_t k##stem = number;
+#include "kernels/codecs.def"
+#undef X
+
+constexpr uint64_t kTeams = 5;  // that take buckets in turn
+
+template <class Codec, class Job>
+int launch(const Device&, const Table<Job>& table, Stream) {
+  const size_t bytes = scratch_bytes<Codec>(table.bucket_max);
+  for (uint64_t first = 0; first < kTeams; ++first) {
+    // Exactly its size, so that AddressSanitizer sees what lies beyond.
+    const std::unique_ptr<uint8_t, void (*)(void*)> memory(
+        static_cast<uint8_t*>(std::aligned_alloc(16, bytes)), std::free);
+    std::memset(memory.get(), 0x5a, bytes);
+    EmulatedWarp warp;
+    run_buckets<Codec>(warp, table, first, kTeams, memory.get());
+  }
+  return 0;
+}
+
+template <class Codec, class Job>
+int launch_with_norms(const Device& device, const Table<Job>& table, Stream stream) {
+  const int error = launch<Codec>(device, table, stream);
+  for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
+  return error;
+}
+
+template <class Codec>
+struct Emulating {
+  using Decoding = typename Codec::Decoding;
+  static constexpr Launches kOps = {launch_with_norms<Codec, EncodeJob>,
+                                    launch<Decoding, DecodeJob>, launch<Decoding, DecodeAddJob>,
+                                    launch_with_norms<Codec, ReduceJob>,
+                                    launch<Decoding, CombineJob>};
+};
+
+const Launches* launches_of(const CodecSpec& spec) {
+  switch (spec.codec) {
+#define X(stem) \
+  case k##stem: \
+    return &stem##Family::ops<Emulating>(spec);
+#include "kernels/cuda/twins.def"
+#undef X
+  }
+  return nullptr;
+}
+
+template <class Job>
+Status launch(int (*Launches::*operation)(const Device&, const Table<Job>&, Stream),
+              const Table<Job>& table) {
+  (launches_of(table.spec)->*operation)(Device(), table, nullptr);
+  return {};
+}
+
+}  // namespace
+
+bool has_kernels(const CodecSpec& spec) {
+  return launches_of(spec) != nullptr;
+}
+Result<Device> describe_device(int) {
+  return Device{.multiprocessors = 1};
+}
+Status encode(const Device&, const Table<EncodeJob>& table, Stream) {
+  return launch(&Launches::encode, table);
+}
+Status decode(const Device&, const Table<DecodeJob>& table, Stream) {
+  return launch(&Launches::decode, table);
+}
+Status decode_add(const Device&, const Table<DecodeAddJob>& table, Stream) {
+  return launch(&Launches::decode_add, table);
+}
+Status reduce(const Device&, const Table<ReduceJob>& table, Stream) {
+  return launch(&Launches::reduce, table);
+}
+Status combine(const Device&, const Table<CombineJob>& table, Stream) {
+  return launch(&Launches::combine, table);
+}
+
+}  // namespace cgx::kernels::cuda
+
+namespace cgx::gpu {
+
+bool device_present() {
+  return true;
+}
+std::string device_name() {
+  return "emulated on this processor";
+}
+void* device_allocate(size_t bytes) {
+  return std::calloc(bytes + 1, 1);
+}
+void device_free(void* memory) {
+  std::free(memory);
+}
+void copy_to_device(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+void copy_from_device(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace cgx::gpu
