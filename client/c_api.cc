@@ -245,6 +245,13 @@ cgx_status cgx_step_end(cgx_comm* comm, uint64_t step) {
   });
 }
 
+cgx_status cgx_set_gradient_unit(cgx_comm* comm, double unit) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->set_gradient_unit(unit);
+  });
+}
+
 cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, int fate) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);

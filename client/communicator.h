@@ -48,6 +48,7 @@ class Communicator final : public CompletionSink {
                       void* const* out);
   Status absent(uint64_t step, std::span<const uint32_t> ids);
   Status step_end(uint64_t step);
+  Status set_gradient_unit(double unit);
   Status step_done(uint64_t step, int fate);
   Result<uint64_t> step_redo();
   Status wait_step(uint64_t step, int64_t timeout_ms);

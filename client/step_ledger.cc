@@ -94,6 +94,7 @@ Step& StepLedger::begin() {
   step.number = next_;
   step.cookie = ++last_cookie_;
   step.attempt = attempt_;
+  step.gradient_unit = gradient_unit_;
   step.ended = step.finished = step.confirmed = false;
   step.marked = step.reserved = 0;
   step.epoch = step.policy_version = 0;

@@ -22,6 +22,7 @@ struct Step {
   uint64_t number = 0;
   uint64_t cookie = 0;  // of this attempt; 0: the slot is empty
   uint32_t attempt = 0;
+  double gradient_unit = 1;
   bool ended = false;      // this rank's step_end is written
   bool finished = false;   // the daemon has completed or failed it
   bool confirmed = false;  // the daemon has reported a failure of it
@@ -50,6 +51,9 @@ class StepLedger {
   bool confirmed()
       const;  // and the daemon has said so: it may not have read an abandoning submit yet
   uint32_t reserved() const;  // completion slots of all steps
+
+  // Of the steps that open from now on.
+  void set_gradient_unit(double unit) { gradient_unit_ = unit; }
 
   // The step a submit, absent or step_end is about; opens it when it is the next one.
   Result<Step*> open(uint64_t number);
@@ -89,6 +93,7 @@ class StepLedger {
   uint32_t tensors_ = 0;
   uint32_t attempt_ = 0;  // of every step since the last redo
   uint64_t last_cookie_ = 0;
+  double gradient_unit_ = 1;
 };
 
 }  // namespace cgx::client

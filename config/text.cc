@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <numeric>
 #include <vector>
@@ -176,6 +177,20 @@ std::string print_quantity(uint64_t value, Quantity quantity) {
     }
   }
   return std::to_string(value);
+}
+
+Result<float> parse_share(std::string_view text) {
+  float value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (whole && value > 0.0f && value <= 1.0f) return value;
+  return invalid_argument("\"" + std::string(text) + "\" is not a number above 0 and at most 1");
+}
+
+std::string print_share(float value) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  return error == std::errc() ? std::string(text, end) : std::string();
 }
 
 bool is_plain_text(std::string_view text) {

@@ -21,6 +21,10 @@ Result<uint64_t> parse_quantity(std::string_view text, Quantity quantity);
 // The largest unit that divides the value: parse_quantity() reads it back unchanged.
 std::string print_quantity(uint64_t value, Quantity quantity);
 
+// A number above 0 and at most 1, and its shortest text that reads back unchanged.
+Result<float> parse_share(std::string_view text);
+std::string print_share(float value);
+
 // UTF-8 without control characters; plain_text() puts ? for every byte that is not, for names that
 // come from clients: they must not forge log lines or make a gRPC answer unreadable.
 bool is_plain_text(std::string_view text);

@@ -59,6 +59,7 @@ void add_group(const scheduler::GroupSnapshot& from, v1::Communicator& communica
   to->set_tensors(from.tensors);
   to->set_raw_bytes(from.raw_bytes);
   to->set_encoded_bytes(from.encoded_bytes);
+  to->set_collective(from.collective);
 }
 
 void add_rank(const scheduler::RankSnapshot& from, v1::Communicator& communicator) {
@@ -306,6 +307,10 @@ v1::TensorList tensors_of(const CommunicatorSnapshot& communicator) {
     added->set_group(tensor.group);
     added->set_codec(kernels::to_string(tensor.codec));
     added->set_reason(plain_text(tensor.reason));
+    if (tensor.group < communicator.groups.size()) {
+      added->set_collective(communicator.groups[tensor.group].collective);
+    }
+    if (tensor.intended_sq > 0) added->set_sent_share(tensor.sent_sq / tensor.intended_sq);
   }
   return list;
 }

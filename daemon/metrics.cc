@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "config/text.h"
+#include "kernels/codec.h"
 
 namespace cgx::daemon {
 namespace {
@@ -140,6 +143,26 @@ void add_totals(const Snapshot& snapshot, Page& page) {
   page.one("arena_bytes", "shared memory of the sessions", MetricType::Gauge, arena_bytes);
 }
 
+// What codecs send of what they should, by the squared norms of the steps that were measured.
+void add_sent_shares(const std::vector<C>& communicators, Page& page) {
+  page.begin("communicator_sent_share", "squared norm sent / intended, of this machine's encoders",
+             MetricType::Gauge);
+  for (const C& communicator : communicators) {
+    std::map<std::string, std::pair<double, double>> sums;  // by codec: intended, sent
+    for (const scheduler::TensorSnapshot& tensor : communicator.tensors) {
+      if (tensor.intended_sq == 0) continue;
+      auto& [intended_sq, sent_sq] = sums[kernels::to_string(tensor.codec)];
+      intended_sq += tensor.intended_sq;
+      sent_sq += tensor.sent_sq;
+    }
+    for (const auto& [codec, sum] : sums) {
+      Labels labels = labels_of(communicator);
+      labels.push_back({"codec", codec});
+      page.add(std::move(labels), sum.second / sum.first);
+    }
+  }
+}
+
 }  // namespace
 
 std::string metrics_text(const Snapshot& snapshot, const DaemonFacts& facts, uint64_t log_dropped) {
@@ -152,6 +175,7 @@ std::string metrics_text(const Snapshot& snapshot, const DaemonFacts& facts, uin
            static_cast<double>(log_dropped));
   add_totals(snapshot, page);
   add_rows(kCommunicatorRows, snapshot.communicators, page);
+  add_sent_shares(snapshot.communicators, page);
   add_rows(kPeerRows, snapshot.peers, page);
   return page.text();
 }

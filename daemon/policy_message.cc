@@ -1,5 +1,9 @@
 #include "daemon/policy_message.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "config/text.h"
 #include "kernels/codec.h"
 
 namespace cgx::daemon {
@@ -22,6 +26,14 @@ CodecSpec codec_of(const std::string& text, std::vector<std::string>& warnings) 
   CGX_ASSERT(kernels::check_policy(*spec, &warning).ok());
   if (!warning.empty()) warnings.push_back(warning);
   return *spec;
+}
+
+// REQUIRES: one of the field's choices.
+scheduler::CollectiveWish collective_of(const std::string& text) {
+  const auto& names = scheduler::kCollectiveWishes;
+  const auto found = std::find(std::begin(names), std::end(names), text);
+  CGX_ASSERT(found != std::end(names));
+  return static_cast<scheduler::CollectiveWish>(found - std::begin(names));
 }
 
 }  // namespace
@@ -48,6 +60,9 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   plain.window = complete.window();
   plain.weight = complete.weight();
   plain.replica_check_steps = complete.replica_check_steps();
+  plain.collective = collective_of(complete.collective());
+  CGX_ASSIGN_OR_RETURN(plain.feedback_decay, config::parse_share(complete.feedback_decay()));
+  plain.stats_steps = complete.stats_steps();
   return checked;
 }
 
@@ -65,6 +80,9 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   message.set_window(policy.window);
   message.set_weight(policy.weight);
   message.set_replica_check_steps(policy.replica_check_steps);
+  message.set_collective(scheduler::kCollectiveWishes[static_cast<size_t>(policy.collective)]);
+  message.set_feedback_decay(config::print_share(policy.feedback_decay));
+  message.set_stats_steps(policy.stats_steps);
   return message;
 }
 

@@ -82,8 +82,8 @@ std::shared_ptr<const CallRunner::Shape> CallRunner::shape_for(const CallDescrip
   shape->group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
   PartLimits limits;
   limits.encoded_bytes = std::min(limits.encoded_bytes, ports_.pool.slab_bytes() * 3 / 4);
-  shape->layout =
-      GroupLayout::choose(shape->group, shape->table, ports_.members.machines(), limits);
+  shape->layout = GroupLayout::choose(CollectiveWish::kAuto, shape->group, shape->table,
+                                      ports_.members.machines(), limits);
   shape_ = shape;
   return shape_;
 }
@@ -101,7 +101,6 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
                        .table = &shape->table,
                        .machine = members.machine,
                        .machines = members.machines(),
-                       .inflight_max = inflight_parts(members.machines()),
                        .segments = {},
                        .descriptor = {}};
   LocalSegment& local = setup.segments.emplace_back();

@@ -18,12 +18,11 @@ uint64_t bucket_cost(const Segment& segment, const TensorTable& table) {
   return kernels::encoded_bytes(segment.spec, table[segment.tensor].dtype, segment.spec.bucket);
 }
 
-// The group's buckets laid end to end, addressed by cost: finds the bucket at a cost, rounding up.
-
 uint64_t left(uint64_t limit, uint64_t used) {
   return used < limit ? limit - used : 0;
 }
 
+// The group's buckets laid end to end, addressed by cost: finds the bucket at a cost, rounding up.
 class CostLine {
  public:
   CostLine(const Group& group, const TensorTable& table) : group_(group), table_(table) {
@@ -53,20 +52,75 @@ class CostLine {
 
 }  // namespace
 
-GroupLayout GroupLayout::choose(const Group& group, const TensorTable& table, uint32_t machines,
-                                const PartLimits& limits) {
-  uint64_t bytes = 0;
-  for (const Segment& segment : group.segments) {
-    bytes += segment.spec.codec == 0 ? table[segment.tensor].bytes() : kDirectBytesMax + 1;
+const char* collective_name(Collective collective) {
+  switch (collective) {
+    case Collective::kScatter:
+      return "scatter";
+    case Collective::kAllgather:
+      return "allgather";
   }
-  return machines > 1 && bytes <= kDirectBytesMax ? direct(group, table, machines)
-                                                  : scatter_gather(group, table, machines, limits);
+  return "unknown";
 }
 
-GroupLayout GroupLayout::scatter_gather(const Group& group, const TensorTable& table,
-                                        uint32_t machines, const PartLimits& limits) {
+Collective choose_collective(CollectiveWish wish, const Group& group, const TensorTable& table,
+                             uint32_t machines) {
+  if (machines == 1 || wish == CollectiveWish::kScatter) return Collective::kScatter;
+  if (wish == CollectiveWish::kAllgather) return Collective::kAllgather;
+  uint64_t raw_bytes = 0;
+  bool lossy = false, gathers = machines <= kGatherMachinesMax;
+  for (const Segment& segment : group.segments) {
+    if (segment.spec.codec == 0) {
+      raw_bytes += table[segment.tensor].bytes();
+      continue;
+    }
+    lossy = true;
+    gathers = gathers && kernels::find_codec(segment.spec.codec)->gathers;
+  }
+  if (!lossy) gathers = raw_bytes <= kOneTripBytesMax;
+  return gathers ? Collective::kAllgather : Collective::kScatter;
+}
+
+Result<std::span<const std::byte>> take_range(const Segment& segment, DType dtype,
+                                              const Slice& slice,
+                                              std::span<const std::byte>& rest) {
+  uint64_t bytes = slice.range_bytes;
+  if (slice.variable) {
+    CGX_ASSIGN_OR_RETURN(bytes, kernels::encoded_length(segment.spec, dtype, slice.elements, rest));
+  }
+  if (bytes > slice.range_bytes || align_range(bytes) > rest.size()) {
+    return Status(StatusCode::kCORRUPT, "a range of " + std::to_string(bytes) + " bytes where " +
+                                            kernels::to_string(segment.spec) + " writes " +
+                                            std::to_string(slice.range_bytes) +
+                                            (slice.variable ? " at most" : "") + " and " +
+                                            std::to_string(rest.size()) + " are left");
+  }
+  const std::span<const std::byte> range = rest.first(bytes);
+  rest = rest.subspan(align_range(bytes));
+  return range;
+}
+
+uint64_t pad_range(std::span<std::byte> out, uint64_t used) {
+  const uint64_t padded = align_range(used);
+  std::memset(out.data() + used, 0, padded - used);
+  return padded;
+}
+
+GroupLayout GroupLayout::choose(CollectiveWish wish, const Group& group, const TensorTable& table,
+                                uint32_t machines, const PartLimits& limits) {
+  switch (choose_collective(wish, group, table, machines)) {
+    case Collective::kScatter:
+      break;
+    case Collective::kAllgather:
+      return allgather(group, table, machines, limits);
+  }
+  return scatter(group, table, machines, limits);
+}
+
+GroupLayout GroupLayout::scatter(const Group& group, const TensorTable& table, uint32_t machines,
+                                 const PartLimits& limits) {
   GroupLayout layout;
   layout.segments_ = static_cast<uint32_t>(group.segments.size());
+  layout.shards_ = machines;
   const CostLine line(group, table);
   uint64_t begin = 0;
   for (uint32_t shard = 0; shard < machines; ++shard) {
@@ -82,17 +136,14 @@ GroupLayout GroupLayout::scatter_gather(const Group& group, const TensorTable& t
   return layout;
 }
 
-GroupLayout GroupLayout::direct(const Group& group, const TensorTable& table, uint32_t machines) {
+GroupLayout GroupLayout::allgather(const Group& group, const TensorTable& table, uint32_t machines,
+                                   const PartLimits& limits) {
   GroupLayout layout;
-  layout.collective_ = Collective::kDirect;
+  layout.collective_ = Collective::kAllgather;
   layout.segments_ = static_cast<uint32_t>(group.segments.size());
-  const PartLimits whole{.raw_bytes = UINT64_MAX, .encoded_bytes = UINT64_MAX};
-  for (uint32_t shard = 0; shard < machines; ++shard) {
-    layout.add_shard(group, table, 0, UINT64_MAX, whole);
-  }
+  layout.shards_ = machines;
+  layout.add_shard(group, table, 0, UINT64_MAX, limits);
   layout.close();
-  layout.raw_bytes_ /= machines;
-  layout.encoded_bytes_ /= machines;
   return layout;
 }
 
@@ -114,6 +165,7 @@ void GroupLayout::add_shard(const Group& group, const TensorTable& table, uint64
     linear += buckets;
     const uint64_t raw_bucket = segment.spec.bucket * dtype_bytes(tensor.dtype);
     const uint64_t encoded_bucket = bucket_cost(segment, table);
+    const bool variable = kernels::find_codec(segment.spec.codec)->variable_size;
     while (bucket < bucket_end) {
       const uint64_t room =
           std::min(left(limits.raw_bytes, part.raw_bytes) / raw_bucket,
@@ -128,10 +180,11 @@ void GroupLayout::add_shard(const Group& group, const TensorTable& table, uint64
           std::min(take * segment.spec.bucket, tensor.elements - first_element);
       const uint64_t range = kernels::encoded_bytes(segment.spec, tensor.dtype, elements);
       const uint64_t encoded = align_range(range);
-      slices_.push_back({s, bucket, first_element, elements, range, encoded});
+      slices_.push_back({s, bucket, first_element, elements, range, encoded, variable});
       ++part.slice_count;
       part.raw_bytes += elements * dtype_bytes(tensor.dtype);
       part.encoded_bytes += encoded;
+      part.variable |= variable;
       bucket += take;
     }
   }

@@ -1,6 +1,7 @@
 #include "scheduler/communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "proto/wire/bytes.h"
@@ -105,6 +106,10 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
     return {StatusCode::kCANCELLED, "another rank has closed " + members_.title()};
   }
   local_[local].last_step = record.step;
+  if (record.kind != CGX_SUBMIT_STEP_DONE) {
+    const double unit = record.count == 0 ? 1.0 : std::bit_cast<double>(record.count);
+    CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
+  }
   switch (static_cast<cgx_submit_kind>(record.kind)) {
     case CGX_SUBMIT_TENSOR: {
       if (record.tensor >= table_->size()) {
@@ -530,14 +535,15 @@ CommunicatorSnapshot Communicator::snapshot() const {
   const Result<CodecChooser> chooser = CodecChooser::create(plan.policy);
   for (uint32_t g = 0; g < plan.plan.groups.size(); ++g) {
     shown.groups.push_back({g, static_cast<uint32_t>(plan.plan.groups[g].segments.size()),
-                            plan.layouts[g].raw_bytes(), plan.layouts[g].encoded_bytes()});
+                            plan.layouts[g].raw_bytes(), plan.layouts[g].encoded_bytes(),
+                            collective_name(plan.layouts[g].collective())});
   }
   for (uint32_t t = 0; t < plan.table->size(); ++t) {
     const TensorDesc& tensor = (*plan.table)[t];
-    const CodecSpec spec = plan.plan.groups[plan.group_of[t]].segments[plan.segment_of[t]].spec;
     shown.tensors.push_back({tensor.name, tensor.dtype, tensor.elements, tensor.shape,
-                             plan.group_of[t], spec,
-                             chooser.ok() ? chooser->choose(tensor).reason : ""});
+                             plan.group_of[t], plan.spec_of(t),
+                             chooser.ok() ? chooser->choose(tensor).reason : "",
+                             steps_.norms()[t].intended_sq, steps_.norms()[t].sent_sq});
   }
   return shown;
 }

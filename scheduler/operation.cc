@@ -32,25 +32,30 @@ Operation::Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool
     union_known_ = true;
     return;
   }
+  if (setup_.norms) norms_.resize(setup_.segments.size());
   for (uint32_t k = 0; k < setup_.machines; ++k) {
     peers_[k].presence = Presence(layout.segments());
-    if (k == setup_.machine || direct()) continue;
+    if (k == setup_.machine || allgather()) continue;
     peers_[k].gathered.resize(layout.chunks(k));
     gathers_left_ += layout.chunks(k);
     sends_left_ += layout.chunks(k);
   }
-  if (direct()) sends_left_ = 1;
+  peers_[setup_.machine].presence = own_presence_;
+  if (allgather()) sends_left_ = own_chunks;
   keep_residuals_of_absent();
 }
 
-// A tensor absent here that others may have keeps its residual, except in the own shard, where the
-// reduction writes it (PROTOCOL 6): the tentative slot starts as a copy of the confirmed one.
+// A tensor absent here that others may have keeps its residual, except where the own shard's
+// reduction writes it (PROTOCOL 6): the tentative slot starts as the confirmed one, in this step's
+// units.
 void Operation::keep_residuals_of_absent() {
   for (uint32_t i = 0; i < setup_.segments.size(); ++i) {
     const LocalSegment& segment = setup_.segments[i];
     if (!segment.inputs.empty() || segment.residual_tentative == nullptr) continue;
     const uint64_t elements = (*setup_.table)[setup_.group->segments[i].tensor].elements;
-    std::memcpy(segment.residual_tentative, segment.residual_confirmed, elements * sizeof(float));
+    const float scale = segment.residual_scale;
+    std::transform(segment.residual_confirmed, segment.residual_confirmed + elements,
+                   segment.residual_tentative, [scale](float kept) { return kept * scale; });
     host_.count(Counter::kcopied_bytes, elements * sizeof(float));
   }
 }
@@ -70,8 +75,8 @@ Result<bool> Operation::advance(uint64_t now_ns) {
     check_complete();
     return worked;
   }
-  CGX_ASSIGN_OR_RETURN(const bool reduced, reduce_ready());
-  const bool worked = reduced || send_next();
+  CGX_ASSIGN_OR_RETURN(bool worked, finish_ready());
+  if (!worked && sends_left_ > 0) worked = allgather() ? send_gather() : send_scatter();
   if (worked) last_progress_ns_ = now_ns;
   check_complete();
   return worked;
@@ -83,8 +88,9 @@ Status Operation::receive(const wire::FrameHeader& header, std::span<const std::
   peers_[header.source].heard = true;
   last_progress_ns_ = now_ns;
   if (state_ != State::kExchanging) return {};
-  const Status status = header.phase == Phase::kScatter ? receive_scatter(header, payload, owned)
-                                                        : receive_gather(header, payload);
+  const Status status = header.phase == Phase::kScatter
+                            ? receive_contribution(header, payload, owned)
+                            : receive_gather(header, payload);
   if (status.ok()) check_complete();
   return status;
 }
@@ -105,12 +111,14 @@ Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
                                             std::span<const std::byte> payload, const Part& part,
                                             uint64_t prefix) const {
   const GroupLayout& layout = *setup_.layout;
-  const auto wrong_size = [&](uint64_t expected) {
+  const auto wrong = [&](const std::string& why) {
     return protocol_error("frame of machine " + std::to_string(header.source) + ", group " +
                           std::to_string(header.group) + ", shard " + std::to_string(header.shard) +
                           ", chunk " + std::to_string(header.chunk) + " holds " +
-                          std::to_string(payload.size()) + " bytes, the plan says " +
-                          std::to_string(expected));
+                          std::to_string(payload.size()) + " bytes, " + why);
+  };
+  const auto wrong_size = [&](uint64_t expected) {
+    return wrong("the plan says " + std::to_string(expected));
   };
   if (payload.size() < prefix) return wrong_size(prefix);
   Payload parsed{Presence(layout.segments(), true), payload.subspan(prefix)};
@@ -124,36 +132,60 @@ Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
       if (parsed.presence.test(slice.segment)) expected += slice.encoded_bytes;
     }
   }
-  if (parsed.ranges.size() != expected) return wrong_size(expected);
+  if (part.variable) {
+    const Status status = check_ranges(part, parsed);
+    if (!status.ok()) return wrong(status.message());
+  } else if (parsed.ranges.size() != expected) {
+    return wrong_size(expected);
+  }
   return parsed;
 }
 
-Status Operation::receive_scatter(const wire::FrameHeader& header,
-                                  std::span<const std::byte> payload, Slab* owned) {
-  const uint32_t shard = direct() ? header.source : setup_.machine;
+// Ranges that end where they say must lie one behind the other, and nothing behind the last.
+Status Operation::check_ranges(const Part& part, const Payload& parsed) const {
+  std::span<const std::byte> rest = parsed.ranges;
+  for (const Slice& slice : setup_.layout->slices(part)) {
+    if (!parsed.presence.test(slice.segment)) continue;
+    const Status status = take_range(planned(slice), dtype(slice), slice, rest).status();
+    if (status.ok()) continue;
+    return protocol_error("of tensor '" + (*setup_.table)[planned(slice).tensor].name +
+                          "': " + status.message());
+  }
+  if (rest.empty()) return {};
+  return protocol_error(std::to_string(rest.size()) + " of them behind the last tensor's");
+}
+
+// Scatter: a part of the own shard. Allgather: a part of a machine's whole contribution.
+Status Operation::receive_contribution(const wire::FrameHeader& header,
+                                       std::span<const std::byte> payload, Slab* owned) {
+  const uint32_t shard = allgather() ? header.source : setup_.machine;
   if (header.shard != shard || header.chunk >= own_.size()) {
     return protocol_error("scatter frame for shard " + std::to_string(header.shard) + ", chunk " +
                           std::to_string(header.chunk) + " reached machine " +
                           std::to_string(setup_.machine));
   }
-  Arrival& arrival = arrivals_[size_t{header.chunk} * setup_.machines + header.source];
-  if (arrival.here) {
+  Arrival& arrived = arrival(header.chunk, header.source);
+  if (arrived.here) {
     host_.count(Counter::kframes_unexpected, 1);
     return {};
   }
   const Part& part = setup_.layout->part(shard, header.chunk);
-  const uint64_t prefix = scatter_prefix(header.chunk);
-  CGX_ASSIGN_OR_RETURN(Payload parsed, parse(header, payload, part, prefix));
-  peers_[header.source].presence = parsed.presence;
-  arrival.here = true;
-  arrival.length = static_cast<uint32_t>(parsed.ranges.size());
+  CGX_ASSIGN_OR_RETURN(const Payload parsed,
+                       parse(header, payload, part, scatter_prefix(header.chunk)));
+  CGX_RETURN_IF_ERROR(learn_presence(header.source, parsed.presence));
+  arrived.here = true;
+  arrived.length = static_cast<uint32_t>(parsed.ranges.size());
   OwnChunk& chunk = own_[header.chunk];
-  if (++chunk.arrived < setup_.machines - 1) {
+  // The own part is the only other one that is missing: encode it now, and this frame needs no
+  // copy.
+  const uint32_t needed = allgather() ? setup_.machines : setup_.machines - 1;
+  if (allgather() && header.chunk == next_own_ && chunk.arrived + 2 == needed) send_gather();
+  if (++chunk.arrived < needed) {
     return hold(header.chunk, header.source, parsed.ranges, owned);
   }
-  const Live live{header.source, parsed.ranges};
-  CGX_ASSIGN_OR_RETURN(const bool reduced, reduce_chunk(header.chunk, live));
-  if (reduced) return {};
+  CGX_ASSIGN_OR_RETURN(const bool done,
+                       finish_chunk(header.chunk, Live{header.source, parsed.ranges}));
+  if (done) return {};
   ready_.push_back(header.chunk);
   return hold(header.chunk, header.source, parsed.ranges, owned);
 }
@@ -161,10 +193,10 @@ Status Operation::receive_scatter(const wire::FrameHeader& header,
 Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges,
                        Slab* owned) {
   if (ranges.empty()) return {};
-  Arrival& arrival = arrivals_[size_t{chunk} * setup_.machines + machine];
+  Arrival& arrived = arrival(chunk, machine);
   if (owned != nullptr) {
-    arrival.offset = static_cast<uint32_t>(ranges.data() - owned->bytes().data());
-    arrival.held = std::move(*owned);
+    arrived.offset = static_cast<uint32_t>(ranges.data() - owned->bytes().data());
+    arrived.held = std::move(*owned);
     return {};
   }
   const SlabId slab = pool_.take();
@@ -172,51 +204,22 @@ Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::by
     return protocol_error("machine " + std::to_string(machine) +
                           " sent more parts ahead than the plan allows");
   }
-  arrival.held = Slab(pool_, slab);
-  std::memcpy(arrival.held.bytes().data(), ranges.data(), ranges.size());
+  arrived.held = Slab(pool_, slab);
+  std::memcpy(arrived.held.bytes().data(), ranges.data(), ranges.size());
   host_.count(Counter::kheld_bytes, ranges.size());
   return {};
 }
 
-Status Operation::receive_gather(const wire::FrameHeader& header,
-                                 std::span<const std::byte> payload) {
-  const GroupLayout& layout = *setup_.layout;
-  PeerState& peer = peers_[header.source];
-  if (direct() || header.shard != header.source || header.chunk >= peer.gathered.size() ||
-      header.chunk >= peer.next_chunk) {
-    return protocol_error("gather frame for shard " + std::to_string(header.shard) + ", chunk " +
-                          std::to_string(header.chunk) + " from machine " +
-                          std::to_string(header.source) + " was not expected");
+// The held parts of a machine are read under one presence, whatever came first.
+Status Operation::learn_presence(uint32_t machine, const Presence& presence) {
+  PeerState& peer = peers_[machine];
+  if (peer.contributed && !(peer.presence == presence)) {
+    return protocol_error("machine " + std::to_string(machine) +
+                          " says differently in two frames which tensors of group " +
+                          std::to_string(setup_.group_index) + " it has");
   }
-  if (peer.gathered[header.chunk]) {
-    host_.count(Counter::kframes_unexpected, 1);
-    return {};
-  }
-  const Part& part = layout.part(header.shard, header.chunk);
-  CGX_ASSIGN_OR_RETURN(Payload parsed, parse(header, payload, part, 0));
-  CGX_RETURN_IF_ERROR(learn_union(parsed.presence));
-  uint64_t offset = 0;
-  kernels::RangeStats stats;
-  for (const Slice& slice : layout.slices(part)) {
-    if (!parsed.presence.test(slice.segment)) continue;
-    const LocalSegment& segment = setup_.segments[slice.segment];
-    const Segment& planned = setup_.group->segments[slice.segment];
-    const bool feedback = segment.residual_tentative != nullptr;
-    const kernels::DecodeJob job{
-        .spec = planned.spec,
-        .encoded = parsed.ranges.subspan(offset, slice.range_bytes),
-        .elements = slice.elements,
-        .dtype = (*setup_.table)[planned.tensor].dtype,
-        .targets = targets(segment, slice),
-        .target_count = static_cast<uint32_t>(segment.outputs.size()),
-        .residual_in = feedback ? segment.residual_confirmed + slice.first_element : nullptr,
-        .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr};
-    CGX_RETURN_IF_ERROR(lane_.decode(job, stats));
-    offset += slice.encoded_bytes;
-  }
-  peer.gathered[header.chunk] = true;
-  --peer.unanswered;
-  --gathers_left_;
+  peer.presence = presence;
+  peer.contributed = true;
   return {};
 }
 
@@ -235,183 +238,102 @@ Status Operation::learn_union(const Presence& presence) {
   return {};
 }
 
-// --- Reducing
-// --------------------------------------------------------------------------------------
+// REQUIRES: every machine has contributed.
+Result<Presence> Operation::learn_union() {
+  Presence present = own_presence_;
+  for (const PeerState& peer : peers_) present.merge(peer.presence);
+  CGX_RETURN_IF_ERROR(learn_union(present));
+  return present;
+}
 
-std::span<const std::byte> Operation::held_ranges(const Arrival& arrival) {
-  if (!arrival.held) return {};
-  return arrival.held.bytes().subspan(arrival.offset, arrival.length);
+// --- Finishing chunks
+// ------------------------------------------------------------------------------
+
+Result<bool> Operation::finish_ready() {
+  if (ready_.empty()) return false;
+  CGX_ASSIGN_OR_RETURN(const bool done, finish_chunk(ready_.front(), Live{}));
+  if (done) ready_.erase(ready_.begin());
+  return done;
+}
+
+// Every machine's part is there: held, or in hand. False: no slab is free.
+Result<bool> Operation::finish_chunk(uint32_t chunk, const Live& live) {
+  if (!allgather()) return reduce_chunk(chunk, live);
+  CGX_RETURN_IF_ERROR(combine_chunk(chunk, live));
+  return true;
+}
+
+void Operation::close_chunk(uint32_t chunk) {
+  own_[chunk].done = true;
+  --own_left_;
+  while (lowest_ < own_.size() && own_[lowest_].done) ++lowest_;
+  for (uint32_t k = 0; k < setup_.machines; ++k) arrival(chunk, k).held.reset();
+}
+
+// By machine, what it contributes to a chunk.
+std::vector<std::span<const std::byte>> Operation::ranges_of(uint32_t chunk, const Live& live) {
+  std::vector<std::span<const std::byte>> ranges(setup_.machines);
+  for (uint32_t k = 0; k < setup_.machines; ++k) {
+    const Arrival& arrived = arrival(chunk, k);
+    if (k == live.machine) {
+      ranges[k] = live.payload;
+    } else if (arrived.held) {
+      ranges[k] = arrived.held.bytes().subspan(arrived.offset, arrived.length);
+    }
+  }
+  return ranges;
+}
+
+// The machine's part of a slice, from the front of what is left of its ranges.
+Status Operation::take_contribution(uint32_t machine, const Slice& slice,
+                                    std::span<const std::byte>& rest) {
+  kernels::Contribution& contribution = contributions_[machine];
+  contribution = {};
+  if (!peers_[machine].presence.test(slice.segment)) return {};
+  contribution.kind = kernels::Contribution::Kind::kEncoded;
+  CGX_ASSIGN_OR_RETURN(contribution.encoded, take_range(planned(slice), dtype(slice), slice, rest));
+  return {};
 }
 
 bool Operation::reduce_locally() {
   const GroupLayout& layout = *setup_.layout;
-  if (local_chunk_ >= own_.size()) return false;
-  const Part& part = layout.part(0, local_chunk_++);
+  if (next_own_ >= own_.size()) return false;
+  const Part& part = layout.part(0, next_own_++);
   --own_left_;
   for (const Slice& slice : layout.slices(part)) {
     const LocalSegment& segment = setup_.segments[slice.segment];
     if (segment.inputs.empty()) continue;
-    const kernels::LocalReduceJob job{
-        .source = raw_view(segment, slice),
-        .elements = slice.elements,
-        .targets = targets(segment, slice),
-        .target_count = static_cast<uint32_t>(segment.outputs.size())};
-    lane_.local_reduce(job);
-    if (segment.residual_tentative != nullptr) {
-      std::memset(segment.residual_tentative + slice.first_element, 0,
-                  slice.elements * sizeof(float));
-    }
-  }
-  return true;
-}
-
-Result<bool> Operation::reduce_ready() {
-  if (ready_.empty()) return false;
-  CGX_ASSIGN_OR_RETURN(const bool reduced, reduce_chunk(ready_.back(), Live{}));
-  if (reduced) ready_.pop_back();
-  return reduced;
-}
-
-// False: no slab is free. The own shard's part comes from the local ranks, exactly; the others'
-// from the frame in hand or held slabs.
-Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
-  if (direct() && sends_left_ > 0 && !send_direct()) return false;  // inputs may be outputs
-  const SlabId taken = pool_.take();
-  if (taken == kNoSlab) return false;
-  Slab out(pool_, taken);
-  const GroupLayout& layout = *setup_.layout;
-  Presence present = own_presence_;
-  for (uint32_t k = 0; k < setup_.machines; ++k) {
-    if (k != setup_.machine) present.merge(peers_[k].presence);
-  }
-  CGX_RETURN_IF_ERROR(learn_union(present));
-
-  const bool bitmap = !present.all();
-  uint64_t written = 0;
-  if (bitmap) {
-    present.write(out.bytes().first(layout.bitmap_bytes()));
-    written = layout.bitmap_bytes();
-  }
-  std::vector<uint64_t> offsets(setup_.machines, 0);
-  kernels::RangeStats stats;
-  const Part& part = layout.part(setup_.machine, chunk);
-  for (const Slice& slice : layout.slices(part)) {
-    if (!present.test(slice.segment)) continue;
-    const LocalSegment& segment = setup_.segments[slice.segment];
-    const Segment& planned = setup_.group->segments[slice.segment];
-    for (uint32_t k = 0; k < setup_.machines; ++k) {
-      kernels::Contribution& contribution = contributions_[k];
-      contribution = {};
-      if (k == setup_.machine) {
-        contribution.kind = kernels::Contribution::Kind::kRaw;
-        contribution.raw = raw_view(segment, slice);
-      } else if (peers_[k].presence.test(slice.segment)) {
-        const Arrival& arrival = arrivals_[size_t{chunk} * setup_.machines + k];
-        const std::span<const std::byte> ranges =
-            k == live.machine ? live.payload : held_ranges(arrival);
-        contribution.kind = kernels::Contribution::Kind::kEncoded;
-        contribution.encoded = ranges.subspan(offsets[k], slice.range_bytes);
-        offsets[k] += slice.encoded_bytes;
-      }
-    }
     const bool feedback = segment.residual_tentative != nullptr;
-    const kernels::ReduceJob job{
-        .spec = planned.spec,
-        .contributions = contributions_,
-        .elements = slice.elements,
-        .dtype = (*setup_.table)[planned.tensor].dtype,
-        .key = draw_key(slice, Phase::kGather),
-        .residual_in = feedback ? segment.residual_confirmed + slice.first_element : nullptr,
-        .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-        .encoded = out.bytes().subspan(written, slice.range_bytes),
-        .targets = targets(segment, slice),
-        .target_count = static_cast<uint32_t>(segment.outputs.size())};
-    CGX_RETURN_IF_ERROR(lane_.reduce(job, stats).status());
-    std::memset(out.bytes().data() + written + slice.range_bytes, 0,
-                slice.encoded_bytes - slice.range_bytes);
-    written += slice.encoded_bytes;
-  }
-  host_.count(Counter::knonfinite_buckets, stats.nonfinite_buckets);
-  host_.count(Counter::ksaturated_values, stats.saturated);
-
-  own_[chunk].reduced = true;
-  --own_left_;
-  for (uint32_t k = 0; k < setup_.machines; ++k) {
-    arrivals_[size_t{chunk} * setup_.machines + k].held.reset();
-  }
-  if (direct()) return true;
-  for (uint32_t hop = 1; hop < setup_.machines; ++hop) {
-    const uint32_t to = (setup_.machine + hop) % setup_.machines;
-    pool_.add_reference(out.id());
-    host_.send_part(*this, {.machine = to,
-                            .phase = Phase::kGather,
-                            .shard = setup_.machine,
-                            .chunk = chunk,
-                            .bitmap = bitmap,
-                            .slab = out.id(),
-                            .length = static_cast<uint32_t>(written)});
+    lane_.local_reduce(
+        {.source = raw_view(segment, slice),
+         .elements = slice.elements,
+         .targets = targets(segment, slice),
+         .target_count = static_cast<uint32_t>(segment.outputs.size()),
+         .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
+         .bucket = std::min(planned(slice).spec.bucket, kBucketMax)});
   }
   return true;
 }
 
-// --- Sending
-// ---------------------------------------------------------------------------------------
+// --- Encoding and sending
+// --------------------------------------------------------------------------
 
-bool Operation::send_next() {
-  if (sends_left_ == 0) return false;
-  if (direct()) return send_direct();
-  const uint32_t others = setup_.machines - 1;
-  for (uint32_t i = 0; i < others; ++i) {
-    const uint32_t hop = (next_peer_ + i) % others;
-    const uint32_t machine = (setup_.machine + 1 + hop) % setup_.machines;
-    const PeerState& peer = peers_[machine];
-    if (peer.next_chunk == peer.gathered.size() || peer.unanswered >= setup_.inflight_max) continue;
-    next_peer_ = (hop + 1) % others;
-    return send_scatter(machine);
-  }
-  return false;
-}
-
-bool Operation::send_scatter(uint32_t machine) {
-  const SlabId slab = pool_.take();
-  if (slab == kNoSlab) return false;
-  PeerState& peer = peers_[machine];
-  const uint32_t chunk = peer.next_chunk++;
-  ++peer.unanswered;
-  --sends_left_;
-  const uint32_t length =
-      encode_part(setup_.layout->part(machine, chunk), chunk, pool_.bytes(slab));
-  host_.send_part(*this, {.machine = machine,
-                          .phase = Phase::kScatter,
-                          .shard = machine,
-                          .chunk = chunk,
-                          .bitmap = !own_presence_.all(),
-                          .slab = slab,
-                          .length = length});
-  return true;
-}
-
-bool Operation::send_direct() {
-  const SlabId slab = pool_.take();
-  if (slab == kNoSlab) return false;
-  sends_left_ = 0;
-  const uint32_t length = encode_part(setup_.layout->part(setup_.machine, 0), 0, pool_.bytes(slab));
+void Operation::send_to_all(Phase phase, uint32_t chunk, bool bitmap, SlabId slab,
+                            uint32_t length) {
   for (uint32_t hop = 1; hop < setup_.machines; ++hop) {
     pool_.add_reference(slab);
     host_.send_part(*this, {.machine = (setup_.machine + hop) % setup_.machines,
-                            .phase = Phase::kScatter,
+                            .phase = phase,
                             .shard = setup_.machine,
-                            .chunk = 0,
-                            .bitmap = !own_presence_.all(),
+                            .chunk = chunk,
+                            .bitmap = bitmap,
                             .slab = slab,
                             .length = length});
   }
-  pool_.release(slab);
-  return true;
 }
 
-// Returns the payload's length.
-uint32_t Operation::encode_part(const Part& part, uint32_t chunk, std::span<std::byte> out) {
+Operation::Encoded Operation::encode_part(const Part& part, uint32_t chunk,
+                                          std::span<std::byte> out) {
   const GroupLayout& layout = *setup_.layout;
   uint64_t written = scatter_prefix(chunk);
   if (written > 0) std::memcpy(out.data(), setup_.descriptor.data(), written);
@@ -419,45 +341,51 @@ uint32_t Operation::encode_part(const Part& part, uint32_t chunk, std::span<std:
     own_presence_.write(out.subspan(written, layout.bitmap_bytes()));
     written += layout.bitmap_bytes();
   }
+  const auto offset = static_cast<uint32_t>(written);
   for (const Slice& slice : layout.slices(part)) {
     if (!own_presence_.test(slice.segment)) continue;
     const LocalSegment& segment = setup_.segments[slice.segment];
     const bool feedback = segment.residual_tentative != nullptr;
     const kernels::EncodeJob job{
-        .spec = setup_.group->segments[slice.segment].spec,
+        .spec = planned(slice).spec,
         .source = raw_view(segment, slice),
         .elements = slice.elements,
         .key = draw_key(slice, Phase::kScatter),
         .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-        .encoded = out.subspan(written, slice.range_bytes)};
+        .encoded = out.subspan(written, slice.range_bytes),
+        .norms = setup_.norms && planned(slice).spec.codec != 0};
     kernels::RangeStats stats;
-    lane_.encode(job, stats);
-    host_.count(Counter::knonfinite_buckets, stats.nonfinite_buckets);
-    host_.count(Counter::ksaturated_values, stats.saturated);
-    std::memset(out.data() + written + slice.range_bytes, 0,
-                slice.encoded_bytes - slice.range_bytes);
-    written += slice.encoded_bytes;
+    const uint64_t used = lane_.encode(job, stats);
+    note(slice, stats);
+    written += pad_range(out.subspan(written), used);
   }
-  return static_cast<uint32_t>(written);
+  return {offset, static_cast<uint32_t>(written) - offset};
+}
+
+void Operation::note(const Slice& slice, const kernels::RangeStats& stats) {
+  host_.count(Counter::knonfinite_buckets, stats.nonfinite_buckets);
+  host_.count(Counter::ksaturated_values, stats.saturated);
+  if (norms_.empty()) return;
+  norms_[slice.segment].intended_sq += stats.intended_sq;
+  norms_[slice.segment].sent_sq += stats.sent_sq;
 }
 
 kernels::RawView Operation::raw_view(const LocalSegment& segment, const Slice& slice) {
-  const DType dtype = (*setup_.table)[setup_.group->segments[slice.segment].tensor].dtype;
-  const uint64_t offset = slice.first_element * dtype_bytes(dtype);
+  const uint64_t offset = slice.first_element * dtype_bytes(dtype(slice));
   scratch_inputs_.clear();
   for (const std::byte* input : segment.inputs) scratch_inputs_.push_back(input + offset);
   return {.ranks = scratch_inputs_.data(),
           .rank_count = static_cast<uint32_t>(scratch_inputs_.size()),
-          .dtype = dtype,
+          .dtype = dtype(slice),
           .scale = segment.scale,
           .residual_in = segment.residual_confirmed == nullptr
                              ? nullptr
-                             : segment.residual_confirmed + slice.first_element};
+                             : segment.residual_confirmed + slice.first_element,
+          .residual_scale = segment.residual_scale};
 }
 
 void* const* Operation::targets(const LocalSegment& segment, const Slice& slice) {
-  const DType dtype = (*setup_.table)[setup_.group->segments[slice.segment].tensor].dtype;
-  const uint64_t offset = slice.first_element * dtype_bytes(dtype);
+  const uint64_t offset = slice.first_element * dtype_bytes(dtype(slice));
   scratch_targets_.clear();
   for (std::byte* output : segment.outputs) scratch_targets_.push_back(output + offset);
   return scratch_targets_.data();

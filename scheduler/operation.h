@@ -2,13 +2,18 @@
 //
 //   states: exchanging -> complete
 //                      -> failed (dropped by its communicator; no transition leads back)
-//   own side, per peer:   encode part -> send -> (answered by the gather frame of that part)
-//   own shard, per chunk: wait for every machine's part -> reduce, encode once -> send to all
-//   others' shards:       gather frame -> decode into every local rank's output
+//   scatter
+//     own side, per peer:   encode part -> send -> (answered by the gather frame of that part)
+//     own shard, per chunk: wait for every machine's part -> reduce, encode once -> send to all
+//     others' shards:       gather frame -> decode into every local rank's output
+//   allgather
+//     per chunk:            encode part -> keep, send to all -> wait for every machine's part ->
+//                           combine into every local rank's output
 //
 // Explicit state, nothing blocks: advance() does at most one part's arithmetic, receive() handles
 // one frame. Owned by one communicator. Received frames are used in place when everything else is
-// there, and copied to a slab otherwise (counted).
+// there, and copied to a slab otherwise (counted). Both collectives write a chunk's outputs only
+// after what this machine contributes to it was encoded: inputs may be outputs.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +38,7 @@ struct LocalSegment {
   uint64_t name_hash = 0;
   const float* residual_confirmed = nullptr;  // both null without feedback
   float* residual_tentative = nullptr;
+  float residual_scale = 1.0f;  // from the confirmed one to this step's units, decay included
 };
 
 // What a frame is about; the host completes the header.
@@ -61,7 +67,7 @@ struct OperationSetup {
   const Group* group = nullptr;
   const TensorTable* table = nullptr;
   uint32_t machine = 0, machines = 1;
-  uint32_t inflight_max = 4;  // parts per peer without an answer
+  bool norms = false;  // measure what the lossy codecs lose
   uint64_t draw_seed = 0, draw_communicator = 0;
   std::vector<LocalSegment> segments;
   std::vector<std::byte> descriptor;  // calls: 64 bytes in front of scatter chunk 0
@@ -87,6 +93,12 @@ class Operation {
   // Something that only this machine can send is still missing.
   bool waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
+  // What was encoded here of each segment, first and second encodings alike; empty unless asked
+  // for.
+  struct Norms {
+    double intended_sq = 0, sent_sq = 0;
+  };
+  const std::vector<Norms>& norms() const { return norms_; }
 
   // At most one part's work. False: nothing to do until a frame or a slab arrives.
   Result<bool> advance(uint64_t now_ns);
@@ -96,7 +108,7 @@ class Operation {
                  uint64_t now_ns, Slab* owned = nullptr);
 
  private:
-  struct Arrival {  // one machine's part of an own chunk
+  struct Arrival {  // one machine's part of an own chunk (allgather: of any, the own one included)
     bool here = false;
     Slab held;
     uint32_t offset = 0, length = 0;  // of the ranges in it
@@ -107,12 +119,13 @@ class Operation {
   };
   struct OwnChunk {
     uint32_t arrived = 0;
-    bool reduced = false;
+    bool done = false;  // reduced or combined
   };
   struct PeerState {
     uint32_t next_chunk = 0;  // of its shard, to send
     uint32_t unanswered = 0;
     bool heard = false;
+    bool contributed = false;  // some part of its contribution is here: its presence is known
     Presence presence;
     std::vector<bool> gathered;  // chunks of its shard decoded here
   };
@@ -121,27 +134,52 @@ class Operation {
     std::span<const std::byte> ranges;
   };
 
-  bool direct() const { return setup_.layout->collective() == Collective::kDirect; }
+  struct Encoded {                    // what encode_part wrote
+    uint32_t offset = 0, length = 0;  // of the ranges, behind descriptor and bitmap
+    uint32_t end() const { return offset + length; }
+  };
+
+  bool allgather() const { return setup_.layout->collective() == Collective::kAllgather; }
+  const Segment& planned(const Slice& slice) const { return setup_.group->segments[slice.segment]; }
+  DType dtype(const Slice& slice) const { return (*setup_.table)[planned(slice).tensor].dtype; }
   uint64_t scatter_prefix(uint32_t chunk) const;
   Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload,
                         const Part& part, uint64_t prefix) const;
-  Status receive_scatter(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                         Slab* owned);
-  Status receive_gather(const wire::FrameHeader& header, std::span<const std::byte> payload);
-  Status learn_union(const Presence& presence);
-
-  static std::span<const std::byte> held_ranges(const Arrival& arrival);
-  bool reduce_locally();
-  Result<bool> reduce_ready();
-  Result<bool> reduce_chunk(uint32_t chunk, const Live& live);
+  Status check_ranges(const Part& part, const Payload& parsed) const;
+  Status receive_contribution(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                              Slab* owned);
   Status hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges, Slab* owned);
-  bool send_next();
-  bool send_scatter(uint32_t machine);
-  bool send_direct();
-  uint32_t encode_part(const Part& part, uint32_t chunk, std::span<std::byte> out);
+  Status learn_presence(uint32_t machine, const Presence& presence);
+  Status learn_union(const Presence& presence);
+  Result<Presence> learn_union();
+  Result<bool> finish_ready();
+  Result<bool> finish_chunk(uint32_t chunk, const Live& live);
+  void close_chunk(uint32_t chunk);
+  Arrival& arrival(uint32_t chunk, uint32_t machine) {
+    return arrivals_[size_t{chunk} * setup_.machines + machine];
+  }
+  std::vector<std::span<const std::byte>> ranges_of(uint32_t chunk, const Live& live);
+  Status take_contribution(uint32_t machine, const Slice& slice, std::span<const std::byte>& rest);
+  bool reduce_locally();
+
+  // operation_scatter.cc
+  Status receive_gather(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Result<bool> reduce_chunk(uint32_t chunk, const Live& live);
+  Result<uint32_t> reduce_ranges(uint32_t chunk, const Live& live, const Presence& present,
+                                 std::span<std::byte> out);
+  bool send_scatter();
+  bool send_part_of(uint32_t machine);
+
+  // operation_allgather.cc
+  bool send_gather();
+  Status combine_chunk(uint32_t chunk, const Live& live);
+
+  void send_to_all(wire::Phase phase, uint32_t chunk, bool bitmap, SlabId slab, uint32_t length);
+  Encoded encode_part(const Part& part, uint32_t chunk, std::span<std::byte> out);
   kernels::RawView raw_view(const LocalSegment& segment, const Slice& slice);
   void* const* targets(const LocalSegment& segment, const Slice& slice);
   kernels::DrawKey draw_key(const Slice& slice, wire::Phase phase) const;
+  void note(const Slice& slice, const kernels::RangeStats& stats);
   void keep_residuals_of_absent();
   void check_complete();
 
@@ -154,14 +192,16 @@ class Operation {
   Presence own_presence_, union_;
   bool union_known_ = false;
   std::vector<PeerState> peers_;   // by machine; the own entry is unused
-  std::vector<OwnChunk> own_;      // chunks of the own shard (direct: one)
+  std::vector<OwnChunk> own_;      // chunks of the own shard (allgather: all chunks)
   std::vector<Arrival> arrivals_;  // own chunk * machines + machine
-  std::vector<uint32_t> ready_;    // own chunks complete but not reduced (no slab was free)
-  uint32_t own_left_ = 0;          // own chunks not reduced yet
+  std::vector<uint32_t> ready_;    // own chunks that are complete and not done
+  uint32_t own_left_ = 0;          // own chunks not done yet
   uint32_t gathers_left_ = 0;      // parts of others' shards not decoded yet
-  uint32_t sends_left_ = 0;        // scatter parts not sent yet
-  uint32_t next_peer_ = 0;         // offset of the peer to try next
-  uint32_t local_chunk_ = 0;       // one machine: next part to reduce
+  uint32_t sends_left_ = 0;        // own contributions not sent yet
+  uint32_t next_peer_ = 0;         // scatter: offset of the peer to try next
+  uint32_t next_own_ = 0;          // allgather: chunk to encode next; one machine: to reduce next
+  uint32_t lowest_ = 0;            // lowest own chunk that is not done
+  std::vector<Norms> norms_;
   std::vector<const void*> scratch_inputs_;
   std::vector<void*> scratch_targets_;
   std::vector<kernels::Contribution> contributions_;

@@ -85,6 +85,9 @@ std::vector<std::byte> encode_plan(const Plan& plan) {
   writer.put(plan.window);
   writer.put(plan.weight);
   writer.put(plan.replica_check_steps);
+  writer.put(plan.collective);
+  writer.put(plan.feedback_decay);
+  writer.put(plan.stats_steps);
   writer.put<uint32_t>(static_cast<uint32_t>(plan.groups.size()));
   for (const Group& group : plan.groups) {
     writer.put<uint32_t>(static_cast<uint32_t>(group.segments.size()));
@@ -105,6 +108,9 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   plan.window = reader.get<uint32_t>();
   plan.weight = reader.get<uint32_t>();
   plan.replica_check_steps = reader.get<uint32_t>();
+  plan.collective = reader.get<CollectiveWish>();
+  plan.feedback_decay = reader.get<float>();
+  plan.stats_steps = reader.get<uint32_t>();
   plan.groups.resize(reader.get_count(4));
   for (Group& group : plan.groups) {
     group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec)));
@@ -131,6 +137,15 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   }
   if (plan.weight < 1 || plan.weight > 1000) {
     return invalid_argument("plan weight " + std::to_string(plan.weight) + " is not in 1..1000");
+  }
+  if (plan.collective > CollectiveWish::kAllgather) {
+    return invalid_argument("plan collective " +
+                            std::to_string(static_cast<uint32_t>(plan.collective)) +
+                            " is not auto (0), scatter (1) or allgather (2)");
+  }
+  if (!(plan.feedback_decay > 0.0f && plan.feedback_decay <= 1.0f)) {
+    return invalid_argument("plan feedback_decay " + std::to_string(plan.feedback_decay) +
+                            " is not above 0 and at most 1");
   }
   std::vector<uint8_t> seen(table.size());
   size_t count = 0;

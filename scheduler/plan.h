@@ -57,6 +57,9 @@ struct Plan {
   uint32_t window = 4;
   uint32_t weight = 1;
   uint32_t replica_check_steps = 0;
+  CollectiveWish collective = CollectiveWish::kAuto;
+  float feedback_decay = 1.0f;
+  uint32_t stats_steps = 0;
   std::vector<Group> groups;
 
   uint64_t hash() const;

@@ -57,17 +57,30 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
             .policy_version = inputs.policy_version,
             .window = inputs.policy.window,
             .weight = inputs.policy.weight,
-            .replica_check_steps = inputs.policy.replica_check_steps};
+            .replica_check_steps = inputs.policy.replica_check_steps,
+            .collective = inputs.policy.collective,
+            .feedback_decay = inputs.policy.feedback_decay,
+            .stats_steps = inputs.policy.stats_steps};
+  const bool may_gather = inputs.policy.collective == CollectiveWish::kAuto;
   uint64_t group_bytes = 0;
+  const kernels::CodecRow* lossy = nullptr;  // of the group so far
   for (uint32_t tensor : inputs.order) {
+    const CodecSpec spec = chooser.choose(inputs.table[tensor]).spec;
+    const kernels::CodecRow* const row =
+        spec.codec == 0 ? nullptr : kernels::find_codec(spec.codec);
     const uint64_t bytes = inputs.table[tensor].bytes();
-    const bool full = !plan.groups.empty() && group_bytes + bytes > inputs.policy.group_bytes;
-    if (plan.groups.empty() || full) {
+    const bool full = group_bytes + bytes > inputs.policy.group_bytes;
+    // A group goes one way: what gathers well and what does not travel apart, raw tensors with
+    // either.
+    const bool apart = may_gather && row && lossy && row->gathers != lossy->gathers;
+    if (plan.groups.empty() || full || apart) {
       plan.groups.emplace_back();
       group_bytes = 0;
+      lossy = nullptr;
     }
-    plan.groups.back().segments.push_back({tensor, chooser.choose(inputs.table[tensor]).spec});
+    plan.groups.back().segments.push_back({tensor, spec});
     group_bytes += bytes;
+    if (row) lossy = row;
   }
   CGX_RETURN_IF_ERROR(check_plan(plan, inputs.table));
   return plan;

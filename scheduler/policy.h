@@ -20,6 +20,10 @@ struct JobWeight {
   uint32_t weight = 1;
 };
 
+// Which way a group takes between machines; auto decides per group (scheduler/collective.h).
+enum class CollectiveWish : uint8_t { kAuto = 0, kScatter = 1, kAllgather = 2 };
+constexpr const char* kCollectiveWishes[] = {"auto", "scatter", "allgather"};
+
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
@@ -29,6 +33,9 @@ struct Policy {
   uint32_t window = 4;                 // operations in flight per communicator
   uint32_t weight = 1;                 // share of the links against other jobs
   uint32_t replica_check_steps = 100;  // 0: never
+  CollectiveWish collective = CollectiveWish::kAuto;
+  float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
+  uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
 };
 
 }  // namespace cgx::scheduler

@@ -6,14 +6,20 @@
 
 namespace cgx::scheduler {
 
-uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t chunks) {
+uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
+                   uint64_t gather_chunks) {
   if (machines == 1) return 0;
-  const uint32_t parts = inflight_parts(machines);
-  const auto ahead = static_cast<uint32_t>(std::min<uint64_t>(chunks, parts));
+  const uint32_t parts = scatter_parts(machines), window = gather_parts(machines);
+  const uint32_t windows = machines == 2 ? 1 : 2;
+  const auto ahead = static_cast<uint32_t>(
+      std::max(std::min<uint64_t>(scatter_chunks, parts),
+               std::min<uint64_t>(gather_chunks, uint64_t{windows} * window)));
   const uint32_t held =
       2 * operations * (machines - 1) * ahead;  // peers' parts, up to 2W operations
+  // Own parts that wait for peers' must leave room for those of an operation that starts late.
+  const auto own = static_cast<uint32_t>(operations * std::min<uint64_t>(gather_chunks, window));
   const uint32_t sending = 2 * (machines - 1) * parts + parts;
-  return held + sending;
+  return held + own + sending;
 }
 
 Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) {
@@ -30,24 +36,27 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
 
   PartLimits limits;
   limits.encoded_bytes = std::min(limits.encoded_bytes, inputs.pool->slab_bytes() * 3 / 4);
-  uint64_t chunks = 1;
+  uint64_t scatter_chunks = 0, gather_chunks = 0;
   for (uint32_t g = 0; g < prepared->plan.groups.size(); ++g) {
     const Group& group = prepared->plan.groups[g];
     for (uint32_t s = 0; s < group.segments.size(); ++s) {
       prepared->group_of[group.segments[s].tensor] = g;
       prepared->segment_of[group.segments[s].tensor] = s;
     }
-    const GroupLayout& layout =
-        prepared->layouts.emplace_back(GroupLayout::choose(group, table, inputs.machines, limits));
+    const GroupLayout& layout = prepared->layouts.emplace_back(
+        GroupLayout::choose(prepared->plan.collective, group, table, inputs.machines, limits));
     if (layout.part_bytes_max() > inputs.pool->slab_bytes()) {
       return resource_exhausted(
           "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +
           " tensors needs frames of " + std::to_string(layout.part_bytes_max()) +
           " bytes, the limit is " + std::to_string(inputs.pool->slab_bytes()));
     }
-    chunks = std::max<uint64_t>(chunks, layout.chunks(inputs.machine));
+    const bool gathers = layout.collective() == Collective::kAllgather;
+    uint64_t& most = gathers ? gather_chunks : scatter_chunks;
+    most = std::max<uint64_t>(most, layout.chunks(inputs.machine));
   }
-  const uint32_t slabs = slabs_for(prepared->plan.window, inputs.machines, chunks);
+  const uint32_t slabs =
+      slabs_for(prepared->plan.window, inputs.machines, scatter_chunks, gather_chunks);
   const uint64_t residuals = Residuals::bytes_needed(prepared->plan, table);
   const uint64_t bytes = slabs * inputs.pool->slab_bytes() + residuals;
   if (bytes > inputs.bytes_free) {

@@ -11,11 +11,6 @@
 
 namespace cgx::scheduler {
 
-// Parts per peer without an answer: about the same bytes in flight whatever the number of machines.
-constexpr uint32_t inflight_parts(uint32_t machines) {
-  return machines <= 2 ? 8 : machines <= 8 ? 8 / (machines - 1) + 1 : 1;
-}
-
 struct PreparedPlan {
   Plan plan;
   Policy policy;
@@ -25,6 +20,10 @@ struct PreparedPlan {
   std::vector<uint32_t> group_of, segment_of;  // by tensor
   std::vector<uint64_t> name_hashes;           // by tensor
   uint64_t reserved_bytes = 0;
+
+  const CodecSpec& spec_of(uint32_t tensor) const {
+    return plan.groups[group_of[tensor]].segments[segment_of[tensor]].spec;
+  }
 
   PreparedPlan() = default;
   PreparedPlan(const PreparedPlan&) = delete;
@@ -50,7 +49,9 @@ struct PreparedPlan {
 };
 
 // What one machine may have to hold for `operations` operations in flight here and as many more of
-// peers that are ahead, each with at most `chunks` own chunks.
-uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t chunks);
+// peers that are ahead, each with at most `scatter_chunks` own chunks or `gather_chunks` chunks of
+// everybody's.
+uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
+                   uint64_t gather_chunks);
 
 }  // namespace cgx::scheduler

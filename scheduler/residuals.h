@@ -2,7 +2,8 @@
 //
 // Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
 // were written since, drop() forgets them. Memory comes with the first plan that asks for feedback
-// and survives regrouping. Owned by one communicator.
+// and survives regrouping. Each slot is in the gradient unit (loss scale / learning rate) of the
+// step that wrote it. Owned by one communicator.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +45,21 @@ class Residuals {
     Slots& slots = tensors_[tensor];
     return slots.slot[1 - slots.confirmed].data();
   }
-  void mark_written(uint32_t tensor) { tensors_[tensor].written = true; }
+  // What makes a confirmed residual one of a step in units of `unit`.
+  float scale(uint32_t tensor, double unit, double decay) const {
+    return static_cast<float>(decay * (unit / tensors_[tensor].unit));
+  }
+  void mark_written(uint32_t tensor, double unit) {
+    tensors_[tensor].written = true;
+    tensors_[tensor].tentative_unit = unit;
+  }
 
   void commit() {
     for (Slots& slots : tensors_) {
-      if (slots.written) slots.confirmed = 1 - slots.confirmed;
+      if (slots.written) {
+        slots.confirmed = 1 - slots.confirmed;
+        slots.unit = slots.tentative_unit;
+      }
       slots.written = false;
     }
   }
@@ -59,6 +70,7 @@ class Residuals {
  private:
   struct Slots {
     std::vector<float> slot[2];
+    double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
     uint8_t confirmed = 0;
     bool written = false;
   };

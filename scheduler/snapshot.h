@@ -33,7 +33,8 @@ struct GroupSnapshot {
   uint32_t index = 0;
   uint32_t tensors = 0;
   uint64_t raw_bytes = 0;
-  uint64_t encoded_bytes = 0;  // with every tensor present
+  uint64_t encoded_bytes = 0;  // with every tensor present, at most
+  std::string collective;      // "scatter", "allgather"
 };
 
 struct TensorSnapshot {
@@ -44,6 +45,9 @@ struct TensorSnapshot {
   uint32_t group = 0;
   CodecSpec codec;
   std::string reason;  // which rule decided: "default", "rule 2: \\.weight$", "below min_elements"
+  // Squared, over the steps that were measured: what this machine's encoders should have sent, and
+  // what they did.
+  double intended_sq = 0, sent_sq = 0;
 };
 
 struct RankSnapshot {

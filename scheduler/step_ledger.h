@@ -25,6 +25,7 @@ class StepLedger {
         ended_(ranks),
         touched_(ranks),
         end_cookies_(ranks),
+        units_(ranks),
         decided_(tensors) {}
 
   uint64_t step() const { return step_; }
@@ -50,6 +51,10 @@ class StepLedger {
     }
   }
 
+  // The gradient unit that a rank declared for this step; 0: none yet.
+  double unit(uint32_t rank) const { return units_[rank]; }
+  void declare_unit(uint32_t rank, double unit) { units_[rank] = unit; }
+
   bool ended(uint32_t rank) const { return ended_[rank]; }
   bool touched(uint32_t rank) const { return touched_[rank]; }
   bool all_ended() const { return ended_count_ == ended_.size(); }
@@ -69,6 +74,7 @@ class StepLedger {
   std::vector<Entry> entries_;  // rank-major
   std::vector<bool> ended_, touched_;
   std::vector<uint64_t> end_cookies_;
+  std::vector<double> units_;
   std::vector<uint32_t> decided_;  // ranks per tensor
   uint32_t ended_count_ = 0, touched_count_ = 0;
 };

@@ -1,23 +1,43 @@
 #include "scheduler/step_runner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
 namespace cgx::scheduler {
+namespace {
+
+std::string number_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", number);
+  return text;
+}
+
+}  // namespace
 
 StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step)
     : ports_(ports), plan_for_step_(std::move(plan_for_step)) {}
 
 void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
-  plan_ = std::move(plan);
   homes_ = std::move(homes);
-  residuals_.prepare(plan_->plan, *plan_->table);
+  adopt(std::move(plan));
   if (started_end_ == 0) started_end_ = completed_end_ = first_step;
   current_ = std::make_unique<StepLedger>(first_step, ports_.members.local_count(),
                                           static_cast<uint32_t>(plan_->table->size()));
   closings_.resize(ports_.members.local_count(), Closing::kOpen);
   bind();
+}
+
+// Takes the plan over; a tensor with another codec is measured anew.
+void StepRunner::adopt(PlanPtr plan) {
+  const PlanPtr before = std::exchange(plan_, std::move(plan));
+  residuals_.prepare(plan_->plan, *plan_->table);
+  norms_.resize(plan_->table->size());
+  for (uint32_t tensor = 0; before && tensor < before->table->size(); ++tensor) {
+    if (!(before->spec_of(tensor) == plan_->spec_of(tensor))) norms_[tensor] = {};
+  }
 }
 
 // --- What local ranks say
@@ -57,6 +77,24 @@ Status StepRunner::say(uint32_t rank, uint64_t step, uint32_t tensor,
   }
   ledger->submit(rank, tensor, entry);
   decided(*ledger, tensor);
+  return {};
+}
+
+Status StepRunner::declare_unit(uint32_t rank, uint64_t step, double unit) {
+  const auto text = [&] {
+    return "gradient unit " + number_text(unit) + " of rank " +
+           std::to_string(ports_.members.local[rank].rank);
+  };
+  if (!std::isfinite(unit) || unit <= 0) {
+    return invalid_argument(text() + " is not a finite number above 0");
+  }
+  CGX_ASSIGN_OR_RETURN(StepLedger* const ledger, ledger_for(rank, step));
+  const double declared = ledger->unit(rank);
+  if (declared != 0 && declared != unit) {
+    return invalid_argument(text() + " was " + number_text(declared) + " before in step " +
+                            std::to_string(step) + "; it holds for a whole step");
+  }
+  ledger->declare_unit(rank, unit);
   return {};
 }
 
@@ -153,6 +191,7 @@ Result<bool> StepRunner::start_ready(uint64_t now_ns) {
 
 Status StepRunner::start(uint32_t group, uint64_t now_ns) {
   CGX_RETURN_IF_ERROR(close_previous());
+  CGX_RETURN_IF_ERROR(agree_on_unit());
   groups_[group].started = true;
   started_end_ = current_->step() + 1;
   operations_.push_back(std::make_unique<Operation>(make_setup(group), ports_.lane, ports_.pool,
@@ -161,7 +200,26 @@ Status StepRunner::start(uint32_t group, uint64_t now_ns) {
   return replay(*operations_.back(), now_ns);
 }
 
-OperationSetup StepRunner::make_setup(uint32_t group) const {
+// The ranks of one machine share its residuals. Every local rank has spoken of the open step.
+Status StepRunner::agree_on_unit() {
+  const auto unit_of = [&](uint32_t rank) {
+    const double declared = current_->unit(rank);
+    return declared != 0 ? declared : 1.0;
+  };
+  unit_ = unit_of(0);
+  const auto& local = ports_.members.local;
+  for (uint32_t rank = 1; rank < ports_.members.local_count(); ++rank) {
+    if (unit_of(rank) == unit_) continue;
+    return {StatusCode::kMISMATCH,
+            "gradient unit (loss scale / learning rate) of step " +
+                std::to_string(current_->step()) + ": rank " + std::to_string(local[0].rank) +
+                " declared " + number_text(unit_) + ", rank " + std::to_string(local[rank].rank) +
+                " of the same machine " + number_text(unit_of(rank))};
+  }
+  return {};
+}
+
+OperationSetup StepRunner::make_setup(uint32_t group) {
   const Members& members = ports_.members;
   OperationSetup setup{.kind = wire::StepKind::kStep,
                        .step = current_->step(),
@@ -172,12 +230,12 @@ OperationSetup StepRunner::make_setup(uint32_t group) const {
                        .table = plan_->table.get(),
                        .machine = members.machine,
                        .machines = members.machines(),
-                       .inflight_max = inflight_parts(members.machines()),
                        .draw_seed = wire::checksum(std::as_bytes(std::span(members.job))),
                        .draw_communicator = wire::checksum(std::as_bytes(std::span(members.name))),
                        .segments = {},
                        .descriptor = {}};
-  auto& residuals = const_cast<Residuals&>(residuals_);
+  const uint64_t period = plan_->plan.stats_steps;
+  setup.norms = period != 0 && current_->step() % period == 0;
   for (const Segment& segment : setup.group->segments) {
     const TensorDesc& tensor = (*plan_->table)[segment.tensor];
     LocalSegment& local = setup.segments.emplace_back();
@@ -190,8 +248,9 @@ OperationSetup StepRunner::make_setup(uint32_t group) const {
       local.outputs.push_back(submitted ? entry.output : homes_[rank][segment.tensor]);
     }
     if (segment.spec.feedback()) {
-      local.residual_confirmed = residuals.confirmed(segment.tensor);
-      local.residual_tentative = residuals.tentative(segment.tensor);
+      local.residual_confirmed = residuals_.confirmed(segment.tensor);
+      local.residual_tentative = residuals_.tentative(segment.tensor);
+      local.residual_scale = residuals_.scale(segment.tensor, unit_, plan_->plan.feedback_decay);
     }
   }
   return setup;
@@ -341,7 +400,7 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
   for (uint32_t s = 0; s < group.segments.size(); ++s) {
     const uint32_t tensor = group.segments[s].tensor;
     const bool present = operation.present_anywhere(s);
-    if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor);
+    if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor, unit_);
     if (present) hash_result_if_due(tensor);
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       const StepLedger::Entry& entry = current_->entry(rank, tensor);
@@ -357,7 +416,17 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
       if (submitted) totals_.gradient_bytes += (*plan_->table)[tensor].bytes();
     }
   }
+  add_norms(operation);
   ports_.host.count(Counter::koperations_completed, 1);
+}
+
+void StepRunner::add_norms(const Operation& operation) {
+  const std::vector<Operation::Norms>& measured = operation.norms();
+  for (uint32_t s = 0; s < measured.size(); ++s) {
+    Operation::Norms& total = norms_[operation.setup().group->segments[s].tensor];
+    total.intended_sq += measured[s].intended_sq;
+    total.sent_sq += measured[s].sent_sq;
+  }
 }
 
 // Before the ranks hear of it, so the result is still what was decoded.
@@ -394,10 +463,7 @@ void StepRunner::complete_step_if_done() {
                    : std::make_unique<StepLedger>(step + 1, ports_.members.local_count(),
                                                   static_cast<uint32_t>(plan_->table->size()));
   const PlanPtr plan = plan_for_step_(step + 1);
-  if (plan != plan_) {
-    plan_ = plan;
-    residuals_.prepare(plan_->plan, *plan_->table);
-  }
+  if (plan != plan_) adopt(plan);
   bind();
 }
 

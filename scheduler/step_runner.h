@@ -56,6 +56,9 @@ class StepRunner {
     std::byte* output = nullptr;
     uint64_t cookie = 0;
   };
+  // In which unit the rank's gradients of this step are: loss scale / learning rate. Comes before
+  // whatever else the rank says of the step; residuals of other steps are converted to it.
+  Status declare_unit(uint32_t rank, uint64_t step, double unit);
   Status submit(uint32_t rank, uint64_t step, const Submission& submission);
   Status absent(uint32_t rank, uint64_t step, uint32_t tensor, uint64_t cookie);
   Status end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t now_ns);
@@ -100,6 +103,10 @@ class StepRunner {
   };
   const Totals& totals() const { return totals_; }
 
+  // What the codecs made of each tensor in the steps that were measured (every Plan::stats_steps),
+  // since the tensor has its codec.
+  const std::vector<Operation::Norms>& norms() const { return norms_; }
+
  private:
   struct Stashed {
     wire::FrameHeader header;
@@ -118,13 +125,16 @@ class StepRunner {
   Status close_previous();
   Result<bool> start_ready(uint64_t now_ns);
   Status start(uint32_t group, uint64_t now_ns);
-  OperationSetup make_setup(uint32_t group) const;
+  Status agree_on_unit();
+  OperationSetup make_setup(uint32_t group);
   Status replay(Operation& operation, uint64_t now_ns);
   Status check_governing(const wire::FrameHeader& header) const;
   Status stash(const wire::FrameHeader& header, std::span<const std::byte> payload);
   Operation* find(uint32_t group);
   void finish_operations(uint64_t now_ns);
   void complete_group(const Operation& operation, uint64_t now_ns);
+  void add_norms(const Operation& operation);
+  void adopt(PlanPtr plan);
   void hash_result_if_due(uint32_t tensor);
   void complete_step_if_done();
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
@@ -141,6 +151,7 @@ class StepRunner {
   std::vector<Closing> closings_;  // of the step before the open one, per local rank
   bool previous_closed_ = true;
   bool previous_dropped_ = false;
+  double unit_ = 1;      // of the open step, once one of its groups has started
   uint32_t lowest_ = 0;  // lowest group not complete
   uint64_t completed_end_ = 0, started_end_ = 0;
   uint64_t first_end_ns_ = 0;
@@ -148,6 +159,7 @@ class StepRunner {
   std::vector<uint32_t> order_, last_order_;
   std::vector<ResultHash> result_hashes_;
   Totals totals_;
+  std::vector<Operation::Norms> norms_;  // by tensor
 };
 
 }  // namespace cgx::scheduler

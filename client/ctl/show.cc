@@ -18,6 +18,13 @@ std::string ratio(uint64_t of, uint64_t to) {
   return text;
 }
 
+std::string share_text(const v1::Tensor& tensor) {
+  if (!tensor.has_sent_share()) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", tensor.sent_share());
+  return text;
+}
+
 std::string per_operation(const v1::Communicator& communicator) {
   if (communicator.operations() == 0) return "-";
   return human_time(communicator.exchange_ns() / communicator.operations());
@@ -108,11 +115,12 @@ std::string show(const v1::JobList& jobs) {
 }
 
 std::string show(const v1::TensorList& tensors) {
-  Table table({"TENSOR", "TYPE", ">ELEMENTS", "SHAPE", ">GROUP", "CODEC", "BECAUSE"});
+  Table table({"TENSOR", "TYPE", ">ELEMENTS", "SHAPE", ">GROUP", "COLLECTIVE", "CODEC",
+               ">SENT SHARE", "BECAUSE"});
   for (const v1::Tensor& one : tensors.tensors()) {
     table.row({one.name(), one.dtype(), human_count(one.elements()),
                shape_text({one.shape().begin(), one.shape().end()}), std::to_string(one.group()),
-               one.codec(), one.reason()});
+               one.collective(), one.codec(), share_text(one), one.reason()});
   }
   return full_name(tensors) + ", epoch " + std::to_string(tensors.epoch()) + "\n" +
          (table.empty() ? "no tensors\n" : table.text());

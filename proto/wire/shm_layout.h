@@ -41,7 +41,8 @@ struct cgx_submit_record {
   uint64_t step;      /* step number, or call number */
   uint32_t tensor;    /* index in the tensor table */
   uint32_t attempt;   /* which attempt of the step: grows with every redo the client asked for */
-  uint64_t count;     /* calls only: elements */
+  uint64_t count;     /* calls: elements; tensor, absent, step_end: the step's gradient unit, the bits
+                         of a double; 0: 1.0 */
   uint64_t in_offset; /* bytes from the start of the arena */
   uint64_t out_offset;
   uint8_t in_arena; /* which arena of the session */

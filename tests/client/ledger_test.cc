@@ -48,6 +48,17 @@ TEST_F(StepLedgerTest, OpensOnlyTheNextStep) {
   EXPECT_EQ(ledger_.open(11).status().code(), StatusCode::kSTEP_ORDER);
 }
 
+TEST_F(StepLedgerTest, StampsAGradientUnitOnTheStepThatOpensNext) {
+  EXPECT_EQ(open(10).gradient_unit, 1.0);
+  ledger_.set_gradient_unit(64.0);
+  EXPECT_EQ(open(10).gradient_unit, 1.0) << "it was open before";
+  run(10);
+  EXPECT_EQ(open(11).gradient_unit, 64.0);
+  ledger_.set_gradient_unit(32.0);
+  ledger_.restart(11, 1);
+  EXPECT_EQ(open(11).gradient_unit, 32.0);
+}
+
 TEST_F(StepLedgerTest, RefusesStepsBeforeTheFirstCommit) {
   StepLedger fresh(0);
   EXPECT_EQ(fresh.open(0).status().code(), StatusCode::kNOT_COMMITTED);

@@ -255,6 +255,19 @@ class Steps(WithDaemon):
         with self.assertRaises(cgx.StepOrderError):
             comm.step_done(0, dropped=True)
 
+    def test_gradient_unit_is_a_positive_number(self):
+        comm = self.session().communicator("alone")
+        tensor = comm.register("t", comm.session.empty(4))
+        comm.commit()
+        for unit in (0.0, -1.0, float("nan"), float("inf")):
+            with self.assertRaisesRegex(cgx.InvalidArgumentError, "gradient unit"):
+                comm.set_gradient_unit(unit)
+        comm.set_gradient_unit(1024 / 0.1)
+        comm.submit(0, [tensor])
+        comm.set_gradient_unit(1.0)  # of the next step
+        comm.step_end(0)
+        comm.wait(0, 30)
+
     def test_first_steps_of_ranks_must_agree(self):
         store = Store()
 

@@ -1,4 +1,6 @@
 // Steps of several ranks on one daemon: results, order rules, absence, failure and redo.
+#include <cmath>
+
 #include "tests/client/ranks.h"
 
 namespace cgx::testing {
@@ -48,6 +50,18 @@ TEST_F(StepsTest, RunsManyStepsInARowFromTheFirstNumber) {
       }
     }
   });
+}
+
+TEST_F(StepsTest, RefusesAGradientUnitThatIsNone) {
+  open_ranks(1);
+  add_tensors(1, 4);
+  cgx_comm* const comm = ranks_[0].comm;
+  for (double unit : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
+    EXPECT_EQ(cgx_set_gradient_unit(comm, unit), CGX_INVALID_ARGUMENT);
+    EXPECT_THAT(cgx_last_error(), HasSubstr("gradient unit " + std::to_string(unit)));
+  }
+  ASSERT_OK(cgx_set_gradient_unit(comm, 64));
+  run_step(ranks_[0], 0, 1.0f);
 }
 
 TEST_F(StepsTest, SubmitsMoreTensorsThanTheRingHolds) {

@@ -118,6 +118,28 @@ def no_sync_accumulates():
         assert_equal(gradients(ours), gradients(theirs))
 
 
+def gradient_unit():
+    """The hook asks once before every pass; ranks of one machine that answer differently fail by name."""
+    asked = []
+
+    def unit():
+        asked.append(len(asked))
+        return 0.5 if len(asked) < 4 else 1.0 + RANK
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net())
+    model.register_comm_hook(cgx.torch.HookState(model=model, gradient_unit=unit), cgx.torch.comm_hook)
+    for step in range(3):
+        model(batch(step)).square().mean().backward()
+        assert len(asked) == step + 1, asked
+    try:
+        model(batch(3)).square().mean().backward()
+    except RuntimeError as error:
+        assert "gradient unit" in str(error) and "rank 1" in str(error), error
+    else:
+        raise AssertionError("units that differ must fail")
+
+
 def channels_last():
     torch.manual_seed(0)
     nets = [torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last) for _ in range(2)]

@@ -48,6 +48,9 @@ class Hook(unittest.TestCase):
     def test_no_sync_accumulates_locally(self):
         self.run_ranks("no_sync_accumulates")
 
+    def test_gradient_units_are_said_before_every_pass(self):
+        self.run_ranks("gradient_unit")
+
     def test_channels_last_weights_keep_their_layout(self):
         self.run_ranks("channels_last")
 

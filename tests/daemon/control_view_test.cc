@@ -116,6 +116,20 @@ TEST(View, ShowsPlanAndTensors) {
   EXPECT_THAT(tensors.tensors(0).shape(), ElementsAre(64, 64));
 }
 
+TEST(View, ShowsHowATensorTravelsAndWhatIsLost) {
+  Snapshot snapshot = two_users();
+  scheduler::CommunicatorSnapshot& one = snapshot.communicators[0];
+  one.groups[0].collective = "allgather";
+  EXPECT_FALSE(tensors_of(one).tensors(0).has_sent_share()) << "nothing was measured";
+  one.tensors[0].intended_sq = 8.0;
+  one.tensors[0].sent_sq = 6.0;
+  EXPECT_EQ(tensors_of(one).tensors(0).collective(), "allgather");
+  EXPECT_EQ(tensors_of(one).tensors(0).sent_share(), 0.75);
+  EXPECT_EQ(
+      jobs_of(snapshot, target("resnet", "dp"), kOwner)->communicators(0).groups(0).collective(),
+      "allgather");
+}
+
 TEST(View, KeepsHostileNamesFromBreakingTheAnswer) {
   Snapshot snapshot = two_users();
   snapshot.communicators[0].job = "evil\xff\n";

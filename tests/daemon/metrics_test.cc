@@ -44,6 +44,20 @@ TEST(Metrics, FollowTheNamingRules) {
   }
 }
 
+TEST(Metrics, SumWhatIsSentByCodec) {
+  Snapshot snapshot = two_users();
+  auto& tensors = snapshot.communicators[0].tensors;
+  tensors.resize(3, tensors[0]);
+  tensors[0].intended_sq = 6.0;
+  tensors[0].sent_sq = 3.0;
+  tensors[1].intended_sq = 2.0;
+  tensors[1].sent_sq = 1.0;
+  EXPECT_THAT(
+      metrics_text(snapshot, kFacts, 0),
+      HasSubstr("cgxd_communicator_sent_share{job=\"resnet\",uid=\"1000\",communicator=\"dp\","
+                "codec=\"maxmin:4,bucket=512,stochastic\"} 0.5"));
+}
+
 TEST(Metrics, NeverRepeatASeries) {
   Snapshot snapshot = two_users();
   snapshot.communicators.push_back(snapshot.communicators[0]);

@@ -25,7 +25,8 @@ TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
                                 "rules: [{match: a, codec: fp16}, {match: b, codec: fp32}]\n"
                                 "min_elements: 7\nraw_one_dimensional: false\n"
                                 "group_bytes: 1 MiB\nwindow: 9\nweight: 3\n"
-                                "replica_check_steps: 0\n",
+                                "replica_check_steps: 0\ncollective: allgather\n"
+                                "feedback_decay: 0.9\nstats_steps: 7\n",
                                 "policy", config_checks(), message)
                   .ok());
   const Result<CheckedPolicy> checked = check_policy(message);
@@ -33,9 +34,26 @@ TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
   EXPECT_EQ(checked->plain.rules.size(), 2u);
   EXPECT_EQ(checked->plain.default_codec.bits, 8);
   EXPECT_TRUE(checked->plain.default_codec.feedback());
+  EXPECT_EQ(checked->plain.collective, scheduler::CollectiveWish::kAllgather);
+  EXPECT_EQ(checked->plain.feedback_decay, 0.9f);
+  EXPECT_EQ(checked->plain.stats_steps, 7u);
   const Result<CheckedPolicy> again = check_policy(to_message(checked->plain));
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(MessageDifferencer::Equals(checked->message, again->message));
+}
+
+TEST(PolicyMessage, RefusesADecayThatIsNoShareAndACollectiveNobodyHas) {
+  for (const char* text : {"0", "-0.5", "1.01", "nan", "inf", "half", "0.5x"}) {
+    v1::Policy message;
+    message.set_feedback_decay(text);
+    const std::string said = check_policy(message).status().message();
+    EXPECT_THAT(said, HasSubstr("feedback_decay: "));
+    EXPECT_THAT(said, HasSubstr(text));
+    EXPECT_THAT(said, HasSubstr("above 0 and at most 1"));
+  }
+  v1::Policy message;
+  message.set_collective("ring");
+  EXPECT_THAT(check_policy(message).status().message(), HasSubstr("collective: "));
 }
 
 TEST(PolicyMessage, RefusesACodecNobodyHasAndNamesTheKey) {

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/codec.h"
+#include <random>
+
+#include "tests/scheduler/every_codec.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -57,7 +59,7 @@ class Layouts : public ::testing::TestWithParam<Case> {};
 TEST_P(Layouts, CoverEveryElementOnceInOrder) {
   const Built built = build(GetParam());
   const GroupLayout layout =
-      GroupLayout::scatter_gather(built.group, built.table, GetParam().machines, {});
+      GroupLayout::scatter(built.group, built.table, GetParam().machines, {});
   ASSERT_EQ(layout.shards(), GetParam().machines);
   expect_covers(built, layout, GetParam());
 }
@@ -73,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Layout, BalancesShardsByEncodedBytes) {
   const Built built = build({{{1 << 20, kFourBits}, {1 << 20, kRaw}}, 4});
-  const GroupLayout layout = GroupLayout::scatter_gather(built.group, built.table, 4, {});
+  const GroupLayout layout = GroupLayout::scatter(built.group, built.table, 4, {});
   const double fair = static_cast<double>(layout.encoded_bytes()) / 4;
   for (uint32_t shard = 0; shard < 4; ++shard) {
     uint64_t bytes = 0;
@@ -87,7 +89,7 @@ TEST(Layout, BalancesShardsByEncodedBytes) {
 TEST(Layout, KeepsPartsWithinTheirLimits) {
   const Built built = build({{{16u << 20, kFourBits}, {1u << 20, kRaw}}, 2});
   const PartLimits limits;
-  const GroupLayout layout = GroupLayout::scatter_gather(built.group, built.table, 2, limits);
+  const GroupLayout layout = GroupLayout::scatter(built.group, built.table, 2, limits);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     for (uint32_t chunk = 0; chunk < layout.chunks(shard); ++chunk) {
       EXPECT_LE(layout.part(shard, chunk).raw_bytes, limits.raw_bytes);
@@ -96,14 +98,157 @@ TEST(Layout, KeepsPartsWithinTheirLimits) {
   }
 }
 
-TEST(Layout, DirectGivesEveryMachineTheWholeGroup) {
-  const Built built = build({{{300, kRaw}}, 3});
-  const GroupLayout layout = GroupLayout::direct(built.group, built.table, 3);
-  EXPECT_EQ(layout.collective(), Collective::kDirect);
+TEST(Layout, AllgatherCutsEveryMachinesWholeContributionAlike) {
+  const Built built = build({{{1u << 20, kFourBits}, {0, kRaw}, {300'001, kRaw}}, 3});
+  const PartLimits limits;
+  const GroupLayout layout = GroupLayout::allgather(built.group, built.table, 3, limits);
+  EXPECT_EQ(layout.collective(), Collective::kAllgather);
   ASSERT_EQ(layout.shards(), 3u);
-  for (uint32_t shard = 0; shard < 3; ++shard) {
-    ASSERT_EQ(layout.chunks(shard), 1u);
-    EXPECT_EQ(layout.slices(layout.part(shard, 0))[0].elements, 300u);
+  ASSERT_GT(layout.chunks(0), 1u);
+  uint64_t next[3] = {}, encoded = 0;
+  for (uint32_t chunk = 0; chunk < layout.chunks(0); ++chunk) {
+    const Part& part = layout.part(0, chunk);
+    EXPECT_LE(part.raw_bytes, limits.raw_bytes);
+    EXPECT_LE(part.encoded_bytes, limits.encoded_bytes);
+    EXPECT_FALSE(part.variable);
+    encoded += part.encoded_bytes;
+    for (const Slice& slice : layout.slices(part)) {
+      ASSERT_EQ(slice.first_element, next[slice.segment]);
+      next[slice.segment] += slice.elements;
+    }
+    for (uint32_t machine = 1; machine < 3; ++machine) {
+      ASSERT_EQ(layout.chunks(machine), layout.chunks(0));
+      EXPECT_EQ(&layout.part(machine, chunk), &part);
+    }
+  }
+  for (size_t t = 0; t < 3; ++t) EXPECT_EQ(next[t], built.table[t].elements);
+  EXPECT_EQ(layout.encoded_bytes(), encoded);
+  EXPECT_GT(layout.part_bytes_max(), layout.part(0, 0).encoded_bytes);
+}
+
+TEST(Layout, KeepsPartsOfEveryCodecWithinASlab) {
+  for (CodecSpec spec : every_codec()) {
+    const kernels::CodecRow& row = row_of(spec);
+    if (!row.sparse) spec.bucket = kBucketMax;
+    if (row.strength == kernels::Strength::kShare) spec.amount = kernels::kShareMax;
+    const Built built = build({{{3u << 20, spec}, {70'001, spec}}, 3});
+    for (bool gather : {false, true}) {
+      const GroupLayout layout = gather ? GroupLayout::allgather(built.group, built.table, 3, {})
+                                        : GroupLayout::scatter(built.group, built.table, 3, {});
+      EXPECT_LE(layout.part_bytes_max(), 256u << 10) << kernels::to_string(spec);
+      EXPECT_EQ(layout.part(0, 0).variable, row.variable_size) << kernels::to_string(spec);
+    }
+  }
+}
+
+Collective chosen(const Case& c, CollectiveWish wish = CollectiveWish::kAuto) {
+  const Built built = build(c);
+  return choose_collective(wish, built.group, built.table, c.machines);
+}
+
+TEST(Collective, IsAllgatherForSmallRawGroupsAndScatterForLargeOnes) {
+  for (uint32_t machines : {2u, 4u, 16u}) {
+    EXPECT_EQ(chosen({{{8192, kRaw}}, machines}), Collective::kAllgather);
+    EXPECT_EQ(chosen({{{8193, kRaw}}, machines}), Collective::kScatter);
+  }
+  EXPECT_EQ(chosen({{{1, kRaw}}, 1}), Collective::kScatter) << "one machine sends nothing";
+}
+
+TEST(Collective, IsAllgatherOnFewMachinesIfEveryLossyCodecGathersWell) {
+  for (const CodecSpec& spec : every_codec()) {
+    if (spec.codec == 0) continue;
+    const Collective few = row_of(spec).gathers ? Collective::kAllgather : Collective::kScatter;
+    EXPECT_EQ(chosen({{{1 << 20, spec}}, 2}), few) << kernels::to_string(spec);
+    EXPECT_EQ(chosen({{{1 << 20, spec}, {5000, kRaw}}, 4}), few) << kernels::to_string(spec);
+    EXPECT_EQ(chosen({{{1 << 20, spec}}, 5}), Collective::kScatter);
+    EXPECT_EQ(chosen({{{1 << 20, spec}, {2000, kFourBits}}, 2}), Collective::kScatter);
+  }
+}
+
+TEST(Collective, IsWhatThePolicyWishes) {
+  for (const CodecSpec& spec : {kRaw, kFourBits}) {
+    for (uint64_t elements : {1u, 1u << 20}) {
+      const Case c{{{elements, spec}}, 7};
+      EXPECT_EQ(chosen(c, CollectiveWish::kScatter), Collective::kScatter);
+      EXPECT_EQ(chosen(c, CollectiveWish::kAllgather), Collective::kAllgather);
+    }
+  }
+}
+
+TEST(Ranges, OfFixedSizeEndWhereThePlanSays) {
+  const Segment segment{0, kFourBits};
+  const uint64_t bytes = kernels::encoded_bytes(kFourBits, DType::kF32, 1000);
+  const Slice slice{.elements = 1000, .range_bytes = bytes, .encoded_bytes = align_range(bytes)};
+  const std::vector<std::byte> payload(align_range(bytes) + 64, std::byte{0xff});
+  std::span<const std::byte> rest = payload;
+  const auto range = take_range(segment, DType::kF32, slice, rest);
+  ASSERT_TRUE(range.ok());
+  EXPECT_EQ(range->size(), bytes);
+  EXPECT_EQ(rest.size(), 64u);
+  const auto second = take_range(segment, DType::kF32, slice, rest);
+  EXPECT_EQ(second.status().code(), StatusCode::kCORRUPT);
+  EXPECT_EQ(rest.size(), 64u) << "nothing is taken from bytes that do not hold a range";
+}
+
+// Whatever a frame holds: a range ends within the bytes and within its bound, or is refused.
+TEST(Ranges, OfVariableSizeNeverLeaveThePayload) {
+  std::mt19937_64 random(7);
+  for (const CodecSpec& spec : every_codec()) {
+    for (int round = 0; round < 200; ++round) {
+      const uint64_t elements = random() % 200'000;
+      const uint64_t bound = kernels::encoded_bytes(spec, DType::kF32, elements);
+      std::vector<std::byte> payload(random() % (bound + 200));
+      const uint64_t mask = random() % 3 == 0 ? 0 : random() % 2 == 0 ? 0xff : 0x03;
+      for (std::byte& byte : payload) byte = static_cast<std::byte>(random() & mask);
+      const Slice slice{.elements = elements,
+                        .range_bytes = bound,
+                        .encoded_bytes = align_range(bound),
+                        .variable = true};
+      std::span<const std::byte> rest = payload;
+      const auto range = take_range({0, spec}, DType::kF32, slice, rest);
+      if (range.ok()) {
+        EXPECT_LE(range->size(), bound);
+        EXPECT_EQ(rest.size() + align_range(range->size()), payload.size());
+      } else {
+        EXPECT_EQ(range.status().code(), StatusCode::kCORRUPT);
+        EXPECT_EQ(rest.size(), payload.size());
+      }
+    }
+  }
+}
+
+// What an encoder wrote is taken back whole, one range behind the other.
+TEST(Ranges, OfEveryCodecAreTakenBackAsTheyWereWritten) {
+  std::mt19937_64 random(11);
+  std::normal_distribution<float> normal;
+  for (const CodecSpec& spec : every_codec()) {
+    std::vector<std::byte> payload(4 << 20);
+    std::vector<Slice> slices;
+    std::vector<uint64_t> used;
+    uint64_t written = 0;
+    for (uint64_t elements : {70'000u, 1u, 0u, 65'536u}) {
+      std::vector<float> values(elements);
+      for (float& value : values) value = normal(random);
+      const void* const rank = values.data();
+      const uint64_t bound = kernels::encoded_bytes(spec, DType::kF32, elements);
+      kernels::EncodeJob job{.spec = spec, .elements = elements};
+      job.source = {.ranks = &rank, .rank_count = 1};
+      job.encoded = std::span(payload).subspan(written, bound);
+      kernels::RangeStats stats;
+      used.push_back(kernels::best_lane().encode(job, stats));
+      written += pad_range(std::span(payload).subspan(written), used.back());
+      slices.push_back({.elements = elements,
+                        .range_bytes = bound,
+                        .encoded_bytes = align_range(bound),
+                        .variable = row_of(spec).variable_size});
+    }
+    std::span<const std::byte> rest = std::span(payload).first(written);
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const auto range = take_range({0, spec}, DType::kF32, slices[i], rest);
+      ASSERT_TRUE(range.ok()) << kernels::to_string(spec) << range.status().to_string();
+      EXPECT_EQ(range->size(), used[i]) << kernels::to_string(spec);
+    }
+    EXPECT_TRUE(rest.empty());
   }
 }
 

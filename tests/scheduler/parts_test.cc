@@ -49,6 +49,26 @@ TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
   EXPECT_EQ(ledger.end_cookie(1), 77u);
 }
 
+TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
+  const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
+  const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+  Plan plan;
+  plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
+  Residuals residuals;
+  residuals.prepare(plan, table);
+  EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f);
+  residuals.mark_written(0, 4.0);
+  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 8.0f) << "tentative: not yet";
+  residuals.commit();
+  residuals.commit();
+  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
+  EXPECT_EQ(residuals.scale(0, 4.0, 0.5), 0.5f);
+  EXPECT_EQ(residuals.scale(1, 8.0, 1.0), 8.0f) << "a tensor nobody wrote keeps its unit";
+  residuals.mark_written(0, 1.0);
+  residuals.drop();
+  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
+}
+
 TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
   const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
   const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
@@ -58,11 +78,11 @@ TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
   residuals.prepare(plan, table);
   residuals.tentative(0)[0] = 3.0f;
   residuals.tentative(1)[0] = 4.0f;
-  residuals.mark_written(0);
+  residuals.mark_written(0, 1.0);
   residuals.drop();
   residuals.commit();
   EXPECT_EQ(residuals.confirmed(0)[0], 0.0f) << "dropped";
-  residuals.mark_written(0);
+  residuals.mark_written(0, 1.0);
   residuals.commit();
   EXPECT_EQ(residuals.confirmed(0)[0], 3.0f);
   EXPECT_EQ(residuals.confirmed(1)[0], 0.0f) << "not written";

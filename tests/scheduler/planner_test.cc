@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "scheduler/prepared_plan.h"
+#include "tests/scheduler/every_codec.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -71,12 +74,55 @@ TEST(Planner, GroupsUpToTheByteTargetInTheGivenOrder) {
   EXPECT_EQ(plan.policy_version, 3u);
 }
 
+// Raw tensors with either, unlike codecs apart, unless the policy decides for all.
+TEST(Planner, KeepsWhatGathersApartFromWhatDoesNot) {
+  std::vector<CodecSpec> kinds[2];
+  for (const CodecSpec& spec : every_codec()) {
+    if (spec.codec != 0) kinds[row_of(spec).gathers].push_back(spec);
+  }
+  if (kinds[1].empty()) GTEST_SKIP() << "no codec gathers yet";
+  Policy policy;
+  policy.rules = {{"layer.weight", kinds[1][0]}, {"embedding", kinds[0][0]}};
+  const auto groups = [&] {
+    std::vector<std::vector<uint32_t>> found;
+    for (const Group& group : plan_of(network(), policy).groups) {
+      auto& tensors = found.emplace_back();
+      for (const Segment& segment : group.segments) tensors.push_back(segment.tensor);
+    }
+    return found;
+  };
+  EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1}, {0}}));
+  policy.collective = CollectiveWish::kScatter;
+  EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1, 0}}));
+  policy.collective = CollectiveWish::kAuto;
+  policy.rules[0].codec = kinds[0].back();
+  EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1, 0}}));
+}
+
+TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
+  Plan plan = plan_of(network(), {});
+  plan.collective = static_cast<CollectiveWish>(3);
+  EXPECT_NE(check_plan(plan, network()).message().find("collective 3"), std::string::npos);
+  plan.collective = CollectiveWish::kAllgather;
+  for (float decay : {0.0f, -1.0f, 1.5f, NAN}) {
+    plan.feedback_decay = decay;
+    EXPECT_NE(check_plan(plan, network()).message().find("feedback_decay"), std::string::npos);
+  }
+}
+
 TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
-  const Plan plan = plan_of(network(), {});
+  Policy policy;
+  policy.collective = CollectiveWish::kAllgather;
+  policy.feedback_decay = 0.5f;
+  policy.stats_steps = 3;
+  const Plan plan = plan_of(network(), policy);
   const std::vector<std::byte> bytes = encode_plan(plan);
   const Result<Plan> read = decode_plan(bytes);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->hash(), plan.hash());
+  EXPECT_EQ(read->collective, plan.collective);
+  EXPECT_EQ(read->feedback_decay, 0.5f);
+  EXPECT_EQ(read->stats_steps, 3u);
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(decode_plan(std::span(bytes).first(length)).ok()) << length;
   }

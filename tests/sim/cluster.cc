@@ -1,6 +1,7 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/codec.h"
 
@@ -217,6 +218,7 @@ Status Cluster::submit(uint32_t index, uint64_t step, uint32_t tensor, const Ten
   record.step = step;
   record.tensor = tensor;
   record.attempt = rank(index).attempt;
+  record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
   record.in_offset = record.out_offset = where.offset;
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
@@ -227,6 +229,7 @@ Status Cluster::end_step(uint32_t index, uint64_t step) {
   record.comm = 7;
   record.step = step;
   record.attempt = rank(index).attempt;
+  record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
 
@@ -247,6 +250,7 @@ Status Cluster::absent(uint32_t index, uint64_t step, uint32_t tensor) {
   record.step = step;
   record.tensor = tensor;
   record.attempt = rank(index).attempt;
+  record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
 

@@ -50,6 +50,7 @@ class Rank final : public scheduler::SessionPort {
   scheduler::SessionId session;
   uint32_t machine = 0;
   uint32_t attempt = 0;
+  double gradient_unit = 1.0;  // of the steps it submits to from now on
   bool alive = true;
 
  private:

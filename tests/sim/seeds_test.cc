@@ -74,6 +74,7 @@ Scenario scenario_of(uint64_t seed) {
     scenario.kill_step = 1 + pick(4);
   }
   if (pick(5) == 0) scenario.abandoned_step = static_cast<uint32_t>(1 + pick(4));
+  scenario.options.policy.collective = static_cast<scheduler::CollectiveWish>(pick(3));
   return scenario;
 }
 

@@ -91,8 +91,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ClusterShapes,
                                            std::vector<uint32_t>{1, 1, 1, 1},
                                            std::vector<uint32_t>(16, 1)));
 
-TEST(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
-  Cluster cluster({.ranks_per_machine = {2, 1}, .policy = raw_policy()});
+class Absence : public ::testing::TestWithParam<scheduler::CollectiveWish> {};
+
+TEST_P(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
+  ClusterOptions options{.ranks_per_machine = {2, 1}, .policy = raw_policy()};
+  options.policy.collective = GetParam();
+  Cluster cluster(options);
   cluster.create();
   std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
   cluster.commit(tensors);
@@ -123,6 +127,10 @@ TEST(Absence, FillsRanksThatSubmittedNothingAndLeavesWhatNobodyHas) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Collectives, Absence,
+                         ::testing::Values(scheduler::CollectiveWish::kScatter,
+                                           scheduler::CollectiveWish::kAllgather));
 
 TEST(Policy, SwitchesEveryRankAtTheAnnouncedStep) {
   Cluster cluster({.ranks_per_machine = {2, 1, 1}});

@@ -177,6 +177,12 @@ CGX_API cgx_status cgx_absent(cgx_comm* comm, uint64_t step, const uint32_t* ids
 /* The rest is absent. Only after it may the step be waited for. */
 CGX_API cgx_status cgx_step_end(cgx_comm* comm, uint64_t step);
 
+/* For error feedback: in which unit this rank's gradients are from the next step that opens on, as
+ * loss scale / learning rate; 1 until it is called. Without it a residual of before a change of
+ * either would count too much or too little after it. Finite and above 0; the same on all ranks of
+ * a machine. */
+CGX_API cgx_status cgx_set_gradient_unit(cgx_comm* comm, double unit);
+
 typedef enum cgx_step_fate {
   CGX_KEPT = 0,    /* the update is applied; implied by the first submit of the next step */
   CGX_DROPPED = 1, /* the update is skipped (overflow): residuals of the step are dropped too */

@@ -6,7 +6,7 @@ releases the GIL.
 
 import ctypes
 import os
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 
 class OpenOptions(ctypes.Structure):
@@ -54,6 +54,7 @@ SIGNATURES = {
     "cgx_submit_inout": (c_void_p, c_uint64, IDS, PLACES, PLACES, c_size_t),
     "cgx_absent": (c_void_p, c_uint64, IDS, c_size_t),
     "cgx_step_end": (c_void_p, c_uint64),
+    "cgx_set_gradient_unit": (c_void_p, c_double),
     "cgx_step_done": (c_void_p, c_uint64, c_int),
     "cgx_step_redo": (c_void_p, POINTER(c_uint64)),
     "cgx_wait": (c_void_p, c_uint64, c_int64),

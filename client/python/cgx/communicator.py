@@ -171,6 +171,10 @@ class Communicator:
     def wait(self, step, timeout=None):
         check(library.cgx_wait(self.handle, step, _milliseconds(timeout)))
 
+    def set_gradient_unit(self, unit):
+        """Loss scale / learning rate of the steps that open from now on: error feedback converts what it kept."""
+        check(library.cgx_set_gradient_unit(self.handle, unit))
+
     def step_done(self, step, dropped=False):
         check(library.cgx_step_done(self.handle, step, int(dropped)))
 

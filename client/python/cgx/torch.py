@@ -74,10 +74,13 @@ class HookState:
     many hook states it has had; every rank makes them in the same order. model (or named_parameters): where the
     parameters' names come from; without it they are called parameter.0, parameter.1, ... in the order of the first
     pass. session: default one per process. timeout: of the communicator, in seconds, default 30 minutes.
+    gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its gradients,
+    e.g. lambda: scaler.get_scale() / optimizer.param_groups[0]["lr"]; for error feedback across a change of either.
     """
 
-    def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0):
-        self.process_group, self.timeout = process_group, timeout
+    def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0,
+                 gradient_unit=None):
+        self.process_group, self.timeout, self.gradient_unit = process_group, timeout, gradient_unit
         group = _group_name(process_group)
         self.name = name or f"ddp-{group}-{next(_ordinals.setdefault(group, itertools.count()))}"
         self._session = session
@@ -85,6 +88,7 @@ class HookState:
         self._exchange = None
         self._first_pass = []   # parts of the first pass, until all parameters are known
         self._pass_open = False
+        self._unit_said = False  # of this pass
         self._failed = None     # why the pass failed: the next one is a redo
         self._step = 0
         self._epochs = {}
@@ -129,7 +133,7 @@ class HookState:
 
     def _begin_pass(self):
         """A pass still open is an abandoned backward: the next submit goes into it again, which tells all ranks."""
-        self._pass_open = True
+        self._pass_open, self._unit_said = True, False
         if self._exchange is None:
             self._first_pass, self._failed = [], None
             return
@@ -151,6 +155,9 @@ class HookState:
             parts, self._first_pass = self._first_pass, []
         else:
             parts = [part]
+        if self.gradient_unit is not None and not self._unit_said:
+            self._exchange.communicator.set_gradient_unit(self.gradient_unit())
+            self._unit_said = True
         for each in parts:
             self._exchange.submit(self._step, each)
             self._watch(each)

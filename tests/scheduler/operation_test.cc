@@ -1,0 +1,189 @@
+// One operation with a peer that says what it likes: every frame is used, ignored or refused by
+// name.
+#include "scheduler/operation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/scheduler/every_codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kElements = 600'000;
+constexpr CodecSpec kRaw{.codec = 0, .bucket = 512};
+
+struct Sent {
+  PartFrame frame;
+  std::vector<std::byte> payload;
+};
+
+// Two machines' view of one group with one local rank each; what is sent is kept.
+class Machine final : public OperationHost {
+ public:
+  Machine(uint32_t machine, const CodecSpec& spec, Collective collective, bool present = true)
+      : pool_(256 * 1024), values_(kElements + 3, static_cast<float>(machine + 1)) {
+    EXPECT_TRUE(pool_.reserve(64).ok());
+    table_ = {{.name = "weight", .elements = kElements}, {.name = "bias", .elements = 3}};
+    group_.segments = {{0, spec}, {1, kRaw}};
+    layout_ = collective == Collective::kAllgather ? GroupLayout::allgather(group_, table_, 2, {})
+                                                   : GroupLayout::scatter(group_, table_, 2, {});
+    OperationSetup setup{.layout = &layout_, .group = &group_, .table = &table_};
+    setup.machine = machine;
+    setup.machines = 2;
+    setup.segments.resize(2);
+    for (LocalSegment& segment : setup.segments) {
+      const uint64_t first = &segment == &setup.segments[0] ? 0 : kElements;
+      auto* const memory = reinterpret_cast<std::byte*>(values_.data() + first);
+      if (present || &segment == &setup.segments[1]) segment.inputs.push_back(memory);
+      segment.outputs.push_back(memory);
+    }
+    operation_ =
+        std::make_unique<Operation>(std::move(setup), kernels::best_lane(), pool_, *this, 1);
+  }
+
+  void send_part(const Operation&, const PartFrame& frame) override {
+    const auto payload = pool_.bytes(frame.slab).first(frame.length);
+    sent.push_back({frame, {payload.begin(), payload.end()}});
+    pool_.release(frame.slab);
+  }
+  void count(Counter, uint64_t) override {}
+
+  void work() {
+    Result<bool> worked = true;
+    while (worked.ok() && *worked) worked = operation_->advance(2);
+    EXPECT_TRUE(worked.ok()) << worked.status().to_string();
+  }
+  Status receive(const Sent& from) {
+    wire::FrameHeader header;
+    header.source = 1 - from.frame.machine;
+    header.phase = from.frame.phase;
+    header.shard = from.frame.shard;
+    header.chunk = from.frame.chunk;
+    if (from.frame.bitmap) header.flags |= wire::FrameHeader::kBitmap;
+    return operation_->receive(header, from.payload, 3);
+  }
+  bool complete() const { return operation_->state() == Operation::State::kComplete; }
+  float value(uint64_t i) const { return values_[i]; }
+  const GroupLayout& layout() const { return layout_; }
+
+  std::vector<Sent> sent;
+
+ private:
+  BufferPool pool_;
+  TensorTable table_;
+  Group group_;
+  GroupLayout layout_;
+  std::vector<float> values_;
+  std::unique_ptr<Operation> operation_;
+};
+
+bool refused(const Status& status, const char* part) {
+  return status.code() == StatusCode::kPROTOCOL_ERROR &&
+         status.message().find(part) != std::string::npos;
+}
+
+TEST(Allgather, KeepsAWindowOfOwnPartsAndGoesOnAsTheyAreCombined) {
+  Machine ours(0, kRaw, Collective::kAllgather), theirs(1, kRaw, Collective::kAllgather);
+  const uint32_t chunks = ours.layout().chunks(0), window = gather_parts(2);
+  ASSERT_GT(chunks, window);
+  ours.work();
+  EXPECT_EQ(ours.sent.size(), window);
+  for (uint32_t i = 0; i < chunks; ++i) {
+    ours.work();
+    theirs.work();
+    ASSERT_GT(ours.sent.size(), i);
+    ASSERT_GT(theirs.sent.size(), i);
+    EXPECT_EQ(ours.sent[i].frame.chunk, i);
+    ASSERT_TRUE(ours.receive(theirs.sent[i]).ok());
+    ASSERT_TRUE(theirs.receive(ours.sent[i]).ok());
+  }
+  EXPECT_TRUE(ours.complete() && theirs.complete());
+  for (uint64_t i : {uint64_t{0}, kElements / 2, kElements - 1}) {
+    EXPECT_EQ(ours.value(i), 3.0f);
+    EXPECT_EQ(theirs.value(i), 3.0f);
+  }
+}
+
+TEST(Allgather, EncodesItsOwnPartBeforeAnEarlyFrameOverwritesIt) {
+  Machine ours(0, kRaw, Collective::kAllgather), theirs(1, kRaw, Collective::kAllgather);
+  theirs.work();
+  for (uint32_t i = 0; i < theirs.sent.size(); ++i) {
+    ASSERT_TRUE(ours.receive(theirs.sent[i]).ok());
+    ASSERT_EQ(ours.sent.size(), i + 1) << "the answer went out at once";
+    float first = 0;
+    std::memcpy(&first, ours.sent[i].payload.data(), sizeof(first));
+    EXPECT_EQ(first, 1.0f) << "what was sent is the input, not the result";
+  }
+}
+
+TEST(Allgather, IgnoresADuplicateAndRefusesWhatNobodyAskedFor) {
+  Machine ours(0, kRaw, Collective::kAllgather), theirs(1, kRaw, Collective::kAllgather);
+  theirs.work();
+  ASSERT_TRUE(ours.receive(theirs.sent[0]).ok());
+  ASSERT_TRUE(ours.receive(theirs.sent[0]).ok());
+  Sent gather = theirs.sent[1];
+  gather.frame.phase = wire::Phase::kGather;
+  EXPECT_TRUE(refused(ours.receive(gather), "was not expected"));
+  Sent beyond = theirs.sent[1];
+  beyond.frame.chunk = ours.layout().chunks(1);
+  EXPECT_TRUE(refused(ours.receive(beyond), "chunk"));
+  Sent another = theirs.sent[1];
+  another.frame.shard = 0;
+  EXPECT_TRUE(refused(ours.receive(another), "shard 0"));
+}
+
+TEST(Allgather, RefusesAMachineThatChangesItsMindAboutWhatItHas) {
+  Machine ours(0, kRaw, Collective::kAllgather), theirs(1, kRaw, Collective::kAllgather);
+  Machine without(1, kRaw, Collective::kAllgather, /*present=*/false);
+  theirs.work();
+  without.work();
+  ASSERT_TRUE(ours.receive(theirs.sent[0]).ok());
+  EXPECT_TRUE(refused(ours.receive(without.sent[1]), "says differently in two frames"));
+}
+
+class EveryCollective : public ::testing::TestWithParam<Collective> {};
+
+// Bytes cut off, added or changed: a refusal or a result, never a step outside the frame.
+TEST_P(EveryCollective, RefusesFramesOfAnotherSizeByNameWhateverTheCodec) {
+  for (const CodecSpec& spec : every_codec()) {
+    Machine theirs(1, spec, GetParam());
+    theirs.work();
+    ASSERT_FALSE(theirs.sent.empty());
+    const Sent good = theirs.sent[0];
+    for (const size_t size : {size_t{0}, size_t{64}, good.payload.size() - 64,
+                              good.payload.size() + 64, good.payload.size() + 8}) {
+      Machine ours(0, spec, GetParam());
+      Sent bad = good;
+      bad.payload.resize(size);
+      const Status status = ours.receive(bad);
+      EXPECT_TRUE(refused(status, "frame of machine 1"))
+          << kernels::to_string(spec) << " " << size << " " << status.to_string();
+    }
+    Machine ours(0, spec, GetParam());
+    EXPECT_TRUE(ours.receive(good).ok()) << kernels::to_string(spec);
+  }
+}
+
+TEST_P(EveryCollective, StaysInsideFramesWithChangedBytes) {
+  for (const CodecSpec& spec : every_codec()) {
+    Machine theirs(1, spec, GetParam());
+    theirs.work();
+    for (size_t at = 0; at < theirs.sent[0].payload.size(); at = at * 2 + 1) {
+      Machine ours(0, spec, GetParam());
+      Sent changed = theirs.sent[0];
+      changed.payload[at] ^= std::byte{0xff};
+      const Status status = ours.receive(changed);
+      EXPECT_TRUE(status.ok() || status.code() == StatusCode::kPROTOCOL_ERROR ||
+                  status.code() == StatusCode::kCORRUPT)
+          << kernels::to_string(spec) << " " << status.to_string();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Collectives, EveryCollective,
+                         ::testing::Values(Collective::kScatter, Collective::kAllgather));
+
+}  // namespace
+}  // namespace cgx::scheduler
