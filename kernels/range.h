@@ -21,6 +21,13 @@ CGX_SHARED constexpr uint64_t buckets_of(uint64_t elements, uint32_t bucket) {
   return (elements + bucket - 1) / bucket;
 }
 
+// Codecs with scales below buckets have metadata for every block, too.
+template <class Codec>
+constexpr uint32_t block_meta_bytes() {
+  if constexpr (requires { Codec::kBlockMetaBytes; }) return Codec::kBlockMetaBytes;
+  return 0;
+}
+
 template <class Codec>
 class Range {
  public:
@@ -33,14 +40,19 @@ class Range {
     const uint64_t left = elements_ - first(b);
     return left < bucket_ ? static_cast<uint32_t>(left) : bucket_;
   }
-  CGX_SHARED uint64_t meta(uint64_t b) const { return Codec::kMetaBytes * b; }
+  CGX_SHARED uint64_t meta(uint64_t b) const { return meta_before(b, first(b)); }
   CGX_SHARED uint64_t codes(uint64_t b) const {
-    return meta(buckets_) + Codec::code_bytes(first(b));
+    return codes_begin() + Codec::code_bytes(first(b));
   }
-  CGX_SHARED uint64_t end() const { return meta(buckets_) + Codec::code_bytes(elements_); }
+  CGX_SHARED uint64_t end() const { return codes_begin() + Codec::code_bytes(elements_); }
   CGX_SHARED uint64_t padded_end() const { return (end() + 7) & ~uint64_t{7}; }
 
  private:
+  CGX_SHARED uint64_t codes_begin() const { return meta_before(buckets_, elements_); }
+  CGX_SHARED static uint64_t meta_before(uint64_t buckets, uint64_t elements) {
+    return Codec::kMetaBytes * buckets + block_meta_bytes<Codec>() * blocks_of(elements);
+  }
+
   uint64_t elements_;
   uint32_t bucket_;
   uint64_t buckets_;

@@ -26,6 +26,9 @@ struct Fp8Meta {
   bool nonfinite = false;
   uint32_t limit = kInfBits;  // no finite value may decode to this magnitude or beyond
   bool special = false;       // one might, rounded up: the scalar lane's
+  // The scale bytes of the bucket.
+  const uint8_t* scales = nullptr;
+  uint8_t* scales_out = nullptr;
 };
 
 template <uint32_t mantissa_bits>
@@ -33,12 +36,9 @@ struct Fp8Format {
   static constexpr uint32_t kShift = 23 - mantissa_bits;
   static constexpr uint32_t kBias = mantissa_bits == 3 ? 7 : 15;
   static constexpr uint32_t kTopExponent = mantissa_bits == 3 ? 8 : 15;  // unbiased
-  // As bits of fp32: the smallest normal number, and a number whose last place is the smallest
-  // denormal one.
-  static constexpr uint32_t kNormal = (127 + 1 - kBias) << 23;
-  static constexpr uint32_t kMagic = (127 + 1 - kBias + kShift) << 23;
   static constexpr uint32_t kRebias = (127 - kBias) << mantissa_bits;
-  static constexpr float kDenormal = mantissa_bits == 3 ? 0x1p-9f : 0x1p-16f;
+  // Added to the bits of a magnitude: rounds (ties away from zero) and takes the bias along.
+  static constexpr int32_t kRound = (1 << (kShift - 1)) - static_cast<int32_t>(kRebias << kShift);
 
   // The scale byte for 32 values whose largest magnitude has these bits, finite.
   static uint32_t scale_of(uint32_t max_abs) {
@@ -51,30 +51,13 @@ struct Fp8Format {
     return scale == kNanScale ? kNanBits : scale == 0 ? 0x00400000u : scale << 23;
   }
 
-  // Nearest even; magnitude bits of y, already scaled.
+  // Nearest; magnitude bits of y, already scaled.
   static uint32_t round(uint32_t y) {
-    if (y < kNormal) return bits_of(float_of(y) + float_of(kMagic)) - kMagic;
-    const uint32_t half = (1u << (kShift - 1)) - 1;
-    return ((y + half + (y >> kShift & 1)) >> kShift) - kRebias;
+    const int32_t rounded = static_cast<int32_t>(y) + kRound;
+    return rounded < 0 ? 0 : static_cast<uint32_t>(rounded) >> kShift;
   }
   static float widen(uint32_t code) {
-    if (code < 1u << mantissa_bits) return static_cast<float>(code) * kDenormal;
-    return float_of((code + kRebias) << kShift);
-  }
-
-  template <class V>
-  static CGX_INLINE typename V::Ints round(typename V::Ints y) {
-    const auto low = V::bits(V::as_floats(y) + V::splat(float_of(kMagic))) - V::splat(kMagic);
-    const auto odd = V::template right<kShift>(y) & V::splat(1);
-    const auto half = V::splat((1 << (kShift - 1)) - 1);
-    const auto high = V::template right<kShift>(y + half + odd) - V::splat(kRebias);
-    return V::select(V::less(y, V::splat(kNormal)), low, high);
-  }
-  template <class V>
-  static CGX_INLINE typename V::Floats widen(typename V::Ints code) {
-    const auto low = V::bits(V::to_floats(code) * V::splat(kDenormal));
-    const auto high = V::template left<kShift>(code + V::splat(kRebias));
-    return V::as_floats(V::select(V::less(code, V::splat(1 << mantissa_bits)), low, high));
+    return code == 0 ? 0.0f : float_of((code + kRebias) << kShift);
   }
 };
 
@@ -82,8 +65,7 @@ template <uint32_t mantissa_bits>
 struct Fp8 {
   using Format = Fp8Format<mantissa_bits>;
   using Meta = Fp8Meta;
-  static constexpr uint32_t kMetaBytes = 0;
-  static constexpr uint32_t kBlockBytes = 66, kScaleBytes = 2;
+  static constexpr uint32_t kMetaBytes = 0, kBlockMetaBytes = 2, kBlockBytes = 64;
   static constexpr uint64_t code_bytes(uint64_t elements) {
     return kBlockBytes * blocks_of(elements);
   }
@@ -93,44 +75,50 @@ struct Fp8 {
   static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
   static uint32_t max_abs(Extent extent) { return extent; }
   static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
-    return {max_abs >= limit, limit, max_abs < limit && max_abs + 0x100000u >= limit};
+    return {.nonfinite = max_abs >= limit,
+            .limit = limit,
+            .special = max_abs < limit && max_abs + 0x100000u >= limit};
   }
-  static void put_meta(const Meta&, uint8_t*) {}
-  static bool get_meta(const uint8_t*, Meta&) { return true; }
+  static void put_meta(Meta& meta, uint8_t* bytes) { meta.scales = meta.scales_out = bytes; }
+  static bool get_meta(const uint8_t* bytes, Meta& meta) {
+    meta = Meta();
+    meta.scales = bytes;
+    return true;
+  }
 
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t, uint8_t* codes,
                    RangeStats& stats) {
     std::memset(codes, 0, code_bytes(n));
+    std::memset(meta.scales_out, 0, kBlockMetaBytes * blocks_of(n));
     for (uint32_t first = 0; first < n; first += kScaled) {
       const uint32_t count = n - first < kScaled ? n - first : kScaled;
-      uint8_t* block = codes + first / kBlock * kBlockBytes;
-      const uint32_t half = first % kBlock / kScaled;
       const uint32_t scale =
           meta.nonfinite ? kNanScale : Format::scale_of(max_abs_bits(x + first, count));
-      block[half] = static_cast<uint8_t>(scale);
+      meta.scales_out[first / kScaled] = static_cast<uint8_t>(scale);
       if (meta.nonfinite) continue;
-      uint8_t* bytes = block + kScaleBytes + half * kScaled;
-      for (uint32_t e = 0; e < count; ++e) {
-        const float y = float_of(abs_bits(x[first + e])) * Format::inverse_of(scale);
+      for (uint32_t e = first; e < first + count; ++e) {
+        const float y = float_of(abs_bits(x[e])) * Format::inverse_of(scale);
         uint32_t code = Format::round(bits_of(y));
         while (abs_bits(value_of(code, scale)) >= meta.limit) {
           --code;
           ++stats.saturated;
         }
-        bytes[e] = static_cast<uint8_t>(code | bits_of(x[first + e]) >> 31 << 7);
+        codes[place_of(e)] = static_cast<uint8_t>(code | bits_of(x[e]) >> 31 << 7);
       }
     }
   }
 
-  static float value_of(uint32_t code, uint32_t scale) {
-    const float magnitude = Format::widen(code & 0x7f) * float_of(Format::scale_bits(scale));
-    return canonical_nan(float_of(bits_of(magnitude) | code >> 7 << 31));
+  // Where the byte of value e lies.
+  static constexpr uint32_t place_of(uint32_t e) {
+    return e / kBlock * kBlock + 4 * (e % 16) + e % kBlock / 16;
   }
-  static void value(const uint8_t* codes, uint32_t n, const Meta&, float* x) {
-    for (uint32_t e = 0; e < n; ++e) {
-      const uint8_t* block = codes + e / kBlock * kBlockBytes;
-      x[e] = value_of(block[kScaleBytes + e % kBlock], block[e % kBlock / kScaled]);
-    }
+
+  static float value_of(uint32_t code, uint32_t scale) {
+    const float number = float_of(bits_of(Format::widen(code & 0x7f)) | code >> 7 << 31);
+    return canonical_nan(number * float_of(Format::scale_bits(scale)));
+  }
+  static void value(const uint8_t* codes, uint32_t n, const Meta& meta, float* x) {
+    for (uint32_t e = 0; e < n; ++e) x[e] = value_of(codes[place_of(e)], meta.scales[e / kScaled]);
   }
   static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) { return decoded >= limit; }
 
@@ -154,59 +142,82 @@ struct Fp8 {
   template <class V>
   class Coder {
    public:
-    CGX_INLINE Coder(const Meta&, uint64_t) {}
+    CGX_INLINE Coder(const Meta& meta, uint64_t) : scales_(meta.scales_out) {}
     CGX_INLINE void put(const Block<V>& x, uint8_t* block) {
-      put_half<0>(x.v[0], x.v[1], block);
-      put_half<1>(x.v[2], x.v[3], block);
+      Codes<V> magnitude;
+      for_each_vector(
+          [&](auto i) { magnitude.v[i.j] = V::bits(x.v[i.j]) & V::splat(kAbsMask); });
+      const auto highest = V::highest_of_each(V::max_signed(magnitude.v[0], magnitude.v[1]),
+                                              V::max_signed(magnitude.v[2], magnitude.v[3]));
+      const auto exponent = V::max_signed(
+          (highest + V::splat(0x1fffff)) & V::splat(kInfBits), V::splat(Format::kTopExponent << 23));
+      const auto inverse = V::splat((254 + Format::kTopExponent) << 23) - exponent;
+      const auto first = V::as_floats(V::first_lanes(inverse));
+      const auto second = V::as_floats(V::last_lanes(inverse));
+      *scales_++ = scale_byte(exponent);
+      *scales_++ = scale_byte(V::last_lanes(exponent));
+      auto words = V::splat(0);
+      for_each_vector([&](auto i) {
+        constexpr int j = i.j;
+        const auto y = V::as_floats(magnitude.v[j]) * (j < 2 ? first : second);
+        const auto rounded = V::max_signed(V::bits(y) + V::splat(Format::kRound), V::splat(0));
+        const auto code = to_byte<j>(rounded) & V::splat(0x7f << 8 * j);
+        const auto sign = V::template right<24 - 8 * j>(V::bits(x.v[j]));
+        words = words | code | (sign & V::splat(static_cast<uint32_t>(0x80) << 8 * j));
+      });
+      V::store_ints(block, words);
     }
     CGX_INLINE void finish(RangeStats&) const {}
 
    private:
-    using Floats = typename V::Floats;
-    template <int half>
-    static CGX_INLINE void put_half(Floats a, Floats b, uint8_t* block) {
-      const auto mask = V::splat(kAbsMask);
-      const auto a_abs = V::bits(a) & mask, b_abs = V::bits(b) & mask;
-      const uint32_t scale =
-          Format::scale_of(static_cast<uint32_t>(V::highest_signed(V::max_signed(a_abs, b_abs))));
-      const auto inverse = V::splat(Format::inverse_of(scale));
-      block[half] = static_cast<uint8_t>(scale);
-      uint8_t* bytes = block + kScaleBytes + half * kScaled;
-      V::store_bytes(bytes, code(a, V::as_floats(a_abs) * inverse));
-      V::store_bytes(bytes + 16, code(b, V::as_floats(b_abs) * inverse));
+    static CGX_INLINE uint8_t scale_byte(typename V::Ints exponent) {
+      return static_cast<uint8_t>((static_cast<uint32_t>(V::first(exponent)) >> 23) -
+                                  Format::kTopExponent);
     }
-    static CGX_INLINE typename V::Ints code(Floats x, Floats y) {
-      const auto sign = V::template left<7>(V::template right<31>(V::bits(x)));
-      return Format::template round<V>(V::bits(y)) | sign;
+    // The rounded bits with the code at byte j.
+    template <int j>
+    static CGX_INLINE typename V::Ints to_byte(typename V::Ints rounded) {
+      constexpr int shift = static_cast<int>(Format::kShift) - 8 * j;
+      if constexpr (shift >= 0) {
+        return V::template right<shift>(rounded);
+      } else {
+        return V::template left<-shift>(rounded);
+      }
     }
+    uint8_t* scales_;
   };
 
+  // Blocks are asked for in order, each once.
   template <class V>
   class Valuer {
    public:
-    explicit CGX_INLINE Valuer(const Meta&) {}
+    explicit CGX_INLINE Valuer(const Meta& meta) : scales_(meta.scales) {}
     CGX_INLINE Block<V> get(const uint8_t* block) const {
-      const auto first = V::splat(float_of(Format::scale_bits(block[0])));
-      const auto second = V::splat(float_of(Format::scale_bits(block[1])));
-      const uint8_t* bytes = block + kScaleBytes;
-      return {{value(bytes, first), value(bytes + 16, first), value(bytes + 32, second),
-               value(bytes + 48, second)}};
+      const auto first = V::splat(float_of(Format::scale_bits(*scales_++)));
+      const auto second = V::splat(float_of(Format::scale_bits(*scales_++)));
+      const auto words = V::load_ints(block);
+      return {{value<0>(words, first), value<1>(words, first), value<2>(words, second),
+               value<3>(words, second)}};
     }
 
    private:
-    static CGX_INLINE typename V::Floats value(const uint8_t* bytes, typename V::Floats scale) {
-      const auto code = V::load_bytes(bytes);
-      const auto magnitude = Format::template widen<V>(code & V::splat(0x7f)) * scale;
-      const auto sign = V::template left<31>(V::template right<7>(code));
-      return V::canonical_nan(V::as_floats(V::bits(magnitude) | sign));
+    template <int j>
+    static CGX_INLINE typename V::Floats value(typename V::Ints words,
+                                               typename V::Floats scale) {
+      const auto code = V::template right<8 * j>(words) & V::splat(0x7f);
+      const auto sign = V::template left<24 - 8 * j>(words) & V::splat(kSignBit);
+      const auto widened = V::template left<Format::kShift>(code + V::splat(Format::kRebias));
+      const auto magnitude = V::select(V::less(V::splat(0), code), widened, V::splat(0));
+      return V::canonical_nan(V::as_floats(magnitude | sign) * scale);
     }
+    mutable const uint8_t* scales_;
   };
 };
 
 struct Fp8Family {
   static uint64_t meta_bytes() { return 0; }
   static uint64_t code_bytes(const CodecSpec&, uint64_t elements) {
-    return Fp8<3>::code_bytes(elements);
+    return (Fp8<3>::kBlockBytes + Fp8<3>::kBlockMetaBytes) * blocks_of(elements);
   }
   template <template <class> class Skeleton>
   static const auto& ops(const CodecSpec& spec) {

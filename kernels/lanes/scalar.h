@@ -193,7 +193,7 @@ struct Scalar {
  private:
   static Meta put(const float* x, uint32_t n, uint32_t limit, const DrawKey& key, uint64_t b,
                   const Range<Codec>& range, uint8_t* bytes, RangeStats& stats) {
-    const Meta meta = Codec::fit(Codec::extent_of(x, n), n, limit);
+    Meta meta = Codec::fit(Codec::extent_of(x, n), n, limit);
     stats.nonfinite_buckets += meta.nonfinite;
     Codec::put_meta(meta, bytes + range.meta(b));
     Codec::code(x, n, meta, bucket_key(key.stream, key.first_bucket + b), bytes + range.codes(b),

@@ -117,6 +117,21 @@ struct Avx2 {
         fold(x, [](__m256i p, __m256i q) { return _mm256_max_epu32(p, q); }));
   }
 
+  // The highest of x in lanes 0-7, the highest of y in lanes 8-15.
+  static CGX_INLINE Ints highest_of_each(Ints x, Ints y) {
+    return {spread_highest(_mm256_max_epi32(x.a, x.b)), spread_highest(_mm256_max_epi32(y.a, y.b))};
+  }
+  // Lanes 0-3, or 12-15, over and over.
+  static CGX_INLINE Ints first_lanes(Ints x) {
+    const __m256i lanes = _mm256_permute4x64_epi64(x.a, 0x44);
+    return {lanes, lanes};
+  }
+  static CGX_INLINE Ints last_lanes(Ints x) {
+    const __m256i lanes = _mm256_permute4x64_epi64(x.b, 0xee);
+    return {lanes, lanes};
+  }
+  static CGX_INLINE int32_t first(Ints x) { return _mm256_cvtsi256_si32(x.a); }
+
   static CGX_INLINE uint32_t total(Ints x) {
     return static_cast<uint32_t>(
         fold(x, [](__m256i p, __m256i q) { return _mm256_add_epi32(p, q); }));
@@ -147,6 +162,15 @@ struct Avx2 {
   }
   static CGX_INLINE void store_halfwords(void* p, Ints x) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), halfwords(x & splat(0xffff)));
+  }
+  static CGX_INLINE Ints load_ints(const void* p) {
+    const auto* words = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+  }
+  static CGX_INLINE void store_ints(void* p, Ints x) {
+    auto* words = static_cast<__m256i*>(p);
+    _mm256_storeu_si256(words, x.a);
+    _mm256_storeu_si256(words + 1, x.b);
   }
   // One bit per lane: bit 0 of a code, lane l to bit l.
   static CGX_INLINE uint16_t low_bits(Ints x) {
@@ -215,6 +239,11 @@ struct Avx2 {
     m = op(m, _mm256_shuffle_epi32(m, 0x4e));
     m = op(m, _mm256_shuffle_epi32(m, 0xb1));
     return _mm256_cvtsi256_si32(m);
+  }
+  static CGX_INLINE __m256i spread_highest(__m256i x) {
+    __m256i m = _mm256_max_epi32(x, _mm256_permute2x128_si256(x, x, 1));
+    m = _mm256_max_epi32(m, _mm256_shuffle_epi32(m, 0x4e));
+    return _mm256_max_epi32(m, _mm256_shuffle_epi32(m, 0xb1));
   }
   // Lanes are at most 0xffff; pack works in 128-bit halves, so put the quarters in order.
   static CGX_INLINE __m256i halfwords(Ints x) {

@@ -64,6 +64,19 @@ struct Avx512 {
   static CGX_INLINE uint32_t lowest_unsigned(Ints x) { return _mm512_reduce_min_epu32(x.v); }
   static CGX_INLINE uint32_t highest_unsigned(Ints x) { return _mm512_reduce_max_epu32(x.v); }
 
+  // The highest of a in lanes 0-7, the highest of b in lanes 8-15.
+  static CGX_INLINE Ints highest_of_each(Ints a, Ints b) {
+    __m512i m = _mm512_max_epi32(_mm512_shuffle_i64x2(a.v, b.v, 0x44),
+                                 _mm512_shuffle_i64x2(a.v, b.v, 0xee));
+    m = _mm512_max_epi32(m, _mm512_shuffle_i64x2(m, m, 0xb1));
+    m = _mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
+    return {_mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB))};
+  }
+  // Lanes 0-3, or 12-15, over and over.
+  static CGX_INLINE Ints first_lanes(Ints x) { return {_mm512_shuffle_i64x2(x.v, x.v, 0x00)}; }
+  static CGX_INLINE Ints last_lanes(Ints x) { return {_mm512_shuffle_i64x2(x.v, x.v, 0xff)}; }
+  static CGX_INLINE int32_t first(Ints x) { return _mm512_cvtsi512_si32(x.v); }
+
   static CGX_INLINE uint32_t total(Ints x) {
     return static_cast<uint32_t>(_mm512_reduce_add_epi32(x.v));
   }
@@ -87,6 +100,8 @@ struct Avx512 {
   static CGX_INLINE void store_halfwords(void* p, Ints x) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
   }
+  static CGX_INLINE Ints load_ints(const void* p) { return {_mm512_loadu_si512(p)}; }
+  static CGX_INLINE void store_ints(void* p, Ints x) { _mm512_storeu_si512(p, x.v); }
   // One bit per lane: bit 0 of a code, lane l to bit l.
   static CGX_INLINE uint16_t low_bits(Ints x) {
     return _mm512_test_epi32_mask(x.v, _mm512_set1_epi32(1));

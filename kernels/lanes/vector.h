@@ -72,7 +72,7 @@ struct Vector {
       if (n % kBlock == 0) {
         if (!add_contributions(job, range, b, sum)) return b;
         const auto extent = finish_sum(sum, n, job.dtype);
-        const Meta meta = Codec::fit(extent, n, overflow_bits(job.dtype));
+        Meta meta = Codec::fit(extent, n, overflow_bits(job.dtype));
         if (!meta.special) [[likely]] {
           put_result(job, range, b, sum, Codec::max_abs(extent), meta, targets, stats);
           continue;
@@ -108,7 +108,7 @@ struct Vector {
       const float* x = incoming.x;
       const uint32_t n = incoming.n;
       const auto extent = incoming.scan.extent();
-      const Meta meta = Codec::fit(extent, n, kInfBits);
+      Meta meta = Codec::fit(extent, n, kInfBits);
       start(b + 1);
       encode_bucket<keep_nan>(job, range, b, x, n, meta, incoming, stats);
       if (job.norms) [[unlikely]] {
@@ -120,7 +120,7 @@ struct Vector {
 
   template <bool keep_nan, class Next>
   static CGX_INLINE void encode_bucket(const EncodeJob& job, const Range<Codec>& range, uint64_t b,
-                                       const float* x, uint32_t n, const Meta& meta, Next& next,
+                                       const float* x, uint32_t n, Meta& meta, Next& next,
                                        RangeStats& stats) {
     if (meta.special || (meta.nonfinite && !Codec::kKeepsNan)) [[unlikely]] {
 #pragma GCC unroll 1
@@ -230,7 +230,7 @@ struct Vector {
 
   // The own bytes, and what they decode to: residual and local results.
   static CGX_INLINE void put_result(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
-                                    const float* sum, uint32_t max_abs, const Meta& meta,
+                                    const float* sum, uint32_t max_abs, Meta& meta,
                                     const Targets<V>& targets, RangeStats& stats) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);

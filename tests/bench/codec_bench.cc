@@ -101,12 +101,20 @@ class Bench {
                               "maxmin:2,stochastic", "maxmin:8,stochastic"}) {
       add_encode(codec);
     }
-    for (const char* codec : {"bf16", "fp16", "fp32"}) add_encode(codec);
-    for (const char* codec : {"maxmin:4", "maxmin:2", "maxmin:8", "bf16", "fp16"}) {
+    for (const char* codec : {"bf16", "fp16", "fp32", "fp8:e4m3", "fp8:e5m2"}) add_encode(codec);
+    for (const char* codec : {"efsign", "onebit", "terngrad", "terngrad,clip", "int8", "qsgd:4",
+                              "qsgd:4,stochastic", "qsgd:4,norm=l2", "natural:4",
+                              "natural:4,stochastic"}) {
+      add_encode(codec);
+    }
+    for (const char* codec : {"maxmin:4", "maxmin:2", "maxmin:8", "bf16", "fp16", "fp8:e4m3",
+                              "efsign", "onebit", "terngrad", "natural:4", "int8"}) {
       add_decode(codec);
       add_decode_add(codec);
     }
-    for (const char* codec : {"maxmin:4", "maxmin:8"}) add_encode_feedback(codec);
+    for (const char* codec : {"maxmin:4", "maxmin:8", "efsign", "onebit"}) {
+      add_encode_feedback(codec);
+    }
     for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_encode_chunks(codec);
     add_encode_scaled("maxmin:4");
     for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_reduce(codec);
@@ -168,10 +176,14 @@ class Bench {
   }
   // "maxmin4-nearest" for encoders, "maxmin4" where rounding does not matter.
   static std::string case_name(const CodecSpec& spec, bool rounding) {
-    std::string name = kernels::find_codec(spec.codec)->name;
-    if (spec.bits == 0) return name;
-    name += std::to_string(spec.bits);
-    return rounding ? name + (spec.stochastic() ? "-stochastic" : "-nearest") : name;
+    const kernels::CodecRow& row = *kernels::find_codec(spec.codec);
+    std::string name = row.name;
+    if (row.strength == kernels::Strength::kFormat) return name + (spec.bits == 4 ? "" : "-e5m2");
+    if (row.strength == kernels::Strength::kBits) name += std::to_string(spec.bits);
+    if (spec.flags & CodecSpec::kL2Norm) name += "-l2";
+    if (spec.flags & CodecSpec::kClip) name += "-clip";
+    if (!rounding || row.strength != kernels::Strength::kBits) return name;
+    return name + (spec.stochastic() ? "-stochastic" : "-nearest");
   }
   bool wanted(const std::string& op, const std::string& codec) const {
     return op.find(options_.op) != std::string::npos &&
@@ -213,13 +225,16 @@ class Bench {
     const auto job = whole_job(spec);
     c->ours = [this, job] { encode(lane_, job); };
     read_peer(*c);
-    if (spec.bits != 0) return;
-    if (spec.codec == 0) {
+    const std::string name = kernels::find_codec(spec.codec)->name;
+    if (name == "fp32") {
       c->peer_name = "read, stream-write";
       c->peer = [this] { copy_loop(source_.floats(), result_.floats(), elements_); };
-    } else {
+    } else if (name == "fp16" || name == "bf16") {
       c->peer_name = "read, stream-write half";
-      c->peer = [this] { narrow_loop(source_.floats(), result_.floats(), elements_); };
+      c->peer = [this] { narrow_loop<2>(source_.floats(), result_.floats(), elements_); };
+    } else if (name == "fp8") {
+      c->peer_name = "read, stream-write quarter";
+      c->peer = [this] { narrow_loop<4>(source_.floats(), result_.floats(), elements_); };
     }
   }
 
@@ -303,7 +318,7 @@ class Bench {
     };
     c->peer_name = "stream-write roofline";
     c->peer = [this] { stream_write_loop(result_.floats(), elements_, 1.0f); };
-    if (spec.bits != 0) return;
+    if (kernels::find_codec(spec.codec)->quantizer) return;
     c->peer_name = "read half, stream-write";
     c->peer = [this] { widen_loop(other_.floats(), result_.floats(), elements_); };
   }

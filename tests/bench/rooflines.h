@@ -58,11 +58,15 @@ CGX_WIDE inline void copy_loop(const float* x, float* y, size_t n) {
   _mm_sfence();
 }
 
-// Reads n floats and streams half as many bytes: a cast's traffic.
+// Reads n floats and streams a `share`th of the bytes: a cast's traffic.
+template <size_t share>
 CGX_WIDE inline void narrow_loop(const float* x, float* y, size_t n) {
-  for (size_t i = 0; i < n; i += 32) {
-    const __m512 low = _mm512_load_ps(x + i), high = _mm512_load_ps(x + i + 16);
-    _mm512_stream_ps(y + i / 2, _mm512_add_ps(low, high));
+  for (size_t i = 0; i < n; i += 16 * share) {
+    __m512 sum = _mm512_load_ps(x + i);
+    for (size_t j = 16; j < 16 * share; j += 16) {
+      sum = _mm512_add_ps(sum, _mm512_load_ps(x + i + j));
+    }
+    _mm512_stream_ps(y + i / share, sum);
   }
   _mm_sfence();
 }

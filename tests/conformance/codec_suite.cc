@@ -54,7 +54,7 @@ double CodecConformance::error_bound(double x, const Floats& bucket) const {
   if (name == "bf16") return std::abs(x) * 0x1p-8;
   if (name == "fp8") {
     const double relative = spec().bits == 4 ? 0x1p-4 : 0x1p-3;
-    return std::max(std::abs(x) * relative, largest * (spec().bits == 4 ? 0x1p-17 : 0x1p-31));
+    return std::max(std::abs(x) * relative, largest * (spec().bits == 4 ? 0x1p-14 : 0x1p-29));
   }
   if (name == "efsign" || name == "signsgd" || name == "onebit") return largest + rounding;
   if (name == "natural") {

@@ -120,8 +120,8 @@ double terngrad_error(const CodecSpec& spec, const Summary& bucket, double x) {
   return std::max(clip, std::abs(x) - clip) * (1 + 0x1p-20);
 }
 double fp8_error(const CodecSpec& spec, const Summary& scaled, double x) {
-  if (spec.bits == 4) return std::max(std::abs(x) * 0x1p-4, scaled.largest * 0x1p-17);
-  return std::max(std::abs(x) * 0x1p-3, scaled.largest * 0x1p-31);
+  if (spec.bits == 4) return std::max(std::abs(x) * 0x1p-4, scaled.largest * 0x1p-14);
+  return std::max(std::abs(x) * 0x1p-3, scaled.largest * 0x1p-29);
 }
 
 using Bound = double (*)(const CodecSpec&, const Summary&, double x);

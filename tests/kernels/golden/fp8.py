@@ -12,15 +12,13 @@ class Fp8(Codec):
         codes = np.arange(128)
         exponent, mantissa = codes >> mantissa_bits, codes & (1 << mantissa_bits) - 1
         one = 1 << mantissa_bits
-        self.numbers = np.where(exponent == 0, mantissa / one * 2.0**(1 - bias),
-                                (1 + mantissa / one) * 2.0**(exponent - bias)).astype(F)
+        self.numbers = np.where(codes == 0, 0, (1 + mantissa / one) * 2.0**(exponent - bias)).astype(F)
 
     def nearest(self, y):
-        """The code of the nearest number; of two as near, the even one."""
-        high = np.clip(np.searchsorted(self.numbers, y), 1, 127)
-        low = high - 1
-        below, above = y.astype(float) - self.numbers[low], self.numbers[high] - y.astype(float)
-        return np.where(below < above, low, np.where(below > above, high, low + low % 2))
+        """The code of the nearest number; of two as near, the larger one. Below the smallest step: zero."""
+        shift = 23 - self.mantissa_bits
+        rounded = bits_of(y).astype(np.int64) + (1 << shift - 1) - (127 - self.bias << 23)
+        return np.maximum(rounded, 0) >> shift
 
     def values(self, codes, scale):
         power = floats(0x400000 if scale == 0 else scale << 23)
@@ -39,7 +37,7 @@ class Fp8(Codec):
         return scale, codes, self.values(codes, scale)
 
     def bucket(self, x, key, limit):
-        data, decoded = b"", []
+        meta, data, decoded = b"", b"", []
         finite = max_magnitude(x) < limit
         for start in range(0, len(x), 64):
             scales, codes = [0, 0], np.zeros(64, np.uint8)
@@ -50,8 +48,9 @@ class Fp8(Codec):
                 scales[h], found, values = self.half(part, limit, finite)
                 codes[32 * h:32 * h + len(part)] = found
                 decoded.append(values)
-            data += bytes(scales) + codes.tobytes()
-        return b"", data, np.concatenate(decoded)
+            meta += bytes(scales)
+            data += codes.reshape(4, 16).T.tobytes()
+        return meta, data, np.concatenate(decoded)
 
 
 def codecs():
