@@ -23,7 +23,7 @@ CGX_SHARED constexpr uint64_t buckets_of(uint64_t elements, uint32_t bucket) {
 
 // Codecs with scales below buckets have metadata for every block, too.
 template <class Codec>
-constexpr uint32_t block_meta_bytes() {
+CGX_SHARED constexpr uint32_t block_meta_bytes() {
   if constexpr (requires { Codec::kBlockMetaBytes; }) return Codec::kBlockMetaBytes;
   return 0;
 }
