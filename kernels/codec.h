@@ -30,7 +30,8 @@ struct RawView {
   float residual_scale = 1.0f;         // decay, learning-rate ratio, loss scale: all in one
 };
 
-// Identifies the random draws of bucket `first_bucket` onwards; see ARITHMETIC.md "Randomness".
+// Identifies the random draws of bucket `first_bucket` onwards; see ARITHMETIC.md "Randomness". For a
+// codec with shared draws every machine and both phases give the same: it says what is sent.
 struct DrawKey {
   uint64_t stream = 0;        // mixed from job seed, communicator, tensor, step, phase, site
   uint64_t first_bucket = 0;  // counted from the tensor's element 0
@@ -137,7 +138,7 @@ struct LocalReduceJob {
   void* const* targets = nullptr;
   uint32_t target_count = 0;
   float* residual_out = nullptr;
-  uint32_t bucket = 512;  // the unit of the non-finite rule
+  uint32_t bucket = 512;  // the unit of the non-finite rule, but no more than kBucketMax
 };
 
 // One lane's implementation. Jobs were validated by the caller (spec, sizes); decode and reduce
@@ -178,6 +179,7 @@ struct CodecRow {
   bool quantizer = true;               // NaN spreads to its bucket; false: kept per element
   bool sparse = false;                 // selects from buckets of kSparseBucket
   bool variable_size = false;
+  bool shared_draws = false;  // phase and site are no part of its DrawKey
   bool gathers = false;  // few machines do better with allgather than with scatter-reduce-allgather
 
   bool has(uint8_t flags) const { return (options & flags) == flags; }

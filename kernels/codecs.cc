@@ -7,6 +7,7 @@
 #include "kernels/codecs/maxmin.h"
 #include "kernels/codecs/natural.h"
 #include "kernels/codecs/sign.h"
+#include "kernels/codecs/sparse.h"
 #include "kernels/codecs/symmetric.h"
 #include "kernels/draw.h"
 #include "kernels/range.h"
@@ -114,6 +115,31 @@ uint64_t range_bytes(const CodecSpec& spec, uint64_t elements) {
   return (bytes + 7) & ~uint64_t{7};
 }
 
+Status corrupt(std::string message) {
+  return {StatusCode::kCORRUPT, std::move(message)};
+}
+
+// What the entries of a range of variable size take up; 0 if they do not end within `bytes`.
+template <class Family>
+uint64_t used_length(const CodecSpec& spec, uint64_t elements, std::span<const std::byte> bytes) {
+  if constexpr (requires { &Family::length; }) {
+    return Family::length(spec, elements, reinterpret_cast<const uint8_t*>(bytes.data()),
+                          bytes.size());
+  }
+  return 0;
+}
+
+uint64_t used_bytes(const CodecSpec& spec, uint64_t elements, std::span<const std::byte> bytes) {
+  switch (spec.codec) {
+#define X(stem, number, ...) \
+  case number:               \
+    return used_length<stem##Family>(spec, elements, bytes);
+#include "kernels/codecs.def"
+#undef X
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::span<const CodecRow> codecs() {
@@ -173,12 +199,18 @@ uint64_t encoded_bytes(const CodecSpec& spec, DType dtype, uint64_t elements) {
 
 Result<uint64_t> encoded_length(const CodecSpec& spec, DType dtype, uint64_t elements,
                                 std::span<const std::byte> bytes) {
+  const CodecRow* row = find_codec(spec.codec);
+  if (row != nullptr && row->variable_size) {
+    const uint64_t used = used_bytes(spec, elements, bytes);
+    if (used != 0 || elements == 0) return used;
+    return corrupt(std::to_string(bytes.size()) + " encoded bytes hold no " + to_string(spec) +
+                   " encoding of " + std::to_string(elements) + " values");
+  }
   const uint64_t length = encoded_bytes(spec, dtype, elements);
   if (bytes.size() >= length) return length;
-  return Status{StatusCode::kCORRUPT, std::to_string(bytes.size()) + " encoded bytes where " +
-                                          to_string(spec) + " has " + std::to_string(length) +
-                                          " for " + std::to_string(elements) + " values of " +
-                                          std::string(dtype_name(dtype))};
+  return corrupt(std::to_string(bytes.size()) + " encoded bytes where " + to_string(spec) +
+                 " has " + std::to_string(length) + " for " + std::to_string(elements) +
+                 " values of " + std::string(dtype_name(dtype)));
 }
 
 uint64_t draw_stream(const DrawSource& source) {

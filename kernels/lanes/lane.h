@@ -40,7 +40,8 @@ using Skeleton = Vector<LaneVector, Codec>;
 #endif
 
 // The instances of one codec row on this lane, by CodecSpec.
-#define CGX_CODEC(stem)                                      \
+#define CGX_CODEC_IN(skeleton, stem)                         \
   const CodecOps& CGX_ON_LANE(stem)(const CodecSpec& spec) { \
-    return stem##Family::ops<Skeleton>(spec);                \
+    return stem##Family::ops<skeleton>(spec);                \
   }
+#define CGX_CODEC(stem) CGX_CODEC_IN(Skeleton, stem)

@@ -282,10 +282,16 @@ struct Scalar {
   }
 }
 
+// What is reduced at a time.
+inline uint32_t local_unit(const LocalReduceJob& job) {
+  return job.bucket < kBucketMax ? job.bucket : kBucketMax;
+}
+
 inline void scalar_local_reduce(const LocalReduceJob& job) {
-  for (uint64_t first = 0; first < job.elements; first += job.bucket) {
+  const uint32_t unit = local_unit(job);
+  for (uint64_t first = 0; first < job.elements; first += unit) {
     const uint64_t left = job.elements - first;
-    local_reduce_values(job, first, left < job.bucket ? static_cast<uint32_t>(left) : job.bucket);
+    local_reduce_values(job, first, left < unit ? static_cast<uint32_t>(left) : unit);
   }
 }
 

@@ -14,6 +14,19 @@
 namespace cgx::kernels {
 namespace {
 
+// Byte i of entry m: which lane is the i-th that m names.
+struct PackTable {
+  uint64_t order[256];
+  constexpr PackTable() : order() {
+    for (uint32_t m = 0; m < 256; ++m) {
+      for (uint32_t lane = 0, i = 0; lane < 8; ++lane) {
+        if (m >> lane & 1) order[m] |= uint64_t{lane} << 8 * i++;
+      }
+    }
+  }
+};
+constexpr PackTable kPack;
+
 struct Avx2 {
   struct Floats {
     __m256 a, b;
@@ -145,6 +158,19 @@ struct Avx2 {
     return {_mm256_blendv_epi8(no.a, yes.a, m.a), _mm256_blendv_epi8(no.b, yes.b, m.b)};
   }
 
+  static CGX_INLINE uint32_t count(Mask m) {
+    return static_cast<uint32_t>(__builtin_popcount(lanes_of(m.a) | lanes_of(m.b) << 8));
+  }
+  static CGX_INLINE Ints load_ints(const uint32_t* p) {
+    const auto* words = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+  }
+  // The lanes that m names, side by side, and how many; writes whole vectors.
+  static CGX_INLINE uint32_t pack(uint32_t* p, Mask m, Ints x) {
+    const uint32_t low = pack_half(p, lanes_of(m.a), x.a);
+    return low + pack_half(p + low, lanes_of(m.b), x.b);
+  }
+
   // Low bytes or halfwords of the lanes, in order; any alignment.
   static CGX_INLINE Ints load_bytes(const uint8_t* p) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -232,6 +258,16 @@ struct Avx2 {
   }
 
  private:
+  static CGX_INLINE uint32_t lanes_of(__m256i m) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(m)));
+  }
+  static CGX_INLINE uint32_t pack_half(uint32_t* p, uint32_t lanes, __m256i x) {
+    const __m128i order = _mm_cvtsi64_si128(static_cast<int64_t>(kPack.order[lanes]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm256_permutevar8x32_epi32(x, _mm256_cvtepu8_epi32(order)));
+    return static_cast<uint32_t>(__builtin_popcount(lanes));
+  }
+
   template <class Op>
   static CGX_INLINE int32_t fold(Ints x, Op op) {
     __m256i m = op(x.a, x.b);

@@ -87,6 +87,14 @@ struct Avx512 {
     return {_mm512_mask_mov_epi32(no.v, m, yes.v)};
   }
 
+  static CGX_INLINE uint32_t count(Mask m) { return static_cast<uint32_t>(__builtin_popcount(m)); }
+  static CGX_INLINE Ints load_ints(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+  // The lanes that m names, side by side, and how many; writes whole vectors.
+  static CGX_INLINE uint32_t pack(uint32_t* p, Mask m, Ints x) {
+    _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m, x.v));
+    return count(m);
+  }
+
   // Low bytes or halfwords of the lanes, in order; any alignment.
   static CGX_INLINE Ints load_bytes(const uint8_t* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};

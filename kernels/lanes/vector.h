@@ -281,9 +281,10 @@ void vector_local_reduce(const LocalReduceJob& job) {
   const Source<V> source(job.source, job.elements);
   const Targets<V> targets(job.targets, job.target_count, job.source.dtype, false);
   const bool keep_bits = is_plain(job.source);
-  for (uint64_t first = 0; first < job.elements; first += job.bucket) {
+  const uint32_t unit = local_unit(job);
+  for (uint64_t first = 0; first < job.elements; first += unit) {
     const uint64_t left = job.elements - first;
-    const uint32_t n = left < job.bucket ? static_cast<uint32_t>(left) : job.bucket;
+    const uint32_t n = left < unit ? static_cast<uint32_t>(left) : unit;
     if (n % kBlock != 0 || keep_bits || job.residual_out) {
       local_reduce_values(job, first, n);
       continue;

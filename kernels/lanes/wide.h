@@ -135,9 +135,10 @@ struct Wide {
 
   static void local_reduce(const LocalReduceJob& job) {
     T x[kBucketMax];
-    for (uint64_t first = 0; first < job.elements; first += job.bucket) {
+    const uint32_t unit = local_unit(job);
+    for (uint64_t first = 0; first < job.elements; first += unit) {
       const uint64_t left = job.elements - first;
-      const uint32_t n = left < job.bucket ? static_cast<uint32_t>(left) : job.bucket;
+      const uint32_t n = left < unit ? static_cast<uint32_t>(left) : unit;
       load_sum(job.source, first, n, x);
       store(job.targets, job.target_count, first, n, x);
     }

@@ -35,9 +35,9 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void encode(const Lane& lane, const kernels::EncodeJob& job) {
+uint64_t encode(const Lane& lane, const kernels::EncodeJob& job) {
   kernels::RangeStats stats;
-  lane.encode(job, stats);
+  return lane.encode(job, stats);
 }
 
 double median(std::vector<double> samples) {
@@ -102,9 +102,9 @@ class Bench {
       add_encode(codec);
     }
     for (const char* codec : {"bf16", "fp16", "fp32", "fp8:e4m3", "fp8:e5m2"}) add_encode(codec);
-    for (const char* codec : {"efsign", "onebit", "terngrad", "terngrad,clip", "int8", "qsgd:4",
-                              "qsgd:4,stochastic", "qsgd:4,norm=l2", "natural:4",
-                              "natural:4,stochastic"}) {
+    for (const char* codec :
+         {"efsign", "onebit", "terngrad", "terngrad,clip", "int8", "qsgd:4", "qsgd:4,stochastic",
+          "qsgd:4,norm=l2", "natural:4", "natural:4,stochastic"}) {
       add_encode(codec);
     }
     for (const char* codec : {"maxmin:4", "maxmin:2", "maxmin:8", "bf16", "fp16", "fp8:e4m3",
@@ -115,11 +115,25 @@ class Bench {
     for (const char* codec : {"maxmin:4", "maxmin:8", "efsign", "onebit"}) {
       add_encode_feedback(codec);
     }
+    add_sparse();
     for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_encode_chunks(codec);
     add_encode_scaled("maxmin:4");
     for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_reduce(codec);
     add_local_reduce();
     add_avx2_share();
+  }
+
+  void add_sparse() {
+    for (const char* codec : {"topk:0.01", "threshold:0.03"}) {
+      add_encode(codec);
+      add_decode(codec);
+      add_encode_feedback(codec);
+      add_reduce(codec);
+    }
+    add_encode("randomk:0.01");
+    add_decode("randomk:0.01");
+    add_encode_feedback("randomk:0.01");
+    add_reduce("randomk:0.01");
   }
 
   void run() {
@@ -225,8 +239,13 @@ class Bench {
     const auto job = whole_job(spec);
     c->ours = [this, job] { encode(lane_, job); };
     read_peer(*c);
-    const std::string name = kernels::find_codec(spec.codec)->name;
-    if (name == "fp32") {
+    const kernels::CodecRow& row = *kernels::find_codec(spec.codec);
+    const std::string name = row.name;
+    if (row.shared_draws) {
+      c->peer_name = "20 GB/s";
+      c->peer = nullptr;
+      c->peer_rate = 20;
+    } else if (name == "fp32") {
       c->peer_name = "read, stream-write";
       c->peer = [this] { copy_loop(source_.floats(), result_.floats(), elements_); };
     } else if (name == "fp16" || name == "bf16") {
@@ -281,11 +300,18 @@ class Bench {
   }
 
   // Streams to decode are encoded once, on demand, each in its own array.
-  std::shared_ptr<Array> stream_of(const CodecSpec& spec, size_t elements) {
-    auto stream = std::make_shared<Array>(bytes_of(spec, elements));
+  struct Stream {
+    explicit Stream(size_t bytes) : array(bytes) {}
+    std::span<std::byte> bytes() { return array.bytes(used); }
+    Array array;
+    uint64_t used = 0;
+  };
+  std::shared_ptr<Stream> stream_of(const CodecSpec& spec, size_t elements) {
+    const uint64_t bytes = bytes_of(spec, elements);
+    auto stream = std::make_shared<Stream>(bytes);
     source_pointer_ = source_.floats();
-    encode(lane_,
-           encode_job(spec, stream->bytes(bytes_of(spec, elements)), elements, &source_pointer_));
+    stream->used =
+        encode(lane_, encode_job(spec, stream->array.bytes(bytes), elements, &source_pointer_));
     return stream;
   }
 
@@ -313,8 +339,7 @@ class Bench {
     if (c == nullptr) return;
     const auto stream = stream_of(spec, elements_);
     c->ours = [=, this] {
-      decode_stream(spec, stream->bytes(bytes_of(spec, elements_)), elements_, result_.floats(),
-                    true);
+      decode_stream(spec, stream->bytes(), elements_, result_.floats(), true);
     };
     c->peer_name = "stream-write roofline";
     c->peer = [this] { stream_write_loop(result_.floats(), elements_, 1.0f); };
@@ -328,9 +353,7 @@ class Bench {
     Case* c = add("decode_add", case_name(spec, false), static_cast<double>(options_.bytes));
     if (c == nullptr) return;
     const auto stream = stream_of(spec, elements_);
-    c->ours = [=, this] {
-      add_stream(spec, stream->bytes(bytes_of(spec, elements_)), elements_, result_.floats());
-    };
+    c->ours = [=, this] { add_stream(spec, stream->bytes(), elements_, result_.floats()); };
     c->peer_name = "read+write in place";
     c->peer = [this] { in_place_loop(result_.floats(), elements_, 1.0f); };
   }
@@ -344,18 +367,18 @@ class Bench {
     const std::string name = case_name(spec, spec.stochastic());
     Case* fused = add("reduce_requantize", name, static_cast<double>(bytes * kRepeat));
     if (fused == nullptr) return;
-    auto streams = std::make_shared<std::vector<std::shared_ptr<Array>>>();
+    auto streams = std::make_shared<std::vector<std::shared_ptr<Stream>>>();
     auto parts = std::make_shared<std::vector<kernels::Contribution>>();
     for (int i = 0; i < 4; ++i) {
       streams->push_back(stream_of(spec, elements));
       kernels::Contribution part;
       part.kind = kernels::Contribution::Kind::kEncoded;
-      part.encoded = streams->back()->bytes(bytes_of(spec, elements));
+      part.encoded = streams->back()->bytes();
       parts->push_back(part);
     }
     fused->ours = [=, this] {
       kernels::ReduceJob job{.spec = spec, .contributions = *parts, .elements = elements};
-      job.key = {0x4321, 0};
+      job.key = {0x1234, 0};  // as the streams': shared draws ask for it
       job.encoded = encoded_.bytes(bytes_of(spec, elements));
       kernels::RangeStats stats;
       for (int i = 0; i < kRepeat; ++i) CGX_ASSERT(lane_.reduce(job, stats).ok());

@@ -29,12 +29,18 @@ class CodecConformance : public ::testing::TestWithParam<CodecOnLane> {
   const Lane& lane() const { return *GetParam().lane; }
   const CodecSpec& spec() const { return GetParam().spec; }
   bool quantizer() const { return is_quantizer(spec()); }
+  bool sparse() const { return is_sparse(spec()); }
 
   Floats round_trip(const Floats& values) const {
     return testing::round_trip(lane(), spec(), values, key_);
   }
   // The largest error that ARITHMETIC.md allows for value x in this bucket.
   double error_bound(double x, const Floats& bucket) const;
+  // A sparse codec sends a value or nothing of it: what the receiver has is 0 or close to the
+  // value, times what it stands for.
+  void expect_selection(const Floats& values, const Floats& decoded) const;
+  // How many of n values the one sent of value i stands for.
+  float weight_of(size_t i, size_t n) const;
 
   std::mt19937_64 random_{test_seed()};
   DrawKey key_{0x5eed, 3};

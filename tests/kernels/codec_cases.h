@@ -25,12 +25,31 @@ inline const Lane& scalar_lane() {
   return *find_lane("scalar").value();
 }
 
+// A sparse codec with every kind of values, at an amount that selects some of normal values; bucket
+// is always kSparseBucket.
+inline void add_sparse_specs(const CodecRow& row, std::vector<CodecSpec>& specs) {
+  const float amount = row.strength == Strength::kThreshold ? 1.5f : 0.04f;
+  CodecSpec spec{.codec = row.number, .bucket = kSparseBucket, .amount = amount};
+  for (const SparseValues values :
+       {SparseValues::kF32, SparseValues::kF16, SparseValues::kMaxMin8, SparseValues::kMaxMin4}) {
+    spec.values = values;
+    specs.push_back(spec);
+  }
+  spec.values = SparseValues::kF32;
+  spec.flags = CodecSpec::kFeedback;  // changes what is decoded where draws are shared
+  if (row.shared_draws) specs.push_back(spec);
+}
+
 // Every codec at every strength, with each of its options (feedback apart) once.
 inline std::vector<CodecSpec> all_specs(uint32_t bucket) {
   constexpr uint8_t kOptions[] = {0, CodecSpec::kStochastic, CodecSpec::kL2Norm, CodecSpec::kClip,
                                   CodecSpec::kL2Norm | CodecSpec::kStochastic};
   std::vector<CodecSpec> specs;
   for (const CodecRow& row : codecs()) {
+    if (row.sparse) {
+      add_sparse_specs(row, specs);
+      continue;
+    }
     for (uint8_t bits = row.bits_min; bits <= row.bits_max; ++bits) {
       for (const uint8_t option : kOptions) {
         if (!row.has(option)) continue;
@@ -48,8 +67,9 @@ inline bool is_quantizer(const CodecSpec& spec) {
   return find_codec(spec.codec)->quantizer;
 }
 
-// Bytes of metadata per bucket, as sizes show them.
+// Bytes of metadata per bucket, as sizes show them; none that a sparse codec's has a fixed place.
 inline uint64_t meta_bytes(CodecSpec spec) {
+  if (find_codec(spec.codec)->sparse) return 0;
   constexpr uint64_t kElements = 1 << 15, kDifference = kElements / 64 - kElements / 4096;
   spec.bucket = 64;
   const uint64_t many = encoded_bytes(spec, DType::kF32, kElements);
@@ -59,6 +79,10 @@ inline uint64_t meta_bytes(CodecSpec spec) {
 
 inline bool is_vote(const CodecSpec& spec) {
   return find_codec(spec.codec)->name == std::string_view("signsgd");
+}
+
+inline bool is_sparse(const CodecSpec& spec) {
+  return find_codec(spec.codec)->sparse;
 }
 
 // A buffer at a chosen distance from a 64-byte border, with guard bytes on both sides.

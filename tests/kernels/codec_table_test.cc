@@ -30,13 +30,20 @@ TEST(CodecTable, WritesTheDocumentedText) {
 }
 
 TEST(CodecTable, ErrorsNameCodecParameterValueAndRange) {
+  const std::string kUnknown = "codec \"zip\" is unknown; known are " + codec_names();
   const struct {
     const char* text;
     const char* says;
   } kCases[] = {
-      {"zip",
-       "codec \"zip\" is unknown; known are fp32, fp16, bf16, maxmin, efsign, signsgd, onebit, "
-       "qsgd, natural, terngrad, fp8, int8"},
+      {"zip", kUnknown.c_str()},
+      {"topk", "codec topk: share is missing; write topk:0.01"},
+      {"topk:0.5", "codec topk: share must be 0.0001 to 0.25, not 0.5"},
+      {"topk:0.01,bucket=512", "codec topk: bucket is always 65536, not 512"},
+      {"topk:0.01,values=int",
+       "codec topk: values must be fp32, fp16, maxmin8 or maxmin4, not \"int\""},
+      {"topk:0.01,stochastic", "codec topk: stochastic is not available"},
+      {"threshold:0", "codec threshold: threshold must be more than 0 and less than 1e30, not 0"},
+      {"maxmin:4,values=fp16", "codec maxmin: values are not available: it is not sparse"},
       {"maxmin", "codec maxmin: bits are missing; write maxmin:4"},
       {"maxmin:9", "codec maxmin: bits must be 1 to 8, not 9"},
       {"maxmin:0", "codec maxmin: bits must be 1 to 8, not 0"},
@@ -103,10 +110,14 @@ TEST(CodecTable, PolicyRefusesDivergenceAndWarnsOfDoubt) {
   EXPECT_NE(check("maxmin:2,feedback"), "");
   EXPECT_NE(check("maxmin:2,stochastic"), "");
   EXPECT_NE(check("maxmin:3"), "");
+  EXPECT_NE(check("topk:0.01"), "");
+  EXPECT_NE(check("threshold:0.001"), "");
+  EXPECT_NE(check("randomk:0.01"), "");
   for (const char* sound :
        {"fp32", "fp16", "bf16,feedback", "maxmin:4,stochastic", "maxmin:3,stochastic",
         "maxmin:4,feedback", "maxmin:8", "efsign,feedback", "onebit,feedback", "fp8:e4m3", "int8",
-        "terngrad,clip"}) {
+        "terngrad,clip", "topk:0.01,feedback", "threshold:0.001,values=maxmin4,feedback",
+        "randomk:0.01,feedback"}) {
     EXPECT_EQ(check(sound), "") << sound;
   }
 }

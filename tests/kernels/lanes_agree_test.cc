@@ -21,6 +21,7 @@ class RandomCase {
     spec_ = specs[pick(specs.size())];
     const size_t sizes[] = {pick(4), pick(200), bucket, bucket * (1 + pick(4)), pick(6 * bucket)};
     elements_ = sizes[pick(5)];
+    if (is_sparse(spec_) && pick(48) == 0) elements_ = pick(3) * kSparseBucket + pick(20000);
     key_ = {random_(), pick(1000)};
     const double scales[] = {1.0, 1.0, 1.0 / 3, 0.5};
     scale_ = dtype_is_small_float(dtype_) || dtype_ == DType::kF64 ? scales[pick(4)] : 1.0;
@@ -185,7 +186,7 @@ Bytes scalar_bytes(RandomCase& random) {
   job.source = source.view;
   job.encoded = bytes;
   RangeStats stats;
-  scalar_lane().encode(job, stats);
+  bytes.resize(scalar_lane().encode(job, stats));
   return bytes;
 }
 
