@@ -43,6 +43,16 @@ constexpr Promise kPromises[] = {
      "e4m3: 2^-4 of the value or 2^-17 of the largest of its 32; e5m2: 2^-3 and 2^-31", "yes"},
     {11, "4 b + 64 ceil(n / 64)",
      "half a step of the largest magnitude / 127 nearest, one step stochastic", "yes"},
+    {12,
+     "per 65,536 values: 8, indices (2 per value sent, 1 and now and then 2, or n / 8, whichever "
+     "is "
+     "least), values (4, 2, 1 or 0.5 each)",
+     "sent: that of values= (fp32: none); not sent: the value, none larger than any sent", "yes"},
+    {13, "as topk", "sent: that of values=; not sent: the value, below the threshold", "yes"},
+    {14, "per 65,536 values: 16, values (4, 2, 1 or 0.5 each); no indices",
+     "sent: that of values=; not sent: the value. Without feedback unbiased: what is sent counts "
+     "1 / share times",
+     "yes, with feedback: by share, in expectation"},
 };
 
 const Promise* promise_of(const CodecRow& row) {

@@ -392,12 +392,14 @@ void* const* Operation::targets(const LocalSegment& segment, const Slice& slice)
 }
 
 kernels::DrawKey Operation::draw_key(const Slice& slice, Phase phase) const {
+  const CodecSpec& spec = setup_.group->segments[slice.segment].spec;
+  const bool shared = kernels::find_codec(spec.codec)->shared_draws;
   const kernels::DrawSource source{.job_seed = setup_.draw_seed,
                                    .communicator = setup_.draw_communicator,
                                    .tensor_name_hash = setup_.segments[slice.segment].name_hash,
                                    .step = setup_.step,
-                                   .phase = static_cast<uint32_t>(phase),
-                                   .site = setup_.machine};
+                                   .phase = shared ? 0 : static_cast<uint32_t>(phase),
+                                   .site = shared ? 0 : setup_.machine};
   return {kernels::draw_stream(source), slice.first_bucket};
 }
 

@@ -74,19 +74,19 @@ inline void put_list(const uint32_t* index, uint32_t count, uint8_t* bytes) {
   }
 }
 
-// Writes nothing beyond the gaps: a byte that may belong to the next gap is only written before it.
+// May write one byte beyond the gaps: the padding's, or the values', which come later.
 inline void put_gaps(const uint32_t* index, uint32_t count, uint8_t* bytes) {
   uint32_t next = 0;
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t gap = index[i] - next;
     next = index[i] + 1;
+    for (; gap >= 2 * kGapMore; gap -= kGapMore) *bytes++ = static_cast<uint8_t>(kGapMore);
     // Most gaps take a byte, some two, at no foreseeable places: no branch for those.
-    const uint32_t one = gap >= kGapMore;
-    *bytes = static_cast<uint8_t>(kGapMore);
-    bytes += one;
-    gap -= one * kGapMore;
-    for (; gap >= kGapMore; gap -= kGapMore) *bytes++ = static_cast<uint8_t>(kGapMore);
-    *bytes++ = static_cast<uint8_t>(gap);
+    const uint32_t more = gap >= kGapMore;
+    const uint32_t two = kGapMore | (gap - kGapMore) << 8;
+    const uint16_t both = static_cast<uint16_t>(more ? two : gap);
+    std::memcpy(bytes, &both, sizeof(both));
+    bytes += 1 + more;
   }
 }
 
@@ -102,7 +102,7 @@ inline void put_indices(const Indices& indices, const uint32_t* index, uint32_t 
     std::memset(bytes, 0, indices.bytes);
     return put_bitmap(index, count, bytes);
   }
-  if (indices.bytes >= 8) std::memset(bytes + indices.bytes - 8, 0, 8);
+  std::memset(bytes + indices.bytes - 8, 0, 8);
   if (indices.form == IndexForm::kList) put_list(index, count, bytes);
   if (indices.form == IndexForm::kGaps) put_gaps(index, count, bytes);
 }

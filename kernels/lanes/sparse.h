@@ -28,6 +28,7 @@ struct Picked {
 };
 
 struct SparseWork {
+  uint32_t guess = 0;  // where the next bucket's cut may lie, as the one before tells; 0: unknown
   alignas(64) float x[kSparseBucket];  // a bucket, or its residual: zeros up to a whole block
   Picked picked;
   alignas(64) float sent[kSentMax];  // what the receiver makes of them

@@ -86,13 +86,21 @@ struct SparseVector {
   static uint32_t read_from(const From& source, const RawView& view, uint64_t first, uint32_t n,
                             const Want& want, bool keep, const HeldResidual& held,
                             SparseWork& work) {
-    const uint32_t cut = want.most == 0 ? kNothing : sampled_cut(source, first, n, want);
+    const bool guessed = want.most != 0 && work.guess >= want.floor && n >= kSampledFrom;
+    uint32_t cut = want.most == 0 ? kNothing
+                   : guessed      ? work.guess
+                                  : sampled_cut(view, first, n, want);
     uint32_t max_abs = scan(source, view, first, n, cut, keep ? work.x : nullptr, held, work);
     Picked& picked = work.picked;
+    work.guess = 0;
     if (want.most == 0 || max_abs >= kInfBits) return max_abs;
-    const bool enough = picked.count >= want.most || cut == want.floor;
-    if (picked.count <= kPickedMax && enough) {
-      if (picked.count > want.most) narrow(picked, cut, want.most, max_abs);
+    if (guessed && !enough(picked, cut, want)) {
+      cut = sampled_cut(view, first, n, want);
+      max_abs = scan(source, view, first, n, cut, keep ? work.x : nullptr, {}, work);
+      if (max_abs >= kInfBits) return max_abs;
+    }
+    if (enough(picked, cut, want)) {
+      if (picked.count > want.most) work.guess = narrow(picked, cut, want, max_abs);
       return max_abs;
     }
     // More candidates than fit, or fewer than wanted: select from a copy of the whole bucket.
@@ -103,31 +111,52 @@ struct SparseVector {
     return max_abs;
   }
 
+  static bool enough(const Picked& picked, uint32_t cut, const Want& want) {
+    return picked.count <= kPickedMax && (picked.count >= want.most || cut == want.floor);
+  }
+
+  // How many candidates make it all but certain that there are `wanted`: four standard deviations
+  // more.
+  static float enough_for(float wanted) {
+    return wanted + 4 * std::sqrt(wanted) + 3;
+  }
+
   // No magnitude is as large.
   static constexpr uint32_t kNothing = kSignBit;
 
   static constexpr uint32_t kSamplePlaces = 64, kSample = 16 * kSamplePlaces;
   static constexpr uint32_t kSampledFrom = 8 * kSample;
 
+  // Place i of the sample of a bucket: sixteen values, at no regular distance.
+  static uint32_t sample_place(uint32_t n, uint32_t i) {
+    const uint32_t blocks_each = n / kBlock / kSamplePlaces;
+    return (i * blocks_each + (i * kGolden32 >> 16) % blocks_each) * kBlock + i % 4 * 16;
+  }
+  // Sixteen values of a contribution, without asking for what follows.
+  static CGX_INLINE typename V::Floats peek(const RawView& view, uint64_t first) {
+    auto x = V::splat(0.0f);
+    for (uint32_t r = 0; r < view.rank_count; ++r) x = x + load_vector(view, r, first);
+    x = x * V::splat(static_cast<float>(view.scale));
+    if (view.residual_in == nullptr) return x;
+    return x + V::load(view.residual_in + first) * V::splat(view.residual_scale);
+  }
+  static CGX_INLINE typename V::Floats load_vector(const RawView& view, uint32_t r,
+                                                   uint64_t first) {
+    if (view.dtype == DType::kF32) return V::load(static_cast<const float*>(view.ranks[r]) + first);
+    const uint16_t* p = static_cast<const uint16_t*>(view.ranks[r]) + first;
+    return view.dtype == DType::kF16 ? V::load_half(p) : load_brain<V>(p);
+  }
+
   // A magnitude that probably some more than want.most values have: of a sample of 1,024 in 64
   // places, the one four standard deviations beyond where the cut is to be expected.
-  template <class From>
-  static CGX_INLINE uint32_t sampled_cut(const From& source, uint64_t first, uint32_t n,
-                                         const Want& want) {
+  static uint32_t sampled_cut(const RawView& view, uint64_t first, uint32_t n, const Want& want) {
     if (n < kSampledFrom) return want.floor;
     alignas(64) float sample[kSample];
-    const uint32_t blocks_each = n / kBlock / kSamplePlaces;
-    uint32_t place = 0, jitter = 0;
-    for (uint32_t i = 0; i < kSamplePlaces; i += 4) {
-      for_each_vector([&](auto k) {
-        jitter += kGolden32;
-        const uint32_t block = place + (jitter >> 16) % blocks_each;
-        V::store(sample + 16 * (i + k.j), source.get(first + uint64_t{block} * kBlock).v[k.j]);
-        place += blocks_each;
-      });
+    for (uint32_t i = 0; i < kSamplePlaces; ++i) {
+      V::store(sample + 16 * i, peek(view, first + sample_place(n, i)));
     }
     const float expected = static_cast<float>(want.most) * kSample / static_cast<float>(n);
-    const uint32_t wanted = static_cast<uint32_t>(expected + 4 * std::sqrt(expected)) + 3;
+    const uint32_t wanted = static_cast<uint32_t>(enough_for(expected));
     if (wanted >= kSample || count_from(sample, kSample, want.floor) < wanted) return want.floor;
     const auto count = [&](uint32_t cut) {
       const uint32_t found = count_from(sample, kSample, cut);
@@ -137,12 +166,14 @@ struct SparseVector {
     return highest_cut(want.floor, highest < kInfBits ? highest : kInfBits, wanted, count);
   }
 
-  // How many of n values, zeros up to a whole vector, have this magnitude or more.
+  // How many of n values, zeros up to a whole block, have this magnitude or more.
   static CGX_INLINE uint32_t count_from(const float* x, uint32_t n, uint32_t cut) {
     const Ints below = V::splat(cut - 1);
     uint32_t found = 0;
-    for (uint32_t e = 0; e < n; e += 16) {
-      found += V::count(V::less(below, magnitude(V::load(x + e))));
+#pragma GCC unroll 1
+    for (uint32_t e = 0; e < n; e += kBlock) {
+      const Block<V> block = load_block<V>(x + e);
+      for_each_vector([&](auto i) { found += V::count(V::less(below, magnitude(block.v[i.j]))); });
     }
     return found;
   }
@@ -208,11 +239,13 @@ struct SparseVector {
     bool overflow_ = false;
   };
 
-  // The `most` largest of more candidates, which have magnitudes from lo to hi; of equal ones the
-  // first.
-  [[gnu::noinline]] static void narrow(Picked& picked, uint32_t lo, uint32_t most, uint32_t hi) {
+  // The want.most largest of more candidates, which have magnitudes from lo to hi; of equal ones
+  // the first. Returns a guess for the next bucket: magnitudes near the cut lie about evenly.
+  [[gnu::noinline]] static uint32_t narrow(Picked& picked, uint32_t lo, const Want& want,
+                                           uint32_t hi) {
+    const uint32_t most = want.most;
     const uint32_t before = picked.count;
-    for (uint32_t i = before; i % 16 != 0; ++i) picked.value[i] = 0;
+    for (uint32_t i = before; i % kBlock != 0; ++i) picked.value[i] = 0;
     const auto count = [&](uint32_t c) { return count_from(picked.value, before, c); };
     const uint32_t cut = highest_cut(lo, hi, most, count);
     uint32_t ties = before;
@@ -237,6 +270,10 @@ struct SparseVector {
       }
     }
     picked.count = kept;
+    const float spare = enough_for(static_cast<float>(most)) - static_cast<float>(most);
+    const float step = static_cast<float>(cut - lo) * spare / static_cast<float>(before - most);
+    return step < static_cast<float>(cut - want.floor) ? cut - static_cast<uint32_t>(step)
+                                                       : want.floor;
   }
 };
 

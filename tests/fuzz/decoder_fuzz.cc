@@ -3,6 +3,8 @@
 // outcome.
 //
 // Input: codec row, strength and flags, element type, elements (2 bytes), then the encoded bytes.
+// For a sparse row the strength byte holds the kind of values (2 bits) and of amount (2 bits), and
+// whether the range crosses the border of two buckets.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -25,6 +27,15 @@ struct Input {
   std::vector<std::byte> encoded;
 };
 
+void make_sparse(uint8_t strength, Input& input) {
+  constexpr float kAmounts[] = {0.01f, 0.25f, 0.001f, 0.1f};
+  input.spec.bits = 0;
+  input.spec.bucket = kSparseBucket;
+  input.spec.values = static_cast<SparseValues>(strength & 3);
+  input.spec.amount = kAmounts[strength >> 2 & 3];
+  if (strength & 16) input.elements += kSparseBucket - 512;
+}
+
 // False if the header names nothing that validate() accepts.
 bool read_input(const uint8_t* data, size_t size, Input& input) {
   constexpr size_t kHeader = 6;
@@ -32,10 +43,15 @@ bool read_input(const uint8_t* data, size_t size, Input& input) {
   input.spec = {.codec = data[0], .bits = data[1], .flags = data[2], .bucket = 64};
   input.dtype = static_cast<DType>(data[3]);
   input.elements = (data[4] | data[5] << 8) % 1024;
+  if (const CodecRow* row = find_codec(data[0]); row != nullptr && row->sparse) {
+    make_sparse(data[1], input);
+  }
   if (!validate(input.spec, input.dtype).ok()) return false;
   input.encoded.resize(encoded_bytes(input.spec, input.dtype, input.elements));
   const size_t given = std::min(size - kHeader, input.encoded.size());
   if (given > 0) std::memcpy(input.encoded.data(), data + kHeader, given);
+  const auto used = encoded_length(input.spec, input.dtype, input.elements, input.encoded);
+  if (used.ok()) input.encoded.resize(*used);
   return true;
 }
 
@@ -71,7 +87,7 @@ Outcome decode(const Lane& lane, const Input& input) {
 Outcome reduce(const Lane& lane, const Input& input) {
   Outcome outcome;
   outcome.result.resize(input.elements * dtype_bytes(input.dtype));
-  outcome.encoded.resize(input.encoded.size());
+  outcome.encoded.resize(encoded_bytes(input.spec, input.dtype, input.elements));
   if (dtype_is_small_float(input.dtype)) outcome.residual.resize(input.elements);
   const std::vector<std::byte> own(outcome.result.size(), std::byte{0x3c});
   const void* rank = own.data();

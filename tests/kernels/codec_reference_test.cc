@@ -38,7 +38,6 @@ CodecCosts measured_costs() {
 }
 
 TEST(CodecReference, IsCommittedAsGenerated) {
-  if (codecs().size() != 12) GTEST_SKIP() << "the page of new codecs follows";
   const std::string text = reference_markdown(measured_costs());
   if (std::getenv("CGX_UPDATE_GENERATED") != nullptr) {
     std::ofstream(CGX_SOURCE_DIR "/kernels/CODECS.md") << text;
@@ -48,7 +47,6 @@ TEST(CodecReference, IsCommittedAsGenerated) {
 }
 
 TEST(CodecReference, EveryRowSaysWhatItPromises) {
-  if (codecs().size() != 12) GTEST_SKIP() << "the page of new codecs follows";
   for (const CodecRow& row : codecs()) {
     const CodecUsage usage = usage_of(row);
     EXPECT_STRNE(usage.bytes, "") << row.name << " needs a line in codec_reference.cc";
