@@ -40,7 +40,7 @@ constexpr Promise kPromises[] = {
      "up to the largest magnitude; with clip up to 2.5 root mean squares, and what lies beyond",
      "no"},
     {10, "66 ceil(n / 64)",
-     "e4m3: 2^-4 of the value or 2^-17 of the largest of its 32; e5m2: 2^-3 and 2^-31", "yes"},
+     "e4m3: 2^-4 of the value or 2^-14 of the largest of its 32; e5m2: 2^-3 and 2^-29", "yes"},
     {11, "4 b + 64 ceil(n / 64)",
      "half a step of the largest magnitude / 127 nearest, one step stochastic", "yes"},
     {12,
@@ -48,7 +48,10 @@ constexpr Promise kPromises[] = {
      "is "
      "least), values (4, 2, 1 or 0.5 each)",
      "sent: that of values= (fp32: none); not sent: the value, none larger than any sent", "yes"},
-    {13, "as topk", "sent: that of values=; not sent: the value, below the threshold", "yes"},
+    {13, "as topk",
+     "sent: that of values=; not sent: the value, below the threshold unless more than a quarter "
+     "reach it",
+     "yes, where anything reaches the threshold"},
     {14, "per 65,536 values: 16, values (4, 2, 1 or 0.5 each); no indices",
      "sent: that of values=; not sent: the value. Without feedback unbiased: what is sent counts "
      "1 / share times",
@@ -95,14 +98,24 @@ void fill_strength(const CodecRow& row, CodecUsage& usage) {
   }
 }
 
-// The row at the strength that most models want.
-CodecSpec recommended(const CodecRow& row) {
+// The row at the strength that most models want, plain.
+CodecSpec plain(const CodecRow& row) {
   CodecSpec spec{.codec = row.number, .flags = row.implied};
   if (row.sparse) spec.bucket = kSparseBucket;
   if (row.bits_max != 0) spec.bits = std::clamp<uint8_t>(4, row.bits_min, row.bits_max);
   if (row.strength == Strength::kShare) spec.amount = 0.01f;
   if (row.strength == Strength::kThreshold) spec.amount = 0.001f;
   return spec;
+}
+
+// With feedback where policy warns of doing without.
+CodecSpec recommended(const CodecRow& row) {
+  const CodecSpec base = plain(row);
+  CodecSpec fed = base;
+  fed.flags |= row.options & CodecSpec::kFeedback;
+  std::string doubt, doubt_when_fed;
+  const bool sound = check_policy(fed, &doubt_when_fed).ok() && doubt_when_fed.empty();
+  return check_policy(base, &doubt).ok() && !doubt.empty() && sound ? fed : base;
 }
 
 struct Option {
@@ -115,8 +128,9 @@ constexpr Option kOptions[] = {{CodecSpec::kStochastic, "stochastic"},
                                {CodecSpec::kFeedback, "feedback"}};
 
 void fill_options(const CodecRow& row, CodecUsage& usage) {
-  const CodecSpec base = recommended(row);
-  usage.examples.push_back(base);
+  const CodecSpec base = plain(row);
+  usage.examples.push_back(recommended(row));
+  if (usage.examples.front().feedback()) usage.examples.push_back(base);
   if (row.sparse) {
     usage.options.push_back("values=fp32, fp16, maxmin8 or maxmin4");
     usage.examples.push_back(base);
@@ -129,7 +143,8 @@ void fill_options(const CodecRow& row, CodecUsage& usage) {
     usage.options.push_back(name);
     CodecSpec example = base;
     example.flags |= flag;
-    if (check_policy(example, nullptr).ok()) usage.examples.push_back(example);
+    if (example == usage.examples.front() || !check_policy(example, nullptr).ok()) continue;
+    usage.examples.push_back(example);
   }
 }
 
@@ -159,7 +174,9 @@ std::string size_text(const CodecRow& row, const CodecSpec& spec) {
   return std::string(row.variable_size ? "at most " : "") + grouped(bytes) + " (" + share + ")";
 }
 
-std::string cost_text(const CodecCosts& costs, const CodecSpec& spec) {
+// Feedback costs the traffic of a residual, whatever the codec: not counted.
+std::string cost_text(const CodecCosts& costs, CodecSpec spec) {
+  spec.flags &= static_cast<uint8_t>(~CodecSpec::kFeedback);
   std::string text;
   for (const CodecCost& cost : costs.rows) {
     if (cost.codec != to_string(spec)) continue;
@@ -177,7 +194,7 @@ std::string feedback_text(const CodecRow& row) {
   for (uint8_t bits = row.bits_min; bits <= row.bits_max; ++bits) {
     for (const uint8_t rounding : {uint8_t{0}, uint8_t{CodecSpec::kStochastic}}) {
       if (!row.has(rounding)) continue;
-      CodecSpec spec = recommended(row);
+      CodecSpec spec = plain(row);
       if (row.bits_max != 0) spec.bits = bits;
       spec.flags |= rounding | CodecSpec::kFeedback;
       std::string warning;
@@ -238,7 +255,7 @@ std::string section(const CodecRow& row, const CodecCosts& costs) {
   line("feedback", feedback_text(row));
   line("collective", usage.collective);
   for (const CodecSpec& spec : usage.examples) {
-    if (spec.feedback()) continue;  // the same encoder and decoder
+    if (spec.feedback()) continue;
     line(("GB/s of `" + to_string(spec) + "`").c_str(), cost_text(costs, spec));
   }
   line("number, wire version",

@@ -52,9 +52,9 @@ class TwoMachines {
             .rank_count = 1,
             .residual_in = spec_.feedback() ? residual.data() : nullptr};
   }
-  // A codec whose machines draw alike has one key for both phases; the others do as well with it.
   DrawKey key(uint32_t phase) const {
-    return {draw_stream({1, 2, 3, step_, find_codec(spec_.codec)->sparse ? 0 : phase, 0}), 0};
+    if (find_codec(spec_.codec)->shared_draws) phase = 0;
+    return {draw_stream({1, 2, 3, step_, phase, 0}), 0};
   }
   Bytes encode_part(const Floats& gradient) {
     const void* rank = gradient.data();

@@ -95,6 +95,16 @@ GoldenCase read_case(const std::string& kind, std::istringstream& words) {
   return one;
 }
 
+// Inputs too long to be written down; generate.py has the same formula.
+Floats drawn(uint64_t key, uint32_t count) {
+  Floats values(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t bits = draw(key, i), exponent = 120 + (bits >> 23 & 7);
+    values[i] = (bits >> 26 & 3) == 0 ? 0.0f : from_bits((bits & 0x807fffffu) | exponent << 23);
+  }
+  return values;
+}
+
 void read_file(const std::filesystem::path& path, Golden& golden) {
   GoldenFile file;
   std::ifstream lines(path);
@@ -112,6 +122,11 @@ void read_file(const std::filesystem::path& path, Golden& golden) {
       Floats values(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());
       golden.inputs[name] = values;
+    } else if (kind == "drawn") {
+      uint32_t count;
+      uint64_t key;
+      words >> name >> std::dec >> count >> std::hex >> key;
+      golden.inputs[name] = drawn(key, count);
     } else if (kind == "codec") {
       words >> file.codec;
     } else if (kind == "version") {
@@ -142,7 +157,6 @@ const GoldenFile* file_of(const CodecRow& row) {
 }
 
 TEST(Golden, EveryCodecHasAFileOfItsWireVersion) {
-  if (codecs().size() != golden().files.size()) GTEST_SKIP() << "vectors of new codecs follow";
   for (const CodecRow& row : codecs()) {
     const GoldenFile* file = file_of(row);
     ASSERT_NE(file, nullptr) << row.name << " needs golden/" << row.name << ".txt";
@@ -152,9 +166,10 @@ TEST(Golden, EveryCodecHasAFileOfItsWireVersion) {
 }
 
 TEST(Golden, EveryStrengthAndOptionIsPinned) {
-  if (codecs().size() != golden().files.size()) GTEST_SKIP() << "vectors of new codecs follow";
   for (const CodecRow& row : codecs()) {
-    const std::vector<GoldenCase>& cases = file_of(row)->cases;
+    const GoldenFile* file = file_of(row);
+    if (file == nullptr) continue;  // the test above says so
+    const std::vector<GoldenCase>& cases = file->cases;
     for (const CodecSpec& spec : every_spec(row, 64)) {
       const bool pinned = std::ranges::any_of(cases, [&](const GoldenCase& one) {
         return one.spec.bits == spec.bits && one.spec.flags == spec.flags &&

@@ -13,8 +13,6 @@ FLOAT_MAX = np.finfo(F).max
 BUCKET = 64
 
 
-# --- Bits -----------------------------------------------------------------------------------------
-
 def floats(bits):
     return np.asarray(bits, np.uint32).view(F)
 
@@ -54,8 +52,6 @@ def from_brain(words):
     return canonical(floats(words.astype(np.uint32) << np.uint32(16)))
 
 
-# --- Sums -----------------------------------------------------------------------------------------
-
 def total(values):
     """64 partials, then a tree."""
     partials = np.zeros(64, F)
@@ -76,8 +72,6 @@ def sum_scale(largest):
 def square_scale(largest):
     return F(2.0**-70) if largest >= 0x5B800000 else F(1)
 
-
-# --- Randomness -----------------------------------------------------------------------------------
 
 def mix64(x):
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
@@ -114,8 +108,6 @@ def dither(key, bits, n):
     index, shift = 32 * block + 16 * (j // 2) + lane, (16 * (j % 2)).astype(np.uint32)
     return (draws(key, 32 * (n // 64 + 1))[index] >> shift).astype(int) & 0xFFFF
 
-
-# --- Layout ---------------------------------------------------------------------------------------
 
 def pack(codes, bits):
     """Codes of one bucket as blocks of planes."""
@@ -164,8 +156,12 @@ class Codec:
             decoded.append(part[2])
         return padded(meta + codes), np.concatenate(decoded)
 
-    def merge(self, parts, encoded):
-        """The sum of contributions, from +0.0; `encoded` says which were decoded and which are raw."""
+    def contribution(self, x, stream, first_bucket):
+        """What an encoded part adds to a sum."""
+        return self.encode(x, stream, first_bucket)[1]
+
+    def merge(self, parts):
+        """The sum of contributions, from +0.0."""
         result = np.zeros(len(parts[0]), F)
         for part in parts:
             result = canonical(result + part)

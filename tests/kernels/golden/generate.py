@@ -13,12 +13,13 @@ import fp8
 import maxmin
 import natural
 import signs
+import sparse
 import symmetric
 from arithmetic import (F, LIMITS, MASK64, bucket_key, canonical, draw_stream, draws, floats, from_brain, from_half,
                         overflow_to_infinity, to_brain, to_half)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FAMILIES = (casts, maxmin, signs, symmetric, natural, fp8)
+FAMILIES = (casts, maxmin, signs, symmetric, natural, fp8, sparse)
 STREAM = draw_stream(1, 2, 3, 4, (5 << 32) | 6)
 FIRST_BUCKET = 7
 LONGEST = 48  # bytes; of longer encodings a digest is kept
@@ -26,6 +27,9 @@ LONGEST = 48  # bytes; of longer encodings a digest is kept
 # Three machines' parts of a sum, the second one raw, for each type of tensor.
 REDUCTIONS = (("fp32", "several", "sparse", "zeros"), ("fp32", "huge", "nonfinite", "range"),
               ("fp16", "tall", "tall", "tall"), ("bf16", "tall", "several", "several"))
+# Longer than a bucket of the sparse codecs; made by draws, on both sides.
+LONG = {"long": 0x5EED, "other": 0xFEED}
+LONG_COUNT = 65536 + 300
 
 
 def inputs():
@@ -62,6 +66,14 @@ def inputs():
     yield "tall", np.concatenate([block * F(80000), np.where(noise & 1, block, F(0)) * F(60000), block[:9] * F(3)])
 
 
+def drawn(key):
+    """Magnitudes from 2^-7 to 2, a quarter zeros."""
+    bits = draws(key, LONG_COUNT)
+    values = floats((bits & np.uint32(0x807FFFFF)) | ((np.uint32(120) + (bits >> np.uint32(23) & np.uint32(7)))
+                                                      << np.uint32(23)))
+    return np.where(bits >> np.uint32(26) & np.uint32(3), values, F(0))
+
+
 def fnv1a(data):
     digest = 0xCBF29CE484222325
     for byte in data:
@@ -88,13 +100,17 @@ def reduction(codec, dtype, parts):
     seen = []
     for machine, part in enumerate(parts):
         part = as_type(part[:count], dtype)[1]
-        seen.append(canonical(part) if machine == 1 else codec.encode(part, STREAM, FIRST_BUCKET)[1])
-    merged = overflow_to_infinity(codec.merge(seen, [machine != 1 for machine in range(3)]), LIMITS[dtype])
+        seen.append(canonical(part) if machine == 1 else codec.contribution(part, STREAM, FIRST_BUCKET))
+    merged = overflow_to_infinity(codec.merge(seen), LIMITS[dtype])
     encoded, decoded = codec.encode(merged, STREAM, FIRST_BUCKET, LIMITS[dtype])
     return encoded, as_type(decoded, dtype)[0]
 
 
 def codec_lines(name, version, specs, values):
+    reductions = REDUCTIONS
+    if specs[0].bucket_size > 4096:
+        values = values | {name: drawn(key) for name, key in LONG.items()}
+        reductions += (("fp32", "long", "other", "long"), ("fp16", "other", "long", "long"))
     yield f"# Golden vectors of {name}; written by generate.py from kernels/ARITHMETIC.md, read by golden_test.*"
     yield f"codec {name}"
     yield f"version {version}"
@@ -102,7 +118,7 @@ def codec_lines(name, version, specs, values):
         for input_name, x in values.items():
             encoded, decoded = codec.encode(x, STREAM, FIRST_BUCKET)
             yield f"case {input_name} {codec.text} {bytes_text(encoded)} {fnv1a(decoded.tobytes())}"
-        for dtype, *parts in REDUCTIONS:
+        for dtype, *parts in reductions:
             encoded, result = reduction(codec, dtype, [values[part] for part in parts])
             yield f"reduce {dtype} {' '.join(parts)} {codec.text} {bytes_text(encoded)} {fnv1a(result)}"
 
@@ -113,6 +129,8 @@ def input_lines(values):
     yield "draws " + " ".join(f"{x:08x}" for x in draws(bucket_key(STREAM, FIRST_BUCKET), 8))
     for name, x in values.items():
         yield f"input {name} {x.tobytes().hex()}"
+    for name, key in LONG.items():
+        yield f"drawn {name} {LONG_COUNT} {key:x}"
 
 
 def files():

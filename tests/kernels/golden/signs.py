@@ -44,7 +44,7 @@ class Sign(Codec):
 
 
 class Vote(Sign):
-    def merge(self, parts, encoded):
+    def merge(self, parts):
         result = []
         for start in range(0, len(parts[0]), self.bucket_size):
             votes, weight = 0, F(0)
