@@ -61,6 +61,14 @@ CGX_SHARED inline int32_t nearest_int(float x) {
 #endif
 }
 
+CGX_SHARED inline float square_root(float x) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+
 // Magnitudes from here on (as fp32 bits) are not finite once cast to `dtype`.
 CGX_SHARED inline uint32_t overflow_bits(DType dtype) {
   if (dtype == DType::kF16) return kHalfOverflowBits;

@@ -46,9 +46,11 @@ CGX_SHARED inline float square_scale(uint32_t max_abs) {
 CGX_SHARED inline double unscaled_square(float sum, float scale) {
   return scale == 1.0f ? sum : static_cast<double>(sum) * 0x1p140;
 }
+CGX_SHARED inline float square_of(float x, float scale) {
+  return (x * scale) * (x * scale);
+}
 CGX_SHARED inline double squared_norm(const float* x, uint32_t n, float scale) {
-  const auto square = [scale](float v) { return (v * scale) * (v * scale); };
-  return unscaled_square(sum_of(x, n, square), scale);
+  return unscaled_square(sum_of(x, n, [scale](float v) { return square_of(v, scale); }), scale);
 }
 
 }  // namespace

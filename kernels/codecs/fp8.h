@@ -41,22 +41,22 @@ struct Fp8Format {
   static constexpr int32_t kRound = (1 << (kShift - 1)) - static_cast<int32_t>(kRebias << kShift);
 
   // The scale byte for 32 values whose largest magnitude has these bits, finite.
-  static uint32_t scale_of(uint32_t max_abs) {
+  CGX_SHARED static uint32_t scale_of(uint32_t max_abs) {
     const uint32_t exponent = (max_abs + 0x1fffffu) >> 23;  // one more above 1.75
     return exponent > kTopExponent ? exponent - kTopExponent : 0;
   }
   // 2^(127 - s), and 2^(s - 127) as bits.
-  static float inverse_of(uint32_t scale) { return float_of((254 - scale) << 23); }
-  static uint32_t scale_bits(uint32_t scale) {
+  CGX_SHARED static float inverse_of(uint32_t scale) { return float_of((254 - scale) << 23); }
+  CGX_SHARED static uint32_t scale_bits(uint32_t scale) {
     return scale == kNanScale ? kNanBits : scale == 0 ? 0x00400000u : scale << 23;
   }
 
   // Nearest; magnitude bits of y, already scaled.
-  static uint32_t round(uint32_t y) {
+  CGX_SHARED static uint32_t round(uint32_t y) {
     const int32_t rounded = static_cast<int32_t>(y) + kRound;
     return rounded < 0 ? 0 : static_cast<uint32_t>(rounded) >> kShift;
   }
-  static float widen(uint32_t code) {
+  CGX_SHARED static float widen(uint32_t code) {
     return code == 0 ? 0.0f : float_of((code + kRebias) << kShift);
   }
 };
@@ -66,24 +66,46 @@ struct Fp8 {
   using Format = Fp8Format<mantissa_bits>;
   using Meta = Fp8Meta;
   static constexpr uint32_t kMetaBytes = 0, kBlockMetaBytes = 2, kBlockBytes = 64;
-  static constexpr uint64_t code_bytes(uint64_t elements) {
+  CGX_SHARED static constexpr uint64_t code_bytes(uint64_t elements) {
     return kBlockBytes * blocks_of(elements);
   }
 
   // The largest magnitude, as bits.
   using Extent = uint32_t;
+  CGX_SHARED static Extent empty_extent() { return 0; }
+  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
+  CGX_SHARED static void merge(Extent& extent, Extent other) {
+    extent = other > extent ? other : extent;
+  }
   static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
-  static uint32_t max_abs(Extent extent) { return extent; }
-  static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
+  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
+  CGX_SHARED static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
     return {.nonfinite = max_abs >= limit,
             .limit = limit,
             .special = max_abs < limit && max_abs + 0x100000u >= limit};
   }
-  static void put_meta(Meta& meta, uint8_t* bytes) { meta.scales = meta.scales_out = bytes; }
-  static bool get_meta(const uint8_t* bytes, Meta& meta) {
+  CGX_SHARED static void put_meta(Meta& meta, uint8_t* bytes) {
+    meta.scales = meta.scales_out = bytes;
+  }
+  CGX_SHARED static bool get_meta(const uint8_t* bytes, Meta& meta) {
     meta = Meta();
     meta.scales = bytes;
     return true;
+  }
+
+  // The scale byte of values whose largest magnitude has these bits.
+  CGX_SHARED static uint32_t scale_of(uint32_t max_abs, const Meta& meta) {
+    return meta.nonfinite ? kNanScale : Format::scale_of(max_abs);
+  }
+  template <class Count>
+  CGX_SHARED static uint8_t code_of(float x, const Meta& meta, uint32_t scale, Count& saturated) {
+    const float y = float_of(abs_bits(x)) * Format::inverse_of(scale);
+    uint32_t code = Format::round(bits_of(y));
+    while (abs_bits(value_of(code, scale)) >= meta.limit) {
+      --code;
+      ++saturated;
+    }
+    return static_cast<uint8_t>(code | bits_of(x) >> 31 << 7);
   }
 
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t, uint8_t* codes,
@@ -92,35 +114,30 @@ struct Fp8 {
     std::memset(meta.scales_out, 0, kBlockMetaBytes * blocks_of(n));
     for (uint32_t first = 0; first < n; first += kScaled) {
       const uint32_t count = n - first < kScaled ? n - first : kScaled;
-      const uint32_t scale =
-          meta.nonfinite ? kNanScale : Format::scale_of(max_abs_bits(x + first, count));
+      const uint32_t scale = scale_of(max_abs_bits(x + first, count), meta);
       meta.scales_out[first / kScaled] = static_cast<uint8_t>(scale);
       if (meta.nonfinite) continue;
       for (uint32_t e = first; e < first + count; ++e) {
-        const float y = float_of(abs_bits(x[e])) * Format::inverse_of(scale);
-        uint32_t code = Format::round(bits_of(y));
-        while (abs_bits(value_of(code, scale)) >= meta.limit) {
-          --code;
-          ++stats.saturated;
-        }
-        codes[place_of(e)] = static_cast<uint8_t>(code | bits_of(x[e]) >> 31 << 7);
+        codes[place_of(e)] = code_of(x[e], meta, scale, stats.saturated);
       }
     }
   }
 
   // Where the byte of value e lies.
-  static constexpr uint32_t place_of(uint32_t e) {
+  CGX_SHARED static constexpr uint32_t place_of(uint32_t e) {
     return e / kBlock * kBlock + 4 * (e % 16) + e % kBlock / 16;
   }
 
-  static float value_of(uint32_t code, uint32_t scale) {
+  CGX_SHARED static float value_of(uint32_t code, uint32_t scale) {
     const float number = float_of(bits_of(Format::widen(code & 0x7f)) | code >> 7 << 31);
     return canonical_nan(number * float_of(Format::scale_bits(scale)));
   }
   static void value(const uint8_t* codes, uint32_t n, const Meta& meta, float* x) {
     for (uint32_t e = 0; e < n; ++e) x[e] = value_of(codes[place_of(e)], meta.scales[e / kScaled]);
   }
-  static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) { return decoded >= limit; }
+  CGX_SHARED static bool nonfinite(const Meta&, Extent decoded, uint32_t limit) {
+    return decoded >= limit;
+  }
 
   using Decoding = Fp8;
   static constexpr bool kKeepsNan = false, kScansValues = true;
@@ -145,12 +162,11 @@ struct Fp8 {
     CGX_INLINE Coder(const Meta& meta, uint64_t) : scales_(meta.scales_out) {}
     CGX_INLINE void put(const Block<V>& x, uint8_t* block) {
       Codes<V> magnitude;
-      for_each_vector(
-          [&](auto i) { magnitude.v[i.j] = V::bits(x.v[i.j]) & V::splat(kAbsMask); });
+      for_each_vector([&](auto i) { magnitude.v[i.j] = V::bits(x.v[i.j]) & V::splat(kAbsMask); });
       const auto highest = V::highest_of_each(V::max_signed(magnitude.v[0], magnitude.v[1]),
                                               V::max_signed(magnitude.v[2], magnitude.v[3]));
-      const auto exponent = V::max_signed(
-          (highest + V::splat(0x1fffff)) & V::splat(kInfBits), V::splat(Format::kTopExponent << 23));
+      const auto exponent = V::max_signed((highest + V::splat(0x1fffff)) & V::splat(kInfBits),
+                                          V::splat(Format::kTopExponent << 23));
       const auto inverse = V::splat((254 + Format::kTopExponent) << 23) - exponent;
       const auto first = V::as_floats(V::first_lanes(inverse));
       const auto second = V::as_floats(V::last_lanes(inverse));
@@ -202,8 +218,7 @@ struct Fp8 {
 
    private:
     template <int j>
-    static CGX_INLINE typename V::Floats value(typename V::Ints words,
-                                               typename V::Floats scale) {
+    static CGX_INLINE typename V::Floats value(typename V::Ints words, typename V::Floats scale) {
       const auto code = V::template right<8 * j>(words) & V::splat(0x7f);
       const auto sign = V::template left<24 - 8 * j>(words) & V::splat(kSignBit);
       const auto widened = V::template left<Format::kShift>(code + V::splat(Format::kRebias));

@@ -24,14 +24,14 @@ struct NaturalMeta {
   bool nonfinite = false;
   bool special = false;  // values above top: the scalar lane's
 
-  float inverse() const {  // 1 / top, exactly; a denormal for 2^127
+  CGX_SHARED float inverse() const {  // 1 / top, exactly; a denormal for 2^127
     return exponent == 0 ? 0.0f : exponent == 254 ? 0x1p-127f : float_of((254 - exponent) << 23);
   }
 };
 
 constexpr uint32_t kNaturalExponentMin = 27;  // 2^-100
 
-inline NaturalMeta fit_natural(uint32_t max_abs, uint32_t limit) {
+CGX_SHARED inline NaturalMeta fit_natural(uint32_t max_abs, uint32_t limit) {
   NaturalMeta meta;
   if (max_abs >= kInfBits) {
     meta.nonfinite = true;
@@ -58,26 +58,32 @@ template <uint32_t bits, Rounding rounding>
 struct Natural : NaturalLevels<bits> {
   using Levels = NaturalLevels<bits>;
   using Meta = NaturalMeta;
-  static constexpr uint32_t kMetaBytes = 4;
+  static constexpr uint32_t kMetaBytes = 4, kBits = bits;
   static constexpr uint32_t kBlockBytes = 8 * bits;
-  static constexpr uint64_t code_bytes(uint64_t elements) {
+  static constexpr bool kDithers = rounding == Rounding::kStochastic;
+  CGX_SHARED static constexpr uint64_t code_bytes(uint64_t elements) {
     return kBlockBytes * blocks_of(elements);
   }
 
   // The largest magnitude, as bits.
   using Extent = uint32_t;
+  CGX_SHARED static Extent empty_extent() { return 0; }
+  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
+  CGX_SHARED static void merge(Extent& extent, Extent other) {
+    extent = other > extent ? other : extent;
+  }
   static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
-  static uint32_t max_abs(Extent extent) { return extent; }
-  static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
+  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
+  CGX_SHARED static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
     Meta meta = fit_natural(max_abs, limit);
     meta.nonfinite |= max_abs >= limit;
     return meta;
   }
-  static void put_meta(const Meta& meta, uint8_t* bytes) {
+  CGX_SHARED static void put_meta(const Meta& meta, uint8_t* bytes) {
     const uint32_t word = meta.nonfinite ? kNanBits : meta.exponent << 23;
     std::memcpy(bytes, &word, sizeof(word));
   }
-  static bool get_meta(const uint8_t* bytes, Meta& meta) {
+  CGX_SHARED static bool get_meta(const uint8_t* bytes, Meta& meta) {
     uint32_t word;
     std::memcpy(&word, bytes, sizeof(word));
     meta = Meta();
@@ -89,7 +95,7 @@ struct Natural : NaturalLevels<bits> {
   }
 
   // Which level, before it is limited to the top one. y is relative to top, not negative.
-  static int32_t level_of(float y, uint64_t key, uint32_t e) {
+  CGX_SHARED static int32_t level_of(float y, uint32_t d) {
     const uint32_t y_bits = bits_of(y);
     const auto whole = [](uint32_t raised) {
       return static_cast<int32_t>(raised >> 23) - 127 + Levels::kLevels;
@@ -98,29 +104,32 @@ struct Natural : NaturalLevels<bits> {
       const int32_t m = whole(y_bits + 0x400000u);
       return m > 0 ? m : y_bits >= Levels::kHalfLowest;
     } else {
-      const uint32_t d = dither(key, bits, e);
       if (y_bits >= Levels::kLowest) return whole(y_bits + (d << 15 | 1u << 14));
-      const auto fixed = static_cast<int32_t>(__builtin_lrintf(y * (Levels::kPerLowest * 256.0f)));
+      const auto fixed = nearest_int(y * (Levels::kPerLowest * 256.0f));
       return (fixed + static_cast<int32_t>(d)) >> 8;
     }
+  }
+
+  template <class Count>
+  CGX_SHARED static uint32_t code_of(float x, const Meta& meta, uint32_t dither, Count& saturated) {
+    const int32_t wanted = level_of(float_of(abs_bits(x)) * meta.inverse(), dither);
+    const int32_t m = wanted < Levels::kLevels ? wanted : Levels::kLevels;
+    saturated += m != wanted;
+    return bits_of(x) >> 31 << (bits - 1) | static_cast<uint32_t>(m);
   }
 
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t key, uint8_t* codes,
                    RangeStats& stats) {
     std::memset(codes, 0, code_bytes(n));
     if (meta.nonfinite) return;
-    const float inverse = meta.inverse();
     for (uint32_t e = 0; e < n; ++e) {
-      const float y = float_of(abs_bits(x[e])) * inverse;
-      const int32_t wanted = level_of(y, key, e);
-      const int32_t m = wanted < Levels::kLevels ? wanted : Levels::kLevels;
-      stats.saturated += m != wanted;
-      const uint32_t sign = bits_of(x[e]) >> 31 << (bits - 1);
-      put_code(codes + e / kBlock * kBlockBytes, bits, e % kBlock, sign | static_cast<uint32_t>(m));
+      const uint32_t d = kDithers ? dither(key, bits, e) : 0;
+      put_code(codes + e / kBlock * kBlockBytes, bits, e % kBlock,
+               code_of(x[e], meta, d, stats.saturated));
     }
   }
 
-  static float value_of(uint32_t code, const Meta& meta) {
+  CGX_SHARED static float value_of(uint32_t code, const Meta& meta) {
     if (meta.nonfinite) return float_of(kNanBits);
     const uint32_t m = code & Levels::kLevels;
     if (m == 0 || meta.exponent == 0) return 0.0f;
@@ -132,7 +141,7 @@ struct Natural : NaturalLevels<bits> {
       x[e] = value_of(get_code(codes + e / kBlock * kBlockBytes, bits, e % kBlock), meta);
     }
   }
-  static bool nonfinite(const Meta& meta, Extent, uint32_t) { return meta.nonfinite; }
+  CGX_SHARED static bool nonfinite(const Meta& meta, Extent, uint32_t) { return meta.nonfinite; }
 
   using Decoding = Natural<bits, Rounding::kNearest>;
   static constexpr bool kKeepsNan = false, kScansValues = false;

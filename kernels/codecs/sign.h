@@ -23,8 +23,8 @@ struct SignMeta {
   bool nonfinite = false;
   bool special = false;  // sums need scaling: the scalar lane's
 
-  float value(bool sign) const { return sign ? negative : positive; }
-  float scale() const { return positive; }
+  CGX_SHARED float value(bool sign) const { return sign ? negative : positive; }
+  CGX_SHARED float scale() const { return positive; }
 };
 
 // What they share: bits, their order, and values. Numbers says which two numbers a bucket has.
@@ -32,13 +32,14 @@ template <class Numbers>
 struct Sign : Numbers {
   using Meta = SignMeta;
   using Extent = typename Numbers::Extent;
-  static constexpr uint32_t kBlockBytes = 8;
-  static constexpr uint64_t code_bytes(uint64_t elements) {
+  static constexpr uint32_t kBlockBytes = 8, kBits = 1;
+  static constexpr bool kDithers = false;
+  CGX_SHARED static constexpr uint64_t code_bytes(uint64_t elements) {
     return kBlockBytes * blocks_of(elements);
   }
-  static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
+  CGX_SHARED static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
 
-  static Meta fit(const Extent& extent, uint32_t n, uint32_t limit) {
+  CGX_SHARED static Meta fit(const Extent& extent, uint32_t n, uint32_t limit) {
     Meta meta;
     meta.nonfinite = extent.max_abs >= limit;
     meta.special = extent.max_abs >= kHugeToSum;
@@ -49,6 +50,12 @@ struct Sign : Numbers {
     }
     return meta;
   }
+
+  template <class Count>
+  CGX_SHARED static uint32_t code_of(float x, const Meta&, uint32_t, Count&) {
+    return bits_of(x) >> 31;
+  }
+  CGX_SHARED static float value_of(uint32_t code, const Meta& meta) { return meta.value(code); }
 
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t, uint8_t* codes,
                    RangeStats&) {
@@ -61,7 +68,7 @@ struct Sign : Numbers {
   static void value(const uint8_t* codes, uint32_t n, const Meta& meta, float* x) {
     for (uint32_t e = 0; e < n; ++e) x[e] = meta.value(codes[e / 8] >> e % 8 & 1);
   }
-  static bool nonfinite(const Meta& meta, const Extent&, uint32_t limit) {
+  CGX_SHARED static bool nonfinite(const Meta& meta, const Extent&, uint32_t limit) {
     return meta.nonfinite || abs_bits(meta.positive) >= limit || abs_bits(meta.negative) >= limit;
   }
 
@@ -104,16 +111,16 @@ struct Sign : Numbers {
 };
 
 // A mean never exceeds the largest magnitude, however sums were rounded.
-inline float at_most(float mean, uint32_t max_abs) {
+CGX_SHARED inline float at_most(float mean, uint32_t max_abs) {
   return abs_bits(mean) <= max_abs ? mean : float_of((bits_of(mean) & kSignBit) | max_abs);
 }
 
 // sum / n of values that were scaled down by kSumScale where they are huge; never -0.
-inline float mean_of(float sum, uint32_t n, uint32_t max_abs) {
+CGX_SHARED inline float mean_of(float sum, uint32_t n, uint32_t max_abs) {
   const float mean = sum / static_cast<float>(n);
   return at_most(max_abs >= kHugeToSum ? mean / kSumScale : mean, max_abs) + 0.0f;
 }
-inline float sum_scale(uint32_t max_abs) {
+CGX_SHARED inline float sum_scale(uint32_t max_abs) {
   return max_abs >= kHugeToSum ? kSumScale : 1.0f;
 }
 
@@ -125,24 +132,25 @@ struct MeanMagnitude {
   };
   static constexpr uint32_t kMetaBytes = 4;
 
+  CGX_SHARED static float summand(float x, float scale) { return float_of(abs_bits(x)) * scale; }
   static Extent extent_of(const float* x, uint32_t n) {
     Extent extent{.max_abs = max_abs_bits(x, n), .min_abs = kAbsMask};
     const float scale = sum_scale(extent.max_abs);
     for (uint32_t e = 0; e < n; ++e) {
       extent.min_abs = abs_bits(x[e]) < extent.min_abs ? abs_bits(x[e]) : extent.min_abs;
     }
-    extent.sum = sum_of(x, n, [scale](float v) { return float_of(abs_bits(v)) * scale; });
+    extent.sum = sum_of(x, n, [scale](float v) { return summand(v, scale); });
     return extent;
   }
-  static void fit(const Extent& extent, uint32_t n, SignMeta& meta) {
+  CGX_SHARED static void fit(const Extent& extent, uint32_t n, SignMeta& meta) {
     const bool constant = extent.min_abs == extent.max_abs;
     meta.positive = constant ? float_of(extent.max_abs) : mean_of(extent.sum, n, extent.max_abs);
     meta.negative = 0.0f - meta.positive;
   }
-  static void put_meta(const SignMeta& meta, uint8_t* bytes) {
+  CGX_SHARED static void put_meta(const SignMeta& meta, uint8_t* bytes) {
     std::memcpy(bytes, &meta.positive, sizeof(float));
   }
-  static bool get_meta(const uint8_t* bytes, SignMeta& meta) {
+  CGX_SHARED static bool get_meta(const uint8_t* bytes, SignMeta& meta) {
     meta = SignMeta();
     std::memcpy(&meta.positive, bytes, sizeof(float));
     meta.negative = 0.0f - meta.positive;
@@ -181,27 +189,28 @@ struct MeanOfEachSign {
   };
   static constexpr uint32_t kMetaBytes = 8;
 
+  // What a value adds to the sum of those whose sign bit is `wanted`.
+  CGX_SHARED static float summand(float x, float scale, uint32_t wanted) {
+    return bits_of(x) >> 31 == wanted ? x * scale : 0.0f;
+  }
   static Extent extent_of(const float* x, uint32_t n) {
     Extent extent{.max_abs = max_abs_bits(x, n)};
     const float scale = sum_scale(extent.max_abs);
-    const auto part = [scale](bool wanted) {
-      return [=](float v) { return (bits_of(v) >> 31) == wanted ? v * scale : 0.0f; };
-    };
-    extent.positive = sum_of(x, n, part(false));
-    extent.negative = sum_of(x, n, part(true));
+    extent.positive = sum_of(x, n, [scale](float v) { return summand(v, scale, 0); });
+    extent.negative = sum_of(x, n, [scale](float v) { return summand(v, scale, 1); });
     for (uint32_t e = 0; e < n; ++e) extent.negatives += bits_of(x[e]) >> 31;
     return extent;
   }
-  static void fit(const Extent& extent, uint32_t n, SignMeta& meta) {
+  CGX_SHARED static void fit(const Extent& extent, uint32_t n, SignMeta& meta) {
     const uint32_t negatives = extent.negatives, positives = n - negatives;
     meta.positive = positives == 0 ? 0.0f : mean_of(extent.positive, positives, extent.max_abs);
     meta.negative = negatives == 0 ? 0.0f : mean_of(extent.negative, negatives, extent.max_abs);
   }
-  static void put_meta(const SignMeta& meta, uint8_t* bytes) {
+  CGX_SHARED static void put_meta(const SignMeta& meta, uint8_t* bytes) {
     const float words[2] = {meta.positive, meta.negative};
     std::memcpy(bytes, words, sizeof(words));
   }
-  static bool get_meta(const uint8_t* bytes, SignMeta& meta) {
+  CGX_SHARED static bool get_meta(const uint8_t* bytes, SignMeta& meta) {
     float words[2];
     std::memcpy(words, bytes, sizeof(words));
     meta = SignMeta();

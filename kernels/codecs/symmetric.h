@@ -29,12 +29,12 @@ struct SymmetricMeta : MaxMinMeta {
 };
 
 // The largest level of a bucket, at least 0 and finite.
-inline float largest_level(const SymmetricExtent& extent, uint32_t n, Norm norm) {
+CGX_SHARED inline float largest_level(const SymmetricExtent& extent, uint32_t n, Norm norm) {
   const float largest = float_of(extent.max_abs);
   if (norm == Norm::kMax) return largest;
   const float scale = square_scale(extent.max_abs);
   const float squares = norm == Norm::kL2 ? extent.squares : extent.squares / static_cast<float>(n);
-  const float root = __builtin_sqrtf(squares) / scale;
+  const float root = square_root(squares) / scale;
   if (norm == Norm::kClipped) {
     const float clipped = kClipDeviations * root;
     return clipped < largest && clipped >= kNearlyConstant ? clipped : largest;
@@ -44,8 +44,8 @@ inline float largest_level(const SymmetricExtent& extent, uint32_t n, Norm norm)
   return root < largest ? largest : root;
 }
 
-inline SymmetricMeta fit_symmetric(const SymmetricExtent& extent, uint32_t n, int32_t levels,
-                                   Norm norm, uint32_t limit) {
+CGX_SHARED inline SymmetricMeta fit_symmetric(const SymmetricExtent& extent, uint32_t n,
+                                              int32_t levels, Norm norm, uint32_t limit) {
   SymmetricMeta meta;
   meta.zero_point = levels;
   meta.code_min = meta.code_max = levels;
@@ -122,19 +122,19 @@ struct Symmetric : MaxMin<bits, rounding> {
     Extent extent{.max_abs = max_abs_bits(x, n)};
     if (norm == Norm::kMax) return extent;
     const float scale = square_scale(extent.max_abs);
-    extent.squares = sum_of(x, n, [scale](float v) { return (v * scale) * (v * scale); });
+    extent.squares = sum_of(x, n, [scale](float v) { return square_of(v, scale); });
     return extent;
   }
-  static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
-  static Meta fit(const Extent& extent, uint32_t n, uint32_t limit) {
+  CGX_SHARED static uint32_t max_abs(const Extent& extent) { return extent.max_abs; }
+  CGX_SHARED static Meta fit(const Extent& extent, uint32_t n, uint32_t limit) {
     return fit_symmetric(extent, n, kLevels, norm, limit);
   }
 
-  static void put_meta(const Meta& meta, uint8_t* bytes) {
+  CGX_SHARED static void put_meta(const Meta& meta, uint8_t* bytes) {
     const float word = meta.nonfinite ? meta.lo : meta.unit;
     std::memcpy(bytes, &word, sizeof(word));
   }
-  static bool get_meta(const uint8_t* bytes, Meta& meta) {
+  CGX_SHARED static bool get_meta(const uint8_t* bytes, Meta& meta) {
     float word;
     std::memcpy(&word, bytes, sizeof(word));
     meta = Meta();
@@ -149,18 +149,21 @@ struct Symmetric : MaxMin<bits, rounding> {
     return bits_of(word) < kInfBits;
   }
 
+  CGX_SHARED static float clipped(float x, const Meta& meta) {
+    const uint32_t magnitude = abs_bits(x) < meta.clip ? abs_bits(x) : meta.clip;
+    return float_of(magnitude | (bits_of(x) & kSignBit));
+  }
   static void code(const float* x, uint32_t n, const Meta& meta, uint64_t key, uint8_t* codes,
                    RangeStats& stats) {
     if constexpr (norm != Norm::kClipped) return Base::code(x, n, meta, key, codes, stats);
-    float clipped[kBucketMax];
-    for (uint32_t e = 0; e < n; ++e) {
-      const uint32_t magnitude = abs_bits(x[e]) < meta.clip ? abs_bits(x[e]) : meta.clip;
-      clipped[e] = float_of(magnitude | (bits_of(x[e]) & kSignBit));
-    }
-    Base::code(clipped, n, meta, key, codes, stats);
+    float y[kBucketMax];
+    for (uint32_t e = 0; e < n; ++e) y[e] = clipped(x[e], meta);
+    Base::code(y, n, meta, key, codes, stats);
   }
 
-  static bool nonfinite(const Meta& meta, const Extent&, uint32_t) { return meta.nonfinite; }
+  CGX_SHARED static bool nonfinite(const Meta& meta, const Extent&, uint32_t) {
+    return meta.nonfinite;
+  }
 
   using Decoding = Symmetric<bits, Rounding::kNearest, Norm::kMax>;
   template <class V>

@@ -11,22 +11,28 @@ namespace cgx::kernels {
 namespace {
 
 template <class Codec>
-constexpr bool is_vote() {
+CGX_SHARED constexpr bool is_vote() {
   if constexpr (requires { Codec::kVotes; }) return Codec::kVotes;
   return false;
 }
 
-// x := the votes of values x, added to `sum`.
-inline void add_votes(const float* x, uint32_t n, float* sum) {
-  for (uint32_t e = 0; e < n; ++e) sum[e] += bits_of(x[e]) & kSignBit ? -1.0f : 1.0f;
+CGX_SHARED inline float vote_of(float x) {
+  return bits_of(x) & kSignBit ? -1.0f : 1.0f;
+}
+// What value `e` of a bucket becomes. `weight` is the sum of the scales: not negative, or NaN.
+CGX_SHARED inline float outcome_of(float votes, uint32_t e, float weight) {
+  const bool negative = votes < 0 || (votes == 0 && e % 2 == 1);
+  return canonical_nan(negative ? 0.0f - weight : weight);
 }
 
-// Votes become values. `weight` is the sum of the scales: not negative, or NaN.
+// The votes of values x, added to `sum`.
+inline void add_votes(const float* x, uint32_t n, float* sum) {
+  for (uint32_t e = 0; e < n; ++e) sum[e] += vote_of(x[e]);
+}
+
+// Votes become values.
 inline void count_votes(float* sum, uint32_t n, float weight) {
-  for (uint32_t e = 0; e < n; ++e) {
-    const bool negative = sum[e] < 0 || (sum[e] == 0 && e % 2 == 1);
-    sum[e] = canonical_nan(negative ? 0.0f - weight : weight);
-  }
+  for (uint32_t e = 0; e < n; ++e) sum[e] = outcome_of(sum[e], e, weight);
 }
 
 }  // namespace
