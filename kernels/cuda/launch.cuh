@@ -62,11 +62,10 @@ int launch_with_norms(const cuda::Device& device, const cuda::Table<Job>& table,
 
 template <class Codec>
 struct Launching {
-  using Decoding = typename Codec::Decoding;
+  using Kernel = typename KernelOf<Codec>::Type;
   static constexpr cuda::Launches kOps = {
-      launch_with_norms<Codec, EncodeJob>, launch<Decoding, DecodeJob>,
-      launch<Decoding, DecodeAddJob>, launch_with_norms<Codec, ReduceJob>,
-      launch<Decoding, CombineJob>};
+      launch_with_norms<Kernel, EncodeJob>, launch<Kernel, DecodeJob>, launch<Kernel, DecodeAddJob>,
+      launch_with_norms<Kernel, ReduceJob>, launch<Kernel, CombineJob>};
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-#include "kernels/codecs/maxmin.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/maxmin.h"
 
 namespace cgx::kernels::cuda {
 CGX_CUDA_CODEC(MaxMin)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/codec.h"
 #include "kernels/cuda/team.h"
 #include "kernels/sums.h"
 
@@ -37,9 +38,8 @@ CGX_DEVICE uint32_t team_max_abs_bits(Team& team, const float* x, uint32_t n) {
   return team.merge(largest, [](uint32_t& a, uint32_t b) { a = b > a ? b : a; });
 }
 
-// Codecs whose extent does not depend on an order.
 template <class Codec, class Team>
-CGX_DEVICE typename Codec::Extent team_extent(Team& team, const float* x, uint32_t n) {
+CGX_DEVICE typename Codec::Extent team_fold(Team& team, const float* x, uint32_t n) {
   typename Team::template Each<typename Codec::Extent> extent;
   team.lanes([&](uint32_t t) {
     extent[t] = Codec::empty_extent();
@@ -48,13 +48,22 @@ CGX_DEVICE typename Codec::Extent team_extent(Team& team, const float* x, uint32
   return team.merge(extent, [](auto& a, const auto& b) { Codec::merge(a, b); });
 }
 
+// What a codec wants to know about a bucket: what it says itself, or a fold whose order does not
+// matter.
+template <class Codec, class Team>
+CGX_DEVICE typename Codec::Extent team_extent(Team& team, const float* x, uint32_t n,
+                                              const CodecSpec& spec) {
+  if constexpr (requires { Codec::team_extent(team, x, n, spec); }) {
+    return Codec::team_extent(team, x, n, spec);
+  } else {
+    return team_fold<Codec>(team, x, n);
+  }
+}
+
 template <class Team, class F>
 CGX_DEVICE double team_squared_norm(Team& team, uint32_t n, float scale, F f) {
-  const auto square = [&](uint32_t e) {
-    const float scaled = f(e) * scale;
-    return scaled * scaled;
-  };
-  return unscaled_square(team_sum(team, n, square), scale);
+  return unscaled_square(team_sum(team, n, [&](uint32_t e) { return square_of(f(e), scale); }),
+                         scale);
 }
 
 }  // namespace

@@ -14,24 +14,30 @@
 #include "kernels/cuda/scans.h"
 #include "kernels/cuda/team.h"
 #include "kernels/draw.h"
+#include "kernels/lanes/votes.h"
 #include "kernels/range.h"
 #include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
 
-// A team's own memory: one bucket of values, and its codes, which start as far into a line as they
-// do in the encoded range.
+// A team's own memory: one bucket of values, another where machines vote, and codes, which start as
+// far into a line as they do in the encoded range.
 struct Scratch {
-  float* x;
+  float *x, *vote;
   uint8_t* codes;
 };
 template <class Codec>
-CGX_DEVICE CGX_SHARED constexpr uint32_t scratch_bytes(uint32_t bucket) {
-  return static_cast<uint32_t>(sizeof(float) * bucket + (Codec::code_bytes(bucket) + 31) / 16 * 16);
+CGX_SHARED constexpr uint32_t scratch_bytes(uint32_t bucket) {
+  const uint32_t arrays = is_vote<Codec>() ? 2 : 1;
+  return static_cast<uint32_t>(arrays * sizeof(float) * bucket +
+                               (Codec::code_bytes(bucket) + 31) / 16 * 16);
 }
-CGX_DEVICE inline Scratch scratch_at(uint8_t* memory, uint32_t bucket) {
-  return {reinterpret_cast<float*>(memory), memory + sizeof(float) * bucket};
+template <class Codec>
+CGX_DEVICE Scratch scratch_at(uint8_t* memory, uint32_t bucket) {
+  float* x = reinterpret_cast<float*>(memory);
+  float* vote = is_vote<Codec>() ? x + bucket : nullptr;
+  return {x, vote, reinterpret_cast<uint8_t*>(x + (is_vote<Codec>() ? 2 : 1) * bucket)};
 }
 
 // Where a bucket's findings go.
@@ -74,7 +80,7 @@ class Skeleton {
     const uint32_t n = range.count(b);
     load_sum<false>(team, job.source, first, n, s.x);
     uint8_t* bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
-    const Meta meta = put(team, n, kInfBits, job.key, b, range, bytes, s, found);
+    const Meta meta = put(team, n, kInfBits, job, b, range, bytes, s, found);
     if (job.norms) put_norms(team, s, n, meta, found);
     if (job.residual_out == nullptr) return;
     const RawView& source = job.source;
@@ -131,7 +137,7 @@ class Skeleton {
     const uint32_t limit = overflow_bits(job.dtype);
     if (!add_contributions(team, job, range, b, limit, s, found)) return;
     uint8_t* bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
-    const Meta meta = put(team, n, limit, job.key, b, range, bytes, s, found);
+    const Meta meta = put(team, n, limit, job, b, range, bytes, s, found);
     if (job.norms) put_norms(team, s, n, meta, found);
     if (job.residual_out && meta.nonfinite) {
       keep_residual(team, job.residual_in, job.residual_scale, job.residual_out, first, n);
@@ -163,6 +169,7 @@ class Skeleton {
 
  private:
   using Codes = Format<Codec>;
+  static constexpr bool kVotes = is_vote<Codec>();
 
   template <class Job>
   static CGX_DEVICE const uint8_t* bytes_of(const Job& job) {
@@ -196,9 +203,11 @@ class Skeleton {
   }
 
   // The bucket in s.x to metadata and codes, which stay in s.codes.
-  static CGX_DEVICE Meta put(Team& team, uint32_t n, uint32_t limit, const DrawKey& key, uint64_t b,
+  template <class Job>
+  static CGX_DEVICE Meta put(Team& team, uint32_t n, uint32_t limit, const Job& job, uint64_t b,
                              const CodecRange& range, uint8_t* bytes, Scratch& s, Findings found) {
-    const Meta meta = Codec::fit(team_extent<Codec>(team, s.x, n), n, limit);
+    Meta meta = fit(team, s.x, n, limit, job.spec);
+    if constexpr (HasScales<Codec>) Codec::put_meta(meta, bytes + range.meta(b));
     uint8_t* target = bytes + range.codes(b);
     s.codes += line_offset(target);
     typename Team::template Each<uint32_t> saturated;
@@ -208,13 +217,22 @@ class Skeleton {
       if (b + 1 < range.buckets()) return;
       for (uint64_t i = range.end() + t; i < range.padded_end(); i += Team::kSize) bytes[i] = 0;
     });
-    Codes::code(team, s.x, n, meta, bucket_key(key.stream, key.first_bucket + b), s.codes,
-                saturated);
+    const uint64_t key = bucket_key(job.key.stream, job.key.first_bucket + b);
+    Codes::code(team, s.x, n, meta, key, job.spec, s.codes, saturated);
     copy_bytes(team, s.codes, target, Codec::code_bytes(n));
     team.add(&found.outcome->nonfinite_buckets, meta.nonfinite);
     team.add(&found.outcome->saturated,
              team.merge(saturated, [](uint32_t& a, uint32_t more) { a += more; }));
     return meta;
+  }
+  static CGX_DEVICE Meta fit(Team& team, const float* x, uint32_t n, uint32_t limit,
+                             const CodecSpec& spec) {
+    const Extent extent = team_extent<Codec>(team, x, n, spec);
+    if constexpr (requires { Codec::fit(extent, n, limit, spec); }) {
+      return Codec::fit(extent, n, limit, spec);
+    } else {
+      return Codec::fit(extent, n, limit);
+    }
   }
   static CGX_DEVICE void put_meta(const Meta& meta, uint8_t* to) {
     if constexpr (Codec::kMetaBytes > 0) {
@@ -235,7 +253,7 @@ class Skeleton {
         return false;
       }
     } else {
-      Codec::get_meta(bytes, meta);
+      Codec::get_meta(bytes + range.meta(b), meta);
     }
     const uint8_t* codes = bytes + range.codes(b);
     s.codes += line_offset(codes);
@@ -252,24 +270,49 @@ class Skeleton {
     const uint32_t n = range.count(b);
     each_quad(team, n,
               [&](uint32_t, uint32_t e, uint32_t) { *reinterpret_cast<Quad*>(s.x + e) = Quad{}; });
+    float weight = 0;  // of votes
     for (uint32_t p = 0; p < job.contributions.size(); ++p) {
       const Contribution& part = job.contributions.data()[p];
+      if (part.kind == Contribution::Kind::kAbsent) continue;
+      Meta meta;
       if (part.kind == Contribution::Kind::kRaw) {
-        load_sum<true>(team, part.raw, range.first(b), n, s.x);
-      } else if (part.kind == Contribution::Kind::kEncoded) {
-        Meta meta;
-        Scratch own = s;
-        if (!get(team, bytes_of(part), range, b, meta, own, found)) return false;
-        each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-          const Quad more = quad(own.codes, e, count, meta);
-          Quad* to = reinterpret_cast<Quad*>(own.x + e);
-          for (uint32_t i = 0; i < 4; ++i) to->v[i] += more.v[i];
-        });
+        add_raw(team, job, part.raw, range.first(b), n, s, meta);
+      } else if (!add_encoded(team, bytes_of(part), range, b, n, s, meta, found)) {
+        return false;
       }
+      if constexpr (kVotes) weight += meta.scale();
     }
     each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t) {
       Quad* x = reinterpret_cast<Quad*>(s.x + e);
-      for (uint32_t i = 0; i < 4; ++i) x->v[i] = held_by(canonical_nan(x->v[i]), limit);
+      for (uint32_t i = 0; i < 4; ++i) {
+        const float sum = kVotes ? outcome_of(x->v[i], e + i, weight) : x->v[i];
+        x->v[i] = held_by(canonical_nan(sum), limit);
+      }
+    });
+    return true;
+  }
+
+  template <class Job>
+  static CGX_DEVICE void add_raw(Team& team, const Job& job, const RawView& raw, uint64_t first,
+                                 uint32_t n, const Scratch& s, Meta& meta) {
+    if constexpr (kVotes) {
+      load_sum<false>(team, raw, first, n, s.vote);
+      meta = fit(team, s.vote, n, kInfBits, job.spec);
+      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+        for (uint32_t i = e; i < e + count; ++i) s.x[i] += vote_of(s.vote[i]);
+      });
+    } else {
+      load_sum<true>(team, raw, first, n, s.x);
+    }
+  }
+  static CGX_DEVICE bool add_encoded(Team& team, const uint8_t* bytes, const CodecRange& range,
+                                     uint64_t b, uint32_t n, Scratch s, Meta& meta,
+                                     Findings found) {
+    if (!get(team, bytes, range, b, meta, s, found)) return false;
+    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+      const Quad more = quad(s.codes, e, count, meta);
+      Quad* to = reinterpret_cast<Quad*>(s.x + e);
+      for (uint32_t i = 0; i < 4; ++i) to->v[i] += kVotes ? vote_of(more.v[i]) : more.v[i];
     });
     return true;
   }

@@ -35,7 +35,7 @@ CGX_DEVICE void run_buckets(Team& team, const cuda::Table<Job>& table, uint64_t 
     at = segment_of(table, at, bucket);
     cuda::Segment<Job>& segment = table.segments[at];
     Skeleton<Team, Codec>::run(team, segment.job, bucket - segment.first_bucket,
-                               scratch_at(memory, table.bucket_max),
+                               scratch_at<Codec>(memory, table.bucket_max),
                                {&segment.outcome, table.norms + bucket});
   }
 }

@@ -4,9 +4,13 @@
 #include <memory>
 
 #include "kernels/codecs/casts.h"
-#include "kernels/codecs/maxmin.h"
+#include "kernels/codecs/fp8.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/launches.h"
+#include "kernels/cuda/maxmin.h"
+#include "kernels/cuda/natural.h"
+#include "kernels/cuda/sign.h"
+#include "kernels/cuda/symmetric.h"
 #include "kernels/cuda/table.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/emulated_warp.h"
@@ -43,11 +47,10 @@ int launch_with_norms(const Device& device, const Table<Job>& table, Stream stre
 
 template <class Codec>
 struct Emulating {
-  using Decoding = typename Codec::Decoding;
-  static constexpr Launches kOps = {launch_with_norms<Codec, EncodeJob>,
-                                    launch<Decoding, DecodeJob>, launch<Decoding, DecodeAddJob>,
-                                    launch_with_norms<Codec, ReduceJob>,
-                                    launch<Decoding, CombineJob>};
+  using Kernel = typename KernelOf<Codec>::Type;
+  static constexpr Launches kOps = {
+      launch_with_norms<Kernel, EncodeJob>, launch<Kernel, DecodeJob>, launch<Kernel, DecodeAddJob>,
+      launch_with_norms<Kernel, ReduceJob>, launch<Kernel, CombineJob>};
 };
 
 const Launches* launches_of(const CodecSpec& spec) {
