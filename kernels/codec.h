@@ -30,8 +30,8 @@ struct RawView {
   float residual_scale = 1.0f;         // decay, learning-rate ratio, loss scale: all in one
 };
 
-// Identifies the random draws of bucket `first_bucket` onwards; see ARITHMETIC.md "Randomness". For a
-// codec with shared draws every machine and both phases give the same: it says what is sent.
+// Identifies the random draws of bucket `first_bucket` onwards; see ARITHMETIC.md "Randomness". For
+// a codec with shared draws every machine and both phases give the same: it says what is sent.
 struct DrawKey {
   uint64_t stream = 0;        // mixed from job seed, communicator, tensor, step, phase, site
   uint64_t first_bucket = 0;  // counted from the tensor's element 0

@@ -33,16 +33,16 @@ enum cgx_submit_flags {
 };
 
 struct cgx_submit_record {
-  uint8_t kind;       /* enum cgx_submit_kind */
-  uint8_t flags;      /* enum cgx_submit_flags */
-  uint8_t dtype;      /* calls only: proto/wire/dtypes.def */
-  uint8_t op;         /* calls only: ReduceOp */
-  uint32_t comm;      /* the session's handle of the communicator */
-  uint64_t step;      /* step number, or call number */
-  uint32_t tensor;    /* index in the tensor table */
-  uint32_t attempt;   /* which attempt of the step: grows with every redo the client asked for */
-  uint64_t count;     /* calls: elements; tensor, absent, step_end: the step's gradient unit, the bits
-                         of a double; 0: 1.0 */
+  uint8_t kind;     /* enum cgx_submit_kind */
+  uint8_t flags;    /* enum cgx_submit_flags */
+  uint8_t dtype;    /* calls only: proto/wire/dtypes.def */
+  uint8_t op;       /* calls only: ReduceOp */
+  uint32_t comm;    /* the session's handle of the communicator */
+  uint64_t step;    /* step number, or call number */
+  uint32_t tensor;  /* index in the tensor table */
+  uint32_t attempt; /* which attempt of the step: grows with every redo the client asked for */
+  uint64_t count;   /* calls: elements; tensor, absent, step_end: the step's gradient unit, the bits
+                       of a double; 0: 1.0 */
   uint64_t in_offset; /* bytes from the start of the arena */
   uint64_t out_offset;
   uint8_t in_arena; /* which arena of the session */

@@ -29,9 +29,9 @@ enum class SparseValues : uint8_t { kF32 = 0, kF16 = 1, kMaxMin8 = 2, kMaxMin4 =
 // Which codec a segment uses and how: enough to decode. Plain bytes, compared and hashed as such.
 struct CodecSpec {
   enum Flags : uint8_t { kStochastic = 1, kFeedback = 2, kL2Norm = 4, kClip = 8 };
-  uint8_t codec = 0;      // row number in kernels/codecs.def; 0 = raw
-  uint8_t bits = 0;       // quantizers: bits of a code; fp8: bits of the exponent
-  uint8_t flags = 0;      // Flags
+  uint8_t codec = 0;  // row number in kernels/codecs.def; 0 = raw
+  uint8_t bits = 0;   // quantizers: bits of a code; fp8: bits of the exponent
+  uint8_t flags = 0;  // Flags
   SparseValues values = SparseValues::kF32;
   uint32_t bucket = 512;  // elements that share a scale, or from which a sparse codec selects; also
                           // the unit shards and chunks are cut at
