@@ -14,47 +14,53 @@ from machines import Machines
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = "/usr/bin/python3"
 RANKS = 4
+MODELS = ("conv", "transformer")
 SILENCE_MAX_S = 300
+# The policy's codec, and by how much the learning rate is lowered for it.
 RECOMMENDED = {
-    "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8:e4m3", "int8": "int8", "maxmin8": "maxmin:8",
-    "maxmin4": "maxmin:4,stochastic", "maxmin4-ef": "maxmin:4,feedback", "qsgd4": "qsgd:4,stochastic",
-    "natural4": "natural:4,stochastic", "maxmin3-ef": "maxmin:3,feedback", "terngrad": "terngrad,clip,bucket=64",
-    "efsign": "efsign,feedback,bucket=128", "onebit": "onebit,feedback,bucket=128", "signsgd": "signsgd,bucket=128",
-    "topk": "topk:0.05,feedback", "threshold": "threshold:0.002,feedback", "randomk": "randomk:0.1,feedback",
+    "fp32": ("fp32", 1), "fp16": ("fp16", 1), "bf16": ("bf16", 1), "fp8": ("fp8:e4m3", 1), "int8": ("int8", 1),
+    "maxmin8": ("maxmin:8", 1), "maxmin4": ("maxmin:4,stochastic", 1), "maxmin4-ef": ("maxmin:4,feedback,bucket=128", 1),
+    "qsgd4": ("qsgd:4,stochastic,bucket=128", 1), "natural4": ("natural:4,stochastic,bucket=128", 1),
+    "maxmin3-ef": ("maxmin:3,feedback", 1), "terngrad": ("terngrad,clip,bucket=64", 1),
+    "efsign": ("efsign,feedback,bucket=128", 1), "onebit": ("onebit,feedback,bucket=128", 1),
+    "signsgd": ("signsgd,bucket=128", 0.2), "topk": ("topk:0.1,feedback", 1),
+    "threshold": ("threshold:0.0005,feedback", 1), "randomk": ("randomk:0.25", 1),
 }
 
 
 def run(options, report):
-    labels = [label for label in RECOMMENDED
-              if label == "fp32" or any(options.wants(f"{model}/{label}") for model in ("conv", "transformer"))]
-    if options.peers_only:
+    wanted = [f"{model}/{label}" for model in MODELS for label in RECOMMENDED if options.wants(f"{model}/{label}")]
+    if options.peers_only or not wanted:
         return
+    models = {case.split("/")[0] for case in wanted}
+    runs = [f"{model}/fp32" for model in models] + [case for case in wanted if not case.endswith("/fp32")]
     policy = {"codec": "fp32", "group_bytes": "256 KiB",
-              "rules": [{"match": f"^{label}/", "codec": RECOMMENDED[label]} for label in labels]}
+              "rules": [{"match": f"^{label}/", "codec": codec} for label, (codec, _) in RECOMMENDED.items()]}
     with tempfile.TemporaryDirectory(prefix="cgx-bench-") as directory, Machines(RANKS, isolate=False) as machines:
         started = [daemons.Daemon(machines[i], directory, {"policy": policy}) for i in range(RANKS)]
-        compare(report, options, started, labels)
+        compare(report, options, started, runs)
 
 
-def compare(report, options, started, labels):
+def compare(report, options, started, runs):
     reference, sent = {}, bytes_sent(started)
-    for row in results(started, labels, "0.06" if options.quick else "1"):
+    for row in results(started, runs, "0.06" if options.quick else "1"):
         now = bytes_sent(started)
         row["bytes"], sent = (now - sent) / row["steps"], now
         model, label = row["model"], row["label"]
         if label == "fp32":
             reference[model] = row
             continue
-        peer = reference[model]
+        peer, (codec, rate) = reference[model], RECOMMENDED[label]
+        slower = "" if rate == 1 else f", learning rate x {rate:g}"
         report.add("convergence", f"{model}/{label}", row["loss"], "fp32", peer["loss"], peer["loss"] / row["loss"],
-                   "loss", f"{RECOMMENDED[label]}; {peer['bytes'] / row['bytes']:.1f}x fewer bytes")
+                   "loss", f"{codec}{slower}; {peer['bytes'] / row['bytes']:.1f}x fewer bytes")
 
 
 def bytes_sent(started):
     return sum(daemon.counters()["encoded_bytes_sent"] for daemon in started)
 
 
-def results(started, labels, share):
+def results(started, runs, share):
     """Rank 0's lines, as they come."""
     port, processes = daemons.free_port("127.0.0.1"), []
     for rank, daemon in enumerate(started):
@@ -62,7 +68,8 @@ def results(started, labels, share):
             RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
             CGX_SOCKET=daemon.socket, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
         processes.append(daemon.machine.start(
-            [PYTHON, os.path.join(HERE, "convergence_rank.py"), share, *labels], env=environment, text=True,
+            [PYTHON, os.path.join(HERE, "convergence_rank.py"), share,
+             *(f"{run}/{RECOMMENDED[run.split('/')[1]][1]}" for run in runs)], env=environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL))
     for line in processes[0].stdout:
         yield json.loads(line)

@@ -1,7 +1,7 @@
 """One of four ranks of `convergence`: trains each model once per codec, all in one process.
 
-usage: convergence_rank.py SHARE-OF-STEPS LABEL...   (torch's usual environment, CGX_SOCKET)
-A run's parameters are named LABEL/..., which is how the daemon's policy finds their codec. Rank 0 prints
+usage: convergence_rank.py SHARE-OF-STEPS MODEL/LABEL/RATE...   (torch's usual environment, CGX_SOCKET)
+RATE multiplies the model's own learning rate. A run's parameters are named LABEL/..., which is how the daemon's policy finds their codec. Rank 0 prints
 {"model", "label", "loss", "steps"} after each run; every rank checks that all have the same parameters.
 """
 
@@ -56,7 +56,7 @@ class Images:
 class Text:
     """A character transformer of two blocks on the quickstart's generated text."""
 
-    rate, batch, steps = 2e-3, 8, 200
+    rate, batch, steps = 2e-3, 8, 600
     length = 32
 
     def __init__(self):
@@ -93,7 +93,7 @@ def check_replicas(model, label):
         raise RuntimeError(f"{label}: the ranks' parameters differ")
 
 
-def train(task, label, steps):
+def train(task, label, rate, steps):
     torch.manual_seed(1)
     model = task.model()
     parallel = DistributedDataParallel(model)
@@ -103,7 +103,7 @@ def train(task, label, steps):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = task.rate * min((step + 1) / WARMUP_STEPS, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+            group["lr"] = rate * task.rate * min((step + 1) / WARMUP_STEPS, 0.5 + 0.5 * math.cos(math.pi * step / steps))
         optimizer.zero_grad(set_to_none=True)
         task.loss(parallel, 1_000_003 * (step + 1) + ranks + rank, task.batch).backward()
         optimizer.step()
@@ -113,14 +113,14 @@ def train(task, label, steps):
 
 
 def main():
-    steps_share, labels = float(sys.argv[1]), sys.argv[2:]
+    steps_share, runs = float(sys.argv[1]), [run.split("/") for run in sys.argv[2:]]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name, make in TASKS.items():
         task = make()
-        for label in labels:
+        for label, rate in ((label, float(rate)) for model, label, rate in runs if model == name):
             steps = max(WARMUP_STEPS + 2, int(steps_share * task.steps))
-            loss = train(task, label, steps)
+            loss = train(task, label, rate, steps)
             if dist.get_rank() == 0:
                 print(json.dumps({"model": name, "label": label, "loss": loss, "steps": steps}), flush=True)
             dist.barrier()

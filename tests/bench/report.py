@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+FOUR_BITS_AND_UP = ("fp16", "bf16", "fp8", "int8", "maxmin8", "maxmin4", "maxmin4-ef", "qsgd4", "natural4")
+FEWER_BITS = ("maxmin3-ef", "terngrad", "efsign", "onebit", "signsgd", "topk", "threshold", "randomk")
 TARGETS = {  # ratio to reach per bench and case
     "allreduce": {"4bit/1gbit/n2": 7.0, "4bit/1gbit/n4": 6.5, "4bit/10gbit/n2": 4.5, "4bit/10gbit/n4": 3.0,
                   "4bit/unshaped/n2": 3.5, "4bit/unshaped/n4": 2.8, "fp32/unshaped/n2": 1.0, "fp32/shm/n1r2": 3.0,
@@ -12,8 +14,18 @@ TARGETS = {  # ratio to reach per bench and case
     "latency": {"fp32/1KiB/n2/ompi": 0.5, "fp32/1KiB/n2/gloo": 10.0, "fp32/1KiB/n2/p99": 1.0},
     "overhead": {"inprocess/16MiB": 0.90, "inprocess/64MiB": 0.90, "faults/64MiB": 1.0,
                  "cpu-per-GiB/n2/gloo": 2.5, "idle": 1.0, "neighbour": 0.99},
-    "codec": {"encode/maxmin4-nearest": 0.85, "encode/maxmin4-stochastic": 0.72, "decode/maxmin4": 0.90,
-              "decode_add/maxmin4": 0.80},
+    "codec": {"encode/maxmin4-nearest": 0.90, "encode/maxmin2-nearest": 0.85, "encode/maxmin8-nearest": 0.85,
+              "encode/maxmin4-stochastic": 0.74, "decode/maxmin4": 0.95, "decode_add/maxmin4": 0.85,
+              "reduce_requantize/maxmin4": 3.0, "reduce_requantize_rate/maxmin4": 1.0,
+              "encode_ef/maxmin4": 0.85, "encode_ef/efsign": 0.80, "encode_ef/topk": 0.80, "encode/topk": 0.75,
+              "encode/terngrad": 0.85, "encode/onebit": 0.85, "encode/efsign": 0.85, "encode/bf16": 0.80,
+              "encode/fp16": 0.80, "encode/fp8": 0.80, "encode/randomk": 1.0, "avx2/maxmin4-nearest": 0.85,
+              "torch/fp16": 1.1, "torch/bf16": 1.1,
+              **{f"torch/{codec}": 15.0 for codec in (
+                  "maxmin4", "maxmin8", "qsgd4", "int8", "terngrad", "efsign", "onebit", "natural4", "fp8", "topk",
+                  "threshold", "randomk")}},
+    "convergence": {f"{model}/{codec}": 1 / 1.02 if codec in FOUR_BITS_AND_UP else 1 / 1.05
+                    for model in ("conv", "transformer") for codec in (*FOUR_BITS_AND_UP, *FEWER_BITS)},
 }
 
 
