@@ -188,6 +188,8 @@ std::span<const CodecRow> codecs();
 const CodecRow* find_codec(uint8_t number);
 const CodecRow* find_codec(std::string_view name);
 std::string codec_names();  // "fp32, fp16, ..."
+// One number for all rows and their wire versions: machines that differ in it must not exchange.
+uint64_t codec_formats();
 
 constexpr float kShareMin = 1e-4f, kShareMax = 0.25f;  // of a bucket that a sparse codec may keep
 constexpr float kThresholdMax = 1e30f;

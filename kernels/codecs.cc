@@ -166,6 +166,14 @@ std::string codec_names() {
   return names;
 }
 
+uint64_t codec_formats() {
+  uint64_t formats = 0;
+  for (const CodecRow& row : kRows) {
+    formats = mix64((formats ^ (uint64_t{row.number} << 16 | row.wire_version)) + kGolden64);
+  }
+  return formats;
+}
+
 Status validate(const CodecSpec& spec, DType dtype) {
   const CodecRow* row = find_codec(spec.codec);
   if (row == nullptr) {

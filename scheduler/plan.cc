@@ -80,6 +80,7 @@ std::string first_difference(const TensorTable& ours, const std::string& our_nam
 std::vector<std::byte> encode_plan(const Plan& plan) {
   Writer writer;
   writer.put(plan.epoch);
+  writer.put(plan.codec_formats);
   writer.put(plan.table_hash);
   writer.put(plan.policy_version);
   writer.put(plan.window);
@@ -103,6 +104,7 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Plan plan;
   plan.epoch = reader.get<uint64_t>();
+  plan.codec_formats = reader.get<uint64_t>();
   plan.table_hash = reader.get<uint64_t>();
   plan.policy_version = reader.get<uint64_t>();
   plan.window = reader.get<uint32_t>();
@@ -128,6 +130,12 @@ uint64_t Plan::hash() const {
 }
 
 Status check_plan(const Plan& plan, const TensorTable& table) {
+  if (plan.codec_formats != kernels::codec_formats()) {
+    return {StatusCode::kMISMATCH,
+            "plan of epoch " + std::to_string(plan.epoch) +
+                " was made by a daemon whose codecs write other formats; install the same version "
+                "of cgxd on all machines"};
+  }
   if (plan.table_hash != table_hash(table)) {
     return {StatusCode::kMISMATCH,
             "plan of epoch " + std::to_string(plan.epoch) + " was made for another tensor table"};

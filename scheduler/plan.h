@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/codec.h"
 #include "proto/wire/session_messages.h"
 #include "proto/wire/status.h"
 #include "proto/wire/types.h"
@@ -52,6 +53,7 @@ struct Group {
 
 struct Plan {
   uint64_t epoch = 0;
+  uint64_t codec_formats = kernels::codec_formats();  // of the daemon that made it
   uint64_t table_hash = 0;
   uint64_t policy_version = 0;
   uint32_t window = 4;
@@ -67,7 +69,8 @@ struct Plan {
 
 std::vector<std::byte> encode_plan(const Plan& plan);
 Result<Plan> decode_plan(std::span<const std::byte> bytes);
-// Every tensor in exactly one group, specs valid for their dtypes, limits kept.
+// Made by a daemon with the same codec formats, every tensor in exactly one group, specs valid for
+// their dtypes, limits kept.
 Status check_plan(const Plan& plan, const TensorTable& table);
 
 }  // namespace cgx::scheduler

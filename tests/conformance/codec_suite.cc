@@ -93,7 +93,8 @@ void CodecConformance::expect_selection(const Floats& values, const Floats& deco
     if (decoded[i] == 0) continue;
     ++selected;
     const double weight = weight_of(i, values.size());
-    const double kBounds[] = {0, std::abs(values[i]) * 0x1p-11, range / 254 / 2, range / 14 / 2};
+    const double half = std::max(std::abs(values[i]) * 0x1p-11, 0x1p-25);
+    const double kBounds[] = {0, half, range / 254 / 2, range / 14 / 2};
     const double rounding = weight == 1 ? 0 : std::abs(values[i]) * 0x1p-23;
     const double bound = (kBounds[static_cast<size_t>(spec().values)] * 1.0001 + rounding) * weight;
     ASSERT_LE(std::abs(values[i] * weight - decoded[i]), bound) << i;

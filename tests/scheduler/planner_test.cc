@@ -110,6 +110,14 @@ TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
   }
 }
 
+TEST(Plan, IsRefusedFromADaemonWhoseCodecsWriteOtherFormats) {
+  Plan plan = plan_of(network(), {});
+  ++plan.codec_formats;
+  const Status status = check_plan(plan, network());
+  EXPECT_EQ(status.code(), StatusCode::kMISMATCH);
+  EXPECT_NE(status.message().find("same version of cgxd"), std::string::npos);
+}
+
 TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   Policy policy;
   policy.collective = CollectiveWish::kAllgather;

@@ -151,8 +151,10 @@ class Reference {
       job.source.residual_scale = decay_;
       job.residual_out = next.data();
     }
+    const bool shared = kernels::find_codec(spec(t).codec)->shared_draws;
+    const auto phase = static_cast<uint32_t>(wire::Phase::kScatter);
     job.key = {kernels::draw_stream({hash("job"), hash("world"), described(t).name_hash(), step,
-                                     static_cast<uint32_t>(wire::Phase::kScatter), machine}),
+                                     shared ? 0 : phase, shared ? 0 : machine}),
                0};
     job.encoded = bytes;
     kernels::RangeStats stats;
