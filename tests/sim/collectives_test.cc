@@ -191,6 +191,7 @@ TEST_P(EveryCodec, GathersToTheBitsOfOneEncodingPerMachine) {
           << kernels::to_string(spec);
       for (uint32_t t = 0; t < tensors.size(); ++t) {
         const std::vector<float> expected = reference.step(step, t);
+        if (expected.empty()) continue;
         ASSERT_EQ(0, std::memcmp(expected.data(), cluster.rank(0).at<float>(tensors[t].offset),
                                  expected.size() * sizeof(float)))
             << kernels::to_string(spec) << " step " << step << " tensor " << tensors[t].name;
