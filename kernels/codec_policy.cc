@@ -1,13 +1,10 @@
 // Which codecs keep training sound: what diverges is refused, what is doubtful warned of. The
 // limits are measured (README.md "Sound combinations"); tests/kernels/feedback_test.cc holds them.
 #include "kernels/codec.h"
+#include "kernels/codec_refusal.h"
 
 namespace cgx::kernels {
 namespace {
-
-Status refuse(const CodecRow& row, const std::string& parameter, const std::string& why) {
-  return invalid_argument("codec " + std::string(row.name) + ": " + parameter + " " + why);
-}
 
 // A quantizer of few levels. Feedback converges only if what is not sent is smaller than what was
 // intended.

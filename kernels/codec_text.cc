@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "kernels/codec.h"
+#include "kernels/codec_refusal.h"
 
 namespace cgx::kernels {
 namespace {
@@ -12,10 +13,6 @@ constexpr std::string_view kValueNames[] = {"fp32", "fp16", "maxmin8", "maxmin4"
 std::string quoted(std::string_view text) {
   std::string result(1, '"');
   return result.append(text).append(1, '"');
-}
-
-Status refuse(const CodecRow& row, const std::string& parameter, const std::string& why) {
-  return invalid_argument("codec " + std::string(row.name) + ": " + parameter + " " + why);
 }
 
 template <class Number>

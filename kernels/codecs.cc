@@ -2,6 +2,7 @@
 #include <string>
 
 #include "kernels/codec.h"
+#include "kernels/codec_refusal.h"
 #include "kernels/codecs/casts.h"
 #include "kernels/codecs/fp8.h"
 #include "kernels/codecs/maxmin.h"
@@ -21,10 +22,6 @@ constexpr CodecRow kRows[] = {
 #include "kernels/codecs.def"
 #undef X
 };
-
-Status refuse(const CodecRow& row, const std::string& parameter, const std::string& why) {
-  return invalid_argument("codec " + std::string(row.name) + ": " + parameter + " " + why);
-}
 
 Status validate_bits(const CodecRow& row, const CodecSpec& spec) {
   if (spec.bits >= row.bits_min && spec.bits <= row.bits_max) return {};

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/codec.h"
+#include "kernels/codecs/max_abs.h"
 #include "kernels/floats.h"
 #include "kernels/lanes/block.h"
 #include "kernels/sums.h"
@@ -74,18 +75,7 @@ struct Cast {
   static constexpr bool kKeepsNan = true, kScansValues = true;
 
   template <class V>
-  class Scan {
-   public:
-    CGX_INLINE void add(const Block<V>& x) {
-      for_each_vector([&](auto i) {
-        max_abs_ = V::max_signed(max_abs_, V::bits(x.v[i.j]) & V::splat(kAbsMask));
-      });
-    }
-    CGX_INLINE Extent extent() const { return static_cast<uint32_t>(V::highest_signed(max_abs_)); }
-
-   private:
-    typename V::Ints max_abs_ = V::splat(0);
-  };
+  using Scan = MaxAbsScan<V>;
 
   template <class V>
   class Coder {

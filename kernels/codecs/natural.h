@@ -11,6 +11,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/codecs/dither.h"
+#include "kernels/codecs/max_abs.h"
 #include "kernels/codecs/planes_vector.h"
 #include "kernels/codecs/table_valuer.h"
 #include "kernels/floats.h"
@@ -147,18 +148,7 @@ struct Natural : NaturalLevels<bits> {
   static constexpr bool kKeepsNan = false, kScansValues = false;
 
   template <class V>
-  class Scan {
-   public:
-    CGX_INLINE void add(const Block<V>& x) {
-      for_each_vector([&](auto i) {
-        max_abs_ = V::max_signed(max_abs_, V::bits(x.v[i.j]) & V::splat(kAbsMask));
-      });
-    }
-    CGX_INLINE Extent extent() const { return static_cast<uint32_t>(V::highest_signed(max_abs_)); }
-
-   private:
-    typename V::Ints max_abs_ = V::splat(0);
-  };
+  using Scan = MaxAbsScan<V>;
 
   template <class V>
   class Coder {
