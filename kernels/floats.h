@@ -47,6 +47,15 @@ CGX_SHARED inline bool is_nan(float x) {
 CGX_SHARED inline float canonical_nan(float x) {
   return is_nan(x) ? float_of(kNanBits) : x;
 }
+// Residuals saturate, so they are never infinite.
+CGX_SHARED inline float saturated(float x) {
+  return abs_bits(x) < kInfBits ? x : bits_of(x) >> 31 ? -kFloatMax : kFloatMax;
+}
+// A residual in other units; one that they cannot express is forgotten.
+CGX_SHARED inline float rescaled(float residual, float scale) {
+  const float kept = residual * scale;
+  return abs_bits(kept) < kInfBits ? kept : 0.0f;
+}
 CGX_SHARED inline double canonical_nan(double x) {
   const uint64_t magnitude = __builtin_bit_cast(uint64_t, x) & ~(1ull << 63);
   return magnitude > 0x7ff0000000000000u ? __builtin_bit_cast(double, kNanBits64) : x;

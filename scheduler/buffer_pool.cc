@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -12,8 +13,8 @@ BufferPool::~BufferPool() {
   for (const Block& block : blocks_) munmap(block.memory, block.slabs * slab_bytes_);
 }
 
-Status BufferPool::reserve(uint32_t slabs) {
-  const uint64_t wanted = uint64_t{reserved_} + slabs;
+Status BufferPool::reserve(const SlabCounts& slabs) {
+  const uint64_t wanted = uint64_t{reserved_.sum()} + slabs.sum();
   if (wanted > slabs_.size()) {
     const auto missing = static_cast<uint32_t>(wanted - slabs_.size());
     const uint64_t bytes = missing * slab_bytes_;
@@ -30,35 +31,46 @@ Status BufferPool::reserve(uint32_t slabs) {
     for (uint32_t i = 0; i < missing; ++i) {
       slabs_.push_back(static_cast<std::byte*>(memory) + i * slab_bytes_);
     }
-    references_.resize(slabs_.size());
+    uses_.resize(slabs_.size());
   }
-  reserved_ = static_cast<uint32_t>(wanted);
+  reserved_.received += slabs.received;
+  reserved_.own += slabs.own;
   return {};
 }
 
-void BufferPool::unreserve(uint32_t slabs) {
-  CGX_ASSERT(slabs <= reserved_);
-  reserved_ -= slabs;
+void BufferPool::unreserve(const SlabCounts& slabs) {
+  CGX_ASSERT(slabs.received <= reserved_.received && slabs.own <= reserved_.own);
+  reserved_.received -= slabs.received;
+  reserved_.own -= slabs.own;
 }
 
-SlabId BufferPool::take() {
-  if (free_.empty()) return kNoSlab;
+SlabId BufferPool::take_for_received() {
+  return free_.empty() ? kNoSlab : take(true);
+}
+
+SlabId BufferPool::take_for_own() {
+  const uint32_t still_to_come = reserved_.received - std::min(reserved_.received, in_use_.received);
+  return free_.size() <= still_to_come ? kNoSlab : take(false);
+}
+
+SlabId BufferPool::take(bool received) {
   const SlabId slab = free_.back();
   free_.pop_back();
-  references_[slab] = 1;
-  ++in_use_;
+  uses_[slab] = {1, received};
+  ++(received ? in_use_.received : in_use_.own);
   return slab;
 }
 
 void BufferPool::add_reference(SlabId slab) {
-  ++references_[slab];
+  ++uses_[slab].references;
 }
 
 void BufferPool::release(SlabId slab) {
-  CGX_ASSERT(references_[slab] > 0);
-  if (--references_[slab] > 0) return;
+  Use& use = uses_[slab];
+  CGX_ASSERT(use.references > 0);
+  if (--use.references > 0) return;
   free_.push_back(slab);
-  --in_use_;
+  --(use.received ? in_use_.received : in_use_.own);
 }
 
 std::span<std::byte> BufferPool::bytes(SlabId slab) const {

@@ -2,7 +2,9 @@
 // last-in-first-out so that steady state touches no fresh page.
 //
 // Owned by the engine. A slab may be referenced several times (one encoded shard sent to all
-// peers); it returns to the pool when the last reference is released.
+// peers); it returns to the pool when the last reference is released. What was reserved for
+// received frames is never taken for own ones: those may have to wait for a slow link, while a
+// peer that keeps to the protocol must always find room here.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +20,12 @@ namespace cgx::scheduler {
 using SlabId = uint32_t;
 constexpr SlabId kNoSlab = UINT32_MAX;
 
+struct SlabCounts {
+  uint32_t received = 0, own = 0;
+
+  uint32_t sum() const { return received + own; }
+};
+
 class BufferPool {
  public:
   explicit BufferPool(uint64_t slab_bytes) : slab_bytes_(slab_bytes) {}
@@ -27,26 +35,33 @@ class BufferPool {
 
   uint64_t slab_bytes() const { return slab_bytes_; }
   // Reservations add up; memory is kept for the largest sum so far.
-  Status reserve(uint32_t slabs);
-  void unreserve(uint32_t slabs);
+  Status reserve(const SlabCounts& slabs);
+  void unreserve(const SlabCounts& slabs);
 
-  SlabId take();  // one reference; kNoSlab when all reserved slabs are in use
+  // One reference each; kNoSlab when what is reserved is in use.
+  SlabId take_for_received();
+  SlabId take_for_own();
   void add_reference(SlabId slab);
   void release(SlabId slab);
   std::span<std::byte> bytes(SlabId slab) const;
-  uint32_t in_use() const { return in_use_; }
+  uint32_t in_use() const { return in_use_.sum(); }
 
  private:
   struct Block {
     std::byte* memory;
     uint32_t slabs;
   };
+  struct Use {
+    uint32_t references = 0;
+    bool received = false;
+  };
+  SlabId take(bool received);
+
   uint64_t slab_bytes_;
-  uint32_t reserved_ = 0;
-  uint32_t in_use_ = 0;
+  SlabCounts reserved_, in_use_;
   std::vector<Block> blocks_;
   std::vector<std::byte*> slabs_;
-  std::vector<uint32_t> references_;
+  std::vector<Use> uses_;  // by slab
   std::vector<SlabId> free_;
 };
 

@@ -44,7 +44,7 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
 }
 
 Communicator::~Communicator() {
-  if (call_slabs_ > 0) services_.pool().unreserve(call_slabs_);
+  services_.pool().unreserve(call_slabs_);
 }
 
 bool Communicator::uses(SessionId session) const {
@@ -62,7 +62,7 @@ uint32_t Communicator::weight() const {
 }
 
 uint64_t Communicator::reserved_bytes() const {
-  const uint64_t calls = call_slabs_ * services_.pool().slab_bytes();
+  const uint64_t calls = call_slabs_.sum() * services_.pool().slab_bytes();
   return calls + (steps_.installed() ? steps_.plan()->reserved_bytes : 0);
 }
 

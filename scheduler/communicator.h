@@ -204,7 +204,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   bool failed_joining_ = false;
   uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
   uint32_t term_ = 0;
-  uint32_t call_slabs_ = 0;
+  SlabCounts call_slabs_;
   bool reordered_ = false;
   Policy policy_;
   uint64_t policy_version_ = 1;

@@ -78,10 +78,10 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                       std::to_string(members.machines()) +
                       " machines, but this daemon has no mesh address (mesh.listen is not set)");
   }
-  const uint32_t slabs = slabs_for(kCallWindow, members.machines(), UINT32_MAX, 1);
-  if (slabs * services.pool().slab_bytes() > services.plan_bytes_free()) {
+  const SlabCounts slabs = slabs_for(kCallWindow, members.machines(), UINT32_MAX, 1);
+  if (slabs.sum() * services.pool().slab_bytes() > services.plan_bytes_free()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
-                              std::to_string(slabs * services.pool().slab_bytes()) +
+                              std::to_string(slabs.sum() * services.pool().slab_bytes()) +
                               " bytes, limits.plan_bytes leaves " +
                               std::to_string(services.plan_bytes_free()));
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/floats.h"
+
 namespace cgx::scheduler {
 
 using wire::Phase;
@@ -55,7 +57,8 @@ void Operation::keep_residuals_of_absent() {
     const uint64_t elements = (*setup_.table)[setup_.group->segments[i].tensor].elements;
     const float scale = segment.residual_scale;
     std::transform(segment.residual_confirmed, segment.residual_confirmed + elements,
-                   segment.residual_tentative, [scale](float kept) { return kept * scale; });
+                   segment.residual_tentative,
+                   [scale](float kept) { return kernels::rescaled(kept, scale); });
     host_.count(Counter::kcopied_bytes, elements * sizeof(float));
   }
 }
@@ -199,7 +202,7 @@ Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::by
     arrived.held = std::move(*owned);
     return {};
   }
-  const SlabId slab = pool_.take();
+  const SlabId slab = pool_.take_for_received();
   if (slab == kNoSlab || ranges.size() > pool_.slab_bytes()) {
     return protocol_error("machine " + std::to_string(machine) +
                           " sent more parts ahead than the plan allows");

@@ -9,7 +9,7 @@ namespace cgx::scheduler {
 bool Operation::send_gather() {
   if (next_own_ == own_.size() || next_own_ - lowest_ >= setup_.layout->inflight_parts())
     return false;
-  const SlabId slab = pool_.take();
+  const SlabId slab = pool_.take_for_own();
   if (slab == kNoSlab) return false;
   const uint32_t chunk = next_own_++;
   --sends_left_;

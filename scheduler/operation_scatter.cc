@@ -51,7 +51,7 @@ Status Operation::receive_gather(const wire::FrameHeader& header,
 
 // False: no slab is free.
 Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
-  const SlabId taken = pool_.take();
+  const SlabId taken = pool_.take_for_own();
   if (taken == kNoSlab) return false;
   const Slab out(pool_, taken);
   CGX_ASSIGN_OR_RETURN(const Presence present, learn_union());
@@ -117,7 +117,7 @@ bool Operation::send_scatter() {
 }
 
 bool Operation::send_part_of(uint32_t machine) {
-  const SlabId slab = pool_.take();
+  const SlabId slab = pool_.take_for_own();
   if (slab == kNoSlab) return false;
   PeerState& peer = peers_[machine];
   const uint32_t chunk = peer.next_chunk++;

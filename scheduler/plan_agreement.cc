@@ -83,14 +83,15 @@ void PlanAgreement::drop(const Status& why) {
 }
 
 void PlanAgreement::on_prepare(const Prepare& prepare) {
+  Result<Plan> plan = decode_plan(prepare.plan);
+  if (plan.ok() && plan->epoch <= highest_epoch_) return;  // overtaken by what became of it
   Prepared answer;
   prepared_.reset();
   prepared_commit_ = false;
-  Result<Plan> plan = decode_plan(prepare.plan);
   Status status = plan.status();
   if (plan.ok()) {
     answer.epoch = plan->epoch;
-    highest_epoch_ = std::max(highest_epoch_, plan->epoch);
+    highest_epoch_ = plan->epoch;
     Result<PlanPtr> prepared = host_.prepare_plan(*plan, prepare.policy);
     status = prepared.status();
     if (prepared.ok()) {
@@ -107,6 +108,7 @@ void PlanAgreement::on_prepare(const Prepare& prepare) {
 
 Status PlanAgreement::on_decided(const Decided& decided) {
   if (!prepared_ || prepared_->plan.epoch != decided.epoch) {
+    highest_epoch_ = std::max(highest_epoch_, decided.epoch);
     if (decided.code != StatusCode::kOK) return {};
     return protocol_error("the coordinator decided epoch " + std::to_string(decided.epoch) +
                           ", which this machine has not prepared");

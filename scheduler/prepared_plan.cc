@@ -6,20 +6,19 @@
 
 namespace cgx::scheduler {
 
-uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
-                   uint64_t gather_chunks) {
-  if (machines == 1) return 0;
+SlabCounts slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
+                     uint64_t gather_chunks) {
+  if (machines == 1) return {};
   const uint32_t parts = scatter_parts(machines), window = gather_parts(machines);
   const uint32_t windows = machines == 2 ? 1 : 2;
   const auto ahead = static_cast<uint32_t>(
       std::max(std::min<uint64_t>(scatter_chunks, parts),
                std::min<uint64_t>(gather_chunks, uint64_t{windows} * window)));
-  const uint32_t held =
-      2 * operations * (machines - 1) * ahead;  // peers' parts, up to 2W operations
   // Own parts that wait for peers' must leave room for those of an operation that starts late.
-  const auto own = static_cast<uint32_t>(operations * std::min<uint64_t>(gather_chunks, window));
+  const auto kept = static_cast<uint32_t>(operations * std::min<uint64_t>(gather_chunks, window));
   const uint32_t sending = 2 * (machines - 1) * parts + parts;
-  return held + own + sending;
+  return {.received = 2 * operations * (machines - 1) * ahead,  // peers are up to 2W operations on
+          .own = kept + sending};
 }
 
 Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) {
@@ -55,14 +54,14 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
     uint64_t& most = gathers ? gather_chunks : scatter_chunks;
     most = std::max<uint64_t>(most, layout.chunks(inputs.machine));
   }
-  const uint32_t slabs =
+  const SlabCounts slabs =
       slabs_for(prepared->plan.window, inputs.machines, scatter_chunks, gather_chunks);
   const uint64_t residuals = Residuals::bytes_needed(prepared->plan, table);
-  const uint64_t bytes = slabs * inputs.pool->slab_bytes() + residuals;
+  const uint64_t bytes = slabs.sum() * inputs.pool->slab_bytes() + residuals;
   if (bytes > inputs.bytes_free) {
     return resource_exhausted("the plan needs " + std::to_string(bytes) + " bytes (" +
                               std::to_string(residuals) + " of residuals, " +
-                              std::to_string(slabs) + " frame buffers), limits.plan_bytes leaves " +
+                              std::to_string(slabs.sum()) + " frame buffers), limits.plan_bytes leaves " +
                               std::to_string(inputs.bytes_free));
   }
   CGX_RETURN_IF_ERROR(inputs.pool->reserve(slabs));

@@ -45,13 +45,13 @@ struct PreparedPlan {
 
  private:
   BufferPool* pool_ = nullptr;
-  uint32_t slabs_ = 0;
+  SlabCounts slabs_;
 };
 
 // What one machine may have to hold for `operations` operations in flight here and as many more of
 // peers that are ahead, each with at most `scatter_chunks` own chunks or `gather_chunks` chunks of
 // everybody's.
-uint32_t slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
-                   uint64_t gather_chunks);
+SlabCounts slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
+                     uint64_t gather_chunks);
 
 }  // namespace cgx::scheduler

@@ -6,7 +6,9 @@
 // step that wrote it. Owned by one communicator.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "scheduler/plan.h"
@@ -47,7 +49,8 @@ class Residuals {
   }
   // What makes a confirmed residual one of a step in units of `unit`.
   float scale(uint32_t tensor, double unit, double decay) const {
-    return static_cast<float>(decay * (unit / tensors_[tensor].unit));
+    constexpr double kMost = std::numeric_limits<float>::max();
+    return static_cast<float>(std::min(kMost, decay * (unit / tensors_[tensor].unit)));
   }
   void mark_written(uint32_t tensor, double unit) {
     tensors_[tensor].written = true;

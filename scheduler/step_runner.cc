@@ -339,7 +339,8 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
   }
   Stashed stashed{header, {}};
   if (!payload.empty()) {
-    const SlabId slab = payload.size() <= ports_.pool.slab_bytes() ? ports_.pool.take() : kNoSlab;
+    const bool fits = payload.size() <= ports_.pool.slab_bytes();
+    const SlabId slab = fits ? ports_.pool.take_for_received() : kNoSlab;
     if (slab == kNoSlab) {
       return protocol_error(ports_.members.machine_name(header.source) +
                             " sent more frames ahead than the window allows");

@@ -370,7 +370,7 @@ class Skeleton {
     each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
       Quad x = {};
       if (in) x = load_quad(in, DType::kF32, first + e, count);
-      for (uint32_t i = 0; i < 4; ++i) x.v[i] = in ? x.v[i] * scale : 0.0f;
+      for (uint32_t i = 0; i < 4; ++i) x.v[i] = in ? rescaled(x.v[i], scale) : 0.0f;
       store_quad(out, DType::kF32, first + e, count, x);
     });
   }

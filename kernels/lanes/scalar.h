@@ -50,14 +50,13 @@ inline void keep_residual(const float* in, float scale, float* out, uint64_t fir
   if (in == nullptr) {
     std::memset(out + first, 0, n * sizeof(float));
   } else {
-    for (uint32_t e = 0; e < n; ++e) out[first + e] = in[first + e] * scale;
+    for (uint32_t e = 0; e < n; ++e) out[first + e] = rescaled(in[first + e], scale);
   }
 }
 
 // The error of an encoding; saturates where huge values are coded badly, so never infinite.
 inline float residual_of(float x, float value) {
-  const float error = x - value;
-  return abs_bits(error) < kInfBits ? error : bits_of(error) & kSignBit ? -kFloatMax : kFloatMax;
+  return saturated(x - value);
 }
 
 [[gnu::noinline]] inline void put_errors(const float* x, const float* value, uint32_t n,

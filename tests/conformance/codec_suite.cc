@@ -275,6 +275,20 @@ TEST_P(CodecConformance, NonFiniteBucketsKeepTheirResidual) {
   for (size_t i = kBucket; i < 2 * kBucket; ++i) ASSERT_EQ(first[i], 0.0f);
 }
 
+TEST_P(CodecConformance, ResidualsThatTheUnitsCannotExpressAreForgotten) {
+  const size_t n = 3 * kBucket;
+  const Floats values = gradient(random_, n);
+  Floats before(n), after(n, 7.0f);
+  before[kBucket + 3] = 1e30f;
+  const Encoded encoded =
+      encode(lane(), spec(), values, key_, before.data(), after.data(), 1e30f);
+  EXPECT_GE(encoded.stats.nonfinite_buckets, 1u);
+  for (size_t i = 0; i < n; ++i) ASSERT_TRUE(std::isfinite(after[i])) << i << " " << after[i];
+  EXPECT_EQ(after[kBucket + 3], 0.0f);
+  const Encoded next = encode(lane(), spec(), values, key_, after.data(), after.data());
+  EXPECT_EQ(next.stats.nonfinite_buckets, 0u);
+}
+
 TEST_P(CodecConformance, NonFiniteResultsRestoreTheResidualOnDecode) {
   const size_t n = 3 * kBucket;
   Floats values = gradient(random_, n), confirmed = gradient(random_, n), tentative(n, 7.0f),

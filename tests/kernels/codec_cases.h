@@ -136,12 +136,15 @@ struct Encoded {
 
 inline Encoded encode(const Lane& lane, const CodecSpec& spec, const Floats& values,
                       DrawKey key = {}, const float* residual_in = nullptr,
-                      float* residual_out = nullptr) {
+                      float* residual_out = nullptr, float residual_scale = 1.0f) {
   const void* rank = values.data();
   Encoded result;
   result.bytes.resize(encoded_bytes(spec, DType::kF32, values.size()));
   EncodeJob job{.spec = spec, .elements = values.size(), .key = key};
-  job.source = {.ranks = &rank, .rank_count = 1, .residual_in = residual_in};
+  job.source = {.ranks = &rank,
+                .rank_count = 1,
+                .residual_in = residual_in,
+                .residual_scale = residual_scale};
   job.residual_out = residual_out;
   job.encoded = result.bytes;
   result.bytes.resize(lane.encode(job, result.stats));

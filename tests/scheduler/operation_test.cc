@@ -24,7 +24,7 @@ class Machine final : public OperationHost {
  public:
   Machine(uint32_t machine, const CodecSpec& spec, Collective collective, bool present = true)
       : pool_(256 * 1024), values_(kElements + 3, static_cast<float>(machine + 1)) {
-    EXPECT_TRUE(pool_.reserve(64).ok());
+    EXPECT_TRUE(pool_.reserve({.received = 32, .own = 32}).ok());
     table_ = {{.name = "weight", .elements = kElements}, {.name = "bias", .elements = 3}};
     group_.segments = {{0, spec}, {1, kRaw}};
     layout_ = collective == Collective::kAllgather ? GroupLayout::allgather(group_, table_, 2, {})

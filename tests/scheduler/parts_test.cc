@@ -11,25 +11,41 @@ namespace {
 
 TEST(BufferPool, HandsOutWarmSlabsFirstAndStopsAtTheReservation) {
   BufferPool pool(4096);
-  ASSERT_TRUE(pool.reserve(2).ok());
-  const SlabId first = pool.take();
-  const SlabId second = pool.take();
+  ASSERT_TRUE(pool.reserve({.own = 2}).ok());
+  const SlabId first = pool.take_for_own();
+  const SlabId second = pool.take_for_own();
   EXPECT_NE(first, second);
-  EXPECT_EQ(pool.take(), kNoSlab);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
   pool.release(first);
-  EXPECT_EQ(pool.take(), first);
-  ASSERT_TRUE(pool.reserve(3).ok());
+  EXPECT_EQ(pool.take_for_own(), first);
+  ASSERT_TRUE(pool.reserve({.own = 3}).ok());
   pool.release(second);
-  EXPECT_EQ(pool.take(), second) << "fresh slabs lie below warm ones";
+  EXPECT_EQ(pool.take_for_own(), second) << "fresh slabs lie below warm ones";
+}
+
+TEST(BufferPool, KeepsRoomForFramesThatPeersMaySendWhenOwnOnesWaitForTheLink) {
+  BufferPool pool(4096);
+  ASSERT_TRUE(pool.reserve({.received = 2, .own = 1}).ok());
+  const SlabId own = pool.take_for_own();
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
+  const SlabId received = pool.take_for_received();
+  EXPECT_NE(received, kNoSlab);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab) << "one more frame may still come";
+  EXPECT_NE(pool.take_for_received(), kNoSlab);
+  EXPECT_EQ(pool.take_for_received(), kNoSlab);
+  pool.release(received);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab) << "a peer's slab went back to the peers' share";
+  pool.release(own);
+  EXPECT_NE(pool.take_for_own(), kNoSlab);
 }
 
 TEST(BufferPool, FreesASlabWithItsLastReference) {
   BufferPool pool(4096);
-  ASSERT_TRUE(pool.reserve(1).ok());
-  const SlabId slab = pool.take();
+  ASSERT_TRUE(pool.reserve({.own = 1}).ok());
+  const SlabId slab = pool.take_for_own();
   pool.add_reference(slab);
   pool.release(slab);
-  EXPECT_EQ(pool.take(), kNoSlab);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
   pool.release(slab);
   EXPECT_EQ(pool.in_use(), 0u);
 }
