@@ -30,7 +30,7 @@ struct Want {
 };
 
 // ceil(n * share) without rounding: a float is m * 2^-shift with integer m, and n * m fits 64 bits.
-inline uint32_t share_of(float share, uint32_t n) {
+CGX_SHARED inline uint32_t share_of(float share, uint32_t n) {
   const uint32_t bits = bits_of(share), exponent = bits >> 23 & 255;
   const uint32_t shift = 150 - exponent;
   if (exponent < 100 || shift < 23) return 1;  // no valid share
@@ -45,7 +45,7 @@ constexpr uint32_t kSparseHeaderBytes = sizeof(SparseHeader);
 template <class Codec>
 struct Largest {
   static constexpr bool kDrawn = false;
-  static uint64_t bytes_max(const CodecSpec& spec, uint32_t n) {
+  CGX_SHARED static uint64_t bytes_max(const CodecSpec& spec, uint32_t n) {
     const uint64_t most = Codec::want(spec, n).most;
     const uint64_t list = list_bytes(most), bitmap = bitmap_bytes(n);
     return kSparseHeaderBytes + (list < bitmap ? list : bitmap) + value_bytes(spec.values, most);
@@ -53,11 +53,13 @@ struct Largest {
 };
 
 struct TopK : Largest<TopK> {
-  static Want want(const CodecSpec& spec, uint32_t n) { return {share_of(spec.amount, n), 1}; }
+  CGX_SHARED static Want want(const CodecSpec& spec, uint32_t n) {
+    return {share_of(spec.amount, n), 1};
+  }
 };
 
 struct Threshold : Largest<Threshold> {
-  static Want want(const CodecSpec& spec, uint32_t n) {
+  CGX_SHARED static Want want(const CodecSpec& spec, uint32_t n) {
     return {(n + 3) / 4, abs_bits(spec.amount)};
   }
 };
@@ -69,41 +71,49 @@ struct RandomK {
   static constexpr bool kDrawn = true;
   static constexpr uint32_t kKeyBytes = 8;
 
-  static uint32_t stride(const CodecSpec& spec) {
+  CGX_SHARED static uint32_t stride(const CodecSpec& spec) {
     const float wanted = 1.0f / spec.amount + 0.5f;
     return wanted >= 4 && wanted < kSparseBucket ? static_cast<uint32_t>(wanted) : 4;
   }
-  static Want want(const CodecSpec& spec, uint32_t n) {
+  CGX_SHARED static Want want(const CodecSpec& spec, uint32_t n) {
     return {(n + stride(spec) - 1) / stride(spec), 1};
   }
-  static uint64_t bytes_max(const CodecSpec& spec, uint32_t n) {
+  CGX_SHARED static uint64_t bytes_max(const CodecSpec& spec, uint32_t n) {
     return kSparseHeaderBytes + kKeyBytes + value_bytes(spec.values, want(spec, n).most);
+  }
+  // The place drawn in stratum i, which has `length` values.
+  CGX_SHARED static uint32_t position(uint64_t key, uint32_t i, uint32_t step, uint32_t length) {
+    return i * step + static_cast<uint32_t>(uint64_t{draw(key, i)} * length >> 32);
   }
   static uint32_t positions(const CodecSpec& spec, uint64_t key, uint32_t n, uint32_t* index) {
     const uint32_t step = stride(spec), whole = n / step;
-    for (uint32_t i = 0; i < whole; ++i) index[i] = i * step + below(draw(key, i), step);
+    for (uint32_t i = 0; i < whole; ++i) index[i] = position(key, i, step, step);
     if (n % step == 0) return whole;
-    index[whole] = whole * step + below(draw(key, whole), n % step);
+    index[whole] = position(key, whole, step, n % step);
     return whole + 1;
   }
   // How many values the one at `index` stands for.
-  static float weight(const CodecSpec& spec, uint32_t n, uint32_t index) {
-    if (spec.feedback()) return 1.0f;
+  CGX_SHARED static float weight(const CodecSpec& spec, uint32_t n, uint32_t index) {
+    if (spec.flags & CodecSpec::kFeedback) return 1.0f;
     const uint32_t step = stride(spec), left = n - index / step * step;
     return static_cast<float>(left < step ? left : step);
   }
-
- private:
-  static uint32_t below(uint32_t draw, uint32_t length) {
-    return static_cast<uint32_t>(uint64_t{draw} * length >> 32);
-  }
 };
+
+// x * weight, staying below `limit`: finite input never becomes non-finite.
+template <class Count>
+CGX_SHARED inline float weighed(float x, float weight, uint32_t limit, Count& saturated) {
+  const float y = x * weight;
+  if (abs_bits(y) < limit) return y;
+  ++saturated;
+  return float_of((bits_of(y) & kSignBit) | (limit - 1));
+}
 
 // The entry that starts at `bytes`, of which `left` are there: its header, if one says so that an
 // encoder could have written for a bucket of n values.
 template <class Codec>
-bool get_header(const CodecSpec& spec, uint32_t n, const uint8_t* bytes, uint64_t left,
-                SparseHeader& header) {
+CGX_SHARED bool get_header(const CodecSpec& spec, uint32_t n, const uint8_t* bytes, uint64_t left,
+                           SparseHeader& header) {
   if (left < kSparseHeaderBytes) return false;
   std::memcpy(&header, bytes, sizeof(header));
   const bool nonfinite = header.flags == kNonfiniteEntry;

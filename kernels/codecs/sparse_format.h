@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "kernels/codec.h"
+#include "kernels/floats.h"
 
 namespace cgx::kernels {
 namespace {
@@ -36,13 +37,13 @@ constexpr uint32_t kGapMore = 255;
 // No bucket sends more: a quarter of it.
 constexpr uint32_t kSentMax = kSparseBucket / 4;
 
-constexpr uint64_t whole_words(uint64_t bytes) {
+CGX_SHARED constexpr uint64_t whole_words(uint64_t bytes) {
   return (bytes + 7) & ~uint64_t{7};
 }
-constexpr uint64_t list_bytes(uint64_t count) {
+CGX_SHARED constexpr uint64_t list_bytes(uint64_t count) {
   return whole_words(2 * count);
 }
-constexpr uint64_t bitmap_bytes(uint32_t n) {
+CGX_SHARED constexpr uint64_t bitmap_bytes(uint32_t n) {
   return whole_words((n + 7) / 8);
 }
 
@@ -58,10 +59,11 @@ struct Indices {
   uint64_t bytes = 0;  // whole words
 };
 
-inline Indices shortest_form(const uint32_t* index, uint32_t count, uint32_t n) {
+// Of `count` rising indices below n, whose gaps take `escapes` bytes beyond one each.
+CGX_SHARED inline Indices shortest_form(uint32_t count, uint32_t escapes, uint32_t n) {
   if (count == 0) return {};
   Indices best{IndexForm::kList, list_bytes(count)};
-  const uint64_t gaps = whole_words(uint64_t{count} + gap_escapes(index, count));
+  const uint64_t gaps = whole_words(uint64_t{count} + escapes);
   if (gaps < best.bytes) best = {IndexForm::kGaps, gaps};
   if (bitmap_bytes(n) < best.bytes) best = {IndexForm::kBitmap, bitmap_bytes(n)};
   return best;

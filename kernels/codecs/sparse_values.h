@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kValueBucket = 512;
 
-constexpr uint64_t value_bytes(SparseValues kind, uint64_t count) {
+CGX_SHARED constexpr uint64_t value_bytes(SparseValues kind, uint64_t count) {
   switch (kind) {
     case SparseValues::kF32:
       return whole_words(4 * count);

@@ -9,16 +9,12 @@
 namespace cgx::kernels::cuda {
 namespace {
 
-#define X(stem, number, ...) constexpr uint8_t k##stem = number;
-#include "kernels/codecs.def"
-#undef X
-
 const Launches* launches_of(const CodecSpec& spec) {
   switch (spec.codec) {
-#define X(stem) \
-  case k##stem: \
+#define X(stem, number, ...) \
+  case number:               \
     return &launches_of_##stem(spec);
-#include "kernels/cuda/twins.def"
+#include "kernels/codecs.def"
 #undef X
   }
   return nullptr;

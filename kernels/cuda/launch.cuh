@@ -49,15 +49,19 @@ int launch(const cuda::Device& device, const cuda::Table<Job>& table, cuda::Stre
   return cudaGetLastError();
 }
 
-template <class Codec, class Job>
-int launch_with_norms(const cuda::Device& device, const cuda::Table<Job>& table,
-                      cuda::Stream stream) {
-  const int error = launch<Codec>(device, table, stream);
-  if (error != cudaSuccess || table.norms == nullptr || table.count == 0) return error;
+template <class Job>
+int launch_norms(const cuda::Table<Job>& table, cuda::Stream stream) {
+  if (table.norms == nullptr || table.count == 0) return cudaSuccess;
   constexpr uint32_t kThreads = 64;
   norms_kernel<<<(table.count + kThreads - 1) / kThreads, kThreads, 0,
                  static_cast<cudaStream_t>(stream)>>>(table);
   return cudaGetLastError();
+}
+template <class Codec, class Job>
+int launch_with_norms(const cuda::Device& device, const cuda::Table<Job>& table,
+                      cuda::Stream stream) {
+  const int error = launch<Codec>(device, table, stream);
+  return error == cudaSuccess ? launch_norms(table, stream) : error;
 }
 
 template <class Codec>
@@ -71,7 +75,8 @@ struct Launching {
 }  // namespace
 }  // namespace cgx::kernels
 
-#define CGX_CUDA_CODEC(stem)                                                        \
+#define CGX_CUDA_CODEC_IN(launching, stem)                                          \
   const ::cgx::kernels::cuda::Launches& launches_of_##stem(const CodecSpec& spec) { \
-    return stem##Family::ops<Launching>(spec);                                      \
+    return stem##Family::ops<launching>(spec);                                      \
   }
+#define CGX_CUDA_CODEC(stem) CGX_CUDA_CODEC_IN(Launching, stem)

@@ -13,8 +13,8 @@ struct Launches {
   int (*combine)(const Device&, const Table<CombineJob>&, Stream);
 };
 
-#define X(stem) const Launches& launches_of_##stem(const CodecSpec&);
-#include "kernels/cuda/twins.def"
+#define X(stem, ...) const Launches& launches_of_##stem(const CodecSpec&);
+#include "kernels/codecs.def"
 #undef X
 
 }  // namespace cgx::kernels::cuda

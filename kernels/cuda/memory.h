@@ -86,22 +86,32 @@ CGX_DEVICE inline uint32_t line_offset(const uint8_t* p) {
   return misalignment(p, 4) == 0 ? misalignment(p, 16) : 0;
 }
 
-// Copies between two places that start equally far into a line, or else byte by byte.
-template <class Team>
-CGX_DEVICE void copy_bytes(Team& team, const uint8_t* from, uint8_t* to, uint64_t n) {
+struct alignas(8) [[gnu::may_alias]] PairWord {
+  uint32_t v[2];
+};
+
+// The middle of a copy between places that start equally far into a Word, and its ends.
+template <class Word, class Team>
+CGX_DEVICE void copy_as(Team& team, const uint8_t* from, uint8_t* to, uint64_t n) {
   team.each([&](uint32_t t) {
-    uint64_t head = n;
-    if (misalignment(from, 16) == misalignment(to, 16)) {
-      const uint32_t to_line = (16 - misalignment(to, 16)) & 15;
-      head = to_line < n ? to_line : n;
-    }
-    const uint64_t lines = (n - head) / 16, tail = head + 16 * lines;
+    const uint32_t to_word = (0u - misalignment(to, sizeof(Word))) & (sizeof(Word) - 1);
+    const uint64_t head = to_word < n ? to_word : n, words = (n - head) / sizeof(Word);
+    const uint64_t tail = head + sizeof(Word) * words;
     for (uint64_t i = t; i < head; i += Team::kSize) to[i] = from[i];
-    for (uint64_t i = t; i < lines; i += Team::kSize) {
-      reinterpret_cast<QuadWord*>(to + head)[i] = reinterpret_cast<const QuadWord*>(from + head)[i];
+    for (uint64_t i = t; i < words; i += Team::kSize) {
+      reinterpret_cast<Word*>(to + head)[i] = reinterpret_cast<const Word*>(from + head)[i];
     }
     for (uint64_t i = tail + t; i < n; i += Team::kSize) to[i] = from[i];
   });
+}
+
+// Sixteen bytes at a time between places that start equally far into a line, or else eight, or
+// byte by byte.
+template <class Team>
+CGX_DEVICE void copy_bytes(Team& team, const uint8_t* from, uint8_t* to, uint64_t n) {
+  if (misalignment(from, 16) == misalignment(to, 16)) return copy_as<QuadWord>(team, from, to, n);
+  if (misalignment(from, 8) == misalignment(to, 8)) return copy_as<PairWord>(team, from, to, n);
+  copy_as<uint8_t>(team, from, to, n);
 }
 
 // A few bytes of metadata, by one lane.

@@ -13,6 +13,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/scans.h"
 #include "kernels/cuda/team.h"
+#include "kernels/cuda/views.h"
 #include "kernels/draw.h"
 #include "kernels/lanes/votes.h"
 #include "kernels/range.h"
@@ -46,24 +47,10 @@ struct Findings {
   cuda::Norms* norms;  // this bucket's
 };
 
-// The error of an encoding; saturates where huge values are coded badly, so never infinite.
-CGX_DEVICE inline float error_of(float x, float value) {
-  const float error = x - value;
-  return abs_bits(error) < kInfBits ? error : bits_of(error) & kSignBit ? -kFloatMax : kFloatMax;
-}
-
 // A reduced value that the tensor's dtype cannot hold counts as infinite.
 CGX_DEVICE inline float held_by(float x, uint32_t limit) {
   if (abs_bits(x) < limit || is_nan(x)) return x;
   return float_of((bits_of(x) & kSignBit) | kInfBits);
-}
-
-// f(first, count) for every four values of a bucket, four neighbours to a lane.
-template <class Team, class F>
-CGX_DEVICE void each_quad(Team& team, uint32_t n, F f) {
-  team.each([&](uint32_t t) {
-    for (uint32_t e = 4 * t; e < n; e += 4 * Team::kSize) f(t, e, n - e < 4 ? n - e : 4);
-  });
 }
 
 template <class Team, class Codec>
@@ -176,29 +163,14 @@ class Skeleton {
     return reinterpret_cast<const uint8_t*>(job.encoded.data());
   }
 
-  // x := what the view contributes to the bucket, or x += it. A NaN that arithmetic touched becomes
-  // the canonical one; a single fp32 rank without arithmetic keeps its bits.
+  // x := what the view contributes to the bucket, or x += it.
   template <bool add>
   static CGX_DEVICE void load_sum(Team& team, const RawView& view, uint64_t first, uint32_t n,
                                   float* x) {
-    const float scale = static_cast<float>(view.scale);
-    const bool untouched = view.rank_count == 1 && scale == 1.0f && view.residual_in == nullptr;
     each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      Quad sum = {};
-      if (view.rank_count > 0) sum = load_quad(view.ranks[0], view.dtype, first + e, count);
-      for (uint32_t r = 1; r < view.rank_count; ++r) {
-        const Quad more = load_quad(view.ranks[r], view.dtype, first + e, count);
-        for (uint32_t i = 0; i < 4; ++i) sum.v[i] += more.v[i];
-      }
-      Quad old = {};
-      if (view.residual_in) old = load_quad(view.residual_in, DType::kF32, first + e, count);
+      const Quad sum = contribution_of(view, first + e, count);
       Quad* to = reinterpret_cast<Quad*>(x + e);
-      for (uint32_t i = 0; i < 4; ++i) {
-        if (scale != 1.0f) sum.v[i] *= scale;
-        if (view.residual_in) sum.v[i] += old.v[i] * view.residual_scale;
-        if (!untouched) sum.v[i] = canonical_nan(sum.v[i]);
-        to->v[i] = add ? to->v[i] + sum.v[i] : sum.v[i];
-      }
+      for (uint32_t i = 0; i < 4; ++i) to->v[i] = add ? to->v[i] + sum.v[i] : sum.v[i];
     });
   }
 
@@ -362,24 +334,6 @@ class Skeleton {
     Quad x = *reinterpret_cast<const Quad*>(s.x + e);
     for (uint32_t i = 0; i < 4; ++i) x.v[i] = error_of(x.v[i], value.v[i]);
     store_quad(residual, DType::kF32, e, count, x);
-  }
-
-  // Non-finite buckets keep their old residual, in today's units.
-  static CGX_DEVICE void keep_residual(Team& team, const float* in, float scale, float* out,
-                                       uint64_t first, uint32_t n) {
-    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      Quad x = {};
-      if (in) x = load_quad(in, DType::kF32, first + e, count);
-      for (uint32_t i = 0; i < 4; ++i) x.v[i] = in ? rescaled(x.v[i], scale) : 0.0f;
-      store_quad(out, DType::kF32, first + e, count, x);
-    });
-  }
-
-  template <class Job>
-  static CGX_DEVICE void store(const Job& job, uint64_t first, uint32_t count, const Quad& x) {
-    for (uint32_t target = 0; target < job.target_count; ++target) {
-      store_quad(job.targets[target], job.dtype, first, count, x);
-    }
   }
 
   template <class Job>

@@ -9,8 +9,14 @@
 //   fold(x)                   the sum of floats in the order of sums.h's partials 0 to kSize - 1
 //   ballot(f)                 bit t is f(t)
 //   add(p, n), lower(p, n)    one lane adds to or lowers a number that all teams share
-// What stands between such calls is uniform: every lane computes the same. On a device
-// (kernels/cuda/warp.cuh) a team is a warp and x[t] a register; in tests it is a loop over lanes.
+// Teams of several warps, for large buckets, have no fold and no ballot, but:
+//   scan(x)                   x[t] becomes the sum of the lanes before t; returns the sum of all
+//   bump(p, n), set(p, bits)  a lane adds to, sets bits of a number that other lanes change as well
+//   warps(f)                  f(warp, w, warps) for every warp as a team of its own, then a barrier
+// What stands between such calls is uniform: every lane computes the same. All but lanes have
+// barriers, so what was written before one can be read after it. On a device
+// (kernels/cuda/warp.cuh, block.cuh) a team is a warp or a block and x[t] a register; in tests
+// (tests/gpu/) a warp is a loop over its lanes, a block so many fibers.
 #pragma once
 
 #include "kernels/floats.h"

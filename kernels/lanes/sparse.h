@@ -306,7 +306,7 @@ struct Sparse {
       return bytes;
     }
     const uint32_t count = finite ? picked.count : 0;
-    const Indices indices = shortest_form(picked.index, count, n);
+    const Indices indices = shortest_form(count, gap_escapes(picked.index, count), n);
     const uint64_t bytes = kSparseHeaderBytes + indices.bytes + value_bytes(spec.values, count);
     put_header(bytes, count, indices.form, finite ? 0 : kNonfiniteEntry, out);
     if (count == 0) return bytes;
@@ -323,21 +323,14 @@ struct Sparse {
     std::memcpy(out, &header, sizeof(header));
   }
 
-  // x := x * weight, staying below `limit`: finite input never becomes non-finite.
-  static float weighed(float x, float weight, uint32_t limit, RangeStats& stats) {
-    const float y = x * weight;
-    if (abs_bits(y) < limit) return y;
-    ++stats.saturated;
-    return float_of((bits_of(y) & kSignBit) | (limit - 1));
-  }
-
   // Wire values to what they stand for.
   static void deliver(const CodecSpec& spec, uint32_t n, uint32_t limit, const Picked& picked,
                       float* values, RangeStats& stats) {
     if constexpr (Codec::kDrawn) {
       if (spec.feedback()) return;
       for (uint32_t i = 0; i < picked.count; ++i) {
-        values[i] = weighed(values[i], Codec::weight(spec, n, picked.index[i]), limit, stats);
+        values[i] =
+            weighed(values[i], Codec::weight(spec, n, picked.index[i]), limit, stats.saturated);
       }
     }
   }
@@ -348,7 +341,7 @@ struct Sparse {
       const float common = Codec::weight(spec, n, 0), last = Codec::weight(spec, n, n - 1);
       const uint32_t step = Codec::stride(spec), whole = n / step * step;
       for (uint32_t e = 0; e < n; ++e) {
-        x[e] = weighed(x[e], e < whole ? common : last, limit, stats);
+        x[e] = weighed(x[e], e < whole ? common : last, limit, stats.saturated);
       }
     }
   }

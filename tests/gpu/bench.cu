@@ -140,8 +140,9 @@ class Bench {
   template <class Job>
   cuda::Table<Job> table_of(const Job& job) {
     std::vector<Segment<Job>> segments = {{.job = job}};
-    auto table = cuda::describe_table<Job>(segments, nullptr);
+    auto table = cuda::describe_table<Job>(device_, segments, nullptr);
     table.segments = keep(segments);
+    if (table.work.bytes > 0) table.work.memory = keep(std::vector<uint8_t>(table.work.bytes));
     return table;
   }
 

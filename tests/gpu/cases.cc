@@ -19,16 +19,32 @@ std::byte* as_bytes(uint8_t* p) {
 
 }  // namespace
 
+namespace {
+
+// Few and many values, of all kinds; with feedback nothing is multiplied.
+void add_sparse_specs(const CodecRow& row, std::vector<CodecSpec>& specs) {
+  for (const float amount : {0.01f, 0.25f}) {
+    for (uint8_t values = 0; values < 4; ++values) {
+      CodecSpec spec{.codec = row.number, .bucket = kSparseBucket, .amount = amount};
+      spec.values = static_cast<SparseValues>(values);
+      specs.push_back(spec);
+      spec.flags = CodecSpec::kFeedback;
+      if (row.shared_draws) specs.push_back(spec);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<CodecSpec> all_specs() {
   std::vector<CodecSpec> specs;
   for (const CodecRow& row : codecs()) {
+    if (row.sparse) add_sparse_specs(row, specs);
     for (uint8_t bits = row.bits_min; bits <= row.bits_max; ++bits) {
       for (uint8_t flags = 0; flags < 16; ++flags) {
         const CodecSpec spec{.codec = row.number, .bits = bits, .flags = flags, .bucket = 512};
         const bool chosen = (flags & CodecSpec::kFeedback) == (row.implied & CodecSpec::kFeedback);
-        if (chosen && validate(spec, DType::kF32).ok() && cuda::has_kernels(spec)) {
-          specs.push_back(spec);
-        }
+        if (chosen && validate(spec, DType::kF32).ok()) specs.push_back(spec);
       }
     }
   }
@@ -37,11 +53,19 @@ std::vector<CodecSpec> all_specs() {
 
 Planner::Shape Planner::shape() {
   Shape shape{.spec = spec_, .dtype = kTypes[pick(4)]};
-  const uint32_t bucket = 64 * static_cast<uint32_t>(1 + (pick(4) ? pick(8) : pick(64)));
-  shape.spec.bucket = bucket;
-  const size_t sizes[] = {pick(4),         62 + pick(4), pick(200),  bucket - 1,
-                          bucket,          bucket + 1,   2 * bucket, bucket * (1 + pick(4)),
-                          pick(6 * bucket)};
+  if (!sparse()) {
+    shape.spec.bucket = 64 * static_cast<uint32_t>(1 + (pick(4) ? pick(8) : pick(64)));
+  }
+  const uint32_t bucket = shape.spec.bucket, most = sparse() ? 3 : 6;
+  const size_t sizes[] = {pick(4),
+                          62 + pick(4),
+                          pick(200),
+                          bucket - 1,
+                          bucket,
+                          bucket + 1,
+                          2 * bucket,
+                          bucket * (1 + pick(most - 2)),
+                          pick(most * bucket)};
   shape.elements = sizes[pick(std::size(sizes))];
   shape.key = {random_(), pick(1000)};
   shape.residual_scale = pick(2) ? 1.0f : 0.75f;
@@ -56,15 +80,19 @@ size_t Planner::reserve_targets(DType dtype, size_t elements) {
 // Gradients, bit patterns, or special values mixed in.
 size_t Planner::reserve_values(DType dtype, size_t elements) {
   const size_t at = reserve_targets(dtype, elements), kind = pick(8), share = pick(4);
+  const size_t rare = pick(2) ? 50 : 100'000;
   const float sigma = std::ldexp(1.0f, static_cast<int>(pick(2) ? pick(20) : pick(250)) - 125);
   std::normal_distribution<float> normal;
   uint8_t* bytes = image_.host() + at;
   for (size_t i = 0; i < elements; ++i) {
     float x = 4 * pick(4) < 4 * share && pick(2) ? 0.0f : sigma * normal(random_);
-    if (kind == 0 || (kind == 1 && pick(50) == 0)) {
+    if (kind == 0 || (kind == 1 && pick(rare) == 0)) {
       x = std::bit_cast<float>(kSpecial[pick(std::size(kSpecial))]);
     }
     if (kind == 2) x = 3.5f + 0.001f * x;
+    if (kind == 4) x /= sigma;
+    if (kind == 5) x = static_cast<float>(pick(7)) - 3.0f;  // many that are equal
+    if (kind == 6) x = std::bit_cast<float>(kSpecial[std::size(kSpecial) - 1 - pick(17)]);
     uint32_t bits = std::bit_cast<uint32_t>(x);
     if (kind == 3) bits = static_cast<uint32_t>(random_());
     if (dtype == DType::kF32) {
@@ -114,6 +142,12 @@ Planner::Source Planner::source(const Shape& shape) {
 
 // What another machine would send.
 Region Planner::encoded(const Shape& shape) {
+  if (sparse() && pick(4) == 0) {
+    const auto bytes = odd_sparse_range(shape.spec, shape.elements, shape.key, random_);
+    const size_t at = image_.reserve(bytes.size(), pick(2) ? 0 : pick(18));
+    std::copy(bytes.begin(), bytes.end(), image_.host() + at);
+    return {at, bytes.size()};
+  }
   std::vector<Region> region;
   encoded_room(shape, region);
   Place place(image_.host(), nullptr);
@@ -128,7 +162,10 @@ Region Planner::encoded(const Shape& shape) {
 
 void Planner::damage(const Region& region) {
   for (size_t i = 0; region.bytes > 0 && i < 1 + pick(8); ++i) {
-    image_.host()[region.offset + pick(region.bytes)] = static_cast<uint8_t>(random_());
+    // Where sparse entries say the most, half of the time.
+    const size_t at =
+        sparse() && pick(2) ? pick(std::min<size_t>(region.bytes, 24)) : pick(region.bytes);
+    image_.host()[region.offset + at] = static_cast<uint8_t>(random_());
   }
 }
 

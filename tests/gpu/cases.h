@@ -20,6 +20,10 @@ using kernels::Contribution;
 // Every codec at every strength with every option that has kernels.
 std::vector<CodecSpec> all_specs();
 
+// A range of a sparse codec, most entries valid, in forms and with padding of no encoder of ours.
+std::vector<uint8_t> odd_sparse_range(const CodecSpec& spec, size_t elements,
+                                      const kernels::DrawKey& key, std::mt19937_64& random);
+
 // A part of the image that an operation writes.
 struct Region {
   size_t offset, bytes;
@@ -41,6 +45,7 @@ class Planner {
   template <class Job>
   Planned<Job> plan();
   size_t pick(size_t n) { return random_() % n; }
+  size_t segments_max() const { return sparse() ? 3 : 5; }
 
  private:
   // The draws of one segment.
@@ -62,6 +67,7 @@ class Planner {
     Region encoded{};
   };
 
+  bool sparse() const { return spec_.bucket == kSparseBucket; }
   Shape shape();
   size_t reserve_values(DType dtype, size_t elements);  // filled
   size_t reserve_targets(DType dtype, size_t elements);

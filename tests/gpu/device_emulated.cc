@@ -1,4 +1,4 @@
-// This processor as the device: the kernels' own bodies, run by EmulatedWarp.
+// This processor as the device: the kernels' own bodies, run by EmulatedWarp and EmulatedBlock.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -10,19 +10,17 @@
 #include "kernels/cuda/maxmin.h"
 #include "kernels/cuda/natural.h"
 #include "kernels/cuda/sign.h"
+#include "kernels/cuda/sparse_table.h"
 #include "kernels/cuda/symmetric.h"
 #include "kernels/cuda/table.h"
 #include "tests/gpu/device.h"
+#include "tests/gpu/emulated_block.h"
 #include "tests/gpu/emulated_warp.h"
 
 namespace cgx::kernels::cuda {
 namespace {
 
-#define X(stem, number, ...) constexpr uint8_t k##stem = number;
-#include "kernels/codecs.def"
-#undef X
-
-constexpr uint64_t kTeams = 5;  // that take buckets in turn
+constexpr uint32_t kTeams = 5;  // that take buckets in turn
 
 template <class Codec, class Job>
 int launch(const Device&, const Table<Job>& table, Stream) {
@@ -38,27 +36,83 @@ int launch(const Device&, const Table<Job>& table, Stream) {
   return 0;
 }
 
+template <class Job>
+int launch_norms(const Table<Job>& table) {
+  for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
+  return 0;
+}
 template <class Codec, class Job>
 int launch_with_norms(const Device& device, const Table<Job>& table, Stream stream) {
-  const int error = launch<Codec>(device, table, stream);
-  for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
-  return error;
+  launch<Codec>(device, table, stream);
+  return launch_norms(table);
 }
 
 template <class Codec>
-struct Emulating {
+struct EmulatingDense {
   using Kernel = typename KernelOf<Codec>::Type;
   static constexpr Launches kOps = {
       launch_with_norms<Kernel, EncodeJob>, launch<Kernel, DecodeJob>, launch<Kernel, DecodeAddJob>,
       launch_with_norms<Kernel, ReduceJob>, launch<Kernel, CombineJob>};
 };
 
+// body(team) on all lanes of a block.
+template <class Body>
+void run_block(Body body) {
+  static gpu::Fibers fibers;
+  EmulatedBlock::Staging staging;
+  fibers.run([&](uint32_t lane) {
+    EmulatedBlock team(fibers, staging, lane);
+    body(team);
+  });
+}
+
+template <class Codec, class Job>
+int launch_sparse(const Device&, const Table<Job>& table, Stream) {
+  for (uint32_t i = 0; !Codec::kDrawn && i < table.count; ++i) {
+    if constexpr (!requires(Job job) { job.source; }) {
+      for (uint32_t p = 0; p < table.work.parts_max; ++p) find_entries<Codec>(table, i, p);
+    }
+  }
+  const auto shared = std::make_unique<SparseShared>();
+  std::memset(shared.get(), 0x5a, sizeof(*shared));
+  for (uint32_t own = 0; own < table.work.teams; ++own) {
+    run_block([&](EmulatedBlock& team) { run_sparse_buckets<Codec>(team, table, own, *shared); });
+  }
+  if constexpr (requires(Job job) { job.key; }) {
+    for (uint32_t own = 0; own < 2; ++own) {
+      run_block([&](EmulatedBlock& team) { pack_entries(team, table, own, 2); });
+    }
+  }
+  return 0;
+}
+template <class Codec, class Job>
+int launch_sparse_with_norms(const Device& device, const Table<Job>& table, Stream stream) {
+  launch_sparse<Codec>(device, table, stream);
+  return launch_norms(table);
+}
+
+template <class Codec>
+struct EmulatingSparse {
+  static constexpr Launches kOps = {
+      launch_sparse_with_norms<Codec, EncodeJob>, launch_sparse<Codec, DecodeJob>,
+      launch_sparse<Codec, DecodeAddJob>, launch_sparse_with_norms<Codec, ReduceJob>,
+      launch_sparse<Codec, CombineJob>};
+};
+
+template <class Codec>
+struct Emulating : EmulatingDense<Codec> {};
+template <class Codec>
+requires requires {
+  Codec::kDrawn;
+}
+struct Emulating<Codec> : EmulatingSparse<Codec> {};
+
 const Launches* launches_of(const CodecSpec& spec) {
   switch (spec.codec) {
-#define X(stem) \
-  case k##stem: \
+#define X(stem, number, ...) \
+  case number:               \
     return &stem##Family::ops<Emulating>(spec);
-#include "kernels/cuda/twins.def"
+#include "kernels/codecs.def"
 #undef X
   }
   return nullptr;
@@ -77,7 +131,7 @@ bool has_kernels(const CodecSpec& spec) {
   return launches_of(spec) != nullptr;
 }
 Result<Device> describe_device(int) {
-  return Device{.multiprocessors = 1};
+  return Device{.multiprocessors = kTeams};
 }
 Status encode(const Device&, const Table<EncodeJob>& table, Stream) {
   return launch(&Launches::encode, table);

@@ -16,7 +16,7 @@ namespace cgx::gpu {
 
 class Image {
  public:
-  static constexpr size_t kCapacity = 8 << 20, kGuard = 64;
+  static constexpr size_t kCapacity = 128 << 20, kGuard = 64;
 
   Image() : host_(static_cast<uint8_t*>(std::aligned_alloc(kGuard, kCapacity)), std::free) {
     device_ = static_cast<uint8_t*>(device_allocate(kCapacity));

@@ -1,0 +1,85 @@
+// Launches of the sparse codecs: entries are found first, where they are read, and moved together
+// at last, where they are written.
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sparse_table.h"
+
+namespace cgx::kernels {
+namespace {
+
+constexpr uint32_t kSparseLanes = 1024, kPackLanes = 256, kFindLanes = 64;
+using SparseTeam = ThreadBlock<kSparseLanes>;
+using PackTeam = ThreadBlock<kPackLanes>;
+
+template <class Codec, class Job>
+__global__ void __launch_bounds__(kFindLanes) find_kernel(const cuda::Table<Job> table) {
+  const uint64_t lane = uint64_t{blockIdx.x} * kFindLanes + threadIdx.x;
+  const uint32_t p = static_cast<uint32_t>(lane / table.count);
+  if (p < table.work.parts_max) {
+    find_entries<Codec>(table, static_cast<uint32_t>(lane % table.count), p);
+  }
+}
+
+template <class Codec, class Job>
+__global__ void __launch_bounds__(kSparseLanes) sparse_kernel(const cuda::Table<Job> table) {
+  __shared__ SparseShared shared;
+  __shared__ SparseTeam::Staging staging;
+  SparseTeam team(staging);
+  run_sparse_buckets<Codec>(team, table, blockIdx.x, shared);
+}
+
+template <class Job>
+__global__ void __launch_bounds__(kPackLanes) pack_kernel(const cuda::Table<Job> table) {
+  __shared__ PackTeam::Staging staging;
+  PackTeam team(staging);
+  pack_entries(team, table, blockIdx.x, gridDim.x);
+}
+
+template <class Job>
+constexpr bool kReads = !std::is_same_v<Job, EncodeJob>;
+template <class Job>
+constexpr bool kWrites = std::is_same_v<Job, EncodeJob> || std::is_same_v<Job, ReduceJob>;
+
+template <class Codec, class Job>
+int launch_sparse(const cuda::Device& device, const cuda::Table<Job>& table, cuda::Stream on) {
+  if (table.buckets == 0) return cudaSuccess;
+  if (table.work.memory == nullptr) return cudaErrorInvalidValue;
+  const cudaStream_t stream = static_cast<cudaStream_t>(on);
+  const uint64_t ranges = uint64_t{table.count} * table.work.parts_max;
+  if constexpr (kReads<Job> && !Codec::kDrawn) {
+    const uint32_t blocks = static_cast<uint32_t>((ranges + kFindLanes - 1) / kFindLanes);
+    if (ranges > 0) find_kernel<Codec><<<blocks, kFindLanes, 0, stream>>>(table);
+  }
+  sparse_kernel<Codec><<<table.work.teams, kSparseLanes, 0, stream>>>(table);
+  if constexpr (kWrites<Job>) {
+    const uint64_t resident =
+        uint64_t{device.multiprocessors} * (device.threads_per_multiprocessor / kPackLanes);
+    const uint32_t blocks = static_cast<uint32_t>(std::min(table.buckets, resident));
+    pack_kernel<<<blocks, kPackLanes, 0, stream>>>(table);
+  }
+  return cudaGetLastError();
+}
+
+template <class Codec, class Job>
+int launch_sparse_with_norms(const cuda::Device& device, const cuda::Table<Job>& table,
+                             cuda::Stream stream) {
+  const int error = launch_sparse<Codec>(device, table, stream);
+  return error == cudaSuccess ? launch_norms(table, stream) : error;
+}
+
+template <class Codec>
+struct SparseLaunching {
+  static constexpr cuda::Launches kOps = {
+      launch_sparse_with_norms<Codec, EncodeJob>, launch_sparse<Codec, DecodeJob>,
+      launch_sparse<Codec, DecodeAddJob>, launch_sparse_with_norms<Codec, ReduceJob>,
+      launch_sparse<Codec, CombineJob>};
+};
+
+}  // namespace
+}  // namespace cgx::kernels
+
+namespace cgx::kernels::cuda {
+CGX_CUDA_CODEC_IN(SparseLaunching, TopK)
+CGX_CUDA_CODEC_IN(SparseLaunching, Threshold)
+CGX_CUDA_CODEC_IN(SparseLaunching, RandomK)
+}  // namespace cgx::kernels::cuda

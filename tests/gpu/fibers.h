@@ -1,0 +1,114 @@
+// As many fibers as a block has lanes, each with its own stack, run in turns from barrier to
+// barrier.
+//
+// One lane runs alone until it reaches a barrier, then another, in a new order each time: where a
+// barrier is missing, some lane reads what another has not written yet, or has overwritten already.
+// Lanes that wait at different barriers end the program.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace cgx::gpu {
+
+class Fibers {
+ public:
+  static constexpr uint32_t kCount = 64;
+
+  // body(lane) on every fiber.
+  void run(std::function<void(uint32_t)> body) {
+    body_ = std::move(body);
+    running_ = this;
+    for (uint32_t lane = 0; lane < kCount; ++lane) {
+      Fiber& fiber = fibers_[lane];
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = kStackBytes;
+      fiber.context.uc_link = nullptr;
+      makecontext(&fiber.context, start, 0);
+    }
+    do {
+      order_ = order_ * 1664525u + 1013904223u;
+      const uint32_t step = order_ >> 8 | 1, from = order_ >> 20;
+      for (uint32_t i = 0; i < kCount; ++i) resume((i * step + from) % kCount);
+    } while (!all_at(kEnd));
+  }
+
+  // For fibers: waits for all others at the barrier of this kind.
+  void barrier(uint32_t kind) {
+    Fiber& fiber = fibers_[lane_];
+    fiber.kind = kind;
+    leave(fiber, false);
+  }
+
+ private:
+  static constexpr size_t kStackBytes = 256 << 10;
+  static constexpr uint32_t kEnd = UINT32_MAX;
+  struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<uint8_t[]> stack{new uint8_t[kStackBytes]};
+    uint32_t kind = 0;
+    void* fake_stack = nullptr;
+  };
+
+  static void start() {
+    Fibers& self = *running_;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &self.main_stack_, &self.main_bytes_);
+#endif
+    const uint32_t lane = self.lane_;
+    self.body_(lane);
+    self.fibers_[lane].kind = kEnd;
+    self.leave(self.fibers_[lane], true);
+  }
+
+  void resume(uint32_t lane) {
+    Fiber& fiber = fibers_[lane];
+    lane_ = lane;
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, fiber.stack.get(), kStackBytes);
+#endif
+    swapcontext(&main_, &fiber.context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  }
+  void leave(Fiber& fiber, [[maybe_unused]] bool for_good) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(for_good ? nullptr : &fiber.fake_stack, main_stack_,
+                                   main_bytes_);
+#endif
+    swapcontext(&fiber.context, &main_);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
+#endif
+  }
+
+  bool all_at(uint32_t kind) const {
+    for (const Fiber& fiber : fibers_) {
+      if (fiber.kind == fibers_[0].kind) continue;
+      std::fprintf(stderr, "lanes of a block wait at different barriers\n");
+      std::abort();
+    }
+    return fibers_[0].kind == kind;
+  }
+
+  static inline Fibers* running_ = nullptr;
+  Fiber fibers_[kCount];
+  ucontext_t main_;
+  std::function<void(uint32_t)> body_;
+  uint32_t lane_ = 0, order_ = 1;
+  [[maybe_unused]] const void* main_stack_ = nullptr;
+  [[maybe_unused]] size_t main_bytes_ = 0;
+};
+
+}  // namespace cgx::gpu
