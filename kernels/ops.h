@@ -26,7 +26,11 @@ struct LaneOps {
 };
 
 // How far ahead of its use memory is asked for, 0 where this machine's own prefetcher does better.
-uint32_t read_ahead_bytes();
+struct ReadAhead {
+  uint32_t reading = 0;
+  uint32_t updating = 0;  // where a residual is read, and streamed out again, beside the values
+};
+ReadAhead read_ahead();
 
 // Every row of the table on every lane; codecs/<name>.cc defines one per lane.
 #define X(stem, ...)                               \

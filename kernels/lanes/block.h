@@ -94,9 +94,8 @@ CGX_INLINE void store_as(float* p, const Block<V>& x, bool stream) {
 // Sixty-four partial sums to one, as sums.h folds them.
 template <class V>
 CGX_INLINE float fold_block(const Block<V>& partials) {
-  alignas(64) float p[kBlock];
-  store_block<V>(p, partials);
-  return fold_partials(p);
+  const auto low = partials.v[0] + partials.v[2], high = partials.v[1] + partials.v[3];
+  return V::sum_of_halves(low + high);
 }
 
 template <class V>

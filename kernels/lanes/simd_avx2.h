@@ -118,6 +118,13 @@ struct Avx2 {
   static CGX_INLINE int32_t lowest_signed(Ints x) {
     return fold(x, [](__m256i p, __m256i q) { return _mm256_min_epi32(p, q); });
   }
+  // Lanes 8-15 added to 0-7, of those 4-7 to 0-3, and so on to lane 0.
+  static CGX_INLINE float sum_of_halves(Floats x) {
+    const __m256 eight = _mm256_add_ps(x.a, x.b);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
   static CGX_INLINE int32_t highest_signed(Ints x) {
     return fold(x, [](__m256i p, __m256i q) { return _mm256_max_epi32(p, q); });
   }

@@ -64,6 +64,14 @@ struct Avx512 {
   static CGX_INLINE uint32_t lowest_unsigned(Ints x) { return _mm512_reduce_min_epu32(x.v); }
   static CGX_INLINE uint32_t highest_unsigned(Ints x) { return _mm512_reduce_max_epu32(x.v); }
 
+  // Lanes 8-15 added to 0-7, of those 4-7 to 0-3, and so on to lane 0.
+  static CGX_INLINE float sum_of_halves(Floats x) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+
   // The highest of a in lanes 0-7, the highest of b in lanes 8-15.
   static CGX_INLINE Ints highest_of_each(Ints a, Ints b) {
     __m512i m = _mm512_max_epi32(_mm512_shuffle_i64x2(a.v, b.v, 0x44),

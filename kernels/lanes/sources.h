@@ -16,14 +16,14 @@ inline bool is_line(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 64 == 0;
 }
 
-// Fetches the block that is read_ahead_bytes() further on, but never beyond the range.
+// Fetches the block that is some bytes further on, but never beyond the range.
 template <class V>
 class Prefetch {
  public:
   // The whole range: its element size and how many there are, a block or more.
-  CGX_INLINE Prefetch(uint32_t element_bytes, uint64_t elements)
+  CGX_INLINE Prefetch(uint32_t ahead_bytes, uint32_t element_bytes, uint64_t elements)
       : element_bytes_(element_bytes),
-        ahead_(read_ahead_bytes() / element_bytes),
+        ahead_(ahead_bytes / element_bytes),
         last_(elements < kBlock ? 0 : elements - kBlock) {}
 
   CGX_INLINE void operator()(const void* values, uint64_t first) const {
@@ -45,13 +45,13 @@ class Prefetch {
 template <class V>
 class Source {
  public:
-  CGX_INLINE Source(const RawView& view, uint64_t elements)
+  CGX_INLINE Source(const RawView& view, uint64_t elements, uint32_t ahead = read_ahead().reading)
       : view_(view),
         scaled_(static_cast<float>(view.scale) != 1.0f),
         scale_(V::splat(static_cast<float>(view.scale))),
         residual_scale_(V::splat(view.residual_scale)),
-        fetch_rank_(view.dtype == DType::kF32 ? 4 : 2, elements),
-        fetch_residual_(4, elements) {}
+        fetch_rank_(ahead, view.dtype == DType::kF32 ? 4 : 2, elements),
+        fetch_residual_(ahead, 4, elements) {}
 
   CGX_INLINE Block<V> get(uint64_t first) const {
     Block<V> x = view_.rank_count > 0 ? rank(0, first) : splat_block<V>(0.0f);
@@ -81,7 +81,7 @@ template <class V>
 class Direct {
  public:
   CGX_INLINE Direct(const RawView& view, uint64_t elements)
-      : x_(static_cast<const float*>(view.ranks[0])), fetch_(4, elements) {}
+      : x_(static_cast<const float*>(view.ranks[0])), fetch_(read_ahead().reading, 4, elements) {}
   CGX_INLINE Block<V> get(uint64_t first) const {
     fetch_(x_, first);
     return load_block<V>(x_ + first);

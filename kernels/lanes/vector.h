@@ -55,7 +55,9 @@ struct Vector {
     if (is_plain(job.source)) {
       encode_from<false>(job, Direct<V>(job.source, job.elements), stats);
     } else {
-      encode_from<Codec::kKeepsNan>(job, Source<V>(job.source, job.elements), stats);
+      const ReadAhead ahead = read_ahead();
+      const uint32_t bytes = job.source.residual_in ? ahead.updating : ahead.reading;
+      encode_from<Codec::kKeepsNan>(job, Source<V>(job.source, job.elements, bytes), stats);
     }
     Reference::pad(range, bytes_of(job));
     if (job.stream_stores || job.stream_residual) V::stream_fence();
@@ -172,30 +174,38 @@ struct Vector {
                                 float* sum) {
     const uint32_t n = range.count(b);
     const Range<typename Codec::Decoding> layout(job.spec, job.elements);
+    if constexpr (is_vote<Codec>()) {
+      return add_votes_of(job, layout, b, sum);
+    } else {
+      typename Decoding::Adder adder(layout, b, sum);
+      for (const Contribution& part : job.contributions) {
+        if (part.kind == Contribution::Kind::kAbsent) continue;
+        const auto raw = [&](bool is_first) {
+          add_raw<V>(part.raw, job.elements, range.first(b), n, is_first, sum);
+        };
+        const bool encoded = part.kind == Contribution::Kind::kEncoded;
+        if (!(encoded ? adder.add(bytes_of(part)) : adder.add_other(raw))) return false;
+      }
+      return adder.finish();
+    }
+  }
+
+  static bool add_votes_of(const ReduceJob& job, const Range<typename Codec::Decoding>& layout,
+                           uint64_t b, float* sum) {
+    const uint32_t n = layout.count(b);
     bool is_first = true;
     float weight = 0;
     for (const Contribution& part : job.contributions) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
-      const bool raw = part.kind == Contribution::Kind::kRaw;
-      if constexpr (is_vote<Codec>()) {
-        if (raw) {
-          weight += add_raw_votes(part.raw, job.elements, range.first(b), n, is_first, sum);
-        } else if (!Decoding::add_encoded_votes(bytes_of(part), layout, b, is_first, sum, weight)) {
-          return false;
-        }
-      } else if (raw) {
-        add_raw<V>(part.raw, job.elements, range.first(b), n, is_first, sum);
-      } else {
-        Meta meta;
-        typename Codec::Extent extent;
-        if (!Decoding::add_values(bytes_of(part), layout, b, is_first, sum, meta, extent)) {
-          return false;
-        }
+      if (part.kind == Contribution::Kind::kRaw) {
+        weight += add_raw_votes(part.raw, job.elements, layout.first(b), n, is_first, sum);
+      } else if (!Decoding::add_encoded_votes(bytes_of(part), layout, b, is_first, sum, weight)) {
+        return false;
       }
       is_first = false;
     }
     if (is_first) std::memset(sum, 0, n * sizeof(float));
-    if constexpr (is_vote<Codec>()) count_block_votes<V>(sum, n, weight);
+    count_block_votes<V>(sum, n, weight);
     return true;
   }
 

@@ -81,6 +81,7 @@ struct VectorDecoding {
       if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
       const uint64_t first = range.first(b);
       const uint32_t n = range.count(b);
+      fetch_codes(bytes_of(job) + range.codes(b), n);
       const auto extent = put_values(bytes_of(job) + range.codes(b), n, meta, first, targets, {});
       if (!Codec::nonfinite(meta, extent, overflow_bits(job.dtype))) [[likely]]
         continue;
@@ -102,7 +103,7 @@ struct VectorDecoding {
       }
       Meta meta;
       typename Codec::Extent extent;
-      if (!add_values(bytes_of(job), range, b, false, job.sum + range.first(b), meta, extent)) {
+      if (!add_values(bytes_of(job), range, b, job.sum + range.first(b), meta, extent)) {
         return b;
       }
       stats.nonfinite_buckets += Codec::nonfinite(meta, extent, kInfBits);
@@ -159,10 +160,16 @@ struct VectorDecoding {
     return Codec::kScansValues ? scan.extent() : typename Codec::Extent();
   }
 
-  // sum += values of bucket b, from +0.0 for the first contribution. False if the metadata is
-  // corrupt.
+  // Fetches the codes of buckets further on: streaming stores leave the hardware's own fetching
+  // behind at every page.
+  static CGX_INLINE void fetch_codes(const uint8_t* codes, uint32_t n) {
+    constexpr uint32_t kAhead = 6144;
+    for (uint64_t i = 0; i < Codec::code_bytes(n); i += 64) V::prefetch(codes + kAhead + i);
+  }
+
+  // sum += values of bucket b. False if the metadata is corrupt.
   [[gnu::noinline]] static bool add_values(const uint8_t* bytes, const Range<Codec>& range,
-                                           uint64_t b, bool is_first, float* sum, Meta& meta,
+                                           uint64_t b, float* sum, Meta& meta,
                                            typename Codec::Extent& extent) {
     if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
     const Valuer valuer(meta);
@@ -173,31 +180,112 @@ struct VectorDecoding {
     for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
       const Block<V> value = valuer.get(codes);
       if constexpr (Codec::kScansValues) scan.add(value);
-      const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
-      store_block<V>(sum + e, canonical_nan(before + value));
+      store_block<V>(sum + e, canonical_nan(load_block<V>(sum + e) + value));
     }
     if constexpr (Codec::kScansValues) extent = scan.extent();
     return true;
   }
 
+  // Encoded parts of one bucket on their way into a sum, two at a time: a pass reads and writes the
+  // sum once. A NaN stays one whatever is added, so the last pass makes it canonical for all.
+  // False: the metadata of a part is corrupt.
+  class Adder {
+   public:
+    CGX_INLINE Adder(const Range<Codec>& range, uint64_t b, float* sum)
+        : range_(range), b_(b), sum_(sum) {}
+
+    CGX_INLINE bool add(const uint8_t* part) {
+      if (waiting_ < 2) {
+        parts_[waiting_++] = part;
+        return true;
+      }
+      const bool added = add_waiting(false);
+      parts_[0] = part;
+      waiting_ = 1;
+      return added;
+    }
+    // Adds what waits; then somebody else, told whether the sum holds anything yet, adds to it.
+    template <class Other>
+    CGX_INLINE bool add_other(Other other) {
+      const bool added = add_waiting(false);
+      other(is_first_);
+      is_first_ = false;
+      return added;
+    }
+    CGX_INLINE bool finish() {
+      const bool added = add_waiting(true);
+      if (is_first_) std::memset(sum_, 0, range_.count(b_) * sizeof(float));
+      return added;
+    }
+
+   private:
+    CGX_INLINE bool add_waiting(bool last) {
+      if (waiting_ == 0) return true;
+      const bool added = waiting_ == 1 ? add_parts<1>(parts_, range_, b_, is_first_, last, sum_)
+                                       : add_parts<2>(parts_, range_, b_, is_first_, last, sum_);
+      waiting_ = 0;
+      is_first_ = false;
+      return added;
+    }
+
+    template <int count>
+    [[gnu::noinline]] static bool add_parts(const uint8_t* const* parts, const Range<Codec>& range,
+                                            uint64_t b, bool is_first, bool last, float* sum) {
+      Meta meta, more_meta;
+      if (!Codec::get_meta(parts[0] + range.meta(b), meta)) return false;
+      if (!Codec::get_meta(parts[count - 1] + range.meta(b), more_meta)) return false;
+      const Valuer valuer(meta), more_valuer(more_meta);
+      const uint8_t* codes = parts[0] + range.codes(b);
+      const uint8_t* more = parts[count - 1] + range.codes(b);
+      const uint32_t n = range.count(b);
+#pragma GCC unroll 1
+      for (uint32_t e = 0; e < n; e += kBlock) {
+        const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
+        Block<V> x = before + valuer.get(codes);
+        codes += Codec::kBlockBytes;
+        if constexpr (count == 2) {
+          x = x + more_valuer.get(more);
+          more += Codec::kBlockBytes;
+        }
+        store_block<V>(sum + e, last ? canonical_nan(x) : x);
+      }
+      return true;
+    }
+
+    const Range<Codec>& range_;
+    uint64_t b_;
+    float* sum_;
+    const uint8_t* parts_[2];
+    uint32_t waiting_ = 0;
+    bool is_first_ = true;
+  };
+
   // The sum of the encoded parts, from +0.0. False if one is corrupt.
   static bool add_encoded(std::span<const Contribution> parts, const Range<Codec>& range,
                           uint64_t b, float* sum) {
-    Meta meta;
-    typename Codec::Extent extent;
+    if constexpr (is_vote<Codec>()) {
+      return add_votes_of(parts, range, b, sum);
+    } else {
+      Adder adder(range, b, sum);
+      for (const Contribution& part : parts) {
+        if (part.kind == Contribution::Kind::kAbsent) continue;
+        if (!adder.add(bytes_of(part))) return false;
+      }
+      return adder.finish();
+    }
+  }
+
+  static bool add_votes_of(std::span<const Contribution> parts, const Range<Codec>& range,
+                           uint64_t b, float* sum) {
     bool is_first = true;
     float weight = 0;
     for (const Contribution& part : parts) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
-      if constexpr (is_vote<Codec>()) {
-        if (!add_encoded_votes(bytes_of(part), range, b, is_first, sum, weight)) return false;
-      } else {
-        if (!add_values(bytes_of(part), range, b, is_first, sum, meta, extent)) return false;
-      }
+      if (!add_encoded_votes(bytes_of(part), range, b, is_first, sum, weight)) return false;
       is_first = false;
     }
     if (is_first) std::memset(sum, 0, range.count(b) * sizeof(float));
-    if constexpr (is_vote<Codec>()) count_block_votes<V>(sum, range.count(b), weight);
+    count_block_votes<V>(sum, range.count(b), weight);
     return true;
   }
 
