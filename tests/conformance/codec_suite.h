@@ -34,11 +34,6 @@ class CodecConformance : public ::testing::TestWithParam<CodecOnLane> {
   Floats round_trip(const Floats& values) const {
     return testing::round_trip(lane(), spec(), values, key_);
   }
-  // The largest error that ARITHMETIC.md allows for value x in this bucket.
-  double error_bound(double x, const Floats& bucket) const;
-  // A sparse codec sends a value or nothing of it: what the receiver has is 0 or close to the
-  // value, times what it stands for.
-  void expect_selection(const Floats& values, const Floats& decoded) const;
   // How many of n values the one sent of value i stands for.
   float weight_of(size_t i, size_t n) const;
 
