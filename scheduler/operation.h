@@ -176,6 +176,20 @@ class Operation {
 
   void send_to_all(wire::Phase phase, uint32_t chunk, bool bitmap, SlabId slab, uint32_t length);
   Encoded encode_part(const Part& part, uint32_t chunk, std::span<std::byte> out);
+  // Where a slice's result and its residual go, for any job that has both.
+  template <class Job>
+  Job job_into(const LocalSegment& segment, const Slice& slice) {
+    Job job{.spec = planned(slice).spec};
+    job.elements = slice.elements;
+    job.dtype = dtype(slice);
+    job.targets = targets(segment, slice);
+    job.target_count = static_cast<uint32_t>(segment.outputs.size());
+    if (segment.residual_tentative == nullptr) return job;
+    job.residual_in = segment.residual_confirmed + slice.first_element;
+    job.residual_out = segment.residual_tentative + slice.first_element;
+    job.residual_scale = segment.residual_scale;
+    return job;
+  }
   kernels::RawView raw_view(const LocalSegment& segment, const Slice& slice);
   void* const* targets(const LocalSegment& segment, const Slice& slice);
   kernels::DrawKey draw_key(const Slice& slice, wire::Phase phase) const;

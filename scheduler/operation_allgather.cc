@@ -36,17 +36,8 @@ Status Operation::combine_chunk(uint32_t chunk, const Live& live) {
     for (uint32_t k = 0; k < setup_.machines; ++k) {
       CGX_RETURN_IF_ERROR(take_contribution(k, slice, rest[k]));
     }
-    const bool feedback = segment.residual_tentative != nullptr;
-    const kernels::CombineJob job{
-        .spec = planned(slice).spec,
-        .contributions = contributions_,
-        .elements = slice.elements,
-        .dtype = dtype(slice),
-        .targets = targets(segment, slice),
-        .target_count = static_cast<uint32_t>(segment.outputs.size()),
-        .residual_in = feedback ? segment.residual_confirmed + slice.first_element : nullptr,
-        .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-        .residual_scale = segment.residual_scale};
+    auto job = job_into<kernels::CombineJob>(segment, slice);
+    job.contributions = contributions_;
     kernels::RangeStats stats;
     CGX_RETURN_IF_ERROR(lane_.combine(job, stats));
     note(slice, stats);

@@ -28,19 +28,10 @@ Status Operation::receive_gather(const wire::FrameHeader& header,
   for (const Slice& slice : layout.slices(part)) {
     if (!parsed.presence.test(slice.segment)) continue;
     const LocalSegment& segment = setup_.segments[slice.segment];
-    const bool feedback = segment.residual_tentative != nullptr;
     CGX_ASSIGN_OR_RETURN(const std::span<const std::byte> range,
                          take_range(planned(slice), dtype(slice), slice, parsed.ranges));
-    const kernels::DecodeJob job{
-        .spec = planned(slice).spec,
-        .encoded = range,
-        .elements = slice.elements,
-        .dtype = dtype(slice),
-        .targets = targets(segment, slice),
-        .target_count = static_cast<uint32_t>(segment.outputs.size()),
-        .residual_in = feedback ? segment.residual_confirmed + slice.first_element : nullptr,
-        .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-        .residual_scale = segment.residual_scale};
+    auto job = job_into<kernels::DecodeJob>(segment, slice);
+    job.encoded = range;
     CGX_RETURN_IF_ERROR(lane_.decode(job, stats));
   }
   peer.gathered[header.chunk] = true;
@@ -79,20 +70,11 @@ Result<uint32_t> Operation::reduce_ranges(uint32_t chunk, const Live& live, cons
     }
     contributions_[setup_.machine] = {.kind = kernels::Contribution::Kind::kRaw,
                                       .raw = raw_view(segment, slice)};
-    const bool feedback = segment.residual_tentative != nullptr;
-    const kernels::ReduceJob job{
-        .spec = planned(slice).spec,
-        .contributions = contributions_,
-        .elements = slice.elements,
-        .dtype = dtype(slice),
-        .key = draw_key(slice, Phase::kGather),
-        .residual_in = feedback ? segment.residual_confirmed + slice.first_element : nullptr,
-        .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-        .residual_scale = segment.residual_scale,
-        .encoded = out.subspan(written, slice.range_bytes),
-        .norms = setup_.norms && planned(slice).spec.codec != 0,
-        .targets = targets(segment, slice),
-        .target_count = static_cast<uint32_t>(segment.outputs.size())};
+    auto job = job_into<kernels::ReduceJob>(segment, slice);
+    job.contributions = contributions_;
+    job.key = draw_key(slice, Phase::kGather);
+    job.encoded = out.subspan(written, slice.range_bytes);
+    job.norms = setup_.norms && planned(slice).spec.codec != 0;
     kernels::RangeStats stats;
     CGX_ASSIGN_OR_RETURN(const uint64_t used, lane_.reduce(job, stats));
     note(slice, stats);
