@@ -128,12 +128,6 @@ Status parse_option(std::string_view option, const CodecRow& row, CodecSpec& spe
   return {};
 }
 
-std::string shortest(float value) {
-  char text[32];
-  const auto [end, error] = std::to_chars(text, text + sizeof(text), value);
-  return {text, end};
-}
-
 }  // namespace
 
 std::string to_string(const CodecSpec& spec) {

@@ -73,13 +73,6 @@ Status validate_bucket(const CodecRow& row, const CodecSpec& spec) {
                     std::to_string(kBucketMin) + " to " + std::to_string(kBucketMax) + given);
 }
 
-std::string shortest(float value) {
-  std::string text = std::to_string(value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.ends_with('.')) text.pop_back();
-  return text;
-}
-
 Status validate_amount(const CodecRow& row, const CodecSpec& spec) {
   const std::string given = ", not " + shortest(spec.amount);
   switch (row.strength) {
