@@ -2,7 +2,7 @@
 
 usage: convergence_rank.py SHARE-OF-STEPS MODEL/LABEL/RATE...   (torch's usual environment, CGX_SOCKET)
 RATE multiplies the model's own learning rate. A run's parameters are named LABEL/..., which is how the daemon's policy finds their codec. Rank 0 prints
-{"model", "label", "loss", "steps"} after each run; every rank checks that all have the same parameters.
+{"model", "label", "loss", "steps"} after each run (JSON has no NaN: a loss beyond DIVERGED is DIVERGED); every rank checks that all have the same parameters.
 """
 
 import hashlib
@@ -14,23 +14,23 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import cgx.torch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "deploy", "quickstart_job"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "quickstart_job"))
 import text  # noqa: E402
 from model import CharacterModel  # noqa: E402
 
-WARMUP_STEPS = 10
+WARMUP_STEPS = 30
+DIVERGED = 1e9
+HELD_OUT_SEEDS = 8  # the seeds of a loss from here on are for training
 
 
 class Images:
-    """Ten kinds of waves in noise, 16 x 16; one label in ten is wrong, so that the loss does not go to zero."""
+    """Ten patterns in noise, 16 x 16; one label in ten is drawn at random, so that no loss is below 0.50 on average."""
 
-    rate, batch, steps = 0.05, 16, 200
+    rate, batch, steps = 0.05, 16, 500
 
     def __init__(self):
         self.patterns = torch.randn(10, 1, 16, 16, generator=torch.Generator().manual_seed(3))
@@ -47,42 +47,40 @@ class Images:
     def loss(self, model, seed, size):
         pick = torch.Generator().manual_seed(seed)
         kinds = torch.randint(10, (size,), generator=pick)
-        images = self.patterns[kinds] + 1.5 * torch.randn(size, 1, 16, 16, generator=pick)
+        images = self.patterns[kinds] + torch.randn(size, 1, 16, 16, generator=pick)
         wrong = torch.rand(size, generator=pick) < 0.1
         labels = torch.where(wrong, torch.randint(10, (size,), generator=pick), kinds)
-        return functional.cross_entropy(model(images), labels)
+        return nn.functional.cross_entropy(model(images), labels)
 
 
 class Text:
-    """A character transformer of two blocks on the quickstart's generated text."""
+    """A character transformer of two blocks on the quickstart's generated text, which has 0.41 nats a character if all before it is known."""
 
-    rate, batch, steps = 2e-3, 8, 600
-    length = 32
+    rate, batch, steps, length = 8e-3, 8, 1000, 32
 
     def __init__(self):
-        self.tokens = torch.tensor(text.encode(text.generate(200_000, seed=1)))
+        self.train, self.held_out = (torch.tensor(text.encode(text.generate(200_000, seed))) for seed in (1, 2))
 
     def model(self):
-        return CharacterModel(len(text.ALPHABET), width=96, layers=2, heads=4, context=self.length)
+        return CharacterModel(len(text.ALPHABET), width=64, layers=2, heads=4, context=self.length)
 
     def optimizer(self, parameters):
         return torch.optim.Adam(parameters, lr=self.rate)
 
     def loss(self, model, seed, size):
         pick = torch.Generator().manual_seed(seed)
-        starts = torch.randint(len(self.tokens) - self.length - 1, (size,), generator=pick)
-        batch = torch.stack([self.tokens[s:s + self.length + 1] for s in starts])
-        return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        tokens = self.held_out if seed < HELD_OUT_SEEDS else self.train
+        starts = torch.randint(len(tokens) - self.length - 1, (size,), generator=pick)
+        batch = torch.stack([tokens[s:s + self.length + 1] for s in starts])
+        return nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
 TASKS = {"conv": Images, "transformer": Text}
 
 
 def digest(model):
-    words = hashlib.sha256()
-    for parameter in model.parameters():
-        words.update(parameter.detach().numpy())
-    return int.from_bytes(words.digest()[:7], "little")
+    values = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    return int.from_bytes(hashlib.sha256(values).digest()[:7], "little")
 
 
 def check_replicas(model, label):
@@ -109,7 +107,8 @@ def train(task, label, rate, steps):
         optimizer.step()
     check_replicas(model, label)
     with torch.no_grad():
-        return sum(task.loss(model, seed, 256).item() for seed in range(8)) / 8
+        loss = sum(task.loss(model, seed, 256).item() for seed in range(HELD_OUT_SEEDS)) / HELD_OUT_SEEDS
+    return loss if loss < DIVERGED else DIVERGED
 
 
 def main():
