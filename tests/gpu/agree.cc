@@ -150,7 +150,9 @@ class Comparison {
     auto* at = static_cast<Segment<Job>*>(device_allocate(bytes));
     Table<Job> table = cuda::describe_table<Job>(device_, segments, at);
     if (table.work.bytes > 0) {
-      table.work.memory = static_cast<uint8_t*>(device_allocate(table.work.bytes));
+      const std::vector<uint8_t> garbage(table.work.bytes, 0x5a);
+      table.work.memory = static_cast<uint8_t*>(device_allocate(garbage.size()));
+      copy_to_device(table.work.memory, garbage.data(), garbage.size());
     }
     table.norms = static_cast<cuda::Norms*>(device_allocate(table.buckets * sizeof(cuda::Norms)));
     copy_to_device(tables_, place.tables().data(), place.tables().size());

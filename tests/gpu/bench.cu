@@ -1,6 +1,6 @@
-// What encode, decode_add and reduce_requantize move per second, as a share of what a copy on the
-// same device moves in the same run. Times are CUDA events around several launches, the best of
-// five.
+// What encode, decode_add (of sparse codecs decode) and reduce_requantize move per second, as a
+// share of what a copy on the same device moves in the same run. Times are CUDA events around
+// several launches, the best of five.
 //
 // usage: bench [--json FILE]
 #include <cuda_runtime_api.h>
@@ -99,6 +99,8 @@ class Bench {
     job.encoded = room(spec, 0);
     const auto table = table_of(job);
     const double ms = time_of([&] { check(cuda::encode(device_, table, nullptr)); });
+    encoded_ =
+        static_cast<double>(find_codec(spec.codec)->sparse ? used_bytes(job) : job.encoded.size());
     for (uint32_t s = 1; s < kStreams; ++s) {
       check(cudaMemcpy(streams_[s], streams_[0], job.encoded.size(), cudaMemcpyDeviceToDevice));
     }
@@ -109,6 +111,13 @@ class Bench {
     DecodeAddJob job{.spec = spec, .encoded = room(spec, 0), .elements = elements_, .sum = sum_};
     const auto table = table_of(job);
     return time_of([&] { check(cuda::decode_add(device_, table, nullptr)); });
+  }
+  double decode_ms(const CodecSpec& spec) {
+    DecodeJob job{.spec = spec, .encoded = room(spec, 0), .elements = elements_};
+    job.targets = keep<void*>({sum_});
+    job.target_count = 1;
+    const auto table = table_of(job);
+    return time_of([&] { check(cuda::decode(device_, table, nullptr)); });
   }
   double reduce_ms(const CodecSpec& spec) {
     std::vector<Contribution> parts(kStreams - 1);
@@ -126,8 +135,16 @@ class Bench {
     const auto table = table_of(job);
     return time_of([&] { check(cuda::reduce(device_, table, nullptr)); });
   }
+  double encoded() const { return encoded_; }  // bytes of the last encoding
 
  private:
+  uint64_t used_bytes(const EncodeJob& job) {
+    const auto table = table_of(job);
+    check(cuda::encode(device_, table, nullptr));
+    Segment<EncodeJob> segment;
+    copy_from_device(&segment, table.segments, sizeof(segment));
+    return segment.outcome.encoded_bytes;
+  }
   std::span<std::byte> room(const CodecSpec& spec, uint32_t stream) const {
     return {streams_[stream], encoded_bytes(spec, DType::kF32, elements_)};
   }
@@ -142,7 +159,10 @@ class Bench {
     std::vector<Segment<Job>> segments = {{.job = job}};
     auto table = cuda::describe_table<Job>(device_, segments, nullptr);
     table.segments = keep(segments);
-    if (table.work.bytes > 0) table.work.memory = keep(std::vector<uint8_t>(table.work.bytes));
+    if (table.work.bytes > 0) {
+      kept_.push_back(device_allocate(table.work.bytes));
+      table.work.memory = static_cast<uint8_t*>(kept_.back());
+    }
     return table;
   }
 
@@ -150,6 +170,7 @@ class Bench {
   cuda::Device device_;
   float *values_, *sum_;
   std::byte* streams_[kStreams];
+  double encoded_ = 0;
   std::vector<void*> kept_;
 };
 
@@ -186,13 +207,18 @@ void measure(size_t bytes, const cuda::Device& device, Report& report) {
   const double copy_ms = bench.copy_ms(), copy_rate = 2 * values / copy_ms / 1e6;
   std::printf("copy of %zu MiB: %.3f ms, %.1f GB/s read and written\n", bytes >> 20, copy_ms,
               copy_rate);
-  for (const char* text : {"maxmin:4", "maxmin:4,stochastic", "maxmin:8", "maxmin:2", "bf16"}) {
+  for (const char* text :
+       {"maxmin:4", "maxmin:4,stochastic", "maxmin:8", "maxmin:2", "bf16", "topk:0.01",
+        "topk:0.01,values=fp16", "threshold:2.126", "randomk:0.01"}) {
     const CodecSpec spec = parse_codec_spec(text).value();
-    const double encoded =
-        static_cast<double>(encoded_bytes(spec, DType::kF32, bytes / sizeof(float)));
-    report.add("encode", spec, bytes, values + encoded, bench.encode_ms(spec), copy_rate);
-    report.add("decode_add", spec, bytes, 2 * values + encoded, bench.decode_add_ms(spec),
-               copy_rate);
+    const double encode_ms = bench.encode_ms(spec), encoded = bench.encoded();
+    report.add("encode", spec, bytes, values + encoded, encode_ms, copy_rate);
+    if (find_codec(spec.codec)->sparse) {
+      report.add("decode", spec, bytes, values + encoded, bench.decode_ms(spec), copy_rate);
+    } else {
+      report.add("decode_add", spec, bytes, 2 * values + encoded, bench.decode_add_ms(spec),
+                 copy_rate);
+    }
     report.add("reduce_requantize", spec, bytes, 2 * values + kStreams * encoded,
                bench.reduce_ms(spec), copy_rate);
   }

@@ -36,7 +36,8 @@ class OddEntry {
     for (uint32_t e = 0; e < n_ && index_.size() < wanted; ++e) {
       if (pick(n_ - e) < wanted - index_.size()) index_.push_back(e);
     }
-    if (fault_ == kLaterIndex) index_[pick(index_.size())] += 1 + pick(pick(2) ? 3 : n_);
+    if (fault_ == kLaterIndex && pick(2)) index_.back() = n_ + pick(8);
+    if (fault_ == kLaterIndex && pick(2)) index_[pick(index_.size())] += 1 + pick(pick(2) ? 3 : n_);
     header_.form = static_cast<IndexForm>(1 + pick(3));
     put_indices();
     return finish(static_cast<uint32_t>(index_.size()));
