@@ -72,7 +72,7 @@ bool same(const cuda::Outcome& outcome, const RangeStats& stats) {
          std::bit_cast<uint64_t>(outcome.sent_sq) == std::bit_cast<uint64_t>(stats.sent_sq);
 }
 
-constexpr int kSparseShare = 20;  // their buckets are large: one table where others have so many
+constexpr int kSparseShare = 5;  // their buckets are large: one table where others have so many
 
 class Comparison {
  public:

@@ -79,7 +79,10 @@ size_t Planner::reserve_targets(DType dtype, size_t elements) {
 
 // Gradients, bit patterns, or special values mixed in.
 size_t Planner::reserve_values(DType dtype, size_t elements) {
-  const size_t at = reserve_targets(dtype, elements), kind = pick(8), share = pick(4);
+  // A sparse bucket is large, so that a few special values would leave no finite one.
+  constexpr size_t kFinite[] = {2, 4, 5, 7};
+  const size_t kind = sparse() && pick(5) ? kFinite[pick(4)] : pick(8);
+  const size_t at = reserve_targets(dtype, elements), share = pick(4);
   const size_t rare = pick(2) ? 50 : 100'000;
   const float sigma = std::ldexp(1.0f, static_cast<int>(pick(2) ? pick(20) : pick(250)) - 125);
   std::normal_distribution<float> normal;
@@ -95,6 +98,8 @@ size_t Planner::reserve_values(DType dtype, size_t elements) {
     if (kind == 6) x = std::bit_cast<float>(kSpecial[std::size(kSpecial) - 1 - pick(17)]);
     uint32_t bits = std::bit_cast<uint32_t>(x);
     if (kind == 3) bits = static_cast<uint32_t>(random_());
+    // As large as the type holds, so that sums of two are too large for it.
+    if (kind == 7 && pick(rare) == 0) bits = dtype == DType::kF16 ? 0x7bff0000 : 0x7f7f0000;
     if (dtype == DType::kF32) {
       std::memcpy(bytes + 4 * i, &bits, 4);
     } else {  // as fp16 other values than meant, which does as well
@@ -142,7 +147,7 @@ Planner::Source Planner::source(const Shape& shape) {
 
 // What another machine would send.
 Region Planner::encoded(const Shape& shape) {
-  if (sparse() && pick(4) == 0) {
+  if (sparse() && pick(3) == 0) {
     const auto bytes = odd_sparse_range(shape.spec, shape.elements, shape.key, random_);
     const size_t at = image_.reserve(bytes.size(), pick(2) ? 0 : pick(18));
     std::copy(bytes.begin(), bytes.end(), image_.host() + at);

@@ -12,6 +12,7 @@ using namespace kernels;
 
 enum Fault {
   kLaterIndex,
+  kSameIndex,
   kMoreCounted,
   kFewerCounted,
   kLonger,
@@ -28,7 +29,7 @@ class OddEntry {
       : spec_(spec),
         n_(n),
         random_(random),
-        fault_(pick(3) ? static_cast<size_t>(kFaults) : pick(kFaults)) {}
+        fault_(pick(2) ? static_cast<size_t>(kFaults) : pick(kFaults)) {}
 
   // topk and threshold: any form.
   std::vector<uint8_t> listed(uint32_t most) {
@@ -36,9 +37,14 @@ class OddEntry {
     for (uint32_t e = 0; e < n_ && index_.size() < wanted; ++e) {
       if (pick(n_ - e) < wanted - index_.size()) index_.push_back(e);
     }
-    if (fault_ == kLaterIndex && pick(2)) index_.back() = n_ + pick(8);
-    if (fault_ == kLaterIndex && pick(2)) index_[pick(index_.size())] += 1 + pick(pick(2) ? 3 : n_);
     header_.form = static_cast<IndexForm>(1 + pick(3));
+    const bool last = header_.form == IndexForm::kBitmap || pick(2);
+    if (fault_ == kLaterIndex && last) index_.back() = n_ + pick(8);
+    if (fault_ == kLaterIndex && pick(2)) index_[pick(index_.size())] += 1 + pick(pick(2) ? 3 : n_);
+    if (fault_ == kSameIndex) {
+      const size_t i = pick(index_.size());
+      index_[i] = index_[i == 0 ? 0 : i - 1];
+    }
     put_indices();
     return finish(static_cast<uint32_t>(index_.size()));
   }
