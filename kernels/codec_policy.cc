@@ -52,8 +52,10 @@ Status check_policy(const CodecSpec& spec, std::string* warning) {
     CGX_RETURN_IF_ERROR(check_levels(row, spec, doubt));
   } else if (row.gathers && row.has(CodecSpec::kFeedback) && !spec.feedback()) {
     doubt = "what is not sent is lost; add feedback";
-  } else if (row.shared_draws && !spec.feedback()) {
-    doubt = "without feedback the noise is 1 / share times the gradient's square; add feedback";
+  } else if (row.shared_draws && !spec.feedback() && spec.amount < 0.2f) {
+    doubt =
+        "without feedback the noise is 1 / share times the gradient's square; a share of 0.25, or "
+        "topk with feedback, trains better";
   } else if (row.name == std::string_view("signsgd")) {
     doubt =
         "votes are biased and even numbers of machines often tie; efsign,feedback trains better";

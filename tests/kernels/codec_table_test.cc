@@ -117,7 +117,7 @@ TEST(CodecTable, PolicyRefusesDivergenceAndWarnsOfDoubt) {
        {"fp32", "fp16", "bf16,feedback", "maxmin:4,stochastic", "maxmin:3,stochastic",
         "maxmin:4,feedback", "maxmin:8", "efsign,feedback", "onebit,feedback", "fp8:e4m3", "int8",
         "terngrad,clip", "topk:0.01,feedback", "threshold:0.001,values=maxmin4,feedback",
-        "randomk:0.01,feedback"}) {
+        "randomk:0.01,feedback", "randomk:0.25"}) {
     EXPECT_EQ(check(sound), "") << sound;
   }
 }
