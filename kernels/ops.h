@@ -27,7 +27,9 @@ struct LaneOps {
 
 // How far ahead of its use memory is asked for, 0 where this machine's own prefetcher does better.
 struct ReadAhead {
-  uint32_t reading = 0;
+  uint32_t reading = 0;   // values
+  uint32_t codes = 0;     // whose values are streamed out
+  uint32_t adding = 0;    // sums that are read and written in place
   uint32_t updating = 0;  // where a residual is read, and streamed out again, beside the values
 };
 ReadAhead read_ahead();

@@ -72,6 +72,7 @@ struct VectorDecoding {
   static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    const uint32_t ahead = read_ahead().codes;
     for (uint64_t b = 0; b < range.buckets(); ++b) {
       if (range.count(b) % kBlock != 0) {
         if (!Reference::decode_bucket(job, b, stats)) return b;
@@ -81,7 +82,7 @@ struct VectorDecoding {
       if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
       const uint64_t first = range.first(b);
       const uint32_t n = range.count(b);
-      fetch_codes(bytes_of(job) + range.codes(b), n);
+      fetch_codes(bytes_of(job) + range.codes(b) + ahead, n);
       const auto extent = put_values(bytes_of(job) + range.codes(b), n, meta, first, targets, {});
       if (!Codec::nonfinite(meta, extent, overflow_bits(job.dtype))) [[likely]]
         continue;
@@ -96,6 +97,7 @@ struct VectorDecoding {
 
   static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
+    const ReadAhead ahead = read_ahead();
     for (uint64_t b = 0; b < range.buckets(); ++b) {
       if (range.count(b) % kBlock != 0) {
         if (!Reference::decode_add_bucket(job, b, stats)) return b;
@@ -103,7 +105,9 @@ struct VectorDecoding {
       }
       Meta meta;
       typename Codec::Extent extent;
-      if (!add_values(bytes_of(job), range, b, job.sum + range.first(b), meta, extent)) {
+      fetch_codes(bytes_of(job) + range.codes(b) + ahead.codes, range.count(b));
+      if (!add_values(bytes_of(job), range, b, job.sum + range.first(b), ahead.adding, meta,
+                      extent)) {
         return b;
       }
       stats.nonfinite_buckets += Codec::nonfinite(meta, extent, kInfBits);
@@ -160,26 +164,28 @@ struct VectorDecoding {
     return Codec::kScansValues ? scan.extent() : typename Codec::Extent();
   }
 
-  // Fetches the codes of buckets further on: streaming stores leave the hardware's own fetching
-  // behind at every page.
+  // A bucket's worth of codes: the hardware's own fetching stops at every page.
   static CGX_INLINE void fetch_codes(const uint8_t* codes, uint32_t n) {
-    constexpr uint32_t kAhead = 6144;
-    for (uint64_t i = 0; i < Codec::code_bytes(n); i += 64) V::prefetch(codes + kAhead + i);
+    for (uint64_t i = 0; i < Codec::code_bytes(n); i += 64) V::prefetch(codes + i);
   }
 
   // sum += values of bucket b. False if the metadata is corrupt.
   [[gnu::noinline]] static bool add_values(const uint8_t* bytes, const Range<Codec>& range,
-                                           uint64_t b, float* sum, Meta& meta,
+                                           uint64_t b, float* sum, uint32_t ahead, Meta& meta,
                                            typename Codec::Extent& extent) {
     if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
     const Valuer valuer(meta);
     const uint8_t* codes = bytes + range.codes(b);
+    const char* next = reinterpret_cast<const char*>(sum) + ahead;
     const uint32_t n = range.count(b);
     Scan scan;
 #pragma GCC unroll 1
     for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
       const Block<V> value = valuer.get(codes);
       if constexpr (Codec::kScansValues) scan.add(value);
+      for (uint32_t line = 0; line < kBlock * sizeof(float); line += 64) {
+        V::prefetch(next + sizeof(float) * e + line);
+      }
       store_block<V>(sum + e, canonical_nan(load_block<V>(sum + e) + value));
     }
     if constexpr (Codec::kScansValues) extent = scan.extent();
