@@ -150,46 +150,52 @@ struct Fp8 {
   class Coder {
    public:
     CGX_INLINE Coder(const Meta& meta, uint64_t) : scales_(meta.scales_out) {}
+    // The scales of all blocks first: finding one takes long, and no other waits for it.
+    CGX_INLINE void prepare(const float* x, uint32_t n) {
+      typename V::Floats* inverse = inverse_;
+#pragma GCC unroll 1
+      for (uint32_t e = 0; e < n; e += kBlock, ++inverse) {
+        const auto magnitude = [&](uint32_t at) {
+          return V::bits(V::load(x + e + at)) & V::splat(kAbsMask);
+        };
+        const auto highest = V::highest_of_each(V::max_signed(magnitude(0), magnitude(16)),
+                                                V::max_signed(magnitude(32), magnitude(48)));
+        const auto exponent = V::max_signed((highest + V::splat(0x1fffff)) & V::splat(kInfBits),
+                                            V::splat(Format::kTopExponent << 23));
+        *inverse = V::as_floats(V::splat((254 + Format::kTopExponent) << 23) - exponent);
+      }
+      next_ = inverse_;
+    }
     CGX_INLINE void put(const Block<V>& x, uint8_t* block) {
-      Codes<V> magnitude;
-      for_each_vector([&](auto i) { magnitude.v[i.j] = V::bits(x.v[i.j]) & V::splat(kAbsMask); });
-      const auto highest = V::highest_of_each(V::max_signed(magnitude.v[0], magnitude.v[1]),
-                                              V::max_signed(magnitude.v[2], magnitude.v[3]));
-      const auto exponent = V::max_signed((highest + V::splat(0x1fffff)) & V::splat(kInfBits),
-                                          V::splat(Format::kTopExponent << 23));
-      const auto inverse = V::splat((254 + Format::kTopExponent) << 23) - exponent;
-      const auto first = V::as_floats(V::first_lanes(inverse));
-      const auto second = V::as_floats(V::last_lanes(inverse));
-      *scales_++ = scale_byte(exponent);
-      *scales_++ = scale_byte(V::last_lanes(exponent));
-      auto words = V::splat(0);
+      float inverse[16];
+      std::memcpy(inverse, next_++, sizeof(inverse));
+      const auto first = V::splat(inverse[0]), second = V::splat(inverse[15]);
+      const uint32_t scales = scale_byte(inverse[0]) | scale_byte(inverse[15]) << 8;
+      std::memcpy(scales_, &scales, 2);
+      scales_ += 2;
+      // A value's byte on top of its lane, above what rounding cuts off; then four to a word.
+      Codes<V> byte;
       for_each_vector([&](auto i) {
-        constexpr int j = i.j;
-        const auto y = V::as_floats(magnitude.v[j]) * (j < 2 ? first : second);
+        const auto magnitude = V::as_floats(V::bits(x.v[i.j]) & V::splat(kAbsMask));
+        const auto y = magnitude * (i.j < 2 ? first : second);
         const auto rounded = V::max_signed(V::bits(y) + V::splat(Format::kRound), V::splat(0));
-        const auto code = to_byte<j>(rounded) & V::splat(0x7f << 8 * j);
-        const auto sign = V::template right<24 - 8 * j>(V::bits(x.v[j]));
-        words = words | code | (sign & V::splat(static_cast<uint32_t>(0x80) << 8 * j));
+        const auto code = V::template left<24 - Format::kShift>(rounded);
+        byte.v[i.j] = V::select_bits(V::splat(kSignBit), V::bits(x.v[i.j]), code);
       });
+      const auto top = V::splat(0xff000000u), top_two = V::splat(0xffff0000u);
+      const auto low = V::select_bits(top, byte.v[1], V::template right<8>(byte.v[0]));
+      const auto high = V::select_bits(top, byte.v[3], V::template right<8>(byte.v[2]));
+      const auto words = V::select_bits(top_two, high, V::template right<16>(low));
       V::store_ints(block, words);
     }
     CGX_INLINE void finish(RangeStats&) const {}
 
    private:
-    static CGX_INLINE uint8_t scale_byte(typename V::Ints exponent) {
-      return static_cast<uint8_t>((static_cast<uint32_t>(V::first(exponent)) >> 23) -
-                                  Format::kTopExponent);
+    static CGX_INLINE uint32_t scale_byte(float inverse) {
+      return 254 - (bits_of(inverse) >> 23);
     }
-    // The rounded bits with the code at byte j.
-    template <int j>
-    static CGX_INLINE typename V::Ints to_byte(typename V::Ints rounded) {
-      constexpr int shift = static_cast<int>(Format::kShift) - 8 * j;
-      if constexpr (shift >= 0) {
-        return V::template right<shift>(rounded);
-      } else {
-        return V::template left<-shift>(rounded);
-      }
-    }
+    typename V::Floats inverse_[kBucketMax / kBlock];
+    const typename V::Floats* next_ = inverse_;
     uint8_t* scales_;
   };
 

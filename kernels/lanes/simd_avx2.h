@@ -141,17 +141,6 @@ struct Avx2 {
   static CGX_INLINE Ints highest_of_each(Ints x, Ints y) {
     return {spread_highest(_mm256_max_epi32(x.a, x.b)), spread_highest(_mm256_max_epi32(y.a, y.b))};
   }
-  // Lanes 0-3, or 12-15, over and over.
-  static CGX_INLINE Ints first_lanes(Ints x) {
-    const __m256i lanes = _mm256_permute4x64_epi64(x.a, 0x44);
-    return {lanes, lanes};
-  }
-  static CGX_INLINE Ints last_lanes(Ints x) {
-    const __m256i lanes = _mm256_permute4x64_epi64(x.b, 0xee);
-    return {lanes, lanes};
-  }
-  static CGX_INLINE int32_t first(Ints x) { return _mm256_cvtsi256_si32(x.a); }
-
   static CGX_INLINE uint32_t total(Ints x) {
     return static_cast<uint32_t>(
         fold(x, [](__m256i p, __m256i q) { return _mm256_add_epi32(p, q); }));
@@ -165,6 +154,11 @@ struct Avx2 {
     return {_mm256_blendv_epi8(no.a, yes.a, m.a), _mm256_blendv_epi8(no.b, yes.b, m.b)};
   }
 
+  // Bit by bit.
+  static CGX_INLINE Ints select_bits(Ints bits, Ints yes, Ints no) {
+    return {_mm256_or_si256(_mm256_and_si256(bits.a, yes.a), _mm256_andnot_si256(bits.a, no.a)),
+            _mm256_or_si256(_mm256_and_si256(bits.b, yes.b), _mm256_andnot_si256(bits.b, no.b))};
+  }
   static CGX_INLINE uint32_t count(Mask m) {
     return static_cast<uint32_t>(__builtin_popcount(lanes_of(m.a) | lanes_of(m.b) << 8));
   }

@@ -80,10 +80,6 @@ struct Avx512 {
     m = _mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
     return {_mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB))};
   }
-  // Lanes 0-3, or 12-15, over and over.
-  static CGX_INLINE Ints first_lanes(Ints x) { return {_mm512_shuffle_i64x2(x.v, x.v, 0x00)}; }
-  static CGX_INLINE Ints last_lanes(Ints x) { return {_mm512_shuffle_i64x2(x.v, x.v, 0xff)}; }
-  static CGX_INLINE int32_t first(Ints x) { return _mm512_cvtsi512_si32(x.v); }
 
   static CGX_INLINE uint32_t total(Ints x) {
     return static_cast<uint32_t>(_mm512_reduce_add_epi32(x.v));
@@ -93,6 +89,11 @@ struct Avx512 {
   static CGX_INLINE Mask both(Mask a, Mask b) { return a & b; }
   static CGX_INLINE Ints select(Mask m, Ints yes, Ints no) {
     return {_mm512_mask_mov_epi32(no.v, m, yes.v)};
+  }
+
+  // Bit by bit.
+  static CGX_INLINE Ints select_bits(Ints bits, Ints yes, Ints no) {
+    return {_mm512_ternarylogic_epi32(bits.v, yes.v, no.v, 0xca)};
   }
 
   static CGX_INLINE uint32_t count(Mask m) { return static_cast<uint32_t>(__builtin_popcount(m)); }

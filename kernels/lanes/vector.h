@@ -135,6 +135,7 @@ struct Vector {
     const bool stream_residual = job.stream_residual && is_line(residual);
     Codec::put_meta(meta, bytes_of(job) + range.meta(b));
     Coder coder(meta, bucket_key(job.key.stream, job.key.first_bucket + b));
+    if constexpr (requires { coder.prepare(x, n); }) coder.prepare(x, n);
     const Valuer valuer(meta);
     uint8_t* block = codes.begin();
 #pragma GCC unroll 1
@@ -277,6 +278,7 @@ struct Vector {
       return Codec::code(x, n, meta, key, codes, stats);
     }
     Coder coder(meta, key);
+    if constexpr (requires { coder.prepare(x, n); }) coder.prepare(x, n);
 #pragma GCC unroll 1
     for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
       coder.put(load_block<V>(x + e), codes);
