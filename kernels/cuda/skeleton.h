@@ -281,10 +281,12 @@ class Skeleton {
                                      uint64_t b, uint32_t n, Scratch s, Meta& meta,
                                      Findings found) {
     if (!get(team, bytes, range, b, meta, s, found)) return false;
+    Meta read = meta;
+    if constexpr (kVotes) read = ballot<Meta>();
     each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      const Quad more = quad(s.codes, e, count, meta);
+      const Quad more = quad(s.codes, e, count, read);
       Quad* to = reinterpret_cast<Quad*>(s.x + e);
-      for (uint32_t i = 0; i < 4; ++i) to->v[i] += kVotes ? vote_of(more.v[i]) : more.v[i];
+      for (uint32_t i = 0; i < 4; ++i) to->v[i] += more.v[i];
     });
     return true;
   }

@@ -232,8 +232,14 @@ struct Scalar {
 
   static bool load_contribution(const Contribution& part, const Range<Codec>& range, uint64_t b,
                                 Meta& meta, float* x) {
-    if (part.kind == Contribution::Kind::kEncoded) return get(bytes_of(part), range, b, meta, x);
     const uint32_t n = range.count(b);
+    if (part.kind == Contribution::Kind::kEncoded) {
+      if (!get(bytes_of(part), range, b, meta, x)) return false;
+      if constexpr (is_vote<Codec>()) {
+        Codec::value(bytes_of(part) + range.codes(b), n, ballot<Meta>(), x);
+      }
+      return true;
+    }
     load_sum(part.raw, range.first(b), n, x);
     if constexpr (is_vote<Codec>()) meta = Codec::fit(Codec::extent_of(x, n), n, kInfBits);
     return true;

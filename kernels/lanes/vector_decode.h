@@ -300,7 +300,7 @@ struct VectorDecoding {
     Meta meta;
     if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
     weight += meta.scale();
-    const Valuer valuer(Meta{.positive = 1.0f, .negative = -1.0f});
+    const Valuer valuer(ballot<Meta>());
     const uint8_t* codes = bytes + range.codes(b);
     const uint32_t n = range.count(b);
 #pragma GCC unroll 1

@@ -19,6 +19,12 @@ CGX_SHARED constexpr bool is_vote() {
 CGX_SHARED inline float vote_of(float x) {
   return bits_of(x) & kSignBit ? -1.0f : 1.0f;
 }
+// What encoded bits say as votes. Not the signs of what they decode to: where all values of a
+// bucket are zeros, some of them negative, that has none.
+template <class Meta>
+CGX_SHARED constexpr Meta ballot() {
+  return {.positive = 1.0f, .negative = -1.0f};
+}
 // What value `e` of a bucket becomes. `weight` is the sum of the scales: not negative, or NaN.
 CGX_SHARED inline float outcome_of(float votes, uint32_t e, float weight) {
   const bool negative = votes < 0 || (votes == 0 && e % 2 == 1);

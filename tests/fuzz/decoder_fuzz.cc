@@ -1,10 +1,10 @@
-// Every decoder on bytes that no encoder made: decode, decode-add and reduce on every lane. Buffers
-// have their exact sizes, so that the sanitizer sees any step outside; lanes have to agree on the
-// outcome.
+// One codec's decoder on bytes that no encoder made: decode, decode-add and reduce on every lane.
+// Buffers have their exact sizes, so that the sanitizer sees any step outside of the scalar lane;
+// the others, compiled without it, have to agree with it on the outcome.
 //
-// Input: codec row, strength and flags, element type, elements (2 bytes), then the encoded bytes.
-// For a sparse row the strength byte holds the kind of values (2 bits) and of amount (2 bits), and
-// whether the range crosses the border of two buckets.
+// CGX_FUZZ_CODEC is the codec; input: a byte without meaning, strength and flags, element type,
+// elements (2 bytes), then the encoded bytes. For a sparse row the strength byte holds the kind of
+// values (2 bits) and of amount (2 bits), and whether the range crosses the border of two buckets.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -40,12 +40,11 @@ void make_sparse(uint8_t strength, Input& input) {
 bool read_input(const uint8_t* data, size_t size, Input& input) {
   constexpr size_t kHeader = 6;
   if (size < kHeader || !dtype_known(data[3])) return false;
-  input.spec = {.codec = data[0], .bits = data[1], .flags = data[2], .bucket = 64};
+  const CodecRow& row = *find_codec(CGX_FUZZ_CODEC);
+  input.spec = {.codec = row.number, .bits = data[1], .flags = data[2], .bucket = 64};
   input.dtype = static_cast<DType>(data[3]);
   input.elements = (data[4] | data[5] << 8) % 1024;
-  if (const CodecRow* row = find_codec(data[0]); row != nullptr && row->sparse) {
-    make_sparse(data[1], input);
-  }
+  if (row.sparse) make_sparse(data[1], input);
   if (!validate(input.spec, input.dtype).ok()) return false;
   input.encoded.resize(encoded_bytes(input.spec, input.dtype, input.elements));
   const size_t given = std::min(size - kHeader, input.encoded.size());

@@ -85,6 +85,12 @@ TEST_P(Votes, RawAndEncodedVotesCountAlike) {
   }
 }
 
+TEST_P(Votes, ZerosVoteByTheirSignsToo) {
+  cast({Floats(kElements, -1.0f), Floats(kElements, -0.0f), Floats(kElements, 0.0f)});
+  EXPECT_TRUE(same_bits(result_, Floats(kElements, -1.0f)));
+  EXPECT_TRUE(same_bits(combined(), result_));
+}
+
 TEST_P(Votes, OneBadMachineSpoilsItsBucketOnly) {
   std::vector<Floats> machines(3, Floats(kElements, 1.0f));
   machines[1][200] = from_bits(0x7fc00000);
