@@ -49,7 +49,8 @@ SlabId BufferPool::take_for_received() {
 }
 
 SlabId BufferPool::take_for_own() {
-  const uint32_t still_to_come = reserved_.received - std::min(reserved_.received, in_use_.received);
+  const uint32_t still_to_come =
+      reserved_.received - std::min(reserved_.received, in_use_.received);
   return free_.size() <= still_to_come ? kNoSlab : take(false);
 }
 

@@ -59,10 +59,10 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
   const uint64_t residuals = Residuals::bytes_needed(prepared->plan, table);
   const uint64_t bytes = slabs.sum() * inputs.pool->slab_bytes() + residuals;
   if (bytes > inputs.bytes_free) {
-    return resource_exhausted("the plan needs " + std::to_string(bytes) + " bytes (" +
-                              std::to_string(residuals) + " of residuals, " +
-                              std::to_string(slabs.sum()) + " frame buffers), limits.plan_bytes leaves " +
-                              std::to_string(inputs.bytes_free));
+    return resource_exhausted(
+        "the plan needs " + std::to_string(bytes) + " bytes (" + std::to_string(residuals) +
+        " of residuals, " + std::to_string(slabs.sum()) +
+        " frame buffers), limits.plan_bytes leaves " + std::to_string(inputs.bytes_free));
   }
   CGX_RETURN_IF_ERROR(inputs.pool->reserve(slabs));
   prepared->pool_ = inputs.pool;

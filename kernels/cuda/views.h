@@ -27,6 +27,7 @@ CGX_DEVICE inline Quad contribution_of(const RawView& view, uint64_t first, uint
   const bool untouched = view.rank_count == 1 && scale == 1.0f && view.residual_in == nullptr;
   Quad sum = {};
   if (view.rank_count > 0) sum = load_quad(view.ranks[0], view.dtype, first, count);
+  if (untouched) return sum;  // before arithmetic that a compiler may think changes nothing
   for (uint32_t r = 1; r < view.rank_count; ++r) {
     const Quad more = load_quad(view.ranks[r], view.dtype, first, count);
     for (uint32_t i = 0; i < 4; ++i) sum.v[i] += more.v[i];
@@ -36,7 +37,7 @@ CGX_DEVICE inline Quad contribution_of(const RawView& view, uint64_t first, uint
   for (uint32_t i = 0; i < 4; ++i) {
     if (scale != 1.0f) sum.v[i] *= scale;
     if (view.residual_in) sum.v[i] += old.v[i] * view.residual_scale;
-    if (!untouched) sum.v[i] = canonical_nan(sum.v[i]);
+    sum.v[i] = canonical_nan(sum.v[i]);
   }
   return sum;
 }

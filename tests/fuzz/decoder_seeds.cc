@@ -1,6 +1,7 @@
 // What the decoders' fuzzers start from: decoder_seeds tests/fuzz/corpus
-// Writes decoder_<codec>/<strength>_<kind of values> for every codec that is not sparse, as
-// decoder_fuzz.cc reads it. Sparse seeds, with odd forms among them, are kept by hand.
+// Writes decoder_<codec>/<strength>_<kind of values>, encoded, for every codec that is not sparse,
+// and values to be encoded for all, as decoder_fuzz.cc reads them. Sparse ranges, with odd forms
+// among them, are kept by hand.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,8 @@
 
 namespace cgx::kernels::testing {
 namespace {
+
+constexpr uint8_t kEncode = 0xe0;  // of two ranks, with a residual
 
 struct Kind {
   const char* name;
@@ -27,26 +30,33 @@ std::vector<Kind> kinds() {
           {"nonfinite", broken}};
 }
 
-void write(const std::filesystem::path& file, const CodecSpec& spec, const Floats& values) {
-  const auto encoded = encode(scalar_lane(), spec, values).bytes;
-  const auto elements = static_cast<uint32_t>(values.size());
-  const char header[] = {static_cast<char>(spec.codec), static_cast<char>(spec.bits),
-                         static_cast<char>(spec.flags), static_cast<char>(DType::kF32),
-                         static_cast<char>(elements),   static_cast<char>(elements >> 8)};
+void write(const std::filesystem::path& file, uint8_t wish, const CodecSpec& spec, size_t elements,
+           std::span<const std::byte> bytes) {
+  const uint8_t header[] = {wish,
+                            spec.bits,
+                            spec.flags,
+                            static_cast<uint8_t>(DType::kF32),
+                            static_cast<uint8_t>(elements),
+                            static_cast<uint8_t>(elements >> 8)};
   std::filesystem::create_directories(file.parent_path());
   std::ofstream out(file, std::ios::binary);
-  out.write(header, sizeof(header));
-  out.write(reinterpret_cast<const char*>(encoded.data()),
-            static_cast<std::streamsize>(encoded.size()));
+  out.write(reinterpret_cast<const char*>(header), sizeof(header));
+  out.write(reinterpret_cast<const char*>(bytes.data()),
+            static_cast<std::streamsize>(bytes.size()));
 }
 
 void write_all(const std::filesystem::path& corpus) {
   for (const CodecRow& row : codecs()) {
     const auto directory = corpus / ("decoder_" + std::string(row.name));
-    for (uint8_t bits = row.bits_min; bits <= row.bits_max && !row.sparse; ++bits) {
-      const CodecSpec spec{.codec = row.number, .bits = bits, .flags = row.implied, .bucket = 64};
+    CodecSpec spec{.codec = row.number, .bits = row.bits_max, .flags = row.implied, .bucket = 64};
+    for (const Kind& kind : kinds()) {
+      write(directory / ("values_" + std::string(kind.name)), kEncode, spec, kind.values.size(),
+            std::as_bytes(std::span(kind.values)));
+    }
+    for (spec.bits = row.bits_min; spec.bits <= row.bits_max && !row.sparse; ++spec.bits) {
       for (const Kind& kind : kinds()) {
-        write(directory / (std::to_string(bits) + "_" + kind.name), spec, kind.values);
+        write(directory / (std::to_string(spec.bits) + "_" + kind.name), 0, spec,
+              kind.values.size(), encode(scalar_lane(), spec, kind.values).bytes);
       }
     }
   }
