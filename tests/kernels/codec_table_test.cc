@@ -1,4 +1,6 @@
 // The codec table: texts, checks and sizes.
+#include <filesystem>
+
 #include "tests/kernels/codec_cases.h"
 
 namespace cgx::kernels::testing {
@@ -119,6 +121,13 @@ TEST(CodecTable, PolicyRefusesDivergenceAndWarnsOfDoubt) {
         "terngrad,clip", "topk:0.01,feedback", "threshold:0.001,values=maxmin4,feedback",
         "randomk:0.01,feedback", "randomk:0.25"}) {
     EXPECT_EQ(check(sound), "") << sound;
+  }
+}
+
+TEST(CodecTable, EveryCodecsFuzzerHasSeeds) {
+  for (const CodecRow& row : codecs()) {
+    const std::string seeds = CGX_SOURCE_DIR "/tests/fuzz/corpus/decoder_" + std::string(row.name);
+    EXPECT_TRUE(std::filesystem::is_directory(seeds)) << seeds << "; ADDING.md says how";
   }
 }
 
