@@ -49,28 +49,26 @@ int launch(const cuda::Device& device, const cuda::Table<Job>& table, cuda::Stre
   return cudaGetLastError();
 }
 
-template <class Job>
-int launch_norms(const cuda::Table<Job>& table, cuda::Stream stream) {
-  if (table.norms == nullptr || table.count == 0) return cudaSuccess;
-  constexpr uint32_t kThreads = 64;
-  norms_kernel<<<(table.count + kThreads - 1) / kThreads, kThreads, 0,
-                 static_cast<cudaStream_t>(stream)>>>(table);
-  return cudaGetLastError();
-}
-template <class Codec, class Job>
-int launch_with_norms(const cuda::Device& device, const cuda::Table<Job>& table,
-                      cuda::Stream stream) {
-  const int error = launch<Codec>(device, table, stream);
-  return error == cudaSuccess ? launch_norms(table, stream) : error;
-}
+struct NormsLauncher {
+  template <class Job>
+  static int norms(const cuda::Table<Job>& table, cuda::Stream stream) {
+    if (table.norms == nullptr || table.count == 0) return cudaSuccess;
+    constexpr uint32_t kThreads = 64;
+    norms_kernel<<<(table.count + kThreads - 1) / kThreads, kThreads, 0,
+                   static_cast<cudaStream_t>(stream)>>>(table);
+    return cudaGetLastError();
+  }
+};
 
 template <class Codec>
-struct Launching {
-  using Kernel = typename KernelOf<Codec>::Type;
-  static constexpr cuda::Launches kOps = {
-      launch_with_norms<Kernel, EncodeJob>, launch<Kernel, DecodeJob>, launch<Kernel, DecodeAddJob>,
-      launch_with_norms<Kernel, ReduceJob>, launch<Kernel, CombineJob>};
+struct Launcher : NormsLauncher {
+  template <class Job>
+  static int run(const cuda::Device& device, const cuda::Table<Job>& table, cuda::Stream stream) {
+    return launch<typename KernelOf<Codec>::Type>(device, table, stream);
+  }
 };
+template <class Codec>
+using Launching = cuda::LaunchesBy<Launcher<Codec>>;
 
 }  // namespace
 }  // namespace cgx::kernels

@@ -13,6 +13,19 @@ struct Launches {
   int (*combine)(const Device&, const Table<CombineJob>&, Stream);
 };
 
+// All of them by a launcher: run<Job>() for the operation, norms() after those that encode.
+template <class Launcher>
+struct LaunchesBy {
+  template <class Job>
+  static int run_with_norms(const Device& device, const Table<Job>& table, Stream stream) {
+    const int error = Launcher::template run<Job>(device, table, stream);
+    return error == 0 ? Launcher::template norms<Job>(table, stream) : error;
+  }
+  static constexpr Launches kOps = {run_with_norms<EncodeJob>, Launcher::template run<DecodeJob>,
+                                    Launcher::template run<DecodeAddJob>, run_with_norms<ReduceJob>,
+                                    Launcher::template run<CombineJob>};
+};
+
 #define X(stem, ...) const Launches& launches_of_##stem(const CodecSpec&);
 #include "kernels/codecs.def"
 #undef X

@@ -26,6 +26,12 @@ CGX_DEVICE float team_sum(Team& team, uint32_t n, F f) {
   return team.fold(partials);
 }
 
+// The sum of all lanes' x.
+template <class T = uint32_t, class Team>
+CGX_DEVICE T team_total(Team& team, const typename Team::template Each<T>& x) {
+  return team.merge(x, [](T& a, T b) { a += b; });
+}
+
 template <class Team>
 CGX_DEVICE uint32_t team_max_abs_bits(Team& team, const float* x, uint32_t n) {
   typename Team::template Each<uint32_t> largest;

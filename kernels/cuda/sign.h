@@ -44,7 +44,7 @@ struct OneBitKernel : OneBit {
       negatives[t] = 0;
       for (uint32_t e = t; e < n; e += Team::kSize) negatives[t] += bits_of(x[e]) >> 31;
     });
-    extent.negatives = team.merge(negatives, [](uint32_t& a, uint32_t b) { a += b; });
+    extent.negatives = team_total(team, negatives);
     return extent;
   }
 };

@@ -193,8 +193,7 @@ class Skeleton {
     Codes::code(team, s.x, n, meta, key, job.spec, s.codes, saturated);
     copy_bytes(team, s.codes, target, Codec::code_bytes(n));
     team.add(&found.outcome->nonfinite_buckets, meta.nonfinite);
-    team.add(&found.outcome->saturated,
-             team.merge(saturated, [](uint32_t& a, uint32_t more) { a += more; }));
+    team.add(&found.outcome->saturated, team_total(team, saturated));
     return meta;
   }
   static CGX_DEVICE Meta fit(Team& team, const float* x, uint32_t n, uint32_t limit,
@@ -334,7 +333,7 @@ class Skeleton {
   static CGX_DEVICE void put_errors(const Scratch& s, uint32_t e, uint32_t count, const Quad& value,
                                     float* residual) {
     Quad x = *reinterpret_cast<const Quad*>(s.x + e);
-    for (uint32_t i = 0; i < 4; ++i) x.v[i] = error_of(x.v[i], value.v[i]);
+    for (uint32_t i = 0; i < 4; ++i) x.v[i] = saturated(x.v[i] - value.v[i]);
     store_quad(residual, DType::kF32, e, count, x);
   }
 

@@ -35,11 +35,6 @@ __global__ void __launch_bounds__(kPackLanes) pack_kernel(const cuda::Table<Job>
   pack_entries(team, table, blockIdx.x, gridDim.x);
 }
 
-template <class Job>
-constexpr bool kReads = !std::is_same_v<Job, EncodeJob>;
-template <class Job>
-constexpr bool kWrites = std::is_same_v<Job, EncodeJob> || std::is_same_v<Job, ReduceJob>;
-
 template <class Codec, class Job>
 int launch_sparse(const cuda::Device& device, const cuda::Table<Job>& table, cuda::Stream on) {
   if (table.buckets == 0) return cudaSuccess;
@@ -60,20 +55,15 @@ int launch_sparse(const cuda::Device& device, const cuda::Table<Job>& table, cud
   return cudaGetLastError();
 }
 
-template <class Codec, class Job>
-int launch_sparse_with_norms(const cuda::Device& device, const cuda::Table<Job>& table,
-                             cuda::Stream stream) {
-  const int error = launch_sparse<Codec>(device, table, stream);
-  return error == cudaSuccess ? launch_norms(table, stream) : error;
-}
-
 template <class Codec>
-struct SparseLaunching {
-  static constexpr cuda::Launches kOps = {
-      launch_sparse_with_norms<Codec, EncodeJob>, launch_sparse<Codec, DecodeJob>,
-      launch_sparse<Codec, DecodeAddJob>, launch_sparse_with_norms<Codec, ReduceJob>,
-      launch_sparse<Codec, CombineJob>};
+struct SparseLauncher : NormsLauncher {
+  template <class Job>
+  static int run(const cuda::Device& device, const cuda::Table<Job>& table, cuda::Stream stream) {
+    return launch_sparse<Codec>(device, table, stream);
+  }
 };
+template <class Codec>
+using SparseLaunching = cuda::LaunchesBy<SparseLauncher<Codec>>;
 
 }  // namespace
 }  // namespace cgx::kernels

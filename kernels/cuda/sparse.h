@@ -119,15 +119,12 @@ class SparseSkeleton {
       }
       store(job, at.first + e, count, x);
     });
-    team.add(&at.found.outcome->saturated, total(team, saturated));
+    team.add(&at.found.outcome->saturated, team_total(team, saturated));
   }
 
  private:
   using Counts = typename Team::template Each<uint32_t>;
 
-  static CGX_DEVICE uint32_t total(Team& team, const Counts& counts) {
-    return team.merge(counts, [](uint32_t& a, uint32_t b) { a += b; });
-  }
   template <class Job>
   static CGX_DEVICE uint64_t key_of(const Job& job, const SparseBucket& at) {
     return bucket_key(job.key.stream, job.key.first_bucket + at.number);
@@ -239,7 +236,7 @@ class SparseSkeleton {
       each_picked(team, at.picked, [&](uint32_t t, uint32_t i) {
         values[i] = delivered(spec, at.n, at.picked.index[i], values[i], limit, saturated[t]);
       });
-      team.add(&at.found.outcome->saturated, total(team, saturated));
+      team.add(&at.found.outcome->saturated, team_total(team, saturated));
     }
   }
 
@@ -272,14 +269,7 @@ class SparseSkeleton {
         header.bytes - kSparseHeaderBytes - value_bytes(spec.values, header.count);
     if (!read_places(team, spec, header, body, indices, key, at, s)) return false;
     if (!get_values(team, spec.values, body + indices, header.count, at.picked.value)) return false;
-    Counts largest;
-    team.lanes([&](uint32_t t) { largest[t] = 0; });
-    each_picked(team, at.picked, [&](uint32_t t, uint32_t i) {
-      const uint32_t magnitude = abs_bits(at.picked.value[i]);
-      largest[t] = magnitude > largest[t] ? magnitude : largest[t];
-    });
-    const uint32_t max_abs =
-        team.merge(largest, [](uint32_t& a, uint32_t b) { a = b > a ? b : a; });
+    const uint32_t max_abs = team_max_abs_bits(team, at.picked.value, at.picked.count);
     nonfinite = nonfinite || max_abs >= limit;
     return max_abs < kInfBits;
   }
@@ -354,7 +344,7 @@ class SparseSkeleton {
   static CGX_DEVICE void put_errors(Team& team, float* residual, SparseBucket& at) {
     const Picked& picked = at.picked;
     each_picked(team, picked, [&](uint32_t, uint32_t i) {
-      at.x[picked.index[i]] = error_of(picked.value[i], picked.sent[i]);
+      at.x[picked.index[i]] = saturated(picked.value[i] - picked.sent[i]);
     });
     each_quad(team, at.n, [&](uint32_t, uint32_t e, uint32_t count) {
       store_quad(residual, DType::kF32, at.first + e, count,

@@ -20,13 +20,6 @@ struct Picked {
   float *value, *sent;
 };
 
-// How many of `count` things, in runs of equal length, come before lane t's, and before its end.
-template <class Team>
-CGX_DEVICE uint32_t run_begin(uint32_t count, uint32_t t) {
-  const uint32_t run = (count + Team::kSize - 1) / Team::kSize;
-  return t * run < count ? t * run : count;
-}
-
 CGX_DEVICE inline uint32_t gap_before(const uint16_t* index, uint32_t i) {
   return i == 0 ? index[0] : index[i] - index[i - 1] - 1u;
 }
@@ -94,7 +87,7 @@ CGX_DEVICE uint32_t put_numbers(Team& team, const Picked& picked, uint32_t limit
       picked.sent[i] = Number::get(word);
     }
   });
-  return team.merge(saturated, [](uint32_t& a, uint32_t b) { a += b; });
+  return team_total(team, saturated);
 }
 
 // A warp makes the codes of 512 values.
@@ -123,13 +116,13 @@ CGX_DEVICE uint32_t put_levels(Team& team, const Picked& picked, uint32_t limit,
           picked.sent[first + e] = Codes::value(codes, e, meta);
         }
       });
-      const uint32_t sum = warp.merge(more, [](uint32_t& a, uint32_t b) { a += b; });
+      const uint32_t sum = team_total(warp, more);
       warp.lanes([&](uint32_t t) {
         if (t == 0) saturated[Warp::kSize * own] += sum;
       });
     }
   });
-  return team.merge(saturated, [](uint32_t& a, uint32_t b) { a += b; });
+  return team_total(team, saturated);
 }
 
 // The picked values, finite ones, and their padding. Returns how many were saturated.
@@ -213,7 +206,7 @@ CGX_DEVICE bool get_gaps(Team& team, const uint8_t* bytes, uint32_t given, uint3
       if (++i == count) used[t] = byte + 1;
     }
   });
-  const uint32_t end = team.merge(used, [](uint32_t& a, uint32_t b) { a += b; });
+  const uint32_t end = team_total(team, used);
   return none(team, bad) && whole_words(end) == given;  // end is 0 where there are too few
 }
 

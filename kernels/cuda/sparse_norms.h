@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/scans.h"
 #include "kernels/cuda/sparse_entry.h"
 #include "kernels/cuda/sparse_select.h"
 #include "kernels/sums.h"
@@ -53,16 +54,7 @@ CGX_DEVICE double intended_norm(Team& team, const float* x, uint32_t n, uint32_t
 // Of the dense bucket: zeros lie in between.
 template <class Team>
 CGX_DEVICE double sent_norm(Team& team, const Picked& picked, uint32_t n, float* chunk) {
-  typename Team::template Each<uint32_t> largest;
-  team.lanes([&](uint32_t t) {
-    largest[t] = 0;
-    for (uint32_t i = t; i < picked.count; i += Team::kSize) {
-      const uint32_t magnitude = abs_bits(picked.sent[i]);
-      largest[t] = magnitude > largest[t] ? magnitude : largest[t];
-    }
-  });
-  const float scale =
-      square_scale(team.merge(largest, [](uint32_t& a, uint32_t b) { a = b > a ? b : a; }));
+  const float scale = square_scale(team_max_abs_bits(team, picked.sent, picked.count));
   const float sum = chunked_sum(team, n, chunk, [&](uint32_t first, uint32_t count) {
     team.each([&](uint32_t t) {
       for (uint32_t e = t; e < count; e += Team::kSize) chunk[e] = 0;

@@ -51,13 +51,20 @@ CGX_DEVICE inline uint32_t lowest_bit(uint32_t x) {
   return bits_set((x & (0u - x)) - 1);
 }
 
+// Where lane t's run of `count` things begins; it ends where the next lane's does.
+template <class Team>
+CGX_DEVICE uint32_t run_begin(uint32_t count, uint32_t t) {
+  const uint32_t run = (count + Team::kSize - 1) / Team::kSize;
+  return t * run < count ? t * run : count;
+}
+
 // f(lane, word) for the words of a bitmap of n bits: each lane has a run of them.
 template <class Team, class F>
 CGX_DEVICE void each_word(Team& team, uint32_t n, F f) {
-  const uint32_t words = (n + 31) / 32, run = (words + Team::kSize - 1) / Team::kSize;
+  const uint32_t words = (n + 31) / 32;
   team.each([&](uint32_t t) {
-    const uint32_t end = (t + 1) * run < words ? (t + 1) * run : words;
-    for (uint32_t w = t * run; w < end; ++w) f(t, w);
+    const uint32_t end = run_begin<Team>(words, t + 1);
+    for (uint32_t w = run_begin<Team>(words, t); w < end; ++w) f(t, w);
   });
 }
 
@@ -118,11 +125,11 @@ struct Cut {
 };
 template <class Team>
 CGX_DEVICE Cut find_cut(Team& team, const Digit& digit, uint32_t wanted, const SparseShared& s) {
-  const uint32_t bins = digit.bins(), run = (bins + Team::kSize - 1) / Team::kSize;
-  // Lane t has bins t * run, ..., counted from the highest down.
+  const uint32_t bins = digit.bins();
+  // Each lane has a run of bins, counted from the highest down.
   const auto each_bin = [&](uint32_t t, auto f) {
-    const uint32_t end = (t + 1) * run < bins ? (t + 1) * run : bins;
-    for (uint32_t i = t * run; i < end; ++i) {
+    const uint32_t end = run_begin<Team>(bins, t + 1);
+    for (uint32_t i = run_begin<Team>(bins, t); i < end; ++i) {
       uint32_t count = 0;
       for (uint32_t c = 0; c < digit.copies(); ++c) {
         count += s.bins[(bins - 1 - i) * digit.copies() + c];

@@ -3,12 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/sparse.h"
 #include "kernels/cuda/table.h"
 
 namespace cgx::kernels {
 namespace {
+
+// What a job does with entries.
+template <class Job>
+constexpr bool kReads = !std::is_same_v<Job, EncodeJob>;
+template <class Job>
+constexpr bool kWrites = std::is_same_v<Job, EncodeJob> || std::is_same_v<Job, ReduceJob>;
 
 template <class Job>
 CGX_DEVICE uint64_t* places_of(const cuda::Table<Job>& table) {
@@ -98,7 +105,7 @@ CGX_DEVICE void pack_entries(Team& team, const cuda::Table<Job>& table, uint64_t
         before[t] += sizes[b];
       }
     });
-    const uint64_t at = team.merge(before, [](uint64_t& a, uint64_t b) { a += b; });
+    const uint64_t at = team_total<uint64_t>(team, before);
     const uint8_t* staged = staged_at(table, segment, bucket - segment.first_bucket);
     copy_bytes(team, staged, reinterpret_cast<uint8_t*>(segment.job.encoded.data()) + at,
                sizes[bucket]);

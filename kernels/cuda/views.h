@@ -42,11 +42,6 @@ CGX_DEVICE inline Quad contribution_of(const RawView& view, uint64_t first, uint
   return sum;
 }
 
-// The error of an encoding; saturates where huge values are coded badly, so never infinite.
-CGX_DEVICE inline float error_of(float x, float value) {
-  return saturated(x - value);
-}
-
 // Non-finite buckets keep their old residual, in today's units.
 template <class Team>
 CGX_DEVICE void keep_residual(Team& team, const float* in, float scale, float* out, uint64_t first,

@@ -23,7 +23,7 @@ namespace {
 constexpr uint32_t kTeams = 5;  // that take buckets in turn
 
 template <class Codec, class Job>
-int launch(const Device&, const Table<Job>& table, Stream) {
+int launch_dense(const Table<Job>& table) {
   const size_t bytes = scratch_bytes<Codec>(table.bucket_max);
   for (uint64_t first = 0; first < kTeams; ++first) {
     // Exactly its size, so that AddressSanitizer sees what lies beyond.
@@ -35,25 +35,6 @@ int launch(const Device&, const Table<Job>& table, Stream) {
   }
   return 0;
 }
-
-template <class Job>
-int launch_norms(const Table<Job>& table) {
-  for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
-  return 0;
-}
-template <class Codec, class Job>
-int launch_with_norms(const Device& device, const Table<Job>& table, Stream stream) {
-  launch<Codec>(device, table, stream);
-  return launch_norms(table);
-}
-
-template <class Codec>
-struct EmulatingDense {
-  using Kernel = typename KernelOf<Codec>::Type;
-  static constexpr Launches kOps = {
-      launch_with_norms<Kernel, EncodeJob>, launch<Kernel, DecodeJob>, launch<Kernel, DecodeAddJob>,
-      launch_with_norms<Kernel, ReduceJob>, launch<Kernel, CombineJob>};
-};
 
 // body(team) on all lanes of a block.
 template <class Body>
@@ -67,9 +48,9 @@ void run_block(Body body) {
 }
 
 template <class Codec, class Job>
-int launch_sparse(const Device&, const Table<Job>& table, Stream) {
+int launch_sparse(const Table<Job>& table) {
   for (uint32_t i = 0; !Codec::kDrawn && i < table.count; ++i) {
-    if constexpr (!requires(Job job) { job.source; }) {
+    if constexpr (kReads<Job>) {
       for (uint32_t p = 0; p < table.work.parts_max; ++p) find_entries<Codec>(table, i, p);
     }
   }
@@ -78,34 +59,32 @@ int launch_sparse(const Device&, const Table<Job>& table, Stream) {
   for (uint32_t own = 0; own < table.work.teams; ++own) {
     run_block([&](EmulatedBlock& team) { run_sparse_buckets<Codec>(team, table, own, *shared); });
   }
-  if constexpr (requires(Job job) { job.key; }) {
+  if constexpr (kWrites<Job>) {
     for (uint32_t own = 0; own < 2; ++own) {
       run_block([&](EmulatedBlock& team) { pack_entries(team, table, own, 2); });
     }
   }
   return 0;
 }
-template <class Codec, class Job>
-int launch_sparse_with_norms(const Device& device, const Table<Job>& table, Stream stream) {
-  launch_sparse<Codec>(device, table, stream);
-  return launch_norms(table);
-}
 
 template <class Codec>
-struct EmulatingSparse {
-  static constexpr Launches kOps = {
-      launch_sparse_with_norms<Codec, EncodeJob>, launch_sparse<Codec, DecodeJob>,
-      launch_sparse<Codec, DecodeAddJob>, launch_sparse_with_norms<Codec, ReduceJob>,
-      launch_sparse<Codec, CombineJob>};
+struct Launcher {
+  template <class Job>
+  static int run(const Device&, const Table<Job>& table, Stream) {
+    if constexpr (requires { Codec::kDrawn; }) {
+      return launch_sparse<Codec>(table);
+    } else {
+      return launch_dense<typename KernelOf<Codec>::Type>(table);
+    }
+  }
+  template <class Job>
+  static int norms(const Table<Job>& table, Stream) {
+    for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
+    return 0;
+  }
 };
-
 template <class Codec>
-struct Emulating : EmulatingDense<Codec> {};
-template <class Codec>
-requires requires {
-  Codec::kDrawn;
-}
-struct Emulating<Codec> : EmulatingSparse<Codec> {};
+using Emulating = LaunchesBy<Launcher<Codec>>;
 
 const Launches* launches_of(const CodecSpec& spec) {
   switch (spec.codec) {
