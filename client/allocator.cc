@@ -11,6 +11,10 @@ uint64_t round_up(uint64_t value, uint64_t to) {
   return (value + to - 1) & ~(to - 1);
 }
 
+uint64_t room_of(uint64_t bytes) {
+  return round_up(bytes == 0 ? 1 : bytes, kGranule);
+}
+
 }  // namespace
 
 Allocator::Allocator(uint64_t bytes) {
@@ -19,7 +23,7 @@ Allocator::Allocator(uint64_t bytes) {
 
 std::optional<uint64_t> Allocator::allocate(uint64_t bytes, uint64_t alignment) {
   if (bytes > free_bytes_) return std::nullopt;
-  const uint64_t need = round_up(bytes == 0 ? 1 : bytes, kGranule);
+  const uint64_t need = room_of(bytes);
   for (auto it = by_size_.lower_bound({need, 0}); it != by_size_.end(); ++it) {
     const auto [room, start] = *it;
     const uint64_t offset = round_up(start, alignment);
@@ -29,7 +33,7 @@ std::optional<uint64_t> Allocator::allocate(uint64_t bytes, uint64_t alignment) 
     if (const uint64_t rest = room - (offset - start) - need; rest > 0) {
       add_free(offset + need, rest);
     }
-    taken_.emplace(offset, need);
+    taken_.emplace(offset, Block{.offset = offset, .bytes = bytes});
     return offset;
   }
   return std::nullopt;
@@ -37,9 +41,29 @@ std::optional<uint64_t> Allocator::allocate(uint64_t bytes, uint64_t alignment) 
 
 bool Allocator::release(uint64_t offset) {
   const auto found = taken_.find(offset);
-  if (found == taken_.end()) return false;
-  uint64_t start = offset, bytes = found->second;
-  taken_.erase(found);
+  if (found == taken_.end() || found->second.released) return false;
+  found->second.released = true;
+  waiting_bytes_ += room_of(found->second.bytes);
+  if (found->second.holds == 0) give_back(found->second);
+  return true;
+}
+
+Allocator::Block* Allocator::find(uint64_t offset) {
+  const auto next = taken_.upper_bound(offset);
+  if (next == taken_.begin()) return nullptr;
+  Block& block = std::prev(next)->second;
+  const bool inside = offset - block.offset < room_of(block.bytes);
+  return inside && !block.released ? &block : nullptr;
+}
+
+void Allocator::drop(Block& block) {
+  if (--block.holds == 0 && block.released) give_back(block);
+}
+
+void Allocator::give_back(const Block& block) {
+  uint64_t start = block.offset, bytes = room_of(block.bytes);
+  waiting_bytes_ -= bytes;
+  taken_.erase(start);
   const auto after = free_.find(start + bytes);
   if (after != free_.end()) {
     bytes += after->second;
@@ -55,7 +79,6 @@ bool Allocator::release(uint64_t offset) {
     }
   }
   add_free(start, bytes);
-  return true;
 }
 
 void Allocator::add_free(uint64_t offset, uint64_t bytes) {

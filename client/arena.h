@@ -2,10 +2,11 @@
 //
 // An ArenaMemory is one sealed, fully allocated memfd and its mapping; whoever holds the shared_ptr
 // last unmaps it, so views of it may outlive the session. An ArenaSet is a session's arenas (at
-// most kArenasMax, added on demand) with one allocator each. Thread rule: any thread.
+// most kArenasMax, added on demand) with one allocator each. Thread rule: any thread. Invariant:
+// memory that the daemon may still read or write is not given out again: whatever names it (a
+// call, a submit, a tensor's home) has an ArenaHold, and freed memory waits for the last one.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -40,33 +41,73 @@ class ArenaMemory {
   uint64_t bytes_;
 };
 
+class ArenaSet;
+
+// Keeps one allocation from being given out again, for as long as it lives.
+class ArenaHold {
+ public:
+  ArenaHold() = default;
+  ArenaHold(ArenaHold&& other) noexcept;
+  ArenaHold& operator=(ArenaHold&& other) noexcept;
+  ~ArenaHold() { end(); }
+
+ private:
+  friend class ArenaSet;
+  ArenaHold(ArenaSet& set, uint8_t arena, Allocator::Block& block)
+      : set_(&set), block_(&block), arena_(arena) {}
+  void end();
+
+  ArenaSet* set_ = nullptr;
+  Allocator::Block* block_ = nullptr;
+  uint8_t arena_ = 0;
+};
+
 // A place in a session's arenas, as records name it.
 struct ArenaPlace {
   uint8_t arena = 0;
   uint64_t offset = 0;
+  ArenaHold hold;
+};
+
+// What one submit or call names.
+struct ArenaHolds {
+  ArenaHold in, out;
+};
+
+// How large the next arena is, when `mapped` bytes are there and one allocation of `need` has to
+// fit.
+struct ArenaGrowth {
+  uint64_t need = 0, first = 0, mapped = 0;
+  uint64_t bytes() const;
 };
 
 class ArenaSet {
  public:
   // `announce` tells the daemon about a new arena and answers when the daemon has mapped it.
   using Announce = std::function<Status(uint32_t arena, const ArenaMemory& memory)>;
-  ArenaSet(uint64_t first_bytes, Announce announce);
+  ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max = wire::kArenasMax);
 
   Result<void*> allocate(uint64_t bytes, uint64_t alignment);
+  // At once, or with the last hold on it.
   Status release(const void* memory);
-  // INVALID_ARGUMENT unless the whole range lies in one arena; `what` names it in the message. An
-  // empty range may be anywhere.
+  // INVALID_ARGUMENT unless the whole range lies in one allocation; `what` names it in the message.
+  // An empty range may be anywhere.
   Result<ArenaPlace> locate(const void* memory, uint64_t bytes, const char* what);
   std::shared_ptr<ArenaMemory> holder(const void* memory);
+  // In a forked child: holds end without effect, because the mutex may be locked for ever.
+  void abandon() { abandoned_ = true; }
 
  private:
+  friend class ArenaHold;
   struct Arena {
     std::shared_ptr<ArenaMemory> memory;
     Allocator allocator;
   };
 
   void* try_allocate(uint64_t bytes, uint64_t alignment);
+  void drop(uint8_t arena, Allocator::Block& block);
   Status grow(uint64_t bytes);
+  Status add(uint64_t bytes);
   uint64_t mapped_bytes() const;
   Status full(uint64_t bytes);
   std::optional<uint8_t> find(const void* memory) const;
@@ -75,7 +116,9 @@ class ArenaSet {
   const Announce announce_;
   std::mutex grow_mutex_;  // taken first; held while a new arena is made and announced
   std::mutex mutex_;       // guards arenas_; only a thread with grow_mutex_ adds to it
-  std::vector<Arena> arenas_;
+  const size_t arenas_max_;
+  std::vector<Arena> arenas_;  // never moves: holds point into it
+  bool abandoned_ = false;
 };
 
 }  // namespace cgx::client

@@ -141,6 +141,7 @@ cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
     CGX_REQUIRE(session);
     CGX_REQUIRE(memory);
     CGX_RETURN_IF_ERROR(session->session->check_not_forked());
+    session->session->take_in();
     return store(session->session->arenas().allocate(bytes, alignment == 0 ? 64 : alignment),
                  memory);
   });
@@ -180,6 +181,13 @@ cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options
     const std::lock_guard lock(session->mutex);
     *comm = session->comms.emplace_back(std::move(handle)).get();
     return {};
+  });
+}
+
+cgx_status cgx_comm_cancel(cgx_comm* comm) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->cancel();
   });
 }
 

@@ -8,7 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 
+#include "client/arena.h"
 #include "proto/wire/shm_layout.h"
 #include "proto/wire/status.h"
 
@@ -17,6 +19,7 @@ namespace cgx::client {
 struct Call {
   bool finished = false;
   Status failure;
+  ArenaHolds buffers;  // until it is finished
 };
 
 class CallLedger {
@@ -26,8 +29,8 @@ class CallLedger {
 
   bool room() const { return next_ < oldest_ + kWindow; }
   uint32_t in_flight() const { return in_flight_; }
-  uint64_t begin() {
-    calls_[next_ % kCallsKept] = {};
+  uint64_t begin(ArenaHolds buffers = {}) {
+    calls_[next_ % kCallsKept] = {.buffers = std::move(buffers)};
     ++in_flight_;
     return next_++;
   }
@@ -43,6 +46,7 @@ class CallLedger {
     if (!kept(record.step) || call.finished) return 0;
     call.finished = true;
     call.failure = failure;
+    call.buffers = {};
     --in_flight_;
     while (oldest_ < next_ && calls_[oldest_ % kCallsKept].finished) ++oldest_;
     return 1;

@@ -26,6 +26,11 @@ Status check_aligned(const std::string& what, const void* memory, uint64_t eleme
                           std::to_string(element_bytes) + " bytes");
 }
 
+Status naming(const Status& status, const std::string& what, uint64_t elements, DType dtype) {
+  return {status.code(), what + " of " + std::to_string(elements) + " " +
+                             std::string(dtype_name(dtype)) + ": " + status.message()};
+}
+
 Result<uint64_t> elements_of(const std::string& what, std::span<const uint64_t> shape,
                              uint64_t element_bytes) {
   uint64_t elements = 1, bytes = 0;

@@ -37,8 +37,32 @@ Status check_options(const cgx_comm_options& options, uint32_t size, bool leader
     return invalid_argument("a communicator of " + text(size) +
                             " ranks needs rendezvous.put and rendezvous.get, or CGX_LEADER");
   }
+  if (size > 1 && !callbacks) {
+    return {StatusCode::kUNIMPLEMENTED,
+            "ranks do not meet at CGX_LEADER yet: rendezvous.put and rendezvous.get are needed"};
+  }
   return {};
 }
+
+// Ledgers and homes of a communicator that was closed while the daemon owed it answers.
+class Unanswered final : public Leftover {
+ public:
+  Unanswered(StepLedger steps, CallLedger calls, std::vector<std::unique_ptr<Tensor>> tensors)
+      : steps_(std::move(steps)), calls_(std::move(calls)), tensors_(std::move(tensors)) {}
+
+  // The slots were given back when the communicator was closed.
+  uint32_t complete(const cgx_completion_record& record, const Status& failure) override {
+    record.kind == CGX_COMPLETE_CALL ? calls_.apply(record, failure)
+                                     : steps_.apply(record, failure);
+    return 0;
+  }
+  bool answered() const override { return !steps_.owed() && calls_.in_flight() == 0; }
+
+ private:
+  StepLedger steps_;
+  CallLedger calls_;
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+};
 
 }  // namespace
 
@@ -59,15 +83,17 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Session& session,
 }
 
 Status Communicator::join(const cgx_comm_options& options) {
-  Meeting meeting{.rank = options.rank, .size = options.size};
-  meeting.self = {session_.daemon().instance, session_.daemon().mesh_address};
+  Meeting meeting{.prefix = "cgx/" + session_.job() + "/" + name_,
+                  .name = name_,
+                  .rank = options.rank,
+                  .size = options.size,
+                  .self = {session_.daemon().instance, session_.daemon().mesh_address},
+                  .deadline = deadline_in_ms(timeout_ms_),
+                  .go_on = [this] { return session_.enter().status(); }};
   CGX_ASSIGN_OR_RETURN(meeting.key_if_first, random_key());
-  uint32_t number = 0;
   {
     CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter());
     handle_ = session_.attach(*this);
-    number = session_.communicators_made(name_);
-    meeting.prefix = "cgx/" + session_.job() + "/" + name_ + "#" + text(number);
     if (session_.job_key) meeting.key_if_first = *session_.job_key;
   }
   CallbackStore store(options.rendezvous);
@@ -85,33 +111,49 @@ Status Communicator::join(const cgx_comm_options& options) {
                                          .rank = options.rank,
                                          .first_step = options.first_step,
                                          .timeout_ms = timeout_ms_,
-                                         .meeting = number,
+                                         .meeting = agreement.number,
                                          .job_key = agreement.job_key,
                                          .members = std::move(agreement.members)};
   return session_.socket().call(message, deadline()).status();
 }
 
-Communicator::~Communicator() {
-  auto entered = session_.enter_to_look();
-  if (!entered.ok()) return;  // a forked child's copy
-  Lock lock = std::move(entered).value();
+Status Communicator::cancel() {
+  CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter_to_look());
+  end_waits();
+  return {};
+}
+
+// With the lock held.
+void Communicator::end_waits() {
   closed_ = true;
   session_.wake_waiters();
+  for (const uint32_t request : asked_) session_.socket().cancel(request);
+}
+
+Communicator::~Communicator() {
+  auto entered = session_.enter_to_look();
+  if (!entered.ok()) {  // a forked child's copy
+    session_.arenas().abandon();
+    return;
+  }
+  Lock lock = std::move(entered).value();
+  end_waits();
   left_.wait(lock, [this] { return users_ == 0; });
   if (handle_ == 0) return;
   session_.flush(lock, deadline_in_ms(kFlushMs));
   session_.drain();
-  const bool idle = !steps_.unfinished() && calls_.in_flight() == 0;
+  for (const auto& tensor : tensors_) {
+    if (tensor->owned) static_cast<void>(session_.arenas().release(tensor->home).ok());
+  }
   session_.detach(handle_);
   session_.forget_slots(steps_.reserved() + calls_.in_flight());
+  auto rest =
+      std::make_unique<Unanswered>(std::move(steps_), std::move(calls_), std::move(tensors_));
+  if (!rest->answered()) session_.leave(handle_, std::move(rest));
   const bool reachable = session_.lost().ok();
   lock.unlock();
   if (reachable) {
     static_cast<void>(session_.socket().post(wire::CloseCommunicator{.comm = handle_}).ok());
-  }
-  if (!idle) return;  // the daemon may still write to the homes: they go with the session
-  for (const auto& tensor : tensors_) {
-    if (tensor->owned) static_cast<void>(session_.arenas().release(tensor->home).ok());
   }
 }
 

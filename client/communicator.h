@@ -22,6 +22,7 @@ struct Tensor {
   wire::TensorDescription description;
   std::byte* home = nullptr;
   uint64_t bytes = 0;
+  ArenaHold hold;      // on the home: an absent rank's result may come into it
   bool owned = false;  // the home was allocated by the library
 };
 
@@ -38,6 +39,9 @@ class Communicator final : public CompletionSink {
   static Result<std::unique_ptr<Communicator>> create(Session& session,
                                                       const cgx_comm_options& options);
   ~Communicator() override;
+
+  // Every call answers CANCELLED from now on, those under way too.
+  Status cancel();
 
   Result<uint32_t> add_tensor(const cgx_tensor_options& options);
   Result<const Tensor*> tensor(uint32_t id);
@@ -72,14 +76,19 @@ class Communicator final : public CompletionSink {
   Status join(const cgx_comm_options& options);
   Result<Tensor> describe(const cgx_tensor_options& options);
   Status place_home(Tensor& tensor, void* home);
+  // Sends a request and waits for its reply; close() ends the wait.
+  template <typename Message>
+  Result<wire::Reply> ask(Use& use, const Message& message, Deadline deadline);
   Status send_table(std::span<const wire::TensorDescription> table);
   Status check_ids(std::span<const uint32_t> ids) const;
   Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
-               std::span<const Place> places = {});
-  Status speak_of(Step& step, uint32_t id, Mark mark, const Place* place);
+               std::span<Place> places = {});
+  Status speak_of(Step& step, uint32_t id, Mark mark, Place* place);
   Status abandon(Step& step, cgx_submit_record record);
   cgx_submit_record record_of(const Step& step, uint32_t id, Mark mark, const Place* place) const;
   Result<Place> place_of(const void* in, void* out, uint64_t bytes, uint64_t element_bytes);
+  void say_done(uint64_t step, bool dropped);
+  void end_waits();
   Deadline deadline(int64_t timeout_ms = -1) const;
   Status cancelled() const;
   Status timed_out(const Status& status, const std::string& what) const;
@@ -96,6 +105,7 @@ class Communicator final : public CompletionSink {
   std::vector<uint32_t> posted_;  // their requests
   StepLedger steps_;
   CallLedger calls_;
+  std::set<uint32_t> asked_;  // requests under way
   bool closed_ = false;
   uint32_t users_ = 0;  // threads inside
   std::condition_variable left_;
@@ -127,5 +137,17 @@ class Communicator::Use {
   Communicator* comm_;
   Lock lock_;
 };
+
+template <typename Message>
+Result<wire::Reply> Communicator::ask(Use& use, const Message& message, Deadline deadline) {
+  CGX_ASSIGN_OR_RETURN(const uint32_t request, session_.socket().post(message));
+  asked_.insert(request);
+  use.lock().unlock();
+  auto reply = session_.socket().await(request, deadline);
+  use.lock().lock();
+  asked_.erase(request);
+  if (closed_) return cancelled();
+  return reply;
+}
 
 }  // namespace cgx::client

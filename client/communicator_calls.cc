@@ -10,9 +10,13 @@ Result<Communicator::Place> Communicator::place_of(const void* in, void* out, ui
   CGX_RETURN_IF_ERROR(check_aligned("the input", in, element_bytes));
   CGX_RETURN_IF_ERROR(check_aligned("the output", out, element_bytes));
   CGX_ASSIGN_OR_RETURN(place.in, session_.arenas().locate(in, bytes, "the input"));
+  if (in == out) {
+    place.out = {.arena = place.in.arena, .offset = place.in.offset, .hold = {}};
+    return place;
+  }
   CGX_ASSIGN_OR_RETURN(place.out, session_.arenas().locate(out, bytes, "the output"));
   const auto a = reinterpret_cast<uintptr_t>(in), b = reinterpret_cast<uintptr_t>(out);
-  const bool overlap = a != b && a < b + bytes && b < a + bytes;
+  const bool overlap = a < b + bytes && b < a + bytes;
   if (overlap) return invalid_argument("input and output overlap without being equal");
   return place;
 }
@@ -23,7 +27,12 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   const uint64_t element_bytes = dtype_bytes(static_cast<DType>(buffers.dtype));
   CGX_RETURN_IF_ERROR(elements_of("cgx_allreduce", {&buffers.count, 1}, element_bytes).status());
   const uint64_t bytes = buffers.count * element_bytes;
-  CGX_ASSIGN_OR_RETURN(const Place place, place_of(buffers.in, buffers.out, bytes, element_bytes));
+  auto placed = place_of(buffers.in, buffers.out, bytes, element_bytes);
+  if (!placed.ok()) {
+    return naming(placed.status(), "cgx_allreduce", buffers.count,
+                  static_cast<DType>(buffers.dtype));
+  }
+  Place& place = *placed;
   const Deadline limit = deadline();
   do {
     const Status waited =
@@ -37,7 +46,7 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   record.dtype = static_cast<uint8_t>(buffers.dtype);
   record.op = static_cast<uint8_t>(buffers.op);
   record.comm = handle_;
-  record.step = calls_.begin();
+  record.step = calls_.begin({std::move(place.in.hold), std::move(place.out.hold)});
   record.count = buffers.count;
   record.in_arena = place.in.arena;
   record.in_offset = place.in.offset;

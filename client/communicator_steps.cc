@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "client/checks.h"
 #include "client/communicator.h"
 
 namespace cgx::client {
@@ -58,7 +59,7 @@ Status Communicator::abandon(Step& step, cgx_submit_record record) {
   return step.failure;
 }
 
-Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, const Place* place) {
+Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, Place* place) {
   const Mark before = step.marks[id];
   if (before == Mark::kAbsent && mark == Mark::kAbsent) return {};
   const cgx_submit_record record = record_of(step, id, mark, place);
@@ -70,12 +71,16 @@ Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, const Place* p
                             text(step.number) + " already");
   }
   session_.push(record, 1);
-  steps_.mark(step, id, mark);
+  if (!place) {
+    steps_.mark(step, id, mark);
+  } else {
+    steps_.mark(step, id, mark, {std::move(place->in.hold), std::move(place->out.hold)});
+  }
   return {};
 }
 
 Status Communicator::speak(Use& use, uint64_t number, std::span<const uint32_t> ids, Mark mark,
-                           std::span<const Place> places) {
+                           std::span<Place> places) {
   do {
     const auto batch = ids.first(std::min(ids.size(), kSubmitBatch));
     const auto count = static_cast<uint32_t>(batch.size());
@@ -111,9 +116,13 @@ Status Communicator::submit_inout(uint64_t step, std::span<const uint32_t> ids,
   std::vector<Place> places;
   for (size_t i = 0; i < ids.size(); ++i) {
     const Tensor& tensor = *tensors_[ids[i]];
-    CGX_ASSIGN_OR_RETURN(
-        Place place, place_of(in[i], out[i], tensor.bytes, dtype_bytes(tensor.description.dtype)));
-    places.push_back(place);
+    const wire::TensorDescription& description = tensor.description;
+    auto place = place_of(in[i], out[i], tensor.bytes, dtype_bytes(description.dtype));
+    if (!place.ok()) {
+      return naming(place.status(), "tensor " + description.name, description.elements,
+                    description.dtype);
+    }
+    places.push_back(std::move(place).value());
   }
   return speak(use, step, ids, Mark::kSubmitted, places);
 }
@@ -154,16 +163,22 @@ Status Communicator::step_done(uint64_t number, int fate) {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, deadline()));
   CGX_ASSIGN_OR_RETURN(Step* const step, steps_.awaited(number));
-  CGX_RETURN_IF_ERROR(steps_.may_close(*step));
+  CGX_RETURN_IF_ERROR(steps_.may_close(*step, fate == CGX_DROPPED));
+  steps_.close(*step, fate == CGX_DROPPED);
+  say_done(number, fate == CGX_DROPPED);
+  return {};
+}
+
+// Requires room. The attempt is the current one: another step may have failed since.
+void Communicator::say_done(uint64_t step, bool dropped) {
   cgx_submit_record record{};
   record.kind = CGX_SUBMIT_STEP_DONE;
-  record.flags = fate == CGX_DROPPED ? CGX_STEP_DROPPED : 0;
+  record.flags = dropped ? CGX_STEP_DROPPED : 0;
   record.comm = handle_;
-  record.step = number;
-  record.attempt = step->attempt;
+  record.step = step;
+  record.attempt = steps_.attempt();
   session_.push(record, 0);
   session_.publish();
-  return {};
 }
 
 Result<uint64_t> Communicator::step_redo() {
@@ -177,12 +192,15 @@ Result<uint64_t> Communicator::step_redo() {
       session_.wait(use.lock(), limit, [&] { return closed_ || steps_.confirmed(); });
   CGX_RETURN_IF_ERROR(timed_out(heard, "cgx_step_redo"));
   if (closed_) return cancelled();
-  use.lock().unlock();
-  const auto reply = session_.socket().call(wire::RedoStep{.comm = handle_}, limit);
-  use.lock().lock();
+  const auto reply = ask(use, wire::RedoStep{.comm = handle_}, limit);
   if (!reply.ok()) return timed_out(reply.status(), "cgx_step_redo");
   session_.drain();  // the failed attempt's completions precede the reply
   session_.forget_slots(steps_.restart(reply->value1, static_cast<uint32_t>(reply->value0)));
+  // The daemon may have refused a fate that was said while it knew of the failure and we did not.
+  if (const auto said = steps_.closing_before(reply->value1)) {
+    CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, limit));
+    say_done(said->number, said->dropped);
+  }
   return reply->value1;
 }
 

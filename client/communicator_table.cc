@@ -43,12 +43,16 @@ Status Communicator::place_home(Tensor& tensor, void* home) {
     tensor.owned = true;
   }
   tensor.home = static_cast<std::byte*>(home);
-  const std::string what = "the home of tensor " + tensor.description.name;
-  CGX_RETURN_IF_ERROR(check_aligned(what, home, dtype_bytes(tensor.description.dtype)));
-  CGX_ASSIGN_OR_RETURN(const ArenaPlace place,
-                       session_.arenas().locate(home, tensor.bytes, what.c_str()));
-  tensor.description.home_arena = place.arena;
-  tensor.description.home_offset = place.offset;
+  CGX_RETURN_IF_ERROR(check_aligned("the home of tensor " + tensor.description.name, home,
+                                    dtype_bytes(tensor.description.dtype)));
+  auto place = session_.arenas().locate(home, tensor.bytes, "its home");
+  if (!place.ok()) {
+    return naming(place.status(), "tensor " + tensor.description.name, tensor.description.elements,
+                  tensor.description.dtype);
+  }
+  tensor.description.home_arena = place->arena;
+  tensor.description.home_offset = place->offset;
+  tensor.hold = std::move(place->hold);
   return {};
 }
 
@@ -109,17 +113,15 @@ Status Communicator::commit() {
   const auto count = static_cast<uint32_t>(tensors_.size());
   use.lock().unlock();
   Status status = send_table(table);
+  use.lock().lock();
   if (status.ok()) {
-    status = session_.socket()
-                 .call(wire::Commit{.comm = handle_, .tensors = count}, deadline())
-                 .status();
+    status = ask(use, wire::Commit{.comm = handle_, .tensors = count}, deadline()).status();
   }
   // A refused description explains a refused commit.
   for (const uint32_t request : std::exchange(posted_, {})) {
     const Status refused = session_.socket().error_of(request);
     if (!refused.ok()) status = refused;
   }
-  use.lock().lock();
   committing_ = false;
   if (status.ok()) steps_.resize(count);
   return timed_out(status, "cgx_commit");

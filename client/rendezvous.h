@@ -1,17 +1,26 @@
 // Rendezvous: the ranks of a communicator tell each other where their daemons are and agree on the
 // job key, through whatever store the caller has.
 //
-//   key   := "cgx/" job "/" communicator "#" use "/" ("member/" rank | "key")
-//   member:= magic u32 "CGXR", version u32, size u32, instance 16 bytes, mesh address string
+//   prefix := "cgx/" job "/" communicator
+//   prefix "/member/" rank         head, incarnation                        by each rank
+//   prefix "/list"                 head, list, incarnations u32 × 16 bytes  by rank 0
+//   prefix "/" list "/answer/" rank  head, ranks u32, incarnation, instance, mesh address string
+//   prefix "/" list "/key"         job key 32 bytes, verdict u8, text       by rank 0
+//   head := magic u32 "CGXR", version u32; incarnation, list, instance: 16 bytes; in a key in hex
 //
-// `use` counts how often this process has made a communicator of that name, so that a store that is
-// kept over time never hands out an old entry. Thread rule: the calling thread, which may block in
-// get.
+// An incarnation is one attempt of one rank, drawn at random, so nobody is taken for who he was
+// before: rank 0 lists the incarnations it read; every rank that reads a list answers it, a rank it
+// does not name reads again; rank 0 settles the list if all answers are those it named, else it
+// writes another one. Entries of the dead may stay in the store for ever. Only "member" and "list"
+// are written more than once, and only from a job's second meeting on.
+// Thread rule: the calling thread, which may block in get.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "client/deadline.h"
 #include "client/include/cgx/cgx.h"
 #include "proto/wire/session_messages.h"
 
@@ -21,8 +30,9 @@ namespace cgx::client {
 class Store {
  public:
   virtual ~Store() = default;
+  // A later value takes the place of an earlier one.
   virtual Status put(const std::string& key, std::span<const std::byte> value) = 0;
-  // Waits until the key exists.
+  // NOT_FOUND while the key does not exist, or waits until it does.
   virtual Result<std::vector<std::byte>> get(const std::string& key) = 0;
 };
 
@@ -39,17 +49,22 @@ class CallbackStore final : public Store {
 
 struct Meeting {
   std::string prefix;  // namespaces the keys of this communicator
+  std::string name;    // of the communicator, for messages
   uint32_t rank = 0, size = 1;
   wire::Member self;
   wire::JobKey key_if_first{};  // rank 0's choice; the others receive it
+  Deadline deadline;
+  std::function<Status()> go_on;  // asked between two looks into the store
 };
 
 struct Agreement {
   std::vector<wire::Member> members;  // in rank order
   wire::JobKey job_key{};
+  uint32_t number = 0;  // tells this meeting from others of its name; the same on all ranks
 };
 
-// `store` may be null when size is 1. MISMATCH names the rank that disagrees.
+// `store` may be null when size is 1. MISMATCH names the rank that disagrees, TIMED_OUT the ranks
+// that are missing, as far as the store can be asked without waiting.
 Result<Agreement> meet(const Meeting& meeting, Store* store);
 
 Result<wire::JobKey> random_key();

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr uint32_t kConnectTimeoutMs = 10'000;
 constexpr uint64_t kArenaBytes = 64 << 20;
-constexpr uint64_t kArenaAnnounceMs = 30'000;
+constexpr uint64_t kArenaAnnounceMs = 30'000, kArenaBytesPerMs = 1 << 20;  // mapping takes time
 constexpr milliseconds kSlice(50);  // how long a sleeper goes without a look at the daemon
 constexpr std::chrono::microseconds kRingPause(50);
 constexpr std::chrono::seconds kStopped(4), kStoppedInRequest(30);  // preparing a plan takes time
@@ -89,6 +89,7 @@ Session::Session(Environment environment, std::unique_ptr<SessionSocket> socket,
 
 Session::~Session() {
   if (guard_.forked()) {  // descriptors are closed, the channel is not mapped here
+    arenas_.abandon();
     socket_->release();
     channel_->abandon_descriptors();
     [[maybe_unused]] Channel* const unmapped = channel_.release();
@@ -106,7 +107,8 @@ Session::~Session() {
 
 Status Session::announce_arena(uint32_t arena, const ArenaMemory& memory) {
   const wire::AddArena message{.arena = arena, .bytes = memory.bytes()};
-  return socket_->call(message, deadline_in_ms(kArenaAnnounceMs), memory.fd()).status();
+  const uint64_t limit_ms = kArenaAnnounceMs + memory.bytes() / kArenaBytesPerMs;
+  return socket_->call(message, deadline_in_ms(limit_ms), memory.fd()).status();
 }
 
 Status Session::check_not_forked() const {
@@ -133,6 +135,16 @@ uint32_t Session::attach(CompletionSink& sink) {
 
 void Session::detach(uint32_t handle) {
   sinks_.erase(handle);
+}
+
+void Session::leave(uint32_t handle, std::unique_ptr<Leftover> leftover) {
+  sinks_[handle] = leftover.get();
+  leftovers_[handle] = std::move(leftover);
+}
+
+void Session::take_in() {
+  const Lock lock(mutex_);
+  drain();
 }
 
 Status Session::make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline) {
@@ -187,6 +199,10 @@ void Session::drain() {
     const auto sink = sinks_.find(record.comm);
     if (sink == sinks_.end()) continue;
     reserved_ -= std::min(sink->second->complete(record, failure_of(record)), reserved_);
+    const auto leftover = leftovers_.find(record.comm);
+    if (leftover == leftovers_.end() || !leftover->second->answered()) continue;
+    sinks_.erase(sink);
+    leftovers_.erase(leftover);
   }
   channel_->release();
   if (popped == Channel::Pop::kViolation) {

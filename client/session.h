@@ -40,6 +40,12 @@ class CompletionSink {
   virtual uint32_t complete(const cgx_completion_record& record, const Status& failure) = 0;
 };
 
+// What a closed communicator leaves behind: memory that the daemon may use until it has answered.
+class Leftover : public CompletionSink {
+ public:
+  virtual bool answered() const = 0;
+};
+
 using Lock = std::unique_lock<std::mutex>;
 
 class Session {
@@ -65,7 +71,8 @@ class Session {
   // --- With the lock held ------------------------------------------------------------------------
   uint32_t attach(CompletionSink& sink);  // returns the communicator's handle
   void detach(uint32_t handle);
-  uint32_t communicators_made(const std::string& name) { return ++names_[name]; }
+  // Takes the place of a sink until everything is answered or the session is closed.
+  void leave(uint32_t handle, std::unique_ptr<Leftover> leftover);
   void forget_slots(uint32_t completions) { reserved_ -= completions; }
 
   // Waits until `records` fit in the submit ring and `completions` slots are free.
@@ -78,6 +85,8 @@ class Session {
   void flush(Lock& lock, Deadline deadline);
 
   void drain();
+  // Frees memory whose last call has ended by now. Without the lock.
+  void take_in();
   const Status& lost() const { return lost_; }
   // Waits until ready() holds: OK, TIMED_OUT or why the daemon is lost. ready() runs under the
   // lock.
@@ -119,7 +128,7 @@ class Session {
   std::mutex mutex_;  // guards channel_ and all below
   std::condition_variable left_;
   std::map<uint32_t, CompletionSink*> sinks_;
-  std::map<std::string, uint32_t> names_;
+  std::map<uint32_t, std::unique_ptr<Leftover>> leftovers_;
   uint32_t last_handle_ = 0;
   uint32_t reserved_ = 0;  // completion slots promised to the daemon
   uint64_t events_ = 0;    // completions taken in and wakes

@@ -251,6 +251,14 @@ Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
   return Status(StatusCode::kTIMED_OUT, "the daemon at " + path_ + " did not answer in time");
 }
 
+void SessionSocket::cancel(uint32_t request) {
+  const std::lock_guard lock(mutex_);
+  if (!expected_.contains(request)) return;
+  replies_.try_emplace(request, wire::Reply{.code = StatusCode::kCANCELLED,
+                                            .message = "the wait for a reply was given up"});
+  changed_.notify_all();
+}
+
 Status SessionSocket::error_of(uint32_t request) {
   const std::lock_guard lock(mutex_);
   const std::optional<wire::Reply> reply = take_reply(request);

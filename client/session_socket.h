@@ -50,6 +50,10 @@ class SessionSocket {
     CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), -1));
     return request;
   }
+  // Waits for the reply to a posted request.
+  Result<wire::Reply> await(uint32_t request, Deadline deadline);
+  // Ends the wait for a reply, within a second. Nothing if nobody waits.
+  void cancel(uint32_t request);
   // The error that answered a posted request, if one did by now. Ends the request.
   Status error_of(uint32_t request);
 
@@ -71,7 +75,6 @@ class SessionSocket {
 
   uint32_t next_request();
   Status send(const std::vector<std::byte>& packet, int fd);
-  Result<wire::Reply> await(uint32_t request, Deadline deadline);
   void read_one(std::unique_lock<std::mutex>& lock, Deadline deadline);
   void check_health(std::unique_lock<std::mutex>& lock);
   void fail(const Status& why);

@@ -1,6 +1,8 @@
 #include "client/step_ledger.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 namespace cgx::client {
 namespace {
@@ -41,6 +43,13 @@ Status StepLedger::between_steps() const {
 bool StepLedger::unfinished() const {
   for (const Step& step : steps_) {
     if (step.cookie != 0 && !step.finished) return true;
+  }
+  return false;
+}
+
+bool StepLedger::owed() const {
+  for (const Step& step : steps_) {
+    if (step.cookie != 0 && !step.finished && step.reserved > 0) return true;
   }
   return false;
 }
@@ -101,7 +110,9 @@ Step& StepLedger::begin() {
   step.failure = Status();
   step.marks.assign(tensors_, Mark::kNone);
   step.states.assign(tensors_, CGX_TENSOR_PENDING);
+  step.buffers.clear();
   open_ = true;
+  begun_end_ = std::max(begun_end_, next_ + 1);
   return step;
 }
 
@@ -140,6 +151,12 @@ Result<Step*> StepLedger::awaited(uint64_t number) {
                 "step " + text(number) + " is open on this rank; call cgx_step_end before waiting");
 }
 
+void StepLedger::mark(Step& step, uint32_t tensor, Mark mark, ArenaHolds buffers) {
+  if (step.buffers.empty()) step.buffers.resize(step.marks.size());
+  step.buffers[tensor] = std::move(buffers);
+  StepLedger::mark(step, tensor, mark);
+}
+
 void StepLedger::mark(Step& step, uint32_t tensor, Mark mark) {
   if (step.marks[tensor] == Mark::kNone) ++step.marked;
   step.marks[tensor] = mark;
@@ -158,7 +175,7 @@ void StepLedger::end(Step& step) {
   ++next_;
 }
 
-Status StepLedger::may_close(const Step& step) const {
+Status StepLedger::may_close(const Step& step, bool dropped) const {
   if (!step.failure.ok()) {
     return {step.failure.code(), "step " + text(step.number) +
                                      " failed and can only be redone: " + step.failure.message()};
@@ -167,9 +184,16 @@ Status StepLedger::may_close(const Step& step) const {
     return {StatusCode::kBUSY,
             "step " + text(step.number) + " is unfinished; wait for it before cgx_step_done"};
   }
-  if (step.number + 1 == next_ && !open_) return {};
-  return step_order("step " + text(step.number + 1) + " has begun, which kept step " +
-                    text(step.number));
+  const auto said = closing_before(step.number + 1);
+  const bool was_dropped = said && said->dropped;
+  const bool begun = step.number + 1 < begun_end_;
+  if (step.number + 1 == next_ && !open_ && (!begun || was_dropped == dropped)) return {};
+  return step_order("step " + text(step.number + 1) + " has begun, which " +
+                    (was_dropped ? "dropped" : "kept") + " step " + text(step.number));
+}
+
+std::optional<StepLedger::Closing> StepLedger::closing_before(uint64_t number) const {
+  return closing_ && closing_->number + 1 == number ? closing_ : std::nullopt;
 }
 
 uint32_t StepLedger::apply(const cgx_completion_record& record, const Status& failure) {
@@ -186,6 +210,7 @@ uint32_t StepLedger::apply(const cgx_completion_record& record, const Status& fa
 uint32_t StepLedger::apply_tensor(Step& step, const cgx_completion_record& record,
                                   const Status& failure) {
   if (!failure.ok() && step.failure.ok()) step.failure = failure;
+  if (record.tensor < step.buffers.size()) step.buffers[record.tensor] = {};
   if (record.tensor < step.states.size() && step.states[record.tensor] == CGX_TENSOR_PENDING) {
     step.states[record.tensor] = state_of(record, failure);
   }
@@ -197,6 +222,7 @@ uint32_t StepLedger::apply_tensor(Step& step, const cgx_completion_record& recor
 uint32_t StepLedger::apply_step(Step& step, const Status& failure) {
   if (!failure.ok() && step.failure.ok()) step.failure = failure;
   step.finished = true;
+  step.buffers.clear();
   for (size_t i = 0; i < step.states.size() && step.failure.ok(); ++i) {
     if (step.states[i] == CGX_TENSOR_PENDING) {
       step.failure = internal_error("the daemon completed step " + text(step.number) +
@@ -215,6 +241,7 @@ uint32_t StepLedger::restart(uint64_t number, uint32_t attempt) {
     if (step.cookie == 0 || step.number < number) continue;
     freed += std::exchange(step.reserved, 0);
     step.cookie = 0;
+    step.buffers.clear();
   }
   next_ = number;
   attempt_ = attempt;

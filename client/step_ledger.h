@@ -8,8 +8,10 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "client/arena.h"
 #include "client/include/cgx/cgx.h"
 #include "proto/wire/shm_layout.h"
 #include "proto/wire/status.h"
@@ -31,8 +33,9 @@ struct Step {
   uint64_t epoch = 0;
   uint64_t policy_version = 0;
   Status failure;
-  std::vector<Mark> marks;      // by tensor
-  std::vector<uint8_t> states;  // by tensor: cgx_tensor_state
+  std::vector<Mark> marks;          // by tensor
+  std::vector<uint8_t> states;      // by tensor: cgx_tensor_state
+  std::vector<ArenaHolds> buffers;  // by tensor: what the daemon may use; empty: homes only
 
   // Failed before this rank's step_end: no completion of the step itself will come.
   bool stopped() const { return !failure.ok() && !ended; }
@@ -47,6 +50,7 @@ class StepLedger {
   uint32_t tensors() const { return tensors_; }
   Status between_steps() const;
   bool unfinished() const;
+  bool owed() const;    // some completion is to come: the daemon may use this rank's buffers
   bool failed() const;  // some step failed and has not been redone
   bool confirmed()
       const;  // and the daemon has said so: it may not have read an abandoning submit yet
@@ -62,14 +66,27 @@ class StepLedger {
   // STEP_OPEN before this rank's step_end.
   Result<Step*> awaited(uint64_t number);
 
+  // `buffers` are held until the tensor is complete.
   void mark(Step& step, uint32_t tensor, Mark mark);
+  void mark(Step& step, uint32_t tensor, Mark mark, ArenaHolds buffers);
   void abandon(Step& step, Status why);
   void end(Step& step);
   // Completion slots a step_end needs: one per tensor not spoken of, one for the step.
   uint32_t slots_at_end(const Step& step) const { return tensors_ - step.marked + 1; }
 
-  // Whether step_done may be said of a step: it is complete, and the next one has not begun.
-  Status may_close(const Step& step) const;
+  // Whether step_done may be said of a step: it is complete, and the next one has not begun, in an
+  // earlier attempt neither. After a redo what was said before may be said again.
+  Status may_close(const Step& step, bool dropped) const;
+  void close(const Step& step, bool dropped) { closing_ = {step.number, dropped}; }
+  // The attempt that records carry now.
+  uint32_t attempt() const { return attempt_; }
+
+  struct Closing {
+    uint64_t number = 0;
+    bool dropped = false;
+  };
+  // What was said of the step before the one that is submitted again: a redo must not forget it.
+  std::optional<Closing> closing_before(uint64_t number) const;
 
   // Takes in a completion of a tensor or step; `failure` is not OK if its outcome is ERROR. Returns
   // how many completion slots became free.
@@ -90,6 +107,8 @@ class StepLedger {
   std::array<Step, kStepsKept> steps_;
   uint64_t next_;  // the open step, or the one that opens next
   bool open_ = false;
+  uint64_t begun_end_ = 0;          // the steps below have begun, in this or an earlier attempt
+  std::optional<Closing> closing_;  // said last
   uint32_t tensors_ = 0;
   uint32_t attempt_ = 0;  // of every step since the last redo
   uint64_t last_cookie_ = 0;

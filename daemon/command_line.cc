@@ -23,6 +23,11 @@ void add_common(CLI::App& app, CommandLine& line) {
   app.add_option("--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
   app.add_option("--set", line.assignments, "KEY=VALUE over the file's; may be repeated")
       ->allow_extra_args(false);
+  app.add_option("--record-plans", line.record_plans,
+                 "write the plans of jobs coordinated here into this new file");
+  app.add_option("--replay-plans", line.replay_plans,
+                 "follow the plans of such a file: equal runs then give equal bits")
+      ->check(CLI::ExistingFile);
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ struct CommandLine {
   std::vector<std::string> assignments;  // --set key=value, after the file
   std::string socket;                    // empty: the configuration's
   bool private_daemon = false;           // ends when its last session has gone
-  std::vector<std::string> command;      // kRun
+  std::string record_plans, replay_plans;  // files; empty: no
+  std::vector<std::string> command;        // kRun
 };
 
 CommandLine parse_command_line(int argc, char** argv);

@@ -32,6 +32,7 @@ grpc::StatusCode grpc_code(StatusCode code) {
     case StatusCode::kTIMED_OUT:
       return grpc::StatusCode::DEADLINE_EXCEEDED;
     case StatusCode::kBUSY:
+    case StatusCode::kSUPERSEDED:
       return grpc::StatusCode::ABORTED;
     case StatusCode::kINTERNAL:
       return grpc::StatusCode::INTERNAL;

@@ -44,7 +44,9 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
                      .policy = options.policy,
                      .job_weights = options.job_weights,
                      .timeouts = options.timeouts,
-                     .limits = options.limits},
+                     .limits = options.limits,
+                     .plan_history = options.replay_plans},
+          .record_plans = options.record_plans,
           .always_spin = options.always_spin,
           .cores = usable_cores()};
 }

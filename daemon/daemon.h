@@ -29,6 +29,8 @@ struct DaemonOptions {
   scheduler::JobWeights job_weights;
   scheduler::Timeouts timeouts;
   scheduler::Limits limits;
+  scheduler::PlanLog* record_plans = nullptr;
+  std::shared_ptr<const std::vector<scheduler::PlanEntry>> replay_plans;
   uint64_t spin_ns = 20'000;
   bool always_spin = false;
 

@@ -82,7 +82,8 @@ Status DataAgent::on_start() {
   }
   LinkPort* links = transport_ ? this : nullptr;  // one machine: neither
   CGX_ASSIGN_OR_RETURN(
-      engine_, scheduler::Engine::create(options_.engine, {transport_.get(), links, &events_}));
+      engine_, scheduler::Engine::create(
+                   options_.engine, {transport_.get(), links, &events_, options_.record_plans}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 

@@ -26,6 +26,7 @@ using TransportFactory =
 
 struct DataOptions {
   scheduler::EngineOptions engine;
+  scheduler::PlanLog* record_plans = nullptr;
   bool always_spin = false;
   uint32_t cores = 1;  // spinning stops when sessions need them all
 };

@@ -15,8 +15,10 @@
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
 #include "daemon/notify.h"
+#include "daemon/open_files.h"
 #include "daemon/operators_edge.h"
 #include "daemon/options.h"
+#include "daemon/plan_log.h"
 #include "daemon/policy_message.h"
 #include "daemon/run_command.h"
 #include "proto/wire/run_directory.h"
@@ -135,10 +137,12 @@ int serve(Daemon& daemon, const sigset_t& signals, bool private_daemon, uint64_t
 }
 
 int run_beside(const sigset_t& signals, const std::vector<std::string>& arguments,
-               const v1::Config& config) {
-  Result<RunCommand> command = RunCommand::start(
-      arguments,
-      {"CGX_SOCKET=" + config.client().socket(), "CGX_CONTROL=" + config.control().socket()});
+               const v1::Config& config, const OpenFilesLimit& files) {
+  Result<RunCommand> command = [&] {
+    const OpenFilesAsBefore inherited(files);
+    return RunCommand::start(arguments, {"CGX_SOCKET=" + config.client().socket(),
+                                         "CGX_CONTROL=" + config.control().socket()});
+  }();
   if (!command.ok()) return fail(command.status());
   for (;;) {
     const auto signal = next_signal(signals, 3600 * kSecond);
@@ -151,12 +155,27 @@ int run_beside(const sigset_t& signals, const std::vector<std::string>& argument
   }
 }
 
+Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
+                      std::unique_ptr<PlanFile>& record, DaemonOptions& options) {
+  if (!line.record_plans.empty()) {
+    CGX_ASSIGN_OR_RETURN(record, PlanFile::create(line.record_plans, events));
+    options.record_plans = record.get();
+  }
+  if (line.replay_plans.empty()) return {};
+  CGX_ASSIGN_OR_RETURN(options.replay_plans, PlanFile::read(line.replay_plans));
+  return {};
+}
+
 int start(const CommandLine& line, const v1::Config& config) {
   const sigset_t signals = block_signals();
+  const OpenFilesLimit files = raise_open_files_limit();
   Log log(log_settings(config.log()));
   LogEvents events(log);
   Result<DaemonOptions> options = daemon_options(config);
   if (!options.ok()) return fail(options.status());
+  std::unique_ptr<PlanFile> plans;
+  const Status planned = use_plan_files(line, events, plans, *options);
+  if (!planned.ok()) return fail(planned);
   const transport::UcxOptions ucx = ucx_options(config);
   const auto make_transport = [ucx](transport::Events& to) { return make_ucx_transport(ucx, to); };
   auto daemon = Daemon::start(*options, make_transport, events);
@@ -171,10 +190,11 @@ int start(const CommandLine& line, const v1::Config& config) {
             {{"clients", config.client().socket()},
              {"operators", config.control().socket()},
              {"mesh", (*daemon)->mesh_address()},
-             {"lane", facts.lane}});
+             {"lane", facts.lane},
+             {"open_files", files.now}});
   notify_manager("READY=1");
   if (line.action == CommandLine::Action::kRun) {
-    return run_beside(signals, line.command, config);
+    return run_beside(signals, line.command, config, files);
   }
   return serve(**daemon, signals, line.private_daemon, config.timeouts().drain_ms() * kMillisecond);
 }

@@ -68,7 +68,10 @@ void Session::complete(cgx_completion_record record, std::string_view text) {
   if (!overflow_.empty() || !completions_.try_push(record)) overflow_.push_back(record);
 }
 
+// A failure is told once per tensor: one slot holds it for all of them.
 uint32_t Session::store_text(std::string_view text) {
+  if (text == last_text_) return texts_;
+  last_text_ = text;
   if (++texts_ == 0) ++texts_;
   cgx_text_slot& slot = memory_.texts[texts_ % CGX_TEXT_SLOTS];
   std::atomic_ref<uint32_t> number(slot.number);

@@ -88,6 +88,7 @@ class Session final : public scheduler::SessionPort {
   Reply reply_;
   uint64_t published_ = 0;
   uint32_t texts_ = 0, beats_ = 0;
+  std::string last_text_;  // in the slot of number texts_
   bool muted_ = false;
 };
 

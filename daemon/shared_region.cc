@@ -58,9 +58,11 @@ Status check_size(int fd, uint64_t announced_bytes, uint64_t quota_left) {
                             " bytes, announced were " + std::to_string(announced_bytes));
   }
   if (bytes > quota_left) {
-    return resource_exhausted("an arena of " + std::to_string(bytes) +
-                              " bytes exceeds what the session may still share: " +
-                              std::to_string(quota_left) + " bytes (limits.arena_bytes)");
+    return resource_exhausted(
+        "an arena of " + std::to_string(bytes) +
+        " bytes exceeds what the session may still share: " + std::to_string(quota_left) +
+        " bytes; raise the daemon's limits.arena_bytes by at least " +
+        std::to_string(bytes - quota_left));
   }
   if (static_cast<uint64_t>(file.st_blocks) * 512 < bytes) {
     return invalid_argument("the arena's memfd is not allocated (" +

@@ -1,10 +1,12 @@
 // Slabs for frames: fixed-size, counted, allocated when a plan is prepared, recycled
 // last-in-first-out so that steady state touches no fresh page.
 //
-// Owned by the engine. A slab may be referenced several times (one encoded shard sent to all
-// peers); it returns to the pool when the last reference is released. What was reserved for
-// received frames is never taken for own ones: those may have to wait for a slow link, while a
-// peer that keeps to the protocol must always find room here.
+// One store per engine holds the memory; each communicator has a pool, its share: it takes no more
+// than it has reserved, so a job whose link stands still takes nothing from another. A slab may be
+// referenced several times (one encoded shard sent to all peers); it is free again when the last
+// reference is released, which may be after its pool has gone. What was reserved for received
+// frames is never taken for own ones: those may have to wait for a slow link, while a peer that
+// keeps to the protocol must always find room here. Owned by the engine.
 #pragma once
 
 #include <cstddef>
@@ -26,43 +28,68 @@ struct SlabCounts {
   uint32_t sum() const { return received + own; }
 };
 
-class BufferPool {
+class SlabStore {
  public:
-  explicit BufferPool(uint64_t slab_bytes) : slab_bytes_(slab_bytes) {}
-  ~BufferPool();
-  BufferPool(const BufferPool&) = delete;
-  BufferPool& operator=(const BufferPool&) = delete;
+  explicit SlabStore(uint64_t slab_bytes) : slab_bytes_(slab_bytes) {}
+  ~SlabStore();
+  SlabStore(const SlabStore&) = delete;
+  SlabStore& operator=(const SlabStore&) = delete;
 
   uint64_t slab_bytes() const { return slab_bytes_; }
   // Reservations add up; memory is kept for the largest sum so far.
+  Status reserve(uint32_t slabs);
+  void unreserve(uint32_t slabs) { reserved_ -= slabs; }
+
+  // One reference, counted in `in_use`; kNoSlab only if no memory is to be had.
+  SlabId take(const std::shared_ptr<SlabCounts>& in_use, bool received);
+  void add_reference(SlabId slab) { ++uses_[slab].references; }
+  void release(SlabId slab);
+  std::span<std::byte> bytes(SlabId slab) const { return {slabs_[slab], slab_bytes_}; }
+
+ private:
+  struct Block {
+    std::byte* memory;
+    uint64_t bytes;
+  };
+  struct Use {
+    uint32_t references = 0;
+    bool received = false;
+    std::shared_ptr<SlabCounts> in_use;
+  };
+  Status grow(uint32_t slabs);
+
+  uint64_t slab_bytes_;
+  uint64_t reserved_ = 0;
+  std::vector<Block> blocks_;
+  std::vector<std::byte*> slabs_;
+  std::vector<Use> uses_;  // by slab
+  std::vector<SlabId> free_;
+};
+
+class BufferPool {
+ public:
+  explicit BufferPool(std::shared_ptr<SlabStore> store) : store_(std::move(store)) {}
+  explicit BufferPool(uint64_t slab_bytes) : BufferPool(std::make_shared<SlabStore>(slab_bytes)) {}
+  ~BufferPool() { store_->unreserve(reserved_.sum()); }
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  uint64_t slab_bytes() const { return store_->slab_bytes(); }
   Status reserve(const SlabCounts& slabs);
   void unreserve(const SlabCounts& slabs);
 
   // One reference each; kNoSlab when what is reserved is in use.
   SlabId take_for_received();
   SlabId take_for_own();
-  void add_reference(SlabId slab);
-  void release(SlabId slab);
-  std::span<std::byte> bytes(SlabId slab) const;
-  uint32_t in_use() const { return in_use_.sum(); }
+  void add_reference(SlabId slab) { store_->add_reference(slab); }
+  void release(SlabId slab) { store_->release(slab); }
+  std::span<std::byte> bytes(SlabId slab) const { return store_->bytes(slab); }
+  uint32_t in_use() const { return in_use_->sum(); }
 
  private:
-  struct Block {
-    std::byte* memory;
-    uint32_t slabs;
-  };
-  struct Use {
-    uint32_t references = 0;
-    bool received = false;
-  };
-  SlabId take(bool received);
-
-  uint64_t slab_bytes_;
-  SlabCounts reserved_, in_use_;
-  std::vector<Block> blocks_;
-  std::vector<std::byte*> slabs_;
-  std::vector<Use> uses_;  // by slab
-  std::vector<SlabId> free_;
+  std::shared_ptr<SlabStore> store_;
+  SlabCounts reserved_;
+  std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
 };
 
 // One reference to a slab, released when it goes away.

@@ -34,10 +34,10 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
                                          std::to_string(number) + ", the next one is " +
                                          std::to_string(next_of_rank_[rank])};
   }
-  if (number >= lowest_ + kCallWindow) {
-    return {StatusCode::kBUSY, "call " + std::to_string(number) + " would be the " +
-                                   std::to_string(number - lowest_ + 1) + "th in flight, at most " +
-                                   std::to_string(kCallWindow) + " are allowed"};
+  if (waiting_for(rank) >= kCallWindow) {
+    return {StatusCode::kBUSY, "call " + std::to_string(number) + " would be one more than the " +
+                                   std::to_string(kCallWindow) + " that rank " +
+                                   std::to_string(global) + " may have in flight"};
   }
   ++next_of_rank_[rank];
   Call& call = call_at(number);
@@ -50,7 +50,7 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
   ++call.count;
   if (!call.failure.ok()) {
     answer(call, number, rank, call.failure);
-    retire_complete();
+    retire_failed();
     return {};
   }
   if (!(call.descriptor == submission.descriptor)) {
@@ -157,14 +157,24 @@ Status CallRunner::deliver(Operation& operation, const Call& call, const wire::F
 Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                            uint64_t now_ns) {
   const uint64_t number = header.step;
-  if (number >= lowest_ + 2 * kCallWindow) {
-    return protocol_error(ports_.members.machine_name(header.source) + " sent a frame of call " +
-                          std::to_string(number) + " while this machine is at call " +
-                          std::to_string(lowest_));
-  }
   const auto found = calls_.find(number);
   const bool known = found != calls_.end();
-  if (number < lowest_ || (known && !found->second.failure.ok())) {
+  if (mode_ != Mode::kRunning) {
+    Operation* const operation = mode_ == Mode::kResultsOnly && known ? find(number) : nullptr;
+    if (operation == nullptr || header.plan_hash != found->second.descriptor.hash()) {
+      ports_.host.count(Counter::kframes_stale, 1);
+      return {};
+    }
+    CGX_RETURN_IF_ERROR(operation->receive_result(header, payload, now_ns));
+    finish_operations(now_ns);
+    return {};
+  }
+  if (number >= lowest_live() + 2 * kCallWindow) {
+    return protocol_error(ports_.members.machine_name(header.source) + " sent a frame of call " +
+                          std::to_string(number) + " while this machine is at call " +
+                          std::to_string(lowest_live()));
+  }
+  if (number < lowest() || (known && !found->second.failure.ok())) {
     ports_.host.count(Counter::kframes_stale, 1);
     return {};
   }
@@ -175,18 +185,23 @@ Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std:
     ports_.host.count(Counter::kheld_bytes, payload.size());
     return {};
   }
-  for (const auto& operation : operations_) {
-    if (operation->step() != number) continue;
-    CGX_RETURN_IF_ERROR(deliver(*operation, found->second, header, payload, now_ns));
-    finish_operations(now_ns);
-    return {};
-  }
-  ports_.host.count(Counter::kframes_unexpected, 1);  // complete: a duplicate
+  Operation* const operation = find(number);
+  CGX_ASSERT(operation != nullptr);
+  CGX_RETURN_IF_ERROR(deliver(*operation, found->second, header, payload, now_ns));
+  finish_operations(now_ns);
   return {};
+}
+
+Operation* CallRunner::find(uint64_t number) {
+  for (const auto& operation : operations_) {
+    if (operation->step() == number) return operation.get();
+  }
+  return nullptr;
 }
 
 Result<bool> CallRunner::work(uint64_t now_ns) {
   bool worked = false;
+  if (mode_ != Mode::kRunning) return worked;
   for (auto& [number, call] : calls_) {
     if (call.started || !call.failure.ok() || call.count < ports_.members.local_count()) continue;
     CGX_RETURN_IF_ERROR(start(number, call, now_ns));
@@ -197,6 +212,7 @@ Result<bool> CallRunner::work(uint64_t now_ns) {
     CGX_ASSIGN_OR_RETURN(worked, operations_[i]->advance(now_ns));
   }
   finish_operations(now_ns);
+  retire_failed();
   return worked;
 }
 
@@ -217,23 +233,64 @@ void CallRunner::finish_operations(uint64_t now_ns) {
           found->second.descriptor.elements * dtype_bytes(found->second.descriptor.dtype);
       answer(found->second, found->first, rank, {});
     }
+    if (done_.size() == kDoneKept) done_.pop_front();
+    done_.push_back(found->first);
     calls_.erase(found);
     ports_.host.count(Counter::koperations_completed, 1);
   }
-  retire_complete();
 }
 
-// The window moves past calls every local rank was answered for.
-void CallRunner::retire_complete() {
-  for (auto it = calls_.begin(); it != calls_.end();) {
-    const bool over = !it->second.failure.ok() && it->second.count == ports_.members.local_count();
-    it = over ? calls_.erase(it) : std::next(it);
+// A failed call is kept until every local rank has submitted it, and was told.
+void CallRunner::retire_failed() {
+  std::erase_if(calls_, [&](const auto& entry) {
+    return !entry.second.failure.ok() && entry.second.count == ports_.members.local_count();
+  });
+}
+
+// Of the calls that every local rank has submitted, those that are not over are kept.
+uint64_t CallRunner::lowest() const {
+  for (const auto& [number, call] : calls_) {
+    const bool over = !call.failure.ok() && call.count == ports_.members.local_count();
+    if (!over) return std::min(submitted_by_all(), number);
   }
-  if (!calls_.empty()) {
-    lowest_ = calls_.begin()->first;
-  } else if (!next_of_rank_.empty()) {
-    lowest_ = *std::min_element(next_of_rank_.begin(), next_of_rank_.end());
+  return submitted_by_all();
+}
+
+uint64_t CallRunner::submitted_by_all() const {
+  return next_of_rank_.empty() ? 0 : *std::min_element(next_of_rank_.begin(), next_of_rank_.end());
+}
+
+uint64_t CallRunner::lowest_live() const {
+  uint64_t live = lowest();
+  for (auto it = calls_.find(live); it != calls_.end() && !it->second.failure.ok();
+       it = calls_.find(live)) {
+    ++live;
   }
+  return live;
+}
+
+uint32_t CallRunner::waiting_for(uint32_t rank) const {
+  return static_cast<uint32_t>(std::count_if(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    return entry.second.failure.ok() && entry.second.submitted[rank];
+  }));
+}
+
+bool CallRunner::unfinished(uint32_t rank) const {
+  return waiting_for(rank) > 0;
+}
+
+bool CallRunner::spoken_since(uint64_t call) const {
+  return std::any_of(calls_.lower_bound(call), calls_.end(), [](const auto& entry) {
+    return entry.second.failure.ok() && entry.second.count > 0;
+  });
+}
+
+std::vector<uint64_t> CallRunner::open() const {
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, call] : calls_) {
+    if (call.failure.ok()) numbers.push_back(number);
+  }
+  return numbers;
 }
 
 void CallRunner::answer(const Call& call, uint64_t number, uint32_t rank, const Status& status) {
@@ -249,10 +306,12 @@ void CallRunner::answer(const Call& call, uint64_t number, uint32_t rank, const 
   local.port->complete(record, status.message());
 }
 
-void CallRunner::fail_call(uint64_t number, const Status& why) {
-  if (number < lowest_ || number >= lowest_ + 2 * kCallWindow) return;
+bool CallRunner::fail_call(uint64_t number, const Status& why) {
+  constexpr uint64_t kAheadMax = 1024;  // of failed calls that a local rank has yet to submit
+  const bool over = calls_.count(number) == 0 && number < submitted_by_all();
+  if (over || number >= lowest() + kAheadMax) return false;
   Call& call = call_at(number);
-  if (!call.failure.ok()) return;
+  if (!call.failure.ok()) return false;
   call.failure = why;
   std::erase_if(operations_, [&](const auto& operation) { return operation->step() == number; });
   std::erase_if(stash_, [&](const Stashed& stashed) { return stashed.header.step == number; });
@@ -260,19 +319,27 @@ void CallRunner::fail_call(uint64_t number, const Status& why) {
     answer(call, number, rank, why);
   }
   ports_.host.count(Counter::koperations_failed, 1);
+  return true;
 }
 
-void CallRunner::fail_all(const Status& why) {
-  std::vector<uint64_t> open;
-  for (const auto& [number, call] : calls_) open.push_back(number);
-  for (uint64_t number : open) fail_call(number, why);
+void CallRunner::fail(const Status& why) {
+  mode_ = Mode::kStopped;
+  for (const uint64_t number : open()) fail_call(number, why);
   stash_.clear();
-  retire_complete();
+  retire_failed();
 }
 
-void CallRunner::fail_until(uint64_t calls_end, const Status& why) {
-  for (uint64_t number = lowest_; number < calls_end; ++number) fail_call(number, why);
-  retire_complete();
+void CallRunner::freeze(bool take_results) {
+  mode_ = take_results ? Mode::kResultsOnly : Mode::kStopped;
+}
+
+void CallRunner::restart(uint64_t calls_end, const Status& why) {
+  mode_ = Mode::kRunning;
+  for (uint64_t number = lowest(); number < calls_end; ++number) {
+    fail_call(number, why);
+  }
+  stash_.clear();
+  retire_failed();
 }
 
 uint64_t CallRunner::submitted_end() const {
@@ -289,8 +356,7 @@ uint64_t CallRunner::oldest_wait_ns() const {
 std::vector<uint32_t> CallRunner::missing_ranks() const {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
-    const uint64_t next = rank < next_of_rank_.size() ? next_of_rank_[rank] : 0;
-    if (next == lowest_) missing.push_back(ports_.members.local[rank].rank);
+    if (next_of(rank) == lowest()) missing.push_back(ports_.members.local[rank].rank);
   }
   return missing;
 }

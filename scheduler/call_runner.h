@@ -3,7 +3,9 @@
 // are what people use for exact things (metrics, broadcasts of zeros and ones, barriers).
 //
 // Every machine's first scatter frame carries its descriptor, so a disagreement is found when the
-// second side has submitted, before any data is used. Owned by one communicator.
+// second side has submitted, before any data is used. A call has one outcome: what completed on
+// some machine completes on all, and what fails fails on all, on ranks that have yet to submit it
+// too. Owned by one communicator.
 #pragma once
 
 #include <cstdint>
@@ -48,17 +50,28 @@ class CallRunner {
   Result<bool> work(uint64_t now_ns);
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns);
-  // This call ends in an error on every local rank that submitted it or will.
-  void fail_call(uint64_t call, const Status& why);
-  void fail_all(const Status& why);  // the communicator failed: every open call ends
-  void fail_until(uint64_t calls_end, const Status& why);  // and what other machines had opened
-  uint64_t submitted_end() const;                          // first call no local rank has submitted
+  // This call ends in an error on every local rank that submitted it or will. False: it had failed
+  // already, or is over.
+  bool fail_call(uint64_t call, const Status& why);
+  void fail(const Status& why);  // for good: every open call ends
+  // Until restart(): work() does nothing, and receive() takes results only, or nothing at all.
+  void freeze(bool take_results);
+  // Calls below `calls_end` that are not complete have failed on every machine.
+  void restart(uint64_t calls_end, const Status& why);
+  uint64_t submitted_end() const;      // first call no local rank has submitted
+  std::vector<uint64_t> open() const;  // submitted here, neither complete nor failed
+  const std::deque<uint64_t>& done() const { return done_; }  // the last ones that completed here
+  uint64_t next_of(uint32_t rank) const {                     // call the rank submits next
+    return rank < next_of_rank_.size() ? next_of_rank_[rank] : 0;
+  }
+  bool unfinished(uint32_t rank) const;    // it waits for a call
+  bool spoken_since(uint64_t call) const;  // some rank waits for this call or a later one
   // Calls this runner failed by itself and that the other machines must hear of.
   std::vector<std::pair<uint64_t, Status>> take_failures() { return std::move(failures_); }
 
   const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
   bool operations_open() const { return !operations_.empty(); }
-  uint64_t completed_end() const { return lowest_; }
+  uint64_t completed_end() const { return lowest(); }  // first call not over for every local rank
   uint64_t oldest_wait_ns() const;  // since when the oldest open call waits; 0: none
   std::vector<uint32_t> missing_ranks()
       const;  // local ranks that have not submitted the oldest call
@@ -93,16 +106,24 @@ class CallRunner {
   Status receive_stashed(uint64_t number, Operation& operation, uint64_t now_ns);
   void answer(const Call& call, uint64_t number, uint32_t rank, const Status& status);
   void finish_operations(uint64_t now_ns);
-  void retire_complete();
+  void retire_failed();
+  uint64_t lowest() const;
+  uint64_t submitted_by_all() const;          // first call that some local rank has yet to submit
+  uint64_t lowest_live() const;               // first call that is not over and has not failed
+  uint32_t waiting_for(uint32_t rank) const;  // calls the rank has in flight
+  Operation* find(uint64_t number);
+  static constexpr size_t kDoneKept = 2 * kCallWindow;
+  enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
 
   RunnerPorts ports_;
+  Mode mode_ = Mode::kRunning;
   std::map<uint64_t, Call> calls_;  // open ones, and failed ones not submitted by all local ranks
   std::vector<uint64_t> next_of_rank_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::deque<Stashed> stash_;
   std::shared_ptr<const Shape> shape_;
   std::vector<std::pair<uint64_t, Status>> failures_;
-  uint64_t lowest_ = 0;  // first call not complete here
+  std::deque<uint64_t> done_;
   StepRunner::Totals totals_;
 };
 

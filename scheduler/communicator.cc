@@ -8,7 +8,6 @@
 #include "scheduler/planner.h"
 
 namespace cgx::scheduler {
-
 const char* state_name(Communicator::State state) {
   switch (state) {
     case Communicator::State::kJoining:
@@ -30,21 +29,27 @@ const char* state_name(Communicator::State state) {
 Communicator::Communicator(Members members, CommunicatorServices& services)
     : members_(std::move(members)),
       services_(services),
+      pool_(services.slabs()),
       policy_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
       peers_(members_.machines()),
       tables_(members_.machines()),
+      replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
-      steps_({members_, *services.options().lane, services.pool(), *this},
-             [this](uint64_t step) { return agreement_.plan_for(step, steps_.plan()); }),
-      calls_({members_, *services.options().lane, services.pool(), *this}),
+      steps_({members_, *services.options().lane, pool_, *this},
+             [this](uint64_t step) {
+               const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
+               if (plan != steps_.plan()) keep_history(PlanPurpose::kPolicy, *plan, step);
+               return plan;
+             }),
+      calls_({members_, *services.options().lane, pool_, *this}),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
 }
 
 Communicator::~Communicator() {
-  services_.pool().unreserve(call_slabs_);
+  pool_.unreserve(call_slabs_);
 }
 
 bool Communicator::uses(SessionId session) const {
@@ -62,8 +67,9 @@ uint32_t Communicator::weight() const {
 }
 
 uint64_t Communicator::reserved_bytes() const {
-  const uint64_t calls = call_slabs_.sum() * services_.pool().slab_bytes();
-  return calls + (steps_.installed() ? steps_.plan()->reserved_bytes : 0);
+  const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
+  const uint64_t running = steps_.installed() ? steps_.plan()->reserved_bytes : 0;
+  return calls + running + agreement_.reserved_bytes();
 }
 
 // --- Submits
@@ -73,43 +79,56 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
   if (record.kind < CGX_SUBMIT_TENSOR || record.kind > CGX_SUBMIT_CALL) {
     return protocol_error("submit record of unknown kind " + std::to_string(record.kind));
   }
-  Status status;
-  if (state_ == State::kFailed || state_ == State::kClosed) {
-    status = failure_;
-  } else if (state_ == State::kJoining) {
-    status = Status(StatusCode::kNOT_COMMITTED, members_.title() + " is still joining");
-  } else if (record.kind == CGX_SUBMIT_CALL) {
-    status = state_ == State::kFrozen ? failure_ : submit_call(local, record);
-  } else {
-    status = submit_tensor(local, record);
+  if (state_ == State::kFrozen) {
+    constexpr size_t kHeldMax = 64 * 1024;  // clients have 8192 completions to come at most
+    if (held_.size() >= kHeldMax) return protocol_error("more records than completions are free");
+    held_.push_back({local, record});
+    return {};
   }
-  if (status.ok()) return {};
+  const Status status = apply_record(local, record);
+  if (status.ok()) {
+    check_left();
+    return {};
+  }
   // A straggler of a failed attempt is told why that failed; the attempt under way goes on.
   const bool fails_step = status.code() == StatusCode::kSTEP_ABANDONED &&
-                          record.kind == CGX_SUBMIT_TENSOR && record.attempt == term_;
+                          record.kind == CGX_SUBMIT_TENSOR && !local_[local].must_redo &&
+                          record.attempt == local_[local].attempt;
   refuse(local, record, status);
-  if (fails_step) fail(status, /*permanent=*/false, /*tell_others=*/true);
+  if (!fails_step) return {};
+  abandoned_ = record.step;
+  local_[local].must_redo = true;
+  fail(status, /*permanent=*/false, /*tell_others=*/true);
   return {};
+}
+
+Status Communicator::apply_record(uint32_t local, const cgx_submit_record& record) {
+  if (state_ == State::kFailed || state_ == State::kClosed) return failure_;
+  if (state_ == State::kJoining) {
+    return {StatusCode::kNOT_COMMITTED, members_.title() + " is still joining"};
+  }
+  return record.kind == CGX_SUBMIT_CALL ? submit_call(local, record) : submit_tensor(local, record);
 }
 
 Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& record) {
   if (!steps_.installed()) {
     return {StatusCode::kNOT_COMMITTED, members_.title() + " has not been committed"};
   }
-  if (record.attempt != term_ || state_ == State::kFrozen) {
-    return failure_.ok() ? Status(StatusCode::kSTEP_ORDER,
-                                  "attempt " + std::to_string(record.attempt) +
-                                      " of the step, the current one is " + std::to_string(term_))
-                         : failure_;
+  // What became of a complete step does not depend on what failed since.
+  if (record.kind == CGX_SUBMIT_STEP_DONE) {
+    return steps_.done(local, record.step, record.flags & CGX_STEP_DROPPED);
   }
-  if (std::any_of(local_.begin(), local_.end(), [](const LocalState& l) { return l.left; })) {
-    return {StatusCode::kCANCELLED, "another rank has closed " + members_.title()};
+  const LocalState& state = local_[local];
+  if (state.must_redo || record.attempt != state.attempt) {
+    return failure_.ok()
+               ? Status(StatusCode::kSTEP_ORDER, "attempt " + std::to_string(record.attempt) +
+                                                     " of the step, the current one is " +
+                                                     std::to_string(state.attempt))
+               : failure_;
   }
   local_[local].last_step = record.step;
-  if (record.kind != CGX_SUBMIT_STEP_DONE) {
-    const double unit = record.count == 0 ? 1.0 : std::bit_cast<double>(record.count);
-    CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
-  }
+  const double unit = record.count == 0 ? 1.0 : std::bit_cast<double>(record.count);
+  CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
   switch (static_cast<cgx_submit_kind>(record.kind)) {
     case CGX_SUBMIT_TENSOR: {
       if (record.tensor >= table_->size()) {
@@ -128,7 +147,6 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
     case CGX_SUBMIT_STEP_END:
       return steps_.end(local, record.step, record.cookie, services_.now_ns());
     case CGX_SUBMIT_STEP_DONE:
-      return steps_.done(local, record.step, record.flags & CGX_STEP_DROPPED);
     case CGX_SUBMIT_CALL:
       break;
   }
@@ -222,248 +240,23 @@ void Communicator::publish_call_failures() {
   }
 }
 
-// --- Frames out
-// ------------------------------------------------------------------------------------
-
-wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
-  wire::FrameHeader header;
-  header.type = type;
-  header.communicator = members_.id;
-  header.term = term_;
-  header.source = members_.machine;
-  header.watermark_step = steps_.completed_end();
-  header.watermark_call = calls_.completed_end();
-  header.started_step = steps_.started_end();
-  if (members_.coordinator()) {
-    header.next_epoch = agreement_.announced_epoch();
-    header.switch_step = agreement_.announced_step();
-  }
-  return header;
-}
-
-void Communicator::send_part(const Operation& operation, const PartFrame& frame) {
-  wire::FrameHeader header = header_for(wire::FrameType::kData);
-  header.step_kind = operation.kind();
-  header.step = operation.step();
-  header.group = operation.group_index();
-  header.phase = frame.phase;
-  header.shard = frame.shard;
-  header.chunk = frame.chunk;
-  if (frame.bitmap) header.flags |= wire::FrameHeader::kBitmap;
-  if (operation.kind() == wire::StepKind::kStep) {
-    header.epoch = steps_.plan()->plan.epoch;
-    header.plan_hash = steps_.plan()->hash;
-    if (steps_.previous_dropped()) header.flags |= wire::FrameHeader::kStepDropped;
-  } else {
-    header.plan_hash =
-        reinterpret_cast<const CallDescriptor*>(operation.setup().descriptor.data())->hash();
-  }
-  count(Counter::kencoded_bytes_sent, frame.length);
-  wire_bytes_sent_ += frame.length + sizeof(header);
-  send_to(frame.machine, header, services_.pool().bytes(frame.slab).first(frame.length),
-          frame.slab);
-}
-
-void Communicator::send_control(uint32_t machine, const ControlMessage& message) {
-  const std::vector<std::byte> body = encode_control(message);
-  send_to(machine, header_for(wire::FrameType::kControl), body, kNoSlab);
-}
-
-void Communicator::broadcast(const ControlMessage& message) {
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine) send_control(k, message);
-  }
-}
-
-void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
-                           std::span<const std::byte> payload, SlabId slab) {
-  PeerState& peer = peers_[machine];
-  if (!peer.up) {
-    if (slab != kNoSlab) services_.pool().release(slab);
-    return;
-  }
-  ++peer.frames_sent;
-  peer.bytes_sent += payload.size() + sizeof(header);
-  wire::seal(header, payload);
-  services_.send(peer.peer, header, payload, slab);
-}
-
-void Communicator::count(Counter counter, uint64_t amount) {
-  services_.count(counter, amount);
-}
-
-// --- Frames in
-// -------------------------------------------------------------------------------------
-
-void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  PeerState& peer = peers_[header.source];
-  peer.last_heard_ns = services_.now_ns();
-  ++peer.frames_received;
-  peer.bytes_received += payload.size() + sizeof(header);
-  if (state_ == State::kFailed) return answer_join(header, payload);
-  if (state_ == State::kClosed) return;
-  if (header.term < term_) {
-    count(Counter::kframes_stale, 1);
-    return;
-  }
-  // The next term's frames may overtake the coordinator's word for it; its reports must not wait.
-  const bool early = header.term > term_;
-  if (early && header.type == wire::FrameType::kData) {
-    constexpr size_t kWaitingMax = 4096;
-    if (header.term != term_ + 1 || next_term_frames_.size() >= kWaitingMax) {
-      count(Counter::kframes_unexpected, 1);
-      return;
-    }
-    next_term_frames_.push_back({header, {payload.begin(), payload.end()}});
-    return;
-  }
-  if (!early) {
-    peer.started_end = std::max(peer.started_end, header.started_step);
-    if (header.source == 0) {
-      const Status status = agreement_.on_announcement(header.next_epoch, header.switch_step);
-      if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
-    }
-  }
-  switch (header.type) {
-    case wire::FrameType::kData:
-      peer.last_data_ns = services_.now_ns();
-      return receive_data(header, payload);
-    case wire::FrameType::kControl:
-      return receive_control(header.source, payload);
-    case wire::FrameType::kHeartbeat:
-      peer.progress = header.progress;
-      return receive_heartbeat(peer, payload);
-  }
-  count(Counter::kframes_unexpected, 1);
-}
-
-// A machine that joins after the failure was told to the others.
-void Communicator::answer_join(const wire::FrameHeader& header,
-                               std::span<const std::byte> payload) {
-  if (header.type != wire::FrameType::kControl) return;
-  const Result<ControlMessage> message = decode_control(payload);
-  if (!message.ok() || !std::holds_alternative<Join>(*message)) return;
-  tell_failure(header.source);
-}
-
-void Communicator::receive_data(const wire::FrameHeader& header,
-                                std::span<const std::byte> payload) {
-  if (state_ != State::kRunning && state_ != State::kReady) {
-    count(Counter::kframes_unexpected, 1);
-    return;
-  }
-  count(Counter::kencoded_bytes_received, payload.size());
-  const bool of_call = header.step_kind == wire::StepKind::kCall;
-  const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
-                                : steps_.receive(header, payload, services_.now_ns());
-  publish_call_failures();
-  publish_result_hashes();
-  if (status.ok()) return;
-  const bool redo = status.code() == StatusCode::kMISMATCH || status.code() == StatusCode::kCORRUPT;
-  if (!redo) count(Counter::kframes_corrupt, 1);
-  fail(status, /*permanent=*/!redo, /*tell_others=*/true);
-}
-
-void Communicator::receive_control(uint32_t machine, std::span<const std::byte> payload) {
-  Result<ControlMessage> message = decode_control(payload);
-  if (!message.ok()) return fail(message.status(), /*permanent=*/true, /*tell_others=*/true);
-  std::visit([&](const auto& m) { handle(machine, m); }, *message);
-}
-
-void Communicator::receive_heartbeat(PeerState& peer, std::span<const std::byte> payload) {
-  wire::Reader reader(payload);
-  peer.step = reader.get<uint64_t>();
-  peer.call = reader.get<uint64_t>();
-  for (std::vector<uint32_t>* list : {&peer.missing_step, &peer.missing_call}) {
-    list->resize(reader.get_count(4));
-    for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
-  }
-}
-
-void Communicator::handle(uint32_t machine, const Prepare& message) {
-  if (machine == 0) agreement_.on_prepare(message);
-}
-
-void Communicator::handle(uint32_t machine, const Prepared& message) {
-  if (members_.coordinator()) agreement_.on_prepared(machine, message);
-}
-
-void Communicator::handle(uint32_t machine, const Decided& message) {
-  if (machine != 0) return;
-  const Status status = agreement_.on_decided(message);
-  if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
-  if (message.purpose != PlanPurpose::kCommit || message.code == StatusCode::kOK) return;
-  for (uint32_t i = 0; i < local_.size(); ++i) {
-    reply(i, local_[i].commit_request, Status(message.code, message.text));
-  }
-}
-
-void Communicator::handle(uint32_t machine, const CallFailure& message) {
-  (void)machine;
-  calls_.fail_call(message.call, Status(message.code, message.text));
-}
-
-void Communicator::publish_result_hashes() {
-  for (const StepRunner::ResultHash& result : steps_.take_result_hashes()) {
-    const ReplicaHash message{result.step, result.tensor, result.hash,
-                              services_.options().lane->name};
-    if (members_.coordinator()) {
-      handle(members_.machine, message);
-    } else {
-      send_control(0, message);
-    }
-  }
-}
-
-// Coordinator: the machines' hashes of one result must be equal.
-void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
-  if (!members_.coordinator() || !table_ || message.tensor >= table_->size()) return;
-  replicas_.resize(members_.machines());
-  replicas_[machine] = message;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const ReplicaHash& other = replicas_[k];
-    const bool same_check = k != machine && other.step == message.step &&
-                            other.tensor == message.tensor && !other.lane.empty();
-    if (!same_check) continue;
-    count(Counter::kreplica_checks, 1);
-    if (other.hash == message.hash) continue;
-    count(Counter::kreplica_divergences, 1);
-    return fail({StatusCode::kREPLICA_DIVERGED,
-                 "the result of tensor '" + (*table_)[message.tensor].name + "' in step " +
-                     std::to_string(message.step) + " differs between " +
-                     members_.machine_name(machine) + " (lane " + message.lane + ") and " +
-                     members_.machine_name(k) + " (lane " + other.lane + ")"},
-                /*permanent=*/true, /*tell_others=*/true);
-  }
-}
-
-void Communicator::handle(uint32_t machine, const Bye& message) {
-  (void)message;
-  peers_[machine].departed = true;
-}
-
-void Communicator::reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0,
-                         uint64_t value1) {
-  if (request == 0) return;
-  const uint32_t answered = std::exchange(request, 0);
-  if (members_.local[local].port == nullptr) return;
-  members_.local[local].port->reply(answered, {status.code(), status.message(), value0, value1});
-}
-
 // --- PlanAgreement::Host
 // ---------------------------------------------------------------------------
 
-Result<PlanAgreement::PlanPtr> Communicator::prepare_plan(const Plan& plan, const Policy& policy) {
-  if (!table_) {
-    return Status(StatusCode::kNOT_COMMITTED,
-                  members_.ranks_of(members_.machine) + " have not committed their tensors");
+Result<PlanAgreement::PlanPtr> Communicator::prepare_plan(PlanPurpose purpose, const Plan& plan,
+                                                          const Policy& policy) {
+  const auto& table = purpose == PlanPurpose::kCommit ? pending_ : table_;
+  if (!table) {
+    return Status(StatusCode::kNOT_COMMITTED, members_.ranks_of(members_.machine) +
+                                                  " have not committed the tensors of epoch " +
+                                                  std::to_string(plan.epoch));
   }
   return PreparedPlan::create({.plan = plan,
                                .policy = policy,
-                               .table = table_,
+                               .table = table,
                                .machine = members_.machine,
                                .machines = members_.machines(),
-                               .pool = &services_.pool(),
+                               .pool = &pool_,
                                .bytes_free = services_.plan_bytes_free()});
 }
 
@@ -476,18 +269,19 @@ uint64_t Communicator::next_switch_step() const {
 
 bool Communicator::work() {
   if (state_ != State::kRunning && state_ != State::kReady) return false;
+  replay_next_plan();
   const Result<bool> called = calls_.work(services_.now_ns());
   publish_call_failures();
-  const Result<bool> stepped =
-      called.ok() && state_ == State::kRunning ? steps_.work(services_.now_ns()) : called;
+  const bool steps_run = state_ == State::kRunning && !must_wait_for_replay();
+  const Result<bool> stepped = called.ok() && steps_run ? steps_.work(services_.now_ns()) : called;
   for (const Result<bool>* result : {&called, &stepped}) {
     if (result->ok()) continue;
-    const bool redo = result->status().code() == StatusCode::kMISMATCH;
-    fail(result->status(), /*permanent=*/!redo, /*tell_others=*/true);
+    fail(result->status(), /*permanent=*/!redoable(result->status()), /*tell_others=*/true);
     return true;
   }
   publish_result_hashes();
   reorder_if_useful();
+  pursue_wish();
   return *called || *stepped;
 }
 

@@ -3,15 +3,20 @@
 //   joining -> ready -> running <-> frozen        (a failure that can be redone: a new term)
 //      \---------\---------\----------\--> failed (permanent) -> closed
 //
-// A joining that failed is remembered a little while after its last local rank has gone: whoever
-// still comes to that meeting is told.
+// Frozen (PROTOCOL 26): each machine says Flush behind its last frame and takes results in until it
+// has everybody's; then it reports, and the coordinator starts the next term. What local ranks say
+// meanwhile is held until then. A joining that failed is remembered a little while after its last
+// local rank has gone: whoever still comes to that meeting is told.
 //
 // Everything local ranks and peers say passes here, is checked and goes to a runner or the plan
 // agreement; everything that must be said goes out through CommunicatorServices. Owned by the
 // engine.
 #pragma once
 
+#include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,15 +33,17 @@ class CommunicatorServices {
  public:
   virtual ~CommunicatorServices() = default;
   virtual const EngineOptions& options() const = 0;
-  virtual BufferPool& pool() = 0;
+  virtual const std::shared_ptr<SlabStore>& slabs() = 0;
   virtual uint64_t now_ns() const = 0;
   virtual uint64_t plan_bytes_free() const = 0;
   virtual std::span<std::byte> arena(SessionId session, uint32_t arena) const = 0;
   virtual void count(Counter counter, uint64_t amount) = 0;
   virtual void event(EventLevel level, const std::string& text) = 0;
-  // Takes over one reference to the slab (kNoSlab: `payload` is copied).
-  virtual void send(transport::PeerId peer, wire::FrameHeader header,
-                    std::span<const std::byte> payload, SlabId slab) = 0;
+  virtual void took_force(const PlanEntry& entry) = 0;
+  // Takes over one reference to the slab (kNoSlab: `payload` is copied). An error: the transport
+  // refuses such a frame.
+  virtual Status send(transport::PeerId peer, wire::FrameHeader header,
+                      std::span<const std::byte> payload, SlabId slab) = 0;
 };
 
 class Communicator final : public OperationHost, public PlanAgreement::Host {
@@ -98,7 +105,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void count(Counter counter, uint64_t amount) override;
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
-  Result<PlanAgreement::PlanPtr> prepare_plan(const Plan& plan, const Policy& policy) override;
+  Result<PlanAgreement::PlanPtr> prepare_plan(PlanPurpose purpose, const Plan& plan,
+                                              const Policy& policy) override;
   uint64_t now_ns() const override { return services_.now_ns(); }
   uint64_t next_switch_step() const override;
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
@@ -107,6 +115,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   struct LocalState {  // beside Members::local
     uint32_t join_request = 0, commit_request = 0, redo_request = 0;
     uint64_t last_step = 0;
+    uint32_t attempt = 0;    // that its records of steps carry
+    bool must_redo = false;  // it was told of a failure and has not asked for the next attempt
     bool committed = false, left = false;
     std::vector<wire::TensorDescription> tensors;
   };
@@ -117,7 +127,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
     uint64_t started_end = 0, step = 0, call = 0;
     uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
     uint32_t progress = 0;
-    std::vector<uint32_t> missing_step, missing_call;  // of its last heartbeat
+    std::vector<uint32_t> missing_step, missing_call, missing_commit;  // of its last heartbeat
+    bool flushed = false;  // nothing more of this term comes from it
     bool reported = false;
     Report report;
   };
@@ -128,6 +139,15 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   struct Ticket {
     PolicyAnswer answer;
     uint64_t deadline_ns = 0;
+  };
+  struct HeldRecord {
+    uint32_t local;
+    cgx_submit_record record;
+  };
+  struct Wish {  // coordinator: the policy an operator wants, until all machines have agreed
+    Policy policy;
+    PolicyAnswer answer;
+    std::vector<std::string> warnings;
   };
 
   Communicator(Members members, CommunicatorServices& services);
@@ -143,12 +163,18 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Result<TensorTable> local_table(uint32_t local) const;
   void handle(uint32_t machine, const Table& message);
   void plan_if_tables_complete();
+  void refuse_commit(const Status& why);
+  Result<PlanAgreement::PlanPtr> plan_of_commit(uint64_t step);
+  void keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step);
+  bool must_wait_for_replay() const;
+  void replay_next_plan();
   void commit_plan();
   void reorder_if_useful();
   uint64_t shape_hash() const;
   StepRunner::Homes homes() const;
 
   // communicator.cc
+  Status apply_record(uint32_t local, const cgx_submit_record& record);
   Status submit_tensor(uint32_t local, const cgx_submit_record& record);
   Status submit_call(uint32_t local, const cgx_submit_record& record);
   struct Buffers {
@@ -160,10 +186,12 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
   void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void receive_control(uint32_t machine, std::span<const std::byte> payload);
+  void receive_control(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
   void publish_call_failures();
   void publish_result_hashes();
+  bool redoable(const Status& why) const;
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);
@@ -179,15 +207,37 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void handle(uint32_t machine, const Bye& message);
   void handle(uint32_t machine, const CallFailure& message);
 
+  // communicator_policy.cc
+  void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
+  void pursue_wish();
+  Result<PlanAgreement::PlanPtr> plan_with(const Policy& policy, uint64_t version,
+                                           const std::vector<uint32_t>& order);
+  std::vector<uint32_t> running_order() const;
+
   // communicator_terms.cc
   void fail(const Status& why, bool permanent, bool tell_others);
+  void freeze(bool take_results);
+  void end(const Status& why);
+  void answer_operators(const Status& why);
   void tell_failure(uint32_t machine);
   void close_if_empty();
+  void check_left();
   void handle(uint32_t machine, const Failure& message);
+  void handle(uint32_t machine, const Flush& message);
   void handle(uint32_t machine, const Report& message);
   void handle(uint32_t machine, const Start& message);
+  void handle(uint32_t machine, const Left& message);
+  Report make_report() const;
+  void report_if_flushed();
   void start_term_if_reported();
+  Status check_start(const Start& start) const;
+  Status take_plan_of(const Start& start);
   void start_term(const Start& start);
+  void replay_early();
+  void replay_held();
+  std::string silent_machines() const;
+  std::vector<uint32_t> not_committing() const;  // local ranks
+  void check_frozen();
   void check_peers();
   void check_agreements();
   void check_stalled();
@@ -197,6 +247,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Members members_;
   wire::JobKey job_key_{};
   CommunicatorServices& services_;
+  BufferPool pool_;  // outlives the plans that reserve from it
   State state_ = State::kJoining;
   Status failure_;
   uint64_t first_step_ = 0, timeout_ns_ = 0, created_ns_ = 0;
@@ -205,18 +256,25 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
   uint32_t term_ = 0;
   SlabCounts call_slabs_;
+  uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
+  std::optional<uint64_t> abandoned_;  // the step a local rank gave up, which makes the term end
   Policy policy_;
   uint64_t policy_version_ = 1;
   std::vector<LocalState> local_;
-  std::vector<PeerState> peers_;  // by machine
-  std::shared_ptr<const TensorTable> table_;
-  std::vector<std::vector<std::byte>> tables_;  // coordinator: by machine
+  std::vector<PeerState> peers_;                // by machine
+  std::shared_ptr<const TensorTable> table_;    // of the plan in force
+  std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
+  std::vector<std::vector<std::byte>> tables_;  // coordinator: pending ones, by machine
+  PlanReplay replay_;
   PlanAgreement agreement_;
   StepRunner steps_;
   CallRunner calls_;
-  std::vector<WaitingFrame> next_term_frames_;
+  std::vector<WaitingFrame> early_frames_;  // until the coordinator's word for what they are of
+  std::deque<HeldRecord> held_;
+  std::vector<Left> left_;
   std::vector<ReplicaHash> replicas_;  // coordinator: of the newest check, by machine
+  std::optional<Wish> wish_;
   std::map<uint64_t, Ticket> tickets_;
   uint64_t next_ticket_ = 1;
   uint64_t frozen_since_ns_ = 0, commit_since_ns_ = 0;

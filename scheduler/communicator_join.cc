@@ -79,14 +79,14 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                       " machines, but this daemon has no mesh address (mesh.listen is not set)");
   }
   const SlabCounts slabs = slabs_for(kCallWindow, members.machines(), UINT32_MAX, 1);
-  if (slabs.sum() * services.pool().slab_bytes() > services.plan_bytes_free()) {
+  const uint64_t bytes = slabs.sum() * services.slabs()->slab_bytes();
+  if (bytes > services.plan_bytes_free()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
-                              std::to_string(slabs.sum() * services.pool().slab_bytes()) +
-                              " bytes, limits.plan_bytes leaves " +
+                              std::to_string(bytes) + " bytes, limits.plan_bytes leaves " +
                               std::to_string(services.plan_bytes_free()));
   }
-  CGX_RETURN_IF_ERROR(services.pool().reserve(slabs));
   std::unique_ptr<Communicator> made(new Communicator(std::move(members), services));
+  CGX_RETURN_IF_ERROR(made->pool_.reserve(slabs));
   made->call_slabs_ = slabs;
   made->job_key_ = message.job_key;
   made->meeting_ = message.meeting;
@@ -199,6 +199,7 @@ void Communicator::all_joined() {
   state_ = State::kReady;
   broadcast(Joined{});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
+  replay_early();
 }
 
 void Communicator::handle(uint32_t machine, const Joined& message) {
@@ -206,6 +207,7 @@ void Communicator::handle(uint32_t machine, const Joined& message) {
   if (machine != 0 || state_ != State::kJoining) return;
   state_ = State::kReady;
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
+  replay_early();
 }
 
 // --- Registering and committing
@@ -233,8 +235,11 @@ void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& 
   Status status;
   if (state_ == State::kFailed) {
     status = failure_;
-  } else if (state_ != State::kReady && state_ != State::kRunning) {
+  } else if (state_ == State::kJoining || state_ == State::kClosed) {
     status = Status(StatusCode::kBUSY, members_.title() + " is " + state_name(state_));
+  } else if (state.commit_request != 0) {
+    status = Status(StatusCode::kBUSY, "rank " + std::to_string(members_.local[local].rank) +
+                                           " is committing already");
   } else if (!steps_.idle()) {
     status = Status(StatusCode::kSTEP_OPEN,
                     "step " + std::to_string(steps_.step()) + " is open; commit between steps");
@@ -248,7 +253,8 @@ void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& 
   }
   state.commit_request = request;
   state.committed = true;
-  commit_if_complete();
+  check_left();
+  if (state_ != State::kFailed) commit_if_complete();
 }
 
 Result<TensorTable> Communicator::local_table(uint32_t local) const {
@@ -302,10 +308,16 @@ void Communicator::commit_if_complete() {
     if (i == 0) first = std::move(*table);
   }
   for (LocalState& state : local_) state.committed = false;
-  table_ = std::make_shared<const TensorTable>(std::move(first));
-  if (!members_.coordinator()) return send_control(0, Table{encode_table(*table_)});
-  tables_[0] = encode_table(*table_);
+  pending_ = std::make_shared<const TensorTable>(std::move(first));
+  if (!members_.coordinator()) return send_control(0, Table{encode_table(*pending_)});
+  tables_[0] = encode_table(*pending_);
   plan_if_tables_complete();
+}
+
+// The table in force and its plan stay; the ranks may register more or commit again.
+void Communicator::refuse_commit(const Status& why) {
+  pending_.reset();
+  for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].commit_request, why);
 }
 
 void Communicator::handle(uint32_t machine, const Table& message) {
@@ -321,31 +333,43 @@ void Communicator::plan_if_tables_complete() {
   for (uint32_t k = 1; k < tables_.size(); ++k) {
     if (tables_[k] == tables_[0]) continue;
     const Result<TensorTable> theirs = decode_table(tables_[k]);
-    const std::string difference =
-        theirs.ok() ? first_difference(*table_, members_.ranks_of(0), *theirs, members_.ranks_of(k))
-                    : theirs.status().message();
+    const std::string difference = theirs.ok() ? first_difference(*pending_, members_.ranks_of(0),
+                                                                  *theirs, members_.ranks_of(k))
+                                               : theirs.status().message();
     return fail({StatusCode::kMISMATCH, difference}, true, true);
   }
   for (std::vector<std::byte>& table : tables_) table.clear();
   commit_plan();
 }
 
+Result<PlanAgreement::PlanPtr> Communicator::plan_of_commit(uint64_t step) {
+  if (replay_.on()) {
+    CGX_ASSIGN_OR_RETURN(const PlanEntry* const entry,
+                         replay_.next_commit(table_hash(*pending_), step));
+    return prepare_plan(PlanPurpose::kCommit, entry->plan, entry->policy);
+  }
+  const std::vector<uint32_t> order = reverse_registration(pending_->size());
+  CGX_ASSIGN_OR_RETURN(const Plan plan, make_plan({*pending_, policy_, policy_version_,
+                                                   agreement_.next_epoch(), order}));
+  return prepare_plan(PlanPurpose::kCommit, plan, policy_);
+}
+
 void Communicator::commit_plan() {
-  const std::vector<uint32_t> order = reverse_registration(table_->size());
-  const Result<Plan> plan =
-      make_plan({*table_, policy_, policy_version_, agreement_.next_epoch(), order});
-  if (!plan.ok()) return fail(plan.status(), true, true);
-  const Result<PlanAgreement::PlanPtr> prepared = prepare_plan(*plan, policy_);
-  if (!prepared.ok()) return fail(prepared.status(), true, true);
   const uint64_t step = steps_.installed() ? steps_.step() : first_step_;
+  const Result<PlanAgreement::PlanPtr> prepared = plan_of_commit(step);
+  const auto answer = [this](const Result<PlanAgreement::Outcome>& outcome) {
+    if (!outcome.ok()) return refuse_commit(outcome.status());  // else install_committed answered
+    if (replay_.on()) replay_.advance();
+  };
+  if (!prepared.ok()) {
+    broadcast(Decided{.epoch = 0,  // none was proposed
+                      .code = prepared.status().code(),
+                      .text = members_.machine_name(0) + " refuses: " + prepared.status().message(),
+                      .purpose = PlanPurpose::kCommit});
+    return answer(prepared.status());
+  }
   agreement_.propose(PlanPurpose::kCommit, false, *prepared,
-                     services_.now_ns() + services_.options().timeouts.prepare_ns, step,
-                     [this](const Result<PlanAgreement::Outcome>& outcome) {
-                       if (outcome.ok()) return;  // install_committed has answered
-                       for (uint32_t i = 0; i < local_.size(); ++i) {
-                         reply(i, local_[i].commit_request, outcome.status());
-                       }
-                     });
+                     services_.now_ns() + services_.options().timeouts.prepare_ns, step, answer);
 }
 
 StepRunner::Homes Communicator::homes() const {
@@ -360,36 +384,82 @@ StepRunner::Homes Communicator::homes() const {
 }
 
 void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) {
-  state_ = State::kRunning;
+  if (state_ != State::kFrozen) state_ = State::kRunning;
+  ++commits_;
+  table_ = plan->table;
+  pending_.reset();
   agreement_.note_switch(plan, first_step);
   if (!members_.coordinator()) {
     policy_ = plan->policy;
     policy_version_ = plan->plan.policy_version;
   }
   steps_.install(plan, first_step, homes());
+  keep_history(PlanPurpose::kCommit, *plan, first_step);
   for (uint32_t i = 0; i < local_.size(); ++i) {
     reply(i, local_[i].commit_request, {}, plan->plan.epoch, first_step);
   }
 }
 
-// After two steps the order in which gradients really arrive is known.
+// After two steps it is known from which end gradients come, and which do not.
 void Communicator::reorder_if_useful() {
-  if (reordered_ || !members_.coordinator() || !steps_.installed() ||
-      steps_.completed_end() < first_step_ + 2 || agreement_.proposing() ||
+  if (reordered_ || replay_.on() || !members_.coordinator() || !steps_.installed() ||
+      steps_.completed_end() < first_step_ + 2 || agreement_.proposing() || wish_ || pending_ ||
       agreement_.announced_epoch() != 0) {
     return;
   }
   reordered_ = true;
-  const std::vector<uint32_t>& order = steps_.last_order();
+  const std::vector<uint32_t> order = shared_order(steps_.last_order(), steps_.last_absent());
   if (order.size() != table_->size()) return;
-  const Result<Plan> plan =
-      make_plan({*table_, policy_, policy_version_, agreement_.next_epoch(), order});
-  if (!plan.ok() || plan->groups == steps_.plan()->plan.groups) return;
-  const Result<PlanAgreement::PlanPtr> prepared = prepare_plan(*plan, policy_);
-  if (!prepared.ok()) return;
+  const Result<PlanAgreement::PlanPtr> prepared = plan_with(policy_, policy_version_, order);
+  if (!prepared.ok() || (*prepared)->plan.groups == steps_.plan()->plan.groups) return;
   agreement_.propose(PlanPurpose::kOrder, false, *prepared,
                      services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
                      [](const Result<PlanAgreement::Outcome>&) {});
+}
+
+// --- The history of plans
+// --------------------------------------------------------------------------
+
+void Communicator::keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step) {
+  if (!members_.coordinator()) return;
+  services_.took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan});
+}
+
+// No step starts before the plan that is to govern the one behind it is announced.
+bool Communicator::must_wait_for_replay() const {
+  const PlanEntry* const entry = members_.coordinator() ? replay_.next() : nullptr;
+  return entry != nullptr && entry->purpose != PlanPurpose::kCommit && steps_.installed() &&
+         entry->step <= steps_.step() + 1;
+}
+
+void Communicator::replay_next_plan() {
+  const PlanEntry* const entry = members_.coordinator() ? replay_.next() : nullptr;
+  if (entry == nullptr || entry->purpose == PlanPurpose::kCommit || !steps_.installed() ||
+      agreement_.proposing() || pending_) {
+    return;
+  }
+  const auto fail_replay = [this, entry](const Status& why) {
+    fail({why.code(), "the plan of step " + std::to_string(entry->step) + " of " +
+                          members_.title() + " cannot be repeated: " + why.message()},
+         /*permanent=*/true, /*tell_others=*/true);
+  };
+  const Result<PlanAgreement::PlanPtr> prepared =
+      prepare_plan(PlanPurpose::kPolicy, entry->plan, entry->policy);
+  if (!prepared.ok()) return fail_replay(prepared.status());
+  agreement_.propose(
+      PlanPurpose::kPolicy, false, *prepared,
+      services_.now_ns() + services_.options().timeouts.prepare_ns, entry->step,
+      [this, entry, fail_replay](const Result<PlanAgreement::Outcome>& outcome) {
+        if (state_ == State::kFailed || state_ == State::kClosed) return;
+        if (!outcome.ok()) return fail_replay(outcome.status());
+        if (outcome->switch_step != entry->step) {
+          return fail_replay({StatusCode::kSTEP_ORDER, "it would take force at step " +
+                                                           std::to_string(outcome->switch_step)});
+        }
+        policy_ = entry->policy;
+        policy_version_ = entry->plan.policy_version;
+        replay_.advance();
+      });
 }
 
 }  // namespace cgx::scheduler

@@ -1,32 +1,12 @@
 // Communicator, policies: asked of any machine, decided by the coordinator, in force everywhere
-// from the same step on.
+// from the same step on. The last operator's word wins; a commit goes first.
 #include "scheduler/communicator.h"
 #include "scheduler/planner.h"
 
 namespace cgx::scheduler {
+namespace {
 
-void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer) {
-  if (state_ != State::kRunning) {
-    return answer(Status(StatusCode::kNOT_COMMITTED,
-                         members_.title() + " is " + state_name(state_) +
-                             "; a policy can be applied once its tensors are committed"));
-  }
-  if (!members_.coordinator()) {
-    const uint64_t ticket = next_ticket_++;
-    tickets_[ticket] = {std::move(answer),
-                        services_.now_ns() + 2 * services_.options().timeouts.prepare_ns};
-    return send_control(0, PolicyAsk{ticket, dry_run, policy});
-  }
-  const uint64_t version = policy_version_ + 1;
-  std::vector<uint32_t> order;
-  for (const Group& group : steps_.plan()->plan.groups) {
-    for (const Segment& segment : group.segments) order.push_back(segment.tensor);
-  }
-  Result<Plan> plan = make_plan({*table_, policy, version, agreement_.next_epoch(), order});
-  if (!plan.ok()) return answer(plan.status());
-  Result<PlanAgreement::PlanPtr> prepared = prepare_plan(*plan, policy);
-  if (!prepared.ok()) return answer(prepared.status());
-  std::vector<std::string> warnings;
+Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   const auto check = [&](const CodecSpec& spec) {
     std::string warning;
     const Status status = kernels::check_policy(spec, &warning);
@@ -37,17 +17,99 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
   for (const PolicyRule& rule : policy.rules) {
     if (checked.ok()) checked = check(rule.codec);
   }
+  return checked;
+}
+
+}  // namespace
+
+std::vector<uint32_t> Communicator::running_order() const {
+  std::vector<uint32_t> order;
+  for (const Group& group : steps_.plan()->plan.groups) {
+    for (const Segment& segment : group.segments) order.push_back(segment.tensor);
+  }
+  return order;
+}
+
+Result<PlanAgreement::PlanPtr> Communicator::plan_with(const Policy& policy, uint64_t version,
+                                                       const std::vector<uint32_t>& order) {
+  CGX_ASSIGN_OR_RETURN(const Plan plan,
+                       make_plan({*table_, policy, version, agreement_.next_epoch(), order}));
+  return prepare_plan(PlanPurpose::kPolicy, plan, policy);
+}
+
+void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer) {
+  if (state_ == State::kFailed) return answer(failure_);
+  if (!steps_.installed()) {
+    return answer(Status(StatusCode::kNOT_COMMITTED,
+                         members_.title() + " is " + state_name(state_) +
+                             "; a policy can be applied once its tensors are committed"));
+  }
+  if (!members_.coordinator()) {
+    const uint64_t ticket = next_ticket_++;
+    tickets_[ticket] = {std::move(answer),
+                        services_.now_ns() + 2 * services_.options().timeouts.prepare_ns};
+    return send_control(0, PolicyAsk{ticket, dry_run, policy});
+  }
+  std::vector<std::string> warnings;
+  const Status checked = check_codecs(policy, warnings);
   if (!checked.ok()) return answer(checked);
-  agreement_.propose(PlanPurpose::kPolicy, dry_run, *prepared,
+  if (replay_.on() && !dry_run) {
+    return answer(Status(StatusCode::kBUSY,
+                         members_.title() + " repeats a plan history (cgxd --replay-plans)"));
+  }
+  if (dry_run) return try_policy(policy, std::move(warnings), std::move(answer));
+  if (wish_) {
+    const PolicyAnswer earlier = std::exchange(wish_, std::nullopt)->answer;
+    const Status why(StatusCode::kSUPERSEDED,
+                     "another policy was applied to " + members_.title() + " meanwhile");
+    agreement_.withdraw(PlanPurpose::kPolicy, why);
+    earlier(why);
+  }
+  wish_ = Wish{policy, std::move(answer), std::move(warnings)};
+  pursue_wish();
+}
+
+void Communicator::try_policy(const Policy& policy, std::vector<std::string> warnings,
+                              PolicyAnswer answer) {
+  const uint64_t version = policy_version_ + 1;
+  const Result<PlanAgreement::PlanPtr> prepared = plan_with(policy, version, running_order());
+  if (!prepared.ok()) return answer(prepared.status());
+  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/true, *prepared,
                      services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
-                     [this, policy, dry_run, version, warnings,
+                     [version, warnings = std::move(warnings),
                       answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {
                        if (!outcome.ok()) return answer(outcome.status());
-                       if (!dry_run) {
-                         policy_ = policy;
+                       answer(PolicyChange{version, outcome->plan->plan.epoch, outcome->switch_step,
+                                           outcome->plan->reserved_bytes, warnings});
+                     });
+}
+
+// What an operator wants goes before what this daemon has thought of, and after a commit.
+void Communicator::pursue_wish() {
+  if (!wish_ || state_ == State::kFailed || agreement_.proposing(PlanPurpose::kPolicy) ||
+      agreement_.proposing(PlanPurpose::kCommit)) {
+    return;
+  }
+  agreement_.withdraw(PlanPurpose::kOrder, {StatusCode::kSUPERSEDED, "an operator's policy"});
+  const auto take_answer = [this] { return std::exchange(wish_, std::nullopt)->answer; };
+  const uint64_t version = policy_version_ + 1;
+  const Result<PlanAgreement::PlanPtr> prepared =
+      plan_with(wish_->policy, version, running_order());
+  if (!prepared.ok()) return take_answer()(prepared.status());
+  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/false, *prepared,
+                     services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
+                     [this, version, take_answer](const Result<PlanAgreement::Outcome>& outcome) {
+                       if (!wish_) return;  // answered already
+                       if (outcome.status().code() == StatusCode::kSUPERSEDED)
+                         return;  // a commit: after it
+                       const std::vector<std::string> warnings = wish_->warnings;
+                       if (outcome.ok()) {
+                         policy_ = wish_->policy;
                          policy_version_ = version;
                          count(Counter::kpolicy_changes, 1);
                        }
+                       const PolicyAnswer answer = take_answer();
+                       if (!outcome.ok()) return answer(outcome.status());
                        answer(PolicyChange{version, outcome->plan->plan.epoch, outcome->switch_step,
                                            outcome->plan->reserved_bytes, warnings});
                      });

@@ -72,9 +72,15 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, CallFailure>) {
     all(io, m.call, m.code, m.text);
   } else if constexpr (std::is_same_v<M, Report>) {
-    all(io, m.completed_end, m.calls_end);
+    all(io, m.completed_end, m.results_end, m.started_end, m.epoch, m.plan_hash, m.calls_end);
+    const auto number = [](Io& each, auto& call) { each(call); };
+    io.list(m.calls_open, sizeof(uint64_t), number);
+    io.list(m.calls_done, sizeof(uint64_t), number);
   } else if constexpr (std::is_same_v<M, Start>) {
-    all(io, m.first_step, m.calls_end);
+    all(io, m.first_step, m.calls_end, m.code, m.text, m.epoch, m.plan_hash, m.plan);
+    policy_fields(io, m.policy);
+  } else if constexpr (std::is_same_v<M, Left>) {
+    all(io, m.rank, m.step_end, m.calls_end, m.commits_end);
   } else if constexpr (std::is_same_v<M, PolicyAsk>) {
     all(io, m.ticket, m.dry_run);
     policy_fields(io, m.policy);
@@ -84,7 +90,8 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, ReplicaHash>) {
     all(io, m.step, m.tensor, m.hash, m.lane);
   } else {
-    static_assert(std::is_same_v<M, Bye>, "every control message lists its fields here");
+    static_assert(std::is_same_v<M, Bye> || std::is_same_v<M, Flush>,
+                  "every control message lists its fields here");
   }
 }
 

@@ -10,12 +10,12 @@
 //   Table                  ->                              every local rank has committed
 //                          <-    Prepare                   plan; also for policies and reordering
 //   Prepared               ->                              validated and reserved, or the refusal
-//                          <-    Decided                   install at switch_step, or drop
-//   Report                 ->                              frozen: what was completed
+//                          <-    Decided                   in force from switch_step on, or dropped
+//   Report                 ->                              frozen, and everybody's Flush is here
 //                          <-    Start                     new term
 //   PolicyAsk              ->                              forwarded from an operator
 //                          <-    PolicyAnswer
-//   Failure, CallFailure, ReplicaHash, Bye : from any machine to all others
+//   Failure, Flush, CallFailure, ReplicaHash, Left, Bye : from any machine to all others
 #pragma once
 
 #include <cstdint>
@@ -71,13 +71,29 @@ struct CallFailure {
   StatusCode code = StatusCode::kINTERNAL;
   std::string text;
 };
+struct Flush {};  // behind the last frame that its machine sends in a term
 struct Report {
-  uint64_t completed_end = 0;  // first step not complete here
-  uint64_t calls_end = 0;      // first call no local rank has submitted
+  uint64_t completed_end = 0;  // first step that has not completed for the local ranks
+  uint64_t results_end = 0;    // first step whose results are not all here, or were given up
+  uint64_t started_end = 0;    // first step not started here
+  uint64_t epoch = 0, plan_hash = 0;
+  uint64_t calls_end = 0;            // first call no local rank has submitted
+  std::vector<uint64_t> calls_open;  // submitted, neither complete here nor failed
+  std::vector<uint64_t> calls_done;  // the last ones that completed here
 };
 struct Start {
   uint64_t first_step = 0;
-  uint64_t calls_end = 0;  // calls below it that are open anywhere have failed everywhere
+  uint64_t calls_end = 0;  // calls below it that are not complete have failed everywhere
+  StatusCode code = StatusCode::kINTERNAL;  // why the term before ended: what ranks are told
+  std::string text;
+  uint64_t epoch = 0, plan_hash = 0;  // in force at first_step
+  std::vector<std::byte> plan;        // with its policy, if a machine reported another; else empty
+  Policy policy;
+};
+struct Left {  // a rank closed the communicator with nothing unfinished
+  uint32_t rank = 0;
+  // The first it takes no part in.
+  uint64_t step_end = 0, calls_end = 0, commits_end = 0;
 };
 struct PolicyAsk {
   uint64_t ticket = 0;
@@ -101,7 +117,7 @@ struct Bye {};
 
 using ControlMessage =
     std::variant<Join, Joined, Table, Prepare, Prepared, Decided, Failure, CallFailure, Report,
-                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye>;
+                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye, Flush, Left>;
 
 std::vector<std::byte> encode_control(const ControlMessage& message);
 Result<ControlMessage> decode_control(std::span<const std::byte> body);

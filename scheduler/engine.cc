@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kSlabBytes = 256 * 1024;
 constexpr uint64_t kLingerNs = 3'000'000'000;  // a link outlives its last communicator by this
+constexpr uint64_t kDrainNs = 27'000'000'000;  // and by this more while frames wait to leave
 constexpr uint64_t kOwnStallNs = 1'000'000'000;
 
 }  // namespace
@@ -34,6 +35,7 @@ class Engine::State final : public CommunicatorServices {
     transport::PeerId peer;
     bool up = false, open = false;
     uint32_t users = 0;
+    uint32_t sending = 0;      // frames whose payload has not left
     uint64_t close_at_ns = 0;  // when users is 0
   };
   struct Membership {  // a communicator's machine behind a link
@@ -42,11 +44,11 @@ class Engine::State final : public CommunicatorServices {
   };
 
   State(const EngineOptions& options, const EnginePorts& ports)
-      : options_(options), ports_(ports), pool_(kSlabBytes) {}
+      : options_(options), ports_(ports), slabs_(std::make_shared<SlabStore>(kSlabBytes)) {}
 
   // --- CommunicatorServices ---
   const EngineOptions& options() const override { return options_; }
-  BufferPool& pool() override { return pool_; }
+  const std::shared_ptr<SlabStore>& slabs() override { return slabs_; }
   uint64_t now_ns() const override { return now_ns_; }
   uint64_t plan_bytes_free() const override {
     uint64_t used = 0;
@@ -64,8 +66,11 @@ class Engine::State final : public CommunicatorServices {
   void event(EventLevel level, const std::string& text) override {
     if (ports_.events != nullptr) ports_.events->event(level, text);
   }
-  void send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
-            SlabId slab) override;
+  void took_force(const PlanEntry& entry) override {
+    if (ports_.plans != nullptr) ports_.plans->took_force(entry);
+  }
+  Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
+              SlabId slab) override;
 
   const Session* find(SessionId id) const {
     const bool known = id.index < sessions_.size() && sessions_[id.index].open &&
@@ -85,7 +90,7 @@ class Engine::State final : public CommunicatorServices {
 
   EngineOptions options_;
   EnginePorts ports_;
-  BufferPool pool_;
+  std::shared_ptr<SlabStore> slabs_;
   uint64_t now_ns_ = 0, start_ns_ = 0;
   bool started_ = false;
   std::vector<Session> sessions_;
@@ -104,8 +109,8 @@ namespace {
 constexpr transport::SendToken kCopyBit = uint64_t{1} << 63;
 }
 
-void Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
-                         std::span<const std::byte> payload, SlabId slab) {
+Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
+                           std::span<const std::byte> payload, SlabId slab) {
   transport::SendToken token = transport::kNoToken;
   std::span<const std::byte> stable = payload;
   if (slab != kNoSlab) {
@@ -119,9 +124,16 @@ void Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
   count(Counter::kframes_sent, 1);
   const Status status =
       ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), stable}, token);
-  if (status.ok()) return;
-  if (slab != kNoSlab) pool_.release(slab);
+  if (status.ok()) {
+    if (token != transport::kNoToken) ++links_[link_of_peer_[peer.index]].sending;
+    return {};
+  }
+  if (slab != kNoSlab) slabs_->release(slab);
   copied_payloads_.erase(token);
+  const bool link_gone =
+      status.code() == StatusCode::kPEER_LOST || status.code() == StatusCode::kNOT_FOUND ||
+      status.code() == StatusCode::kUNAVAILABLE || status.code() == StatusCode::kCANCELLED;
+  return link_gone ? Status() : resource_exhausted(status.message());  // on_peer_down tells
 }
 
 Communicator* Engine::State::find_communicator(const SessionOptions& session,
@@ -147,9 +159,15 @@ LinkId Engine::State::link_for(const SessionOptions& session, const Communicator
       return link;
     }
   }
-  const auto link = static_cast<LinkId>(links_.size());
-  links_.push_back({.job_key = communicator.job_key(), .instance = instance, .open = true});
-  memberships_.emplace_back();
+  const auto unused = std::find_if(links_.begin(), links_.end(), [](const Link& known) {
+    return !known.open && known.users == 0 && known.sending == 0;
+  });
+  const auto link = static_cast<LinkId>(unused - links_.begin());
+  if (unused == links_.end()) {
+    links_.emplace_back();
+    memberships_.emplace_back();
+  }
+  links_[link] = {.job_key = communicator.job_key(), .instance = instance, .open = true};
   ports_.links->open_link(link, {.job = session.job,
                                  .uid = session.uid,
                                  .job_key = communicator.job_key(),
@@ -196,6 +214,7 @@ void Engine::State::close_idle_links() {
   for (LinkId link = 0; link < links_.size(); ++link) {
     Link& idle = links_[link];
     if (!idle.open || idle.users > 0 || now_ns_ < idle.close_at_ns) continue;
+    if (idle.sending > 0 && now_ns_ < idle.close_at_ns + kDrainNs) continue;
     idle.open = false;
     if (idle.up) ports_.transport->close(idle.peer);
     idle.up = false;
@@ -246,6 +265,7 @@ void Engine::on_peer_down(transport::PeerId peer, const Status& why) {
   State::Link& link = state_->links_[id];
   if (!link.open) return;
   link.open = link.up = false;
+  state_->ports_.transport->close(peer);  // frees its id
   state_->ports_.links->close_link(id);
   for (const State::Membership& member : std::vector(state_->memberships_[id])) {
     member.communicator->link_lost(member.machine, why);
@@ -253,12 +273,14 @@ void Engine::on_peer_down(transport::PeerId peer, const Status& why) {
 }
 
 void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Status& status) {
-  (void)to;
   (void)status;  // a failed link reports itself through on_peer_down
+  const auto link = std::find_if(state_->links_.begin(), state_->links_.end(),
+                                 [&](const State::Link& known) { return known.peer == to; });
+  if (link != state_->links_.end()) --link->sending;
   if (token & kCopyBit) {
     state_->copied_payloads_.erase(token);
   } else {
-    state_->pool_.release(static_cast<SlabId>(token - 1));
+    state_->slabs_->release(static_cast<SlabId>(token - 1));
   }
 }
 
@@ -266,7 +288,7 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
   count(Counter::kframes_received);
   const LinkId id =
       from.index < state_->link_of_peer_.size() ? state_->link_of_peer_[from.index] : UINT32_MAX;
-  if (id == UINT32_MAX || !state_->links_[id].open) {
+  if (id == UINT32_MAX || !state_->links_[id].open || !(state_->links_[id].peer == from)) {
     count(Counter::kframes_unexpected);
     return;
   }
@@ -528,7 +550,8 @@ uint64_t Engine::next_deadline_ns() const {
     next = std::min(next, communicator->next_deadline_ns());
   }
   for (const State::Link& link : state_->links_) {
-    if (link.open && link.users == 0) next = std::min(next, link.close_at_ns);
+    if (!link.open || link.users > 0) continue;
+    next = std::min(next, link.close_at_ns + (link.sending > 0 ? kDrainNs : 0));
   }
   return next;
 }

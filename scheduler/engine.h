@@ -21,6 +21,7 @@
 #include "proto/wire/shm_layout.h"
 #include "proto/wire/status.h"
 #include "scheduler/job_weight.h"
+#include "scheduler/plan_history.h"
 #include "scheduler/policy.h"
 #include "scheduler/snapshot.h"
 #include "transport/transport.h"
@@ -104,12 +105,15 @@ struct EngineOptions {
   JobWeights job_weights;
   Timeouts timeouts;
   Limits limits;
+  // Communicators coordinated here follow it; null: they plan.
+  std::shared_ptr<const std::vector<PlanEntry>> plan_history;
 };
 
 struct EnginePorts {
   transport::Transport* transport = nullptr;  // null: one machine only
   LinkPort* links = nullptr;
   EventSink* events = nullptr;
+  PlanLog* plans = nullptr;  // null: no history is kept
 };
 
 struct PolicyRequest {

@@ -44,23 +44,37 @@ Operation::Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool
   }
   peers_[setup_.machine].presence = own_presence_;
   if (allgather()) sends_left_ = own_chunks;
-  keep_residuals_of_absent();
+  find_residuals_to_keep();
 }
 
 // A tensor absent here that others may have keeps its residual, except where the own shard's
-// reduction writes it (PROTOCOL 6): the tentative slot starts as the confirmed one, in this step's
-// units.
-void Operation::keep_residuals_of_absent() {
+// reduction writes it (PROTOCOL 6): before anything else is done the tentative slot becomes the
+// confirmed one, in this step's units.
+void Operation::find_residuals_to_keep() {
   for (uint32_t i = 0; i < setup_.segments.size(); ++i) {
     const LocalSegment& segment = setup_.segments[i];
-    if (!segment.inputs.empty() || segment.residual_tentative == nullptr) continue;
-    const uint64_t elements = (*setup_.table)[setup_.group->segments[i].tensor].elements;
-    const float scale = segment.residual_scale;
-    std::transform(segment.residual_confirmed, segment.residual_confirmed + elements,
-                   segment.residual_tentative,
-                   [scale](float kept) { return kernels::rescaled(kept, scale); });
-    host_.count(Counter::kcopied_bytes, elements * sizeof(float));
+    if (segment.inputs.empty() && segment.residual_tentative != nullptr) to_keep_.push_back(i);
   }
+}
+
+// About one part's. False: all are kept.
+bool Operation::keep_residuals() {
+  constexpr uint64_t kElements = 128 * 1024;
+  if (to_keep_.empty()) return false;
+  const LocalSegment& segment = setup_.segments[to_keep_.back()];
+  const uint64_t elements =
+      (*setup_.table)[setup_.group->segments[to_keep_.back()].tensor].elements;
+  const uint64_t count = std::min(kElements, elements - kept_elements_);
+  const float* const from = segment.residual_confirmed + kept_elements_;
+  std::transform(
+      from, from + count, segment.residual_tentative + kept_elements_,
+      [scale = segment.residual_scale](float kept) { return kernels::rescaled(kept, scale); });
+  host_.count(Counter::kcopied_bytes, count * sizeof(float));
+  kept_elements_ += count;
+  if (kept_elements_ < elements) return true;
+  to_keep_.pop_back();
+  kept_elements_ = 0;
+  return true;
 }
 
 bool Operation::waits_for(uint32_t machine) const {
@@ -77,6 +91,10 @@ Result<bool> Operation::advance(uint64_t now_ns) {
     const bool worked = reduce_locally();
     check_complete();
     return worked;
+  }
+  if (keep_residuals()) {
+    last_progress_ns_ = now_ns;
+    return true;
   }
   CGX_ASSIGN_OR_RETURN(bool worked, finish_ready());
   if (!worked && sends_left_ > 0) worked = allgather() ? send_gather() : send_scatter();
@@ -96,6 +114,13 @@ Status Operation::receive(const wire::FrameHeader& header, std::span<const std::
                             : receive_gather(header, payload);
   if (status.ok()) check_complete();
   return status;
+}
+
+Status Operation::receive_result(const wire::FrameHeader& header,
+                                 std::span<const std::byte> payload, uint64_t now_ns) {
+  results_only_ = true;
+  if (header.phase == Phase::kScatter && !allgather()) return {};
+  return receive(header, payload, now_ns);
 }
 
 void Operation::check_complete() {
@@ -182,13 +207,16 @@ Status Operation::receive_contribution(const wire::FrameHeader& header,
   // The own part is the only other one that is missing: encode it now, and this frame needs no
   // copy.
   const uint32_t needed = allgather() ? setup_.machines : setup_.machines - 1;
-  if (allgather() && header.chunk == next_own_ && chunk.arrived + 2 == needed) send_gather();
+  const bool last_but_own = header.chunk == next_own_ && chunk.arrived + 2 == needed;
+  if (allgather() && last_but_own && !results_only_ && to_keep_.empty()) send_gather();
   if (++chunk.arrived < needed) {
     return hold(header.chunk, header.source, parsed.ranges, owned);
   }
-  CGX_ASSIGN_OR_RETURN(const bool done,
-                       finish_chunk(header.chunk, Live{header.source, parsed.ranges}));
-  if (done) return {};
+  if (to_keep_.empty()) {
+    CGX_ASSIGN_OR_RETURN(const bool done,
+                         finish_chunk(header.chunk, Live{header.source, parsed.ranges}));
+    if (done) return {};
+  }
   ready_.push_back(header.chunk);
   return hold(header.chunk, header.source, parsed.ranges, owned);
 }

@@ -106,6 +106,10 @@ class Operation {
   // already lies in a slab comes with it (`owned`), so that holding it costs no copy.
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns, Slab* owned = nullptr);
+  // The step has failed somewhere: takes what needs no answer of this machine, so that what another
+  // machine may have completed completes here too.
+  Status receive_result(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                        uint64_t now_ns);
 
  private:
   struct Arrival {  // one machine's part of an own chunk (allgather: of any, the own one included)
@@ -194,7 +198,8 @@ class Operation {
   void* const* targets(const LocalSegment& segment, const Slice& slice);
   kernels::DrawKey draw_key(const Slice& slice, wire::Phase phase) const;
   void note(const Slice& slice, const kernels::RangeStats& stats);
-  void keep_residuals_of_absent();
+  void find_residuals_to_keep();
+  bool keep_residuals();
   void check_complete();
 
   OperationSetup setup_;
@@ -215,6 +220,9 @@ class Operation {
   uint32_t next_peer_ = 0;         // scatter: offset of the peer to try next
   uint32_t next_own_ = 0;          // allgather: chunk to encode next; one machine: to reduce next
   uint32_t lowest_ = 0;            // lowest own chunk that is not done
+  bool results_only_ = false;
+  std::vector<uint32_t> to_keep_;  // segments whose residual is carried over, the last one next
+  uint64_t kept_elements_ = 0;     // of the last one
   std::vector<Norms> norms_;
   std::vector<const void*> scratch_inputs_;
   std::vector<void*> scratch_targets_;

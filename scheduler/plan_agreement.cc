@@ -4,101 +4,159 @@
 
 namespace cgx::scheduler {
 
+// --- Coordinator
+// -----------------------------------------------------------------------------------
+
+bool PlanAgreement::proposing(PlanPurpose purpose) const {
+  return std::any_of(proposals_.begin(), proposals_.end(), [&](const Proposal& proposal) {
+    return !proposal.dry_run && proposal.purpose == purpose;
+  });
+}
+
 void PlanAgreement::propose(PlanPurpose purpose, bool dry_run, const PlanPtr& plan,
-                            uint64_t deadline_ns, uint64_t switch_step_of_commit, Answer answer) {
-  if (purpose == PlanPurpose::kCommit) announced_.reset();  // made for the table before
-  if (proposal_ || announced_) {
-    const uint64_t epoch = proposal_ ? proposal_->plan->plan.epoch : announced_epoch();
-    answer(Status(StatusCode::kBUSY, "epoch " + std::to_string(epoch) + " of " + members_.title() +
-                                         " is still being prepared or has not been reached yet"));
-    return;
+                            uint64_t deadline_ns, uint64_t switch_step, Answer answer) {
+  if (purpose == PlanPurpose::kCommit) {
+    const Status why(StatusCode::kSUPERSEDED, "a commit of " + members_.title() + " came first");
+    for (const PlanPurpose earlier :
+         {PlanPurpose::kPolicy, PlanPurpose::kOrder, PlanPurpose::kCommit}) {
+      withdraw(earlier, why);
+    }
   }
+  CGX_ASSERT(dry_run || !proposing());
   highest_epoch_ = std::max(highest_epoch_, plan->plan.epoch);
-  proposal_ = Proposal{.purpose = purpose,
-                       .dry_run = dry_run,
-                       .plan = plan,
-                       .deadline_ns = deadline_ns,
-                       .commit_step = switch_step_of_commit,
-                       .answered = std::vector<bool>(members_.machines()),
-                       .reserved_bytes = plan->reserved_bytes,
-                       .answer = std::move(answer)};
-  proposal_->answered[0] = true;
+  Proposal& proposal = proposals_.emplace_back();
+  proposal.purpose = purpose;
+  proposal.dry_run = dry_run;
+  proposal.plan = plan;
+  proposal.deadline_ns = deadline_ns;
+  proposal.switch_step = switch_step;
+  proposal.answered.resize(members_.machines());
+  proposal.answered[0] = true;
+  proposal.answer = std::move(answer);
   const Prepare prepare{purpose, static_cast<uint8_t>(dry_run), plan->policy,
                         encode_plan(plan->plan)};
   for (uint32_t k = 1; k < members_.machines(); ++k) host_.send_control(k, prepare);
-  if (members_.machines() == 1) decide();
+  if (members_.machines() == 1) decide(proposals_.size() - 1);
 }
 
 void PlanAgreement::on_prepared(uint32_t machine, const Prepared& prepared) {
-  if (!proposal_ || prepared.epoch != proposal_->plan->plan.epoch) return;  // of a dropped one
+  const auto found = std::find_if(
+      proposals_.begin(), proposals_.end(),
+      [&](const Proposal& proposal) { return proposal.plan->plan.epoch == prepared.epoch; });
+  if (found == proposals_.end()) return;  // dropped meanwhile
+  const auto index = static_cast<size_t>(found - proposals_.begin());
   if (prepared.code != StatusCode::kOK) {
-    drop({prepared.code, members_.machine_name(machine) + " refuses: " + prepared.text});
-    return;
+    return drop(index,
+                {prepared.code, members_.machine_name(machine) + " refuses: " + prepared.text});
   }
-  proposal_->answered[machine] = true;
-  const auto& answered = proposal_->answered;
-  if (std::find(answered.begin(), answered.end(), false) == answered.end()) decide();
+  found->answered[machine] = true;
+  const bool all =
+      std::find(found->answered.begin(), found->answered.end(), false) == found->answered.end();
+  if (all) decide(index);
+}
+
+PlanAgreement::Proposal PlanAgreement::take(size_t index) {
+  Proposal proposal = std::move(proposals_[index]);
+  proposals_.erase(proposals_.begin() + static_cast<int64_t>(index));
+  return proposal;
 }
 
 // Every machine is ready: from here on the switch happens.
-void PlanAgreement::decide() {
-  Proposal proposal = std::move(*proposal_);
-  proposal_.reset();
-  if (proposal.dry_run) {
-    proposal_ = std::move(proposal);
-    drop({});
-    return;
+void PlanAgreement::decide(size_t index) {
+  const bool commit = proposals_[index].purpose == PlanPurpose::kCommit;
+  const bool later = !commit && !proposals_[index].dry_run;
+  if (later && announced_.size() >= kAnnouncedMax) {
+    return drop(index, {StatusCode::kBUSY,
+                        std::to_string(announced_.size()) + " epochs of " + members_.title() +
+                            " are announced, and training has not come to step " +
+                            std::to_string(announced_.front().switch_step)});
   }
-  if (proposal.purpose == PlanPurpose::kCommit) {
-    const Outcome outcome{proposal.plan, proposal.commit_step};
-    for (uint32_t k = 1; k < members_.machines(); ++k) {
-      host_.send_control(k, Decided{.epoch = outcome.plan->plan.epoch,
-                                    .purpose = PlanPurpose::kCommit,
-                                    .switch_step = outcome.switch_step});
-    }
+  const Proposal proposal = take(index);
+  Outcome outcome{proposal.plan, proposal.switch_step};
+  if (!commit) outcome.switch_step = std::max(outcome.switch_step, host_.next_switch_step());
+  if (!commit && !announced_.empty()) {
+    outcome.switch_step = std::max(outcome.switch_step, newest().switch_step + 1);
+  }
+  if (proposal.dry_run) return proposal.answer(outcome);
+  for (uint32_t k = 1; k < members_.machines(); ++k) {
+    host_.send_control(k, Decided{.epoch = outcome.plan->plan.epoch,
+                                  .purpose = proposal.purpose,
+                                  .switch_step = outcome.switch_step});
+  }
+  if (commit) {
+    announced_.clear();
     host_.install_committed(outcome.plan, outcome.switch_step);
-    proposal.answer(outcome);
-    return;
+  } else {
+    announced_.push_back(outcome);
   }
-  announced_ = Outcome{proposal.plan, host_.next_switch_step()};
-  proposal.answer(*announced_);
+  proposal.answer(outcome);
 }
 
-// OK: a dry run, which ends like a refusal everywhere but succeeds here.
-void PlanAgreement::drop(const Status& why) {
-  const Proposal proposal = std::move(*proposal_);
-  proposal_.reset();
-  for (uint32_t k = 1; k < members_.machines(); ++k) {
+void PlanAgreement::drop(size_t index, const Status& why) {
+  const Proposal proposal = take(index);
+  for (uint32_t k = 1; k < members_.machines() && !proposal.dry_run; ++k) {
     host_.send_control(k, Decided{.epoch = proposal.plan->plan.epoch,
-                                  .code = why.ok() ? StatusCode::kCANCELLED : why.code(),
+                                  .code = why.code(),
                                   .text = why.message(),
                                   .purpose = proposal.purpose});
   }
-  if (!why.ok()) {
-    host_.count(Counter::kplans_refused, 1);
-    proposal.answer(why);
-    return;
-  }
-  proposal.answer(Outcome{proposal.plan, host_.next_switch_step()});
+  if (why.code() != StatusCode::kSUPERSEDED) host_.count(Counter::kplans_refused, 1);
+  proposal.answer(why);
 }
+
+void PlanAgreement::withdraw(PlanPurpose purpose, const Status& why) {
+  for (size_t i = 0; i < proposals_.size(); ++i) {
+    if (!proposals_[i].dry_run && proposals_[i].purpose == purpose) return drop(i, why);
+  }
+}
+
+std::string PlanAgreement::silent_machines(const Proposal& proposal) const {
+  std::string names;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (!proposal.answered[k]) names += (names.empty() ? "" : "; ") + members_.machine_name(k);
+  }
+  return names;
+}
+
+void PlanAgreement::tick(uint64_t now_ns) {
+  for (size_t i = 0; i < proposals_.size();) {
+    if (now_ns < proposals_[i].deadline_ns) {
+      ++i;
+      continue;
+    }
+    drop(i, {StatusCode::kTIMED_OUT, "epoch " + std::to_string(proposals_[i].plan->plan.epoch) +
+                                         " was dropped, no answer from " +
+                                         silent_machines(proposals_[i])});
+  }
+}
+
+void PlanAgreement::postpone(uint64_t deadline_ns) {
+  for (Proposal& proposal : proposals_) {
+    proposal.deadline_ns = std::max(proposal.deadline_ns, deadline_ns);
+  }
+  prepared_since_ns_ = host_.now_ns();
+}
+
+// --- Member
+// ----------------------------------------------------------------------------------------
 
 void PlanAgreement::on_prepare(const Prepare& prepare) {
   Result<Plan> plan = decode_plan(prepare.plan);
-  if (plan.ok() && plan->epoch <= highest_epoch_) return;  // overtaken by what became of it
+  if (plan.ok() && plan->epoch <= highest_epoch_) return;  // a duplicate
   Prepared answer;
-  prepared_.reset();
-  prepared_commit_ = false;
   Status status = plan.status();
   if (plan.ok()) {
     answer.epoch = plan->epoch;
     highest_epoch_ = plan->epoch;
-    Result<PlanPtr> prepared = host_.prepare_plan(*plan, prepare.policy);
+    const Result<PlanPtr> prepared = host_.prepare_plan(prepare.purpose, *plan, prepare.policy);
     status = prepared.status();
-    if (prepared.ok()) {
-      prepared_ = *prepared;
-      prepared_commit_ = prepare.purpose == PlanPurpose::kCommit;
-      prepared_since_ns_ = host_.now_ns();
-      answer.reserved_bytes = prepared_->reserved_bytes;
+    if (prepared.ok()) answer.reserved_bytes = (*prepared)->reserved_bytes;
+    if (prepared.ok() && prepare.dry_run == 0) {
+      prepared_[plan->epoch] = *prepared;
+      if (prepare.purpose == PlanPurpose::kCommit) {
+        prepared_commit_ = true;
+        prepared_since_ns_ = host_.now_ns();
+      }
     }
   }
   answer.code = status.code();
@@ -107,36 +165,41 @@ void PlanAgreement::on_prepare(const Prepare& prepare) {
 }
 
 Status PlanAgreement::on_decided(const Decided& decided) {
-  if (!prepared_ || prepared_->plan.epoch != decided.epoch) {
-    highest_epoch_ = std::max(highest_epoch_, decided.epoch);
-    if (decided.code != StatusCode::kOK) return {};
+  highest_epoch_ = std::max(highest_epoch_, decided.epoch);
+  const bool commit = decided.purpose == PlanPurpose::kCommit;
+  if (commit) prepared_commit_ = false;
+  const auto found = prepared_.find(decided.epoch);
+  const PlanPtr plan = found == prepared_.end() ? nullptr : found->second;
+  if (found != prepared_.end()) prepared_.erase(found);
+  if (decided.code != StatusCode::kOK) return {};
+  if (plan == nullptr) {
     return protocol_error("the coordinator decided epoch " + std::to_string(decided.epoch) +
                           ", which this machine has not prepared");
   }
-  const PlanPtr plan = std::move(prepared_);
-  prepared_.reset();
-  prepared_commit_ = false;
-  if (decided.code == StatusCode::kOK) announced_.reset();
-  if (decided.code == StatusCode::kOK) host_.install_committed(plan, decided.switch_step);
+  if (!commit) {
+    announced_.push_back({plan, decided.switch_step});
+    return {};
+  }
+  announced_.clear();
+  host_.install_committed(plan, decided.switch_step);
   return {};
 }
 
 Status PlanAgreement::on_announcement(uint64_t epoch, uint64_t switch_step) {
-  if (epoch == 0 || announced_epoch() == epoch) return {};
+  if (epoch == 0 || announced_epoch() >= epoch) return {};
   if (!switches_.empty() && switches_.back().epoch >= epoch) return {};  // switched already
-  if (!prepared_ || prepared_->plan.epoch != epoch) {
-    return protocol_error("the coordinator announced epoch " + std::to_string(epoch) +
-                          ", which this machine has not prepared");
-  }
-  announced_ = Outcome{std::move(prepared_), switch_step};
-  prepared_.reset();
-  return {};
+  return protocol_error("the coordinator says that epoch " + std::to_string(epoch) +
+                        " takes force at step " + std::to_string(switch_step) +
+                        "; this machine has not heard of its decision");
 }
 
+// --- Both
+// ------------------------------------------------------------------------------------------
+
 PlanAgreement::PlanPtr PlanAgreement::plan_for(uint64_t step, const PlanPtr& running) {
-  if (!announced_ || step < announced_->switch_step) return running;
-  const PlanPtr plan = announced_->plan;
-  announced_.reset();
+  if (announced_.empty() || step < announced_.front().switch_step) return running;
+  const PlanPtr plan = announced_.front().plan;
+  announced_.pop_front();
   note_switch(plan, step);
   return plan;
 }
@@ -149,21 +212,19 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
   host_.count(Counter::kepochs_switched, 1);
 }
 
-void PlanAgreement::tick(uint64_t now_ns) {
-  if (!proposal_ || now_ns < proposal_->deadline_ns) return;
-  std::string silent;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (!proposal_->answered[k]) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
-  }
-  drop({StatusCode::kTIMED_OUT, "epoch " + std::to_string(proposal_->plan->plan.epoch) +
-                                    " was dropped, no answer from " + silent});
+uint64_t PlanAgreement::reserved_bytes() const {
+  uint64_t bytes = 0;
+  for (const Proposal& proposal : proposals_) bytes += proposal.plan->reserved_bytes;
+  for (const auto& [epoch, plan] : prepared_) bytes += plan->reserved_bytes;
+  for (const Outcome& outcome : announced_) bytes += outcome.plan->reserved_bytes;
+  return bytes;
 }
 
-void PlanAgreement::reset(const Status& why) {
-  announced_.reset();
-  prepared_.reset();
+void PlanAgreement::end(const Status& why) {
+  announced_.clear();
+  prepared_.clear();
   prepared_commit_ = false;
-  if (proposal_) drop(why);
+  while (!proposals_.empty()) drop(proposals_.size() - 1, why);
 }
 
 }  // namespace cgx::scheduler

@@ -1,17 +1,19 @@
 // How the machines of a communicator come to run the same plan from the same step on (DESIGN §5.5).
 //
-//   coordinator: idle -> proposing (Prepare sent, answers counted) -> announced | dropped
-//   member:      prepared (validated, memory reserved) -> announced by a coordinator frame |
-//   dropped
+//   coordinator: proposed (Prepare sent, answers counted) -> announced -> in force | dropped
+//   member:      prepared (validated, memory reserved)    -> announced -> in force | dropped
 //
-// A commit is decided by message (no step is open); later plans are committed in band: every frame
-// of the coordinator carries (next_epoch, switch_step). Owned by one communicator.
+// A commit takes force where it is decided, because every rank stands between two steps, and voids
+// what was announced and not reached. Other plans are announced for a later step; announced ones
+// queue. The decision is a message and goes before every later frame of the coordinator, so nobody
+// who completes a step can have missed it; (next_epoch, switch_step) in those frames repeat it. A
+// failure that can be redone changes nothing here. Owned by one communicator.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,9 @@ class PlanAgreement {
    public:
     virtual ~Host() = default;
     virtual void send_control(uint32_t machine, const ControlMessage& message) = 0;
-    virtual Result<PlanPtr> prepare_plan(const Plan& plan, const Policy& policy) = 0;
+    // A commit's plan is for the table that is being committed, any other for the one in force.
+    virtual Result<PlanPtr> prepare_plan(PlanPurpose purpose, const Plan& plan,
+                                         const Policy& policy) = 0;
     virtual uint64_t now_ns() const = 0;
     virtual uint64_t next_switch_step() const = 0;  // coordinator: highest step sent + 2
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
@@ -44,11 +48,15 @@ class PlanAgreement {
 
   PlanAgreement(const Members& members, Host& host) : members_(members), host_(host) {}
 
-  // Coordinator. BUSY (with the pending epoch) if a proposal is under way.
+  // Coordinator. A commit takes the place of a proposal under way; any other that is not a dry run
+  // needs !proposing(). A commit takes force at `switch_step`; others at the next step at which all
+  // machines can know of it, and not before `switch_step`.
   void propose(PlanPurpose purpose, bool dry_run, const PlanPtr& plan, uint64_t deadline_ns,
-               uint64_t switch_step_of_commit, Answer answer);
+               uint64_t switch_step, Answer answer);
   void on_prepared(uint32_t machine, const Prepared& prepared);
-  bool proposing() const { return proposal_.has_value(); }
+  bool proposing() const { return proposing(PlanPurpose::kCommit) || proposing_later_plan(); }
+  bool proposing(PlanPurpose purpose) const;
+  void withdraw(PlanPurpose purpose, const Status& why);  // a proposal for it, if there is one
   uint64_t next_epoch() const { return highest_epoch_ + 1; }
 
   // Member.
@@ -58,36 +66,45 @@ class PlanAgreement {
 
   // Both. The plan a step runs under, given the one that ran before it.
   PlanPtr plan_for(uint64_t step, const PlanPtr& running);
-  uint64_t announced_epoch() const { return announced_ ? announced_->plan->plan.epoch : 0; }
-  uint64_t announced_step() const { return announced_ ? announced_->switch_step : 0; }
+  // Announced and not in force yet, the newest.
+  uint64_t announced_epoch() const { return announced_.empty() ? 0 : newest().plan->plan.epoch; }
+  uint64_t announced_step() const { return announced_.empty() ? 0 : newest().switch_step; }
   const std::vector<SwitchSnapshot>& switches() const { return switches_; }
   void note_switch(const PlanPtr& plan, uint64_t step);
   void tick(uint64_t now_ns);
-  uint64_t deadline_ns() const { return proposal_ ? proposal_->deadline_ns : UINT64_MAX; }
+  // A redo took the time in which others would have answered.
+  void postpone(uint64_t deadline_ns);
   // Member: since when a committed table waits for the decision about its plan; 0: it does not.
   uint64_t undecided_since_ns() const { return prepared_commit_ ? prepared_since_ns_ : 0; }
-  // A new term: what was announced but not reached is void, a proposal is dropped.
-  void reset(const Status& why);
+  uint64_t reserved_bytes() const;  // of plans that are not in force yet
+  void end(const Status& why);      // the communicator has failed for good
 
  private:
   struct Proposal {
     PlanPurpose purpose;
     bool dry_run = false;
     PlanPtr plan;
-    uint64_t deadline_ns = 0, commit_step = 0;
+    uint64_t deadline_ns = 0, switch_step = 0;
     std::vector<bool> answered;
-    uint64_t reserved_bytes = 0;
     Answer answer;
   };
 
-  void decide();
-  void drop(const Status& why);
+  static constexpr size_t kAnnouncedMax = 8;
+
+  const Outcome& newest() const { return announced_.back(); }
+  bool proposing_later_plan() const {
+    return proposing(PlanPurpose::kPolicy) || proposing(PlanPurpose::kOrder);
+  }
+  Proposal take(size_t index);
+  void decide(size_t index);
+  void drop(size_t index, const Status& why);
+  std::string silent_machines(const Proposal& proposal) const;
 
   const Members& members_;
   Host& host_;
-  std::optional<Proposal> proposal_;
-  std::optional<Outcome> announced_;
-  PlanPtr prepared_;  // member: the proposal not decided yet
+  std::vector<Proposal> proposals_;       // coordinator: dry runs, and at most one other
+  std::map<uint64_t, PlanPtr> prepared_;  // member: by epoch, proposed and not decided
+  std::deque<Outcome> announced_;         // by switch step
   bool prepared_commit_ = false;
   uint64_t prepared_since_ns_ = 0;
   uint64_t highest_epoch_ = 0;

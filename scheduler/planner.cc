@@ -1,5 +1,6 @@
 #include "scheduler/planner.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "kernels/codec.h"
@@ -46,6 +47,23 @@ Choice CodecChooser::choose(const TensorDesc& tensor) const {
 std::vector<uint32_t> reverse_registration(size_t tensors) {
   std::vector<uint32_t> order(tensors);
   for (size_t i = 0; i < tensors; ++i) order[i] = static_cast<uint32_t>(tensors - 1 - i);
+  return order;
+}
+
+std::vector<uint32_t> shared_order(const std::vector<uint32_t>& arrived,
+                                   const std::vector<uint32_t>& absent) {
+  const auto count = static_cast<double>(arrived.size());
+  const double middle = (count - 1) / 2;
+  double likeness = 0;  // of the arrival with the registration: -1 to 1
+  for (size_t i = 0; i < arrived.size(); ++i) {
+    likeness += (static_cast<double>(i) - middle) * (arrived[i] - middle);
+  }
+  likeness *= 12 / std::max(1.0, count * (count * count - 1));
+  std::vector<uint32_t> order = reverse_registration(arrived.size());
+  if (likeness > 0.5) std::reverse(order.begin(), order.end());
+  std::vector<bool> gone(arrived.size());
+  for (const uint32_t tensor : absent) gone[tensor] = true;
+  std::stable_partition(order.begin(), order.end(), [&](uint32_t t) { return !gone[t]; });
   return order;
 }
 

@@ -41,4 +41,10 @@ Result<Plan> make_plan(const PlanInputs& inputs);
 // Gradients arrive last layer first: the order until arrivals have been seen.
 std::vector<uint32_t> reverse_registration(size_t tensors);
 
+// The order for a table whose tensors have arrived: from the end they came from, and last what no
+// rank had. Close arrivals, which differ from run to run, do not show in it: equal runs get equal
+// plans.
+std::vector<uint32_t> shared_order(const std::vector<uint32_t>& arrived,
+                                   const std::vector<uint32_t>& absent);
+
 }  // namespace cgx::scheduler

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "scheduler/plan.h"
@@ -23,9 +26,8 @@ class Residuals {
     for (const Group& group : plan.groups) {
       for (const Segment& segment : group.segments) {
         Slots& slots = tensors_[segment.tensor];
-        if (!segment.spec.feedback() || !slots.slot[0].empty()) continue;
-        slots.slot[0].resize(table[segment.tensor].elements);
-        slots.slot[1].resize(table[segment.tensor].elements);
+        if (!segment.spec.feedback() || slots.slot[0]) continue;
+        for (Floats& slot : slots.slot) slot = zeros(table[segment.tensor].elements);
       }
     }
   }
@@ -41,11 +43,11 @@ class Residuals {
 
   const float* confirmed(uint32_t tensor) const {
     const Slots& slots = tensors_[tensor];
-    return slots.slot[slots.confirmed].data();
+    return slots.slot[slots.confirmed].get();
   }
   float* tentative(uint32_t tensor) {
     Slots& slots = tensors_[tensor];
-    return slots.slot[1 - slots.confirmed].data();
+    return slots.slot[1 - slots.confirmed].get();
   }
   // What makes a confirmed residual one of a step in units of `unit`.
   float scale(uint32_t tensor, double unit, double decay) const {
@@ -71,8 +73,18 @@ class Residuals {
   }
 
  private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  using Floats = std::unique_ptr<float[], Free>;
+  // Pages that nobody has written cost nothing: a plan for gigabytes is prepared at once.
+  static Floats zeros(uint64_t count) {
+    Floats floats(static_cast<float*>(std::calloc(std::max<uint64_t>(count, 1), sizeof(float))));
+    if (!floats) throw std::bad_alloc();
+    return floats;
+  }
   struct Slots {
-    std::vector<float> slot[2];
+    Floats slot[2];
     double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
     uint8_t confirmed = 0;
     bool written = false;

@@ -38,8 +38,9 @@ class StepLedger {
     entries_[size_t{rank} * tensors_ + tensor] = entry;
     ++decided_[tensor];
   }
-  void end(uint32_t rank, uint64_t cookie) {
+  void end(uint32_t rank, uint64_t cookie, uint64_t now_ns) {
     touch(rank);
+    if (ended_count_ == 0) first_end_ns_ = now_ns;
     ended_[rank] = true;
     end_cookies_[rank] = cookie;
     ++ended_count_;
@@ -58,6 +59,7 @@ class StepLedger {
   bool ended(uint32_t rank) const { return ended_[rank]; }
   bool touched(uint32_t rank) const { return touched_[rank]; }
   bool all_ended() const { return ended_count_ == ended_.size(); }
+  uint64_t first_end_ns() const { return first_end_ns_; }  // 0: no rank has ended it
   bool any_touched() const { return touched_count_ > 0; }
   uint64_t end_cookie(uint32_t rank) const { return end_cookies_[rank]; }
   // Every local rank has submitted it or declared it absent.
@@ -77,6 +79,7 @@ class StepLedger {
   std::vector<double> units_;
   std::vector<uint32_t> decided_;  // ranks per tensor
   uint32_t ended_count_ = 0, touched_count_ = 0;
+  uint64_t first_end_ns_ = 0;
 };
 
 }  // namespace cgx::scheduler

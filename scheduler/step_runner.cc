@@ -18,14 +18,20 @@ std::string number_text(double number) {
 }  // namespace
 
 StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step)
-    : ports_(ports), plan_for_step_(std::move(plan_for_step)) {}
+    : ports_(ports),
+      plan_for_step_(std::move(plan_for_step)),
+      attempts_(ports.members.local_count()) {}
+
+std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) const {
+  return std::make_unique<StepLedger>(step, ports_.members.local_count(),
+                                      static_cast<uint32_t>(plan_->table->size()));
+}
 
 void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
   homes_ = std::move(homes);
   adopt(std::move(plan));
   if (started_end_ == 0) started_end_ = completed_end_ = first_step;
-  current_ = std::make_unique<StepLedger>(first_step, ports_.members.local_count(),
-                                          static_cast<uint32_t>(plan_->table->size()));
+  current_ = ledger_of(first_step);
   closings_.resize(ports_.members.local_count(), Closing::kOpen);
   bind();
 }
@@ -54,10 +60,7 @@ Result<StepLedger*> StepRunner::ledger_for(uint32_t rank, uint64_t step) {
                       std::to_string(step) + ", the step it may speak of is " +
                       std::to_string(expected));
   }
-  if (!next_) {
-    next_ = std::make_unique<StepLedger>(step, ports_.members.local_count(),
-                                         static_cast<uint32_t>(plan_->table->size()));
-  }
+  if (!next_) next_ = ledger_of(step);
   return next_.get();
 }
 
@@ -111,11 +114,10 @@ Status StepRunner::end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t n
   CGX_ASSIGN_OR_RETURN(StepLedger* const ledger, ledger_for(rank, step));
   std::vector<bool> before;
   for (uint32_t t = 0; t < plan_->table->size(); ++t) before.push_back(ledger->decided(t));
-  ledger->end(rank, cookie);
+  ledger->end(rank, cookie, now_ns);
   for (uint32_t t = 0; t < before.size(); ++t) {
     if (!before[t]) decided(*ledger, t);
   }
-  if (ledger == current_.get() && first_end_ns_ == 0) first_end_ns_ = now_ns;
   complete_step_if_done();
   return {};
 }
@@ -126,6 +128,11 @@ Status StepRunner::done(uint32_t rank, uint64_t step, bool dropped) {
                                          std::to_string(ports_.members.local[rank].rank) +
                                          ": the last complete step is " +
                                          std::to_string(current_->step() - 1)};
+  }
+  if (previous_closed_ && dropped != previous_dropped_) {
+    return {StatusCode::kSTEP_ORDER, "rank " + std::to_string(ports_.members.local[rank].rank) +
+                                         " speaks of step " + std::to_string(step) +
+                                         " again, after all ranks of its machine began the next"};
   }
   closings_[rank] = dropped ? Closing::kDropped : Closing::kKept;
   return {};
@@ -145,6 +152,7 @@ void StepRunner::decided(const StepLedger& ledger, uint32_t tensor) {
 void StepRunner::bind() {
   groups_.assign(plan_->plan.groups.size(), {});
   order_.clear();
+  absent_.clear();
   lowest_ = 0;
   for (uint32_t g = 0; g < groups_.size(); ++g) {
     groups_[g].undecided = static_cast<uint32_t>(plan_->plan.groups[g].segments.size());
@@ -305,6 +313,7 @@ Operation* StepRunner::find(uint32_t group) {
 
 Status StepRunner::receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                            uint64_t now_ns) {
+  if (mode_ != Mode::kRunning) return receive_result(header, payload, now_ns);
   if (!current_) return stash(header, payload);  // the plan was decided, the news is on its way
   if (header.step < current_->step()) {
     ports_.host.count(Counter::kframes_stale, 1);
@@ -357,7 +366,7 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
 // ------------------------------------------------------------------------
 
 Result<bool> StepRunner::work(uint64_t now_ns) {
-  if (!current_) return false;
+  if (!current_ || mode_ != Mode::kRunning) return false;
   CGX_ASSIGN_OR_RETURN(bool worked, start_ready(now_ns));
   for (size_t i = 0; i < operations_.size() && !worked; ++i) {
     Operation& operation = *operations_[i];  // oldest first: it holds the window
@@ -384,7 +393,7 @@ cgx_completion_record StepRunner::record_for(uint32_t rank, uint64_t step) const
   cgx_completion_record record{};
   record.comm = ports_.members.local[rank].handle;
   record.step = step;
-  record.attempt = attempt_;
+  record.attempt = attempts_[rank];
   if (plan_ != nullptr) {
     record.epoch = plan_->plan.epoch;
     record.policy_version = plan_->plan.policy_version;
@@ -403,6 +412,7 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
     const bool present = operation.present_anywhere(s);
     if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor, unit_);
     if (present) hash_result_if_due(tensor);
+    if (!present) absent_.push_back(tensor);
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       const StepLedger::Entry& entry = current_->entry(rank, tensor);
       const bool submitted = entry.say == StepLedger::Say::kSubmitted;
@@ -413,7 +423,7 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
                                  : CGX_OUTCOME_ABSENT;
       record.tensor = tensor;
       record.cookie = entry.cookie;
-      ports_.members.local[rank].port->complete(record, {});
+      complete(rank, record, {});
       if (submitted) totals_.gradient_bytes += (*plan_->table)[tensor].bytes();
     }
   }
@@ -439,8 +449,13 @@ void StepRunner::hash_result_if_due(uint32_t tensor) {
   const StepLedger::Entry& entry = current_->entry(0, tensor);
   const std::byte* const result =
       entry.say == StepLedger::Say::kSubmitted ? entry.output : homes_[0][tensor];
+  // As much as one round may take; the next time the tensor has its turn, what follows.
+  constexpr uint64_t kBytes = 4 << 20;
+  const uint64_t bytes = (*plan_->table)[tensor].bytes();
+  const uint64_t windows = std::max<uint64_t>(1, (bytes + kBytes - 1) / kBytes);
+  const uint64_t first = (step / period / plan_->table->size()) % windows * kBytes;
   result_hashes_.push_back(
-      {step, tensor, wire::checksum({result, (*plan_->table)[tensor].bytes()})});
+      {step, tensor, wire::checksum({result + first, std::min(kBytes, bytes - first)})});
 }
 
 void StepRunner::complete_step_if_done() {
@@ -450,76 +465,24 @@ void StepRunner::complete_step_if_done() {
     cgx_completion_record record = record_for(rank, step);
     record.kind = CGX_COMPLETE_STEP;
     record.cookie = current_->end_cookie(rank);
-    ports_.members.local[rank].port->complete(record, {});
+    complete(rank, record, {});
   }
   ports_.host.count(Counter::ksteps_completed, 1);
   completed_end_ = step + 1;
   if (groups_.empty()) started_end_ = std::max(started_end_, completed_end_);
   last_order_ = order_;
-  first_end_ns_ = 0;
+  last_absent_ = absent_;
   std::erase_if(stash_, [&](const Stashed& frame) { return frame.header.step <= step; });
   std::fill(closings_.begin(), closings_.end(), Closing::kOpen);
   previous_closed_ = false;
-  current_ = next_ ? std::move(next_)
-                   : std::make_unique<StepLedger>(step + 1, ports_.members.local_count(),
-                                                  static_cast<uint32_t>(plan_->table->size()));
+  current_ = next_ ? std::move(next_) : ledger_of(step + 1);
   const PlanPtr plan = plan_for_step_(step + 1);
   if (plan != plan_) adopt(plan);
   bind();
 }
 
-// --- Failing
-// ---------------------------------------------------------------------------------------
-
-void StepRunner::fail(const Status& why, uint32_t attempt) {
-  operations_.clear();
-  stash_.clear();
-  if (previous_closed_) residuals_.drop();  // else the slots still belong to the complete step
-  const uint32_t failed_attempt = std::exchange(attempt_, attempt);
-  if (!current_) return;
-  for (const StepLedger* ledger : {current_.get(), next_.get()}) {
-    if (ledger == nullptr) continue;
-    for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
-      SessionPort* const port = ports_.members.local[rank].port;
-      if (port == nullptr) continue;
-      cgx_completion_record record = record_for(rank, ledger->step());
-      record.attempt = failed_attempt;
-      record.outcome = CGX_OUTCOME_ERROR;
-      record.status = static_cast<uint16_t>(why.code());
-      record.kind = CGX_COMPLETE_TENSOR;
-      for (uint32_t t = 0; t < plan_->table->size(); ++t) {
-        const StepLedger::Entry& entry = ledger->entry(rank, t);
-        const bool answered = ledger == current_.get() && groups_[plan_->group_of[t]].complete;
-        if (entry.say == StepLedger::Say::kNothing || answered) continue;
-        record.tensor = t;
-        record.cookie = entry.cookie;
-        port->complete(record, why.message());
-      }
-      if (!ledger->ended(rank)) continue;
-      record.kind = CGX_COMPLETE_STEP;
-      record.tensor = 0;
-      record.cookie = ledger->end_cookie(rank);
-      port->complete(record, why.message());
-    }
-  }
-  ports_.host.count(Counter::ksteps_failed, 1);
-}
-
-void StepRunner::restart(uint64_t first_step) {
-  next_.reset();
-  completed_end_ = started_end_ = first_step;
-  first_end_ns_ = 0;
-  current_ = std::make_unique<StepLedger>(first_step, ports_.members.local_count(),
-                                          static_cast<uint32_t>(plan_->table->size()));
-  bind();
-}
-
 // --- Showing
 // ---------------------------------------------------------------------------------------
-
-bool StepRunner::waiting() const {
-  return current_ && first_end_ns_ != 0;
-}
 
 std::vector<uint32_t> StepRunner::missing_ranks() const {
   std::vector<uint32_t> missing;
@@ -529,10 +492,24 @@ std::vector<uint32_t> StepRunner::missing_ranks() const {
   return missing;
 }
 
-uint64_t StepRunner::rank_step(uint32_t rank) const {
+uint64_t StepRunner::results_end() const {
+  if (!current_) return completed_end_;
+  const bool all_here = !groups_.empty() && lowest_ == groups_.size();
+  return current_->step() + (all_here ? 1 : 0);
+}
+
+uint64_t StepRunner::next_step_of(uint32_t rank) const {
   if (!current_) return 0;
-  if (next_ && next_->touched(rank)) return next_->step();
-  return current_->touched(rank) || current_->step() == 0 ? current_->step() : current_->step() - 1;
+  return current_->step() + (current_->ended(rank) ? 1 : 0);
+}
+
+bool StepRunner::unfinished(uint32_t rank) const {
+  return (current_ && current_->touched(rank)) || (next_ && next_->touched(rank));
+}
+
+bool StepRunner::spoken_since(uint64_t step) const {
+  return (current_ && current_->step() >= step && current_->any_touched()) ||
+         (next_ && next_->step() >= step && next_->any_touched());
 }
 
 }  // namespace cgx::scheduler

@@ -4,6 +4,8 @@
 //   a step:  collecting -> (bound to the plan that governs it) -> running -> complete
 //   bound:   the step before it is complete here
 //   started: all local ranks have decided every tensor of the group and its index is in the window
+//   failing: nothing starts, is encoded, reduced or sent any more, but results that others had sent
+//            before they heard of the failure are still decoded; restart() says what came of it
 //
 // Owned by one communicator. Frames that come before their group has started wait in slabs.
 #pragma once
@@ -69,25 +71,39 @@ class StepRunner {
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns);
 
-  // Everything said about open steps is answered with `why`; the failed step may be submitted
-  // again.
-  void fail(const Status& why, uint32_t attempt);
-  // REQUIRES: after fail().
-  void restart(uint64_t first_step);
+  // Until restart(): work() does nothing, and receive() takes results only, or nothing at all.
+  void freeze(bool take_results);
+  // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
+  // of later steps is answered with `why`; returns which ranks were told, who have to say it again.
+  std::vector<bool> restart(uint64_t first_step, const Status& why);
+  // For good: everything said about open steps is answered with `why`.
+  void fail(const Status& why);
+  // From now on the rank's records carry this attempt, and so do the answers.
+  void set_attempt(uint32_t rank, uint32_t attempt) { attempts_[rank] = attempt; }
+  // The term began under another plan than this machine has bound its first step to.
+  void rebind(PlanPtr plan);
 
   uint64_t step() const { return current_ ? current_->step() : 0; }
   uint64_t completed_end() const { return completed_end_; }  // first step not complete here
   uint64_t started_end() const { return started_end_; }      // first step not started here
+  // First step whose results are not all here; its ranks may not have ended the one before.
+  uint64_t results_end() const;
+  bool has_groups() const { return !groups_.empty(); }
+  uint64_t next_step_of(uint32_t rank) const;  // that it may speak of
+  bool unfinished(uint32_t rank) const;        // it has said something of a step not complete here
+  bool spoken_since(uint64_t step) const;      // some rank has, of this step or a later one
   bool previous_dropped() const { return previous_dropped_; }
   const PlanPtr& plan() const { return plan_; }
   bool operations_open() const { return !operations_.empty(); }
-  bool waiting() const;  // some local rank ended the open step
-  uint64_t waiting_since_ns() const { return first_end_ns_; }
+  uint64_t waiting_since_ns() const {  // a local rank ended the open step; 0: none has
+    return current_ ? current_->first_end_ns() : 0;
+  }
   std::vector<uint32_t> missing_ranks() const;  // local ranks that have not ended the open step
-  uint64_t rank_step(uint32_t rank) const;
   const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
-  // Order in which tensors became decided in the last complete step, absent ones last.
+  // Of the last complete step: the order in which tensors became decided, and which of them no rank
+  // had.
   const std::vector<uint32_t>& last_order() const { return last_order_; }
+  const std::vector<uint32_t>& last_absent() const { return last_absent_; }
 
   // Hashes of decoded results taken since the last call (DESIGN §5.3): one tensor every
   // Plan::replica_check_steps steps, in turn.
@@ -137,7 +153,14 @@ class StepRunner {
   void adopt(PlanPtr plan);
   void hash_result_if_due(uint32_t tensor);
   void complete_step_if_done();
+  std::unique_ptr<StepLedger> ledger_of(uint64_t step) const;
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
+  void complete(uint32_t rank, const cgx_completion_record& record, std::string_view text) const;
+  void answer(const StepLedger& ledger, const Status& why, std::vector<bool>& told) const;
+  void answer(const StepLedger& ledger, uint32_t rank, const Status& why) const;
+  std::vector<bool> answer_open_steps(const Status& why);
+  Status receive_result(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                        uint64_t now_ns);
 
   RunnerPorts ports_;
   PlanForStep plan_for_step_;
@@ -154,9 +177,10 @@ class StepRunner {
   double unit_ = 1;      // of the open step, once one of its groups has started
   uint32_t lowest_ = 0;  // lowest group not complete
   uint64_t completed_end_ = 0, started_end_ = 0;
-  uint64_t first_end_ns_ = 0;
-  uint32_t attempt_ = 0;
-  std::vector<uint32_t> order_, last_order_;
+  enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
+  Mode mode_ = Mode::kRunning;
+  std::vector<uint32_t> attempts_;  // per local rank
+  std::vector<uint32_t> order_, last_order_, absent_, last_absent_;
   std::vector<ResultHash> result_hashes_;
   Totals totals_;
   std::vector<Operation::Norms> norms_;  // by tensor

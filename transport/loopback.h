@@ -36,7 +36,7 @@ class LoopbackNetwork {
     uint64_t port_bytes_per_second = 0;  // of each endpoint, each direction; 0 = unlimited
     uint32_t frame_overhead_bytes = 0;   // wire bytes beyond header and payload
     Caps caps{.header_bytes_max = 1024,
-              .frame_bytes_max = 4u << 20,
+              .frame_bytes_max = kFrameBytesMax,
               .frame_bytes_best = 256u << 10,
               .network = false};
   };

@@ -2,9 +2,11 @@
 // codecs or jobs.
 //
 // Thread rule: one transport belongs to one agent; every call and every callback runs on its
-// thread. Invariants: frames of one peer arrive whole or not at all; a frame handed to on_frame is
-// valid only during the call; send() buffers stay untouched until on_sent; after on_peer_down no
-// frame of that peer arrives and every pending send of it has been reported.
+// thread. Invariants: frames of one peer arrive whole, once and in the order of send(), whatever
+// their sizes, wherever send() was called from and however many connections carry them, up to the
+// moment when on_peer_down says that the link is lost; a frame handed to on_frame is valid only
+// during the call; send() buffers stay untouched until on_sent; after on_peer_down no frame of that
+// peer arrives and every pending send of it has been reported.
 #pragma once
 
 #include <cstddef>
@@ -46,9 +48,13 @@ class Events {
   virtual void on_peer_down(PeerId peer, const Status& why) = 0;
 };
 
+// What every transport carries at least, so that control messages (tables, plans) fit in a frame.
+// A long frame keeps those behind it waiting: 64 MiB take 0.5 s at 1 Gbit/s.
+constexpr uint32_t kFrameBytesMax = 64u << 20;
+
 struct Caps {
   uint32_t header_bytes_max = 0;
-  uint32_t frame_bytes_max = 0;   // larger payloads are refused
+  uint32_t frame_bytes_max = 0;   // larger payloads are refused; kFrameBytesMax or more
   uint32_t frame_bytes_best = 0;  // up to here a payload travels in one piece, without a copy;
                                   // larger ones (control messages) may be cut and reassembled
   bool network = true;            // false: only for tests (loopback)
@@ -80,7 +86,8 @@ class Transport {
   // Never blocks. Frames may be sent at once; they are queued until the link is up.
   virtual Result<PeerId> connect(const ConnectOptions& options) = 0;
   // Frames on_sent reported OK still arrive if the peer lives; pending ones report CANCELLED
-  // through on_sent from progress(). The peer hears on_peer_down, this side nothing more of it.
+  // through on_sent from progress(), as soon as the medium has let go of them. The peer hears
+  // on_peer_down, this side nothing more of it. Other links, to the same peer too, notice nothing.
   // Needed after on_peer_down too: it frees the id.
   virtual void close(PeerId peer) = 0;
 

@@ -169,7 +169,7 @@ std::string ucx_settings(const UcxOptions& options) {
   ucp_get_version(&major, &minor, &release);
   std::vector<std::string> transports = options.transports;
   std::sort(transports.begin(), transports.end());
-  return "ucx/1;lib=" + std::to_string(major) + "." + std::to_string(minor) +
+  return "ucx/2;lib=" + std::to_string(major) + "." + std::to_string(minor) +
          ";tls=" + join(transports) + ";frame=" + std::to_string(options.frame_bytes);
 }
 

@@ -15,7 +15,6 @@ namespace cgx::transport {
 // What a segment carries beyond the payload: our tag and the caller's header, UCX's own headers.
 constexpr uint32_t kUcxHeaderBytesMax = 512;
 constexpr uint32_t kUcxSegmentSpare = 1024;
-constexpr uint32_t kUcxMessageBytesMax = 4u << 20;
 
 struct UcxContext {
   struct ReleaseContext {
@@ -34,7 +33,7 @@ struct UcxContext {
 
 Result<UcxContext> make_ucx_context(const UcxOptions& options);
 
-// "ucx/1;lib=1.13;tls=tcp;frame=262144": what both sides of a link must agree on.
+// "ucx/2;lib=1.13;tls=tcp;frame=262144": what both sides of a link must agree on.
 std::string ucx_settings(const UcxOptions& options);
 // OK, or MISMATCH naming the setting and both values.
 Status compare_ucx_settings(const std::string& ours, const std::string& theirs);

@@ -43,8 +43,9 @@ UcxTransport::~UcxTransport() {
   std::vector<PeerId> peers;
   links_.for_each([&](PeerId peer, Link&) { peers.push_back(peer); });
   for (const PeerId peer : peers) close(peer);
-  for (int round = 0; (flushing_ || !closed_.empty()) && round < kFinalRounds; ++round) {
-    ucp_worker_progress(ucx_.worker.get());
+  const auto busy = [&] { return saying_goodbye_ > 0 || !closed_.empty() || !settled_; };
+  for (int round = 0; busy() && round < kFinalRounds; ++round) {
+    settled_ |= ucp_worker_progress(ucx_.worker.get()) == 0;
     release_closed();
   }
   ucx_.worker.reset();  // while what its callbacks touch still exists
@@ -52,7 +53,7 @@ UcxTransport::~UcxTransport() {
 
 Caps UcxTransport::caps() const {
   return {.header_bytes_max = kUcxHeaderBytesMax,
-          .frame_bytes_max = std::max(kUcxMessageBytesMax, options_.frame_bytes),
+          .frame_bytes_max = kFrameBytesMax,
           .frame_bytes_best = options_.frame_bytes,
           .network = true};
 }
@@ -66,17 +67,20 @@ Status UcxTransport::send(PeerId to, const Frame& frame, SendToken token) {
   Sending& sending = take_sending(link, Message::kFrame, link->outbound_tag);
   sending.token = token;
   sending.bytes = frame.header.size() + frame.payload.size();
+  std::memcpy(sending.header + kTagBytes, &link->next_out, sizeof link->next_out);
   if (!frame.header.empty()) {
-    std::memcpy(sending.header + kTagBytes, frame.header.data(), frame.header.size());
+    std::memcpy(sending.header + kPrefixBytes, frame.header.data(), frame.header.size());
   }
+  ++link->next_out;
   ++link->in_flight;
   ucs_status_ptr_t request =
-      start(link->endpoint, sending, kTagBytes + frame.header.size(), frame.payload);
+      start(link->connection->endpoint, sending, kPrefixBytes + frame.header.size(), frame.payload);
   if (UCS_PTR_IS_PTR(request)) return {};
   if (request == nullptr) {
     finish(sending, UCS_OK);
     return {};
   }
+  --link->next_out;
   --link->in_flight;
   free_sendings_.push_back(&sending);
   return status_of(*link, UCS_PTR_STATUS(request));
@@ -121,11 +125,15 @@ void UcxTransport::on_send_done(void* request, ucs_status_t status, void* sendin
 // UCX is done with a message's memory. on_sent follows from progress().
 void UcxTransport::finish(Sending& sending, ucs_status_t status) {
   free_sendings_.push_back(&sending);
-  if (!sending.link) return;
+  if (!sending.link) {
+    --saying_goodbye_;
+    return;
+  }
   Link& link = *sending.link;
   --link.in_flight;
   if (sending.message == Message::kHello) {
-    if (status == UCS_OK) set_options(link);
+    link.connection->connecting = false;
+    if (status == UCS_OK) set_up(*link.connection);
     return;
   }
   if (status == UCS_OK) {
@@ -147,7 +155,7 @@ ucs_status_t UcxTransport::on_frame_message(void* self, const void* header, size
                                             void* payload, size_t payload_bytes,
                                             const ucp_am_recv_param_t* param) {
   auto& transport = *static_cast<UcxTransport*>(self);
-  if (header_bytes < kTagBytes || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
+  if (header_bytes < kPrefixBytes || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
     transport.totals_.frames_dropped += 1;
     return UCS_OK;
   }
@@ -155,19 +163,29 @@ ucs_status_t UcxTransport::on_frame_message(void* self, const void* header, size
     transport.totals_.bytes_copied += payload_bytes;
   }
   uint64_t tag = 0;
-  std::memcpy(&tag, header, kTagBytes);
+  uint32_t number = 0;
   const auto* bytes = static_cast<const std::byte*>(header);
-  transport.receive(tag, {.header = {bytes + kTagBytes, header_bytes - kTagBytes},
-                          .payload = {static_cast<const std::byte*>(payload), payload_bytes}});
+  std::memcpy(&tag, bytes, kTagBytes);
+  std::memcpy(&number, bytes + kTagBytes, sizeof number);
+  transport.receive(tag, number,
+                    {.header = {bytes + kPrefixBytes, header_bytes - kPrefixBytes},
+                     .payload = {static_cast<const std::byte*>(payload), payload_bytes}});
   return UCS_OK;
 }
 
-void UcxTransport::receive(uint64_t tag, const Frame& frame) {
-  const Link* link = find_tag(tag);
+// UCX promises no order. On one lane it keeps it; should it ever not, the link goes down by name.
+void UcxTransport::receive(uint64_t tag, uint32_t number, const Frame& frame) {
+  Link* link = find_tag(tag);
+  if (link && number != link->next_in) {
+    lose(*link, "UCX delivered frame " + std::to_string(number) + " where " +
+                    std::to_string(link->next_in) + " was due");
+    link = nullptr;
+  }
   if (!link) {
     totals_.frames_dropped += 1;
     return;
   }
+  ++link->next_in;
   totals_.frames_received += 1;
   totals_.bytes_received += frame.header.size() + frame.payload.size();
   events_.on_frame(link->id, frame);
@@ -177,9 +195,11 @@ int UcxTransport::progress() {
   CGX_ASSERT(!in_progress_);
   in_progress_ = true;
   int work = static_cast<int>(ucp_worker_progress(ucx_.worker.get()));
+  settled_ |= work == 0;
   work += report_completions();
   if (!failed_.empty()) work += report_failures();
   if (!closed_.empty()) release_closed();
+  if (connection_failed_) drop_failed_connections();
   in_progress_ = false;
   return work;
 }
@@ -195,10 +215,9 @@ int UcxTransport::report_completions() {
 
 bool UcxTransport::arm() {
   if (!completions_.empty() || !failed_.empty()) return false;
-  // UCX ends cancelled sends in progress(), without an event.
-  const bool cancelling =
-      std::any_of(closed_.begin(), closed_.end(), [](const auto& link) { return !link->endpoint; });
-  return !cancelling && ucp_worker_arm(ucx_.worker.get()) == UCS_OK;
+  // UCX ends cancelled sends and closed endpoints in progress(), without an event.
+  if (!settled_ || connection_failed_) return false;
+  return ucp_worker_arm(ucx_.worker.get()) == UCS_OK;
 }
 
 }  // namespace cgx::transport

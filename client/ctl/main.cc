@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <thread>
 
 #include "client/ctl/connection.h"
 #include "client/ctl/show.h"
@@ -33,10 +34,12 @@ struct Options {
   std::vector<std::string> assignments;
   uint64_t expected_version = 0;
   std::string reason;
+  double wait_s = 30;  // for an agreed plan to take force
 };
 
 constexpr double kReadTimeoutS = 10;
 constexpr double kChangeTimeoutS = 90;
+constexpr auto kLookAgain = std::chrono::milliseconds(100);
 
 v1::Target target_of(const Options& options) {
   v1::Target target;
@@ -141,11 +144,46 @@ int prepare_change(const Options& options, Caller& caller, v1::ChangePolicyReque
   return kOk;
 }
 
+// What became of an agreed plan, once it is known or the time is over.
+int wait_for_force(const Options& options, Caller& caller, const v1::PolicyChange& change) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(options.wait_s);
+  v1::ListJobsRequest request;
+  *request.mutable_target() = target_of(options);
+  request.mutable_target()->set_job(change.job());
+  request.mutable_target()->set_communicator(change.communicator());
+  const std::string epoch = "epoch " + std::to_string(change.epoch());
+  for (;;) {
+    v1::JobList jobs;
+    const grpc::Status status =
+        caller.call(&v1::Control::Stub::ListJobs, request, jobs, kReadTimeoutS);
+    if (!status.ok()) return caller.fail_call(status);
+    if (jobs.communicators_size() != 1) return fail(kError, epoch + ": the communicator has ended");
+    const v1::Communicator& now = jobs.communicators(0);
+    for (const v1::Switch& one : now.switches()) {
+      if (one.epoch() != change.epoch()) continue;
+      std::cout << epoch << " is in force since step " << one.step() << "\n";
+      return kOk;
+    }
+    if (now.epoch() > change.epoch()) {
+      return fail(kError, epoch + " was superseded by epoch " + std::to_string(now.epoch()));
+    }
+    if (now.state() == "failed") return fail(kError, epoch + " is void: " + now.error());
+    if (std::chrono::steady_clock::now() >= deadline) {
+      std::cout << epoch << " is agreed and not in force yet: training is at step " << now.step()
+                << "\n";
+      return kOk;
+    }
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
 template <typename Answer>
 int change(const Options& options, const Environment& environment,
            grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
                                                      const v1::ChangePolicyRequest&, Answer*),
-           std::string (*show_answer)(const Answer&)) {
+           std::string (*show_answer)(const Answer&),
+           int (*then)(const Options&, Caller&, const Answer&) = nullptr) {
   if (options.policy_file.empty() && options.assignments.empty()) {
     return fail(kUsage, "give a policy FILE, or --set key=value");
   }
@@ -157,7 +195,8 @@ int change(const Options& options, const Environment& environment,
   Answer answer;
   const grpc::Status status = caller.call(method, request, answer, kChangeTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
-  return print(answer, options, show_answer);
+  const int printed = print(answer, options, show_answer);
+  return printed == kOk && then != nullptr ? then(options, caller, answer) : printed;
 }
 
 void add_target(CLI::App& command, Options& options) {
@@ -204,14 +243,19 @@ void add_policy_commands(CLI::App& app, Options& options, const Environment& env
       return change<v1::PolicyDiff>(options, environment, &v1::Control::Stub::DiffPolicy, show);
     };
   });
-  CLI::App& apply = *policy.add_subcommand(
+  CLI::App& apply_command = *policy.add_subcommand(
       "apply", "Change the policy; prints the step at which it takes effect on every rank");
-  add_change(apply, options);
-  apply.add_option("--expected-version", options.expected_version,
-                   "Refuse if the running policy has another version");
-  apply.add_option("--reason", options.reason, "Why, for the audit log");
-  apply.callback([&] {
-    run = [&] { return change(options, environment, &v1::Control::Stub::ApplyPolicy, show_apply); };
+  add_change(apply_command, options);
+  apply_command.add_option("--expected-version", options.expected_version,
+                           "Refuse if the running policy has another version");
+  apply_command.add_option("--reason", options.reason, "Why, for the audit log");
+  apply_command.add_option("--wait", options.wait_s,
+                           "Seconds to wait until the plan is in force, and say so; 0: not at all");
+  apply_command.callback([&] {
+    run = [&] {
+      return change(options, environment, &v1::Control::Stub::ApplyPolicy, show_apply,
+                    options.wait_s > 0 && options.output != "json" ? wait_for_force : nullptr);
+    };
   });
 }
 

@@ -3,7 +3,8 @@
 //   frame    := header payload
 //   payload  := [presence bitmap, padded to 64] ranges      (kData, see scheduler/collective.h)
 //             | control message                              (kControl, see scheduler/control.h)
-//             | late ranks: u32 rank*                        (kHeartbeat)
+//             | step, call, and the local ranks that have not ended, submitted or committed
+//               (kHeartbeat)
 //
 // The header is fixed-size and checksummed; nothing in it sizes anything: lengths are compared with
 // what the plan says. Checksums are XXH3-64 (payload first, then the header with its own field 0).

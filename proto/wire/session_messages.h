@@ -40,7 +40,7 @@ constexpr uint32_t kSessionMagic = 0x53584743;  // "CGXS"
 constexpr uint16_t kSessionVersion = 1;
 constexpr size_t kSessionPacketBytesMax = 96 * 1024;  // below the default socket buffer
 constexpr size_t kNameBytesMax = 512;
-constexpr uint32_t kArenasMax = 8;
+constexpr uint32_t kArenasMax = 64;
 constexpr uint32_t kShapeDimsMax = 8;
 
 enum class SessionMessageType : uint16_t {
@@ -92,7 +92,7 @@ struct CreateCommunicator {
   uint32_t rank = 0;
   uint64_t first_step = 0;
   uint64_t timeout_ms = 0;  // 0: 30 minutes
-  uint32_t meeting = 0;     // counts those of this name in this job; the same on all ranks
+  uint32_t meeting = 0;     // random; the same on all ranks that met
   JobKey job_key{};
   std::vector<Member> members;
 };

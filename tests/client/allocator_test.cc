@@ -40,6 +40,38 @@ TEST(AllocatorTest, RefusesWhatDoesNotFitAndUnknownOffsets) {
   EXPECT_FALSE(allocator.allocate(UINT64_MAX, 64));
 }
 
+TEST(AllocatorTest, HeldBlockComesBackWithItsLastHold) {
+  Allocator allocator(1024);
+  ASSERT_EQ(allocator.allocate(100, 64), 0u);
+  Allocator::Block* const block = allocator.find(99);
+  ASSERT_NE(block, nullptr);
+  allocator.hold(*block);
+  allocator.hold(*block);
+  EXPECT_TRUE(allocator.release(0));
+  EXPECT_FALSE(allocator.release(0));
+  EXPECT_EQ(allocator.find(0), nullptr);
+  EXPECT_EQ(allocator.waiting_bytes(), 128u);
+  allocator.drop(*block);
+  EXPECT_EQ(allocator.allocate(100, 64), 128u);
+  allocator.drop(*block);
+  EXPECT_EQ(allocator.waiting_bytes(), 0u);
+  EXPECT_EQ(allocator.allocate(100, 64), 0u);
+}
+
+TEST(AllocatorTest, CountsRegionsBeyondFourGigabytes) {
+  const uint64_t region = 40'000'000'000ull;
+  Allocator allocator(2 * region);
+  ASSERT_EQ(allocator.allocate(region, 64), 0u);
+  const auto second = allocator.allocate(region, 4096);
+  ASSERT_TRUE(second);
+  EXPECT_GE(*second, region);
+  EXPECT_EQ(allocator.find(region - 1)->bytes, region);
+  EXPECT_EQ(allocator.find(*second + region - 1)->offset, *second);
+  EXPECT_FALSE(allocator.allocate(region, 64));
+  EXPECT_TRUE(allocator.release(*second) && allocator.release(0));
+  EXPECT_EQ(allocator.largest_free(), 2 * region);
+}
+
 TEST(AllocatorTest, NeverOverlapsAndCoalescesEverythingInTheEnd) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -85,10 +85,64 @@ TEST_F(CallsTest, RefusesBadArgumentsBeforeTheDaemonSeesThem) {
   EXPECT_EQ(cgx_allreduce(comm, data, data, UINT64_MAX / 2, CGX_F32, CGX_SUM),
             CGX_INVALID_ARGUMENT);
   EXPECT_EQ(cgx_allreduce(comm, data, data, 1 << 30, CGX_F32, CGX_SUM), CGX_INVALID_ARGUMENT);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("ends behind its arena"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_allreduce of 1073741824 fp32: the input needs "
+                                          "4294967296 bytes and has 32 to the end"));
   EXPECT_EQ(cgx_wait_call(comm, 0, -1), CGX_NOT_FOUND);
   EXPECT_OK(cgx_allreduce(comm, data, data, 8, CGX_F32, CGX_SUM));
   EXPECT_OK(cgx_allreduce(comm, data, data, 0, CGX_F32, CGX_SUM));
+}
+
+TEST_F(CallsTest, FreedMemoryOfAnUnfinishedCallIsNotGivenOut) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  Rank& rank = ranks_[0];
+  float* in = arena_floats(rank, 64);
+  float* out = arena_floats(rank, 64);
+  in[63] = 5.0f;
+  daemon_->hold(true);
+  uint64_t call = 0;
+  ASSERT_OK(cgx_allreduce_async(rank.comm, in, out, 64, CGX_F32, CGX_SUM, &call));
+  EXPECT_EQ(cgx_wait_call(rank.comm, call, 0), CGX_TIMED_OUT);
+  ASSERT_OK(cgx_arena_free(rank.session, in));
+  ASSERT_OK(cgx_arena_free(rank.session, out));
+  float* other = arena_floats(rank, 64);
+  EXPECT_NE(other, in);
+  EXPECT_NE(other, out);
+  EXPECT_EQ(cgx_allreduce(rank.comm, in, in, 64, CGX_F32, CGX_SUM), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("was it freed?"));
+  daemon_->hold(false);
+  ASSERT_OK(cgx_wait_call(rank.comm, call, -1));
+  EXPECT_EQ(out[63], 5.0f);
+  EXPECT_EQ(arena_floats(rank, 64), in);
+}
+
+TEST_F(CallsTest, ClosedCommunicatorKeepsTheMemoryOfItsUnfinishedCalls) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  Rank& rank = ranks_[0];
+  float* data = arena_floats(rank, 64);
+  daemon_->hold(true);
+  uint64_t call = 0;
+  ASSERT_OK(cgx_allreduce_async(rank.comm, data, data, 64, CGX_F32, CGX_SUM, &call));
+  ASSERT_OK(cgx_comm_close(rank.comm));
+  ASSERT_OK(cgx_arena_free(rank.session, data));
+  while (daemon_->communicators() != 0) std::this_thread::yield();
+  for (int i = 0; i < 10; ++i) EXPECT_NE(arena_floats(rank, 64), data);
+}
+
+TEST_F(CallsTest, AnswerAfterTheCloseGivesTheMemoryBack) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  Rank& rank = ranks_[0];
+  float* data = arena_floats(rank, 64);
+  daemon_->hold(true);
+  daemon_->answer_leavers();
+  uint64_t call = 0;
+  ASSERT_OK(cgx_allreduce_async(rank.comm, data, data, 64, CGX_F32, CGX_SUM, &call));
+  ASSERT_OK(cgx_comm_close(rank.comm));
+  ASSERT_OK(cgx_arena_free(rank.session, data));
+  while (daemon_->communicators() != 0) std::this_thread::yield();
+  EXPECT_EQ(arena_floats(rank, 64), data);
 }
 
 }  // namespace

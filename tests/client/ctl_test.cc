@@ -69,7 +69,25 @@ TEST_F(Ctl, AppliesAFileAndNamesTheStep) {
               HasSubstr("bert/dp: policy version 2 takes effect at step 1201 on every rank"));
   EXPECT_THAT(ran.out,
               MatchesRegex("(.|\n)*codec +maxmin:4,bucket=512,stochastic +maxmin:8(.|\n)*"));
+  EXPECT_THAT(ran.out, HasSubstr("\nepoch 4 is in force since step 1201\n"));
   EXPECT_EQ(harness_.port.changes().at(0).policy.window, 8u);
+}
+
+TEST_F(Ctl, SaysThatAnAgreedPolicyWasSuperseded) {
+  daemon::Snapshot snapshot = daemon::two_users();
+  snapshot.communicators[2].epoch = 10;
+  harness_.port.show(snapshot);
+  harness_.port.show_switches(false);
+  const Ran ran = run({"policy", "apply", "-j", "bert", "--set", "window=9"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.err, "cgxctl: epoch 4 was superseded by epoch 10\n");
+}
+
+TEST_F(Ctl, WaitsForAnAgreedPolicyAsLongAsItIsAsked) {
+  harness_.port.show_switches(false);
+  const Ran ran = run({"policy", "apply", "-j", "bert", "--set", "window=9", "--wait", "0.2"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("epoch 4 is agreed and not in force yet: training is at step "));
 }
 
 TEST_F(Ctl, SetsKeysOnTopOfTheRunningPolicy) {

@@ -104,6 +104,11 @@ void FakeDaemon::turn(int timeout_ms) {
   std::erase_if(sessions_, [](const auto& session) { return session->gone; });
   session_count_ = sessions_.size();
   comm_count_ = comms_.size();
+  size_t committing = 0;
+  for (const auto& [key, comm] : comms_) {
+    for (const Member& member : comm->members) committing += member.commit_request != 0;
+  }
+  committing_count_ = committing;
   waiting_count_ = static_cast<size_t>(
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& session) {
         return session->greeted && (word_of(session->header().client_waits).load() & 1);
@@ -339,6 +344,11 @@ void FakeDaemon::close_communicator(Session& session, uint32_t handle, const std
   if (!comm) return;
   const auto rank = std::to_string(self - comm->members.data());
   const uint64_t step = self->steps.empty() ? comm->first_step : self->steps.rbegin()->first;
+  for (const auto& [call, record] : self->calls) {
+    if (!answers_leavers_ || session.gone) break;
+    complete(*self, {.kind = CGX_COMPLETE_CALL, .step = call}, StatusCode::kCANCELLED, why);
+    session.wake();
+  }
   self->session = nullptr;
   session.comms.erase(comm);
   bool alone = true;

@@ -47,12 +47,15 @@ class FakeDaemon {
   void freeze();
   // Results stay back until released: steps and calls pend.
   void hold(bool held) { held_ = held; }
+  // Calls of a rank that closes its communicator are answered with CANCELLED; else with nothing.
+  void answer_leavers() { answers_leavers_ = true; }
   // The next step that completes fails on all ranks instead.
   void fail_next_step(StatusCode code) { fail_next_ = static_cast<uint16_t>(code); }
 
   uint64_t doorbells() const { return doorbells_; }
   size_t sessions() const { return session_count_; }
   size_t communicators() const { return comm_count_; }
+  size_t committing() const { return committing_count_; }  // ranks that wait for the others
   size_t waiting() const { return waiting_count_; }  // sessions with a thread asleep on its futex
 
  private:
@@ -91,10 +94,11 @@ class FakeDaemon {
   const Options options_;
   client::UniqueFd listener_;
   std::thread thread_;
-  std::atomic<bool> stop_{false}, frozen_{false}, frozen_seen_{false}, held_{false};
+  std::atomic<bool> stop_{false}, frozen_{false}, frozen_seen_{false}, held_{false},
+      answers_leavers_{false};
   std::atomic<uint16_t> fail_next_{0};
   std::atomic<uint64_t> doorbells_{0};
-  std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0};
+  std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0};
   bool used_ = false;
   wire::InstanceId instance_{};
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -158,12 +158,44 @@ TEST_F(StepLedgerTest, StepWithoutAnOutcomeForATensorIsAnInternalError) {
 TEST_F(StepLedgerTest, ClosingNeedsACompleteStepAndNoLaterOne) {
   Step& step = open(10);
   ledger_.end(step);
-  EXPECT_EQ(ledger_.may_close(step).code(), StatusCode::kBUSY);
+  EXPECT_EQ(ledger_.may_close(step, true).code(), StatusCode::kBUSY);
   for (uint32_t t = 0; t < 2; ++t) ledger_.apply(tensor_done(step, t), {});
   ledger_.apply(step_done(step), {});
-  EXPECT_TRUE(ledger_.may_close(step).ok());
+  EXPECT_TRUE(ledger_.may_close(step, true).ok());
   open(11);
-  EXPECT_EQ(ledger_.may_close(step).code(), StatusCode::kSTEP_ORDER);
+  EXPECT_EQ(ledger_.may_close(step, true).code(), StatusCode::kSTEP_ORDER);
+}
+
+TEST_F(StepLedgerTest, FateSaidAfterAFailureElsewhereCarriesTheAttemptOfNow) {
+  run(10);
+  ledger_.restart(11, 3);  // another rank abandoned step 11, which has not begun here
+  Step& step = **ledger_.find(10);
+  EXPECT_EQ(step.attempt, 0u);
+  EXPECT_TRUE(ledger_.may_close(step, true).ok());
+  EXPECT_EQ(ledger_.attempt(), 3u);
+}
+
+TEST_F(StepLedgerTest, RedoRemembersTheFateOfTheStepBefore) {
+  run(10);
+  Step& step = **ledger_.find(10);
+  ledger_.close(step, true);
+  open(11);
+  ledger_.restart(11, 1);
+  ASSERT_TRUE(ledger_.closing_before(11).has_value());
+  EXPECT_TRUE(ledger_.closing_before(11)->dropped);
+  EXPECT_TRUE(ledger_.may_close(step, true).ok());
+  EXPECT_EQ(ledger_.may_close(step, false).message(), "step 11 has begun, which dropped step 10");
+  run(11);
+  EXPECT_FALSE(ledger_.closing_before(12).has_value());
+}
+
+TEST_F(StepLedgerTest, StepThatTheNextOneKeptIsNotDroppedAfterARedo) {
+  run(10);
+  Step& step = **ledger_.find(10);
+  open(11);
+  ledger_.restart(11, 1);
+  EXPECT_FALSE(ledger_.closing_before(11).has_value());
+  EXPECT_EQ(ledger_.may_close(step, true).message(), "step 11 has begun, which kept step 10");
 }
 
 TEST_F(StepLedgerTest, IgnoresTensorsOutsideTheTable) {

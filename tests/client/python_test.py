@@ -1,6 +1,9 @@
 """The Python package over a real cgxd: ranks are threads with a session each."""
 
+import ctypes
+import datetime
 import gc
+import inspect
 import os
 import subprocess
 import sys
@@ -8,68 +11,24 @@ import threading
 import time
 import unittest
 
-from private_daemon import PrivateDaemon
+from daemon_case import Store, WithDaemon, on_ranks
 
 import cgx
 import numpy
 
 
-class Store:
-    """What all ranks reach: get waits for put."""
-
-    def __init__(self):
-        self._values, self._changed = {}, threading.Condition()
-
-    def put(self, key, value):
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key):
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, 20):
-                raise TimeoutError(key)
-            return self._values[key]
-
-
-def on_ranks(size, body):
-    """Runs body(rank) in `size` threads; raises the first error."""
-    errors = []
-
-    def guarded(rank):
-        try:
-            body(rank)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-class WithDaemon(unittest.TestCase):
-    def setUp(self):
-        self.daemon = PrivateDaemon()
-        self.addCleanup(self.daemon.stop)
-
-    def session(self, **options):
-        session = cgx.Session(socket=self.daemon.socket, job="test", **options)
-        self.addCleanup(session.close)
-        return session
-
-    def on_communicator(self, size, body):
-        """Runs body(communicator) on every rank of one communicator."""
-        store = Store()
-
-        def rank_body(rank):
-            session = self.session()
-            body(session.communicator("world", rank, size, store.put, store.get, timeout=30))
-
-        on_ranks(size, rank_body)
+class Package(unittest.TestCase):
+    def test_every_public_method_says_what_it_does_and_takes(self):
+        for kind in (cgx.Session, cgx.Communicator, cgx.Call):
+            for name, member in vars(kind).items():
+                if name.startswith("_") or not inspect.isfunction(member):
+                    continue
+                with self.subTest(f"{kind.__name__}.{name}"):
+                    self.assertTrue(member.__doc__)
+                    untyped = [parameter.name for parameter in inspect.signature(member).parameters.values()
+                               if parameter.annotation is parameter.empty]
+                    self.assertLessEqual(set(untyped), {"self", "array", "out", "dtype"})
+        self.assertTrue(os.path.exists(os.path.join(os.path.dirname(cgx.__file__), "py.typed")))
 
 
 class Errors(unittest.TestCase):
@@ -180,6 +139,62 @@ class Calls(WithDaemon):
                 self.assertTrue(call.done())
         self.on_communicator(2, body)
 
+    def test_call_that_timed_out_keeps_its_memory(self):
+        late = threading.Event()
+
+        def body(comm):
+            array = numpy.full(1000, 41.0 if comm.rank else 1.0, numpy.float32)
+            if comm.rank == 1:
+                late.wait(30)
+                self.assertEqual(set(comm.allreduce(array)), {42.0})
+                return
+            with self.assertRaises(cgx.TimedOutError):
+                comm.allreduce(array, timeout=datetime.timedelta(milliseconds=1))
+            gc.collect()
+            others = [comm.session.empty(1000) for _ in range(4)]
+            for other in others:
+                other[:] = 7
+            late.set()
+            self.assertEqual(comm.allreduce_async(comm.session.empty(4)).wait(30).size, 4)  # comes after the late one
+            self.assertTrue(all((other == 7).all() for other in others))
+            self.assertEqual(set(array), {1.0})
+
+        def both(comm):
+            body(comm)
+            if comm.rank == 1:
+                comm.allreduce(comm.session.empty(4))
+        self.on_communicator(2, both)
+
+    def test_call_that_nobody_waits_for_keeps_its_memory(self):
+        late = threading.Event()
+
+        def body(comm):
+            if comm.rank == 1:
+                late.wait(30)
+                first = comm.allreduce(numpy.full(1000, 41, numpy.int32))
+                self.assertEqual(set(first), {42})
+                comm.allreduce(comm.session.empty(4))
+                return
+            array = comm.session.empty(1000, "int32")
+            array[:] = 1
+            comm.allreduce_async(array)
+            del array
+            gc.collect()
+            other = comm.session.empty(1000, "int32")
+            other[:] = 7
+            late.set()
+            comm.allreduce(comm.session.empty(4))
+            self.assertEqual(set(other), {7})
+        self.on_communicator(2, body)
+
+    def test_timeouts_are_seconds_or_timedeltas(self):
+        comm = self.session().communicator("alone", timeout=datetime.timedelta(seconds=30))
+        array = comm.session.empty(4)
+        comm.allreduce_async(array).wait(datetime.timedelta(seconds=30))
+        comm.allreduce(array, timeout=30.5)
+        with self.assertRaisesRegex(ValueError, "must not be negative"):
+            comm.allreduce(array, timeout=-1)
+
     def test_disagreement_raises_mismatch_everywhere(self):
         def body(comm):
             with self.assertRaises(cgx.MismatchError) as caught:
@@ -195,6 +210,192 @@ class Calls(WithDaemon):
             comm.allreduce(numpy.zeros(4, numpy.complex64))
         with self.assertRaisesRegex(ValueError, "contiguous"):
             comm.allreduce(numpy.zeros((4, 4), numpy.float32)[:, 1])
+        with self.assertRaisesRegex(TypeError, "a list is no array: .*numpy.array"):
+            comm.allreduce([1.0, 2.0])
+        for scalar in (1.5, numpy.float32(1.5)):
+            with self.assertRaisesRegex(TypeError, "is no array: nothing can be written into it"):
+                comm.allreduce(scalar)
+        with self.assertRaisesRegex(TypeError, "not set"):
+            comm.allreduce({1.0})
+        with self.assertRaisesRegex(ValueError, "byte order"):
+            comm.allreduce(numpy.zeros(4, ">f4"))
+        with self.assertRaisesRegex(ValueError, "out has 8 bytes, the array 16"):
+            comm.allreduce(numpy.zeros(4, numpy.float32), out=numpy.zeros(2, numpy.float32))
+        with self.assertRaisesRegex(ValueError, "out has elements of type int32, the array of float32"):
+            comm.allreduce(numpy.zeros(4, numpy.float32), out=numpy.zeros(4, numpy.int32))
+        point = numpy.array(2.5, numpy.float32)
+        self.assertEqual(float(comm.allreduce(point)), 2.5)
+
+
+class ReadOnly(WithDaemon):
+    """What must not be written to is refused before anybody takes part: the ranks' calls still meet afterwards."""
+
+    def check_refused(self, make):
+        def body(comm):
+            array = make()
+            if comm.rank == 0:
+                with self.assertRaisesRegex(ValueError, "the array is read-only.*pass out="):
+                    comm.allreduce(array)
+                with self.assertRaisesRegex(ValueError, "out is read-only"):
+                    comm.allreduce(numpy.zeros(4, numpy.float32), out=array)
+                with self.assertRaisesRegex(ValueError, "the array is read-only"):
+                    comm.allreduce_async(array)
+            out = numpy.zeros(4, numpy.float32)
+            self.assertIs(comm.allreduce(array, out=out), out)
+            self.assertEqual(out.tolist(), [0.0, 2.0, 4.0, 6.0])
+            self.assertEqual(numpy.asarray(array).reshape(-1).view(numpy.float32).tolist(), [0.0, 1.0, 2.0, 3.0])
+        self.on_communicator(2, body)
+
+    def test_numpy(self):
+        def make():
+            array = numpy.arange(4, dtype=numpy.float32)
+            array.flags.writeable = False
+            return array
+        self.check_refused(make)
+
+    def test_buffers(self):
+        values = numpy.arange(4, dtype=numpy.float32).tobytes()
+        self.check_refused(lambda: memoryview(values).cast("f"))
+
+    def test_array_interface(self):
+        class Interface:
+            def __init__(self):
+                self._array = numpy.arange(4, dtype=numpy.float32)
+                address, _ = self._array.__array_interface__["data"]
+                self.__array_interface__ = {**self._array.__array_interface__, "data": (address, True)}
+        self.check_refused(Interface)
+
+    def test_dlpack(self):
+        self.check_refused(lambda: DLPack(numpy.arange(4, dtype=numpy.float32), read_only=True))
+
+    def test_jax(self):
+        try:
+            import jax.numpy as jnp
+        except ImportError:
+            self.skipTest("jax is not installed")
+        self.check_refused(lambda: jnp.arange(4, dtype=jnp.float32))
+        comm = self.session().communicator("bf16")
+        with self.assertRaisesRegex(ValueError, "the array is read-only"):
+            comm.allreduce(jnp.arange(4, dtype=jnp.bfloat16))
+        out = comm.session.empty(4, jnp.bfloat16)
+        comm.allreduce(jnp.arange(4, dtype=jnp.bfloat16), out=out)
+        self.assertEqual(out.tolist(), [0.0, 1.0, 2.0, 3.0])
+
+    def test_homes_of_tensors(self):
+        comm = self.session().communicator("alone")
+        home = comm.session.empty(4)
+        home.flags.writeable = False
+        with self.assertRaisesRegex(ValueError, "the home of tensor t is read-only"):
+            comm.register("t", home)
+
+
+class DLPack:
+    """An array that speaks DLPack 1 and nothing else."""
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                    ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("data", ctypes.c_void_p),
+                    ("device_type", ctypes.c_int32), ("device", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                    ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                    ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                    ("offset", ctypes.c_uint64)]
+
+    def __init__(self, array, read_only=False, code=2, device=1, strides=None):
+        self._array, self._device = array, device
+        self._shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        self._strides = (ctypes.c_int64 * array.ndim)(*strides) if strides else None
+        self._tensor = self.Tensor(1, 0, None, None, int(read_only), array.ctypes.data, device, 0, array.ndim, code,
+                                   8 * array.itemsize, 1, self._shape, self._strides, 0)
+
+    def __dlpack_device__(self):
+        return self._device, 0
+
+    def __dlpack__(self, max_version=None):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return make(ctypes.addressof(self._tensor), b"dltensor_versioned", None)
+
+    def __array__(self):
+        return self._array
+
+
+class HalfPrecision(WithDaemon):
+    def bits_of(self, *values):
+        return (numpy.array(values, numpy.float32).view(numpy.uint32) >> 16).astype(numpy.uint16)
+
+    def check_sums(self, make, dtype=None):
+        """make(value): an array of 1000 such values in the type under test, and a function that gives them back."""
+        def body(comm):
+            array, values = make(1.5 if comm.rank else 1.0)
+            self.assertIs(comm.allreduce(array, dtype=dtype), array)
+            self.assertEqual(set(values(array)), {2.5})
+        self.sums = getattr(self, "sums", 0) + 1
+        self.on_communicator(2, body, f"sum {self.sums}")
+
+    def test_bits_in_integers(self):
+        bits = {2.5: int(self.bits_of(2.5)[0])}
+        for kind in (numpy.uint16, numpy.int16):
+            self.check_sums(lambda value: (numpy.full(1000, self.bits_of(value)[0]).astype(kind),
+                                           lambda array: [2.5 if each == bits[2.5] else each for each in array]), "bf16")
+
+    def test_arrays_of_the_arena(self):
+        def body(comm):
+            array = comm.session.empty(8, "bf16")
+            array[:] = self.bits_of(1.5 if comm.rank else 1.0)
+            comm.allreduce(array, dtype="bf16")
+            self.assertEqual(set(array), set(self.bits_of(2.5)))
+            with self.assertRaisesRegex(ValueError, 'uint16 must be one of .*dtype="bf16"'):
+                comm.allreduce(array)
+            tensor = comm.register("t", array, dtype="bf16", op="sum")
+            comm.commit()
+            comm.submit(0, [tensor])
+            comm.step_end(0)
+            comm.wait(0, 30)
+            self.assertEqual(set(array), set(self.bits_of(5.0)))
+        self.on_communicator(2, body)
+
+    def test_numpy_float16(self):
+        self.check_sums(lambda value: (numpy.full(1000, value, numpy.float16), lambda array: array.tolist()))
+
+    def test_torch(self):
+        import torch
+        for kind in (torch.bfloat16, torch.float16):
+            self.check_sums(lambda value: (torch.full((1000,), value, dtype=kind), lambda array: array.tolist()))
+        self.assertEqual(self.session().empty(4, torch.bfloat16).dtype, numpy.uint16)
+
+    def test_dlpack(self):
+        class Bits(DLPack):
+            def __init__(self, array):
+                super().__init__(array, code=4)
+        self.check_sums(lambda value: (Bits(numpy.full(1000, self.bits_of(value)[0])),
+                                       lambda array: (array._array.astype(numpy.uint32) << 16).view(numpy.float32)))
+
+    def test_ml_dtypes(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("ml_dtypes is not installed")
+        self.check_sums(lambda value: (numpy.full(1000, value, ml_dtypes.bfloat16), lambda array: array.tolist()))
+        self.assertEqual(self.session().empty(4, ml_dtypes.bfloat16).dtype, numpy.dtype(ml_dtypes.bfloat16))
+
+    def test_dtype_that_does_not_fit_is_named(self):
+        comm = self.session().communicator("alone")
+        with self.assertRaisesRegex(ValueError, "dtype 'bf16' has 2 bytes, the array's elements .float32. 4"):
+            comm.allreduce(numpy.zeros(4, numpy.float32), dtype="bf16")
+        with self.assertRaisesRegex(ValueError, "dtype 'fp8' must be one of fp32"):
+            comm.allreduce(numpy.zeros(4, numpy.float32), dtype="fp8")
+        with self.assertRaisesRegex(ValueError, r"tensor t: shape \(3,\) of bf16 has 6 bytes, its array 8"):
+            comm.register("t", comm.session.empty(4, "bf16"), dtype="bf16", shape=(3,))
+        with self.assertRaisesRegex(ValueError, "dtype 'fp32' has 4 bytes, the array's elements .uint16. 2"):
+            comm.register("t", comm.session.empty((4, 2), "bf16"), dtype="fp32", shape=(4, 2))
+        comm.allreduce(numpy.zeros(16, numpy.uint8), dtype="bf16")  # bytes may hold anything
+
+    def test_arrays_on_other_devices_are_refused(self):
+        comm = self.session().communicator("alone")
+        with self.assertRaisesRegex(NotImplementedError, "device"):
+            comm.allreduce(DLPack(numpy.zeros(4, numpy.float32), device=2))
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            comm.allreduce(DLPack(numpy.zeros((4, 4), numpy.float32), strides=(1, 4)))
 
 
 class Steps(WithDaemon):

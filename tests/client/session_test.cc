@@ -258,7 +258,7 @@ TEST_F(SessionTest, FailedOpensLeakNothing) {
 TEST_F(SessionTest, ArenasGrowOnDemand) {
   cgx_session* session = open_session();  // first arena: 2 MiB
   void* memory = nullptr;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 20; ++i) {
     ASSERT_OK(cgx_arena_alloc(session, 3 << 20, 4096, &memory));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 4096, 0u);
     std::memset(memory, 1, 3 << 20);
@@ -268,23 +268,6 @@ TEST_F(SessionTest, ArenasGrowOnDemand) {
   EXPECT_THAT(cgx_last_error(), HasSubstr("bytes available"));
   EXPECT_EQ(cgx_arena_alloc(session, 64, 3, &memory), CGX_INVALID_ARGUMENT);
   EXPECT_EQ(cgx_arena_free(session, &session), CGX_INVALID_ARGUMENT);
-  EXPECT_OK(cgx_close(session));
-}
-
-TEST_F(SessionTest, FullArenaSaysHowMuchIsLeft) {
-  cgx_session* session = open_session();
-  void* memory = nullptr;
-  cgx_status status = CGX_OK;
-  void* last = nullptr;
-  for (int i = 0; i < 1000 && status == CGX_OK; ++i) {
-    last = memory;
-    status = cgx_arena_alloc(session, 2 << 20, 0, &memory);
-  }
-  EXPECT_EQ(status, CGX_ARENA_FULL);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("no room for 2097152 bytes: 8 arenas of"));
-  EXPECT_THAT(cgx_last_error(), HasSubstr("arena_bytes"));
-  EXPECT_OK(cgx_arena_free(session, last));
-  EXPECT_OK(cgx_arena_alloc(session, 2 << 20, 0, &memory));
   EXPECT_OK(cgx_close(session));
 }
 

@@ -6,7 +6,9 @@
 namespace cgx::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Ne;
 
 class StepsTest : public RanksTest {
  protected:
@@ -101,6 +103,83 @@ TEST_F(StepsTest, RefusesBuffersOutsideTheArenaMisalignedOrOverlapping) {
   EXPECT_EQ(submit_inout(rank, 0, memory, memory + 4), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("overlap"));
   run_step(rank, 0, 1.0f);  // refused submits left no trace
+}
+
+TEST_F(StepsTest, RefusesBuffersThatDoNotHoldTheirTensor) {
+  open_ranks(1);
+  add_tensors(1, 8);
+  Rank& rank = ranks_[0];
+  float* small = arena_floats(rank, 4);
+  float* large = arena_floats(rank, 8);
+  EXPECT_EQ(submit_inout(rank, 0, large, small), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("tensor t0 of 8 fp32: the output needs 32 bytes and has "
+                                          "16 to the end of its allocation of 16"));
+  EXPECT_EQ(submit_inout(rank, 0, large + 1, large), CGX_INVALID_ARGUMENT);
+  EXPECT_OK(submit_inout(rank, 0, large, large));
+}
+
+TEST_F(StepsTest, FreedBuffersOfAnOpenStepAreNotGivenOut) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  add_tensors(2, 8);
+  Rank& rank = ranks_[0];
+  float* in = arena_floats(rank, 8);
+  float* out = arena_floats(rank, 8);
+  in[7] = 3.0f;
+  daemon_->hold(true);
+  ASSERT_OK(submit_inout(rank, 0, in, out));
+  ASSERT_OK(cgx_arena_free(rank.session, in));
+  ASSERT_OK(cgx_arena_free(rank.session, out));
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(arena_floats(rank, 8), AllOf(Ne(in), Ne(out)));
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  daemon_->hold(false);
+  ASSERT_OK(cgx_wait(rank.comm, 0, -1));
+  EXPECT_EQ(out[7], 3.0f);
+  EXPECT_EQ(arena_floats(rank, 8), in);
+}
+
+TEST_F(StepsTest, ClosedCommunicatorKeepsTheMemoryOfItsOpenStep) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  add_tensors(2, 8);
+  Rank& rank = ranks_[0];
+  float* data = arena_floats(rank, 8);
+  float* home = rank.home(1);
+  daemon_->hold(true);
+  ASSERT_OK(submit_inout(rank, 0, data, data));
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  ASSERT_OK(cgx_comm_close(rank.comm));
+  ASSERT_OK(cgx_arena_free(rank.session, data));
+  for (int i = 0; i < 8; ++i) EXPECT_THAT(arena_floats(rank, 8), AllOf(Ne(data), Ne(home)));
+}
+
+TEST_F(StepsTest, DroppedStepStaysDroppedWhenItIsSaidAfterAFailureElsewhere) {
+  open_ranks(2);
+  add_tensors(1, 8);
+  each_rank([&](uint32_t, Rank& rank) { run_step(rank, 0, 1.0f); });
+  Rank &late = ranks_[0], &early = ranks_[1];
+  ASSERT_OK(cgx_step_done(early.comm, 0, CGX_DROPPED));
+  ASSERT_OK(cgx_submit(early.comm, 1, early.ids.data(), 1));
+  EXPECT_EQ(cgx_submit(early.comm, 1, early.ids.data(), 1), CGX_STEP_ABANDONED);
+  cgx_step_report report{};
+  while (report.failed == 0) ASSERT_OK(cgx_step_info(early.comm, 1, &report));
+  ASSERT_OK(cgx_step_done(late.comm, 0, CGX_DROPPED));  // the daemon has failed step 1 by now
+  each_rank([&](uint32_t, Rank& rank) {
+    // A daemon may let the late rank, which had not begun the step, go on without a redo.
+    if (&rank == &late) {
+      std::fill_n(rank.home(0), 8, 1.0f);
+      cgx_submit(rank.comm, 1, rank.ids.data(), 1);
+      if (cgx_step_end(rank.comm, 1) == CGX_OK && cgx_wait(rank.comm, 1, -1) == CGX_OK) {
+        EXPECT_EQ(rank.home(0)[0], 2.0f);
+        return;
+      }
+    }
+    uint64_t step = 0;
+    ASSERT_OK(cgx_step_redo(rank.comm, &step));
+    EXPECT_EQ(step, 1u);
+    run_step(rank, 1, 1.0f);
+    EXPECT_EQ(rank.home(0)[0], 2.0f);
+  });
 }
 
 TEST_F(StepsTest, RefusesStepsOutOfOrderAtOnce) {

@@ -1,15 +1,65 @@
 """The DDP hook over a real cgxd: each test is a scenario of torch_ranks.py on processes of its own."""
 
+import contextlib
+import multiprocessing
 import os
-import subprocess
+import runpy
+import socket
 import sys
 import tempfile
+import time
 import unittest
 
-from private_daemon import PrivateDaemon
+import torch.distributed  # noqa: F401  once, for all ranks: they are forks
+import torch.nn.parallel  # noqa: F401
+import torch.profiler  # noqa: F401
+
+with contextlib.suppress(ImportError):
+    import torch._dynamo  # noqa: F401  2.x imports it for the first model of a process, which takes seconds
+
+from private_daemon import BUILD, PrivateDaemon
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
-SECONDS = 120
+SECONDS = 100
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Rank:
+    """A fork of this process, which has imported torch, as the program of that command line."""
+
+    def __init__(self, arguments, daemon):
+        self.output = None
+        self._output = tempfile.TemporaryFile("w+")
+        self.process = multiprocessing.get_context("fork").Process(target=self._run, args=(arguments, daemon))
+        self.process.start()
+
+    def _run(self, arguments, daemon):
+        for stream in (1, 2):
+            os.dup2(self._output.fileno(), stream)
+        os.environ.update(CGX_SOCKET=daemon.socket, CGX_BUILD_DIR=BUILD, OMP_NUM_THREADS="1",
+                          CGX_TEST_DAEMON_PID=str(daemon.process.pid))
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(RANKS))
+        sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
+        runpy.run_path(RANKS, run_name="__main__")
+
+    def wait(self, deadline):
+        self.process.join(max(deadline - time.monotonic(), 0))
+        return self.process.exitcode
+
+    def end(self):
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self.process.close()
+        self._output.seek(0)
+        self.output = self._output.read()
+        self._output.close()
 
 
 class Hook(unittest.TestCase):
@@ -17,21 +67,21 @@ class Hook(unittest.TestCase):
         self.daemon = PrivateDaemon()
         self.addCleanup(self.daemon.stop)
 
-    def run_ranks(self, scenario, size=2, killed=()):
-        environment = dict(os.environ, CGX_SOCKET=self.daemon.socket, OMP_NUM_THREADS="1",
-                           CGX_TEST_DAEMON_PID=str(self.daemon.process.pid))
+    def run_ranks(self, scenario, size=2, killed=(), tcp=False):
+        port = [str(free_port())] if tcp else []
         with tempfile.TemporaryDirectory() as directory:
-            ranks = [subprocess.Popen([sys.executable, RANKS, scenario, str(rank), str(size), directory],
-                                      env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            ranks = [Rank([RANKS, scenario, str(rank), str(size), directory, *port], self.daemon)
                      for rank in range(size)]
             try:
-                outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+                deadline = time.monotonic() + SECONDS
+                statuses = [rank.wait(deadline) for rank in ranks]
             finally:
                 for rank in ranks:
-                    rank.kill()
-        for number, (rank, output) in enumerate(zip(ranks, outputs)):
-            if number not in killed:
-                self.assertEqual(rank.returncode, 0, f"rank {number} of {scenario}:\n{output}\n{self.daemon.log()}")
+                    rank.end()
+        said = "\n".join(f"rank {number}: {status}\n{rank.output}"
+                         for number, (rank, status) in enumerate(zip(ranks, statuses)))
+        wrong = [status for number, status in enumerate(statuses) if status != 0 and number not in killed]
+        self.assertEqual(wrong, [], f"{scenario}:\n{said}\n{self.daemon.log()}")
 
     def test_gradients_match_gloo_to_the_bit(self):
         self.run_ranks("matches_gloo")
@@ -83,6 +133,72 @@ class Hook(unittest.TestCase):
 
     def test_backward_raises_when_a_rank_dies(self):
         self.run_ranks("backward_raises_when_a_rank_dies", killed=[1])
+
+    def test_pickled_states_keep_their_group_or_refuse(self):
+        self.run_ranks("pickled_state_keeps_its_group", size=3)
+
+    def test_fp16_wrapper_equals_gloo_in_it(self):
+        self.run_ranks("fp16_wrapper")
+
+    def test_bf16_wrapper_equals_gloo_in_it(self):
+        self.run_ranks("bf16_wrapper")
+
+    def test_a_buckets_type_counts_not_its_parameters(self):
+        self.run_ranks("bucket_type_differs_from_its_parameters")
+
+    def test_a_type_that_changes_is_refused_by_name(self):
+        self.run_ranks("type_that_changes_is_refused")
+
+    def test_machines_may_spell_the_masters_address_differently(self):
+        self.run_ranks("spelled_differently")
+
+    def test_ranks_meet_where_torch_has_no_store(self):
+        self.run_ranks("without_a_store", size=3)
+
+    def test_jobs_named_differently_by_hand_are_told(self):
+        self.run_ranks("job_named_differently")
+
+    def test_ranks_that_do_not_meet_are_named_in_time(self):
+        self.run_ranks("extra_state_on_one_rank")
+
+    def test_ranks_that_do_not_meet_are_named_in_time_over_tcp(self):
+        self.run_ranks("extra_state_on_one_rank", tcp=True)
+
+    def test_models_in_several_threads_do_not_hold_each_other_up(self):
+        self.run_ranks("two_models_in_two_threads", tcp=True)
+
+    def test_without_a_daemon_making_a_state_says_so(self):
+        self.run_ranks("no_daemon")
+
+    def test_the_hook_meets_again_after_the_daemon_was_started_anew(self):
+        self.run_ranks("daemon_started_anew")
+
+    def test_one_line_hooks_a_model_under_its_names(self):
+        self.run_ranks("hooked_in_one_line")
+
+    def test_models_hooked_without_a_state_have_one_each(self):
+        self.run_ranks("states_without_a_name_are_each_models_own", size=3)
+
+    def test_a_bucket_of_no_model_needs_a_state(self):
+        self.run_ranks("bucket_of_no_model")
+
+    def test_sparse_gradients_are_reduced(self):
+        self.run_ranks("sparse_gradients")
+
+    def test_torchs_profiler_shows_the_exchange(self):
+        self.run_ranks("profiled")
+
+    def test_results_that_are_not_finite_drop_the_step(self):
+        self.run_ranks("results_that_are_not_finite_drop_the_step")
+
+    def test_shutdown_and_joining_again(self):
+        self.run_ranks("shutdown_and_again")
+
+    def test_uneven_inputs_are_divided_as_with_gloo(self):
+        self.run_ranks("uneven_inputs")
+
+    def test_errors_keep_their_types(self):
+        self.run_ranks("typed_errors")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <fstream>
@@ -183,6 +184,37 @@ TEST_F(CgxdTest, RunForwardsSignalsAndReportsDeathsBySignal) {
   EXPECT_EQ(run.wait(), 3);
   EXPECT_EQ(start({"run", "--", "sh", "-c", "kill -9 $$"}).wait(), 128 + SIGKILL);
   EXPECT_EQ(start({"run", "--", "/no/such/command"}).wait(), 1);
+}
+
+// The soft limit of descriptors of what is started while it lives.
+class FewOpenFiles {
+ public:
+  explicit FewOpenFiles(rlim_t files) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{files, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewOpenFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  rlim_t most() const { return before_.rlim_max; }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(CgxdTest, OpensAsManyFilesAsItMayAndSaysSo) {
+  const FewOpenFiles few(256);
+  auto daemon = serve();
+  rlimit limit{};
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+  EXPECT_EQ(limit.rlim_cur, few.most());
+  const std::string said = std::to_string(few.most());
+  EXPECT_NE(output().find(said), std::string::npos) << output();
+}
+
+TEST_F(CgxdTest, RunLeavesTheCommandItsLimitOfOpenFiles) {
+  const FewOpenFiles few(256);
+  Process run = start({"run", "--", "sh", "-c", "test $(ulimit -Sn) = 256 && exit 7"});
+  EXPECT_EQ(run.wait(), 7) << output();
 }
 
 TEST_F(CgxdTest, UcxSettingsOfTheEnvironmentDoNotCount) {

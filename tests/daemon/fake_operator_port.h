@@ -33,6 +33,10 @@ class FakeOperatorPort final : public OperatorPort {
     changed_.notify_all();
     released_.wait(lock, [&] { return !hold_; });
     if (!failure_.ok()) return failure_;
+    for (auto& communicator : shown_.communicators) {
+      const bool changed = show_switches_ && !dry_run && communicator.job == target.job;
+      if (changed) communicator.switches.push_back({answer_.epoch, answer_.switch_step});
+    }
     return answer_;
   }
 
@@ -47,6 +51,11 @@ class FakeOperatorPort final : public OperatorPort {
   void answer(const scheduler::PolicyChange& change) {
     std::lock_guard lock(mutex_);
     answer_ = change;
+  }
+  // Whether what was applied is seen to take force.
+  void show_switches(bool on) {
+    std::lock_guard lock(mutex_);
+    show_switches_ = on;
   }
   void hold(bool on) {
     std::lock_guard lock(mutex_);
@@ -72,7 +81,7 @@ class FakeOperatorPort final : public OperatorPort {
   scheduler::Snapshot shown_;
   scheduler::PolicyChange answer_{2, 4, 1201, 1 << 20, {}};
   Status failure_;
-  bool hold_ = false;
+  bool hold_ = false, show_switches_ = true;
   std::vector<Change> changes_;
   uint64_t snapshot_timeout_ns_ = 0;
 };

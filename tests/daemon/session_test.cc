@@ -125,7 +125,9 @@ TEST(SessionTest, CompletionsAppearWhenPublishedNotBefore) {
 TEST(SessionTest, AnErrorsTextLiesInTheSlotItNames) {
   Ends ends;
   const std::string longer(1000, 'x');
-  for (int i = 0; i < 70; ++i) ends.session.complete({.kind = CGX_COMPLETE_TENSOR}, "first");
+  for (int i = 0; i < 70; ++i) {
+    ends.session.complete({.kind = CGX_COMPLETE_TENSOR}, "text " + std::to_string(i));
+  }
   ends.session.complete({.kind = CGX_COMPLETE_STEP}, "rank 3 died");
   ends.session.complete({.kind = CGX_COMPLETE_STEP}, longer);
   EXPECT_TRUE(ends.publish().ok());
@@ -138,6 +140,22 @@ TEST(SessionTest, AnErrorsTextLiesInTheSlotItNames) {
   EXPECT_EQ(std::string(ends.client.texts[records[71].text_slot].text), longer.substr(0, 251));
   // The first text's slot has been used again: its number tells.
   EXPECT_NE(ends.client.texts[records[0].text_slot].number, records[0].text_number);
+}
+
+// A failure is told once for each tensor in flight, and there may be thousands.
+TEST(SessionTest, AFailuresTextOutlivesAnyNumberOfCompletions) {
+  Ends ends;
+  for (int i = 0; i < 1000; ++i) {
+    ends.session.complete({.kind = CGX_COMPLETE_TENSOR}, "rank 3 died");
+  }
+  EXPECT_TRUE(ends.publish().ok());
+  cgx_completion_record record;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(ends.completions.try_pop(record), wire::CompletionConsumer::Pop::kRecord);
+    const cgx_text_slot& slot = ends.client.texts[record.text_slot];
+    ASSERT_EQ(slot.number, record.text_number);
+    ASSERT_STREQ(slot.text, "rank 3 died");
+  }
 }
 
 TEST(SessionTest, CompletionsBeyondTheRingWaitAndKeepTheirOrder) {

@@ -23,7 +23,7 @@ JOIN_S = 5.0
 STRANGER_KEY_S = 2.0  # another key may belong to a job still to come: daemons wait so long for the right one
 BUSY_S = 2.0  # what a machine busy with other work may add
 MIB = 1 << 20
-MEMBER_MAGIC = 0x52584743  # of what ranks publish where they meet
+MEETING_MAGIC = 0x52584743  # of what ranks publish where they meet
 
 # Says its piece to an address from wherever it runs: prints how the connection ended, or that it heard a text.
 SPEAKER = """
@@ -262,23 +262,28 @@ class OtherKeysAndUsers(Strangers):
 
     def test_another_version_of_the_meeting_is_told_both_versions(self):
         job = self.job([0, 1], arena_bytes=4 * MIB)
-        path = job.path(f"cgx_{job.name}_grads#1_member_1")
-        with open(path, "wb") as file:
-            file.write(struct.pack("<III", MEMBER_MAGIC, 9, 2) + bytes(16) + words("10.0.0.1:1"))
+        with open(job.path(f"cgx_{job.name}_grads_member_1"), "wb") as file:
+            file.write(struct.pack("<II", MEETING_MAGIC, 9) + bytes(16))
         job.create_soon(0)
-        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", "1")
-
+        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", "2")
 
     def test_a_daemon_of_another_version_is_told_and_named_to_the_ranks_that_wait_for_it(self):
         job = self.job([0, 1], arena_bytes=4 * MIB)
-        meeting = job.path(f"cgx_{job.name}_grads#1_member_")
+        meeting = job.path(f"cgx_{job.name}_grads")
         stranger = bytes(15) + b"\1"  # a small instance: it dials
-        with open(meeting + "1", "wb") as file:
-            file.write(struct.pack("<III", MEMBER_MAGIC, 1, 2) + stranger + words(f"{self.machines[1].address}:1"))
+        head = struct.pack("<II", MEETING_MAGIC, 2)
+        with open(f"{meeting}_member_1", "wb") as file:
+            file.write(head + bytes(16))
         job.create_soon(0)
+        self.wait_until(lambda: os.path.exists(f"{meeting}_list"), "the list of rank 0")
+        with open(f"{meeting}_list", "rb") as file:
+            answers = f"{meeting}_{file.read()[8:24].hex()}_answer_"
+        with open(f"{answers}1.new", "wb") as file:
+            file.write(head + struct.pack("<I", 2) + bytes(16) + stranger + words(f"{self.machines[1].address}:1"))
+        os.rename(f"{answers}1.new", f"{answers}1")
         self.wait_until(lambda: self.daemons[0].control_tool("jobs", "--job", job.name)["communicators"], "joining")
-        with open(meeting + "0", "rb") as file:
-            asked = file.read()[12:28]
+        with open(f"{answers}0", "rb") as file:
+            asked = file.read()[28:44]
         greeted = mesh_message(_1=99, _2=job.name.encode(), _4=stranger, _5=asked, _6=bytes(8), _7=bytes(32), _8=b"old")
         port = self.daemons[0].config["mesh"]["listen"].rsplit(":", 1)[1]
         self.speak(port, mesh_greeting(greeted), heard="speaks mesh protocol 99")

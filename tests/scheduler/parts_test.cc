@@ -50,16 +50,43 @@ TEST(BufferPool, FreesASlabWithItsLastReference) {
   EXPECT_EQ(pool.in_use(), 0u);
 }
 
+TEST(BufferPool, TakesNothingOfAnotherOnesShare) {
+  const auto store = std::make_shared<SlabStore>(4096);
+  BufferPool greedy(store), other(store);
+  ASSERT_TRUE(greedy.reserve({.received = 1, .own = 2}).ok());
+  ASSERT_TRUE(other.reserve({.received = 1, .own = 1}).ok());
+  EXPECT_NE(greedy.take_for_own(), kNoSlab);
+  EXPECT_NE(greedy.take_for_own(), kNoSlab);
+  EXPECT_EQ(greedy.take_for_own(), kNoSlab);
+  EXPECT_NE(other.take_for_own(), kNoSlab);
+  EXPECT_NE(other.take_for_received(), kNoSlab);
+}
+
+TEST(BufferPool, OutlivedByASlabOnItsWayStillLeavesOthersTheirs) {
+  const auto store = std::make_shared<SlabStore>(4096);
+  auto gone = std::make_unique<BufferPool>(store);
+  ASSERT_TRUE(gone->reserve({.own = 1}).ok());
+  const SlabId sending = gone->take_for_own();
+  gone.reset();
+  BufferPool next(store);
+  ASSERT_TRUE(next.reserve({.own = 1}).ok());
+  const SlabId own = next.take_for_own();
+  EXPECT_NE(own, kNoSlab);
+  EXPECT_NE(own, sending);
+  store->release(sending);
+}
+
 TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
   StepLedger ledger(5, 2, 2);
   ledger.submit(0, 1, {.say = StepLedger::Say::kSubmitted});
   EXPECT_FALSE(ledger.decided(1));
-  ledger.end(1, 77);
+  ledger.end(1, 77, 5);
   EXPECT_TRUE(ledger.decided(1));
   EXPECT_FALSE(ledger.decided(0));
   EXPECT_EQ(ledger.entry(1, 1).say, StepLedger::Say::kAbsent);
   EXPECT_FALSE(ledger.all_ended());
-  ledger.end(0, 78);
+  ledger.end(0, 78, 9);
+  EXPECT_EQ(ledger.first_end_ns(), 5u);
   EXPECT_TRUE(ledger.all_ended());
   EXPECT_TRUE(ledger.decided(0));
   EXPECT_EQ(ledger.end_cookie(1), 77u);

@@ -14,7 +14,8 @@ class Member final : public PlanAgreement::Host {
   void send_control(uint32_t, const ControlMessage& message) override {
     answers.push_back(std::get<Prepared>(message));
   }
-  Result<PlanAgreement::PlanPtr> prepare_plan(const Plan& plan, const Policy& policy) override {
+  Result<PlanAgreement::PlanPtr> prepare_plan(PlanPurpose, const Plan& plan,
+                                              const Policy& policy) override {
     return PreparedPlan::create({.plan = plan,
                                  .policy = policy,
                                  .table = table,

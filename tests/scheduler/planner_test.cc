@@ -185,5 +185,19 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
             std::string::npos);
 }
 
+TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {
+  const std::vector<uint32_t> last_first = {5, 4, 3, 2, 1, 0};
+  EXPECT_EQ(shared_order({5, 4, 3, 2, 1, 0}, {}), last_first);
+  EXPECT_EQ(shared_order({4, 5, 2, 3, 0, 1}, {}), last_first) << "two threads take turns";
+  EXPECT_EQ(shared_order({2, 5, 1, 4, 0, 3}, {}), last_first) << "two threads, two halves";
+  const std::vector<uint32_t> first_first = {0, 1, 2, 3, 4, 5};
+  EXPECT_EQ(shared_order({1, 0, 2, 3, 5, 4}, {}), first_first);
+}
+
+TEST(SharedOrder, PutsWhatNoRankHadLast) {
+  EXPECT_EQ(shared_order({3, 2, 1, 0}, {3, 1}), (std::vector<uint32_t>{2, 0, 3, 1}));
+  EXPECT_EQ(shared_order({}, {}), std::vector<uint32_t>{});
+}
+
 }  // namespace
 }  // namespace cgx::scheduler

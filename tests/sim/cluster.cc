@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "kernels/codec.h"
 
@@ -24,6 +25,7 @@ struct Cluster::Daemon final : public transport::Events,
   Daemon(Cluster& owner, uint32_t index) : cluster(owner), machine(index) {}
 
   void on_frame(transport::PeerId from, const transport::Frame& frame) override {
+    if (cluster.tap_) cluster.tap_(machine, frame);
     engine->on_frame(from, frame);
   }
   void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override {
@@ -52,8 +54,16 @@ std::string address_of(uint32_t machine) {
 }
 
 transport::LoopbackNetwork::Options network_options(const ClusterOptions& options) {
-  return {.latency_ns = [latency = options.latency_ns](const auto&) { return latency; },
-          .port_bytes_per_second = 1'250'000'000};
+  const auto latency = [fixed = options.latency_ns, of_link = options.link_latency_ns](
+                           const transport::LoopbackNetwork::Hop& hop) {
+    return of_link ? of_link(hop.from, hop.to) : fixed;
+  };
+  // A port takes frames one after the other, so a slow link would hold up the others.
+  transport::LoopbackNetwork::Options network{
+      .latency_ns = latency,
+      .port_bytes_per_second = options.link_latency_ns ? 0 : uint64_t{1'250'000'000}};
+  if (options.frame_bytes_max != 0) network.caps.frame_bytes_max = options.frame_bytes_max;
+  return network;
 }
 
 }  // namespace
@@ -73,9 +83,12 @@ Cluster::Cluster(ClusterOptions options)
     engine_options.lane = &kernels::best_lane();
     engine_options.policy = options_.policy;
     engine_options.timeouts = options_.timeouts;
-    auto engine = Engine::create(
-        engine_options,
-        {.transport = daemon->endpoint.get(), .links = daemon.get(), .events = daemon.get()});
+    if (options_.limits) engine_options.limits = options_.limits(machine);
+    engine_options.plan_history = options_.plan_history;
+    auto engine = Engine::create(engine_options, {.transport = daemon->endpoint.get(),
+                                                  .links = daemon.get(),
+                                                  .events = daemon.get(),
+                                                  .plans = options_.plans});
     CGX_ASSERT(engine.ok());
     daemon->engine = std::move(*engine);
     daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
@@ -132,6 +145,8 @@ void Cluster::open_link(uint32_t machine, LinkId link, const LinkRequest& reques
   const auto theirs = connect(other.machine, machine, to_them, to_us);
   peers_[{machine, other.machine}] = ours;
   peers_[{other.machine, machine}] = theirs;
+  links_[{machine, other.machine}] = link;
+  links_[{other.machine, machine}] = other.link;
   daemons_[machine]->engine->link_up(link, ours);
   daemons_[other.machine]->engine->link_up(other.link, theirs);
 }
@@ -154,6 +169,15 @@ void Cluster::create_as(uint32_t index, scheduler::SessionId session) {
   engine(rank(index).machine).create_communicator(session, kCreate, create_message(index, "world"));
 }
 
+void Cluster::create_alone(uint32_t machine, scheduler::SessionId session,
+                           const std::string& name) {
+  wire::CreateCommunicator message;
+  message.comm = 7;
+  message.name = name;
+  message.members.push_back({instance_of(machine), address_of(machine)});
+  engine(machine).create_communicator(session, kCreate, message);
+}
+
 void Cluster::create_on(uint32_t index,
                         const std::function<void(wire::CreateCommunicator&)>& change) {
   wire::CreateCommunicator message = create_message(index, "world");
@@ -174,10 +198,11 @@ void Cluster::create(const std::string& name) {
       200'000'000'000);
 }
 
-void Cluster::register_on(uint32_t index, const std::vector<Tensor>& tensors) {
+void Cluster::register_on(uint32_t index, const std::vector<Tensor>& tensors, uint32_t first) {
   wire::RegisterTensors message;
   message.comm = 7;
-  for (const Tensor& tensor : tensors) {
+  message.first = first;
+  for (const Tensor& tensor : std::span(tensors).subspan(first)) {
     wire::TensorDescription& described = message.tensors.emplace_back();
     described.name = tensor.name;
     described.dtype = tensor.dtype;
@@ -194,13 +219,17 @@ void Cluster::request_commit(uint32_t index, uint32_t tensors) {
   engine(rank(index).machine).commit(rank(index).session, kCommit, {.comm = 7, .tensors = tensors});
 }
 
-void Cluster::commit(std::vector<Tensor>& tensors) {
+void Cluster::place(std::vector<Tensor>& tensors) const {
   uint64_t offset = 0;
   for (Tensor& tensor : tensors) {
     tensor.offset = offset;
     offset += (tensor.elements * dtype_bytes(tensor.dtype) + 63) / 64 * 64;
   }
   CGX_ASSERT(offset <= options_.arena_bytes);
+}
+
+void Cluster::commit(std::vector<Tensor>& tensors) {
+  place(tensors);
   for (uint32_t i = 0; i < size(); ++i) {
     register_on(i, tensors);
     request_commit(i, static_cast<uint32_t>(tensors.size()));
@@ -267,6 +296,15 @@ Status Cluster::call(uint32_t index, uint64_t number, DType dtype, ReduceOp op, 
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
 
+Status Cluster::submit_record(uint32_t index, cgx_submit_record record) {
+  record.comm = 7;
+  if (record.kind != CGX_SUBMIT_CALL) record.attempt = rank(index).attempt;
+  if (record.kind != CGX_SUBMIT_CALL && record.kind != CGX_SUBMIT_STEP_DONE) {
+    record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
+  }
+  return engine(rank(index).machine).submit(rank(index).session, record);
+}
+
 void Cluster::request_redo(uint32_t index) {
   rank(index).replies.erase(kRedo);
   engine(rank(index).machine).redo_step(rank(index).session, kRedo, {.comm = 7});
@@ -276,6 +314,28 @@ void Cluster::kill_rank(uint32_t index) {
   rank(index).alive = false;
   engine(rank(index).machine)
       .close_session(rank(index).session, {StatusCode::kRANK_LOST, "killed by the test"});
+  release_arenas();
+}
+
+void Cluster::say_goodbye(uint32_t index) {
+  rank(index).alive = false;
+  engine(rank(index).machine).close_session(rank(index).session, {});
+  release_arenas();
+}
+
+// As a daemon unmaps what its engine no longer uses.
+void Cluster::release_arenas() {
+  for (const auto& rank : ranks_) {
+    if (rank->alive || rank->released || !daemons_[rank->machine]->alive) continue;
+    if (engine(rank->machine).session_in_use(rank->session)) continue;
+    rank->released = true;
+    rank->memory().forbid();
+  }
+}
+
+bool Cluster::released_memory_touched() const {
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& rank) { return rank->memory().touched(); });
 }
 
 void Cluster::kill_daemon(uint32_t machine) {
@@ -285,6 +345,13 @@ void Cluster::kill_daemon(uint32_t machine) {
     if (rank->machine == machine) rank->alive = false;
   }
   daemon.endpoint.reset();
+}
+
+// This side gives the link up; the other hears it from its transport.
+void Cluster::cut_link(uint32_t machine, uint32_t other) {
+  const auto link = links_.find({machine, other});
+  if (link == links_.end()) return;
+  engine(machine).link_down(link->second, {StatusCode::kPEER_LOST, "cut by the test"});
 }
 
 void Cluster::stop_daemon(uint32_t machine) {
@@ -302,6 +369,7 @@ bool Cluster::round() {
     worked += daemon->endpoint->progress();
     worked += daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
   }
+  release_arenas();
   return worked > 0;
 }
 
@@ -314,6 +382,7 @@ int64_t Cluster::next_time() const {
       next = std::min(next, static_cast<int64_t>(deadline));
     }
   }
+  if (wake_at_ns_ > now_ns_) next = std::min(next, wake_at_ns_);
   return std::max(next, now_ns_ + 1);
 }
 
@@ -334,6 +403,11 @@ bool Cluster::run_until(const std::function<bool()>& done, int64_t limit_ns) {
 void Cluster::run_for(int64_t ns) {
   const int64_t until = now_ns_ + ns;
   run_until([&] { return now_ns_ >= until; }, ns);
+}
+
+void Cluster::run_rounds(uint32_t rounds) {
+  uint32_t left = rounds + 1;
+  run_until([&] { return --left == 0; });
 }
 
 bool Cluster::all_ended(uint64_t step) {

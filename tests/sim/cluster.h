@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "tests/sim/arena.h"
 #include "transport/faults.h"
 #include "transport/loopback.h"
 
@@ -19,15 +20,17 @@ namespace cgx::sim {
 // One trainer: its arena, what it was told, and the next record to submit.
 class Rank final : public scheduler::SessionPort {
  public:
-  explicit Rank(uint64_t arena_bytes) : arena_(arena_bytes / sizeof(uint64_t) + 8) {}
+  explicit Rank(uint64_t arena_bytes) : arena_(arena_bytes) {}
 
-  std::span<std::byte> arena() { return std::as_writable_bytes(std::span(arena_)); }
+  std::span<std::byte> arena() { return arena_.memory(); }
+  Arena& memory() { return arena_; }
   template <typename T>
   T* at(uint64_t offset) {
     return reinterpret_cast<T*>(arena().data() + offset);
   }
 
   void complete(cgx_completion_record record, std::string_view text) override {
+    if (on_complete) return on_complete(record, text);
     completions.push_back({record, std::string(text)});
   }
   void reply(uint32_t request, const wire::Reply& reply) override { replies[request] = reply; }
@@ -47,14 +50,17 @@ class Rank final : public scheduler::SessionPort {
     return nullptr;
   }
 
+  // Told instead of `completions`, while what it says is still in the arena.
+  std::function<void(const cgx_completion_record&, std::string_view)> on_complete;
   scheduler::SessionId session;
   uint32_t machine = 0;
   uint32_t attempt = 0;
   double gradient_unit = 1.0;  // of the steps it submits to from now on
-  bool alive = true;
+  bool alive = true;           // false: killed, or it said goodbye
+  bool released = false;       // and its daemon has let go of its arena
 
  private:
-  std::vector<uint64_t> arena_;
+  Arena arena_;
 };
 
 struct ClusterOptions {
@@ -63,6 +69,12 @@ struct ClusterOptions {
   scheduler::Timeouts timeouts;
   transport::FaultPlan faults;
   int64_t latency_ns = 20'000;
+  // Of one frame between two machines, when links differ; frames of a link stay in order.
+  std::function<int64_t(uint32_t from, uint32_t to)> link_latency_ns;
+  std::function<scheduler::Limits(uint32_t machine)> limits;
+  scheduler::PlanLog* plans = nullptr;
+  std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
+  uint32_t frame_bytes_max = 0;  // 0: the transport's own
   uint64_t arena_bytes = 1 << 20;
   uint64_t first_step = 0;
   uint64_t timeout_ms = 0;
@@ -83,6 +95,7 @@ class Cluster {
     return peers_.at({machine, other});
   }
   const std::vector<std::string>& events() const { return events_; }
+  void note(const std::string& text) { events_.push_back(text); }  // among the daemons' events
 
   // Every rank asks to create communicator `name` and waits for the answer.
   void create(const std::string& name = "world");
@@ -94,8 +107,10 @@ class Cluster {
     std::vector<uint64_t> shape;
     uint64_t offset = 0;  // of the home region; chosen by commit()
   };
-  void commit(std::vector<Tensor>& tensors);  // places them in the arenas, registers, commits
-  void register_on(uint32_t rank, const std::vector<Tensor>& tensors);
+  void place(std::vector<Tensor>& tensors) const;  // chooses their offsets in the arenas
+  void commit(std::vector<Tensor>& tensors);       // places them, registers, commits
+  // Those from number `first` on; a later commit registers what is new.
+  void register_on(uint32_t rank, const std::vector<Tensor>& tensors, uint32_t first = 0);
   void request_commit(uint32_t rank, uint32_t tensors);
 
   Status submit(uint32_t rank, uint64_t step, uint32_t tensor, const Tensor& where);
@@ -104,19 +119,34 @@ class Cluster {
   Status absent(uint32_t rank, uint64_t step, uint32_t tensor);
   Status call(uint32_t rank, uint64_t number, DType dtype, ReduceOp op, uint64_t elements,
               uint64_t offset);
+  // Any record: what it lacks of communicator, attempt and gradient unit is filled in.
+  Status submit_record(uint32_t rank, cgx_submit_record record);
   void request_redo(uint32_t rank);
   void kill_rank(uint32_t rank);
+  void say_goodbye(uint32_t rank);  // ends its session in order
   void kill_daemon(uint32_t machine);
+  void cut_link(uint32_t machine, uint32_t other);  // both hear that it is down
   void stop_daemon(uint32_t machine);  // as SIGSTOP: its links stay up, nothing works any more
   void close_communicator(uint32_t rank, uint32_t comm = 7);
   void create_as(uint32_t rank, scheduler::SessionId session);  // asks to be that rank
+  // A communicator of one rank, for a session that is none of the ranks'.
+  void create_alone(uint32_t machine, scheduler::SessionId session, const std::string& name);
   // One rank's request, changed; its answer does not end others' waiting.
   void create_on(uint32_t rank, const std::function<void(wire::CreateCommunicator&)>& change);
 
+  // The next pause ends at this time at the latest.
+  void wake_at(int64_t ns) { wake_at_ns_ = ns; }
   // Runs until the predicate holds; false if virtual time passed the limit first.
   bool run_until(const std::function<bool()>& done, int64_t limit_ns = 60'000'000'000);
   void run_for(int64_t ns);
   bool all_ended(uint64_t step);  // every living rank has the completion of its step_end
+  // Runs a number of rounds, and whatever time passes between them.
+  void run_rounds(uint32_t rounds);
+  // Told of every frame that a daemon is about to read.
+  using FrameTap = std::function<void(uint32_t machine, const transport::Frame& frame)>;
+  void tap(FrameTap tap) { tap_ = std::move(tap); }
+  // A daemon has touched memory it had let go of.
+  bool released_memory_touched() const;
   static constexpr uint32_t kCreate = 1, kRegister = 2, kCommit = 3, kRedo = 4;
 
  private:
@@ -130,16 +160,19 @@ class Cluster {
   void open_link(uint32_t machine, scheduler::LinkId link, const scheduler::LinkRequest& request);
   bool round();  // everybody works once; true if anything happened
   int64_t next_time() const;
+  void release_arenas();
 
   ClusterOptions options_;
-  int64_t now_ns_ = 1;
+  int64_t now_ns_ = 1, wake_at_ns_ = 0;
   transport::LoopbackNetwork network_;
   transport::Faults faults_;
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Pending> pending_;
   std::map<std::pair<uint32_t, uint32_t>, transport::PeerId> peers_;
+  std::map<std::pair<uint32_t, uint32_t>, scheduler::LinkId> links_;
   std::vector<std::string> events_;
+  FrameTap tap_;
 };
 
 }  // namespace cgx::sim

@@ -1,61 +1,13 @@
 // Bad days on a simulated cluster: everybody who waits gets a status that names the culprit, and
 // what can be redone gives the right bits.
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
-#include "tests/sim/training.h"
+#include "tests/sim/world.h"
 
 namespace cgx::sim {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
-
-struct World {
-  std::vector<uint32_t> shape;
-  Cluster cluster;
-  std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
-
-  explicit World(std::vector<uint32_t> ranks_per_machine, ClusterOptions options = {})
-      : shape(std::move(ranks_per_machine)), cluster([&] {
-          options.ranks_per_machine = shape;
-          options.policy = raw_policy();
-          return options;
-        }()) {
-    cluster.create();
-    cluster.commit(tensors);
-  }
-  StatusCode step_status(uint32_t rank, uint64_t step) {
-    const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_STEP, step);
-    return ended == nullptr ? StatusCode::kBUSY : static_cast<StatusCode>(ended->record.status);
-  }
-  std::string step_text(uint32_t rank, uint64_t step) {
-    const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_STEP, step);
-    return ended == nullptr ? "" : ended->text;
-  }
-  void take_attempt(uint32_t rank) {
-    ASSERT_EQ(cluster.rank(rank).replies.count(Cluster::kRedo), 1u);
-    cluster.rank(rank).attempt =
-        static_cast<uint32_t>(cluster.rank(rank).replies[Cluster::kRedo].value0);
-  }
-  // All living ranks redo `step` under the new attempt and must get the reference bits.
-  void expect_redo(uint64_t step) {
-    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.request_redo(r);
-    ASSERT_TRUE(cluster.run_until([&] {
-      for (uint32_t r = 0; r < cluster.size(); ++r) {
-        if (cluster.rank(r).replies.count(Cluster::kRedo) == 0) return false;
-      }
-      return true;
-    }));
-    for (uint32_t r = 0; r < cluster.size(); ++r) {
-      const wire::Reply& reply = cluster.rank(r).replies[Cluster::kRedo];
-      ASSERT_EQ(reply.code, StatusCode::kOK) << reply.message;
-      ASSERT_EQ(reply.value1, step);
-      cluster.rank(r).attempt = static_cast<uint32_t>(reply.value0);
-      cluster.rank(r).completions.clear();
-    }
-    ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
-    expect_reference(cluster, tensors, shape, step);
-  }
-};
 
 TEST(RankLost, IsToldToEveryWaiterByName) {
   World world({2, 1, 1});
@@ -203,6 +155,7 @@ TEST(Abandoned, SubmitsOfTheOldAttemptAreRefusedUntilTheRankAsksToRedo) {
 
 TEST(Abandoned, AStragglerOfTheOldAttemptDoesNotHarmTheNewOne) {
   World world({2});
+  ASSERT_TRUE(world.cluster.submit(0, 0, 0, world.tensors[0]).ok());
   ASSERT_TRUE(world.cluster.submit(1, 0, 0, world.tensors[0]).ok());
   ASSERT_TRUE(world.cluster.submit(1, 0, 0, world.tensors[0]).ok());
   world.cluster.request_redo(1);
@@ -211,14 +164,22 @@ TEST(Abandoned, AStragglerOfTheOldAttemptDoesNotHarmTheNewOne) {
   world.take_attempt(1);
   fill(world.cluster, world.tensors, 0);
   submit_all(world.cluster, world.tensors, 1, 0);
-  submit_all(world.cluster, world.tensors, 0, 0);  // sent before rank 0 heard of the failure
+  for (uint32_t t = 1; t < world.tensors.size(); ++t) {  // sent before rank 0 heard of the failure
+    ASSERT_TRUE(world.cluster.submit(0, 0, t, world.tensors[t]).ok());
+  }
   world.cluster.request_redo(0);
   world.cluster.run_for(kSecond / 100);
-  world.cluster.rank(0).completions.clear();
   world.take_attempt(0);
+  const uint32_t attempt = std::exchange(world.cluster.rank(0).attempt, 0);
+  ASSERT_TRUE(world.cluster.submit(0, 0, 1, world.tensors[1]).ok());  // read after it asked to redo
+  world.cluster.rank(0).attempt = attempt;
+  world.cluster.rank(0).completions.clear();
   submit_all(world.cluster, world.tensors, 0, 0);
   ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }));
-  for (uint32_t r = 0; r < 2; ++r) EXPECT_EQ(world.step_status(r, 0), StatusCode::kOK);
+  for (uint32_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(world.step_status(r, 0), StatusCode::kOK);
+    EXPECT_EQ(world.cluster.rank(r).find(CGX_COMPLETE_STEP, 0)->record.attempt, attempt);
+  }
 }
 
 TEST(StepOrder, IsCheckedAtOnce) {
@@ -317,6 +278,21 @@ TEST(StepDone, ThatDiffersBetweenMachinesNamesTheRanks) {
   }
 }
 
+TEST(StepDone, ThatDiffersBetweenRanksOfAMachineNamesWhoKeptIt) {
+  World world({2, 1});
+  run_step(world.cluster, world.tensors, 0);
+  for (uint32_t r : {0u, 2u}) {
+    ASSERT_TRUE(world.cluster.done_step(r, 0, /*dropped=*/true).ok());
+  }
+  submit_step(world.cluster, world.tensors, 1);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(1); }, kSecond));
+  for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+    EXPECT_EQ(world.step_status(r, 1), StatusCode::kMISMATCH);
+    EXPECT_NE(world.step_text(r, 1).find("rank 1 kept step 0"), std::string::npos)
+        << world.step_text(r, 1);
+  }
+}
+
 TEST(Join, RefusesASecondRankWithTheSameNumber) {
   World world({1, 1});
   Rank intruder(4096);
@@ -333,7 +309,249 @@ TEST(Close, OfOneRankEndsTheOthersWaitWithItsName) {
   run_step(world.cluster, world.tensors, 0);
   world.cluster.close_communicator(1);
   submit_all(world.cluster, world.tensors, 0, 1);
-  EXPECT_EQ(world.step_status(0, 1), StatusCode::kCANCELLED);
+  EXPECT_EQ(world.step_status(0, 1), StatusCode::kRANK_LOST);
+  EXPECT_NE(world.step_text(0, 1).find("rank 1 left"), std::string::npos) << world.step_text(0, 1);
+}
+
+TEST(LateRank, IsWarnedAboutAndGivenUpByOneThatIsAStepAhead) {
+  World world({1, 1}, {.timeout_ms = 20'000});
+  fill(world.cluster, world.tensors, 0);
+  for (uint64_t step : {0u, 1u}) submit_all(world.cluster, world.tensors, 0, step);
+  submit_all(world.cluster, world.tensors, 1, 0);
+  world.cluster.run_for(kSecond);
+  ASSERT_EQ(world.step_status(0, 0), StatusCode::kOK);
+  world.cluster.run_for(18 * kSecond);
+  const auto& events = world.cluster.events();
+  EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const std::string& event) {
+    return event.find("for rank 1") != std::string::npos;
+  }));
+  EXPECT_EQ(world.step_status(0, 1), StatusCode::kBUSY);
+  world.cluster.run_for(3 * kSecond);
+  EXPECT_EQ(world.step_status(0, 1), StatusCode::kTIMED_OUT);
+  EXPECT_NE(world.step_text(0, 1).find("rank 1"), std::string::npos) << world.step_text(0, 1);
+}
+
+// The word for the new term reaches one machine late; meanwhile another rank fails again.
+TEST(Failing, AgainBeforeAllHeardOfTheNewTermIsOnlyAFailure) {
+  bool slow = false;
+  ClusterOptions options;
+  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
+    return slow && from == 0 && to == 2 ? 50'000'000 : 20'000;
+  };
+  World world({1, 1, 1}, options);
+  run_step(world.cluster, world.tensors, 0);
+  slow = true;
+  world.abandon(1, 1);
+  world.cluster.request_redo(1);
+  ASSERT_TRUE(world.cluster.run_until(
+      [&] { return world.cluster.rank(1).replies.count(Cluster::kRedo) != 0; }, kSecond));
+  ASSERT_NO_FATAL_FAILURE(world.take_attempt(1));
+  world.abandon(1, 1);
+  world.cluster.run_for(10 * kSecond);
+  ASSERT_NO_FATAL_FAILURE(world.expect_redo(1));
+}
+
+// A step is skipped (its residual with it) by a rank that has not heard yet that the next one
+// failed elsewhere.
+TEST(StepDone, DroppedIsHeardThoughTheNextStepHasFailedElsewhere) {
+  const auto trained = [](bool failing) {
+    ClusterOptions options;
+    options.policy.default_codec = {.codec = 3, .bits = 3, .flags = CodecSpec::kFeedback};
+    options.policy.default_codec.bucket = 512;
+    World world({1, 1}, options, /*raw=*/false);
+    run_step(world.cluster, world.tensors, 0);
+    EXPECT_TRUE(world.cluster.done_step(1, 0, /*dropped=*/true).ok());
+    if (failing) {
+      world.abandon(1, 1);
+      world.cluster.run_for(kSecond / 100);
+    }
+    EXPECT_TRUE(world.cluster.done_step(0, 0, /*dropped=*/true).ok());
+    if (failing) world.ask_for_redo(1);
+    run_step(world.cluster, world.tensors, 1);
+    const float* const data = world.cluster.rank(0).at<float>(0);
+    return std::vector<float>(data, data + world.tensors.back().offset / sizeof(float));
+  };
+  const std::vector<float> failed = trained(true);
+  EXPECT_EQ(failed, trained(false));
+}
+
+TEST(StepDone, DroppedForgetsTheResidualsOfTheStep) {
+  const auto trained = [](bool stepped, bool dropped) {
+    ClusterOptions options;
+    options.policy.default_codec = {.codec = 3, .bits = 3, .flags = CodecSpec::kFeedback};
+    options.policy.default_codec.bucket = 512;
+    options.first_step = stepped ? 0 : 1;
+    World world({2, 1}, options, /*raw=*/false);
+    if (stepped) run_step(world.cluster, world.tensors, 0);
+    for (uint32_t r = 0; stepped && r < world.cluster.size(); ++r) {
+      EXPECT_TRUE(world.cluster.done_step(r, 0, dropped).ok());
+    }
+    run_step(world.cluster, world.tensors, 1);
+    const float* const data = world.cluster.rank(0).at<float>(0);
+    return std::vector<float>(data, data + world.tensors.back().offset / sizeof(float));
+  };
+  const std::vector<float> untouched = trained(false, false);
+  EXPECT_EQ(trained(true, true), untouched);
+  EXPECT_NE(trained(true, false), untouched);
+}
+
+// A result that went wrong in one machine's memory.
+TEST(Replicas, ThatDivergeEndTheJobAndNameBothMachines) {
+  constexpr uint32_t kTensor = 3;  // linear.weight: the one that step 3 compares
+  ClusterOptions options;
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kScatter;
+  options.policy.replica_check_steps = 1;
+  World world({1, 1}, options, /*raw=*/false);
+  for (uint64_t step = 0; step < 3; ++step) run_step(world.cluster, world.tensors, step);
+  const Tensor& tensor = world.tensors[kTensor];
+  // Machine 1 reduces the end of it, before its last frame comes.
+  world.cluster.tap([&](uint32_t machine, const transport::Frame&) {
+    if (machine != 1) return;
+    world.cluster.rank(1).at<float>(tensor.offset)[tensor.elements - 1] = 123.0f;
+  });
+  submit_step(world.cluster, world.tensors, 3);
+  world.cluster.run_for(kSecond);
+  world.cluster.request_redo(0);
+  world.cluster.run_for(kSecond);
+  const wire::Reply& reply = world.cluster.rank(0).replies[Cluster::kRedo];
+  EXPECT_EQ(reply.code, StatusCode::kREPLICA_DIVERGED);
+  EXPECT_NE(reply.message.find("'linear.weight' in step 3"), std::string::npos) << reply.message;
+}
+
+// A pass that is done again need not give the same gradients.
+TEST(Replicas, OfAnAttemptThatFailedAreNotComparedWithThoseOfTheNext) {
+  for (uint32_t culprit : {0u, 1u}) {
+    ClusterOptions options{.policy = raw_policy()};
+    options.policy.replica_check_steps = 1;
+    options.policy.group_bytes = 1;
+    options.policy.window = 8;
+    World world({1, 1}, options, /*raw=*/false);
+    fill(world.cluster, world.tensors, 0);
+    for (uint32_t r : {0u, 1u}) {
+      ASSERT_TRUE(world.cluster.submit(r, 0, 0, world.tensors[0]).ok());
+    }
+    world.cluster.run_for(kSecond / 100);  // checked in step 0: tensor 0
+    ASSERT_TRUE(world.cluster.submit(culprit, 0, 0, world.tensors[0]).ok());
+    world.cluster.run_for(kSecond / 100);
+    ASSERT_NO_FATAL_FAILURE(world.ask_for_redo(0));
+    fill(world.cluster, world.tensors, 1000);
+    for (uint32_t r : {0u, 1u}) submit_all(world.cluster, world.tensors, r, 0);
+    ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }, kSecond));
+    world.cluster.run_for(kSecond / 100);
+    for (uint64_t step = 1; step < 3; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+    }
+  }
+}
+
+// One machine is in the new term already when a rank of another dies, which is still in the old
+// one.
+TEST(RankLost, IsToldAcrossTerms) {
+  bool slow = false;
+  ClusterOptions options;
+  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
+    return slow && from == 0 && to == 2 ? 300'000'000 : 20'000;
+  };
+  World world({1, 1, 1}, options);
+  run_step(world.cluster, world.tensors, 0);
+  slow = true;
+  world.abandon(1, 1);
+  for (uint32_t r : {0u, 1u}) world.cluster.request_redo(r);
+  ASSERT_TRUE(world.cluster.run_until(
+      [&] { return world.cluster.rank(1).replies.count(Cluster::kRedo) != 0; }, kSecond));
+  for (uint32_t r : {0u, 1u}) ASSERT_NO_FATAL_FAILURE(world.take_attempt(r));
+  for (uint32_t r : {0u, 1u}) world.cluster.rank(r).completions.clear();
+  world.cluster.kill_rank(2);
+  for (uint32_t r : {0u, 1u}) submit_all(world.cluster, world.tensors, r, 1);
+  world.cluster.run_for(kSecond);
+  for (uint32_t r : {0u, 1u}) {
+    EXPECT_EQ(world.step_status(r, 1), StatusCode::kRANK_LOST) << world.step_text(r, 1);
+    EXPECT_NE(world.step_text(r, 1).find("rank 2"), std::string::npos) << world.step_text(r, 1);
+  }
+}
+
+// The rank is one step ahead: what it gives up is not the step whose results are on their way.
+TEST(Abandoned, InTheNextStepLosesNothingOfTheOneBefore) {
+  for (const std::vector<uint32_t>& shape : {std::vector<uint32_t>{1, 1}, {1, 1, 1}}) {
+    for (int64_t wait_us = 0; wait_us < 200; wait_us += 4) {
+      SCOPED_TRACE(std::to_string(wait_us) + " us");
+      World world(shape);
+      run_step(world.cluster, world.tensors, 0);
+      submit_step(world.cluster, world.tensors, 1);
+      world.cluster.run_for(wait_us * 1000);
+      world.abandon(world.cluster.size() - 1, 2);
+      world.cluster.run_for(kSecond);
+      for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+        const StatusCode code = world.step_status(r, 1);
+        ASSERT_TRUE(code == StatusCode::kOK || code == StatusCode::kSTEP_ABANDONED)
+            << world.step_text(r, 1);
+      }
+    }
+  }
+}
+
+// Every tensor's result was there, but no rank had ended the step.
+TEST(Abandoned, AfterAllItsResultsCameIsRedone) {
+  for (const std::vector<uint32_t>& shape : {std::vector<uint32_t>{1}, {2}, {1, 1}, {2, 1}}) {
+    World world(shape);
+    run_step(world.cluster, world.tensors, 0);
+    fill(world.cluster, world.tensors, 1);
+    for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+      for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+        ASSERT_TRUE(world.cluster.submit(r, 1, t, world.tensors[t]).ok());
+      }
+    }
+    world.cluster.run_for(kSecond / 10);
+    ASSERT_TRUE(world.cluster.submit(0, 1, 0, world.tensors[0]).ok());
+    world.cluster.run_for(kSecond / 10);
+    ASSERT_NO_FATAL_FAILURE(world.expect_redo(1));
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 2));
+  }
+}
+
+// Machine 2 completes step 1 and fails step 2; the end of step 1 is still on its way to machine 0.
+TEST(Failing, BesideAStepThatSomeHaveCompletedLosesNoStep) {
+  ClusterOptions options;
+  options.link_latency_ns = [](uint32_t from, uint32_t to) {
+    if (from == 2 && to == 1) return 3'000'000;  // so machine 1 reduces late
+    return from == 1 && to == 0 ? 5'000'000 : 20'000;
+  };
+  World world({1, 1, 2}, options);
+  run_step(world.cluster, world.tensors, 0);
+  submit_step(world.cluster, world.tensors, 1);
+  world.cluster.rank(3).gradient_unit = 2.0;  // its neighbour says 1: refused when step 2 starts
+  for (uint32_t r : {2u, 3u}) submit_all(world.cluster, world.tensors, r, 2);
+  world.cluster.run_for(kSecond / 10);
+  for (uint32_t r : {2u, 3u}) EXPECT_EQ(world.step_status(r, 2), StatusCode::kMISMATCH);
+  for (uint32_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(world.step_status(r, 1), StatusCode::kOK) << world.step_text(r, 1);
+  }
+}
+
+// Another rank has completed it: it cannot be done again, and nobody is left to try for ever.
+TEST(Abandoned, AfterAnotherRankCompletedItIsLost) {
+  for (const std::vector<uint32_t>& shape : {std::vector<uint32_t>{1, 1}, {1, 2, 1}}) {
+    World world(shape);
+    const uint32_t last = world.cluster.size() - 1;
+    run_step(world.cluster, world.tensors, 0);
+    fill(world.cluster, world.tensors, 1);
+    for (uint32_t r = 0; r < last; ++r) submit_all(world.cluster, world.tensors, r, 1);
+    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+      ASSERT_TRUE(world.cluster.submit(last, 1, t, world.tensors[t]).ok());
+    }
+    ASSERT_TRUE(world.cluster.run_until([&] { return world.step_status(0, 1) == StatusCode::kOK; },
+                                        kSecond));
+    ASSERT_TRUE(world.cluster.submit(last, 1, 0, world.tensors[0]).ok());
+    world.cluster.request_redo(last);
+    world.cluster.run_for(kSecond);
+    ASSERT_EQ(world.cluster.rank(last).replies.count(Cluster::kRedo), 1u);
+    const wire::Reply& reply = world.cluster.rank(last).replies[Cluster::kRedo];
+    EXPECT_EQ(reply.code, StatusCode::kSTEP_LOST) << reply.message;
+    submit_all(world.cluster, world.tensors, 0, 2);
+    world.cluster.run_for(kSecond);
+    EXPECT_EQ(world.step_status(0, 2), StatusCode::kSTEP_LOST) << world.step_text(0, 2);
+  }
 }
 
 }  // namespace

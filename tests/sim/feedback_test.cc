@@ -85,7 +85,51 @@ TEST_P(Units, OfAPowerOfTwoChangeNoBit) {
             trained(GetParam(), 8.0, Told::kRescaledGradients));
 }
 
+enum class Middle : uint8_t { kNotFinite, kDropped, kNobody };
+
+// The first bucket of a third step's result, whatever happened to that bucket in the second.
+std::vector<float> third_step(CollectiveWish wish, Middle middle, float decay) {
+  scheduler::Policy policy = feedback_policy(wish);
+  policy.feedback_decay = decay;
+  Cluster cluster({.ranks_per_machine = {1, 1}, .policy = policy});
+  cluster.create();
+  std::vector<Tensor> tensors = {{.name = "weight", .op = ReduceOp::kSum, .elements = 20'011}};
+  cluster.commit(tensors);
+  for (uint64_t step = 0; step < 3; ++step) {
+    fill(cluster, tensors, step);
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      if (step == 1 && middle == Middle::kNotFinite) {
+        cluster.rank(r).at<float>(tensors[0].offset)[7] = std::nanf("");
+      }
+      if (step != 1 || middle != Middle::kNobody) {
+        EXPECT_TRUE(cluster.submit(r, step, 0, tensors[0]).ok());
+      }
+      EXPECT_TRUE(cluster.end_step(r, step).ok());
+    }
+    EXPECT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
+    for (uint32_t r = 0; r < cluster.size() && step == 1; ++r) {
+      EXPECT_TRUE(cluster.done_step(r, step, middle == Middle::kDropped).ok());
+    }
+  }
+  const float* const result = cluster.rank(0).at<float>(tensors[0].offset);
+  return {result, result + 512};
+}
+
+class Residual : public Units {};
+
+TEST_P(Residual, OfABucketThatIsNotFiniteStays) {
+  EXPECT_EQ(third_step(GetParam(), Middle::kNotFinite, 1.0f),
+            third_step(GetParam(), Middle::kNobody, 1.0f));
+}
+
+TEST_P(Residual, OfATensorThatNobodyHadDoesNotDecay) {
+  EXPECT_EQ(third_step(GetParam(), Middle::kNobody, 0.5f),
+            third_step(GetParam(), Middle::kDropped, 0.5f));
+}
+
 INSTANTIATE_TEST_SUITE_P(Collectives, Units,
+                         ::testing::Values(CollectiveWish::kScatter, CollectiveWish::kAllgather));
+INSTANTIATE_TEST_SUITE_P(Collectives, Residual,
                          ::testing::Values(CollectiveWish::kScatter, CollectiveWish::kAllgather));
 
 TEST(UnitsOfRanks, ThatDifferOnAMachineFailTheStepByName) {

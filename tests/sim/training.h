@@ -52,7 +52,7 @@ inline std::vector<Tensor> some_tensors(ReduceOp op) {
 
 inline void fill(Cluster& cluster, const std::vector<Tensor>& tensors, uint64_t step) {
   for (uint32_t r = 0; r < cluster.size(); ++r) {
-    for (uint32_t t = 0; t < tensors.size(); ++t) {
+    for (uint32_t t = 0; cluster.rank(r).alive && t < tensors.size(); ++t) {
       float* const data = cluster.rank(r).at<float>(tensors[t].offset);
       for (uint64_t i = 0; i < tensors[t].elements; ++i) data[i] = value(step, r, t, i);
     }
@@ -61,8 +61,9 @@ inline void fill(Cluster& cluster, const std::vector<Tensor>& tensors, uint64_t 
 
 inline void submit_all(Cluster& cluster, const std::vector<Tensor>& tensors, uint32_t rank,
                        uint64_t step) {
-  for (uint32_t i = 0; i < tensors.size(); ++i) {
-    const uint32_t tensor = (i * 7 + rank) % static_cast<uint32_t>(tensors.size());
+  const auto count = static_cast<uint32_t>(tensors.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t tensor = (i * (count % 7 == 0 ? 5 : 7) + rank) % count;
     ASSERT_TRUE(cluster.submit(rank, step, tensor, tensors[tensor]).ok());
   }
   ASSERT_TRUE(cluster.end_step(rank, step).ok());

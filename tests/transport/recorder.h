@@ -39,7 +39,7 @@ class Recorder : public Events {
   };
 
   void on_frame(PeerId from, const Frame& frame) override {
-    frames.push_back({from, to_text(frame.header), to_text(frame.payload)});
+    if (keeps_frames) frames.push_back({from, to_text(frame.header), to_text(frame.payload)});
     if (when_frame) when_frame(from, frame);
   }
   void on_sent(PeerId to, SendToken token, const Status& status) override {
@@ -56,6 +56,7 @@ class Recorder : public Events {
   std::vector<Sent> sent;
   std::vector<Down> downs;
   size_t sent_before_down = 0;
+  bool keeps_frames = true;
   std::function<void(PeerId, const Frame&)> when_frame;
   std::function<void(SendToken)> when_sent;
   std::function<void(PeerId)> when_down;

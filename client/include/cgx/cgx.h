@@ -13,7 +13,9 @@
  *  - In option structs zero means "the default"; start from `= {0}`. Strings are copied.
  *  - Enumerations are passed as int, so that a wrong number is an error and not undefined.
  *  - Time-outs are milliseconds. Negative: the communicator's own time-out. 0: look, do not wait.
- *  - "In the arena" means: inside memory of cgx_arena_alloc of the same session.
+ *  - "In the arena" means: inside one allocation of cgx_arena_alloc of the same session.
+ *  - A wait that timed out ends nothing: the daemon goes on using the buffers of that call or step,
+ *    and closing the communicator leaves them undefined. Use other memory, or close the session.
  *
  * Threads
  *  - Every function may be called from any thread at any time, cgx_close being the last one for its
@@ -86,7 +88,7 @@ typedef struct cgx_open_options {
   const char* socket;
   /* NULL: $CGX_JOB, else "default". A job belongs to (user, name). */
   const char* job;
-  /* Size of the first arena; 0: 64 MiB. More are added on demand, 8 at most. */
+  /* Size of the first arena; 0: 64 MiB. More are added on demand, 64 at most. */
   uint64_t arena_bytes;
   /* 0: 10,000. Includes starting a daemon with CGX_AUTOSTART=1. */
   uint32_t connect_timeout_ms;
@@ -103,9 +105,13 @@ CGX_API cgx_status cgx_close(cgx_session* session);
 /* --- Arena ------------------------------------------------------------------------------------ */
 
 /* Memory shared with the daemon, prefaulted, aligned to `alignment` (a power of two up to 4096; 0:
- * 64). CGX_ARENA_FULL when eight arenas are full, CGX_RESOURCE_EXHAUSTED when the machine is. */
+ * 64). CGX_ARENA_FULL when 64 arenas are full, CGX_RESOURCE_EXHAUSTED when the machine is, or the
+ * daemon's limits.arena_bytes. */
 CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
                                    void** memory);
+/* Legal at any time. What the daemon may still read or write is not given out again before it is
+ * done: memory of calls and submits that are unfinished, also after a time-out and after
+ * cgx_comm_close, and the home of a tensor while its communicator is open. */
 CGX_API cgx_status cgx_arena_free(cgx_session* session, void* memory);
 /* Keeps the mapping around `memory` alive beyond cgx_close, until released. */
 CGX_API cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena** arena);
@@ -114,8 +120,11 @@ CGX_API void cgx_arena_release(cgx_arena* arena);
 /* --- Communicator ----------------------------------------------------------------------------- */
 
 /* How ranks find each other: a small key-value store all of them reach (torch's store, MPI, ...).
- * Keys are zero-terminated. Both return 0 on success. `get` waits until the key exists (within its
- * own time-out), copies at most `capacity` bytes and stores the value's size in *bytes. */
+ * Keys are zero-terminated. Both return 0 on success. `put` takes the place of an earlier value,
+ * without which ranks meet only once. `get` copies at most `capacity` bytes and stores the value's
+ * size in *bytes. For a key that does not exist yet it returns CGX_NOT_FOUND and is asked again,
+ * within the communicator's time-out; the error then names the missing ranks. It may instead wait
+ * until the key exists, within a time-out of its own, which then counts. */
 typedef struct cgx_rendezvous {
   int (*put)(void* user, const char* key, const void* value, size_t bytes);
   int (*get)(void* user, const char* key, void* value, size_t capacity, size_t* bytes);
@@ -133,7 +142,11 @@ typedef struct cgx_comm_options {
 /* Collective: returns when every rank has joined on every machine. */
 CGX_API cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options,
                                    cgx_comm** comm);
-/* Waiters in other threads answer CGX_CANCELLED. NULL is allowed. */
+/* Every call under way in other threads and every later one answers CGX_CANCELLED, within a second;
+ * cgx_comm_close is what is left to do. */
+CGX_API cgx_status cgx_comm_cancel(cgx_comm* comm);
+/* The same, then leaves and frees: no other thread may use `comm` from now on, those that are
+ * inside leave first. NULL is allowed. */
 CGX_API cgx_status cgx_comm_close(cgx_comm* comm);
 
 /* --- Tensors ---------------------------------------------------------------------------------- */

@@ -47,6 +47,7 @@ SIGNATURES = {
     "cgx_arena_free": (c_void_p, c_void_p),
     "cgx_arena_retain": (c_void_p, c_void_p, POINTER(c_void_p)),
     "cgx_comm_create": (c_void_p, POINTER(CommOptions), POINTER(c_void_p)),
+    "cgx_comm_cancel": (c_void_p,),
     "cgx_comm_close": (c_void_p,),
     "cgx_register": (c_void_p, POINTER(TensorOptions), IDS),
     "cgx_commit": (c_void_p,),

@@ -31,7 +31,7 @@ def poller_of(session):
 class _Watched:
     def __init__(self, communicator, step, part, finished, failed):
         self.communicator, self.step, self.part = communicator, step, part
-        self.finished, self.failed = finished, failed
+        self.finished, self.failed = finished, failed  # failed(error) returns the error to show
         self.pending = ctypes.c_size_t()
 
     def settle(self):
@@ -43,8 +43,7 @@ class _Watched:
                 return False
             self.finished()
         except Exception as error:
-            self.failed(error)
-            self.part.fail(error)
+            self.part.fail(self.failed(error))
             return True
         self.part.fulfil()
         return True
@@ -54,7 +53,7 @@ class _Poller(threading.Thread):
     def __init__(self, session):
         super().__init__(name="cgx-poller", daemon=True)
         self._session = session
-        self._watched, self._news = [], []
+        self._watched, self._news, self._done = [], [], []
         self._guard = threading.Lock()
         self._stopping = False
 
@@ -78,12 +77,22 @@ class _Poller(threading.Thread):
             code = library.cgx_poll(handle, ctypes.byref(seen), _POLL_MS)
             with self._guard:
                 news, self._news = self._news, []
-            self._watched = [each for each in self._watched + news if not each.settle()]
+            watched, self._watched = self._watched + news, []
+            for each in watched:
+                (self._done if each.settle() else self._watched).append(each)
+            if not self._watched:
+                self._look_at_results()
             if code != 0 and not self._goes_on(code):
                 break
         for each in self._watched + self._news:
             if not each.settle():
                 each.part.fail(CgxError("the session was closed before the step had finished"))
+
+    def _look_at_results(self):
+        """Beside the optimizer's step, so that the next pass need not."""
+        done, self._done = self._done, []
+        for each in done:
+            each.part.is_finite()
 
     def _goes_on(self, code):
         try:

@@ -1,16 +1,20 @@
 """One model's gradients on their way: DDP's buckets, copied into one arena region and submitted layer by layer."""
 
 import ctypes
+import threading
+import warnings
 
 import torch
 import torch.distributed as dist
 
 from cgx._library import TensorOptions, ids_array, library
+from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
 from cgx.errors import check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+_RANGE = "cgx:all_reduce"  # what torch's profiler shows from a bucket's arrival to its result
 
 
 class _Failure:
@@ -28,32 +32,84 @@ def _unwrap(future):
     return value
 
 
+def _profiled(future):
+    """The future, with a profiler's range around the time until it is done."""
+    if not torch.autograd._profiler_enabled():
+        return future
+    span = torch.autograd.profiler.record_function(_RANGE)
+    span.__enter__()
+    return span._call_end_callbacks_on_future(future)
+
+
 class Part:
-    """What one bucket asks for: its memory, its layers, the future DDP waits for."""
+    """What one bucket asks for: its memory, its layers, the future DDP waits for.
+
+    The bucket's own element type counts, not its parameters': wrappers and mixed precision change it.
+    """
 
     def __init__(self, bucket):
-        self.buffer, self.is_last = bucket.buffer(), bucket.is_last()
-        self.parameters = tuple(id(parameter) for parameter in bucket.parameters())
+        self.buffer, self.is_last, self._sparse = bucket.buffer(), bucket.is_last(), None
+        self.tensors = bucket.parameters()
+        self.parameters = tuple(map(id, self.tensors))
         self._bucket = bucket
+        if self.buffer.layout != torch.strided:
+            self._sparse = (self.buffer.shape, self.buffer.sparse_dim())
+            self.buffer = self.buffer.to_dense().flatten()
         self._promise = torch.futures.Future()
-        self.future = self._promise.then(_unwrap)
+        self.future = _profiled(self._promise.then(_unwrap))
         self.ids = self.result = None
+        self.factor = 1.0  # of the result
+        self._finite, self._looking = None, threading.Lock()
+
+    @property
+    def is_sparse(self):
+        return self._sparse is not None
 
     def layers(self):
         """(parameter, elements, offset in the buffer) of each layer, in the bucket's order."""
+        if self.is_sparse:  # such a bucket has one parameter
+            return [(self.tensors[0], self.buffer.numel(), 0)]
         start, width = self.buffer.data_ptr(), self.buffer.element_size()
         return [(parameter, gradient.numel(), (gradient.data_ptr() - start) // width)
-                for parameter, gradient in zip(self._bucket.parameters(), self._bucket.gradients())]
+                for parameter, gradient in zip(self.tensors, self._bucket.gradients())]
+
+    def let_go(self):
+        """Of DDP's memory: what it says is in the arena now."""
+        self.buffer = self.tensors = self._bucket = None
 
     def fulfil(self):
-        self._set(self.result)
+        if self.factor != 1.0:
+            self.result.mul_(self.factor)
+        if self.is_sparse:
+            shape, dimensions = self._sparse
+            self._set(self.result.view(shape).to_sparse(dimensions))
+        else:
+            self._set(self.result)
 
     def fail(self, error):
         self._set(_Failure(error))
 
+    def is_finite(self):
+        """Whether the result has no Inf and no NaN: the same on all ranks, as the result is. True while there is none.
+
+        Asked first by the poller, when it has nothing better to do, so that the next pass finds the answer.
+        """
+        with self._looking:
+            if self._finite is None and self.result is not None and self._promise.done():
+                self._finite = _all_finite(self.result)
+            return self._finite is not False
+
     def _set(self, value):
         if not self._promise.done():
             self._promise.set_result(value)
+
+
+def _all_finite(tensor):
+    if tensor.numel() == 0:
+        return True
+    if tensor.dtype == torch.float16:
+        tensor = tensor.float()  # torch 1.13 has no aminmax of fp16 on the CPU
+    return all(bound.isfinite().item() for bound in torch.aminmax(tensor))
 
 
 class _Region:
@@ -61,11 +117,14 @@ class _Region:
 
     def __init__(self, session, dtype, elements):
         self.dtype, self.width, self.used = dtype, torch.empty((), dtype=dtype).element_size(), 0
-        self.block = Block(session, max(elements, 1) * self.width)
+        self.elements = max(elements, 1)
+        self.block = Block(session, self.elements * self.width)
 
     def take(self, elements):
         """The first element of the next piece."""
         first, self.used = self.used, self.used + elements
+        if self.used > self.elements:
+            raise ValueError(f"this pass has more gradients of {self.dtype} than the first, which had {self.elements}")
         return first
 
     def piece(self, first, elements):
@@ -80,7 +139,7 @@ class _Layout:
         layers = part.layers()
         places = [region.block.address + (first + offset) * region.width for _, _, offset in layers]
         self.stage = region.piece(first, part.buffer.numel())
-        self.ids = ids_array([number_of[id(parameter)] for parameter, _, _ in layers])
+        self.ids = ids_array([number_of(parameter, region.dtype) for parameter, _, _ in layers])
         self.places = (ctypes.c_void_p * len(places))(*places)
 
 
@@ -89,44 +148,49 @@ class Exchange:
 
     def __init__(self, session, name, group, timeout):
         self.session = session
-        put, get = _rendezvous(group)
-        self.communicator = session.communicator(name, dist.get_rank(group), dist.get_world_size(group), put, get,
-                                                 timeout=timeout)
-        self._regions, self._layouts, self._number_of = {}, {}, {}
+        self.ranks = dist.get_world_size(group)
+        put, get = rendezvous(group)
+        self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout)
+        self._regions, self._layouts, self._numbers = {}, {}, {}
 
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
         elements = {}
         for part in parts:
-            if part.buffer.device.type != "cpu":
-                raise NotImplementedError(f"gradients on {part.buffer.device}: cgx.torch takes those on the CPU so far")
+            check_bucket(part)
             elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()
         for dtype, count in elements.items():
-            if dtype not in _DTYPES:
-                raise ValueError(f"gradients of {dtype}: cgx.torch takes {', '.join(map(str, _DTYPES))}")
             self._regions[dtype] = _Region(self.session, dtype, count)
         found = []
         for part in parts:
             region = self._regions[part.buffer.dtype]
             first = region.take(part.buffer.numel())
-            found += [(parameter, region.block.address + (first + offset) * region.width)
+            found += [(parameter, region, region.block.address + (first + offset) * region.width)
                       for parameter, _, offset in part.layers()]
         order = {key: place for place, key in enumerate(names)}
         found.sort(key=lambda entry: order.get(id(entry[0]), len(order)))
-        for index, (parameter, home) in enumerate(found):
+        for index, (parameter, region, home) in enumerate(found):
             name = names.get(id(parameter), f"parameter.{index}")
-            self._number_of[id(parameter)] = self._register_one(name, parameter, home)
-        self._parameters = [parameter for parameter, _ in found]  # their ids stay theirs
+            self._numbers[id(parameter)] = (self._register_one(name, parameter, region.dtype, home), region.dtype)
         self.communicator.commit()
         self.begin_pass()
 
-    def _register_one(self, name, parameter, home):
+    def _register_one(self, name, parameter, dtype, home):
         shape = (ctypes.c_uint64 * parameter.dim())(*parameter.shape)
-        options = TensorOptions(name.encode(), dtype_number(_DTYPES[parameter.dtype]), OPS["avg"], parameter.dim(),
-                                shape, home)
+        options = TensorOptions(name.encode(), dtype_number(_DTYPES[dtype]), OPS["avg"], parameter.dim(), shape, home)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.communicator.handle, ctypes.byref(options), ctypes.byref(number)))
         return number.value
+
+    def _number_of(self, parameter, dtype):
+        number, registered = self._numbers.get(id(parameter), (None, None))
+        if number is None:
+            raise ValueError(f"a parameter of shape {tuple(parameter.shape)} was not in the first pass: a HookState is "
+                             "for one model")
+        if registered != dtype:
+            raise ValueError(f"gradients of a parameter of shape {tuple(parameter.shape)} came as {dtype}, in the "
+                             f"first pass as {registered}: close() the HookState on all ranks to change that")
+        return number
 
     def begin_pass(self):
         for region in self._regions.values():
@@ -134,9 +198,12 @@ class Exchange:
 
     def submit(self, step, part):
         buffer = part.buffer
-        region = self._regions[buffer.dtype]
+        region = self._regions.get(buffer.dtype)
+        if region is None:
+            check_bucket(part)
+            self._number_of(part.tensors[0], buffer.dtype)
         first = region.take(buffer.numel())
-        key = (part.parameters, first)  # stable from DDP's second pass on
+        key = (buffer.dtype, part.parameters, first)  # stable from DDP's second pass on
         layout = self._layouts.get(key)
         if layout is None:
             layout = self._layouts[key] = _Layout(part, region, first, self._number_of)
@@ -144,26 +211,20 @@ class Exchange:
         part.ids, part.result = layout.ids, layout.stage
         check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
                                        len(layout.ids)))
+        part.let_go()
+
+    def count(self, yes):
+        """On how many ranks `yes` holds. Waits for them."""
+        votes = self.session.empty((1,))
+        votes[0] = float(yes)
+        return round(float(self.communicator.allreduce(votes)[0]))
 
 
-def _rendezvous(group):
-    """put and get over torch's own store; without one, over the group's object collectives."""
-    store = getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
-    if store is not None:
-        return (lambda key, value: store.set(key, value.hex())), (lambda key: bytes.fromhex(store.get(key).decode()))
-    return _collective_rendezvous(group)
-
-
-def _collective_rendezvous(group):
-    """Every rank puts all it has to say before it gets: the first get exchanges everything."""
-    said, heard = {}, {}
-
-    def get(key):
-        if not heard:
-            everybody = [None] * dist.get_world_size(group)
-            dist.all_gather_object(everybody, said, group=group)
-            for values in everybody:
-                heard.update(values)
-        return heard[key]
-
-    return said.__setitem__, get
+def check_bucket(part):
+    buffer = part.buffer
+    if buffer.device.type != "cpu":
+        raise NotImplementedError(f"gradients on {buffer.device}: cgx.torch takes those on the CPU so far")
+    if buffer.dtype not in _DTYPES:
+        raise ValueError(f"gradients of {buffer.dtype}: cgx.torch takes {', '.join(map(str, _DTYPES))}")
+    if part.is_sparse:
+        warnings.warn("cgx.torch reduces sparse gradients as dense ones; results are sparse again", stacklevel=2)

@@ -5,83 +5,63 @@
     comm.submit(step, [weights]); comm.step_end(step); comm.wait(step)
 """
 
-import ctypes
-from collections import namedtuple
+from __future__ import annotations
 
+import ctypes
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, writable_view
 from cgx._library import GET, PUT, CommOptions, Rendezvous, StepReport, TensorOptions, ids_array, library
-from cgx.errors import CgxError, check
-from cgx.session import DTYPES, dtype_number, dtype_of, numpy
+from cgx._waiting import Beside, Seconds, in_slices, milliseconds
+from cgx.errors import BY_CODE, CgxError, check
+from cgx.session import Block, Session
 
 OPS = {"sum": 0, "avg": 1}
 PENDING, RESULT, FILLED, ABSENT, FAILED = range(5)
+_NOT_FOUND = next(code for code, kind in BY_CODE.items() if kind.status == "NOT_FOUND")
 
-Tensor = namedtuple("Tensor", "id name array")
-StepInfo = namedtuple("StepInfo", "step attempt finished epoch policy_version results filled absent failed")
-
-
-def _milliseconds(timeout):
-    return -1 if timeout is None else int(timeout * 1000)
+_DEFAULT_TIMEOUT_MS = 30 * 60 * 1000
+_GRACE_MS = 5_000  # the daemon's time-out, which names the culprit, comes first
+_CALLS_IN_FLIGHT = 4
 
 
-def _op_number(op):
+class Tensor(NamedTuple):
+    """A registered tensor: its number in the table, its name, its home in the arena."""
+    id: int
+    name: str
+    array: Any
+
+
+class StepInfo(NamedTuple):
+    """What is known of a step: which plan (epoch) governed it, how many tensors are in which state."""
+    step: int
+    attempt: int
+    finished: bool
+    epoch: int
+    policy_version: int
+    results: int
+    filled: int
+    absent: int
+    failed: int
+
+
+def _op_number(op: str) -> int:
     if op not in OPS:
         raise ValueError(f"op {op!r} must be 'sum' or 'avg'")
     return OPS[op]
 
 
-def _foreign(array):
-    """NumPy's view of another library's array, which stays the owner; writable, which NumPy's own import is not."""
-    seen = numpy.from_dlpack(array)
-    if not seen.flags.c_contiguous:
-        raise ValueError("the array must be contiguous")
-    memory = (ctypes.c_uint8 * seen.nbytes).from_address(seen.ctypes.data)
-    memory.owner = seen
-    return numpy.ndarray(seen.shape, seen.dtype, buffer=memory)
-
-
-def address_of(array):
-    """Where a contiguous array (NumPy's, a buffer's, or any with DLPack on the CPU) begins, and its bytes."""
-    if numpy is not None and not isinstance(array, numpy.ndarray) and hasattr(array, "__dlpack__"):
-        array = _foreign(array)
-    if numpy is not None and isinstance(array, numpy.ndarray):
-        if not array.flags.c_contiguous:
-            raise ValueError("the array must be contiguous")
-        return array.ctypes.data, array.nbytes
-    view = memoryview(array)
-    if not view.c_contiguous:
-        raise ValueError("the array must be contiguous")
-    if view.nbytes == 0:
-        return 0, 0
-    return ctypes.addressof(ctypes.c_char.from_buffer(view.cast("B"))), view.nbytes
-
-
-def _view(array):
-    """What has a shape and an element type, over the caller's own memory."""
-    if numpy is None:
-        return memoryview(array)
-    if isinstance(array, numpy.ndarray):
-        return array
-    return _foreign(array) if hasattr(array, "__dlpack__") else numpy.asarray(memoryview(array))
-
-
-def _copy(target, source):
-    if numpy is not None:
-        target[...] = source
-    elif source.nbytes:
-        target.cast("B")[:] = source.cast("B")
-
-
 class _Store:
     """put and get as C callbacks; keeps what they raise, because C cannot carry it."""
 
-    def __init__(self, put, get):
-        self.error = None
-        self._put, self._get = put, get
+    def __init__(self, put, get, call: Beside):
+        self.error: Optional[BaseException] = None
+        self._put, self._get, self._call = put, get, call
         self.rendezvous = Rendezvous(PUT(self._call_put), GET(self._call_get), None) if put else Rendezvous()
 
     def _call_put(self, _, key, value, size):
         try:
-            self._put(key.decode(), ctypes.string_at(value, size))
+            self._call.ask(self._put, key.decode(), ctypes.string_at(value, size))
             return 0
         except BaseException as error:  # all of them: it is raised again on the other side of C
             self.error = error
@@ -89,7 +69,10 @@ class _Store:
 
     def _call_get(self, _, key, value, capacity, size):
         try:
-            found = bytes(self._get(key.decode()))
+            found = self._call.ask(self._get, key.decode())
+            if found is None:
+                return _NOT_FOUND
+            found = bytes(found)
             size[0] = len(found)
             ctypes.memmove(value, found, min(len(found), capacity))
             return 0
@@ -99,144 +82,231 @@ class _Store:
 
 
 class Call:
-    """An allreduce under way. Keeps its buffers until it is waited for."""
+    """An allreduce under way. Its memory is kept until it is finished, also when nobody holds the Call any more."""
 
-    def __init__(self, communicator, number, result, buffers):
+    def __init__(self, communicator: "Communicator", number: int, result, buffers):
         self._communicator, self._number = communicator, number
         self._result, self._buffers = result, buffers
 
-    def done(self):
+    def done(self) -> bool:
+        """Whether it is finished, without waiting; raises what it failed with."""
         finished = ctypes.c_int()
         check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
         return bool(finished.value)
 
-    def wait(self, timeout=None):
-        """The result: the array the call was made with, or `out`."""
-        check(library.cgx_wait_call(self._communicator.handle, self._number, _milliseconds(timeout)))
+    def wait(self, timeout: Seconds = None):
+        """The result: the array the call was made with, or `out`.
+
+        timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait.
+        """
+        self._communicator._wait_call(self._number, timeout)
         return self._result
 
 
 class Communicator:
-    def __init__(self, session, name, rank, size, put, get, first_step, timeout):
-        store = _Store(put, get)
-        options = CommOptions(name.encode(), rank, size, first_step, int(timeout * 1000), store.rendezvous)
-        handle = ctypes.c_void_p()
-        code = library.cgx_comm_create(session.handle, ctypes.byref(options), ctypes.byref(handle))
-        if store.error is not None:
-            raise store.error
-        check(code)
+    """The ranks that reduce together. Made by Session.communicator(); every method may be called from any thread."""
+
+    def __init__(self, session: Session, name: str, rank: int, size: int, put: Optional[Callable[[str, bytes], Any]],
+                 get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds):
+        timeout_ms = milliseconds(timeout or 0)
+        self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
+        self._handle: Optional[ctypes.c_void_p] = None
+        self._last_call = -1
+        self._asking: List[Beside] = []
+
+        def create(call: Beside) -> ctypes.c_void_p:
+            store = _Store(put, get, call)
+            options = CommOptions(name.encode(), rank, size, first_step, timeout_ms, store.rendezvous)
+            handle = ctypes.c_void_p()
+            code = library.cgx_comm_create(session.handle, ctypes.byref(options), ctypes.byref(handle))
+            if store.error is not None:
+                raise store.error
+            check(code)
+            return handle
+
+        self._handle = session._join(create)
         self.session, self.name, self.rank, self.size = session, name, rank, size
-        self._handle, self.tensors = handle, []
+        self.tensors: List[Tensor] = []
         session.communicators.add(self)
 
     @property
-    def handle(self):
+    def handle(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise CgxError(f"communicator {self.name} is closed")
         return self._handle
 
     # --- Tensors --------------------------------------------------------------------------------------
 
-    def register(self, name, array, op="avg", dtype=None, shape=None):
-        """Registers an array of the arena as the tensor's home. `dtype`, `shape`: if not the array's own."""
-        view = _view(array)
-        dtype = dtype or dtype_of(view)
-        shape = view.shape if shape is None else shape
-        address, _ = address_of(array)
+    def register(self, name: str, array, op: str = "avg", dtype=None, shape: Optional[Sequence[int]] = None) -> Tensor:
+        """Registers an array of the arena as the tensor's home; all ranks register the same ones in the same order.
+
+        dtype, shape: if not the array's own, e.g. dtype="bf16" for bits in uint16. Both have to fit the array.
+        """
+        view = writable_view(array, f"the home of tensor {name}")
+        element = dtype_of(view, dtype)
+        width = DTYPES[element][1]
+        shape = _shape_of(view, width) if shape is None else tuple(shape)
         dims = (ctypes.c_uint64 * len(shape))(*shape)
-        options = TensorOptions(name.encode(), dtype_number(dtype), _op_number(op), len(shape), dims, address)
+        size = width
+        for extent in shape:
+            size *= extent
+        if size != view.size:
+            raise ValueError(f"tensor {name}: shape {shape} of {element} has {size} bytes, its array {view.size}")
+        options = TensorOptions(name.encode(), dtype_number(element), _op_number(op), len(shape), dims, view.address)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.handle, ctypes.byref(options), ctypes.byref(number)))
         tensor = Tensor(number.value, name, array)
         self.tensors.append(tensor)
         return tensor
 
-    def commit(self):
-        """Collective: all ranks have registered the same tensors."""
-        check(library.cgx_commit(self.handle))
+    def commit(self) -> None:
+        """Collective, between steps: all ranks have registered the same tensors."""
+        handle = self.handle
+        self._ask(lambda _: check(library.cgx_commit(handle)))
 
     # --- Steps ----------------------------------------------------------------------------------------
 
-    def submit(self, step, tensors):
+    def submit(self, step: int, tensors: Sequence[Tensor]) -> None:
+        """Hands over tensors at home: read there, and the results written there. The first submit opens the step."""
         ids = ids_array([t.id for t in tensors])
         check(library.cgx_submit(self.handle, step, ids, len(ids)))
 
-    def absent(self, step, tensors):
+    def absent(self, step: int, tensors: Sequence[Tensor]) -> None:
+        """Says early that this rank will not submit these tensors in this step."""
         ids = ids_array([t.id for t in tensors])
         check(library.cgx_absent(self.handle, step, ids, len(ids)))
 
-    def step_end(self, step):
+    def step_end(self, step: int) -> None:
+        """The rest is absent. Only after it may the step be waited for."""
         check(library.cgx_step_end(self.handle, step))
 
-    def wait(self, step, timeout=None):
-        check(library.cgx_wait(self.handle, step, _milliseconds(timeout)))
+    def wait(self, step: int, timeout: Seconds = None) -> None:
+        """Waits until the step is finished; raises what it failed with.
 
-    def set_gradient_unit(self, unit):
+        timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait.
+        """
+        handle = self.handle
+        check(in_slices(lambda ms: library.cgx_wait(handle, step, ms), self._timeout_ms(timeout)))
+
+    def set_gradient_unit(self, unit: float) -> None:
         """Loss scale / learning rate of the steps that open from now on: error feedback converts what it kept."""
         check(library.cgx_set_gradient_unit(self.handle, unit))
 
-    def step_done(self, step, dropped=False):
+    def step_done(self, step: int, dropped: bool = False) -> None:
+        """Says whether the step's update is applied, before the next one begins; without it, it is.
+
+        dropped: the update is skipped (overflow) on all ranks, so error feedback forgets the step too.
+        """
         check(library.cgx_step_done(self.handle, step, int(dropped)))
 
-    def redo(self):
-        """After a failed step: the number to submit again."""
-        step = ctypes.c_uint64()
-        check(library.cgx_step_redo(self.handle, ctypes.byref(step)))
+    def redo(self) -> int:
+        """After a failed step, by every rank: the number to submit again, with the arrays filled anew."""
+        step, handle = ctypes.c_uint64(), self.handle
+        self._ask(lambda _: check(library.cgx_step_redo(handle, ctypes.byref(step))))
         return step.value
 
-    def states(self, step, tensors):
+    def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
         """PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         ids, states, pending = ids_array([t.id for t in tensors]), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
         check(library.cgx_test(self.handle, step, ids, len(ids), states, ctypes.byref(pending)))
         return list(states)
 
-    def step_info(self, step):
+    def step_info(self, step: int) -> StepInfo:
+        """About one of the last four steps."""
         report = StepReport()
         check(library.cgx_step_info(self.handle, step, ctypes.byref(report)))
         return StepInfo(*(getattr(report, name) for name in StepInfo._fields))._replace(finished=bool(report.finished))
 
     # --- Calls outside steps --------------------------------------------------------------------------
 
-    def allreduce(self, array, op="sum", out=None, timeout=None):
+    def allreduce(self, array, op: str = "sum", out=None, timeout: Seconds = None, dtype=None):
         """Reduces an array over all ranks, into `out` or in place; returns it. Arrays outside the arena are copied.
 
-        Takes NumPy arrays, buffers, and what speaks DLPack on the CPU; immutable arrays need an `out`.
+        Takes NumPy arrays (with ml_dtypes' element types), buffers, and what speaks DLPack on the CPU (torch, JAX).
+        Read-only and immutable arrays need an `out`. dtype: what the elements really are, e.g. "bf16" for uint16.
+        timeout: in seconds or a timedelta, default the communicator's own; after a time-out the result is undefined.
         """
-        result = array if out is None else out
-        if self._in_arena(array) and self._in_arena(result):
-            return self.allreduce_async(array, op, out).wait(timeout)
-        source = _view(array)
-        staged = self.session.empty(source.shape, dtype_of(source))
-        _copy(staged, source)
-        self.allreduce_async(staged, op).wait(timeout)
-        _copy(_view(result), staged)
+        source, target, element = _pair(array, out, dtype)
+        op_number, result = _op_number(op), array if out is None else out
+        if self._in_arena(source) and self._in_arena(target):
+            self._wait_call(self._begin(source.address, target.address, source.size, element, op_number), timeout)
+            return result
+        block = Block(self.session, max(source.size, 1))
+        staged = View(block.address, source.shape, source.element, source.width, True, block)
+        copy(staged, source)
+        self._wait_call(self._begin(block.address, block.address, source.size, element, op_number), timeout)
+        copy(target, staged)
         return result
 
-    def allreduce_async(self, array, op="sum", out=None, dtype=None):
-        """The same for arrays of the arena, without waiting: returns a Call."""
+    def allreduce_async(self, array, op: str = "sum", out=None, dtype=None) -> Call:
+        """The same for arrays of the arena, without waiting: returns a Call. At most 4 are in flight, a fifth waits."""
+        source, target, element = _pair(array, out, dtype)
+        number = self._begin(source.address, target.address, source.size, element, _op_number(op))
         result = array if out is None else out
-        (source, size), (target, target_size) = address_of(array), address_of(result)
-        if size != target_size:
-            raise ValueError(f"out has {target_size} bytes, the array {size}")
-        dtype = dtype or dtype_of(_view(array))
+        return Call(self, number, result, (source, target))
+
+    def _begin(self, source: int, target: int, size: int, dtype: str, op: int) -> int:
+        self._wait_for_room()
         number = ctypes.c_uint64()
         check(library.cgx_allreduce_async(self.handle, source, target, size // DTYPES[dtype][1], dtype_number(dtype),
-                                          _op_number(op), ctypes.byref(number)))
-        return Call(self, number.value, result, (array, result))
+                                          op, ctypes.byref(number)))
+        self._last_call = max(self._last_call, number.value)
+        return number.value
 
-    def _in_arena(self, array):
-        address, size = address_of(array)
-        return size == 0 or self.session.owns(address)
+    def _wait_for_room(self) -> None:
+        """Where Ctrl-C is noticed; how that call ends is not asked here."""
+        handle, oldest = self.handle, self._last_call + 1 - _CALLS_IN_FLIGHT
+        if oldest >= 0:
+            in_slices(lambda ms: library.cgx_wait_call(handle, oldest, ms), self._limit_ms)
 
-    def close(self):
+    def _wait_call(self, number: int, timeout: Seconds) -> None:
+        handle = self.handle
+        check(in_slices(lambda ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
+
+    def _timeout_ms(self, timeout: Seconds) -> int:
+        return self._limit_ms if timeout is None else min(milliseconds(timeout), self._limit_ms)
+
+    def _in_arena(self, view: View) -> bool:
+        return view.size == 0 or self.session.owns(view.address)
+
+    def close(self) -> None:
+        """Leaves the communicator. What is unfinished fails; its memory is not used for anything else meanwhile."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
         self.session.communicators.discard(self)
+        if any(call.under_way() for call in self._asking):  # an interrupted one
+            library.cgx_comm_cancel(handle)
+            for call in self._asking:
+                call.join()
         check(library.cgx_comm_close(handle))
 
-    def __enter__(self):
+    def _ask(self, call: Callable[[Beside], Any]) -> Any:
+        """The result of a call that waits for other ranks, which may go on after an interrupt."""
+        self._asking = [each for each in self._asking if each.under_way()] + [Beside(call)]
+        return self._asking[-1].wait()
+
+    def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error) -> None:
         self.close()
+
+
+def _shape_of(view: View, width: int) -> Tuple[int, ...]:
+    """An array of bytes has its shape in bytes: as elements it is flat."""
+    return view.shape if width == view.width else (view.size // width,)
+
+
+def _pair(array, out, dtype) -> Tuple[View, View, str]:
+    """Input and output of a call, which have the same size and element type, before anybody takes part."""
+    if out is None or out is array:
+        view = writable_view(array)
+        return view, view, dtype_of(view, dtype)
+    source, target = view_of(array), writable_view(out, "out")
+    element = dtype_of(source, dtype)
+    if target.size != source.size:
+        raise ValueError(f"out has {target.size} bytes, the array {source.size}")
+    if target.element != source.element and dtype is None:
+        raise ValueError(f"out has elements of type {target.element}, the array of {source.element}")
+    return source, target, element

@@ -3,54 +3,30 @@
 Arena memory stays mapped until the last array over it is gone, also after Session.close().
 """
 
+from __future__ import annotations
+
 import ctypes
 import math
+import operator
 import os
+from typing import Any, Callable, List, Optional, Set, Tuple, Union
 
+from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy  # noqa: F401  dtype_number: for cgx.torch
 from cgx._library import OpenOptions, library
+from cgx._waiting import Beside, Seconds, in_slices, milliseconds
 from cgx.errors import CgxError, ForkedError, check
 
-try:
-    import numpy
-except ImportError:
-    numpy = None
-
-
-def _dtypes():
-    """{"fp32": (0, 4), ...} from the library's own list."""
-    known = {}
-    while (bytes_each := library.cgx_dtype_bytes(len(known))) != 0:
-        known[library.cgx_dtype_name(len(known)).decode()] = (len(known), bytes_each)
-    return known
-
-
-DTYPES = _dtypes()
-# NumPy has no bf16: its arrays show the bits as uint16.
-_NUMPY_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "uint16", "fp64": "float64", "int8": "int8",
-                "uint8": "uint8", "int32": "int32", "int64": "int64"}
+_NUMPY_NAMES = {**NAMES, "bf16": "uint16"}  # NumPy has no bf16: its arrays show the bits
 _FORMATS = {"fp32": "f", "fp64": "d", "int8": "b", "uint8": "B", "int32": "i", "int64": "q", "bf16": "H", "fp16": "e"}
-_BY_NUMPY = {numpy_name: name for name, numpy_name in _NUMPY_NAMES.items() if name != "bf16"}
-_BY_FORMAT = {letter: name for name, letter in _FORMATS.items() if name != "bf16"}
-
-
-def dtype_number(dtype):
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} must be one of {', '.join(DTYPES)}")
-    return DTYPES[dtype][0]
-
-
-def dtype_of(array):
-    """The library's name for an array's element type; that uint16 means bf16 is for the caller to say."""
-    known, given = (_BY_NUMPY, array.dtype.name) if hasattr(array, "dtype") else (_BY_FORMAT, array.format)
-    if given not in known:
-        raise ValueError(f"element type {given} must be one of {', '.join(known)}")
-    return known[given]
 
 
 class Block:
-    """One allocation in the arena; freed with its last user, its mapping kept until then."""
+    """One allocation in the arena; freed with its last user, its mapping kept until then.
 
-    def __init__(self, session, size, alignment=64):
+    The library gives freed memory to nobody while a call or a step may still use it.
+    """
+
+    def __init__(self, session: "Session", size: int, alignment: int = 64):
         address, arena = ctypes.c_void_p(), ctypes.c_void_p()
         check(library.cgx_arena_alloc(session.handle, size, alignment, ctypes.byref(address)))
         check(library.cgx_arena_retain(session.handle, address, ctypes.byref(arena)))
@@ -72,38 +48,53 @@ class Block:
 
 
 class Session:
-    """`with Session() as session:` connects to the daemon ($CGX_SOCKET, the user's, the machine's)."""
+    """`with Session() as session:` connects to the daemon ($CGX_SOCKET, the user's, the machine's).
 
-    def __init__(self, socket=None, job=None, arena_bytes=0, connect_timeout=0, spin_us=0):
-        options = OpenOptions(_bytes(socket), _bytes(job), arena_bytes, int(connect_timeout * 1000), spin_us)
-        handle = ctypes.c_void_p()
-        check(library.cgx_open(ctypes.byref(options), ctypes.byref(handle)))
-        self._handle, self._pid = handle, os.getpid()
-        self.communicators = set()
-        self._before_close = []
+    job: tells apart jobs of one user; default $CGX_JOB. arena_bytes: size of the first arena, default 64 MiB; more are
+    added on demand. connect_timeout: seconds or a timedelta, default 10 s. spin_us: spin before sleeping in waits.
+    """
+
+    def __init__(self, socket: Optional[str] = None, job: Optional[str] = None, arena_bytes: int = 0,
+                 connect_timeout: Seconds = 0, spin_us: int = 0):
+        self._handle: Optional[ctypes.c_void_p] = None
+        options = OpenOptions(_bytes(socket), _bytes(job), arena_bytes, milliseconds(connect_timeout or 0), spin_us)
+        self._handle, self._pid = Beside(lambda call: _open(options, call)).wait(), os.getpid()
+        self.communicators: Set[Any] = set()
+        self._before_close: List[Callable[[], object]] = []
+        self._joining: List[Beside] = []
 
     @property
-    def handle(self):
+    def handle(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise CgxError("the session is closed")
         return self._handle
 
     @property
-    def is_open(self):
+    def is_open(self) -> bool:
+        """False after close(), and in a forked child."""
         return self._handle is not None and self._pid == os.getpid()
 
-    def empty(self, shape, dtype="fp32"):
-        """An uninitialised array in the arena: NumPy's if it is installed, else a memoryview."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        dtype_number(dtype)
-        count, bytes_each = math.prod(shape), DTYPES[dtype][1]
+    def empty(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "fp32"):
+        """An uninitialised array in the arena: NumPy's if it is installed, else a memoryview.
+
+        dtype: one of cgx.DTYPES, or NumPy's, torch's, JAX's or ml_dtypes' element type. "bf16" gives the bits as
+        uint16, ml_dtypes.bfloat16 (jnp.bfloat16) an array of that type.
+        """
+        try:
+            shape = (operator.index(shape),)
+        except TypeError:
+            shape = tuple(operator.index(extent) for extent in shape)
+        name = dtype_name(dtype)
+        count, bytes_each = math.prod(shape), DTYPES[name][1]
+        if min(shape, default=0) < 0:
+            raise ValueError(f"shape {shape} must not have a negative extent")
         buffer = Block(self, max(count * bytes_each, 1)).buffer()
         if numpy is None:
             flat = memoryview(buffer)[:count * bytes_each].cast("B")
-            return flat.cast(_FORMATS[dtype], shape) if count else flat
-        return numpy.frombuffer(buffer, dtype=_NUMPY_NAMES[dtype], count=count).reshape(shape)
+            return flat.cast(_FORMATS[name], shape) if count else flat
+        return numpy.frombuffer(buffer, dtype=_numpy_dtype(dtype, name), count=count).reshape(shape)
 
-    def owns(self, address):
+    def owns(self, address: int) -> bool:
         """Whether an address lies in this session's arenas."""
         arena = ctypes.c_void_p()
         code = library.cgx_arena_retain(self.handle, address, ctypes.byref(arena))
@@ -111,31 +102,44 @@ class Session:
             library.cgx_arena_release(arena)
         return code == 0
 
-    def communicator(self, name, rank=0, size=1, put=None, get=None, first_step=0, timeout=0):
-        """Joins `size` ranks. put(key, bytes) and get(key) -> bytes reach a store all ranks share; get waits."""
+    def communicator(self, name: str, rank: int = 0, size: int = 1, put: Optional[Callable[[str, bytes], Any]] = None,
+                     get: Optional[Callable[[str], bytes]] = None, first_step: int = 0, timeout: Seconds = 0):
+        """Joins `size` ranks; returns the Communicator when all of them are there.
+
+        put(key, bytes) and get(key) -> bytes reach a store all ranks share; get returns None for a key that is not
+        there yet, or waits for it; put replaces an earlier value. first_step is the same on all ranks. timeout, in
+        seconds or a timedelta, bounds every wait of the communicator; 0 or None: 30 minutes.
+        """
         from cgx.communicator import Communicator
         return Communicator(self, name, rank, size, put, get, first_step, timeout)
 
-    def poll(self, seen=0, timeout=None):
+    def poll(self, seen: int = 0, timeout: Seconds = None) -> int:
         """Waits until the session's event count differs from `seen`; returns it. TimedOutError if it does not."""
         count = ctypes.c_uint64(seen)
-        check(library.cgx_poll(self.handle, ctypes.byref(count), -1 if timeout is None else int(timeout * 1000)))
+        check(in_slices(lambda ms: library.cgx_poll(self.handle, ctypes.byref(count), ms), milliseconds(timeout)))
         return count.value
 
-    def wake(self):
+    def wake(self) -> None:
+        """Adds one to the event count: a poll() in another thread returns."""
         check(library.cgx_wake(self.handle))
 
-    def event_fd(self):
+    def event_fd(self) -> int:
         """For event loops: readable after completions; poll(seen, 0) makes it unreadable."""
         descriptor = ctypes.c_int()
         check(library.cgx_event_fd(self.handle, ctypes.byref(descriptor)))
         return descriptor.value
 
-    def before_close(self, action):
+    def before_close(self, action: Callable[[], object]) -> None:
         """Calls action() when the session is about to be closed: threads inside it must leave first."""
         self._before_close.append(action)
 
-    def close(self):
+    def _join(self, call: Callable[[Beside], Any]) -> Any:
+        """The result of a call that makes a communicator, which may go on after an interrupt."""
+        self._joining = [each for each in self._joining if each.under_way()] + [Beside(call)]
+        return self._joining[-1].wait()
+
+    def close(self) -> None:
+        """Closes the communicators and ends the connection. Arrays of the arena stay valid."""
         if self._handle is None:
             return
         for action in self._before_close if self.is_open else ():
@@ -143,12 +147,13 @@ class Session:
         for communicator in list(self.communicators):
             communicator.close()
         handle, self._handle = self._handle, None
-        check(library.cgx_close(handle))
+        if not any(call.under_way() for call in self._joining):  # else it goes with the process
+            check(library.cgx_close(handle))
 
-    def __enter__(self):
+    def __enter__(self) -> "Session":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error) -> None:
         self.close()
 
     def __del__(self):
@@ -159,5 +164,23 @@ class Session:
             pass
 
 
-def _bytes(text):
+def _open(options: OpenOptions, call: Beside) -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    check(library.cgx_open(ctypes.byref(options), ctypes.byref(handle)))
+    if call.left:
+        library.cgx_close(handle)
+    return handle
+
+
+def _numpy_dtype(dtype, name: str):
+    """ml_dtypes.bfloat16 as itself; NumPy itself knows no such type."""
+    if name != "bf16" or isinstance(dtype, str):
+        return _NUMPY_NAMES[name]
+    try:
+        return numpy.dtype(dtype)
+    except TypeError:  # torch.bfloat16
+        return _NUMPY_NAMES[name]
+
+
+def _bytes(text: Optional[str]) -> Optional[bytes]:
     return None if text is None else os.fsencode(text)

@@ -1,97 +1,125 @@
 """The communication hook for torch's DistributedDataParallel.
 
+    state = cgx.torch.register(model)
+
+or, the same in torch's own words,
+
     state = cgx.torch.HookState(model=model)
-    model.register_comm_hook(state, cgx.torch.comm_hook)
+    model.register_comm_hook(state, cgx.torch.comm_hook)       # a state of None works too
 
 Each HookState has a communicator of its own, so several models never share a step. Parameters travel under their
 module names, so policy rules apply per layer. A bucket is copied into the arena once; DDP reads the result from there.
 The hook never waits for the network: a poller thread completes the futures that DDP waits for at the end of backward.
-Works with torch 1.13 and 2.x, gradients on the CPU in fp32, fp16, bf16 or fp64.
+Works with torch 1.13 and 2.x, gradients on the CPU in fp32, fp16, bf16 or fp64, also inside torch's fp16 and bf16
+wrappers. torch's profiler shows each bucket as cgx:all_reduce.
 """
 
-import itertools
+import contextlib
 import os
-
-import torch
-import torch.distributed as dist
+import weakref
 
 from cgx._poller import poller_of
 from cgx._torch_exchange import Exchange, Part
-from cgx.errors import DaemonLostError
-from cgx.session import Session
+from cgx._torch_group import drop_shared_session, group_of, next_name, ranks_of, shared_session
+from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
+from cgx.errors import DaemonLostError, PeerLostError, RankLostError, TimedOutError
 
-__all__ = ["HookState", "comm_hook"]
+__all__ = ["HookState", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
 _EPOCHS_KEPT = 4096
-_ordinals = {}  # group name -> how many hook states it has had: the same on all its ranks
-_sessions = {}  # by process: a forked child opens its own
+_states = weakref.WeakSet()
+_of_parameters = {}  # id of a parameter -> (weak reference to it, the state comm_hook made for its model)
+
+
+def register(model, **options):
+    """Hooks a DistributedDataParallel model, over its process group; options as for HookState. Returns the state."""
+    state = HookState(model=model, **options)
+    model.register_comm_hook(state, comm_hook)
+    return state
 
 
 def comm_hook(state, bucket):
-    """What register_comm_hook takes beside a HookState."""
-    return state.on_bucket(bucket)
+    """What register_comm_hook takes beside a HookState, or beside None for one made here."""
+    return (_state_of(bucket) if state is None else state).on_bucket(bucket)
 
 
-def _job_name():
-    """Tells apart jobs of one user on one machine: $CGX_JOB, else what the launcher calls this run."""
-    environment = os.environ
-    if environment.get("CGX_JOB"):
-        return environment["CGX_JOB"]
-    if environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
-        return "torchrun-" + environment["TORCHELASTIC_RUN_ID"]
-    if environment.get("SLURM_JOB_ID"):
-        return "slurm-" + environment["SLURM_JOB_ID"]
-    if environment.get("MASTER_PORT"):
-        return f"torch-{environment.get('MASTER_ADDR', '')}-{environment['MASTER_PORT']}"
-    return "default"
+def last_error(state=None):
+    """Why the last pass failed: the exception of cgx.errors that torch makes a RuntimeError of; None if it did not.
+
+    Of a HookState or a model it hooks; without either, of any in this process.
+    """
+    for known in [state] if isinstance(state, HookState) else list(_states):
+        if known.error is not None and (state is None or known is state or known.is_of(state)):
+            return known.error
+    return None
 
 
-def _shared_session():
-    session = _sessions.get(os.getpid())
-    if session is None or not session.is_open:
-        session = _sessions[os.getpid()] = Session(job=_job_name())
-    return session
+@contextlib.contextmanager
+def typed_errors(state=None):
+    """Around backward(): what the hook failed with is raised as itself, e.g. cgx.errors.RankLostError."""
+    try:
+        yield
+    except RuntimeError as error:
+        own = last_error(state)
+        if own is None or str(own) not in str(error):
+            raise
+        raise own from error
 
 
-def _drop_shared_session():
-    session = _sessions.pop(os.getpid(), None)
-    if session is not None:
-        session.close()
-
-
-def _group_name(group):
-    """torch's own name of a process group; private in 1.13, so the default is a fixed one."""
-    c10d = dist.distributed_c10d
-    group = group or c10d._get_default_group()
-    names = getattr(c10d, "_pg_names", None) or getattr(getattr(c10d, "_world", None), "pg_names", {})
-    return names.get(group) or "group"
+def shutdown():
+    """Leaves every communicator and closes this process's session; every rank does. A later backward joins anew."""
+    for state in list(_states):
+        state.close()
+    _of_parameters.clear()
+    drop_shared_session()
 
 
 class HookState:
     """What one model's hook remembers.
 
-    process_group: the model's group, default the world. name: of the communicator, default one from the group and how
+    process_group: default the model's, else the world. name: of the communicator, default one from the group and how
     many hook states it has had; every rank makes them in the same order. model (or named_parameters): where the
-    parameters' names come from; without it they are called parameter.0, parameter.1, ... in the order of the first
-    pass. session: default one per process. timeout: of the communicator, in seconds, default 30 minutes.
-    gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its gradients,
-    e.g. lambda: scaler.get_scale() / optimizer.param_groups[0]["lr"]; for error feedback across a change of either.
+    parameters' names come from, default the model DDP calls the hook for. session: default one per process, opened
+    here. timeout: of the communicator, in seconds or a timedelta, default 30 minutes; ranks that do not meet within it
+    are named. gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its
+    gradients, e.g. lambda: scaler.get_scale() / optimizer.param_groups[0]["lr"]; for error feedback across a change of
+    either.
+
+    A pass whose results hold an Inf or NaN counts as dropped on all ranks: whoever scales losses skips its update.
     """
 
     def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0,
                  gradient_unit=None):
-        self.process_group, self.timeout, self.gradient_unit = process_group, timeout, gradient_unit
-        group = _group_name(process_group)
-        self.name = name or f"ddp-{group}-{next(_ordinals.setdefault(group, itertools.count()))}"
+        wrapped = isinstance(model, DistributedDataParallel)
+        if process_group is None and wrapped:
+            process_group = model.process_group
+        self.process_group, self.gradient_unit = process_group, gradient_unit
+        self.timeout = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
+        self.name = name or next_name(process_group)
+        self._named_by_order = name is None
         self._session = session
-        self._names = _names_of(model, named_parameters)
+        self._model = weakref.ref(model) if wrapped else None
+        self._names = names_of(model, named_parameters)
+        self._prepare()
+        if session is None:
+            shared_session()  # without a daemon this is the place to say so
+
+    def _prepare(self):
+        self._ranks = ()        # of a pickled state's group, until it is used
         self._exchange = None
         self._first_pass = []   # parts of the first pass, until all parameters are known
+        self._parts = []        # of the pass under way, or of the last one
         self._pass_open = False
-        self._unit_said = False  # of this pass
+        self._introduced = False  # what has to be said before this pass's first submit is said
+        self._factor = 1.0      # of this pass's results
         self._failed = None     # why the pass failed: the next one is a redo
+        self.error = None       # the same, for users
+        self._left = None       # why the communicator before this one was left
         self._step = 0
+        self._dropped = None    # the last step that was
+        self._steps_before = 0  # in communicators that were left
         self._epochs = {}
+        _states.add(self)
 
     # --- For users ------------------------------------------------------------------------------------
 
@@ -100,51 +128,87 @@ class HookState:
         return self._epochs.get(step)
 
     def drop_step(self):
-        """Call after a finished backward whose update is skipped on all ranks (overflow), before the next one."""
-        if self._exchange is not None and self._step > 0:
+        """Call after a finished backward whose update is skipped on all ranks, before the next one.
+
+        Not needed for overflow: results that are not finite are noticed.
+        """
+        if self._exchange is not None and self._step > 0 and self._dropped != self._step - 1:
             self._exchange.communicator.wait(self._step - 1)
             self._exchange.communicator.step_done(self._step - 1, dropped=True)
+            self._dropped = self._step - 1
+
+    def is_of(self, model):
+        """Whether this state's hook is the model's."""
+        return self._model is not None and self._model() is model
 
     def close(self):
         """Leaves the communicator; every rank does. A later backward joins anew."""
         if self._exchange is not None:
             self._exchange.communicator.close()
         if isinstance(self._failed, DaemonLostError) and self._session is None:
-            _drop_shared_session()
-        self._exchange, self._pass_open, self._failed, self._step = None, False, None, 0
-        self._first_pass = []
+            drop_shared_session()
+        self._steps_before += self._step
+        self._exchange, self._pass_open, self._failed, self._step, self._dropped = None, False, None, 0, None
+        self._first_pass, self._parts = [], []
+
+    def __del__(self):
+        try:
+            if self._exchange is not None and self._exchange.session.is_open:
+                self._exchange.communicator.close()
+        except Exception:  # the interpreter may be going down
+            pass
 
     # --- The hook -------------------------------------------------------------------------------------
 
     def on_bucket(self, bucket):
         part = Part(bucket)
-        if not self._pass_open or bucket.index() == 0:
-            self._begin_pass()
         try:
+            if not self._pass_open or bucket.index() == 0:
+                self._begin_pass()
+            self._parts.append(part)
             if self._failed is not None:
                 raise self._failed
             self._hand_over(part)
         except Exception as error:
-            self._fail(error)
-            part.fail(error)
+            part.fail(self._fail(error))
         if part.is_last:
             self._pass_open = False
         return part.future
 
     def _begin_pass(self):
         """A pass still open is an abandoned backward: the next submit goes into it again, which tells all ranks."""
-        self._pass_open, self._unit_said = True, False
+        last, self._parts = self._parts, []
+        was_open, self._pass_open, self._introduced = self._pass_open, True, False
+        self.error = None
+        if self._exchange is not None and not self._exchange.session.is_open:
+            self.close()
+            self._pass_open = True
         if self._exchange is None:
             self._first_pass, self._failed = [], None
             return
         self._exchange.begin_pass()
-        if self._failed is None:
-            return
+        if self._failed is not None:
+            self._recover()
+        elif not was_open:
+            self._keep_or_drop(last)
+
+    def _recover(self):
+        """The failed step again, or, where a daemon has gone, another communicator: the ranks are all still there."""
         try:
             self._step = self._exchange.communicator.redo()
             self._failed = None
         except Exception as error:
-            self._failed = error
+            if not isinstance(self._failed, (DaemonLostError, PeerLostError)):
+                self._failed = error
+                return
+            self._left = self._failed
+            self.close()
+            self._pass_open = True
+
+    def _keep_or_drop(self, parts):
+        """Results are the same on all ranks, so this is too."""
+        if not all([part.is_finite() for part in parts]):
+            self.drop_step()
 
     def _hand_over(self, part):
         if self._exchange is None:
@@ -155,55 +219,113 @@ class HookState:
             parts, self._first_pass = self._first_pass, []
         else:
             parts = [part]
-        if self.gradient_unit is not None and not self._unit_said:
-            self._exchange.communicator.set_gradient_unit(self.gradient_unit())
-            self._unit_said = True
+        if not self._introduced:
+            self._introduce()
         for each in parts:
+            each.factor = self._factor
             self._exchange.submit(self._step, each)
             self._watch(each)
         if part.is_last:
             self._exchange.communicator.step_end(self._step)
             self._step += 1
 
+    def _introduce(self):
+        self._introduced = True
+        if self.gradient_unit is not None:
+            self._exchange.communicator.set_gradient_unit(self.gradient_unit())
+        self._factor = 1.0
+        if divides_by_those_left(self._model and self._model()):
+            self._factor = self._exchange.ranks / max(self._exchange.count(not in_shadow_of_join()), 1)
+
     def _watch(self, part):
-        communicator, step = self._exchange.communicator, self._step
+        communicator, step, before = self._exchange.communicator, self._step, self._steps_before
 
         def finished():
             epoch = communicator.step_info(step).epoch
-            self._epochs[step] = epoch
-            self._epochs.pop(step - _EPOCHS_KEPT, None)
+            self._epochs[before + step] = epoch
+            self._epochs.pop(before + step - _EPOCHS_KEPT, None)
 
         poller_of(communicator.session).watch(communicator, step, part, finished, self._fail)
 
     def _fail(self, error):
+        """Remembers the pass's first error and returns it."""
         if self._failed is None:
-            self._failed = error
+            self._failed = self.error = self._advised(error)
         for part in self._first_pass:
-            part.fail(error)
+            part.fail(self._failed)
         self._first_pass = []
+        return self._failed
+
+    def _advised(self, error):
+        """The same error with what the library cannot know."""
+        advice = ""
+        if isinstance(error, RankLostError):
+            advice = "; make the process group anew before training goes on"
+        elif isinstance(error, TimedOutError) and self._exchange is None and self._named_by_order:
+            advice = ("; hook states are told apart by the order they are made in: every rank makes the same ones, or "
+                      "names them")
+        if self._exchange is None and self._left is not None:
+            advice += f"; this rank joins anew after {self._left}"
+        return type(error)(f"{error}{advice}") if advice else error
 
     def _connect(self):
-        session = self._session or _shared_session()
-        exchange = Exchange(session, self.name, self.process_group, self.timeout)
+        if self._ranks != ():
+            self.process_group, self._ranks = group_of(self._ranks), ()
+        parameters = [parameter for part in self._first_pass for parameter in part.tensors]
+        if self._model is None:
+            model = model_of(parameters)
+            self._model = None if model is None else weakref.ref(model)
+        names = self._names
+        if self._model is not None and not all(id(parameter) in names for parameter in parameters):
+            names = names_of(self._model())
+        exchange = Exchange(self._session or shared_session(), self.name, self.process_group, self.timeout)
         try:
-            exchange.register(self._first_pass, self._names)
+            exchange.register(self._first_pass, names)
         except Exception:
             exchange.communicator.close()
             raise
-        self._exchange = exchange
+        self._exchange, self._left = exchange, None
 
-    # --- Pickling: configuration only; the copy joins anew, with the default group and session ------------
+    # --- Pickling: what the state is, not how far it has come: the copy joins anew ------------------------
 
     def __getstate__(self):
-        return {"name": self.name, "timeout": self.timeout}
+        if self._session is not None:
+            raise TypeError(f"hook state {self.name} has a session of its own, which cannot be pickled")
+        ranks = self._ranks if self._ranks != () else ranks_of(self.process_group)
+        return {"name": self.name, "timeout": self.timeout, "ranks": ranks, "gradient_unit": self.gradient_unit,
+                "named_by_order": self._named_by_order}
 
     def __setstate__(self, state):
-        self.__init__(name=state["name"], timeout=state["timeout"])
+        self.name, self.timeout, self.gradient_unit = state["name"], state["timeout"], state["gradient_unit"]
+        self.process_group, self._session, self._model, self._names = None, None, None, {}
+        self._named_by_order = state["named_by_order"]
+        self._prepare()
+        self._ranks = state["ranks"]
 
 
-def _names_of(model, named_parameters):
-    """{id of a parameter: its name in the module DDP wraps}; tied parameters keep their first name."""
-    if model is not None:
-        module = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
-        named_parameters = module.named_parameters()
-    return {id(parameter): name for name, parameter in named_parameters or ()}
+# --- comm_hook without a state ------------------------------------------------------------------------------
+
+
+def _state_of(bucket):
+    """The state of the model a bucket is of: one for each, known by its parameters for as long as those live."""
+    parameters = bucket.parameters()
+    reference, state = _of_parameters.get(id(parameters[0]), (None, None))
+    if reference is not None and reference() is parameters[0]:
+        return state
+    model = model_of(parameters)
+    if model is None:
+        raise ValueError("comm_hook was registered without a state and finds no DistributedDataParallel with the "
+                         "bucket's parameters: use cgx.torch.register(model)")
+    state = HookState(model=model)
+    for parameter in model.module.parameters():
+        key = id(parameter)
+        _of_parameters[key] = (weakref.ref(parameter, lambda _, key=key: _of_parameters.pop(key, None)), state)
+    return state
+
+
+def _forget():
+    """In a forked child: the parent's communicators are not ours."""
+    _of_parameters.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

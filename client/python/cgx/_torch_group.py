@@ -1,0 +1,145 @@
+"""Where a hook's ranks meet: their process group, torch's store, the job they agree on and the session they share."""
+
+import os
+import threading
+import weakref
+
+import torch.distributed as dist
+
+from cgx.errors import MismatchError
+from cgx.session import Session
+
+_JOB_KEY = "cgx/job"
+_NOTHING = "?"  # stands for a missing value: values are hexadecimal
+
+_ordinals = weakref.WeakKeyDictionary()  # process group -> how many hook states it has had: the same on all its ranks
+_sessions = {}  # process -> (job, session): a forked child opens its own
+_lock = threading.Lock()
+
+
+def whole_group(group=None):
+    return group if group is not None else dist.distributed_c10d._get_default_group()
+
+
+def _names():
+    """{group: name}; both places are private, so a group may also be unknown."""
+    c10d = dist.distributed_c10d
+    return getattr(c10d, "_pg_names", None) or getattr(getattr(c10d, "_world", None), "pg_names", {})
+
+
+def next_name(group):
+    """Of a group's next communicator. Every rank of it makes its hook states in the same order."""
+    group = whole_group(group)
+    with _lock:
+        number = _ordinals.get(group, 0)
+        _ordinals[group] = number + 1
+    return f"ddp-{_names().get(group) or 'group'}-{number}"
+
+
+def ranks_of(group):
+    """A group's ranks in the world, by their rank in it; None for the world itself."""
+    group = whole_group(group)
+    if group is whole_group():
+        return None
+    return [dist.get_global_rank(group, rank) for rank in range(dist.get_world_size(group))]
+
+
+def group_of(ranks):
+    """A group of this process with these ranks; None, the default group, for the world."""
+    if ranks is None:
+        return None
+    for group in list(_names()):
+        if ranks_of(group) == ranks:
+            return group
+    raise ValueError(f"this hook state was pickled for a process group of ranks {ranks}; make that group first")
+
+
+# --- The store ------------------------------------------------------------------------------------------
+
+
+def _default_store():
+    return getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
+
+
+def _look(store, key):
+    """What the store has for a key now. store.get would wait, and hold up whoever else uses the store."""
+    if hasattr(store, "check"):
+        return store.get(key) if store.check([key]) else None
+    value = store.compare_set(key, _NOTHING, _NOTHING)  # torch 1.13: the same, where nothing is there
+    return None if value == _NOTHING.encode() else value
+
+
+def rendezvous(group):
+    """put and get over torch's own store, or one that rank 0 makes when torch has none (MPI)."""
+    store = _default_store() or _store_of_its_own(group)
+
+    def get(key):
+        value = _look(store, key)
+        return None if value is None else bytes.fromhex(value.decode())
+
+    return (lambda key, value: store.set(key, value.hex())), get
+
+
+def _store_of_its_own(group):
+    """A TCP store at the group's rank 0, which tells the others where it is."""
+    rank, place = dist.get_rank(group), [None]
+    store = None
+    if rank == 0:
+        host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        place = [(host, store.port)]
+    dist.broadcast_object_list(place, src=(ranks_of(group) or [0])[0], group=group)
+    return store or dist.TCPStore(*place[0], is_master=False, wait_for_workers=False)
+
+
+# --- The job and its session ----------------------------------------------------------------------------
+
+
+def _own_job():
+    """Tells apart jobs of one user on one machine: $CGX_JOB, else what the launcher calls this run."""
+    environment = os.environ
+    if environment.get("CGX_JOB"):
+        return environment["CGX_JOB"]
+    if environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
+        return "torchrun-" + environment["TORCHELASTIC_RUN_ID"]
+    if environment.get("SLURM_JOB_ID"):
+        return "slurm-" + environment["SLURM_JOB_ID"]
+    if environment.get("MASTER_PORT"):
+        return f"torch-{environment.get('MASTER_ADDR', '')}-{environment['MASTER_PORT']}"
+    return "default"
+
+
+def _agreed_job():
+    """The name that the first rank to come gave: machines may spell MASTER_ADDR differently."""
+    own, store = _own_job(), _default_store()
+    if store is None:
+        return own
+    agreed = store.compare_set(_JOB_KEY, "", own).decode()
+    if os.environ.get("CGX_JOB") and agreed != own:
+        raise MismatchError(f"MISMATCH: $CGX_JOB of this rank is {own!r}, another rank calls the job {agreed!r}")
+    return agreed
+
+
+def shared_session():
+    job = _agreed_job()
+    with _lock:
+        known, session = _sessions.get(os.getpid(), (None, None))
+        if session is None or not session.is_open or known != job:
+            session = Session(job=job)
+            _sessions[os.getpid()] = (job, session)
+        return session
+
+
+def drop_shared_session():
+    with _lock:
+        _, session = _sessions.pop(os.getpid(), (None, None))
+    if session is not None:
+        session.close()
+
+
+def _renew_lock():
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,52 @@
+"""What a hook finds out about the model its buckets belong to: DDP shows a hook only buckets."""
+
+import gc
+import sys
+
+from torch.nn.parallel import DistributedDataParallel
+
+_JOINED_FRAMES = 8  # how far above the hook DDP's shadow of a backward may be
+
+
+def names_of(model, named_parameters=None):
+    """{id of a parameter: its name in the module DDP wraps}; tied parameters keep their first name."""
+    if named_parameters is None and model is not None:
+        module = model.module if isinstance(model, DistributedDataParallel) else model
+        named_parameters = module.named_parameters()
+    return {id(parameter): name for name, parameter in named_parameters or ()}
+
+
+def model_of(parameters):
+    """The DistributedDataParallel these parameters belong to, None if there is none.
+
+    Several wrapped around one module, one after the other, are as good as each other, if they are of one group.
+    """
+    wanted, found = {id(parameter) for parameter in parameters}, []
+    for thing in gc.get_objects():
+        if issubclass(type(thing), DistributedDataParallel) and "module" in thing.__dict__.get("_modules", {}):
+            if wanted <= {id(parameter) for parameter in thing.module.parameters()}:
+                found.append(thing)
+    if len({id(model.process_group) for model in found}) > 1:
+        raise ValueError("the model is wrapped by DistributedDataParallel for several process groups: use "
+                         "cgx.torch.register(model) or give the HookState its process_group")
+    return found[0] if found else None
+
+
+def divides_by_those_left(model):
+    """Whether the model is in DDP.join(divide_by_initial_world_size=False)."""
+    if model is None or getattr(model, "_divide_by_initial_world_size", True):
+        return False
+    return getattr(getattr(model, "_join_config", None), "enable", False)
+
+
+def in_shadow_of_join():
+    """Whether this rank has run out of inputs and only plays along with the others' backward."""
+    shadow = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
+    frame = sys._getframe(1)
+    for _ in range(_JOINED_FRAMES):
+        if frame is None:
+            return False
+        if shadow is not None and frame.f_code is shadow.__code__:
+            return True
+        frame = frame.f_back
+    return False

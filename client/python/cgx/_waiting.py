@@ -1,0 +1,125 @@
+"""Waiting so that signals are noticed: Python runs their handlers between two calls, never inside one of the library's.
+
+A wait with a time-out is made of slices. A call that cannot be asked again (joining, committing, redoing) runs in a
+thread beside the main one, which sleeps where Python can wake it. Other threads call the library directly: Python
+handles signals in the main thread only.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from datetime import timedelta
+from typing import Callable, Optional, Union
+
+Seconds = Union[float, timedelta, None]
+
+SLICE_MS = 100
+TIMED_OUT = 10  # proto/wire/status_codes.def
+
+
+def milliseconds(timeout: Seconds) -> int:
+    """Of seconds or a timedelta, rounded up; -1 for None."""
+    if timeout is None:
+        return -1
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if not seconds >= 0:
+        raise ValueError(f"a timeout of {seconds} s must not be negative")
+    return math.ceil(min(seconds, 1e12) * 1000)
+
+
+def in_slices(wait: Callable[[int], int], timeout_ms: int) -> int:
+    """The status of wait(timeout_ms), waited for in slices. timeout_ms: -1 is for ever."""
+    if threading.current_thread() is not threading.main_thread():
+        return wait(timeout_ms)
+    deadline = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+    while True:
+        began = time.monotonic()
+        left = SLICE_MS if deadline is None else min(SLICE_MS, max(0, math.ceil((deadline - began) * 1000)))
+        code = wait(left)
+        # A time-out before the slice is over is not the slice's: what was waited for ended with it.
+        if code != TIMED_OUT or left < SLICE_MS or time.monotonic() - began < left / 1000:
+            return code
+
+
+class Beside:
+    """A call in a thread of its own; what it asks back runs in the thread that waits for it.
+
+    Of another thread than the main one it is an ordinary call.
+    """
+
+    def __init__(self, call: Callable[["Beside"], object]):
+        self._call = call
+        self._messages: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self._lock = threading.Lock()  # guards `left` and `_began` until the call has begun
+        self._began, self._over = False, threading.Event()
+        self.left = False  # by the thread that waited: it was interrupted
+
+    def wait(self):
+        """The call's result. What interrupts the wait is raised at once, while the call goes on."""
+        if threading.current_thread() is not threading.main_thread():
+            return self._call(self)
+        self._thread = threading.Thread(target=self._run, name="cgx-call", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._leave()
+            raise
+        while True:
+            try:
+                kind, what = self._messages.get()
+            except BaseException:
+                self._leave()
+                raise
+            if kind == "result":
+                return what
+            if kind == "error":
+                raise what
+            function, arguments, answer = what
+            try:
+                answer.put((function(*arguments), None))
+            except BaseException as error:
+                answer.put((None, error))
+
+    def ask(self, function, *arguments):
+        """From inside the call: function(*arguments), run by the waiting thread."""
+        if self._thread is None:
+            return function(*arguments)
+        answer: queue.SimpleQueue = queue.SimpleQueue()
+        self._messages.put(("ask", (function, arguments, answer)))
+        while not self.left:
+            try:
+                result, error = answer.get(timeout=SLICE_MS / 1000)
+            except queue.Empty:
+                continue
+            if error is not None:
+                raise error
+            return result
+        raise InterruptedError("the call was interrupted")
+
+    def under_way(self) -> bool:
+        return self._began and not self._over.is_set()
+
+    def join(self) -> None:
+        if self._began:
+            self._over.wait()
+
+    def _leave(self) -> None:
+        """A call that has not begun will not: an interrupt may come while its thread is being made."""
+        with self._lock:
+            self.left = True
+
+    def _run(self):
+        with self._lock:
+            if self.left:
+                return
+            self._began = True
+        try:
+            self._messages.put(("result", self._call(self)))
+        except BaseException as error:  # raised where it is waited for
+            self._messages.put(("error", error))
+        finally:
+            self._over.set()

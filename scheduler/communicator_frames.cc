@@ -1,0 +1,267 @@
+// Communicator, its frames: what goes out to other machines and what comes in from them.
+#include <algorithm>
+
+#include "proto/wire/bytes.h"
+#include "scheduler/communicator.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Of a term, and void in another. Joining, plans, who left and what cannot be redone are not.
+bool belongs_to_term(const ControlMessage& message) {
+  if (const auto* failure = std::get_if<Failure>(&message)) return failure->permanent == 0;
+  return std::holds_alternative<Flush>(message) || std::holds_alternative<Report>(message) ||
+         std::holds_alternative<Start>(message) || std::holds_alternative<CallFailure>(message) ||
+         std::holds_alternative<ReplicaHash>(message);
+}
+
+}  // namespace
+
+// --- Frames out
+// ------------------------------------------------------------------------------------
+
+wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
+  wire::FrameHeader header;
+  header.type = type;
+  header.communicator = members_.id;
+  header.term = term_;
+  header.source = members_.machine;
+  header.watermark_step = steps_.completed_end();
+  header.watermark_call = calls_.completed_end();
+  header.started_step = steps_.started_end();
+  if (members_.coordinator()) {
+    header.next_epoch = agreement_.announced_epoch();
+    header.switch_step = agreement_.announced_step();
+  }
+  return header;
+}
+
+void Communicator::send_part(const Operation& operation, const PartFrame& frame) {
+  wire::FrameHeader header = header_for(wire::FrameType::kData);
+  header.step_kind = operation.kind();
+  header.step = operation.step();
+  header.group = operation.group_index();
+  header.phase = frame.phase;
+  header.shard = frame.shard;
+  header.chunk = frame.chunk;
+  if (frame.bitmap) header.flags |= wire::FrameHeader::kBitmap;
+  if (operation.kind() == wire::StepKind::kStep) {
+    header.epoch = steps_.plan()->plan.epoch;
+    header.plan_hash = steps_.plan()->hash;
+    if (steps_.previous_dropped()) header.flags |= wire::FrameHeader::kStepDropped;
+  } else {
+    header.plan_hash =
+        reinterpret_cast<const CallDescriptor*>(operation.setup().descriptor.data())->hash();
+  }
+  count(Counter::kencoded_bytes_sent, frame.length);
+  wire_bytes_sent_ += frame.length + sizeof(header);
+  send_to(frame.machine, header, pool_.bytes(frame.slab).first(frame.length), frame.slab);
+}
+
+void Communicator::send_control(uint32_t machine, const ControlMessage& message) {
+  const std::vector<std::byte> body = encode_control(message);
+  send_to(machine, header_for(wire::FrameType::kControl), body, kNoSlab);
+}
+
+void Communicator::broadcast(const ControlMessage& message) {
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine) send_control(k, message);
+  }
+}
+
+void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
+                           std::span<const std::byte> payload, SlabId slab) {
+  PeerState& peer = peers_[machine];
+  if (!peer.up) {
+    if (slab != kNoSlab) pool_.release(slab);
+    return;
+  }
+  ++peer.frames_sent;
+  peer.bytes_sent += payload.size() + sizeof(header);
+  wire::seal(header, payload);
+  const Status status = services_.send(peer.peer, header, payload, slab);
+  if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
+  fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
+                           " cannot be sent: " + status.message()},
+       /*permanent=*/true, /*tell_others=*/true);
+}
+
+void Communicator::count(Counter counter, uint64_t amount) {
+  services_.count(counter, amount);
+}
+
+// --- Frames in
+// -------------------------------------------------------------------------------------
+
+void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  PeerState& peer = peers_[header.source];
+  peer.last_heard_ns = services_.now_ns();
+  ++peer.frames_received;
+  peer.bytes_received += payload.size() + sizeof(header);
+  if (state_ == State::kFailed) return answer_join(header, payload);
+  if (state_ == State::kClosed) return;
+  if (header.type == wire::FrameType::kControl) return receive_control(header, payload);
+  if (header.term < term_) {
+    count(Counter::kframes_stale, 1);
+    return;
+  }
+  if (header.term > term_) {
+    if (header.type == wire::FrameType::kData) keep_early(header, payload);
+    return;
+  }
+  peer.started_end = std::max(peer.started_end, header.started_step);
+  if (header.source == 0 && state_ != State::kFrozen) {
+    const Status status = agreement_.on_announcement(header.next_epoch, header.switch_step);
+    if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
+  }
+  switch (header.type) {
+    case wire::FrameType::kData:
+      peer.last_data_ns = services_.now_ns();
+      return receive_data(header, payload);
+    case wire::FrameType::kControl:
+      break;
+    case wire::FrameType::kHeartbeat:
+      peer.progress = header.progress;
+      return receive_heartbeat(peer, payload);
+  }
+  count(Counter::kframes_unexpected, 1);
+}
+
+// A machine that joins after the failure was told to the others.
+void Communicator::answer_join(const wire::FrameHeader& header,
+                               std::span<const std::byte> payload) {
+  if (header.type != wire::FrameType::kControl) return;
+  const Result<ControlMessage> message = decode_control(payload);
+  if (!message.ok() || !std::holds_alternative<Join>(*message)) return;
+  tell_failure(header.source);
+}
+
+// Other machines' frames overtake the coordinator's word that all have joined, or for a term.
+void Communicator::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  constexpr size_t kEarlyMax = 4096, kBytesMax = 1 << 20;
+  const bool fits = early_frames_.size() < kEarlyMax && payload.size() <= kBytesMax;
+  if (header.term <= term_ + 1 && fits) {
+    early_frames_.push_back({header, {payload.begin(), payload.end()}});
+    return;
+  }
+  fail(protocol_error(members_.machine_name(header.source) +
+                      " sent more frames ahead of its coordinator than windows allow"),
+       /*permanent=*/true, /*tell_others=*/true);
+}
+
+void Communicator::receive_data(const wire::FrameHeader& header,
+                                std::span<const std::byte> payload) {
+  if (state_ == State::kJoining) return keep_early(header, payload);
+  count(Counter::kencoded_bytes_received, payload.size());
+  const bool of_call = header.step_kind == wire::StepKind::kCall;
+  const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
+                                : steps_.receive(header, payload, services_.now_ns());
+  publish_call_failures();
+  publish_result_hashes();
+  if (status.ok()) return;
+  if (!redoable(status)) count(Counter::kframes_corrupt, 1);
+  fail(status, /*permanent=*/!redoable(status), /*tell_others=*/true);
+}
+
+bool Communicator::redoable(const Status& why) const {
+  return why.code() == StatusCode::kMISMATCH || why.code() == StatusCode::kCORRUPT;
+}
+
+void Communicator::receive_control(const wire::FrameHeader& header,
+                                   std::span<const std::byte> payload) {
+  const Result<ControlMessage> message = decode_control(payload);
+  if (!message.ok()) return fail(message.status(), /*permanent=*/true, /*tell_others=*/true);
+  const bool of_term = belongs_to_term(*message);
+  const bool before_joined =
+      state_ == State::kJoining && (of_term || std::holds_alternative<Left>(*message));
+  if (before_joined || (of_term && header.term > term_)) return keep_early(header, payload);
+  if (of_term && header.term < term_) {
+    count(Counter::kframes_stale, 1);
+    return;
+  }
+  std::visit([&](const auto& m) { handle(header.source, m); }, *message);
+}
+
+void Communicator::receive_heartbeat(PeerState& peer, std::span<const std::byte> payload) {
+  wire::Reader reader(payload);
+  peer.step = reader.get<uint64_t>();
+  peer.call = reader.get<uint64_t>();
+  for (std::vector<uint32_t>* list :
+       {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
+    list->resize(reader.get_count(4));
+    for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
+  }
+}
+
+void Communicator::handle(uint32_t machine, const Prepare& message) {
+  if (machine == 0) agreement_.on_prepare(message);
+}
+
+void Communicator::handle(uint32_t machine, const Prepared& message) {
+  if (members_.coordinator()) agreement_.on_prepared(machine, message);
+}
+
+void Communicator::handle(uint32_t machine, const Decided& message) {
+  if (machine != 0) return;
+  const Status status = agreement_.on_decided(message);
+  if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
+  if (message.purpose != PlanPurpose::kCommit || message.code == StatusCode::kOK) return;
+  refuse_commit(Status(message.code, message.text));
+}
+
+// Passed on once: whoever goes on with later calls has said before why.
+void Communicator::handle(uint32_t machine, const CallFailure& message) {
+  if (!calls_.fail_call(message.call, Status(message.code, message.text))) return;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine && k != machine) send_control(k, message);
+  }
+}
+
+void Communicator::publish_result_hashes() {
+  for (const StepRunner::ResultHash& result : steps_.take_result_hashes()) {
+    const ReplicaHash message{result.step, result.tensor, result.hash,
+                              services_.options().lane->name};
+    if (members_.coordinator()) {
+      handle(members_.machine, message);
+    } else {
+      send_control(0, message);
+    }
+  }
+}
+
+// Coordinator: the machines' hashes of one result must be equal.
+void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
+  if (!members_.coordinator() || !table_ || message.tensor >= table_->size()) return;
+  replicas_.resize(members_.machines());
+  replicas_[machine] = message;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    const ReplicaHash& other = replicas_[k];
+    const bool same_check = k != machine && other.step == message.step &&
+                            other.tensor == message.tensor && !other.lane.empty();
+    if (!same_check) continue;
+    count(Counter::kreplica_checks, 1);
+    if (other.hash == message.hash) continue;
+    count(Counter::kreplica_divergences, 1);
+    return fail({StatusCode::kREPLICA_DIVERGED,
+                 "the result of tensor '" + (*table_)[message.tensor].name + "' in step " +
+                     std::to_string(message.step) + " differs between " +
+                     members_.machine_name(machine) + " (lane " + message.lane + ") and " +
+                     members_.machine_name(k) + " (lane " + other.lane + ")"},
+                /*permanent=*/true, /*tell_others=*/true);
+  }
+}
+
+void Communicator::handle(uint32_t machine, const Bye& message) {
+  (void)message;
+  peers_[machine].departed = true;
+}
+
+void Communicator::reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0,
+                         uint64_t value1) {
+  if (request == 0) return;
+  const uint32_t answered = std::exchange(request, 0);
+  if (members_.local[local].port == nullptr) return;
+  members_.local[local].port->reply(answered, {status.code(), status.message(), value0, value1});
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,111 @@
+"""Ctrl-C in every wait of the Python package, over a real cgxd."""
+
+import datetime
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+
+from daemon_case import Store, WithDaemon, on_ranks
+
+import cgx
+import numpy
+
+
+class Interrupts(WithDaemon):
+    """Ctrl-C ends every wait of the main thread. A promise of 0.3 s; the tests allow for a crowded machine."""
+
+    ALLOWED_S = 2.0
+
+    def alone_of_two(self, commit=False):
+        """A communicator whose other rank does nothing."""
+        store, ranks = Store(), [None, None]
+
+        def join(rank):
+            session = self.session()
+            ranks[rank] = session.communicator("world", rank, 2, store.put, store.get, timeout=60)
+            if commit:
+                ranks[rank].register("t", session.empty(4))
+                ranks[rank].commit()
+        on_ranks(2, join)
+        return ranks[0]
+
+    def interrupt(self, wait):
+        """Runs wait() and sends SIGINT as soon as it is inside the library."""
+        struck, over = [], threading.Event()
+
+        def strike():
+            main = threading.main_thread().ident
+            while not over.is_set():
+                files, frame = [], sys._current_frames()[main]
+                while frame is not None:
+                    files.append(os.path.basename(frame.f_code.co_filename))
+                    frame = frame.f_back
+                if "_waiting.py" in files:
+                    struck.append(time.monotonic())
+                    os.kill(os.getpid(), signal.SIGINT)
+                    break
+
+        thread = threading.Thread(target=strike)
+        thread.start()
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                wait()
+        finally:
+            noticed = time.monotonic()
+            over.set()
+            thread.join()
+        self.assertLess(noticed - struck[0], self.ALLOWED_S)
+
+    def test_calls(self):
+        comm = self.alone_of_two()
+        self.interrupt(lambda: comm.allreduce(numpy.zeros(4, numpy.float32)))
+        array = comm.session.empty(4)
+        call = comm.allreduce_async(array)
+        self.interrupt(call.wait)
+        self.interrupt(lambda: call.wait(datetime.timedelta(seconds=60)))
+        comm.allreduce_async(array)
+        comm.allreduce_async(array)
+        self.interrupt(lambda: comm.allreduce_async(array))  # the fifth
+
+    def test_steps(self):
+        comm = self.alone_of_two(commit=True)
+        comm.submit(0, comm.tensors)
+        comm.step_end(0)
+        self.interrupt(lambda: comm.wait(0))
+
+    def test_polling(self):
+        session = self.session()
+        self.interrupt(lambda: session.poll(0, 60))
+
+    def test_joining(self):
+        store = Store()
+        began = time.monotonic()
+        session = self.session()
+        self.interrupt(lambda: session.communicator("world", 0, 2, store.put, store.get, timeout=60))
+        session.close()
+        self.assertLess(time.monotonic() - began, 20)  # the store waits 20 s
+
+    def test_committing(self):
+        comm = self.alone_of_two()
+        comm.register("t", comm.session.empty(4))
+        self.interrupt(comm.commit)
+        comm.close()
+
+    def test_handlers_that_return_do_not_end_a_wait(self):
+        comm = self.alone_of_two()
+        call, seen = comm.allreduce_async(comm.session.empty(4)), []
+        before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        striker = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
+        striker.start()
+        with self.assertRaises(cgx.TimedOutError):
+            call.wait(0.5)
+        striker.join()
+        self.assertEqual(seen, [1])
+
+
+if __name__ == "__main__":
+    unittest.main()

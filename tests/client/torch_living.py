@@ -1,0 +1,335 @@
+"""Scenarios of torch_ranks.py: how ranks meet, part and fail, and what users see of it."""
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import cgx
+import cgx.torch
+from cgx._torch_exchange import Exchange
+from torch_scene import RANK, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
+
+
+def state_survives_pickling():
+    model, state = make(True)
+    model(batch(0)).square().mean().backward()
+    again = pickle.loads(pickle.dumps(state))
+    assert again.name == state.name
+    copy.deepcopy(model.module)
+    state.close()
+    result = cgx.torch.comm_hook(again, FakeBucket([parameter(torch.float32, 5)])).wait()
+    assert (result == 1.5).all()
+
+
+def pickled_state_keeps_its_group():
+    groups = [dist.new_group([0, 1]), dist.new_group([2])]
+    state = cgx.torch.HookState(process_group=groups[RANK // 2])
+    again = pickle.loads(pickle.dumps(state))
+    assert pickle.loads(pickle.dumps(again)).__getstate__() == state.__getstate__()  # also before it is used
+    result = cgx.torch.comm_hook(again, FakeBucket([parameter(torch.float32, 5)])).wait()
+    assert (result == (1.5 if RANK < 2 else 3)).all(), result
+    with cgx.Session() as session:
+        try:
+            pickle.dumps(cgx.torch.HookState(session=session))
+        except TypeError as error:
+            assert "session of its own" in str(error), error
+        else:
+            raise AssertionError("a session cannot be pickled")
+
+
+def disagreement_is_named():
+    """Models that differ between ranks: DDP without its own check, as with a hand-made bucket."""
+    state = cgx.torch.HookState()
+    try:
+        cgx.torch.comm_hook(state, FakeBucket([parameter(torch.float32, 5 + RANK)])).wait()
+    except Exception as error:
+        assert "MISMATCH" in str(error) and "parameter.0" in str(error), error
+        return
+    raise AssertionError("the ranks' models differ")
+
+
+def backward_raises_when_the_daemon_dies():
+    model, _ = make(True)
+    model(batch(0)).square().mean().backward()
+    dist.barrier()
+    if RANK == 0:
+        os.kill(int(os.environ["CGX_TEST_DAEMON_PID"]), signal.SIGKILL)
+    dist.barrier()
+    for _ in range(2):  # the first pass after, and every later one
+        try:
+            model(batch(1)).square().mean().backward()
+        except RuntimeError as error:
+            assert "DAEMON_LOST" in str(error), error
+        else:
+            raise AssertionError("backward went on without a daemon")
+
+
+def backward_raises_when_a_rank_dies():
+    model, _ = make(True)
+    for step in range(2):  # before its second pass DDP re-cuts its buckets over gloo
+        model(batch(step)).square().mean().backward()
+    dist.barrier()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        model(batch(2)).square().mean().backward()
+    except RuntimeError as error:
+        assert "RANK_LOST" in str(error) and "rank 1" in str(error), error
+        assert "make the process group anew" in str(error), error
+        assert isinstance(cgx.torch.last_error(model), cgx.errors.RankLostError)
+        os._exit(0)  # gloo's group is broken
+    raise AssertionError("backward went on without rank 1")
+
+
+def spelled_differently():
+    """Machines whose scripts name the job's first machine in different words."""
+    os.environ.update(MASTER_ADDR=["localhost", "127.0.0.1"][RANK], MASTER_PORT="1")
+    model, _ = make(True)
+    model(batch(0)).square().mean().backward()
+
+
+def without_a_store():
+    """As with MPI: rank 0 of each group makes one."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1])]
+    dist.distributed_c10d._get_default_store = lambda: None
+    group = groups[RANK % 2]
+    for state in (cgx.torch.HookState(process_group=group), cgx.torch.HookState()):
+        result = cgx.torch.comm_hook(state, FakeBucket([parameter(torch.float32, 5)])).wait()
+        assert (result == 2).all(), result
+
+
+def job_named_differently():
+    os.environ["CGX_JOB"] = "one" if RANK == 0 else "two"
+    if RANK == 1:
+        dist.barrier()
+    try:
+        cgx.torch.HookState()
+    except cgx.errors.MismatchError as error:
+        assert RANK == 1 and "'two'" in str(error) and "'one'" in str(error), error
+    else:
+        assert RANK == 0
+    if RANK == 0:
+        dist.barrier()
+
+
+def extra_state_on_one_rank():
+    if RANK == 0:
+        cgx.torch.HookState()
+    state = cgx.torch.HookState(timeout=2)
+    begin = time.monotonic()
+    try:
+        cgx.torch.comm_hook(state, FakeBucket([parameter(torch.float32, 5)])).wait()
+    except Exception as error:
+        for words in ("joining communicator", f"rank {1 - RANK}", "the order they are made in"):
+            assert words in str(error), error
+    else:
+        raise AssertionError("the ranks' states do not belong together")
+    assert time.monotonic() - begin < 20
+    assert isinstance(cgx.torch.last_error(state), cgx.errors.TimedOutError)
+
+
+def two_models_in_two_threads():
+    """Rank 1 begins with the other model, and takes up the first when that one has gone through."""
+    states = [cgx.torch.HookState(name=name) for name in ("first", "second")]
+    results = {}
+
+    def train(model):
+        bucket = FakeBucket([parameter(torch.float32, 5 + model)])
+        for _ in range(3):
+            results[model] = cgx.torch.comm_hook(states[model], bucket).wait()
+
+    threads = [threading.Thread(target=train, args=(model,), daemon=True) for model in (0, 1)]
+    threads[RANK].start()
+    if RANK == 1:
+        threads[1].join(60)
+    threads[1 - RANK].start()
+    for thread in threads:
+        thread.join(60)
+    assert all((results[model] == 1.5).all() for model in (0, 1)), results
+
+
+def no_daemon():
+    os.environ["CGX_SOCKET"] = os.path.join(sys.argv[4], "nobody.sock")
+    try:
+        cgx.torch.HookState()
+    except cgx.errors.UnavailableError as error:
+        assert "nobody.sock" in str(error), error
+    else:
+        raise AssertionError("there is no daemon")
+
+
+def daemon_started_anew():
+    """The hook meets again by itself, while the processes and their group live."""
+    model, state = make(True)
+    for step in range(2):
+        model(batch(step)).square().mean().backward()
+    dist.barrier()
+    daemon = None
+    if RANK == 0:
+        os.kill(int(os.environ["CGX_TEST_DAEMON_PID"]), signal.SIGKILL)
+    try:
+        for _ in range(100):  # until it is noticed
+            model(batch(2)).square().mean().backward()
+    except RuntimeError as error:
+        assert "DAEMON_LOST" in str(error), error
+        assert isinstance(cgx.torch.last_error(state), cgx.errors.DaemonLostError)
+    else:
+        raise AssertionError("backward went on without a daemon")
+    dist.barrier()
+    if RANK == 0:
+        path = os.environ["CGX_SOCKET"]
+        if os.path.exists(path):
+            os.unlink(path)
+        daemon = subprocess.Popen([os.path.join(os.environ["CGX_BUILD_DIR"], "bin", "cgxd"), "--socket", path, "--set",
+                                   f"run_directory={os.path.dirname(path)}"])
+        while not os.path.exists(path):
+            assert daemon.poll() is None
+    dist.barrier()
+    try:
+        theirs, _ = make(False)
+        for step in range(3, 6):
+            for each in (model, theirs):
+                each.zero_grad()
+                each(batch(step)).square().mean().backward()
+            assert_equal(gradients(model), gradients(theirs))
+        assert cgx.torch.last_error(state) is None
+        cgx.torch.shutdown()
+        dist.barrier()
+    finally:
+        if daemon is not None:
+            daemon.terminate()
+            daemon.wait()
+
+
+class Names:
+    """Records what is registered."""
+
+    def __enter__(self):
+        self.seen, self._own = [], Exchange._register_one
+
+        def register_one(exchange, name, *rest):
+            self.seen.append(name)
+            return self._own(exchange, name, *rest)
+
+        Exchange._register_one = register_one
+        return self
+
+    def __exit__(self, *error):
+        Exchange._register_one = self._own
+
+
+def hooked_in_one_line():
+    torch.manual_seed(0)
+    ways = [lambda model: cgx.torch.register(model),
+            lambda model: model.register_comm_hook(None, cgx.torch.comm_hook),
+            lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)]
+    wanted = [name for name, _ in Net().named_parameters()]
+    for hook in ways:
+        ours, _ = make(False)
+        theirs, _ = make(False)
+        hook(ours)
+        with Names() as names:
+            for step in range(3):
+                for model in (ours, theirs):
+                    model.zero_grad()
+                    model(batch(step)).square().mean().backward()
+                assert_equal(gradients(ours), gradients(theirs))
+        assert names.seen == wanted, names.seen
+
+
+def states_without_a_name_are_each_models_own():
+    """Two models hooked with None, one over part of the ranks: each has its own group and communicator."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2])]
+    small = DistributedDataParallel(torch.nn.Linear(3, 2, bias=False), process_group=groups[RANK // 2])
+    large = DistributedDataParallel(torch.nn.Linear(3, 2, bias=False))
+    for model in (small, large):
+        model.register_comm_hook(None, cgx.torch.comm_hook)
+        model(torch.full((1, 3), RANK + 1.0)).sum().backward()
+    assert (small.module.weight.grad == (1.5 if RANK < 2 else 3)).all(), small.module.weight.grad
+    assert (large.module.weight.grad == 2).all(), large.module.weight.grad
+
+
+def bucket_of_no_model():
+    try:
+        cgx.torch.comm_hook(None, FakeBucket([parameter(torch.float32, 5)]))
+    except ValueError as error:
+        assert "cgx.torch.register(model)" in str(error), error
+    else:
+        raise AssertionError("there is no model to make a state for")
+
+
+def profiled():
+    model, _ = make(True)
+    for step in range(3):
+        model(batch(step)).square().mean().backward()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        model(batch(3)).square().mean().backward()
+    spans = [event for event in profile.events() if event.name == "cgx:all_reduce"]
+    assert spans and all(span.is_async for span in spans), spans
+
+
+def shutdown_and_again():
+    model, state = make(True)
+    for _ in range(3):
+        for step in range(2):
+            model(batch(step)).square().mean().backward()
+        session = state._exchange.session
+        cgx.torch.shutdown()
+        assert not session.is_open
+        dist.barrier()
+    cgx.torch.shutdown()
+
+
+def typed_errors():
+    """What torch makes a RuntimeError of is to be had as what it was."""
+    state = cgx.torch.HookState()
+    model = DistributedDataParallel(Net())
+    model.register_comm_hook(state, cgx.torch.comm_hook)
+    model(batch(0)).square().mean().backward()
+    assert cgx.torch.last_error() is None and cgx.torch.last_error(state) is None
+    state.gradient_unit = lambda: 1.0 + RANK
+    try:
+        with cgx.torch.typed_errors(model):
+            model(batch(1)).square().mean().backward()
+    except cgx.errors.MismatchError as error:
+        assert cgx.torch.last_error(model) is error and "gradient unit" in str(error)
+    except cgx.CgxError as error:
+        assert cgx.torch.last_error(state) is error, error
+    else:
+        raise AssertionError("the ranks' units differ")
+
+
+def abandoned_pass_fails_everywhere_and_the_next_works():
+    state = cgx.torch.HookState()
+    groups = [[parameter(torch.float32, 5)], [parameter(torch.float32, 7)]]
+
+    def whole_pass():
+        return [cgx.torch.comm_hook(state, FakeBucket(group, i, i == 1)) for i, group in enumerate(groups)]
+
+    def fails(future):
+        try:
+            future.wait()
+        except Exception as error:  # torch chooses the class, the text is ours
+            return "STEP_ABANDONED" in str(error)
+        return False
+
+    for future in whole_pass():
+        future.wait()
+    if RANK == 1:
+        cgx.torch.comm_hook(state, FakeBucket(groups[0], 0, False))
+    futures = whole_pass()
+    failed = [fails(future) for future in futures]
+    # A rank that had not begun the pass is not told: its own meets the other's next one.
+    assert all(failed) or (RANK == 0 and not any(failed)), failed
+    if all(failed):
+        futures = whole_pass()
+    assert all((future.wait() == 1.5).all() for future in futures)

@@ -1,0 +1,95 @@
+"""Many short jobs, one after another, leave the daemons as they were: descriptors, sockets, memory.
+
+CGX_ENDURANCE_JOBS sets how many (default 60); 1,000 take a few minutes.
+"""
+
+import os
+import time
+import unittest
+
+import sums
+from cluster_case import ClusterCase
+from ranks import Job, Tensor
+
+JOBS = int(os.environ.get("CGX_ENDURANCE_JOBS", "60"))
+KILLED_EACH = 10  # every tenth job is killed instead of closed
+LINGER_S = 3.0    # a link outlives its job by this
+TENSORS = (Tensor("weight", (64, 33)), Tensor("bias", (33,)))
+JOB_BYTES_MAX = 4096  # that a job may leave in the daemon's memory (names, counters), on average
+
+
+class Use:
+    """What a daemon holds."""
+
+    def __init__(self, daemon):
+        pid = daemon.process.pid
+        self.descriptors = self.sockets = 0
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            self.descriptors += 1
+            try:
+                self.sockets += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+            except FileNotFoundError:
+                pass
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            values = dict(line.split(":", 1) for line in file)
+        self.memory_bytes = int(values["RssAnon"].split()[0]) << 10
+
+    def __str__(self):
+        return f"{self.descriptors} descriptors ({self.sockets} sockets), {self.memory_bytes / 2**20:.1f} MiB"
+
+
+class ShortJobs(ClusterCase):
+    def run_job(self, number):
+        """Returns the moments when it began and ended."""
+        began = time.monotonic()
+        job = Job(self.daemons, [0, 1], arena_bytes=1 << 20)
+        try:
+            comm = job.join(tensors=TENSORS)
+            job.step(comm, 1)
+            for rank, each in enumerate(job.ranks):
+                path = job.path("in", rank)
+                job.data(1, rank, 0).tofile(path)
+                each.send("allreduce", comm, sums.DTYPES["fp32"][0], sums.SUM, 64 * 33, 64 * 33 * 4, path,
+                          job.path("out", rank))
+            for rank in job.ranks:
+                answer = rank.receive()
+                self.assertTrue(answer.ok, answer.text)
+            if number % KILLED_EACH == 0:
+                for rank in job.ranks:
+                    rank.kill()
+            else:
+                job.must("close")
+        finally:
+            job.close()
+        return began, time.monotonic()
+
+    def test_leave_the_daemons_as_they_were(self):
+        for number in range(5):
+            self.run_job(number)
+        self.settle()
+        before = [Use(daemon) for daemon in self.daemons]
+        times = [self.run_job(number) for number in range(JOBS)]
+        self.settle()
+        # A connection waits for the next link to that daemon: as many as there were links at once.
+        at_once = max(sum(1 for began, ended in times if began <= at < ended + LINGER_S + 0.5) for at, _ in times)
+        for daemon, was in zip(self.daemons, before):
+            now = Use(daemon)
+            print(f"figure: machine {daemon.machine.index}: {was} before {JOBS} jobs, {now} after; "
+                  f"{at_once} links at once", flush=True)
+            self.assertLessEqual(now.descriptors, was.descriptors + min(at_once, JOBS * 3 // 4) + 2)
+            self.assertLessEqual(now.memory_bytes, was.memory_bytes + (4 << 20) + JOBS * JOB_BYTES_MAX)
+        self.assert_daemons_serve()
+
+    def settle(self):
+        """Until links have ended and nothing changes any more."""
+        deadline = time.monotonic() + LINGER_S + 1
+        last = None
+        while time.monotonic() < deadline:
+            uses = [Use(daemon).descriptors for daemon in self.daemons]
+            if uses != last:
+                last, deadline = uses, max(deadline, time.monotonic() + 1)
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()

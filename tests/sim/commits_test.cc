@@ -1,0 +1,262 @@
+// Second commits, and what they meet: refusals, policies, the automatic reordering (PROTOCOL 25). A
+// table is in force only with the plan made from it; whatever happens, everybody is answered.
+#include <optional>
+
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+std::vector<Tensor> grown(const std::vector<Tensor>& tensors, uint64_t elements = 7000) {
+  std::vector<Tensor> more = tensors;
+  more.push_back({.name = "late.weight", .elements = elements, .shape = {}});
+  return more;
+}
+
+// Registers what is new on a rank and asks for the commit.
+void ask(Cluster& cluster, uint32_t rank, const std::vector<Tensor>& tensors, uint32_t first) {
+  cluster.rank(rank).replies.erase(Cluster::kCommit);
+  if (first < tensors.size()) cluster.register_on(rank, tensors, first);
+  cluster.request_commit(rank, static_cast<uint32_t>(tensors.size()));
+}
+
+bool all_answered(Cluster& cluster) {
+  for (uint32_t r = 0; r < cluster.size(); ++r) {
+    if (cluster.rank(r).replies.count(Cluster::kCommit) == 0) return false;
+  }
+  return true;
+}
+
+void expect_commits(Cluster& cluster, StatusCode code) {
+  ASSERT_TRUE(cluster.run_until([&] { return all_answered(cluster); }, 10 * kSecond));
+  for (uint32_t r = 0; r < cluster.size(); ++r) {
+    const wire::Reply& reply = cluster.rank(r).replies[Cluster::kCommit];
+    EXPECT_EQ(reply.code, code) << "rank " << r << ": " << reply.message;
+  }
+}
+
+using Change = std::optional<Result<scheduler::PolicyChange>>;
+
+void apply(Cluster& cluster, uint32_t machine, const scheduler::Policy& policy, Change& change) {
+  cluster.engine(machine).apply_policy({.job = "job", .policy = policy},
+                                       [&change](const auto& answer) { change = answer; });
+}
+
+scheduler::Policy smaller_groups() {
+  scheduler::Policy policy = raw_policy();
+  policy.group_bytes = 4096;
+  return policy;
+}
+
+class SecondCommit : public ::testing::TestWithParam<std::vector<uint32_t>> {};
+
+TEST_P(SecondCommit, AddsTensorsBetweenSteps) {
+  World world(GetParam());
+  for (uint64_t step = 0; step < 6; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+    expect_reference(world.cluster, world.tensors, world.shape, step);
+    if (step % 2 == 1) continue;
+    const auto first = static_cast<uint32_t>(world.tensors.size());
+    world.tensors = grown(world.tensors);
+    world.tensors.back().name += std::to_string(step);
+    world.cluster.place(world.tensors);
+    for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+      ask(world.cluster, r, world.tensors, first);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK));
+  }
+}
+
+// The automatic reordering is proposed when the second step is complete.
+TEST_P(SecondCommit, MeetsAReorderingAtAnyMoment) {
+  for (uint32_t rounds = 0; rounds < 40; ++rounds) {
+    World world(GetParam());
+    for (uint64_t step = 0; step < 2; ++step) run_step(world.cluster, world.tensors, step);
+    world.cluster.run_rounds(rounds);
+    const auto first = static_cast<uint32_t>(world.tensors.size());
+    world.tensors = grown(world.tensors);
+    world.cluster.place(world.tensors);
+    for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+      ask(world.cluster, r, world.tensors, first);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK)) << rounds;
+    for (uint64_t step = 2; step < 6; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step)) << rounds;
+      ASSERT_NO_FATAL_FAILURE(expect_reference(world.cluster, world.tensors, world.shape, step));
+    }
+  }
+}
+
+// A policy that is being prepared is pre-empted; the operator is told by what.
+TEST_P(SecondCommit, PreemptsAPolicyAtAnyMoment) {
+  const auto ranks = static_cast<uint32_t>(GetParam().size());
+  for (uint32_t machine = 0; machine < ranks; ++machine) {
+    for (uint32_t rounds = 0; rounds < 20; ++rounds) {
+      SCOPED_TRACE("machine " + std::to_string(machine) + ", rounds " + std::to_string(rounds));
+      World world(GetParam());
+      for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+      Change change;
+      apply(world.cluster, machine, smaller_groups(), change);
+      world.cluster.run_rounds(rounds);
+      const auto first = static_cast<uint32_t>(world.tensors.size());
+      world.tensors = grown(world.tensors);
+      world.cluster.place(world.tensors);
+      for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+        ask(world.cluster, r, world.tensors, first);
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK));
+      ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 10 * kSecond));
+      for (uint64_t step = 5; step < 9; ++step) {
+        ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+        ASSERT_NO_FATAL_FAILURE(expect_reference(world.cluster, world.tensors, world.shape, step));
+      }
+      const uint64_t version =
+          world.cluster.rank(0).find(CGX_COMPLETE_STEP, 8)->record.policy_version;
+      if (change->ok()) {
+        EXPECT_EQ(version, (*change)->policy_version) << "what an operator was promised comes";
+      } else {
+        EXPECT_EQ(version, 1u) << change->status().to_string();
+        EXPECT_NE(change->status().message().find("epoch"), std::string::npos)
+            << change->status().to_string();
+      }
+      for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+        EXPECT_EQ(world.cluster.rank(r).find(CGX_COMPLETE_STEP, 8)->record.policy_version, version);
+      }
+    }
+  }
+}
+
+// Between the members' and the coordinator's commit nobody has a new table yet.
+TEST_P(SecondCommit, OfSomeRanksOnlyLeavesPoliciesToWorkOnTheOldTable) {
+  World world(GetParam());
+  for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+  std::vector<Tensor> more = grown(world.tensors);
+  world.cluster.place(more);
+  const auto first = static_cast<uint32_t>(world.tensors.size());
+  for (uint32_t r = 1; r < world.cluster.size(); ++r) ask(world.cluster, r, more, first);
+  world.cluster.run_for(kSecond / 100);
+  Change change;
+  apply(world.cluster, 0, smaller_groups(), change);
+  ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 10 * kSecond));
+  EXPECT_TRUE(change->ok()) << change->status().to_string();
+  ask(world.cluster, 0, more, first);
+  ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK));
+  for (uint64_t step = 5; step < 9; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, more, step));
+    ASSERT_NO_FATAL_FAILURE(expect_reference(world.cluster, more, world.shape, step));
+  }
+  EXPECT_EQ(world.cluster.rank(0).find(CGX_COMPLETE_STEP, 8)->record.policy_version, 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SecondCommit,
+                         ::testing::Values(std::vector<uint32_t>{2}, std::vector<uint32_t>{1, 1},
+                                           std::vector<uint32_t>{1, 2, 1}));
+
+// A machine whose memory is short refuses the larger table: its limit leaves room for the first
+// one, asks machine 0 says too little for the second.
+struct RefusedCommit : ::testing::Test {
+  static ClusterOptions options() {
+    ClusterOptions options{.policy = feedback()};
+    options.arena_bytes = 64 << 20;
+    options.limits = [](uint32_t machine) {
+      scheduler::Limits limits;
+      if (machine == 1) limits.plan_bytes = 56 << 20;
+      return limits;
+    };
+    return options;
+  }
+  static scheduler::Policy feedback() {
+    scheduler::Policy policy;
+    policy.default_codec = {.codec = 3, .bits = 8, .flags = CodecSpec::kFeedback, .bucket = 512};
+    return policy;
+  }
+  World world{{1, 1}, options(), /*raw=*/false};
+  uint32_t first = static_cast<uint32_t>(world.tensors.size());
+
+  void SetUp() override {
+    ASSERT_EQ(world.cluster.rank(0).replies[Cluster::kCommit].code, StatusCode::kOK)
+        << world.cluster.rank(0).replies[Cluster::kCommit].message;
+    for (uint64_t step = 0; step < 5; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+    }
+    std::vector<Tensor> more = grown(world.tensors, 6'000'000);  // 48 MB of residuals
+    world.cluster.place(more);
+    for (uint32_t r = 0; r < 2; ++r) ask(world.cluster, r, more, first);
+    ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kRESOURCE_EXHAUSTED));
+    EXPECT_NE(world.cluster.rank(0).replies[Cluster::kCommit].message.find("machine 1"),
+              std::string::npos)
+        << world.cluster.rank(0).replies[Cluster::kCommit].message;
+  }
+};
+
+TEST_F(RefusedCommit, LeavesTheOldTableAndItsSteps) {
+  for (uint64_t step = 5; step < 8; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+  }
+}
+
+TEST_F(RefusedCommit, LeavesPoliciesToWork) {
+  Change change;
+  scheduler::Policy policy = feedback();
+  policy.default_codec.bits = 4;
+  apply(world.cluster, 1, policy, change);
+  ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 10 * kSecond));
+  ASSERT_TRUE(change->ok()) << change->status().to_string();
+  uint64_t step = 5;
+  for (; step < (*change)->switch_step + 1; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+  }
+  EXPECT_EQ(world.cluster.rank(1).find(CGX_COMPLETE_STEP, step - 1)->record.policy_version, 2u);
+}
+
+TEST_F(RefusedCommit, MayBeAskedAgain) {
+  std::vector<Tensor> more = grown(world.tensors, 6'000'000);
+  world.cluster.place(more);
+  for (uint32_t r = 0; r < 2; ++r) {
+    ask(world.cluster, r, more, static_cast<uint32_t>(more.size()));
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kRESOURCE_EXHAUSTED));
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 5));
+}
+
+TEST(Commit, OfATableThatNoFrameHoldsIsRefusedWithItsSize) {
+  Cluster cluster(
+      {.ranks_per_machine = {1, 1}, .policy = raw_policy(), .frame_bytes_max = 4 << 20});
+  cluster.create();
+  std::vector<Tensor> tensors;
+  for (uint32_t i = 0; i < 9000; ++i) {
+    std::string name(512, 'x');
+    name.replace(0, 5, std::to_string(10'000 + i));
+    tensors.push_back({.name = name, .elements = 1, .shape = {}});
+  }
+  cluster.place(tensors);
+  for (uint32_t r = 0; r < 2; ++r) ask(cluster, r, tensors, 0);
+  ASSERT_TRUE(cluster.run_until([&] { return all_answered(cluster); }, 10 * kSecond));
+  for (uint32_t r = 0; r < 2; ++r) {
+    const wire::Reply& reply = cluster.rank(r).replies[Cluster::kCommit];
+    EXPECT_EQ(reply.code, StatusCode::kRESOURCE_EXHAUSTED) << reply.message;
+    EXPECT_NE(reply.message.find("4194304"), std::string::npos) << reply.message;
+  }
+}
+
+TEST(Commit, ThatWaitsForARankNamesItsMachineEverywhere) {
+  for (uint32_t late : {0u, 2u, 3u}) {
+    World world({1, 1, 2}, {.timeout_ms = 20'000});
+    for (uint32_t r = 0; r < 4; ++r) {
+      if (r != late) ask(world.cluster, r, world.tensors, 5);
+    }
+    world.cluster.run_for(25 * kSecond);
+    const std::string machine = "machine " + std::to_string(late < 2 ? late : 2);
+    for (uint32_t r = 0; r < 4; ++r) {
+      if (r == late) continue;
+      const wire::Reply& reply = world.cluster.rank(r).replies[Cluster::kCommit];
+      EXPECT_EQ(reply.code, StatusCode::kTIMED_OUT) << reply.message;
+      const bool named = reply.message.find(machine) != std::string::npos ||
+                         reply.message.find("rank " + std::to_string(late)) != std::string::npos;
+      EXPECT_TRUE(named) << "rank " << r << " waits for rank " << late << ": " << reply.message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cgx::sim

@@ -1,0 +1,213 @@
+// Epochs that meet failures, and each other (PROTOCOL 26, 27): all machines switch at the same
+// step, nothing an operator was promised gets lost, and a failure beside an epoch is only a
+// failure.
+#include <optional>
+
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+using Change = std::optional<Result<scheduler::PolicyChange>>;
+
+void apply(Cluster& cluster, uint32_t machine, const scheduler::Policy& policy, Change& change) {
+  cluster.engine(machine).apply_policy({.job = "job", .policy = policy},
+                                       [&change](const auto& answer) { change = answer; });
+}
+
+scheduler::Policy with_window(uint32_t window) {
+  scheduler::Policy policy = raw_policy();
+  policy.window = window;
+  return policy;
+}
+
+uint64_t version_of(Cluster& cluster, uint32_t rank, uint64_t step) {
+  const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_STEP, step);
+  return ended == nullptr ? 0 : ended->record.policy_version;
+}
+
+class FailureBeside : public ::testing::TestWithParam<std::vector<uint32_t>> {};
+
+// The coordinator's frames that announce it are on their way when a rank abandons its pass.
+TEST_P(FailureBeside, AnAnnouncedEpochCanBeRedone) {
+  const auto ranks = static_cast<uint32_t>(World(GetParam()).cluster.size());
+  for (uint32_t culprit = 0; culprit < ranks; ++culprit) {
+    for (uint32_t rounds = 0; rounds < 24; ++rounds) {
+      SCOPED_TRACE("rank " + std::to_string(culprit) + " after " + std::to_string(rounds));
+      World world(GetParam());
+      uint64_t step = 0;
+      for (; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+      Change change;
+      apply(world.cluster, 0, with_window(3), change);
+      if (rounds % 2 == 1) world.cluster.run_until([&] { return change.has_value(); }, kSecond);
+      fill(world.cluster, world.tensors, step);
+      for (uint32_t r = 0; r < ranks; ++r) {
+        if (r != culprit) submit_all(world.cluster, world.tensors, r, step);
+      }
+      world.cluster.run_rounds(rounds);
+      world.abandon(culprit, step);
+      submit_all(world.cluster, world.tensors, culprit, step);
+      ASSERT_TRUE(
+          world.cluster.run_until([&] { return world.cluster.all_ended(step); }, 10 * kSecond));
+      for (uint32_t r = 0; r < ranks; ++r) {
+        EXPECT_EQ(world.step_status(r, step), StatusCode::kSTEP_ABANDONED)
+            << world.step_text(r, step);
+      }
+      ASSERT_NO_FATAL_FAILURE(world.expect_redo(step));
+    }
+  }
+}
+
+// What an operator was promised comes, even if the step it was promised for failed first.
+TEST_P(FailureBeside, APromisedPolicyDoesNotLoseIt) {
+  for (uint32_t machine = 0; machine < GetParam().size(); ++machine) {
+    World world(GetParam());
+    uint64_t step = 0;
+    for (; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+    Change change;
+    apply(world.cluster, machine, with_window(3), change);
+    ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, kSecond));
+    ASSERT_TRUE(change->ok()) << change->status().to_string();
+    ASSERT_GE((*change)->switch_step, step);
+    submit_all(world.cluster, world.tensors, 0, step);
+    world.abandon(world.cluster.size() - 1, step);
+    ASSERT_TRUE(world.cluster.run_until(
+        [&] { return world.step_status(0, step) != StatusCode::kBUSY; }, kSecond));
+    ASSERT_NO_FATAL_FAILURE(world.expect_redo(step));
+    for (++step; step < 13; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+      for (uint32_t r = 1; r < world.cluster.size(); ++r) {
+        ASSERT_EQ(version_of(world.cluster, r, step), version_of(world.cluster, 0, step)) << step;
+      }
+    }
+    EXPECT_EQ(version_of(world.cluster, 0, 12), (*change)->policy_version);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FailureBeside,
+                         ::testing::Values(std::vector<uint32_t>{1, 1},
+                                           std::vector<uint32_t>{2, 1, 1}));
+
+// A policy while a step's failure is being settled: refused or taken, never a lasting failure.
+TEST(Policy, AppliedWhileAStepFailsIsAnswered) {
+  for (uint32_t rounds = 0; rounds < 16; ++rounds) {
+    for (uint32_t machine : {0u, 1u}) {
+      World world({1, 1});
+      for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+      submit_all(world.cluster, world.tensors, 0, 5);
+      world.abandon(1, 5);
+      submit_all(world.cluster, world.tensors, 1, 5);
+      world.cluster.run_rounds(rounds);
+      Change change;
+      apply(world.cluster, machine, with_window(2), change);
+      ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 5 * kSecond));
+      ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(5); }, kSecond));
+      ASSERT_NO_FATAL_FAILURE(world.expect_redo(5)) << rounds << " rounds, machine " << machine;
+      for (uint64_t step = 6; step < 12; ++step) {
+        ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+      }
+      EXPECT_EQ(version_of(world.cluster, 0, 11), change->ok() ? (*change)->policy_version : 1);
+      EXPECT_EQ(version_of(world.cluster, 1, 11), version_of(world.cluster, 0, 11));
+    }
+  }
+}
+
+// Machine 2 hears machine 1 late, so it is a step behind when the next epoch is announced to it.
+TEST(Policies, InAShortTimeTakeForceOneAfterTheOtherOnAMachineThatLags) {
+  for (scheduler::CollectiveWish wish :
+       {scheduler::CollectiveWish::kAllgather, scheduler::CollectiveWish::kScatter}) {
+    ClusterOptions options{.policy = raw_policy()};
+    options.policy.collective = wish;
+    bool slow = false;
+    options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
+      return slow && from == 1 && to == 2 ? 20'000'000 : 20'000;
+    };
+    World world({1, 1, 1}, options, /*raw=*/false);
+    uint64_t step = 0;
+    for (; step < 6; ++step) run_step(world.cluster, world.tensors, step);  // reordered by now
+    const auto asked = [&](uint32_t window, Change& change) {
+      scheduler::Policy policy = options.policy;
+      policy.window = window;
+      apply(world.cluster, 0, policy, change);
+    };
+    Change first, second;
+    asked(2, first);
+    ASSERT_TRUE(world.cluster.run_until([&] { return first.has_value(); }, kSecond));
+    ASSERT_TRUE(first->ok()) << first->status().to_string();
+    slow = true;
+    // Each rank goes on as soon as its own step is complete; the second policy is asked for when
+    // the coordinator has switched.
+    std::vector<uint64_t> next(3, step);
+    constexpr uint64_t kEnd = 16;
+    ASSERT_TRUE(world.cluster.run_until(
+        [&] {
+          for (uint32_t r = 0; r < 3; ++r) {
+            const bool complete =
+                next[r] == step || world.step_status(r, next[r] - 1) != StatusCode::kBUSY;
+            if (next[r] == kEnd || !complete) continue;
+            submit_all(world.cluster, world.tensors, r, next[r]++);
+          }
+          const bool switched = version_of(world.cluster, 0, (*first)->switch_step) != 0 ||
+                                next[0] > (*first)->switch_step;
+          if (switched && !second.has_value()) {
+            second = Result<scheduler::PolicyChange>(internal_error("no answer"));
+            asked(3, second);
+          }
+          return world.cluster.all_ended(kEnd - 1);
+        },
+        20 * kSecond));
+    ASSERT_TRUE(second->ok()) << second->status().to_string();
+    for (uint64_t s = step; s < kEnd; ++s) {
+      for (uint32_t r = 0; r < 3; ++r) {
+        ASSERT_EQ(world.step_status(r, s), StatusCode::kOK) << world.step_text(r, s);
+        ASSERT_EQ(version_of(world.cluster, r, s), version_of(world.cluster, 0, s))
+            << "rank " << r << " step " << s;
+      }
+    }
+    EXPECT_EQ(version_of(world.cluster, 2, kEnd - 1), (*second)->policy_version);
+  }
+}
+
+// The communicator an operator asked about ends while the answer is on its way.
+TEST(Policy, AskedOfACommunicatorThatEndsIsAnswered) {
+  for (uint32_t machine : {0u, 1u}) {
+    for (uint32_t first : {0u, 1u}) {
+      World world({1, 1});
+      run_step(world.cluster, world.tensors, 0);
+      Change change;
+      apply(world.cluster, machine, with_window(3), change);
+      world.cluster.say_goodbye(first);
+      world.cluster.say_goodbye(1 - first);
+      world.cluster.run_for(10 * kSecond);
+      EXPECT_TRUE(change.has_value()) << "machine " << machine << ", rank " << first << " first";
+    }
+  }
+}
+
+// A proposal is on its way when a step fails: no healthy machine is said not to have answered.
+TEST(Policy, ThatMeetsAFailureAtAnyMomentBlamesNoMachine) {
+  for (uint32_t rounds = 0; rounds < 30; ++rounds) {
+    SCOPED_TRACE(std::to_string(rounds) + " rounds");
+    World world({1, 1, 1});
+    for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+    Change change;
+    apply(world.cluster, rounds % 3, with_window(3), change);
+    world.cluster.run_rounds(rounds / 2);
+    world.abandon(2, 5);
+    ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 20 * kSecond));
+    if (!change->ok()) {
+      EXPECT_EQ(change->status().code(), StatusCode::kSTEP_ABANDONED)
+          << change->status().to_string();
+    }
+    ASSERT_NO_FATAL_FAILURE(world.expect_redo(5));
+    for (uint64_t step = 6; step < 12; ++step) {
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+    }
+    for (uint32_t r : {0u, 1u, 2u}) {
+      EXPECT_EQ(version_of(world.cluster, r, 11), change->ok() ? (*change)->policy_version : 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cgx::sim

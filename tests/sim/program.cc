@@ -1,0 +1,312 @@
+#include "tests/sim/program.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "kernels/codec.h"
+#include "tests/scheduler/every_codec.h"
+
+namespace cgx::sim {
+namespace {
+
+using Kind = Item::Kind;
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  uint64_t pick(uint64_t n) { return engine_() % n; }
+  bool percent(uint32_t p) { return pick(100) < p; }
+  uint64_t number() { return engine_(); }
+  template <typename T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[pick(values.size())];
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// Settings an operator may ask for: what check_policy refuses is none of them.
+const std::vector<CodecSpec>& all_codecs() {
+  static const std::vector<CodecSpec> specs = [] {
+    std::vector<CodecSpec> sound;
+    for (uint8_t flags : {0, 1, 2, 3}) {
+      for (CodecSpec spec : scheduler::every_codec(flags)) {
+        const kernels::CodecRow& row = scheduler::row_of(spec);
+        for (uint8_t bits = row.bits_min; bits <= row.bits_max; bits = uint8_t(bits + 2)) {
+          spec.bits = bits;
+          std::string warning;
+          if (!kernels::validate(spec, DType::kF32).ok()) continue;
+          if (kernels::check_policy(spec, &warning).ok()) sound.push_back(spec);
+        }
+      }
+    }
+    return sound;
+  }();
+  return specs;
+}
+
+CodecSpec random_codec(Random& random) {
+  if (random.percent(25)) return {.codec = 0, .bucket = 512};
+  CodecSpec spec = all_codecs()[random.pick(all_codecs().size())];
+  if (!scheduler::row_of(spec).sparse) spec.bucket = random.one_of<uint32_t>({64, 512, 1024});
+  return spec;
+}
+
+scheduler::Policy random_policy(Random& random) {
+  scheduler::Policy policy;
+  policy.default_codec = random_codec(random);
+  for (uint64_t rules = random.pick(3); rules > 0; --rules) {
+    policy.rules.push_back(
+        {random.one_of<const char*>({"a", "w1", "w[2-4]", "b$"}), random_codec(random)});
+  }
+  policy.min_elements = random.one_of<uint64_t>({1, 64, 1024});
+  policy.raw_one_dimensional = random.percent(50);
+  policy.group_bytes = uint64_t{256} << random.pick(11);
+  policy.window = 1 + static_cast<uint32_t>(random.pick(8));
+  policy.replica_check_steps = static_cast<uint32_t>(random.pick(4));
+  policy.collective = static_cast<scheduler::CollectiveWish>(random.pick(3));
+  policy.feedback_decay = random.one_of<float>({1.0f, 1.0f, 0.75f});
+  policy.stats_steps = static_cast<uint32_t>(random.pick(4));
+  return policy;
+}
+
+Cluster::Tensor random_tensor(Random& random, uint64_t number) {
+  Cluster::Tensor tensor;
+  tensor.name = std::string(random.one_of<const char*>({"a", "b", "w"})) + std::to_string(number);
+  const bool small_float = random.percent(75);
+  tensor.dtype = !small_float         ? static_cast<DType>(random.pick(8))
+                 : random.percent(70) ? DType::kF32
+                                      : random.one_of({DType::kF16, DType::kBF16});
+  const bool floating = dtype_is_small_float(tensor.dtype) || tensor.dtype == DType::kF64;
+  tensor.op = floating && random.percent(50) ? ReduceOp::kAvg : ReduceOp::kSum;
+  tensor.elements = random.one_of<uint64_t>({0, 1, 3, 64, 100, 1000, 1025, 3000, 7000});
+  if (random.percent(6)) tensor.elements = 70'001;
+  if (random.percent(50)) tensor.shape = {tensor.elements};
+  return tensor;
+}
+
+Item random_step(Random& random, uint32_t ranks) {
+  Item item{.kind = Kind::kStep, .seed = random.number()};
+  item.fate = random.percent(65)   ? Fate::kUnsaid
+              : random.percent(40) ? Fate::kKept
+                                   : Fate::kDropped;
+  item.absences = random.percent(35);
+  item.nonfinite = random.percent(12);
+  item.unit = random.percent(70) ? 1.0 : random.one_of({0.5, 1024.0, 3.0});
+  item.wait_percent = random.one_of<uint32_t>({0, 0, 50, 100});
+  if (ranks > 1 && random.percent(2)) {
+    item.odd_rank = static_cast<uint32_t>(random.pick(ranks));
+    item.odd_unit = true;
+  }
+  return item;
+}
+
+Item random_call(Random& random, uint32_t ranks) {
+  Item item{.kind = Kind::kCall, .seed = random.number()};
+  item.dtype = static_cast<DType>(random.pick(8));
+  const bool floating = dtype_is_small_float(item.dtype) || item.dtype == DType::kF64;
+  item.op = floating && random.percent(50) ? ReduceOp::kAvg : ReduceOp::kSum;
+  item.elements = random.one_of<uint64_t>({0, 1, 5, 255, 2000, 9000});
+  item.wait_percent = random.one_of<uint32_t>({0, 0, 30, 100});
+  if (ranks > 1 && random.percent(4)) item.odd_rank = static_cast<uint32_t>(random.pick(ranks));
+  return item;
+}
+
+Item random_end(Random& random, const Program& program) {
+  Item item{.seed = random.number()};
+  item.rank = static_cast<uint32_t>(random.pick(program.ranks()));
+  const auto machines = static_cast<uint32_t>(program.shape.size());
+  item.machine = static_cast<uint32_t>(random.pick(machines));
+  item.other = (item.machine + 1 + static_cast<uint32_t>(random.pick(machines))) % machines;
+  item.kind =
+      random.one_of({Kind::kLeave, Kind::kLeave, Kind::kLeave, Kind::kDie, Kind::kDie, Kind::kNever,
+                     Kind::kKillDaemon, Kind::kStopDaemon, Kind::kDisconnect});
+  item.closes_only = random.percent(50);
+  const bool of_machines = item.kind == Kind::kKillDaemon || item.kind == Kind::kStopDaemon ||
+                           item.kind == Kind::kDisconnect;
+  if (of_machines && (machines == 1 || item.other == item.machine)) item.kind = Kind::kDie;
+  return item;
+}
+
+const char* const kKindNames[] = {"step",   "call",        "commit",      "abandon",
+                                  "leave",  "die",         "late",        "never",
+                                  "policy", "kill daemon", "stop daemon", "disconnect"};
+const char* const kFateNames[] = {"", ", said kept", ", dropped"};
+
+std::string text_of(const scheduler::Policy& policy) {
+  std::string text = kernels::to_string(policy.default_codec);
+  for (const scheduler::PolicyRule& rule : policy.rules) {
+    text += "; " + rule.match + " -> " + kernels::to_string(rule.codec);
+  }
+  return text + "; groups of " + std::to_string(policy.group_bytes) + " bytes, window " +
+         std::to_string(policy.window) + ", " +
+         scheduler::kCollectiveWishes[static_cast<size_t>(policy.collective)] + ", decay " +
+         std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
+         std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
+         ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
+         std::to_string(policy.stats_steps);
+}
+
+}  // namespace
+
+uint64_t mix(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
+  uint64_t x = seed;
+  for (uint64_t word : {a, b, c}) {
+    x = (x ^ word) * 0x9E3779B97F4A7C15ull;
+    x ^= x >> 29;
+    x = x * 0xBF58476D1CE4E5B9ull + 0x632BE59BD9B4E019ull;
+    x ^= x >> 32;
+  }
+  return x;
+}
+
+uint32_t Program::ranks() const {
+  return std::accumulate(shape.begin(), shape.end(), 0u);
+}
+
+uint32_t Program::machine_of(uint32_t rank) const {
+  uint32_t machine = 0;
+  for (; rank >= shape[machine]; ++machine) rank -= shape[machine];
+  return machine;
+}
+
+std::string Item::text() const {
+  std::string text = kKindNames[static_cast<size_t>(kind)];
+  const auto odd = [&] {
+    return odd_rank == kNobody ? "" : ", but rank " + std::to_string(odd_rank);
+  };
+  switch (kind) {
+    case Kind::kStep:
+      text += absences ? ", some absent" : "";
+      text += nonfinite ? ", NaN and Inf" : "";
+      if (unit != 1) text += ", unit " + std::to_string(unit);
+      text += std::string(kFateNames[static_cast<size_t>(fate)]) + ", " +
+              std::to_string(wait_percent) + " % wait" + odd() +
+              (odd_rank == kNobody ? ""
+               : odd_unit          ? " in another unit"
+                                   : " kept it");
+      break;
+    case Kind::kCall:
+      text += " " + std::string(dtype_name(dtype)) + "[" + std::to_string(elements) + "] " +
+              std::string(reduce_op_name(op)) + ", " + std::to_string(wait_percent) + " % wait" +
+              odd() + (odd_rank == kNobody ? "" : " submits one element more");
+      break;
+    case Kind::kCommit:
+      text += " with " + std::to_string(tensors) + " more tensors";
+      break;
+    case Kind::kPolicy:
+      text += " through machine " + std::to_string(machine) + " when rank " + std::to_string(rank) +
+              " is there: " + text_of(policy);
+      break;
+    case Kind::kKillDaemon:
+    case Kind::kStopDaemon:
+    case Kind::kDisconnect:
+      text += " of machine " + std::to_string(machine);
+      if (kind == Kind::kDisconnect) text += " from machine " + std::to_string(other);
+      text += " when rank " + std::to_string(rank) + " is there";
+      break;
+    case Kind::kAbandon:
+    case Kind::kLeave:
+    case Kind::kDie:
+    case Kind::kLate:
+    case Kind::kNever:
+      text += ": rank " + std::to_string(rank);
+      if (kind == Kind::kLeave) text += closes_only ? " closes" : " says goodbye";
+      if (kind == Kind::kLate) text += ", " + std::to_string(sleep_ns / 1'000'000'000) + " s";
+  }
+  return text;
+}
+
+std::string Program::text() const {
+  std::string text = "program " + std::to_string(seed) + ": ranks per machine";
+  for (uint32_t count : shape) text += " " + std::to_string(count);
+  text += ", latency " + std::to_string(latency_ns / 1000) + " us, jitter " +
+          std::to_string(jitter_ns / 1000) + " us, spikes " + std::to_string(spike_ns / 1000) +
+          " us, thinking " + std::to_string(think_ns / 1000) + " us, notices " +
+          std::to_string(notice_percent) + " %\n  policy " + text_of(policy) + "\n";
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const Cluster::Tensor& tensor = tensors[t];
+    text += "  tensor " + std::to_string(t) + (t < first_tensors ? "" : " (later)") + ": " +
+            tensor.name + " " + std::string(dtype_name(tensor.dtype)) + "[" +
+            std::to_string(tensor.elements) + "] " + std::string(reduce_op_name(tensor.op)) +
+            (tensor.shape.size() == 1 ? " 1-d" : "") + "\n";
+  }
+  uint64_t step = 0, call = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    text += "  " + std::to_string(i) + ": " + items[i].text();
+    if (items[i].kind == Kind::kStep) text += "  (step " + std::to_string(step++) + ")";
+    if (items[i].kind == Kind::kCall) text += "  (call " + std::to_string(call++) + ")";
+    text += "\n";
+  }
+  return text;
+}
+
+Program program_of(uint64_t seed) {
+  Random random(mix(seed, 0x70726F67));
+  Program program;
+  program.seed = seed;
+  const uint64_t machines = random.one_of<uint64_t>({1, 2, 2, 2, 3, 3, 3, 4, 5});
+  for (uint64_t k = 0; k < machines; ++k) {
+    program.shape.push_back(random.one_of<uint32_t>({1, 1, 1, 2, 2, 3}));
+  }
+  program.policy = random_policy(random);
+  program.latency_ns = random.one_of<int64_t>({1'000, 20'000, 20'000, 200'000, 2'000'000});
+  program.jitter_ns = random.one_of<int64_t>({0, 10'000, 500'000, 5'000'000});
+  program.spike_ns = random.one_of<int64_t>({0, 0, 20'000'000, 300'000'000});
+  program.think_ns = random.one_of<int64_t>({0, 30'000, 1'000'000, 20'000'000});
+  program.notice_percent = random.one_of<uint32_t>({0, 20, 100});
+  program.first_tensors = 1 + static_cast<uint32_t>(random.pick(6));
+  uint32_t tensors = program.first_tensors;
+  const uint32_t ranks = program.ranks();
+  const auto rank = [&] { return static_cast<uint32_t>(random.pick(ranks)); };
+  const bool redone = random.percent(45), operated = random.percent(60), grows = random.percent(35),
+             calls = random.percent(60), late = random.percent(8);
+  const uint64_t steps = 3 + random.pick(9);
+  for (uint64_t step = 0; step < steps; ++step) {
+    if (operated && random.percent(35)) {
+      Item item{.kind = Kind::kPolicy, .seed = random.number(), .rank = rank()};
+      item.machine = static_cast<uint32_t>(random.pick(machines));
+      item.policy = random_policy(random);
+      program.items.push_back(item);
+    }
+    if (redone && random.percent(25)) {
+      program.items.push_back({.kind = Kind::kAbandon, .seed = random.number(), .rank = rank()});
+    }
+    if (late && random.percent(20)) {
+      Item item{.kind = Kind::kLate, .seed = random.number(), .rank = rank()};
+      item.sleep_ns = static_cast<int64_t>(1 + random.pick(11)) * 1'000'000'000;
+      program.items.push_back(item);
+    }
+    for (uint64_t n = calls ? random.pick(4) : 0; n > 0; --n) {
+      program.items.push_back(random_call(random, ranks));
+    }
+    program.items.push_back(random_step(random, ranks));
+    if (grows && random.percent(25)) {
+      Item item{.kind = Kind::kCommit, .seed = random.number()};
+      item.tensors = static_cast<uint32_t>(random.pick(3));
+      tensors += item.tensors;
+      program.items.push_back(item);
+    }
+  }
+  for (uint64_t n = calls ? random.pick(4) : 0; n > 0; --n) {
+    program.items.push_back(random_call(random, ranks));
+  }
+  for (uint32_t t = 0; t < tensors; ++t) program.tensors.push_back(random_tensor(random, t));
+  if (random.percent(40)) {
+    const auto at = static_cast<int64_t>(random.pick(program.items.size() + 1));
+    program.items.insert(program.items.begin() + at, random_end(random, program));
+  }
+  if (random.percent(4) && ranks > 1) {
+    for (Item& item : program.items) {
+      if (item.kind != Kind::kStep || item.fate != Fate::kDropped) continue;
+      item.odd_rank = rank();
+      item.odd_unit = false;
+      break;
+    }
+  }
+  return program;
+}
+
+}  // namespace cgx::sim

@@ -1,0 +1,309 @@
+#include "tests/sim/reference.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "kernels/floats.h"
+#include "proto/wire/frame.h"
+
+namespace cgx::sim {
+
+using kernels::Contribution;
+using scheduler::Group;
+using scheduler::GroupLayout;
+using scheduler::Segment;
+using scheduler::Slice;
+using scheduler::TensorDesc;
+using scheduler::TensorTable;
+using wire::Phase;
+
+namespace {
+
+const kernels::Lane& lane() {
+  return **kernels::find_lane("scalar");
+}
+
+uint64_t hash_of(const std::string& text) {
+  return wire::checksum(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+// One tensor's contributions on their way to its result.
+struct Reference::Sources {
+  const TensorDesc* tensor = nullptr;
+  double scale = 1;
+  std::vector<std::vector<const std::byte*>> inputs;  // [machine]: of the present ranks, in order
+  std::vector<Slots*> slots;                          // [machine], or null: no feedback
+  std::vector<float> residual_scale;                  // [machine]
+  std::vector<Bytes> results;                         // [machine]
+
+  bool present(uint32_t machine) const { return !inputs[machine].empty(); }
+  bool present_anywhere() const {
+    return std::any_of(inputs.begin(), inputs.end(), [](const auto& i) { return !i.empty(); });
+  }
+  kernels::RawView view(uint32_t machine, const Slice& slice, std::vector<const void*>& ranks) {
+    ranks.clear();
+    for (const std::byte* input : inputs[machine]) {
+      ranks.push_back(input + slice.first_element * dtype_bytes(tensor->dtype));
+    }
+    kernels::RawView view{.ranks = ranks.data(),
+                          .rank_count = static_cast<uint32_t>(ranks.size()),
+                          .dtype = tensor->dtype,
+                          .scale = scale};
+    if (slots[machine] != nullptr) {
+      view.residual_in = slots[machine]->confirmed.data() + slice.first_element;
+      view.residual_scale = residual_scale[machine];
+    }
+    return view;
+  }
+  void* target(uint32_t machine, const Slice& slice) {
+    return results[machine].data() + slice.first_element * dtype_bytes(tensor->dtype);
+  }
+  float* residual_out(uint32_t machine, const Slice& slice) {
+    Slots* const slot = slots[machine];
+    return slot == nullptr ? nullptr : slot->tentative.data() + slice.first_element;
+  }
+  // Where a result goes, for every kind of job that has one.
+  template <class Job>
+  Job job_into(uint32_t machine, const Segment& segment, const Slice& slice, void* const* targets) {
+    Job job{.spec = segment.spec};
+    job.elements = slice.elements;
+    job.dtype = tensor->dtype;
+    job.targets = targets;
+    job.target_count = 1;
+    if (slots[machine] == nullptr) return job;
+    job.residual_in = slots[machine]->confirmed.data() + slice.first_element;
+    job.residual_out = residual_out(machine, slice);
+    job.residual_scale = residual_scale[machine];
+    return job;
+  }
+};
+
+namespace {
+
+kernels::DrawKey key_of(const CodecSpec& spec, uint64_t job, uint64_t communicator, uint64_t name,
+                        uint64_t step, Phase phase, uint32_t machine, const Slice& slice) {
+  const bool shared = kernels::find_codec(spec.codec)->shared_draws;
+  return {kernels::draw_stream({.job_seed = job,
+                                .communicator = communicator,
+                                .tensor_name_hash = name,
+                                .step = step,
+                                .phase = shared ? 0 : static_cast<uint32_t>(phase),
+                                .site = shared ? 0 : machine}),
+          slice.first_bucket};
+}
+
+}  // namespace
+
+Reference::Reference(std::vector<uint32_t> ranks_per_machine, std::string job,
+                     std::string communicator)
+    : shape_(std::move(ranks_per_machine)),
+      job_hash_(hash_of(job)),
+      communicator_hash_(hash_of(communicator)) {}
+
+uint32_t Reference::ranks() const {
+  return std::accumulate(shape_.begin(), shape_.end(), 0u);
+}
+
+Reference::Sources Reference::sources_of(const TensorDesc& tensor, const std::vector<Bytes>& inputs,
+                                         const std::vector<bool>& present) const {
+  Sources sources;
+  sources.tensor = &tensor;
+  sources.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(ranks()) : 1.0;
+  uint32_t rank = 0;
+  for (uint32_t machine = 0; machine < machines(); ++machine) {
+    auto& local = sources.inputs.emplace_back();
+    for (uint32_t i = 0; i < shape_[machine]; ++i, ++rank) {
+      if (present[rank]) local.push_back(inputs[rank].data());
+    }
+    sources.slots.push_back(nullptr);
+    sources.residual_scale.push_back(1.0f);
+    sources.results.emplace_back(tensor.bytes());
+  }
+  return sources;
+}
+
+std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
+  std::vector<Bytes> results(table.size());
+  if (machines() == 1) {
+    for (uint32_t t = 0; t < table.size(); ++t) {
+      Sources sources = sources_of(table[t], step.inputs[t], step.present[t]);
+      if (sources.present_anywhere()) results[t] = alone(table[t], sources);
+    }
+    return results;
+  }
+  const scheduler::Plan& plan = plans_.at(step.epoch);
+  for (const Group& group : plan.groups) {
+    std::vector<Sources> sources;
+    for (const Segment& segment : group.segments) {
+      const uint32_t t = segment.tensor;
+      Sources& source = sources.emplace_back(sources_of(table[t], step.inputs[t], step.present[t]));
+      if (!segment.spec.feedback()) continue;
+      std::vector<Slots>& slots = residuals_[t];
+      slots.resize(machines());
+      for (uint32_t k = 0; k < machines(); ++k) {
+        slots[k].confirmed.resize(table[t].elements);
+        slots[k].tentative.resize(table[t].elements);
+        source.slots[k] = &slots[k];
+        constexpr double kMost = std::numeric_limits<float>::max();
+        const double unit =
+            static_cast<double>(plan.feedback_decay) * (step.units[k] / slots[k].unit);
+        source.residual_scale[k] = static_cast<float>(std::min(kMost, unit));
+        // Absent here: it keeps its residual, in this step's units.
+        for (uint64_t i = 0; !source.present(k) && i < table[t].elements; ++i) {
+          slots[k].tentative[i] =
+              kernels::rescaled(slots[k].confirmed[i], source.residual_scale[k]);
+        }
+        if (!source.present_anywhere()) continue;
+        slots[k].written = true;
+        slots[k].tentative_unit = step.units[k];
+      }
+    }
+    exchange(group, table, plan.collective, sources, step.number);
+    for (uint32_t s = 0; s < sources.size(); ++s) {
+      if (sources[s].present_anywhere()) {
+        results[group.segments[s].tensor] = std::move(sources[s].results[0]);
+      }
+    }
+  }
+  return results;
+}
+
+void Reference::close(bool dropped) {
+  for (auto& [tensor, slots] : residuals_) {
+    for (Slots& slot : slots) {
+      if (slot.written && !dropped) {
+        std::swap(slot.confirmed, slot.tentative);
+        slot.unit = slot.tentative_unit;
+      }
+      slot.written = false;
+    }
+  }
+}
+
+Bytes Reference::call(const TensorDesc& tensor, const std::vector<Bytes>& inputs) const {
+  const TensorTable table = {tensor};
+  Group group;
+  group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
+  std::vector<Sources> sources;
+  sources.push_back(sources_of(table[0], inputs, std::vector<bool>(inputs.size(), true)));
+  if (machines() == 1) return alone(table[0], sources[0]);
+  exchange(group, table, scheduler::CollectiveWish::kAuto, sources, 0);
+  return std::move(sources[0].results[0]);
+}
+
+Bytes Reference::alone(const TensorDesc& tensor, Sources& source) const {
+  std::vector<const void*> ranks;
+  const Slice whole{.elements = tensor.elements};
+  void* const target = source.results[0].data();
+  lane().local_reduce({.source = source.view(0, whole, ranks),
+                       .elements = tensor.elements,
+                       .targets = &target,
+                       .target_count = 1});
+  return std::move(source.results[0]);
+}
+
+void Reference::exchange(const Group& group, const TensorTable& table,
+                         scheduler::CollectiveWish wish, std::vector<Sources>& sources,
+                         uint64_t step) const {
+  const GroupLayout layout = GroupLayout::choose(wish, group, table, machines(), {});
+  if (layout.collective() == scheduler::Collective::kAllgather) {
+    allgather(layout, group, sources, step);
+  } else {
+    scatter(layout, group, sources, step);
+  }
+}
+
+// Every slice once: its owner reduces what the others encode for it and encodes the result.
+void Reference::scatter(const GroupLayout& layout, const Group& group,
+                        std::vector<Sources>& sources, uint64_t step) const {
+  std::vector<const void*> ranks;
+  kernels::RangeStats stats;
+  const auto do_slice = [&](uint32_t owner, const Slice& slice) {
+    Sources& source = sources[slice.segment];
+    const Segment& segment = group.segments[slice.segment];
+    if (!source.present_anywhere()) return;
+    const auto key = [&](Phase phase, uint32_t machine) {
+      return key_of(segment.spec, job_hash_, communicator_hash_, source.tensor->name_hash(), step,
+                    phase, machine, slice);
+    };
+    std::vector<Bytes> encoded(machines());
+    std::vector<Contribution> parts(machines());
+    for (uint32_t k = 0; k < machines(); ++k) {
+      if (k == owner || !source.present(k)) continue;
+      encoded[k].resize(slice.range_bytes);
+      kernels::EncodeJob job{.spec = segment.spec,
+                             .source = source.view(k, slice, ranks),
+                             .elements = slice.elements,
+                             .key = key(Phase::kScatter, k),
+                             .residual_out = source.residual_out(k, slice),
+                             .encoded = encoded[k]};
+      encoded[k].resize(lane().encode(job, stats));
+      parts[k] = {.kind = Contribution::Kind::kEncoded, .encoded = encoded[k]};
+    }
+    parts[owner] = {.kind = Contribution::Kind::kRaw, .raw = source.view(owner, slice, ranks)};
+    Bytes result(slice.range_bytes);
+    void* target = source.target(owner, slice);
+    auto job = source.job_into<kernels::ReduceJob>(owner, segment, slice, &target);
+    job.contributions = parts;
+    job.key = key(Phase::kGather, owner);
+    job.encoded = result;
+    const Result<uint64_t> used = lane().reduce(job, stats);
+    CGX_ASSERT(used.ok());
+    result.resize(*used);
+    for (uint32_t k = 0; k < machines(); ++k) {
+      if (k == owner) continue;
+      target = source.target(k, slice);
+      auto decode = source.job_into<kernels::DecodeJob>(k, segment, slice, &target);
+      decode.encoded = result;
+      CGX_ASSERT(lane().decode(decode, stats).ok());
+    }
+  };
+  for (uint32_t owner = 0; owner < machines(); ++owner) {
+    for (uint32_t chunk = 0; chunk < layout.chunks(owner); ++chunk) {
+      for (const Slice& slice : layout.slices(layout.part(owner, chunk))) do_slice(owner, slice);
+    }
+  }
+}
+
+// Every slice of every machine once; all machines add all of them up.
+void Reference::allgather(const GroupLayout& layout, const Group& group,
+                          std::vector<Sources>& sources, uint64_t step) const {
+  std::vector<const void*> ranks;
+  kernels::RangeStats stats;
+  const auto do_slice = [&](const Slice& slice) {
+    Sources& source = sources[slice.segment];
+    const Segment& segment = group.segments[slice.segment];
+    if (!source.present_anywhere()) return;
+    std::vector<Bytes> encoded(machines());
+    std::vector<Contribution> parts(machines());
+    for (uint32_t k = 0; k < machines(); ++k) {
+      if (!source.present(k)) continue;
+      encoded[k].resize(slice.range_bytes);
+      kernels::EncodeJob job{
+          .spec = segment.spec,
+          .source = source.view(k, slice, ranks),
+          .elements = slice.elements,
+          .key = key_of(segment.spec, job_hash_, communicator_hash_, source.tensor->name_hash(),
+                        step, Phase::kScatter, k, slice),
+          .residual_out = source.residual_out(k, slice),
+          .encoded = encoded[k]};
+      encoded[k].resize(lane().encode(job, stats));
+      parts[k] = {.kind = Contribution::Kind::kEncoded, .encoded = encoded[k]};
+    }
+    for (uint32_t k = 0; k < machines(); ++k) {
+      void* const target = source.target(k, slice);
+      auto job = source.job_into<kernels::CombineJob>(k, segment, slice, &target);
+      job.contributions = parts;
+      CGX_ASSERT(lane().combine(job, stats).ok());
+    }
+  };
+  for (uint32_t chunk = 0; chunk < layout.chunks(0); ++chunk) {
+    for (const Slice& slice : layout.slices(layout.part(0, chunk))) do_slice(slice);
+  }
+}
+
+}  // namespace cgx::sim

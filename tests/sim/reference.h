@@ -1,0 +1,68 @@
+// What an exchange must give, computed straight on: no frames, no order, no failures. Every site
+// keeps its residuals here exactly as PROTOCOL 6, 9 and 15 say, so that a step's result tells of
+// every step before it.
+//
+// The plans are the engine's own (they say who owns which bucket); everything else is made anew
+// from the kernels' scalar lane.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "scheduler/collective.h"
+#include "scheduler/plan.h"
+
+namespace cgx::sim {
+
+using Bytes = std::vector<std::byte>;
+
+class Reference {
+ public:
+  Reference(std::vector<uint32_t> ranks_per_machine, std::string job, std::string communicator);
+
+  // The plan of an epoch, as the coordinator sent it; one machine alone needs none.
+  void learn(const scheduler::Plan& plan) { plans_[plan.epoch] = plan; }
+  bool knows(uint64_t epoch) const { return machines() == 1 || plans_.contains(epoch); }
+
+  struct Step {
+    uint64_t number = 0, epoch = 0;
+    std::vector<double> units;               // by machine
+    std::vector<std::vector<Bytes>> inputs;  // [tensor][rank]; see `present`
+    std::vector<std::vector<bool>> present;  // [tensor][rank]
+  };
+  // The result of every tensor; empty where no rank has it. The step before must be closed.
+  std::vector<Bytes> run(const scheduler::TensorTable& table, const Step& step);
+  void close(bool dropped);
+
+  Bytes call(const scheduler::TensorDesc& tensor, const std::vector<Bytes>& inputs) const;
+
+ private:
+  struct Slots {  // of one tensor on one machine
+    std::vector<float> confirmed, tentative;
+    double unit = 1, tentative_unit = 1;
+    bool written = false;
+  };
+  struct Sources;  // of one tensor
+
+  uint32_t machines() const { return static_cast<uint32_t>(shape_.size()); }
+  uint32_t ranks() const;
+  void scatter(const scheduler::GroupLayout& layout, const scheduler::Group& group,
+               std::vector<Sources>& sources, uint64_t step) const;
+  void allgather(const scheduler::GroupLayout& layout, const scheduler::Group& group,
+                 std::vector<Sources>& sources, uint64_t step) const;
+  Bytes alone(const scheduler::TensorDesc& tensor, Sources& source) const;
+  void exchange(const scheduler::Group& group, const scheduler::TensorTable& table,
+                scheduler::CollectiveWish wish, std::vector<Sources>& sources, uint64_t step) const;
+  Sources sources_of(const scheduler::TensorDesc& tensor, const std::vector<Bytes>& inputs,
+                     const std::vector<bool>& present) const;
+
+  std::vector<uint32_t> shape_;
+  uint64_t job_hash_, communicator_hash_;
+  std::map<uint64_t, scheduler::Plan> plans_;         // by epoch
+  std::map<uint32_t, std::vector<Slots>> residuals_;  // by tensor, machine
+};
+
+}  // namespace cgx::sim

@@ -1,0 +1,107 @@
+// Equal runs under one plan history give equal bits, whatever order gradients come in.
+#include <cstring>
+
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+class History final : public scheduler::PlanLog {
+ public:
+  void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
+  // Through its file's text, as a daemon keeps it.
+  std::shared_ptr<const std::vector<scheduler::PlanEntry>> read() const {
+    std::string text(scheduler::kPlanHistoryHead);
+    for (const scheduler::PlanEntry& entry : entries) text += format_plan_entry(entry);
+    auto parsed = scheduler::parse_plan_history(text);
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    return std::make_shared<const std::vector<scheduler::PlanEntry>>(*std::move(parsed));
+  }
+  std::vector<scheduler::PlanEntry> entries;
+};
+
+scheduler::Policy lossy(const char* codec, uint64_t group_bytes) {
+  const Result<CodecSpec> spec = kernels::parse_codec_spec(codec);
+  EXPECT_TRUE(spec.ok()) << codec;
+  scheduler::Policy policy;
+  policy.default_codec = *spec;
+  policy.group_bytes = group_bytes;
+  policy.min_elements = 0;
+  return policy;
+}
+
+// Steps from..to in registration order, or, `forward` false, the other way round. The results.
+std::vector<float> play(World& world, uint64_t from, uint64_t to, bool forward) {
+  std::vector<float> results;
+  for (uint64_t step = from; step < to; ++step) {
+    fill(world.cluster, world.tensors, step);
+    for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+      for (uint32_t i = 0; i < world.tensors.size(); ++i) {
+        const auto last = static_cast<uint32_t>(world.tensors.size() - 1);
+        const uint32_t t = forward ? i : last - i;
+        EXPECT_TRUE(world.cluster.submit(r, step, t, world.tensors[t]).ok());
+      }
+      EXPECT_TRUE(world.cluster.end_step(r, step).ok());
+    }
+    EXPECT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(step); }));
+    for (const Tensor& tensor : world.tensors) {
+      const float* const data = world.cluster.rank(0).at<float>(tensor.offset);
+      results.insert(results.end(), data, data + tensor.elements);
+    }
+  }
+  return results;
+}
+
+void apply(World& world, const scheduler::Policy& policy, StatusCode expected) {
+  StatusCode code = StatusCode::kINTERNAL;
+  world.cluster.engine(0).apply_policy(
+      {.job = "job", .policy = policy},
+      [&](const Result<scheduler::PolicyChange>& change) { code = change.status().code(); });
+  EXPECT_TRUE(world.cluster.run_until([&] { return code != StatusCode::kINTERNAL; }));
+  EXPECT_EQ(code, expected);
+}
+
+TEST(PlanHistory, GivesTheSameBitsWhateverOrderGradientsComeIn) {
+  History recorded;
+  std::vector<float> first;
+  const scheduler::Policy start = lossy("maxmin:4,bucket=512", 16 * 1024);
+  const scheduler::Policy later = lossy("maxmin:2,bucket=64", 64 * 1024);
+  {
+    World world({2, 1, 1}, {.policy = start, .plans = &recorded}, /*raw=*/false);
+    first = play(world, 0, 5, /*forward=*/true);  // the planner turns the order round
+    apply(world, later, StatusCode::kOK);
+    const std::vector<float> rest = play(world, 5, 9, true);
+    first.insert(first.end(), rest.begin(), rest.end());
+  }
+  ASSERT_EQ(recorded.entries.size(), 3u) << "committed, reordered, changed by an operator";
+  History again;
+  World world({2, 1, 1}, {.policy = later, .plans = &again, .plan_history = recorded.read()},
+              false);
+  const std::vector<float> second = play(world, 0, 9, /*forward=*/false);
+  ASSERT_EQ(second.size(), first.size());
+  EXPECT_EQ(std::memcmp(second.data(), first.data(), first.size() * sizeof(float)), 0);
+  ASSERT_EQ(again.entries.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(again.entries[i].step, recorded.entries[i].step);
+    EXPECT_EQ(again.entries[i].plan.hash(), recorded.entries[i].plan.hash());
+  }
+  apply(world, start, StatusCode::kBUSY);
+}
+
+TEST(PlanHistory, OfAnotherTableIsRefusedByName) {
+  History recorded;
+  { World world({1, 1}, {.plans = &recorded}); }
+  Cluster cluster({.ranks_per_machine = {1, 1}, .plan_history = recorded.read()});
+  cluster.create();
+  std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
+  tensors.pop_back();
+  cluster.commit(tensors);
+  for (uint32_t r = 0; r < 2; ++r) {
+    const wire::Reply& reply = cluster.rank(r).replies[Cluster::kCommit];
+    EXPECT_EQ(reply.code, StatusCode::kMISMATCH);
+    EXPECT_NE(reply.message.find("plan history"), std::string::npos) << reply.message;
+  }
+}
+
+}  // namespace
+}  // namespace cgx::sim
