@@ -21,6 +21,8 @@ def run(options, report):
     filters = [f"--{name}={value}" for name in ("isa", "size", "codec", "op") if (value := getattr(options, name))]
     command = [os.path.join(options.build, "bin", "bench_codec"), "--json", *filters]
     done = subprocess.run(command + (["--quick"] if options.quick else []), check=True, capture_output=True, text=True)
+    if done.stdout.startswith("skipped: "):
+        return report.skip("codec", done.stdout.strip().removeprefix("skipped: "))
     rates = {}
     for line in done.stdout.splitlines():
         if not line.startswith("{"):
@@ -33,6 +35,7 @@ def run(options, report):
             report.note(f"{row['case']}: {row['ours']:.1f} {row['unit']}, {row['ratio']:.2f} of {row['peer_name']}")
     if any(options.wants(case) for case in TARGETS["codec"] if case.startswith("torch/")) and not filters:
         against_torch(options, report, rates)
+    return None
 
 
 def against_torch(options, report, rates):

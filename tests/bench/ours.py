@@ -18,7 +18,8 @@ def tolerance_of(policy):
 class Cgxd(Contestant):
     name = "cgxd"
 
-    def __init__(self, machines, ranks_per_machine, bytes_max, policy=None, config=None):
+    def __init__(self, machines, ranks_per_machine, bytes_max, policy=None, config=None, build=None):
+        self.build = build  # None: today's
         ranks = len(machines) * ranks_per_machine
         self.scale = 1.0 / ranks
         self.policy = DEFAULT if policy is None else policy
@@ -30,11 +31,11 @@ class Cgxd(Contestant):
 
     def start(self):
         for machine in self.machines:
-            daemon = daemons.Daemon(machine, self._directory.name, self.config)
+            daemon = daemons.Daemon(machine, self._directory.name, self.config, build=self.build)
             self.daemons.append(daemon)
         for rank in range(self.ranks):
             machine = self.machine_of(rank)
-            argv = [daemons.binary("cgx_worker"), self.channel.path, self._directory.name, str(rank),
+            argv = [daemons.binary("cgx_worker", self.build), self.channel.path, self._directory.name, str(rank),
                     str(self.ranks), str(self.bytes_max)]
             self.spawn(machine, argv, env=dict(os.environ, CGX_SOCKET=self.daemons[machine.index].socket))
 

@@ -12,8 +12,8 @@ BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 MESH_PORT = 7700
 
 
-def binary(name):
-    return os.path.join(BUILD, "bin", name)
+def binary(name, build=None):
+    return os.path.join(build or BUILD, "bin", name)
 
 
 def python_environment(**more):
@@ -34,8 +34,9 @@ def merged(base, changes):
 class Daemon:
     """One cgxd on one machine, in a run directory of its own below `directory`."""
 
-    def __init__(self, machine, directory, config=None, port=None, prefix=()):
+    def __init__(self, machine, directory, config=None, port=None, prefix=(), build=None):
         self.machine = machine
+        self.build = build  # None: BUILD
         self.directory = os.path.join(directory, f"machine{machine.index}")
         os.makedirs(self.directory, mode=0o755, exist_ok=True)
         self.socket = os.path.join(self.directory, "cgxd.sock")
@@ -64,7 +65,7 @@ class Daemon:
                 os.unlink(notify_path)
             notify.bind(notify_path)
             notify.settimeout(0.1)
-            self.process = self.machine.start([*self.prefix, binary("cgxd"), "--config", self.config_path],
+            self.process = self.machine.start([*self.prefix, binary("cgxd", self.build), "--config", self.config_path],
                                               env=dict(os.environ, NOTIFY_SOCKET=notify_path),
                                               stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             self._wait_until_ready(notify)
@@ -86,7 +87,7 @@ class Daemon:
 
     def control_tool(self, *arguments, check=True):
         """cgxctl with JSON output: the parsed answer, or (with check=False) the finished process."""
-        done = self.machine.run([binary("cgxctl"), "--socket", self.control, "-o", "json", *arguments],
+        done = self.machine.run([binary("cgxctl", self.build), "--socket", self.control, "-o", "json", *arguments],
                                 capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if not check:
             return done

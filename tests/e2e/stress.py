@@ -1,14 +1,15 @@
 """Random programs over the Python package on real daemons, until the time is over.
 
 usage: stress.py [--seconds N] [--seed S] [--machines M] [--at-once J] [--deeds kill,leave,recommit] [--mode raw|lossy]
-                 [--keep-going]
+                 [--keep-going] [--daemon-build DIR]
 
 Each job is one seed: 2 to 6 ranks on the daemons, one to three communicators driven by threads of their own, tables
 of random tensors of all types, steps with absent tensors and dropped results, submitted by several threads, calls in
 flight, forks, and policies applied all the while through random daemons. A deed happens to some jobs: a rank is killed,
 leaves (closes its session) with calls under way, or registers more tensors and commits again. Every result is checked:
 raw ones against the sum cgxd promises (sums.py), compressed ones for the same bits on all ranks. A job without a deed may
-not see any error; with one, only those that follow from it. The seed of a job replays it (threads and clocks vary).
+not see any error; with one, only those that follow from it. --daemon-build takes the daemons from another build folder,
+e.g. build/asan (ninja -C build/asan cgxd cgxctl). The seed of a job replays it (threads and clocks vary).
 """
 
 import argparse
@@ -349,7 +350,8 @@ class Driver:
         self.options = options
         self.machines = Machines(options.machines, isolate=False)
         config = {"policy": {"codec": "fp32"}}
-        self.daemons = [Daemon(machine, directory, config) for machine in self.machines]
+        self.daemons = [Daemon(machine, directory, config, build=options.daemon_build)
+                        for machine in self.machines]
         self.directory = directory
         self.totals, self.answers = collections.Counter(), collections.Counter()
 
@@ -484,6 +486,7 @@ def parse(arguments=None):
     parser.add_argument("--deeds", type=lambda text: [d for d in text.split(",") if d], default=list(DEEDS))
     parser.add_argument("--mode", choices=("raw", "lossy"))
     parser.add_argument("--keep-going", action="store_true")
+    parser.add_argument("--daemon-build", metavar="DIR", type=os.path.abspath)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

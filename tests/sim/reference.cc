@@ -98,8 +98,8 @@ kernels::DrawKey key_of(const CodecSpec& spec, uint64_t job, uint64_t communicat
 
 }  // namespace
 
-Reference::Reference(std::vector<uint32_t> ranks_per_machine, std::string job,
-                     std::string communicator)
+Reference::Reference(std::vector<uint32_t> ranks_per_machine, const std::string& job,
+                     const std::string& communicator)
     : shape_(std::move(ranks_per_machine)),
       job_hash_(hash_of(job)),
       communicator_hash_(hash_of(communicator)) {}

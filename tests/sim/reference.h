@@ -21,7 +21,8 @@ using Bytes = std::vector<std::byte>;
 
 class Reference {
  public:
-  Reference(std::vector<uint32_t> ranks_per_machine, std::string job, std::string communicator);
+  Reference(std::vector<uint32_t> ranks_per_machine, const std::string& job,
+            const std::string& communicator);
 
   // The plan of an epoch, as the coordinator sent it; one machine alone needs none.
   void learn(const scheduler::Plan& plan) { plans_[plan.epoch] = plan; }
