@@ -258,7 +258,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
-  std::optional<uint64_t> abandoned_;  // the step a local rank gave up, which makes the term end
+  std::optional<uint64_t> abandoned_;  // the step a local rank gave up or never ended: ends a term
   Policy policy_;
   uint64_t policy_version_ = 1;
   std::vector<LocalState> local_;

@@ -135,7 +135,6 @@ void Communicator::start_term_if_reported() {
   uint64_t results_end = UINT64_MAX, completed_end = 0;  // on all machines, on some machine
   std::vector<uint64_t> open, done;
   bool same_plan = true;
-  const Report& own = peers_[0].report;
   for (const PeerState& peer : peers_) {
     if (!peer.reported) return;
     const Report& report = peer.report;
@@ -144,7 +143,6 @@ void Communicator::start_term_if_reported() {
     start.calls_end = std::max(start.calls_end, report.calls_end);
     open.insert(open.end(), report.calls_open.begin(), report.calls_open.end());
     done.insert(done.end(), report.calls_done.begin(), report.calls_done.end());
-    same_plan = same_plan && report.plan_hash == own.plan_hash;
   }
   const auto lost = [&](const std::string& what) {
     fail({StatusCode::kSTEP_LOST,
@@ -162,11 +160,15 @@ void Communicator::start_term_if_reported() {
     return lost("call " + std::to_string(call));
   }
   start.first_step = results_end;
-  if (steps_.installed()) {
-    start.epoch = steps_.plan()->plan.epoch;
-    start.plan_hash = steps_.plan()->hash;
-    start.policy = steps_.plan()->policy;
-    if (!same_plan) start.plan = encode_plan(steps_.plan()->plan);
+  if (steps_.installed()) {  // the step before may be open here, for want of a local rank's word
+    const auto plan = start.first_step > steps_.step()
+                          ? agreement_.plan_at(start.first_step, steps_.plan())
+                          : steps_.plan();
+    for (const PeerState& peer : peers_) same_plan &= peer.report.plan_hash == plan->hash;
+    start.epoch = plan->plan.epoch;
+    start.plan_hash = plan->hash;
+    start.policy = plan->policy;
+    if (!same_plan) start.plan = encode_plan(plan->plan);
   }
   broadcast(start);
   start_term(start);
@@ -304,9 +306,9 @@ void Communicator::check_left() {
     const bool waiting = (committing && commits_ >= gone.commits_end) || state_ == State::kFrozen ||
                          steps_.spoken_since(gone.step_end) || calls_.spoken_since(gone.calls_end);
     if (!waiting) continue;
-    return fail(
-        {StatusCode::kRANK_LOST, "rank " + std::to_string(gone.rank) + " left " + members_.title()},
-        /*permanent=*/true, /*tell_others=*/true);
+    std::string text = "rank " + std::to_string(gone.rank) + " left " + members_.title();
+    if (state_ == State::kFrozen) text += " when a step was to be redone: " + failure_.message();
+    return fail({StatusCode::kRANK_LOST, text}, /*permanent=*/true, /*tell_others=*/true);
   }
 }
 
@@ -573,6 +575,8 @@ void Communicator::check_late() {
                            std::to_string((now - since) / 1'000'000'000) + " s for " +
                            (late.empty() ? std::string("the network") : "rank " + names);
   if (now - since >= timeout_ns_) {
+    // Who waits for a local rank's word only, with all results here, is told, too.
+    if (step_waits && steps_.results_end() > number) abandoned_ = number;
     return fail({StatusCode::kTIMED_OUT, text}, /*permanent=*/false, /*tell_others=*/true);
   }
   next_warning_ns_ = since + 2 * (next_warning_ns_ - since);

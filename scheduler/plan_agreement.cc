@@ -196,9 +196,14 @@ Status PlanAgreement::on_announcement(uint64_t epoch, uint64_t switch_step) {
 // --- Both
 // ------------------------------------------------------------------------------------------
 
+PlanAgreement::PlanPtr PlanAgreement::plan_at(uint64_t step, const PlanPtr& running) const {
+  const bool switches = !announced_.empty() && step >= announced_.front().switch_step;
+  return switches ? announced_.front().plan : running;
+}
+
 PlanAgreement::PlanPtr PlanAgreement::plan_for(uint64_t step, const PlanPtr& running) {
-  if (announced_.empty() || step < announced_.front().switch_step) return running;
-  const PlanPtr plan = announced_.front().plan;
+  const PlanPtr plan = plan_at(step, running);
+  if (plan == running) return running;
   announced_.pop_front();
   note_switch(plan, step);
   return plan;

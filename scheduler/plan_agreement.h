@@ -65,7 +65,8 @@ class PlanAgreement {
   Status on_announcement(uint64_t epoch, uint64_t switch_step);
 
   // Both. The plan a step runs under, given the one that ran before it.
-  PlanPtr plan_for(uint64_t step, const PlanPtr& running);
+  PlanPtr plan_at(uint64_t step, const PlanPtr& running) const;
+  PlanPtr plan_for(uint64_t step, const PlanPtr& running);  // it begins: takes force where new
   // Announced and not in force yet, the newest.
   uint64_t announced_epoch() const { return announced_.empty() ? 0 : newest().plan->plan.epoch; }
   uint64_t announced_step() const { return announced_.empty() ? 0 : newest().switch_step; }

@@ -191,6 +191,9 @@ void Player::do_event(uint32_t rank, const Item& item, uint64_t step) {
       return cluster_->kill_daemon(item.machine);
     case Kind::kStopDaemon:
       causes_.push_back(lost(item.machine));
+      // A plan waits for it less long than its heartbeat.
+      causes_.push_back(
+          {{StatusCode::kTIMED_OUT}, {"no answer from " + machine_name(item.machine)}, {}});
       down(item.machine);
       return cluster_->stop_daemon(item.machine);
     case Kind::kDisconnect: {
@@ -211,6 +214,9 @@ void Player::abandon(uint32_t rank, uint64_t step) {
   StepState& state = actor.steps[step];
   if (step >= steps_.size() || !state.begun || state.ended || tensors_in(step) == 0) return;
   causes_.push_back({{StatusCode::kSTEP_ABANDONED, StatusCode::kSTEP_LOST}, {rank_name(rank)}, {}});
+  for (uint32_t r = 0; r < actors_.size(); ++r) {  // who is through with the step cannot redo it
+    if (actors_[r].gone) causes_.push_back({{StatusCode::kRANK_LOST}, {rank_name(r)}, {}});
+  }
   disturb_promises();
   if (state.submitted.empty()) submit(rank, step, 0);
   actor.abandoned = true;
@@ -280,7 +286,7 @@ void Player::leave(uint32_t rank, bool closes_only) {
   const bool needed = std::any_of(causes_.begin(), causes_.end(), [](const Cause& c) {
     return c.codes.count(StatusCode::kSTEP_ABANDONED) > 0;
   });
-  if ((early && (!told || others_cannot_know)) || needed) {
+  if ((early && !told) || others_cannot_know || needed) {
     causes_.push_back({{StatusCode::kRANK_LOST, StatusCode::kCANCELLED}, {rank_name(rank)}, {}});
   }
   actor.leaving = true;
