@@ -84,7 +84,7 @@ void fill(Bytes& bytes, DType dtype, uint64_t seed, bool nonfinite) {
 
 bool same_values(DType dtype, const Bytes& a, const Bytes& b, size_t* where) {
   if (a.size() != b.size()) return *where = std::min(a.size(), b.size()), false;
-  if (std::memcmp(a.data(), b.data(), a.size()) == 0) return true;
+  if (a == b) return true;
   const uint64_t width = dtype_bytes(dtype);
   const auto value = [&](const std::byte* at) -> double {
     if (dtype == DType::kF32) {
