@@ -156,7 +156,8 @@ void Player::explain(const std::string& who, StatusCode code, const std::string&
                        std::any_of(cause.names.begin(), cause.names.end(),
                                    [&](const std::string& name) { return names(text, name); });
     if (!named) continue;
-    lost_ = lost_ || code == StatusCode::kSTEP_LOST || code == StatusCode::kRANK_LOST;
+    lost_ = lost_ || code == StatusCode::kSTEP_LOST;
+    may_end_ = may_end_ || code == StatusCode::kRANK_LOST;
     return;
   }
   violate(who + " is told " + Status(code, text).to_string() +
