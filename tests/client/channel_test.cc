@@ -2,11 +2,16 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "proto/wire/ring.h"
@@ -26,35 +31,91 @@ void linger(uint64_t round) {
   for (uint64_t i = round % 101; i > 0; --i) std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
+// A channel whose daemon is the test.
+class ChannelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    UniqueFd memory(::memfd_create("channel_test", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(memory.get(), CGX_SHM_BYTES), 0);
+    base_ = ::mmap(nullptr, CGX_SHM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    ASSERT_NE(base_, MAP_FAILED);
+    shared_.emplace(base_);
+    shared_->header->magic = CGX_SHM_MAGIC;
+    shared_->header->version = CGX_SHM_VERSION;
+    doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    auto channel = Channel::map(std::move(memory), UniqueFd(doorbell_), UniqueFd());
+    ASSERT_TRUE(channel.ok()) << channel.status().to_string();
+    channel_ = std::move(channel).value();
+  }
+  ~ChannelTest() override { ::munmap(base_, CGX_SHM_BYTES); }
+
+  bool rung() const {
+    uint64_t times = 0;
+    return ::read(doorbell_, &times, sizeof(times)) == sizeof(times);
+  }
+  // Where the channel has mapped the memory.
+  void* base_of_channel() const {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("memfd:channel_test") == std::string::npos) continue;
+      auto* const base = reinterpret_cast<void*>(std::stoull(line, nullptr, 16));
+      if (base != base_) return base;
+    }
+    return nullptr;
+  }
+
+  void* base_ = nullptr;
+  std::optional<wire::SessionMemory> shared_;
+  int doorbell_ = -1;
+  std::unique_ptr<Channel> channel_;
+};
+
+// What the handler below needs.
+cgx_shm_header* header_of_daemon = nullptr;
+void* page_of_client = nullptr;
+size_t page_bytes = 0;
+
+// The client is about to make a record visible: just now the daemon, which saw none, falls asleep.
+void fall_asleep(int) {
+  std::atomic_ref<uint32_t>(header_of_daemon->daemon_sleeping).store(1);
+  ::mprotect(page_of_client, page_bytes, PROT_READ | PROT_WRITE);
+}
+
+TEST_F(ChannelTest, RingsTheDaemonThatFallsAsleepAsItsRecordAppears) {
+  header_of_daemon = shared_->header;
+  page_of_client = base_of_channel();
+  page_bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  ASSERT_NE(page_of_client, nullptr);
+  channel_->push({.kind = CGX_SUBMIT_STEP_END});
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = fall_asleep;
+  ASSERT_EQ(::sigaction(SIGSEGV, &action, &before), 0);
+  ASSERT_EQ(::mprotect(page_of_client, page_bytes, PROT_READ), 0);
+  channel_->publish();  // its first write stops in the handler
+  ASSERT_EQ(::sigaction(SIGSEGV, &before, nullptr), 0);
+  ASSERT_EQ(shared_->header->daemon_sleeping, 1u);
+  EXPECT_EQ(shared_->header->submit_tail, 1u);
+  EXPECT_TRUE(rung());
+}
+
 // The daemon raises its flag and looks at the ring while the client publishes: either the daemon
 // sees the record or the client rings.
-TEST(ChannelTest, RingsTheDaemonThatFellAsleepBeforeItsRecord) {
+TEST_F(ChannelTest, RingsTheDaemonThatFellAsleepBeforeItsRecord) {
   constexpr uint64_t kRounds = 300'000;
-  UniqueFd memory(::memfd_create("channel_test", MFD_CLOEXEC));
-  ASSERT_EQ(::ftruncate(memory.get(), CGX_SHM_BYTES), 0);
-  void* const base =
-      ::mmap(nullptr, CGX_SHM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  ASSERT_NE(base, MAP_FAILED);
-  const wire::SessionMemory shared(base);
-  shared.header->magic = CGX_SHM_MAGIC;
-  shared.header->version = CGX_SHM_VERSION;
-  const int doorbell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  auto channel = Channel::map(std::move(memory), UniqueFd(doorbell), UniqueFd());
-  ASSERT_TRUE(channel.ok()) << channel.status().to_string();
-
   std::atomic<uint64_t> begun{0}, published{0};
   std::thread client([&] {
     for (uint64_t round = 1; round <= kRounds; ++round) {
       await(begun, round);
       linger(round);
-      (*channel)->push({.kind = CGX_SUBMIT_STEP_END, .step = round});
-      (*channel)->publish();
+      channel_->push({.kind = CGX_SUBMIT_STEP_END, .step = round});
+      channel_->publish();
       published = round;
     }
   });
-  wire::SubmitConsumer ring(shared.submits, &shared.header->submit_tail,
-                            &shared.header->submit_head);
-  std::atomic_ref<uint32_t> sleeping(shared.header->daemon_sleeping);
+  wire::SubmitConsumer ring(shared_->submits, &shared_->header->submit_tail,
+                            &shared_->header->submit_head);
+  std::atomic_ref<uint32_t> sleeping(shared_->header->daemon_sleeping);
   uint64_t slept = 0, lost = 0;
   for (uint64_t round = 1; round <= kRounds; ++round) {
     begun = round;
@@ -63,18 +124,30 @@ TEST(ChannelTest, RingsTheDaemonThatFellAsleepBeforeItsRecord) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool sleeps = ring.empty();
     await(published, round);
-    uint64_t rung = 0;
     slept += sleeps;
-    lost += sleeps && ::read(doorbell, &rung, sizeof(rung)) != sizeof(rung);
+    lost += sleeps && !rung();
     sleeping.store(0);
     cgx_submit_record record;
     EXPECT_EQ(ring.try_pop(record), wire::SubmitConsumer::Pop::kRecord);
     ring.release();
-    if (!sleeps) (void)!::read(doorbell, &rung, sizeof(rung));  // rung for nothing
+    if (!sleeps) (void)rung();  // for nothing
   }
   client.join();
   EXPECT_EQ(lost, 0u) << "of " << slept << " times asleep";
-  ::munmap(base, CGX_SHM_BYTES);
+}
+
+TEST_F(ChannelTest, GivesATextToTheRecordItBelongsToOnly) {
+  cgx_text_slot& slot = shared_->texts[5];
+  std::strcpy(slot.text, "rank 3 died");
+  slot.number = CGX_TEXT_SLOTS + 5;
+  const auto text = [&](uint32_t slot_index, uint32_t number) {
+    return channel_->text_of({.text_slot = slot_index, .text_number = number});
+  };
+  EXPECT_EQ(text(5, CGX_TEXT_SLOTS + 5), "rank 3 died");
+  EXPECT_EQ(text(5, 5), "") << "the slot was used again";
+  EXPECT_EQ(text(6, CGX_TEXT_SLOTS + 5), "");
+  EXPECT_EQ(text(5, 0), "");
+  EXPECT_EQ(text(CGX_TEXT_SLOTS, CGX_TEXT_SLOTS + 5), "");
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ class FakeDaemon {
   size_t sessions() const { return session_count_; }
   size_t communicators() const { return comm_count_; }
   size_t committing() const { return committing_count_; }  // ranks that wait for the others
+  size_t dropped_steps() const { return dropped_count_; }  // ranks' words, each counted once
   size_t waiting() const { return waiting_count_; }  // sessions with a thread asleep on its futex
 
  private:
@@ -98,7 +99,8 @@ class FakeDaemon {
       answers_leavers_{false};
   std::atomic<uint16_t> fail_next_{0};
   std::atomic<uint64_t> doorbells_{0};
-  std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0};
+  std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0},
+      dropped_count_{0};
   bool used_ = false;
   wire::InstanceId instance_{};
   std::vector<std::unique_ptr<Session>> sessions_;

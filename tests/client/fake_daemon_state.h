@@ -84,6 +84,7 @@ struct FakeDaemon::Member {
   };
   std::map<uint64_t, Step> steps;
   std::map<uint64_t, cgx_submit_record> calls;
+  std::set<uint64_t> dropped;  // steps
 };
 
 struct FakeDaemon::Comm {

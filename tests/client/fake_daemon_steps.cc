@@ -32,7 +32,11 @@ void FakeDaemon::take(Session& session, const cgx_submit_record& record) {
     case CGX_SUBMIT_CALL:
       member->calls[record.step] = record;
       return;
-    case CGX_SUBMIT_STEP_DONE:  // there are no residuals here
+    // There are no residuals here. A fate that is said while a failure is settled gets lost.
+    case CGX_SUBMIT_STEP_DONE:
+      if (comm->has_failed || record.attempt != comm->attempt) return;
+      if ((record.flags & CGX_STEP_DROPPED) == 0) return;
+      dropped_count_ += member->dropped.insert(record.step).second;
       return;
   }
 }

@@ -180,6 +180,8 @@ TEST_F(StepsTest, DroppedStepStaysDroppedWhenItIsSaidAfterAFailureElsewhere) {
     run_step(rank, 1, 1.0f);
     EXPECT_EQ(rank.home(0)[0], 2.0f);
   });
+  if (!daemon_) return;
+  EXPECT_EQ(daemon_->dropped_steps(), 2u) << "the late rank's word was said again";
 }
 
 TEST_F(StepsTest, RefusesStepsOutOfOrderAtOnce) {

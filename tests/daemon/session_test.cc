@@ -174,6 +174,24 @@ TEST(SessionTest, CompletionsBeyondTheRingWaitAndKeepTheirOrder) {
   }
 }
 
+// The client made room since the last round: who comes now goes behind those that wait.
+TEST(SessionTest, CompletionsDoNotOvertakeThoseThatWaitForRoom) {
+  Ends ends;
+  cgx_completion_record got;
+  for (uint64_t i = 0; i <= CGX_COMPLETION_CAPACITY; ++i) ends.session.complete({.cookie = i}, "");
+  ASSERT_TRUE(ends.publish().ok());
+  for (uint64_t i = 0; i < CGX_COMPLETION_CAPACITY; ++i) {
+    ASSERT_EQ(ends.completions.try_pop(got), wire::CompletionConsumer::Pop::kRecord);
+  }
+  ends.completions.release();
+  ends.session.complete({.cookie = CGX_COMPLETION_CAPACITY + 1}, "");
+  ASSERT_TRUE(ends.publish().ok());
+  for (const uint64_t next : {CGX_COMPLETION_CAPACITY, CGX_COMPLETION_CAPACITY + 1}) {
+    ASSERT_EQ(ends.completions.try_pop(got), wire::CompletionConsumer::Pop::kRecord);
+    EXPECT_EQ(got.cookie, next);
+  }
+}
+
 TEST(SessionTest, AClientThatNeverTakesItsCompletionsIsAnError) {
   Ends ends;
   for (size_t i = 0; i <= Session::kOverflowMax + CGX_COMPLETION_CAPACITY; ++i) {

@@ -200,7 +200,7 @@ FAULTS = [
           "as above: the report does not say which calls are complete"),
     Fault("calls-of-others-not-ended", TERMS,
           "start.calls_end = std::max(start.calls_end, report.calls_end);",
-          "start.calls_end = std::max(start.calls_end, @ ? own.calls_end : report.calls_end);",
+          "start.calls_end = std::max(start.calls_end, @ ? peers_[0].report.calls_end : report.calls_end);",
           "a term forgets the calls that only other machines had opened"),
     Fault("restart-forgets-calls-of-others", CALLS,
           "for (uint64_t number = lowest(); number < calls_end; ++number) {",
@@ -258,7 +258,7 @@ FAULTS = [
     Fault("leaves-with-a-step-open", TERMS,
           "steps_.unfinished(local) ||",
           "(steps_.unfinished(local) && !@) ||",
-          "a step reads and writes the memory of a session that has gone"),
+          "who waits in a step hears that a rank left, and not that what it had submitted was unfinished"),
     # --- Clocks
     Fault("late-rank-never-given-up", TERMS,
           "  if (now - since >= timeout_ns_) {",
@@ -402,8 +402,9 @@ FAULTS = [
           "if (waiters_++ == 0 && !@)",
           "a client that sleeps is not woken", CLIENT),
     Fault("text-of-another-record", CHANNEL,
-          ".load(std::memory_order_acquire) != record.text_number) return {};",
-          ".load(std::memory_order_acquire) != record.text_number && !@) return {};",
+          "cgx_text_slot& slot = memory_.texts[record.text_slot];",
+          "cgx_text_slot& slot = memory_.texts[record.text_slot];\n"
+          "  if (@) return std::string(slot.text, ::strnlen(slot.text, sizeof(slot.text)));",
           "a failure is explained by another one's text", CLIENT),
     # --- The daemon's sessions
     Fault("one-text-per-tensor", SESSION,

@@ -1,5 +1,6 @@
 // Calls beside failures: a call has one outcome on all ranks (PROTOCOL 10), and its frames are
 // never stale while it is open.
+#include "tests/sim/frames.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
@@ -122,6 +123,52 @@ TEST(Calls, OfAFastMachineAreTakenByASlowOneAfterAFailure) {
       EXPECT_EQ(world.call_status(0, call), failed ? StatusCode::kSTEP_ABANDONED : StatusCode::kOK)
           << "call " << call << ": " << world.call_text(0, call);
     }
+  }
+}
+
+// All of the fast machine's calls have failed three times, and rank 1 has heard of none of them.
+TEST(Calls, OfAFastMachineAreTakenHoweverManyFailedBefore) {
+  constexpr uint64_t kFailed = 12;  // more than twice the window
+  World world({1, 1}, {.arena_bytes = 2 << 20});
+  for (uint64_t next = 0; next < kFailed;) {
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(call_on(world.cluster, 0, next++));
+    world.cluster.run_for(kSecond / 100);
+    world.abandon(0, 0);
+    world.cluster.run_for(kSecond / 100);
+    ASSERT_NO_FATAL_FAILURE(world.ask_for_redo(0));
+  }
+  for (uint64_t call = kFailed; call < kFailed + 4; ++call) {
+    ASSERT_TRUE(call_on(world.cluster, 0, call));
+  }
+  world.cluster.run_for(kSecond / 100);
+  for (uint64_t call = 0; call < kFailed + 4; ++call) {
+    ASSERT_TRUE(call_on(world.cluster, 1, call));
+  }
+  world.cluster.run_for(kSecond / 10);
+  for (uint64_t call = 0; call < kFailed + 4; ++call) {
+    EXPECT_EQ(world.call_status(1, call),
+              call < kFailed ? StatusCode::kSTEP_ABANDONED : StatusCode::kOK)
+        << "call " << call << ": " << world.call_text(1, call);
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_sum(world.cluster, world.shape, kFailed));
+}
+
+// A link lost the frames that would complete it there: no term can make its outcomes one.
+TEST(Calls, CompleteOnOneMachineOnlyAreLostByNameWhenAStepFails) {
+  for (uint32_t without : {0u, 1u}) {
+    World world({1, 1});
+    world.cluster.let_through([without](uint32_t machine, const transport::Frame& frame) {
+      return machine != without || !is_data(frame);
+    });
+    for (uint32_t r : {0u, 1u}) ASSERT_TRUE(call_on(world.cluster, r, 0));
+    world.cluster.run_for(kSecond / 10);
+    ASSERT_EQ(world.call_status(1 - without, 0), StatusCode::kOK);
+    ASSERT_EQ(world.call_status(without, 0), StatusCode::kBUSY);
+    world.abandon(0, 0);
+    world.cluster.run_for(kSecond / 10);
+    EXPECT_EQ(world.call_status(without, 0), StatusCode::kSTEP_LOST);
+    EXPECT_NE(world.call_text(without, 0).find("call 0"), std::string::npos)
+        << world.call_text(without, 0);
   }
 }
 

@@ -82,6 +82,25 @@ TEST_P(Leaving, BetweenTwoGroupsOfAStepEndsItOnAllRanks) {
   EXPECT_GT(lost, 0u);
 }
 
+TEST_P(Leaving, WithAStepOpenTellsThatItWasUnfinished) {
+  World world(GetParam());
+  const uint32_t gone = ranks() - 1;
+  fill(world.cluster, world.tensors, 0);
+  for (uint32_t r = 0; r < gone; ++r) submit_all(world.cluster, world.tensors, r, 0);
+  ASSERT_TRUE(world.cluster.submit(gone, 0, 0, world.tensors[0]).ok());
+  world.cluster.run_for(kSecond / 10);
+  world.cluster.say_goodbye(gone);
+  world.cluster.run_for(kSecond / 10);
+  for (uint32_t r = 0; r < gone; ++r) {
+    EXPECT_EQ(world.step_status(r, 0), StatusCode::kRANK_LOST) << "rank " << r;
+    expect_left(world.step_text(r, 0), gone);
+    EXPECT_NE(world.step_text(r, 0).find("something it had submitted was unfinished"),
+              std::string::npos)
+        << world.step_text(r, 0);
+  }
+  EXPECT_FALSE(world.cluster.released_memory_touched());
+}
+
 TEST_P(Leaving, TellsWhoWaitsInAStepAtOnce) {
   World world(GetParam());
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));

@@ -25,6 +25,7 @@ struct Cluster::Daemon final : public transport::Events,
   Daemon(Cluster& owner, uint32_t index) : cluster(owner), machine(index) {}
 
   void on_frame(transport::PeerId from, const transport::Frame& frame) override {
+    if (cluster.filter_ && !cluster.filter_(machine, frame)) return;
     if (cluster.tap_) cluster.tap_(machine, frame);
     engine->on_frame(from, frame);
   }

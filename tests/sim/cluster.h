@@ -145,6 +145,9 @@ class Cluster {
   // Told of every frame that a daemon is about to read.
   using FrameTap = std::function<void(uint32_t machine, const transport::Frame& frame)>;
   void tap(FrameTap tap) { tap_ = std::move(tap); }
+  // False: the frame is lost, as no link loses one.
+  using FrameFilter = std::function<bool(uint32_t machine, const transport::Frame& frame)>;
+  void let_through(FrameFilter filter) { filter_ = std::move(filter); }
   // A daemon has touched memory it had let go of.
   bool released_memory_touched() const;
   static constexpr uint32_t kCreate = 1, kRegister = 2, kCommit = 3, kRedo = 4;
@@ -173,6 +176,7 @@ class Cluster {
   std::map<std::pair<uint32_t, uint32_t>, scheduler::LinkId> links_;
   std::vector<std::string> events_;
   FrameTap tap_;
+  FrameFilter filter_;
 };
 
 }  // namespace cgx::sim

@@ -219,6 +219,23 @@ TEST_F(RefusedCommit, MayBeAskedAgain) {
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 5));
 }
 
+TEST(Commit, ThatTheLastMachineToAnswerRefusesIsRefusedEverywhere) {
+  ClusterOptions options = RefusedCommit::options();  // machine 1 has too little memory
+  options.link_latency_ns = [](uint32_t from, uint32_t to) {
+    return from == 1 && to == 0 ? 50'000'000 : 20'000;
+  };
+  World world({1, 1, 1}, options, /*raw=*/false);
+  const auto first = static_cast<uint32_t>(world.tensors.size());
+  std::vector<Tensor> more = grown(world.tensors, 6'000'000);
+  world.cluster.place(more);
+  for (uint32_t r = 0; r < 3; ++r) ask(world.cluster, r, more, first);
+  ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kRESOURCE_EXHAUSTED));
+  EXPECT_NE(world.cluster.rank(2).replies[Cluster::kCommit].message.find("machine 1"),
+            std::string::npos)
+      << world.cluster.rank(2).replies[Cluster::kCommit].message;
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+}
+
 TEST(Commit, OfATableThatNoFrameHoldsIsRefusedWithItsSize) {
   Cluster cluster(
       {.ranks_per_machine = {1, 1}, .policy = raw_policy(), .frame_bytes_max = 4 << 20});

@@ -3,6 +3,7 @@
 // failure.
 #include <optional>
 
+#include "tests/sim/frames.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
@@ -181,6 +182,84 @@ TEST(Policy, AskedOfACommunicatorThatEndsIsAnswered) {
       world.cluster.run_for(10 * kSecond);
       EXPECT_TRUE(change.has_value()) << "machine " << machine << ", rank " << first << " first";
     }
+  }
+}
+
+TEST(Policy, ThatAMachineDoesNotAnswerLapsesAndTheNextOneIsTaken) {
+  World world({1, 1, 1});
+  uint64_t step = 0;
+  for (; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+  world.cluster.let_through([](uint32_t, const transport::Frame& frame) {
+    return header_of(frame).source != 2 || !carries<scheduler::Prepared>(frame);
+  });
+  Change lapsed, taken;
+  apply(world.cluster, 0, with_window(3), lapsed);
+  ASSERT_TRUE(world.cluster.run_until([&] { return lapsed.has_value(); }, 4 * kSecond));
+  EXPECT_EQ(lapsed->status().code(), StatusCode::kTIMED_OUT) << lapsed->status().to_string();
+  EXPECT_NE(lapsed->status().message().find("no answer from machine 2"), std::string::npos)
+      << lapsed->status().to_string();
+  world.cluster.let_through({});
+  apply(world.cluster, 0, with_window(2), taken);
+  ASSERT_TRUE(world.cluster.run_until([&] { return taken.has_value(); }, 4 * kSecond));
+  ASSERT_TRUE(taken->ok()) << taken->status().to_string();
+  for (; step < (*taken)->switch_step + 1; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+  }
+  for (uint32_t r : {0u, 1u, 2u}) {
+    EXPECT_EQ(version_of(world.cluster, r, step - 1), (*taken)->policy_version);
+  }
+}
+
+// The new term takes longer than a machine may take to answer a proposal, which comes behind it.
+TEST(Policy, AskedDuringALongFailureBlamesNoMachine) {
+  bool slow = false;
+  ClusterOptions options;
+  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
+    return slow && from == 1 && to == 0 ? 3 * kSecond : 20'000;
+  };
+  World world({1, 1}, options);
+  for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+  slow = true;
+  world.abandon(0, 5);
+  world.cluster.run_for(kSecond * 9 / 10);
+  Change change;
+  apply(world.cluster, 0, with_window(3), change);
+  ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 10 * kSecond));
+  EXPECT_TRUE(change->ok()) << change->status().to_string();
+  slow = false;
+  ASSERT_NO_FATAL_FAILURE(world.expect_redo(5));
+}
+
+// A link lost the decision and every word of it: machine 1 stays with its plan.
+TEST(Epoch, ThatAMachineHasNotHeardOfIsNoticedAndTakenWithTheRedo) {
+  World world({1, 1});
+  uint64_t step = 0;
+  for (; step < 5; ++step) run_step(world.cluster, world.tensors, step);
+  world.cluster.let_through([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 1 && carries<scheduler::Decided>(frame)) return false;
+    if (machine != 1 || header_of(frame).next_epoch == 0) return true;
+    KeptFrame changed(frame);
+    changed.header.next_epoch = changed.header.switch_step = 0;
+    changed.deliver(world.cluster, machine);
+    return false;
+  });
+  Change change;
+  apply(world.cluster, 0, with_window(3), change);
+  ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, kSecond));
+  ASSERT_TRUE(change->ok()) << change->status().to_string();
+  for (; step < (*change)->switch_step; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+  }
+  submit_step(world.cluster, world.tensors, step);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(step); }, kSecond));
+  for (uint32_t r : {0u, 1u}) {
+    EXPECT_EQ(world.step_status(r, step), StatusCode::kMISMATCH) << world.step_text(r, step);
+    EXPECT_NE(world.step_text(r, step).find("epoch"), std::string::npos)
+        << world.step_text(r, step);
+  }
+  ASSERT_NO_FATAL_FAILURE(world.expect_redo(step));
+  for (uint32_t r : {0u, 1u}) {
+    EXPECT_EQ(version_of(world.cluster, r, step), (*change)->policy_version) << "rank " << r;
   }
 }
 

@@ -172,9 +172,9 @@ TEST(UnitsOfRanks, ThatAreNoUnitsOrChangeInAStepAreRefusedByValue) {
 }
 
 scheduler::CommunicatorSnapshot shown(Cluster& cluster, uint32_t machine) {
-  return cluster.engine(machine)
-      .snapshot(static_cast<uint64_t>(cluster.now_ns()))
-      .communicators.at(0);
+  auto all = cluster.engine(machine).snapshot(static_cast<uint64_t>(cluster.now_ns()));
+  show_plan(all.communicators.at(0));
+  return all.communicators[0];
 }
 
 TEST(SentShare, IsMeasuredOfLossyTensorsInEveryPeriodsFirstStep) {

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 
+#include "tests/sim/frames.h"
 #include "tests/sim/training.h"
 
 namespace cgx::sim {
@@ -90,6 +92,30 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ClusterShapes,
                                            std::vector<uint32_t>{1, 3, 2},
                                            std::vector<uint32_t>{1, 1, 1, 1},
                                            std::vector<uint32_t>(16, 1)));
+
+// The other machine's rank is late: frames of more groups would find no room there.
+TEST(Window, BoundsTheGroupsUnderWay) {
+  for (uint32_t window : {1u, 2u, 3u}) {
+    ClusterOptions options{.policy = raw_policy()};
+    options.policy.window = window;
+    options.policy.group_bytes = 1;  // a group per tensor
+    Cluster cluster(options);
+    cluster.create();
+    std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
+    cluster.commit(tensors);
+    std::set<uint32_t> groups;
+    cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+      if (machine == 1 && is_data(frame)) groups.insert(header_of(frame).group);
+    });
+    fill(cluster, tensors, 0);
+    submit_all(cluster, tensors, 0, 0);
+    cluster.run_for(100'000'000);
+    EXPECT_EQ(groups.size(), window);
+    submit_all(cluster, tensors, 1, 0);
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(0); }));
+    ASSERT_NO_FATAL_FAILURE(expect_reference(cluster, tensors, {1, 1}, 0));
+  }
+}
 
 class Absence : public ::testing::TestWithParam<scheduler::CollectiveWish> {};
 

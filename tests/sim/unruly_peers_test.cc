@@ -1,0 +1,82 @@
+// Peers and links that break the rules: a daemon that heartbeats and does nothing else, frames that
+// come when their time is over. Who waits is told; nothing late does harm.
+#include "tests/sim/frames.h"
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+// Its heartbeats go on, and its first data frame came.
+TEST(StalledPeer, IsBlamedByNameAndTheStepCanBeRedone) {
+  for (uint32_t stalled : {0u, 1u}) {
+    SCOPED_TRACE("machine " + std::to_string(stalled));
+    ClusterOptions options{.policy = raw_policy()};
+    options.policy.collective = scheduler::CollectiveWish::kScatter;
+    World world({1, 1}, options, /*raw=*/false);
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+    uint32_t came = 0;
+    world.cluster.let_through([&](uint32_t machine, const transport::Frame& frame) {
+      return !is_data(frame) || (machine != stalled && came++ == 0);
+    });
+    submit_step(world.cluster, world.tensors, 1);
+    world.cluster.run_for(9 * kSecond);
+    EXPECT_EQ(world.step_status(1 - stalled, 1), StatusCode::kBUSY);
+    world.cluster.run_for(2 * kSecond);
+    for (uint32_t r : {0u, 1u}) {
+      EXPECT_EQ(world.step_status(r, 1), StatusCode::kOP_STALLED) << world.step_text(r, 1);
+      EXPECT_NE(world.step_text(r, 1).find("machine " + std::to_string(stalled)), std::string::npos)
+          << world.step_text(r, 1);
+    }
+    world.cluster.let_through({});
+    ASSERT_NO_FATAL_FAILURE(world.expect_redo(1));
+  }
+}
+
+// What machine 1 heard of an attempt that rank 0 gave up comes again in the next term.
+struct LateFrames : ::testing::Test {
+  World world{{1, 1}};
+  std::vector<KeptFrame> heard;
+
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+    world.cluster.tap([this](uint32_t machine, const transport::Frame& frame) {
+      if (machine == 1) heard.emplace_back(frame);
+    });
+    fill(world.cluster, world.tensors, 1000);  // the redo has other gradients
+    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+      ASSERT_TRUE(world.cluster.submit(0, 1, t, world.tensors[t]).ok());
+    }
+    world.cluster.run_for(kSecond / 100);
+    ASSERT_TRUE(world.cluster.submit(0, 1, 0, world.tensors[0]).ok());
+    world.cluster.run_for(kSecond / 100);
+    world.cluster.tap({});
+    ASSERT_NO_FATAL_FAILURE(world.ask_for_redo(1));
+  }
+  uint32_t deliver(wire::FrameType type) {
+    uint32_t delivered = 0;
+    for (KeptFrame& frame : heard) {
+      if (frame.header.type != type) continue;
+      frame.deliver(world.cluster, 1);
+      ++delivered;
+    }
+    return delivered;
+  }
+  void expect_step() {
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
+    expect_reference(world.cluster, world.tensors, world.shape, 1);
+  }
+};
+
+TEST_F(LateFrames, OfDataAreNotTakenForTheRedos) {
+  ASSERT_GT(deliver(wire::FrameType::kData), 0u);
+  expect_step();
+}
+
+// Among them: the failure, the FLUSH behind it, the START of the new term.
+TEST_F(LateFrames, OfControlFailNothingAgain) {
+  ASSERT_GE(deliver(wire::FrameType::kControl), 3u);
+  expect_step();
+}
+
+}  // namespace
+}  // namespace cgx::sim
