@@ -1,11 +1,11 @@
 #include "config/syntax.h"
 
 #include <arpa/inet.h>
+#include <re2/re2.h>
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <regex>
 
 #include "config/text.h"
 
@@ -89,14 +89,10 @@ Status check_regex(const std::string& text) {
     return invalid_argument("a regular expression of " + std::to_string(text.size()) +
                             " characters; at most " + std::to_string(kRegexBytesMax));
   }
-  try {
-    // Polynomial matching: a pattern must not be able to stall the daemon.
-    const std::regex compiled(text, std::regex::ECMAScript | std::regex_constants::__polynomial);
-  } catch (const std::regex_error& error) {
-    return wrong(text,
-                 std::string("a regular expression without back-references: ") + error.what());
-  }
-  return Status();
+  const RE2 compiled(text, RE2::Quiet);
+  if (compiled.ok()) return Status();
+  return wrong(text, "a regular expression (RE2 syntax: no look-around, no back-references): " +
+                         compiled.error());
 }
 
 }  // namespace

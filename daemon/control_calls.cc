@@ -162,7 +162,9 @@ grpc::Status ControlCalls::ListTensors(grpc::ServerContext* context,
   if (!snapshot.ok()) return to_grpc(snapshot.status());
   const auto selected = select(*snapshot, request->target(), call.caller());
   if (!selected.ok()) return to_grpc(selected.status());
-  *out = tensors_of(**selected);
+  CommunicatorSnapshot shown = **selected;
+  show_reasons(shown);
+  *out = tensors_of(shown);
   return grpc::Status::OK;
 }
 

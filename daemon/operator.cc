@@ -32,10 +32,13 @@ Result<T> ask_engine(DataAgent& data, uint64_t timeout_ns, const char* what, Tas
 }  // namespace
 
 Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
-  return ask_engine<scheduler::Snapshot>(data_, timeout_ns, "snapshot",
-                                         [](scheduler::Engine& engine, auto promise) {
-                                           promise->set_value(engine.snapshot(monotonic_ns()));
-                                         });
+  Result<scheduler::Snapshot> snapshot = ask_engine<scheduler::Snapshot>(
+      data_, timeout_ns, "snapshot", [](scheduler::Engine& engine, auto promise) {
+        promise->set_value(engine.snapshot(monotonic_ns()));
+      });
+  if (!snapshot.ok()) return snapshot;
+  for (scheduler::CommunicatorSnapshot& one : snapshot->communicators) show_plan(one);
+  return snapshot;
 }
 
 Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const CommunicatorName& target,

@@ -324,21 +324,9 @@ CommunicatorSnapshot Communicator::snapshot() const {
   }
   const PreparedPlan& plan = *steps_.plan();
   shown.epoch = plan.plan.epoch;
-  shown.policy = plan.policy;
   shown.policy_version = plan.plan.policy_version;
-  const Result<CodecChooser> chooser = CodecChooser::create(plan.policy);
-  for (uint32_t g = 0; g < plan.plan.groups.size(); ++g) {
-    shown.groups.push_back({g, static_cast<uint32_t>(plan.plan.groups[g].segments.size()),
-                            plan.layouts[g].raw_bytes(), plan.layouts[g].encoded_bytes(),
-                            collective_name(plan.layouts[g].collective())});
-  }
-  for (uint32_t t = 0; t < plan.table->size(); ++t) {
-    const TensorDesc& tensor = (*plan.table)[t];
-    shown.tensors.push_back({tensor.name, tensor.dtype, tensor.elements, tensor.shape,
-                             plan.group_of[t], plan.spec_of(t),
-                             chooser.ok() ? chooser->choose(tensor).reason : "",
-                             steps_.norms()[t].intended_sq, steps_.norms()[t].sent_sq});
-  }
+  shown.plan = plan.facts;
+  shown.norms = steps_.norms();
   return shown;
 }
 

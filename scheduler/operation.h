@@ -95,9 +95,6 @@ class Operation {
   const OperationSetup& setup() const { return setup_; }
   // What was encoded here of each segment, first and second encodings alike; empty unless asked
   // for.
-  struct Norms {
-    double intended_sq = 0, sent_sq = 0;
-  };
   const std::vector<Norms>& norms() const { return norms_; }
 
   // At most one part's work. False: nothing to do until a frame or a slab arrives.

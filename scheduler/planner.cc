@@ -1,39 +1,30 @@
 #include "scheduler/planner.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "kernels/codec.h"
-#include "scheduler/pattern.h"
 
 namespace cgx::scheduler {
 
-struct CodecChooser::Rule {
-  Pattern pattern;
-  CodecSpec spec;
-  std::string reason;
-};
-
-Result<CodecChooser> CodecChooser::create(const Policy& policy) {
-  CodecChooser chooser(policy);
-  for (size_t i = 0; i < policy.rules.size(); ++i) {
-    const PolicyRule& rule = policy.rules[i];
-    Result<Pattern> pattern = Pattern::compile(rule.match);
-    const std::string name = "rule " + std::to_string(i + 1) + ": ";
-    if (!pattern.ok()) {
-      return invalid_argument("policy " + name + "match " + pattern.status().message());
-    }
-    chooser.rules_.push_back(
-        std::make_shared<Rule>(Rule{*std::move(pattern), rule.codec, name + rule.match}));
+Result<CodecChooser> CodecChooser::create(const Policy& policy, size_t tensors) {
+  if (policy.rules.size() * tensors > kMatchesMax) {
+    return resource_exhausted(
+        "policy: " + std::to_string(policy.rules.size()) + " rules for " + std::to_string(tensors) +
+        " tensors; rules x tensors may be " + std::to_string(kMatchesMax) + ", that is " +
+        std::to_string(kMatchesMax / tensors) + " rules here (several patterns make one with '|')");
   }
-  return chooser;
+  std::vector<std::string> texts;
+  for (const PolicyRule& rule : policy.rules) texts.push_back(rule.match);
+  CGX_ASSIGN_OR_RETURN(PatternSet patterns, PatternSet::compile(texts, "policy rule"));
+  return CodecChooser(policy, std::move(patterns));
 }
 
-Choice CodecChooser::choose(const TensorDesc& tensor) const {
+Choice CodecChooser::choose(const TensorDesc& tensor) {
   const CodecSpec raw{.codec = 0, .bucket = 512};
   if (!dtype_is_small_float(tensor.dtype)) return {raw, "not a small float type"};
-  for (const auto& rule : rules_) {
-    if (rule->pattern.found_in(tensor.name)) return {rule->spec, rule->reason};
+  if (const auto first = patterns_.first_in(tensor.name)) {
+    const PolicyRule& rule = policy_.rules[*first];
+    return {rule.codec, "rule " + std::to_string(*first + 1) + ": " + rule.match};
   }
   if (policy_.raw_one_dimensional && tensor.shape.size() == 1 && !tensor.name.empty()) {
     return {raw, "one-dimensional"};
@@ -68,7 +59,8 @@ std::vector<uint32_t> shared_order(const std::vector<uint32_t>& arrived,
 }
 
 Result<Plan> make_plan(const PlanInputs& inputs) {
-  CGX_ASSIGN_OR_RETURN(const CodecChooser chooser, CodecChooser::create(inputs.policy));
+  CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
+                       CodecChooser::create(inputs.policy, inputs.table.size()));
   CGX_ASSERT(inputs.order.size() == inputs.table.size());
   Plan plan{.epoch = inputs.epoch,
             .table_hash = table_hash(inputs.table),

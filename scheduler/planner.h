@@ -1,12 +1,12 @@
 // Makes a plan from a table, a policy and an order of arrival. Pure.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "proto/wire/status.h"
+#include "scheduler/pattern.h"
 #include "scheduler/plan.h"
 
 namespace cgx::scheduler {
@@ -16,17 +16,21 @@ struct Choice {
   std::string reason;  // "default", "rule 2: \\.weight$", "fewer than 1024 elements", ...
 };
 
-// Compiled once per policy; an error names the rule and what its regular expression lacks.
+// Names to which rules are held; more would keep whoever plans busy.
+constexpr uint64_t kMatchesMax = 1 << 20;
+
+// Compiled once per policy and table; an error names the rule and what its regular expression
+// lacks, or how many rules and tensors are too many together.
 class CodecChooser {
  public:
-  static Result<CodecChooser> create(const Policy& policy);
-  Choice choose(const TensorDesc& tensor) const;
+  static Result<CodecChooser> create(const Policy& policy, size_t tensors);
+  Choice choose(const TensorDesc& tensor);
 
  private:
-  struct Rule;
-  explicit CodecChooser(const Policy& policy) : policy_(policy) {}
+  CodecChooser(const Policy& policy, PatternSet patterns)
+      : policy_(policy), patterns_(std::move(patterns)) {}
   Policy policy_;
-  std::vector<std::shared_ptr<const Rule>> rules_;
+  PatternSet patterns_;
 };
 
 struct PlanInputs {

@@ -11,7 +11,7 @@
 namespace cgx::scheduler {
 
 struct PolicyRule {
-  std::string match;  // ECMAScript regular expression, searched in the tensor's name
+  std::string match;  // regular expression (scheduler/pattern.h), searched in the tensor's name
   CodecSpec codec;
 };
 

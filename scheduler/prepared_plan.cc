@@ -23,27 +23,27 @@ SlabCounts slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_ch
 
 Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) {
   CGX_RETURN_IF_ERROR(check_plan(inputs.plan, *inputs.table));
-  auto prepared = std::make_shared<PreparedPlan>();
+  const auto facts = std::make_shared<PlanFacts>();
   const TensorTable& table = *inputs.table;
-  prepared->plan = std::move(inputs.plan);
-  prepared->policy = std::move(inputs.policy);
-  prepared->table = inputs.table;
-  prepared->hash = prepared->plan.hash();
-  prepared->group_of.resize(table.size());
-  prepared->segment_of.resize(table.size());
-  for (const TensorDesc& tensor : table) prepared->name_hashes.push_back(tensor.name_hash());
+  facts->plan = std::move(inputs.plan);
+  facts->policy = std::move(inputs.policy);
+  facts->table = inputs.table;
+  facts->hash = facts->plan.hash();
+  facts->group_of.resize(table.size());
+  facts->segment_of.resize(table.size());
+  for (const TensorDesc& tensor : table) facts->name_hashes.push_back(tensor.name_hash());
 
   PartLimits limits;
   limits.encoded_bytes = std::min(limits.encoded_bytes, inputs.pool->slab_bytes() * 3 / 4);
   uint64_t scatter_chunks = 0, gather_chunks = 0;
-  for (uint32_t g = 0; g < prepared->plan.groups.size(); ++g) {
-    const Group& group = prepared->plan.groups[g];
+  for (uint32_t g = 0; g < facts->plan.groups.size(); ++g) {
+    const Group& group = facts->plan.groups[g];
     for (uint32_t s = 0; s < group.segments.size(); ++s) {
-      prepared->group_of[group.segments[s].tensor] = g;
-      prepared->segment_of[group.segments[s].tensor] = s;
+      facts->group_of[group.segments[s].tensor] = g;
+      facts->segment_of[group.segments[s].tensor] = s;
     }
-    const GroupLayout& layout = prepared->layouts.emplace_back(
-        GroupLayout::choose(prepared->plan.collective, group, table, inputs.machines, limits));
+    const GroupLayout& layout = facts->layouts.emplace_back(
+        GroupLayout::choose(facts->plan.collective, group, table, inputs.machines, limits));
     if (layout.part_bytes_max() > inputs.pool->slab_bytes()) {
       return resource_exhausted(
           "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +
@@ -55,8 +55,8 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
     most = std::max<uint64_t>(most, layout.chunks(inputs.machine));
   }
   const SlabCounts slabs =
-      slabs_for(prepared->plan.window, inputs.machines, scatter_chunks, gather_chunks);
-  const uint64_t residuals = Residuals::bytes_needed(prepared->plan, table);
+      slabs_for(facts->plan.window, inputs.machines, scatter_chunks, gather_chunks);
+  const uint64_t residuals = Residuals::bytes_needed(facts->plan, table);
   const uint64_t bytes = slabs.sum() * inputs.pool->slab_bytes() + residuals;
   if (bytes > inputs.bytes_free) {
     return resource_exhausted(
@@ -65,6 +65,7 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(Inputs inputs) 
         " frame buffers), limits.plan_bytes leaves " + std::to_string(inputs.bytes_free));
   }
   CGX_RETURN_IF_ERROR(inputs.pool->reserve(slabs));
+  auto prepared = std::make_shared<PreparedPlan>(facts);
   prepared->pool_ = inputs.pool;
   prepared->slabs_ = slabs;
   prepared->reserved_bytes = bytes;

@@ -1,4 +1,4 @@
-// A plan this machine has validated and made memory for: layouts, lookup tables, slab reservations.
+// A plan this machine has validated and made memory for: its facts and its slab reservations.
 // Immutable; operations keep the one they run under alive.
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace cgx::scheduler {
 
-struct PreparedPlan {
+// What a plan means on this machine. Whoever shows it may keep it, on any thread.
+struct PlanFacts {
   Plan plan;
   Policy policy;
   std::shared_ptr<const TensorTable> table;
@@ -19,13 +20,26 @@ struct PreparedPlan {
   std::vector<GroupLayout> layouts;
   std::vector<uint32_t> group_of, segment_of;  // by tensor
   std::vector<uint64_t> name_hashes;           // by tensor
-  uint64_t reserved_bytes = 0;
 
   const CodecSpec& spec_of(uint32_t tensor) const {
     return plan.groups[group_of[tensor]].segments[segment_of[tensor]].spec;
   }
+};
 
-  PreparedPlan() = default;
+struct PreparedPlan {
+  const std::shared_ptr<const PlanFacts> facts;
+  const Plan& plan = facts->plan;
+  const Policy& policy = facts->policy;
+  const std::shared_ptr<const TensorTable>& table = facts->table;
+  const uint64_t hash = facts->hash;
+  const std::vector<GroupLayout>& layouts = facts->layouts;
+  const std::vector<uint32_t>& group_of = facts->group_of;
+  const std::vector<uint64_t>& name_hashes = facts->name_hashes;
+  uint64_t reserved_bytes = 0;
+
+  const CodecSpec& spec_of(uint32_t tensor) const { return facts->spec_of(tensor); }
+
+  explicit PreparedPlan(std::shared_ptr<const PlanFacts> known) : facts(std::move(known)) {}
   PreparedPlan(const PreparedPlan&) = delete;
   PreparedPlan& operator=(const PreparedPlan&) = delete;
   ~PreparedPlan() {

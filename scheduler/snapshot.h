@@ -1,9 +1,10 @@
 // What the daemon shows of itself: plain values, copied out of the engine between two rounds of
-// work.
+// work, and the plan by reference.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,12 @@ struct GroupSnapshot {
   std::string collective;      // "scatter", "allgather"
 };
 
+// Squared, over the steps that were measured: what this machine's encoders should have sent, and
+// what they did.
+struct Norms {
+  double intended_sq = 0, sent_sq = 0;
+};
+
 struct TensorSnapshot {
   std::string name;
   DType dtype = DType::kF32;
@@ -45,9 +52,7 @@ struct TensorSnapshot {
   uint32_t group = 0;
   CodecSpec codec;
   std::string reason;  // which rule decided: "default", "rule 2: \\.weight$", "below min_elements"
-  // Squared, over the steps that were measured: what this machine's encoders should have sent, and
-  // what they did.
-  double intended_sq = 0, sent_sq = 0;
+  double intended_sq = 0, sent_sq = 0;  // as Norms
 };
 
 struct RankSnapshot {
@@ -58,6 +63,8 @@ struct RankSnapshot {
   bool local = false;
 };
 
+struct PlanFacts;
+
 struct CommunicatorSnapshot {
   std::string job, name;
   uint32_t uid = 0;
@@ -67,10 +74,13 @@ struct CommunicatorSnapshot {
   std::string state;  // "joining", "ready", "running", "frozen", "failed"
   std::string error;  // last failure, empty if none
   uint64_t policy_version = 0;
+  std::vector<SwitchSnapshot> switches;   // newest last, at most 16
+  std::shared_ptr<const PlanFacts> plan;  // null: none yet
+  std::vector<Norms> norms;               // by tensor of the plan
+  // show_plan() fills these in, on the thread that wants to see them.
   Policy policy;
-  std::vector<SwitchSnapshot> switches;  // newest last, at most 16
   std::vector<GroupSnapshot> groups;
-  std::vector<TensorSnapshot> tensors;
+  std::vector<TensorSnapshot> tensors;  // their reasons: show_reasons()
   std::vector<RankSnapshot> rank_list;
   uint64_t operations = 0, gradient_bytes = 0, wire_bytes_sent = 0;
   uint64_t exchange_ns = 0;     // summed over operations: ready to complete
@@ -102,6 +112,11 @@ struct Snapshot {
   std::vector<PeerSnapshot> peers;
   std::vector<SessionSnapshot> sessions;
 };
+
+// The engine's thread hands out what costs it nothing; these make of it what people read. Both do
+// nothing where there is no plan.
+void show_plan(CommunicatorSnapshot& shown);
+void show_reasons(CommunicatorSnapshot& shown);  // after show_plan()
 
 // Where and when a policy change took, or would take, effect.
 struct PolicyChange {

@@ -432,9 +432,9 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
 }
 
 void StepRunner::add_norms(const Operation& operation) {
-  const std::vector<Operation::Norms>& measured = operation.norms();
+  const std::vector<Norms>& measured = operation.norms();
   for (uint32_t s = 0; s < measured.size(); ++s) {
-    Operation::Norms& total = norms_[operation.setup().group->segments[s].tensor];
+    Norms& total = norms_[operation.setup().group->segments[s].tensor];
     total.intended_sq += measured[s].intended_sq;
     total.sent_sq += measured[s].sent_sq;
   }

@@ -121,7 +121,7 @@ class StepRunner {
 
   // What the codecs made of each tensor in the steps that were measured (every Plan::stats_steps),
   // since the tensor has its codec.
-  const std::vector<Operation::Norms>& norms() const { return norms_; }
+  const std::vector<Norms>& norms() const { return norms_; }
 
  private:
   struct Stashed {
@@ -183,7 +183,7 @@ class StepRunner {
   std::vector<uint32_t> order_, last_order_, absent_, last_absent_;
   std::vector<ResultHash> result_hashes_;
   Totals totals_;
-  std::vector<Operation::Norms> norms_;  // by tensor
+  std::vector<Norms> norms_;  // by tensor
 };
 
 }  // namespace cgx::scheduler

@@ -106,7 +106,7 @@ TEST(Load, ChecksWhatTextsMean) {
   EXPECT_THAT(error_of("transport: {ports: 9-1}"), HasSubstr("a range of ports"));
   EXPECT_THAT(error_of("transport: {ucx_transports: [shm]}"), HasSubstr("one of tcp, "));
   EXPECT_THAT(error_of("jobs: [{match: '('}]"), HasSubstr("a regular expression"));
-  EXPECT_THAT(error_of("jobs: [{match: '(a)\\1'}]"), HasSubstr("without back-references"));
+  EXPECT_THAT(error_of("jobs: [{match: '(a)\\1'}]"), HasSubstr("no back-references"));
   EXPECT_THAT(error_of("lane: \"a\\x01\""), HasSubstr("without control characters"));
 }
 

@@ -19,7 +19,7 @@ TensorTable network() {
 }
 
 Choice choose(const Policy& policy, size_t tensor) {
-  const auto chooser = CodecChooser::create(policy);
+  auto chooser = CodecChooser::create(policy, network().size());
   EXPECT_TRUE(chooser.ok()) << chooser.status().to_string();
   return chooser->choose(network()[tensor]);
 }
@@ -47,10 +47,21 @@ TEST(CodecChooser, LetsTheFirstMatchingRuleDecide) {
 TEST(CodecChooser, NamesTheRuleThatIsNoRegularExpression) {
   Policy policy;
   policy.rules = {{"ok", {}}, {"broken(", {}}};
-  const auto chooser = CodecChooser::create(policy);
+  const auto chooser = CodecChooser::create(policy, 1);
   ASSERT_FALSE(chooser.ok());
   EXPECT_NE(chooser.status().message().find("rule 2"), std::string::npos);
   EXPECT_NE(chooser.status().message().find("broken("), std::string::npos);
+}
+
+TEST(CodecChooser, RefusesMoreRulesThanTheTableAllows) {
+  Policy policy;
+  policy.rules.assign(17, {"weight", {}});
+  EXPECT_TRUE(CodecChooser::create(policy, 1000).ok());
+  const auto chooser = CodecChooser::create(policy, 65'536);
+  ASSERT_FALSE(chooser.ok());
+  EXPECT_EQ(chooser.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(chooser.status().message().find("17 rules for 65536 tensors"), std::string::npos);
+  EXPECT_NE(chooser.status().message().find("16 rules here"), std::string::npos);
 }
 
 Plan plan_of(const TensorTable& table, const Policy& policy) {

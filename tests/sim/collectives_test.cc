@@ -89,14 +89,14 @@ class Reference {
       : tensors_(tensors),
         decay_(policy.feedback_decay),
         shape_(std::move(shape)),
-        chooser_(*scheduler::CodecChooser::create(policy)) {
+        chooser_(*scheduler::CodecChooser::create(policy, tensors.size())) {
     residuals_.resize(shape_.size());
     for (auto& machine : residuals_) {
       for (const Tensor& tensor : tensors_) machine.emplace_back(tensor.elements);
     }
   }
 
-  CodecSpec spec(uint32_t tensor) const { return chooser_.choose(described(tensor)).spec; }
+  CodecSpec spec(uint32_t tensor) { return chooser_.choose(described(tensor)).spec; }
 
   std::vector<float> step(uint64_t step, uint32_t t) {
     const uint64_t elements = tensors_[t].elements;

@@ -1,0 +1,37 @@
+#include "scheduler/snapshot.h"
+
+#include "scheduler/planner.h"
+#include "scheduler/prepared_plan.h"
+
+namespace cgx::scheduler {
+
+void show_plan(CommunicatorSnapshot& shown) {
+  if (shown.plan == nullptr) return;
+  const PlanFacts& facts = *shown.plan;
+  shown.policy = facts.policy;
+  shown.groups.clear();
+  for (uint32_t g = 0; g < facts.layouts.size(); ++g) {
+    shown.groups.push_back({g, static_cast<uint32_t>(facts.plan.groups[g].segments.size()),
+                            facts.layouts[g].raw_bytes(), facts.layouts[g].encoded_bytes(),
+                            collective_name(facts.layouts[g].collective())});
+  }
+  shown.tensors.clear();
+  for (uint32_t t = 0; t < facts.table->size(); ++t) {
+    const TensorDesc& tensor = (*facts.table)[t];
+    shown.tensors.push_back({tensor.name, tensor.dtype, tensor.elements, tensor.shape,
+                             facts.group_of[t], facts.spec_of(t), "", shown.norms[t].intended_sq,
+                             shown.norms[t].sent_sq});
+  }
+}
+
+void show_reasons(CommunicatorSnapshot& shown) {
+  if (shown.plan == nullptr) return;
+  const TensorTable& table = *shown.plan->table;
+  Result<CodecChooser> chooser = CodecChooser::create(shown.plan->policy, table.size());
+  if (!chooser.ok()) return;  // another machine made the plan, with other limits
+  for (uint32_t t = 0; t < table.size(); ++t) {
+    shown.tensors[t].reason = chooser->choose(table[t]).reason;
+  }
+}
+
+}  // namespace cgx::scheduler
