@@ -1,4 +1,7 @@
 // to_json(): see README for why not protobuf's own printer.
+#include <charconv>
+#include <cmath>
+
 #include "config/config.h"
 #include "config/schema.h"
 #include "config/text.h"
@@ -69,11 +72,28 @@ class JsonPrinter {
       case FieldDescriptor::CPPTYPE_UINT64:
         out_ += std::to_string(reflection->GetUInt64(message, &field));
         return;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        if (reflection->HasField(message, &field)) {
+          return number(reflection->GetDouble(message, &field));
+        }
+        out_ += "null";  // nothing was measured
+        return;
       case FieldDescriptor::CPPTYPE_INT32:
         out_ += std::to_string(reflection->GetInt32(message, &field));
         return;
       default:
         assertion_failed("a field type no message of cgx.v1 has", __FILE__, __LINE__);
+    }
+  }
+
+  // JSON has no word for infinity and NaN.
+  void number(double value) {
+    char text[32];
+    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+    if (!std::isfinite(value) || error != std::errc()) {
+      out_ += "null";
+    } else {
+      out_.append(text, end);
     }
   }
 

@@ -2,6 +2,7 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "config/config.h"
@@ -75,6 +76,19 @@ TEST(Json, IsWhatOtherParsersRead) {
   v1::JobList again;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(text, &again).ok()) << text;
   EXPECT_TRUE(MessageDifferencer::Equals(list, again));
+}
+
+TEST(Json, ShowsSharesAndThatNoneWasMeasured) {
+  v1::TensorList list;
+  list.add_tensors()->set_sent_share(0.75);
+  list.add_tensors()->set_sent_share(std::numeric_limits<double>::quiet_NaN());
+  list.add_tensors();
+  const std::string text = to_json(list);
+  EXPECT_NE(text.find("\"sent_share\": 0.75"), std::string::npos) << text;
+  v1::TensorList again;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(text, &again).ok()) << text;
+  EXPECT_EQ(again.tensors(0).sent_share(), 0.75);
+  EXPECT_FALSE(again.tensors(1).has_sent_share() || again.tensors(2).has_sent_share());
 }
 
 }  // namespace
