@@ -48,7 +48,8 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
                      .plan_history = options.replay_plans},
           .record_plans = options.record_plans,
           .always_spin = options.always_spin,
-          .cores = usable_cores()};
+          .cores = usable_cores(),
+          .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen))};
 }
 
 }  // namespace

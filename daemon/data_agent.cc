@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "daemon/clock.h"
+#include "daemon/late_transport.h"
 
 namespace cgx::daemon {
 namespace {
@@ -74,17 +75,24 @@ void DataAgent::connect(SessionAnswers* answers, LinkMaker* links) {
 Status DataAgent::on_start() {
   owner_.bind();
   if (make_transport_) {
-    CGX_ASSIGN_OR_RETURN(transport_, make_transport_(*relay_));
-    CGX_ASSIGN_OR_RETURN(endpoint_, transport_->local_endpoint());
-    if (transport_->event_fd() >= 0) {
-      CGX_RETURN_IF_ERROR(poller().add(transport_->event_fd(), EPOLLIN, kTransportTag));
-    }
+    transport_ = std::make_unique<LateTransport>([this] { return make_transport_(*relay_); });
+    if (!options_.late_transport) CGX_RETURN_IF_ERROR(listen());
   }
   LinkPort* links = transport_ ? this : nullptr;  // one machine: neither
   CGX_ASSIGN_OR_RETURN(
       engine_, scheduler::Engine::create(
                    options_.engine, {transport_.get(), links, &events_, options_.record_plans}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
+}
+
+Status DataAgent::listen() {
+  if (listening_) return {};
+  CGX_ASSIGN_OR_RETURN(endpoint_, transport_->local_endpoint());
+  if (transport_->event_fd() >= 0) {
+    CGX_RETURN_IF_ERROR(poller().add(transport_->event_fd(), EPOLLIN, kTransportTag));
+  }
+  listening_ = true;
+  return {};
 }
 
 void DataAgent::on_stop() {
@@ -278,7 +286,10 @@ void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& 
   if (links_out_ == nullptr || !transport_) {
     refused = Status(StatusCode::kUNAVAILABLE,
                      "this daemon serves one machine only: mesh.listen is not configured");
-  } else if (!links_out_->want({serial, request, endpoint_})) {
+  } else {
+    refused = listen();
+  }
+  if (refused.ok() && !links_out_->want({serial, request, endpoint_})) {
     refused = resource_exhausted("too many links are being made at once");
   }
   if (refused.ok()) return;

@@ -28,7 +28,8 @@ struct DataOptions {
   scheduler::EngineOptions engine;
   scheduler::PlanLog* record_plans = nullptr;
   bool always_spin = false;
-  uint32_t cores = 1;  // spinning stops when sessions need them all
+  uint32_t cores = 1;           // spinning stops when sessions need them all
+  bool late_transport = false;  // made when the first other machine is to be reached
 };
 
 class DataAgent final : public Agent,
@@ -89,6 +90,7 @@ class DataAgent final : public Agent,
 
   void open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) override;
   void close_link(scheduler::LinkId link) override;
+  Status listen();
   void connect_peer(LinkSerial serial, const transport::ConnectOptions& options);
   void bring_up(LinkSerial serial);
   void refuse(LinkSerial serial, const Status& why);
@@ -106,9 +108,10 @@ class DataAgent final : public Agent,
   std::vector<std::unique_ptr<OpenedSession>> sessions_;
   std::vector<std::unique_ptr<OpenedSession>> closed_;  // operations may still touch their memory
   std::unique_ptr<EventRelay> relay_;
-  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Transport> transport_;  // null: one machine only
   std::unique_ptr<scheduler::Engine> engine_;
   transport::Endpoint endpoint_;
+  bool listening_ = false;         // endpoint_ is known
   Links links_;                    // those the engine has open
   uint32_t links_connecting_ = 0;  // connected, not up
   LinkSerial next_link_ = 1;

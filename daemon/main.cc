@@ -176,8 +176,11 @@ int start(const CommandLine& line, const v1::Config& config) {
   std::unique_ptr<PlanFile> plans;
   const Status planned = use_plan_files(line, events, plans, *options);
   if (!planned.ok()) return fail(planned);
-  const transport::UcxOptions ucx = ucx_options(config);
-  const auto make_transport = [ucx](transport::Events& to) { return make_ucx_transport(ucx, to); };
+  const Result<transport::UcxOptions> ucx = ucx_options(config);
+  if (!ucx.ok()) return fail(ucx.status());
+  const auto make_transport = [ucx = *ucx](transport::Events& to) {
+    return make_ucx_transport(ucx, to);
+  };
   auto daemon = Daemon::start(*options, make_transport, events);
   if (!daemon.ok()) return fail(daemon.status());
   const DaemonFacts facts{version_number(), options->name, (*daemon)->lane()};

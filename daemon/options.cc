@@ -8,6 +8,8 @@
 #include <iterator>
 
 #include "daemon/clock.h"
+#include "daemon/interfaces.h"
+#include "daemon/networks.h"
 #include "daemon/policy_message.h"
 
 #ifndef CGX_VERSION
@@ -133,7 +135,7 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   return options;
 }
 
-transport::UcxOptions ucx_options(const v1::Config& config) {
+Result<transport::UcxOptions> ucx_options(const v1::Config& config) {
   const v1::Transport& words = config.transport();
   transport::UcxOptions options;
   options.transports = {words.ucx_transports().begin(), words.ucx_transports().end()};
@@ -141,7 +143,17 @@ transport::UcxOptions ucx_options(const v1::Config& config) {
   options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
   options.congestion = words.congestion_control();
   fill_ports(words.ports(), options);
-  return options;
+  // An RDMA device has no address here that would tell where it leads.
+  const bool only_tcp = options.transports == std::vector<std::string>{"tcp"};
+  if (!options.devices.empty() || !only_tcp) return options;
+  const std::vector<std::string> texts(config.mesh().trusted_networks().begin(),
+                                       config.mesh().trusted_networks().end());
+  CGX_ASSIGN_OR_RETURN(const NetworkList trusted, NetworkList::parse(texts));
+  options.devices = interfaces_inside(trusted);
+  if (!options.devices.empty()) return options;
+  return invalid_argument("mesh.trusted_networks: no interface of this machine has an address in " +
+                          trusted.to_string() +
+                          "; name networks this machine is in, or set transport.devices");
 }
 
 }  // namespace cgx::daemon

@@ -11,7 +11,8 @@ namespace cgx::daemon {
 
 // `config` is complete: config::fill_defaults() and resolve_paths() have run, check() passed.
 Result<DaemonOptions> daemon_options(const v1::Config& config);
-transport::UcxOptions ucx_options(const v1::Config& config);
+// Reads which interfaces this machine has.
+Result<transport::UcxOptions> ucx_options(const v1::Config& config);
 
 const char* version_text();    // "cgxd 0.1.0"
 const char* version_number();  // "0.1.0"

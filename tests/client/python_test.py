@@ -421,12 +421,19 @@ class Steps(WithDaemon):
                 self.assertTrue(comm.step_info(step).finished)
         self.on_communicator(2, body)
 
+    def wait_for_result(self, comm, tensor):
+        deadline = time.monotonic() + 30
+        while comm.states(0, [tensor]) != [cgx.RESULT]:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+
     def test_abandoned_step_is_redone(self):
         def body(comm):
             tensor = comm.register("t", comm.session.empty(4), op="sum")
             comm.commit()
             comm.submit(0, [tensor])
             if comm.rank == 1:
+                self.wait_for_result(comm, tensor)  # else rank 0, if it has said nothing yet, just goes on
                 with self.assertRaises(cgx.StepAbandonedError):
                     comm.submit(0, [tensor])
             else:

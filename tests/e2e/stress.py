@@ -39,9 +39,9 @@ DEEDS = ("kill", "leave", "recommit")
 # What the ranks that live on may be told after a deed.
 ALLOWED = {"none": (), "recommit": (), "kill": ("RANK_LOST",), "leave": ("RANK_LOST",)}
 # What they may be told, too, where not all ranks have met yet: nobody knows that the dead one was to come.
-ALLOWED_MEETING = {"kill": ("TIMED_OUT", "CANCELLED")}
+ALLOWED_MEETING = {"kill": ("TIMED_OUT", "CANCELLED", "TimeoutError")}  # the last is the store's own
 # What an operator may be told while jobs come and go, beside what its ranks may be told.
-OPERATOR_ALLOWED = ("OK", "NOT_FOUND", "NOT_COMMITTED", "BUSY", "SUPERSEDED")
+OPERATOR_ALLOWED = ("OK", "NOT_FOUND", "NOT_COMMITTED", "BUSY", "SUPERSEDED", "CANCELLED")
 RANK_S = 40.0  # a rank that has not ended by then hangs
 COMM_S = 20.0  # time-out of the communicators
 
