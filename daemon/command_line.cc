@@ -3,7 +3,12 @@
 #include <CLI/CLI.hpp>
 
 #include "config/config.h"
+#include "daemon/mesh_handshake.h"
 #include "daemon/options.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/revision.h"
+#include "proto/wire/session_messages.h"
+#include "proto/wire/shm_layout.h"
 
 namespace cgx::daemon {
 namespace {
@@ -17,6 +22,15 @@ constexpr const char kAbout[] =
 std::string configuration_help() {
   return "\nConfiguration (YAML file, or --set key=value):\n" +
          config::help_text(v1::Config::default_instance());
+}
+
+// What must be equal on both sides of an edge, by number.
+std::string about_text() {
+  return program_text("cgxd", version_number()) + "\nspeaks frame " +
+         std::to_string(wire::kFrameVersion) + ", mesh " + std::to_string(kMeshVersion) +
+         ", session " + std::to_string(wire::kSessionVersion) + ", shared memory " +
+         std::to_string(CGX_SHM_VERSION) + ", control " +
+         v1::Config::descriptor()->file()->package();
 }
 
 void add_common(CLI::App& app, CommandLine& line) {
@@ -36,7 +50,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   CommandLine line;
   CLI::App app(kAbout, "cgxd");
   app.footer(configuration_help);
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("--version", about_text(),
+                       "Print version, revision and the formats spoken, and exit");
   add_common(app, line);
   std::string check;
   CLI::Option* checks =

@@ -18,6 +18,7 @@
 #include "config/config.h"
 #include "config/text.h"
 #include "proto/messages/policy.pb.h"
+#include "proto/wire/revision.h"
 
 namespace cgx::ctl {
 namespace {
@@ -286,7 +287,10 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
 }
 
 void add_options(CLI::App& app, Options& options) {
-  app.set_version_flag("--version", std::string("cgxctl ") + CGX_VERSION);
+  app.set_version_flag("--version",
+                       program_text("cgxctl", CGX_VERSION) + "\nspeaks control " +
+                           v1::Policy::descriptor()->file()->package(),
+                       "Print version, revision and the formats spoken, and exit");
   app.add_option("-a,--address,--socket", options.address.text,
                  "Daemon's control socket (/path) or host:port; default: $CGX_CONTROL, else the "
                  "user's own daemon, else /run/cgxd/control.sock");

@@ -152,7 +152,9 @@ TEST_F(Ctl, ExitsWith2OnWrongUsage) {
 TEST_F(Ctl, ExitsWith0ForHelpAndVersion) {
   EXPECT_EQ(run_ctl({"--help"}).code, 0);
   EXPECT_EQ(run_ctl({"policy", "apply", "--help"}).code, 0);
-  EXPECT_THAT(run_ctl({"--version"}).out, MatchesRegex("cgxctl [0-9.]+\n"));
+  EXPECT_THAT(run_ctl({"--version"}).out,
+              MatchesRegex("cgxctl [0-9.]+( .revision [0-9a-f]+(-modified)?.)?\n"
+                           "speaks control cgx.v1\n"));
 }
 
 TEST_F(Ctl, ExitsWith3AndNamesTheAddressTried) {
