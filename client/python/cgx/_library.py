@@ -75,10 +75,12 @@ def _candidates():
     if named:
         return [named]
     package = os.path.dirname(os.path.abspath(__file__))
-    build = os.path.join(package, "..", "..", "..", "build")
-    return ([os.path.join(package, "libcgx.so")]
-            + [os.path.join(build, preset, "lib", "libcgx.so") for preset in ("release", "dev")]
-            + ["libcgx.so.0"])
+    above = os.path.dirname(os.path.dirname(os.path.dirname(package)))
+    if os.path.exists(os.path.join(above, "client", "include", "cgx", "cgx.h")):  # a source tree
+        places = [os.path.join(above, "build", preset, "lib", "libcgx.so") for preset in ("release", "dev")]
+    else:  # a wheel; PREFIX/lib, with the package in PREFIX/lib/python3/dist-packages
+        places = [os.path.join(package, "libcgx.so"), os.path.join(above, "libcgx.so.0")]
+    return places + ["libcgx.so.0"]
 
 
 def _load():

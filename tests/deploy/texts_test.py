@@ -1,0 +1,86 @@
+"""Man pages and completions say what the programs say; the list of runtime packages is what the programs need."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+DEPLOY = os.path.join(ROOT, "deploy")
+# cc links these, or libc brings them: every Debian has them.
+EVERYWHERE = {"libc6", "libgcc-s1"}
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("generate", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read(*names):
+    with open(os.path.join(DEPLOY, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+def output(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
+def completions(program, *words):
+    """What bash offers for the last word."""
+    script = (f". {os.path.join(DEPLOY, 'completion', program)}; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); "
+              f"_{program}; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
+    done = subprocess.run(["bash", "-c", script, "bash", program, *words], capture_output=True, text=True, cwd=DEPLOY,
+                          timeout=30, check=True)
+    return done.stdout.split()
+
+
+class Texts(unittest.TestCase):
+    maxDiff = None
+
+    def test_man_pages_and_completions_are_what_would_be_made_now(self):
+        for path, text in load(os.path.join(DEPLOY, "man", "generate.py")).made(os.path.join(BUILD, "bin")).items():
+            self.assertEqual(read(path), text, f"{path} is stale: python3 deploy/man/generate.py build/release/bin")
+
+    @unittest.skipUnless(shutil.which("groff"), "groff is not installed")
+    def test_man_pages_have_no_mistakes(self):
+        for page in ("cgxd.8", "cgxctl.1"):
+            command = ["groff", "-man", "-ww", "-z", os.path.join(DEPLOY, "man", page)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), page)
+
+    def test_cgxctl_is_completed(self):
+        self.assertIn("policy", completions("cgxctl", "pol"))
+        self.assertEqual(completions("cgxctl", "-o", "j"), ["json"])
+        self.assertEqual(completions("cgxctl", "policy", "ap"), ["apply"])
+        self.assertEqual(completions("cgxctl", "policy", "apply", "READ"), ["README.md"])
+        self.assertIn("--reason", completions("cgxctl", "policy", "apply", "--"))
+        self.assertNotIn("--reason", completions("cgxctl", "policy", "get", "--"))
+
+    def test_cgxd_is_completed(self):
+        self.assertEqual(completions("cgxd", "--config", "READ"), ["README.md"])
+        self.assertEqual(completions("cgxd", "ru"), ["run"])
+        self.assertIn("--set", completions("cgxd", "run", "--s"))
+        self.assertIn("readelf", completions("cgxd", "run", "--", "readel"))
+
+    def test_runtime_packages_are_those_the_programs_need(self):
+        if "VERSION_CODENAME=bookworm" not in read("/etc/os-release"):
+            self.skipTest("the list is Debian 12's")
+        line = re.search(r'^run="([^"]*)"', read("install_packages"), re.MULTILINE)[1]
+        listed, bin_folder = set(line.replace("\\\n", "").split()), os.path.join(BUILD, "bin")
+        dynamic = output("readelf", "-dW", os.path.join(bin_folder, "cgxd"), os.path.join(bin_folder, "cgxctl"))
+        libraries = set(re.findall(r"Shared library: \[(lib[^]]*)\]", dynamic))
+        places = [f"*lib/{sysconfig.get_config_var('MULTIARCH')}/{library}" for library in libraries]
+        needed = {owner.split(":")[0] for owner in output("dpkg-query", "-S", *places).splitlines()}
+        self.assertEqual(needed - EVERYWHERE - listed, set(), "deploy/install_packages: missing in the group run")
+        self.assertEqual({each for each in listed if each.startswith("lib")} - needed - {"libfmt9"}, set(),
+                         "deploy/install_packages: no longer needed in the group run")
+
+
+if __name__ == "__main__":
+    unittest.main()
