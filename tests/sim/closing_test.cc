@@ -188,14 +188,10 @@ TEST_P(Leaving, WithNothingUnfinishedHarmsNobodyWhoIsFinishing) {
 
 // A commit was answered here and is on its way there: to leave now takes nothing from anybody.
 TEST(LeavingAfterACommit, HarmsNobodyWhoIsStillToHearOfIt) {
-  bool slow = false;
-  ClusterOptions options;
-  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
-    return slow && from == 0 && to == 2 ? 20'000'000 : 20'000;
-  };
-  World world({1, 1, 1}, options);
+  SlowLink link{.from = 0, .to = 2, .slow_ns = 20'000'000};
+  World world({1, 1, 1}, link.options());
   run_step(world.cluster, world.tensors, 0);
-  slow = true;
+  link.slow = true;
   for (uint32_t r = 0; r < 3; ++r) {
     world.cluster.rank(r).replies.erase(Cluster::kCommit);
     world.cluster.request_commit(r, static_cast<uint32_t>(world.tensors.size()));

@@ -20,6 +20,15 @@ void ask(Cluster& cluster, uint32_t rank, const std::vector<Tensor>& tensors, ui
   cluster.request_commit(rank, static_cast<uint32_t>(tensors.size()));
 }
 
+void commit_one_more(World& world) {
+  const auto first = static_cast<uint32_t>(world.tensors.size());
+  world.tensors = grown(world.tensors);
+  world.cluster.place(world.tensors);
+  for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+    ask(world.cluster, r, world.tensors, first);
+  }
+}
+
 bool all_answered(Cluster& cluster) {
   for (uint32_t r = 0; r < cluster.size(); ++r) {
     if (cluster.rank(r).replies.count(Cluster::kCommit) == 0) return false;
@@ -73,12 +82,7 @@ TEST_P(SecondCommit, MeetsAReorderingAtAnyMoment) {
     World world(GetParam());
     for (uint64_t step = 0; step < 2; ++step) run_step(world.cluster, world.tensors, step);
     world.cluster.run_rounds(rounds);
-    const auto first = static_cast<uint32_t>(world.tensors.size());
-    world.tensors = grown(world.tensors);
-    world.cluster.place(world.tensors);
-    for (uint32_t r = 0; r < world.cluster.size(); ++r) {
-      ask(world.cluster, r, world.tensors, first);
-    }
+    commit_one_more(world);
     ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK)) << rounds;
     for (uint64_t step = 2; step < 6; ++step) {
       ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step)) << rounds;
@@ -98,12 +102,7 @@ TEST_P(SecondCommit, PreemptsAPolicyAtAnyMoment) {
       Change change;
       apply(world.cluster, machine, smaller_groups(), change);
       world.cluster.run_rounds(rounds);
-      const auto first = static_cast<uint32_t>(world.tensors.size());
-      world.tensors = grown(world.tensors);
-      world.cluster.place(world.tensors);
-      for (uint32_t r = 0; r < world.cluster.size(); ++r) {
-        ask(world.cluster, r, world.tensors, first);
-      }
+      commit_one_more(world);
       ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK));
       ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 10 * kSecond));
       for (uint64_t step = 5; step < 9; ++step) {

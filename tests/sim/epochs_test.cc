@@ -119,10 +119,8 @@ TEST(Policies, InAShortTimeTakeForceOneAfterTheOtherOnAMachineThatLags) {
        {scheduler::CollectiveWish::kAllgather, scheduler::CollectiveWish::kScatter}) {
     ClusterOptions options{.policy = raw_policy()};
     options.policy.collective = wish;
-    bool slow = false;
-    options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
-      return slow && from == 1 && to == 2 ? 20'000'000 : 20'000;
-    };
+    SlowLink link{.from = 1, .to = 2, .slow_ns = 20'000'000};
+    options.link_latency_ns = link.options().link_latency_ns;
     World world({1, 1, 1}, options, /*raw=*/false);
     uint64_t step = 0;
     for (; step < 6; ++step) run_step(world.cluster, world.tensors, step);  // reordered by now
@@ -135,7 +133,7 @@ TEST(Policies, InAShortTimeTakeForceOneAfterTheOtherOnAMachineThatLags) {
     asked(2, first);
     ASSERT_TRUE(world.cluster.run_until([&] { return first.has_value(); }, kSecond));
     ASSERT_TRUE(first->ok()) << first->status().to_string();
-    slow = true;
+    link.slow = true;
     // Each rank goes on as soon as its own step is complete; the second policy is asked for when
     // the coordinator has switched.
     std::vector<uint64_t> next(3, step);
@@ -212,21 +210,17 @@ TEST(Policy, ThatAMachineDoesNotAnswerLapsesAndTheNextOneIsTaken) {
 
 // The new term takes longer than a machine may take to answer a proposal, which comes behind it.
 TEST(Policy, AskedDuringALongFailureBlamesNoMachine) {
-  bool slow = false;
-  ClusterOptions options;
-  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
-    return slow && from == 1 && to == 0 ? 3 * kSecond : 20'000;
-  };
-  World world({1, 1}, options);
+  SlowLink link{.from = 1, .to = 0, .slow_ns = 3 * kSecond};
+  World world({1, 1}, link.options());
   for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
-  slow = true;
+  link.slow = true;
   world.abandon(0, 5);
   world.cluster.run_for(kSecond * 9 / 10);
   Change change;
   apply(world.cluster, 0, with_window(3), change);
   ASSERT_TRUE(world.cluster.run_until([&] { return change.has_value(); }, 10 * kSecond));
   EXPECT_TRUE(change->ok()) << change->status().to_string();
-  slow = false;
+  link.slow = false;
   ASSERT_NO_FATAL_FAILURE(world.expect_redo(5));
 }
 

@@ -333,14 +333,10 @@ TEST(LateRank, IsWarnedAboutAndGivenUpByOneThatIsAStepAhead) {
 
 // The word for the new term reaches one machine late; meanwhile another rank fails again.
 TEST(Failing, AgainBeforeAllHeardOfTheNewTermIsOnlyAFailure) {
-  bool slow = false;
-  ClusterOptions options;
-  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
-    return slow && from == 0 && to == 2 ? 50'000'000 : 20'000;
-  };
-  World world({1, 1, 1}, options);
+  SlowLink link{.from = 0, .to = 2, .slow_ns = 50'000'000};
+  World world({1, 1, 1}, link.options());
   run_step(world.cluster, world.tensors, 0);
-  slow = true;
+  link.slow = true;
   world.abandon(1, 1);
   world.cluster.request_redo(1);
   ASSERT_TRUE(world.cluster.run_until(
@@ -448,14 +444,10 @@ TEST(Replicas, OfAnAttemptThatFailedAreNotComparedWithThoseOfTheNext) {
 // One machine is in the new term already when a rank of another dies, which is still in the old
 // one.
 TEST(RankLost, IsToldAcrossTerms) {
-  bool slow = false;
-  ClusterOptions options;
-  options.link_latency_ns = [&slow](uint32_t from, uint32_t to) {
-    return slow && from == 0 && to == 2 ? 300'000'000 : 20'000;
-  };
-  World world({1, 1, 1}, options);
+  SlowLink link{.from = 0, .to = 2, .slow_ns = 300'000'000};
+  World world({1, 1, 1}, link.options());
   run_step(world.cluster, world.tensors, 0);
-  slow = true;
+  link.slow = true;
   world.abandon(1, 1);
   for (uint32_t r : {0u, 1u}) world.cluster.request_redo(r);
   ASSERT_TRUE(world.cluster.run_until(

@@ -35,20 +35,16 @@ struct World {
     cluster.commit(tensors);
   }
   StatusCode step_status(uint32_t rank, uint64_t step) {
-    const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_STEP, step);
-    return ended == nullptr ? StatusCode::kBUSY : static_cast<StatusCode>(ended->record.status);
+    return status_of(cluster.rank(rank).find(CGX_COMPLETE_STEP, step));
   }
   std::string step_text(uint32_t rank, uint64_t step) {
-    const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_STEP, step);
-    return ended == nullptr ? "" : ended->text;
+    return text_of(cluster.rank(rank).find(CGX_COMPLETE_STEP, step));
   }
   StatusCode call_status(uint32_t rank, uint64_t call) {
-    const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_CALL, call);
-    return ended == nullptr ? StatusCode::kBUSY : static_cast<StatusCode>(ended->record.status);
+    return status_of(cluster.rank(rank).find(CGX_COMPLETE_CALL, call));
   }
   std::string call_text(uint32_t rank, uint64_t call) {
-    const auto* ended = cluster.rank(rank).find(CGX_COMPLETE_CALL, call);
-    return ended == nullptr ? "" : ended->text;
+    return text_of(cluster.rank(rank).find(CGX_COMPLETE_CALL, call));
   }
   // A tensor submitted again in an open step: the rank's backward pass was abandoned.
   void abandon(uint32_t rank, uint64_t step) {
@@ -81,6 +77,29 @@ struct World {
       cluster.rank(r).attempt = static_cast<uint32_t>(reply.value0);
       cluster.rank(r).completions.clear();
     }
+  }
+
+ private:
+  static StatusCode status_of(const Rank::Completion* ended) {
+    return ended == nullptr ? StatusCode::kBUSY : static_cast<StatusCode>(ended->record.status);
+  }
+  static std::string text_of(const Rank::Completion* ended) {
+    return ended == nullptr ? "" : ended->text;
+  }
+};
+
+// One link may become slow, in one direction. Set before a World is made with its options.
+struct SlowLink {
+  uint32_t from = 0, to = 0;
+  int64_t slow_ns = 0;
+  bool slow = false;
+
+  ClusterOptions options() {
+    ClusterOptions options;
+    options.link_latency_ns = [this](uint32_t a, uint32_t b) {
+      return slow && a == from && b == to ? slow_ns : 20'000;
+    };
+    return options;
   }
 };
 
