@@ -76,7 +76,8 @@ class Stream {
     std::memcpy(&number, frame.header.data(), sizeof number);
     ASSERT_EQ(number, heard_);
     ASSERT_EQ(frame.payload.size(), sender.sizes_[number]);
-    ASSERT_EQ(std::memcmp(frame.payload.data(), sender.bytes_.data(), frame.payload.size()), 0);
+    const size_t bytes = frame.payload.size();  // 0: no address to compare at
+    ASSERT_TRUE(bytes == 0 || std::memcmp(frame.payload.data(), sender.bytes_.data(), bytes) == 0);
     ++heard_;
     if (random_() % 4 == 0) send_one();
   }
