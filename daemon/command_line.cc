@@ -37,6 +37,16 @@ void add_common(CLI::App& app, CommandLine& line) {
   app.add_option("--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
   app.add_option("--set", line.assignments, "KEY=VALUE over the file's; may be repeated")
       ->allow_extra_args(false);
+  app.add_option_function<std::vector<std::string>>(
+         "--network",
+         [&line](const std::vector<std::string>& networks) {
+           std::string list;
+           for (const std::string& each : networks) list += (list.empty() ? "" : ", ") + each;
+           line.assignments.push_back("mesh.network=[" + list + "]");
+         },
+         "network shared with the other machines, e.g. 10.1.0.0/24: as the key mesh.network")
+      ->type_name("CIDR")
+      ->delimiter(',');
   app.add_option("--record-plans", line.record_plans,
                  "write the plans of jobs coordinated here into this new file");
   app.add_option("--replay-plans", line.replay_plans,

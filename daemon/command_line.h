@@ -11,7 +11,7 @@ struct CommandLine {
   Action action = Action::kServe;
   int exit_code = 0;                     // kExit: help or version was shown, or the usage is wrong
   std::string config;                    // empty: none
-  std::vector<std::string> assignments;  // --set key=value, after the file
+  std::vector<std::string> assignments;  // --set key=value (and --network), after the file
   std::string socket;                    // empty: the configuration's
   bool private_daemon = false;           // ends when its last session has gone
   std::string record_plans, replay_plans;  // files; empty: no

@@ -1,8 +1,8 @@
 #include "daemon/interfaces.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -11,34 +11,36 @@
 namespace cgx::daemon {
 namespace {
 
-std::string text_of(const sockaddr& address) {
-  const void* bytes = nullptr;
-  if (address.sa_family == AF_INET) {
-    bytes = &reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-  } else if (address.sa_family == AF_INET6) {
-    bytes = &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  } else {
-    return {};
-  }
-  char text[INET6_ADDRSTRLEN] = {};
-  return inet_ntop(address.sa_family, bytes, text, sizeof text) == nullptr ? "" : text;
+std::string numeric(const sockaddr* address) {
+  const bool ipv4 = address->sa_family == AF_INET;
+  const socklen_t bytes = ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  char host[NI_MAXHOST] = "";
+  ::getnameinfo(address, bytes, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  return host;
 }
 
 }  // namespace
 
-std::vector<std::string> interfaces_inside(const NetworkList& networks) {
-  std::vector<std::string> names;
+std::vector<InterfaceAddress> interface_addresses() {
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return names;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, freeifaddrs);
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
-    const std::string address = text_of(*each->ifa_addr);
-    if (address.empty() || !networks.contains(address)) continue;
-    const bool known = std::find(names.begin(), names.end(), each->ifa_name) != names.end();
-    if (!known) names.emplace_back(each->ifa_name);
+  if (::getifaddrs(&first) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
+  std::vector<InterfaceAddress> found;
+  for (const sa_family_t family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
+      if (each->ifa_addr->sa_family != family) continue;
+      const std::string host = numeric(each->ifa_addr);
+      if (host.find('%') == std::string::npos) found.push_back({each->ifa_name, host});
+    }
   }
-  return names;
+  return found;
+}
+
+std::vector<InterfaceAddress> interface_addresses(const NetworkList& networks) {
+  std::vector<InterfaceAddress> found = interface_addresses();
+  std::erase_if(found, [&](const InterfaceAddress& each) { return !networks.contains(each.host); });
+  return found;
 }
 
 }  // namespace cgx::daemon

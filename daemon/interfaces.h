@@ -8,7 +8,15 @@
 
 namespace cgx::daemon {
 
-// Those that are up and have an address in one of the networks, by name, each once.
-std::vector<std::string> interfaces_inside(const NetworkList& networks);
+struct InterfaceAddress {
+  std::string interface;  // "eth0"
+  std::string host;       // numeric
+};
+
+// Of the interfaces that are up, IPv4 first; link-local IPv6 needs a scope and is left out.
+std::vector<InterfaceAddress> interface_addresses();
+
+// Those inside `networks`.
+std::vector<InterfaceAddress> interface_addresses(const NetworkList& networks);
 
 }  // namespace cgx::daemon

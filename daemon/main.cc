@@ -61,6 +61,7 @@ Result<v1::Config> load(const CommandLine& line) {
   }
   CGX_RETURN_IF_ERROR(config::check(config, config_checks()));
   config::fill_defaults(config);
+  CGX_RETURN_IF_ERROR(resolve_network(config));
   if (!line.socket.empty()) config.mutable_client()->set_socket(line.socket);
   if (line.action == CommandLine::Action::kRun) {
     config.mutable_client()->set_socket(private_socket());

@@ -171,13 +171,27 @@ void MeshAgent::expire() {
     Wish& wish = *(it++)->second;
     if (now_ns_ - wish.since_ns < options_.deadline_ns) continue;
     const std::string seconds = std::to_string(options_.deadline_ns / kSecond) + " s";
-    refuse(wish,
-           Status(StatusCode::kTIMED_OUT,
-                  wish.dials ? peer_text(wish) + " has no rank that joined job '" +
-                                   wish.wish.request.job + "' within " + seconds
-                             : peer_text(wish) + " has not introduced itself within " + seconds +
-                                   "; it must be able to reach " + options_.address));
+    refuse(wish, Status(StatusCode::kTIMED_OUT,
+                        wish.dials ? peer_text(wish) + " has no rank that joined job '" +
+                                         wish.wish.request.job + "' within " + seconds
+                                   : peer_text(wish) + " has not introduced itself within " +
+                                         seconds + "; it must be able to reach " +
+                                         options_.address + loopback_hint(wish)));
   }
+}
+
+// Who has not configured anything and starts a second machine.
+std::string MeshAgent::loopback_hint(const Wish& wish) const {
+  const NetworkList loopback = NetworkList::loopback();
+  const bool own = loopback.contains(host_of(options_.address));
+  const bool theirs = loopback.contains(host_of(wish.wish.request.mesh_address));
+  if (!own && !theirs) return {};
+  return std::string("; ") +
+         (own && theirs ? "both daemons listen"
+          : own         ? "this daemon listens"
+                        : "that one listens") +
+         " on loopback only: if they are on two machines, set mesh.network on both (cgxd --network "
+         "10.1.0.0/24)";
 }
 
 std::string MeshAgent::peer_text(const Wish& wish) const {

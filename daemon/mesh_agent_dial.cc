@@ -96,7 +96,7 @@ void MeshAgent::not_reached(Wish& wish, const Status& why) {
     return refuse(wish, Status(StatusCode::kUNAVAILABLE,
                                peer_text(wish) + " cannot be reached for " +
                                    std::to_string(options_.unreachable_ns / kSecond) +
-                                   " s: " + why.message()));
+                                   " s: " + why.message() + loopback_hint(wish)));
   }
   if (!wish.proof) ++wish.address;
   try_later(wish);

@@ -3,10 +3,12 @@
 #include <grp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <iterator>
 
+#include "config/config.h"
 #include "daemon/clock.h"
 #include "daemon/interfaces.h"
 #include "daemon/networks.h"
@@ -20,6 +22,15 @@ namespace cgx::daemon {
 namespace {
 
 constexpr size_t kClusterKeyBytesMin = 16;
+
+Status in_no_network(const std::string& key, const NetworkList& networks) {
+  std::string own;
+  for (const auto& [interface, host] : interface_addresses()) {
+    own += (own.empty() ? "" : ", ") + host + " (" + interface + ")";
+  }
+  return invalid_argument(key + ": no interface of this machine has an address in " +
+                          networks.to_string() + "; its addresses are " + own);
+}
 
 Result<std::string> read_file(const std::string& path, const char* key) {
   std::ifstream file(path, std::ios::binary);
@@ -135,6 +146,31 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   return options;
 }
 
+Status resolve_network(v1::Config& config) {
+  v1::Mesh& mesh = *config.mutable_mesh();
+  if (mesh.network().empty()) return {};
+  v1::Mesh unchanged;
+  config::fill_defaults(unchanged);
+  const auto same = [](const auto& a, const auto& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  };
+  if (!same(mesh.trusted_networks(), unchanged.trusted_networks())) {
+    return invalid_argument("mesh.network: is set beside mesh.trusted_networks; keep one of them");
+  }
+  CGX_ASSIGN_OR_RETURN(
+      const NetworkList networks,
+      NetworkList::parse(std::vector<std::string>(mesh.network().begin(), mesh.network().end())));
+  const std::vector<InterfaceAddress> addresses = interface_addresses(networks);
+  if (addresses.empty()) return in_no_network("mesh.network", networks);
+  *mesh.mutable_trusted_networks() = mesh.network();
+  if (mesh.listen() == unchanged.listen()) {
+    const std::string& host = addresses.front().host;
+    const bool ipv6 = host.find(':') != std::string::npos;
+    mesh.set_listen((ipv6 ? "[" + host + "]" : host) + ":0");
+  }
+  return {};
+}
+
 Result<transport::UcxOptions> ucx_options(const v1::Config& config) {
   const v1::Transport& words = config.transport();
   transport::UcxOptions options;
@@ -149,11 +185,14 @@ Result<transport::UcxOptions> ucx_options(const v1::Config& config) {
   const std::vector<std::string> texts(config.mesh().trusted_networks().begin(),
                                        config.mesh().trusted_networks().end());
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, NetworkList::parse(texts));
-  options.devices = interfaces_inside(trusted);
+  for (const InterfaceAddress& each : interface_addresses(trusted)) {
+    const auto& known = options.devices;
+    if (std::find(known.begin(), known.end(), each.interface) == known.end()) {
+      options.devices.push_back(each.interface);
+    }
+  }
   if (!options.devices.empty()) return options;
-  return invalid_argument("mesh.trusted_networks: no interface of this machine has an address in " +
-                          trusted.to_string() +
-                          "; name networks this machine is in, or set transport.devices");
+  return in_no_network("mesh.trusted_networks", trusted);
 }
 
 }  // namespace cgx::daemon

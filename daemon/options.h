@@ -11,7 +11,9 @@ namespace cgx::daemon {
 
 // `config` is complete: config::fill_defaults() and resolve_paths() have run, check() passed.
 Result<DaemonOptions> daemon_options(const v1::Config& config);
-// Reads which interfaces this machine has.
+// mesh.network in the keys it stands for: mesh.trusted_networks, and mesh.listen where that is left
+// as it is by default. Both read which interfaces this machine has.
+Status resolve_network(v1::Config& config);
 Result<transport::UcxOptions> ucx_options(const v1::Config& config);
 
 const char* version_text();    // "cgxd 0.1.0"

@@ -1,12 +1,11 @@
 #include "daemon/tcp_listener.h"
 
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <memory>
+
+#include "daemon/interfaces.h"
 
 namespace cgx::daemon {
 namespace {
@@ -15,7 +14,6 @@ constexpr int kBacklog = 256;
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
 };
 
 struct HostPort {
@@ -33,26 +31,6 @@ HostPort to_text(const sockaddr* address, socklen_t bytes) {
 std::string join(const std::string& host, uint16_t port) {
   const bool ipv6 = host.find(':') != std::string::npos;
   return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
-}
-
-// Numeric addresses of the interfaces that are up, IPv4 first; link-local IPv6 needs a scope and is
-// left out.
-std::vector<std::string> interface_hosts() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, FreeAddresses> list(first);
-  std::vector<std::string> ipv4, ipv6;
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || !(each->ifa_flags & IFF_UP)) continue;
-    if (each->ifa_addr->sa_family == AF_INET) {
-      ipv4.push_back(to_text(each->ifa_addr, sizeof(sockaddr_in)).host);
-    } else if (each->ifa_addr->sa_family == AF_INET6) {
-      const std::string host = to_text(each->ifa_addr, sizeof(sockaddr_in6)).host;
-      if (host.find('%') == std::string::npos) ipv6.push_back(host);
-    }
-  }
-  ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
-  return ipv4;
 }
 
 Status bind_and_listen(int fd, const addrinfo& address, const std::string& what) {
@@ -97,9 +75,8 @@ std::vector<std::string> reachable_addresses(const TcpListener& listener,
   }
   const NetworkList loopback = NetworkList::loopback();
   std::vector<std::string> near, far;
-  for (const std::string& host : interface_hosts()) {
+  for (const auto& [interface, host] : interface_addresses(networks)) {
     if (listener.host == "0.0.0.0" && host.find(':') != std::string::npos) continue;
-    if (!networks.contains(host)) continue;
     (loopback.contains(host) ? near : far).push_back(join(host, listener.port));
   }
   return far.empty() ? near : far;

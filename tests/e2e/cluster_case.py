@@ -29,6 +29,7 @@ class ClusterCase(unittest.TestCase):
 
     MACHINES = 2
     CONFIG = RAW
+    OWN_MESH = False  # CONFIG says all there is of `mesh` and `transport`
 
     @classmethod
     def setUpClass(cls):
@@ -37,7 +38,8 @@ class ClusterCase(unittest.TestCase):
         os.chmod(cls.directory, 0o755)
         cls.machines = Machines(cls.MACHINES)
         cls.addClassCleanup(cls.machines.close)
-        cls.daemons = [Daemon(machine, cls.directory, cls.config_of(machine.index)) for machine in cls.machines]
+        cls.daemons = [Daemon(machine, cls.directory, cls.config_of(machine.index), own_mesh=cls.OWN_MESH)
+                       for machine in cls.machines]
 
     @classmethod
     def config_of(cls, machine):

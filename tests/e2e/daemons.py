@@ -34,7 +34,9 @@ def merged(base, changes):
 class Daemon:
     """One cgxd on one machine, in a run directory of its own below `directory`."""
 
-    def __init__(self, machine, directory, config=None, port=None, prefix=(), build=None):
+    def __init__(self, machine, directory, config=None, port=None, prefix=(), build=None,
+                 own_mesh=False):
+        """own_mesh: nothing of `mesh` and `transport` is set but what `config` says."""
         self.machine = machine
         self.build = build  # None: BUILD
         self.directory = os.path.join(directory, f"machine{machine.index}")
@@ -45,11 +47,9 @@ class Daemon:
         self.log_path = os.path.join(self.directory, "cgxd.log")
         port = port or (MESH_PORT if machine.netns else free_port(machine.address))
         network = machine.address.rsplit(".", 1)[0] + ".0/24"
-        self.config = merged({
-            "run_directory": self.directory,
-            "mesh": {"listen": f"{machine.address}:{port}", "trusted_networks": [network]},
-            "transport": {"devices": [machine.interface]} if machine.netns else {},
-        }, config)
+        edges = {"mesh": {"listen": f"{machine.address}:{port}", "trusted_networks": [network]},
+                 "transport": {"devices": [machine.interface]} if machine.netns else {}}
+        self.config = merged({"run_directory": self.directory, **({} if own_mesh else edges)}, config)
         self.prefix = prefix  # of its command line
         self.process = None
         self.start()

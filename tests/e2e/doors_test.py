@@ -9,7 +9,8 @@ from cluster_case import RAW, ClusterCase
 from daemons import Daemon
 from machines import Machines, isolation_possible
 
-OUTSIDE = "192.0.2.7"  # an address of a machine in a network that nobody trusts
+NETWORK = "10.77.0.0/24"  # of the machines
+OUTSIDE = "192.0.2.7"     # an address of each in a network that nobody trusts
 
 
 def listeners(daemon):
@@ -45,22 +46,33 @@ class OneMachine(unittest.TestCase):
         self.addCleanup(self.machines.close)
         self.directory = self.enterContext(tempfile.TemporaryDirectory(prefix="cgx-e2e-"))
 
-    def daemon(self, mesh):
-        return Daemon(self.machines[0], self.directory, {**RAW, "mesh": mesh, "transport": {"devices": []}})
+    def daemon(self, **mesh):
+        return Daemon(self.machines[0], self.directory, {**RAW, "mesh": mesh}, own_mesh=True)
+
+    def assert_refused(self, *texts, **mesh):
+        with self.assertRaises(RuntimeError) as refused:
+            self.daemon(**mesh)
+        for text in texts:
+            self.assertIn(text, str(refused.exception))
 
     def test_by_default_it_has_one_port_on_loopback_for_other_daemons_words(self):
-        found = listeners(self.daemon({"listen": "127.0.0.1:0", "trusted_networks": ["127.0.0.0/8", "::1/128"]}))
-        self.assertEqual([address for address, _ in found], ["127.0.0.1"])
+        self.assertEqual([address for address, _ in listeners(self.daemon())], ["127.0.0.1"])
 
-    def test_networks_it_is_not_in_are_refused_by_name(self):
-        with self.assertRaises(RuntimeError) as refused:
-            self.daemon({"listen": "127.0.0.1:0", "trusted_networks": ["198.51.100.0/24"]})
-        self.assertIn("mesh.trusted_networks", str(refused.exception))
-        self.assertIn("198.51.100.0/24", str(refused.exception))
+    def test_networks_it_is_not_in_are_refused_with_the_addresses_it_has(self):
+        self.assert_refused("mesh.trusted_networks: no interface", "198.51.100.0/24", "127.0.0.1 (lo)",
+                            trusted_networks=["198.51.100.0/24"])
+        self.assert_refused("mesh.network: no interface", "198.51.100.0/24", "127.0.0.1 (lo)",
+                            network=["198.51.100.0/24"])
+
+    def test_one_key_does_not_go_with_those_it_stands_for(self):
+        self.assert_refused("is set beside mesh.trusted_networks", network=["127.0.0.0/8"],
+                            trusted_networks=["127.0.0.0/16"])
 
 
-class TwoMachines(ClusterCase):
-    CONFIG = {**RAW, "transport": {"devices": []}}  # chosen by the daemon
+class Isolated(ClusterCase):
+    """Machines with interfaces of their own."""
+
+    OWN_MESH = True
 
     @classmethod
     def setUpClass(cls):
@@ -68,7 +80,15 @@ class TwoMachines(ClusterCase):
             raise unittest.SkipTest("not root: machines have no interfaces of their own")
         super().setUpClass()
 
-    def test_a_network_that_nobody_trusts_is_not_listened_on(self):
+    def assert_listens_on_its_network_only(self):
+        for machine, daemon in zip(self.machines, self.daemons):
+            self.assertEqual({address for address, _ in listeners(daemon)}, {machine.address})
+
+
+class OneKey(Isolated):
+    CONFIG = {**RAW, "mesh": {"network": [NETWORK]}}
+
+    def test_joins_machines_and_listens_nowhere_else(self):
         for machine, daemon in zip(self.machines, self.daemons):
             for words in (("link", "add", "other0", "type", "veth", "peer", "name", "other1"),
                           ("addr", "add", f"{OUTSIDE}/24", "dev", "other0"),
@@ -77,10 +97,23 @@ class TwoMachines(ClusterCase):
             daemon.process.terminate()
             daemon.process.wait(10)
             daemon.start()
-            self.assertEqual({address for address, _ in listeners(daemon)}, {machine.address})
+        self.assert_listens_on_its_network_only()
         self.assert_daemons_serve()
-        for machine, daemon in zip(self.machines, self.daemons):
-            self.assertEqual({address for address, _ in listeners(daemon)}, {machine.address})
+        self.assert_listens_on_its_network_only()
+
+
+class NoKey(Isolated):
+    """Daemons as they come, on two machines."""
+
+    CONFIG = {**RAW, "timeouts": {"join_ms": 15_000}}
+
+    def test_is_told_to_one_of_the_ranks_at_least(self):
+        job = self.job([0, 1])
+        for rank in (0, 1):
+            job.create_soon(rank)
+        answers = [rank.receive(timeout_s=30) for rank in job.ranks]
+        self.assertTrue(any("set mesh.network on both" in answer.text for answer in answers),
+                        [answer.text for answer in answers])
 
 
 if __name__ == "__main__":
