@@ -282,19 +282,20 @@ int DataAgent::publish_completions() {
 void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) {
   const LinkSerial serial = next_link_++;
   links_[link] = {.serial = serial, .peer = {}};
-  Status refused;
-  if (links_out_ == nullptr || !transport_) {
-    refused = Status(StatusCode::kUNAVAILABLE,
-                     "this daemon serves one machine only: mesh.listen is not configured");
-  } else {
-    refused = listen();
-  }
-  if (refused.ok() && !links_out_->want({serial, request, endpoint_})) {
-    refused = resource_exhausted("too many links are being made at once");
-  }
-  if (refused.ok()) return;
+  const Status wanted = want_link(serial, request);
+  if (wanted.ok()) return;
   // Not from inside the engine's call.
-  (void)mailbox_.post([this, serial, refused] { refuse(serial, refused); });
+  (void)mailbox_.post([this, serial, wanted] { refuse(serial, wanted); });
+}
+
+Status DataAgent::want_link(LinkSerial serial, const scheduler::LinkRequest& request) {
+  if (links_out_ == nullptr || !transport_) {
+    return {StatusCode::kUNAVAILABLE,
+            "this daemon serves one machine only: mesh.listen is not configured"};
+  }
+  CGX_RETURN_IF_ERROR(listen());
+  if (links_out_->want({serial, request, endpoint_})) return {};
+  return resource_exhausted("too many links are being made at once");
 }
 
 void DataAgent::close_link(scheduler::LinkId link) {

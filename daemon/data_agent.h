@@ -91,6 +91,7 @@ class DataAgent final : public Agent,
   void open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) override;
   void close_link(scheduler::LinkId link) override;
   Status listen();
+  Status want_link(LinkSerial serial, const scheduler::LinkRequest& request);
   void connect_peer(LinkSerial serial, const transport::ConnectOptions& options);
   void bring_up(LinkSerial serial);
   void refuse(LinkSerial serial, const Status& why);
