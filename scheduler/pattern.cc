@@ -6,7 +6,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr int64_t kPatternBytesMax = 8 << 20;  // compiled, with what a search keeps
-constexpr int64_t kSetBytesMax = 32 << 20;
+constexpr int64_t kSetBytesMax = 64 << 20;
 
 RE2::Options options(int64_t bytes_max) {
   RE2::Options options(RE2::Quiet);
@@ -21,6 +21,12 @@ Status wrong(const std::string& text, const std::string& why) {
                           why);
 }
 
+Status too_large() {
+  return resource_exhausted("the rules' patterns take more than " +
+                            std::to_string(kSetBytesMax >> 20) +
+                            " MiB together: use fewer, or shorter repetitions than x{100}");
+}
+
 }  // namespace
 
 Result<Pattern> Pattern::compile(const std::string& text) {
@@ -30,7 +36,7 @@ Result<Pattern> Pattern::compile(const std::string& text) {
 }
 
 Result<PatternSet> PatternSet::compile(const std::vector<std::string>& texts, const char* what) {
-  PatternSet patterns(texts);
+  PatternSet patterns;
   if (texts.empty()) return patterns;
   patterns.set_ = std::make_unique<RE2::Set>(options(kSetBytesMax), RE2::UNANCHORED);
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -41,32 +47,22 @@ Result<PatternSet> PatternSet::compile(const std::vector<std::string>& texts, co
                   what + std::string(" ") + std::to_string(i + 1) + ": match " + status.message());
   }
   if (!patterns.set_->Compile()) {
-    return resource_exhausted("the patterns of " + std::to_string(texts.size()) + " " + what +
-                              "s need more than " + std::to_string(kSetBytesMax >> 20) +
-                              " MiB when compiled");
+    return too_large();
   }
   return patterns;
 }
 
-std::optional<uint32_t> PatternSet::first_in(std::string_view name) {
-  if (set_ == nullptr) return std::nullopt;
+Result<std::optional<uint32_t>> PatternSet::first_in(std::string_view name) {
+  std::optional<uint32_t> first;
+  if (set_ == nullptr) return first;
   RE2::Set::ErrorInfo error{};
   found_.clear();
   if (set_->Match(re2::StringPiece(name.data(), name.size()), &found_, &error)) {
-    return static_cast<uint32_t>(*std::min_element(found_.begin(), found_.end()));
+    first = static_cast<uint32_t>(*std::min_element(found_.begin(), found_.end()));
+  } else if (error.kind != RE2::Set::kNoError) {
+    return too_large();
   }
-  if (error.kind == RE2::Set::kNoError) return std::nullopt;
-  return first_by_one(name);
-}
-
-std::optional<uint32_t> PatternSet::first_by_one(std::string_view name) {
-  for (size_t i = one_by_one_.size(); i < texts_.size(); ++i) {
-    one_by_one_.push_back(*Pattern::compile(texts_[i]));  // it was in the set
-  }
-  for (uint32_t i = 0; i < one_by_one_.size(); ++i) {
-    if (one_by_one_[i].found_in(name)) return i;
-  }
-  return std::nullopt;
+  return first;
 }
 
 }  // namespace cgx::scheduler

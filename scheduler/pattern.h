@@ -35,17 +35,14 @@ class PatternSet {
  public:
   // An error says which ("rule 2: ...", counted from 1) and what is wrong with it.
   static Result<PatternSet> compile(const std::vector<std::string>& texts, const char* what);
-  // The first of them that is found in the name.
-  std::optional<uint32_t> first_in(std::string_view name);
+  // The first of them that is found in the name; an error: the search needs too much memory.
+  Result<std::optional<uint32_t>> first_in(std::string_view name);
 
  private:
-  explicit PatternSet(std::vector<std::string> texts) : texts_(std::move(texts)) {}
-  std::optional<uint32_t> first_by_one(std::string_view name);
+  PatternSet() = default;
 
-  std::vector<std::string> texts_;
-  std::unique_ptr<RE2::Set> set_;    // null: no patterns
-  std::vector<int> found_;           // reused
-  std::vector<Pattern> one_by_one_;  // once the set has run out of memory
+  std::unique_ptr<RE2::Set> set_;  // null: no patterns
+  std::vector<int> found_;         // reused
 };
 
 }  // namespace cgx::scheduler

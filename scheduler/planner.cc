@@ -19,20 +19,21 @@ Result<CodecChooser> CodecChooser::create(const Policy& policy, size_t tensors) 
   return CodecChooser(policy, std::move(patterns));
 }
 
-Choice CodecChooser::choose(const TensorDesc& tensor) {
+Result<Choice> CodecChooser::choose(const TensorDesc& tensor) {
   const CodecSpec raw{.codec = 0, .bucket = 512};
-  if (!dtype_is_small_float(tensor.dtype)) return {raw, "not a small float type"};
-  if (const auto first = patterns_.first_in(tensor.name)) {
+  if (!dtype_is_small_float(tensor.dtype)) return Choice{raw, "not a small float type"};
+  CGX_ASSIGN_OR_RETURN(const std::optional<uint32_t> first, patterns_.first_in(tensor.name));
+  if (first) {
     const PolicyRule& rule = policy_.rules[*first];
-    return {rule.codec, "rule " + std::to_string(*first + 1) + ": " + rule.match};
+    return Choice{rule.codec, "rule " + std::to_string(*first + 1) + ": " + rule.match};
   }
   if (policy_.raw_one_dimensional && tensor.shape.size() == 1 && !tensor.name.empty()) {
-    return {raw, "one-dimensional"};
+    return Choice{raw, "one-dimensional"};
   }
   if (tensor.elements < policy_.min_elements) {
-    return {raw, "fewer than " + std::to_string(policy_.min_elements) + " elements"};
+    return Choice{raw, "fewer than " + std::to_string(policy_.min_elements) + " elements"};
   }
-  return {policy_.default_codec, "default"};
+  return Choice{policy_.default_codec, "default"};
 }
 
 std::vector<uint32_t> reverse_registration(size_t tensors) {
@@ -75,7 +76,8 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
   uint64_t group_bytes = 0;
   const kernels::CodecRow* lossy = nullptr;  // of the group so far
   for (uint32_t tensor : inputs.order) {
-    const CodecSpec spec = chooser.choose(inputs.table[tensor]).spec;
+    CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose(inputs.table[tensor]));
+    const CodecSpec& spec = choice.spec;
     const kernels::CodecRow* const row =
         spec.codec == 0 ? nullptr : kernels::find_codec(spec.codec);
     const uint64_t bytes = inputs.table[tensor].bytes();

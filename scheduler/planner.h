@@ -24,7 +24,7 @@ constexpr uint64_t kMatchesMax = 1 << 20;
 class CodecChooser {
  public:
   static Result<CodecChooser> create(const Policy& policy, size_t tensors);
-  Choice choose(const TensorDesc& tensor);
+  Result<Choice> choose(const TensorDesc& tensor);
 
  private:
   CodecChooser(const Policy& policy, PatternSet patterns)

@@ -30,7 +30,8 @@ void show_reasons(CommunicatorSnapshot& shown) {
   Result<CodecChooser> chooser = CodecChooser::create(shown.plan->policy, table.size());
   if (!chooser.ok()) return;  // another machine made the plan, with other limits
   for (uint32_t t = 0; t < table.size(); ++t) {
-    shown.tensors[t].reason = chooser->choose(table[t]).reason;
+    const Result<Choice> choice = chooser->choose(table[t]);
+    if (choice.ok()) shown.tensors[t].reason = choice->reason;
   }
 }
 

@@ -21,7 +21,7 @@ TensorTable network() {
 Choice choose(const Policy& policy, size_t tensor) {
   auto chooser = CodecChooser::create(policy, network().size());
   EXPECT_TRUE(chooser.ok()) << chooser.status().to_string();
-  return chooser->choose(network()[tensor]);
+  return *chooser->choose(network()[tensor]);
 }
 
 TEST(CodecChooser, CompressesMatricesAndSendsTheRestRaw) {

@@ -96,7 +96,7 @@ class Reference {
     }
   }
 
-  CodecSpec spec(uint32_t tensor) { return chooser_.choose(described(tensor)).spec; }
+  CodecSpec spec(uint32_t tensor) { return chooser_.choose(described(tensor))->spec; }
 
   std::vector<float> step(uint64_t step, uint32_t t) {
     const uint64_t elements = tensors_[t].elements;
