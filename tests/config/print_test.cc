@@ -57,9 +57,10 @@ TEST(Print, HidesSecretsAndDoesNotLoadThemHidden) {
   v1::Config config;
   config.mutable_mesh()->set_cluster_key("0123456789abcdef");
   const std::string text = print(config);
-  EXPECT_EQ(text,
-            "mesh:\n  advertise: []\n  cluster_key: \"<hidden>\"\n  trusted_networks: []\n  network: []\n"
-            "jobs:\n  []\n");
+  EXPECT_EQ(
+      text,
+      "mesh:\n  advertise: []\n  cluster_key: \"<hidden>\"\n  trusted_networks: []\n  network: []\n"
+      "jobs:\n  []\n");
   v1::Config again;
   EXPECT_FALSE(load_text(text, "printed", Checks{}, again).ok());
 }
