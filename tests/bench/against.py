@@ -10,6 +10,7 @@ import subprocess
 
 import bench_allreduce
 import ours
+from daemons import MESH_PORT
 from machines import Machines
 from rounds import interleave, percentile
 
@@ -30,6 +31,7 @@ def run(name, options, report):
 
 class Before(ours.Cgxd):
     name = BEFORE
+    port = MESH_PORT + 1  # beside today's
 
 
 def contest(options, size, rounds, repetitions, machines, ranks_per_machine=1, policy=None, link="unshaped",

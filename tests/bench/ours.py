@@ -17,6 +17,7 @@ def tolerance_of(policy):
 
 class Cgxd(Contestant):
     name = "cgxd"
+    port = None  # of the mesh; None: as usual
 
     def __init__(self, machines, ranks_per_machine, bytes_max, policy=None, config=None, build=None):
         self.build = build  # None: today's
@@ -31,7 +32,7 @@ class Cgxd(Contestant):
 
     def start(self):
         for machine in self.machines:
-            daemon = daemons.Daemon(machine, self._directory.name, self.config, build=self.build)
+            daemon = daemons.Daemon(machine, self._directory.name, self.config, port=self.port, build=self.build)
             self.daemons.append(daemon)
         for rank in range(self.ranks):
             machine = self.machine_of(rank)
