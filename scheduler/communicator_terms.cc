@@ -1,6 +1,6 @@
-// Communicator, the bad days: failures, terms, and the clocks that find them (DESIGN §5.4, PROTOCOL
-// 10-12). A failure that everybody survives starts a new term and the step can be redone; one that
-// takes a member along is permanent.
+// Communicator, the bad days: failures, terms, and the clocks that find them. A failure that
+// everybody survives starts a new term and the step can be redone; one that takes a member along is
+// permanent.
 #include <algorithm>
 
 #include "proto/wire/bytes.h"

@@ -79,7 +79,7 @@ class EventSink {
   virtual void event(EventLevel level, std::string_view text) = 0;
 };
 
-struct Timeouts {  // DESIGN §5.4; every one can be set in the configuration
+struct Timeouts {  // every one can be set in the configuration
   uint64_t heartbeat_ns = 500'000'000;
   uint64_t peer_lost_ns = 4'000'000'000;
   uint64_t stalled_ns = 10'000'000'000;

@@ -1,4 +1,4 @@
-// How the machines of a communicator come to run the same plan from the same step on (DESIGN §5.5).
+// How the machines of a communicator come to run the same plan from the same step on.
 //
 //   coordinator: proposed (Prepare sent, answers counted) -> announced -> in force | dropped
 //   member:      prepared (validated, memory reserved)    -> announced -> in force | dropped

@@ -1,4 +1,4 @@
-// Error feedback of one site: two slots per tensor, confirmed and tentative (DESIGN §5.6).
+// Error feedback of one site: two slots per tensor, confirmed and tentative.
 //
 // Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
 // were written since, drop() forgets them. Memory comes with the first plan that asks for feedback

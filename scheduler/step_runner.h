@@ -105,7 +105,7 @@ class StepRunner {
   const std::vector<uint32_t>& last_order() const { return last_order_; }
   const std::vector<uint32_t>& last_absent() const { return last_absent_; }
 
-  // Hashes of decoded results taken since the last call (DESIGN §5.3): one tensor every
+  // Hashes of decoded results taken since the last call: one tensor every
   // Plan::replica_check_steps steps, in turn.
   struct ResultHash {
     uint64_t step = 0;

@@ -13,7 +13,7 @@ import numpy as np
 from cluster_case import ClusterCase, figure
 from ranks import Rank, Tensor
 
-DEAD_PROCESS_S = 1.0  # DESIGN 5.4
+DEAD_PROCESS_S = 1.0
 DEAD_DAEMON_S = 4.0
 MISMATCH_S = 0.2
 MEETING_S = 1.0  # the link between the machines is made meanwhile
