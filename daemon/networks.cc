@@ -64,6 +64,11 @@ std::string NetworkList::to_string() const {
   return text_;
 }
 
+std::string address_of(const std::string& host, uint16_t port) {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
 std::string host_of(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) return {};

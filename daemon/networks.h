@@ -37,4 +37,7 @@ class NetworkList {
 // "10.0.0.3:7701" -> "10.0.0.3", "[fd00::1]:7701" -> "fd00::1"; empty: no such form.
 std::string host_of(std::string_view address);
 
+// The other way round, for a numeric host.
+std::string address_of(const std::string& host, uint16_t port);
+
 }  // namespace cgx::daemon

@@ -164,9 +164,7 @@ Status resolve_network(v1::Config& config) {
   if (addresses.empty()) return in_no_network("mesh.network", networks);
   *mesh.mutable_trusted_networks() = mesh.network();
   if (mesh.listen() == unchanged.listen()) {
-    const std::string& host = addresses.front().host;
-    const bool ipv6 = host.find(':') != std::string::npos;
-    mesh.set_listen((ipv6 ? "[" + host + "]" : host) + ":0");
+    mesh.set_listen(address_of(addresses.front().host, 0));
   }
   return {};
 }

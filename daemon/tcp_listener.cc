@@ -28,11 +28,6 @@ HostPort to_text(const sockaddr* address, socklen_t bytes) {
   return {host, static_cast<uint16_t>(std::stoul(port))};
 }
 
-std::string join(const std::string& host, uint16_t port) {
-  const bool ipv6 = host.find(':') != std::string::npos;
-  return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
-}
-
 Status bind_and_listen(int fd, const addrinfo& address, const std::string& what) {
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -71,13 +66,13 @@ Result<TcpListener> TcpListener::open(const std::string& address, const std::str
 std::vector<std::string> reachable_addresses(const TcpListener& listener,
                                              const NetworkList& networks) {
   if (listener.host != "0.0.0.0" && listener.host != "::") {
-    return {join(listener.host, listener.port)};
+    return {address_of(listener.host, listener.port)};
   }
   const NetworkList loopback = NetworkList::loopback();
   std::vector<std::string> near, far;
   for (const auto& [interface, host] : interface_addresses(networks)) {
     if (listener.host == "0.0.0.0" && host.find(':') != std::string::npos) continue;
-    (loopback.contains(host) ? near : far).push_back(join(host, listener.port));
+    (loopback.contains(host) ? near : far).push_back(address_of(host, listener.port));
   }
   return far.empty() ? near : far;
 }
