@@ -1,4 +1,4 @@
-"""The clocks of DESIGN 5.4 that take seconds: stopped daemons, silent links, late ranks. All run at the same time.
+"""The clocks that take seconds: stopped daemons, silent links, late ranks. All run at the same time.
 
 Each scenario has daemons of its own. It is made ready in the main thread (a process dies with the thread that started
 it), then all are watched in parallel, and each test looks at what its scenario saw.

@@ -19,7 +19,7 @@ import numpy as np
 import sums
 from daemons import binary
 
-ANSWER_S = 20.0  # longer than any clock of DESIGN 5.4 but the communicator's
+ANSWER_S = 20.0  # longer than any clock but the communicator's
 
 
 @dataclass

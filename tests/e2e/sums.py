@@ -1,4 +1,4 @@
-"""The sum cgxd promises (DESIGN 5.1), computed the slow way with numpy, and seeded data to sum.
+"""The sum cgxd promises, computed the slow way with numpy, and seeded data to sum.
 
 A machine's contribution is its ranks added in rank order, for AVG times fp32(1/n); machines are added to +0.0 in the
 order of their lowest rank. fp16 and bf16 are added in fp32 and cast last; fp64 in fp64; integers wrap.

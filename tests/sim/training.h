@@ -27,7 +27,7 @@ inline float value(uint64_t step, uint32_t rank, uint32_t tensor, uint64_t i) {
   return static_cast<float>(static_cast<int64_t>(x & 0xffff) - 32768) / 4096.0f;
 }
 
-// DESIGN §5.1: ranks of a machine in order, times fp32(1/n) for AVG, then machines in order.
+// Ranks of a machine in order, times fp32(1/n) for AVG, then machines in order.
 inline float expected(const std::vector<uint32_t>& per_machine, ReduceOp op, uint64_t step,
                       uint32_t tensor, uint64_t i) {
   uint32_t rank = 0, n = 0;
