@@ -243,21 +243,19 @@ void Communicator::publish_call_failures() {
 // --- PlanAgreement::Host
 // ---------------------------------------------------------------------------
 
-Result<PlanAgreement::PlanPtr> Communicator::prepare_plan(PlanPurpose purpose, const Plan& plan,
-                                                          const Policy& policy) {
-  const auto& table = purpose == PlanPurpose::kCommit ? pending_ : table_;
-  if (!table) {
-    return Status(StatusCode::kNOT_COMMITTED, members_.ranks_of(members_.machine) +
-                                                  " have not committed the tensors of epoch " +
-                                                  std::to_string(plan.epoch));
-  }
-  return PreparedPlan::create({.plan = plan,
-                               .policy = policy,
-                               .table = table,
-                               .machine = members_.machine,
-                               .machines = members_.machines(),
-                               .pool = &pool_,
-                               .bytes_free = services_.plan_bytes_free()});
+void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer) {
+  question.machine = members_.machine;
+  question.machines = members_.machines();
+  question.slab_bytes = pool_.slab_bytes();
+  services_.planner().request(
+      std::move(question),
+      [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {
+        if (!alive.expired()) answer(facts);
+      });
+}
+
+Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
+  return PreparedPlan::create(facts, pool_, services_.plan_bytes_free());
 }
 
 uint64_t Communicator::next_switch_step() const {

@@ -39,7 +39,8 @@ class CommunicatorServices {
   virtual std::span<std::byte> arena(SessionId session, uint32_t arena) const = 0;
   virtual void count(Counter counter, uint64_t amount) = 0;
   virtual void event(EventLevel level, const std::string& text) = 0;
-  virtual void took_force(const PlanEntry& entry) = 0;
+  virtual PlanLog* plan_log() = 0;  // null: no history is kept
+  virtual PlannerPort& planner() = 0;
   // Takes over one reference to the slab (kNoSlab: `payload` is copied). An error: the transport
   // refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
@@ -105,9 +106,15 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void count(Counter counter, uint64_t amount) override;
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
-  Result<PlanAgreement::PlanPtr> prepare_plan(PlanPurpose purpose, const Plan& plan,
-                                              const Policy& policy) override;
+  std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
+    return purpose == PlanPurpose::kCommit ? pending_ : table_;
+  }
+  void ask_planner(PlanQuestion question, PlannerPort::Answer answer) override;
+  Result<PlanAgreement::PlanPtr> reserve(const FactsPtr& facts) override;
   uint64_t now_ns() const override { return services_.now_ns(); }
+  uint64_t prepare_deadline_ns() const override {
+    return now_ns() + services_.options().timeouts.prepare_ns;
+  }
   uint64_t next_switch_step() const override;
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
 
@@ -164,7 +171,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void handle(uint32_t machine, const Table& message);
   void plan_if_tables_complete();
   void refuse_commit(const Status& why);
-  Result<PlanAgreement::PlanPtr> plan_of_commit(uint64_t step);
+  Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step) const;
   void keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step);
   bool must_wait_for_replay() const;
   void replay_next_plan();
@@ -210,8 +217,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   // communicator_policy.cc
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
-  Result<PlanAgreement::PlanPtr> plan_with(const Policy& policy, uint64_t version,
-                                           const std::vector<uint32_t>& order);
+  PlanAgreement::Question policy_question(const Policy& policy) const;
   std::vector<uint32_t> running_order() const;
 
   // communicator_terms.cc
@@ -280,6 +286,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   uint64_t frozen_since_ns_ = 0, commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // for late answers
 };
 
 const char* state_name(Communicator::State state);

@@ -342,34 +342,30 @@ void Communicator::plan_if_tables_complete() {
   commit_plan();
 }
 
-Result<PlanAgreement::PlanPtr> Communicator::plan_of_commit(uint64_t step) {
+Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step) const {
+  PlanQuestion question{.table = pending_, .policy = policy_, .epoch = epoch, .ranks_wait = true};
   if (replay_.on()) {
     CGX_ASSIGN_OR_RETURN(const PlanEntry* const entry,
                          replay_.next_commit(table_hash(*pending_), step));
-    return prepare_plan(PlanPurpose::kCommit, entry->plan, entry->policy);
+    question.policy = entry->policy;
+    question.epoch = entry->plan.epoch;
+    question.encoded_plan = encode_plan(entry->plan);
+  } else {
+    question.policy_version = policy_version_;
+    question.order = reverse_registration(pending_->size());
   }
-  const std::vector<uint32_t> order = reverse_registration(pending_->size());
-  CGX_ASSIGN_OR_RETURN(const Plan plan, make_plan({*pending_, policy_, policy_version_,
-                                                   agreement_.next_epoch(), order}));
-  return prepare_plan(PlanPurpose::kCommit, plan, policy_);
+  return question;
 }
 
 void Communicator::commit_plan() {
   const uint64_t step = steps_.installed() ? steps_.step() : first_step_;
-  const Result<PlanAgreement::PlanPtr> prepared = plan_of_commit(step);
-  const auto answer = [this](const Result<PlanAgreement::Outcome>& outcome) {
-    if (!outcome.ok()) return refuse_commit(outcome.status());  // else install_committed answered
-    if (replay_.on()) replay_.advance();
-  };
-  if (!prepared.ok()) {
-    broadcast(Decided{.epoch = 0,  // none was proposed
-                      .code = prepared.status().code(),
-                      .text = members_.machine_name(0) + " refuses: " + prepared.status().message(),
-                      .purpose = PlanPurpose::kCommit});
-    return answer(prepared.status());
-  }
-  agreement_.propose(PlanPurpose::kCommit, false, *prepared,
-                     services_.now_ns() + services_.options().timeouts.prepare_ns, step, answer);
+  agreement_.propose(
+      PlanPurpose::kCommit, /*dry_run=*/false, step,
+      [this, step](uint64_t epoch) { return commit_question(epoch, step); },
+      [this](const Result<PlanAgreement::Outcome>& outcome) {
+        if (!outcome.ok()) return refuse_commit(outcome.status());  // else install_committed did
+        if (replay_.on()) replay_.advance();
+      });
 }
 
 StepRunner::Homes Communicator::homes() const {
@@ -409,20 +405,26 @@ void Communicator::reorder_if_useful() {
   }
   reordered_ = true;
   const std::vector<uint32_t> order = shared_order(steps_.last_order(), steps_.last_absent());
-  if (order.size() != table_->size()) return;
-  const Result<PlanAgreement::PlanPtr> prepared = plan_with(policy_, policy_version_, order);
-  if (!prepared.ok() || (*prepared)->plan.groups == steps_.plan()->plan.groups) return;
-  agreement_.propose(PlanPurpose::kOrder, false, *prepared,
-                     services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
-                     [](const Result<PlanAgreement::Outcome>&) {});
+  if (order.size() != table_->size() || order == running_order()) return;
+  agreement_.propose(
+      PlanPurpose::kOrder, /*dry_run=*/false, 0,
+      [this, order](uint64_t epoch) -> Result<PlanQuestion> {
+        return PlanQuestion{.table = table_,
+                            .policy = policy_,
+                            .epoch = epoch,
+                            .policy_version = policy_version_,
+                            .order = order};
+      },
+      [](const Result<PlanAgreement::Outcome>&) {});
 }
 
 // --- The history of plans
 // --------------------------------------------------------------------------
 
 void Communicator::keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step) {
-  if (!members_.coordinator()) return;
-  services_.took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan});
+  PlanLog* const log = members_.coordinator() ? services_.plan_log() : nullptr;
+  if (log == nullptr) return;
+  log->took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan});
 }
 
 // No step starts before the plan that is to govern the one behind it is announced.
@@ -443,12 +445,14 @@ void Communicator::replay_next_plan() {
                           members_.title() + " cannot be repeated: " + why.message()},
          /*permanent=*/true, /*tell_others=*/true);
   };
-  const Result<PlanAgreement::PlanPtr> prepared =
-      prepare_plan(PlanPurpose::kPolicy, entry->plan, entry->policy);
-  if (!prepared.ok()) return fail_replay(prepared.status());
   agreement_.propose(
-      PlanPurpose::kPolicy, false, *prepared,
-      services_.now_ns() + services_.options().timeouts.prepare_ns, entry->step,
+      PlanPurpose::kPolicy, /*dry_run=*/false, entry->step,
+      [this, entry](uint64_t) -> Result<PlanQuestion> {
+        return PlanQuestion{.table = table_,
+                            .policy = entry->policy,
+                            .epoch = entry->plan.epoch,
+                            .encoded_plan = encode_plan(entry->plan)};
+      },
       [this, entry, fail_replay](const Result<PlanAgreement::Outcome>& outcome) {
         if (state_ == State::kFailed || state_ == State::kClosed) return;
         if (!outcome.ok()) return fail_replay(outcome.status());

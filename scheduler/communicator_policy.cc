@@ -1,7 +1,6 @@
 // Communicator, policies: asked of any machine, decided by the coordinator, in force everywhere
 // from the same step on. The last operator's word wins; a commit goes first.
 #include "scheduler/communicator.h"
-#include "scheduler/planner.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -20,6 +19,13 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   return checked;
 }
 
+PolicyChange change_of(const PlanAgreement::Outcome& outcome,
+                       const std::vector<std::string>& warnings) {
+  const PreparedPlan& plan = *outcome.plan;
+  return {plan.plan.policy_version, plan.plan.epoch, outcome.switch_step, plan.reserved_bytes,
+          warnings};
+}
+
 }  // namespace
 
 std::vector<uint32_t> Communicator::running_order() const {
@@ -30,11 +36,14 @@ std::vector<uint32_t> Communicator::running_order() const {
   return order;
 }
 
-Result<PlanAgreement::PlanPtr> Communicator::plan_with(const Policy& policy, uint64_t version,
-                                                       const std::vector<uint32_t>& order) {
-  CGX_ASSIGN_OR_RETURN(const Plan plan,
-                       make_plan({*table_, policy, version, agreement_.next_epoch(), order}));
-  return prepare_plan(PlanPurpose::kPolicy, plan, policy);
+PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
+  return [this, policy](uint64_t epoch) -> Result<PlanQuestion> {
+    return PlanQuestion{.table = table_,
+                        .policy = policy,
+                        .epoch = epoch,
+                        .policy_version = policy_version_ + 1,
+                        .order = running_order()};
+  };
 }
 
 void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer) {
@@ -71,16 +80,11 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
 
 void Communicator::try_policy(const Policy& policy, std::vector<std::string> warnings,
                               PolicyAnswer answer) {
-  const uint64_t version = policy_version_ + 1;
-  const Result<PlanAgreement::PlanPtr> prepared = plan_with(policy, version, running_order());
-  if (!prepared.ok()) return answer(prepared.status());
-  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/true, *prepared,
-                     services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
-                     [version, warnings = std::move(warnings),
+  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, policy_question(policy),
+                     [warnings = std::move(warnings),
                       answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {
                        if (!outcome.ok()) return answer(outcome.status());
-                       answer(PolicyChange{version, outcome->plan->plan.epoch, outcome->switch_step,
-                                           outcome->plan->reserved_bytes, warnings});
+                       answer(change_of(*outcome, warnings));
                      });
 }
 
@@ -91,27 +95,17 @@ void Communicator::pursue_wish() {
     return;
   }
   agreement_.withdraw(PlanPurpose::kOrder, {StatusCode::kSUPERSEDED, "an operator's policy"});
-  const auto take_answer = [this] { return std::exchange(wish_, std::nullopt)->answer; };
-  const uint64_t version = policy_version_ + 1;
-  const Result<PlanAgreement::PlanPtr> prepared =
-      plan_with(wish_->policy, version, running_order());
-  if (!prepared.ok()) return take_answer()(prepared.status());
-  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/false, *prepared,
-                     services_.now_ns() + services_.options().timeouts.prepare_ns, 0,
-                     [this, version, take_answer](const Result<PlanAgreement::Outcome>& outcome) {
+  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, policy_question(wish_->policy),
+                     [this](const Result<PlanAgreement::Outcome>& outcome) {
                        if (!wish_) return;  // answered already
                        if (outcome.status().code() == StatusCode::kSUPERSEDED)
                          return;  // a commit: after it
-                       const std::vector<std::string> warnings = wish_->warnings;
-                       if (outcome.ok()) {
-                         policy_ = wish_->policy;
-                         policy_version_ = version;
-                         count(Counter::kpolicy_changes, 1);
-                       }
-                       const PolicyAnswer answer = take_answer();
-                       if (!outcome.ok()) return answer(outcome.status());
-                       answer(PolicyChange{version, outcome->plan->plan.epoch, outcome->switch_step,
-                                           outcome->plan->reserved_bytes, warnings});
+                       const Wish wish = *std::exchange(wish_, std::nullopt);
+                       if (!outcome.ok()) return wish.answer(outcome.status());
+                       policy_ = wish.policy;
+                       policy_version_ = outcome->plan->plan.policy_version;
+                       count(Counter::kpolicy_changes, 1);
+                       wish.answer(change_of(*outcome, wish.warnings));
                      });
 }
 

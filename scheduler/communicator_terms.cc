@@ -168,7 +168,7 @@ void Communicator::start_term_if_reported() {
     start.epoch = plan->plan.epoch;
     start.plan_hash = plan->hash;
     start.policy = plan->policy;
-    if (!same_plan) start.plan = encode_plan(plan->plan);
+    if (!same_plan) start.plan = plan->facts->encoded;
   }
   broadcast(start);
   start_term(start);
@@ -193,9 +193,14 @@ Status Communicator::check_start(const Start& start) const {
 Status Communicator::take_plan_of(const Start& start) {
   const bool bound = steps_.installed() && steps_.step() == start.first_step;
   if (!bound || steps_.plan()->hash == start.plan_hash) return {};
-  CGX_ASSIGN_OR_RETURN(const Plan plan, decode_plan(start.plan));
-  CGX_ASSIGN_OR_RETURN(const PlanAgreement::PlanPtr prepared,
-                       prepare_plan(PlanPurpose::kPolicy, plan, start.policy));
+  // Made here and now: no step goes on without it.
+  CGX_ASSIGN_OR_RETURN(const FactsPtr facts, make_facts({.table = table_,
+                                                         .policy = start.policy,
+                                                         .encoded_plan = start.plan,
+                                                         .machine = members_.machine,
+                                                         .machines = members_.machines(),
+                                                         .slab_bytes = pool_.slab_bytes()}));
+  CGX_ASSIGN_OR_RETURN(const PlanAgreement::PlanPtr prepared, reserve(facts));
   agreement_.note_switch(prepared, start.first_step);
   steps_.rebind(prepared);
   return {};

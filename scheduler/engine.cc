@@ -66,8 +66,9 @@ class Engine::State final : public CommunicatorServices {
   void event(EventLevel level, const std::string& text) override {
     if (ports_.events != nullptr) ports_.events->event(level, text);
   }
-  void took_force(const PlanEntry& entry) override {
-    if (ports_.plans != nullptr) ports_.plans->took_force(entry);
+  PlanLog* plan_log() override { return ports_.plans; }
+  PlannerPort& planner() override {
+    return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
   }
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
               SlabId slab) override;
@@ -90,6 +91,7 @@ class Engine::State final : public CommunicatorServices {
 
   EngineOptions options_;
   EnginePorts ports_;
+  InlinePlanner inline_planner_;
   std::shared_ptr<SlabStore> slabs_;
   uint64_t now_ns_ = 0, start_ns_ = 0;
   bool started_ = false;

@@ -22,6 +22,7 @@
 #include "proto/wire/status.h"
 #include "scheduler/job_weight.h"
 #include "scheduler/plan_history.h"
+#include "scheduler/planner_port.h"
 #include "scheduler/policy.h"
 #include "scheduler/snapshot.h"
 #include "transport/transport.h"
@@ -113,7 +114,8 @@ struct EnginePorts {
   transport::Transport* transport = nullptr;  // null: one machine only
   LinkPort* links = nullptr;
   EventSink* events = nullptr;
-  PlanLog* plans = nullptr;  // null: no history is kept
+  PlanLog* plans = nullptr;        // null: no history is kept
+  PlannerPort* planner = nullptr;  // null: plans are made on this thread
 };
 
 struct PolicyRequest {

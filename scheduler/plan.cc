@@ -100,6 +100,13 @@ std::vector<std::byte> encode_plan(const Plan& plan) {
   return writer.take();
 }
 
+Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan) {
+  Reader reader(encoded_plan);
+  const auto epoch = reader.get<uint64_t>();
+  if (!reader.ok()) return protocol_error("a plan without an epoch");
+  return epoch;
+}
+
 Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Plan plan;

@@ -69,6 +69,7 @@ struct Plan {
 
 std::vector<std::byte> encode_plan(const Plan& plan);
 Result<Plan> decode_plan(std::span<const std::byte> bytes);
+Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan);
 // Made by a daemon with the same codec formats, every tensor in exactly one group, specs valid for
 // their dtypes, limits kept.
 Status check_plan(const Plan& plan, const TensorTable& table);

@@ -13,8 +13,8 @@ bool PlanAgreement::proposing(PlanPurpose purpose) const {
   });
 }
 
-void PlanAgreement::propose(PlanPurpose purpose, bool dry_run, const PlanPtr& plan,
-                            uint64_t deadline_ns, uint64_t switch_step, Answer answer) {
+void PlanAgreement::propose(PlanPurpose purpose, bool dry_run, uint64_t switch_step,
+                            Question question, Answer answer) {
   if (purpose == PlanPurpose::kCommit) {
     const Status why(StatusCode::kSUPERSEDED, "a commit of " + members_.title() + " came first");
     for (const PlanPurpose earlier :
@@ -23,26 +23,69 @@ void PlanAgreement::propose(PlanPurpose purpose, bool dry_run, const PlanPtr& pl
     }
   }
   CGX_ASSERT(dry_run || !proposing());
-  highest_epoch_ = std::max(highest_epoch_, plan->plan.epoch);
   Proposal& proposal = proposals_.emplace_back();
   proposal.purpose = purpose;
   proposal.dry_run = dry_run;
-  proposal.plan = plan;
-  proposal.deadline_ns = deadline_ns;
+  proposal.number = next_number_++;
   proposal.switch_step = switch_step;
-  proposal.answered.resize(members_.machines());
-  proposal.answered[0] = true;
+  proposal.question = std::move(question);
   proposal.answer = std::move(answer);
-  const Prepare prepare{purpose, static_cast<uint8_t>(dry_run), plan->policy,
-                        encode_plan(plan->plan)};
+  ask(proposal.number);
+}
+
+PlanAgreement::Proposal* PlanAgreement::find(uint64_t number) {
+  for (Proposal& proposal : proposals_) {
+    if (proposal.number == number) return &proposal;
+  }
+  return nullptr;
+}
+
+void PlanAgreement::ask(uint64_t number) {
+  Proposal& proposal = *find(number);
+  Result<PlanQuestion> question = proposal.question(highest_epoch_ + 1);
+  if (!question.ok()) return refuse(proposal, question.status());
+  if (question->epoch <= highest_epoch_) {
+    return refuse(proposal, protocol_error("epoch " + std::to_string(question->epoch) + " of " +
+                                           members_.title() + " comes after epoch " +
+                                           std::to_string(highest_epoch_)));
+  }
+  proposal.epoch = question->epoch;
+  host_.ask_planner(std::move(*question),
+                    [this, number](const Result<FactsPtr>& facts) { on_planned(number, facts); });
+}
+
+void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
+  Proposal* const proposal = find(number);
+  if (proposal == nullptr) return;  // dropped meanwhile
+  if (!facts.ok()) return refuse(*proposal, facts.status());
+  const bool stale =
+      proposal->epoch <= highest_epoch_ || (*facts)->table != host_.table_for(proposal->purpose);
+  if (stale) return ask(number);
+  const Result<PlanPtr> plan = host_.reserve(*facts);
+  if (!plan.ok()) return refuse(*proposal, plan.status());
+  highest_epoch_ = proposal->epoch;
+  proposal->plan = *plan;
+  proposal->deadline_ns = host_.prepare_deadline_ns();
+  proposal->answered.resize(members_.machines());
+  proposal->answered[0] = true;
+  const Prepare prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
+                        (*facts)->policy, (*facts)->encoded};
   for (uint32_t k = 1; k < members_.machines(); ++k) host_.send_control(k, prepare);
-  if (members_.machines() == 1) decide(proposals_.size() - 1);
+  if (members_.machines() == 1) decide(static_cast<size_t>(proposal - proposals_.data()));
+}
+
+// It cannot be planned here.
+void PlanAgreement::refuse(Proposal& proposal, const Status& why) {
+  const bool others_wait = proposal.purpose == PlanPurpose::kCommit && members_.machines() > 1;
+  const std::string who = others_wait ? members_.machine_name(0) + " refuses: " : "";
+  drop(static_cast<size_t>(&proposal - proposals_.data()), {why.code(), who + why.message()});
 }
 
 void PlanAgreement::on_prepared(uint32_t machine, const Prepared& prepared) {
-  const auto found = std::find_if(
-      proposals_.begin(), proposals_.end(),
-      [&](const Proposal& proposal) { return proposal.plan->plan.epoch == prepared.epoch; });
+  const auto found =
+      std::find_if(proposals_.begin(), proposals_.end(), [&](const Proposal& proposal) {
+        return proposal.plan != nullptr && proposal.epoch == prepared.epoch;
+      });
   if (found == proposals_.end()) return;  // dropped meanwhile
   const auto index = static_cast<size_t>(found - proposals_.begin());
   if (prepared.code != StatusCode::kOK) {
@@ -94,8 +137,11 @@ void PlanAgreement::decide(size_t index) {
 
 void PlanAgreement::drop(size_t index, const Status& why) {
   const Proposal proposal = take(index);
-  for (uint32_t k = 1; k < members_.machines() && !proposal.dry_run; ++k) {
-    host_.send_control(k, Decided{.epoch = proposal.plan->plan.epoch,
+  // Who has committed waits, though nothing was proposed.
+  const bool others_wait = proposal.plan != nullptr || proposal.purpose == PlanPurpose::kCommit;
+  const bool tell = others_wait && !proposal.dry_run;
+  for (uint32_t k = 1; k < members_.machines() && tell; ++k) {
+    host_.send_control(k, Decided{.epoch = proposal.plan != nullptr ? proposal.epoch : 0,
                                   .code = why.code(),
                                   .text = why.message(),
                                   .purpose = proposal.purpose});
@@ -124,7 +170,7 @@ void PlanAgreement::tick(uint64_t now_ns) {
       ++i;
       continue;
     }
-    drop(i, {StatusCode::kTIMED_OUT, "epoch " + std::to_string(proposals_[i].plan->plan.epoch) +
+    drop(i, {StatusCode::kTIMED_OUT, "epoch " + std::to_string(proposals_[i].epoch) +
                                          " was dropped, no answer from " +
                                          silent_machines(proposals_[i])});
   }
@@ -132,7 +178,8 @@ void PlanAgreement::tick(uint64_t now_ns) {
 
 void PlanAgreement::postpone(uint64_t deadline_ns) {
   for (Proposal& proposal : proposals_) {
-    proposal.deadline_ns = std::max(proposal.deadline_ns, deadline_ns);
+    if (proposal.plan != nullptr)
+      proposal.deadline_ns = std::max(proposal.deadline_ns, deadline_ns);
   }
   prepared_since_ns_ = host_.now_ns();
 }
@@ -141,26 +188,61 @@ void PlanAgreement::postpone(uint64_t deadline_ns) {
 // ----------------------------------------------------------------------------------------
 
 void PlanAgreement::on_prepare(const Prepare& prepare) {
-  Result<Plan> plan = decode_plan(prepare.plan);
-  if (plan.ok() && plan->epoch <= highest_epoch_) return;  // a duplicate
-  Prepared answer;
-  Status status = plan.status();
-  if (plan.ok()) {
-    answer.epoch = plan->epoch;
-    highest_epoch_ = plan->epoch;
-    const Result<PlanPtr> prepared = host_.prepare_plan(prepare.purpose, *plan, prepare.policy);
-    status = prepared.status();
-    if (prepared.ok()) answer.reserved_bytes = (*prepared)->reserved_bytes;
-    if (prepared.ok() && prepare.dry_run == 0) {
-      prepared_[plan->epoch] = *prepared;
-      if (prepare.purpose == PlanPurpose::kCommit) {
-        prepared_commit_ = true;
-        prepared_since_ns_ = host_.now_ns();
-      }
-    }
+  const Result<uint64_t> epoch = epoch_of(prepare.plan);
+  if (!epoch.ok()) return answer_prepare(0, epoch.status());
+  if (*epoch <= highest_epoch_) return;  // a duplicate
+  highest_epoch_ = *epoch;
+  const auto table = host_.table_for(prepare.purpose);
+  if (!table) {
+    return answer_prepare(
+        *epoch, Status(StatusCode::kNOT_COMMITTED, members_.ranks_of(members_.machine) +
+                                                       " have not committed the tensors of epoch " +
+                                                       std::to_string(*epoch)));
   }
-  answer.code = status.code();
-  answer.text = status.message();
+  if (preparing_.size() >= kPreparingMax) {
+    return answer_prepare(
+        *epoch, Status(StatusCode::kBUSY, std::to_string(preparing_.size()) + " plans of " +
+                                              members_.title() + " are being prepared"));
+  }
+  preparing_[*epoch] = {prepare.purpose, prepare.dry_run != 0};
+  host_.ask_planner({.table = table,
+                     .policy = prepare.policy,
+                     .epoch = *epoch,
+                     .encoded_plan = prepare.plan,
+                     .ranks_wait = prepare.purpose == PlanPurpose::kCommit},
+                    [this, epoch = *epoch](const Result<FactsPtr>& facts) {
+                      on_question_answered(epoch, facts);
+                    });
+}
+
+void PlanAgreement::on_question_answered(uint64_t epoch, const Result<FactsPtr>& facts) {
+  const auto found = preparing_.find(epoch);
+  if (found == preparing_.end()) return;  // dropped meanwhile
+  const Preparing what = found->second;
+  preparing_.erase(found);
+  answer_prepare(epoch, keep_prepared(epoch, what, facts));
+}
+
+Result<PlanAgreement::PlanPtr> PlanAgreement::keep_prepared(uint64_t epoch, Preparing what,
+                                                            const Result<FactsPtr>& facts) {
+  CGX_RETURN_IF_ERROR(facts.status());
+  if ((*facts)->table != host_.table_for(what.purpose)) {
+    return Status(StatusCode::kSUPERSEDED, "a commit of " + members_.title() + " came first");
+  }
+  CGX_ASSIGN_OR_RETURN(const PlanPtr plan, host_.reserve(*facts));
+  if (what.dry_run) return plan;
+  prepared_[epoch] = plan;
+  if (what.purpose == PlanPurpose::kCommit) {
+    prepared_commit_ = true;
+    prepared_since_ns_ = host_.now_ns();
+  }
+  return plan;
+}
+
+void PlanAgreement::answer_prepare(uint64_t epoch, const Result<PlanPtr>& prepared) {
+  Prepared answer{
+      .epoch = epoch, .code = prepared.status().code(), .text = prepared.status().message()};
+  if (prepared.ok()) answer.reserved_bytes = (*prepared)->reserved_bytes;
   host_.send_control(0, answer);
 }
 
@@ -168,6 +250,7 @@ Status PlanAgreement::on_decided(const Decided& decided) {
   highest_epoch_ = std::max(highest_epoch_, decided.epoch);
   const bool commit = decided.purpose == PlanPurpose::kCommit;
   if (commit) prepared_commit_ = false;
+  preparing_.erase(decided.epoch);
   const auto found = prepared_.find(decided.epoch);
   const PlanPtr plan = found == prepared_.end() ? nullptr : found->second;
   if (found != prepared_.end()) prepared_.erase(found);
@@ -219,7 +302,9 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
 
 uint64_t PlanAgreement::reserved_bytes() const {
   uint64_t bytes = 0;
-  for (const Proposal& proposal : proposals_) bytes += proposal.plan->reserved_bytes;
+  for (const Proposal& proposal : proposals_) {
+    if (proposal.plan != nullptr) bytes += proposal.plan->reserved_bytes;
+  }
   for (const auto& [epoch, plan] : prepared_) bytes += plan->reserved_bytes;
   for (const Outcome& outcome : announced_) bytes += outcome.plan->reserved_bytes;
   return bytes;
@@ -227,6 +312,7 @@ uint64_t PlanAgreement::reserved_bytes() const {
 
 void PlanAgreement::end(const Status& why) {
   announced_.clear();
+  preparing_.clear();
   prepared_.clear();
   prepared_commit_ = false;
   while (!proposals_.empty()) drop(proposals_.size() - 1, why);

@@ -1,7 +1,11 @@
 // How the machines of a communicator come to run the same plan from the same step on.
 //
-//   coordinator: proposed (Prepare sent, answers counted) -> announced -> in force | dropped
-//   member:      prepared (validated, memory reserved)    -> announced -> in force | dropped
+//   coordinator: planned -> proposed (Prepare sent, answers counted) -> announced -> in force
+//   member:      planned -> prepared (validated, memory reserved)    -> announced -> in force
+//
+// or dropped, anywhere before it is announced. Planning is done elsewhere (planner_port.h) and may
+// take its time: an answer for what was dropped meanwhile is not looked at, one for a table that
+// is no longer in force, or for an epoch that another plan took, is asked for again.
 //
 // A commit takes force where it is decided, because every rank stands between two steps, and voids
 // what was announced and not reached. Other plans are announced for a later step; announced ones
@@ -19,6 +23,7 @@
 
 #include "scheduler/control.h"
 #include "scheduler/members.h"
+#include "scheduler/planner_port.h"
 #include "scheduler/prepared_plan.h"
 #include "scheduler/snapshot.h"
 
@@ -37,27 +42,34 @@ class PlanAgreement {
    public:
     virtual ~Host() = default;
     virtual void send_control(uint32_t machine, const ControlMessage& message) = 0;
-    // A commit's plan is for the table that is being committed, any other for the one in force.
-    virtual Result<PlanPtr> prepare_plan(PlanPurpose purpose, const Plan& plan,
-                                         const Policy& policy) = 0;
+    // A commit's plan is for the table that is being committed, any other for the one in force;
+    // null: there is none.
+    virtual std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const = 0;
+    // The machine's own part of the question is filled in. Never answered once the host has gone.
+    virtual void ask_planner(PlanQuestion question, PlannerPort::Answer answer) = 0;
+    virtual Result<PlanPtr> reserve(const FactsPtr& facts) = 0;
     virtual uint64_t now_ns() const = 0;
-    virtual uint64_t next_switch_step() const = 0;  // coordinator: highest step sent + 2
+    virtual uint64_t prepare_deadline_ns() const = 0;  // of what is proposed now
+    virtual uint64_t next_switch_step() const = 0;     // coordinator: highest step sent + 2
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
     virtual void count(Counter counter, uint64_t amount) = 0;
   };
 
   PlanAgreement(const Members& members, Host& host) : members_(members), host_(host) {}
 
+  // What to plan, as things are when it is called; the table of its purpose. It may be called
+  // again.
+  using Question = std::function<Result<PlanQuestion>(uint64_t next_epoch)>;
+
   // Coordinator. A commit takes the place of a proposal under way; any other that is not a dry run
   // needs !proposing(). A commit takes force at `switch_step`; others at the next step at which all
   // machines can know of it, and not before `switch_step`.
-  void propose(PlanPurpose purpose, bool dry_run, const PlanPtr& plan, uint64_t deadline_ns,
-               uint64_t switch_step, Answer answer);
+  void propose(PlanPurpose purpose, bool dry_run, uint64_t switch_step, Question question,
+               Answer answer);
   void on_prepared(uint32_t machine, const Prepared& prepared);
   bool proposing() const { return proposing(PlanPurpose::kCommit) || proposing_later_plan(); }
   bool proposing(PlanPurpose purpose) const;
   void withdraw(PlanPurpose purpose, const Status& why);  // a proposal for it, if there is one
-  uint64_t next_epoch() const { return highest_epoch_ + 1; }
 
   // Member.
   void on_prepare(const Prepare& prepare);
@@ -84,18 +96,33 @@ class PlanAgreement {
   struct Proposal {
     PlanPurpose purpose;
     bool dry_run = false;
-    PlanPtr plan;
-    uint64_t deadline_ns = 0, switch_step = 0;
+    uint64_t number = 0;
+    Question question;
+    uint64_t epoch = 0;
+    PlanPtr plan;  // null while it is being planned
+    uint64_t deadline_ns = UINT64_MAX, switch_step = 0;
     std::vector<bool> answered;
     Answer answer;
   };
+  struct Preparing {
+    PlanPurpose purpose;
+    bool dry_run = false;
+  };
 
   static constexpr size_t kAnnouncedMax = 8;
+  static constexpr size_t kPreparingMax = 64;
 
   const Outcome& newest() const { return announced_.back(); }
   bool proposing_later_plan() const {
     return proposing(PlanPurpose::kPolicy) || proposing(PlanPurpose::kOrder);
   }
+  void ask(uint64_t number);
+  void on_planned(uint64_t number, const Result<FactsPtr>& facts);
+  void on_question_answered(uint64_t epoch, const Result<FactsPtr>& facts);
+  Result<PlanPtr> keep_prepared(uint64_t epoch, Preparing what, const Result<FactsPtr>& facts);
+  void answer_prepare(uint64_t epoch, const Result<PlanPtr>& prepared);
+  Proposal* find(uint64_t number);
+  void refuse(Proposal& proposal, const Status& why);
   Proposal take(size_t index);
   void decide(size_t index);
   void drop(size_t index, const Status& why);
@@ -103,9 +130,11 @@ class PlanAgreement {
 
   const Members& members_;
   Host& host_;
-  std::vector<Proposal> proposals_;       // coordinator: dry runs, and at most one other
-  std::map<uint64_t, PlanPtr> prepared_;  // member: by epoch, proposed and not decided
-  std::deque<Outcome> announced_;         // by switch step
+  std::vector<Proposal> proposals_;  // coordinator: dry runs, and at most one other
+  uint64_t next_number_ = 1;
+  std::map<uint64_t, Preparing> preparing_;  // member: by epoch, being planned
+  std::map<uint64_t, PlanPtr> prepared_;     // member: by epoch, proposed and not decided
+  std::deque<Outcome> announced_;            // by switch step
   bool prepared_commit_ = false;
   uint64_t prepared_since_ns_ = 0;
   uint64_t highest_epoch_ = 0;

@@ -4,27 +4,41 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "scheduler/planner.h"
 
 namespace cgx::scheduler {
 namespace {
 
-class Member final : public PlanAgreement::Host {
+class Machine final : public PlanAgreement::Host {
  public:
-  void send_control(uint32_t, const ControlMessage& message) override {
-    answers.push_back(std::get<Prepared>(message));
+  explicit Machine(uint32_t machine) {
+    members.machine = machine;
+    members.machine_of_rank = members.lowest_rank = {0, 1, 2};
+    members.addresses.resize(3);
   }
-  Result<PlanAgreement::PlanPtr> prepare_plan(PlanPurpose, const Plan& plan,
-                                              const Policy& policy) override {
-    return PreparedPlan::create({.plan = plan,
-                                 .policy = policy,
-                                 .table = table,
-                                 .machine = 1,
-                                 .machines = 3,
-                                 .pool = &pool,
-                                 .bytes_free = UINT64_MAX});
+  void send_control(uint32_t, const ControlMessage& message) override {
+    if (const auto* prepared = std::get_if<Prepared>(&message)) answers.push_back(*prepared);
+    if (const auto* prepare = std::get_if<Prepare>(&message)) proposals.push_back(*prepare);
+    if (const auto* decided = std::get_if<Decided>(&message)) decisions.push_back(*decided);
+  }
+  std::shared_ptr<const TensorTable> table_for(PlanPurpose) const override { return table; }
+  void ask_planner(PlanQuestion question, PlannerPort::Answer answer) override {
+    question.machines = 3;
+    question.machine = members.machine;
+    question.slab_bytes = pool.slab_bytes();
+    questions.push_back([question, answer] { answer(make_facts(question)); });
+    if (!late) answer_questions();
+  }
+  void answer_questions() {
+    for (const auto& question : std::exchange(questions, {})) question();
+  }
+  Result<PlanAgreement::PlanPtr> reserve(const FactsPtr& facts) override {
+    return PreparedPlan::create(facts, pool, UINT64_MAX);
   }
   uint64_t now_ns() const override { return 5; }
+  uint64_t prepare_deadline_ns() const override { return 1000; }
   uint64_t next_switch_step() const override { return 0; }
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t) override {
     installed = plan->plan.epoch;
@@ -37,21 +51,44 @@ class Member final : public PlanAgreement::Host {
     EXPECT_TRUE(plan.ok()) << plan.status().to_string();
     return {PlanPurpose::kCommit, 0, {}, encode_plan(*plan)};
   }
+  PlanAgreement::Question question() {
+    return [this](uint64_t epoch) -> Result<PlanQuestion> {
+      return PlanQuestion{.table = table,
+                          .epoch = epoch,
+                          .policy_version = 1,
+                          .order = reverse_registration(table->size())};
+    };
+  }
+  // Told what became of it.
+  PlanAgreement::Answer told() {
+    return [this](const Result<PlanAgreement::Outcome>& outcome) {
+      outcomes.push_back(outcome.status().code());
+    };
+  }
 
   BufferPool pool{1024 * 1024};
   std::shared_ptr<const TensorTable> table =
       std::make_shared<TensorTable>(TensorTable{{.name = "weight", .elements = 4096}});
-  Members members{.lowest_rank = {0, 1, 2}};
+  Members members;
+  bool late = false;  // questions wait for answer_questions()
+  std::vector<std::function<void()>> questions;
+  std::vector<Prepare> proposals;
   std::vector<Prepared> answers;
+  std::vector<Decided> decisions;
+  std::vector<StatusCode> outcomes;
   uint64_t installed = 0;
 };
+
+uint64_t epoch_in(const Prepare& proposal) {
+  return *epoch_of(proposal.plan);
+}
 
 Decided dropped(uint64_t epoch) {
   return {.epoch = epoch, .code = StatusCode::kRESOURCE_EXHAUSTED, .text = "machine 2 refuses"};
 }
 
 TEST(PlanAgreement, ForgetsAProposalThatWasDroppedBeforeItArrived) {
-  Member host;
+  Machine host(1);
   PlanAgreement agreement(host.members, host);
   ASSERT_TRUE(agreement.on_decided(dropped(1)).ok());
   agreement.on_prepare(host.proposal(1));
@@ -65,7 +102,7 @@ TEST(PlanAgreement, ForgetsAProposalThatWasDroppedBeforeItArrived) {
 }
 
 TEST(PlanAgreement, KeepsTheNewerOfTwoProposalsWhateverComesLast) {
-  Member host;
+  Machine host(1);
   PlanAgreement agreement(host.members, host);
   agreement.on_prepare(host.proposal(4));
   agreement.on_prepare(host.proposal(3));
@@ -75,11 +112,130 @@ TEST(PlanAgreement, KeepsTheNewerOfTwoProposalsWhateverComesLast) {
 }
 
 TEST(PlanAgreement, RefusesADecisionForWhatWasNeverPrepared) {
-  Member host;
+  Machine host(1);
   PlanAgreement agreement(host.members, host);
   const Status status = agreement.on_decided({.epoch = 7});
   EXPECT_EQ(status.code(), protocol_error("").code());
   EXPECT_NE(status.message().find("epoch 7"), std::string::npos) << status.message();
+}
+
+TEST(PlanAgreement, AnswersAProposalWhenItsPlanIsMade) {
+  Machine host(1);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(1));
+  EXPECT_TRUE(host.answers.empty());
+  EXPECT_EQ(agreement.undecided_since_ns(), 0u) << "it is this machine that is waited for";
+  host.answer_questions();
+  ASSERT_EQ(host.answers.size(), 1u);
+  EXPECT_EQ(host.answers[0].epoch, 1u);
+  EXPECT_GT(agreement.reserved_bytes(), 0u);
+}
+
+TEST(PlanAgreement, LooksAtNoPlanThatWasDroppedWhileItWasMade) {
+  Machine host(1);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(1));
+  ASSERT_TRUE(agreement.on_decided(dropped(1)).ok());
+  host.answer_questions();
+  EXPECT_TRUE(host.answers.empty());
+  EXPECT_EQ(agreement.reserved_bytes(), 0u);
+}
+
+TEST(PlanAgreement, RefusesAPlanForATableThatWasReplacedWhileItWasMade) {
+  Machine host(1);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(1));
+  host.table = std::make_shared<TensorTable>(*host.table);
+  host.answer_questions();
+  ASSERT_EQ(host.answers.size(), 1u);
+  EXPECT_EQ(host.answers[0].code, StatusCode::kSUPERSEDED) << host.answers[0].text;
+  EXPECT_EQ(agreement.reserved_bytes(), 0u);
+}
+
+TEST(PlanAgreement, PreparesABoundedNumberOfPlansAtOnce) {
+  Machine host(1);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  for (uint64_t epoch = 1; epoch <= 65; ++epoch) agreement.on_prepare(host.proposal(epoch));
+  ASSERT_EQ(host.answers.size(), 1u);
+  EXPECT_EQ(host.answers[0].epoch, 65u);
+  EXPECT_EQ(host.answers[0].code, StatusCode::kBUSY) << host.answers[0].text;
+}
+
+TEST(PlanAgreement, AsksAgainWhenAnotherPlanTookTheEpoch) {
+  Machine host(0);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, host.question(), host.told());
+  agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, host.question(), host.told());
+  host.answer_questions();
+  ASSERT_EQ(host.proposals.size(), 2u) << "one proposal for each other machine";
+  EXPECT_EQ(host.proposals[0].dry_run, 1);
+  host.answer_questions();
+  ASSERT_EQ(host.proposals.size(), 4u);
+  EXPECT_EQ(host.proposals[2].dry_run, 0);
+  EXPECT_EQ(epoch_in(host.proposals[0]), 1u);
+  EXPECT_EQ(epoch_in(host.proposals[2]), 2u);
+}
+
+TEST(PlanAgreement, AsksAgainWhenTheTableWasReplacedMeanwhile) {
+  Machine host(0);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, host.question(), host.told());
+  host.table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "weight", .elements = 4096}, {.name = "bias", .elements = 64}});
+  host.answer_questions();
+  EXPECT_TRUE(host.proposals.empty());
+  host.answer_questions();
+  ASSERT_EQ(host.proposals.size(), 2u);
+  const Result<Plan> plan = decode_plan(host.proposals[0].plan);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->table_hash, table_hash(*host.table));
+}
+
+TEST(PlanAgreement, LetsACommitGoBeforeAPolicyThatIsBeingPlanned) {
+  Machine host(0);
+  host.late = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, host.question(), host.told());
+  agreement.propose(PlanPurpose::kCommit, /*dry_run=*/false, 0, host.question(), host.told());
+  EXPECT_EQ(host.outcomes, std::vector{StatusCode::kSUPERSEDED});
+  EXPECT_TRUE(host.decisions.empty()) << "nobody has heard of the policy";
+  EXPECT_TRUE(agreement.proposing(PlanPurpose::kCommit));
+  host.answer_questions();
+  ASSERT_EQ(host.proposals.size(), 2u);
+  EXPECT_EQ(host.proposals[0].purpose, PlanPurpose::kCommit);
+  for (const uint32_t machine : {1u, 2u}) agreement.on_prepared(machine, {.epoch = 1});
+  EXPECT_EQ(host.installed, 1u);
+}
+
+TEST(PlanAgreement, TellsWhoHasCommittedThatNothingCouldBePlanned) {
+  Machine host(0);
+  PlanAgreement agreement(host.members, host);
+  agreement.propose(
+      PlanPurpose::kCommit, /*dry_run=*/false, 0,
+      [](uint64_t) -> Result<PlanQuestion> { return resource_exhausted("too many rules"); },
+      host.told());
+  EXPECT_EQ(host.outcomes, std::vector{StatusCode::kRESOURCE_EXHAUSTED});
+  ASSERT_EQ(host.decisions.size(), 2u) << "one for each other machine";
+  EXPECT_EQ(host.decisions[0].code, StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(host.decisions[0].text.find("too many rules"), std::string::npos);
+}
+
+// Else it would be asked for again without end.
+TEST(PlanAgreement, RefusesAnEpochOfAHistoryThatGoesBack) {
+  Machine host(0);
+  PlanAgreement agreement(host.members, host);
+  const auto question_of = [&](uint64_t epoch) {
+    return [&host, epoch](uint64_t) { return host.question()(epoch); };
+  };
+  agreement.propose(PlanPurpose::kPolicy, true, 0, question_of(9), host.told());
+  agreement.propose(PlanPurpose::kPolicy, true, 0, question_of(8), host.told());
+  EXPECT_EQ(host.outcomes, std::vector{StatusCode::kPROTOCOL_ERROR});
 }
 
 }  // namespace

@@ -181,13 +181,13 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
   Policy policy;
   policy.default_codec.flags = CodecSpec::kFeedback;
   const auto table = std::make_shared<const TensorTable>(network());
-  const auto prepared = PreparedPlan::create({.plan = plan_of(*table, policy),
-                                              .policy = policy,
-                                              .table = table,
-                                              .machine = 0,
-                                              .machines = 2,
-                                              .pool = &pool,
-                                              .bytes_free = 1000});
+  const Result<FactsPtr> facts = make_facts({.table = table,
+                                             .policy = policy,
+                                             .encoded_plan = encode_plan(plan_of(*table, policy)),
+                                             .machines = 2,
+                                             .slab_bytes = pool.slab_bytes()});
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  const auto prepared = PreparedPlan::create(*facts, pool, /*bytes_free=*/1000);
   ASSERT_FALSE(prepared.ok());
   EXPECT_EQ(prepared.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
   EXPECT_NE(prepared.status().message().find("leaves 1000"), std::string::npos);

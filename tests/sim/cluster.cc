@@ -15,12 +15,14 @@ using scheduler::LinkRequest;
 // One machine: its engine, its end of the network, and the port through which links are asked for.
 struct Cluster::Daemon final : public transport::Events,
                                public scheduler::LinkPort,
-                               public scheduler::EventSink {
+                               public scheduler::EventSink,
+                               public scheduler::PlannerPort {
   Cluster& cluster;
   uint32_t machine;
   bool alive = true;
   std::unique_ptr<transport::Transport> endpoint;
   std::unique_ptr<Engine> engine;
+  std::multimap<int64_t, std::function<void()>> answers;  // of the planner, by when they come
 
   Daemon(Cluster& owner, uint32_t index) : cluster(owner), machine(index) {}
 
@@ -39,6 +41,21 @@ struct Cluster::Daemon final : public transport::Events,
     cluster.open_link(machine, link, request);
   }
   void close_link(LinkId) override {}
+  void request(scheduler::PlanQuestion question, Answer answer) override {
+    const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
+    answers.emplace(due, [question = std::move(question), answer = std::move(answer)] {
+      answer(scheduler::make_facts(question));
+    });
+  }
+  int deliver_answers() {
+    int delivered = 0;
+    while (!answers.empty() && answers.begin()->first <= cluster.now_ns_) {
+      const auto answer = answers.extract(answers.begin());
+      answer.mapped()();
+      ++delivered;
+    }
+    return delivered;
+  }
   void event(scheduler::EventLevel, std::string_view text) override {
     cluster.events_.push_back("machine " + std::to_string(machine) + ": " + std::string(text));
   }
@@ -86,10 +103,12 @@ Cluster::Cluster(ClusterOptions options)
     engine_options.timeouts = options_.timeouts;
     if (options_.limits) engine_options.limits = options_.limits(machine);
     engine_options.plan_history = options_.plan_history;
+    scheduler::PlannerPort* const planner = options_.planning_ns ? daemon.get() : nullptr;
     auto engine = Engine::create(engine_options, {.transport = daemon->endpoint.get(),
                                                   .links = daemon.get(),
                                                   .events = daemon.get(),
-                                                  .plans = options_.plans});
+                                                  .plans = options_.plans,
+                                                  .planner = planner});
     CGX_ASSERT(engine.ok());
     daemon->engine = std::move(*engine);
     daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
@@ -367,6 +386,7 @@ bool Cluster::round() {
   int worked = 0;
   for (const auto& daemon : daemons_) {
     if (!daemon->alive) continue;
+    worked += daemon->deliver_answers();
     worked += daemon->endpoint->progress();
     worked += daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
   }
@@ -378,6 +398,7 @@ int64_t Cluster::next_time() const {
   int64_t next = std::min(network_.next_event_ns(), faults_.next_event_ns());
   for (const auto& daemon : daemons_) {
     if (!daemon->alive) continue;
+    if (!daemon->answers.empty()) next = std::min(next, daemon->answers.begin()->first);
     const uint64_t deadline = daemon->engine->next_deadline_ns();
     if (deadline < static_cast<uint64_t>(INT64_MAX)) {
       next = std::min(next, static_cast<int64_t>(deadline));

@@ -72,6 +72,8 @@ struct ClusterOptions {
   // Of one frame between two machines, when links differ; frames of a link stay in order.
   std::function<int64_t(uint32_t from, uint32_t to)> link_latency_ns;
   std::function<scheduler::Limits(uint32_t machine)> limits;
+  // What a plan takes to make, so that answers may overtake each other; null: nothing.
+  std::function<int64_t(uint32_t machine)> planning_ns;
   scheduler::PlanLog* plans = nullptr;
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own

@@ -1,6 +1,7 @@
 // Second commits, and what they meet: refusals, policies, the automatic reordering (PROTOCOL 25). A
 // table is in force only with the plan made from it; whatever happens, everybody is answered.
 #include <optional>
+#include <tuple>
 
 #include "tests/sim/world.h"
 
@@ -57,10 +58,25 @@ scheduler::Policy smaller_groups() {
   return policy;
 }
 
-class SecondCommit : public ::testing::TestWithParam<std::vector<uint32_t>> {};
+// By shape, and by how long it takes to make a plan.
+class SecondCommit : public ::testing::TestWithParam<std::tuple<std::vector<uint32_t>, int64_t>> {
+ protected:
+  std::vector<uint32_t> shape() const { return std::get<0>(GetParam()); }
+  ClusterOptions late_plans() const {
+    ClusterOptions options;
+    const int64_t most = std::get<1>(GetParam());
+    if (most == 0) return options;
+    // Every second answer is a quick one and overtakes others.
+    options.planning_ns = [most, slow = false](uint32_t) mutable {
+      slow = !slow;
+      return slow ? most : 1000;
+    };
+    return options;
+  }
+};
 
 TEST_P(SecondCommit, AddsTensorsBetweenSteps) {
-  World world(GetParam());
+  World world(shape(), late_plans());
   for (uint64_t step = 0; step < 6; ++step) {
     ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
     expect_reference(world.cluster, world.tensors, world.shape, step);
@@ -79,7 +95,7 @@ TEST_P(SecondCommit, AddsTensorsBetweenSteps) {
 // The automatic reordering is proposed when the second step is complete.
 TEST_P(SecondCommit, MeetsAReorderingAtAnyMoment) {
   for (uint32_t rounds = 0; rounds < 40; ++rounds) {
-    World world(GetParam());
+    World world(shape(), late_plans());
     for (uint64_t step = 0; step < 2; ++step) run_step(world.cluster, world.tensors, step);
     world.cluster.run_rounds(rounds);
     commit_one_more(world);
@@ -93,11 +109,11 @@ TEST_P(SecondCommit, MeetsAReorderingAtAnyMoment) {
 
 // A policy that is being prepared is pre-empted; the operator is told by what.
 TEST_P(SecondCommit, PreemptsAPolicyAtAnyMoment) {
-  const auto ranks = static_cast<uint32_t>(GetParam().size());
+  const auto ranks = static_cast<uint32_t>(shape().size());
   for (uint32_t machine = 0; machine < ranks; ++machine) {
     for (uint32_t rounds = 0; rounds < 20; ++rounds) {
       SCOPED_TRACE("machine " + std::to_string(machine) + ", rounds " + std::to_string(rounds));
-      World world(GetParam());
+      World world(shape(), late_plans());
       for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
       Change change;
       apply(world.cluster, machine, smaller_groups(), change);
@@ -127,7 +143,7 @@ TEST_P(SecondCommit, PreemptsAPolicyAtAnyMoment) {
 
 // Between the members' and the coordinator's commit nobody has a new table yet.
 TEST_P(SecondCommit, OfSomeRanksOnlyLeavesPoliciesToWorkOnTheOldTable) {
-  World world(GetParam());
+  World world(shape(), late_plans());
   for (uint64_t step = 0; step < 5; ++step) run_step(world.cluster, world.tensors, step);
   std::vector<Tensor> more = grown(world.tensors);
   world.cluster.place(more);
@@ -148,8 +164,10 @@ TEST_P(SecondCommit, OfSomeRanksOnlyLeavesPoliciesToWorkOnTheOldTable) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SecondCommit,
-                         ::testing::Values(std::vector<uint32_t>{2}, std::vector<uint32_t>{1, 1},
-                                           std::vector<uint32_t>{1, 2, 1}));
+                         ::testing::Combine(::testing::Values(std::vector<uint32_t>{2},
+                                                              std::vector<uint32_t>{1, 1},
+                                                              std::vector<uint32_t>{1, 2, 1}),
+                                            ::testing::Values(0, 70'000, 100'000'000)));
 
 // A machine whose memory is short refuses the larger table: its limit leaves room for the first
 // one, asks machine 0 says too little for the second.

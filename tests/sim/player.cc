@@ -60,6 +60,12 @@ ClusterOptions Player::options() const {
     const bool spike = program.spike_ns != 0 && (*random)() % 100 == 0;
     return base + up_to(program.jitter_ns) + (spike ? up_to(program.spike_ns) : 0);
   };
+  if (program_.planning_ns != 0) {
+    auto plans = std::make_shared<std::mt19937_64>(mix(program_.seed, 0x706C616E));
+    options.planning_ns = [plans, most = program_.planning_ns](uint32_t) {
+      return static_cast<int64_t>((*plans)() % static_cast<uint64_t>(most));
+    };
+  }
   return options;
 }
 

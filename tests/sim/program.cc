@@ -224,8 +224,9 @@ std::string Program::text() const {
   for (uint32_t count : shape) text += " " + std::to_string(count);
   text += ", latency " + std::to_string(latency_ns / 1000) + " us, jitter " +
           std::to_string(jitter_ns / 1000) + " us, spikes " + std::to_string(spike_ns / 1000) +
-          " us, thinking " + std::to_string(think_ns / 1000) + " us, notices " +
-          std::to_string(notice_percent) + " %\n  policy " + text_of(policy) + "\n";
+          " us, planning " + std::to_string(planning_ns / 1000) + " us, thinking " +
+          std::to_string(think_ns / 1000) + " us, notices " + std::to_string(notice_percent) +
+          " %\n  policy " + text_of(policy) + "\n";
   for (size_t t = 0; t < tensors.size(); ++t) {
     const Cluster::Tensor& tensor = tensors[t];
     text += "  tensor " + std::to_string(t) + (t < first_tensors ? "" : " (later)") + ": " +
@@ -252,6 +253,8 @@ Program program_of(uint64_t seed) {
     program.shape.push_back(random.one_of<uint32_t>({1, 1, 1, 2, 2, 3}));
   }
   program.policy = random_policy(random);
+  constexpr int64_t kPlanning[] = {0, 0, 100'000, 5'000'000, 50'000'000, 600'000'000};
+  program.planning_ns = kPlanning[mix(seed, 0x706C616E) % std::size(kPlanning)];
   program.latency_ns = random.one_of<int64_t>({1'000, 20'000, 20'000, 200'000, 2'000'000});
   program.jitter_ns = random.one_of<int64_t>({0, 10'000, 500'000, 5'000'000});
   program.spike_ns = random.one_of<int64_t>({0, 0, 20'000'000, 300'000'000});

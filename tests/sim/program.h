@@ -71,6 +71,7 @@ struct Program {
   std::vector<uint32_t> shape;  // ranks per machine
   scheduler::Policy policy;
   int64_t latency_ns = 20'000, jitter_ns = 0, spike_ns = 0;
+  int64_t planning_ns = 0;       // at most, until a plan is made
   int64_t think_ns = 0;          // at most, between two things a rank does
   uint32_t notice_percent = 50;  // how often a failure is noticed before there is need to wait
   std::vector<Cluster::Tensor> tensors;  // all that are ever registered

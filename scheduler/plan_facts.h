@@ -1,0 +1,55 @@
+// A plan and all that follows from it on one machine: layouts, what it reserves, where each tensor
+// is. Immutable; whoever shows it may keep it, on any thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "scheduler/buffer_pool.h"
+#include "scheduler/collective.h"
+#include "scheduler/plan.h"
+#include "scheduler/policy.h"
+
+namespace cgx::scheduler {
+
+struct PlanFacts {
+  Plan plan;
+  Policy policy;
+  std::shared_ptr<const TensorTable> table;
+  std::vector<std::byte> encoded;  // the plan, as it travels
+  uint64_t hash = 0;               // of that
+  std::vector<GroupLayout> layouts;
+  std::vector<uint32_t> group_of, segment_of;  // by tensor
+  std::vector<uint64_t> name_hashes;           // by tensor
+  SlabCounts slabs;                            // for frames
+  uint64_t residual_bytes = 0;
+
+  const CodecSpec& spec_of(uint32_t tensor) const {
+    return plan.groups[group_of[tensor]].segments[segment_of[tensor]].spec;
+  }
+};
+using FactsPtr = std::shared_ptr<const PlanFacts>;
+
+// What somebody wants a plan for, with all that an answer needs: it may be answered on any thread.
+struct PlanQuestion {
+  std::shared_ptr<const TensorTable> table;
+  Policy policy;
+  uint64_t epoch = 0;
+  // Which plan: one another machine has made, or, where that is empty, one to be made.
+  std::vector<std::byte> encoded_plan;
+  uint64_t policy_version = 0;
+  std::vector<uint32_t> order;  // tensor indices in the order they are expected to arrive
+
+  uint32_t machine = 0, machines = 1;
+  uint64_t slab_bytes = 0;  // a frame must fit
+  bool ranks_wait = false;  // a commit: goes before what operators ask
+};
+Result<FactsPtr> make_facts(const PlanQuestion& question);
+
+// What one machine may have to hold for `operations` operations in flight here and as many more of
+// peers that are ahead, each with at most `scatter_chunks` own chunks or `gather_chunks` chunks of
+// everybody's.
+SlabCounts slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
+                     uint64_t gather_chunks);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,27 @@
+// Who makes plans. Matching a policy and laying groups out takes milliseconds, which the thread
+// that moves gradients does not have: it asks, and goes on until the answer comes (DESIGN.md 4d).
+#pragma once
+
+#include <functional>
+
+#include "scheduler/plan_facts.h"
+
+namespace cgx::scheduler {
+
+class PlannerPort {
+ public:
+  virtual ~PlannerPort() = default;
+  using Answer = std::function<void(const Result<FactsPtr>&)>;
+  // Every question is answered once, on the asking thread, possibly before request() returns;
+  // what was asked first need not be answered first. What has changed meanwhile is the asker's to
+  // find out.
+  virtual void request(PlanQuestion question, Answer answer) = 0;
+};
+
+// Where nobody else moves gradients meanwhile.
+class InlinePlanner final : public PlannerPort {
+ public:
+  void request(PlanQuestion question, Answer answer) override { answer(make_facts(question)); }
+};
+
+}  // namespace cgx::scheduler
