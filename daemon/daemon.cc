@@ -76,12 +76,14 @@ Daemon::Daemon(const DaemonOptions& options, const kernels::Lane& lane,
       lane_(lane.name),
       data_(data_options(options, lane, instance_, mesh_address), std::move(make_transport),
             counters_, events),
+      planner_(data_),
       operators_(data_) {}
 
 Daemon::~Daemon() {
   ipc_thread_.reset();
   mesh_.reset();
   data_thread_.reset();
+  planner_thread_.reset();
 }
 
 Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
@@ -102,7 +104,9 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
   // The socket's name is taken first: a second daemon must not get as far as joining anything.
   CGX_RETURN_IF_ERROR(daemon->open_ipc(options, events));
   if (meshed) CGX_RETURN_IF_ERROR(daemon->make_mesh(options, trusted, events));
-  daemon->data_.connect(daemon->ipc_.get(), meshed ? daemon->mesh_->agent.get() : nullptr);
+  daemon->data_.connect(daemon->ipc_.get(), meshed ? daemon->mesh_->agent.get() : nullptr,
+                        &daemon->planner_);
+  CGX_ASSIGN_OR_RETURN(daemon->planner_thread_, AgentThread::start(daemon->planner_));
   CGX_ASSIGN_OR_RETURN(daemon->data_thread_, AgentThread::start(daemon->data_, options.spin_ns));
   if (meshed) CGX_RETURN_IF_ERROR(daemon->start_mesh(options, std::move(listener)));
   CGX_ASSIGN_OR_RETURN(daemon->ipc_thread_, AgentThread::start(*daemon->ipc_));

@@ -1,9 +1,9 @@
 // The whole daemon: makes the agents, connects them, starts and stops them in order.
 //
 // Thread rule: create, use and destroy on one thread (main).
-// Start order: mesh port and client socket (names are taken), data agent, mesh agent, mesh server,
-// ipc agent (clients are served).
-// Stop order: ipc agent (clients see the end), mesh server, mesh agent, data agent.
+// Start order: mesh port and client socket (names are taken), planner, data agent, mesh agent, mesh
+// server, ipc agent (clients are served).
+// Stop order: ipc agent (clients see the end), mesh server, mesh agent, data agent, planner.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "daemon/mesh_agent.h"
 #include "daemon/mesh_rpc.h"
 #include "daemon/operator.h"
+#include "daemon/planner_agent.h"
 #include "daemon/tcp_listener.h"
 
 namespace cgx::daemon {
@@ -78,10 +79,11 @@ class Daemon {
   const std::string lane_;
   EdgeCounters counters_;
   DataAgent data_;
+  PlannerAgent planner_;
   MailboxOperator operators_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<IpcAgent> ipc_;
-  std::unique_ptr<AgentThread> data_thread_, ipc_thread_;
+  std::unique_ptr<AgentThread> planner_thread_, data_thread_, ipc_thread_;
 };
 
 }  // namespace cgx::daemon

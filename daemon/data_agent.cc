@@ -67,9 +67,11 @@ DataAgent::DataAgent(DataOptions options, TransportFactory make_transport, EdgeC
 
 DataAgent::~DataAgent() = default;
 
-void DataAgent::connect(SessionAnswers* answers, LinkMaker* links) {
+void DataAgent::connect(SessionAnswers* answers, LinkMaker* links,
+                        scheduler::PlannerPort* planner) {
   answers_ = answers;
   links_out_ = links;
+  planner_ = planner;
 }
 
 Status DataAgent::on_start() {
@@ -80,8 +82,8 @@ Status DataAgent::on_start() {
   }
   LinkPort* links = transport_ ? this : nullptr;  // one machine: neither
   CGX_ASSIGN_OR_RETURN(
-      engine_, scheduler::Engine::create(
-                   options_.engine, {transport_.get(), links, &events_, options_.record_plans}));
+      engine_, scheduler::Engine::create(options_.engine, {transport_.get(), links, &events_,
+                                                           options_.record_plans, planner_}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 
@@ -320,6 +322,10 @@ void DataAgent::link_made(LinkSerial serial) {
 
 void DataAgent::link_refused(LinkSerial serial, Status why) {
   mailbox_.post_wait([this, serial, why = std::move(why)] { refuse(serial, why); });
+}
+
+void DataAgent::take_plan(UniqueFunction<void()> answer) {
+  mailbox_.post_wait(std::move(answer));
 }
 
 DataAgent::Links::iterator DataAgent::find_link(LinkSerial serial) {

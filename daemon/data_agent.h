@@ -1,7 +1,7 @@
 // The loop everything else serves: sessions' rings, the transport, the engine, in one thread.
 //
 // Thread rule: an agent; engine, transport and sessions are made, used and dropped on its thread.
-// Others reach them through the mailbox: ask(), run() and what LinkHost lists.
+// Others reach them through the mailbox: ask(), run(), take_plan() and what LinkHost lists.
 // Invariants: no call blocks but the sleep; every round is bounded (records per session, messages,
 // one chunk per communicator in the engine); completions of a round are published once, at its end.
 #pragma once
@@ -14,6 +14,7 @@
 #include "daemon/agent.h"
 #include "daemon/link_host.h"
 #include "daemon/mailbox.h"
+#include "daemon/plan_taker.h"
 #include "daemon/session.h"
 #include "daemon/session_host.h"
 #include "scheduler/engine.h"
@@ -35,6 +36,7 @@ struct DataOptions {
 class DataAgent final : public Agent,
                         public SessionHost,
                         public LinkHost,
+                        public PlanTaker,
                         private scheduler::LinkPort {
  public:
   // `make_transport` runs on the agent's thread; empty: this daemon serves one machine only.
@@ -42,8 +44,8 @@ class DataAgent final : public Agent,
             scheduler::EventSink& events);
   ~DataAgent() override;
 
-  // Where answers go; before start(). `links` may be null: no other machines.
-  void connect(SessionAnswers* answers, LinkMaker* links);
+  // Where answers go, and who makes plans; before start(). `links` may be null: no other machines.
+  void connect(SessionAnswers* answers, LinkMaker* links, scheduler::PlannerPort* planner);
 
   std::string_view name() const override { return "cgxd-data"; }
   Status on_start() override;
@@ -58,6 +60,7 @@ class DataAgent final : public Agent,
   void connect_link(LinkSerial serial, transport::ConnectOptions options) override;
   void link_made(LinkSerial serial) override;
   void link_refused(LinkSerial serial, Status why) override;
+  void take_plan(UniqueFunction<void()> answer) override;
 
   // Runs `task` between two rounds. False: the agent is too busy to take it, or has stopped.
   using EngineTask = UniqueFunction<void(scheduler::Engine&)>;
@@ -104,6 +107,7 @@ class DataAgent final : public Agent,
   scheduler::EventSink& events_;
   SessionAnswers* answers_ = nullptr;
   LinkMaker* links_out_ = nullptr;
+  scheduler::PlannerPort* planner_ = nullptr;
 
   Mailbox<Message> mailbox_;
   std::vector<std::unique_ptr<OpenedSession>> sessions_;

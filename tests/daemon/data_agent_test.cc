@@ -44,12 +44,13 @@ class DataAgentTest : public ::testing::Test {
   NoEvents events_;
   NoAnswers answers_;
   SharedRegion region_;
+  scheduler::InlinePlanner planner_;
   DataAgent agent_{options(), {}, counters_, events_};
 };
 
 // The client saw the daemon awake, so it rang no doorbell; only a second look finds its record.
 TEST_F(DataAgentTest, DoesNotFallAsleepOverARecordThatWasPublishedSilently) {
-  agent_.connect(&answers_, nullptr);
+  agent_.connect(&answers_, nullptr, &planner_);
   ASSERT_TRUE(agent_.on_start().ok());
   const wire::SessionMemory client = open_session();
   EXPECT_TRUE(agent_.prepare_sleep());

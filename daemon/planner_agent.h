@@ -1,0 +1,43 @@
+// Makes plans, and frees them, away from the thread that moves gradients: both take milliseconds
+// for a large model.
+//
+// Thread rule: an agent; request() belongs to the data agent and never waits for room. Plans may be
+// dropped on any thread, after this agent has gone, too.
+// Commits go before what operators ask. The thread is nice: trainers need their cores.
+#pragma once
+
+#include <memory>
+
+#include "daemon/agent.h"
+#include "daemon/clock.h"
+#include "daemon/mailbox.h"
+#include "daemon/plan_taker.h"
+#include "scheduler/planner_port.h"
+
+namespace cgx::daemon {
+
+class PlannerAgent final : public Agent, public scheduler::PlannerPort {
+ public:
+  explicit PlannerAgent(PlanTaker& taker);
+
+  std::string_view name() const override { return "cgxd-planner"; }
+  Status on_start() override;
+  void on_stop() override;
+  int do_work(uint64_t now_ns) override;
+  uint64_t next_deadline_ns() const override { return kNever; }
+  bool prepare_sleep() override;
+
+  void request(scheduler::PlanQuestion question, Answer answer) override;
+
+ private:
+  using Task = UniqueFunction<void()>;
+  using Tasks = Mailbox<Task>;
+
+  void plan(const scheduler::PlanQuestion& question, Answer answer);
+  scheduler::FactsPtr freed_here(const scheduler::FactsPtr& facts) const;
+
+  PlanTaker& taker_;
+  std::shared_ptr<Tasks> commits_, others_;  // plans that are dropped post to the second
+};
+
+}  // namespace cgx::daemon

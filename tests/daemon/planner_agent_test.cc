@@ -1,0 +1,112 @@
+#include "daemon/planner_agent.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+namespace cgx::daemon {
+namespace {
+
+using scheduler::FactsPtr;
+using scheduler::PlanQuestion;
+using scheduler::TensorTable;
+
+// The asking side: plays the data agent between two rounds.
+struct Asker final : PlanTaker {
+  void take_plan(UniqueFunction<void()> answer) override { answers.push_back(std::move(answer)); }
+  void read_answers() {
+    for (auto& answer : std::exchange(answers, {})) answer();
+  }
+  PlanQuestion question(uint64_t epoch, bool ranks_wait) const {
+    return {.table = table,
+            .epoch = epoch,
+            .order = {0},
+            .slab_bytes = 256 * 1024,
+            .ranks_wait = ranks_wait};
+  }
+  scheduler::PlannerPort::Answer keep() {
+    return [this](const Result<FactsPtr>& facts) {
+      if (!facts.ok()) return refused.push_back(facts.status().code());
+      epochs.push_back((*facts)->plan.epoch);
+      plan = *facts;
+    };
+  }
+
+  std::shared_ptr<const TensorTable> table =
+      std::make_shared<TensorTable>(TensorTable{{.name = "weight", .elements = 4096}});
+  std::vector<UniqueFunction<void()>> answers;
+  std::vector<uint64_t> epochs;
+  std::vector<StatusCode> refused;
+  FactsPtr plan;
+};
+
+class PlannerAgentTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(agent_.on_start().ok()); }
+  void work_until_quiet() {
+    while (agent_.do_work(0) > 0) {
+    }
+  }
+  Asker asker_;
+  PlannerAgent agent_{asker_};
+};
+
+TEST_F(PlannerAgentTest, AnswersOnTheAskersThreadOnly) {
+  agent_.request(asker_.question(3, false), asker_.keep());
+  EXPECT_FALSE(agent_.prepare_sleep()) << "a question waits";
+  work_until_quiet();
+  EXPECT_TRUE(agent_.prepare_sleep());
+  EXPECT_TRUE(asker_.epochs.empty()) << "the asker has not looked yet";
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{3});
+}
+
+TEST_F(PlannerAgentTest, PlansCommitsBeforeWhatOperatorsAsk) {
+  agent_.request(asker_.question(1, false), asker_.keep());
+  agent_.request(asker_.question(2, false), asker_.keep());
+  agent_.request(asker_.question(3, true), asker_.keep());
+  work_until_quiet();
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, (std::vector<uint64_t>{3, 1, 2}));
+}
+
+TEST_F(PlannerAgentTest, FreesPlansItself) {
+  agent_.request(asker_.question(1, true), asker_.keep());
+  work_until_quiet();
+  asker_.read_answers();
+  const long held = asker_.table.use_count();
+  asker_.plan.reset();
+  EXPECT_EQ(asker_.table.use_count(), held) << "who drops a plan does not free it";
+  EXPECT_FALSE(agent_.prepare_sleep());
+  work_until_quiet();
+  EXPECT_EQ(asker_.table.use_count(), 1);
+}
+
+TEST_F(PlannerAgentTest, LeavesPlansAliveWhenItGoes) {
+  {
+    PlannerAgent gone(asker_);
+    ASSERT_TRUE(gone.on_start().ok());
+    gone.request(asker_.question(7, true), asker_.keep());
+    gone.do_work(0);
+    gone.on_stop();
+  }
+  asker_.read_answers();
+  EXPECT_EQ(asker_.plan->plan.epoch, 7u);
+  asker_.plan.reset();
+  EXPECT_EQ(asker_.table.use_count(), 1) << "freed by who dropped it";
+}
+
+TEST_F(PlannerAgentTest, RefusesMoreThanItCanRemember) {
+  for (int i = 0; i < 4096; ++i) agent_.request(asker_.question(1, false), asker_.keep());
+  EXPECT_TRUE(asker_.refused.empty());
+  agent_.request(asker_.question(1, false), asker_.keep());
+  EXPECT_EQ(asker_.refused, std::vector{StatusCode::kBUSY});
+  agent_.request(asker_.question(2, true), asker_.keep());
+  agent_.do_work(0);
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{2}) << "commits have room of their own";
+}
+
+}  // namespace
+}  // namespace cgx::daemon
