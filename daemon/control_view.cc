@@ -154,6 +154,21 @@ std::string role_of(const Snapshot& snapshot, const Caller& caller) {
   return owns ? "owner" : "other";
 }
 
+void fill_round(const scheduler::RoundSnapshot& from, v1::DataThread::Round& to) {
+  to.set_cpu_ns(from.cpu_ns);
+  to.set_wall_ns(from.wall_ns);
+  to.set_what(from.what);
+}
+
+void fill_duty(const scheduler::DutySnapshot& from, v1::DataThread& to) {
+  to.set_rounds(from.rounds);
+  to.set_busy_ns(from.busy_ns);
+  to.set_cpu_ns(from.cpu_ns);
+  if (from.longest.cpu_ns != 0) fill_round(from.longest, *to.mutable_longest());
+  if (from.longest_lately.cpu_ns != 0)
+    fill_round(from.longest_lately, *to.mutable_longest_lately());
+}
+
 void fill_totals(const Snapshot& snapshot, v1::DaemonStatus& status) {
   using scheduler::Counter;
   status.set_gradient_bytes(counter(snapshot, Counter::kgradient_bytes));
@@ -165,6 +180,7 @@ void fill_totals(const Snapshot& snapshot, v1::DaemonStatus& status) {
   for (const auto& one : snapshot.communicators) reserved_bytes += one.reserved_bytes;
   status.set_arena_bytes(arena_bytes);
   status.set_reserved_bytes(reserved_bytes);
+  fill_duty(snapshot.duty, *status.mutable_data_thread());
 }
 
 void fill_usage(const kernels::CodecRow& row, v1::Codec& to) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <variant>
 
 #include "daemon/clock.h"
 #include "daemon/late_transport.h"
@@ -18,6 +19,21 @@ constexpr int kMessagesPerRound = 64;
 // ends without an event of its own.
 constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
 constexpr uint64_t kBeatNs = 400 * kMillisecond;
+constexpr const char* kLinkMessage = "a link to another machine";
+
+const char* name_of(const decltype(SessionRequest::body)& body) {
+  struct Name {
+    const char* operator()(const OpenSession&) const { return "a new session"; }
+    const char* operator()(const AddMappedArena&) const { return "a new arena"; }
+    const char* operator()(const wire::CreateCommunicator&) const { return "a new communicator"; }
+    const char* operator()(const wire::RegisterTensors&) const { return "registering tensors"; }
+    const char* operator()(const wire::Commit&) const { return "a commit"; }
+    const char* operator()(const wire::RedoStep&) const { return "a step to be redone"; }
+    const char* operator()(const wire::CloseCommunicator&) const { return "a closed communicator"; }
+    const char* operator()(const CloseSession&) const { return "a closed session"; }
+  };
+  return std::visit(Name{}, body);
+}
 
 wire::Reply to_reply(const Status& status) {
   return {status.code(), status.message(), 0, 0};
@@ -108,14 +124,23 @@ void DataAgent::on_stop() {
 int DataAgent::do_work(uint64_t now_ns) {
   owner_.check();
   now_ns_ = now_ns;
-  int work = mailbox_.drain(kMessagesPerRound, [](Message message) { message(); });
+  duty_.begin_round(now_ns);
+  int work =
+      mailbox_.drain(kMessagesPerRound, [this](Message message) { handle(std::move(message)); });
   work += poll_sessions();
   if (transport_) work += transport_->progress();
   work += engine_->do_work(now_ns);
   work += publish_completions();
   if (!closed_.empty()) release_closed();
   if (now_ns >= next_beat_ns_) beat();
+  if (work > 0) duty_.worked();
   return work;
+}
+
+void DataAgent::handle(Message message) {
+  const uint64_t began = monotonic_ns();
+  message.handle();
+  duty_.took(message.what, monotonic_ns() - began);
 }
 
 uint64_t DataAgent::next_deadline_ns() const {
@@ -139,7 +164,11 @@ bool DataAgent::prepare_sleep() {
                      std::all_of(sessions_.begin(), sessions_.end(),
                                  [](const auto& each) { return each->session.ring_empty(); }) &&
                      (!transport_ || transport_->arm());
-  if (!quiet) lower_sleeping();
+  if (quiet) {
+    duty_.pause(monotonic_ns());
+  } else {
+    lower_sleeping();
+  }
   return quiet;
 }
 
@@ -150,6 +179,15 @@ void DataAgent::woken(std::span<const Poller::Ready> /*ready*/) {
 void DataAgent::beat() {
   for (auto& each : sessions_) each->session.beat();
   next_beat_ns_ = now_ns_ + kBeatNs;
+  warn_of_long_round();
+}
+
+void DataAgent::warn_of_long_round() {
+  const scheduler::RoundSnapshot round = duty_.take_warning();
+  if (round.cpu_ns == 0) return;
+  events_.event(
+      scheduler::EventLevel::kWarning,
+      "all jobs waited " + std::to_string(round.cpu_ns / kMillisecond) + " ms for " + round.what);
 }
 
 void DataAgent::lower_sleeping() {
@@ -159,8 +197,9 @@ void DataAgent::lower_sleeping() {
 // --- Sessions ------------------------------------------------------------------------------------
 
 void DataAgent::ask(SessionRequest request) {
+  const char* const what = name_of(request.body);
   mailbox_.post_wait(
-      [this, request = std::move(request)]() mutable { handle(std::move(request)); });
+      {what, [this, request = std::move(request)]() mutable { handle(std::move(request)); }});
 }
 
 DataAgent::OpenedSession* DataAgent::find(SessionSerial serial) {
@@ -287,7 +326,7 @@ void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& 
   const Status wanted = want_link(serial, request);
   if (wanted.ok()) return;
   // Not from inside the engine's call.
-  (void)mailbox_.post([this, serial, wanted] { refuse(serial, wanted); });
+  (void)mailbox_.post({kLinkMessage, [this, serial, wanted] { refuse(serial, wanted); }});
 }
 
 Status DataAgent::want_link(LinkSerial serial, const scheduler::LinkRequest& request) {
@@ -312,20 +351,21 @@ void DataAgent::close_link(scheduler::LinkId link) {
 }
 
 void DataAgent::connect_link(LinkSerial serial, transport::ConnectOptions options) {
-  mailbox_.post_wait(
-      [this, serial, options = std::move(options)] { connect_peer(serial, options); });
+  mailbox_.post_wait({kLinkMessage, [this, serial, options = std::move(options)] {
+                        connect_peer(serial, options);
+                      }});
 }
 
 void DataAgent::link_made(LinkSerial serial) {
-  mailbox_.post_wait([this, serial] { bring_up(serial); });
+  mailbox_.post_wait({kLinkMessage, [this, serial] { bring_up(serial); }});
 }
 
 void DataAgent::link_refused(LinkSerial serial, Status why) {
-  mailbox_.post_wait([this, serial, why = std::move(why)] { refuse(serial, why); });
+  mailbox_.post_wait({kLinkMessage, [this, serial, why = std::move(why)] { refuse(serial, why); }});
 }
 
 void DataAgent::take_plan(UniqueFunction<void()> answer) {
-  mailbox_.post_wait(std::move(answer));
+  mailbox_.post_wait({"a new plan", std::move(answer)});
 }
 
 DataAgent::Links::iterator DataAgent::find_link(LinkSerial serial) {
@@ -371,10 +411,17 @@ void DataAgent::refuse(LinkSerial serial, const Status& why) {
 // --- Operators -----------------------------------------------------------------------------------
 
 bool DataAgent::run(EngineTask task) {
-  return mailbox_.post([this, task = std::move(task)]() mutable {
-    flush_counters();
-    task(*engine_);
-  });
+  return mailbox_.post({"an operator's request", [this, task = std::move(task)]() mutable {
+                          flush_counters();
+                          task(*engine_);
+                        }});
+}
+
+scheduler::Snapshot DataAgent::snapshot() {
+  const uint64_t now = monotonic_ns();
+  scheduler::Snapshot shown = engine_->snapshot(now);
+  shown.duty = duty_.snapshot(now);
+  return shown;
 }
 
 void DataAgent::flush_counters() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/agent.h"
+#include "daemon/duty_cycle.h"
 #include "daemon/link_host.h"
 #include "daemon/mailbox.h"
 #include "daemon/plan_taker.h"
@@ -62,13 +63,19 @@ class DataAgent final : public Agent,
   void link_refused(LinkSerial serial, Status why) override;
   void take_plan(UniqueFunction<void()> answer) override;
 
+  // Belongs to tasks: what the agent and its engine are doing.
+  scheduler::Snapshot snapshot();
+
   // Runs `task` between two rounds. False: the agent is too busy to take it, or has stopped.
   using EngineTask = UniqueFunction<void(scheduler::Engine&)>;
   bool run(EngineTask task);
 
  private:
   class EventRelay;
-  using Message = UniqueFunction<void()>;
+  struct Message {
+    const char* what;  // for the duty cycle
+    UniqueFunction<void()> handle;
+  };
   struct OpenedSession;
   struct Link {
     LinkSerial serial = 0;
@@ -87,6 +94,8 @@ class DataAgent final : public Agent,
   OpenedSession* find(SessionSerial serial);
   int poll_sessions();
   int publish_completions();
+  void handle(Message message);
+  void warn_of_long_round();
   void beat();
   void lower_sleeping();
   void flush_counters();
@@ -121,6 +130,7 @@ class DataAgent final : public Agent,
   uint32_t links_connecting_ = 0;  // connected, not up
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
+  DutyCycle duty_{thread_cpu_ns};
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;
   ThreadOwner owner_;
 };

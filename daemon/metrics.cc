@@ -134,6 +134,15 @@ void add_totals(const Snapshot& snapshot, Page& page) {
              scheduler::counter_help(counter), MetricType::Counter,
              static_cast<double>(snapshot.counters[i]));
   }
+  const scheduler::DutySnapshot& duty = snapshot.duty;
+  page.one("data_thread_busy_seconds_total", "time in which the data thread had work",
+           MetricType::Counter, static_cast<double>(duty.busy_ns) * kNanosecond);
+  page.one("data_thread_cpu_seconds_total", "processor time of the data thread",
+           MetricType::Counter, static_cast<double>(duty.cpu_ns) * kNanosecond);
+  page.one("data_thread_longest_round_seconds",
+           "processor time of the data thread's longest round of the last minute: so long other "
+           "jobs waited",
+           MetricType::Gauge, static_cast<double>(duty.longest_lately.cpu_ns) * kNanosecond);
   double arena_bytes = 0;
   for (const auto& session : snapshot.sessions) {
     arena_bytes += static_cast<double>(session.arena_bytes);

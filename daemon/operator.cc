@@ -33,9 +33,8 @@ Result<T> ask_engine(DataAgent& data, uint64_t timeout_ns, const char* what, Tas
 
 Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
   Result<scheduler::Snapshot> snapshot = ask_engine<scheduler::Snapshot>(
-      data_, timeout_ns, "snapshot", [](scheduler::Engine& engine, auto promise) {
-        promise->set_value(engine.snapshot(monotonic_ns()));
-      });
+      data_, timeout_ns, "snapshot",
+      [&data = data_](scheduler::Engine&, auto promise) { promise->set_value(data.snapshot()); });
   if (!snapshot.ok()) return snapshot;
   for (scheduler::CommunicatorSnapshot& one : snapshot->communicators) show_plan(one);
   return snapshot;

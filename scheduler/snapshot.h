@@ -105,8 +105,21 @@ struct SessionSnapshot {
   uint64_t submits = 0, completions = 0;
 };
 
+// The thread that moves gradients. Its rounds: from one look at everything to the next.
+struct RoundSnapshot {
+  uint64_t cpu_ns = 0, wall_ns = 0;
+  const char* what = "";  // what took most of it
+};
+struct DutySnapshot {
+  uint64_t rounds = 0;                    // that found work
+  uint64_t busy_ns = 0;                   // what they took
+  uint64_t cpu_ns = 0;                    // processor time of the thread, looking included
+  RoundSnapshot longest, longest_lately;  // by processor time; the second of the last minute
+};
+
 struct Snapshot {
   uint64_t uptime_ns = 0;
+  DutySnapshot duty;
   Counters counters{};
   std::vector<CommunicatorSnapshot> communicators;
   std::vector<PeerSnapshot> peers;

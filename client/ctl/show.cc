@@ -1,5 +1,7 @@
 #include "client/ctl/show.h"
 
+#include <algorithm>
+
 #include "client/ctl/table.h"
 #include "config/config.h"
 
@@ -11,11 +13,14 @@ std::string full_name(const Answer& answer) {
   return answer.job() + "/" + answer.communicator();
 }
 
-std::string ratio(uint64_t of, uint64_t to) {
-  if (to == 0) return "-";
+std::string two_digits(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(of) / static_cast<double>(to));
+  std::snprintf(text, sizeof text, "%.2f", value);
   return text;
+}
+
+std::string ratio(uint64_t of, uint64_t to) {
+  return to == 0 ? "-" : two_digits(static_cast<double>(of) / static_cast<double>(to));
 }
 
 std::string share_text(const v1::Tensor& tensor) {
@@ -69,6 +74,19 @@ std::string options_text(const v1::Codec& codec) {
   return text;
 }
 
+std::string busy_share(const v1::DaemonStatus& status) {
+  const double up = static_cast<double>(std::max<uint64_t>(1, status.uptime_ns()));
+  const double busy = static_cast<double>(status.data_thread().busy_ns());
+  return two_digits(100 * busy / up) + " %";
+}
+
+std::string longest_round(const v1::DataThread& thread) {
+  if (!thread.has_longest_lately()) return "busy";
+  const v1::DataThread::Round& round = thread.longest_lately();
+  return "busy; longest round of the last minute " + human_time(round.cpu_ns()) + ": " +
+         round.what();
+}
+
 const char* yes(bool value) {
   return value ? "yes" : "-";
 }
@@ -91,6 +109,7 @@ std::string show(const v1::DaemonStatus& status) {
        human_count(status.operations_failed()) + " failed");
   line("gradients", human_bytes(status.gradient_bytes()));
   line("sent", human_bytes(status.wire_bytes_sent()));
+  line("data thread", busy_share(status), longest_round(status.data_thread()));
   text += table.text().substr(1);  // no line of titles
   for (const std::string& warning : status.warnings()) text += "\nwarning: " + warning;
   return status.warnings().empty() ? text : text + "\n";

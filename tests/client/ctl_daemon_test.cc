@@ -45,7 +45,7 @@ class CtlOfARealDaemon : public ::testing::Test {
 };
 
 TEST_F(CtlOfARealDaemon, ShowsAnIdleDaemon) {
-  EXPECT_THAT(run({"status"}).out, HasSubstr("sessions         0"));
+  EXPECT_THAT(run({"status"}).out, HasSubstr("sessions            0"));
   EXPECT_EQ(run({"jobs"}).out, "no jobs\n");
   EXPECT_EQ(run({"peers"}).out, "no peers\n");
   EXPECT_EQ(run({"policy", "get"}).err,

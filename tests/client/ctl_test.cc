@@ -35,6 +35,8 @@ TEST_F(Ctl, ShowsTheDaemonInAFewLines) {
   EXPECT_THAT(ran.out,
               HasSubstr("cgxd 0.1.0 node1, lane scalar, up 1 h 2 min; you are operator\n"));
   EXPECT_THAT(ran.out, HasSubstr("sessions             2  2.0 GiB shared\n"));
+  EXPECT_THAT(ran.out, HasSubstr("data thread    10.00 %  busy; longest round of the last minute "
+                                 "1.5 ms: gradients and frames\n"));
   EXPECT_THAT(ran.out, HasSubstr("warning: resnet/dp: rank 3 on machine 1 is 12 s late\n"));
 }
 

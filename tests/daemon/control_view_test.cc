@@ -34,6 +34,23 @@ TEST(Rights, OperatorsSeeEverythingOwnersTheirs) {
   EXPECT_EQ(peers_of(snapshot, {}, kOwner)->peers_size(), 1);
 }
 
+TEST(DataThread, IsShownWithItsLongestRounds) {
+  const v1::DataThread shown =
+      status_of(two_users(), {"0.1.0", "node1", "scalar"}, kStranger).data_thread();
+  EXPECT_EQ(shown.rounds(), 12u);
+  EXPECT_EQ(shown.longest().cpu_ns(), 9'000'000u);
+  EXPECT_EQ(shown.longest().wall_ns(), 9'500'000u);
+  EXPECT_EQ(shown.longest().what(), "a commit");
+  EXPECT_EQ(shown.longest_lately().what(), "gradients and frames");
+}
+
+TEST(DataThread, ThatHadNoLongRoundShowsNone) {
+  Snapshot snapshot = two_users();
+  snapshot.duty.longest_lately = {};
+  const v1::DaemonStatus status = status_of(snapshot, {"0.1.0", "node1", "scalar"}, kStranger);
+  EXPECT_FALSE(status.data_thread().has_longest_lately());
+}
+
 TEST(Rights, OthersSeeOnlyTotals) {
   const Snapshot snapshot = two_users();
   for (const Caller& caller : {kStranger, kCertificate}) {

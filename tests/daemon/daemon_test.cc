@@ -161,6 +161,16 @@ TEST_F(DaemonTest, OperatorsSeeSessionsAndCountersOfTheEdges) {
   EXPECT_EQ(shown.sessions[0].arena_bytes, MiniRank::kArenaBytes);
 }
 
+TEST_F(DaemonTest, MeasuresHowBusyItsDataThreadIs) {
+  const scheduler::DutySnapshot before = snapshot().duty;
+  Pair pair(socket(), "train");
+  for (uint64_t step = 1; step <= 20; ++step) pair.expect_sum(step);
+  const scheduler::DutySnapshot after = snapshot().duty;
+  EXPECT_GT(after.rounds, before.rounds);
+  EXPECT_GT(after.busy_ns, before.busy_ns);
+  EXPECT_GT(after.cpu_ns, before.cpu_ns);
+}
+
 TEST_F(DaemonTest, APolicyForAnUnknownJobIsAnErrorAtOnce) {
   const auto change = daemon->operators().apply_policy({.job = "none"}, {}, false, 10 * kSecond);
   EXPECT_EQ(change.status().code(), StatusCode::kNOT_FOUND) << change.status().to_string();

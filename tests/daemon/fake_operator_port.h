@@ -90,6 +90,11 @@ class FakeOperatorPort final : public OperatorPort {
 inline scheduler::Snapshot two_users() {
   scheduler::Snapshot snapshot;
   snapshot.uptime_ns = 3'725'000'000'000;
+  snapshot.duty = {.rounds = 12,
+                   .busy_ns = 372'500'000'000,
+                   .cpu_ns = 400'000'000'000,
+                   .longest = {9'000'000, 9'500'000, "a commit"},
+                   .longest_lately = {1'500'000, 2'000'000, "gradients and frames"}};
   snapshot.counters[static_cast<size_t>(scheduler::Counter::kgradient_bytes)] = 8 << 20;
   snapshot.counters[static_cast<size_t>(scheduler::Counter::kencoded_bytes_sent)] = 1 << 20;
   const auto add = [&](const char* job, const char* name, uint32_t uid, uint64_t id) {

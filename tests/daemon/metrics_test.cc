@@ -26,6 +26,9 @@ TEST(Metrics, NameTotalsAndUnits) {
                               "cgxd_gradient_bytes_total 8388608\n"));
   EXPECT_THAT(text, HasSubstr("cgxd_log_dropped_total 7\n"));
   EXPECT_THAT(text, HasSubstr("cgxd_uptime_seconds 3725\n"));
+  EXPECT_THAT(text, HasSubstr("cgxd_data_thread_busy_seconds_total 372.5\n"));
+  EXPECT_THAT(text, HasSubstr("cgxd_data_thread_cpu_seconds_total 400\n"));
+  EXPECT_THAT(text, HasSubstr("cgxd_data_thread_longest_round_seconds 0.0015\n"));
   EXPECT_THAT(text,
               HasSubstr("cgxd_build_info{version=\"0.1.0\",lane=\"scalar\",instance=\"node1\"} 1"));
   EXPECT_THAT(text, HasSubstr("cgxd_communicator_late_seconds{job=\"resnet\",uid=\"1000\","
