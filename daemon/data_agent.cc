@@ -26,6 +26,7 @@ const char* name_of(const decltype(SessionRequest::body)& body) {
     const char* operator()(const OpenSession&) const { return "a new session"; }
     const char* operator()(const AddMappedArena&) const { return "a new arena"; }
     const char* operator()(const wire::CreateCommunicator&) const { return "a new communicator"; }
+    const char* operator()(const wire::Meet&) const { return "a rank that meets others"; }
     const char* operator()(const wire::RegisterTensors&) const { return "registering tensors"; }
     const char* operator()(const wire::Commit&) const { return "a commit"; }
     const char* operator()(const wire::RedoStep&) const { return "a step to be redone"; }
@@ -218,6 +219,8 @@ void DataAgent::handle(SessionRequest request) {
   const uint32_t number = request.request;
   if (auto* arena = std::get_if<AddMappedArena>(&request.body)) {
     add_arena(*session, number, std::move(*arena));
+  } else if (const auto* meet = std::get_if<wire::Meet>(&request.body)) {
+    engine_->meet(session->id, number, *meet);
   } else if (const auto* create = std::get_if<wire::CreateCommunicator>(&request.body)) {
     engine_->create_communicator(session->id, number, *create);
   } else if (const auto* tensors = std::get_if<wire::RegisterTensors>(&request.body)) {

@@ -93,6 +93,8 @@ Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
       CGX_ASSIGN_OR_RETURN(const auto message, wire::decode_body<wire::AddArena>(body));
       return add_arena(request, message, std::move(fd));
     }
+    case SessionMessageType::kMeet:
+      return forward<wire::Meet>(request, body);
     case SessionMessageType::kCreateCommunicator:
       return forward<wire::CreateCommunicator>(request, body);
     case SessionMessageType::kRegisterTensors:

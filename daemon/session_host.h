@@ -38,8 +38,9 @@ struct CloseSession {
 struct SessionRequest {
   SessionSerial session = 0;
   uint32_t request = 0;
-  std::variant<OpenSession, AddMappedArena, wire::CreateCommunicator, wire::RegisterTensors,
-               wire::Commit, wire::RedoStep, wire::CloseCommunicator, CloseSession>
+  std::variant<OpenSession, AddMappedArena, wire::Meet, wire::CreateCommunicator,
+               wire::RegisterTensors, wire::Commit, wire::RedoStep, wire::CloseCommunicator,
+               CloseSession>
       body;
 };
 

@@ -75,6 +75,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Status submit(uint32_t local, const cgx_submit_record& record);
   void leave(uint32_t local);                         // closed the communicator or said goodbye
   void lose_rank(uint32_t local, const Status& why);  // its process died
+  // A rank of this machine has gone that was to join.
+  void miss_rank(uint32_t rank, const std::string& why);
+  bool has(uint32_t rank) const;  // here or, as far as known, elsewhere
+  Status is_alive(uint32_t rank) const;
   bool uses(SessionId session) const;
   // A remembered failure makes room for another meeting under its name.
   bool gives_way_to(const wire::CreateCommunicator& message);
@@ -160,6 +164,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Communicator(Members members, CommunicatorServices& services);
 
   // communicator_join.cc
+  Status is_gone(uint32_t rank, const std::string& why) const;
   void join_if_complete();
   void repeat_join();
   void all_joined();

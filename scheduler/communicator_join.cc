@@ -112,9 +112,7 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
                                         members_.title() + " does not belong to this machine"));
   }
   if (found->port != nullptr || state_ != State::kJoining) {
-    return refuse_join({StatusCode::kALREADY_EXISTS, "rank " + std::to_string(message.rank) +
-                                                         " of " + members_.title() +
-                                                         " has already joined and is alive"});
+    return refuse_join(is_alive(message.rank));
   }
   bool same = message.members.size() == members_.ranks() && message.first_step == first_step_ &&
               message.job_key == job_key_ && message.meeting == meeting_;
@@ -136,6 +134,39 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
   *found = {message.rank, from.session, from.port, message.comm};
   local_[static_cast<size_t>(found - members_.local.begin())].join_request = from.request;
   join_if_complete();
+}
+
+bool Communicator::has(uint32_t rank) const {
+  if (rank >= members_.ranks() || state_ == State::kFailed || state_ == State::kClosed)
+    return false;
+  const uint32_t machine = members_.machine_of_rank[rank];
+  if (machine != members_.machine) {
+    return state_ != State::kJoining && !peers_[machine].departed &&
+           std::none_of(left_.begin(), left_.end(),
+                        [&](const Left& gone) { return gone.rank == rank; });
+  }
+  return std::any_of(members_.local.begin(), members_.local.end(), [&](const LocalRank& local) {
+    return local.rank == rank && local.port != nullptr;
+  });
+}
+
+Status Communicator::is_alive(uint32_t rank) const {
+  return {StatusCode::kALREADY_EXISTS, "rank " + std::to_string(rank) + " of " + members_.title() +
+                                           " has already joined and is alive"};
+}
+
+Status Communicator::is_gone(uint32_t rank, const std::string& why) const {
+  return {StatusCode::kRANK_LOST,
+          "rank " + std::to_string(rank) + " of " + members_.title() + " is gone: " + why};
+}
+
+void Communicator::miss_rank(uint32_t rank, const std::string& why) {
+  const bool awaited =
+      state_ == State::kJoining &&
+      std::any_of(members_.local.begin(), members_.local.end(), [&](const LocalRank& local) {
+        return local.rank == rank && local.port == nullptr;
+      });
+  if (awaited) fail(is_gone(rank, why), /*permanent=*/true, /*tell_others=*/true);
 }
 
 bool Communicator::gives_way_to(const wire::CreateCommunicator& message) {

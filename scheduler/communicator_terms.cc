@@ -321,9 +321,7 @@ void Communicator::lose_rank(uint32_t local, const Status& why) {
   LocalRank& rank = members_.local[local];
   rank.port = nullptr;
   local_[local].left = true;
-  fail({StatusCode::kRANK_LOST, "rank " + std::to_string(rank.rank) + " of " + members_.title() +
-                                    " is gone: " + why.message()},
-       /*permanent=*/true, /*tell_others=*/true);
+  fail(is_gone(rank.rank, why.message()), /*permanent=*/true, /*tell_others=*/true);
   close_if_empty();
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "scheduler/communicator.h"
+#include "scheduler/meetings.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -44,7 +45,10 @@ class Engine::State final : public CommunicatorServices {
   };
 
   State(const EngineOptions& options, const EnginePorts& ports)
-      : options_(options), ports_(ports), slabs_(std::make_shared<SlabStore>(kSlabBytes)) {}
+      : options_(options),
+        ports_(ports),
+        slabs_(std::make_shared<SlabStore>(kSlabBytes)),
+        meetings_(options.limits.communicators) {}
 
   // --- CommunicatorServices ---
   const EngineOptions& options() const override { return options_; }
@@ -96,6 +100,7 @@ class Engine::State final : public CommunicatorServices {
   uint64_t now_ns_ = 0, start_ns_ = 0;
   bool started_ = false;
   std::vector<Session> sessions_;
+  Meetings meetings_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<Link> links_;
   std::vector<std::vector<Membership>> memberships_;  // by link
@@ -363,6 +368,11 @@ void Engine::close_session(SessionId id, const Status& why) {
       member.first->lose_rank(member.second, why);
     }
   }
+  const std::string gone = why.ok() ? "it left" : why.message();
+  for (const Comer& comer : state_->meetings_.lose(id, gone)) {
+    Communicator* const joining = state_->find_communicator(comer.process, comer.name);
+    if (joining != nullptr) joining->miss_rank(comer.rank, gone);
+  }
   if (!why.ok()) count(Counter::ksessions_lost);
   session->open = false;
   session->port = nullptr;
@@ -375,10 +385,21 @@ bool Engine::session_in_use(SessionId id) const {
                      [&](const auto& communicator) { return communicator->uses(id); });
 }
 
+void Engine::meet(SessionId id, uint32_t request, const wire::Meet& message) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return;
+  const Communicator* const met = state_->find_communicator(session->options, message.name);
+  const Status status = met != nullptr && met->has(message.rank)
+                            ? met->is_alive(message.rank)
+                            : state_->meetings_.come(id, session->options, message);
+  session->port->reply(request, {status.code(), status.message()});
+}
+
 void Engine::create_communicator(SessionId id, uint32_t request,
                                  const wire::CreateCommunicator& message) {
   State::Session* const session = state_->find(id);
   if (session == nullptr) return;
+  state_->meetings_.leave(id, message.comm);
   const auto refuse = [&](const Status& status) {
     session->port->reply(request, {status.code(), status.message()});
   };
@@ -450,6 +471,7 @@ void Engine::redo_step(SessionId id, uint32_t request, const wire::RedoStep& mes
 void Engine::close_communicator(SessionId id, const wire::CloseCommunicator& message) {
   State::Session* const session = state_->find(id);
   if (session == nullptr) return;
+  state_->meetings_.leave(id, message.comm);
   const auto found = session->communicators.find(message.comm);
   if (found == session->communicators.end()) return;
   const auto [communicator, local] = found->second;

@@ -141,6 +141,9 @@ class Engine final : public transport::Events {
   void close_session(SessionId session, const Status& why);  // kOK: it said goodbye
   bool session_in_use(SessionId session) const;              // operations still touch its arenas
 
+  // Asked again and again by a rank that has come to meet the others: whether that still has a
+  // point.
+  void meet(SessionId session, uint32_t request, const wire::Meet& message);
   void create_communicator(SessionId session, uint32_t request,
                            const wire::CreateCommunicator& message);
   void register_tensors(SessionId session, uint32_t request, const wire::RegisterTensors& message);

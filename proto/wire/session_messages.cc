@@ -60,6 +60,12 @@ void fields(Io& io, M& m, const AddArena*) {
   io.number(m.bytes);
 }
 template <typename Io, typename M>
+void fields(Io& io, M& m, const Meet*) {
+  io.number(m.comm);
+  io.text(m.name);
+  io.number(m.rank);
+}
+template <typename Io, typename M>
 void fields(Io& io, M& m, const CreateCommunicator*) {
   io.number(m.comm);
   io.text(m.name);
@@ -115,6 +121,9 @@ constexpr SessionMessageType type_of(const Reply*) {
 }
 constexpr SessionMessageType type_of(const AddArena*) {
   return SessionMessageType::kAddArena;
+}
+constexpr SessionMessageType type_of(const Meet*) {
+  return SessionMessageType::kMeet;
 }
 constexpr SessionMessageType type_of(const CreateCommunicator*) {
   return SessionMessageType::kCreateCommunicator;

@@ -11,6 +11,8 @@
 //                                     eventfd)
 //   AddArena (sealed memfd)           ->
 //                                     <-       Reply
+//   Meet, again and again             ->
+//                                     <-       Reply at once: OK, ALREADY_EXISTS or RANK_LOST
 //   CreateCommunicator                ->
 //                                     <-       Reply when every rank has joined on every machine
 //   RegisterTensors*, Commit          ->
@@ -54,6 +56,7 @@ enum class SessionMessageType : uint16_t {
   kRedoStep = 8,
   kCloseCommunicator = 9,
   kGoodbye = 10,
+  kMeet = 11,
 };
 
 using InstanceId = std::array<uint64_t, 2>;  // random per daemon start
@@ -84,6 +87,12 @@ struct AddArena {  // fd 0: memfd sealed SHRINK|GROW|SEAL, fallocated
 struct Member {  // of one rank, in rank order
   InstanceId instance{};
   std::string mesh_address;
+};
+
+struct Meet {  // while the ranks of a communicator meet, before its members are known
+  uint32_t comm = 0;
+  std::string name;
+  uint32_t rank = 0;
 };
 
 struct CreateCommunicator {
@@ -151,8 +160,8 @@ Result<Message> decode_body(std::span<const std::byte> body);
 
 // clang-format off
 #define CGX_SESSION_MESSAGES(X) \
-  X(Hello) X(Welcome) X(Reply) X(AddArena) X(CreateCommunicator) X(RegisterTensors) X(Commit) \
-  X(RedoStep) X(CloseCommunicator) X(Goodbye)
+  X(Hello) X(Welcome) X(Reply) X(AddArena) X(Meet) X(CreateCommunicator) X(RegisterTensors) \
+  X(Commit) X(RedoStep) X(CloseCommunicator) X(Goodbye)
 // clang-format on
 #define X(Message)                                                                         \
   template <>                                                                              \

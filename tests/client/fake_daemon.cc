@@ -206,6 +206,8 @@ void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
       return greet(session, request);
     case SessionMessageType::kAddArena:
       return add_arena(session, request, *wire::decode_body<wire::AddArena>(body), std::move(fd));
+    case SessionMessageType::kMeet:
+      return reply(session, request, {});
     case SessionMessageType::kCreateCommunicator:
       return create(session, request, *wire::decode_body<wire::CreateCommunicator>(body));
     case SessionMessageType::kRegisterTensors:

@@ -170,7 +170,7 @@ void message(Trainer& trainer, Bytes& bytes) {
   const cgx::scheduler::SessionId id = trainer.id();
   const uint8_t kind = bytes.byte();
   const std::vector<std::byte> body = bytes.take(bytes.byte());
-  switch (kind % 5) {
+  switch (kind % 6) {
     case 0:
       return trainer.message<wire::CreateCommunicator>(
           body, [&](const auto& decoded) { engine.create_communicator(id, 7, decoded); });
@@ -178,11 +178,13 @@ void message(Trainer& trainer, Bytes& bytes) {
       return trainer.message<wire::RegisterTensors>(
           body, [&](const auto& decoded) { engine.register_tensors(id, 8, decoded); });
     case 2:
-      return engine.commit(id, 9, {.comm = kind / 5u % 2, .tensors = bytes.byte()});
+      return engine.commit(id, 9, {.comm = kind / 6u % 2, .tensors = bytes.byte()});
     case 3:
-      return engine.redo_step(id, 10, {.comm = kind / 5u % 2});
+      return engine.redo_step(id, 10, {.comm = kind / 6u % 2});
     case 4:
-      return engine.close_communicator(id, {.comm = kind / 5u % 2});
+      return engine.close_communicator(id, {.comm = kind / 6u % 2});
+    case 5:
+      return engine.meet(id, 11, {.comm = kind / 6u % 2, .name = "dp", .rank = bytes.byte() % 3u});
   }
 }
 

@@ -68,6 +68,7 @@ TEST(SessionMessages, ComeBackExactlyAndRejectTruncation) {
   expect_exact(Welcome{{1, 2}, "10.0.0.1:7701", "cgxd 0.1.0"});
   expect_exact(Reply{StatusCode::kMISMATCH, "differs", 3, 4});
   expect_exact(AddArena{1, 4096});
+  expect_exact(Meet{1, "world", 3});
   CreateCommunicator create;
   create.name = "world";
   create.meeting = 2;
