@@ -82,6 +82,14 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Session& session,
   return comm;
 }
 
+// The daemon knows of other processes with this rank's number, and which ranks died before they
+// met.
+Status Communicator::may_meet(uint32_t rank) {
+  CGX_RETURN_IF_ERROR(session_.enter().status());
+  const wire::Meet message{.comm = handle_, .name = name_, .rank = rank};
+  return session_.socket().call(message, deadline()).status();
+}
+
 Status Communicator::join(const cgx_comm_options& options) {
   Meeting meeting{.prefix = "cgx/" + session_.job() + "/" + name_,
                   .name = name_,
@@ -89,7 +97,7 @@ Status Communicator::join(const cgx_comm_options& options) {
                   .size = options.size,
                   .self = {session_.daemon().instance, session_.daemon().mesh_address},
                   .deadline = deadline_in_ms(timeout_ms_),
-                  .go_on = [this] { return session_.enter().status(); }};
+                  .go_on = [this, &options] { return may_meet(options.rank); }};
   CGX_ASSIGN_OR_RETURN(meeting.key_if_first, random_key());
   {
     CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter());

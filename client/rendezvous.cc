@@ -5,39 +5,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include "proto/wire/bytes.h"
+#include "client/meeting_records.h"
 
 namespace cgx::client {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-using Incarnation = std::array<std::byte, 16>;
-using ListId = std::array<std::byte, 16>;
-
-constexpr uint32_t kMagic = 0x52584743;  // "CGXR"
-constexpr uint32_t kVersion = 2;
 constexpr size_t kValueBytes = 1024;                // of a first look
-constexpr size_t kValueBytesMax = 2 * 1024 * 1024;  // a list of 65,536 ranks fits
-constexpr size_t kTextBytesMax = 512;
+constexpr size_t kValueBytesMax = 8 * 1024 * 1024;  // 65,536 members fit
 constexpr size_t kNamedMax = 8;
 constexpr auto kPauseMin = std::chrono::milliseconds(1);
 constexpr auto kPauseMax = std::chrono::milliseconds(50);
-
-enum class Verdict : uint8_t { kSettled = 0, kReadAgain = 1, kMismatch = 2, kTimedOut = 3 };
-
-struct List {
-  ListId id{};
-  std::vector<Incarnation> incarnations;  // by rank
-};
-
-struct Answer {
-  uint32_t ranks = 0;
-  Incarnation incarnation{};
-  wire::Member member;
-};
+constexpr auto kLookAroundPause = std::chrono::milliseconds(200);
 
 Status fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
@@ -59,10 +41,6 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-std::string rank_text(uint32_t rank) {
-  return "rank " + std::to_string(rank);
-}
-
 // "rank 1, rank 5 and 7 more"
 std::string named(const std::vector<uint32_t>& ranks) {
   std::string text;
@@ -71,86 +49,6 @@ std::string named(const std::vector<uint32_t>& ranks) {
   }
   if (ranks.size() <= kNamedMax) return text;
   return text + " and " + std::to_string(ranks.size() - kNamedMax) + " more";
-}
-
-// --- Records
-// -------------------------------------------------------------------------------------
-
-wire::Writer head() {
-  wire::Writer writer;
-  writer.put(kMagic);
-  writer.put(kVersion);
-  return writer;
-}
-
-// Whose entry it is, and where it was found.
-struct Source {
-  uint32_t rank = 0;
-  std::string key;
-};
-
-std::string text(const Source& source) {
-  return "the entry of " + rank_text(source.rank) + ", " + source.key + ",";
-}
-
-Status check_head(wire::Reader& reader, const Source& source) {
-  if (reader.get<uint32_t>() != kMagic) return protocol_error(text(source) + " is something else");
-  const auto version = reader.get<uint32_t>();
-  if (version == kVersion) return {};
-  return {StatusCode::kVERSION_MISMATCH, text(source) + " was written by rendezvous version " +
-                                             std::to_string(version) + ", this rank uses " +
-                                             std::to_string(kVersion)};
-}
-
-Status check_whole(const wire::Reader& reader, const Source& source) {
-  return reader.done() ? Status() : protocol_error(text(source) + " is malformed");
-}
-
-Result<Incarnation> decode_member(const Source& source, std::span<const std::byte> value) {
-  wire::Reader reader(value);
-  CGX_RETURN_IF_ERROR(check_head(reader, source));
-  const auto incarnation = reader.get<Incarnation>();
-  CGX_RETURN_IF_ERROR(check_whole(reader, source));
-  return incarnation;
-}
-
-Bytes encode(const List& list) {
-  wire::Writer writer = head();
-  writer.put(list.id);
-  writer.put(static_cast<uint32_t>(list.incarnations.size()));
-  writer.append(std::as_bytes(std::span(list.incarnations)));
-  return writer.take();
-}
-
-Result<List> decode_list(const Source& source, std::span<const std::byte> value) {
-  wire::Reader reader(value);
-  CGX_RETURN_IF_ERROR(check_head(reader, source));
-  List list{.id = reader.get<ListId>(), .incarnations = {}};
-  list.incarnations.resize(reader.get_count(sizeof(Incarnation)));
-  for (Incarnation& each : list.incarnations) each = reader.get<Incarnation>();
-  CGX_RETURN_IF_ERROR(check_whole(reader, source));
-  return list;
-}
-
-Bytes encode(const Answer& answer) {
-  wire::Writer writer = head();
-  writer.put(answer.ranks);
-  writer.put(answer.incarnation);
-  writer.put(answer.member.instance);
-  writer.put_string(answer.member.mesh_address);
-  return writer.take();
-}
-
-Result<Answer> decode_answer(const Source& source, std::span<const std::byte> value) {
-  wire::Reader reader(value);
-  CGX_RETURN_IF_ERROR(check_head(reader, source));
-  Answer answer;
-  answer.ranks = reader.get<uint32_t>();
-  answer.incarnation = reader.get<Incarnation>();
-  answer.member.instance = reader.get<wire::InstanceId>();
-  answer.member.mesh_address = reader.get_string();
-  CGX_RETURN_IF_ERROR(check_whole(reader, source));
-  return answer;
 }
 
 // A daemon without a mesh address serves one machine; ranks elsewhere cannot be reached.
@@ -181,6 +79,7 @@ class Attempt {
       : meeting_(meeting), store_(store), own_(own) {}
 
   Result<Agreement> run() {
+    CGX_RETURN_IF_ERROR(may_go_on());
     CGX_RETURN_IF_ERROR(publish());
     return meeting_.rank == 0 ? lead() : follow();
   }
@@ -193,19 +92,21 @@ class Attempt {
   std::string answer_key(const ListId& list, uint32_t rank) const {
     return meeting_.prefix + "/" + hex(list) + "/answer/" + std::to_string(rank);
   }
-  std::string verdict_key(const ListId& list) const {
+  std::string word_key(const ListId& list) const {
     return meeting_.prefix + "/" + hex(list) + "/key";
   }
+  std::string lost_key() const { return meeting_.prefix + "/lost"; }
 
   Status publish();
   Result<Agreement> lead();
+  Status put_list(const List& list);
   Result<bool> gather(List& list, std::vector<wire::Member>& members);
-  Status pronounce(const ListId& list, Verdict verdict, const std::string& text = {});
+  Status pronounce(const ListId& list, Word word);
+  Status give_up(const ListId& list, const Status& why);
   Result<Agreement> follow();
   Status answer(const ListId& list);
-  Result<Verdict> verdict(const List& list, wire::JobKey& job_key);
-  Result<Agreement> agree(std::vector<wire::Member> members, const ListId& list,
-                          const wire::JobKey& job_key) const;
+  Result<Word> word_about(const List& list);
+  Result<Agreement> agree(Word word, const ListId& list) const;
 
   // Looks for the key until it is there, or still_wanted() is not; then the value is empty.
   Result<Bytes> await(const std::string& key, const std::function<Result<bool>()>& still_wanted);
@@ -213,6 +114,14 @@ class Attempt {
     return await(key, [] { return true; });
   }
   Status pause();
+  Status may_go_on();
+  Status look_around();
+  Result<bool> hold_place();
+  Status another_process() const;
+  Status check_rival(const List& list);
+  Status hold_list();
+  Result<Bytes> last_loss();
+  Status hear_of_loss();
   Status nobody(const Status& status, const std::string& what,
                 const std::vector<uint32_t>& missing);
   std::vector<uint32_t> absent(const std::function<std::string(uint32_t)>& key_of);
@@ -225,11 +134,16 @@ class Attempt {
   const Incarnation own_;
   std::string awaited_;  // the last key
   std::chrono::milliseconds pause_ = kPauseMin;
-  bool store_answers_ = false;  // it has said NOT_FOUND: looking does not wait
+  Deadline next_look_around_ = Clock::now() + kLookAroundPause;
+  std::optional<Incarnation> rival_;  // came to this rank's place after it, in this meeting
+  bool store_answers_ = false;        // it has said NOT_FOUND at once: looking does not wait
+  Bytes loss_before_;                 // what "lost" held when this was found out
+  Bytes list_;                        // rank 0's, as it is in the store
 };
 
 Status Attempt::pause() {
-  if (meeting_.go_on) CGX_RETURN_IF_ERROR(meeting_.go_on());
+  CGX_RETURN_IF_ERROR(may_go_on());
+  CGX_RETURN_IF_ERROR(look_around());
   const auto now = Clock::now();
   if (now >= meeting_.deadline) return {StatusCode::kTIMED_OUT, "the ranks did not meet in time"};
   std::this_thread::sleep_until(std::min(now + pause_, meeting_.deadline));
@@ -237,13 +151,88 @@ Status Attempt::pause() {
   return {};
 }
 
+Status Attempt::may_go_on() {
+  const Status status = meeting_.go_on ? meeting_.go_on() : Status();
+  if (status.code() == StatusCode::kRANK_LOST) {
+    static_cast<void>(store_.put(lost_key(), encode(Loss{status.message()})).ok());
+  }
+  return status;
+}
+
+// For what nobody waits for; in large jobs a store has enough to do.
+Status Attempt::look_around() {
+  if (Clock::now() < next_look_around_) return {};
+  next_look_around_ = Clock::now() + kLookAroundPause;
+  CGX_RETURN_IF_ERROR(hold_place().status());
+  CGX_RETURN_IF_ERROR(hold_list());
+  return hear_of_loss();
+}
+
+// Whether this rank's number was still its own. If not it is again, unless this process is refused.
+Result<bool> Attempt::hold_place() {
+  const std::string key = member_key(meeting_.rank);
+  CGX_ASSIGN_OR_RETURN(const Bytes value, store_.get(key));
+  CGX_ASSIGN_OR_RETURN(const Claim found, decode_claim({meeting_.rank, key}, value));
+  if (found.holder == own_) return true;
+  if (found.refused == own_) return another_process();
+  rival_ = found.holder;
+  CGX_RETURN_IF_ERROR(store_.put(key, encode(Claim{.holder = own_, .refused = found.holder})));
+  return false;
+}
+
+Status Attempt::another_process() const {
+  return {StatusCode::kALREADY_EXISTS,
+          rank_text(meeting_.rank) + " of communicator " + meeting_.name +
+              " is another process, which has come to meet the others and is alive"};
+}
+
+// ALREADY_EXISTS when the other process has met the others before it could be refused.
+Status Attempt::check_rival(const List& list) {
+  const uint32_t rank = meeting_.rank;
+  if (rank >= list.incarnations.size() || list.incarnations[rank] != rival_) return {};
+  const std::string key = word_key(list.id);
+  const auto value = store_.get(key);
+  if (value.status().code() == StatusCode::kNOT_FOUND) return {};
+  CGX_RETURN_IF_ERROR(value.status());
+  CGX_ASSIGN_OR_RETURN(const Word word, decode_word({0, key}, *value, meeting_.size));
+  return word.verdict == Verdict::kSettled ? another_process() : Status();
+}
+
+// A second rank 0 may write a list of its own before it knows that it is refused.
+Status Attempt::hold_list() {
+  if (list_.empty()) return {};
+  CGX_ASSIGN_OR_RETURN(const Bytes newest, store_.get(list_key()));
+  if (newest == list_) return {};
+  CGX_ASSIGN_OR_RETURN(const List other, decode_list({0, list_key()}, newest));
+  CGX_RETURN_IF_ERROR(check_rival(other));
+  return store_.put(list_key(), list_);
+}
+
+Result<Bytes> Attempt::last_loss() {
+  auto value = store_.get(lost_key());
+  if (value.status().code() == StatusCode::kNOT_FOUND) return Bytes{};
+  return value;
+}
+
+Status Attempt::hear_of_loss() {
+  if (!store_answers_) return {};
+  CGX_ASSIGN_OR_RETURN(const Bytes value, last_loss());
+  if (value == loss_before_) return {};
+  CGX_ASSIGN_OR_RETURN(const Loss loss, decode_loss({meeting_.rank, lost_key()}, value));
+  return {StatusCode::kRANK_LOST, loss.text};
+}
+
 Result<Bytes> Attempt::await(const std::string& key,
                              const std::function<Result<bool>()>& still_wanted) {
   if (std::exchange(awaited_, key) != key) pause_ = kPauseMin;
   for (;;) {
+    const auto asked = Clock::now();
     auto value = store_.get(key);
     if (value.ok() || value.status().code() != StatusCode::kNOT_FOUND) return value;
-    store_answers_ = true;
+    const bool at_once = Clock::now() - asked < kLookAroundPause;
+    if (at_once && !std::exchange(store_answers_, true)) {
+      CGX_ASSIGN_OR_RETURN(loss_before_, last_loss());
+    }
     CGX_ASSIGN_OR_RETURN(const bool wanted, still_wanted());
     if (!wanted) return Bytes{};
     CGX_RETURN_IF_ERROR(pause());
@@ -268,13 +257,14 @@ Status Attempt::nobody(const Status& status, const std::string& what,
 }
 
 Status Attempt::publish() {
-  wire::Writer writer = head();
-  writer.put(own_);
   const std::string key = member_key(meeting_.rank);
-  CGX_RETURN_IF_ERROR(store_.put(key, writer.take()));
-  CGX_ASSIGN_OR_RETURN(const Bytes value, await(key));
-  CGX_ASSIGN_OR_RETURN(const Incarnation found, decode_member({meeting_.rank, key}, value));
-  if (found == own_) return {};
+  CGX_RETURN_IF_ERROR(store_.put(key, encode(Claim{.holder = own_, .refused = {}})));
+  CGX_RETURN_IF_ERROR(await(key).status());
+  CGX_ASSIGN_OR_RETURN(bool held, hold_place());
+  if (!held) {  // a second process came at the same moment, or the store kept the earlier value
+    CGX_ASSIGN_OR_RETURN(held, hold_place());
+  }
+  if (held) return {};
   return invalid_argument("the rendezvous store kept an earlier value of " + key +
                           ": meeting again needs a store whose put takes the earlier one's place");
 }
@@ -286,30 +276,32 @@ Result<Agreement> Attempt::lead() {
   for (uint32_t rank = 1; rank < meeting_.size; ++rank) {
     const auto value = await(member_key(rank));
     if (!value.ok()) {
-      return nobody(value.status(), "not all ranks came",
-                    absent([&](uint32_t other) { return member_key(other); }));
+      auto missing = absent([&](uint32_t other) { return member_key(other); });
+      if (missing.empty()) missing = {rank};
+      return nobody(value.status(), "not all ranks came", missing);
     }
-    CGX_ASSIGN_OR_RETURN(list.incarnations[rank], decode_member({rank, member_key(rank)}, *value));
+    CGX_ASSIGN_OR_RETURN(const Claim claim, decode_claim({rank, member_key(rank)}, *value));
+    list.incarnations[rank] = claim.holder;
   }
   std::vector<wire::Member> members(meeting_.size);
   for (;;) {
     CGX_RETURN_IF_ERROR(fill_random(list.id));
     CGX_RETURN_IF_ERROR(answer(list.id));
-    CGX_RETURN_IF_ERROR(store_.put(list_key(), encode(list)));
+    CGX_RETURN_IF_ERROR(put_list(list));
     const auto settled = gather(list, members);
-    if (!settled.ok()) {
-      const bool late = settled.status().code() == StatusCode::kTIMED_OUT;
-      static_cast<void>(pronounce(list.id, late ? Verdict::kTimedOut : Verdict::kMismatch,
-                                  settled.status().message())
-                            .ok());
-      return settled.status();
-    }
-    CGX_RETURN_IF_ERROR(pronounce(list.id, *settled ? Verdict::kSettled : Verdict::kReadAgain));
+    if (!settled.ok()) return give_up(list.id, settled.status());
+    Word word;
+    if (*settled) word = {.verdict = Verdict::kSettled, .why = {}, .members = members};
+    CGX_RETURN_IF_ERROR(pronounce(list.id, std::move(word)));
     if (!*settled) continue;
-    wire::JobKey job_key;
-    CGX_RETURN_IF_ERROR(verdict(list, job_key).status());
-    return agree(std::move(members), list.id, job_key);
+    CGX_ASSIGN_OR_RETURN(Word heard, word_about(list));
+    return agree(std::move(heard), list.id);
   }
+}
+
+Status Attempt::put_list(const List& list) {
+  list_ = encode(list);
+  return store_.put(list_key(), list_);
 }
 
 // Every rank's answer to a list; whether they are from the incarnations it names. The list is put
@@ -321,7 +313,9 @@ Result<bool> Attempt::gather(List& list, std::vector<wire::Member>& members) {
     const std::string key = answer_key(list.id, rank);
     const auto value = await(key);
     if (!value.ok()) {
-      return nobody(value.status(), "not all ranks answered", unanswered(list.id));
+      auto missing = unanswered(list.id);
+      if (missing.empty()) missing = {rank};
+      return nobody(value.status(), "not all ranks answered", missing);
     }
     CGX_ASSIGN_OR_RETURN(Answer answer, decode_answer({rank, key}, *value));
     if (answer.ranks != meeting_.size) return sizes_differ(rank, answer.ranks, meeting_.size);
@@ -332,12 +326,19 @@ Result<bool> Attempt::gather(List& list, std::vector<wire::Member>& members) {
   return same;
 }
 
-Status Attempt::pronounce(const ListId& list, Verdict verdict, const std::string& text) {
-  wire::Writer writer;
-  writer.put(meeting_.key_if_first);
-  writer.put(verdict);
-  writer.put_string(std::string_view(text).substr(0, kTextBytesMax));
-  return store_.put(verdict_key(list), writer.take());
+Status Attempt::pronounce(const ListId& list, Word word) {
+  word.job_key = meeting_.key_if_first;
+  return store_.put(word_key(list), encode(word));
+}
+
+// A second rank 0 has no say. To the others this rank's daemon is a peer.
+Status Attempt::give_up(const ListId& list, const Status& why) {
+  if (why.code() == StatusCode::kALREADY_EXISTS) return why;
+  const bool daemon_lost = why.code() == StatusCode::kDAEMON_LOST;
+  const Status told(daemon_lost ? StatusCode::kPEER_LOST : why.code(), why.message());
+  static_cast<void>(
+      pronounce(list, {.verdict = Verdict::kGaveUp, .why = told, .members = {}}).ok());
+  return why;
 }
 
 Result<Agreement> Attempt::follow() {
@@ -358,62 +359,39 @@ Result<Agreement> Attempt::follow() {
     const auto ranks = static_cast<uint32_t>(list->incarnations.size());
     if (named && ranks != meeting_.size) return sizes_differ(0, ranks, meeting_.size);
     if (!named || !fresh) {
+      CGX_RETURN_IF_ERROR(check_rival(*list));
       const Status status = pause();
       if (status.ok()) continue;
       return nobody(status, "rank 0 has not listed this rank", unanswered(list->id));
     }
-    wire::JobKey job_key;
-    const auto settled = verdict(*list, job_key);
-    if (!settled.ok()) {
-      return nobody(settled.status(), "not all ranks answered", unanswered(list->id));
-    }
-    if (*settled != Verdict::kSettled) continue;
-    std::vector<wire::Member> members;
-    for (uint32_t rank = 0; rank < meeting_.size; ++rank) {
-      const std::string key = answer_key(list->id, rank);
-      CGX_ASSIGN_OR_RETURN(const Bytes value, await(key));
-      CGX_ASSIGN_OR_RETURN(Answer other, decode_answer({rank, key}, value));
-      members.push_back(std::move(other.member));
-    }
-    return agree(std::move(members), list->id, job_key);
+    auto word = word_about(*list);
+    if (!word.ok()) return nobody(word.status(), "not all ranks answered", unanswered(list->id));
+    if (word->verdict == Verdict::kGaveUp) return word->why;
+    if (word->verdict == Verdict::kSettled) return agree(std::move(*word), list->id);
   }
 }
 
 Status Attempt::answer(const ListId& list) {
+  CGX_RETURN_IF_ERROR(hold_place().status());
   return store_.put(
       answer_key(list, meeting_.rank),
       encode(Answer{.ranks = meeting_.size, .incarnation = own_, .member = meeting_.self}));
 }
 
-// What rank 0 made of a list; kReadAgain also when another list has taken its place.
-Result<Verdict> Attempt::verdict(const List& list, wire::JobKey& job_key) {
-  const std::string key = verdict_key(list.id);
+// kReadAgain also when another list has taken its place.
+Result<Word> Attempt::word_about(const List& list) {
+  const std::string key = word_key(list.id);
   CGX_ASSIGN_OR_RETURN(const Bytes value, await(key, [&]() -> Result<bool> {
                          CGX_ASSIGN_OR_RETURN(const Bytes newest, store_.get(list_key()));
                          CGX_ASSIGN_OR_RETURN(const List now, decode_list({0, list_key()}, newest));
                          return now.id == list.id;
                        }));
-  if (value.empty()) return Verdict::kReadAgain;
-  wire::Reader reader(value);
-  job_key = reader.get<wire::JobKey>();
-  const auto verdict = reader.get<Verdict>();
-  const std::string text = reader.get_string();
-  CGX_RETURN_IF_ERROR(check_whole(reader, {0, key}));
-  switch (verdict) {
-    case Verdict::kSettled:
-    case Verdict::kReadAgain:
-      return verdict;
-    case Verdict::kMismatch:
-      return Status(StatusCode::kMISMATCH, "rank 0 gave up: " + text);
-    case Verdict::kTimedOut:
-      return Status(StatusCode::kTIMED_OUT, "rank 0 gave up: " + text);
-  }
-  return protocol_error(key + " holds an unknown verdict");
+  if (value.empty()) return Word{};
+  return decode_word({0, key}, value, meeting_.size);
 }
 
-Result<Agreement> Attempt::agree(std::vector<wire::Member> members, const ListId& list,
-                                 const wire::JobKey& job_key) const {
-  Agreement result{.members = std::move(members), .job_key = job_key, .number = 0};
+Result<Agreement> Attempt::agree(Word word, const ListId& list) const {
+  Agreement result{.members = std::move(word.members), .job_key = word.job_key, .number = 0};
   std::memcpy(&result.number, list.data(), sizeof(result.number));
   CGX_RETURN_IF_ERROR(check_reachable(meeting_, result));
   return result;
@@ -435,6 +413,7 @@ Result<Bytes> CallbackStore::get(const std::string& key) {
     const int result =
         callbacks_.get(callbacks_.user, key.c_str(), value.data(), value.size(), &bytes);
     if (result == CGX_NOT_FOUND) return Status(StatusCode::kNOT_FOUND, key + " is not there yet");
+    if (result == CGX_TIMED_OUT) return Status(StatusCode::kTIMED_OUT, "nobody put " + key);
     if (result != 0) {
       return Status(StatusCode::kUNAVAILABLE,
                     "the rendezvous get of " + key + " returned " + std::to_string(result));

@@ -2,17 +2,23 @@
 // job key, through whatever store the caller has.
 //
 //   prefix := "cgx/" job "/" communicator
-//   prefix "/member/" rank         head, incarnation                        by each rank
+//   prefix "/member/" rank         head, incarnation, refused incarnation   by each rank
 //   prefix "/list"                 head, list, incarnations u32 × 16 bytes  by rank 0
-//   prefix "/" list "/answer/" rank  head, ranks u32, incarnation, instance, mesh address string
-//   prefix "/" list "/key"         job key 32 bytes, verdict u8, text       by rank 0
+//   prefix "/" list "/answer/" rank  head, ranks u32, incarnation, member
+//   prefix "/" list "/key"         job key 32 bytes, verdict u8, status u16, text,
+//                                  u32 × member                             by rank 0
+//   prefix "/lost"                 head, text                               by who was told
+//   member := instance, mesh address string
 //   head := magic u32 "CGXR", version u32; incarnation, list, instance: 16 bytes; in a key in hex
 //
 // An incarnation is one attempt of one rank, drawn at random, so nobody is taken for who he was
 // before: rank 0 lists the incarnations it read; every rank that reads a list answers it, a rank it
 // does not name reads again; rank 0 settles the list if all answers are those it named, else it
-// writes another one. Entries of the dead may stay in the store for ever. Only "member" and "list"
-// are written more than once, and only from a job's second meeting on.
+// writes another one. Entries of the dead may stay in the store for ever. A rank that finds another
+// incarnation in its place takes that back and refuses the other, which then ends: who came first
+// stays. A rank whose daemon saw another one die says so to all that came before ("lost"). Only
+// "member", "list" and "lost" are written more than once, from a job's second meeting on or when
+// something of this kind is wrong.
 // Thread rule: the calling thread, which may block in get.
 #pragma once
 
@@ -54,7 +60,7 @@ struct Meeting {
   wire::Member self;
   wire::JobKey key_if_first{};  // rank 0's choice; the others receive it
   Deadline deadline;
-  std::function<Status()> go_on;  // asked between two looks into the store
+  std::function<Status()> go_on;  // asked before the first look into the store and between two
 };
 
 struct Agreement {
@@ -64,7 +70,8 @@ struct Agreement {
 };
 
 // `store` may be null when size is 1. MISMATCH names the rank that disagrees, TIMED_OUT the ranks
-// that are missing, as far as the store can be asked without waiting.
+// that are missing, as far as the store can be asked without waiting, ALREADY_EXISTS means that
+// another process is this rank. Where rank 0 gives up the others get its status.
 Result<Agreement> meet(const Meeting& meeting, Store* store);
 
 Result<wire::JobKey> random_key();

@@ -107,14 +107,18 @@ TEST_F(CommunicatorTest, RanksThatDisagreeOnTheSizeAreNamed) {
   EXPECT_GE(mismatches, 1);
 }
 
-TEST_F(CommunicatorTest, SecondRankWithTheSameNumberIsNotListed) {
+TEST_F(CommunicatorTest, ASecondProcessOfARankIsRefusedBeforeItWritesToTheStore) {
   open_ranks(2);
+  const auto before = store_.values();
   cgx_session* intruder = open_session();
-  cgx_comm* comm = nullptr;
-  auto same = options("world", 1, 2);
-  same.timeout_ms = 200;
-  EXPECT_EQ(cgx_comm_create(intruder, &same, &comm), CGX_TIMED_OUT);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("rank 0 has not listed this rank"));
+  for (const uint32_t rank : {0u, 1u}) {
+    cgx_comm* comm = nullptr;
+    const auto same = options("world", rank, 2);
+    EXPECT_EQ(cgx_comm_create(intruder, &same, &comm), CGX_ALREADY_EXISTS);
+    EXPECT_THAT(cgx_last_error(), HasSubstr("rank " + std::to_string(rank) + " of "));
+    EXPECT_THAT(cgx_last_error(), HasSubstr("is alive"));
+  }
+  EXPECT_EQ(store_.values(), before);
   EXPECT_OK(cgx_close(intruder));
 }
 

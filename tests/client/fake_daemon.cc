@@ -18,6 +18,15 @@ namespace cgx::testing {
 using client::UniqueFd;
 using wire::SessionMessageType;
 
+namespace {
+
+wire::Reply rank_is_alive(uint32_t rank, const std::string& name) {
+  return {StatusCode::kALREADY_EXISTS,
+          "rank " + std::to_string(rank) + " of " + name + " is alive"};
+}
+
+}  // namespace
+
 FakeDaemon::FakeDaemon(Options options) : options_(std::move(options)) {
   static_cast<void>(::getrandom(&instance_, sizeof(instance_), 0) == 0);
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
@@ -207,7 +216,7 @@ void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
     case SessionMessageType::kAddArena:
       return add_arena(session, request, *wire::decode_body<wire::AddArena>(body), std::move(fd));
     case SessionMessageType::kMeet:
-      return reply(session, request, {});
+      return meet(session, request, *wire::decode_body<wire::Meet>(body));
     case SessionMessageType::kCreateCommunicator:
       return create(session, request, *wire::decode_body<wire::CreateCommunicator>(body));
     case SessionMessageType::kRegisterTensors:
@@ -250,6 +259,13 @@ void FakeDaemon::add_arena(Session& session, uint32_t request, const wire::AddAr
   reply(session, request, {});
 }
 
+void FakeDaemon::meet(Session& session, uint32_t request, const wire::Meet& message) {
+  const auto found = comms_.find(session.job + "/" + message.name);
+  const bool taken = found != comms_.end() && message.rank < found->second->members.size() &&
+                     found->second->members[message.rank].session;
+  reply(session, request, taken ? rank_is_alive(message.rank, message.name) : wire::Reply{});
+}
+
 void FakeDaemon::create(Session& session, uint32_t request,
                         const wire::CreateCommunicator& message) {
   auto& comm = comms_[session.job + "/" + message.name];
@@ -260,9 +276,7 @@ void FakeDaemon::create(Session& session, uint32_t request,
     comm->first_step = message.first_step;
   }
   if (message.rank >= comm->members.size() || comm->members[message.rank].session) {
-    return reply(session, request,
-                 {StatusCode::kALREADY_EXISTS,
-                  "rank " + std::to_string(message.rank) + " of " + message.name + " is alive"});
+    return reply(session, request, rank_is_alive(message.rank, message.name));
   }
   Member& member = comm->members[message.rank];
   member.session = &session;

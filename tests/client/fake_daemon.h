@@ -73,6 +73,7 @@ class FakeDaemon {
                 client::UniqueFd fd);
   void add_arena(Session& session, uint32_t request, const wire::AddArena& message,
                  client::UniqueFd fd);
+  void meet(Session& session, uint32_t request, const wire::Meet& message);
   void create(Session& session, uint32_t request, const wire::CreateCommunicator& message);
   void register_tensors(Session& session, const wire::RegisterTensors& message);
   void commit(Session& session, uint32_t request, const wire::Commit& message);

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 namespace cgx::client {
 namespace {
@@ -36,7 +38,7 @@ class MemoryStore final : public Store {
   }
   Result<std::vector<std::byte>> get(const std::string& key) override {
     std::unique_lock lock(mutex_);
-    if (habits_.waits) changed_.wait_for(lock, 5s, [&] { return values_.contains(key); });
+    if (habits_.waits) changed_.wait_for(lock, 1s, [&] { return values_.contains(key); });
     const auto found = values_.find(key);
     if (found == values_.end()) return Status(StatusCode::kNOT_FOUND, key);
     return found->second;
@@ -168,6 +170,192 @@ TEST(RendezvousTest, RanksThatDisagreeOnTheirNumberAreAllTold) {
     EXPECT_EQ(result.status().code(), StatusCode::kMISMATCH);
     EXPECT_THAT(result.status().message(), HasSubstr("ranks, this rank says"));
   }
+}
+
+// A store as one rank sees it: from the moment it is to fail, keys that are not there are an error.
+class FailingStore final : public Store {
+ public:
+  FailingStore(Store& store, std::string key_end, Status failure)
+      : store_(store), key_end_(std::move(key_end)), failure_(std::move(failure)) {}
+  Status put(const std::string& key, std::span<const std::byte> value) override {
+    return store_.put(key, value);
+  }
+  Result<std::vector<std::byte>> get(const std::string& key) override {
+    auto value = store_.get(key);
+    if (!value.ok() && key.ends_with(key_end_)) return failure_;
+    return value;
+  }
+
+ private:
+  Store& store_;
+  const std::string key_end_;
+  const Status failure_;
+};
+
+void leave_entry_of_the_dead(Store& store, uint32_t rank, uint32_t size) {
+  Meeting dead = meeting(rank, size);
+  bool came = false;
+  dead.go_on = [&] {
+    return std::exchange(came, true) ? Status(StatusCode::kCANCELLED, "") : Status();
+  };
+  ASSERT_EQ(meet(dead, &store).status().code(), StatusCode::kCANCELLED);
+}
+
+TEST(RendezvousTest, TheOthersAreToldWhyRank0GaveUp) {
+  for (const StatusCode code : {StatusCode::kTIMED_OUT, StatusCode::kUNAVAILABLE}) {
+    for (const bool waits : {false, true}) {
+      MemoryStore store({.waits = waits, .overwrites = true});
+      leave_entry_of_the_dead(store, 2, 3);
+      FailingStore failing(store, "/answer/2", {code, "the store said so"});
+      const auto begin = Clock::now();
+      Result<Agreement> leader = Status(), follower = Status();
+      std::thread first([&] { leader = meet(meeting(0, 3), &failing); });
+      follower = meet(meeting(1, 3), &store);
+      first.join();
+      EXPECT_LT(Clock::now() - begin, waits ? 3s : 2s);
+      EXPECT_EQ(leader.status().code(), code);
+      EXPECT_EQ(follower.status().code(), code);
+      EXPECT_EQ(follower.status().message(), "rank 0 gave up: " + leader.status().message());
+      EXPECT_THAT(
+          follower.status().message(),
+          HasSubstr(code == StatusCode::kTIMED_OUT ? "missing: rank 2" : "the store said so"));
+    }
+  }
+}
+
+TEST(RendezvousTest, TheDaemonOfRank0IsAPeerToTheOthers) {
+  MemoryStore store;
+  leave_entry_of_the_dead(store, 2, 3);
+  std::vector<Meeting> meetings = {meeting(0, 3), meeting(1, 3)};
+  meetings[0].go_on = [&] {
+    const bool listed = store.get("cgx/job/grads/list").ok();
+    return listed ? Status(StatusCode::kDAEMON_LOST, "the daemon at /here is gone") : Status();
+  };
+  const auto results = meet_all(store, meetings);
+  EXPECT_EQ(results[0].status().code(), StatusCode::kDAEMON_LOST);
+  EXPECT_EQ(results[1].status().code(), StatusCode::kPEER_LOST);
+  EXPECT_EQ(results[1].status().message(), "rank 0 gave up: the daemon at /here is gone");
+}
+
+// Until a rank has told where it is, its place in the store is not there.
+void await_place_of(Store& store, uint32_t rank) {
+  const std::string key = "cgx/job/grads/member/" + std::to_string(rank);
+  while (!store.get(key).ok()) std::this_thread::yield();
+}
+
+Meeting second_process(uint32_t rank, uint32_t size) {
+  Meeting result = meeting(rank, size);
+  result.self.mesh_address = "10.9.9.9:1";
+  return result;
+}
+
+TEST(RendezvousTest, ASecondProcessOfARankIsRefusedAndTheFirstMeets) {
+  for (const uint32_t rank : {0u, 1u}) {
+    MemoryStore store;
+    std::vector<Result<Agreement>> results(3, Status(StatusCode::kINTERNAL, "none"));
+    std::vector<std::thread> threads;
+    for (const uint32_t each : {0u, 1u}) {
+      threads.emplace_back([&, each] { results[each] = meet(meeting(each, 3), &store); });
+      await_place_of(store, each);
+    }
+    const auto begin = Clock::now();
+    const auto second = meet(second_process(rank, 3), &store);
+    EXPECT_LT(Clock::now() - begin, 2s);
+    EXPECT_EQ(second.status().code(), StatusCode::kALREADY_EXISTS);
+    EXPECT_THAT(second.status().message(), HasSubstr("rank " + std::to_string(rank) +
+                                                     " of communicator grads is another process"));
+    results[2] = meet(meeting(2, 3), &store);
+    for (std::thread& thread : threads) thread.join();
+    number_of(results);
+    EXPECT_EQ(results[2]->members[rank].mesh_address, meeting(rank, 3).self.mesh_address);
+  }
+}
+
+TEST(RendezvousTest, OfTwoProcessesThatComeAtOnceOneIsRefused) {
+  for (const uint32_t rank : {0u, 1u}) {
+    MemoryStore store;
+    std::vector<Meeting> meetings = {meeting(0, 3), meeting(1, 3), second_process(rank, 3)};
+    std::atomic<uint32_t> refused{0};
+    std::thread last([&] {
+      while (refused == 0 && Clock::now() < meetings[0].deadline) std::this_thread::sleep_for(1ms);
+      EXPECT_TRUE(meet(meeting(2, 3), &store).ok());
+    });
+    std::vector<Result<Agreement>> results(3, Status(StatusCode::kINTERNAL, "none"));
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < meetings.size(); ++i) {
+      threads.emplace_back([&, i] {
+        results[i] = meet(meetings[i], &store);
+        refused += results[i].status().code() == StatusCode::kALREADY_EXISTS;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    last.join();
+    EXPECT_EQ(refused, 1u);
+    EXPECT_TRUE(results[1 - rank].ok()) << results[1 - rank].status().message();
+    EXPECT_NE(results[rank].ok(), results[2].ok());
+  }
+}
+
+TEST(RendezvousTest, ASecondProcessAfterTheMeetingDoesNotDisturbWhoStillReads) {
+  MemoryStore store;
+  std::atomic<bool> may_read{false};
+  class SlowStore final : public Store {
+   public:
+    SlowStore(Store& store, std::atomic<bool>& go) : store_(store), go_(go) {}
+    Status put(const std::string& key, std::span<const std::byte> value) override {
+      return store_.put(key, value);
+    }
+    Result<std::vector<std::byte>> get(const std::string& key) override {
+      while (key.ends_with("/key") && !go_) std::this_thread::yield();
+      return store_.get(key);
+    }
+
+   private:
+    Store& store_;
+    std::atomic<bool>& go_;
+  } slow(store, may_read);
+  Result<Agreement> reader = Status();
+  std::thread thread([&] { reader = meet(meeting(2, 3), &slow); });
+  const auto results = meet_all(store, {meeting(0, 3), meeting(1, 3)});
+  Meeting late = second_process(1, 3);
+  late.deadline = deadline_in_ms(kShortMs);
+  EXPECT_EQ(meet(late, &store).status().code(), StatusCode::kTIMED_OUT);
+  may_read = true;
+  thread.join();
+  number_of({results[0], results[1], reader});
+  EXPECT_EQ(reader->members[1].mesh_address, meeting(1, 3).self.mesh_address);
+}
+
+TEST(RendezvousTest, ARankThatADaemonSawDieIsToldToAllThatWait) {
+  MemoryStore store;
+  std::atomic<bool> dead{false};
+  auto meetings = everybody(4);
+  meetings.erase(meetings.begin() + 1);
+  meetings[1].go_on = [&] {
+    return dead ? Status(StatusCode::kRANK_LOST, "rank 1 is gone: it was killed") : Status();
+  };
+  std::thread killer([&] {
+    for (const uint32_t rank : {0u, 2u, 3u}) await_place_of(store, rank);
+    std::this_thread::sleep_for(50ms);  // all of them wait now
+    dead = true;
+  });
+  const auto begin = Clock::now();
+  const auto results = meet_all(store, meetings);
+  EXPECT_LT(Clock::now() - begin, 2s);
+  killer.join();
+  for (const auto& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kRANK_LOST);
+    EXPECT_EQ(result.status().message(), "rank 1 is gone: it was killed");
+  }
+  number_of(meet_all(store, everybody(4)));  // to a later meeting that is no news
+}
+
+TEST(RendezvousTest, WhoMayNotMeetLeavesNothingInTheStore) {
+  MemoryStore store;
+  Meeting refused = meeting(1, 2);
+  refused.go_on = [] { return Status(StatusCode::kALREADY_EXISTS, "rank 1 is alive"); };
+  EXPECT_EQ(meet(refused, &store).status().code(), StatusCode::kALREADY_EXISTS);
+  EXPECT_EQ(store.get("cgx/job/grads/member/1").status().code(), StatusCode::kNOT_FOUND);
 }
 
 TEST(RendezvousTest, AStoreThatKeepsFirstValuesServesOneMeeting) {

@@ -263,17 +263,17 @@ class OtherKeysAndUsers(Strangers):
     def test_another_version_of_the_meeting_is_told_both_versions(self):
         job = self.job([0, 1], arena_bytes=4 * MIB)
         with open(job.path(f"cgx_{job.name}_grads_member_1"), "wb") as file:
-            file.write(struct.pack("<II", MEETING_MAGIC, 9) + bytes(16))
+            file.write(struct.pack("<II", MEETING_MAGIC, 9) + bytes(32))
         job.create_soon(0)
-        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", "2")
+        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", "3")
 
     def test_a_daemon_of_another_version_is_told_and_named_to_the_ranks_that_wait_for_it(self):
         job = self.job([0, 1], arena_bytes=4 * MIB)
         meeting = job.path(f"cgx_{job.name}_grads")
         stranger = bytes(15) + b"\1"  # a small instance: it dials
-        head = struct.pack("<II", MEETING_MAGIC, 2)
+        head = struct.pack("<II", MEETING_MAGIC, 3)
         with open(f"{meeting}_member_1", "wb") as file:
-            file.write(head + bytes(16))
+            file.write(head + bytes(32))
         job.create_soon(0)
         self.wait_until(lambda: os.path.exists(f"{meeting}_list"), "the list of rank 0")
         with open(f"{meeting}_list", "rb") as file:
@@ -281,7 +281,8 @@ class OtherKeysAndUsers(Strangers):
         with open(f"{answers}1.new", "wb") as file:
             file.write(head + struct.pack("<I", 2) + bytes(16) + stranger + words(f"{self.machines[1].address}:1"))
         os.rename(f"{answers}1.new", f"{answers}1")
-        self.wait_until(lambda: self.daemons[0].control_tool("jobs", "--job", job.name)["communicators"], "joining")
+        self.wait_until(lambda: any(c["job"] == job.name for c in self.daemons[0].control_tool("jobs")["communicators"]),
+                        "joining")
         with open(f"{answers}0", "rb") as file:
             asked = file.read()[28:44]
         greeted = mesh_message(_1=99, _2=job.name.encode(), _4=stranger, _5=asked, _6=bytes(8), _7=bytes(32), _8=b"old")

@@ -124,7 +124,8 @@ CGX_API void cgx_arena_release(cgx_arena* arena);
  * without which ranks meet only once. `get` copies at most `capacity` bytes and stores the value's
  * size in *bytes. For a key that does not exist yet it returns CGX_NOT_FOUND and is asked again,
  * within the communicator's time-out; the error then names the missing ranks. It may instead wait
- * until the key exists, within a time-out of its own, which then counts. */
+ * until the key exists, within a time-out of its own, which then counts: it returns CGX_TIMED_OUT.
+ * Anything else ends the meeting as CGX_UNAVAILABLE, with the number. */
 typedef struct cgx_rendezvous {
   int (*put)(void* user, const char* key, const void* value, size_t bytes);
   int (*get)(void* user, const char* key, void* value, size_t capacity, size_t* bytes);
