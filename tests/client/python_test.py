@@ -505,6 +505,16 @@ class BadDays(WithDaemon):
         with self.assertRaisesRegex(KeyError, "the store is down"):
             self.session().communicator("w", 0, 2, put, put)
 
+    def test_a_time_out_of_the_callers_store_names_who_is_missing(self):
+        store = Store()
+
+        def get(key):
+            if key.endswith("/member/1"):
+                raise TimeoutError("the store has waited long enough")
+            return store.get(key)
+        with self.assertRaisesRegex(cgx.TimedOutError, "missing: rank 1"):
+            self.session().communicator("w", 0, 2, store.put, get)
+
     def test_killed_daemon_wakes_a_waiter_within_a_second(self):
         store, waited = Store(), []
 

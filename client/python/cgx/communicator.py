@@ -18,7 +18,8 @@ from cgx.session import Block, Session
 
 OPS = {"sum": 0, "avg": 1}
 PENDING, RESULT, FILLED, ABSENT, FAILED = range(5)
-_NOT_FOUND = next(code for code, kind in BY_CODE.items() if kind.status == "NOT_FOUND")
+_NOT_FOUND, _TIMED_OUT = (next(code for code, kind in BY_CODE.items() if kind.status == status)
+                          for status in ("NOT_FOUND", "TIMED_OUT"))
 
 _DEFAULT_TIMEOUT_MS = 30 * 60 * 1000
 _GRACE_MS = 5_000  # the daemon's time-out, which names the culprit, comes first
@@ -76,6 +77,8 @@ class _Store:
             size[0] = len(found)
             ctypes.memmove(value, found, min(len(found), capacity))
             return 0
+        except TimeoutError:
+            return _TIMED_OUT  # the communicator's error says who is missing
         except BaseException as error:
             self.error = error
             return 1

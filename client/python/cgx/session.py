@@ -107,8 +107,9 @@ class Session:
         """Joins `size` ranks; returns the Communicator when all of them are there.
 
         put(key, bytes) and get(key) -> bytes reach a store all ranks share; get returns None for a key that is not
-        there yet, or waits for it; put replaces an earlier value. first_step is the same on all ranks. timeout, in
-        seconds or a timedelta, bounds every wait of the communicator; 0 or None: 30 minutes.
+        there yet, or waits for it (and its own TimeoutError counts); put replaces an earlier value. first_step is the
+        same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: 30
+        minutes.
         """
         from cgx.communicator import Communicator
         return Communicator(self, name, rank, size, put, get, first_step, timeout)
