@@ -11,13 +11,14 @@ import unittest
 import numpy as np
 
 from cluster_case import ClusterCase, figure
-from ranks import Rank, Tensor
+from ranks import TENSORS, Rank, Tensor
 
 DEAD_PROCESS_S = 1.0
 DEAD_DAEMON_S = 4.0
 MISMATCH_S = 0.2
 MEETING_S = 1.0  # the link between the machines is made meanwhile
 AT_ONCE_S = 0.1
+STORE_S = 0.5  # how long an impatient rank's store waits (rank.c)
 BUSY_S = 0.4  # what a machine busy with other work may add
 
 
@@ -41,6 +42,12 @@ class BadDay(ClusterCase):
         slowest = max(answer.ended for answer in answers) - since
         figure(self.id().rsplit(".", 1)[-1], slowest, limit_s)
         self.assertLess(slowest, limit_s + BUSY_S)
+
+    def joining(self, job, name="grads"):
+        """On how many machines the communicator waits for others."""
+        listed = [daemon.control_tool("jobs") for daemon in self.daemons]
+        return sum((c["job"], c["name"], c["state"]) == (job.name, name, "joining")
+                   for jobs in listed for c in jobs["communicators"])
 
 
 class DeadRanks(BadDay):
@@ -96,18 +103,13 @@ class DeadRanks(BadDay):
         late = self.victims.ranks[3]
         for rank in (0, 1, 2, 3):
             self.victims.create_soon(rank, "late", "hold" if rank == 3 else "-")
-        self.wait_until(lambda: self.joining("late") == 2, "the joining of two machines")
+        self.wait_until(lambda: self.joining(self.victims, "late") == 2, "the joining of two machines")
         died = self.victims.ranks[1].kill()
         answers = [self.victims.ranks[rank].receive() for rank in (0, 2)]
         self.assert_all_learn(answers, died, DEAD_PROCESS_S, "RANK_LOST", "rank 1 ")
         go = time.monotonic()
         open(self.victims.path("go"), "w", encoding="utf-8").close()
         self.assert_all_learn([late.receive()], go, MEETING_S, "RANK_LOST", "rank 1 ")
-
-    def joining(self, name):
-        """On how many machines the communicator waits for others."""
-        listed = [daemon.control_tool("jobs", "--job", self.victims.name) for daemon in self.daemons]
-        return sum(c["name"] == name and c["state"] == "joining" for jobs in listed for c in jobs["communicators"])
 
     def test_a_rank_killed_in_a_commit(self):
         self.victims.create("more")
@@ -116,6 +118,65 @@ class DeadRanks(BadDay):
         died = self.victims.ranks[1].kill()
         answers = [self.victims.ranks[rank].receive() for rank in self.rest]
         self.assert_all_learn(answers, died, DEAD_PROCESS_S, "RANK_LOST", "rank 1 ")
+
+
+class DeadBeforeTheyMet(BadDay):
+    """Ranks that die while no daemon knows the members of their communicator."""
+
+    def come(self, job, *ranks, trick="-", **options):
+        for rank in ranks:
+            job.create_soon(rank, trick=trick, **options)
+            self.wait_until(lambda: os.path.exists(self.place(job, rank)), f"the coming of rank {rank}")
+
+    @staticmethod
+    def place(job, rank):
+        return job.path(f"cgx_{job.name}_grads_member_{rank}")
+
+    def die(self, job, rank):
+        died = job.ranks[rank].kill()
+        job.ranks[rank].process.wait()
+        return died
+
+    def test_a_rank_that_its_daemon_saw_die_is_named_to_all_that_wait(self):
+        for victim in (1, 0):
+            job = self.job([0, 0, 1, 2, 2])
+            self.come(job, 0, 1, 2, 3)  # rank 4 has not come
+            died = self.die(job, victim)
+            answers = [job.ranks[rank].receive() for rank in (0, 1, 2, 3) if rank != victim]
+            self.assert_all_learn(answers, died, DEAD_PROCESS_S, "RANK_LOST", f"rank {victim} of communicator 'grads'",
+                                  "is gone")
+
+    def test_a_rank_whose_death_nobody_saw_is_named_at_the_time_out(self):
+        job = self.job([0, 1, 2])
+        self.come(job, 2)
+        self.die(job, 2)
+        began = time.monotonic()
+        self.come(job, 0, 1, timeout_ms=2000)
+        answers = [job.ranks[rank].receive() for rank in (0, 1)]
+        self.assert_all_learn(answers, began, 2.0, "TIMED_OUT", "missing: rank 2")
+
+    def test_a_rank_that_dies_between_its_meeting_and_its_joining(self):
+        job = self.job([0, 1, 1, 2])
+        self.come(job, 1, trick="hold")
+        self.come(job, 0, 2, 3)
+        self.wait_until(lambda: self.joining(job) == 3, "the joining of three machines")
+        died = self.die(job, 1)
+        answers = [job.ranks[rank].receive() for rank in (0, 2, 3)]
+        self.assert_all_learn(answers, died, DEAD_PROCESS_S, "RANK_LOST", "rank 1 of communicator 'grads'", "is gone")
+
+    def test_what_made_rank_0_give_up_is_told_to_the_others(self):
+        for trick, status, words in (("impatient", "TIMED_OUT", "missing: rank 2"),
+                                     ("broken", "UNAVAILABLE", "/answer/2 returned -7")):
+            with self.subTest(trick):
+                job = self.job([0, 1, 2])
+                self.come(job, 2)
+                self.die(job, 2)
+                began = time.monotonic()
+                self.come(job, 1)
+                self.come(job, 0, trick=trick)
+                answers = [job.ranks[rank].receive() for rank in (0, 1)]
+                self.assert_all_learn(answers, began, STORE_S, status, words)
+                self.assertIn("rank 0 gave up: ", answers[1].text)
 
 
 class DeadRankOnASlowLink(BadDay):
@@ -283,18 +344,41 @@ class Misuse(BadDay):
             untouched = job.result(comm, rank, 2)
             self.assertTrue(untouched.tobytes() == job.data(1, rank, 2).tobytes())
 
-    def test_a_second_rank_with_the_same_number(self):
+    def test_a_second_process_of_a_rank_that_has_joined(self):
         job = self.job([0, 1])
         comm = job.join()
         job.step(comm, 1)
-        for place in (1, 0):
-            impostor = Rank(self.daemons[place])
-            self.addCleanup(impostor.end)
-            impostor.must("open", job.name)
-            # Rank 0 does not list it; the rank of that number goes on.
-            answer = impostor.ask("create", "grads", 1, 2, 1, 2000, job.folder)
-            self.assert_status(answer, "TIMED_OUT", "rank 0")
+        for place in (1, 0):  # the rank's own machine, and another that knows it
+            answer = self.second_process(job, 1, place)
+            self.assert_status(answer, "ALREADY_EXISTS", "rank 1 of communicator 'grads'", "is alive")
+            self.assertLess(answer.seconds, AT_ONCE_S + BUSY_S)
         job.step(comm, 2)
+
+    def second_process(self, job, rank, place):
+        process = Rank(self.daemons[place])
+        self.addCleanup(process.end)
+        process.must("open", job.name)
+        return process.ask("create", "grads", rank, len(job.ranks), 1, 10000, job.folder)
+
+    def test_a_second_process_of_a_rank_that_waits_for_others(self):
+        for rank in (1, 0):
+            job = self.job([0, 0, 1, 2])
+            for first in (0, 1, 2):
+                job.create_soon(first)
+                self.wait_until(lambda: os.path.exists(job.path(f"cgx_{job.name}_grads_member_{first}")), "its coming")
+            for place, limit_s in ((0, AT_ONCE_S), (2, MEETING_S)):  # told by its daemon, told through the store
+                with self.subTest(rank=rank, place=place):
+                    answer = self.second_process(job, rank, place)
+                    self.assert_status(answer, "ALREADY_EXISTS", f"rank {rank} of communicator", "alive")
+                    self.assertLess(answer.seconds, limit_s + BUSY_S)
+            job.create_soon(3)
+            comms = [each.receive() for each in job.ranks]
+            for answer in comms:
+                self.assert_status(answer, "OK")
+            job.register(comms[0].value, TENSORS)
+            job.must("commit", comms[0].value)
+            job.tensors = TENSORS
+            job.step(comms[0].value, 1)
 
     def test_a_full_arena(self):
         job = self.job([0, 1], arena_bytes=4 << 20)

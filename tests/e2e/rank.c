@@ -23,7 +23,8 @@
 
 #define COMMS_MAX 64
 #define WORDS_MAX 4096
-#define GET_TRIES 20000  // of a millisecond each
+#define HOLD_MS 20000
+#define PATIENCE_MS 500
 
 struct rank {
   cgx_session* session;
@@ -70,8 +71,10 @@ static cgx_comm* comm_of(int index) {
 
 struct meeting {
   const char* folder;
-  int wrong_key;  // this rank misremembers the job's key
-  int hold;       // this rank has told where it is, then dawdles until the file "go" exists
+  int wrong_key;    // this rank misremembers the job's key
+  int hold;         // this rank has told where it is, then dawdles until the file "go" exists
+  int patience_ms;  // its store waits so long for a key that is not there, then says:
+  int not_there;
 };
 
 static void path_of(char* path, const struct meeting* meeting, const char* key) {
@@ -90,14 +93,14 @@ static int put_file(void* user, const char* key, const void* value, size_t bytes
   return fclose(file) == 0 && written == bytes ? rename(partial, path) : -1;
 }
 
-static int await(const struct meeting* meeting, const char* key) {
+static int await(const struct meeting* meeting, const char* key, int patience_ms) {
   char path[PATH_MAX];
   path_of(path, meeting, key);
-  for (int attempt = 0; attempt < GET_TRIES; attempt++) {
-    if (access(path, R_OK) == 0) return 1;
+  for (; access(path, R_OK) != 0; patience_ms--) {
+    if (patience_ms <= 0) return 0;
     usleep(1000);
   }
-  return 0;
+  return 1;
 }
 
 static int get_file(void* user, const char* key, void* value, size_t capacity, size_t* bytes) {
@@ -106,8 +109,9 @@ static int get_file(void* user, const char* key, void* value, size_t capacity, s
   path_of(path, meeting, key);
   const size_t length = strlen(key);
   const int is_key = length > 4 && strcmp(key + length - 4, "/key") == 0;
-  if (is_key && meeting->hold && !await(meeting, "go")) return -1;
-  FILE* file = await(meeting, key) ? fopen(path, "r") : NULL;
+  if (is_key && meeting->hold && !await(meeting, "go", HOLD_MS)) return -1;
+  if (!await(meeting, key, meeting->patience_ms)) return meeting->not_there;
+  FILE* file = fopen(path, "r");
   if (!file) return -1;
   *bytes = fread(value, 1, capacity, file);
   fclose(file);
@@ -133,12 +137,17 @@ static cgx_status do_open(void) {
   return cgx_open(&options, &self.session);
 }
 
-// create NAME RANK SIZE FIRST_STEP TIMEOUT_MS FOLDER [wrong-key|hold]: value = handle
+// create NAME RANK SIZE FIRST_STEP TIMEOUT_MS FOLDER [wrong-key|hold|impatient|broken]: value =
+// handle
 static cgx_status do_create(void) {
   const char* const trick = word(7) ? word(7) : "";
   struct meeting meeting = {.folder = word(6),
                             .wrong_key = strcmp(trick, "wrong-key") == 0,
-                            .hold = strcmp(trick, "hold") == 0};
+                            .hold = strcmp(trick, "hold") == 0,
+                            .not_there = CGX_NOT_FOUND};
+  if (strcmp(trick, "impatient") == 0) meeting.not_there = CGX_TIMED_OUT;
+  if (strcmp(trick, "broken") == 0) meeting.not_there = -7;
+  if (meeting.not_there != CGX_NOT_FOUND) meeting.patience_ms = PATIENCE_MS;
   const cgx_comm_options options = {
       .name = word(1),
       .rank = (uint32_t)number(2),
