@@ -246,6 +246,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void start_term(const Start& start);
   void replay_early();
   void replay_held();
+
+  // communicator_clocks.cc
   std::string silent_machines() const;
   std::vector<uint32_t> not_committing() const;  // local ranks
   void check_frozen();

@@ -28,6 +28,7 @@ CALLS = "scheduler/call_runner.cc"
 COMMUNICATOR = "scheduler/communicator.cc"
 FRAMES = "scheduler/communicator_frames.cc"
 TERMS = "scheduler/communicator_terms.cc"
+CLOCKS = "scheduler/communicator_clocks.cc"
 JOIN = "scheduler/communicator_join.cc"
 POLICY = "scheduler/communicator_policy.cc"
 AGREEMENT = "scheduler/plan_agreement.cc"
@@ -260,19 +261,19 @@ FAULTS = [
           "(steps_.unfinished(local) && !@) ||",
           "who waits in a step hears that a rank left, and not that what it had submitted was unfinished"),
     # --- Clocks
-    Fault("late-rank-never-given-up", TERMS,
+    Fault("late-rank-never-given-up", CLOCKS,
           "  if (now - since >= timeout_ns_) {",
           "  if (now - since >= timeout_ns_ && !@) {",
           "a rank that never comes is waited for without end"),
-    Fault("frozen-for-ever", TERMS,
+    Fault("frozen-for-ever", CLOCKS,
           "if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;",
           "if (@ || now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;",
           "a machine that stops answering during a failure stops the job for ever"),
-    Fault("silent-peer-kept", TERMS,
+    Fault("silent-peer-kept", CLOCKS,
           "if (now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;",
           "if (@ || now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;",
           "a machine that has stopped is never noticed"),
-    Fault("stalled-never-noticed", TERMS,
+    Fault("stalled-never-noticed", CLOCKS,
           "if (now - operation.last_progress_ns() < limit) return false;",
           "if (@ || now - operation.last_progress_ns() < limit) return false;",
           "a machine that heartbeats and sends no data stops the job for ever"),

@@ -1,0 +1,234 @@
+// Communicator, its clocks: heartbeats, and who is silent, stalled or late.
+#include <algorithm>
+
+#include "proto/wire/bytes.h"
+#include "scheduler/communicator.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kJoinRetryNs = 20'000'000;
+
+}  // namespace
+
+void Communicator::tick() {
+  const uint64_t now = services_.now_ns();
+  if (now < next_tick_ns_) return;
+  const bool joining = state_ == State::kJoining;
+  next_tick_ns_ = now + (joining ? kJoinRetryNs : services_.options().timeouts.heartbeat_ns);
+  if (joining) repeat_join();
+  if (forget_at_ns_ != 0 && now >= forget_at_ns_) state_ = State::kClosed;
+  if (state_ == State::kFailed || state_ == State::kClosed) return;
+  send_heartbeats();
+  if (state_ != State::kFrozen) agreement_.tick(now);
+  for (auto it = tickets_.begin(); it != tickets_.end();) {
+    if (now < it->second.deadline_ns) {
+      ++it;
+      continue;
+    }
+    it->second.answer(Status(StatusCode::kTIMED_OUT,
+                             "the coordinator of " + members_.title() + " did not answer"));
+    it = tickets_.erase(it);
+  }
+  check_peers();
+  if (state_ == State::kFrozen) return check_frozen();
+  check_agreements();
+  check_stalled();
+  check_late();
+}
+
+std::string Communicator::silent_machines() const {
+  const bool reported = peers_[members_.machine].reported;
+  std::string silent;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    const bool awaited = reported ? members_.coordinator() && !peers_[k].reported
+                                  : k != members_.machine && !peers_[k].flushed;
+    if (awaited) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
+  }
+  return silent.empty() ? members_.machine_name(0) : silent;
+}
+
+// Messages do not get lost on a live link, but a machine may stop answering. The clock starts anew
+// with each frame of the term that ends; members wait a little longer than their coordinator, who
+// can name the culprit.
+void Communicator::check_frozen() {
+  uint64_t since = frozen_since_ns_;
+  for (const PeerState& peer : peers_) since = std::max(since, peer.last_data_ns);
+  const uint64_t patience = services_.options().timeouts.peer_lost_ns;
+  const uint64_t now = services_.now_ns();
+  if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;
+  fail({StatusCode::kPEER_LOST,
+        "no new term after '" + failure_.message() + "': no word from " + silent_machines()},
+       /*permanent=*/true, /*tell_others=*/true);
+}
+
+void Communicator::check_agreements() {
+  const uint64_t now = services_.now_ns();
+  const Timeouts& timeouts = services_.options().timeouts;
+  // Members wait a little longer than their coordinator, who can name the culprit.
+  const uint64_t patience = timeouts.peer_lost_ns * 3 / 2;
+  if (agreement_.undecided_since_ns() != 0 &&
+      now - agreement_.undecided_since_ns() >= 2 * timeouts.prepare_ns + patience) {
+    return fail({StatusCode::kPEER_LOST, "the coordinator, " + members_.machine_name(0) +
+                                             ", never decided the plan it proposed"},
+                true, true);
+  }
+  const bool committing = std::any_of(local_.begin(), local_.end(),
+                                      [](const LocalState& l) { return l.commit_request; });
+  if (!committing) {
+    commit_since_ns_ = 0;
+  } else if (commit_since_ns_ == 0) {
+    commit_since_ns_ = now;
+  } else if (now - commit_since_ns_ >= timeout_ns_) {
+    std::vector<uint32_t> missing = not_committing();
+    for (const PeerState& peer : peers_) {
+      missing.insert(missing.end(), peer.missing_commit.begin(), peer.missing_commit.end());
+    }
+    std::string names;
+    for (const uint32_t rank : missing) names += " rank " + std::to_string(rank);
+    return fail({StatusCode::kTIMED_OUT, "the commit of " + members_.title() + " waits for" +
+                                             (names.empty() ? " the coordinator" : names)},
+                true, true);
+  }
+}
+
+std::vector<uint32_t> Communicator::not_committing() const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t i = 0; i < local_.size(); ++i) {
+    if (local_[i].commit_request == 0) ranks.push_back(members_.local[i].rank);
+  }
+  return ranks;
+}
+
+void Communicator::send_heartbeats() {
+  if (members_.machines() == 1 || state_ == State::kJoining) return;
+  wire::Writer writer;
+  writer.put(steps_.step());
+  writer.put(calls_.completed_end());
+  for (const std::vector<uint32_t>& missing :
+       {steps_.missing_ranks(), calls_.missing_ranks(), not_committing()}) {
+    writer.put<uint32_t>(static_cast<uint32_t>(missing.size()));
+    for (uint32_t rank : missing) writer.put(rank);
+  }
+  const std::vector<std::byte> body = writer.take();
+  wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
+  header.progress = ++peers_[members_.machine].progress;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine) send_to(k, header, body, kNoSlab);
+  }
+}
+
+void Communicator::check_peers() {
+  const uint64_t now = services_.now_ns();
+  const Timeouts& timeouts = services_.options().timeouts;
+  if (state_ == State::kJoining) {
+    if (now - created_ns_ < timeouts.join_ns) return;
+    std::string missing;
+    for (const LocalRank& local : members_.local) {
+      if (local.port == nullptr) missing += " rank " + std::to_string(local.rank) + ",";
+    }
+    for (uint32_t k = 0; k < members_.machines(); ++k) {
+      if (k == members_.machine ||
+          (peers_[k].up && (peers_[k].joined || !members_.coordinator()))) {
+        continue;
+      }
+      missing += " " + members_.machine_name(k) + ",";
+    }
+    if (!missing.empty()) missing.pop_back();
+    return fail({StatusCode::kTIMED_OUT, members_.title() + " did not come together within " +
+                                             std::to_string(timeouts.join_ns / 1'000'000'000) +
+                                             " s; missing:" + missing},
+                true, true);
+  }
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    const PeerState& peer = peers_[k];
+    if (k == members_.machine || peer.departed || !peer.up) continue;
+    if (now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;
+    return link_lost(
+        k, {StatusCode::kPEER_LOST,
+            "no heartbeat for " + std::to_string((now - peer.last_heard_ns) / 1'000'000) + " ms"});
+  }
+}
+
+// The clock of a started operation runs only when every machine has announced it; then one that is
+// needed and silent is at fault.
+void Communicator::check_stalled() {
+  const uint64_t now = services_.now_ns();
+  const uint64_t limit = services_.options().timeouts.stalled_ns;
+  const auto check = [&](const Operation& operation) -> bool {
+    if (now - operation.last_progress_ns() < limit) return false;
+    for (uint32_t k = 0; k < members_.machines(); ++k) {
+      if (k == members_.machine) continue;
+      const bool announced = !operation.silent(k) || (operation.kind() == wire::StepKind::kStep &&
+                                                      peers_[k].started_end > operation.step() + 1);
+      if (!announced && !peers_[k].departed) return false;
+    }
+    for (uint32_t k = 0; k < members_.machines(); ++k) {
+      if (k == members_.machine || !operation.waits_for(k)) continue;
+      if (!peers_[k].departed && now - peers_[k].last_data_ns < limit) continue;
+      const bool of_call = operation.kind() == wire::StepKind::kCall;
+      const std::string what = of_call ? "call " + std::to_string(operation.step())
+                                       : "group " + std::to_string(operation.group_index()) +
+                                             " of step " + std::to_string(operation.step());
+      fail({peers_[k].departed ? StatusCode::kCANCELLED : StatusCode::kOP_STALLED,
+            what + " of " + members_.title() + " waits for " + members_.machine_name(k) +
+                (peers_[k].departed ? ", whose ranks closed it"
+                                    : ", which has sent nothing for " +
+                                          std::to_string(limit / 1'000'000) + " ms")},
+           /*permanent=*/peers_[k].departed, /*tell_others=*/true);
+      return true;
+    }
+    return false;
+  };
+  for (const auto& operation : steps_.operations()) {
+    if (check(*operation)) return;
+  }
+  for (const auto& operation : calls_.operations()) {
+    if (check(*operation)) return;
+  }
+}
+
+// A rank that has not come is warned about by name at 5 s, 10 s, 20 s, ...; it is given up only at
+// the communicator's own time-out.
+void Communicator::check_late() {
+  const uint64_t now = services_.now_ns();
+  const uint64_t step_since = steps_.waiting_since_ns();
+  const bool step_waits = step_since != 0;
+  const uint64_t since = step_waits ? step_since : calls_.oldest_wait_ns();
+  if (since == 0) {
+    warning_step_ns_ = 0;
+    return;
+  }
+  const uint64_t first_warning = services_.options().timeouts.late_warning_ns;
+  if (warning_step_ns_ != since) {
+    warning_step_ns_ = since;
+    next_warning_ns_ = since + first_warning;
+  }
+  if (now < next_warning_ns_ && now - since < timeout_ns_) return;
+  std::vector<uint32_t> late = step_waits ? steps_.missing_ranks() : calls_.missing_ranks();
+  const uint64_t number = step_waits ? steps_.step() : calls_.completed_end();
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    const PeerState& peer = peers_[k];
+    if (k == members_.machine || (step_waits ? peer.step : peer.call) > number) continue;
+    const std::vector<uint32_t>& missing = step_waits ? peer.missing_step : peer.missing_call;
+    late.insert(late.end(), missing.begin(), missing.end());
+  }
+  if (late.empty() && now - since < timeout_ns_) return;
+  std::sort(late.begin(), late.end());
+  std::string names;
+  for (uint32_t rank : late) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  const std::string text = members_.title() + ": " + (step_waits ? "step " : "call ") +
+                           std::to_string(number) + " has waited " +
+                           std::to_string((now - since) / 1'000'000'000) + " s for " +
+                           (late.empty() ? std::string("the network") : "rank " + names);
+  if (now - since >= timeout_ns_) {
+    // Who waits for a local rank's word only, with all results here, is told, too.
+    if (step_waits && steps_.results_end() > number) abandoned_ = number;
+    return fail({StatusCode::kTIMED_OUT, text}, /*permanent=*/false, /*tell_others=*/true);
+  }
+  next_warning_ns_ = since + 2 * (next_warning_ns_ - since);
+  count(Counter::klate_rank_warnings, 1);
+  services_.event(EventLevel::kWarning, text);
+}
+
+}  // namespace cgx::scheduler
