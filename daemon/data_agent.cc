@@ -126,6 +126,7 @@ int DataAgent::do_work(uint64_t now_ns) {
   owner_.check();
   now_ns_ = now_ns;
   duty_.begin_round(now_ns);
+  engine_->begin_round(now_ns);
   int work =
       mailbox_.drain(kMessagesPerRound, [this](Message message) { handle(std::move(message)); });
   work += poll_sessions();

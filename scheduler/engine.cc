@@ -98,6 +98,7 @@ class Engine::State final : public CommunicatorServices {
   InlinePlanner inline_planner_;
   std::shared_ptr<SlabStore> slabs_;
   uint64_t now_ns_ = 0, start_ns_ = 0;
+  uint64_t worked_ns_ = 0;  // when do_work() was called last
   bool started_ = false;
   std::vector<Session> sessions_;
   Meetings meetings_;
@@ -545,12 +546,16 @@ void Engine::count(Counter counter, uint64_t amount) {
 // --- Time
 // ------------------------------------------------------------------------------------------
 
+void Engine::begin_round(uint64_t now_ns) {
+  state_->now_ns_ = now_ns;
+}
+
 int Engine::do_work(uint64_t now_ns) {
   if (!state_->started_) state_->start_ns_ = now_ns;
-  const bool stalled = state_->started_ && now_ns - state_->now_ns_ > kOwnStallNs;
+  const bool stalled = state_->started_ && now_ns - state_->worked_ns_ > kOwnStallNs;
   const bool long_sleep = stalled && next_deadline_ns() + kOwnStallNs < now_ns;
   state_->started_ = true;
-  state_->now_ns_ = now_ns;
+  state_->now_ns_ = state_->worked_ns_ = now_ns;
   int worked = 0;
   const size_t count = state_->communicators_.size();
   for (size_t i = 0; i < count; ++i) {

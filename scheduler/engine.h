@@ -172,9 +172,11 @@ class Engine final : public transport::Events {
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees
 
   // --- Time
-  // ---------------------------------------------------------------------------------------- Runs
-  // timers and a bounded amount of operations; does not call transport.progress(). Returns how much
-  // was done; 0 means idle until an input or next_deadline_ns().
+  // ----------------------------------------------------------------------------------------
+  // When what comes in from now on came in; do_work() says it, too.
+  void begin_round(uint64_t now_ns);
+  // Runs timers and a bounded amount of operations; does not call transport.progress(). Returns how
+  // much was done; 0 means idle until an input or next_deadline_ns().
   int do_work(uint64_t now_ns);
   uint64_t next_deadline_ns() const;  // UINT64_MAX: none
   bool operations_open() const;       // something is in flight: worth a short spin before sleeping

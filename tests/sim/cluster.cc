@@ -386,6 +386,7 @@ bool Cluster::round() {
   int worked = 0;
   for (const auto& daemon : daemons_) {
     if (!daemon->alive) continue;
+    daemon->engine->begin_round(static_cast<uint64_t>(now_ns_));
     worked += daemon->deliver_answers();
     worked += daemon->endpoint->progress();
     worked += daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
