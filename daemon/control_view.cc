@@ -102,7 +102,6 @@ void fill_communicator(const CommunicatorSnapshot& from, v1::Communicator& to) {
   to.set_ranks(from.ranks);
   to.set_machines(from.machines);
   to.set_local_machine(from.local_machine);
-  to.set_coordinator_machine(from.coordinator_machine);
   to.set_codec(kernels::to_string(from.policy.default_codec));
   to.set_tensors(static_cast<uint32_t>(from.tensors.size()));
   fill_progress(from, to);

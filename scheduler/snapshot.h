@@ -69,7 +69,7 @@ struct CommunicatorSnapshot {
   std::string job, name;
   uint32_t uid = 0;
   uint64_t id = 0;
-  uint32_t ranks = 0, machines = 0, local_machine = 0, coordinator_machine = 0;
+  uint32_t ranks = 0, machines = 0, local_machine = 0;  // the coordinator is machine 0
   uint64_t term = 0, epoch = 0, step = 0, watermark = 0;
   std::string state;  // "joining", "ready", "running", "frozen", "failed"
   std::string error;  // last failure, empty if none
