@@ -341,6 +341,7 @@ void Communicator::add_peers(std::vector<PeerSnapshot>& list) const {
     shown.state = peer.up ? "up" : peer.last_heard_ns != 0 ? "lost" : "connecting";
     shown.heartbeat_age_ns = peer.last_heard_ns ? services_.now_ns() - peer.last_heard_ns : 0;
     shown.frames_sent = peer.frames_sent;
+    shown.rtt_ns = peer.rtt_ns;
     shown.frames_received = peer.frames_received;
     shown.bytes_sent = peer.bytes_sent;
     shown.bytes_received = peer.bytes_received;

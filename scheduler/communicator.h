@@ -139,7 +139,9 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
     uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
     uint32_t progress = 0;
     std::vector<uint32_t> missing_step, missing_call, missing_commit;  // of its last heartbeat
-    bool flushed = false;  // nothing more of this term comes from it
+    uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
+    uint64_t rtt_ns = 0;                           // of the last echo
+    bool flushed = false;                          // nothing more of this term comes from it
     bool reported = false;
     Report report;
   };

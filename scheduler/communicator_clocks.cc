@@ -102,19 +102,27 @@ std::vector<uint32_t> Communicator::not_committing() const {
 
 void Communicator::send_heartbeats() {
   if (members_.machines() == 1 || state_ == State::kJoining) return;
-  wire::Writer writer;
-  writer.put(steps_.step());
-  writer.put(calls_.completed_end());
+  wire::Writer lists;
   for (const std::vector<uint32_t>& missing :
        {steps_.missing_ranks(), calls_.missing_ranks(), not_committing()}) {
-    writer.put<uint32_t>(static_cast<uint32_t>(missing.size()));
-    for (uint32_t rank : missing) writer.put(rank);
+    lists.put<uint32_t>(static_cast<uint32_t>(missing.size()));
+    for (uint32_t rank : missing) lists.put(rank);
   }
-  const std::vector<std::byte> body = writer.take();
+  const std::vector<std::byte> missing = lists.take();
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
   header.progress = ++peers_[members_.machine].progress;
+  const uint64_t now = services_.now_ns();
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine) send_to(k, header, body, kNoSlab);
+    if (k == members_.machine) continue;
+    const PeerState& peer = peers_[k];
+    wire::Writer writer;
+    writer.put(steps_.step());
+    writer.put(calls_.completed_end());
+    writer.put(now);
+    writer.put(peer.beat_sent_ns);
+    writer.put(peer.beat_sent_ns == 0 ? 0 : now - peer.beat_heard_ns);
+    writer.append(missing);
+    send_to(k, header, writer.take(), kNoSlab);
   }
 }
 

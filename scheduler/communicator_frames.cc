@@ -183,9 +183,16 @@ void Communicator::receive_control(const wire::FrameHeader& header,
 }
 
 void Communicator::receive_heartbeat(PeerState& peer, std::span<const std::byte> payload) {
+  const uint64_t now = services_.now_ns();
   wire::Reader reader(payload);
   peer.step = reader.get<uint64_t>();
   peer.call = reader.get<uint64_t>();
+  peer.beat_sent_ns = reader.get<uint64_t>();
+  peer.beat_heard_ns = now;
+  const auto echo_ns = reader.get<uint64_t>();
+  const auto held_ns = reader.get<uint64_t>();
+  const bool plausible = echo_ns != 0 && echo_ns <= now && held_ns <= now - echo_ns;
+  if (plausible) peer.rtt_ns = now - echo_ns - held_ns;
   for (std::vector<uint32_t>* list :
        {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
     list->resize(reader.get_count(4));

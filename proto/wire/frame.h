@@ -3,8 +3,11 @@
 //   frame    := header payload
 //   payload  := [presence bitmap, padded to 64] ranges      (kData, see scheduler/collective.h)
 //             | control message                              (kControl, see scheduler/control.h)
-//             | step, call, and the local ranks that have not ended, submitted or committed
-//               (kHeartbeat)
+//             | step call sent echo held, and the local ranks that have not ended, submitted or
+//               committed                                  (kHeartbeat)
+//
+// A heartbeat's `sent` is its sender's clock; `echo` is the receiver's, from its last heartbeat,
+// which came `held` ns before. An echo of 0: none has come yet.
 //
 // The header is fixed-size and checksummed; nothing in it sizes anything: lengths are compared with
 // what the plan says. Checksums are XXH3-64 (payload first, then the header with its own field 0).
@@ -19,7 +22,7 @@
 namespace cgx::wire {
 
 constexpr uint32_t kFrameMagic = 0x46584743;  // "CGXF"
-constexpr uint16_t kFrameVersion = 1;
+constexpr uint16_t kFrameVersion = 2;
 
 enum class FrameType : uint8_t { kData = 1, kControl = 2, kHeartbeat = 3 };
 enum class Phase : uint8_t { kScatter = 1, kGather = 2 };
