@@ -228,9 +228,12 @@ void CallRunner::finish_operations(uint64_t now_ns) {
     CGX_ASSERT(found != calls_.end());
     ++totals_.operations;
     totals_.exchange_ns += now_ns - operation->started_ns();
+    const CallDescriptor& descriptor = found->second.descriptor;
+    const uint64_t gradient_bytes =
+        descriptor.elements * dtype_bytes(descriptor.dtype) * ports_.members.local_count();
+    totals_.gradient_bytes += gradient_bytes;
+    ports_.host.count(Counter::kgradient_bytes, gradient_bytes);
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
-      totals_.gradient_bytes +=
-          found->second.descriptor.elements * dtype_bytes(found->second.descriptor.dtype);
       answer(found->second, found->first, rank, {});
     }
     if (done_.size() == kDoneKept) done_.pop_front();

@@ -315,6 +315,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   for (uint32_t i = 0; i < local_.size(); ++i) {
     shown.rank_list[members_.local[i].rank].step = local_[i].last_step;
   }
+  show_late(shown.rank_list);
   if (!steps_.installed()) {
     shown.policy = policy_;
     shown.policy_version = policy_version_;
@@ -340,8 +341,8 @@ void Communicator::add_peers(std::vector<PeerSnapshot>& list) const {
     shown.machine = k;
     shown.state = peer.up ? "up" : peer.last_heard_ns != 0 ? "lost" : "connecting";
     shown.heartbeat_age_ns = peer.last_heard_ns ? services_.now_ns() - peer.last_heard_ns : 0;
-    shown.frames_sent = peer.frames_sent;
     shown.rtt_ns = peer.rtt_ns;
+    shown.frames_sent = peer.frames_sent;
     shown.frames_received = peer.frames_received;
     shown.bytes_sent = peer.bytes_sent;
     shown.bytes_received = peer.bytes_received;

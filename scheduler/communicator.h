@@ -256,6 +256,14 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void check_peers();
   void check_agreements();
   void check_stalled();
+  struct Waiting {          // of local ranks that have done their part
+    uint64_t since_ns = 0;  // 0: nobody waits
+    bool of_step = false;
+    uint64_t number = 0;  // of the step or call
+  };
+  Waiting waiting() const;
+  std::vector<uint32_t> late_ranks(const Waiting& waiting) const;
+  void show_late(std::vector<RankSnapshot>& ranks) const;
   void check_late();
   void send_heartbeats();
 

@@ -196,13 +196,47 @@ void Communicator::check_stalled() {
   }
 }
 
+Communicator::Waiting Communicator::waiting() const {
+  Waiting waiting;
+  const uint64_t step_since = steps_.waiting_since_ns();
+  waiting.of_step = step_since != 0;
+  waiting.since_ns = waiting.of_step ? step_since : calls_.oldest_wait_ns();
+  waiting.number = waiting.of_step ? steps_.step() : calls_.completed_end();
+  return waiting;
+}
+
+// As far as heartbeats have told.
+std::vector<uint32_t> Communicator::late_ranks(const Waiting& waiting) const {
+  std::vector<uint32_t> late = waiting.of_step ? steps_.missing_ranks() : calls_.missing_ranks();
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    const PeerState& peer = peers_[k];
+    const uint64_t theirs = waiting.of_step ? peer.step : peer.call;
+    if (k == members_.machine || theirs > waiting.number) continue;
+    const std::vector<uint32_t>& missing = waiting.of_step ? peer.missing_step : peer.missing_call;
+    late.insert(late.end(), missing.begin(), missing.end());
+  }
+  std::sort(late.begin(), late.end());
+  return late;
+}
+
+// Nobody is late before every machine has said, since the waiting began, who is missing there.
+void Communicator::show_late(std::vector<RankSnapshot>& ranks) const {
+  const Waiting waits = waiting();
+  const bool frozen = state_ == State::kFrozen || state_ == State::kFailed;
+  if (waits.since_ns == 0 || frozen) return;
+  const uint64_t waited_ns = services_.now_ns() - waits.since_ns;
+  if (waited_ns < 2 * services_.options().timeouts.heartbeat_ns) return;
+  for (const uint32_t rank : late_ranks(waits)) {
+    if (rank < ranks.size()) ranks[rank].late_ns = waited_ns;
+  }
+}
+
 // A rank that has not come is warned about by name at 5 s, 10 s, 20 s, ...; it is given up only at
 // the communicator's own time-out.
 void Communicator::check_late() {
   const uint64_t now = services_.now_ns();
-  const uint64_t step_since = steps_.waiting_since_ns();
-  const bool step_waits = step_since != 0;
-  const uint64_t since = step_waits ? step_since : calls_.oldest_wait_ns();
+  const Waiting waits = waiting();
+  const uint64_t since = waits.since_ns;
   if (since == 0) {
     warning_step_ns_ = 0;
     return;
@@ -213,25 +247,17 @@ void Communicator::check_late() {
     next_warning_ns_ = since + first_warning;
   }
   if (now < next_warning_ns_ && now - since < timeout_ns_) return;
-  std::vector<uint32_t> late = step_waits ? steps_.missing_ranks() : calls_.missing_ranks();
-  const uint64_t number = step_waits ? steps_.step() : calls_.completed_end();
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const PeerState& peer = peers_[k];
-    if (k == members_.machine || (step_waits ? peer.step : peer.call) > number) continue;
-    const std::vector<uint32_t>& missing = step_waits ? peer.missing_step : peer.missing_call;
-    late.insert(late.end(), missing.begin(), missing.end());
-  }
+  const std::vector<uint32_t> late = late_ranks(waits);
   if (late.empty() && now - since < timeout_ns_) return;
-  std::sort(late.begin(), late.end());
   std::string names;
   for (uint32_t rank : late) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  const std::string text = members_.title() + ": " + (step_waits ? "step " : "call ") +
-                           std::to_string(number) + " has waited " +
+  const std::string text = members_.title() + ": " + (waits.of_step ? "step " : "call ") +
+                           std::to_string(waits.number) + " has waited " +
                            std::to_string((now - since) / 1'000'000'000) + " s for " +
                            (late.empty() ? std::string("the network") : "rank " + names);
   if (now - since >= timeout_ns_) {
     // Who waits for a local rank's word only, with all results here, is told, too.
-    if (step_waits && steps_.results_end() > number) abandoned_ = number;
+    if (waits.of_step && steps_.results_end() > waits.number) abandoned_ = waits.number;
     return fail({StatusCode::kTIMED_OUT, text}, /*permanent=*/false, /*tell_others=*/true);
   }
   next_warning_ns_ = since + 2 * (next_warning_ns_ - since);

@@ -20,11 +20,25 @@ constexpr uint64_t kOwnStallNs = 1'000'000'000;
 // All of the engine: sessions, communicators and the links between daemons.
 class Engine::State final : public CommunicatorServices {
  public:
+  class CountedPort final : public SessionPort {  // a session's port, and how often it was used
+   public:
+    explicit CountedPort(SessionPort& port) : port_(port) {}
+    void complete(cgx_completion_record record, std::string_view text) override {
+      ++completions_;
+      port_.complete(record, text);
+    }
+    void reply(uint32_t request, const wire::Reply& reply) override { port_.reply(request, reply); }
+    uint64_t completions() const { return completions_; }
+
+   private:
+    SessionPort& port_;
+    uint64_t completions_ = 0;
+  };
   struct Session {
     bool open = false;
     uint32_t generation = 0;
     SessionOptions options;
-    SessionPort* port = nullptr;
+    std::unique_ptr<CountedPort> port;
     std::vector<std::span<std::byte>> arenas;
     uint64_t submits = 0;
     // Communicators by the session's handle, with the rank's index among the local ones.
@@ -338,7 +352,7 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
   session = {.open = true,
              .generation = session.generation + 1,
              .options = options,
-             .port = &port,
+             .port = std::make_unique<State::CountedPort>(port),
              .arenas = {},
              .communicators = {}};
   count(Counter::ksessions_opened);
@@ -376,7 +390,7 @@ void Engine::close_session(SessionId id, const Status& why) {
   }
   if (!why.ok()) count(Counter::ksessions_lost);
   session->open = false;
-  session->port = nullptr;
+  session->port.reset();
   session->arenas.clear();
   state_->drop_closed_communicators();
 }
@@ -434,7 +448,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   const auto found = std::find_if(local.begin(), local.end(),
                                   [&](const LocalRank& rank) { return rank.rank == message.rank; });
   const bool free_rank = found != local.end() && found->port == nullptr;
-  communicator->join({id, session->port, request}, message);
+  communicator->join({id, session->port.get(), request}, message);
   if (free_rank && found->port != nullptr) {
     session->communicators[message.comm] = {communicator,
                                             static_cast<uint32_t>(found - local.begin())};
@@ -508,8 +522,12 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
     if (!session.open) continue;
     uint64_t arena_bytes = 0;
     for (const auto& arena : session.arenas) arena_bytes += arena.size();
-    shown.sessions.push_back({session.options.uid, session.options.pid, session.options.job,
-                              arena_bytes, session.submits, 0});
+    shown.sessions.push_back(SessionSnapshot{.uid = session.options.uid,
+                                             .pid = session.options.pid,
+                                             .job = session.options.job,
+                                             .arena_bytes = arena_bytes,
+                                             .submits = session.submits,
+                                             .completions = session.port->completions()});
   }
   return shown;
 }

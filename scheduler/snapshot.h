@@ -59,7 +59,7 @@ struct RankSnapshot {
   uint32_t rank = 0;
   uint32_t machine = 0;
   uint64_t step = 0;     // last step it submitted to (local ranks only)
-  uint64_t late_ns = 0;  // > 0: others wait for it, since that long
+  uint64_t late_ns = 0;  // > 0: ranks of this machine wait for it, since that long
   bool local = false;
 };
 

@@ -407,6 +407,7 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
   while (lowest_ < groups_.size() && groups_[lowest_].complete) ++lowest_;
   ++totals_.operations;
   totals_.exchange_ns += now_ns - operation.started_ns();
+  uint64_t gradient_bytes = 0;
   for (uint32_t s = 0; s < group.segments.size(); ++s) {
     const uint32_t tensor = group.segments[s].tensor;
     const bool present = operation.present_anywhere(s);
@@ -424,10 +425,12 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
       record.tensor = tensor;
       record.cookie = entry.cookie;
       complete(rank, record, {});
-      if (submitted) totals_.gradient_bytes += (*plan_->table)[tensor].bytes();
+      if (submitted) gradient_bytes += (*plan_->table)[tensor].bytes();
     }
   }
   add_norms(operation);
+  totals_.gradient_bytes += gradient_bytes;
+  ports_.host.count(Counter::kgradient_bytes, gradient_bytes);
   ports_.host.count(Counter::koperations_completed, 1);
 }
 
