@@ -296,7 +296,8 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
   highest_epoch_ = std::max(highest_epoch_, plan->plan.epoch);
   constexpr size_t kSwitchesKept = 16;
   if (switches_.size() == kSwitchesKept) switches_.erase(switches_.begin());
-  switches_.push_back({plan->plan.epoch, step, plan->plan.policy_version, plan->hash});
+  switches_.push_back(
+      SwitchSnapshot{plan->plan.epoch, step, plan->plan.policy_version, plan->hash});
   host_.count(Counter::kepochs_switched, 1);
 }
 
