@@ -5,6 +5,7 @@
 #include <string>
 
 #include "scheduler/communicator.h"
+#include "scheduler/counted_port.h"
 #include "scheduler/meetings.h"
 
 namespace cgx::scheduler {
@@ -20,20 +21,6 @@ constexpr uint64_t kOwnStallNs = 1'000'000'000;
 // All of the engine: sessions, communicators and the links between daemons.
 class Engine::State final : public CommunicatorServices {
  public:
-  class CountedPort final : public SessionPort {  // a session's port, and how often it was used
-   public:
-    explicit CountedPort(SessionPort& port) : port_(port) {}
-    void complete(cgx_completion_record record, std::string_view text) override {
-      ++completions_;
-      port_.complete(record, text);
-    }
-    void reply(uint32_t request, const wire::Reply& reply) override { port_.reply(request, reply); }
-    uint64_t completions() const { return completions_; }
-
-   private:
-    SessionPort& port_;
-    uint64_t completions_ = 0;
-  };
   struct Session {
     bool open = false;
     uint32_t generation = 0;
@@ -170,7 +157,6 @@ Communicator* Engine::State::find_communicator(const SessionOptions& session,
 }
 
 // --- Links
-// -----------------------------------------------------------------------------------------
 
 LinkId Engine::State::link_for(const SessionOptions& session, const Communicator& communicator,
                                uint32_t machine) {
@@ -332,7 +318,6 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
 }
 
 // --- Sessions
-// --------------------------------------------------------------------------------------
 
 Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPort& port) {
   uint32_t open = 0;
@@ -352,7 +337,7 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
   session = {.open = true,
              .generation = session.generation + 1,
              .options = options,
-             .port = std::make_unique<State::CountedPort>(port),
+             .port = std::make_unique<CountedPort>(port),
              .arenas = {},
              .communicators = {}};
   count(Counter::ksessions_opened);
@@ -508,7 +493,6 @@ Status Engine::submit(SessionId id, const cgx_submit_record& record) {
 }
 
 // --- Operators
-// -------------------------------------------------------------------------------------
 
 Snapshot Engine::snapshot(uint64_t now_ns) const {
   Snapshot shown;
@@ -562,7 +546,6 @@ void Engine::count(Counter counter, uint64_t amount) {
 }
 
 // --- Time
-// ------------------------------------------------------------------------------------------
 
 void Engine::begin_round(uint64_t now_ns) {
   state_->now_ns_ = now_ns;
