@@ -40,6 +40,12 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
                                    std::to_string(global) + " may have in flight"};
   }
   ++next_of_rank_[rank];
+  const CallDescriptor& said = submission.descriptor;
+  ports_.host.record({.step = static_cast<uint32_t>(number),
+                      .kind = EventKind::karrival,
+                      .group = Event::kCall,
+                      .peer = static_cast<uint16_t>(global),
+                      .b = said.elements * dtype_bytes(said.dtype)});
   Call& call = call_at(number);
   if (call.count == 0) {
     call.descriptor = submission.descriptor;
@@ -227,7 +233,8 @@ void CallRunner::finish_operations(uint64_t now_ns) {
     const auto found = calls_.find(operation->step());
     CGX_ASSERT(found != calls_.end());
     ++totals_.operations;
-    totals_.exchange_ns += now_ns - operation->started_ns();
+    const uint64_t exchange_ns = now_ns - operation->started_ns();
+    totals_.exchange_ns += exchange_ns;
     const CallDescriptor& descriptor = found->second.descriptor;
     const uint64_t gradient_bytes =
         descriptor.elements * dtype_bytes(descriptor.dtype) * ports_.members.local_count();
@@ -235,6 +242,10 @@ void CallRunner::finish_operations(uint64_t now_ns) {
     ports_.host.count(Counter::kgradient_bytes, gradient_bytes);
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       answer(found->second, found->first, rank, {});
+      Event told = operation->event(EventKind::kcompleted);
+      told.peer = static_cast<uint16_t>(ports_.members.local[rank].rank);
+      told.b = exchange_ns;
+      ports_.host.record(told);
     }
     if (done_.size() == kDoneKept) done_.pop_front();
     done_.push_back(found->first);

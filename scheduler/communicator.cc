@@ -29,6 +29,7 @@ const char* state_name(Communicator::State state) {
 Communicator::Communicator(Members members, CommunicatorServices& services)
     : members_(std::move(members)),
       services_(services),
+      index_(services.new_index()),
       pool_(services.slabs()),
       policy_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
@@ -292,6 +293,8 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.name = members_.name;
   shown.uid = members_.uid;
   shown.id = members_.id;
+  shown.index = index_;
+  shown.created_ns = created_ns_;
   shown.ranks = members_.ranks();
   shown.machines = members_.machines();
   shown.local_machine = members_.machine;

@@ -41,6 +41,10 @@ class CommunicatorServices {
   virtual void event(EventLevel level, const std::string& text) = 0;
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
   virtual PlannerPort& planner() = 0;
+  virtual uint16_t new_index() = 0;  // of a communicator: not 0, and no other one's that is here
+  // As OperationHost's, of a communicator that the event names.
+  virtual void record(Event event) = 0;
+  virtual uint64_t fine_ns() = 0;
   // Takes over one reference to the slab (kNoSlab: `payload` is copied). An error: the transport
   // refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
@@ -59,6 +63,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
 
   const Members& members() const { return members_; }
   State state() const { return state_; }
+  uint16_t index() const { return index_; }
   const wire::JobKey& job_key() const { return job_key_; }
 
   // --- Local ranks
@@ -108,6 +113,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   // OperationHost
   void send_part(const Operation& operation, const PartFrame& frame) override;
   void count(Counter counter, uint64_t amount) override;
+  void record(Event event) override;
+  uint64_t fine_ns() override { return services_.fine_ns(); }
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
@@ -270,6 +277,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Members members_;
   wire::JobKey job_key_{};
   CommunicatorServices& services_;
+  const uint16_t index_;
   BufferPool pool_;  // outlives the plans that reserve from it
   State state_ = State::kJoining;
   Status failure_;

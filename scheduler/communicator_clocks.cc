@@ -262,6 +262,13 @@ void Communicator::check_late() {
   }
   next_warning_ns_ = since + 2 * (next_warning_ns_ - since);
   count(Counter::klate_rank_warnings, 1);
+  for (const uint32_t rank : late) {
+    record({.step = static_cast<uint32_t>(waits.number),
+            .kind = EventKind::klate,
+            .group = waits.of_step ? uint16_t{0} : Event::kCall,
+            .peer = static_cast<uint16_t>(rank),
+            .b = now - since});
+  }
   services_.event(EventLevel::kWarning, text);
 }
 

@@ -55,6 +55,11 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
   }
   count(Counter::kencoded_bytes_sent, frame.length);
   wire_bytes_sent_ += frame.length + sizeof(header);
+  Event sent = operation.event(EventKind::ksent);
+  sent.peer = static_cast<uint16_t>(frame.machine);
+  sent.a = frame.length;
+  sent.b = frame.chunk;
+  record(sent);
   send_to(frame.machine, header, pool_.bytes(frame.slab).first(frame.length), frame.slab);
 }
 
@@ -88,6 +93,11 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
 
 void Communicator::count(Counter counter, uint64_t amount) {
   services_.count(counter, amount);
+}
+
+void Communicator::record(Event event) {
+  event.communicator = index_;
+  services_.record(event);
 }
 
 // --- Frames in
@@ -154,6 +164,12 @@ void Communicator::receive_data(const wire::FrameHeader& header,
   if (state_ == State::kJoining) return keep_early(header, payload);
   count(Counter::kencoded_bytes_received, payload.size());
   const bool of_call = header.step_kind == wire::StepKind::kCall;
+  record({.step = static_cast<uint32_t>(header.step),
+          .kind = EventKind::kreceived,
+          .group = of_call ? Event::kCall : Event::group_number(header.group),
+          .peer = static_cast<uint16_t>(header.source),
+          .a = static_cast<uint32_t>(payload.size()),
+          .b = header.chunk});
   const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
                                 : steps_.receive(header, payload, services_.now_ns());
   publish_call_failures();

@@ -228,6 +228,7 @@ void Communicator::all_joined() {
     if (!peer.joined) return;
   }
   state_ = State::kReady;
+  record({.kind = EventKind::kready});
   broadcast(Joined{});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
@@ -237,6 +238,7 @@ void Communicator::handle(uint32_t machine, const Joined& message) {
   (void)message;
   if (machine != 0 || state_ != State::kJoining) return;
   state_ = State::kReady;
+  record({.kind = EventKind::kready});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
 }

@@ -25,6 +25,7 @@ void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
   failed_joining_ = state_ == State::kJoining;
   const State before = std::exchange(state_, permanent ? State::kFailed : State::kFrozen);
   failure_ = why;
+  record({.kind = EventKind::kfailed, .a = static_cast<uint32_t>(why.code()), .b = permanent});
   services_.event(EventLevel::kError, members_.title() + ": " + why.to_string() +
                                           (permanent ? "" : "; the step can be redone"));
   count(Counter::koperations_failed, steps_.operations().size());
@@ -214,6 +215,7 @@ void Communicator::handle(uint32_t machine, const Start& message) {
 void Communicator::start_term(const Start& start) {
   const Status why(start.code, start.text);
   ++term_;
+  record({.step = static_cast<uint32_t>(start.first_step), .kind = EventKind::kterm, .a = term_});
   failure_ = why;
   state_ = steps_.installed() ? State::kRunning : State::kReady;
   abandoned_.reset();
@@ -341,6 +343,7 @@ void Communicator::close_if_empty() {
 void Communicator::link_up(uint32_t machine, transport::PeerId peer) {
   peers_[machine].peer = peer;
   peers_[machine].up = true;
+  record({.kind = EventKind::klink_up, .peer = static_cast<uint16_t>(machine)});
   peers_[machine].last_heard_ns = peers_[machine].last_data_ns = services_.now_ns();
   if (state_ == State::kFailed) return tell_failure(machine);  // it could not be told before
   join_if_complete();
@@ -351,6 +354,9 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
   peer.up = false;
   if (peer.departed || state_ == State::kFailed || state_ == State::kClosed) return;
   count(Counter::kpeers_lost, 1);
+  record({.kind = EventKind::klink_lost,
+          .peer = static_cast<uint16_t>(machine),
+          .a = static_cast<uint32_t>(why.code())});
   const StatusCode code = refuses_link(why.code()) ? why.code() : StatusCode::kPEER_LOST;
   fail({code, members_.machine_name(machine) + ": " + why.message()}, /*permanent=*/true,
        /*tell_others=*/true);

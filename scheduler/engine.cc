@@ -75,6 +75,17 @@ class Engine::State final : public CommunicatorServices {
   PlannerPort& planner() override {
     return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
   }
+  uint16_t new_index() override;
+  void record(Event event) override {
+    if (ports_.recorder == nullptr) return;
+    if (event.time_ns == 0) event.time_ns = std::max(now_ns_, fine_ns_);
+    ports_.recorder->record(event);
+  }
+  uint64_t fine_ns() override {
+    if (ports_.recorder == nullptr) return 0;
+    if (ports_.clock != nullptr) fine_ns_ = ports_.clock->now_ns();
+    return std::max(now_ns_, fine_ns_);
+  }
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
               SlabId slab) override;
 
@@ -100,6 +111,8 @@ class Engine::State final : public CommunicatorServices {
   std::shared_ptr<SlabStore> slabs_;
   uint64_t now_ns_ = 0, start_ns_ = 0;
   uint64_t worked_ns_ = 0;  // when do_work() was called last
+  uint64_t fine_ns_ = 0;    // what the fine clock said last
+  uint16_t last_index_ = 0;
   bool started_ = false;
   std::vector<Session> sessions_;
   Meetings meetings_;
@@ -143,6 +156,16 @@ Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
       status.code() == StatusCode::kPEER_LOST || status.code() == StatusCode::kNOT_FOUND ||
       status.code() == StatusCode::kUNAVAILABLE || status.code() == StatusCode::kCANCELLED;
   return link_gone ? Status() : resource_exhausted(status.message());  // on_peer_down tells
+}
+
+uint16_t Engine::State::new_index() {
+  const auto used = [this](uint16_t index) {
+    return std::any_of(communicators_.begin(), communicators_.end(),
+                       [index](const auto& other) { return other->index() == index; });
+  };
+  do ++last_index_;
+  while (last_index_ == 0 || used(last_index_));
+  return last_index_;
 }
 
 Communicator* Engine::State::find_communicator(const SessionOptions& session,
@@ -213,6 +236,7 @@ void Engine::State::drop_closed_communicators() {
       std::erase_if(session.communicators,
                     [&](const auto& entry) { return entry.second.first == communicator; });
     }
+    record({.kind = EventKind::kclosed, .communicator = communicator->index()});
     communicators_.erase(communicators_.begin() + static_cast<int64_t>(i));
   }
 }
@@ -426,6 +450,10 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     if (communicator->members().machines() > 1 && state_->ports_.transport == nullptr) {
       return refuse({StatusCode::kUNAVAILABLE, "this daemon has no transport"});
     }
+    state_->record({.kind = EventKind::kmade,
+                    .communicator = communicator->index(),
+                    .a = communicator->members().ranks(),
+                    .b = communicator->members().machines()});
     state_->communicators_.push_back(std::move(*made));
     state_->open_links(session->options, *communicator);
   }

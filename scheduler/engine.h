@@ -24,6 +24,7 @@
 #include "scheduler/plan_history.h"
 #include "scheduler/planner_port.h"
 #include "scheduler/policy.h"
+#include "scheduler/recorder.h"
 #include "scheduler/snapshot.h"
 #include "transport/transport.h"
 
@@ -80,6 +81,13 @@ class EventSink {
   virtual void event(EventLevel level, std::string_view text) = 0;
 };
 
+// Finer than the time of a round: how long a piece of arithmetic takes. Not earlier than the round.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual uint64_t now_ns() const = 0;
+};
+
 struct Timeouts {  // every one can be set in the configuration
   uint64_t heartbeat_ns = 500'000'000;
   uint64_t peer_lost_ns = 4'000'000'000;
@@ -116,6 +124,8 @@ struct EnginePorts {
   EventSink* events = nullptr;
   PlanLog* plans = nullptr;        // null: no history is kept
   PlannerPort* planner = nullptr;  // null: plans are made on this thread
+  Recorder* recorder = nullptr;    // null: nothing is recorded
+  const Clock* clock = nullptr;    // of what is recorded; null: nothing takes time within a round
 };
 
 struct PolicyRequest {

@@ -21,6 +21,9 @@ Operation::Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool
       union_(setup_.layout->segments()),
       peers_(setup_.machines) {
   const GroupLayout& layout = *setup_.layout;
+  Event begun = event(EventKind::kbegun);
+  begun.a = layout.segments();
+  host_.record(begun);
   for (uint32_t i = 0; i < setup_.segments.size(); ++i) {
     if (!setup_.segments[i].inputs.empty()) own_presence_.set(i);
   }
@@ -45,6 +48,23 @@ Operation::Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool
   peers_[setup_.machine].presence = own_presence_;
   if (allgather()) sends_left_ = own_chunks;
   find_residuals_to_keep();
+}
+
+Event Operation::event(EventKind kind) const {
+  const bool of_call = setup_.kind == wire::StepKind::kCall;
+  return {.step = static_cast<uint32_t>(setup_.step),
+          .kind = kind,
+          .group = of_call ? Event::kCall : Event::group_number(setup_.group_index)};
+}
+
+void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine) {
+  if (began_ns == 0) return;
+  Event span = event(kind);
+  span.time_ns = began_ns;
+  span.peer = static_cast<uint16_t>(machine);
+  span.a = static_cast<uint32_t>(part.raw_bytes);
+  span.b = host_.fine_ns() - began_ns;
+  host_.record(span);
 }
 
 // A tensor absent here that others may have keeps its residual, except where the own shard's
@@ -330,6 +350,7 @@ bool Operation::reduce_locally() {
   const GroupLayout& layout = *setup_.layout;
   if (next_own_ >= own_.size()) return false;
   const Part& part = layout.part(0, next_own_++);
+  const uint64_t began_ns = host_.fine_ns();
   --own_left_;
   for (const Slice& slice : layout.slices(part)) {
     const LocalSegment& segment = setup_.segments[slice.segment];
@@ -343,6 +364,7 @@ bool Operation::reduce_locally() {
          .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
          .bucket = std::min(planned(slice).spec.bucket, kBucketMax)});
   }
+  record_span(EventKind::kreduce, began_ns, part);
   return true;
 }
 
@@ -365,6 +387,7 @@ void Operation::send_to_all(Phase phase, uint32_t chunk, bool bitmap, SlabId sla
 
 Operation::Encoded Operation::encode_part(const Part& part, uint32_t chunk,
                                           std::span<std::byte> out) {
+  const uint64_t began_ns = host_.fine_ns();
   const GroupLayout& layout = *setup_.layout;
   uint64_t written = scatter_prefix(chunk);
   if (written > 0) std::memcpy(out.data(), setup_.descriptor.data(), written);
@@ -390,6 +413,7 @@ Operation::Encoded Operation::encode_part(const Part& part, uint32_t chunk,
     note(slice, stats);
     written += pad_range(out.subspan(written), used);
   }
+  record_span(EventKind::kencode, began_ns, part);
   return {offset, static_cast<uint32_t>(written) - offset};
 }
 

@@ -26,6 +26,7 @@
 #include "proto/wire/status.h"
 #include "scheduler/buffer_pool.h"
 #include "scheduler/collective.h"
+#include "scheduler/recorder.h"
 #include "scheduler/snapshot.h"
 
 namespace cgx::scheduler {
@@ -56,6 +57,10 @@ class OperationHost {
   virtual ~OperationHost() = default;
   virtual void send_part(const class Operation& operation, const PartFrame& frame) = 0;
   virtual void count(Counter counter, uint64_t amount) = 0;
+  // Of now, unless the event says when. The host adds which communicator it is of.
+  virtual void record(Event event) = 0;
+  // Now, as finely as it is known; 0: nothing is recorded, and nobody needs to know.
+  virtual uint64_t fine_ns() = 0;
 };
 
 struct OperationSetup {
@@ -93,6 +98,7 @@ class Operation {
   // Something that only this machine can send is still missing.
   bool waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
+  Event event(EventKind kind) const;  // of this operation
   // What was encoded here of each segment, first and second encodings alike; empty unless asked
   // for.
   const std::vector<Norms>& norms() const { return norms_; }
@@ -198,6 +204,8 @@ class Operation {
   void find_residuals_to_keep();
   bool keep_residuals();
   void check_complete();
+  // Of arithmetic over a part that began at host_.fine_ns(); `machine`: whose results they were.
+  void record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine = 0);
 
   OperationSetup setup_;
   const kernels::Lane& lane_;

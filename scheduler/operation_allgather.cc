@@ -27,6 +27,7 @@ bool Operation::send_gather() {
 
 // REQUIRES: every machine's part is there.
 Status Operation::combine_chunk(uint32_t chunk, const Live& live) {
+  const uint64_t began_ns = host_.fine_ns();
   const GroupLayout& layout = *setup_.layout;
   CGX_ASSIGN_OR_RETURN(const Presence present, learn_union());
   std::vector<std::span<const std::byte>> rest = ranges_of(chunk, live);
@@ -42,6 +43,7 @@ Status Operation::combine_chunk(uint32_t chunk, const Live& live) {
     CGX_RETURN_IF_ERROR(lane_.combine(job, stats));
     note(slice, stats);
   }
+  record_span(EventKind::kcombine, began_ns, layout.part(setup_.machine, chunk));
   close_chunk(chunk);
   return {};
 }

@@ -24,6 +24,7 @@ Status Operation::receive_gather(const wire::FrameHeader& header,
   const Part& part = layout.part(header.shard, header.chunk);
   CGX_ASSIGN_OR_RETURN(Payload parsed, parse(header, payload, part, 0));
   CGX_RETURN_IF_ERROR(learn_union(parsed.presence));
+  const uint64_t began_ns = host_.fine_ns();
   kernels::RangeStats stats;
   for (const Slice& slice : layout.slices(part)) {
     if (!parsed.presence.test(slice.segment)) continue;
@@ -34,6 +35,7 @@ Status Operation::receive_gather(const wire::FrameHeader& header,
     job.encoded = range;
     CGX_RETURN_IF_ERROR(lane_.decode(job, stats));
   }
+  record_span(EventKind::kdecode, began_ns, part, header.source);
   peer.gathered[header.chunk] = true;
   --peer.unanswered;
   --gathers_left_;
@@ -46,7 +48,9 @@ Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
   if (taken == kNoSlab) return false;
   const Slab out(pool_, taken);
   CGX_ASSIGN_OR_RETURN(const Presence present, learn_union());
+  const uint64_t began_ns = host_.fine_ns();
   CGX_ASSIGN_OR_RETURN(const uint32_t length, reduce_ranges(chunk, live, present, out.bytes()));
+  record_span(EventKind::kreduce, began_ns, setup_.layout->part(setup_.machine, chunk));
   close_chunk(chunk);
   send_to_all(Phase::kGather, chunk, !present.all(), out.id(), length);
   return true;

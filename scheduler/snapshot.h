@@ -69,6 +69,8 @@ struct CommunicatorSnapshot {
   std::string job, name;
   uint32_t uid = 0;
   uint64_t id = 0;
+  uint16_t index = 0;       // in the recorder; another one's after it is gone and 65,000 came
+  uint64_t created_ns = 0;  // no earlier event of that index is its
   uint32_t ranks = 0, machines = 0, local_machine = 0;  // the coordinator is machine 0
   uint64_t term = 0, epoch = 0, step = 0, watermark = 0;
   std::string state;  // "joining", "ready", "running", "frozen", "failed"

@@ -29,21 +29,25 @@ std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) const {
 
 void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
   homes_ = std::move(homes);
-  adopt(std::move(plan));
+  adopt(std::move(plan), first_step);
   if (started_end_ == 0) started_end_ = completed_end_ = first_step;
   current_ = ledger_of(first_step);
   closings_.resize(ports_.members.local_count(), Closing::kOpen);
   bind();
 }
 
-// Takes the plan over; a tensor with another codec is measured anew.
-void StepRunner::adopt(PlanPtr plan) {
+// Takes the plan over from `step` on; a tensor with another codec is measured anew.
+void StepRunner::adopt(PlanPtr plan, uint64_t step) {
   const PlanPtr before = std::exchange(plan_, std::move(plan));
   residuals_.prepare(plan_->plan, *plan_->table);
   norms_.resize(plan_->table->size());
   for (uint32_t tensor = 0; before && tensor < before->table->size(); ++tensor) {
     if (!(before->spec_of(tensor) == plan_->spec_of(tensor))) norms_[tensor] = {};
   }
+  ports_.host.record({.step = static_cast<uint32_t>(step),
+                      .kind = EventKind::kswitched,
+                      .a = static_cast<uint32_t>(plan_->plan.groups.size()),
+                      .b = plan_->plan.epoch});
 }
 
 // --- What local ranks say
@@ -79,6 +83,14 @@ Status StepRunner::say(uint32_t rank, uint64_t step, uint32_t tensor,
                                              ": its backward pass was abandoned"};
   }
   ledger->submit(rank, tensor, entry);
+  if (entry.say == StepLedger::Say::kSubmitted) {
+    ports_.host.record({.step = static_cast<uint32_t>(step),
+                        .kind = EventKind::karrival,
+                        .group = Event::group_number(plan_->group_of[tensor]),
+                        .peer = static_cast<uint16_t>(ports_.members.local[rank].rank),
+                        .a = tensor,
+                        .b = (*plan_->table)[tensor].bytes()});
+  }
   decided(*ledger, tensor);
   return {};
 }
@@ -115,6 +127,9 @@ Status StepRunner::end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t n
   std::vector<bool> before;
   for (uint32_t t = 0; t < plan_->table->size(); ++t) before.push_back(ledger->decided(t));
   ledger->end(rank, cookie, now_ns);
+  ports_.host.record({.step = static_cast<uint32_t>(step),
+                      .kind = EventKind::kended,
+                      .peer = static_cast<uint16_t>(ports_.members.local[rank].rank)});
   for (uint32_t t = 0; t < before.size(); ++t) {
     if (!before[t]) decided(*ledger, t);
   }
@@ -406,7 +421,8 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
   groups_[operation.group_index()].complete = true;
   while (lowest_ < groups_.size() && groups_[lowest_].complete) ++lowest_;
   ++totals_.operations;
-  totals_.exchange_ns += now_ns - operation.started_ns();
+  const uint64_t exchange_ns = now_ns - operation.started_ns();
+  totals_.exchange_ns += exchange_ns;
   uint64_t gradient_bytes = 0;
   for (uint32_t s = 0; s < group.segments.size(); ++s) {
     const uint32_t tensor = group.segments[s].tensor;
@@ -425,6 +441,11 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
       record.tensor = tensor;
       record.cookie = entry.cookie;
       complete(rank, record, {});
+      Event told = operation.event(EventKind::kcompleted);
+      told.peer = static_cast<uint16_t>(ports_.members.local[rank].rank);
+      told.a = tensor;
+      told.b = exchange_ns;
+      ports_.host.record(told);
       if (submitted) gradient_bytes += (*plan_->table)[tensor].bytes();
     }
   }
@@ -471,6 +492,9 @@ void StepRunner::complete_step_if_done() {
     complete(rank, record, {});
   }
   ports_.host.count(Counter::ksteps_completed, 1);
+  ports_.host.record({.step = static_cast<uint32_t>(step),
+                      .kind = EventKind::kstep_completed,
+                      .b = plan_->plan.epoch});
   completed_end_ = step + 1;
   if (groups_.empty()) started_end_ = std::max(started_end_, completed_end_);
   last_order_ = order_;
@@ -480,7 +504,7 @@ void StepRunner::complete_step_if_done() {
   previous_closed_ = false;
   current_ = next_ ? std::move(next_) : ledger_of(step + 1);
   const PlanPtr plan = plan_for_step_(step + 1);
-  if (plan != plan_) adopt(plan);
+  if (plan != plan_) adopt(plan, step + 1);
   bind();
 }
 

@@ -150,7 +150,7 @@ class StepRunner {
   void finish_operations(uint64_t now_ns);
   void complete_group(const Operation& operation, uint64_t now_ns);
   void add_norms(const Operation& operation);
-  void adopt(PlanPtr plan);
+  void adopt(PlanPtr plan, uint64_t step);
   void hash_result_if_due(uint32_t tensor);
   void complete_step_if_done();
   std::unique_ptr<StepLedger> ledger_of(uint64_t step) const;

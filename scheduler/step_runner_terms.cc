@@ -99,7 +99,7 @@ void StepRunner::fail(const Status& why) {
 }
 
 void StepRunner::rebind(PlanPtr plan) {
-  adopt(std::move(plan));
+  adopt(std::move(plan), current_->step());
   bind();
 }
 

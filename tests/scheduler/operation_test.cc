@@ -49,6 +49,8 @@ class Machine final : public OperationHost {
     pool_.release(frame.slab);
   }
   void count(Counter, uint64_t) override {}
+  void record(Event) override {}
+  uint64_t fine_ns() override { return 0; }
 
   void work() {
     Result<bool> worked = true;

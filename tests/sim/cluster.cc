@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <span>
 
 #include "kernels/codec.h"
@@ -16,15 +17,24 @@ using scheduler::LinkRequest;
 struct Cluster::Daemon final : public transport::Events,
                                public scheduler::LinkPort,
                                public scheduler::EventSink,
-                               public scheduler::PlannerPort {
+                               public scheduler::PlannerPort,
+                               public scheduler::Clock {
   Cluster& cluster;
   uint32_t machine;
   bool alive = true;
   std::unique_ptr<transport::Transport> endpoint;
+  std::vector<uint64_t> recorder_memory;
+  std::optional<scheduler::Recorder> recorder;
   std::unique_ptr<Engine> engine;
   std::multimap<int64_t, std::function<void()>> answers;  // of the planner, by when they come
 
-  Daemon(Cluster& owner, uint32_t index) : cluster(owner), machine(index) {}
+  Daemon(Cluster& owner, uint32_t index) : cluster(owner), machine(index) {
+    const uint64_t events = owner.options_.recorded_events;
+    if (events == 0) return;
+    recorder_memory.resize(scheduler::recorder_bytes(events) / sizeof(uint64_t));
+    recorder.emplace(std::as_writable_bytes(std::span(recorder_memory)));
+  }
+  uint64_t now_ns() const override { return static_cast<uint64_t>(cluster.now_ns_); }
 
   void on_frame(transport::PeerId from, const transport::Frame& frame) override {
     if (cluster.filter_ && !cluster.filter_(machine, frame)) return;
@@ -104,11 +114,14 @@ Cluster::Cluster(ClusterOptions options)
     if (options_.limits) engine_options.limits = options_.limits(machine);
     engine_options.plan_history = options_.plan_history;
     scheduler::PlannerPort* const planner = options_.planning_ns ? daemon.get() : nullptr;
-    auto engine = Engine::create(engine_options, {.transport = daemon->endpoint.get(),
-                                                  .links = daemon.get(),
-                                                  .events = daemon.get(),
-                                                  .plans = options_.plans,
-                                                  .planner = planner});
+    auto engine =
+        Engine::create(engine_options, {.transport = daemon->endpoint.get(),
+                                        .links = daemon.get(),
+                                        .events = daemon.get(),
+                                        .plans = options_.plans,
+                                        .planner = planner,
+                                        .recorder = daemon->recorder ? &*daemon->recorder : nullptr,
+                                        .clock = daemon.get()});
     CGX_ASSERT(engine.ok());
     daemon->engine = std::move(*engine);
     daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
@@ -135,6 +148,13 @@ uint32_t Cluster::machine_count() const {
 
 Engine& Cluster::engine(uint32_t machine) {
   return *daemons_[machine]->engine;
+}
+
+std::vector<scheduler::Event> Cluster::recorded(uint32_t machine) const {
+  const auto memory = std::as_bytes(std::span(daemons_[machine]->recorder_memory));
+  const auto reader = scheduler::RecorderReader::create(memory);
+  CGX_ASSERT(reader.ok());
+  return reader->read(0).events;
 }
 
 // Both sides must have asked; then both connect, as the mesh handshake arranges.

@@ -77,6 +77,7 @@ struct ClusterOptions {
   scheduler::PlanLog* plans = nullptr;
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own
+  uint64_t recorded_events = 0;  // a power of two; 0: none
   uint64_t arena_bytes = 1 << 20;
   uint64_t first_step = 0;
   uint64_t timeout_ms = 0;
@@ -91,6 +92,8 @@ class Cluster {
   Rank& rank(uint32_t index) { return *ranks_[index]; }
   uint32_t machine_count() const;
   scheduler::Engine& engine(uint32_t machine);
+  // What its recorder remembers; REQUIRES: recorded_events.
+  std::vector<scheduler::Event> recorded(uint32_t machine) const;
   int64_t now_ns() const { return now_ns_; }
   // By which transport id `machine` knows `other`, once they are linked.
   transport::PeerId peer_of(uint32_t machine, uint32_t other) const {
