@@ -1,0 +1,129 @@
+// All of the engine: sessions, communicators and the links between daemons. engine.cc has what
+// sessions and operators ask, engine_links.cc what passes between daemons.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/communicator.h"
+#include "scheduler/counted_port.h"
+#include "scheduler/engine.h"
+#include "scheduler/meetings.h"
+
+namespace cgx::scheduler {
+
+class Engine::State final : public CommunicatorServices {
+ public:
+  static constexpr uint64_t kSlabBytes = 256 * 1024;
+  struct Session {
+    bool open = false;
+    uint32_t generation = 0;
+    SessionOptions options;
+    std::unique_ptr<CountedPort> port;
+    std::vector<std::span<std::byte>> arenas;
+    uint64_t submits = 0;
+    // Communicators by the session's handle, with the rank's index among the local ones.
+    std::map<uint32_t, std::pair<Communicator*, uint32_t>> communicators;
+  };
+  struct Link {
+    wire::JobKey job_key{};
+    wire::InstanceId instance{};
+    transport::PeerId peer;
+    bool up = false, open = false;
+    uint32_t users = 0;
+    uint32_t sending = 0;      // frames whose payload has not left
+    uint64_t close_at_ns = 0;  // when users is 0
+  };
+  struct Membership {  // a communicator's machine behind a link
+    Communicator* communicator;
+    uint32_t machine;
+  };
+
+  State(const EngineOptions& options, const EnginePorts& ports)
+      : options_(options),
+        ports_(ports),
+        slabs_(std::make_shared<SlabStore>(kSlabBytes)),
+        meetings_(options.limits.communicators) {}
+
+  // --- CommunicatorServices ---
+  const EngineOptions& options() const override { return options_; }
+  const std::shared_ptr<SlabStore>& slabs() override { return slabs_; }
+  uint64_t now_ns() const override { return now_ns_; }
+  uint64_t plan_bytes_free() const override {
+    uint64_t used = 0;
+    for (const auto& communicator : communicators_) used += communicator->reserved_bytes();
+    return used < options_.limits.plan_bytes ? options_.limits.plan_bytes - used : 0;
+  }
+  std::span<std::byte> arena(SessionId id, uint32_t arena) const override {
+    const Session* session = find(id);
+    if (session == nullptr || arena >= session->arenas.size()) return {};
+    return session->arenas[arena];
+  }
+  void count(Counter counter, uint64_t amount) override {
+    counters_[static_cast<size_t>(counter)] += amount;
+  }
+  void event(EventLevel level, const std::string& text) override {
+    if (ports_.events != nullptr) ports_.events->event(level, text);
+  }
+  PlanLog* plan_log() override { return ports_.plans; }
+  PlannerPort& planner() override {
+    return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
+  }
+  uint16_t new_index() override;
+  void record(Event event) override {
+    if (ports_.recorder == nullptr) return;
+    if (event.time_ns == 0) event.time_ns = std::max(now_ns_, fine_ns_);
+    ports_.recorder->record(event);
+  }
+  uint64_t fine_ns() override {
+    if (ports_.recorder == nullptr) return 0;
+    if (ports_.clock != nullptr) fine_ns_ = ports_.clock->now_ns();
+    return std::max(now_ns_, fine_ns_);
+  }
+  Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
+              SlabId slab) override;
+
+  const Session* find(SessionId id) const {
+    const bool known = id.index < sessions_.size() && sessions_[id.index].open &&
+                       sessions_[id.index].generation == id.generation;
+    return known ? &sessions_[id.index] : nullptr;
+  }
+  Session* find(SessionId id) {
+    return const_cast<Session*>(static_cast<const State*>(this)->find(id));
+  }
+  Communicator* find_communicator(const SessionOptions& session, const std::string& name);
+  Result<Communicator*> pick_communicator(const PolicyRequest& request);
+  void open_links(const SessionOptions& session, Communicator& communicator);
+  LinkId link_for(const SessionOptions& session, const Communicator& communicator,
+                  uint32_t machine);
+  void drop_closed_communicators();
+  void leave_links(const Communicator& communicator);
+  void close_idle_links();
+  uint64_t next_closing_ns() const;  // of an idle link
+
+  EngineOptions options_;
+  EnginePorts ports_;
+  InlinePlanner inline_planner_;
+  std::shared_ptr<SlabStore> slabs_;
+  uint64_t now_ns_ = 0, start_ns_ = 0;
+  uint64_t worked_ns_ = 0;  // when do_work() was called last
+  uint64_t fine_ns_ = 0;    // what the fine clock said last
+  uint16_t last_index_ = 0;
+  bool started_ = false;
+  std::vector<Session> sessions_;
+  Meetings meetings_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<Link> links_;
+  std::vector<std::vector<Membership>> memberships_;  // by link
+  std::vector<LinkId> link_of_peer_;                  // by PeerId::index
+  uint32_t turn_ = 0;
+  Counters counters_{};
+  std::map<uint64_t, std::vector<std::byte>> copied_payloads_;
+  uint64_t next_copy_ = 1;
+};
+
+}  // namespace cgx::scheduler
