@@ -59,6 +59,10 @@ class JsonPrinter {
 
   void scalar(const Message& message, const FieldDescriptor& field) {
     const auto* reflection = message.GetReflection();
+    if (field.has_presence() && !reflection->HasField(message, &field)) {
+      out_ += "null";  // nothing was measured, or it does not apply
+      return;
+    }
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_STRING:
         out_ += json_quoted(reflection->GetString(message, &field));
@@ -73,11 +77,7 @@ class JsonPrinter {
         out_ += std::to_string(reflection->GetUInt64(message, &field));
         return;
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        if (reflection->HasField(message, &field)) {
-          return number(reflection->GetDouble(message, &field));
-        }
-        out_ += "null";  // nothing was measured
-        return;
+        return number(reflection->GetDouble(message, &field));
       case FieldDescriptor::CPPTYPE_INT32:
         out_ += std::to_string(reflection->GetInt32(message, &field));
         return;
