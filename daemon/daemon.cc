@@ -36,7 +36,8 @@ Result<std::string> advertised(const DaemonOptions& options, const TcpListener& 
 }
 
 DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane,
-                         const wire::InstanceId& instance, const std::string& mesh_address) {
+                         const wire::InstanceId& instance, const std::string& mesh_address,
+                         std::span<std::byte> recorder_memory) {
   return {.engine = {.instance = instance,
                      .mesh_address = mesh_address,
                      .name = options.name,
@@ -47,6 +48,7 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
                      .limits = options.limits,
                      .plan_history = options.replay_plans},
           .record_plans = options.record_plans,
+          .recorder_memory = recorder_memory,
           .always_spin = options.always_spin,
           .cores = usable_cores(),
           .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen))};
@@ -70,14 +72,15 @@ struct Daemon::Mesh {
 
 Daemon::Daemon(const DaemonOptions& options, const kernels::Lane& lane,
                TransportFactory make_transport, scheduler::EventSink& events,
-               const std::string& mesh_address)
+               const std::string& mesh_address, OwnMemfd recorder)
     : instance_(new_instance()),
       mesh_address_(mesh_address),
       lane_(lane.name),
-      data_(data_options(options, lane, instance_, mesh_address), std::move(make_transport),
-            counters_, events),
+      recorder_(std::move(recorder)),
+      data_(data_options(options, lane, instance_, mesh_address, recorder_.region.bytes()),
+            std::move(make_transport), counters_, events),
       planner_(data_),
-      operators_(data_) {}
+      operators_(data_, recorder_.region.bytes()) {}
 
 Daemon::~Daemon() {
   ipc_thread_.reset();
@@ -99,8 +102,12 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
     CGX_ASSIGN_OR_RETURN(listener, TcpListener::open(options.mesh_listen, "mesh.listen"));
     CGX_ASSIGN_OR_RETURN(mesh_address, advertised(options, listener, trusted));
   }
-  std::unique_ptr<Daemon> daemon(
-      new Daemon(options, *lane, std::move(make_transport), events, mesh_address));
+  OwnMemfd recorder;
+  if (options.recorder_events > 0) {
+    CGX_ASSIGN_OR_RETURN(recorder, make_recorder_memory(options.recorder_events));
+  }
+  std::unique_ptr<Daemon> daemon(new Daemon(options, *lane, std::move(make_transport), events,
+                                            mesh_address, std::move(recorder)));
   // The socket's name is taken first: a second daemon must not get as far as joining anything.
   CGX_RETURN_IF_ERROR(daemon->open_ipc(options, events));
   if (meshed) CGX_RETURN_IF_ERROR(daemon->make_mesh(options, trusted, events));

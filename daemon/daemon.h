@@ -17,6 +17,7 @@
 #include "daemon/mesh_rpc.h"
 #include "daemon/operator.h"
 #include "daemon/planner_agent.h"
+#include "daemon/shared_region.h"
 #include "daemon/tcp_listener.h"
 
 namespace cgx::daemon {
@@ -31,6 +32,7 @@ struct DaemonOptions {
   scheduler::Timeouts timeouts;
   scheduler::Limits limits;
   scheduler::PlanLog* record_plans = nullptr;
+  uint64_t recorder_events = 0;  // a power of two; 0: nothing is recorded
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> replay_plans;
   uint64_t spin_ns = 20'000;
   bool always_spin = false;
@@ -68,7 +70,7 @@ class Daemon {
   struct Mesh;
 
   Daemon(const DaemonOptions& options, const kernels::Lane& lane, TransportFactory make_transport,
-         scheduler::EventSink& events, const std::string& mesh_address);
+         scheduler::EventSink& events, const std::string& mesh_address, OwnMemfd recorder);
   Status open_ipc(const DaemonOptions& options, scheduler::EventSink& events);
   Status make_mesh(const DaemonOptions& options, const NetworkList& trusted,
                    scheduler::EventSink& events);
@@ -78,6 +80,7 @@ class Daemon {
   const std::string mesh_address_;
   const std::string lane_;
   EdgeCounters counters_;
+  const OwnMemfd recorder_;  // its descriptor is for whoever looks into a daemon that hangs
   DataAgent data_;
   PlannerAgent planner_;
   MailboxOperator operators_;

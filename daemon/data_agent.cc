@@ -36,6 +36,11 @@ const char* name_of(const decltype(SessionRequest::body)& body) {
   return std::visit(Name{}, body);
 }
 
+struct MonotonicClock final : scheduler::Clock {
+  uint64_t now_ns() const override { return monotonic_ns(); }
+};
+const MonotonicClock kClock;
+
 wire::Reply to_reply(const Status& status) {
   return {status.code(), status.message(), 0, 0};
 }
@@ -80,7 +85,9 @@ DataAgent::DataAgent(DataOptions options, TransportFactory make_transport, EdgeC
       counters_(counters),
       events_(events),
       mailbox_(kMailboxCapacity),
-      relay_(std::make_unique<EventRelay>(*this)) {}
+      relay_(std::make_unique<EventRelay>(*this)) {
+  if (!options_.recorder_memory.empty()) recorder_.emplace(options_.recorder_memory);
+}
 
 DataAgent::~DataAgent() = default;
 
@@ -98,9 +105,14 @@ Status DataAgent::on_start() {
     if (!options_.late_transport) CGX_RETURN_IF_ERROR(listen());
   }
   LinkPort* links = transport_ ? this : nullptr;  // one machine: neither
-  CGX_ASSIGN_OR_RETURN(
-      engine_, scheduler::Engine::create(options_.engine, {transport_.get(), links, &events_,
-                                                           options_.record_plans, planner_}));
+  CGX_ASSIGN_OR_RETURN(engine_, scheduler::Engine::create(
+                                    options_.engine, {.transport = transport_.get(),
+                                                      .links = links,
+                                                      .events = &events_,
+                                                      .plans = options_.record_plans,
+                                                      .planner = planner_,
+                                                      .recorder = recorder_ ? &*recorder_ : nullptr,
+                                                      .clock = &kClock}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -29,6 +31,7 @@ using TransportFactory =
 struct DataOptions {
   scheduler::EngineOptions engine;
   scheduler::PlanLog* record_plans = nullptr;
+  std::span<std::byte> recorder_memory;  // outlives the agent; empty: nothing is recorded
   bool always_spin = false;
   uint32_t cores = 1;           // spinning stops when sessions need them all
   bool late_transport = false;  // made when the first other machine is to be reached
@@ -123,6 +126,7 @@ class DataAgent final : public Agent,
   std::vector<std::unique_ptr<OpenedSession>> closed_;  // operations may still touch their memory
   std::unique_ptr<EventRelay> relay_;
   std::unique_ptr<transport::Transport> transport_;  // null: one machine only
+  std::optional<scheduler::Recorder> recorder_;
   std::unique_ptr<scheduler::Engine> engine_;
   transport::Endpoint endpoint_;
   bool listening_ = false;         // endpoint_ is known

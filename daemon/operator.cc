@@ -40,6 +40,16 @@ Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
   return snapshot;
 }
 
+Result<scheduler::RecorderReader::Reading> MailboxOperator::events(uint64_t from) {
+  if (recorder_.empty()) {
+    return Status(StatusCode::kUNAVAILABLE,
+                  "nothing is recorded: recorder.events is 0 in this daemon's configuration");
+  }
+  CGX_ASSIGN_OR_RETURN(const scheduler::RecorderReader reader,
+                       scheduler::RecorderReader::create(recorder_));
+  return reader.read(from);
+}
+
 Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const CommunicatorName& target,
                                                               const scheduler::Policy& policy,
                                                               bool dry_run, uint64_t timeout_ns) {

@@ -2,6 +2,8 @@
 // Thread rule: from anywhere; the caller's thread waits, the engine's never does.
 #pragma once
 
+#include <span>
+
 #include "daemon/data_agent.h"
 #include "daemon/operator_port.h"
 
@@ -9,15 +11,19 @@ namespace cgx::daemon {
 
 class MailboxOperator final : public OperatorPort {
  public:
-  explicit MailboxOperator(DataAgent& data) : data_(data) {}
+  // `recorder`: what the agent was given to record in; outlives this. Empty: nothing is recorded.
+  MailboxOperator(DataAgent& data, std::span<const std::byte> recorder)
+      : data_(data), recorder_(recorder) {}
 
   Result<scheduler::Snapshot> snapshot(uint64_t timeout_ns) override;
+  Result<scheduler::RecorderReader::Reading> events(uint64_t from) override;
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
                                                uint64_t timeout_ns) override;
 
  private:
   DataAgent& data_;
+  const std::span<const std::byte> recorder_;
 };
 
 }  // namespace cgx::daemon

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "proto/wire/status.h"
+#include "scheduler/recorder.h"
 #include "scheduler/snapshot.h"
 
 namespace cgx::daemon {
@@ -21,6 +22,9 @@ class OperatorPort {
   virtual ~OperatorPort() = default;
 
   virtual Result<scheduler::Snapshot> snapshot(uint64_t timeout_ns) = 0;
+
+  // What the recorder still holds from event number `from` on. Does not ask the engine.
+  virtual Result<scheduler::RecorderReader::Reading> events(uint64_t from) = 0;
 
   // Forwards to the coordinator if this daemon is not it. dry_run prepares, reports and drops.
   // Blocks until the plan took effect everywhere (the switch step is known), or the time-out.

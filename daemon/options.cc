@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <fstream>
 #include <iterator>
@@ -135,6 +136,8 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
                     .communicators = config.limits().communicators(),
                     .tensors = config.limits().tensors(),
                     .plan_bytes = config.limits().plan_bytes()};
+  const uint64_t events = config.recorder().events();
+  options.recorder_events = events == 0 ? 0 : std::bit_ceil(events);
   options.spin_ns = config.waiting().spin_us() * kMicrosecond;
   options.always_spin = config.waiting().always_spin();
   options.mesh_listen = config.mesh().listen();

@@ -33,7 +33,7 @@ UniqueFd duplicate(const UniqueFd& fd) {
 }  // namespace
 
 Result<ChannelEnds> make_session_channel() {
-  CGX_ASSIGN_OR_RETURN(SessionMemfd memory, make_session_memory());
+  CGX_ASSIGN_OR_RETURN(OwnMemfd memory, make_session_memory());
   ChannelEnds ends;
   ends.ours.memory = std::move(memory.region);
   ends.ours.doorbell = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -8,6 +8,7 @@
 #include <boost/interprocess/mapped_region.hpp>
 
 #include "proto/wire/shm_layout.h"
+#include "scheduler/recorder.h"
 
 #ifndef HUGETLBFS_MAGIC
 #define HUGETLBFS_MAGIC 0x958458f6
@@ -102,20 +103,31 @@ std::span<std::byte> SharedRegion::bytes() const {
   return {static_cast<std::byte*>(mapping_->region.get_address()), mapping_->region.get_size()};
 }
 
-Result<SessionMemfd> make_session_memory() {
-  SessionMemfd result{UniqueFd(::memfd_create("cgx-session", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
-  if (!result.fd)
-    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "memfd_create for a session");
-  if (::posix_fallocate(result.fd.get(), 0, CGX_SHM_BYTES) != 0) {
-    return resource_exhausted("no memory for a session's rings (" + std::to_string(CGX_SHM_BYTES) +
-                              " bytes)");
+namespace {
+
+Result<OwnMemfd> make_memory(const char* name, const std::string& what, uint64_t bytes) {
+  OwnMemfd result{UniqueFd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  if (!result.fd) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "memfd_create for " + what);
+  if (::posix_fallocate(result.fd.get(), 0, static_cast<off_t>(bytes)) != 0) {
+    return resource_exhausted("no memory for " + what + " (" + std::to_string(bytes) + " bytes)");
   }
   if (::fcntl(result.fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return errno_status(StatusCode::kINTERNAL, "sealing a session's memory");
+    return errno_status(StatusCode::kINTERNAL, "sealing the memory of " + what);
   }
-  CGX_ASSIGN_OR_RETURN(result.region, SharedRegion::map(result.fd.get(), CGX_SHM_BYTES,
-                                                        SharedRegion::Populate::kYes));
+  CGX_ASSIGN_OR_RETURN(result.region,
+                       SharedRegion::map(result.fd.get(), bytes, SharedRegion::Populate::kYes));
   return result;
+}
+
+}  // namespace
+
+Result<OwnMemfd> make_session_memory() {
+  return make_memory("cgx-session", "a session's rings", CGX_SHM_BYTES);
+}
+
+Result<OwnMemfd> make_recorder_memory(uint64_t events) {
+  return make_memory("cgx-recorder", "the recorder (recorder.events)",
+                     scheduler::recorder_bytes(events));
 }
 
 Result<SharedRegion> map_arena(int fd, uint64_t announced_bytes, uint64_t quota_left) {

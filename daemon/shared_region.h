@@ -1,4 +1,4 @@
-// Memory shared with a client: a mapped memfd, and the two ways the daemon comes by one.
+// Memory that other processes may map, too: a mapped memfd, and the ways the daemon comes by one.
 //
 // Thread rule: a region belongs to whoever holds it; making and dropping a large one takes
 // milliseconds and is the ipc agent's business, never the data agent's.
@@ -33,12 +33,13 @@ class SharedRegion {
   std::unique_ptr<Mapping> mapping_;
 };
 
-// A session's rings: daemon-made, fixed size, zeroed, sealed SHRINK|GROW|SEAL.
-struct SessionMemfd {
+// Daemon-made, fixed size, zeroed, sealed SHRINK|GROW|SEAL.
+struct OwnMemfd {
   UniqueFd fd;
   SharedRegion region;
 };
-Result<SessionMemfd> make_session_memory();
+Result<OwnMemfd> make_session_memory();                  // a session's rings
+Result<OwnMemfd> make_recorder_memory(uint64_t events);  // REQUIRES: a power of two
 
 // A client's arena, checked and mapped. `quota_left` bounds its size.
 Result<SharedRegion> map_arena(int fd, uint64_t announced_bytes, uint64_t quota_left);

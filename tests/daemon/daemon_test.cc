@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
+#include "config/config.h"
+#include "daemon/options.h"
 #include "tests/daemon/mini_rank.h"
 #include "tests/daemon/scratch_directory.h"
 
@@ -23,6 +26,7 @@ class DaemonTest : public testing::Test {
  protected:
   DaemonTest() {
     options.name = "test";
+    options.recorder_events = 1024;
     options.ipc.socket.path = scratch.path() + "/cgxd.sock";
     auto started = Daemon::start(options, {}, events);
     CGX_ASSERT(started.ok());
@@ -122,6 +126,7 @@ int lines_of(const char* path, const char* containing) {
 }
 
 TEST_F(DaemonTest, SessionsLeaveNothingBehind) {
+  const int own = lines_of("/proc/self/maps", "memfd:");  // the recorder's
   { MiniRank warm(socket(), "train"); }
   for (int i = 0; i < 50; ++i) {
     MiniRank rank(socket(), "train");
@@ -133,10 +138,11 @@ TEST_F(DaemonTest, SessionsLeaveNothingBehind) {
     if (i % 2) rank.client().send(wire::Goodbye{}, 0);
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (lines_of("/proc/self/maps", "memfd:") > 0 && std::chrono::steady_clock::now() < deadline) {
+  while (lines_of("/proc/self/maps", "memfd:") > own &&
+         std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
-  EXPECT_EQ(lines_of("/proc/self/maps", "memfd:"), 0);
+  EXPECT_EQ(lines_of("/proc/self/maps", "memfd:"), own);
   EXPECT_EQ(daemon->sessions_open(), 0u);
   EXPECT_EQ(snapshot().sessions.size(), 0u);
   EXPECT_EQ(snapshot().communicators.size(), 0u);
@@ -212,6 +218,54 @@ TEST(DaemonStartTest, NamesAMeshAddressNobodyCanReach) {
   options.trusted_networks = {"203.0.113.0/24"};
   const auto daemon = Daemon::start(options, {}, events);
   EXPECT_NE(daemon.status().message().find("mesh.trusted_networks"), std::string::npos);
+}
+
+TEST_F(DaemonTest, RecordsWhatItsRanksDo) {
+  using scheduler::EventKind;
+  Pair pair(socket(), "recorded");
+  pair.expect_sum(1);
+  const auto reading = daemon->operators().events(0);
+  ASSERT_TRUE(reading.ok()) << reading.status().to_string();
+  const auto told = [&](EventKind kind) {
+    return std::count_if(reading->events.begin(), reading->events.end(),
+                         [kind](const scheduler::Event& event) { return event.kind == kind; });
+  };
+  EXPECT_EQ(told(EventKind::kmade), 1);
+  EXPECT_EQ(told(EventKind::karrival), 2);
+  EXPECT_EQ(told(EventKind::kreduce), 1);
+  EXPECT_EQ(told(EventKind::kcompleted), 2);
+  EXPECT_EQ(told(EventKind::kstep_completed), 1);
+  for (const scheduler::Event& event : reading->events) {
+    EXPECT_NEAR(static_cast<double>(event.time_ns), static_cast<double>(monotonic_ns()), 60e9);
+    if (event.kind == EventKind::kreduce) {
+      EXPECT_GT(event.b, 0u) << "it took no time";
+      EXPECT_LT(event.b, 10 * kSecond);
+    }
+  }
+}
+
+TEST(DaemonWithoutARecorder, SaysWhichKeyTurnsItOn) {
+  const ScratchDirectory scratch;
+  Quiet events;
+  DaemonOptions options;
+  options.ipc.socket.path = scratch.path() + "/cgxd.sock";
+  const auto daemon = Daemon::start(options, {}, events);
+  ASSERT_TRUE(daemon.ok()) << daemon.status().to_string();
+  const auto reading = (*daemon)->operators().events(0);
+  EXPECT_EQ(reading.status().code(), StatusCode::kUNAVAILABLE);
+  EXPECT_NE(reading.status().message().find("recorder.events is 0"), std::string::npos);
+}
+
+TEST(DaemonOptionsTest, RoundTheRecorderUpToAPowerOfTwo) {
+  for (const auto& [said, made] :
+       {std::pair{0u, 0u}, {1u, 1u}, {65536u, 65536u}, {65537u, 131072u}}) {
+    v1::Config config;
+    config::fill_defaults(config);
+    config.mutable_recorder()->set_events(said);
+    const Result<DaemonOptions> options = daemon_options(config);
+    ASSERT_TRUE(options.ok()) << options.status().to_string();
+    EXPECT_EQ(options->recorder_events, made);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // An engine that shows what a test put in and remembers what it was asked.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <vector>
@@ -25,6 +26,16 @@ class FakeOperatorPort final : public OperatorPort {
     return shown_;
   }
 
+  Result<scheduler::RecorderReader::Reading> events(uint64_t from) override {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    const uint64_t first = std::min<uint64_t>(std::max(from, oldest_), oldest_ + events_.size());
+    scheduler::RecorderReader::Reading reading{.first = first, .events = {}};
+    const auto skipped = static_cast<int64_t>(first - oldest_);
+    reading.events.assign(events_.begin() + skipped, events_.end());
+    return reading;
+  }
+
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
                                                uint64_t timeout_ns) override {
@@ -43,6 +54,12 @@ class FakeOperatorPort final : public OperatorPort {
   void show(const scheduler::Snapshot& snapshot) {
     std::lock_guard lock(mutex_);
     shown_ = snapshot;
+  }
+  // Those before number `oldest` are forgotten.
+  void show_events(const std::vector<scheduler::Event>& events, uint64_t oldest = 0) {
+    std::lock_guard lock(mutex_);
+    events_ = events;
+    oldest_ = oldest;
   }
   void fail(const Status& status) {
     std::lock_guard lock(mutex_);
@@ -79,6 +96,8 @@ class FakeOperatorPort final : public OperatorPort {
   std::mutex mutex_;
   std::condition_variable released_, changed_;
   scheduler::Snapshot shown_;
+  std::vector<scheduler::Event> events_;
+  uint64_t oldest_ = 0;
   scheduler::PolicyChange answer_{2, 4, 1201, 1 << 20, {}};
   Status failure_;
   bool hold_ = false, show_switches_ = true;
@@ -103,6 +122,7 @@ inline scheduler::Snapshot two_users() {
     one.name = name;
     one.uid = uid;
     one.id = id;
+    one.index = static_cast<uint16_t>(id);
     one.ranks = 4;
     one.machines = 2;
     one.state = "running";

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include "scheduler/recorder.h"
 #include "tests/daemon/raw_client.h"
 
 namespace cgx::daemon {
@@ -59,6 +60,22 @@ TEST(MapArenaTest, RefusesMemoryTheClientHasNotPaidFor) {
 TEST(MapArenaTest, RefusesDescriptorsThatAreNoMemfd) {
   UniqueFd null(::open("/dev/null", O_RDWR));
   EXPECT_EQ(map_arena(null.get(), kBytes, kNoQuota).status().code(), StatusCode::kINVALID_ARGUMENT);
+}
+
+// What one maps to record in, another reads by the descriptor.
+TEST(RecorderMemoryTest, IsReadThroughItsDescriptor) {
+  const Result<OwnMemfd> memory = make_recorder_memory(16);
+  ASSERT_TRUE(memory.ok()) << memory.status().to_string();
+  EXPECT_EQ(::fcntl(memory->fd.get(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  scheduler::Recorder recorder(memory->region.bytes());
+  recorder.record({.time_ns = 7, .kind = scheduler::EventKind::kready});
+  const auto elsewhere = SharedRegion::map(memory->fd.get(), scheduler::recorder_bytes(16),
+                                           SharedRegion::Populate::kNo);
+  ASSERT_TRUE(elsewhere.ok());
+  const auto reader = scheduler::RecorderReader::create(elsewhere->bytes());
+  ASSERT_TRUE(reader.ok()) << reader.status().to_string();
+  ASSERT_EQ(reader->read(0).events.size(), 1u);
+  EXPECT_EQ(reader->read(0).events[0].time_ns, 7u);
 }
 
 }  // namespace
