@@ -4,6 +4,8 @@
 #include <chrono>
 
 #include "config/text.h"
+#include "daemon/clock.h"
+#include "daemon/events_view.h"
 
 namespace cgx::daemon {
 namespace {
@@ -77,6 +79,12 @@ uint64_t time_left_ns(const grpc::ServerContext& context, uint64_t limit_ns) {
   if (deadline <= now) return 0;
   if (deadline - now > std::chrono::nanoseconds(limit_ns)) return limit_ns;
   return static_cast<uint64_t>(std::chrono::nanoseconds(deadline - now).count());
+}
+
+ClockPair clocks_now() {
+  const auto unix_time = std::chrono::system_clock::now().time_since_epoch();
+  const auto unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(unix_time).count();
+  return {monotonic_ns(), static_cast<uint64_t>(unix_ns)};
 }
 
 void add_differences(const v1::Policy& from, const v1::Policy& to,
@@ -189,6 +197,17 @@ grpc::Status ControlCalls::GetCounters(grpc::ServerContext* context, const v1::G
   if (!snapshot.ok()) return to_grpc(snapshot.status());
   *out = counters_of(*snapshot);
   return grpc::Status::OK;
+}
+
+// Whatever the recorder knows of was made before the snapshot that names it.
+grpc::Status ControlCalls::ListEvents(grpc::ServerContext* context,
+                                      const v1::ListEventsRequest* request, v1::EventList* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  const Result<scheduler::RecorderReader::Reading> reading = context_.port.events(request->from());
+  if (!reading.ok()) return to_grpc(reading.status());
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (!snapshot.ok()) return to_grpc(snapshot.status());
+  return answer(events_of(*reading, *snapshot, *request, call.caller(), clocks_now()), out);
 }
 
 grpc::Status ControlCalls::GetPolicy(grpc::ServerContext* context,

@@ -43,6 +43,8 @@ class ControlCalls final : public v1::Control::Service {
                           v1::CodecList*) override;
   grpc::Status GetCounters(grpc::ServerContext*, const v1::GetCountersRequest*,
                            v1::CounterList*) override;
+  grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest*,
+                          v1::EventList*) override;
   grpc::Status GetPolicy(grpc::ServerContext*, const v1::GetPolicyRequest*,
                          v1::CurrentPolicy*) override;
   grpc::Status CheckPolicy(grpc::ServerContext*, const v1::ChangePolicyRequest*,
