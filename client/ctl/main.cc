@@ -35,7 +35,9 @@ struct Options {
   std::vector<std::string> assignments;
   uint64_t expected_version = 0;
   std::string reason;
-  double wait_s = 30;  // for an agreed plan to take force
+  double wait_s = 30;   // for an agreed plan to take force
+  uint32_t last = 100;  // events
+  bool follow = false;
 };
 
 constexpr double kReadTimeoutS = 10;
@@ -200,6 +202,29 @@ int change(const Options& options, const Environment& environment,
   return printed == kOk && then != nullptr ? then(options, caller, answer) : printed;
 }
 
+// What the recorder remembers, and with --follow what comes, until the command is interrupted.
+int events(const Options& options, const Environment& environment) {
+  Result<Connection> connection = connect(options.address, environment);
+  if (!connection.ok()) return fail(connection.status());
+  Caller caller(*std::move(connection), options);
+  auto request = targeted<v1::ListEventsRequest>(options);
+  request.set_last(options.last);
+  std::string (*show_answer)(const v1::EventList&) = show;
+  for (;;) {
+    v1::EventList answer;
+    const grpc::Status status =
+        caller.call(&v1::Control::Stub::ListEvents, request, answer, kReadTimeoutS);
+    if (!status.ok()) return caller.fail_call(status);
+    const bool news = !answer.events().empty();
+    if (!options.follow) return print(answer, options, show_answer);
+    if (news && print(answer, options, show_answer) != kOk) return kError;
+    if (news) show_answer = show_more;
+    request.set_from(answer.next());
+    request.set_last(0);
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
 void add_target(CLI::App& command, Options& options) {
   command.add_option("-j,--job", options.job, "Name of the job, if there are several");
   command.add_option("-c,--communicator", options.communicator,
@@ -283,6 +308,12 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
           [&] { return read(options, environment, v1::ListCodecsRequest(), &Stub::ListCodecs); });
   command("counters", "Totals since the daemon started, without zeros (all with -o json)", false,
           [&] { return read(options, environment, v1::GetCountersRequest(), &Stub::GetCounters); });
+  CLI::App& recorded = *app.add_subcommand(
+      "events", "What happened last: arrivals, frames, arithmetic, results, failures");
+  add_target(recorded, options);
+  recorded.add_option("-n,--last", options.last, "How many of the newest; 0: all (100)");
+  recorded.add_flag("-f,--follow", options.follow, "Go on with what happens, until interrupted");
+  recorded.callback([&] { run = [&] { return events(options, environment); }; });
   add_policy_commands(app, options, environment, run);
 }
 

@@ -1,5 +1,7 @@
 #include "client/ctl/show.h"
 
+#include <time.h>
+
 #include <algorithm>
 
 #include "client/ctl/table.h"
@@ -85,6 +87,52 @@ std::string longest_round(const v1::DataThread& thread) {
   const v1::DataThread::Round& round = thread.longest_lately();
   return "busy; longest round of the last minute " + human_time(round.cpu_ns()) + ": " +
          round.what();
+}
+
+// "14:03:07.123456", local time.
+std::string time_of_day(uint64_t unix_ns) {
+  constexpr uint64_t kSecond = 1'000'000'000;
+  const auto seconds = static_cast<time_t>(unix_ns / kSecond);
+  tm local{};
+  ::localtime_r(&seconds, &local);
+  char text[32];
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%06d", local.tm_hour, local.tm_min, local.tm_sec,
+                static_cast<int>(unix_ns % kSecond / 1'000));
+  return text;
+}
+
+std::string value_text(const v1::EventValue& value) {
+  if (value.name() == "bytes") return human_bytes(value.value());
+  if (value.name() == "ns") return human_time(value.value());
+  if (!value.text().empty()) return value.text();
+  return value.name() + " " + human_count(value.value());
+}
+
+std::vector<std::string> event_cells(const v1::Event& event) {
+  const std::string step = event.has_call()   ? "call " + std::to_string(event.call())
+                           : event.has_step() ? std::to_string(event.step())
+                                              : "";
+  const std::string who = event.has_rank()      ? "rank " + std::to_string(event.rank())
+                          : event.has_machine() ? "machine " + std::to_string(event.machine())
+                                                : "";
+  std::string values;
+  for (const v1::EventValue& value : event.values()) {
+    values += (values.empty() ? "" : ", ") + value_text(value);
+  }
+  const std::string owner = event.job().empty() ? event.communicator() : full_name(event);
+  return {time_of_day(event.unix_ns()),
+          owner,
+          event.kind(),
+          step,
+          event.has_group() ? std::to_string(event.group()) : "",
+          who,
+          values};
+}
+
+std::string events_table(const v1::EventList& events) {
+  Table table({"TIME", "COMMUNICATOR", "EVENT", ">STEP", ">GROUP", "WHO", "VALUES"});
+  for (const v1::Event& one : events.events()) table.row(event_cells(one));
+  return table.text();
 }
 
 const char* yes(bool value) {
@@ -174,6 +222,18 @@ std::string show(const v1::CounterList& counters) {
     if (one.value() != 0) table.row({one.name(), human_count(one.value()), one.help()});
   }
   return table.empty() ? "all counters are 0\n" : table.text();
+}
+
+std::string show(const v1::EventList& events) {
+  return events.events().empty() ? "nothing is recorded of what you may see\n"
+                                 : events_table(events);
+}
+
+std::string show_more(const v1::EventList& events) {
+  const std::string lost =
+      events.lost() == 0 ? "" : human_count(events.lost()) + " events were forgotten before this\n";
+  const std::string text = events_table(events);
+  return lost + text.substr(text.find('\n') + 1);
 }
 
 std::string show(const v1::CurrentPolicy& policy) {

@@ -13,7 +13,9 @@ std::string show(const v1::TensorList& tensors);
 std::string show(const v1::PeerList& peers);
 std::string show(const v1::CodecList& codecs);
 std::string show(const v1::CounterList& counters);  // those that are not 0
-std::string show(const v1::CurrentPolicy& policy);  // YAML that `policy apply` takes
+std::string show(const v1::EventList& events);
+std::string show_more(const v1::EventList& events);  // that follow: without titles
+std::string show(const v1::CurrentPolicy& policy);   // YAML that `policy apply` takes
 std::string show(const v1::PolicyDiff& diff);
 std::string show_check(const v1::PolicyChange& change);
 std::string show_apply(const v1::PolicyChange& change);

@@ -54,6 +54,37 @@ TEST_F(Ctl, ListsJobsPeersTensorsCodecsAndCounters) {
   EXPECT_THAT(counters, Not(HasSubstr("steps_failed")));
 }
 
+TEST_F(Ctl, ShowsWhatTheRecorderRemembers) {
+  using scheduler::EventKind;
+  harness_.port.show_events({{.time_ns = 1'000, .kind = EventKind::kready, .communicator = 9},
+                             {.time_ns = 2'000,
+                              .step = 12,
+                              .kind = EventKind::kencode,
+                              .communicator = 3,
+                              .group = 1,
+                              .a = 4096,
+                              .b = 1'500},
+                             {.time_ns = 3'000,
+                              .step = 5,
+                              .kind = EventKind::ksent,
+                              .communicator = 3,
+                              .group = scheduler::Event::kCall,
+                              .peer = 1,
+                              .a = 80,
+                              .b = 2}});
+  const std::string text = run({"events"}).out;
+  EXPECT_THAT(text, ContainsRegex("TIME +COMMUNICATOR +EVENT +STEP +GROUP +WHO +VALUES\n"));
+  EXPECT_THAT(text, ContainsRegex("..:..:..\\....... +#9 +ready\n"));
+  EXPECT_THAT(text, ContainsRegex("bert/dp +encode +12 +1 +4.0 KiB, 1.5 us\n"));
+  EXPECT_THAT(text, ContainsRegex("bert/dp +sent +call 5 +machine 1 +80 B, chunk 2\n"));
+  EXPECT_THAT(run({"events", "-n", "1"}).out, Not(HasSubstr("encode")));
+  EXPECT_THAT(run({"events", "-j", "resnet"}).out,
+              HasSubstr("nothing is recorded of what you may see\n"));
+  const std::string json = run({"events", "-o", "json"}).out;
+  EXPECT_THAT(json, HasSubstr("\"next\": 3"));
+  EXPECT_THAT(json, ContainsRegex("\"step\": null,\n +\"call\": 5,"));
+}
+
 TEST_F(Ctl, PrintsJsonThatIsTheMessage) {
   const Ran ran = run({"-o", "json", "jobs"});
   v1::JobList jobs;
