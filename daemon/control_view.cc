@@ -156,7 +156,7 @@ std::string role_of(const Snapshot& snapshot, const Caller& caller) {
 void fill_round(const scheduler::RoundSnapshot& from, v1::DataThread::Round& to) {
   to.set_cpu_ns(from.cpu_ns);
   to.set_wall_ns(from.wall_ns);
-  to.set_what(from.what);
+  to.set_what(std::string(from.what));
 }
 
 void fill_duty(const scheduler::DutySnapshot& from, v1::DataThread& to) {

@@ -199,9 +199,9 @@ void DataAgent::beat() {
 void DataAgent::warn_of_long_round() {
   const scheduler::RoundSnapshot round = duty_.take_warning();
   if (round.cpu_ns == 0) return;
-  events_.event(
-      scheduler::EventLevel::kWarning,
-      "all jobs waited " + std::to_string(round.cpu_ns / kMillisecond) + " ms for " + round.what);
+  events_.event(scheduler::EventLevel::kWarning, "all jobs waited " +
+                                                     std::to_string(round.cpu_ns / kMillisecond) +
+                                                     " ms for " + std::string(round.what));
 }
 
 void DataAgent::lower_sleeping() {

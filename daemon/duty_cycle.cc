@@ -45,9 +45,9 @@ void DutyCycle::end_round(uint64_t now_ns) {
   if (worked_ && wall >= kLookNs) {
     const uint64_t cpu = cpu_ns_();
     const bool blamed = longest_part_ns_ * 2 >= wall;
-    keep(now_ns, {.cpu_ns = std::min(wall, cpu - cpu_mark_ns_),
-                  .wall_ns = wall,
-                  .what = blamed ? longest_part_ : "gradients and frames"});
+    keep(now_ns, RoundSnapshot{.cpu_ns = std::min(wall, cpu - cpu_mark_ns_),
+                               .wall_ns = wall,
+                               .what = blamed ? longest_part_ : "gradients and frames"});
     mark_ns_ = now_ns;
     cpu_mark_ns_ = cpu;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/wire/types.h"
@@ -110,7 +111,7 @@ struct SessionSnapshot {
 // The thread that moves gradients. Its rounds: from one look at everything to the next.
 struct RoundSnapshot {
   uint64_t cpu_ns = 0, wall_ns = 0;
-  const char* what = "";  // what took most of it
+  std::string_view what;  // what took most of it, for good
 };
 struct DutySnapshot {
   uint64_t rounds = 0;                    // that found work

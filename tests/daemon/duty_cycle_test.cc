@@ -35,7 +35,7 @@ TEST_F(DutyCycleTest, KeepsTheLongestRoundByProcessorTime) {
   const scheduler::DutySnapshot shown = duty_.snapshot(now_);
   EXPECT_EQ(shown.longest.cpu_ns, 2 * kMs);
   EXPECT_EQ(shown.longest.wall_ns, 3 * kMs);
-  EXPECT_STREQ(shown.longest.what, kRest);
+  EXPECT_EQ(shown.longest.what, kRest);
   EXPECT_EQ(shown.busy_ns, 12 * kMs);
   EXPECT_EQ(shown.rounds, 2u);
   EXPECT_EQ(shown.cpu_ns, 3 * kMs);
@@ -59,7 +59,7 @@ TEST_F(DutyCycleTest, NamesWhatTookMostOfARound) {
   now_ += 6 * kMs;
   cpu_ns += 6 * kMs;
   duty_.begin_round(now_);
-  EXPECT_STREQ(duty_.snapshot(now_).longest.what, "a commit");
+  EXPECT_EQ(duty_.snapshot(now_).longest.what, "a commit");
 }
 
 TEST_F(DutyCycleTest, BlamesNobodyForALittle) {
@@ -69,7 +69,7 @@ TEST_F(DutyCycleTest, BlamesNobodyForALittle) {
   now_ += 6 * kMs;
   cpu_ns += 6 * kMs;
   duty_.begin_round(now_);
-  EXPECT_STREQ(duty_.snapshot(now_).longest.what, kRest);
+  EXPECT_EQ(duty_.snapshot(now_).longest.what, kRest);
 }
 
 TEST_F(DutyCycleTest, ForgetsALongRoundAfterAMinute) {

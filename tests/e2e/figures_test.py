@@ -20,6 +20,7 @@ POLICY = {"codec": "maxmin:4,feedback", "stats_steps": 1, "replica_check_steps":
           "rules": [{"match": "half", "codec": "fp16"}]}
 QUIET = {
     "build_info": "always 1",
+    "data_thread_longest_round_seconds": "needs a round of 0.2 ms or more (tests/daemon/duty_cycle_test.cc)",
     "log_dropped_total": "needs a reader of the log that stops (tests/daemon/log_test.cc)",
     "replica_divergences_total": "honest machines get the same bits (tests/sim)",
     "frames_corrupt_total": "needs a link that changes bytes (tests/sim/seeds_test.cc)",
@@ -95,7 +96,8 @@ class Figures(ClusterCase):
             "communicator_operations_total", "communicator_gradient_bytes_total", "communicator_wire_sent_bytes_total",
             "communicator_exchange_seconds_total", "communicator_reserved_bytes", "communicator_sent_share", "peer_up",
             "peer_heartbeat_age_seconds", "peer_rtt_seconds", "peer_sent_bytes_total", "peer_received_bytes_total",
-            "peer_sent_frames_total", "peer_received_frames_total", "replica_checks_total"], first_step)
+            "peer_sent_frames_total", "peer_received_frames_total", "replica_checks_total", "data_thread_busy_seconds_total",
+            "data_thread_cpu_seconds_total"], first_step)
 
         def odd_values():
             job.fill(self.comm, 2)
