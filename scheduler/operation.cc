@@ -57,13 +57,18 @@ Event Operation::event(EventKind kind) const {
           .group = of_call ? Event::kCall : Event::group_number(setup_.group_index)};
 }
 
+// Reading the clock takes as long as such a part's arithmetic.
+uint64_t Operation::begin_span(const Part& part) const {
+  constexpr uint64_t kTimedBytes = 4096;
+  return part.raw_bytes < kTimedBytes ? 0 : host_.fine_ns();
+}
+
 void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine) {
-  if (began_ns == 0) return;
   Event span = event(kind);
   span.time_ns = began_ns;
   span.peer = static_cast<uint16_t>(machine);
   span.a = static_cast<uint32_t>(part.raw_bytes);
-  span.b = host_.fine_ns() - began_ns;
+  if (began_ns != 0) span.b = host_.fine_ns() - began_ns;
   host_.record(span);
 }
 
@@ -350,7 +355,7 @@ bool Operation::reduce_locally() {
   const GroupLayout& layout = *setup_.layout;
   if (next_own_ >= own_.size()) return false;
   const Part& part = layout.part(0, next_own_++);
-  const uint64_t began_ns = host_.fine_ns();
+  const uint64_t began_ns = begin_span(part);
   --own_left_;
   for (const Slice& slice : layout.slices(part)) {
     const LocalSegment& segment = setup_.segments[slice.segment];
@@ -387,7 +392,7 @@ void Operation::send_to_all(Phase phase, uint32_t chunk, bool bitmap, SlabId sla
 
 Operation::Encoded Operation::encode_part(const Part& part, uint32_t chunk,
                                           std::span<std::byte> out) {
-  const uint64_t began_ns = host_.fine_ns();
+  const uint64_t began_ns = begin_span(part);
   const GroupLayout& layout = *setup_.layout;
   uint64_t written = scatter_prefix(chunk);
   if (written > 0) std::memcpy(out.data(), setup_.descriptor.data(), written);

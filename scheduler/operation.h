@@ -204,7 +204,8 @@ class Operation {
   void find_residuals_to_keep();
   bool keep_residuals();
   void check_complete();
-  // Of arithmetic over a part that began at host_.fine_ns(); `machine`: whose results they were.
+  // Of arithmetic over a part; `machine`: whose results they were.
+  uint64_t begin_span(const Part& part) const;  // 0: too small to be timed
   void record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine = 0);
 
   OperationSetup setup_;

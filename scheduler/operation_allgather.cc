@@ -27,11 +27,12 @@ bool Operation::send_gather() {
 
 // REQUIRES: every machine's part is there.
 Status Operation::combine_chunk(uint32_t chunk, const Live& live) {
-  const uint64_t began_ns = host_.fine_ns();
   const GroupLayout& layout = *setup_.layout;
+  const Part& own = layout.part(setup_.machine, chunk);
+  const uint64_t began_ns = begin_span(own);
   CGX_ASSIGN_OR_RETURN(const Presence present, learn_union());
   std::vector<std::span<const std::byte>> rest = ranges_of(chunk, live);
-  for (const Slice& slice : layout.slices(layout.part(setup_.machine, chunk))) {
+  for (const Slice& slice : layout.slices(own)) {
     if (!present.test(slice.segment)) continue;
     const LocalSegment& segment = setup_.segments[slice.segment];
     for (uint32_t k = 0; k < setup_.machines; ++k) {
@@ -43,7 +44,7 @@ Status Operation::combine_chunk(uint32_t chunk, const Live& live) {
     CGX_RETURN_IF_ERROR(lane_.combine(job, stats));
     note(slice, stats);
   }
-  record_span(EventKind::kcombine, began_ns, layout.part(setup_.machine, chunk));
+  record_span(EventKind::kcombine, began_ns, own);
   close_chunk(chunk);
   return {};
 }

@@ -24,7 +24,7 @@ Status Operation::receive_gather(const wire::FrameHeader& header,
   const Part& part = layout.part(header.shard, header.chunk);
   CGX_ASSIGN_OR_RETURN(Payload parsed, parse(header, payload, part, 0));
   CGX_RETURN_IF_ERROR(learn_union(parsed.presence));
-  const uint64_t began_ns = host_.fine_ns();
+  const uint64_t began_ns = begin_span(part);
   kernels::RangeStats stats;
   for (const Slice& slice : layout.slices(part)) {
     if (!parsed.presence.test(slice.segment)) continue;
@@ -48,9 +48,10 @@ Result<bool> Operation::reduce_chunk(uint32_t chunk, const Live& live) {
   if (taken == kNoSlab) return false;
   const Slab out(pool_, taken);
   CGX_ASSIGN_OR_RETURN(const Presence present, learn_union());
-  const uint64_t began_ns = host_.fine_ns();
+  const Part& own = setup_.layout->part(setup_.machine, chunk);
+  const uint64_t began_ns = begin_span(own);
   CGX_ASSIGN_OR_RETURN(const uint32_t length, reduce_ranges(chunk, live, present, out.bytes()));
-  record_span(EventKind::kreduce, began_ns, setup_.layout->part(setup_.machine, chunk));
+  record_span(EventKind::kreduce, began_ns, own);
   close_chunk(chunk);
   send_to_all(Phase::kGather, chunk, !present.all(), out.id(), length);
   return true;
