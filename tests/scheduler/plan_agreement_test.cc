@@ -79,6 +79,15 @@ class Machine final : public PlanAgreement::Host {
   uint64_t installed = 0;
 };
 
+// A machine whose planner answers when it is told to.
+struct LatePlans {
+  explicit LatePlans(uint32_t machine) : host(machine), agreement(host.members, host) {
+    host.late = true;
+  }
+  Machine host;
+  PlanAgreement agreement;
+};
+
 uint64_t epoch_in(const Prepare& proposal) {
   return *epoch_of(proposal.plan);
 }
@@ -120,9 +129,8 @@ TEST(PlanAgreement, RefusesADecisionForWhatWasNeverPrepared) {
 }
 
 TEST(PlanAgreement, AnswersAProposalWhenItsPlanIsMade) {
-  Machine host(1);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(1);
+  auto& [host, agreement] = late;
   agreement.on_prepare(host.proposal(1));
   EXPECT_TRUE(host.answers.empty());
   EXPECT_EQ(agreement.undecided_since_ns(), 0u) << "it is this machine that is waited for";
@@ -133,9 +141,8 @@ TEST(PlanAgreement, AnswersAProposalWhenItsPlanIsMade) {
 }
 
 TEST(PlanAgreement, LooksAtNoPlanThatWasDroppedWhileItWasMade) {
-  Machine host(1);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(1);
+  auto& [host, agreement] = late;
   agreement.on_prepare(host.proposal(1));
   ASSERT_TRUE(agreement.on_decided(dropped(1)).ok());
   host.answer_questions();
@@ -144,9 +151,8 @@ TEST(PlanAgreement, LooksAtNoPlanThatWasDroppedWhileItWasMade) {
 }
 
 TEST(PlanAgreement, RefusesAPlanForATableThatWasReplacedWhileItWasMade) {
-  Machine host(1);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(1);
+  auto& [host, agreement] = late;
   agreement.on_prepare(host.proposal(1));
   host.table = std::make_shared<TensorTable>(*host.table);
   host.answer_questions();
@@ -156,9 +162,8 @@ TEST(PlanAgreement, RefusesAPlanForATableThatWasReplacedWhileItWasMade) {
 }
 
 TEST(PlanAgreement, PreparesABoundedNumberOfPlansAtOnce) {
-  Machine host(1);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(1);
+  auto& [host, agreement] = late;
   for (uint64_t epoch = 1; epoch <= 65; ++epoch) agreement.on_prepare(host.proposal(epoch));
   ASSERT_EQ(host.answers.size(), 1u);
   EXPECT_EQ(host.answers[0].epoch, 65u);
@@ -166,9 +171,8 @@ TEST(PlanAgreement, PreparesABoundedNumberOfPlansAtOnce) {
 }
 
 TEST(PlanAgreement, AsksAgainWhenAnotherPlanTookTheEpoch) {
-  Machine host(0);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(0);
+  auto& [host, agreement] = late;
   agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, host.question(), host.told());
   agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, host.question(), host.told());
   host.answer_questions();
@@ -182,9 +186,8 @@ TEST(PlanAgreement, AsksAgainWhenAnotherPlanTookTheEpoch) {
 }
 
 TEST(PlanAgreement, AsksAgainWhenTheTableWasReplacedMeanwhile) {
-  Machine host(0);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(0);
+  auto& [host, agreement] = late;
   agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, host.question(), host.told());
   host.table = std::make_shared<TensorTable>(
       TensorTable{{.name = "weight", .elements = 4096}, {.name = "bias", .elements = 64}});
@@ -198,9 +201,8 @@ TEST(PlanAgreement, AsksAgainWhenTheTableWasReplacedMeanwhile) {
 }
 
 TEST(PlanAgreement, LetsACommitGoBeforeAPolicyThatIsBeingPlanned) {
-  Machine host(0);
-  host.late = true;
-  PlanAgreement agreement(host.members, host);
+  LatePlans late(0);
+  auto& [host, agreement] = late;
   agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, host.question(), host.told());
   agreement.propose(PlanPurpose::kCommit, /*dry_run=*/false, 0, host.question(), host.told());
   EXPECT_EQ(host.outcomes, std::vector{StatusCode::kSUPERSEDED});
