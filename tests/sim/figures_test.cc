@@ -15,8 +15,9 @@ Snapshot shown_by(Cluster& cluster, uint32_t machine) {
 }
 
 std::vector<uint64_t> late_ns(Cluster& cluster, uint32_t machine) {
+  const Snapshot shown = shown_by(cluster, machine);
   std::vector<uint64_t> late;
-  for (const auto& rank : shown_by(cluster, machine).communicators.at(0).rank_list) {
+  for (const auto& rank : shown.communicators.at(0).rank_list) {
     late.push_back(rank.late_ns);
   }
   return late;
