@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,34 @@ TEST_F(PlannerAgentTest, RefusesMoreThanItCanRemember) {
   agent_.do_work(0);
   asker_.read_answers();
   EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{2}) << "commits have room of their own";
+}
+
+// Both threads at work: plans are asked for, taken and dropped here while others are made there.
+TEST(PlannerThread, AnswersWhileTheAskerGoesOn) {
+  struct Inbox final : PlanTaker {
+    void take_plan(UniqueFunction<void()> answer) override {
+      messages.post_wait(std::move(answer));
+    }
+    Mailbox<UniqueFunction<void()>> messages{4};  // so small that the planner waits for room
+  } inbox;
+  constexpr uint64_t kPlans = 400;
+  Asker asker;
+  PlannerAgent agent(inbox);
+  auto thread = AgentThread::start(agent);
+  ASSERT_TRUE(thread.ok()) << thread.status().to_string();
+  uint64_t asked = 0;
+  while (asker.epochs.size() < kPlans) {
+    if (asked < kPlans) {
+      ++asked;
+      agent.request(asker.question(asked, asked % 3 == 0), asker.keep());
+    }
+    inbox.messages.drain(8, [](UniqueFunction<void()> answer) { answer(); });
+  }
+  asker.plan.reset();
+  (*thread)->stop();
+  EXPECT_TRUE(asker.refused.empty());
+  std::sort(asker.epochs.begin(), asker.epochs.end());
+  EXPECT_EQ(std::unique(asker.epochs.begin(), asker.epochs.end()), asker.epochs.end());
 }
 
 }  // namespace
