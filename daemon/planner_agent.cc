@@ -56,8 +56,9 @@ void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) 
 
 // The same plan, freed on this thread whoever drops it last.
 scheduler::FactsPtr PlannerAgent::freed_here(const scheduler::FactsPtr& facts) const {
-  return {facts.get(), [facts, tasks = others_](const scheduler::PlanFacts*) mutable {
-            (void)tasks->post([last = std::move(facts)] {});
+  // Captured as a copy of its own: one of a const reference could not be moved on.
+  return {facts.get(), [own = scheduler::FactsPtr(facts), tasks = others_](const auto*) mutable {
+            (void)tasks->post([last = std::move(own)] {});
           }};
 }
 

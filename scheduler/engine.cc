@@ -82,9 +82,10 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
   session = {.open = true,
              .generation = session.generation + 1,
              .options = options,
-             .port = std::make_unique<CountedPort>(port),
+             .port = nullptr,
              .arenas = {},
              .communicators = {}};
+  session.port = std::make_unique<CountedPort>(port);
   count(Counter::ksessions_opened);
   return SessionId{index, session.generation};
 }
