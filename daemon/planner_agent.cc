@@ -50,14 +50,14 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
 
 void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) {
   Result<scheduler::FactsPtr> facts = scheduler::make_facts(question);
-  if (facts.ok()) facts = freed_here(*facts);
+  if (facts.ok()) facts = freed_here(*std::move(facts));
   taker_.take_plan([facts = std::move(facts), answer = std::move(answer)] { answer(facts); });
 }
 
 // The same plan, freed on this thread whoever drops it last.
-scheduler::FactsPtr PlannerAgent::freed_here(const scheduler::FactsPtr& facts) const {
-  // Captured as a copy of its own: one of a const reference could not be moved on.
-  return {facts.get(), [own = scheduler::FactsPtr(facts), tasks = others_](const auto*) mutable {
+scheduler::FactsPtr PlannerAgent::freed_here(scheduler::FactsPtr facts) const {
+  const scheduler::PlanFacts* const shown = facts.get();
+  return {shown, [own = std::move(facts), tasks = others_](const auto*) mutable {
             (void)tasks->post([last = std::move(own)] {});
           }};
 }

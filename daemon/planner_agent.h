@@ -34,7 +34,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   using Tasks = Mailbox<Task>;
 
   void plan(const scheduler::PlanQuestion& question, Answer answer);
-  scheduler::FactsPtr freed_here(const scheduler::FactsPtr& facts) const;
+  scheduler::FactsPtr freed_here(scheduler::FactsPtr facts) const;
 
   PlanTaker& taker_;
   std::shared_ptr<Tasks> commits_, others_;  // plans that are dropped post to the second
