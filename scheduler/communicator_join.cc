@@ -59,6 +59,14 @@ Members make_members(const SessionOptions& session, const wire::CreateCommunicat
   return members;
 }
 
+// The plan that the history has, for the table that is here.
+PlanQuestion repeat_plan(const PlanEntry& entry, const std::shared_ptr<const TensorTable>& table) {
+  return {.table = table,
+          .policy = entry.policy,
+          .epoch = entry.plan.epoch,
+          .encoded_plan = encode_plan(entry.plan)};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions& session,
@@ -376,18 +384,19 @@ void Communicator::plan_if_tables_complete() {
 }
 
 Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step) const {
-  PlanQuestion question{.table = pending_, .policy = policy_, .epoch = epoch, .ranks_wait = true};
   if (replay_.on()) {
     CGX_ASSIGN_OR_RETURN(const PlanEntry* const entry,
                          replay_.next_commit(table_hash(*pending_), step));
-    question.policy = entry->policy;
-    question.epoch = entry->plan.epoch;
-    question.encoded_plan = encode_plan(entry->plan);
-  } else {
-    question.policy_version = policy_version_;
-    question.order = reverse_registration(pending_->size());
+    PlanQuestion again = repeat_plan(*entry, pending_);
+    again.ranks_wait = true;
+    return again;
   }
-  return question;
+  return PlanQuestion{.table = pending_,
+                      .policy = policy_,
+                      .epoch = epoch,
+                      .policy_version = policy_version_,
+                      .order = reverse_registration(pending_->size()),
+                      .ranks_wait = true};
 }
 
 void Communicator::commit_plan() {
@@ -480,12 +489,7 @@ void Communicator::replay_next_plan() {
   };
   agreement_.propose(
       PlanPurpose::kPolicy, /*dry_run=*/false, entry->step,
-      [this, entry](uint64_t) -> Result<PlanQuestion> {
-        return PlanQuestion{.table = table_,
-                            .policy = entry->policy,
-                            .epoch = entry->plan.epoch,
-                            .encoded_plan = encode_plan(entry->plan)};
-      },
+      [this, entry](uint64_t) -> Result<PlanQuestion> { return repeat_plan(*entry, table_); },
       [this, entry, fail_replay](const Result<PlanAgreement::Outcome>& outcome) {
         if (state_ == State::kFailed || state_ == State::kClosed) return;
         if (!outcome.ok()) return fail_replay(outcome.status());

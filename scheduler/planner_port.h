@@ -1,5 +1,5 @@
 // Who makes plans. Matching a policy and laying groups out takes milliseconds, which the thread
-// that moves gradients does not have: it asks, and goes on until the answer comes (DESIGN.md 4d).
+// that moves gradients does not have: it asks, and goes on until the answer comes.
 #pragma once
 
 #include <functional>
