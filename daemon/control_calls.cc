@@ -50,6 +50,7 @@ grpc::StatusCode grpc_code(StatusCode code) {
     case StatusCode::kSTEP_FAILED:
     case StatusCode::kNOT_COMMITTED:
     case StatusCode::kMISMATCH:
+    case StatusCode::kDEVICE_LOST:
     case StatusCode::kRANK_LOST:
     case StatusCode::kPEER_LOST:
     case StatusCode::kDAEMON_LOST:

@@ -108,7 +108,8 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
                        .machine = members.machine,
                        .machines = members.machines(),
                        .segments = {},
-                       .descriptor = {}};
+                       .descriptor = {},
+                       .hash = {}};
   LocalSegment& local = setup.segments.emplace_back();
   local.scale =
       call.descriptor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(members.ranks()) : 1.0f;
@@ -118,10 +119,10 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
   }
   const auto bytes = std::as_bytes(std::span(&call.descriptor, 1));
   setup.descriptor.assign(bytes.begin(), bytes.end());
-  operations_.push_back(
-      std::make_unique<Operation>(std::move(setup), ports_.lane, ports_.pool, ports_.host, now_ns));
+  Operation& operation = operations_.add(
+      std::make_unique<Operation>(std::move(setup), ports_.site, ports_.pool, ports_.host, now_ns));
   ports_.host.count(Counter::koperations_started, 1);
-  return receive_stashed(number, *operations_.back(), now_ns);
+  return receive_stashed(number, operation, now_ns);
 }
 
 Status CallRunner::receive_stashed(uint64_t number, Operation& operation, uint64_t now_ns) {
@@ -199,23 +200,22 @@ Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std:
 }
 
 Operation* CallRunner::find(uint64_t number) {
-  for (const auto& operation : operations_) {
-    if (operation->step() == number) return operation.get();
-  }
-  return nullptr;
+  return operations_.find(
+      [number](const Operation& operation) { return operation.step() == number; });
 }
 
 Result<bool> CallRunner::work(uint64_t now_ns) {
   bool worked = false;
-  if (mode_ != Mode::kRunning) return worked;
+  if (mode_ == Mode::kStopped) return worked;
   for (auto& [number, call] : calls_) {
+    if (mode_ != Mode::kRunning) break;
     if (call.started || !call.failure.ok() || call.count < ports_.members.local_count()) continue;
     CGX_RETURN_IF_ERROR(start(number, call, now_ns));
     worked = true;
     break;  // starting may have failed the call and changed the map
   }
-  for (size_t i = 0; i < operations_.size() && !worked; ++i) {
-    CGX_ASSIGN_OR_RETURN(worked, operations_[i]->advance(now_ns));
+  for (size_t i = 0; i < operations_.open().size() && !worked; ++i) {
+    CGX_ASSIGN_OR_RETURN(worked, operations_.open()[i]->advance(now_ns));
   }
   finish_operations(now_ns);
   retire_failed();
@@ -223,13 +223,7 @@ Result<bool> CallRunner::work(uint64_t now_ns) {
 }
 
 void CallRunner::finish_operations(uint64_t now_ns) {
-  for (size_t i = 0; i < operations_.size();) {
-    if (operations_[i]->state() != Operation::State::kComplete) {
-      ++i;
-      continue;
-    }
-    const std::unique_ptr<Operation> operation = std::move(operations_[i]);
-    operations_.erase(operations_.begin() + static_cast<int64_t>(i));
+  while (const std::unique_ptr<Operation> operation = operations_.take_complete()) {
     const auto found = calls_.find(operation->step());
     CGX_ASSERT(found != calls_.end());
     ++totals_.operations;
@@ -256,16 +250,14 @@ void CallRunner::finish_operations(uint64_t now_ns) {
 
 // A failed call is kept until every local rank has submitted it, and was told.
 void CallRunner::retire_failed() {
-  std::erase_if(calls_, [&](const auto& entry) {
-    return !entry.second.failure.ok() && entry.second.count == ports_.members.local_count();
-  });
+  std::erase_if(calls_,
+                [&](const auto& entry) { return entry.second.over(ports_.members.local_count()); });
 }
 
 // Of the calls that every local rank has submitted, those that are not over are kept.
 uint64_t CallRunner::lowest() const {
   for (const auto& [number, call] : calls_) {
-    const bool over = !call.failure.ok() && call.count == ports_.members.local_count();
-    if (!over) return std::min(submitted_by_all(), number);
+    if (!call.over(ports_.members.local_count())) return std::min(submitted_by_all(), number);
   }
   return submitted_by_all();
 }
@@ -327,13 +319,34 @@ bool CallRunner::fail_call(uint64_t number, const Status& why) {
   Call& call = call_at(number);
   if (!call.failure.ok()) return false;
   call.failure = why;
-  std::erase_if(operations_, [&](const auto& operation) { return operation->step() == number; });
+  call.untold = true;
+  operations_.end_if([number](const Operation& operation) { return operation.step() == number; });
   std::erase_if(stash_, [&](const Stashed& stashed) { return stashed.header.step == number; });
-  for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
-    answer(call, number, rank, why);
-  }
   ports_.host.count(Counter::koperations_failed, 1);
+  tell_failure(number);
   return true;
+}
+
+// A rank that is told may use its buffers again.
+void CallRunner::tell_failure(uint64_t number) {
+  const auto found = calls_.find(number);
+  const bool untold = found != calls_.end() && found->second.untold;
+  const auto is_it = [number](const Operation& operation) { return operation.step() == number; };
+  if (!untold || operations_.tickets_open_if(is_it)) return;
+  found->second.untold = false;
+  for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
+    answer(found->second, number, rank, found->second.failure);
+  }
+}
+
+Status CallRunner::settle(Operation& operation, Ticket ticket, const SiteAnswer& answer,
+                          uint64_t now_ns) {
+  const uint64_t number = operation.step();
+  CGX_RETURN_IF_ERROR(operation.answered(ticket, answer, now_ns));
+  if (mode_ != Mode::kStopped) finish_operations(now_ns);
+  tell_failure(number);
+  retire_failed();
+  return {};
 }
 
 void CallRunner::fail(const Status& why) {
@@ -345,6 +358,7 @@ void CallRunner::fail(const Status& why) {
 
 void CallRunner::freeze(bool take_results) {
   mode_ = take_results ? Mode::kResultsOnly : Mode::kStopped;
+  operations_.stop_sending();
 }
 
 void CallRunner::restart(uint64_t calls_end, const Status& why) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "scheduler/members.h"
-#include "scheduler/operation.h"
+#include "scheduler/operations.h"
 #include "scheduler/step_runner.h"
 
 namespace cgx::scheduler {
@@ -41,8 +41,7 @@ class CallRunner {
 
   struct Submission {
     CallDescriptor descriptor;
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
+    Place input, output;
     uint64_t cookie = 0;
   };
   // An error with code MISMATCH has failed the call for every local rank: tell the others.
@@ -50,11 +49,16 @@ class CallRunner {
   Result<bool> work(uint64_t now_ns);
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns);
-  // This call ends in an error on every local rank that submitted it or will. False: it had failed
-  // already, or is over.
+  // The site has answered one of the operations.
+  Status settle(Operation& operation, Ticket ticket, const SiteAnswer& answer, uint64_t now_ns);
+  void sweep() { operations_.sweep(); }
+  bool tickets_open() const { return operations_.tickets_open(); }
+  bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
+  // This call ends in an error on every local rank that submitted it or will, once the site has let
+  // go of it. False: it had failed already, or is over.
   bool fail_call(uint64_t call, const Status& why);
   void fail(const Status& why);  // for good: every open call ends
-  // Until restart(): work() does nothing, and receive() takes results only, or nothing at all.
+  // Until restart(): work() and receive() make results of what others have sent, or do nothing.
   void freeze(bool take_results);
   // Calls below `calls_end` that are not complete have failed on every machine.
   void restart(uint64_t calls_end, const Status& why);
@@ -69,8 +73,8 @@ class CallRunner {
   // Calls this runner failed by itself and that the other machines must hear of.
   std::vector<std::pair<uint64_t, Status>> take_failures() { return std::move(failures_); }
 
-  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
-  bool operations_open() const { return !operations_.empty(); }
+  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_.open(); }
+  bool operations_open() const { return !operations_.open().empty(); }
   uint64_t completed_end() const { return lowest(); }  // first call not over for every local rank
   uint64_t oldest_wait_ns() const;  // since when the oldest open call waits; 0: none
   std::vector<uint32_t> missing_ranks()
@@ -91,7 +95,9 @@ class CallRunner {
     uint32_t count = 0;
     uint64_t first_ns = 0;
     bool started = false;
-    Status failure;  // not OK: later submits are answered with it
+    Status failure;       // not OK: later submits are answered with it
+    bool untold = false;  // and earlier ones will be
+    bool over(uint32_t ranks) const { return !failure.ok() && !untold && count == ranks; }
   };
   struct Stashed {
     wire::FrameHeader header;
@@ -105,6 +111,7 @@ class CallRunner {
                  std::span<const std::byte> payload, uint64_t now_ns);
   Status receive_stashed(uint64_t number, Operation& operation, uint64_t now_ns);
   void answer(const Call& call, uint64_t number, uint32_t rank, const Status& status);
+  void tell_failure(uint64_t number);
   void finish_operations(uint64_t now_ns);
   void retire_failed();
   uint64_t lowest() const;
@@ -119,7 +126,7 @@ class CallRunner {
   Mode mode_ = Mode::kRunning;
   std::map<uint64_t, Call> calls_;  // open ones, and failed ones not submitted by all local ranks
   std::vector<uint64_t> next_of_rank_;
-  std::vector<std::unique_ptr<Operation>> operations_;
+  Operations operations_;
   std::deque<Stashed> stash_;
   std::shared_ptr<const Shape> shape_;
   std::vector<std::pair<uint64_t, Status>> failures_;

@@ -38,13 +38,13 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
       tables_(members_.machines()),
       replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
-      steps_({members_, *services.options().lane, pool_, *this},
+      steps_({members_, services.site(), pool_, *this},
              [this](uint64_t step) {
                const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
                if (plan != steps_.plan()) keep_history(PlanPurpose::kPolicy, *plan, step);
                return plan;
              }),
-      calls_({members_, *services.options().lane, pool_, *this}),
+      calls_({members_, services.site(), pool_, *this}),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
 }
@@ -55,7 +55,7 @@ Communicator::~Communicator() {
 
 bool Communicator::uses(SessionId session) const {
   return std::any_of(members_.local.begin(), members_.local.end(), [&](const LocalRank& local) {
-    return local.port != nullptr && local.session == session;
+    return local.session == session && (local.port != nullptr || tickets_open());
   });
 }
 
@@ -183,25 +183,24 @@ Status Communicator::submit_call(uint32_t local, const cgx_submit_record& record
 Result<Communicator::Buffers> Communicator::buffers(uint32_t local, const cgx_submit_record& record,
                                                     DType dtype, uint64_t elements) const {
   const uint64_t width = dtype_bytes(dtype);
-  const auto locate = [&](uint32_t arena, uint64_t offset, const char* what) -> Result<std::byte*> {
-    const std::span<std::byte> memory = services_.arena(members_.local[local].session, arena);
-    const bool fits = elements <= memory.size() / width && offset <= memory.size() &&
-                      elements * width <= memory.size() - offset;
+  const auto locate = [&](uint32_t arena, uint64_t offset, const char* what) -> Result<Place> {
+    const auto [id, bytes] = services_.arena(members_.local[local].session, arena);
+    const bool fits =
+        elements <= bytes / width && offset <= bytes && elements * width <= bytes - offset;
     if (!fits || offset % width != 0) {
-      return invalid_argument(
-          std::string(what) + " of " + std::to_string(elements) + " " +
-          std::string(dtype_name(dtype)) + " at offset " + std::to_string(offset) + " of arena " +
-          std::to_string(arena) +
-          (fits ? " is not aligned to its type"
-                : " does not fit its " + std::to_string(memory.size()) + " bytes"));
+      return invalid_argument(std::string(what) + " of " + std::to_string(elements) + " " +
+                              std::string(dtype_name(dtype)) + " at offset " +
+                              std::to_string(offset) + " of arena " + std::to_string(arena) +
+                              (fits ? " is not aligned to its type"
+                                    : " does not fit its " + std::to_string(bytes) + " bytes"));
     }
-    return memory.data() + offset;
+    return Place{id, offset};
   };
-  CGX_ASSIGN_OR_RETURN(std::byte* const input, locate(record.in_arena, record.in_offset, "input"));
-  CGX_ASSIGN_OR_RETURN(std::byte* const output,
-                       locate(record.out_arena, record.out_offset, "output"));
+  CGX_ASSIGN_OR_RETURN(const Place input, locate(record.in_arena, record.in_offset, "input"));
+  CGX_ASSIGN_OR_RETURN(const Place output, locate(record.out_arena, record.out_offset, "output"));
   const uint64_t bytes = elements * width;
-  if (input != output && input < output + bytes && output < input + bytes) {
+  if (input.arena == output.arena && input.offset != output.offset &&
+      input.offset < output.offset + bytes && output.offset < input.offset + bytes) {
     return invalid_argument("input and output overlap without being the same");
   }
   return Buffers{input, output};
@@ -248,6 +247,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.machine = members_.machine;
   question.machines = members_.machines();
   question.slab_bytes = pool_.slab_bytes();
+  question.site_consumes = services_.site().consumes_inside();
   services_.planner().request(
       std::move(question),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {
@@ -267,6 +267,7 @@ uint64_t Communicator::next_switch_step() const {
 // ---------------------------------------------------------------------------------------
 
 bool Communicator::work() {
+  if (state_ == State::kFrozen) return work_frozen();
   if (state_ != State::kRunning && state_ != State::kReady) return false;
   replay_next_plan();
   const Result<bool> called = calls_.work(services_.now_ns());
@@ -282,6 +283,16 @@ bool Communicator::work() {
   reorder_if_useful();
   pursue_wish();
   return *called || *stepped;
+}
+
+// The site has answered; the operation may have ended meanwhile.
+void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer& answer) {
+  const bool of_step = operation.kind() == wire::StepKind::kStep;
+  const Status status = of_step ? steps_.settle(operation, ticket, answer, services_.now_ns())
+                                : calls_.settle(operation, ticket, answer, services_.now_ns());
+  if (!status.ok()) fail(status, /*permanent=*/!redoable(status), /*tell_others=*/true);
+  publish_result_hashes();
+  report_if_flushed();
 }
 
 // --- Showing

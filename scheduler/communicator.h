@@ -36,7 +36,15 @@ class CommunicatorServices {
   virtual const std::shared_ptr<SlabStore>& slabs() = 0;
   virtual uint64_t now_ns() const = 0;
   virtual uint64_t plan_bytes_free() const = 0;
-  virtual std::span<std::byte> arena(SessionId session, uint32_t arena) const = 0;
+  virtual Site& site() = 0;
+  virtual Ticket new_ticket() = 0;
+  // The answer goes to settle(); the communicator stays until it has come.
+  virtual void expect(Ticket ticket, class Communicator& communicator, Operation& operation) = 0;
+  struct Arena {
+    ArenaId id = kNoArena;
+    uint64_t bytes = 0;
+  };
+  virtual Arena arena(SessionId session, uint32_t arena) const = 0;  // of no bytes if there is none
   virtual void count(Counter counter, uint64_t amount) = 0;
   virtual void event(EventLevel level, const std::string& text) = 0;
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
@@ -107,6 +115,12 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void tick();  // timers: heartbeats, late ranks, lost peers, time-outs
   uint64_t next_deadline_ns() const { return next_tick_ns_; }
   bool operations_open() const;
+  bool tickets_open() const { return steps_.tickets_open() || calls_.tickets_open(); }
+  void settle(Operation& operation, Ticket ticket, const SiteAnswer& answer);
+  void sweep() {  // what ended, between two rounds
+    steps_.sweep();
+    calls_.sweep();
+  }
   uint32_t weight() const;
   uint64_t reserved_bytes() const;
 
@@ -115,6 +129,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void count(Counter counter, uint64_t amount) override;
   void record(Event event) override;
   uint64_t fine_ns() override { return services_.fine_ns(); }
+  Ticket new_ticket() override { return services_.new_ticket(); }
+  void expect(Ticket ticket, Operation& operation) override {
+    services_.expect(ticket, *this, operation);
+  }
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
@@ -156,7 +174,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
     wire::FrameHeader header;
     std::vector<std::byte> payload;
   };
-  struct Ticket {
+  struct PolicyTicket {
     PolicyAnswer answer;
     uint64_t deadline_ns = 0;
   };
@@ -199,8 +217,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   Status submit_tensor(uint32_t local, const cgx_submit_record& record);
   Status submit_call(uint32_t local, const cgx_submit_record& record);
   struct Buffers {
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
+    Place input, output;
   };
   Result<Buffers> buffers(uint32_t local, const cgx_submit_record& record, DType dtype,
                           uint64_t elements) const;
@@ -237,6 +254,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   // communicator_terms.cc
   void fail(const Status& why, bool permanent, bool tell_others);
   void freeze(bool take_results);
+  bool work_frozen();
   void end(const Status& why);
   void answer_operators(const Status& why);
   void tell_failure(uint32_t machine);
@@ -306,8 +324,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   std::vector<Left> left_;
   std::vector<ReplicaHash> replicas_;  // coordinator: of the newest check, by machine
   std::optional<Wish> wish_;
-  std::map<uint64_t, Ticket> tickets_;
-  uint64_t next_ticket_ = 1;
+  std::map<uint64_t, PolicyTicket> policy_tickets_;
+  uint64_t next_policy_ticket_ = 1;
   uint64_t frozen_since_ns_ = 0, commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;

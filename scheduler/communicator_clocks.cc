@@ -21,14 +21,14 @@ void Communicator::tick() {
   if (state_ == State::kFailed || state_ == State::kClosed) return;
   send_heartbeats();
   if (state_ != State::kFrozen) agreement_.tick(now);
-  for (auto it = tickets_.begin(); it != tickets_.end();) {
+  for (auto it = policy_tickets_.begin(); it != policy_tickets_.end();) {
     if (now < it->second.deadline_ns) {
       ++it;
       continue;
     }
     it->second.answer(Status(StatusCode::kTIMED_OUT,
                              "the coordinator of " + members_.title() + " did not answer"));
-    it = tickets_.erase(it);
+    it = policy_tickets_.erase(it);
   }
   check_peers();
   if (state_ == State::kFrozen) return check_frozen();

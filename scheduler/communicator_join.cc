@@ -86,7 +86,11 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                       std::to_string(members.machines()) +
                       " machines, but this daemon has no mesh address (mesh.listen is not set)");
   }
-  const SlabCounts slabs = slabs_for(kCallWindow, members.machines(), UINT32_MAX, 1);
+  const SlabCounts slabs = slabs_for({.operations = kCallWindow,
+                                      .machines = members.machines(),
+                                      .scatter_chunks = UINT32_MAX,
+                                      .gather_chunks = 1,
+                                      .site_consumes = services.site().consumes_inside()});
   const uint64_t bytes = slabs.sum() * services.slabs()->slab_bytes();
   if (bytes > services.plan_bytes_free()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
@@ -317,15 +321,14 @@ Result<TensorTable> Communicator::local_table(uint32_t local) const {
       return invalid_argument("tensor '" + tensor.name.substr(0, 64) + "' of " + rank +
                               " has more than 8 dimensions or a name above 512 bytes");
     }
-    const std::span<std::byte> home =
-        services_.arena(members_.local[local].session, tensor.home_arena);
+    const uint64_t home = services_.arena(members_.local[local].session, tensor.home_arena).bytes;
     const uint64_t width = dtype_bytes(tensor.dtype);
-    if (tensor.home_offset > home.size() || tensor.home_offset % width != 0 ||
-        tensor.elements > (home.size() - tensor.home_offset) / width) {
+    if (tensor.home_offset > home || tensor.home_offset % width != 0 ||
+        tensor.elements > (home - tensor.home_offset) / width) {
       return invalid_argument("the home region of tensor '" + tensor.name + "' of " + rank + " (" +
                               std::to_string(tensor.elements) + " elements at offset " +
                               std::to_string(tensor.home_offset) + ") is not in its arena of " +
-                              std::to_string(home.size()) + " bytes");
+                              std::to_string(home) + " bytes");
     }
     table.push_back(
         {tensor.name, tensor.dtype, tensor.op, tensor.kind, tensor.elements, tensor.shape});
@@ -414,8 +417,8 @@ StepRunner::Homes Communicator::homes() const {
   StepRunner::Homes homes(local_.size());
   for (uint32_t i = 0; i < local_.size(); ++i) {
     for (const wire::TensorDescription& tensor : local_[i].tensors) {
-      homes[i].push_back(services_.arena(members_.local[i].session, tensor.home_arena).data() +
-                         tensor.home_offset);
+      const ArenaId arena = services_.arena(members_.local[i].session, tensor.home_arena).id;
+      homes[i].push_back({arena, tensor.home_offset});
     }
   }
   return homes;

@@ -54,9 +54,9 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
                              "; a policy can be applied once its tensors are committed"));
   }
   if (!members_.coordinator()) {
-    const uint64_t ticket = next_ticket_++;
-    tickets_[ticket] = {std::move(answer),
-                        services_.now_ns() + 2 * services_.options().timeouts.prepare_ns};
+    const uint64_t ticket = next_policy_ticket_++;
+    policy_tickets_[ticket] = {std::move(answer),
+                               services_.now_ns() + 2 * services_.options().timeouts.prepare_ns};
     return send_control(0, PolicyAsk{ticket, dry_run, policy});
   }
   std::vector<std::string> warnings;
@@ -128,10 +128,10 @@ void Communicator::handle(uint32_t machine, const PolicyAsk& message) {
 }
 
 void Communicator::handle(uint32_t machine, const PolicyAnswerMessage& message) {
-  const auto found = machine == 0 ? tickets_.find(message.ticket) : tickets_.end();
-  if (found == tickets_.end()) return;
+  const auto found = machine == 0 ? policy_tickets_.find(message.ticket) : policy_tickets_.end();
+  if (found == policy_tickets_.end()) return;
   const PolicyAnswer answer = std::move(found->second.answer);
-  tickets_.erase(found);
+  policy_tickets_.erase(found);
   if (message.code != StatusCode::kOK) return answer(Status(message.code, message.text));
   answer(PolicyChange{message.policy_version, message.epoch, message.switch_step,
                       message.reserved_bytes, message.warnings});

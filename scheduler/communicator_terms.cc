@@ -64,7 +64,7 @@ void Communicator::end(const Status& why) {
 }
 
 void Communicator::answer_operators(const Status& why) {
-  for (auto& [number, ticket] : std::exchange(tickets_, {})) ticket.answer(why);
+  for (auto& [number, ticket] : std::exchange(policy_tickets_, {})) ticket.answer(why);
   if (wish_) std::exchange(wish_, std::nullopt)->answer(why);
 }
 
@@ -105,13 +105,27 @@ Report Communicator::make_report() const {
   return report;
 }
 
-// Every other machine has sent its last frame of this term, so nothing here changes any more.
+// Makes results of what others have sent, nothing else; then it can be reported.
+bool Communicator::work_frozen() {
+  const Result<bool> called = calls_.work(services_.now_ns());
+  const Result<bool> stepped = called.ok() ? steps_.work(services_.now_ns()) : called;
+  if (!stepped.ok()) {
+    fail(stepped.status(), /*permanent=*/!redoable(stepped.status()), /*tell_others=*/true);
+    return true;
+  }
+  report_if_flushed();
+  return *called || *stepped;
+}
+
+// Every other machine has sent its last frame of this term, and the site has answered, so nothing
+// here changes any more.
 void Communicator::report_if_flushed() {
   PeerState& own = peers_[members_.machine];
   if (state_ != State::kFrozen || own.reported) return;
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k != members_.machine && !peers_[k].flushed) return;
   }
+  if (steps_.settling() || calls_.settling()) return;
   steps_.freeze(/*take_results=*/false);
   calls_.freeze(/*take_results=*/false);
   own.report = make_report();
@@ -193,12 +207,14 @@ Status Communicator::take_plan_of(const Start& start) {
   const bool bound = steps_.installed() && steps_.step() == start.first_step;
   if (!bound || steps_.plan()->hash == start.plan_hash) return {};
   // Made here and now: no step goes on without it.
-  CGX_ASSIGN_OR_RETURN(const FactsPtr facts, make_facts({.table = table_,
-                                                         .policy = start.policy,
-                                                         .encoded_plan = start.plan,
-                                                         .machine = members_.machine,
-                                                         .machines = members_.machines(),
-                                                         .slab_bytes = pool_.slab_bytes()}));
+  CGX_ASSIGN_OR_RETURN(const FactsPtr facts,
+                       make_facts({.table = table_,
+                                   .policy = start.policy,
+                                   .encoded_plan = start.plan,
+                                   .machine = members_.machine,
+                                   .machines = members_.machines(),
+                                   .slab_bytes = pool_.slab_bytes(),
+                                   .site_consumes = services_.site().consumes_inside()}));
   CGX_ASSIGN_OR_RETURN(const PlanAgreement::PlanPtr prepared, reserve(facts));
   agreement_.note_switch(prepared, start.first_step);
   steps_.rebind(prepared);

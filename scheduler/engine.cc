@@ -36,7 +36,7 @@ Communicator* Engine::State::find_communicator(const SessionOptions& session,
 void Engine::State::drop_closed_communicators() {
   for (size_t i = 0; i < communicators_.size();) {
     Communicator* const communicator = communicators_[i].get();
-    if (communicator->state() != Communicator::State::kClosed) {
+    if (communicator->state() != Communicator::State::kClosed || communicator->tickets_open()) {
       ++i;
       continue;
     }
@@ -48,6 +48,25 @@ void Engine::State::drop_closed_communicators() {
     record({.kind = EventKind::kclosed, .communicator = communicator->index()});
     communicators_.erase(communicators_.begin() + static_cast<int64_t>(i));
   }
+}
+
+void Engine::State::site_answered(Ticket ticket, const SiteAnswer& answer) {
+  const auto found = expected_.extract(ticket);
+  CGX_ASSERT(!found.empty());
+  found.mapped().communicator->settle(*found.mapped().operation, ticket, answer);
+}
+
+bool Engine::State::in_use(SessionId id) const {
+  return std::any_of(communicators_.begin(), communicators_.end(),
+                     [&](const auto& communicator) { return communicator->uses(id); });
+}
+
+void Engine::State::forget_arenas() {
+  std::erase_if(left_arenas_, [this](const auto& left) {
+    if (in_use(left.first)) return false;
+    for (const ArenaId arena : left.second) arenas_.remove(arena);
+    return true;
+  });
 }
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -98,7 +117,7 @@ Status Engine::add_arena(SessionId id, uint32_t arena, std::span<std::byte> memo
                             std::to_string(session->arenas.size()) + " of at most " +
                             std::to_string(wire::kArenasMax) + ")");
   }
-  session->arenas.push_back(memory);
+  session->arenas.push_back(state_->arenas_.add(memory));
   return {};
 }
 
@@ -122,13 +141,12 @@ void Engine::close_session(SessionId id, const Status& why) {
   if (!why.ok()) count(Counter::ksessions_lost);
   session->open = false;
   session->port.reset();
-  session->arenas.clear();
+  state_->left_arenas_.emplace_back(id, std::exchange(session->arenas, {}));
   state_->drop_closed_communicators();
 }
 
 bool Engine::session_in_use(SessionId id) const {
-  return std::any_of(state_->communicators_.begin(), state_->communicators_.end(),
-                     [&](const auto& communicator) { return communicator->uses(id); });
+  return state_->in_use(id);
 }
 
 void Engine::meet(SessionId id, uint32_t request, const wire::Meet& message) {
@@ -255,7 +273,7 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
   for (const State::Session& session : state_->sessions_) {
     if (!session.open) continue;
     uint64_t arena_bytes = 0;
-    for (const auto& arena : session.arenas) arena_bytes += arena.size();
+    for (const ArenaId arena : session.arenas) arena_bytes += state_->arenas_.bytes(arena);
     shown.sessions.push_back(SessionSnapshot{.uid = session.options.uid,
                                              .pid = session.options.pid,
                                              .job = session.options.job,
@@ -307,7 +325,7 @@ int Engine::do_work(uint64_t now_ns) {
   const bool long_sleep = stalled && next_deadline_ns() + kOwnStallNs < now_ns;
   state_->started_ = true;
   state_->now_ns_ = state_->worked_ns_ = now_ns;
-  int worked = 0;
+  int worked = state_->site_->poll(*state_, now_ns);
   const size_t count = state_->communicators_.size();
   for (size_t i = 0; i < count; ++i) {
     Communicator& communicator = *state_->communicators_[(state_->turn_ + i) % count];
@@ -317,9 +335,11 @@ int Engine::do_work(uint64_t now_ns) {
       ++worked;
     }
     communicator.tick();
+    communicator.sweep();
   }
   ++state_->turn_;
   state_->drop_closed_communicators();
+  state_->forget_arenas();
   state_->close_idle_links();
   return worked;
 }
@@ -329,7 +349,7 @@ uint64_t Engine::next_deadline_ns() const {
   for (const auto& communicator : state_->communicators_) {
     next = std::min(next, communicator->next_deadline_ns());
   }
-  return std::min(next, state_->next_closing_ns());
+  return std::min({next, state_->next_closing_ns(), state_->site_->next_answer_ns()});
 }
 
 bool Engine::operations_open() const {

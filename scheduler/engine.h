@@ -25,6 +25,7 @@
 #include "scheduler/planner_port.h"
 #include "scheduler/policy.h"
 #include "scheduler/recorder.h"
+#include "scheduler/site.h"
 #include "scheduler/snapshot.h"
 #include "transport/transport.h"
 
@@ -118,6 +119,9 @@ struct EngineOptions {
   std::shared_ptr<const std::vector<PlanEntry>> plan_history;
 };
 
+// Makes the site at which a machine's host ranks compute, of the one that computes inline.
+using SiteMaker = std::function<std::unique_ptr<Site>(std::unique_ptr<Site> inline_site)>;
+
 struct EnginePorts {
   transport::Transport* transport = nullptr;  // null: one machine only
   LinkPort* links = nullptr;
@@ -126,6 +130,7 @@ struct EnginePorts {
   PlannerPort* planner = nullptr;  // null: plans are made on this thread
   Recorder* recorder = nullptr;    // null: nothing is recorded
   const Clock* clock = nullptr;    // of what is recorded; null: nothing takes time within a round
+  SiteMaker site = {};             // null: the inline one
 };
 
 struct PolicyRequest {
@@ -146,10 +151,10 @@ class Engine final : public transport::Events {
   // --- Sessions (the caller owns the port; it outlives close_session)
   // -----------------------------
   Result<SessionId> open_session(const SessionOptions& options, SessionPort& port);
-  // The arena stays mapped by the caller until arena_users(session) is 0 after close_session.
+  // The arena stays mapped by the caller until session_in_use() is false after close_session.
   Status add_arena(SessionId session, uint32_t arena, std::span<std::byte> memory);
   void close_session(SessionId session, const Status& why);  // kOK: it said goodbye
-  bool session_in_use(SessionId session) const;              // operations still touch its arenas
+  bool session_in_use(SessionId session) const;              // something still names its arenas
 
   // Asked again and again by a rank that has come to meet the others: whether that still has a
   // point.

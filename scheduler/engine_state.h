@@ -6,17 +6,19 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "scheduler/communicator.h"
 #include "scheduler/counted_port.h"
 #include "scheduler/engine.h"
+#include "scheduler/host_site.h"
 #include "scheduler/meetings.h"
 
 namespace cgx::scheduler {
 
-class Engine::State final : public CommunicatorServices {
+class Engine::State final : public CommunicatorServices, public SiteEvents {
  public:
   static constexpr uint64_t kSlabBytes = 256 * 1024;
   struct Session {
@@ -24,7 +26,7 @@ class Engine::State final : public CommunicatorServices {
     uint32_t generation = 0;
     SessionOptions options;
     std::unique_ptr<CountedPort> port;
-    std::vector<std::span<std::byte>> arenas;
+    std::vector<ArenaId> arenas;
     uint64_t submits = 0;
     // Communicators by the session's handle, with the rank's index among the local ones.
     std::map<uint32_t, std::pair<Communicator*, uint32_t>> communicators;
@@ -47,7 +49,10 @@ class Engine::State final : public CommunicatorServices {
       : options_(options),
         ports_(ports),
         slabs_(std::make_shared<SlabStore>(kSlabBytes)),
-        meetings_(options.limits.communicators) {}
+        site_(std::make_unique<HostSite>(*options.lane, arenas_, *slabs_)),
+        meetings_(options.limits.communicators) {
+    if (ports.site) site_ = ports.site(std::move(site_));
+  }
 
   // --- CommunicatorServices ---
   const EngineOptions& options() const override { return options_; }
@@ -58,10 +63,15 @@ class Engine::State final : public CommunicatorServices {
     for (const auto& communicator : communicators_) used += communicator->reserved_bytes();
     return used < options_.limits.plan_bytes ? options_.limits.plan_bytes - used : 0;
   }
-  std::span<std::byte> arena(SessionId id, uint32_t arena) const override {
+  Site& site() override { return *site_; }
+  Ticket new_ticket() override { return ++last_ticket_; }
+  void expect(Ticket ticket, Communicator& communicator, Operation& operation) override {
+    expected_[ticket] = {&communicator, &operation};
+  }
+  Arena arena(SessionId id, uint32_t arena) const override {
     const Session* session = find(id);
     if (session == nullptr || arena >= session->arenas.size()) return {};
-    return session->arenas[arena];
+    return {session->arenas[arena], arenas_.bytes(session->arenas[arena])};
   }
   void count(Counter counter, uint64_t amount) override {
     counters_[static_cast<size_t>(counter)] += amount;
@@ -100,6 +110,9 @@ class Engine::State final : public CommunicatorServices {
   void open_links(const SessionOptions& session, Communicator& communicator);
   LinkId link_for(const SessionOptions& session, const Communicator& communicator,
                   uint32_t machine);
+  void site_answered(Ticket ticket, const SiteAnswer& answer) override;
+  bool in_use(SessionId session) const;
+  void forget_arenas();  // of sessions that have gone and are named by nothing any more
   void drop_closed_communicators();
   void leave_links(const Communicator& communicator);
   void close_idle_links();
@@ -109,6 +122,15 @@ class Engine::State final : public CommunicatorServices {
   EnginePorts ports_;
   InlinePlanner inline_planner_;
   std::shared_ptr<SlabStore> slabs_;
+  ArenaTable arenas_;
+  std::unique_ptr<Site> site_;  // outlives the communicators
+  Ticket last_ticket_ = 0;
+  struct Expected {
+    Communicator* communicator;
+    Operation* operation;
+  };
+  std::unordered_map<Ticket, Expected> expected_;  // answers of the site
+  std::vector<std::pair<SessionId, std::vector<ArenaId>>> left_arenas_;
   uint64_t now_ns_ = 0, start_ns_ = 0;
   uint64_t worked_ns_ = 0;  // when do_work() was called last
   uint64_t fine_ns_ = 0;    // what the fine clock said last

@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
-
-#include "kernels/floats.h"
+#include <utility>
 
 namespace cgx::scheduler {
 
 using wire::Phase;
 
-Operation::Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool& pool,
-                     OperationHost& host, uint64_t now_ns)
+Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationHost& host,
+                     uint64_t now_ns)
     : setup_(std::move(setup)),
-      lane_(lane),
+      work_(site.begin(setup_)),
+      site_consumes_(site.consumes_inside()),
       pool_(pool),
       host_(host),
       started_ns_(now_ns),
@@ -37,11 +37,10 @@ Operation::Operation(OperationSetup setup, const kernels::Lane& lane, BufferPool
     union_known_ = true;
     return;
   }
-  if (setup_.norms) norms_.resize(setup_.segments.size());
   for (uint32_t k = 0; k < setup_.machines; ++k) {
     peers_[k].presence = Presence(layout.segments());
     if (k == setup_.machine || allgather()) continue;
-    peers_[k].gathered.resize(layout.chunks(k));
+    peers_[k].parts.resize(layout.chunks(k));
     gathers_left_ += layout.chunks(k);
     sends_left_ += layout.chunks(k);
   }
@@ -72,59 +71,33 @@ void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part,
   host_.record(span);
 }
 
-// A tensor absent here that others may have keeps its residual, except where the own shard's
-// reduction writes it (PROTOCOL 6): before anything else is done the tentative slot becomes the
-// confirmed one, in this step's units.
-void Operation::find_residuals_to_keep() {
-  for (uint32_t i = 0; i < setup_.segments.size(); ++i) {
-    const LocalSegment& segment = setup_.segments[i];
-    if (segment.inputs.empty() && segment.residual_tentative != nullptr) to_keep_.push_back(i);
-  }
-}
-
-// About one part's. False: all are kept.
-bool Operation::keep_residuals() {
-  constexpr uint64_t kElements = 128 * 1024;
-  if (to_keep_.empty()) return false;
-  const LocalSegment& segment = setup_.segments[to_keep_.back()];
-  const uint64_t elements =
-      (*setup_.table)[setup_.group->segments[to_keep_.back()].tensor].elements;
-  const uint64_t count = std::min(kElements, elements - kept_elements_);
-  const float* const from = segment.residual_confirmed + kept_elements_;
-  std::transform(
-      from, from + count, segment.residual_tentative + kept_elements_,
-      [scale = segment.residual_scale](float kept) { return kernels::rescaled(kept, scale); });
-  host_.count(Counter::kcopied_bytes, count * sizeof(float));
-  kept_elements_ += count;
-  if (kept_elements_ < elements) return true;
-  to_keep_.pop_back();
-  kept_elements_ = 0;
-  return true;
-}
-
 bool Operation::waits_for(uint32_t machine) const {
   for (uint32_t chunk = 0; chunk < own_.size(); ++chunk) {
     if (!arrivals_[size_t{chunk} * setup_.machines + machine].here) return true;
   }
-  const std::vector<bool>& gathered = peers_[machine].gathered;
-  return std::find(gathered.begin(), gathered.end(), false) != gathered.end();
+  const std::vector<PartState>& parts = peers_[machine].parts;
+  return std::any_of(parts.begin(), parts.end(),
+                     [](PartState part) { return part < PartState::kDecoding; });
 }
 
 Result<bool> Operation::advance(uint64_t now_ns) {
   if (state_ != State::kExchanging) return false;
+  bool worked = false;
   if (setup_.machines == 1) {
-    const bool worked = reduce_locally();
-    check_complete();
-    return worked;
+    CGX_ASSIGN_OR_RETURN(worked, reduce_locally());
+  } else if (results_only_) {
+    if (!results_ready()) return false;
+    CGX_ASSIGN_OR_RETURN(worked, finish_ready());
+  } else if (!to_keep_.empty()) {
+    CGX_ASSIGN_OR_RETURN(worked, keep_residuals());
+  } else {
+    CGX_ASSIGN_OR_RETURN(worked, finish_ready());
+    if (!worked && sends_left_ > 0) {
+      CGX_ASSIGN_OR_RETURN(worked, allgather() ? send_gather() : send_scatter());
+    }
   }
-  if (keep_residuals()) {
-    last_progress_ns_ = now_ns;
-    return true;
-  }
-  CGX_ASSIGN_OR_RETURN(bool worked, finish_ready());
-  if (!worked && sends_left_ > 0) worked = allgather() ? send_gather() : send_scatter();
   if (worked) last_progress_ns_ = now_ns;
-  check_complete();
+  CGX_RETURN_IF_ERROR(check_complete());
   return worked;
 }
 
@@ -137,19 +110,32 @@ Status Operation::receive(const wire::FrameHeader& header, std::span<const std::
   const Status status = header.phase == Phase::kScatter
                             ? receive_contribution(header, payload, owned)
                             : receive_gather(header, payload);
-  if (status.ok()) check_complete();
-  return status;
+  CGX_RETURN_IF_ERROR(status);
+  return check_complete();
 }
 
 Status Operation::receive_result(const wire::FrameHeader& header,
                                  std::span<const std::byte> payload, uint64_t now_ns) {
-  results_only_ = true;
   if (header.phase == Phase::kScatter && !allgather()) return {};
   return receive(header, payload, now_ns);
 }
 
-void Operation::check_complete() {
-  if (own_left_ == 0 && gathers_left_ == 0 && sends_left_ == 0) state_ = State::kComplete;
+// With nothing else left to do, what others will compare is hashed: the ranks have not heard of the
+// result yet, so it is still what was decoded.
+Status Operation::check_complete() {
+  const auto done = [this] {
+    return own_left_ == 0 && gathers_left_ == 0 && sends_left_ == 0 && asked_.empty();
+  };
+  if (!done()) return {};
+  const std::optional<HashWish>& wish = setup_.hash;
+  if (wish && !std::exchange(hash_asked_, true) && present_anywhere(wish->segment)) {
+    CGX_RETURN_IF_ERROR(ask({}, {.kind = SiteJobKind::kHash,
+                                 .segment = wish->segment,
+                                 .first = wish->first_byte,
+                                 .count = wish->bytes}));
+  }
+  if (done()) state_ = State::kComplete;
+  return {};
 }
 
 // --- Receiving
@@ -199,9 +185,10 @@ Status Operation::check_ranges(const Part& part, const Payload& parsed) const {
   std::span<const std::byte> rest = parsed.ranges;
   for (const Slice& slice : setup_.layout->slices(part)) {
     if (!parsed.presence.test(slice.segment)) continue;
-    const Status status = take_range(planned(slice), dtype(slice), slice, rest).status();
+    const Status status =
+        take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest).status();
     if (status.ok()) continue;
-    return protocol_error("of tensor '" + (*setup_.table)[planned(slice).tensor].name +
+    return protocol_error("of tensor '" + (*setup_.table)[setup_.planned(slice).tensor].name +
                           "': " + status.message());
   }
   if (rest.empty()) return {};
@@ -233,11 +220,13 @@ Status Operation::receive_contribution(const wire::FrameHeader& header,
   // copy.
   const uint32_t needed = allgather() ? setup_.machines : setup_.machines - 1;
   const bool last_but_own = header.chunk == next_own_ && chunk.arrived + 2 == needed;
-  if (allgather() && last_but_own && !results_only_ && to_keep_.empty()) send_gather();
+  if (allgather() && last_but_own && !results_only_ && to_keep_.empty()) {
+    CGX_RETURN_IF_ERROR(send_gather().status());
+  }
   if (++chunk.arrived < needed) {
     return hold(header.chunk, header.source, parsed.ranges, owned);
   }
-  if (to_keep_.empty()) {
+  if (to_keep_.empty() && site_consumes_) {
     CGX_ASSIGN_OR_RETURN(const bool done,
                          finish_chunk(header.chunk, Live{header.source, parsed.ranges}));
     if (done) return {};
@@ -248,22 +237,32 @@ Status Operation::receive_contribution(const wire::FrameHeader& header,
 
 Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges,
                        Slab* owned) {
-  if (ranges.empty()) return {};
   Arrival& arrived = arrival(chunk, machine);
+  CGX_ASSIGN_OR_RETURN(const FrameBytes held, hold(machine, ranges, owned, arrived.held));
+  arrived.offset = held.offset;
+  return {};
+}
+
+Result<FrameBytes> Operation::hold(uint32_t machine, std::span<const std::byte> ranges, Slab* owned,
+                                   Slab& held) {
+  FrameBytes bytes{.length = static_cast<uint32_t>(ranges.size())};
+  if (ranges.empty()) return bytes;
   if (owned != nullptr) {
-    arrived.offset = static_cast<uint32_t>(ranges.data() - owned->bytes().data());
-    arrived.held = std::move(*owned);
-    return {};
+    bytes.offset = static_cast<uint32_t>(ranges.data() - owned->bytes().data());
+    held = std::move(*owned);
+    bytes.slab = held.id();
+    return bytes;
   }
   const SlabId slab = pool_.take_for_received();
   if (slab == kNoSlab || ranges.size() > pool_.slab_bytes()) {
     return protocol_error("machine " + std::to_string(machine) +
                           " sent more parts ahead than the plan allows");
   }
-  arrived.held = Slab(pool_, slab);
-  std::memcpy(arrived.held.bytes().data(), ranges.data(), ranges.size());
+  held = Slab(pool_, slab);
+  bytes.slab = slab;
+  std::memcpy(held.bytes().data(), ranges.data(), ranges.size());
   host_.count(Counter::kheld_bytes, ranges.size());
-  return {};
+  return bytes;
 }
 
 // The held parts of a machine are read under one presence, whatever came first.
@@ -314,9 +313,7 @@ Result<bool> Operation::finish_ready() {
 
 // Every machine's part is there: held, or in hand. False: no slab is free.
 Result<bool> Operation::finish_chunk(uint32_t chunk, const Live& live) {
-  if (!allgather()) return reduce_chunk(chunk, live);
-  CGX_RETURN_IF_ERROR(combine_chunk(chunk, live));
-  return true;
+  return allgather() ? combine_chunk(chunk, live) : reduce_chunk(chunk, live);
 }
 
 void Operation::close_chunk(uint32_t chunk) {
@@ -326,55 +323,33 @@ void Operation::close_chunk(uint32_t chunk) {
   for (uint32_t k = 0; k < setup_.machines; ++k) arrival(chunk, k).held.reset();
 }
 
-// By machine, what it contributes to a chunk.
-std::vector<std::span<const std::byte>> Operation::ranges_of(uint32_t chunk, const Live& live) {
-  std::vector<std::span<const std::byte>> ranges(setup_.machines);
+// By machine, what it contributes to a chunk. In scatter the own part comes from the local ranks.
+std::span<const SiteContribution> Operation::contributions(uint32_t chunk, const Live& live) {
   for (uint32_t k = 0; k < setup_.machines; ++k) {
+    SiteContribution& from = contributions_[k];
+    from = {};
+    if (!allgather() && k == setup_.machine) continue;
     const Arrival& arrived = arrival(chunk, k);
+    from.presence = &peers_[k].presence;
+    from.frame = {.offset = arrived.offset, .length = arrived.length};
     if (k == live.machine) {
-      ranges[k] = live.payload;
+      from.frame.live = live.payload.data();
     } else if (arrived.held) {
-      ranges[k] = arrived.held.bytes().subspan(arrived.offset, arrived.length);
+      from.frame.slab = arrived.held.id();
     }
   }
-  return ranges;
+  return contributions_;
 }
 
-// The machine's part of a slice, from the front of what is left of its ranges.
-Status Operation::take_contribution(uint32_t machine, const Slice& slice,
-                                    std::span<const std::byte>& rest) {
-  kernels::Contribution& contribution = contributions_[machine];
-  contribution = {};
-  if (!peers_[machine].presence.test(slice.segment)) return {};
-  contribution.kind = kernels::Contribution::Kind::kEncoded;
-  CGX_ASSIGN_OR_RETURN(contribution.encoded, take_range(planned(slice), dtype(slice), slice, rest));
-  return {};
-}
-
-bool Operation::reduce_locally() {
-  const GroupLayout& layout = *setup_.layout;
+Result<bool> Operation::reduce_locally() {
   if (next_own_ >= own_.size()) return false;
-  const Part& part = layout.part(0, next_own_++);
-  const uint64_t began_ns = begin_span(part);
-  --own_left_;
-  for (const Slice& slice : layout.slices(part)) {
-    const LocalSegment& segment = setup_.segments[slice.segment];
-    if (segment.inputs.empty()) continue;
-    const bool feedback = segment.residual_tentative != nullptr;
-    lane_.local_reduce(
-        {.source = raw_view(segment, slice),
-         .elements = slice.elements,
-         .targets = targets(segment, slice),
-         .target_count = static_cast<uint32_t>(segment.outputs.size()),
-         .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-         .bucket = std::min(planned(slice).spec.bucket, kBucketMax)});
-  }
-  record_span(EventKind::kreduce, began_ns, part);
+  const uint32_t chunk = next_own_++;
+  CGX_RETURN_IF_ERROR(
+      ask({.chunk = chunk}, {.kind = SiteJobKind::kLocalReduce, .presence = &own_presence_}));
   return true;
 }
 
-// --- Encoding and sending
-// --------------------------------------------------------------------------
+// --- Sending
 
 void Operation::send_to_all(Phase phase, uint32_t chunk, bool bitmap, SlabId slab,
                             uint32_t length) {
@@ -388,79 +363,6 @@ void Operation::send_to_all(Phase phase, uint32_t chunk, bool bitmap, SlabId sla
                             .slab = slab,
                             .length = length});
   }
-}
-
-Operation::Encoded Operation::encode_part(const Part& part, uint32_t chunk,
-                                          std::span<std::byte> out) {
-  const uint64_t began_ns = begin_span(part);
-  const GroupLayout& layout = *setup_.layout;
-  uint64_t written = scatter_prefix(chunk);
-  if (written > 0) std::memcpy(out.data(), setup_.descriptor.data(), written);
-  if (!own_presence_.all()) {
-    own_presence_.write(out.subspan(written, layout.bitmap_bytes()));
-    written += layout.bitmap_bytes();
-  }
-  const auto offset = static_cast<uint32_t>(written);
-  for (const Slice& slice : layout.slices(part)) {
-    if (!own_presence_.test(slice.segment)) continue;
-    const LocalSegment& segment = setup_.segments[slice.segment];
-    const bool feedback = segment.residual_tentative != nullptr;
-    const kernels::EncodeJob job{
-        .spec = planned(slice).spec,
-        .source = raw_view(segment, slice),
-        .elements = slice.elements,
-        .key = draw_key(slice, Phase::kScatter),
-        .residual_out = feedback ? segment.residual_tentative + slice.first_element : nullptr,
-        .encoded = out.subspan(written, slice.range_bytes),
-        .norms = setup_.norms && planned(slice).spec.codec != 0};
-    kernels::RangeStats stats;
-    const uint64_t used = lane_.encode(job, stats);
-    note(slice, stats);
-    written += pad_range(out.subspan(written), used);
-  }
-  record_span(EventKind::kencode, began_ns, part);
-  return {offset, static_cast<uint32_t>(written) - offset};
-}
-
-void Operation::note(const Slice& slice, const kernels::RangeStats& stats) {
-  host_.count(Counter::knonfinite_buckets, stats.nonfinite_buckets);
-  host_.count(Counter::ksaturated_values, stats.saturated);
-  if (norms_.empty()) return;
-  norms_[slice.segment].intended_sq += stats.intended_sq;
-  norms_[slice.segment].sent_sq += stats.sent_sq;
-}
-
-kernels::RawView Operation::raw_view(const LocalSegment& segment, const Slice& slice) {
-  const uint64_t offset = slice.first_element * dtype_bytes(dtype(slice));
-  scratch_inputs_.clear();
-  for (const std::byte* input : segment.inputs) scratch_inputs_.push_back(input + offset);
-  return {.ranks = scratch_inputs_.data(),
-          .rank_count = static_cast<uint32_t>(scratch_inputs_.size()),
-          .dtype = dtype(slice),
-          .scale = segment.scale,
-          .residual_in = segment.residual_confirmed == nullptr
-                             ? nullptr
-                             : segment.residual_confirmed + slice.first_element,
-          .residual_scale = segment.residual_scale};
-}
-
-void* const* Operation::targets(const LocalSegment& segment, const Slice& slice) {
-  const uint64_t offset = slice.first_element * dtype_bytes(dtype(slice));
-  scratch_targets_.clear();
-  for (std::byte* output : segment.outputs) scratch_targets_.push_back(output + offset);
-  return scratch_targets_.data();
-}
-
-kernels::DrawKey Operation::draw_key(const Slice& slice, Phase phase) const {
-  const CodecSpec& spec = setup_.group->segments[slice.segment].spec;
-  const bool shared = kernels::find_codec(spec.codec)->shared_draws;
-  const kernels::DrawSource source{.job_seed = setup_.draw_seed,
-                                   .communicator = setup_.draw_communicator,
-                                   .tensor_name_hash = setup_.segments[slice.segment].name_hash,
-                                   .step = setup_.step,
-                                   .phase = shared ? 0 : static_cast<uint32_t>(phase),
-                                   .site = shared ? 0 : setup_.machine};
-  return {kernels::draw_stream(source), slice.first_bucket};
 }
 
 }  // namespace cgx::scheduler

@@ -8,19 +8,20 @@
 
 namespace cgx::scheduler {
 
-SlabCounts slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
-                     uint64_t gather_chunks) {
+SlabCounts slabs_for(const FrameNeeds& needs) {
+  const auto [operations, machines, scatter_chunks, gather_chunks, site_consumes] = needs;
   if (machines == 1) return {};
   const uint32_t parts = scatter_parts(machines), window = gather_parts(machines);
-  const uint32_t windows = machines == 2 ? 1 : 2;
+  const uint32_t windows = machines == 2 && site_consumes ? 1 : 2;
   const auto ahead = static_cast<uint32_t>(
       std::max(std::min<uint64_t>(scatter_chunks, parts),
                std::min<uint64_t>(gather_chunks, uint64_t{windows} * window)));
   // Own parts that wait for peers' must leave room for those of an operation that starts late.
   const auto kept = static_cast<uint32_t>(operations * std::min<uint64_t>(gather_chunks, window));
   const uint32_t sending = 2 * (machines - 1) * parts + parts;
-  return {.received = 2 * operations * (machines - 1) * ahead,  // peers are up to 2W operations on
-          .own = kept + sending};
+  const uint32_t results = site_consumes ? 0 : operations * (machines - 1) * parts;
+  // Peers are up to 2W operations on.
+  return {.received = 2 * operations * (machines - 1) * ahead + results, .own = kept + sending};
 }
 
 namespace {
@@ -70,7 +71,11 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
     uint64_t& most = gathers ? gather_chunks : scatter_chunks;
     most = std::max<uint64_t>(most, layout.chunks(question.machine));
   }
-  facts->slabs = slabs_for(facts->plan.window, question.machines, scatter_chunks, gather_chunks);
+  facts->slabs = slabs_for({.operations = facts->plan.window,
+                            .machines = question.machines,
+                            .scatter_chunks = scatter_chunks,
+                            .gather_chunks = gather_chunks,
+                            .site_consumes = question.site_consumes});
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
   return FactsPtr(facts);
 }

@@ -41,15 +41,21 @@ struct PlanQuestion {
   std::vector<uint32_t> order;  // tensor indices in the order they are expected to arrive
 
   uint32_t machine = 0, machines = 1;
-  uint64_t slab_bytes = 0;  // a frame must fit
-  bool ranks_wait = false;  // a commit: goes before what operators ask
+  uint64_t slab_bytes = 0;    // a frame must fit
+  bool site_consumes = true;  // Site::consumes_inside()
+  bool ranks_wait = false;    // a commit: goes before what operators ask
 };
 Result<FactsPtr> make_facts(const PlanQuestion& question);
 
 // What one machine may have to hold for `operations` operations in flight here and as many more of
 // peers that are ahead, each with at most `scatter_chunks` own chunks or `gather_chunks` chunks of
-// everybody's.
-SlabCounts slabs_for(uint32_t operations, uint32_t machines, uint64_t scatter_chunks,
-                     uint64_t gather_chunks);
+// everybody's. A site that does not consume frames at once has results held, too, and parts until
+// they are combined.
+struct FrameNeeds {
+  uint32_t operations = 0, machines = 1;
+  uint64_t scatter_chunks = 0, gather_chunks = 0;
+  bool site_consumes = true;
+};
+SlabCounts slabs_for(const FrameNeeds& needs);
 
 }  // namespace cgx::scheduler

@@ -1,33 +1,32 @@
-// Error feedback of one site: two slots per tensor, confirmed and tentative.
+// Error feedback at one site: two slots per tensor, confirmed and tentative.
 //
 // Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
-// were written since, drop() forgets them. Memory comes with the first plan that asks for feedback
-// and survives regrouping. Each slot is in the gradient unit (loss scale / learning rate) of the
-// step that wrote it. Owned by one communicator.
+// were written since, drop() forgets them. The site has the memory; it comes with the first plan
+// that asks for feedback and survives regrouping. Each slot is in the gradient unit (loss scale /
+// learning rate) of the step that wrote it. Owned by one communicator.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "scheduler/plan.h"
+#include "scheduler/site.h"
 
 namespace cgx::scheduler {
 
 class Residuals {
  public:
   // Makes slots for the plan's feedback tensors that have none yet (zero).
-  void prepare(const Plan& plan, const TensorTable& table) {
+  void prepare(const Plan& plan, const TensorTable& table, Site& site) {
     tensors_.resize(table.size());
     for (const Group& group : plan.groups) {
       for (const Segment& segment : group.segments) {
         Slots& slots = tensors_[segment.tensor];
-        if (!segment.spec.feedback() || slots.slot[0]) continue;
-        for (Floats& slot : slots.slot) slot = zeros(table[segment.tensor].elements);
+        if (!segment.spec.feedback() || slots.memory) continue;
+        slots.memory = site.make_residual(table[segment.tensor].elements);
       }
     }
   }
@@ -41,14 +40,8 @@ class Residuals {
     return bytes;
   }
 
-  const float* confirmed(uint32_t tensor) const {
-    const Slots& slots = tensors_[tensor];
-    return slots.slot[slots.confirmed].get();
-  }
-  float* tentative(uint32_t tensor) {
-    Slots& slots = tensors_[tensor];
-    return slots.slot[1 - slots.confirmed].get();
-  }
+  SiteResidual* memory(uint32_t tensor) const { return tensors_[tensor].memory.get(); }
+  uint32_t confirmed(uint32_t tensor) const { return tensors_[tensor].confirmed; }  // which slot
   // What makes a confirmed residual one of a step in units of `unit`.
   float scale(uint32_t tensor, double unit, double decay) const {
     constexpr double kMost = std::numeric_limits<float>::max();
@@ -73,18 +66,8 @@ class Residuals {
   }
 
  private:
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-  using Floats = std::unique_ptr<float[], Free>;
-  // Pages that nobody has written cost nothing: a plan for gigabytes is prepared at once.
-  static Floats zeros(uint64_t count) {
-    Floats floats(static_cast<float*>(std::calloc(std::max<uint64_t>(count, 1), sizeof(float))));
-    if (!floats) throw std::bad_alloc();
-    return floats;
-  }
   struct Slots {
-    Floats slot[2];
+    std::unique_ptr<SiteResidual> memory;
     double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
     uint8_t confirmed = 0;
     bool written = false;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "scheduler/place.h"
+
 namespace cgx::scheduler {
 
 class StepLedger {
@@ -13,8 +15,7 @@ class StepLedger {
   enum class Say : uint8_t { kNothing, kSubmitted, kAbsent };
   struct Entry {
     Say say = Say::kNothing;
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
+    Place input, output;
     uint64_t cookie = 0;
   };
 

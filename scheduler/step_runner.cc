@@ -39,7 +39,7 @@ void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
 // Takes the plan over from `step` on; a tensor with another codec is measured anew.
 void StepRunner::adopt(PlanPtr plan, uint64_t step) {
   const PlanPtr before = std::exchange(plan_, std::move(plan));
-  residuals_.prepare(plan_->plan, *plan_->table);
+  residuals_.prepare(plan_->plan, *plan_->table, ports_.site);
   norms_.resize(plan_->table->size());
   for (uint32_t tensor = 0; before && tensor < before->table->size(); ++tensor) {
     if (!(before->spec_of(tensor) == plan_->spec_of(tensor))) norms_[tensor] = {};
@@ -119,7 +119,7 @@ Status StepRunner::submit(uint32_t rank, uint64_t step, const Submission& submis
 }
 
 Status StepRunner::absent(uint32_t rank, uint64_t step, uint32_t tensor, uint64_t cookie) {
-  return say(rank, step, tensor, {StepLedger::Say::kAbsent, nullptr, nullptr, cookie});
+  return say(rank, step, tensor, {StepLedger::Say::kAbsent, {}, {}, cookie});
 }
 
 Status StepRunner::end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t now_ns) {
@@ -217,10 +217,10 @@ Status StepRunner::start(uint32_t group, uint64_t now_ns) {
   CGX_RETURN_IF_ERROR(agree_on_unit());
   groups_[group].started = true;
   started_end_ = current_->step() + 1;
-  operations_.push_back(std::make_unique<Operation>(make_setup(group), ports_.lane, ports_.pool,
-                                                    ports_.host, now_ns));
+  Operation& operation = operations_.add(std::make_unique<Operation>(
+      make_setup(group), ports_.site, ports_.pool, ports_.host, now_ns));
   ports_.host.count(Counter::koperations_started, 1);
-  return replay(*operations_.back(), now_ns);
+  return replay(operation, now_ns);
 }
 
 // The ranks of one machine share its residuals. Every local rank has spoken of the open step.
@@ -256,9 +256,11 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .draw_seed = wire::checksum(std::as_bytes(std::span(members.job))),
                        .draw_communicator = wire::checksum(std::as_bytes(std::span(members.name))),
                        .segments = {},
-                       .descriptor = {}};
+                       .descriptor = {},
+                       .hash = {}};
   const uint64_t period = plan_->plan.stats_steps;
   setup.norms = period != 0 && current_->step() % period == 0;
+  setup.hash = hash_due(*setup.group);
   for (const Segment& segment : setup.group->segments) {
     const TensorDesc& tensor = (*plan_->table)[segment.tensor];
     LocalSegment& local = setup.segments.emplace_back();
@@ -271,8 +273,8 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
       local.outputs.push_back(submitted ? entry.output : homes_[rank][segment.tensor]);
     }
     if (segment.spec.feedback()) {
-      local.residual_confirmed = residuals_.confirmed(segment.tensor);
-      local.residual_tentative = residuals_.tentative(segment.tensor);
+      local.residual = residuals_.memory(segment.tensor);
+      local.confirmed = residuals_.confirmed(segment.tensor);
       local.residual_scale = residuals_.scale(segment.tensor, unit_, plan_->plan.feedback_decay);
     }
   }
@@ -320,10 +322,8 @@ Status StepRunner::check_governing(const wire::FrameHeader& header) const {
 }
 
 Operation* StepRunner::find(uint32_t group) {
-  for (const auto& operation : operations_) {
-    if (operation->group_index() == group) return operation.get();
-  }
-  return nullptr;
+  return operations_.find(
+      [group](const Operation& operation) { return operation.group_index() == group; });
 }
 
 Status StepRunner::receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
@@ -381,10 +381,13 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
 // ------------------------------------------------------------------------
 
 Result<bool> StepRunner::work(uint64_t now_ns) {
-  if (!current_ || mode_ != Mode::kRunning) return false;
-  CGX_ASSIGN_OR_RETURN(bool worked, start_ready(now_ns));
-  for (size_t i = 0; i < operations_.size() && !worked; ++i) {
-    Operation& operation = *operations_[i];  // oldest first: it holds the window
+  bool worked = false;
+  if (!current_ || mode_ == Mode::kStopped) return worked;
+  if (mode_ == Mode::kRunning) {
+    CGX_ASSIGN_OR_RETURN(worked, start_ready(now_ns));
+  }
+  for (size_t i = 0; i < operations_.open().size() && !worked; ++i) {
+    Operation& operation = *operations_.open()[i];  // oldest first: it holds the window
     CGX_ASSIGN_OR_RETURN(worked, operation.advance(now_ns));
   }
   finish_operations(now_ns);
@@ -392,13 +395,7 @@ Result<bool> StepRunner::work(uint64_t now_ns) {
 }
 
 void StepRunner::finish_operations(uint64_t now_ns) {
-  for (size_t i = 0; i < operations_.size();) {
-    if (operations_[i]->state() != Operation::State::kComplete) {
-      ++i;
-      continue;
-    }
-    const std::unique_ptr<Operation> operation = std::move(operations_[i]);
-    operations_.erase(operations_.begin() + static_cast<int64_t>(i));
+  while (const std::unique_ptr<Operation> operation = operations_.take_complete()) {
     complete_group(*operation, now_ns);
   }
   complete_step_if_done();
@@ -428,7 +425,6 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
     const uint32_t tensor = group.segments[s].tensor;
     const bool present = operation.present_anywhere(s);
     if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor, unit_);
-    if (present) hash_result_if_due(tensor);
     if (!present) absent_.push_back(tensor);
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       const StepLedger::Entry& entry = current_->entry(rank, tensor);
@@ -449,6 +445,10 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
       if (submitted) gradient_bytes += (*plan_->table)[tensor].bytes();
     }
   }
+  if (operation.result_hash()) {
+    const uint32_t tensor = group.segments[operation.setup().hash->segment].tensor;
+    result_hashes_.push_back({current_->step(), tensor, *operation.result_hash()});
+  }
   add_norms(operation);
   totals_.gradient_bytes += gradient_bytes;
   ports_.host.count(Counter::kgradient_bytes, gradient_bytes);
@@ -464,22 +464,24 @@ void StepRunner::add_norms(const Operation& operation) {
   }
 }
 
-// Before the ranks hear of it, so the result is still what was decoded.
-void StepRunner::hash_result_if_due(uint32_t tensor) {
+// Of the tensor whose turn it is, if it travels in this group.
+std::optional<HashWish> StepRunner::hash_due(const Group& group) const {
   const uint64_t period = plan_->plan.replica_check_steps;
   const uint64_t step = current_->step();
-  if (period == 0 || ports_.members.machines() == 1 || step % period != 0) return;
-  if ((step / period) % plan_->table->size() != tensor) return;
-  const StepLedger::Entry& entry = current_->entry(0, tensor);
-  const std::byte* const result =
-      entry.say == StepLedger::Say::kSubmitted ? entry.output : homes_[0][tensor];
+  if (period == 0 || ports_.members.machines() == 1 || step % period != 0) return {};
+  const uint64_t turn = step / period, tensors = plan_->table->size();
+  const auto found =
+      std::find_if(group.segments.begin(), group.segments.end(),
+                   [&](const Segment& each) { return each.tensor == turn % tensors; });
+  if (found == group.segments.end()) return {};
   // As much as one round may take; the next time the tensor has its turn, what follows.
   constexpr uint64_t kBytes = 4 << 20;
-  const uint64_t bytes = (*plan_->table)[tensor].bytes();
+  const uint64_t bytes = (*plan_->table)[found->tensor].bytes();
   const uint64_t windows = std::max<uint64_t>(1, (bytes + kBytes - 1) / kBytes);
-  const uint64_t first = (step / period / plan_->table->size()) % windows * kBytes;
-  result_hashes_.push_back(
-      {step, tensor, wire::checksum({result + first, std::min(kBytes, bytes - first)})});
+  const uint64_t first = turn / tensors % windows * kBytes;
+  return HashWish{.segment = static_cast<uint32_t>(found - group.segments.begin()),
+                  .first_byte = first,
+                  .bytes = std::min(kBytes, bytes - first)};
 }
 
 void StepRunner::complete_step_if_done() {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "scheduler/members.h"
-#include "scheduler/operation.h"
+#include "scheduler/operations.h"
 #include "scheduler/prepared_plan.h"
 #include "scheduler/residuals.h"
 #include "scheduler/step_ledger.h"
@@ -28,7 +28,7 @@ namespace cgx::scheduler {
 
 struct RunnerPorts {
   const Members& members;
-  const kernels::Lane& lane;
+  Site& site;
   BufferPool& pool;
   OperationHost& host;
 };
@@ -42,7 +42,7 @@ class StepRunner {
   StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step);
 
   // Where a local rank that does not submit a tensor receives it: [rank][tensor].
-  using Homes = std::vector<std::vector<std::byte*>>;
+  using Homes = std::vector<std::vector<Place>>;
 
   // First plan, or a new table at a commit between steps. REQUIRES: idle().
   void install(PlanPtr plan, uint64_t first_step, Homes homes);
@@ -54,8 +54,7 @@ class StepRunner {
   // fails.
   struct Submission {
     uint32_t tensor = 0;
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
+    Place input, output;
     uint64_t cookie = 0;
   };
   // In which unit the rank's gradients of this step are: loss scale / learning rate. Comes before
@@ -71,13 +70,19 @@ class StepRunner {
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns);
 
-  // Until restart(): work() does nothing, and receive() takes results only, or nothing at all.
+  // Until restart(): work() and receive() make results of what others have sent, or do nothing.
   void freeze(bool take_results);
+  bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
   // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
   // of later steps is answered with `why`; returns which ranks were told, who have to say it again.
   std::vector<bool> restart(uint64_t first_step, const Status& why);
-  // For good: everything said about open steps is answered with `why`.
+  // For good: everything said about open steps is answered with `why`, once the site has let go of
+  // what was submitted.
   void fail(const Status& why);
+  // The site has answered one of the operations.
+  Status settle(Operation& operation, Ticket ticket, const SiteAnswer& answer, uint64_t now_ns);
+  void sweep() { operations_.sweep(); }
+  bool tickets_open() const { return operations_.tickets_open(); }
   // From now on the rank's records carry this attempt, and so do the answers.
   void set_attempt(uint32_t rank, uint32_t attempt) { attempts_[rank] = attempt; }
   // The term began under another plan than this machine has bound its first step to.
@@ -94,12 +99,12 @@ class StepRunner {
   bool spoken_since(uint64_t step) const;      // some rank has, of this step or a later one
   bool previous_dropped() const { return previous_dropped_; }
   const PlanPtr& plan() const { return plan_; }
-  bool operations_open() const { return !operations_.empty(); }
+  bool operations_open() const { return !operations_.open().empty(); }
   uint64_t waiting_since_ns() const {  // a local rank ended the open step; 0: none has
     return current_ ? current_->first_end_ns() : 0;
   }
   std::vector<uint32_t> missing_ranks() const;  // local ranks that have not ended the open step
-  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
+  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_.open(); }
   // Of the last complete step: the order in which tensors became decided, and which of them no rank
   // had.
   const std::vector<uint32_t>& last_order() const { return last_order_; }
@@ -151,13 +156,14 @@ class StepRunner {
   void complete_group(const Operation& operation, uint64_t now_ns);
   void add_norms(const Operation& operation);
   void adopt(PlanPtr plan, uint64_t step);
-  void hash_result_if_due(uint32_t tensor);
+  std::optional<HashWish> hash_due(const Group& group) const;
   void complete_step_if_done();
   std::unique_ptr<StepLedger> ledger_of(uint64_t step) const;
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
   void complete(uint32_t rank, const cgx_completion_record& record, std::string_view text) const;
   void answer(const StepLedger& ledger, const Status& why, std::vector<bool>& told) const;
   void answer(const StepLedger& ledger, uint32_t rank, const Status& why) const;
+  void tell_failure();
   std::vector<bool> answer_open_steps(const Status& why);
   Status receive_result(const wire::FrameHeader& header, std::span<const std::byte> payload,
                         uint64_t now_ns);
@@ -169,7 +175,7 @@ class StepRunner {
   Residuals residuals_;
   std::unique_ptr<StepLedger> current_, next_;
   std::vector<GroupState> groups_;
-  std::vector<std::unique_ptr<Operation>> operations_;
+  Operations operations_;
   std::deque<Stashed> stash_;
   std::vector<Closing> closings_;  // of the step before the open one, per local rank
   bool previous_closed_ = true;
@@ -179,6 +185,7 @@ class StepRunner {
   uint64_t completed_end_ = 0, started_end_ = 0;
   enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
   Mode mode_ = Mode::kRunning;
+  Status untold_;                   // not OK: failed for good, and nobody was told yet
   std::vector<uint32_t> attempts_;  // per local rank
   std::vector<uint32_t> order_, last_order_, absent_, last_absent_;
   std::vector<ResultHash> result_hashes_;

@@ -7,6 +7,15 @@ namespace cgx::scheduler {
 
 void StepRunner::freeze(bool take_results) {
   mode_ = take_results ? Mode::kResultsOnly : Mode::kStopped;
+  operations_.stop_sending();
+}
+
+Status StepRunner::settle(Operation& operation, Ticket ticket, const SiteAnswer& answer,
+                          uint64_t now_ns) {
+  CGX_RETURN_IF_ERROR(operation.answered(ticket, answer, now_ns));
+  if (mode_ != Mode::kStopped) finish_operations(now_ns);
+  if (!untold_.ok()) tell_failure();
+  return {};
 }
 
 // A frame that was on its way when the step failed. What would have to be encoded or reduced for is
@@ -81,7 +90,8 @@ std::vector<bool> StepRunner::restart(uint64_t first_step, const Status& why) {
     next_.reset();
     return told;
   }
-  operations_.clear();
+  CGX_ASSERT(!operations_.tickets_open());  // a report waits for that
+  operations_.end_all();
   if (previous_closed_) residuals_.drop();  // else the slots still belong to the complete step
   told = answer_open_steps(why);
   completed_end_ = started_end_ = first_step;
@@ -92,9 +102,16 @@ std::vector<bool> StepRunner::restart(uint64_t first_step, const Status& why) {
 
 void StepRunner::fail(const Status& why) {
   mode_ = Mode::kStopped;
-  operations_.clear();
+  operations_.end_all();
   stash_.clear();
-  answer_open_steps(why);
+  untold_ = why;
+  tell_failure();
+}
+
+// A rank that is told may use its buffers again.
+void StepRunner::tell_failure() {
+  if (operations_.tickets_open()) return;
+  answer_open_steps(std::exchange(untold_, Status()));
   if (current_) current_ = ledger_of(current_->step());  // names no memory of a session any more
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "scheduler/host_site.h"
 #include "tests/scheduler/every_codec.h"
 
 namespace cgx::scheduler {
@@ -23,7 +24,10 @@ struct Sent {
 class Machine final : public OperationHost {
  public:
   Machine(uint32_t machine, const CodecSpec& spec, Collective collective, bool present = true)
-      : pool_(256 * 1024), values_(kElements + 3, static_cast<float>(machine + 1)) {
+      : slabs_(std::make_shared<SlabStore>(256 * 1024)),
+        pool_(slabs_),
+        values_(kElements + 3, static_cast<float>(machine + 1)),
+        site_(kernels::best_lane(), arenas_, *slabs_) {
     EXPECT_TRUE(pool_.reserve({.received = 32, .own = 32}).ok());
     table_ = {{.name = "weight", .elements = kElements}, {.name = "bias", .elements = 3}};
     group_.segments = {{0, spec}, {1, kRaw}};
@@ -33,14 +37,14 @@ class Machine final : public OperationHost {
     setup.machine = machine;
     setup.machines = 2;
     setup.segments.resize(2);
+    const ArenaId arena = arenas_.add(std::as_writable_bytes(std::span(values_)));
     for (LocalSegment& segment : setup.segments) {
       const uint64_t first = &segment == &setup.segments[0] ? 0 : kElements;
-      auto* const memory = reinterpret_cast<std::byte*>(values_.data() + first);
+      const Place memory{arena, first * sizeof(float)};
       if (present || &segment == &setup.segments[1]) segment.inputs.push_back(memory);
       segment.outputs.push_back(memory);
     }
-    operation_ =
-        std::make_unique<Operation>(std::move(setup), kernels::best_lane(), pool_, *this, 1);
+    operation_ = std::make_unique<Operation>(std::move(setup), site_, pool_, *this, 1);
   }
 
   void send_part(const Operation&, const PartFrame& frame) override {
@@ -51,6 +55,8 @@ class Machine final : public OperationHost {
   void count(Counter, uint64_t) override {}
   void record(Event) override {}
   uint64_t fine_ns() override { return 0; }
+  Ticket new_ticket() override { return 1; }
+  void expect(Ticket, Operation&) override { FAIL() << "an inline site answers at once"; }
 
   void work() {
     Result<bool> worked = true;
@@ -73,11 +79,14 @@ class Machine final : public OperationHost {
   std::vector<Sent> sent;
 
  private:
+  std::shared_ptr<SlabStore> slabs_;
   BufferPool pool_;
+  ArenaTable arenas_;
   TensorTable table_;
   Group group_;
   GroupLayout layout_;
   std::vector<float> values_;
+  HostSite site_;
   std::unique_ptr<Operation> operation_;
 };
 

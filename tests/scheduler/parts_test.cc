@@ -3,6 +3,7 @@
 
 #include "scheduler/buffer_pool.h"
 #include "scheduler/control.h"
+#include "scheduler/host_site.h"
 #include "scheduler/residuals.h"
 #include "scheduler/step_ledger.h"
 
@@ -92,13 +93,20 @@ TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
   EXPECT_EQ(ledger.end_cookie(1), 77u);
 }
 
+struct OneHost {
+  ArenaTable arenas;
+  SlabStore slabs{4096};
+  HostSite site{kernels::best_lane(), arenas, slabs};
+};
+
 TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
   const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
   const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
   Plan plan;
   plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
   Residuals residuals;
-  residuals.prepare(plan, table);
+  OneHost host;
+  residuals.prepare(plan, table, host.site);
   EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f);
   residuals.mark_written(0, 4.0);
   EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 8.0f) << "tentative: not yet";
@@ -118,19 +126,21 @@ TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
   Plan plan;
   plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
   Residuals residuals;
-  residuals.prepare(plan, table);
-  residuals.tentative(0)[0] = 3.0f;
-  residuals.tentative(1)[0] = 4.0f;
+  OneHost host;
+  residuals.prepare(plan, table, host.site);
+  const SiteResidual* const memory = residuals.memory(0);
+  ASSERT_NE(memory, nullptr);
   residuals.mark_written(0, 1.0);
   residuals.drop();
   residuals.commit();
-  EXPECT_EQ(residuals.confirmed(0)[0], 0.0f) << "dropped";
+  EXPECT_EQ(residuals.confirmed(0), 0u) << "dropped";
   residuals.mark_written(0, 1.0);
   residuals.commit();
-  EXPECT_EQ(residuals.confirmed(0)[0], 3.0f);
-  EXPECT_EQ(residuals.confirmed(1)[0], 0.0f) << "not written";
-  residuals.prepare(plan, table);
-  EXPECT_EQ(residuals.confirmed(0)[0], 3.0f) << "survives another plan";
+  EXPECT_EQ(residuals.confirmed(0), 1u);
+  EXPECT_EQ(residuals.confirmed(1), 0u) << "not written";
+  residuals.prepare(plan, table, host.site);
+  EXPECT_EQ(residuals.memory(0), memory) << "survives another plan";
+  EXPECT_EQ(residuals.confirmed(0), 1u);
 }
 
 class ControlMessages : public ::testing::TestWithParam<ControlMessage> {};

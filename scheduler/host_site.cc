@@ -1,0 +1,297 @@
+#include "scheduler/host_site.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "kernels/floats.h"
+
+namespace cgx::scheduler {
+namespace {
+
+using wire::Phase;
+
+class HostResidual final : public SiteResidual {
+ public:
+  explicit HostResidual(uint64_t elements) : slots_{zeros(elements), zeros(elements)} {}
+  float* slot(uint32_t index) const { return slots_[index].get(); }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  using Floats = std::unique_ptr<float[], Free>;
+  // Pages that nobody has written cost nothing: a plan for gigabytes is prepared at once.
+  static Floats zeros(uint64_t count) {
+    Floats floats(static_cast<float*>(std::calloc(std::max<uint64_t>(count, 1), sizeof(float))));
+    if (!floats) throw std::bad_alloc();
+    return floats;
+  }
+  Floats slots_[2];
+};
+
+struct ResidualSlots {  // both null without feedback
+  const float* confirmed = nullptr;
+  float* tentative = nullptr;
+};
+
+class HostOperation final : public SiteOperation {
+ public:
+  HostOperation(const OperationSetup& setup, const kernels::Lane& lane, const ArenaTable& arenas,
+                const SlabStore& slabs)
+      : setup_(setup), lane_(lane), arenas_(arenas), slabs_(slabs) {
+    if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
+  }
+
+  std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
+    (void)ticket;
+    SiteAnswer answer;
+    answer.status = run(job, answer);
+    return answer;
+  }
+  const std::vector<Norms>& norms() const override { return norms_; }
+
+ private:
+  Status run(const SiteJob& job, SiteAnswer& answer) {
+    switch (job.kind) {
+      case SiteJobKind::kEncode:
+        return encode(job, answer);
+      case SiteJobKind::kDecode:
+        return decode(job);
+      case SiteJobKind::kReduce:
+        return reduce(job, answer);
+      case SiteJobKind::kCombine:
+        return combine(job, answer);
+      case SiteJobKind::kLocalReduce:
+        return local_reduce(job);
+      case SiteJobKind::kKeep:
+        return keep(job);
+      case SiteJobKind::kHash:
+        return hash(job, answer);
+    }
+    return internal_error("no such job of a site");
+  }
+
+  Status encode(const SiteJob& job, SiteAnswer& answer) {
+    const std::span<std::byte> out = slabs_.bytes(job.into).subspan(job.offset);
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      const ResidualSlots residual = residual_of(slice);
+      const kernels::EncodeJob task{.spec = setup_.planned(slice).spec,
+                                    .source = raw_view(slice),
+                                    .elements = slice.elements,
+                                    .key = draw_key(slice, Phase::kScatter),
+                                    .residual_out = residual.tentative,
+                                    .encoded = out.subspan(answer.bytes, slice.range_bytes),
+                                    .norms = wants_norms(slice)};
+      kernels::RangeStats stats;
+      const uint64_t used = lane_.encode(task, stats);
+      note(slice, stats, answer);
+      answer.bytes += static_cast<uint32_t>(pad_range(out.subspan(answer.bytes), used));
+    }
+    return {};
+  }
+
+  Status decode(const SiteJob& job) {
+    std::span<const std::byte> rest = bytes_of(job.frame);
+    kernels::RangeStats stats;
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      auto task = job_into<kernels::DecodeJob>(slice);
+      CGX_ASSIGN_OR_RETURN(task.encoded,
+                           take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest));
+      CGX_RETURN_IF_ERROR(lane_.decode(task, stats));
+    }
+    return {};
+  }
+
+  // The own part comes from the local ranks, exactly.
+  Status reduce(const SiteJob& job, SiteAnswer& answer) {
+    const std::span<std::byte> out = slabs_.bytes(job.into).subspan(job.offset);
+    open(job.from);
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
+      contributions_[setup_.machine] = {.kind = kernels::Contribution::Kind::kRaw,
+                                        .raw = raw_view(slice)};
+      auto task = job_into<kernels::ReduceJob>(slice);
+      task.contributions = contributions_;
+      task.key = draw_key(slice, Phase::kGather);
+      task.encoded = out.subspan(answer.bytes, slice.range_bytes);
+      task.norms = wants_norms(slice);
+      kernels::RangeStats stats;
+      CGX_ASSIGN_OR_RETURN(const uint64_t used, lane_.reduce(task, stats));
+      note(slice, stats, answer);
+      answer.bytes += static_cast<uint32_t>(pad_range(out.subspan(answer.bytes), used));
+    }
+    return {};
+  }
+
+  Status combine(const SiteJob& job, SiteAnswer& answer) {
+    open(job.from);
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
+      auto task = job_into<kernels::CombineJob>(slice);
+      task.contributions = contributions_;
+      kernels::RangeStats stats;
+      CGX_RETURN_IF_ERROR(lane_.combine(task, stats));
+      note(slice, stats, answer);
+    }
+    return {};
+  }
+
+  Status local_reduce(const SiteJob& job) {
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      lane_.local_reduce({.source = raw_view(slice),
+                          .elements = slice.elements,
+                          .targets = targets(slice),
+                          .target_count = target_count(slice),
+                          .residual_out = residual_of(slice).tentative,
+                          .bucket = std::min(setup_.planned(slice).spec.bucket, kBucketMax)});
+    }
+    return {};
+  }
+
+  Status keep(const SiteJob& job) {
+    const LocalSegment& segment = setup_.segments[job.segment];
+    const ResidualSlots slots = slots_of(segment);
+    const float* const from = slots.confirmed + job.first;
+    std::transform(
+        from, from + job.count, slots.tentative + job.first,
+        [scale = segment.residual_scale](float kept) { return kernels::rescaled(kept, scale); });
+    return {};
+  }
+
+  Status hash(const SiteJob& job, SiteAnswer& answer) {
+    const std::byte* const result = arenas_.address(setup_.segments[job.segment].outputs.front());
+    answer.hash = wire::checksum({result + job.first, job.count});
+    return {};
+  }
+
+  std::span<const Slice> slices(const SiteJob& job) const {
+    return setup_.layout->slices(setup_.layout->part(job.shard, job.chunk));
+  }
+  std::span<const std::byte> bytes_of(const FrameBytes& frame) const {
+    if (frame.length == 0) return {};
+    if (frame.live != nullptr) return {frame.live, frame.length};
+    return slabs_.bytes(frame.slab).subspan(frame.offset, frame.length);
+  }
+  bool wants_norms(const Slice& slice) const {
+    return !norms_.empty() && setup_.planned(slice).spec.codec != 0;
+  }
+  uint32_t target_count(const Slice& slice) const {
+    return static_cast<uint32_t>(setup_.segments[slice.segment].outputs.size());
+  }
+
+  static ResidualSlots slots_of(const LocalSegment& segment) {
+    if (segment.residual == nullptr) return {};
+    const auto& residual = static_cast<const HostResidual&>(*segment.residual);
+    return {residual.slot(segment.confirmed), residual.slot(1 - segment.confirmed)};
+  }
+  ResidualSlots residual_of(const Slice& slice) const {
+    const ResidualSlots slots = slots_of(setup_.segments[slice.segment]);
+    if (slots.tentative == nullptr) return slots;
+    return {slots.confirmed + slice.first_element, slots.tentative + slice.first_element};
+  }
+
+  // Each contribution from its first range on.
+  void open(std::span<const SiteContribution> from) {
+    contributions_.resize(from.size());
+    rest_.clear();
+    for (const SiteContribution& each : from) rest_.push_back(bytes_of(each.frame));
+  }
+  Status take_contributions(std::span<const SiteContribution> from, const Slice& slice) {
+    for (uint32_t k = 0; k < from.size(); ++k) {
+      kernels::Contribution& contribution = contributions_[k];
+      contribution = {};
+      if (from[k].presence == nullptr || !from[k].presence->test(slice.segment)) continue;
+      contribution.kind = kernels::Contribution::Kind::kEncoded;
+      CGX_ASSIGN_OR_RETURN(contribution.encoded,
+                           take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest_[k]));
+    }
+    return {};
+  }
+
+  // Where a slice's result and its residual go, for any job that has both.
+  template <class Job>
+  Job job_into(const Slice& slice) {
+    Job job{.spec = setup_.planned(slice).spec};
+    job.elements = slice.elements;
+    job.dtype = setup_.dtype(slice);
+    job.targets = targets(slice);
+    job.target_count = target_count(slice);
+    const ResidualSlots residual = residual_of(slice);
+    job.residual_in = residual.confirmed;
+    job.residual_out = residual.tentative;
+    if (residual.tentative != nullptr) {
+      job.residual_scale = setup_.segments[slice.segment].residual_scale;
+    }
+    return job;
+  }
+
+  kernels::RawView raw_view(const Slice& slice) {
+    const LocalSegment& segment = setup_.segments[slice.segment];
+    const DType dtype = setup_.dtype(slice);
+    const uint64_t offset = slice.first_element * dtype_bytes(dtype);
+    inputs_.clear();
+    for (const Place& input : segment.inputs) inputs_.push_back(arenas_.address(input) + offset);
+    return {.ranks = inputs_.data(),
+            .rank_count = static_cast<uint32_t>(inputs_.size()),
+            .dtype = dtype,
+            .scale = segment.scale,
+            .residual_in = residual_of(slice).confirmed,
+            .residual_scale = segment.residual_scale};
+  }
+
+  void* const* targets(const Slice& slice) {
+    const uint64_t offset = slice.first_element * dtype_bytes(setup_.dtype(slice));
+    targets_.clear();
+    for (const Place& output : setup_.segments[slice.segment].outputs) {
+      targets_.push_back(arenas_.address(output) + offset);
+    }
+    return targets_.data();
+  }
+
+  kernels::DrawKey draw_key(const Slice& slice, Phase phase) const {
+    const bool shared = kernels::find_codec(setup_.planned(slice).spec.codec)->shared_draws;
+    const kernels::DrawSource source{.job_seed = setup_.draw_seed,
+                                     .communicator = setup_.draw_communicator,
+                                     .tensor_name_hash = setup_.segments[slice.segment].name_hash,
+                                     .step = setup_.step,
+                                     .phase = shared ? 0 : static_cast<uint32_t>(phase),
+                                     .site = shared ? 0 : setup_.machine};
+    return {kernels::draw_stream(source), slice.first_bucket};
+  }
+
+  void note(const Slice& slice, const kernels::RangeStats& stats, SiteAnswer& answer) {
+    answer.nonfinite_buckets += stats.nonfinite_buckets;
+    answer.saturated += stats.saturated;
+    if (norms_.empty()) return;
+    norms_[slice.segment].intended_sq += stats.intended_sq;
+    norms_[slice.segment].sent_sq += stats.sent_sq;
+  }
+
+  const OperationSetup& setup_;
+  const kernels::Lane& lane_;
+  const ArenaTable& arenas_;
+  const SlabStore& slabs_;
+  std::vector<Norms> norms_;
+  std::vector<const void*> inputs_;
+  std::vector<void*> targets_;
+  std::vector<kernels::Contribution> contributions_;
+  std::vector<std::span<const std::byte>> rest_;  // by machine, what is left of its frame
+};
+
+}  // namespace
+
+std::unique_ptr<SiteOperation> HostSite::begin(const OperationSetup& setup) {
+  return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_);
+}
+
+std::unique_ptr<SiteResidual> HostSite::make_residual(uint64_t elements) {
+  return std::make_unique<HostResidual>(elements);
+}
+
+}  // namespace cgx::scheduler
