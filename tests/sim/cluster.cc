@@ -114,6 +114,15 @@ Cluster::Cluster(ClusterOptions options)
     if (options_.limits) engine_options.limits = options_.limits(machine);
     engine_options.plan_history = options_.plan_history;
     scheduler::PlannerPort* const planner = options_.planning_ns ? daemon.get() : nullptr;
+    scheduler::SiteMaker site;
+    if (options_.site && options_.site(machine).takes_ns) {
+      site = [this, machine](std::unique_ptr<scheduler::Site> host) {
+        auto slow = std::make_unique<SlowSite>(std::move(host), options_.site(machine),
+                                               [this] { return static_cast<uint64_t>(now_ns_); });
+        sites_.push_back(slow.get());
+        return slow;
+      };
+    }
     auto engine =
         Engine::create(engine_options, {.transport = daemon->endpoint.get(),
                                         .links = daemon.get(),
@@ -121,7 +130,8 @@ Cluster::Cluster(ClusterOptions options)
                                         .plans = options_.plans,
                                         .planner = planner,
                                         .recorder = daemon->recorder ? &*daemon->recorder : nullptr,
-                                        .clock = daemon.get()});
+                                        .clock = daemon.get(),
+                                        .site = std::move(site)});
     CGX_ASSERT(engine.ok());
     daemon->engine = std::move(*engine);
     daemon->engine->do_work(static_cast<uint64_t>(now_ns_));
@@ -140,7 +150,9 @@ Cluster::Cluster(ClusterOptions options)
   }
 }
 
-Cluster::~Cluster() = default;
+Cluster::~Cluster() {
+  for (SlowSite* const site : sites_) site->close();
+}
 
 uint32_t Cluster::machine_count() const {
   return static_cast<uint32_t>(daemons_.size());

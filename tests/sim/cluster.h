@@ -12,6 +12,7 @@
 
 #include "scheduler/engine.h"
 #include "tests/sim/arena.h"
+#include "tests/sim/slow_site.h"
 #include "transport/faults.h"
 #include "transport/loopback.h"
 
@@ -74,6 +75,8 @@ struct ClusterOptions {
   std::function<scheduler::Limits(uint32_t machine)> limits;
   // What a plan takes to make, so that answers may overtake each other; null: nothing.
   std::function<int64_t(uint32_t machine)> planning_ns;
+  // Machines whose arithmetic takes time; null, or options without takes_ns: none at all.
+  std::function<SlowSiteOptions(uint32_t machine)> site;
   scheduler::PlanLog* plans = nullptr;
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own
@@ -176,6 +179,7 @@ class Cluster {
   transport::Faults faults_;
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<SlowSite*> sites_;
   std::vector<Pending> pending_;
   std::map<std::pair<uint32_t, uint32_t>, transport::PeerId> peers_;
   std::map<std::pair<uint32_t, uint32_t>, scheduler::LinkId> links_;

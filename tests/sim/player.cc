@@ -66,6 +66,21 @@ ClusterOptions Player::options() const {
       return static_cast<int64_t>((*plans)() % static_cast<uint64_t>(most));
     };
   }
+  options.site = [seed = program_.seed, sites = program_.sites,
+                  most = program_.site_ns](uint32_t machine) -> SlowSiteOptions {
+    switch (sites[machine]) {
+      case SitePace::kInline:
+        return {};
+      case SitePace::kPriced:
+        return {.takes_ns = price_ns, .consumes = true, .one_core = true};
+      case SitePace::kLate:
+        break;
+    }
+    auto random = std::make_shared<std::mt19937_64>(mix(seed, 0x736C6F77, machine));
+    return {.takes_ns = [random, most](const auto&, const auto&) {
+      return static_cast<int64_t>((*random)() % static_cast<uint64_t>(most));
+    }};
+  };
   return options;
 }
 

@@ -219,6 +219,18 @@ std::string Item::text() const {
   return text;
 }
 
+const char* pace_text(SitePace pace) {
+  switch (pace) {
+    case SitePace::kInline:
+      return "inline";
+    case SitePace::kPriced:
+      return "priced";
+    case SitePace::kLate:
+      return "late";
+  }
+  return "?";
+}
+
 std::string Program::text() const {
   std::string text = "program " + std::to_string(seed) + ": ranks per machine";
   for (uint32_t count : shape) text += " " + std::to_string(count);
@@ -226,7 +238,9 @@ std::string Program::text() const {
           std::to_string(jitter_ns / 1000) + " us, spikes " + std::to_string(spike_ns / 1000) +
           " us, planning " + std::to_string(planning_ns / 1000) + " us, thinking " +
           std::to_string(think_ns / 1000) + " us, notices " + std::to_string(notice_percent) +
-          " %\n  policy " + text_of(policy) + "\n";
+          " %, sites";
+  for (const SitePace site : sites) text += std::string(" ") + pace_text(site);
+  text += " up to " + std::to_string(site_ns / 1000) + " us\n  policy " + text_of(policy) + "\n";
   for (size_t t = 0; t < tensors.size(); ++t) {
     const Cluster::Tensor& tensor = tensors[t];
     text += "  tensor " + std::to_string(t) + (t < first_tensors ? "" : " (later)") + ": " +
@@ -255,6 +269,15 @@ Program program_of(uint64_t seed) {
   program.policy = random_policy(random);
   constexpr int64_t kPlanning[] = {0, 0, 100'000, 5'000'000, 50'000'000, 600'000'000};
   program.planning_ns = kPlanning[mix(seed, 0x706C616E) % std::size(kPlanning)];
+  for (uint64_t k = 0; k < machines; ++k) {
+    constexpr SitePace kPaces[] = {SitePace::kInline, SitePace::kInline, SitePace::kPriced,
+                                   SitePace::kLate, SitePace::kLate};
+    const bool any_slow = mix(seed, 0x73697465) % 2 == 0;
+    program.sites.push_back(any_slow ? kPaces[mix(seed, 0x73697465, k + 1) % std::size(kPaces)]
+                                     : SitePace::kInline);
+  }
+  constexpr int64_t kSites[] = {10'000, 500'000, 20'000'000, 400'000'000};
+  program.site_ns = kSites[mix(seed, 0x73697466) % std::size(kSites)];
   program.latency_ns = random.one_of<int64_t>({1'000, 20'000, 20'000, 200'000, 2'000'000});
   program.jitter_ns = random.one_of<int64_t>({0, 10'000, 500'000, 5'000'000});
   program.spike_ns = random.one_of<int64_t>({0, 0, 20'000'000, 300'000'000});

@@ -14,6 +14,13 @@ namespace cgx::sim {
 // A number that depends on the seed and on what it is for, and on nothing else.
 uint64_t mix(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
+// How a machine's arithmetic answers.
+enum class SitePace : uint8_t {
+  kInline,  // inside the call
+  kPriced,  // one part after the other, each at its price; frames are read at once
+  kLate,    // in any order; frames are held until then
+};
+
 enum class Fate : uint8_t { kUnsaid, kKept, kDropped };  // of a step, after it is complete
 
 struct Item {
@@ -72,6 +79,8 @@ struct Program {
   scheduler::Policy policy;
   int64_t latency_ns = 20'000, jitter_ns = 0, spike_ns = 0;
   int64_t planning_ns = 0;       // at most, until a plan is made
+  std::vector<SitePace> sites;   // by machine
+  int64_t site_ns = 0;           // at most, until a late site answers
   int64_t think_ns = 0;          // at most, between two things a rank does
   uint32_t notice_percent = 50;  // how often a failure is noticed before there is need to wait
   std::vector<Cluster::Tensor> tensors;  // all that are ever registered
