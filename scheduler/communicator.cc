@@ -290,7 +290,12 @@ void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer&
   const bool of_step = operation.kind() == wire::StepKind::kStep;
   const Status status = of_step ? steps_.settle(operation, ticket, answer, services_.now_ns())
                                 : calls_.settle(operation, ticket, answer, services_.now_ns());
-  if (!status.ok()) fail(status, /*permanent=*/!redoable(status), /*tell_others=*/true);
+  if (status.code() == StatusCode::kDEVICE_LOST) {
+    fail({status.code(), members_.machine_name(members_.machine) + ": " + status.message()},
+         /*permanent=*/true, /*tell_others=*/true);
+  } else if (!status.ok()) {
+    fail(status, /*permanent=*/!redoable(status), /*tell_others=*/true);
+  }
   publish_result_hashes();
   report_if_flushed();
 }

@@ -267,6 +267,7 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
   shown.uptime_ns = now_ns - state_->start_ns_;
   shown.counters = state_->counters_;
   for (const auto& communicator : state_->communicators_) {
+    if (communicator->state() == Communicator::State::kClosed) continue;
     shown.communicators.push_back(communicator->snapshot());
     communicator->add_peers(shown.peers);
   }
@@ -288,6 +289,8 @@ Result<Communicator*> Engine::State::pick_communicator(const PolicyRequest& requ
   std::vector<Communicator*> matching;
   std::string names;
   for (const auto& communicator : communicators_) {
+    if (communicator->state() == Communicator::State::kClosed)
+      continue;  // a site has yet to answer
     const Members& members = communicator->members();
     if (!request.any_uid && members.uid != request.uid) continue;
     names += (names.empty() ? "" : ", ") + members.job + "/" + members.name;

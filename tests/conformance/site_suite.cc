@@ -1,0 +1,249 @@
+#include "tests/conformance/site_suite.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr CodecSpec kMaxMin{.codec = 3, .bits = 4, .bucket = 512};
+constexpr CodecSpec kFeedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+constexpr uint64_t kSecond = 1'000'000'000;
+
+float gradient(uint64_t i) {
+  return static_cast<float>(static_cast<int64_t>(i * 2654435761u % 8191) - 4095) / 64.0f;
+}
+
+}  // namespace
+
+SiteConformance::SiteConformance()
+    : table_({{.name = "weight", .elements = kElements}}),
+      values_(kElements),
+      reference_(kernels::best_lane(), arenas_, *slabs_) {
+  for (uint64_t i = 0; i < kElements; ++i) values_[i] = gradient(i);
+  arena_ = arenas_.add(std::as_writable_bytes(std::span(values_)));
+  EXPECT_TRUE(slabs_->reserve(64).ok());
+  site_ = GetParam().wrap(std::make_unique<HostSite>(kernels::best_lane(), arenas_, *slabs_),
+                          [this] { return now_ns_; });
+}
+
+void SiteConformance::site_answered(Ticket ticket, const SiteAnswer& answer) {
+  EXPECT_FALSE(asking_) << "answered from inside ask()";
+  EXPECT_TRUE(answers_.emplace(ticket, answer).second) << "ticket " << ticket << " came twice";
+}
+
+OperationSetup SiteConformance::setup(const CodecSpec& spec, SiteResidual* residual) {
+  groups_.reserve(16);
+  const Group& group = groups_.emplace_back(Group{.segments = {{0, spec}}});
+  layouts_.push_back(std::make_unique<GroupLayout>(GroupLayout::scatter(group, table_, 2, {})));
+  OperationSetup setup{.layout = layouts_.back().get(), .group = &group, .table = &table_};
+  setup.machines = 2;
+  LocalSegment& segment = setup.segments.emplace_back();
+  segment.inputs = segment.outputs = {Place{arena_, 0}};
+  segment.residual = residual;
+  return setup;
+}
+
+Ticket SiteConformance::ask(SiteOperation& work, const SiteJob& job) {
+  const Ticket ticket = ++last_ticket_;
+  asking_ = true;
+  const std::optional<SiteAnswer> answer = work.ask(ticket, job);
+  asking_ = false;
+  if (answer) site_answered(ticket, *answer);
+  return ticket;
+}
+
+bool SiteConformance::wait_for(Ticket ticket, uint64_t limit_ns) {
+  const uint64_t limit = now_ns_ + limit_ns;
+  while (answers_.count(ticket) == 0) {
+    const uint64_t next = site_->next_answer_ns();
+    if (next > limit) return false;
+    now_ns_ = std::max(now_ns_ + 1, next);
+    site_->poll(*this, now_ns_);
+  }
+  return true;
+}
+
+SiteAnswer SiteConformance::run(SiteOperation& work, const SiteJob& job) {
+  const Ticket ticket = ask(work, job);
+  EXPECT_TRUE(wait_for(ticket, 60 * kSecond));
+  return answers_[ticket];
+}
+
+SlabId SiteConformance::slab() {
+  return slabs_->take(in_use_, false);
+}
+
+std::vector<std::byte> SiteConformance::written(SlabId slab, const SiteAnswer& answer) const {
+  const auto bytes = slabs_->bytes(slab).first(answer.bytes);
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST_P(SiteConformance, AnswersEachTicketOnceAndNeverFromInsideAsk) {
+  const OperationSetup about = setup(kMaxMin);
+  const auto work = site_->begin(about);
+  std::vector<Ticket> tickets;
+  for (uint32_t chunk = 0; chunk < about.layout->chunks(1); ++chunk) {
+    tickets.push_back(ask(*work, {.kind = SiteJobKind::kEncode,
+                                  .shard = 1,
+                                  .chunk = chunk,
+                                  .presence = &all_,
+                                  .into = slab()}));
+  }
+  ASSERT_GT(tickets.size(), 1u);
+  for (const Ticket ticket : tickets) EXPECT_TRUE(wait_for(ticket, 60 * kSecond));
+  for (int i = 0; i < 10; ++i) site_->poll(*this, now_ns_ += kSecond);
+  EXPECT_EQ(answers_.size(), tickets.size());
+  EXPECT_EQ(site_->next_answer_ns(), UINT64_MAX);
+}
+
+// Encode, decode, reduce, hash: what the host does, byte for byte.
+TEST_P(SiteConformance, ComputesWhatTheHostComputes) {
+  const OperationSetup about = setup(kMaxMin);
+  const auto play = [&](Site& site) {
+    for (uint64_t i = 0; i < kElements; ++i) values_[i] = gradient(i);
+    std::vector<std::byte> all;
+    const auto work = site.begin(about);
+    const SlabId sent = slab(), reduced = slab();
+    const SiteAnswer encoded = run(
+        *work,
+        {.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = sent, .offset = 64});
+    EXPECT_TRUE(encoded.status.ok());
+    const auto bytes = slabs_->bytes(sent).subspan(64, encoded.bytes);
+    all.assign(bytes.begin(), bytes.end());
+    const FrameBytes frame{.slab = sent, .offset = 64, .length = encoded.bytes};
+    EXPECT_TRUE(
+        run(*work, {.kind = SiteJobKind::kDecode, .shard = 1, .presence = &all_, .frame = frame})
+            .status.ok());
+    // The peer's part of the own shard: as if it had encoded the same.
+    const SlabId theirs = slab();
+    const SiteAnswer other =
+        run(*work, {.kind = SiteJobKind::kEncode, .presence = &all_, .into = theirs});
+    const SiteContribution from[] = {
+        {}, {.frame = {.slab = theirs, .length = other.bytes}, .presence = &all_}};
+    const SiteAnswer answer = run(
+        *work, {.kind = SiteJobKind::kReduce, .presence = &all_, .from = from, .into = reduced});
+    EXPECT_TRUE(answer.status.ok());
+    const std::vector<std::byte> result = written(reduced, answer);
+    all.insert(all.end(), result.begin(), result.end());
+    const auto memory = std::as_bytes(std::span(values_));
+    all.insert(all.end(), memory.begin(), memory.end());
+    const SiteAnswer hashed = run(*work, {.kind = SiteJobKind::kHash, .count = memory.size()});
+    EXPECT_EQ(hashed.hash, wire::checksum(memory));
+    for (const SlabId used : {sent, reduced, theirs}) slabs_->release(used);
+    return all;
+  };
+  EXPECT_EQ(play(*site_), play(reference_));
+}
+
+TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
+  const auto one = site_->make_residual(kElements), two = site_->make_residual(kElements);
+  const auto encode = [&](SiteResidual* residual, uint32_t confirmed) {
+    OperationSetup about = setup(residual == nullptr ? kMaxMin : kFeedback, residual);
+    about.segments[0].confirmed = confirmed;
+    const auto work = site_->begin(about);
+    const SlabId out = slab();
+    const SiteAnswer answer =
+        run(*work, {.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out});
+    std::vector<std::byte> bytes = written(out, answer);
+    slabs_->release(out);
+    return bytes;
+  };
+  const std::vector<std::byte> without = encode(nullptr, 0);
+  EXPECT_EQ(encode(one.get(), 0), without) << "a fresh residual is zero";
+  EXPECT_EQ(encode(one.get(), 0), without) << "what was written is in the other slot";
+  EXPECT_NE(encode(one.get(), 1), without) << "there it is";
+  EXPECT_EQ(encode(two.get(), 1), without) << "nobody wrote this one";
+}
+
+TEST_P(SiteConformance, KeepsAResidualThatNoJobWrites) {
+  const auto residual = site_->make_residual(kElements);
+  OperationSetup about = setup(kFeedback, residual.get());
+  const SlabId out = slab();
+  const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out};
+  const auto first = site_->begin(about);
+  run(*first, encode);  // writes slot 1
+  about.segments[0].confirmed = 1;
+  const auto second = site_->begin(about);
+  const SiteAnswer with = run(*second, encode);
+  const std::vector<std::byte> expected = written(out, with);
+  const auto third = site_->begin(about);
+  EXPECT_TRUE(run(*third, {.kind = SiteJobKind::kKeep, .count = kElements}).status.ok());
+  about.segments[0].confirmed = 0;
+  const auto fourth = site_->begin(about);
+  const SiteAnswer kept = run(*fourth, encode);
+  EXPECT_EQ(written(out, kept), expected);
+}
+
+TEST_P(SiteConformance, AFrameInHandNeedsToLiveOnlyAsLongAsItSays) {
+  const OperationSetup about = setup(kMaxMin);
+  const auto work = site_->begin(about);
+  const SlabId sent = slab();
+  const SiteAnswer encoded =
+      run(*work, {.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = sent});
+  std::vector<std::byte> hand = written(sent, encoded);
+  FrameBytes frame{.length = encoded.bytes};
+  if (site_->consumes_inside()) {
+    frame.live = hand.data();
+  } else {
+    frame.slab = sent;
+  }
+  const Ticket ticket =
+      ask(*work, {.kind = SiteJobKind::kDecode, .shard = 1, .presence = &all_, .frame = frame});
+  std::fill(hand.begin(), hand.end(), std::byte{0xFF});
+  ASSERT_TRUE(wait_for(ticket, 60 * kSecond));
+  EXPECT_TRUE(answers_[ticket].status.ok());
+  EXPECT_NEAR(values_.back(), gradient(kElements - 1), 9.0f);
+}
+
+TEST_P(SiteConformance, SaysWhatIsCorruptAndGoesOn) {
+  const OperationSetup about = setup(kMaxMin);
+  const auto work = site_->begin(about);
+  const SlabId sent = slab();
+  const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = sent};
+  const SiteAnswer encoded = run(*work, encode);
+  const SiteJob decode{.kind = SiteJobKind::kDecode,
+                       .shard = 1,
+                       .presence = &all_,
+                       .frame = {.slab = sent, .length = encoded.bytes}};
+  const float unit = -3.0f, low = 1e30f;  // zero-exact, with a zero that no code has
+  std::memcpy(slabs_->bytes(sent).data(), &unit, sizeof unit);
+  std::memcpy(slabs_->bytes(sent).data() + sizeof unit, &low, sizeof low);
+  EXPECT_EQ(run(*work, decode).status.code(), StatusCode::kCORRUPT);
+  run(*work, encode);
+  EXPECT_TRUE(run(*work, decode).status.ok());
+}
+
+TEST_P(SiteConformance, AnswersWithinASecondOfTheEnd) {
+  const OperationSetup about = setup(kMaxMin);
+  const auto work = site_->begin(about);
+  std::vector<Ticket> tickets;
+  for (uint32_t chunk = 0; chunk < about.layout->chunks(1); ++chunk) {
+    tickets.push_back(ask(*work, {.kind = SiteJobKind::kEncode,
+                                  .shard = 1,
+                                  .chunk = chunk,
+                                  .presence = &all_,
+                                  .into = slab()}));
+  }
+  work->end();
+  const uint64_t ended_ns = now_ns_;
+  for (const Ticket ticket : tickets) EXPECT_TRUE(wait_for(ticket, kSecond));
+  EXPECT_LE(now_ns_, ended_ns + kSecond);
+}
+
+TEST_P(SiteConformance, MeasuresNormsOnlyWhenAsked) {
+  OperationSetup about = setup(kMaxMin);
+  const SlabId out = slab();
+  const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out};
+  const auto plain = site_->begin(about);
+  run(*plain, encode);
+  EXPECT_TRUE(plain->norms().empty());
+  about.norms = true;
+  const auto measured = site_->begin(about);
+  run(*measured, encode);
+  ASSERT_EQ(measured->norms().size(), 1u);
+  EXPECT_GT(measured->norms()[0].intended_sq, measured->norms()[0].sent_sq * 0.9);
+  EXPECT_GT(measured->norms()[0].sent_sq, 0);
+}
+
+}  // namespace cgx::scheduler

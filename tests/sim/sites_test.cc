@@ -1,0 +1,176 @@
+// Sites that take time or fail, in whole clusters: the same bits, and nothing let go of too early.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+constexpr int64_t kLongNs = 300'000'000;
+
+SlowSiteOptions late(int64_t ns) {
+  return {.takes_ns = [ns](const auto&, const auto&) { return ns; }};
+}
+SlowSiteOptions shuffled() {
+  return {.takes_ns = [n = uint64_t{0}](const auto&, const auto&) mutable {
+    return static_cast<int64_t>(++n * 0x9E3779B97F4A7C15ull >> 44);  // up to a millisecond
+  }};
+}
+SlowSiteOptions priced() {
+  return {.takes_ns = price_ns, .consumes = true, .one_core = true};
+}
+
+// Machine 1's arithmetic takes that long, the others' nothing.
+ClusterOptions with_late_machine(int64_t ns) {
+  ClusterOptions options;
+  options.site = [ns](uint32_t machine) { return machine == 1 ? late(ns) : SlowSiteOptions{}; };
+  return options;
+}
+
+// What three steps of a policy leave in the arena of rank 0.
+std::vector<std::byte> trained(const std::vector<uint32_t>& shape, const scheduler::Policy& policy,
+                               const std::function<SlowSiteOptions(uint32_t)>& site) {
+  Cluster cluster({.ranks_per_machine = shape, .policy = policy, .site = site});
+  cluster.create();
+  std::vector<Tensor> tensors = some_tensors(ReduceOp::kAvg);
+  cluster.commit(tensors);
+  for (uint64_t step = 0; step < 3; ++step) run_step(cluster, tensors, step);
+  const std::span<std::byte> arena = cluster.rank(0).arena();
+  return {arena.begin(), arena.end()};
+}
+
+class Sites : public ::testing::TestWithParam<scheduler::CollectiveWish> {};
+
+TEST_P(Sites, GiveTheSameBitsWhereverAndWheneverTheyCompute) {
+  scheduler::Policy policy;
+  policy.default_codec.flags = CodecSpec::kFeedback;
+  policy.collective = GetParam();
+  policy.min_elements = 16;
+  for (const std::vector<uint32_t>& shape :
+       {std::vector<uint32_t>{2, 1}, std::vector<uint32_t>{1, 2, 1}}) {
+    const std::vector<std::byte> here = trained(shape, policy, {});
+    EXPECT_EQ(here, trained(shape, policy, [](uint32_t) { return late(50'000); }));
+    EXPECT_EQ(here, trained(shape, policy, [](uint32_t) { return shuffled(); }));
+    EXPECT_EQ(here, trained(shape, policy, [](uint32_t) { return priced(); }));
+    EXPECT_EQ(here, trained(shape, policy, [](uint32_t machine) {
+                return machine == 0 ? shuffled() : SlowSiteOptions{};
+              }));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Collectives, Sites,
+                         ::testing::Values(scheduler::CollectiveWish::kScatter,
+                                           scheduler::CollectiveWish::kAllgather));
+
+TEST(SiteTime, IsPartOfAStepsTime) {
+  const auto step_ns = [](const std::function<SlowSiteOptions(uint32_t)>& site) {
+    ClusterOptions options;
+    options.site = site;
+    World world({1, 1}, options);
+    const int64_t began_ns = world.cluster.now_ns();
+    run_step(world.cluster, world.tensors, 0);
+    return world.cluster.now_ns() - began_ns;
+  };
+  // A nanosecond a byte; each machine encodes half of the 100 kB, reduces half and decodes half.
+  const int64_t bytes = 25'015 * 4;
+  const int64_t more_ns = step_ns([](uint32_t) { return priced(); }) - step_ns({});
+  EXPECT_GT(more_ns, bytes);
+  EXPECT_LT(more_ns, 3 * bytes);
+}
+
+TEST(LostSite, EndsTheCommunicatorEverywhereAndNamesTheMachine) {
+  for (const uint64_t job : {1, 2, 5, 9}) {
+    ClusterOptions options;
+    options.site = [job](uint32_t machine) {
+      SlowSiteOptions site = machine == 1 ? late(100'000) : SlowSiteOptions{};
+      site.fails_at = job;
+      return site;
+    };
+    World world({1, 1, 1}, options);
+    submit_step(world.cluster, world.tensors, 0);
+    ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }));
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      // Who needed nothing more of machine 1 for this step hears it in the next.
+      const uint64_t step = world.step_status(rank, 0) == StatusCode::kOK ? 1 : 0;
+      EXPECT_TRUE(step == 0 || (job == 9 && rank != 1)) << "job " << job;
+      if (step == 1) submit_all(world.cluster, world.tensors, rank, step);
+      EXPECT_EQ(world.step_status(rank, step), StatusCode::kDEVICE_LOST) << "job " << job;
+      EXPECT_NE(world.step_text(rank, step).find("machine 1"), std::string::npos)
+          << world.step_text(rank, step);
+    }
+  }
+}
+
+TEST(LateSite, ARankIsToldOfAFailureWhenItsBuffersAreItsOwnAgain) {
+  World world({1, 2}, with_late_machine(kLongNs));
+  submit_step(world.cluster, world.tensors, 0);
+  world.cluster.run_for(1'000'000);
+  const int64_t began_ns = world.cluster.now_ns();
+  world.cluster.kill_rank(0);
+  ASSERT_TRUE(world.cluster.run_until(
+      [&] { return world.step_status(1, 0) == StatusCode::kRANK_LOST; }, kSecond));
+  EXPECT_GT(world.cluster.now_ns() - began_ns, kLongNs - 2'000'000);
+  for (const uint32_t rank : {1u, 2u}) {  // whatever they write there now stays
+    std::ranges::fill(world.cluster.rank(rank).arena(), std::byte{0x5A});
+    world.cluster.run_for(2 * kSecond);
+    EXPECT_TRUE(std::ranges::all_of(world.cluster.rank(rank).arena(),
+                                    [](std::byte b) { return b == std::byte{0x5A}; }));
+  }
+}
+
+TEST(LateSite, KeepsTheMemoryOfARankThatDied) {
+  World world({1, 2}, with_late_machine(kLongNs));
+  submit_step(world.cluster, world.tensors, 0);
+  world.cluster.run_for(1'000'000);
+  world.cluster.kill_rank(2);
+  EXPECT_FALSE(world.cluster.rank(2).released);
+  world.cluster.run_for(kLongNs / 2);
+  EXPECT_FALSE(world.cluster.rank(2).released);
+  world.cluster.run_for(kLongNs);
+  EXPECT_TRUE(world.cluster.rank(2).released);
+  EXPECT_FALSE(world.cluster.released_memory_touched());
+  // Nor do its communicator's other ranks hold it up: everything goes.
+  world.cluster.say_goodbye(1);
+  world.cluster.run_for(1'000'000);
+  EXPECT_TRUE(world.cluster.rank(1).released);
+  EXPECT_TRUE(world.cluster.engine(1).snapshot(0).communicators.empty());
+}
+
+TEST(LateSite, ATermBeginsWhenItHasAnswered) {
+  World world({1, 1}, with_late_machine(kLongNs));
+  submit_all(world.cluster, world.tensors, 1, 0);
+  ASSERT_TRUE(world.cluster.submit(0, 0, 3, world.tensors[3]).ok());
+  world.cluster.run_for(1'000'000);
+  const int64_t began_ns = world.cluster.now_ns();
+  world.abandon(0, 0);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.step_status(1, 0) != StatusCode::kBUSY; },
+                                      5 * kSecond));
+  EXPECT_EQ(world.step_status(1, 0), StatusCode::kSTEP_ABANDONED);
+  EXPECT_GT(world.cluster.now_ns() - began_ns, kLongNs - 2'000'000);
+  world.expect_redo(0);
+}
+
+TEST(LateSite, ACallThatFailsIsAnsweredWhenItHasLetGo) {
+  World world({1, 1}, with_late_machine(kLongNs));
+  const uint64_t elements = 1000, offset = world.tensors[0].offset;
+  ASSERT_TRUE(world.cluster.call(1, 0, DType::kF32, ReduceOp::kSum, elements, offset).ok());
+  world.cluster.run_for(1'000'000);
+  const int64_t began_ns = world.cluster.now_ns();
+  ASSERT_TRUE(world.cluster.call(0, 0, DType::kF32, ReduceOp::kSum, elements + 1, offset).ok());
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.call_status(1, 0) != StatusCode::kBUSY; },
+                                      5 * kSecond));
+  EXPECT_EQ(world.call_status(0, 0), StatusCode::kMISMATCH);
+  EXPECT_EQ(world.call_status(1, 0), StatusCode::kMISMATCH);
+  EXPECT_GT(world.cluster.now_ns() - began_ns, kLongNs - 2'000'000);
+  // Later calls go on.
+  for (const uint32_t rank : {0u, 1u}) {
+    ASSERT_TRUE(world.cluster.call(rank, 1, DType::kF32, ReduceOp::kSum, elements, offset).ok());
+  }
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.call_status(1, 1) == StatusCode::kOK; },
+                                      5 * kSecond));
+}
+
+}  // namespace
+}  // namespace cgx::sim
