@@ -38,8 +38,8 @@ struct ResidualSlots {  // both null without feedback
 class HostOperation final : public SiteOperation {
  public:
   HostOperation(const OperationSetup& setup, const kernels::Lane& lane, const ArenaTable& arenas,
-                const SlabStore& slabs)
-      : setup_(setup), lane_(lane), arenas_(arenas), slabs_(slabs) {
+                const SlabStore& slabs, HostScratch& scratch)
+      : setup_(setup), lane_(lane), arenas_(arenas), slabs_(slabs), scratch_(scratch) {
     if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
   }
 
@@ -112,10 +112,10 @@ class HostOperation final : public SiteOperation {
     for (const Slice& slice : slices(job)) {
       if (!job.presence->test(slice.segment)) continue;
       CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
-      contributions_[setup_.machine] = {.kind = kernels::Contribution::Kind::kRaw,
-                                        .raw = raw_view(slice)};
+      scratch_.contributions[setup_.machine] = {.kind = kernels::Contribution::Kind::kRaw,
+                                                .raw = raw_view(slice)};
       auto task = job_into<kernels::ReduceJob>(slice);
-      task.contributions = contributions_;
+      task.contributions = scratch_.contributions;
       task.key = draw_key(slice, Phase::kGather);
       task.encoded = out.subspan(answer.bytes, slice.range_bytes);
       task.norms = wants_norms(slice);
@@ -133,7 +133,7 @@ class HostOperation final : public SiteOperation {
       if (!job.presence->test(slice.segment)) continue;
       CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
       auto task = job_into<kernels::CombineJob>(slice);
-      task.contributions = contributions_;
+      task.contributions = scratch_.contributions;
       kernels::RangeStats stats;
       CGX_RETURN_IF_ERROR(lane_.combine(task, stats));
       note(slice, stats, answer);
@@ -198,18 +198,19 @@ class HostOperation final : public SiteOperation {
 
   // Each contribution from its first range on.
   void open(std::span<const SiteContribution> from) {
-    contributions_.resize(from.size());
-    rest_.clear();
-    for (const SiteContribution& each : from) rest_.push_back(bytes_of(each.frame));
+    scratch_.contributions.resize(from.size());
+    scratch_.rest.clear();
+    for (const SiteContribution& each : from) scratch_.rest.push_back(bytes_of(each.frame));
   }
   Status take_contributions(std::span<const SiteContribution> from, const Slice& slice) {
     for (uint32_t k = 0; k < from.size(); ++k) {
-      kernels::Contribution& contribution = contributions_[k];
+      kernels::Contribution& contribution = scratch_.contributions[k];
       contribution = {};
       if (from[k].presence == nullptr || !from[k].presence->test(slice.segment)) continue;
       contribution.kind = kernels::Contribution::Kind::kEncoded;
-      CGX_ASSIGN_OR_RETURN(contribution.encoded,
-                           take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest_[k]));
+      CGX_ASSIGN_OR_RETURN(
+          contribution.encoded,
+          take_range(setup_.planned(slice), setup_.dtype(slice), slice, scratch_.rest[k]));
     }
     return {};
   }
@@ -235,10 +236,11 @@ class HostOperation final : public SiteOperation {
     const LocalSegment& segment = setup_.segments[slice.segment];
     const DType dtype = setup_.dtype(slice);
     const uint64_t offset = slice.first_element * dtype_bytes(dtype);
-    inputs_.clear();
-    for (const Place& input : segment.inputs) inputs_.push_back(arenas_.address(input) + offset);
-    return {.ranks = inputs_.data(),
-            .rank_count = static_cast<uint32_t>(inputs_.size()),
+    scratch_.inputs.clear();
+    for (const Place& input : segment.inputs)
+      scratch_.inputs.push_back(arenas_.address(input) + offset);
+    return {.ranks = scratch_.inputs.data(),
+            .rank_count = static_cast<uint32_t>(scratch_.inputs.size()),
             .dtype = dtype,
             .scale = segment.scale,
             .residual_in = residual_of(slice).confirmed,
@@ -247,11 +249,11 @@ class HostOperation final : public SiteOperation {
 
   void* const* targets(const Slice& slice) {
     const uint64_t offset = slice.first_element * dtype_bytes(setup_.dtype(slice));
-    targets_.clear();
+    scratch_.targets.clear();
     for (const Place& output : setup_.segments[slice.segment].outputs) {
-      targets_.push_back(arenas_.address(output) + offset);
+      scratch_.targets.push_back(arenas_.address(output) + offset);
     }
-    return targets_.data();
+    return scratch_.targets.data();
   }
 
   kernels::DrawKey draw_key(const Slice& slice, Phase phase) const {
@@ -277,17 +279,14 @@ class HostOperation final : public SiteOperation {
   const kernels::Lane& lane_;
   const ArenaTable& arenas_;
   const SlabStore& slabs_;
+  HostScratch& scratch_;
   std::vector<Norms> norms_;
-  std::vector<const void*> inputs_;
-  std::vector<void*> targets_;
-  std::vector<kernels::Contribution> contributions_;
-  std::vector<std::span<const std::byte>> rest_;  // by machine, what is left of its frame
 };
 
 }  // namespace
 
 std::unique_ptr<SiteOperation> HostSite::begin(const OperationSetup& setup) {
-  return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_);
+  return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_, scratch_);
 }
 
 std::unique_ptr<SiteResidual> HostSite::make_residual(uint64_t elements) {

@@ -2,11 +2,21 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "kernels/codec.h"
 #include "scheduler/site.h"
 
 namespace cgx::scheduler {
+
+// What one job needs and the next one finds there again.
+struct HostScratch {
+  std::vector<const void*> inputs;
+  std::vector<void*> targets;
+  std::vector<kernels::Contribution> contributions;
+  std::vector<std::span<const std::byte>> rest;  // by machine, what is left of its frame
+};
 
 class HostSite final : public Site {
  public:
@@ -22,6 +32,7 @@ class HostSite final : public Site {
   const kernels::Lane& lane_;
   const ArenaTable& arenas_;
   const SlabStore& slabs_;
+  HostScratch scratch_;
 };
 
 }  // namespace cgx::scheduler
