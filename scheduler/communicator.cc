@@ -69,8 +69,8 @@ uint32_t Communicator::weight() const {
 
 uint64_t Communicator::reserved_bytes() const {
   const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
-  const uint64_t running = steps_.installed() ? steps_.plan()->reserved_bytes : 0;
-  return calls + running + agreement_.reserved_bytes();
+  const uint64_t running = steps_.installed() ? steps_.plan()->slab_bytes : 0;
+  return calls + running + steps_.residuals().bytes() + agreement_.reserved_bytes();
 }
 
 // --- Submits
@@ -256,7 +256,9 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 }
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
-  return PreparedPlan::create(facts, pool_, services_.plan_bytes_free());
+  return PreparedPlan::create(facts, pool_,
+                              steps_.residuals().bytes_missing(facts->plan, *facts->table),
+                              services_.plan_bytes_free());
 }
 
 uint64_t Communicator::next_switch_step() const {

@@ -22,7 +22,7 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
 PolicyChange change_of(const PlanAgreement::Outcome& outcome,
                        const std::vector<std::string>& warnings) {
   const PreparedPlan& plan = *outcome.plan;
-  return {plan.plan.policy_version, plan.plan.epoch, outcome.switch_step, plan.reserved_bytes,
+  return {plan.plan.policy_version, plan.plan.epoch, outcome.switch_step, plan.needed_bytes(),
           warnings};
 }
 

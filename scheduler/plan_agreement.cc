@@ -242,7 +242,7 @@ Result<PlanAgreement::PlanPtr> PlanAgreement::keep_prepared(uint64_t epoch, Prep
 void PlanAgreement::answer_prepare(uint64_t epoch, const Result<PlanPtr>& prepared) {
   Prepared answer{
       .epoch = epoch, .code = prepared.status().code(), .text = prepared.status().message()};
-  if (prepared.ok()) answer.reserved_bytes = (*prepared)->reserved_bytes;
+  if (prepared.ok()) answer.reserved_bytes = (*prepared)->needed_bytes();
   host_.send_control(0, answer);
 }
 
@@ -303,11 +303,12 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
 
 uint64_t PlanAgreement::reserved_bytes() const {
   uint64_t bytes = 0;
+  const auto add = [&](const PreparedPlan& plan) { bytes += plan.slab_bytes + plan.missing_bytes; };
   for (const Proposal& proposal : proposals_) {
-    if (proposal.plan != nullptr) bytes += proposal.plan->reserved_bytes;
+    if (proposal.plan != nullptr) add(*proposal.plan);
   }
-  for (const auto& [epoch, plan] : prepared_) bytes += plan->reserved_bytes;
-  for (const Outcome& outcome : announced_) bytes += outcome.plan->reserved_bytes;
+  for (const auto& [epoch, plan] : prepared_) add(*plan);
+  for (const Outcome& outcome : announced_) add(*outcome.plan);
   return bytes;
 }
 

@@ -19,7 +19,9 @@ struct PreparedPlan {
   const std::vector<GroupLayout>& layouts = facts->layouts;
   const std::vector<uint32_t>& group_of = facts->group_of;
   const std::vector<uint64_t>& name_hashes = facts->name_hashes;
-  uint64_t reserved_bytes = 0;
+  uint64_t slab_bytes = 0;     // reserved for frames
+  uint64_t missing_bytes = 0;  // of residuals that did not exist when it was prepared
+  uint64_t needed_bytes() const { return slab_bytes + facts->residual_bytes; }
 
   const CodecSpec& spec_of(uint32_t tensor) const { return facts->spec_of(tensor); }
 
@@ -30,8 +32,10 @@ struct PreparedPlan {
     if (pool_ != nullptr) pool_->unreserve(facts->slabs);
   }
 
-  // `bytes_free` of Limits::plan_bytes; refuses with the sum and the limit.
+  // `bytes_free` of Limits::plan_bytes; refuses with the sum and the limit. Residuals that exist
+  // are not charged again: `missing_bytes` is what the plan needs beside them.
   static Result<std::shared_ptr<const PreparedPlan>> create(FactsPtr facts, BufferPool& pool,
+                                                            uint64_t missing_bytes,
                                                             uint64_t bytes_free);
 
  private:

@@ -27,18 +27,20 @@ class Residuals {
         Slots& slots = tensors_[segment.tensor];
         if (!segment.spec.feedback() || slots.memory) continue;
         slots.memory = site.make_residual(table[segment.tensor].elements);
+        bytes_ += bytes_of(table[segment.tensor]);
       }
     }
   }
   static uint64_t bytes_needed(const Plan& plan, const TensorTable& table) {
-    uint64_t bytes = 0;
-    for (const Group& group : plan.groups) {
-      for (const Segment& segment : group.segments) {
-        if (segment.spec.feedback()) bytes += 2 * sizeof(float) * table[segment.tensor].elements;
-      }
-    }
-    return bytes;
+    return bytes_if(plan, table, [](uint32_t) { return true; });
   }
+  // Beside what is there already.
+  uint64_t bytes_missing(const Plan& plan, const TensorTable& table) const {
+    return bytes_if(plan, table, [this](uint32_t tensor) {
+      return tensor >= tensors_.size() || !tensors_[tensor].memory;
+    });
+  }
+  uint64_t bytes() const { return bytes_; }  // of all slots
 
   SiteResidual* memory(uint32_t tensor) const { return tensors_[tensor].memory.get(); }
   uint32_t confirmed(uint32_t tensor) const { return tensors_[tensor].confirmed; }  // which slot
@@ -66,6 +68,18 @@ class Residuals {
   }
 
  private:
+  static uint64_t bytes_of(const TensorDesc& tensor) { return 2 * sizeof(float) * tensor.elements; }
+  template <class Predicate>
+  static uint64_t bytes_if(const Plan& plan, const TensorTable& table, Predicate counts) {
+    uint64_t bytes = 0;
+    for (const Group& group : plan.groups) {
+      for (const Segment& segment : group.segments) {
+        const bool counted = segment.spec.feedback() && counts(segment.tensor);
+        if (counted) bytes += bytes_of(table[segment.tensor]);
+      }
+    }
+    return bytes;
+  }
   struct Slots {
     std::unique_ptr<SiteResidual> memory;
     double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
@@ -73,6 +87,7 @@ class Residuals {
     bool written = false;
   };
   std::vector<Slots> tensors_;
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace cgx::scheduler

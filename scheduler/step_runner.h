@@ -99,6 +99,7 @@ class StepRunner {
   bool spoken_since(uint64_t step) const;      // some rank has, of this step or a later one
   bool previous_dropped() const { return previous_dropped_; }
   const PlanPtr& plan() const { return plan_; }
+  const Residuals& residuals() const { return residuals_; }
   bool operations_open() const { return !operations_.open().empty(); }
   uint64_t waiting_since_ns() const {  // a local rank ended the open step; 0: none has
     return current_ ? current_->first_end_ns() : 0;

@@ -35,7 +35,7 @@ class Machine final : public PlanAgreement::Host {
     for (const auto& question : std::exchange(questions, {})) question();
   }
   Result<PlanAgreement::PlanPtr> reserve(const FactsPtr& facts) override {
-    return PreparedPlan::create(facts, pool, UINT64_MAX);
+    return PreparedPlan::create(facts, pool, facts->residual_bytes, UINT64_MAX);
   }
   uint64_t now_ns() const override { return 5; }
   uint64_t prepare_deadline_ns() const override { return 1000; }

@@ -187,13 +187,19 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
                                              .machines = 2,
                                              .slab_bytes = pool.slab_bytes()});
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
-  const auto prepared = PreparedPlan::create(*facts, pool, /*bytes_free=*/1000);
+  const auto prepared =
+      PreparedPlan::create(*facts, pool, (*facts)->residual_bytes, /*bytes_free=*/1000);
   ASSERT_FALSE(prepared.ok());
   EXPECT_EQ(prepared.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
   EXPECT_NE(prepared.status().message().find("leaves 1000"), std::string::npos);
   // Residuals: two fp32 slots of the two compressed tensors.
   EXPECT_NE(prepared.status().message().find(std::to_string(8 * (64'000 + 4096))),
             std::string::npos);
+  // Where those of the larger tensor exist, the rest is charged, and said so.
+  const auto again = PreparedPlan::create(*facts, pool, 8 * 4096, /*bytes_free=*/1000);
+  EXPECT_NE(again.status().message().find("32768 of residuals beside 512000 that exist"),
+            std::string::npos)
+      << again.status().message();
 }
 
 TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {

@@ -282,5 +282,66 @@ TEST(Policy, ThatMeetsAFailureAtAnyMomentBlamesNoMachine) {
   }
 }
 
+// One tensor whose residuals are nearly all that limits.plan_bytes has room for.
+struct FullOfResiduals : ::testing::Test {
+  static constexpr uint64_t kElements = 6'000'000;  // 48 MB of residuals
+  static scheduler::Policy feedback() {
+    scheduler::Policy policy;
+    policy.default_codec = {.codec = 3, .bits = 8, .flags = CodecSpec::kFeedback, .bucket = 512};
+    return policy;
+  }
+  static ClusterOptions options() {
+    ClusterOptions options{.policy = feedback()};
+    options.arena_bytes = 64 << 20;
+    options.limits = [](uint32_t) {
+      scheduler::Limits limits;
+      limits.plan_bytes = 128 << 20;
+      return limits;
+    };
+    return options;
+  }
+  Cluster cluster{options()};
+  std::vector<Tensor> tensors = {{.name = "large.weight", .elements = kElements, .shape = {}}};
+
+  void SetUp() override {
+    cluster.create();
+    cluster.commit(tensors);
+    ASSERT_EQ(cluster.rank(0).replies[Cluster::kCommit].code, StatusCode::kOK)
+        << cluster.rank(0).replies[Cluster::kCommit].message;
+    ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, 0));
+  }
+  uint64_t reserved() { return cluster.engine(0).snapshot(0).communicators[0].reserved_bytes; }
+};
+
+TEST_F(FullOfResiduals, ChangesItsPolicyAllTheSame) {
+  const uint64_t before = reserved();
+  ASSERT_GT(before + 8 * kElements, options().limits(0).plan_bytes) << "no room for them twice";
+  uint64_t step = 1;
+  for (uint32_t window = 3; window < 6; ++window) {
+    scheduler::Policy policy = feedback();
+    policy.window = window;
+    Change change;
+    apply(cluster, 0, policy, change);
+    ASSERT_TRUE(cluster.run_until([&] { return change.has_value(); }));
+    ASSERT_TRUE(change->ok()) << change->status().to_string();
+    EXPECT_GE((*change)->reserved_bytes, 8 * kElements) << "what it needs is said in full";
+    for (int i = 0; i < 4; ++i) ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step++));
+  }
+  EXPECT_LT(reserved(), before + before / 4) << "residuals are there once";
+}
+
+TEST_F(FullOfResiduals, KeepsThemChargedWhenAPolicyHasNoUseForThem) {
+  const uint64_t before = reserved();
+  Change change;
+  apply(cluster, 0, raw_policy(), change);
+  ASSERT_TRUE(cluster.run_until([&] { return change.has_value(); }));
+  ASSERT_TRUE(change->ok()) << change->status().to_string();
+  for (uint64_t step = 1; step < 5; ++step) {
+    ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
+  }
+  EXPECT_GE(reserved(), 8 * kElements);
+  EXPECT_LT(reserved(), before + before / 4);
+}
+
 }  // namespace
 }  // namespace cgx::sim
