@@ -248,6 +248,11 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.machines = members_.machines();
   question.slab_bytes = pool_.slab_bytes();
   question.site_consumes = services_.site().consumes_inside();
+  question.make_residual = services_.site().residual_maker();
+  question.bytes_free = services_.plan_bytes_free();
+  for (uint32_t t = 0; t < question.table->size(); ++t) {
+    question.has_residual.push_back(steps_.residuals().has(t));
+  }
   services_.planner().request(
       std::move(question),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {

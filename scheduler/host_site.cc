@@ -1,8 +1,8 @@
 #include "scheduler/host_site.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 #include "kernels/floats.h"
 
@@ -11,23 +11,36 @@ namespace {
 
 using wire::Phase;
 
+// Fresh memory costs as much as much arithmetic, a page at a time: it is touched here, not when it
+// is first used.
 class HostResidual final : public SiteResidual {
  public:
-  explicit HostResidual(uint64_t elements) : slots_{zeros(elements), zeros(elements)} {}
-  float* slot(uint32_t index) const { return slots_[index].get(); }
+  static std::shared_ptr<SiteResidual> make(uint64_t elements) {
+    auto residual = std::make_shared<HostResidual>(elements);
+    return residual->memory_ == MAP_FAILED ? nullptr : residual;
+  }
+  explicit HostResidual(uint64_t elements)
+      : bytes_((elements * sizeof(float) + kPage - 1) / kPage * kPage + kPage) {
+    memory_ = mmap(nullptr, 2 * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) return;
+    if (bytes_ >= kHugePage) (void)madvise(memory_, 2 * bytes_, MADV_HUGEPAGE);  // a wish
+    auto* const touched = static_cast<volatile std::byte*>(memory_);
+    for (uint64_t at = 0; at < 2 * bytes_; at += kPage) touched[at] = std::byte{0};
+  }
+  ~HostResidual() override {
+    if (memory_ != MAP_FAILED) munmap(memory_, 2 * bytes_);
+  }
+  HostResidual(const HostResidual&) = delete;
+  HostResidual& operator=(const HostResidual&) = delete;
+
+  float* slot(uint32_t index) const {
+    return reinterpret_cast<float*>(static_cast<std::byte*>(memory_) + index * bytes_);
+  }
 
  private:
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-  using Floats = std::unique_ptr<float[], Free>;
-  // Pages that nobody has written cost nothing: a plan for gigabytes is prepared at once.
-  static Floats zeros(uint64_t count) {
-    Floats floats(static_cast<float*>(std::calloc(std::max<uint64_t>(count, 1), sizeof(float))));
-    if (!floats) throw std::bad_alloc();
-    return floats;
-  }
-  Floats slots_[2];
+  static constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
+  uint64_t bytes_;  // of a slot
+  void* memory_;
 };
 
 struct ResidualSlots {  // both null without feedback
@@ -289,8 +302,8 @@ std::unique_ptr<SiteOperation> HostSite::begin(const OperationSetup& setup) {
   return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_, scratch_);
 }
 
-std::unique_ptr<SiteResidual> HostSite::make_residual(uint64_t elements) {
-  return std::make_unique<HostResidual>(elements);
+ResidualMaker HostSite::residual_maker() const {
+  return HostResidual::make;
 }
 
 }  // namespace cgx::scheduler

@@ -26,7 +26,7 @@ class HostSite final : public Site {
 
   bool consumes_inside() const override { return true; }
   std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) override;
-  std::unique_ptr<SiteResidual> make_residual(uint64_t elements) override;
+  ResidualMaker residual_maker() const override;
 
  private:
   const kernels::Lane& lane_;

@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kNsPerMadeByte = 10;  // other machines make residuals, too: at 100 MB/s
+
+}  // namespace
 
 // --- Coordinator
 // -----------------------------------------------------------------------------------
@@ -49,6 +54,7 @@ void PlanAgreement::ask(uint64_t number) {
                                            members_.title() + " comes after epoch " +
                                            std::to_string(highest_epoch_)));
   }
+  question->dry_run = proposal.dry_run;
   proposal.epoch = question->epoch;
   host_.ask_planner(std::move(*question),
                     [this, number](const Result<FactsPtr>& facts) { on_planned(number, facts); });
@@ -65,7 +71,7 @@ void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
   if (!plan.ok()) return refuse(*proposal, plan.status());
   highest_epoch_ = proposal->epoch;
   proposal->plan = *plan;
-  proposal->deadline_ns = host_.prepare_deadline_ns();
+  proposal->deadline_ns = host_.prepare_deadline_ns() + (*facts)->made_bytes * kNsPerMadeByte;
   proposal->answered.resize(members_.machines());
   proposal->answered[0] = true;
   const Prepare prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
@@ -209,7 +215,8 @@ void PlanAgreement::on_prepare(const Prepare& prepare) {
                      .policy = prepare.policy,
                      .epoch = *epoch,
                      .encoded_plan = prepare.plan,
-                     .ranks_wait = prepare.purpose == PlanPurpose::kCommit},
+                     .ranks_wait = prepare.purpose == PlanPurpose::kCommit,
+                     .dry_run = prepare.dry_run != 0},
                     [this, epoch = *epoch](const Result<FactsPtr>& facts) {
                       on_question_answered(epoch, facts);
                     });

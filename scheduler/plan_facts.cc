@@ -36,6 +36,37 @@ Result<Plan> plan_of(const PlanQuestion& question) {
   return plan;
 }
 
+bool lacks(const PlanQuestion& question, const Segment& segment) {
+  const bool has =
+      segment.tensor < question.has_residual.size() && question.has_residual[segment.tensor];
+  return segment.spec.feedback() && !has;
+}
+
+// Not more than there is room for: the plan is refused then, by who knows the limit.
+Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
+  if (!question.make_residual || question.dry_run) return {};
+  const TensorTable& table = *question.table;
+  const auto each = [&](const auto& act) {
+    for (const Group& group : facts.plan.groups) {
+      for (const Segment& segment : group.segments) {
+        if (lacks(question, segment)) act(segment.tensor, table[segment.tensor].elements);
+      }
+    }
+  };
+  uint64_t bytes = 0;
+  each([&](uint32_t, uint64_t elements) { bytes += 2 * sizeof(float) * elements; });
+  if (bytes == 0 || bytes > question.bytes_free) return {};
+  facts.made = std::make_shared<MadeResiduals>();
+  facts.made_bytes = bytes;
+  bool made = true;
+  each([&](uint32_t tensor, uint64_t elements) {
+    if (made) made = (facts.made->by_tensor[tensor] = question.make_residual(elements)) != nullptr;
+  });
+  if (made) return {};
+  return resource_exhausted("this machine has no memory for " + std::to_string(bytes) +
+                            " bytes of residuals");
+}
+
 }  // namespace
 
 Result<FactsPtr> make_facts(const PlanQuestion& question) {
@@ -77,6 +108,7 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
                             .gather_chunks = gather_chunks,
                             .site_consumes = question.site_consumes});
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
+  CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
   return FactsPtr(facts);
 }
 

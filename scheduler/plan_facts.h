@@ -3,14 +3,22 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "scheduler/buffer_pool.h"
 #include "scheduler/collective.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
+#include "scheduler/site.h"
 
 namespace cgx::scheduler {
+
+// Memory that a plan's residuals lacked when it was made. Taken out by the first that runs it, on
+// the engine's thread; nobody else looks.
+struct MadeResiduals {
+  std::unordered_map<uint32_t, std::shared_ptr<SiteResidual>> by_tensor;
+};
 
 struct PlanFacts {
   Plan plan;
@@ -23,6 +31,8 @@ struct PlanFacts {
   std::vector<uint64_t> name_hashes;           // by tensor
   SlabCounts slabs;                            // for frames
   uint64_t residual_bytes = 0;
+  std::shared_ptr<MadeResiduals> made;  // null: none is missing, or there is no room
+  uint64_t made_bytes = 0;
 
   const CodecSpec& spec_of(uint32_t tensor) const {
     return plan.groups[group_of[tensor]].segments[segment_of[tensor]].spec;
@@ -44,6 +54,12 @@ struct PlanQuestion {
   uint64_t slab_bytes = 0;    // a frame must fit
   bool site_consumes = true;  // Site::consumes_inside()
   bool ranks_wait = false;    // a commit: goes before what operators ask
+  bool dry_run = false;       // it will not run
+
+  // What is there for residuals; without a maker memory is made when the plan takes force.
+  ResidualMaker make_residual;
+  std::vector<bool> has_residual;  // by tensor
+  uint64_t bytes_free = 0;
 };
 Result<FactsPtr> make_facts(const PlanQuestion& question);
 

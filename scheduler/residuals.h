@@ -10,35 +10,39 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
-#include "scheduler/plan.h"
-#include "scheduler/site.h"
+#include "scheduler/plan_facts.h"
 
 namespace cgx::scheduler {
 
 class Residuals {
  public:
-  // Makes slots for the plan's feedback tensors that have none yet (zero).
-  void prepare(const Plan& plan, const TensorTable& table, Site& site) {
+  // Takes slots (zero) for the plan's feedback tensors that have none yet: those made with the
+  // plan, or new ones.
+  void prepare(const PlanFacts& facts, const Site& site) {
+    const TensorTable& table = *facts.table;
     tensors_.resize(table.size());
-    for (const Group& group : plan.groups) {
+    for (const Group& group : facts.plan.groups) {
       for (const Segment& segment : group.segments) {
         Slots& slots = tensors_[segment.tensor];
         if (!segment.spec.feedback() || slots.memory) continue;
-        slots.memory = site.make_residual(table[segment.tensor].elements);
+        if (facts.made) slots.memory = std::move(facts.made->by_tensor[segment.tensor]);
+        if (!slots.memory) slots.memory = site.residual_maker()(table[segment.tensor].elements);
+        if (!slots.memory) throw std::bad_alloc();
         bytes_ += bytes_of(table[segment.tensor]);
       }
     }
   }
+  bool has(uint32_t tensor) const { return tensor < tensors_.size() && tensors_[tensor].memory; }
   static uint64_t bytes_needed(const Plan& plan, const TensorTable& table) {
     return bytes_if(plan, table, [](uint32_t) { return true; });
   }
   // Beside what is there already.
   uint64_t bytes_missing(const Plan& plan, const TensorTable& table) const {
-    return bytes_if(plan, table, [this](uint32_t tensor) {
-      return tensor >= tensors_.size() || !tensors_[tensor].memory;
-    });
+    return bytes_if(plan, table, [this](uint32_t tensor) { return !has(tensor); });
   }
   uint64_t bytes() const { return bytes_; }  // of all slots
 
@@ -81,7 +85,7 @@ class Residuals {
     return bytes;
   }
   struct Slots {
-    std::unique_ptr<SiteResidual> memory;
+    std::shared_ptr<SiteResidual> memory;
     double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
     uint8_t confirmed = 0;
     bool written = false;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -93,6 +94,9 @@ class SiteResidual {
  public:
   virtual ~SiteResidual() = default;
 };
+// Makes one of so many elements, with pages behind it, which takes its time: on any thread, even
+// when the site has gone. Null: there is no memory.
+using ResidualMaker = std::function<std::shared_ptr<SiteResidual>(uint64_t elements)>;
 
 class Site {
  public:
@@ -102,7 +106,7 @@ class Site {
   virtual bool consumes_inside() const = 0;
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
-  virtual std::unique_ptr<SiteResidual> make_residual(uint64_t elements) = 0;
+  virtual ResidualMaker residual_maker() const = 0;
   // Delivers answers; returns how many. An inline site has none.
   virtual int poll(SiteEvents& events, uint64_t now_ns) {
     (void)events, (void)now_ns;

@@ -39,7 +39,7 @@ void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
 // Takes the plan over from `step` on; a tensor with another codec is measured anew.
 void StepRunner::adopt(PlanPtr plan, uint64_t step) {
   const PlanPtr before = std::exchange(plan_, std::move(plan));
-  residuals_.prepare(plan_->plan, *plan_->table, ports_.site);
+  residuals_.prepare(*plan_->facts, ports_.site);
   norms_.resize(plan_->table->size());
   for (uint32_t tensor = 0; before && tensor < before->table->size(); ++tensor) {
     if (!(before->spec_of(tensor) == plan_->spec_of(tensor))) norms_[tensor] = {};

@@ -137,7 +137,7 @@ TEST_P(SiteConformance, ComputesWhatTheHostComputes) {
 }
 
 TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
-  const auto one = site_->make_residual(kElements), two = site_->make_residual(kElements);
+  const auto one = site_->residual_maker()(kElements), two = site_->residual_maker()(kElements);
   const auto encode = [&](SiteResidual* residual, uint32_t confirmed) {
     OperationSetup about = setup(residual == nullptr ? kMaxMin : kFeedback, residual);
     about.segments[0].confirmed = confirmed;
@@ -157,7 +157,7 @@ TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
 }
 
 TEST_P(SiteConformance, KeepsAResidualThatNoJobWrites) {
-  const auto residual = site_->make_residual(kElements);
+  const auto residual = site_->residual_maker()(kElements);
   OperationSetup about = setup(kFeedback, residual.get());
   const SlabId out = slab();
   const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out};

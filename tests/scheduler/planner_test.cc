@@ -202,6 +202,21 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
       << again.status().message();
 }
 
+TEST(FrameBuffers, HaveRoomForResultsThatASiteReadsLater) {
+  FrameNeeds needs{.operations = 4, .machines = 3, .scatter_chunks = 100};
+  const SlabCounts inside = slabs_for(needs);
+  needs.site_consumes = false;
+  const SlabCounts later = slabs_for(needs);
+  EXPECT_EQ(later.received, inside.received + 4 * 2 * scatter_parts(3));
+  EXPECT_EQ(later.own, inside.own);
+  // Between two machines a peer may be a window ahead of what was combined, not only of what was
+  // encoded.
+  needs = {.operations = 1, .machines = 2, .gather_chunks = 100};
+  const uint32_t one_window = slabs_for(needs).received;
+  needs.site_consumes = false;
+  EXPECT_GE(slabs_for(needs).received, 2 * one_window);
+}
+
 TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {
   const std::vector<uint32_t> last_first = {5, 4, 3, 2, 1, 0};
   EXPECT_EQ(shared_order({5, 4, 3, 2, 1, 0}, {}), last_first);

@@ -1,8 +1,7 @@
 // Sites that take time or fail, in whole clusters: the same bits, and nothing let go of too early.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
+#include "tests/sim/frames.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
@@ -150,6 +149,52 @@ TEST(LateSite, ATermBeginsWhenItHasAnswered) {
   EXPECT_EQ(world.step_status(1, 0), StatusCode::kSTEP_ABANDONED);
   EXPECT_GT(world.cluster.now_ns() - began_ns, kLongNs - 2'000'000);
   world.expect_redo(0);
+}
+
+TEST(LateSite, SendsNothingBehindItsLastWordOfATerm) {
+  for (const auto collective :
+       {scheduler::CollectiveWish::kScatter, scheduler::CollectiveWish::kAllgather}) {
+    ClusterOptions options = with_late_machine(kLongNs);
+    options.policy = raw_policy();
+    options.policy.collective = collective;
+    World world({1, 1}, options, /*raw=*/false);
+    bool flushed = false;
+    uint32_t behind = 0;
+    world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+      if (machine != 0 || header_of(frame).term != 0) return;
+      if (is_data(frame)) behind += flushed;
+      flushed |= carries<scheduler::Flush>(frame);
+    });
+    submit_all(world.cluster, world.tensors, 1, 0);
+    world.cluster.run_for(1'000'000);
+    world.abandon(0, 0);
+    ASSERT_TRUE(world.cluster.run_until(
+        [&] { return world.step_status(1, 0) != StatusCode::kBUSY; }, 5 * kSecond));
+    EXPECT_TRUE(flushed);
+    EXPECT_EQ(behind, 0u);
+    world.expect_redo(0);
+  }
+}
+
+// Machine 0 has everything and completes; what machine 1 lacks is on its way when the next step
+// fails.
+TEST(LateSite, CombinesWhatComesBehindTheFailureOfTheNextStep) {
+  SlowLink link{.from = 2, .to = 1, .slow_ns = 50'000'000};
+  ClusterOptions options = link.options();
+  options.site = [](uint32_t machine) { return machine == 1 ? late(10'000) : SlowSiteOptions{}; };
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kAllgather;
+  World world({1, 1, 1}, options, /*raw=*/false);
+  link.slow = true;
+  submit_step(world.cluster, world.tensors, 0);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.step_status(0, 0) == StatusCode::kOK; },
+                                      link.slow_ns / 2));
+  ASSERT_EQ(world.step_status(1, 0), StatusCode::kBUSY);
+  world.abandon(0, 1);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }, 5 * kSecond));
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(world.step_status(rank, 0), StatusCode::kOK);
+  link.slow = false;
+  world.expect_redo(1);
 }
 
 TEST(LateSite, ACallThatFailsIsAnsweredWhenItHasLetGo) {

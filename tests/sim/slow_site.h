@@ -30,9 +30,7 @@ class SlowSite final : public scheduler::Site {
 
   bool consumes_inside() const override { return options_.consumes; }
   std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
-  std::unique_ptr<scheduler::SiteResidual> make_residual(uint64_t elements) override {
-    return host_->make_residual(elements);
-  }
+  scheduler::ResidualMaker residual_maker() const override { return host_->residual_maker(); }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;
 

@@ -1,0 +1,99 @@
+"""switch: what a job's steps notice of a new plan.
+
+switch/feedback-100M: a policy with error feedback for 100 million parameters, 800 MB of residuals a machine, takes
+force between two steps. 1.5 x the median step / the longest one from then on: residuals are not made at the switch.
+switch/every20: the median step alone / with another plan about every 20 steps.
+"""
+
+import statistics
+import threading
+
+import ours
+from machines import Machines
+
+PARAMETERS = 100_000_000
+PLAIN = {"codec": "maxmin:4"}
+STEP = 64 << 20
+CASES = ("feedback-100M", "every20")
+
+
+def run(options, report):
+    if options.peers_only:
+        return
+    for case, measure in zip(CASES, (feedback, every20)):
+        if options.wants(case):
+            measure(options, report)
+
+
+def feedback(options, report):
+    size, repetitions = 4 * PARAMETERS, 6 if options.quick else 24
+    with Machines(2) as machines:
+        job = ours.Cgxd(machines, 1, size, PLAIN, {"limits": {"plan_bytes": 8 << 30}})
+        try:
+            before = job.measure(size, repetitions)["us"]
+            change = Changes(job, [("codec=maxmin:4,feedback",)], 0.0)
+            with change:
+                times = job.measure(size, repetitions)["us"]
+            if change.made != 1 or not residuals_exist(job):
+                raise RuntimeError("the policy with feedback did not take force while the job was measured")
+            after = job.measure(size, repetitions)["us"]
+        finally:
+            job.close()
+    median, longest = statistics.median(after), max(times + after)
+    report.add("switch", CASES[0], longest / 1e3, "1.5 x median", 1.5 * median / 1e3, 1.5 * median / longest, "ms",
+               f"median {statistics.median(before) / 1e3:.0f} ms before, {median / 1e3:.0f} ms after")
+
+
+def every20(options, report):
+    rounds, repetitions = (1, 40) if options.quick else (5, 100)
+    alone, beside, made = [], [], 0
+    with Machines(2) as machines:
+        job = ours.Cgxd(machines, 1, STEP, PLAIN)
+        try:
+            for _ in range(rounds):
+                times = job.measure(STEP, repetitions)["us"]
+                alone += times
+                changes = Changes(job, [("window=3",), ("window=4",)], 20 * statistics.median(times) / 1e6)
+                with changes:
+                    beside += job.measure(STEP, repetitions)["us"]
+                made += changes.made
+        finally:
+            job.close()
+    one, other = statistics.median(alone), statistics.median(beside)
+    report.add("switch", CASES[1], other / 1e3, "alone", one / 1e3, one / other, "ms",
+               f"{made} plans in {len(beside)} steps")
+
+
+def residuals_exist(job):
+    (tensors,) = {t["codec"] for t in job.daemons[0].control_tool("tensors")["tensors"]},
+    return any("feedback" in codec for codec in tensors)
+
+
+class Changes:
+    """Applies the settings in turn, beside what is inside; every `interval_s`, or each once where that is 0."""
+
+    def __init__(self, job, settings, interval_s):
+        self.job, self.settings, self.interval_s = job, settings, interval_s
+        self.made, self.failed = 0, None
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.apply)
+
+    def apply(self):
+        try:
+            while not self.stopped.wait(self.interval_s):
+                words = self.settings[self.made % len(self.settings)]
+                self.job.daemons[0].control_tool("policy", "apply", *(w for s in words for w in ("--set", s)), "--wait", "0")
+                self.made += 1
+                if self.interval_s == 0 and self.made == len(self.settings):
+                    return
+        except Exception as error:  # pylint: disable=broad-except  the measuring thread raises it
+            self.failed = error
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, kind, *_):
+        self.stopped.set()
+        self.thread.join()
+        if self.failed and kind is None:
+            raise self.failed
