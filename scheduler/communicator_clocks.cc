@@ -66,7 +66,7 @@ void Communicator::check_agreements() {
   const uint64_t now = services_.now_ns();
   const Timeouts& timeouts = services_.options().timeouts;
   // Members wait a little longer than their coordinator, who can name the culprit.
-  const uint64_t patience = timeouts.peer_lost_ns * 3 / 2;
+  const uint64_t patience = timeouts.peer_lost_ns * 3 / 2 + agreement_.undecided_making_ns();
   if (agreement_.undecided_since_ns() != 0 &&
       now - agreement_.undecided_since_ns() >= 2 * timeouts.prepare_ns + patience) {
     return fail({StatusCode::kPEER_LOST, "the coordinator, " + members_.machine_name(0) +

@@ -55,8 +55,11 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
   }
   if (!members_.coordinator()) {
     const uint64_t ticket = next_policy_ticket_++;
-    policy_tickets_[ticket] = {std::move(answer),
-                               services_.now_ns() + 2 * services_.options().timeouts.prepare_ns};
+    uint64_t residuals = 0;
+    for (const TensorDesc& tensor : *table_) residuals += 2 * sizeof(float) * tensor.elements;
+    policy_tickets_[ticket] = {std::move(answer), services_.now_ns() +
+                                                      PlanAgreement::making_ns(residuals) +
+                                                      2 * services_.options().timeouts.prepare_ns};
     return send_control(0, PolicyAsk{ticket, dry_run, policy});
   }
   std::vector<std::string> warnings;

@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace cgx::scheduler {
-namespace {
-
-constexpr uint64_t kNsPerMadeByte = 10;  // other machines make residuals, too: at 100 MB/s
-
-}  // namespace
 
 // --- Coordinator
 // -----------------------------------------------------------------------------------
@@ -71,7 +66,7 @@ void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
   if (!plan.ok()) return refuse(*proposal, plan.status());
   highest_epoch_ = proposal->epoch;
   proposal->plan = *plan;
-  proposal->deadline_ns = host_.prepare_deadline_ns() + (*facts)->made_bytes * kNsPerMadeByte;
+  proposal->deadline_ns = host_.prepare_deadline_ns() + making_ns((*facts)->made_bytes);
   proposal->answered.resize(members_.machines());
   proposal->answered[0] = true;
   const Prepare prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
@@ -242,6 +237,7 @@ Result<PlanAgreement::PlanPtr> PlanAgreement::keep_prepared(uint64_t epoch, Prep
   if (what.purpose == PlanPurpose::kCommit) {
     prepared_commit_ = true;
     prepared_since_ns_ = host_.now_ns();
+    undecided_making_ns_ = making_ns((*facts)->made_bytes);
   }
   return plan;
 }

@@ -89,6 +89,10 @@ class PlanAgreement {
   void postpone(uint64_t deadline_ns);
   // Member: since when a committed table waits for the decision about its plan; 0: it does not.
   uint64_t undecided_since_ns() const { return prepared_commit_ ? prepared_since_ns_ : 0; }
+  // What other machines may take longer than that for the memory of residuals.
+  uint64_t undecided_making_ns() const { return undecided_making_ns_; }
+  // Every machine makes residuals on a thread that gives way to trainers: at 20 MB/s or faster.
+  static constexpr uint64_t making_ns(uint64_t bytes) { return 50 * bytes; }
   uint64_t reserved_bytes() const;  // of plans that are not in force yet
   void end(const Status& why);      // the communicator has failed for good
 
@@ -136,7 +140,7 @@ class PlanAgreement {
   std::map<uint64_t, PlanPtr> prepared_;     // member: by epoch, proposed and not decided
   std::deque<Outcome> announced_;            // by switch step
   bool prepared_commit_ = false;
-  uint64_t prepared_since_ns_ = 0;
+  uint64_t prepared_since_ns_ = 0, undecided_making_ns_ = 0;
   uint64_t highest_epoch_ = 0;
   std::vector<SwitchSnapshot> switches_;
 };
