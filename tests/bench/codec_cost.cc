@@ -61,7 +61,6 @@ class Costs {
     kernels::EncodeJob encode{.spec = spec, .elements = kElements, .key = {0x1234, 0}};
     encode.source = {.ranks = &rank, .rank_count = 1};
     encode.encoded = encoded_;
-    encode.stream_stores = true;
     kernels::RangeStats stats;
     uint64_t used = 0;
     kernels::CodecCost cost{kernels::to_string(spec), lane.name};
@@ -71,7 +70,6 @@ class Costs {
     decode.encoded = std::span<const std::byte>(encoded_).first(used);
     decode.targets = &target;
     decode.target_count = 1;
-    decode.stream_stores = true;
     cost.decode = best_rate([&] { CGX_ASSERT(lane.decode(decode, stats).ok()); });
     return cost;
   }

@@ -1,0 +1,62 @@
+// How a lane goes about the memory of the machine it runs on, operation by operation: how far ahead
+// it asks for what it reads, and whether what it writes goes past the caches. No bit of a result
+// depends on it.
+//
+// A Lane carries its Tuning (Lane::with): whoever makes the lane decides, once, and calls read a
+// constant. Thread rule: measure_tuning is for one thread, with the machine as quiet as it gets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cgx::kernels {
+
+struct Lane;
+
+struct Access {
+  uint32_t ahead_bytes = 0;   // 0: this machine's own prefetcher does better
+  bool second_level = false;  // what is asked for comes into that cache instead of the first
+  bool stream = false;        // results that nobody reads soon on this core bypass its caches
+
+  bool operator==(const Access&) const = default;
+};
+
+struct Tuning {
+  Access encode;        // values; the bytes are sent next, so never streamed
+  Access feedback;      // values and residual_in; streams residual_out, reduce's too
+  Access decode;        // codes; streams targets, combine's too
+  Access decode_add;    // sums in place; never streamed
+  Access reduce;        // own values; streams targets
+  Access local_reduce;  // values; streams targets
+
+  bool operator==(const Tuning&) const = default;
+};
+
+// Smaller results stay in the caches, where their reader finds them.
+constexpr uint64_t kStreamBytes = 128 << 10;
+
+struct TunedOperation {
+  const char* name;
+  Access Tuning::*access;
+  bool streams;  // may stream
+};
+constexpr TunedOperation kTunedOperations[] = {
+    {"encode", &Tuning::encode, false}, {"encode with feedback", &Tuning::feedback, true},
+    {"decode", &Tuning::decode, true},  {"decode and add", &Tuning::decode_add, false},
+    {"reduce", &Tuning::reduce, true},  {"local reduce", &Tuning::local_reduce, true},
+};
+
+// What measure_tuning chooses from; the first is the default.
+constexpr Access kReadsTried[] = {{}, {256}, {1024}, {4096}, {10240}, {4096, true}, {8192, true}};
+
+constexpr uint64_t kTuningBudgetNs = 8'000'000;
+
+// The fastest of these on this machine, for what lies in memory and in no cache: medians, and the
+// default where nothing beats it clearly or the time, which the clock tells, is up. The default for
+// a lane that knows no tuning.
+Tuning measure_tuning(const Lane& lane, uint64_t (*now_ns)());
+
+// "encode 4 KiB ahead; decode streamed"; operations that do as the default does are left out.
+std::string to_string(const Tuning& tuning);
+
+}  // namespace cgx::kernels
