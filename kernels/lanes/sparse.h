@@ -215,8 +215,7 @@ struct Sparse {
   static uint64_t reduce(const ReduceJob& job, const Tuning& tuning, RangeStats& stats,
                          uint64_t* used) {
     SparseWork work;
-    const bool stream = streams(tuning.reduce, job.elements);
-    const bool stream_residual = job.residual_out && streams(tuning.feedback, job.elements);
+    const bool stream = job.residual_out != nullptr && streams(tuning.feedback, job.elements);
     Parts parts(job.spec, job.contributions);
     uint8_t* out = bytes_of(job);
     const uint32_t limit = overflow_bits(job.dtype);
@@ -235,14 +234,14 @@ struct Sparse {
       out += put_entry(job.spec, key, n, finite, limit, work, out, stats);
       if (!finite) {
         --stats.nonfinite_buckets;  // put_entry counted it, and so does put_nonfinite
-        put_nonfinite(job, stream, first, n, work.x, stats);
+        put_nonfinite(job, false, first, n, work.x, stats);
         continue;
       }
       deliver(job.spec, n, limit, work.picked, work.sent, stats);
       if (job.norms) add_norms(work, n, max_abs, stats);
-      put_result(job, stream, stream_residual, first, n, work);
+      put_result(job, stream, first, n, work);
     }
-    if (stream || stream_residual) Lane::fence();
+    if (stream) Lane::fence();
     *used = static_cast<uint64_t>(out - bytes_of(job));
     return kNoBucket;
   }
@@ -376,17 +375,17 @@ struct Sparse {
     stats.sent_sq += unscaled_square(fold_partials(partials), sent_scale);
   }
 
-  static void put_result(const ReduceJob& job, bool stream, bool stream_residual, uint64_t first,
-                         uint32_t n, SparseWork& work) {
+  static void put_result(const ReduceJob& job, bool stream, uint64_t first, uint32_t n,
+                         SparseWork& work) {
     const Picked& picked = work.picked;
     if (job.residual_out) {
       put_error(work);
-      Lane::flush(work.x, {job.residual_out + first, n, stream_residual});
+      Lane::flush(work.x, {job.residual_out + first, n, stream});
     }
     if (job.target_count == 0) return;
     clear(work.x, n);
     for (uint32_t i = 0; i < picked.count; ++i) work.x[picked.index[i]] = work.sent[i];
-    store(job, stream, first, n, work.x);
+    store(job, false, first, n, work.x);
   }
 
   // A result that is NaN everywhere; x is scratch.

@@ -69,8 +69,7 @@ struct Vector {
                          uint64_t* used) {
     const Range<Codec> range(job.spec, job.elements);
     *used = range.padded_end();
-    const Targets<V> targets(job.targets, job.target_count, job.dtype,
-                             streams(tuning.reduce, job.elements));
+    const Targets<V> targets(job.targets, job.target_count, job.dtype, false);
     const Residual residual(job, tuning);
     alignas(64) float sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -87,7 +86,7 @@ struct Vector {
       if (!Reference::reduce_bucket(job, b, stats)) return b;
     }
     Reference::pad(range, bytes_of(job));
-    if (targets.streams() || residual.stream) V::stream_fence();
+    if (residual.stream) V::stream_fence();
     return kNoBucket;
   }
 
@@ -305,8 +304,7 @@ struct Vector {
 template <class V>
 void vector_local_reduce(const LocalReduceJob& job, const Tuning& tuning) {
   const Source<V> source(job.source, job.elements, tuning.local_reduce);
-  const Targets<V> targets(job.targets, job.target_count, job.source.dtype,
-                           streams(tuning.local_reduce, job.elements));
+  const Targets<V> targets(job.targets, job.target_count, job.source.dtype, false);
   const bool keep_bits = is_plain(job.source);
   const uint32_t unit = local_unit(job);
   for (uint64_t first = 0; first < job.elements; first += unit) {
@@ -321,7 +319,6 @@ void vector_local_reduce(const LocalReduceJob& job, const Tuning& tuning) {
       targets.store(first + e, canonical_nan(source.get(first + e)));
     }
   }
-  if (targets.streams()) V::stream_fence();
 }
 
 }  // namespace

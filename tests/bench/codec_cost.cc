@@ -23,6 +23,12 @@ using kernels::Lane;
 constexpr size_t kElements = 16u << 20;
 constexpr int kRounds = 5;
 
+uint64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 double thread_seconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -90,13 +96,16 @@ std::string machine_name() {
 
 void print_all() {
   Costs costs;
+  std::vector<Lane> lanes;  // as a daemon tunes them
+  for (const Lane* lane : kernels::lanes()) {
+    if (lane->viable()) lanes.push_back(lane->with(kernels::measure_tuning(*lane, monotonic_ns)));
+  }
   std::printf("[{\"machine\": \"%s\", \"copy\": %.1f}", machine_name().c_str(), costs.copy_rate());
   for (const kernels::CodecRow& row : kernels::codecs()) {
     for (const CodecSpec& spec : kernels::usage_of(row).examples) {
       if (spec.feedback()) continue;  // feedback costs a residual's traffic, whatever the codec
-      for (const Lane* lane : kernels::lanes()) {
-        if (!lane->viable()) continue;
-        const kernels::CodecCost cost = costs.measure(*lane, spec);
+      for (const Lane& lane : lanes) {
+        const kernels::CodecCost cost = costs.measure(lane, spec);
         std::printf(",\n{\"codec\": \"%s\", \"lane\": \"%s\", \"encode\": %.1f, \"decode\": %.1f}",
                     cost.codec.c_str(), cost.lane.c_str(), cost.encode, cost.decode);
         std::fflush(stdout);
