@@ -4,6 +4,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/cores.h"
+#include "daemon/duty_cycle.h"
 
 namespace cgx::daemon {
 namespace {
@@ -72,7 +73,7 @@ struct Daemon::Mesh {
 
 Daemon::Arithmetic Daemon::tuned(const kernels::Lane& lane) {
   const uint64_t began_ns = monotonic_ns();
-  const kernels::Tuning tuning = kernels::measure_tuning(lane, monotonic_ns);
+  const kernels::Tuning tuning = kernels::measure_tuning(lane, thread_cpu_ns);
   return {lane.with(tuning), monotonic_ns() - began_ns};
 }
 
@@ -113,8 +114,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
   if (options.recorder_events > 0) {
     CGX_ASSIGN_OR_RETURN(recorder, make_recorder_memory(options.recorder_events));
   }
-  std::unique_ptr<Daemon> daemon(new Daemon(options, tuned(*lane), std::move(make_transport), events,
-                                            mesh_address, std::move(recorder)));
+  std::unique_ptr<Daemon> daemon(new Daemon(options, tuned(*lane), std::move(make_transport),
+                                            events, mesh_address, std::move(recorder)));
   // The socket's name is taken first: a second daemon must not get as far as joining anything.
   CGX_RETURN_IF_ERROR(daemon->open_ipc(options, events));
   if (meshed) CGX_RETURN_IF_ERROR(daemon->make_mesh(options, trusted, events));

@@ -148,11 +148,16 @@ class Measurement {
     for (const TunedOperation& one : kTunedOperations) trial_.run(lane, one.access);
   }
 
-  // The choice among `tried`, whose first is the default; it has until then.
+  // The choice among `tried`, whose first is the default. Its share of the time left may be more
+  // than that for the fewest rounds, but `end_ns` is the end.
   Access choose(Access Tuning::*operation, std::span<const Access> tried, double gain,
-                uint64_t until_ns) {
+                uint64_t choices_left, uint64_t end_ns) {
     std::array<std::vector<uint64_t>, std::size(kReadsTried)> samples;
-    for (int round = 0; round < kRoundsMax && now_ns_() < until_ns; ++round) {
+    const uint64_t now_ns = now_ns_();
+    if (now_ns >= end_ns) return tried[0];
+    const uint64_t share_ns = now_ns + (end_ns - now_ns) / choices_left;
+    for (int round = 0; round < kRoundsMax; ++round) {
+      if (now_ns_() >= (round < kRoundsMin ? end_ns : share_ns)) break;
       for (size_t i = 0; i < tried.size(); ++i) {
         Tuning tuning;
         tuning.*operation = tried[i];
@@ -193,24 +198,20 @@ class Measurement {
 Tuning measure_tuning(const Lane& lane, uint64_t (*now_ns)()) {
   Tuning tuning;
   if (!lane.ops->tunes || !flushes()) return tuning;
-  const uint64_t began_ns = now_ns();
+  const uint64_t end_ns = now_ns() + kTuningBudgetNs;
   Measurement measurement(lane, now_ns);
-  const uint64_t ready_ns = now_ns(), end_ns = began_ns + kTuningBudgetNs;
-  constexpr uint64_t kShares = 8;  // one for each choice
-  uint64_t choices = 0;
-  const auto until = [&] {
-    return ready_ns >= end_ns ? 0 : ready_ns + (end_ns - ready_ns) * ++choices / kShares;
-  };
+  uint64_t choices_left = 0;
+  for (const TunedOperation& one : kTunedOperations) choices_left += one.streams ? 2 : 1;
   for (const TunedOperation& one : kTunedOperations) {
     Access& access = tuning.*one.access;
     if (one.streams) {
       constexpr Access kStores[] = {{}, {.stream = true}};
-      access = measurement.choose(one.access, kStores, kStreamGain, until());
+      access = measurement.choose(one.access, kStores, kStreamGain, choices_left--, end_ns);
     }
     std::array<Access, std::size(kReadsTried)> tried;
     std::copy(std::begin(kReadsTried), std::end(kReadsTried), tried.begin());
     for (Access& other : tried) other.stream = access.stream;
-    access = measurement.choose(one.access, tried, kReadGain, until());
+    access = measurement.choose(one.access, tried, kReadGain, choices_left--, end_ns);
   }
   return tuning;
 }

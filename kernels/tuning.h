@@ -42,10 +42,14 @@ struct TunedOperation {
   Access Tuning::*access;
   bool streams;  // may stream
 };
+// In the order they are measured.
 constexpr TunedOperation kTunedOperations[] = {
-    {"encode", &Tuning::encode, false}, {"encode with feedback", &Tuning::feedback, true},
-    {"decode", &Tuning::decode, true},  {"decode and add", &Tuning::decode_add, false},
-    {"reduce", &Tuning::reduce, false}, {"local reduce", &Tuning::local_reduce, false},
+    {"encode", &Tuning::encode, false},
+    {"decode", &Tuning::decode, true},
+    {"reduce", &Tuning::reduce, false},
+    {"encode with feedback", &Tuning::feedback, true},
+    {"local reduce", &Tuning::local_reduce, false},
+    {"decode and add", &Tuning::decode_add, false},
 };
 
 // What measure_tuning chooses from, with and without streaming; the first is the default.
@@ -54,7 +58,8 @@ constexpr Access kReadsTried[] = {{}, {256}, {4096}, {10240}, {4096, true}, {819
 constexpr uint64_t kTuningBudgetNs = 9'000'000;
 
 // The fastest of these on this machine, for what lies in memory and in no cache: medians, and the
-// default where nothing beats it clearly or the time, which the clock tells, is up. The default for
+// default where nothing beats it clearly or the budget is used up. The clock is best one of this
+// thread's CPU time: a busy machine must not cut the measurement short, nor choose. The default for
 // a lane that knows no tuning.
 Tuning measure_tuning(const Lane& lane, uint64_t (*now_ns)());
 

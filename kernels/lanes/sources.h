@@ -32,20 +32,19 @@ CGX_INLINE void fetch(const Access& access, const void* p, uint64_t bytes) {
   }
 }
 
-// Fetches the block that is some bytes further on, but never beyond the range.
+// Fetches the block that is some bytes further on. Behind a range that is longer than that the next
+// part's first values lie, as a rule: any address is allowed.
 template <class V>
 class Prefetch {
  public:
-  // The whole range: its element size and how many there are, a block or more.
+  // The whole range: its element size and how many there are.
   CGX_INLINE Prefetch(const Access& access, uint32_t element_bytes, uint64_t elements)
-      : access_(access),
-        element_bytes_(element_bytes),
-        ahead_(access.ahead_bytes / element_bytes),
-        last_(elements < kBlock ? 0 : elements - kBlock) {}
+      : access_(access), element_bytes_(element_bytes) {
+    if (elements * element_bytes <= access.ahead_bytes) access_.ahead_bytes = 0;
+  }
 
   CGX_INLINE void operator()(const void* values, uint64_t first) const {
-    const uint64_t wanted = first + ahead_, clamped = wanted < last_ ? wanted : last_;
-    const char* p = static_cast<const char*>(values) + clamped * element_bytes_;
+    const char* p = static_cast<const char*>(values) + first * element_bytes_ + access_.ahead_bytes;
     fetch<V>(access_, p, 128);
     if (element_bytes_ == 4) fetch<V>(access_, p + 128, 128);
   }
@@ -53,7 +52,6 @@ class Prefetch {
  private:
   Access access_;
   uint32_t element_bytes_;
-  uint64_t ahead_, last_;
 };
 
 // One machine's sum, block by block; scalar.h's load_sum, with NaN left as arithmetic leaves it.

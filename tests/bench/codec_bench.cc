@@ -29,21 +29,18 @@ struct Options {
   bool quick = false, json_wanted = false;
 };
 
-uint64_t monotonic_ns() {
+uint64_t thread_ns() {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+double thread_seconds() {
+  return 1e-9 * static_cast<double>(thread_ns());
 }
 
 // As a daemon tunes it.
 Lane tuned(const Lane& lane) {
-  return lane.with(kernels::measure_tuning(lane, monotonic_ns));
-}
-
-double thread_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return lane.with(kernels::measure_tuning(lane, thread_ns));
 }
 
 uint64_t encode(const Lane& lane, const kernels::EncodeJob& job) {

@@ -23,16 +23,13 @@ using kernels::Lane;
 constexpr size_t kElements = 16u << 20;
 constexpr int kRounds = 5;
 
-uint64_t monotonic_ns() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
-double thread_seconds() {
+uint64_t thread_ns() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+double thread_seconds() {
+  return 1e-9 * static_cast<double>(thread_ns());
 }
 
 template <class Call>
@@ -98,7 +95,7 @@ void print_all() {
   Costs costs;
   std::vector<Lane> lanes;  // as a daemon tunes them
   for (const Lane* lane : kernels::lanes()) {
-    if (lane->viable()) lanes.push_back(lane->with(kernels::measure_tuning(*lane, monotonic_ns)));
+    if (lane->viable()) lanes.push_back(lane->with(kernels::measure_tuning(*lane, thread_ns)));
   }
   std::printf("[{\"machine\": \"%s\", \"copy\": %.1f}", machine_name().c_str(), costs.copy_rate());
   for (const kernels::CodecRow& row : kernels::codecs()) {
