@@ -194,6 +194,18 @@ void fill_usage(const kernels::CodecRow& row, v1::Codec& to) {
   to.set_collective(usage.collective);
 }
 
+void fill_tuning(const DaemonFacts& facts, v1::Tuning& tuning) {
+  tuning.set_measured_ns(facts.tuning_ns);
+  for (const kernels::TunedOperation& one : kernels::kTunedOperations) {
+    v1::TunedOperation* added = tuning.add_operations();
+    const kernels::Access& access = facts.tuning.*one.access;
+    added->set_name(one.name);
+    added->set_ahead_bytes(access.ahead_bytes);
+    added->set_second_level(access.second_level);
+    added->set_streams(access.stream);
+  }
+}
+
 }  // namespace
 
 Result<std::vector<const CommunicatorSnapshot*>> select_all(const Snapshot& snapshot,
@@ -228,6 +240,7 @@ v1::DaemonStatus status_of(const Snapshot& snapshot, const DaemonFacts& facts,
   status.set_version(facts.version);
   status.set_instance(facts.instance);
   status.set_lane(facts.lane);
+  fill_tuning(facts, *status.mutable_tuning());
   status.set_uptime_ns(snapshot.uptime_ns);
   status.set_role(role_of(snapshot, caller));
   status.set_sessions(static_cast<uint32_t>(snapshot.sessions.size()));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/caller.h"
+#include "kernels/tuning.h"
 #include "proto/messages/control.pb.h"
 #include "proto/wire/status.h"
 #include "scheduler/snapshot.h"
@@ -19,6 +20,8 @@ struct DaemonFacts {  // fixed while the daemon runs
   std::string version;
   std::string instance;
   std::string lane;
+  kernels::Tuning tuning;
+  uint64_t tuning_ns = 0;
 };
 
 // The one communicator meant. A job the caller may not see is as absent as one that does not exist.

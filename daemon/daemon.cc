@@ -4,6 +4,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/cores.h"
+#include "daemon/duty_cycle.h"
 
 namespace cgx::daemon {
 namespace {
@@ -70,14 +71,21 @@ struct Daemon::Mesh {
   }
 };
 
-Daemon::Daemon(const DaemonOptions& options, const kernels::Lane& lane,
+Daemon::Arithmetic Daemon::tuned(const kernels::Lane& lane) {
+  const uint64_t began_ns = monotonic_ns();
+  const kernels::Tuning tuning = kernels::measure_tuning(lane, thread_cpu_ns);
+  return {lane.with(tuning), monotonic_ns() - began_ns};
+}
+
+Daemon::Daemon(const DaemonOptions& options, const Arithmetic& arithmetic,
                TransportFactory make_transport, scheduler::EventSink& events,
                const std::string& mesh_address, OwnMemfd recorder)
     : instance_(new_instance()),
       mesh_address_(mesh_address),
-      lane_(lane.name),
+      lane_(arithmetic.lane),
+      tuning_ns_(arithmetic.tuning_ns),
       recorder_(std::move(recorder)),
-      data_(data_options(options, lane, instance_, mesh_address, recorder_.region.bytes()),
+      data_(data_options(options, lane_, instance_, mesh_address, recorder_.region.bytes()),
             std::move(make_transport), counters_, events),
       planner_(data_),
       operators_(data_, recorder_.region.bytes()) {}
@@ -106,8 +114,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
   if (options.recorder_events > 0) {
     CGX_ASSIGN_OR_RETURN(recorder, make_recorder_memory(options.recorder_events));
   }
-  std::unique_ptr<Daemon> daemon(new Daemon(options, *lane, std::move(make_transport), events,
-                                            mesh_address, std::move(recorder)));
+  std::unique_ptr<Daemon> daemon(new Daemon(options, tuned(*lane), std::move(make_transport),
+                                            events, mesh_address, std::move(recorder)));
   // The socket's name is taken first: a second daemon must not get as far as joining anything.
   CGX_RETURN_IF_ERROR(daemon->open_ipc(options, events));
   if (meshed) CGX_RETURN_IF_ERROR(daemon->make_mesh(options, trusted, events));

@@ -19,6 +19,7 @@
 #include "daemon/planner_agent.h"
 #include "daemon/shared_region.h"
 #include "daemon/tcp_listener.h"
+#include "kernels/codec.h"
 
 namespace cgx::daemon {
 
@@ -56,7 +57,8 @@ class Daemon {
   EdgeCounters& counters() { return counters_; }
   const std::string& mesh_address() const { return mesh_address_; }
   const wire::InstanceId& instance() const { return instance_; }
-  const std::string& lane() const { return lane_; }
+  const kernels::Lane& lane() const { return lane_; }  // tuned to this machine
+  uint64_t tuning_ns() const { return tuning_ns_; }    // what that took
 
   // Sessions: those open now, and whether anybody is connected at all.
   uint32_t sessions_open() const { return ipc_->sessions_open(); }
@@ -69,8 +71,15 @@ class Daemon {
  private:
   struct Mesh;
 
-  Daemon(const DaemonOptions& options, const kernels::Lane& lane, TransportFactory make_transport,
-         scheduler::EventSink& events, const std::string& mesh_address, OwnMemfd recorder);
+  struct Arithmetic {
+    kernels::Lane lane;
+    uint64_t tuning_ns;
+  };
+  static Arithmetic tuned(const kernels::Lane& lane);
+
+  Daemon(const DaemonOptions& options, const Arithmetic& arithmetic,
+         TransportFactory make_transport, scheduler::EventSink& events,
+         const std::string& mesh_address, OwnMemfd recorder);
   Status open_ipc(const DaemonOptions& options, scheduler::EventSink& events);
   Status make_mesh(const DaemonOptions& options, const NetworkList& trusted,
                    scheduler::EventSink& events);
@@ -78,7 +87,8 @@ class Daemon {
 
   const wire::InstanceId instance_;
   const std::string mesh_address_;
-  const std::string lane_;
+  const kernels::Lane lane_;
+  const uint64_t tuning_ns_;
   EdgeCounters counters_;
   const OwnMemfd recorder_;  // its descriptor is for whoever looks into a daemon that hangs
   DataAgent data_;

@@ -184,7 +184,9 @@ int start(const CommandLine& line, const v1::Config& config) {
   };
   auto daemon = Daemon::start(*options, make_transport, events);
   if (!daemon.ok()) return fail(daemon.status());
-  const DaemonFacts facts{version_number(), options->name, (*daemon)->lane()};
+  const kernels::Lane& lane = (*daemon)->lane();
+  const DaemonFacts facts{version_number(), options->name, lane.name, lane.tuning,
+                          (*daemon)->tuning_ns()};
   const auto on_junk = [&counters = (*daemon)->counters()] {
     counters.add(scheduler::Counter::kcontrol_junk);
   };
@@ -195,6 +197,8 @@ int start(const CommandLine& line, const v1::Config& config) {
              {"operators", config.control().socket()},
              {"mesh", (*daemon)->mesh_address()},
              {"lane", facts.lane},
+             {"tuning", to_string(lane.tuning)},
+             {"tuning_ms", facts.tuning_ns / kMillisecond},
              {"open_files", files.now}});
   notify_manager("READY=1");
   if (line.action == CommandLine::Action::kRun) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/tuning.h"
 #include "proto/wire/status.h"
 #include "proto/wire/types.h"
 
@@ -55,9 +56,6 @@ struct EncodeJob {
   float* residual_out = nullptr;  // tentative slot, or null
   std::span<std::byte> encoded;   // exactly encoded_bytes(spec, dtype, elements); any alignment
   bool norms = false;             // fill intended_sq and sent_sq
-  // Outputs that are not read soon on this core and should bypass its caches.
-  bool stream_stores = false;    // encoded
-  bool stream_residual = false;  // residual_out
 };
 
 struct DecodeJob {
@@ -72,7 +70,6 @@ struct DecodeJob {
   const float* residual_in = nullptr;
   float* residual_out = nullptr;
   float residual_scale = 1.0f;
-  bool stream_stores = false;  // targets are not read soon on this core: bypass its caches
 };
 
 // sum[i] += decoded value i: several encoded streams into one fp32 accumulator. Small floats only.
@@ -108,8 +105,6 @@ struct ReduceJob {
   bool norms = false;
   void* const* targets = nullptr;
   uint32_t target_count = 0;
-  bool stream_stores = false;    // targets are not read soon on this core: bypass its caches
-  bool stream_residual = false;  // residual_out likewise
 };
 
 // Every machine has every machine's encoded part, its own included (allgather): add them in order
@@ -126,7 +121,6 @@ struct CombineJob {
   const float* residual_in = nullptr;
   float* residual_out = nullptr;
   float residual_scale = 1.0f;
-  bool stream_stores = false;  // targets are not read soon on this core: bypass its caches
 };
 
 // One machine only: result = cast(sum of ranks * scale + residual), to every target. No encoding.
@@ -145,16 +139,23 @@ struct LocalReduceJob {
 // still reject encoded bytes that no encoder produces (CORRUPT) without reading or writing out of
 // bounds; targets and residual_out are undefined then. Source memory may change during a call (a
 // client can write it at any time): the values are then arbitrary, the accesses are not.
+struct LaneOps;
 struct Lane {
   const char* name;
   bool (*viable)();
+  const LaneOps* ops;
+  Tuning tuning = {};
+
+  // The same lane, gone about otherwise: the bits stay.
+  Lane with(const Tuning& other) const { return {name, viable, ops, other}; }
+
   // Returns how many bytes of `encoded` are used: all but for codecs of variable size.
-  uint64_t (*encode)(const EncodeJob&, RangeStats&);
-  Status (*decode)(const DecodeJob&, RangeStats&);
-  Result<uint64_t> (*reduce)(const ReduceJob&, RangeStats&);  // bytes used, as encode
-  Status (*combine)(const CombineJob&, RangeStats&);
-  void (*local_reduce)(const LocalReduceJob&);
-  Status (*decode_add)(const DecodeAddJob&, RangeStats&);
+  uint64_t encode(const EncodeJob& job, RangeStats& stats) const;
+  Status decode(const DecodeJob& job, RangeStats& stats) const;
+  Result<uint64_t> reduce(const ReduceJob& job, RangeStats& stats) const;  // bytes used, as encode
+  Status combine(const CombineJob& job, RangeStats& stats) const;
+  void local_reduce(const LocalReduceJob& job) const;
+  Status decode_add(const DecodeAddJob& job, RangeStats& stats) const;
 };
 
 std::span<const Lane* const> lanes();                  // best first; only compiled-in ones

@@ -30,15 +30,6 @@ Status check_buckets(const CodecSpec& spec, uint64_t bad_bucket) {
                  to_string(spec) + " encoder writes");
 }
 
-#ifdef CGX_LANES_X86
-// AMD's family number, as cpuid spells it; 0 on other vendors.
-uint32_t amd_family() {
-  uint32_t eax, ebx, ecx, edx;
-  if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return 0;
-  return (eax >> 8 & 15) + (eax >> 20 & 255);
-}
-#endif
-
 Status check_parts(std::span<const Contribution> parts, const CodecSpec& spec, DType dtype,
                    uint64_t elements) {
   for (const Contribution& part : parts) {
@@ -49,61 +40,10 @@ Status check_parts(std::span<const Contribution> parts, const CodecSpec& spec, D
   return {};
 }
 
-template <const LaneOps* ops>
-uint64_t encode(const EncodeJob& job, RangeStats& stats) {
-  CGX_ASSERT(job.encoded.size() == encoded_bytes(job.spec, job.source.dtype, job.elements));
-  return ops->codec(job.spec, job.source.dtype).encode(job, stats);
-}
-
-template <const LaneOps* ops>
-Status decode(const DecodeJob& job, RangeStats& stats) {
-  CGX_RETURN_IF_ERROR(check_size(job.spec, job.dtype, job.elements, job.encoded));
-  return check_buckets(job.spec, ops->codec(job.spec, job.dtype).decode(job, stats));
-}
-
-template <const LaneOps* ops>
-Result<uint64_t> reduce(const ReduceJob& job, RangeStats& stats) {
-  CGX_ASSERT(job.encoded.size() == encoded_bytes(job.spec, job.dtype, job.elements));
-  CGX_RETURN_IF_ERROR(check_parts(job.contributions, job.spec, job.dtype, job.elements));
-  uint64_t used = 0;
-  const uint64_t bad_bucket = ops->codec(job.spec, job.dtype).reduce(job, stats, &used);
-  CGX_RETURN_IF_ERROR(check_buckets(job.spec, bad_bucket));
-  return used;
-}
-
-template <const LaneOps* ops>
-Status combine(const CombineJob& job, RangeStats& stats) {
-  CGX_RETURN_IF_ERROR(check_parts(job.contributions, job.spec, job.dtype, job.elements));
-  return check_buckets(job.spec, ops->codec(job.spec, job.dtype).combine(job, stats));
-}
-
-template <const LaneOps* ops>
-Status decode_add(const DecodeAddJob& job, RangeStats& stats) {
-  CGX_RETURN_IF_ERROR(check_size(job.spec, DType::kF32, job.elements, job.encoded));
-  return check_buckets(job.spec, ops->codec(job.spec, DType::kF32).decode_add(job, stats));
-}
-
-template <const LaneOps* ops>
-void local_reduce(const LocalReduceJob& job) {
-  ops->local_reduce(job);
-}
-
-template <const LaneOps* ops>
-constexpr Lane make_lane(const char* name, bool (*viable)()) {
-  return {.name = name,
-          .viable = viable,
-          .encode = encode<ops>,
-          .decode = decode<ops>,
-          .reduce = reduce<ops>,
-          .combine = combine<ops>,
-          .local_reduce = local_reduce<ops>,
-          .decode_add = decode_add<ops>};
-}
-
 bool always() {
   return true;
 }
-constexpr Lane kScalar = make_lane<&scalar_ops>("scalar", always);
+constexpr Lane kScalar = {"scalar", always, &scalar_ops};
 
 #ifdef CGX_LANES_X86
 bool avx512_viable() {
@@ -119,8 +59,8 @@ bool f16c() {
 bool avx2_viable() {
   return __builtin_cpu_supports("avx2") && f16c();
 }
-constexpr Lane kAvx512 = make_lane<&avx512_ops>("avx512", avx512_viable);
-constexpr Lane kAvx2 = make_lane<&avx2_ops>("avx2", avx2_viable);
+constexpr Lane kAvx512 = {"avx512", avx512_viable, &avx512_ops};
+constexpr Lane kAvx2 = {"avx2", avx2_viable, &avx2_ops};
 const Lane* const kLanes[] = {&kAvx512, &kAvx2, &kScalar};
 #else
 const Lane* const kLanes[] = {&kScalar};
@@ -128,17 +68,37 @@ const Lane* const kLanes[] = {&kScalar};
 
 }  // namespace
 
-// Measured (README.md "Speed"): Zen 5 gains a quarter from 10 KiB, Zen 4 loses as much. Beside
-// streaming stores 10 KiB cost Zen 5 a tenth; the next block gains a little. Codes and sums further
-// on gain 3 and 8 %.
-ReadAhead read_ahead() {
-#ifdef CGX_LANES_X86
-  static const ReadAhead ahead =
-      amd_family() >= 0x1a ? ReadAhead{10240, 6144, 4096, 256} : ReadAhead{};
-  return ahead;
-#else
-  return {};
-#endif
+uint64_t Lane::encode(const EncodeJob& job, RangeStats& stats) const {
+  CGX_ASSERT(job.encoded.size() == encoded_bytes(job.spec, job.source.dtype, job.elements));
+  return ops->codec(job.spec, job.source.dtype).encode(job, tuning, stats);
+}
+
+Status Lane::decode(const DecodeJob& job, RangeStats& stats) const {
+  CGX_RETURN_IF_ERROR(check_size(job.spec, job.dtype, job.elements, job.encoded));
+  return check_buckets(job.spec, ops->codec(job.spec, job.dtype).decode(job, tuning, stats));
+}
+
+Result<uint64_t> Lane::reduce(const ReduceJob& job, RangeStats& stats) const {
+  CGX_ASSERT(job.encoded.size() == encoded_bytes(job.spec, job.dtype, job.elements));
+  CGX_RETURN_IF_ERROR(check_parts(job.contributions, job.spec, job.dtype, job.elements));
+  uint64_t used = 0;
+  const uint64_t bad_bucket = ops->codec(job.spec, job.dtype).reduce(job, tuning, stats, &used);
+  CGX_RETURN_IF_ERROR(check_buckets(job.spec, bad_bucket));
+  return used;
+}
+
+Status Lane::combine(const CombineJob& job, RangeStats& stats) const {
+  CGX_RETURN_IF_ERROR(check_parts(job.contributions, job.spec, job.dtype, job.elements));
+  return check_buckets(job.spec, ops->codec(job.spec, job.dtype).combine(job, tuning, stats));
+}
+
+Status Lane::decode_add(const DecodeAddJob& job, RangeStats& stats) const {
+  CGX_RETURN_IF_ERROR(check_size(job.spec, DType::kF32, job.elements, job.encoded));
+  return check_buckets(job.spec, ops->codec(job.spec, DType::kF32).decode_add(job, tuning, stats));
+}
+
+void Lane::local_reduce(const LocalReduceJob& job) const {
+  ops->local_reduce(job, tuning);
 }
 
 std::span<const Lane* const> lanes() {

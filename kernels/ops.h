@@ -13,26 +13,18 @@ constexpr uint64_t kNoBucket = UINT64_MAX;
 // encode returns the bytes it used; so does reduce, in *used. The others, and reduce, return the
 // first bucket that no encoder writes, or kNoBucket.
 struct CodecOps {
-  uint64_t (*encode)(const EncodeJob&, RangeStats&);
-  uint64_t (*decode)(const DecodeJob&, RangeStats&);
-  uint64_t (*reduce)(const ReduceJob&, RangeStats&, uint64_t* used);
-  uint64_t (*combine)(const CombineJob&, RangeStats&);
-  uint64_t (*decode_add)(const DecodeAddJob&, RangeStats&);
+  uint64_t (*encode)(const EncodeJob&, const Tuning&, RangeStats&);
+  uint64_t (*decode)(const DecodeJob&, const Tuning&, RangeStats&);
+  uint64_t (*reduce)(const ReduceJob&, const Tuning&, RangeStats&, uint64_t* used);
+  uint64_t (*combine)(const CombineJob&, const Tuning&, RangeStats&);
+  uint64_t (*decode_add)(const DecodeAddJob&, const Tuning&, RangeStats&);
 };
 
 struct LaneOps {
   const CodecOps& (*codec)(const CodecSpec&, DType);
-  void (*local_reduce)(const LocalReduceJob&);
+  void (*local_reduce)(const LocalReduceJob&, const Tuning&);
+  bool tunes;  // reads its Tuning
 };
-
-// How far ahead of its use memory is asked for, 0 where this machine's own prefetcher does better.
-struct ReadAhead {
-  uint32_t reading = 0;   // values
-  uint32_t codes = 0;     // whose values are streamed out
-  uint32_t adding = 0;    // sums that are read and written in place
-  uint32_t updating = 0;  // where a residual is read, and streamed out again, beside the values
-};
-ReadAhead read_ahead();
 
 // Every row of the table on every lane; codecs/<name>.cc defines one per lane.
 #define X(stem, ...)                               \

@@ -89,6 +89,33 @@ std::string longest_round(const v1::DataThread& thread) {
          round.what();
 }
 
+std::string way_of(const v1::TunedOperation& operation) {
+  std::string text;
+  if (operation.ahead_bytes() > 0)
+    text = "reads " + human_bytes(operation.ahead_bytes()) + " ahead";
+  if (operation.second_level()) text += " into L2";
+  if (operation.streams()) text += text.empty() ? "streams" : ", streams";
+  return text.empty() ? "plain" : text;
+}
+
+// "encode, reduce: reads 4.0 KiB ahead; decode: streams; measured in 8 ms".
+std::string tuning_text(const v1::Tuning& tuning) {
+  std::vector<std::pair<std::string, std::string>> ways;  // and who goes that way
+  for (const v1::TunedOperation& one : tuning.operations()) {
+    const std::string way = way_of(one);
+    const auto same = [&](const auto& other) { return other.first == way; };
+    const auto found = std::find_if(ways.begin(), ways.end(), same);
+    if (found == ways.end()) {
+      ways.emplace_back(way, one.name());
+    } else {
+      found->second += ", " + one.name();
+    }
+  }
+  std::string text;
+  for (const auto& [way, names] : ways) text.append(names).append(": ").append(way).append("; ");
+  return text + "measured in " + human_time(tuning.measured_ns());
+}
+
 // "14:03:07.123456", local time.
 std::string time_of_day(uint64_t unix_ns) {
   constexpr uint64_t kSecond = 1'000'000'000;
@@ -158,6 +185,7 @@ std::string show(const v1::DaemonStatus& status) {
   line("gradients", human_bytes(status.gradient_bytes()));
   line("sent", human_bytes(status.wire_bytes_sent()));
   line("data thread", busy_share(status), longest_round(status.data_thread()));
+  if (status.has_tuning()) line("arithmetic", status.lane(), tuning_text(status.tuning()));
   text += table.text().substr(1);  // no line of titles
   for (const std::string& warning : status.warnings()) text += "\nwarning: " + warning;
   return status.warnings().empty() ? text : text + "\n";

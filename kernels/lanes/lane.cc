@@ -18,17 +18,23 @@ const CodecOps& codec_of(const CodecSpec& spec, DType dtype) {
   return CGX_ON_LANE(Raw)(spec);
 }
 
-void local_reduce(const LocalReduceJob& job) {
+void local_reduce(const LocalReduceJob& job, [[maybe_unused]] const Tuning& tuning) {
   if (wide_local_reduce(job)) return;
 #if defined(CGX_LANE_IS_SCALAR)
   scalar_local_reduce(job);
 #else
-  vector_local_reduce<LaneVector>(job);
+  vector_local_reduce<LaneVector>(job, tuning);
 #endif
 }
 
+#if defined(CGX_LANE_IS_SCALAR)
+constexpr bool kTunes = false;
+#else
+constexpr bool kTunes = true;
+#endif
+
 }  // namespace
 
-const LaneOps CGX_ON_LANE(ops) = {codec_of, local_reduce};
+const LaneOps CGX_ON_LANE(ops) = {codec_of, local_reduce, kTunes};
 
 }  // namespace cgx::kernels

@@ -158,7 +158,7 @@ struct Scalar {
     for (uint64_t i = range.end(); i < range.padded_end(); ++i) bytes[i] = 0;
   }
 
-  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, const Tuning&, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     for (uint64_t b = 0; b < range.buckets(); ++b) encode_bucket(job, b, stats);
     pad(range, bytes_of(job));
@@ -175,19 +175,19 @@ struct Scalar {
     return kNoBucket;
   }
 
-  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
+  static uint64_t decode(const DecodeJob& job, const Tuning&, RangeStats& stats) {
     return for_each_bucket(job, stats, decode_bucket);
   }
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
+  static uint64_t reduce(const ReduceJob& job, const Tuning&, RangeStats& stats, uint64_t* used) {
     const Range<Codec> range(job.spec, job.elements);
     pad(range, bytes_of(job));
     *used = range.padded_end();
     return for_each_bucket(job, stats, reduce_bucket);
   }
-  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+  static uint64_t combine(const CombineJob& job, const Tuning&, RangeStats& stats) {
     return for_each_bucket(job, stats, combine_bucket);
   }
-  static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
+  static uint64_t decode_add(const DecodeAddJob& job, const Tuning&, RangeStats& stats) {
     return for_each_bucket(job, stats, decode_add_bucket);
   }
 

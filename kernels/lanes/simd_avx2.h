@@ -249,14 +249,11 @@ struct Avx2 {
   static CGX_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
-  static CGX_INLINE void stream_fence() { _mm_sfence(); }
-  // 64 bytes, both sides; `to` is aligned to 64.
-  static CGX_INLINE void stream_line(uint8_t* to, const uint8_t* from) {
-    const auto* source = reinterpret_cast<const __m256i*>(from);
-    auto* target = reinterpret_cast<__m256i*>(to);
-    _mm256_stream_si256(target, _mm256_loadu_si256(source));
-    _mm256_stream_si256(target + 1, _mm256_loadu_si256(source + 1));
+  // Into the second-level cache.
+  static CGX_INLINE void prefetch_second(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
   }
+  static CGX_INLINE void stream_fence() { _mm_sfence(); }
 
  private:
   static CGX_INLINE uint32_t lanes_of(__m256i m) {

@@ -154,11 +154,11 @@ struct Avx512 {
   static CGX_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
-  static CGX_INLINE void stream_fence() { _mm_sfence(); }
-  // 64 bytes, both sides; `to` is aligned to 64.
-  static CGX_INLINE void stream_line(uint8_t* to, const uint8_t* from) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+  // Into the second-level cache.
+  static CGX_INLINE void prefetch_second(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
   }
+  static CGX_INLINE void stream_fence() { _mm_sfence(); }
 };
 
 }  // namespace

@@ -16,42 +16,55 @@ inline bool is_line(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 64 == 0;
 }
 
-// Fetches the block that is some bytes further on, but never beyond the range.
+// Whether results of so many fp32 values go past the caches.
+inline bool streams(const Access& access, uint64_t elements) {
+  return access.stream && elements * sizeof(float) >= kStreamBytes;
+}
+
+// The lines of `bytes` bytes from p on, which is some way ahead of what is read.
+template <class V>
+CGX_INLINE void fetch(const Access& access, const void* p, uint64_t bytes) {
+  const char* line = static_cast<const char*>(p);
+  if (access.second_level) {
+    for (uint64_t i = 0; i < bytes; i += 64) V::prefetch_second(line + i);
+  } else {
+    for (uint64_t i = 0; i < bytes; i += 64) V::prefetch(line + i);
+  }
+}
+
+// Fetches the block that is some bytes further on. Behind a range that is longer than that the next
+// part's first values lie, as a rule: any address is allowed.
 template <class V>
 class Prefetch {
  public:
-  // The whole range: its element size and how many there are, a block or more.
-  CGX_INLINE Prefetch(uint32_t ahead_bytes, uint32_t element_bytes, uint64_t elements)
-      : element_bytes_(element_bytes),
-        ahead_(ahead_bytes / element_bytes),
-        last_(elements < kBlock ? 0 : elements - kBlock) {}
+  // The whole range: its element size and how many there are.
+  CGX_INLINE Prefetch(const Access& access, uint32_t element_bytes, uint64_t elements)
+      : access_(access), element_bytes_(element_bytes) {
+    if (elements * element_bytes <= access.ahead_bytes) access_.ahead_bytes = 0;
+  }
 
   CGX_INLINE void operator()(const void* values, uint64_t first) const {
-    const uint64_t wanted = first + ahead_, clamped = wanted < last_ ? wanted : last_;
-    const char* p = static_cast<const char*>(values) + clamped * element_bytes_;
-    V::prefetch(p);
-    V::prefetch(p + 64);
-    if (element_bytes_ == 2) return;
-    V::prefetch(p + 128);
-    V::prefetch(p + 192);
+    const char* p = static_cast<const char*>(values) + first * element_bytes_ + access_.ahead_bytes;
+    fetch<V>(access_, p, 128);
+    if (element_bytes_ == 4) fetch<V>(access_, p + 128, 128);
   }
 
  private:
+  Access access_;
   uint32_t element_bytes_;
-  uint64_t ahead_, last_;
 };
 
 // One machine's sum, block by block; scalar.h's load_sum, with NaN left as arithmetic leaves it.
 template <class V>
 class Source {
  public:
-  CGX_INLINE Source(const RawView& view, uint64_t elements, uint32_t ahead = read_ahead().reading)
+  CGX_INLINE Source(const RawView& view, uint64_t elements, const Access& access)
       : view_(view),
         scaled_(static_cast<float>(view.scale) != 1.0f),
         scale_(V::splat(static_cast<float>(view.scale))),
         residual_scale_(V::splat(view.residual_scale)),
-        fetch_rank_(ahead, view.dtype == DType::kF32 ? 4 : 2, elements),
-        fetch_residual_(ahead, 4, elements) {}
+        fetch_rank_(access, view.dtype == DType::kF32 ? 4 : 2, elements),
+        fetch_residual_(access, 4, elements) {}
 
   CGX_INLINE Block<V> get(uint64_t first) const {
     Block<V> x = view_.rank_count > 0 ? rank(0, first) : splat_block<V>(0.0f);
@@ -80,8 +93,8 @@ class Source {
 template <class V>
 class Direct {
  public:
-  CGX_INLINE Direct(const RawView& view, uint64_t elements)
-      : x_(static_cast<const float*>(view.ranks[0])), fetch_(read_ahead().reading, 4, elements) {}
+  CGX_INLINE Direct(const RawView& view, uint64_t elements, const Access& access)
+      : x_(static_cast<const float*>(view.ranks[0])), fetch_(access, 4, elements) {}
   CGX_INLINE Block<V> get(uint64_t first) const {
     fetch_(x_, first);
     return load_block<V>(x_ + first);
@@ -99,9 +112,9 @@ inline bool is_plain(const RawView& view) {
 
 // sum += what the view contributes; the first contribution starts from +0.0. `n` is whole blocks.
 template <class V>
-[[gnu::noinline]] void add_raw(const RawView& view, uint64_t elements, uint64_t first, uint32_t n,
-                               bool is_first, float* sum) {
-  const Source<V> source(view, elements);
+[[gnu::noinline]] void add_raw(const RawView& view, const Access& access, uint64_t elements,
+                               uint64_t first, uint32_t n, bool is_first, float* sum) {
+  const Source<V> source(view, elements, access);
 #pragma GCC unroll 1
   for (uint32_t e = 0; e < n; e += kBlock) {
     const Block<V> before = is_first ? splat_block<V>(0.0f) : load_block<V>(sum + e);
@@ -118,26 +131,6 @@ CGX_INLINE typename V::Floats overflow_to_infinity(typename V::Floats x, uint32_
       V::both(V::less(V::splat(limit - 1), magnitude), V::less(magnitude, V::splat(kInfBits)));
   return V::as_floats(V::select(high, infinity, bits));
 }
-
-// Where the codes of a bucket go: straight to memory, or by whole lines past the caches.
-class CodeSink {
- public:
-  CGX_INLINE CodeSink(uint8_t* target, uint64_t bytes, bool stream)
-      : target_(target), bytes_(bytes), stream_(stream && is_line(target) && bytes % 64 == 0) {}
-  CGX_INLINE uint8_t* begin() { return stream_ ? staged_ : target_; }
-  template <class V>
-  CGX_INLINE void flush() const {
-    if (!stream_) return;
-#pragma GCC unroll 1
-    for (uint64_t i = 0; i < bytes_; i += 64) V::stream_line(target_ + i, staged_ + i);
-  }
-
- private:
-  uint8_t* target_;
-  uint64_t bytes_;
-  bool stream_;
-  alignas(64) uint8_t staged_[kBucketMax * sizeof(float)];
-};
 
 // The local results of a decode or reduce. Only fp32 pays for streaming stores, which want whole
 // lines.

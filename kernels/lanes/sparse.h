@@ -12,6 +12,7 @@
 #include "kernels/codecs/sparse.h"
 #include "kernels/draw.h"
 #include "kernels/lanes/scalar.h"
+#include "kernels/lanes/sources.h"
 #include "kernels/ops.h"
 #include "kernels/sums.h"
 
@@ -130,15 +131,17 @@ class SparseReader {
 
 template <class Lane, class Codec>
 struct Sparse {
-  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, const Tuning& tuning, RangeStats& stats) {
     SparseWork work;
     HeldResidual held;
     uint8_t* out = bytes_of(job);
     const bool keep = job.residual_out != nullptr || job.norms;
+    const bool stream = job.residual_out != nullptr && streams(tuning.feedback, job.elements);
+    const Access& access = job.source.residual_in ? tuning.feedback : tuning.encode;
     for (uint64_t first = 0; first < job.elements; first += kSparseBucket) {
       const uint32_t n = sparse_count(job.elements, first);
-      const uint32_t max_abs =
-          Lane::read(job.source, job.elements, first, n, scanned(job.spec, n), keep, held, work);
+      const uint32_t max_abs = Lane::read(job.source, access, job.elements, first, n,
+                                          scanned(job.spec, n), keep, held, work);
       held = {};
       const uint64_t key = bucket_key(job.key.stream, job.key.first_bucket + first / kSparseBucket);
       const bool finite =
@@ -153,15 +156,16 @@ struct Sparse {
       if (job.norms) add_norms(work, n, max_abs, stats);
       if (job.residual_out == nullptr) continue;
       put_error(work);
-      held = {job.residual_out + first, n, job.stream_residual};
+      held = {job.residual_out + first, n, stream};
     }
     Lane::flush(work.x, held);
-    if (job.stream_residual) Lane::fence();
+    if (stream) Lane::fence();
     return static_cast<uint64_t>(out - bytes_of(job));
   }
 
-  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
+  static uint64_t decode(const DecodeJob& job, const Tuning& tuning, RangeStats& stats) {
     SparseWork work;
+    const bool stream = streams(tuning.decode, job.elements);
     SparseReader<Codec> reader(job.spec, job.encoded);
     const uint32_t limit = overflow_bits(job.dtype);
     clear(work.x, sparse_count(job.elements, 0));
@@ -172,20 +176,20 @@ struct Sparse {
       if (!reader.next(n, nullptr, picked, nonfinite)) return first / kSparseBucket;
       nonfinite = nonfinite || max_abs_bits(picked.value, picked.count) >= limit;
       if (nonfinite) {
-        put_nonfinite(job, first, n, work.x, stats);
+        put_nonfinite(job, stream, first, n, work.x, stats);
         clear(work.x, n);
         continue;
       }
       deliver(job.spec, n, limit, picked, picked.value, stats);
       for (uint32_t i = 0; i < picked.count; ++i) work.x[picked.index[i]] = picked.value[i];
-      store(job, first, n, work.x);
+      store(job, stream, first, n, work.x);
       for (uint32_t i = 0; i < picked.count; ++i) work.x[picked.index[i]] = 0;
     }
-    if (job.stream_stores) Lane::fence();
+    if (stream) Lane::fence();
     return kNoBucket;
   }
 
-  static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
+  static uint64_t decode_add(const DecodeAddJob& job, const Tuning&, RangeStats& stats) {
     SparseWork work;
     SparseReader<Codec> reader(job.spec, job.encoded);
     for (uint64_t first = 0; first < job.elements; first += kSparseBucket) {
@@ -208,8 +212,10 @@ struct Sparse {
     return kNoBucket;
   }
 
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
+  static uint64_t reduce(const ReduceJob& job, const Tuning& tuning, RangeStats& stats,
+                         uint64_t* used) {
     SparseWork work;
+    const bool stream = job.residual_out != nullptr && streams(tuning.feedback, job.elements);
     Parts parts(job.spec, job.contributions);
     uint8_t* out = bytes_of(job);
     const uint32_t limit = overflow_bits(job.dtype);
@@ -219,43 +225,45 @@ struct Sparse {
       const uint32_t n = sparse_count(job.elements, first);
       const uint64_t key = bucket_key(job.key.stream, job.key.first_bucket + first / kSparseBucket);
       bool nonfinite = false;
-      if (!parts.add(job.elements, first, n, &key, work, nonfinite)) return first / kSparseBucket;
+      if (!parts.add(tuning.reduce, job.elements, first, n, &key, work, nonfinite))
+        return first / kSparseBucket;
       const uint32_t max_abs =
-          Lane::read(sum_view, n, 0, n, scanned(job.spec, n), false, HeldResidual(), work);
+          Lane::read(sum_view, {}, n, 0, n, scanned(job.spec, n), false, HeldResidual(), work);
       const bool finite = !nonfinite && max_abs < limit;
       if (finite) pick(job.spec, key, sum_view, 0, n, true, work);
       out += put_entry(job.spec, key, n, finite, limit, work, out, stats);
       if (!finite) {
         --stats.nonfinite_buckets;  // put_entry counted it, and so does put_nonfinite
-        put_nonfinite(job, first, n, work.x, stats);
+        put_nonfinite(job, false, first, n, work.x, stats);
         continue;
       }
       deliver(job.spec, n, limit, work.picked, work.sent, stats);
       if (job.norms) add_norms(work, n, max_abs, stats);
-      put_result(job, first, n, work);
+      put_result(job, stream, first, n, work);
     }
-    if (job.stream_stores || job.stream_residual) Lane::fence();
+    if (stream) Lane::fence();
     *used = static_cast<uint64_t>(out - bytes_of(job));
     return kNoBucket;
   }
 
-  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+  static uint64_t combine(const CombineJob& job, const Tuning& tuning, RangeStats& stats) {
     SparseWork work;
+    const bool stream = streams(tuning.decode, job.elements);
     Parts parts(job.spec, job.contributions);
     const uint32_t limit = overflow_bits(job.dtype);
     for (uint64_t first = 0; first < job.elements; first += kSparseBucket) {
       const uint32_t n = sparse_count(job.elements, first);
       bool nonfinite = false;
-      if (!parts.add(job.elements, first, n, nullptr, work, nonfinite))
+      if (!parts.add(tuning.decode, job.elements, first, n, nullptr, work, nonfinite))
         return first / kSparseBucket;
       if (nonfinite || Lane::largest(work.x, n) >= limit) {
-        put_nonfinite(job, first, n, work.x, stats);
+        put_nonfinite(job, stream, first, n, work.x, stats);
         continue;
       }
       weigh_all(job.spec, n, limit, work.x, stats);
-      store(job, first, n, work.x);
+      store(job, stream, first, n, work.x);
     }
-    if (job.stream_stores) Lane::fence();
+    if (stream) Lane::fence();
     return kNoBucket;
   }
 
@@ -367,33 +375,34 @@ struct Sparse {
     stats.sent_sq += unscaled_square(fold_partials(partials), sent_scale);
   }
 
-  static void put_result(const ReduceJob& job, uint64_t first, uint32_t n, SparseWork& work) {
+  static void put_result(const ReduceJob& job, bool stream, uint64_t first, uint32_t n,
+                         SparseWork& work) {
     const Picked& picked = work.picked;
     if (job.residual_out) {
       put_error(work);
-      Lane::flush(work.x, {job.residual_out + first, n, job.stream_residual});
+      Lane::flush(work.x, {job.residual_out + first, n, stream});
     }
     if (job.target_count == 0) return;
     clear(work.x, n);
     for (uint32_t i = 0; i < picked.count; ++i) work.x[picked.index[i]] = work.sent[i];
-    store(job, first, n, work.x);
+    store(job, false, first, n, work.x);
   }
 
   // A result that is NaN everywhere; x is scratch.
   template <class Job>
-  static void put_nonfinite(const Job& job, uint64_t first, uint32_t n, float* x,
+  static void put_nonfinite(const Job& job, bool stream, uint64_t first, uint32_t n, float* x,
                             RangeStats& stats) {
     ++stats.nonfinite_buckets;
     if (job.residual_out) {
       keep_residual(job.residual_in, job.residual_scale, job.residual_out, first, n);
     }
     fill_nan(x, n);
-    store(job, first, n, x);
+    store(job, stream, first, n, x);
   }
 
   template <class Job>
-  static void store(const Job& job, uint64_t first, uint32_t n, const float* x) {
-    Lane::store({job.targets, job.target_count, job.dtype, job.stream_stores}, first, n, x);
+  static void store(const Job& job, bool stream, uint64_t first, uint32_t n, const float* x) {
+    Lane::store({job.targets, job.target_count, job.dtype, stream}, first, n, x);
   }
 
   static void fill_nan(float* x, uint32_t n) {
@@ -412,13 +421,13 @@ struct Sparse {
 
     // work.x := the sum of the present parts, in order from +0.0. False if one is corrupt, or drawn
     // with another key than the sum is going to be.
-    bool add(uint64_t elements, uint64_t first, uint32_t n, const uint64_t* key, SparseWork& work,
-             bool& nonfinite) {
+    bool add(const Access& access, uint64_t elements, uint64_t first, uint32_t n,
+             const uint64_t* key, SparseWork& work, bool& nonfinite) {
       clear(work.x, n);
       for (size_t p = 0; p < parts_.size(); ++p) {
         const Contribution& part = parts_[p];
         if (part.kind == Contribution::Kind::kRaw) {
-          Lane::add_raw(part.raw, elements, first, n, work.x);
+          Lane::add_raw(part.raw, access, elements, first, n, work.x);
         } else if (part.kind == Contribution::Kind::kEncoded) {
           if (!add_encoded(p, first, n, key, work, nonfinite)) return false;
         }

@@ -8,7 +8,7 @@ namespace {
 
 struct SparseScalar {
   // work.x held the residual before and holds the bucket then; returns the largest magnitude.
-  static uint32_t read(const RawView& source, uint64_t, uint64_t first, uint32_t n,
+  static uint32_t read(const RawView& source, const Access&, uint64_t, uint64_t first, uint32_t n,
                        const Want& want, bool, const HeldResidual& held, SparseWork& work) {
     flush(work.x, held);
     load_sum(source, first, n, work.x);
@@ -29,7 +29,8 @@ struct SparseScalar {
     return sum_of(x, n, [scale](float v) { return (v * scale) * (v * scale); });
   }
 
-  static void add_raw(const RawView& source, uint64_t, uint64_t first, uint32_t n, float* x) {
+  static void add_raw(const RawView& source, const Access&, uint64_t, uint64_t first, uint32_t n,
+                      float* x) {
     for (uint32_t e = 0; e < n; ++e) {
       float value;
       load_sum(source, first + e, 1, &value);

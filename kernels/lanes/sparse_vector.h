@@ -16,12 +16,14 @@ namespace {
 
 template <class V>
 struct SparseVector {
-  static uint32_t read(const RawView& source, uint64_t elements, uint64_t first, uint32_t n,
-                       const Want& want, bool keep, const HeldResidual& held, SparseWork& work) {
+  static uint32_t read(const RawView& source, const Access& access, uint64_t elements,
+                       uint64_t first, uint32_t n, const Want& want, bool keep,
+                       const HeldResidual& held, SparseWork& work) {
     if (is_plain(source)) {
-      return read_from(Direct<V>(source, elements), source, first, n, want, keep, held, work);
+      return read_from(Direct<V>(source, elements, access), source, first, n, want, keep, held,
+                       work);
     }
-    return read_from(Source<V>(source, elements), source, first, n, want, keep, held, work);
+    return read_from(Source<V>(source, elements, access), source, first, n, want, keep, held, work);
   }
 
   static uint32_t largest(const float* x, uint32_t n) {
@@ -39,10 +41,10 @@ struct SparseVector {
     return sum.total();
   }
 
-  static void add_raw(const RawView& view, uint64_t elements, uint64_t first, uint32_t n,
-                      float* x) {
+  static void add_raw(const RawView& view, const Access& access, uint64_t elements, uint64_t first,
+                      uint32_t n, float* x) {
     const uint32_t whole = n / kBlock * kBlock;
-    kernels::add_raw<V>(view, elements, first, whole, false, x);
+    kernels::add_raw<V>(view, access, elements, first, whole, false, x);
     if (whole == n) return;
     float rest[kBlock];
     load_sum(view, first + whole, n - whole, rest);

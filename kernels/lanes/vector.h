@@ -50,40 +50,43 @@ struct Vector {
   using Coder = typename Codec::template Coder<V>;
   using Valuer = typename Codec::template Valuer<V>;
 
-  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, const Tuning& tuning, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
+    const Residual residual(job, tuning);
+    const Access& access = job.source.residual_in ? tuning.feedback : tuning.encode;
     if (is_plain(job.source)) {
-      encode_from<false>(job, Direct<V>(job.source, job.elements), stats);
+      encode_from<false>(job, Direct<V>(job.source, job.elements, access), residual, stats);
     } else {
-      const ReadAhead ahead = read_ahead();
-      const uint32_t bytes = job.source.residual_in ? ahead.updating : ahead.reading;
-      encode_from<Codec::kKeepsNan>(job, Source<V>(job.source, job.elements, bytes), stats);
+      const Source<V> source(job.source, job.elements, access);
+      encode_from<Codec::kKeepsNan>(job, source, residual, stats);
     }
     Reference::pad(range, bytes_of(job));
-    if (job.stream_stores || job.stream_residual) V::stream_fence();
+    if (residual.stream) V::stream_fence();
     return range.padded_end();
   }
 
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
+  static uint64_t reduce(const ReduceJob& job, const Tuning& tuning, RangeStats& stats,
+                         uint64_t* used) {
     const Range<Codec> range(job.spec, job.elements);
     *used = range.padded_end();
-    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    const Targets<V> targets(job.targets, job.target_count, job.dtype, false);
+    const Residual residual(job, tuning);
     alignas(64) float sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
       const uint32_t n = range.count(b);
       if (n % kBlock == 0) {
-        if (!add_contributions(job, range, b, sum)) return b;
+        if (!add_contributions(job, tuning.reduce, range, b, sum)) return b;
         const auto extent = finish_sum(sum, n, job.dtype);
         Meta meta = Codec::fit(extent, n, overflow_bits(job.dtype));
         if (!meta.special) [[likely]] {
-          put_result(job, range, b, sum, Codec::max_abs(extent), meta, targets, stats);
+          put_result(job, range, b, sum, Codec::max_abs(extent), meta, targets, residual, stats);
           continue;
         }
       }
       if (!Reference::reduce_bucket(job, b, stats)) return b;
     }
     Reference::pad(range, bytes_of(job));
-    if (targets.streams() || job.stream_residual) V::stream_fence();
+    if (residual.stream) V::stream_fence();
     return kNoBucket;
   }
 
@@ -91,10 +94,23 @@ struct Vector {
                                     Decoding::decode_add};
 
  private:
+  // Where the errors of an encoding go, if they are kept.
+  struct Residual {
+    template <class Job>
+    CGX_INLINE Residual(const Job& job, const Tuning& tuning)
+        : to(job.residual_out),
+          stream(to != nullptr && is_line(to) && streams(tuning.feedback, job.elements)) {}
+    CGX_INLINE float* at(uint64_t first) const { return to ? to + first : nullptr; }
+
+    float* to;
+    bool stream;
+  };
+
   // While bucket b is coded, bucket b + 1 is scanned, block by block: the divisions of the metadata
   // and the latency of memory hide behind the other's work.
   template <bool keep_nan, class From>
-  static void encode_from(const EncodeJob& job, const From& source, RangeStats& stats) {
+  static void encode_from(const EncodeJob& job, const From& source, const Residual& residual,
+                          RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
     const bool ragged = job.elements % kBlock != 0;
     const uint64_t buckets = range.buckets() - ragged;
@@ -112,7 +128,7 @@ struct Vector {
       const auto extent = incoming.scan.extent();
       Meta meta = Codec::fit(extent, n, kInfBits);
       start(b + 1);
-      encode_bucket<keep_nan>(job, range, b, x, n, meta, incoming, stats);
+      encode_bucket<keep_nan>(job, range, b, x, n, meta, residual, incoming, stats);
       if (job.norms) [[unlikely]] {
         add_norms(job, range, b, x, Codec::max_abs(extent), meta, stats);
       }
@@ -122,31 +138,28 @@ struct Vector {
 
   template <bool keep_nan, class Next>
   static CGX_INLINE void encode_bucket(const EncodeJob& job, const Range<Codec>& range, uint64_t b,
-                                       const float* x, uint32_t n, Meta& meta, Next& next,
-                                       RangeStats& stats) {
+                                       const float* x, uint32_t n, Meta& meta,
+                                       const Residual& errors, Next& next, RangeStats& stats) {
     if (meta.special || (meta.nonfinite && !Codec::kKeepsNan)) [[unlikely]] {
 #pragma GCC unroll 1
       for (uint32_t e = 0; e < n; e += kBlock) next.template step<keep_nan>(e);
       return Reference::encode_bucket(job, b, stats);
     }
     const uint64_t first = range.first(b);
-    CodeSink codes(bytes_of(job) + range.codes(b), Codec::code_bytes(n), job.stream_stores);
-    float* residual = job.residual_out ? job.residual_out + first : nullptr;
-    const bool stream_residual = job.stream_residual && is_line(residual);
+    float* residual = errors.at(first);
     Codec::put_meta(meta, bytes_of(job) + range.meta(b));
     Coder coder(meta, bucket_key(job.key.stream, job.key.first_bucket + b));
     if constexpr (requires { coder.prepare(x, n); }) coder.prepare(x, n);
     const Valuer valuer(meta);
-    uint8_t* block = codes.begin();
+    uint8_t* block = bytes_of(job) + range.codes(b);
 #pragma GCC unroll 1
     for (uint32_t e = 0; e < n; e += kBlock, block += Codec::kBlockBytes) {
       next.template step<keep_nan>(e);
       const Block<V> value = load_block<V>(x + e);
       coder.put(value, block);
-      if (residual) store_as<V>(residual + e, value - valuer.get(block), stream_residual);
+      if (residual) store_as<V>(residual + e, value - valuer.get(block), errors.stream);
     }
     coder.finish(stats);
-    codes.template flush<V>();
     stats.nonfinite_buckets += meta.nonfinite;
     if (residual && meta.nonfinite) {
       const RawView& source = job.source;
@@ -171,18 +184,18 @@ struct Vector {
     stats.sent_sq += unscaled_square(sent.total(), scale);
   }
 
-  static bool add_contributions(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
-                                float* sum) {
+  static bool add_contributions(const ReduceJob& job, const Access& access,
+                                const Range<Codec>& range, uint64_t b, float* sum) {
     const uint32_t n = range.count(b);
     const Range<typename Codec::Decoding> layout(job.spec, job.elements);
     if constexpr (is_vote<Codec>()) {
-      return add_votes_of(job, layout, b, sum);
+      return add_votes_of(job, access, layout, b, sum);
     } else {
       typename Decoding::Adder adder(layout, b, sum);
       for (const Contribution& part : job.contributions) {
         if (part.kind == Contribution::Kind::kAbsent) continue;
         const auto raw = [&](bool is_first) {
-          add_raw<V>(part.raw, job.elements, range.first(b), n, is_first, sum);
+          add_raw<V>(part.raw, access, job.elements, range.first(b), n, is_first, sum);
         };
         const bool encoded = part.kind == Contribution::Kind::kEncoded;
         if (!(encoded ? adder.add(bytes_of(part)) : adder.add_other(raw))) return false;
@@ -191,15 +204,15 @@ struct Vector {
     }
   }
 
-  static bool add_votes_of(const ReduceJob& job, const Range<typename Codec::Decoding>& layout,
-                           uint64_t b, float* sum) {
+  static bool add_votes_of(const ReduceJob& job, const Access& access,
+                           const Range<typename Codec::Decoding>& layout, uint64_t b, float* sum) {
     const uint32_t n = layout.count(b);
     bool is_first = true;
     float weight = 0;
     for (const Contribution& part : job.contributions) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
       if (part.kind == Contribution::Kind::kRaw) {
-        weight += add_raw_votes(part.raw, job.elements, layout.first(b), n, is_first, sum);
+        weight += add_raw_votes(part.raw, access, job.elements, layout.first(b), n, is_first, sum);
       } else if (!Decoding::add_encoded_votes(bytes_of(part), layout, b, is_first, sum, weight)) {
         return false;
       }
@@ -211,10 +224,10 @@ struct Vector {
   }
 
   // The own part's votes; returns its scale.
-  static float add_raw_votes(const RawView& view, uint64_t elements, uint64_t first, uint32_t n,
-                             bool is_first, float* sum) {
+  static float add_raw_votes(const RawView& view, const Access& access, uint64_t elements,
+                             uint64_t first, uint32_t n, bool is_first, float* sum) {
     alignas(64) float x[kBucketMax];
-    add_raw<V>(view, elements, first, n, true, x);
+    add_raw<V>(view, access, elements, first, n, true, x);
     Scan scan;
     for (uint32_t e = 0; e < n; e += kBlock) scan.add(load_block<V>(x + e));
     const auto extent = scan.extent();
@@ -242,7 +255,8 @@ struct Vector {
   // The own bytes, and what they decode to: residual and local results.
   static CGX_INLINE void put_result(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
                                     const float* sum, uint32_t max_abs, Meta& meta,
-                                    const Targets<V>& targets, RangeStats& stats) {
+                                    const Targets<V>& targets, const Residual& errors,
+                                    RangeStats& stats) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     uint8_t* codes = bytes_of(job) + range.codes(b);
@@ -250,12 +264,11 @@ struct Vector {
     put_codes(sum, n, meta, bucket_key(job.key.stream, job.key.first_bucket + b), codes, stats);
     const bool norms = job.norms && !meta.nonfinite;
     if (job.target_count == 0 && job.residual_out == nullptr && !norms) return;
-    float* residual = job.residual_out ? job.residual_out + first : nullptr;
-    const bool stream_residual = job.stream_residual && is_line(residual);
+    float* residual = errors.at(first);
     const float scale = square_scale(max_abs);
     SquareSum<V> sent(scale);
     Decoding::put_values(codes, n, meta, first, targets,
-                         {sum, residual, stream_residual, norms ? &sent : nullptr});
+                         {sum, residual, errors.stream, norms ? &sent : nullptr});
     if (norms) {
       stats.intended_sq += unscaled_square(square_sum(sum, n, scale), scale);
       stats.sent_sq += unscaled_square(sent.total(), scale);
@@ -289,8 +302,8 @@ struct Vector {
 
 // result = cast(sum of ranks * scale + residual), to every target.
 template <class V>
-void vector_local_reduce(const LocalReduceJob& job) {
-  const Source<V> source(job.source, job.elements);
+void vector_local_reduce(const LocalReduceJob& job, const Tuning& tuning) {
+  const Source<V> source(job.source, job.elements, tuning.local_reduce);
   const Targets<V> targets(job.targets, job.target_count, job.source.dtype, false);
   const bool keep_bits = is_plain(job.source);
   const uint32_t unit = local_unit(job);

@@ -69,10 +69,10 @@ struct VectorDecoding {
   using Scan = typename Codec::template Scan<V>;
   using Valuer = typename Codec::template Valuer<V>;
 
-  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
+  static uint64_t decode(const DecodeJob& job, const Tuning& tuning, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
-    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
-    const uint32_t ahead = read_ahead().codes;
+    const Targets<V> targets(job.targets, job.target_count, job.dtype,
+                             streams(tuning.decode, job.elements));
     for (uint64_t b = 0; b < range.buckets(); ++b) {
       if (range.count(b) % kBlock != 0) {
         if (!Reference::decode_bucket(job, b, stats)) return b;
@@ -82,7 +82,7 @@ struct VectorDecoding {
       if (!Codec::get_meta(bytes_of(job) + range.meta(b), meta)) return b;
       const uint64_t first = range.first(b);
       const uint32_t n = range.count(b);
-      fetch_codes(bytes_of(job) + range.codes(b) + ahead, n);
+      fetch_codes(tuning.decode, bytes_of(job) + range.codes(b), n);
       const auto extent = put_values(bytes_of(job) + range.codes(b), n, meta, first, targets, {});
       if (!Codec::nonfinite(meta, extent, overflow_bits(job.dtype))) [[likely]]
         continue;
@@ -95,9 +95,8 @@ struct VectorDecoding {
     return kNoBucket;
   }
 
-  static uint64_t decode_add(const DecodeAddJob& job, RangeStats& stats) {
+  static uint64_t decode_add(const DecodeAddJob& job, const Tuning& tuning, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
-    const ReadAhead ahead = read_ahead();
     for (uint64_t b = 0; b < range.buckets(); ++b) {
       if (range.count(b) % kBlock != 0) {
         if (!Reference::decode_add_bucket(job, b, stats)) return b;
@@ -105,8 +104,8 @@ struct VectorDecoding {
       }
       Meta meta;
       typename Codec::Extent extent;
-      fetch_codes(bytes_of(job) + range.codes(b) + ahead.codes, range.count(b));
-      if (!add_values(bytes_of(job), range, b, job.sum + range.first(b), ahead.adding, meta,
+      fetch_codes(tuning.decode, bytes_of(job) + range.codes(b), range.count(b));
+      if (!add_values(bytes_of(job), range, b, job.sum + range.first(b), tuning.decode_add, meta,
                       extent)) {
         return b;
       }
@@ -115,9 +114,10 @@ struct VectorDecoding {
     return kNoBucket;
   }
 
-  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+  static uint64_t combine(const CombineJob& job, const Tuning& tuning, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
-    const Targets<V> targets(job.targets, job.target_count, job.dtype, job.stream_stores);
+    const Targets<V> targets(job.targets, job.target_count, job.dtype,
+                             streams(tuning.decode, job.elements));
     const uint32_t limit = overflow_bits(job.dtype);
     alignas(64) float sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -165,27 +165,25 @@ struct VectorDecoding {
   }
 
   // A bucket's worth of codes: the hardware's own fetching stops at every page.
-  static CGX_INLINE void fetch_codes(const uint8_t* codes, uint32_t n) {
-    for (uint64_t i = 0; i < Codec::code_bytes(n); i += 64) V::prefetch(codes + i);
+  static CGX_INLINE void fetch_codes(const Access& access, const uint8_t* codes, uint32_t n) {
+    fetch<V>(access, codes + access.ahead_bytes, Codec::code_bytes(n));
   }
 
   // sum += values of bucket b. False if the metadata is corrupt.
   [[gnu::noinline]] static bool add_values(const uint8_t* bytes, const Range<Codec>& range,
-                                           uint64_t b, float* sum, uint32_t ahead, Meta& meta,
+                                           uint64_t b, float* sum, const Access& access, Meta& meta,
                                            typename Codec::Extent& extent) {
     if (!Codec::get_meta(bytes + range.meta(b), meta)) return false;
     const Valuer valuer(meta);
     const uint8_t* codes = bytes + range.codes(b);
-    const char* next = reinterpret_cast<const char*>(sum) + ahead;
+    const char* next = reinterpret_cast<const char*>(sum) + access.ahead_bytes;
     const uint32_t n = range.count(b);
     Scan scan;
 #pragma GCC unroll 1
     for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
       const Block<V> value = valuer.get(codes);
       if constexpr (Codec::kScansValues) scan.add(value);
-      for (uint32_t line = 0; line < kBlock * sizeof(float); line += 64) {
-        V::prefetch(next + sizeof(float) * e + line);
-      }
+      fetch<V>(access, next + sizeof(float) * e, kBlock * sizeof(float));
       store_block<V>(sum + e, canonical_nan(load_block<V>(sum + e) + value));
     }
     if constexpr (Codec::kScansValues) extent = scan.extent();

@@ -66,7 +66,7 @@ struct Wide {
     for (uint64_t i = range.end(); i < range.padded_end(); ++i) bytes[i] = 0;
   }
 
-  static uint64_t encode(const EncodeJob& job, RangeStats& stats) {
+  static uint64_t encode(const EncodeJob& job, const Tuning&, RangeStats& stats) {
     const WideRange range(job.spec, job.elements);
     T x[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -78,7 +78,7 @@ struct Wide {
     return range.padded_end();
   }
 
-  static uint64_t decode(const DecodeJob& job, RangeStats& stats) {
+  static uint64_t decode(const DecodeJob& job, const Tuning&, RangeStats& stats) {
     const WideRange range(job.spec, job.elements);
     T x[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -89,7 +89,7 @@ struct Wide {
     return kNoBucket;
   }
 
-  static uint64_t reduce(const ReduceJob& job, RangeStats& stats, uint64_t* used) {
+  static uint64_t reduce(const ReduceJob& job, const Tuning&, RangeStats& stats, uint64_t* used) {
     const WideRange range(job.spec, job.elements);
     T sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -103,7 +103,7 @@ struct Wide {
     return kNoBucket;
   }
 
-  static uint64_t combine(const CombineJob& job, RangeStats& stats) {
+  static uint64_t combine(const CombineJob& job, const Tuning&, RangeStats& stats) {
     const WideRange range(job.spec, job.elements);
     T sum[kBucketMax];
     for (uint64_t b = 0; b < range.buckets(); ++b) {
@@ -131,7 +131,9 @@ struct Wide {
     count(sum, n, stats);
   }
 
-  static uint64_t decode_add(const DecodeAddJob&, RangeStats&) { return 0; }  // small floats only
+  static uint64_t decode_add(const DecodeAddJob&, const Tuning&, RangeStats&) {
+    return 0;
+  }  // small floats only
 
   static void local_reduce(const LocalReduceJob& job) {
     T x[kBucketMax];

@@ -29,10 +29,18 @@ struct Options {
   bool quick = false, json_wanted = false;
 };
 
-double thread_seconds() {
+uint64_t thread_ns() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+double thread_seconds() {
+  return 1e-9 * static_cast<double>(thread_ns());
+}
+
+// As a daemon tunes it.
+Lane tuned(const Lane& lane) {
+  return lane.with(kernels::measure_tuning(lane, thread_ns));
 }
 
 uint64_t encode(const Lane& lane, const kernels::EncodeJob& job) {
@@ -88,7 +96,7 @@ class Bench {
         source_(options.bytes),
         other_(options.bytes),
         result_(options.bytes),
-        encoded_(options.bytes + 4096) {
+        encoded_(options.bytes + (4u << 20)) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 0.01f);
     std::vector<float> period((1u << 20) + 12289);
@@ -116,7 +124,6 @@ class Bench {
       add_encode_feedback(codec);
     }
     add_sparse();
-    for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_encode_chunks(codec);
     add_encode_scaled("maxmin:4");
     for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_reduce(codec);
     add_local_reduce();
@@ -151,6 +158,7 @@ class Bench {
     FILE* json = open_json();
     std::printf("lane %s, %.1f MiB of fp32, bucket 512, anonymous huge pages\n", lane_.name,
                 static_cast<double>(options_.bytes) / (1 << 20));
+    std::printf("tuning: %s\n", to_string(lane_.tuning).c_str());
     std::printf("%-34s %8s  %-26s %8s %7s\n", "case", "GB/s", "against", "GB/s", "ratio");
     for (const Case& c : cases_) {
       const double ours = c.bytes / median(c.ours_s) * 1e-9;
@@ -225,11 +233,28 @@ class Bench {
     source_pointer_ = source_.floats();
     auto job =
         encode_job(spec, encoded_.bytes(bytes_of(spec, elements_)), elements_, &source_pointer_);
-    job.stream_stores = true;
     return job;
   }
   static uint64_t bytes_of(const CodecSpec& spec, size_t elements) {
     return kernels::encoded_bytes(spec, DType::kF32, elements);
+  }
+
+  // A daemon encodes part after part into frames that it has just sent, so that caches hold them.
+  static constexpr size_t kPart = (512u << 10) / sizeof(float), kFrames = 4;
+  void encode_parts(const Lane& lane, kernels::EncodeJob job) {
+    const size_t frame = bytes_of(job.spec, kPart);
+    const kernels::RawView whole = job.source;
+    float* const residual_out = job.residual_out;
+    for (size_t first = 0, i = 0; first < elements_; first += kPart, ++i) {
+      const void* rank = static_cast<const float*>(whole.ranks[0]) + first;
+      job.source.ranks = &rank;
+      if (whole.residual_in) job.source.residual_in = whole.residual_in + first;
+      if (residual_out) job.residual_out = residual_out + first;
+      job.elements = std::min(kPart, elements_ - first);
+      job.encoded = encoded_.bytes(kFrames * frame)
+                        .subspan(i % kFrames * frame, bytes_of(job.spec, job.elements));
+      encode(lane, job);
+    }
   }
 
   void add_encode(const std::string& text) {
@@ -237,41 +262,13 @@ class Bench {
     Case* c = add("encode", case_name(spec, true), static_cast<double>(options_.bytes));
     if (c == nullptr) return;
     const auto job = whole_job(spec);
-    c->ours = [this, job] { encode(lane_, job); };
+    c->ours = [this, job] { encode_parts(lane_, job); };
     read_peer(*c);
-    const kernels::CodecRow& row = *kernels::find_codec(spec.codec);
-    const std::string name = row.name;
-    if (row.shared_draws) {
+    if (kernels::find_codec(spec.codec)->shared_draws) {
       c->peer_name = "20 GB/s";
       c->peer = nullptr;
       c->peer_rate = 20;
-    } else if (name == "fp32") {
-      c->peer_name = "read, stream-write";
-      c->peer = [this] { copy_loop(source_.floats(), result_.floats(), elements_); };
-    } else if (name == "fp16" || name == "bf16") {
-      c->peer_name = "read, stream-write half";
-      c->peer = [this] { narrow_loop<2>(source_.floats(), result_.floats(), elements_); };
-    } else if (name == "fp8") {
-      c->peer_name = "read, stream-write quarter";
-      c->peer = [this] { narrow_loop<4>(source_.floats(), result_.floats(), elements_); };
     }
-  }
-
-  // As a daemon does it: chunks of 1 MiB into a few frames that stay in cache.
-  void add_encode_chunks(const std::string& text) {
-    const CodecSpec spec = spec_of(text);
-    Case* c = add("encode_chunks", case_name(spec, true), static_cast<double>(options_.bytes));
-    if (c == nullptr) return;
-    c->ours = [=, this] {
-      const size_t chunk = std::min<size_t>(elements_, (1u << 20) / sizeof(float));
-      const size_t frame = bytes_of(spec, chunk);
-      for (size_t first = 0, i = 0; first + chunk <= elements_; first += chunk, ++i) {
-        const void* rank = source_.floats() + first;
-        const std::span<std::byte> to = encoded_.bytes(4 * frame).subspan(i % 4 * frame, frame);
-        encode(lane_, encode_job(spec, to, chunk, &rank));
-      }
-    };
-    read_peer(*c);
   }
 
   void add_encode_scaled(const std::string& text) {
@@ -280,7 +277,7 @@ class Bench {
     if (c == nullptr) return;
     auto job = whole_job(spec);
     job.source.scale = 1.0 / 3;
-    c->ours = [this, job] { encode(lane_, job); };
+    c->ours = [this, job] { encode_parts(lane_, job); };
     read_peer(*c);
   }
 
@@ -291,8 +288,7 @@ class Bench {
     auto job = whole_job(spec);
     job.source.residual_in = other_.floats();
     job.residual_out = result_.floats();
-    job.stream_residual = true;
-    c->ours = [this, job] { encode(lane_, job); };
+    c->ours = [this, job] { encode_parts(lane_, job); };
     c->peer_name = "2 reads, 1 stream-write";
     c->peer = [this] {
       two_read_one_write_loop(source_.floats(), other_.floats(), result_.floats(), elements_);
@@ -316,12 +312,11 @@ class Bench {
   }
 
   void decode_stream(const CodecSpec& spec, std::span<std::byte> encoded, size_t elements,
-                     float* target, bool stream) {
+                     float* target) {
     void* targets = target;
     kernels::DecodeJob job{.spec = spec, .encoded = encoded, .elements = elements};
     job.targets = &targets;
     job.target_count = 1;
-    job.stream_stores = stream;
     kernels::RangeStats stats;
     CGX_ASSERT(lane_.decode(job, stats).ok());
   }
@@ -338,9 +333,7 @@ class Bench {
     Case* c = add("decode", case_name(spec, false), static_cast<double>(options_.bytes));
     if (c == nullptr) return;
     const auto stream = stream_of(spec, elements_);
-    c->ours = [=, this] {
-      decode_stream(spec, stream->bytes(), elements_, result_.floats(), true);
-    };
+    c->ours = [=, this] { decode_stream(spec, stream->bytes(), elements_, result_.floats()); };
     c->peer_name = "stream-write roofline";
     c->peer = [this] { stream_write_loop(result_.floats(), elements_, 1.0f); };
     if (kernels::find_codec(spec.codec)->quantizer) return;
@@ -406,7 +399,7 @@ class Bench {
     std::fill(sum, sum + elements, 0.0f);
     for (const kernels::Contribution& part : parts) {
       auto* bytes = const_cast<std::byte*>(part.encoded.data());
-      decode_stream(spec, {bytes, part.encoded.size()}, elements, one, false);
+      decode_stream(spec, {bytes, part.encoded.size()}, elements, one);
       two_read_one_write_plain(sum, one, sum, elements);
     }
     const void* rank = sum;
@@ -437,10 +430,10 @@ class Bench {
     Case* c = add("avx2", "maxmin4-nearest", static_cast<double>(options_.bytes));
     if (c == nullptr) return;
     const auto job = whole_job(spec_of("maxmin:4"));
-    const Lane *narrow = *avx2, *wide = *avx512;
-    c->ours = [=] { encode(*narrow, job); };
+    const Lane narrow = tuned(**avx2), wide = tuned(**avx512);
+    c->ours = [=, this] { encode_parts(narrow, job); };
     c->peer_name = "AVX-512 lane";
-    c->peer = [=] { encode(*wide, job); };
+    c->peer = [=, this] { encode_parts(wide, job); };
   }
 
   Options options_;
@@ -476,7 +469,8 @@ int run_bench(int argc, char** argv) {
     std::printf("skipped: the rooflines need AVX-512\n");
     return 0;
   }
-  Bench bench(options, **lane);
+  const Lane as_daemon = tuned(**lane);
+  Bench bench(options, as_daemon);
   bench.add_cases();
   if (bench.empty()) {
     std::fprintf(stderr, "no case matches --op %s --codec %s\n", options.op.c_str(),

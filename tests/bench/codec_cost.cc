@@ -23,10 +23,13 @@ using kernels::Lane;
 constexpr size_t kElements = 16u << 20;
 constexpr int kRounds = 5;
 
-double thread_seconds() {
+uint64_t thread_ns() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+double thread_seconds() {
+  return 1e-9 * static_cast<double>(thread_ns());
 }
 
 template <class Call>
@@ -61,7 +64,6 @@ class Costs {
     kernels::EncodeJob encode{.spec = spec, .elements = kElements, .key = {0x1234, 0}};
     encode.source = {.ranks = &rank, .rank_count = 1};
     encode.encoded = encoded_;
-    encode.stream_stores = true;
     kernels::RangeStats stats;
     uint64_t used = 0;
     kernels::CodecCost cost{kernels::to_string(spec), lane.name};
@@ -71,7 +73,6 @@ class Costs {
     decode.encoded = std::span<const std::byte>(encoded_).first(used);
     decode.targets = &target;
     decode.target_count = 1;
-    decode.stream_stores = true;
     cost.decode = best_rate([&] { CGX_ASSERT(lane.decode(decode, stats).ok()); });
     return cost;
   }
@@ -92,13 +93,16 @@ std::string machine_name() {
 
 void print_all() {
   Costs costs;
+  std::vector<Lane> lanes;  // as a daemon tunes them
+  for (const Lane* lane : kernels::lanes()) {
+    if (lane->viable()) lanes.push_back(lane->with(kernels::measure_tuning(*lane, thread_ns)));
+  }
   std::printf("[{\"machine\": \"%s\", \"copy\": %.1f}", machine_name().c_str(), costs.copy_rate());
   for (const kernels::CodecRow& row : kernels::codecs()) {
     for (const CodecSpec& spec : kernels::usage_of(row).examples) {
       if (spec.feedback()) continue;  // feedback costs a residual's traffic, whatever the codec
-      for (const Lane* lane : kernels::lanes()) {
-        if (!lane->viable()) continue;
-        const kernels::CodecCost cost = costs.measure(*lane, spec);
+      for (const Lane& lane : lanes) {
+        const kernels::CodecCost cost = costs.measure(lane, spec);
         std::printf(",\n{\"codec\": \"%s\", \"lane\": \"%s\", \"encode\": %.1f, \"decode\": %.1f}",
                     cost.codec.c_str(), cost.lane.c_str(), cost.encode, cost.decode);
         std::fflush(stdout);

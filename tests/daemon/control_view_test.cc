@@ -172,5 +172,21 @@ TEST(View, ListsTheCodecs) {
   EXPECT_THAT(names, ::testing::IsSupersetOf({"fp32", "maxmin"}));
 }
 
+TEST(View, TellsHowTheLaneIsTuned) {
+  DaemonFacts facts{"0.1.0", "node1", "avx512"};
+  facts.tuning.encode = {4096, true};
+  facts.tuning.decode = {.stream = true};
+  facts.tuning_ns = 9'000'000;
+  const v1::Tuning tuning = status_of(two_users(), facts, kStranger).tuning();
+  EXPECT_EQ(tuning.measured_ns(), 9'000'000u);
+  ASSERT_EQ(tuning.operations_size(), static_cast<int>(std::size(kernels::kTunedOperations)));
+  EXPECT_EQ(tuning.operations(0).name(), "encode");
+  EXPECT_EQ(tuning.operations(0).ahead_bytes(), 4096u);
+  EXPECT_TRUE(tuning.operations(0).second_level());
+  EXPECT_FALSE(tuning.operations(0).streams());
+  EXPECT_EQ(tuning.operations(1).name(), "decode");
+  EXPECT_TRUE(tuning.operations(1).streams());
+}
+
 }  // namespace
 }  // namespace cgx::daemon

@@ -27,7 +27,7 @@ struct Operation<EncodeJob> {
   static constexpr const char* kName = "encode";
   static constexpr auto kLaunch = cuda::encode;
   static uint64_t scalar(const EncodeJob& job, RangeStats& stats, uint64_t& used) {
-    used = scalar_ops.codec(job.spec, job.source.dtype).encode(job, stats);
+    used = scalar_ops.codec(job.spec, job.source.dtype).encode(job, Tuning(), stats);
     return kNoBucket;
   }
 };
@@ -36,7 +36,7 @@ struct Operation<DecodeJob> {
   static constexpr const char* kName = "decode";
   static constexpr auto kLaunch = cuda::decode;
   static uint64_t scalar(const DecodeJob& job, RangeStats& stats, uint64_t&) {
-    return scalar_ops.codec(job.spec, job.dtype).decode(job, stats);
+    return scalar_ops.codec(job.spec, job.dtype).decode(job, Tuning(), stats);
   }
 };
 template <>
@@ -44,7 +44,7 @@ struct Operation<DecodeAddJob> {
   static constexpr const char* kName = "decode_add";
   static constexpr auto kLaunch = cuda::decode_add;
   static uint64_t scalar(const DecodeAddJob& job, RangeStats& stats, uint64_t&) {
-    return scalar_ops.codec(job.spec, DType::kF32).decode_add(job, stats);
+    return scalar_ops.codec(job.spec, DType::kF32).decode_add(job, Tuning(), stats);
   }
 };
 template <>
@@ -52,7 +52,7 @@ struct Operation<ReduceJob> {
   static constexpr const char* kName = "reduce";
   static constexpr auto kLaunch = cuda::reduce;
   static uint64_t scalar(const ReduceJob& job, RangeStats& stats, uint64_t& used) {
-    return scalar_ops.codec(job.spec, job.dtype).reduce(job, stats, &used);
+    return scalar_ops.codec(job.spec, job.dtype).reduce(job, Tuning(), stats, &used);
   }
 };
 template <>
@@ -60,7 +60,7 @@ struct Operation<CombineJob> {
   static constexpr const char* kName = "combine";
   static constexpr auto kLaunch = cuda::combine;
   static uint64_t scalar(const CombineJob& job, RangeStats& stats, uint64_t&) {
-    return scalar_ops.codec(job.spec, job.dtype).combine(job, stats);
+    return scalar_ops.codec(job.spec, job.dtype).combine(job, Tuning(), stats);
   }
 };
 

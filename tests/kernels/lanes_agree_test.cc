@@ -198,8 +198,6 @@ Outcome run_encode(const Lane& lane, RandomCase random, size_t shift) {
   job.source = source.view;
   job.encoded = encoded.span();
   job.residual_out = random.feedback_ ? residual.data() : nullptr;
-  job.stream_stores = random.pick(2);
-  job.stream_residual = random.pick(2);
   Outcome outcome;
   lane.encode(job, outcome.stats);
   outcome.keep(encoded);
@@ -229,7 +227,6 @@ Outcome run_decode(const Lane& lane, RandomCase random, size_t shift) {
   job.target_count = static_cast<uint32_t>(targets.pointers.size());
   job.residual_in = random.pick(2) ? old_residual.data() : nullptr;
   job.residual_out = random.feedback_ ? residual.data() : nullptr;
-  job.stream_stores = random.pick(2);
   Outcome outcome;
   outcome.status = lane.decode(job, outcome.stats);
   for (const Elements& buffer : targets.buffers) outcome.keep(buffer);
@@ -268,8 +265,6 @@ Outcome run_reduce(const Lane& lane, RandomCase random, size_t shift) {
   job.encoded = encoded.span();
   job.targets = targets.pointers.data();
   job.target_count = static_cast<uint32_t>(targets.pointers.size());
-  job.stream_stores = random.pick(2);
-  job.stream_residual = random.pick(2);
   Outcome outcome;
   outcome.status = lane.reduce(job, outcome.stats).status();
   outcome.keep(encoded);
