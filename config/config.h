@@ -34,6 +34,12 @@ Status load_file(const std::string& path, const Checks& checks, Message& message
 Status load_text(std::string_view text, std::string_view file_name, const Checks& checks,
                  Message& message);
 
+// The text of a file of at most 1 MiB.
+Result<std::string> read_file(const std::string& path);
+// Of a text that load_text() took: it gives `key` the list [], which a message cannot tell from
+// saying nothing.
+bool gives_empty_list(std::string_view text, const std::string& key);
+
 // One assignment of a command line: "policy.window=8", "rules=[{match: x, codec: fp16}]". A list is
 // replaced. Not checked beyond its own syntax and range.
 Status set(std::string_view assignment, Message& message);

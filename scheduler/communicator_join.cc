@@ -237,14 +237,14 @@ void Communicator::all_joined() {
   }
   state_ = State::kReady;
   record({.kind = EventKind::kready});
-  broadcast(Joined{});
+  broadcast(Joined{.configured = configured_});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
 }
 
 void Communicator::handle(uint32_t machine, const Joined& message) {
-  (void)message;
   if (machine != 0 || state_ != State::kJoining) return;
+  configured_ = message.configured;
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
@@ -431,6 +431,7 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
     policy_ = plan->policy;
     policy_version_ = plan->plan.policy_version;
   }
+  took_force(*plan, first_step);
   steps_.install(plan, first_step, homes());
   keep_history(PlanPurpose::kCommit, *plan, first_step);
   for (uint32_t i = 0; i < local_.size(); ++i) {

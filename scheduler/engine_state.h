@@ -73,6 +73,7 @@ class Engine::State final : public CommunicatorServices {
   PlannerPort& planner() override {
     return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
   }
+  KeptPolicies& kept_policies() override { return kept_policies_; }
   uint16_t new_index() override;
   void record(Event event) override {
     if (ports_.recorder == nullptr) return;
@@ -116,6 +117,7 @@ class Engine::State final : public CommunicatorServices {
   bool started_ = false;
   std::vector<Session> sessions_;
   Meetings meetings_;
+  KeptPolicies kept_policies_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<Link> links_;
   std::vector<std::vector<Membership>> memberships_;  // by link
