@@ -1,4 +1,4 @@
-// The words the operator may say: YAML text to a message of proto/messages and back.
+// The keys of the configuration and of policies: YAML text to a message of proto/messages and back.
 //
 // Works by reflection over any message whose fields carry the `field` option, so the daemon's file
 // and a policy are loaded, checked, explained and printed by the same code. An unknown key is an
