@@ -31,7 +31,7 @@ std::vector<std::string> candidate_sockets(const Environment& environment,
                                            const std::string& asked_for);
 
 // A runtime directory others can write to would let them pose as the daemon. OK if it does not
-// exist.
+// exist. The machine's may belong to the daemon's own user: only root can have given it that.
 Status check_runtime_dir(const std::string& directory, uint32_t uid);
 
 }  // namespace cgx::client

@@ -40,6 +40,8 @@ class CommunicatorServices {
   virtual std::span<std::byte> arena(SessionId session, uint32_t arena) const = 0;
   virtual void count(Counter counter, uint64_t amount) = 0;
   virtual void event(EventLevel level, const std::string& text) = 0;
+  virtual void note(EventLevel level, std::string_view text,
+                    std::initializer_list<EventField> fields) = 0;
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
   virtual PlannerPort& planner() = 0;
   virtual KeptPolicies& kept_policies() = 0;

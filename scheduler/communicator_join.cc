@@ -432,6 +432,14 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
     policy_version_ = plan->plan.policy_version;
   }
   took_force(*plan, first_step);
+  if (commits_ == 1) {
+    services_.note(EventLevel::kInfo, "communicator is ready",
+                   {{"job", members_.job},
+                    {"communicator", members_.name},
+                    {"ranks", members_.ranks()},
+                    {"machines", members_.machines()},
+                    {"tensors", table_->size()}});
+  }
   steps_.install(plan, first_step, homes());
   keep_history(PlanPurpose::kCommit, *plan, first_step);
   for (uint32_t i = 0; i < local_.size(); ++i) {

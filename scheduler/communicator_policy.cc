@@ -40,8 +40,8 @@ void Communicator::begin_with_policy() {
   if (!kept || same_wish(*kept, configured_)) return;
   policy_ = *kept;
   policy_version_ = 2;
-  services_.event(EventLevel::kInfo, members_.title() + " begins with the policy that " +
-                                         kept->note.by + " gave this name, not the configured one");
+  services_.note(EventLevel::kInfo, "communicator begins with the policy kept for its name",
+                 {{"job", members_.job}, {"communicator", members_.name}, {"by", kept->note.by}});
 }
 
 void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
@@ -52,11 +52,14 @@ void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
   if (version == 1) return;
   keep_for_the_name(plan.policy);
   const PolicyNote& note = plan.policy.note;
-  services_.event(EventLevel::kInfo,
-                  members_.title() + ": policy version " + std::to_string(version) + " of " +
-                      (note.by.empty() ? "a plan history" : note.by) + " is in force since step " +
-                      std::to_string(step) + " (epoch " + std::to_string(plan.plan.epoch) + ")" +
-                      (note.reason.empty() ? "" : ": " + note.reason));
+  services_.note(EventLevel::kInfo, "policy is in force",
+                 {{"job", members_.job},
+                  {"communicator", members_.name},
+                  {"version", version},
+                  {"epoch", plan.plan.epoch},
+                  {"step", step},
+                  {"by", note.by.empty() ? "a plan history" : note.by},
+                  {"reason", note.reason}});
 }
 
 void Communicator::note_version(uint64_t version, uint64_t epoch, uint64_t step,

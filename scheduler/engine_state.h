@@ -69,6 +69,11 @@ class Engine::State final : public CommunicatorServices {
   void event(EventLevel level, const std::string& text) override {
     if (ports_.events != nullptr) ports_.events->event(level, text);
   }
+  void note(EventLevel level, std::string_view text,
+            std::initializer_list<EventField> fields) override {
+    if (ports_.events == nullptr) return;
+    ports_.events->note(level, text, std::span(fields.begin(), fields.size()));
+  }
   PlanLog* plan_log() override { return ports_.plans; }
   PlannerPort& planner() override {
     return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
@@ -92,6 +97,12 @@ class Engine::State final : public CommunicatorServices {
     const bool known = id.index < sessions_.size() && sessions_[id.index].open &&
                        sessions_[id.index].generation == id.generation;
     return known ? &sessions_[id.index] : nullptr;
+  }
+  // Open ones of the same job.
+  auto sessions_of(const SessionOptions& job) const {
+    return std::count_if(sessions_.begin(), sessions_.end(), [&](const Session& one) {
+      return one.open && one.options.job == job.job && one.options.uid == job.uid;
+    });
   }
   Session* find(SessionId id) {
     return const_cast<Session*>(static_cast<const State*>(this)->find(id));

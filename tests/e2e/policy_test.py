@@ -131,7 +131,8 @@ class Policies(ClusterCase):
         self.policy("apply", job, "--set", f"codec={COMPRESS}", "--lossy", "--reason", "to see")
         self.assertFalse(self.steps(job))
         for daemon in self.daemons:
-            self.wait_until(lambda d=daemon: re.search("policy version 2 of uid .*: to see", d.log()), "its line in the log")
+            self.wait_until(lambda d=daemon: re.search('policy is in force .*version=2 .*reason="to see"', d.log()),
+                            "its line in the log")
             versions = daemon.control_tool("policy", "history")["versions"]
             self.assertEqual([v["policy"]["codec"] for v in versions], ["fp32", COMPRESS])
             self.assertEqual(versions[1]["reason"], "to see")
