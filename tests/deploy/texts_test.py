@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 DEPLOY = os.path.join(ROOT, "deploy")
 # cc links these, or libc brings them: every Debian has them.
-READS_VARIABLE = re.compile(r'(?:\bvariable|\bnumber|getenv|environ(?:ment)?\.get)\("([A-Z][A-Z_]+)"')
+READS_VARIABLE = re.compile(r'(?:\bvariable|\bnumber|\bcount|getenv|environ(?:ment)?\.get)\("([A-Z][A-Z_]+)"')
 EVERYWHERE = {"libc6", "libgcc-s1"}
 
 
