@@ -1,4 +1,4 @@
-"""CGX_AUTOSTART=1 on two machines: the daemons that ranks start find the network in what the launcher says."""
+"""Ranks that bring all they need: CGX_AUTOSTART=1 starts daemons on two machines, CGX_LEADER is where ranks meet."""
 
 import os
 import unittest
@@ -47,6 +47,17 @@ class Autostart(ClusterCase):
                     with open(os.path.join(job.folder, f"{index}.sock.log"), encoding="utf-8") as file:
                         self.assertIn(f"mesh={self.address(index)}:", file.read())
                 job.close()
+
+    def test_ranks_without_a_store_meet_at_the_leader(self):
+        """Nothing but libcgx, no launcher's store: on two machines."""
+        job = self.start(CGX_NETWORK=self.address().rsplit(".", 1)[0] + ".0/24", CGX_LEADER=f"{self.address()}:4800")
+        for rank in (1, 0):  # who leads comes last
+            job.create_soon(rank, trick="leader")
+        comm = [job.ranks[rank].receive() for rank in (0, 1)][0].value
+        job.register(comm, (SMALL,))
+        job.must("commit", comm)
+        job.tensors = (SMALL,)
+        job.step(comm, 1)
 
     def test_a_launcher_that_says_one_machine_opens_no_door(self):
         job = self.start(MASTER_ADDR=self.address(), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
