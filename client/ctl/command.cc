@@ -1,5 +1,8 @@
 #include "client/ctl/command.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 namespace cgx::ctl {
 
 v1::Target target_of(const Options& options) {
@@ -24,6 +27,11 @@ void add_target(CLI::App& command, Options& options) {
   command.add_option("-c,--communicator", options.communicator,
                      "Name of the communicator, if the job has several");
   command.add_option("-u,--uid", options.uid, "Owner, if two users' jobs share a name");
+}
+
+size_t terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 }  // namespace cgx::ctl

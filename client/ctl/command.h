@@ -15,6 +15,7 @@
 
 #include "client/ctl/connection.h"
 #include "client/ctl/show.h"
+#include "client/ctl/table.h"
 #include "config/config.h"
 #include "config/text.h"
 #include "proto/messages/control.pb.h"
@@ -51,6 +52,7 @@ v1::Target target_of(const Options& options);
 int fail(ExitCode code, const std::string& message);
 int fail(const Status& status);
 void add_target(CLI::App& command, Options& options);
+size_t terminal_columns();  // of standard output; 0: it is no terminal
 
 // One call with its deadline; the stub's method is passed as a member pointer.
 class Caller {
@@ -96,7 +98,10 @@ int read(const Options& options, const Environment& environment, const Request& 
   Answer answer;
   const grpc::Status status = caller.call(method, request, answer, kReadTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
-  return print(answer, options, [](const Answer& shown) { return show(shown); });
+  return print(answer, options, [](const Answer& shown) {
+    const bool is_file = std::is_same_v<Answer, v1::CurrentPolicy>;
+    return cut_lines(show(shown), is_file ? 0 : terminal_columns());
+  });
 }
 
 template <typename Request>

@@ -51,6 +51,35 @@ std::string remarks(const v1::JobList& jobs) {
   return text.empty() ? "" : text + "\n";
 }
 
+// What travels how, before the tensors one by one; the codec of most elements first.
+std::string codec_totals(const v1::TensorList& tensors) {
+  struct Total {
+    std::string codec;
+    uint64_t tensors = 0, elements = 0;
+  };
+  std::vector<Total> totals;
+  uint64_t elements = 0;
+  for (const v1::Tensor& one : tensors.tensors()) {
+    auto total = std::find_if(totals.begin(), totals.end(),
+                              [&](const Total& each) { return each.codec == one.codec(); });
+    if (total == totals.end()) total = totals.insert(total, {one.codec()});
+    ++total->tensors;
+    total->elements += one.elements();
+    elements += one.elements();
+  }
+  std::stable_sort(totals.begin(), totals.end(),
+                   [](const Total& a, const Total& b) { return a.elements > b.elements; });
+  Table table({"CODEC", ">TENSORS", ">ELEMENTS", ">SHARE"});
+  for (const Total& total : totals) {
+    const double share =
+        elements == 0 ? 0
+                      : 100.0 * static_cast<double>(total.elements) / static_cast<double>(elements);
+    table.row({total.codec, human_count(total.tensors), human_count(total.elements),
+               two_digits(share) + " %"});
+  }
+  return table.text();
+}
+
 std::string differences_text(
     const google::protobuf::RepeatedPtrField<v1::Difference>& differences) {
   if (differences.empty()) return "no key differs\n";
@@ -173,17 +202,18 @@ std::string show(const v1::DaemonStatus& status) {
 }
 
 std::string show(const v1::JobList& jobs) {
-  Table table({"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">EPOCH",
-               ">POLICY", "CODEC", ">TENSORS", ">GROUPS", ">GRADIENTS", ">SENT", ">RATIO",
-               ">EXCHANGE"});
+  // What a narrow terminal cuts off stands last.
+  Table table({"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">RATIO",
+               ">EXCHANGE", "CODEC", ">GRADIENTS", ">SENT", ">EPOCH", ">POLICY", ">TENSORS",
+               ">GROUPS"});
   for (const v1::Communicator& one : jobs.communicators()) {
     table.row({one.job(), one.name(), std::to_string(one.uid()), one.state(),
                std::to_string(one.ranks()), std::to_string(one.machines()),
-               std::to_string(one.step()), std::to_string(one.epoch()),
-               std::to_string(one.policy_version()), one.codec(), human_count(one.tensors()),
-               std::to_string(one.groups_size()), human_bytes(one.gradient_bytes()),
-               human_bytes(one.wire_bytes_sent()),
-               ratio(one.gradient_bytes(), one.wire_bytes_sent()), per_operation(one)});
+               std::to_string(one.step()), ratio(one.gradient_bytes(), one.wire_bytes_sent()),
+               per_operation(one), one.codec(), human_bytes(one.gradient_bytes()),
+               human_bytes(one.wire_bytes_sent()), std::to_string(one.epoch()),
+               std::to_string(one.policy_version()), human_count(one.tensors()),
+               std::to_string(one.groups_size())});
   }
   std::string text = table.empty() ? "no jobs\n" : table.text();
   if (jobs.hidden() > 0) text += human_count(jobs.hidden()) + " more of other users\n";
@@ -191,15 +221,15 @@ std::string show(const v1::JobList& jobs) {
 }
 
 std::string show(const v1::TensorList& tensors) {
-  Table table({"TENSOR", "TYPE", ">ELEMENTS", "SHAPE", ">GROUP", "COLLECTIVE", "CODEC",
-               ">SENT SHARE", "BECAUSE"});
+  Table table({"TENSOR", "TYPE", ">ELEMENTS", "CODEC", "BECAUSE", ">SENT SHARE", ">GROUP",
+               "COLLECTIVE", "SHAPE"});
   for (const v1::Tensor& one : tensors.tensors()) {
-    table.row({one.name(), one.dtype(), human_count(one.elements()),
-               shape_text({one.shape().begin(), one.shape().end()}), std::to_string(one.group()),
-               one.collective(), one.codec(), share_text(one), one.reason()});
+    table.row({one.name(), one.dtype(), human_count(one.elements()), one.codec(), one.reason(),
+               share_text(one), std::to_string(one.group()), one.collective(),
+               shape_text({one.shape().begin(), one.shape().end()})});
   }
   return full_name(tensors) + ", epoch " + std::to_string(tensors.epoch()) + "\n" +
-         (table.empty() ? "no tensors\n" : table.text());
+         (table.empty() ? "no tensors\n" : codec_totals(tensors) + "\n" + table.text());
 }
 
 std::string show(const v1::PeerList& peers) {
