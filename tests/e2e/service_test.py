@@ -160,6 +160,7 @@ class Watchdog(unittest.TestCase):
             self.assertGreaterEqual(self.heard(manager, 2).count("WATCHDOG=1"), 5)
             thread = self.thread_of(daemon.pid, "cgxd-data")
             self.assertEqual(_libc.ptrace(PTRACE_SEIZE, thread, None, None), 0, os.strerror(ctypes.get_errno()))
+            self.addCleanup(_libc.ptrace, PTRACE_DETACH, thread, None, None)  # else a failure leaves what nobody can end
             self.assertEqual(_libc.ptrace(PTRACE_INTERRUPT, thread, None, None), 0)
             os.waitpid(thread, 0x40000000)  # __WALL: it stands
             self.heard(manager, 0.5)  # what was under way
