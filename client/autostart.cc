@@ -118,10 +118,11 @@ Result<StartLock> StartLock::take(const Environment& environment, const std::str
 // and the trainer is not forked (it has threads, and handlers of other libraries).
 Status start_daemon(const Environment& environment, const std::string& socket_path) {
   CGX_ASSIGN_OR_RETURN(std::string binary, find_binary(environment));
-  std::string script = "exec \"$0\" --private --socket \"$1\" &", path = socket_path;
-  std::string sh = "sh", dash_c = "-c";
-  char* const arguments[] = {sh.data(),     dash_c.data(), script.data(),
-                             binary.data(), path.data(),   nullptr};
+  std::string script = R"(exec "$0" --private --socket "$1" ${2:+--network "$2"} &)";
+  std::string sh = "sh", dash_c = "-c", path = socket_path;
+  std::string network = cluster_network(environment.launcher);
+  char* const arguments[] = {sh.data(),   dash_c.data(),  script.data(), binary.data(),
+                             path.data(), network.data(), nullptr};
   const SpawnSetup setup(log_path(socket_path));
   pid_t shell = -1;
   const int error =

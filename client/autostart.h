@@ -22,6 +22,7 @@ class StartLock {
   UniqueFd file_;
 };
 
+// In the network the launcher's variables tell of, else for one machine only (client/cluster.h).
 // Looks for the binary in $CGXD, beside libcgx and in $PATH. Returns when the process exists.
 Status start_daemon(const Environment& environment, const std::string& socket_path);
 

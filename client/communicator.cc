@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "client/cores.h"
+#include "client/leader.h"
 #include "client/rendezvous.h"
 
 namespace cgx::client {
@@ -36,10 +37,6 @@ Status check_options(const cgx_comm_options& options, uint32_t size, bool leader
   if (size > 1 && !callbacks && !leader) {
     return invalid_argument("a communicator of " + text(size) +
                             " ranks needs rendezvous.put and rendezvous.get, or CGX_LEADER");
-  }
-  if (size > 1 && !callbacks) {
-    return {StatusCode::kUNIMPLEMENTED,
-            "ranks do not meet at CGX_LEADER yet: rendezvous.put and rendezvous.get are needed"};
   }
   return {};
 }
@@ -90,6 +87,19 @@ Status Communicator::may_meet(uint32_t rank) {
   return session_.socket().call(message, deadline()).status();
 }
 
+// The caller's store or, without one, that of CGX_LEADER, which rank 0 serves where it can.
+Result<std::unique_ptr<Store>> Communicator::store_for(const Meeting& meeting,
+                                                       const cgx_comm_options& options) {
+  if (options.rendezvous.put != nullptr || options.size == 1) {
+    return std::unique_ptr<Store>(std::make_unique<CallbackStore>(options.rendezvous));
+  }
+  if (options.rank == 0) CGX_RETURN_IF_ERROR(session_.serve_leader());
+  CGX_ASSIGN_OR_RETURN(
+      std::unique_ptr<LeaderStore> store,
+      LeaderStore::connect(session_.environment().leader, meeting.deadline, meeting.go_on));
+  return std::unique_ptr<Store>(std::move(store));
+}
+
 Status Communicator::join(const cgx_comm_options& options) {
   Meeting meeting{.prefix = "cgx/" + session_.job() + "/" + name_,
                   .name = name_,
@@ -104,8 +114,8 @@ Status Communicator::join(const cgx_comm_options& options) {
     handle_ = session_.attach(*this);
     if (session_.job_key) meeting.key_if_first = *session_.job_key;
   }
-  CallbackStore store(options.rendezvous);
-  CGX_ASSIGN_OR_RETURN(Agreement agreement, meet(meeting, &store));
+  CGX_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, store_for(meeting, options));
+  CGX_ASSIGN_OR_RETURN(Agreement agreement, meet(meeting, store.get()));
   const auto local = std::count_if(
       agreement.members.begin(), agreement.members.end(),
       [&](const wire::Member& member) { return member.instance == meeting.self.instance; });

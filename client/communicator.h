@@ -74,6 +74,7 @@ class Communicator final : public CompletionSink {
   Communicator(Session& session, const cgx_comm_options& options);
 
   Status may_meet(uint32_t rank);
+  Result<std::unique_ptr<Store>> store_for(const Meeting& meeting, const cgx_comm_options& options);
   Status join(const cgx_comm_options& options);
   Result<Tensor> describe(const cgx_tensor_options& options);
   Status place_home(Tensor& tensor, void* home);

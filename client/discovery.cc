@@ -15,10 +15,12 @@ bool in_runtime_dir(const Environment& environment, const std::string& path) {
   return path.starts_with(environment.runtime_dir + "/");
 }
 
-// Whoever answers in the user's own directory must be that user or root.
+// Whoever answers in the user's own directory must be that user or root; root's is the machine's,
+// where only root lets a daemon serve.
 Status check_owner(const Environment& environment, const SessionSocket& socket) {
   if (!in_runtime_dir(environment, socket.path())) return {};
   CGX_RETURN_IF_ERROR(check_runtime_dir(environment.runtime_dir, environment.uid));
+  if (environment.uid == 0) return {};
   CGX_ASSIGN_OR_RETURN(const uint32_t uid, socket.daemon_uid());
   if (uid == environment.uid || uid == 0) return {};
   return {StatusCode::kPERMISSION_DENIED, "the daemon at " + socket.path() + " runs as user " +
@@ -51,6 +53,18 @@ Result<Connection> connect_anywhere(const Environment& environment,
   return Status(StatusCode::kUNAVAILABLE, tried);
 }
 
+// One that is coming up: after boot, or a restart, or because it was started a moment ago.
+Result<Connection> await_daemon(const Environment& environment,
+                                const std::vector<std::string>& paths, const wire::Hello& hello,
+                                Deadline deadline) {
+  for (;;) {
+    auto connection = connect_anywhere(environment, paths, hello, deadline);
+    const bool found = connection.ok() || !absent(connection.status());
+    if (found || Clock::now() + kRetryPause >= deadline) return connection;
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
 Result<Connection> connect_started(const Environment& environment, const std::string& path,
                                    const wire::Hello& hello, Deadline deadline) {
   CGX_ASSIGN_OR_RETURN(const StartLock lock, StartLock::take(environment, path, deadline));
@@ -72,9 +86,13 @@ Result<Connection> connect_started(const Environment& environment, const std::st
 Result<Connection> connect_daemon(const Environment& environment, const std::string& asked_for,
                                   const wire::Hello& hello, Deadline deadline) {
   const std::vector<std::string> paths = candidate_sockets(environment, asked_for);
-  auto connection = connect_anywhere(environment, paths, hello, deadline);
+  if (environment.autostart) {
+    auto running = connect_anywhere(environment, paths, hello, deadline);
+    if (running.ok() || !absent(running.status())) return running;
+    return connect_started(environment, paths.front(), hello, deadline);
+  }
+  auto connection = await_daemon(environment, paths, hello, deadline);
   if (connection.ok() || !absent(connection.status())) return connection;
-  if (environment.autostart) return connect_started(environment, paths.front(), hello, deadline);
   return Status(StatusCode::kUNAVAILABLE,
                 connection.status().message() +
                     " (start cgxd, set CGX_SOCKET to its socket, or set CGX_AUTOSTART=1)");

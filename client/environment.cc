@@ -39,6 +39,31 @@ Result<uint32_t> number(const char* name, uint32_t max) {
   return value;
 }
 
+// A launcher's variable that cannot be read counts as not there.
+uint32_t count(const char* name) {
+  const std::string text = variable(name);
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? value : 0;
+}
+
+// torchrun's before Open MPI's before Slurm's: the innermost launcher knows best.
+LauncherWords launcher_words() {
+  LauncherWords words{.network = variable("CGX_NETWORK"),
+                      .host = variable("MASTER_ADDR"),
+                      .ranks = count("WORLD_SIZE"),
+                      .local_ranks = count("LOCAL_WORLD_SIZE"),
+                      .machines = 0};
+  if (words.ranks == 0) {
+    words.ranks = count("OMPI_COMM_WORLD_SIZE");
+    words.local_ranks = count("OMPI_COMM_WORLD_LOCAL_SIZE");
+  }
+  if (words.ranks == 0) words.machines = count("SLURM_NNODES");
+  if (words.host.empty()) words.host = host_of_uri(variable("OMPI_MCA_orte_hnp_uri"));
+  if (words.host.empty()) words.host = variable("SLURM_LAUNCH_NODE_IPADDR");
+  return words;
+}
+
 }  // namespace
 
 Result<Environment> read_environment() {
@@ -50,6 +75,7 @@ Result<Environment> read_environment() {
   result.daemon_binary = variable("CGXD");
   result.path = variable("PATH");
   result.runtime_dir = user_runtime_dir(result.uid);
+  result.launcher = launcher_words();
   CGX_ASSIGN_OR_RETURN(const uint32_t autostart, number("CGX_AUTOSTART", 1));
   result.autostart = autostart == 1;
   CGX_ASSIGN_OR_RETURN(result.spin_us, number("CGX_SPIN_US", kSpinUsMax));
@@ -73,7 +99,7 @@ Status check_runtime_dir(const std::string& directory, uint32_t uid) {
     return Status(StatusCode::kUNAVAILABLE,
                   "runtime directory " + directory + ": " + std::strerror(errno));
   }
-  const bool trusted_owner = info.st_uid == uid || info.st_uid == 0;
+  const bool trusted_owner = info.st_uid == uid || info.st_uid == 0 || directory == kMachineDir;
   const bool others_write = info.st_mode & S_IWOTH;
   if (S_ISDIR(info.st_mode) && trusted_owner && !others_write) return {};
   return Status(StatusCode::kPERMISSION_DENIED,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cluster.h"
 #include "proto/wire/status.h"
 
 namespace cgx::client {
@@ -17,6 +18,7 @@ struct Environment {
   std::string daemon_binary;  // CGXD
   std::string path;           // PATH
   std::string runtime_dir;    // of this user's private daemon
+  LauncherWords launcher;     // CGX_NETWORK and what torchrun, Slurm, mpirun say
   bool autostart = false;     // CGX_AUTOSTART=1
   uint32_t spin_us = 0;       // CGX_SPIN_US
   uint32_t uid = 0;
@@ -31,7 +33,7 @@ std::vector<std::string> candidate_sockets(const Environment& environment,
                                            const std::string& asked_for);
 
 // A runtime directory others can write to would let them pose as the daemon. OK if it does not
-// exist.
+// exist. The machine's may belong to the daemon's own user: only root can have given it that.
 Status check_runtime_dir(const std::string& directory, uint32_t uid);
 
 }  // namespace cgx::client

@@ -92,6 +92,8 @@ Session::~Session() {
     arenas_.abandon();
     socket_->release();
     channel_->abandon_descriptors();
+    [[maybe_unused]] LeaderServer* const elsewhere =
+        leader_.release();  // its thread is the parent's
     [[maybe_unused]] Channel* const unmapped = channel_.release();
     return;
   }
@@ -103,6 +105,16 @@ Session::~Session() {
   guard_.forget(socket_->fd());
   guard_.forget(channel_->doorbell());
   guard_.forget(channel_->completion_event());
+}
+
+Status Session::serve_leader() {
+  CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
+  if (leader_ != nullptr) return {};
+  Result<std::unique_ptr<LeaderServer>> served = LeaderServer::open(environment_.leader);
+  if (served.status().code() == StatusCode::kNOT_FOUND) return {};
+  CGX_RETURN_IF_ERROR(served.status());
+  leader_ = *std::move(served);
+  return {};
 }
 
 Status Session::announce_arena(uint32_t arena, const ArenaMemory& memory) {

@@ -20,6 +20,7 @@
 #include "client/deadline.h"
 #include "client/environment.h"
 #include "client/fork_guard.h"
+#include "client/leader.h"
 #include "client/session_socket.h"
 
 namespace cgx::client {
@@ -99,6 +100,10 @@ class Session {
   Result<int> event_descriptor();
   void wake_waiters() { channel_->wake_all(); }
 
+  // Makes this process the one that serves at CGX_LEADER, until the session is closed. OK also
+  // where that address is another's.
+  Status serve_leader();
+
   // The key that daemons of this job prove membership with, once this process knows one.
   std::optional<wire::JobKey> job_key;  // guarded by the mutex
 
@@ -117,6 +122,7 @@ class Session {
   Status failure_of(const cgx_completion_record& record) const;
 
   const Environment environment_;
+  std::unique_ptr<LeaderServer> leader_;  // guarded by the mutex
   const std::string job_;
   const wire::Welcome daemon_;
   const uint32_t spin_us_;

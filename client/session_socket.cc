@@ -1,7 +1,9 @@
 #include "client/session_socket.h"
 
+#include <grp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
@@ -44,6 +46,19 @@ void take_fds(msghdr& message, std::vector<UniqueFd>& fds) {
   }
 }
 
+// Errno says why connect() failed.
+Status cannot_connect(const std::string& path) {
+  if (errno != EACCES) return unavailable("no daemon answers at " + path + ": " + errno_text());
+  struct stat info {};
+  const bool known = ::stat(path.c_str(), &info) == 0;
+  const group* const owner = known ? ::getgrgid(info.st_gid) : nullptr;
+  return {StatusCode::kPERMISSION_DENIED,
+          "user " + std::to_string(::getuid()) + " may not use the daemon at " + path +
+              ": be a member of its group" +
+              (owner != nullptr ? " " + std::string(owner->gr_name) : "") +
+              ", or let the daemon's client.socket_group and client.socket_mode admit you"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SessionSocket>> SessionSocket::connect(const std::string& path,
@@ -59,7 +74,7 @@ Result<std::unique_ptr<SessionSocket>> SessionSocket::connect(const std::string&
   if (!fd.valid()) return unavailable("socket(AF_UNIX): " + errno_text());
   bound_sends(fd.get(), deadline);
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    return unavailable("no daemon answers at " + path + ": " + errno_text());
+    return cannot_connect(path);
   }
   return std::unique_ptr<SessionSocket>(new SessionSocket(path, std::move(fd)));
 }

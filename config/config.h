@@ -1,4 +1,4 @@
-// The words the operator may say: YAML text to a message of proto/messages and back.
+// The keys of the configuration and of policies: YAML text to a message of proto/messages and back.
 //
 // Works by reflection over any message whose fields carry the `field` option, so the daemon's file
 // and a policy are loaded, checked, explained and printed by the same code. An unknown key is an
@@ -33,6 +33,12 @@ struct Checks {
 Status load_file(const std::string& path, const Checks& checks, Message& message);
 Status load_text(std::string_view text, std::string_view file_name, const Checks& checks,
                  Message& message);
+
+// The text of a file of at most 1 MiB.
+Result<std::string> read_file(const std::string& path);
+// Of a text that load_text() took: it gives `key` the list [], which a message cannot tell from
+// saying nothing.
+bool gives_empty_list(std::string_view text, const std::string& key);
 
 // One assignment of a command line: "policy.window=8", "rules=[{match: x, codec: fp16}]". A list is
 // replaced. Not checked beyond its own syntax and range.

@@ -217,15 +217,27 @@ Status load_text(std::string_view text, std::string_view file_name, const Checks
   return fill(tree, file, checks, message);
 }
 
-Status load_file(const std::string& path, const Checks& checks, Message& message) {
+bool gives_empty_list(std::string_view text, const std::string& key) {
+  const Result<YAML::Node> tree = parse(text, "");
+  if (!tree.ok() || !tree->IsMap()) return false;
+  const YAML::Node value = (*tree)[key];
+  return value.IsDefined() && value.IsSequence() && value.size() == 0;
+}
+
+Result<std::string> read_file(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text(kFileBytesMax + 1, '\0');
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (errno != 0 && !file.eof())) {
-    return {StatusCode::kNOT_FOUND, "cannot read " + path + ": " + std::strerror(errno)};
+    return Status(StatusCode::kNOT_FOUND, "cannot read " + path + ": " + std::strerror(errno));
   }
   text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+Status load_file(const std::string& path, const Checks& checks, Message& message) {
+  CGX_ASSIGN_OR_RETURN(const std::string text, read_file(path));
   return load_text(text, path, checks, message);
 }
 

@@ -65,8 +65,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   add_common(app, line);
   std::string check;
   CLI::Option* checks =
-      app.add_option("--check-config", check,
-                     "check this file or --config's, print the effective configuration, exit")
+      app.add_option(
+             "--check-config", check,
+             "check this file or --config's and that this machine has the files, groups, devices "
+             "and addresses in it, print the effective configuration, exit")
           ->expected(0, 1);
   bool print = false;
   app.add_flag("--print-config", print, "print the effective configuration, exit");

@@ -6,6 +6,7 @@
 #include "config/text.h"
 #include "daemon/clock.h"
 #include "daemon/events_view.h"
+#include "daemon/policy_view.h"
 
 namespace cgx::daemon {
 namespace {
@@ -88,16 +89,6 @@ ClockPair clocks_now() {
   return {monotonic_ns(), static_cast<uint64_t>(unix_ns)};
 }
 
-void add_differences(const v1::Policy& from, const v1::Policy& to,
-                     google::protobuf::RepeatedPtrField<v1::Difference>& differences) {
-  for (const config::KeyDifference& one : config::diff(from, to)) {
-    v1::Difference* added = differences.Add();
-    added->set_key(one.key);
-    added->set_from(one.from);
-    added->set_to(one.to);
-  }
-}
-
 AuditRecord audit_record(const Caller& caller, const v1::ChangePolicyRequest& request,
                          const Status& result, const v1::PolicyChange& change) {
   AuditRecord record{.caller = caller.name,
@@ -114,6 +105,20 @@ AuditRecord audit_record(const Caller& caller, const v1::ChangePolicyRequest& re
     record.changes.push_back(one.key() + ": " + one.from() + " -> " + one.to());
   }
   return record;
+}
+
+// Completes what the request says from the configured policy.
+Result<CheckedPolicy> complete(const v1::ChangePolicyRequest& request,
+                               const CommunicatorSnapshot& communicator) {
+  CGX_ASSIGN_OR_RETURN(const v1::Policy filled, fill_from(configured_policy(communicator),
+                                                          request.policy(), request.no_rules()));
+  return check_policy(filled);
+}
+
+Status check_loss(const v1::PolicyEffect& effect, bool allowed) {
+  const std::string loss = loss_text(effect);
+  if (allowed || loss.empty()) return {};
+  return invalid_argument("this policy " + loss + "; allow it with --lossy");
 }
 
 Status check_version(const CommunicatorSnapshot& communicator, uint64_t expected) {
@@ -135,6 +140,7 @@ class ControlCalls::Call {
   ~Call() { calls_.in_flight_.fetch_sub(1); }
 
   const Caller& caller() const { return caller_; }
+  const DaemonFacts& facts() const { return calls_.context_.facts; }
   uint64_t time_left() const { return time_left_ns(grpc_, limit_ns_); }
   Result<Snapshot> snapshot() const {
     return calls_.context_.port.snapshot(std::min(time_left(), calls_.context_.read_timeout_ns));
@@ -146,6 +152,15 @@ class ControlCalls::Call {
   const uint64_t limit_ns_;
   const Caller caller_;
 };
+
+scheduler::PolicyNote ControlCalls::note_of(const Call& call,
+                                            const v1::ChangePolicyRequest& request) {
+  constexpr size_t kReasonBytes = 256;
+  return {.by = call.caller().name + " on " + call.facts().instance,
+          .reason = request.reason().substr(0, kReasonBytes),
+          .unix_ns = clocks_now().unix_ns,
+          .keep = !request.target().job().empty()};
+}
 
 grpc::Status ControlCalls::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
                                      v1::DaemonStatus* out) {
@@ -225,31 +240,50 @@ grpc::Status ControlCalls::GetPolicy(grpc::ServerContext* context,
 grpc::Status ControlCalls::DiffPolicy(grpc::ServerContext* context,
                                       const v1::ChangePolicyRequest* request, v1::PolicyDiff* out) {
   const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<CheckedPolicy> wanted = check_policy(request->policy());
-  if (!wanted.ok()) return to_grpc(wanted.status());
+  return to_grpc(compare(call, *request, *out));
+}
+
+Status ControlCalls::compare(const Call& call, const v1::ChangePolicyRequest& request,
+                             v1::PolicyDiff& answer) const {
+  CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());
+  CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                       select(snapshot, request.target(), call.caller()));
+  CGX_ASSIGN_OR_RETURN(const CheckedPolicy wanted, complete(request, *current));
+  const v1::CurrentPolicy before = policy_of(*current);
+  answer.set_job(before.job());
+  answer.set_communicator(before.communicator());
+  answer.set_version(before.version());
+  add_differences(before.policy(), to_message(wanted.plain), *answer.mutable_differences());
+  CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(), effect_of(*current, wanted.plain));
+  return {};
+}
+
+grpc::Status ControlCalls::GetPolicyHistory(grpc::ServerContext* context,
+                                            const v1::GetPolicyRequest* request,
+                                            v1::PolicyHistory* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
   const Result<Snapshot> snapshot = call.snapshot();
   if (!snapshot.ok()) return to_grpc(snapshot.status());
   const auto selected = select(*snapshot, request->target(), call.caller());
   if (!selected.ok()) return to_grpc(selected.status());
-  const v1::CurrentPolicy current = policy_of(**selected);
-  out->set_job(current.job());
-  out->set_communicator(current.communicator());
-  out->set_version(current.version());
-  add_differences(current.policy(), to_message(wanted->plain), *out->mutable_differences());
+  *out = history_of(**selected);
   return grpc::Status::OK;
 }
 
 Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
                             v1::PolicyChange& answer) const {
-  CGX_ASSIGN_OR_RETURN(const CheckedPolicy wanted, check_policy(request.policy()));
   CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());
   CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
                        select(snapshot, request.target(), call.caller()));
+  CGX_ASSIGN_OR_RETURN(CheckedPolicy wanted, complete(request, *current));
+  wanted.plain.note = note_of(call, request);
   const v1::CurrentPolicy before = policy_of(*current);
   answer.set_job(before.job());
   answer.set_communicator(before.communicator());
   add_differences(before.policy(), to_message(wanted.plain), *answer.mutable_differences());
   CGX_RETURN_IF_ERROR(check_version(*current, request.expected_version()));
+  CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(), effect_of(*current, wanted.plain));
+  if (!dry_run) CGX_RETURN_IF_ERROR(check_loss(answer.effect(), request.lossy()));
 
   const CommunicatorName name{current->job, current->name, current->uid};
   CGX_ASSIGN_OR_RETURN(const scheduler::PolicyChange change,
@@ -258,10 +292,12 @@ Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& req
   answer.set_epoch(change.epoch);
   answer.set_switch_step(change.switch_step);
   answer.set_reserved_bytes(change.reserved_bytes);
-  for (const std::string& warning : wanted.warnings) answer.add_warnings(warning);
-  for (const std::string& warning : change.warnings) {
-    answer.add_warnings(config::plain_text(warning));
-  }
+  // The coordinator's, of another version perhaps, are about the same codecs.
+  std::vector<std::string> warnings = std::move(wanted.warnings);
+  warnings.insert(warnings.end(), change.warnings.begin(), change.warnings.end());
+  std::sort(warnings.begin(), warnings.end());
+  warnings.erase(std::unique(warnings.begin(), warnings.end()), warnings.end());
+  for (const std::string& warning : warnings) answer.add_warnings(config::plain_text(warning));
   return {};
 }
 

@@ -53,9 +53,14 @@ class ControlCalls final : public v1::Control::Service {
                           v1::PolicyDiff*) override;
   grpc::Status ApplyPolicy(grpc::ServerContext*, const v1::ChangePolicyRequest*,
                            v1::PolicyChange*) override;
+  grpc::Status GetPolicyHistory(grpc::ServerContext*, const v1::GetPolicyRequest*,
+                                v1::PolicyHistory*) override;
 
  private:
   class Call;
+  static scheduler::PolicyNote note_of(const Call& call, const v1::ChangePolicyRequest& request);
+  Status compare(const Call& call, const v1::ChangePolicyRequest& request,
+                 v1::PolicyDiff& answer) const;
   Status change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
                 v1::PolicyChange& answer) const;
 

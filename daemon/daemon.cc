@@ -160,13 +160,31 @@ Status Daemon::start_mesh(const DaemonOptions& options, TcpListener listener) {
   return {};
 }
 
-bool Daemon::quiet() {
+// The promise is shared with the data thread, which may answer after we have given up.
+bool Daemon::ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engine&)> question) {
   auto promise = std::make_shared<std::promise<bool>>();
   std::future<bool> answer = promise->get_future();
-  const bool taken = data_.run(
-      [promise](scheduler::Engine& engine) { promise->set_value(!engine.operations_open()); });
-  const auto limit = std::chrono::nanoseconds(kAnswerNs);
+  const bool taken =
+      data_.run([promise, question = std::move(question)](scheduler::Engine& engine) mutable {
+        promise->set_value(question(engine));
+      });
+  const auto limit = std::chrono::nanoseconds(within_ns);
   return taken && answer.wait_for(limit) == std::future_status::ready && answer.get();
+}
+
+bool Daemon::quiet() {
+  return ask_engine(kAnswerNs, [](scheduler::Engine& engine) { return !engine.operations_open(); });
+}
+
+bool Daemon::alive(uint64_t within_ns) {
+  return ask_engine(within_ns, [](scheduler::Engine&) { return true; });
+}
+
+bool Daemon::change(scheduler::Engine::Changes changes) {
+  return ask_engine(kAnswerNs, [changes = std::move(changes)](scheduler::Engine& engine) mutable {
+    engine.change(std::move(changes));
+    return true;
+  });
 }
 
 }  // namespace cgx::daemon

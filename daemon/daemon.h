@@ -67,10 +67,15 @@ class Daemon {
   void stop_accepting() { ipc_->stop_accepting(); }
   // Nothing is in flight: a good moment to stop.
   bool quiet();
+  // The data thread goes on: it has answered within the time.
+  bool alive(uint64_t within_ns);
+  // For communicators made from now on; false: the data thread is too busy or gone.
+  bool change(scheduler::Engine::Changes changes);
 
  private:
   struct Mesh;
 
+  bool ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engine&)> question);
   struct Arithmetic {
     kernels::Lane lane;
     uint64_t tuning_ns;

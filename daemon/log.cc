@@ -61,7 +61,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-std::string text_payload(std::string_view message, std::initializer_list<LogField> fields) {
+std::string text_payload(std::string_view message, std::span<const LogField> fields) {
   std::string out = config::plain_text(message);
   for (const LogField& field : fields) {
     const std::string value = config::plain_text(field.value);
@@ -73,7 +73,7 @@ std::string text_payload(std::string_view message, std::initializer_list<LogFiel
 }
 
 // The rest of the object after `"message":`.
-std::string json_payload(std::string_view message, std::initializer_list<LogField> fields) {
+std::string json_payload(std::string_view message, std::span<const LogField> fields) {
   std::string out = config::json_quoted(config::plain_text(message));
   for (const LogField& field : fields) {
     out += "," + config::json_quoted(field.key) + ":";
@@ -83,8 +83,7 @@ std::string json_payload(std::string_view message, std::initializer_list<LogFiel
 }
 
 // A line that is too long loses its fields, then the end of its message.
-std::string payload(LogFormat format, std::string_view message,
-                    std::initializer_list<LogField> fields) {
+std::string payload(LogFormat format, std::string_view message, std::span<const LogField> fields) {
   constexpr size_t kRoom = kLogLineBytes - 128;  // time, level, braces
   const auto print = format == LogFormat::kText ? text_payload : json_payload;
   std::string out = print(message, fields);
@@ -133,10 +132,12 @@ Result<LogFormat> parse_log_format(std::string_view text) {
 }
 
 Log::Log(const LogSettings& settings)
-    : settings_(settings), pipeline_(std::make_unique<Pipeline>(settings)) {}
+    : settings_(settings),
+      level_(settings.level),
+      pipeline_(std::make_unique<Pipeline>(settings)) {}
 Log::~Log() = default;
 
-void Log::write(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+void Log::write(LogLevel level, std::string_view message, std::span<const LogField> fields) {
   if (enabled(level)) pipeline_->write(level, payload(settings_.format, message, fields));
 }
 

@@ -5,9 +5,11 @@
 // counted. Thread rule: write() from anywhere; create and destroy on one thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -45,13 +47,19 @@ class Log {
   ~Log();  // writes what is queued; a reader that does not read costs at most a moment
 
   // log.write(LogLevel::kWarning, "rank is late", {{"job", job}, {"rank", 3}});
-  void write(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
-  bool enabled(LogLevel level) const { return level >= settings_.level; }
+  void write(LogLevel level, std::string_view message,
+             std::initializer_list<LogField> fields = {}) {
+    write(level, message, std::span(fields.begin(), fields.size()));
+  }
+  void write(LogLevel level, std::string_view message, std::span<const LogField> fields);
+  bool enabled(LogLevel level) const { return level >= level_.load(); }
+  void set_level(LogLevel level) { level_.store(level); }
   uint64_t dropped() const;  // lines, since the start
 
  private:
   class Pipeline;  // keeps spdlog out of this header
-  LogSettings settings_;
+  const LogSettings settings_;
+  std::atomic<LogLevel> level_;
   std::unique_ptr<Pipeline> pipeline_;
 };
 

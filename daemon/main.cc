@@ -11,6 +11,7 @@
 
 #include "config/config.h"
 #include "config/effective.h"
+#include "daemon/check_machine.h"
 #include "daemon/clock.h"
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
@@ -21,14 +22,11 @@
 #include "daemon/plan_log.h"
 #include "daemon/policy_message.h"
 #include "daemon/run_command.h"
+#include "daemon/serve.h"
 #include "proto/wire/run_directory.h"
 
 namespace cgx::daemon {
 namespace {
-
-constexpr uint64_t kLookNs = 100 * kMillisecond;    // how often main looks whether it should end
-constexpr uint64_t kPrivateFirstNs = 60 * kSecond;  // a private daemon nobody ever came to
-constexpr uint64_t kPrivateLingerNs = 2 * kSecond;  // a client may close and come again
 
 int fail(const Status& status) {
   std::fprintf(stderr, "cgxd: %s\n", status.to_string().c_str());
@@ -83,58 +81,6 @@ sigset_t block_signals() {
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   return set;
-}
-
-// One signal, or nothing within `timeout_ns`.
-std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
-  const timespec timeout{.tv_sec = static_cast<time_t>(timeout_ns / kSecond),
-                         .tv_nsec = static_cast<long>(timeout_ns % kSecond)};
-  siginfo_t info{};
-  if (::sigtimedwait(&set, &info, &timeout) < 0) return std::nullopt;
-  return info;
-}
-
-bool asks_to_stop(const siginfo_t& signal) {
-  const int number = signal.si_signo;
-  return number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP;
-}
-
-// Lets what is in flight finish: until a quiet moment, the limit, or a second signal.
-void drain(Daemon& daemon, const sigset_t& signals, uint64_t limit_ns) {
-  notify_manager("STOPPING=1");
-  daemon.stop_accepting();
-  const uint64_t deadline = monotonic_ns() + limit_ns;
-  while (daemon.connected() && !daemon.quiet() && monotonic_ns() < deadline) {
-    const auto signal = next_signal(signals, 10 * kMillisecond);
-    if (signal && asks_to_stop(*signal)) return;
-  }
-}
-
-// When a private daemon should end. Two looks: a client that closes may be about to come again.
-class PrivateLife {
- public:
-  bool over(Daemon& daemon) {
-    const uint64_t now = monotonic_ns();
-    if (daemon.connected()) idle_since_ns_ = now;
-    const uint64_t limit = daemon.sessions_ever() > 0 ? kPrivateLingerNs : kPrivateFirstNs;
-    if (now - idle_since_ns_ >= limit) daemon.stop_accepting();
-    // Who was let in just before is served to the end.
-    return now - idle_since_ns_ >= limit + kLookNs;
-  }
-
- private:
-  uint64_t idle_since_ns_ = monotonic_ns();
-};
-
-int serve(Daemon& daemon, const sigset_t& signals, bool private_daemon, uint64_t drain_ns) {
-  PrivateLife life;
-  for (;;) {
-    const auto signal = next_signal(signals, private_daemon ? kLookNs : 3600 * kSecond);
-    if (signal && asks_to_stop(*signal)) break;
-    if (private_daemon && life.over(daemon)) return 0;
-  }
-  drain(daemon, signals, drain_ns);
-  return 0;
 }
 
 int run_beside(const sigset_t& signals, const std::vector<std::string>& arguments,
@@ -204,7 +150,10 @@ int start(const CommandLine& line, const v1::Config& config) {
   if (line.action == CommandLine::Action::kRun) {
     return run_beside(signals, line.command, config, files);
   }
-  return serve(**daemon, signals, line.private_daemon, config.timeouts().drain_ms() * kMillisecond);
+  return serve(**daemon, log, signals,
+               {.config = config,
+                .load = [&line] { return load(line); },
+                .private_daemon = line.private_daemon});
 }
 
 int run(int argc, char** argv) {
@@ -215,6 +164,8 @@ int run(int argc, char** argv) {
   if (!config.ok()) return fail(config.status());
   switch (line.action) {
     case CommandLine::Action::kCheckConfig:
+      if (const Status here = check_machine(*config); !here.ok()) return fail(here);
+      [[fallthrough]];
     case CommandLine::Action::kPrintConfig:
       std::fputs(config::print(*config).c_str(), stdout);
       return 0;

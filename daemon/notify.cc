@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdlib>
@@ -22,6 +23,15 @@ void notify_manager(std::string_view state) {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + bytes);
   ::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL,
            reinterpret_cast<const sockaddr*>(&address), length);
+}
+
+uint64_t watchdog_ns() {
+  const auto number = [](const char* text) -> uint64_t {
+    return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+  };
+  const uint64_t pid = number(std::getenv("WATCHDOG_PID"));
+  if (pid != 0 && pid != static_cast<uint64_t>(::getpid())) return 0;
+  return number(std::getenv("WATCHDOG_USEC")) * 1'000;
 }
 
 }  // namespace cgx::daemon

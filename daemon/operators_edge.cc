@@ -21,6 +21,18 @@ Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
   return options;
 }
 
+LogLevel log_level(scheduler::EventLevel level) {
+  switch (level) {
+    case scheduler::EventLevel::kInfo:
+      return LogLevel::kInfo;
+    case scheduler::EventLevel::kWarning:
+      return LogLevel::kWarning;
+    case scheduler::EventLevel::kError:
+      return LogLevel::kError;
+  }
+  return LogLevel::kError;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& config,
@@ -56,14 +68,17 @@ Status OperatorsEdge::start_metrics(const v1::Metrics& config, const DaemonFacts
 }
 
 void LogEvents::event(scheduler::EventLevel level, std::string_view text) {
-  switch (level) {
-    case scheduler::EventLevel::kInfo:
-      return log_.write(LogLevel::kInfo, text);
-    case scheduler::EventLevel::kWarning:
-      return log_.write(LogLevel::kWarning, text);
-    case scheduler::EventLevel::kError:
-      return log_.write(LogLevel::kError, text);
+  log_.write(log_level(level), text);
+}
+
+void LogEvents::note(scheduler::EventLevel level, std::string_view text,
+                     std::span<const scheduler::EventField> fields) {
+  std::vector<LogField> told;
+  for (const scheduler::EventField& field : fields) {
+    told.emplace_back(field.key, field.text);
+    told.back().is_number = field.is_number;
   }
+  log_.write(log_level(level), text, told);
 }
 
 LogSettings log_settings(const v1::LogOptions& config) {

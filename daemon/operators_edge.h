@@ -38,6 +38,8 @@ class LogEvents final : public scheduler::EventSink {
  public:
   explicit LogEvents(Log& log) : log_(log) {}
   void event(scheduler::EventLevel level, std::string_view text) override;
+  void note(scheduler::EventLevel level, std::string_view text,
+            std::span<const scheduler::EventField> fields) override;
 
  private:
   Log& log_;

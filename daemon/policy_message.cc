@@ -52,7 +52,7 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   scheduler::Policy& plain = checked.plain;
   plain.default_codec = codec_of(complete.codec(), checked.warnings);
   for (const v1::Rule& rule : complete.rules()) {
-    plain.rules.push_back({rule.match(), codec_of(rule.codec(), checked.warnings)});
+    plain.rules.push_back({rule.match(), codec_of(rule.codec(), checked.warnings), rule.small()});
   }
   plain.min_elements = complete.min_elements();
   plain.raw_one_dimensional = complete.raw_one_dimensional();
@@ -66,6 +66,17 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   return checked;
 }
 
+Result<v1::Policy> fill_from(const v1::Policy& base, const v1::Policy& wish, bool no_rules) {
+  CGX_RETURN_IF_ERROR(config::check(wish, config_checks()));
+  if (wish.ByteSizeLong() == 0 && !no_rules) {
+    return invalid_argument("the policy says nothing: give at least one key");
+  }
+  v1::Policy filled = base;
+  if (no_rules || wish.rules_size() > 0) filled.clear_rules();
+  filled.MergeFrom(wish);
+  return filled;
+}
+
 v1::Policy to_message(const scheduler::Policy& policy) {
   v1::Policy message;
   message.set_codec(kernels::to_string(policy.default_codec));
@@ -73,6 +84,7 @@ v1::Policy to_message(const scheduler::Policy& policy) {
     v1::Rule* added = message.add_rules();
     added->set_match(rule.match);
     added->set_codec(kernels::to_string(rule.codec));
+    added->set_small(rule.small);
   }
   message.set_min_elements(policy.min_elements);
   message.set_raw_one_dimensional(policy.raw_one_dimensional);

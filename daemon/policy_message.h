@@ -24,6 +24,10 @@ struct CheckedPolicy {
 // Checks, completes and translates. The error names each key that is wrong.
 Result<CheckedPolicy> check_policy(const v1::Policy& message);
 
+// `wish` with what it does not say from `base`. `no_rules`: that it has none is said. A wish that
+// says nothing is an error.
+Result<v1::Policy> fill_from(const v1::Policy& base, const v1::Policy& wish, bool no_rules);
+
 v1::Policy to_message(const scheduler::Policy& policy);
 
 }  // namespace cgx::daemon

@@ -157,10 +157,14 @@ const char kHead[] =
     "tests. `bucket=N`\n"
     "(a multiple of 64 from 64 to 4096, default 512) is how many values share a scale; bytes below "
     "are for the default.\n"
-    "GB/s are of fp32 in memory, one core, encode / decode.\n\n"
-    "Below 8 bits let rules send biases and norms as `fp32`, first and last layers as `maxmin:8`: "
-    "a rule decides before\n"
-    "`raw_one_dimensional` does. What every codec then costs in loss: \"Convergence\" in "
+    "GB/s are of fp32 in memory, one core, encode / decode. In formulas n is the number of values "
+    "of a tensor, b of its\n"
+    "buckets, bits the codec's strength. Contractive: what is lost is smaller than what was to be "
+    "sent, so error feedback\n"
+    "makes up for it later instead of growing.\n\n"
+    "Biases and norms travel as `fp32` whatever a rule says, unless it says `small: true`; below 8 "
+    "bits send first and\n"
+    "last layers as `maxmin:8`. What every codec then costs in loss: \"Convergence\" in "
     "`tests/bench/RESULTS.md`.\n\n";
 
 std::string list(const std::vector<std::string>& words) {

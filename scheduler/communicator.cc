@@ -31,7 +31,7 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
       services_(services),
       index_(services.new_index()),
       pool_(services.slabs()),
-      policy_(
+      configured_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
       peers_(members_.machines()),
@@ -41,12 +41,15 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
       steps_({members_, services.site(), pool_, *this},
              [this](uint64_t step) {
                const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
-               if (plan != steps_.plan()) keep_history(PlanPurpose::kPolicy, *plan, step);
+               if (plan == steps_.plan()) return plan;
+               keep_history(PlanPurpose::kPolicy, *plan, step);
+               took_force(*plan, step);
                return plan;
              }),
       calls_({members_, services.site(), pool_, *this}),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
+  begin_with_policy();
 }
 
 Communicator::~Communicator() {
@@ -327,6 +330,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.state = state_name(state_);
   shown.error = failure_.ok() ? "" : failure_.to_string();
   shown.switches = agreement_.switches();
+  shown.policies = policies_;
   shown.reserved_bytes = reserved_bytes();
   shown.operations = steps_.totals().operations + calls_.totals().operations;
   shown.exchange_ns = steps_.totals().exchange_ns + calls_.totals().exchange_ns;

@@ -23,6 +23,7 @@
 #include "scheduler/call_runner.h"
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
+#include "scheduler/kept_policies.h"
 #include "scheduler/members.h"
 #include "scheduler/plan_agreement.h"
 #include "scheduler/step_runner.h"
@@ -47,8 +48,11 @@ class CommunicatorServices {
   virtual Arena arena(SessionId session, uint32_t arena) const = 0;  // of no bytes if there is none
   virtual void count(Counter counter, uint64_t amount) = 0;
   virtual void event(EventLevel level, const std::string& text) = 0;
+  virtual void note(EventLevel level, std::string_view text,
+                    std::initializer_list<EventField> fields) = 0;
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
   virtual PlannerPort& planner() = 0;
+  virtual KeptPolicies& kept_policies() = 0;
   virtual uint16_t new_index() = 0;  // of a communicator: not 0, and no other one's that is here
   // As OperationHost's, of a communicator that the event names.
   virtual void record(Event event) = 0;
@@ -249,6 +253,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
   PlanAgreement::Question policy_question(const Policy& policy) const;
+  void begin_with_policy();
+  void took_force(const PreparedPlan& plan, uint64_t step);
+  void note_version(uint64_t version, uint64_t epoch, uint64_t step, const Policy& policy);
+  void keep_for_the_name(const Policy& policy);
   std::vector<uint32_t> running_order() const;
 
   // communicator_terms.cc
@@ -308,8 +316,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
   std::optional<uint64_t> abandoned_;  // the step a local rank gave up or never ended: ends a term
+  Policy configured_;                  // by the coordinator, for the job: version 1
   Policy policy_;
   uint64_t policy_version_ = 1;
+  std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
   std::vector<LocalState> local_;
   std::vector<PeerState> peers_;                // by machine
   std::shared_ptr<const TensorTable> table_;    // of the plan in force

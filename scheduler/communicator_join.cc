@@ -241,14 +241,14 @@ void Communicator::all_joined() {
   }
   state_ = State::kReady;
   record({.kind = EventKind::kready});
-  broadcast(Joined{});
+  broadcast(Joined{.configured = configured_});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
 }
 
 void Communicator::handle(uint32_t machine, const Joined& message) {
-  (void)message;
   if (machine != 0 || state_ != State::kJoining) return;
+  configured_ = message.configured;
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
@@ -433,6 +433,15 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
   if (!members_.coordinator()) {
     policy_ = plan->policy;
     policy_version_ = plan->plan.policy_version;
+  }
+  took_force(*plan, first_step);
+  if (commits_ == 1) {
+    services_.note(EventLevel::kInfo, "communicator is ready",
+                   {{"job", members_.job},
+                    {"communicator", members_.name},
+                    {"ranks", members_.ranks()},
+                    {"machines", members_.machines()},
+                    {"tensors", table_->size()}});
   }
   steps_.install(plan, first_step, homes());
   keep_history(PlanPurpose::kCommit, *plan, first_step);

@@ -28,6 +28,59 @@ PolicyChange change_of(const PlanAgreement::Outcome& outcome,
 
 }  // namespace
 
+// --- Versions
+// --------------------------------------------------------------------------------------------
+
+// The configuration's is version 1; what an operator gave the job's name since is the second.
+void Communicator::begin_with_policy() {
+  policy_ = configured_;
+  if (!members_.coordinator()) return;
+  const std::optional<Policy> kept =
+      services_.kept_policies().find({members_.uid, members_.job, members_.name});
+  if (!kept || same_wish(*kept, configured_)) return;
+  policy_ = *kept;
+  policy_version_ = 2;
+  services_.note(EventLevel::kInfo, "communicator begins with the policy kept for its name",
+                 {{"job", members_.job}, {"communicator", members_.name}, {"by", kept->note.by}});
+}
+
+void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
+  const uint64_t version = plan.plan.policy_version;
+  if (!policies_.empty() && policies_.back()->version >= version) return;
+  if (policies_.empty() && version > 1) note_version(1, 0, 0, configured_);
+  note_version(version, plan.plan.epoch, step, plan.policy);
+  if (version == 1) return;
+  keep_for_the_name(plan.policy);
+  const PolicyNote& note = plan.policy.note;
+  services_.note(EventLevel::kInfo, "policy is in force",
+                 {{"job", members_.job},
+                  {"communicator", members_.name},
+                  {"version", version},
+                  {"epoch", plan.plan.epoch},
+                  {"step", step},
+                  {"by", note.by.empty() ? "a plan history" : note.by},
+                  {"reason", note.reason}});
+}
+
+void Communicator::note_version(uint64_t version, uint64_t epoch, uint64_t step,
+                                const Policy& policy) {
+  constexpr size_t kLaterOnes = 16;
+  if (policies_.size() > kLaterOnes) policies_.erase(policies_.begin() + 1);
+  policies_.push_back(
+      std::make_shared<const PolicyVersion>(PolicyVersion{version, epoch, step, policy}));
+}
+
+// On every machine: any of them may coordinate the job's next communicator.
+void Communicator::keep_for_the_name(const Policy& policy) {
+  if (!policy.note.keep) return;
+  const KeptFor name{members_.uid, members_.job, members_.name};
+  if (same_wish(policy, configured_)) return services_.kept_policies().forget(name);
+  services_.kept_policies().keep(name, policy);
+}
+
+// --- Changes
+// ---------------------------------------------------------------------------------------------
+
 std::vector<uint32_t> Communicator::running_order() const {
   std::vector<uint32_t> order;
   for (const Group& group : steps_.plan()->plan.groups) {
@@ -107,6 +160,7 @@ void Communicator::pursue_wish() {
                        if (!outcome.ok()) return wish.answer(outcome.status());
                        policy_ = wish.policy;
                        policy_version_ = outcome->plan->plan.policy_version;
+                       keep_for_the_name(policy_);
                        count(Counter::kpolicy_changes, 1);
                        wish.answer(change_of(*outcome, wish.warnings));
                      });

@@ -217,6 +217,7 @@ Status Communicator::take_plan_of(const Start& start) {
                                    .site_consumes = services_.site().consumes_inside()}));
   CGX_ASSIGN_OR_RETURN(const PlanAgreement::PlanPtr prepared, reserve(facts));
   agreement_.note_switch(prepared, start.first_step);
+  took_force(*prepared, start.first_step);
   steps_.rebind(prepared);
   return {};
 }

@@ -49,7 +49,8 @@ template <typename Io, typename P>
 void policy_fields(Io& io, P& p) {
   all(io, p.default_codec, p.min_elements, p.raw_one_dimensional, p.group_bytes, p.window, p.weight,
       p.replica_check_steps, p.collective, p.feedback_decay, p.stats_steps);
-  io.list(p.rules, 12, [](Io& each, auto& rule) { all(each, rule.match, rule.codec); });
+  all(io, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
+  io.list(p.rules, 13, [](Io& each, auto& rule) { all(each, rule.match, rule.codec, rule.small); });
 }
 
 template <typename M, typename Io, typename Message>
@@ -58,6 +59,7 @@ void visit(Io& io, Message& m) {
     all(io, m.shape_hash, m.first_step);
   } else if constexpr (std::is_same_v<M, Joined>) {
     all(io, m.code, m.text);
+    policy_fields(io, m.configured);
   } else if constexpr (std::is_same_v<M, Table>) {
     all(io, m.table);
   } else if constexpr (std::is_same_v<M, Prepare>) {

@@ -37,6 +37,7 @@ struct Join {
 struct Joined {
   StatusCode code = StatusCode::kOK;
   std::string text;
+  Policy configured;  // what the coordinator's configuration says for the job
 };
 struct Table {
   std::vector<std::byte> table;

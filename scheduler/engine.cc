@@ -81,6 +81,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
   return std::unique_ptr<Engine>(new Engine(std::make_unique<State>(options, ports)));
 }
 
+void EventSink::note(EventLevel level, std::string_view text, std::span<const EventField> fields) {
+  std::string line(text);
+  for (const EventField& field : fields)
+    line.append(" ").append(field.key).append("=" + field.text);
+  event(level, line);
+}
+
 // --- Sessions
 
 Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPort& port) {
@@ -106,6 +113,9 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
              .communicators = {}};
   session.port = std::make_unique<CountedPort>(port);
   count(Counter::ksessions_opened);
+  if (state_->sessions_of(options) == 1) {
+    state_->note(EventLevel::kInfo, "job begins", {{"job", options.job}, {"uid", options.uid}});
+  }
   return SessionId{index, session.generation};
 }
 
@@ -140,6 +150,11 @@ void Engine::close_session(SessionId id, const Status& why) {
   }
   if (!why.ok()) count(Counter::ksessions_lost);
   session->open = false;
+  if (state_->sessions_of(session->options) == 0) {
+    const SessionOptions& last = session->options;
+    state_->note(why.ok() ? EventLevel::kInfo : EventLevel::kWarning, "job ends",
+                 {{"job", last.job}, {"uid", last.uid}, {"cause", gone}});
+  }
   session->port.reset();
   state_->left_arenas_.emplace_back(id, std::exchange(session->arenas, {}));
   state_->drop_closed_communicators();
@@ -310,6 +325,13 @@ void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
   const Result<Communicator*> communicator = state_->pick_communicator(request);
   if (!communicator.ok()) return answer(communicator.status());
   (*communicator)->apply_policy(request.policy, request.dry_run, std::move(answer));
+}
+
+void Engine::change(Changes changes) {
+  state_->options_.policy = std::move(changes.policy);
+  state_->options_.job_weights = std::move(changes.job_weights);
+  state_->options_.timeouts = changes.timeouts;
+  state_->options_.limits = changes.limits;
 }
 
 void Engine::count(Counter counter, uint64_t amount) {

@@ -76,10 +76,21 @@ class LinkPort {
 
 // What the operator should read about. The daemon logs it; tests collect it.
 enum class EventLevel : uint8_t { kInfo, kWarning, kError };
+struct EventField {
+  EventField(std::string_view field_key, std::string_view value) : key(field_key), text(value) {}
+  EventField(std::string_view field_key, uint64_t number)
+      : key(field_key), text(std::to_string(number)), is_number(true) {}
+  std::string_view key;
+  std::string text;
+  bool is_number = false;
+};
 class EventSink {
  public:
   virtual ~EventSink() = default;
   virtual void event(EventLevel level, std::string_view text) = 0;
+  // With what programs look for in fields of their own. Unless overridden they stand behind the
+  // text: "job begins job=a uid=1000".
+  virtual void note(EventLevel level, std::string_view text, std::span<const EventField> fields);
 };
 
 // Finer than the time of a round: how long a piece of arithmetic takes. Not earlier than the round.
@@ -182,6 +193,15 @@ class Engine final : public transport::Events {
 
   // --- Operators
   // -----------------------------------------------------------------------------------
+  // What may change while the daemon runs: what communicators made from now on begin with, and from
+  // now on every time-out and limit.
+  struct Changes {
+    Policy policy;
+    JobWeights job_weights;
+    Timeouts timeouts;
+    Limits limits;
+  };
+  void change(Changes changes);
   Snapshot snapshot(uint64_t now_ns) const;
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees

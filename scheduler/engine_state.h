@@ -79,10 +79,16 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   void event(EventLevel level, const std::string& text) override {
     if (ports_.events != nullptr) ports_.events->event(level, text);
   }
+  void note(EventLevel level, std::string_view text,
+            std::initializer_list<EventField> fields) override {
+    if (ports_.events == nullptr) return;
+    ports_.events->note(level, text, std::span(fields.begin(), fields.size()));
+  }
   PlanLog* plan_log() override { return ports_.plans; }
   PlannerPort& planner() override {
     return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
   }
+  KeptPolicies& kept_policies() override { return kept_policies_; }
   uint16_t new_index() override;
   void record(Event event) override {
     if (ports_.recorder == nullptr) return;
@@ -101,6 +107,12 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
     const bool known = id.index < sessions_.size() && sessions_[id.index].open &&
                        sessions_[id.index].generation == id.generation;
     return known ? &sessions_[id.index] : nullptr;
+  }
+  // Open ones of the same job.
+  auto sessions_of(const SessionOptions& job) const {
+    return std::count_if(sessions_.begin(), sessions_.end(), [&](const Session& one) {
+      return one.open && one.options.job == job.job && one.options.uid == job.uid;
+    });
   }
   Session* find(SessionId id) {
     return const_cast<Session*>(static_cast<const State*>(this)->find(id));
@@ -138,6 +150,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   bool started_ = false;
   std::vector<Session> sessions_;
   Meetings meetings_;
+  KeptPolicies kept_policies_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<Link> links_;
   std::vector<std::vector<Membership>> memberships_;  // by link

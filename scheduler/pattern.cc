@@ -52,17 +52,14 @@ Result<PatternSet> PatternSet::compile(const std::vector<std::string>& texts, co
   return patterns;
 }
 
-Result<std::optional<uint32_t>> PatternSet::first_in(std::string_view name) {
-  std::optional<uint32_t> first;
-  if (set_ == nullptr) return first;
-  RE2::Set::ErrorInfo error{};
+Result<std::span<const int>> PatternSet::found_in(std::string_view name) {
   found_.clear();
-  if (set_->Match(re2::StringPiece(name.data(), name.size()), &found_, &error)) {
-    first = static_cast<uint32_t>(*std::min_element(found_.begin(), found_.end()));
-  } else if (error.kind != RE2::Set::kNoError) {
-    return too_large();
-  }
-  return first;
+  if (set_ == nullptr) return std::span<const int>(found_);
+  RE2::Set::ErrorInfo error{};
+  const bool any = set_->Match(re2::StringPiece(name.data(), name.size()), &found_, &error);
+  if (!any && error.kind != RE2::Set::kNoError) return too_large();
+  std::sort(found_.begin(), found_.end());
+  return std::span<const int>(found_);
 }
 
 }  // namespace cgx::scheduler

@@ -7,7 +7,7 @@
 #include <re2/set.h>
 
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,8 +35,9 @@ class PatternSet {
  public:
   // An error says which ("rule 2: ...", counted from 1) and what is wrong with it.
   static Result<PatternSet> compile(const std::vector<std::string>& texts, const char* what);
-  // The first of them that is found in the name; an error: the search needs too much memory.
-  Result<std::optional<uint32_t>> first_in(std::string_view name);
+  // Those that are found in the name, lowest first, until the next call; an error: the search needs
+  // too much memory.
+  Result<std::span<const int>> found_in(std::string_view name);
 
  private:
   PatternSet() = default;

@@ -6,6 +6,22 @@
 
 namespace cgx::scheduler {
 
+namespace {
+
+// Empty: it is not.
+std::string why_small(const Policy& policy, const TensorDesc& tensor) {
+  if (tensor.elements < policy.min_elements) {
+    return "fewer than " + std::to_string(policy.min_elements) + " elements";
+  }
+  const bool vector = tensor.shape.size() == 1 && !tensor.name.empty();
+  if (policy.raw_one_dimensional && vector && tensor.elements < kVectorElements) {
+    return "one-dimensional, fewer than " + std::to_string(kVectorElements) + " elements";
+  }
+  return "";
+}
+
+}  // namespace
+
 Result<CodecChooser> CodecChooser::create(const Policy& policy, size_t tensors) {
   if (policy.rules.size() * tensors > kMatchesMax) {
     return resource_exhausted(
@@ -22,18 +38,16 @@ Result<CodecChooser> CodecChooser::create(const Policy& policy, size_t tensors) 
 Result<Choice> CodecChooser::choose(const TensorDesc& tensor) {
   const CodecSpec raw{.codec = 0, .bucket = 512};
   if (!dtype_is_small_float(tensor.dtype)) return Choice{raw, "not a small float type"};
-  CGX_ASSIGN_OR_RETURN(const std::optional<uint32_t> first, patterns_.first_in(tensor.name));
-  if (first) {
-    const PolicyRule& rule = policy_.rules[*first];
-    return Choice{rule.codec, "rule " + std::to_string(*first + 1) + ": " + rule.match};
+  const std::string small = why_small(policy_, tensor);
+  CGX_ASSIGN_OR_RETURN(const std::span<const int> found, patterns_.found_in(tensor.name));
+  for (const int number : found) {
+    const PolicyRule& rule = policy_.rules[static_cast<size_t>(number)];
+    if (!small.empty() && !rule.small) continue;
+    const std::string reason = "rule " + std::to_string(number + 1) + ": " + rule.match;
+    return Choice{rule.codec, reason, !small.empty(), number, found};
   }
-  if (policy_.raw_one_dimensional && tensor.shape.size() == 1 && !tensor.name.empty()) {
-    return Choice{raw, "one-dimensional"};
-  }
-  if (tensor.elements < policy_.min_elements) {
-    return Choice{raw, "fewer than " + std::to_string(policy_.min_elements) + " elements"};
-  }
-  return Choice{policy_.default_codec, "default"};
+  if (!small.empty()) return Choice{raw, small, true, -1, found};
+  return Choice{policy_.default_codec, "default", false, -1, found};
 }
 
 std::vector<uint32_t> reverse_registration(size_t tensors) {

@@ -14,6 +14,9 @@ namespace cgx::scheduler {
 struct Choice {
   CodecSpec spec;
   std::string reason;  // "default", "rule 2: \\.weight$", "fewer than 1024 elements", ...
+  bool small = false;
+  int rule = -1;                    // that decided; -1: none
+  std::span<const int> found = {};  // rules that match, until the next choice
 };
 
 // Names to which rules are held; more would keep whoever plans busy.

@@ -1,5 +1,6 @@
 // What the operator wants: the plain form of the policy message (proto/messages/policy.proto).
-// Rules are tried in order on the tensor's full name; the first match decides.
+// Rules are tried in order on the tensor's full name; the first match decides. Small tensors travel
+// raw: only rules that say so reach them.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,19 @@ namespace cgx::scheduler {
 struct PolicyRule {
   std::string match;  // regular expression (scheduler/pattern.h), searched in the tensor's name
   CodecSpec codec;
+  bool small = false;  // reaches small tensors, too
+  friend bool operator==(const PolicyRule&, const PolicyRule&) = default;
+};
+
+// A one-dimensional tensor with fewer elements is taken for a bias or a norm.
+constexpr uint64_t kVectorElements = 65'536;
+
+// Who wanted a policy, when, why. Shown; it decides nothing but what `keep` says.
+struct PolicyNote {
+  std::string by, reason;  // by empty: the coordinator's configuration
+  uint64_t unix_ns = 0;
+  bool keep = false;  // later communicators of the job's name begin with it
+  friend bool operator==(const PolicyNote&, const PolicyNote&) = default;
 };
 
 struct JobWeight {
@@ -28,7 +42,7 @@ struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
   uint64_t min_elements = 1024;        // smaller tensors travel raw
-  bool raw_one_dimensional = true;     // biases and norms travel raw
+  bool raw_one_dimensional = true;     // so do biases and norms: kVectorElements
   uint64_t group_bytes = 4u << 20;     // target of raw bytes per group
   uint32_t window = 4;                 // operations in flight per communicator
   uint32_t weight = 1;                 // share of the links against other jobs
@@ -36,6 +50,14 @@ struct Policy {
   CollectiveWish collective = CollectiveWish::kAuto;
   float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
   uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
+  PolicyNote note;
+  friend bool operator==(const Policy&, const Policy&) = default;
 };
+
+// Whoever wanted them.
+inline bool same_wish(Policy one, Policy other) {
+  one.note = other.note = {};
+  return one == other;
+}
 
 }  // namespace cgx::scheduler

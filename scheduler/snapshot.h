@@ -64,6 +64,12 @@ struct RankSnapshot {
   bool local = false;
 };
 
+struct PolicyVersion {  // since a plan made from it took force
+  uint64_t version = 0;
+  uint64_t epoch = 0, step = 0;  // of that plan; 0: it never was in force
+  Policy policy;
+};
+
 struct PlanFacts;
 
 struct CommunicatorSnapshot {
@@ -77,7 +83,9 @@ struct CommunicatorSnapshot {
   std::string state;  // "joining", "ready", "running", "frozen", "failed"
   std::string error;  // last failure, empty if none
   uint64_t policy_version = 0;
-  std::vector<SwitchSnapshot> switches;   // newest last, at most 16
+  std::vector<SwitchSnapshot> switches;  // newest last, at most 16
+  // The coordinator's configuration for the job, then what came after; newest last, at most 17.
+  std::vector<std::shared_ptr<const PolicyVersion>> policies;
   std::shared_ptr<const PlanFacts> plan;  // null: none yet
   std::vector<Norms> norms;               // by tensor of the plan
   // show_plan() fills these in, on the thread that wants to see them.

@@ -51,6 +51,35 @@ std::string remarks(const v1::JobList& jobs) {
   return text.empty() ? "" : text + "\n";
 }
 
+// What travels how, before the tensors one by one; the codec of most elements first.
+std::string codec_totals(const v1::TensorList& tensors) {
+  struct Total {
+    std::string codec;
+    uint64_t tensors = 0, elements = 0;
+  };
+  std::vector<Total> totals;
+  uint64_t elements = 0;
+  for (const v1::Tensor& one : tensors.tensors()) {
+    auto total = std::find_if(totals.begin(), totals.end(),
+                              [&](const Total& each) { return each.codec == one.codec(); });
+    if (total == totals.end()) total = totals.insert(total, {one.codec()});
+    ++total->tensors;
+    total->elements += one.elements();
+    elements += one.elements();
+  }
+  std::stable_sort(totals.begin(), totals.end(),
+                   [](const Total& a, const Total& b) { return a.elements > b.elements; });
+  Table table({"CODEC", ">TENSORS", ">ELEMENTS", ">SHARE"});
+  for (const Total& total : totals) {
+    const double share =
+        elements == 0 ? 0
+                      : 100.0 * static_cast<double>(total.elements) / static_cast<double>(elements);
+    table.row({total.codec, human_count(total.tensors), human_count(total.elements),
+               two_digits(share) + " %"});
+  }
+  return table.text();
+}
+
 std::string differences_text(
     const google::protobuf::RepeatedPtrField<v1::Difference>& differences) {
   if (differences.empty()) return "no key differs\n";
@@ -63,6 +92,15 @@ std::string warnings_text(const v1::PolicyChange& change) {
   std::string text;
   for (const std::string& warning : change.warnings()) text += "warning: " + warning + "\n";
   return text;
+}
+
+// "2026-11-22 14:03:07", local time.
+std::string date_and_time(uint64_t unix_ns) {
+  const auto seconds = static_cast<time_t>(unix_ns / 1'000'000'000);
+  tm local{};
+  ::localtime_r(&seconds, &local);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%F %T", &local)};
 }
 
 std::string strength_text(const v1::Codec& codec) {
@@ -192,17 +230,18 @@ std::string show(const v1::DaemonStatus& status) {
 }
 
 std::string show(const v1::JobList& jobs) {
-  Table table({"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">EPOCH",
-               ">POLICY", "CODEC", ">TENSORS", ">GROUPS", ">GRADIENTS", ">SENT", ">RATIO",
-               ">EXCHANGE"});
+  // What a narrow terminal cuts off stands last.
+  Table table({"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">RATIO",
+               ">EXCHANGE", "CODEC", ">GRADIENTS", ">SENT", ">EPOCH", ">POLICY", ">TENSORS",
+               ">GROUPS"});
   for (const v1::Communicator& one : jobs.communicators()) {
     table.row({one.job(), one.name(), std::to_string(one.uid()), one.state(),
                std::to_string(one.ranks()), std::to_string(one.machines()),
-               std::to_string(one.step()), std::to_string(one.epoch()),
-               std::to_string(one.policy_version()), one.codec(), human_count(one.tensors()),
-               std::to_string(one.groups_size()), human_bytes(one.gradient_bytes()),
-               human_bytes(one.wire_bytes_sent()),
-               ratio(one.gradient_bytes(), one.wire_bytes_sent()), per_operation(one)});
+               std::to_string(one.step()), ratio(one.gradient_bytes(), one.wire_bytes_sent()),
+               per_operation(one), one.codec(), human_bytes(one.gradient_bytes()),
+               human_bytes(one.wire_bytes_sent()), std::to_string(one.epoch()),
+               std::to_string(one.policy_version()), human_count(one.tensors()),
+               std::to_string(one.groups_size())});
   }
   std::string text = table.empty() ? "no jobs\n" : table.text();
   if (jobs.hidden() > 0) text += human_count(jobs.hidden()) + " more of other users\n";
@@ -210,15 +249,15 @@ std::string show(const v1::JobList& jobs) {
 }
 
 std::string show(const v1::TensorList& tensors) {
-  Table table({"TENSOR", "TYPE", ">ELEMENTS", "SHAPE", ">GROUP", "COLLECTIVE", "CODEC",
-               ">SENT SHARE", "BECAUSE"});
+  Table table({"TENSOR", "TYPE", ">ELEMENTS", "CODEC", "BECAUSE", ">SENT SHARE", ">GROUP",
+               "COLLECTIVE", "SHAPE"});
   for (const v1::Tensor& one : tensors.tensors()) {
-    table.row({one.name(), one.dtype(), human_count(one.elements()),
-               shape_text({one.shape().begin(), one.shape().end()}), std::to_string(one.group()),
-               one.collective(), one.codec(), share_text(one), one.reason()});
+    table.row({one.name(), one.dtype(), human_count(one.elements()), one.codec(), one.reason(),
+               share_text(one), std::to_string(one.group()), one.collective(),
+               shape_text({one.shape().begin(), one.shape().end()})});
   }
   return full_name(tensors) + ", epoch " + std::to_string(tensors.epoch()) + "\n" +
-         (table.empty() ? "no tensors\n" : table.text());
+         (table.empty() ? "no tensors\n" : codec_totals(tensors) + "\n" + table.text());
 }
 
 std::string show(const v1::PeerList& peers) {
@@ -270,21 +309,76 @@ std::string show(const v1::CurrentPolicy& policy) {
 }
 
 std::string show(const v1::PolicyDiff& diff) {
+  const std::string loss = loss_text(diff.effect());
   return full_name(diff) + ", policy version " + std::to_string(diff.version()) + "\n" +
+         (loss.empty() ? "" : "warning: this " + loss + "\n") +
          differences_text(diff.differences());
 }
 
+std::string loss_text(const v1::PolicyEffect& effect) {
+  if (effect.lossy_tensors() == 0) return "";
+  std::string names;
+  for (const std::string& name : effect.lossy_names()) names += (names.empty() ? "" : ", ") + name;
+  const bool more = effect.lossy_tensors() > static_cast<uint32_t>(effect.lossy_names_size());
+  return "compresses " + human_count(effect.lossy_tensors()) + " tensors with " +
+         human_count(effect.lossy_elements()) + " elements that travel exactly now: " + names +
+         (more ? ", ..." : "");
+}
+
+std::string effect_text(const v1::PolicyEffect& effect) {
+  std::string text;
+  for (const std::string& idle : effect.idle_rules()) text += "warning: " + idle + "\n";
+  if (effect.codecs().empty()) return text;
+  Table table({"CODEC", ">TENSORS NOW", ">BYTES A STEP", ">TENSORS AFTER", ">BYTES A STEP"});
+  uint32_t tensors_now = 0, tensors_after = 0;
+  uint64_t now = 0, after = 0;
+  for (const v1::CodecUse& one : effect.codecs()) {
+    table.row({one.codec(), human_count(one.tensors_now()), human_bytes(one.bytes_now()),
+               human_count(one.tensors_after()), human_bytes(one.bytes_after())});
+    tensors_now += one.tensors_now();
+    tensors_after += one.tensors_after();
+    now += one.bytes_now();
+    after += one.bytes_after();
+  }
+  table.row({"total, of " + human_bytes(effect.raw_bytes()), human_count(tensors_now),
+             human_bytes(now), human_count(tensors_after), human_bytes(after)});
+  return text + table.text();
+}
+
+std::string show(const v1::PolicyHistory& history) {
+  Table table({">VERSION", ">EPOCH", ">SINCE STEP", "ASKED FOR", "BY", "WHY", "CHANGES"});
+  for (const v1::PolicyVersion& one : history.versions()) {
+    std::string changes;
+    for (const v1::Difference& difference : one.differences()) {
+      changes += (changes.empty() ? "" : "; ") + difference.key() + ": " + difference.from() +
+                 " -> " + difference.to();
+    }
+    const bool ran = one.epoch() != 0;
+    table.row({std::to_string(one.version()), ran ? std::to_string(one.epoch()) : "-",
+               ran ? std::to_string(one.step()) : "-",
+               one.unix_ns() == 0 ? "-" : date_and_time(one.unix_ns()),
+               one.by().empty() ? "the configuration" : one.by(),
+               one.reason() + (one.kept() ? " (kept for the job's name)" : ""), changes});
+  }
+  return full_name(history) + "\n" + (table.empty() ? "no policy yet\n" : table.text());
+}
+
 std::string show_check(const v1::PolicyChange& change) {
-  return warnings_text(change) + full_name(change) + " would accept it and reserve " +
-         human_bytes(change.reserved_bytes()) + "\n" + differences_text(change.differences());
+  const std::string loss = loss_text(change.effect());
+  return warnings_text(change) + (loss.empty() ? "" : "warning: this " + loss + "\n") +
+         full_name(change) + " would accept it and reserve " +
+         human_bytes(change.reserved_bytes()) + "\n" + differences_text(change.differences()) +
+         effect_text(change.effect());
 }
 
 std::string show_apply(const v1::PolicyChange& change) {
+  const std::string loss = loss_text(change.effect());
   return warnings_text(change) + full_name(change) + ": policy version " +
          std::to_string(change.policy_version()) + " takes effect at step " +
          std::to_string(change.switch_step()) + " on every rank (epoch " +
          std::to_string(change.epoch()) + ", " + human_bytes(change.reserved_bytes()) +
-         " reserved)\n" + differences_text(change.differences());
+         " reserved)\n" + (loss.empty() ? "" : "this " + loss + "\n") +
+         differences_text(change.differences());
 }
 
 }  // namespace cgx::ctl

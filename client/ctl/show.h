@@ -17,6 +17,10 @@ std::string show(const v1::EventList& events);
 std::string show_more(const v1::EventList& events);  // that follow: without titles
 std::string show(const v1::CurrentPolicy& policy);   // YAML that `policy apply` takes
 std::string show(const v1::PolicyDiff& diff);
+std::string show(const v1::PolicyHistory& history);
+// Empty: nothing that travels exactly now would be compressed.
+std::string loss_text(const v1::PolicyEffect& effect);
+std::string effect_text(const v1::PolicyEffect& effect);  // by codec, before and after
 std::string show_check(const v1::PolicyChange& change);
 std::string show_apply(const v1::PolicyChange& change);
 

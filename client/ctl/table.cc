@@ -55,6 +55,23 @@ std::string Table::text() const {
   return out;
 }
 
+std::string cut_lines(const std::string& text, size_t columns) {
+  constexpr std::string_view kMore = "...";
+  if (columns <= kMore.size()) return text;
+  std::string out;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (width(line) > columns) {
+      while (width(line) > columns - kMore.size()) line.pop_back();
+      line += kMore;
+    }
+    out += line + (end < text.size() ? "\n" : "");
+    begin = end + 1;
+  }
+  return out;
+}
+
 std::string human_bytes(uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < 1024) return std::to_string(bytes) + " B";

@@ -22,6 +22,9 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// Lines of at most `columns` characters, longer ones end in "..."; 0: as they are.
+std::string cut_lines(const std::string& text, size_t columns);
+
 std::string human_bytes(uint64_t bytes);                     // "1.5 GiB"
 std::string human_time(uint64_t ns);                         // "3.2 ms", "2 h 5 min"
 std::string human_count(uint64_t count);                     // "12,345"

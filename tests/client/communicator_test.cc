@@ -1,5 +1,10 @@
 // Making communicators and their tables: rendezvous, disagreement, closing.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <set>
+#include <thread>
 
 #include "tests/client/ranks.h"
 
@@ -139,14 +144,94 @@ TEST_F(CommunicatorTest, ARankStartedAnewMeetsTheOthersAgain) {
   }
 }
 
-TEST_F(CommunicatorTest, WithoutCallbacksALeaderIsNotEnough) {
-  ::setenv("CGX_LEADER", "127.0.0.1:1", 1);
+// 127.0.0.1 and a port that was free a moment ago.
+std::string free_address() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const plain = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(fd, plain, length), 0);
+  EXPECT_EQ(::getsockname(fd, plain, &length), 0);
+  ::close(fd);
+  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+class LeaderTest : public CommunicatorTest {
+ protected:
+  LeaderTest() { ::setenv("CGX_LEADER", address_.c_str(), 1); }
+  ~LeaderTest() override { ::unsetenv("CGX_LEADER"); }
+  cgx_status meet(cgx_session* session, uint32_t rank, uint32_t size, cgx_comm** comm,
+                  uint64_t timeout_ms = 10'000) {
+    auto options = this->options("led", rank, size);
+    options.rendezvous = {};
+    options.timeout_ms = timeout_ms;
+    return cgx_comm_create(session, &options, comm);
+  }
+  const std::string address_ = free_address();
+};
+
+TEST_F(LeaderTest, RanksWithoutAStoreMeetThere) {
+  constexpr uint32_t kRanks = 4;
+  cgx_session* sessions[kRanks];
+  cgx_comm* comms[kRanks] = {};
+  for (cgx_session*& session : sessions) session = open_session();
+  for (int again = 0; again < 2; ++again) {
+    std::vector<std::thread> ranks;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      ranks.emplace_back([&, rank] {
+        EXPECT_OK(meet(sessions[rank], rank, kRanks, &comms[rank])) << cgx_last_error();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (cgx_comm* comm : comms) EXPECT_OK(cgx_comm_close(comm));
+    if (daemon_) {
+      while (daemon_->communicators() != 0) std::this_thread::yield();
+    }
+  }
+  for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, OneThatNeverComesIsNamed) {
   cgx_session* session = open_session();
-  ::unsetenv("CGX_LEADER");
-  auto bad = options("c", 0, 2);
-  bad.rendezvous = {};
   cgx_comm* comm = nullptr;
-  EXPECT_EQ(cgx_comm_create(session, &bad, &comm), CGX_UNIMPLEMENTED);
+  EXPECT_EQ(meet(session, 1, 2, &comm, 200), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("nobody serves at CGX_LEADER=" + address_));
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, GarbageEndsItsConnectionOnly) {
+  cgx_session* session = open_session();
+  cgx_comm* comm = nullptr;
+  std::thread first([&] { EXPECT_OK(meet(session, 0, 2, &comm)) << cgx_last_error(); });
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  place.sin_port = htons(static_cast<uint16_t>(std::stoi(address_.substr(10))));
+  int fd = -1;
+  do {
+    ::close(fd);
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  } while (::connect(fd, reinterpret_cast<sockaddr*>(&place), sizeof place) != 0);
+  EXPECT_EQ(::send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+  char byte = 0;
+  EXPECT_LE(::recv(fd, &byte, 1, 0), 0);
+  ::close(fd);
+  cgx_session* other = open_session();
+  cgx_comm* second = nullptr;
+  EXPECT_OK(meet(other, 1, 2, &second)) << cgx_last_error();
+  first.join();
+  EXPECT_OK(cgx_close(session));
+  EXPECT_OK(cgx_close(other));
+}
+
+TEST_F(LeaderTest, WrongAddressIsNamed) {
+  ::setenv("CGX_LEADER", "nowhere", 1);
+  cgx_session* session = open_session();
+  cgx_comm* comm = nullptr;
+  EXPECT_EQ(meet(session, 1, 2, &comm), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_LEADER=nowhere is not host:port"));
   EXPECT_OK(cgx_close(session));
 }
 

@@ -60,7 +60,9 @@ TEST_F(CtlOfARealDaemon, CountsJunkInItsCounters) {
 }
 
 TEST_F(CtlOfARealDaemon, AuditsARefusedChange) {
-  EXPECT_EQ(run({"policy", "apply", "/dev/null", "--reason", "why not"}).code, 1);
+  const std::string file = directory_ / "policy.yaml";
+  std::ofstream(file) << "window: 5\n";
+  EXPECT_EQ(run({"policy", "apply", file, "--reason", "why not"}).code, 1);
   EXPECT_THAT(daemon::read_file(directory_ / "audit"), HasSubstr("\"reason\":\"why not\""));
 }
 

@@ -21,6 +21,16 @@ TEST(Table, CountsCharactersNotBytes) {
   EXPECT_EQ(table.text(), "A   B\n\xc3\xa4\xc3\xb6  x\n");
 }
 
+TEST(Table, IsCutToTheTerminalByCharacters) {
+  const std::string text =
+      "short\n0123456789\n\n\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\n";
+  EXPECT_EQ(cut_lines(text, 0), text);
+  EXPECT_EQ(cut_lines(text, 10), text);
+  EXPECT_EQ(cut_lines(text, 8).substr(0, 16), "short\n01234...\n\n");
+  EXPECT_EQ(cut_lines(text, 8).substr(16), text.substr(18));
+  EXPECT_EQ(cut_lines(text, 5).substr(13), "\xc3\xa4\xc3\xa4...\n");
+}
+
 TEST(HumanUnits, StayShort) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");

@@ -11,6 +11,7 @@ namespace {
 
 using daemon::ControlHarness;
 using daemon::OpenDirectory;
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -45,8 +46,10 @@ TEST_F(Ctl, ListsJobsPeersTensorsCodecsAndCounters) {
   EXPECT_THAT(run({"jobs"}).out, HasSubstr("resnet/dp: rank 3 on machine 1 is 12.3 s late\n"));
   EXPECT_THAT(run({"jobs", "-j", "bert"}).out, Not(HasSubstr("resnet")));
   EXPECT_THAT(run({"peers"}).out, HasSubstr("bert    node3  10.0.0.3:7070        1  lost"));
-  EXPECT_THAT(run({"tensors", "-j", "bert"}).out,
-              HasSubstr("layer.0.weight  fp32     4,096  [64, 64]"));
+  EXPECT_THAT(
+      run({"tensors", "-j", "bert"}).out,
+      AllOf(ContainsRegex("CODEC +TENSORS +ELEMENTS +SHARE\nmaxmin:4[^\n]* +1 +4,096  100.00 %\n"),
+            ContainsRegex("layer.0.weight +fp32 +4,096 +maxmin:4[^\n]*\\[64, 64\\]\n")));
   EXPECT_THAT(run({"codecs"}).out, ContainsRegex("maxmin +bits 1 to 8"));
   EXPECT_THAT(run({"codecs"}).out, HasSubstr("the default: 4 bits for most models"));
   const std::string counters = run({"counters"}).out;
@@ -147,6 +150,95 @@ TEST_F(Ctl, ShowsWhatADifferenceIs) {
   const Ran ran = run({"policy", "diff", "-j", "bert", "--set", "window=9"});
   EXPECT_EQ(ran.out, "bert/dp, policy version 1\nKEY     FROM  TO\nwindow  4     9\n");
   EXPECT_TRUE(harness_.port.changes().empty());
+}
+
+// bert's: configured with a rule, then changed by somebody; its tensor travels exactly.
+daemon::Snapshot exact_bert() {
+  daemon::Snapshot snapshot = daemon::two_users();
+  scheduler::CommunicatorSnapshot& bert = snapshot.communicators[2];
+  scheduler::Policy configured;
+  configured.default_codec = CodecSpec{.codec = 0, .bucket = 512};
+  configured.weight = 5;
+  configured.rules = {{"layer", configured.default_codec}};
+  bert.policy = configured;
+  bert.policy.window = 9;
+  bert.policy.note = {"uid 7 on node1", "wide", 1'700'000'000'000'000'000, true};
+  bert.policy_version = 2;
+  bert.tensors[0].codec = configured.default_codec;
+  bert.policies = {std::make_shared<const scheduler::PolicyVersion>(
+                       scheduler::PolicyVersion{1, 3, 1000, configured}),
+                   std::make_shared<const scheduler::PolicyVersion>(
+                       scheduler::PolicyVersion{2, 4, 1100, bert.policy})};
+  return snapshot;
+}
+
+TEST_F(Ctl, FillsAFileFromTheConfiguredPolicy) {
+  harness_.port.show(exact_bert());
+  const auto apply = [&](const std::string& text) {
+    return run({"policy", "apply", "-j", "bert", write_file("p.yaml", text)});
+  };
+  EXPECT_EQ(apply("group_bytes: 1 MiB\n").code, 0);
+  EXPECT_EQ(apply("rules: []\n").code, 0);
+  EXPECT_EQ(run({"policy", "apply", "--set", "window=3", "-j", "bert"}).code, 0);
+  const auto asked = harness_.port.changes();
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[0].policy.weight, 5u);
+  EXPECT_EQ(asked[0].policy.window, 4u);
+  EXPECT_EQ(asked[0].policy.rules.size(), 1u);
+  EXPECT_EQ(asked[0].policy.default_codec.codec, 0);
+  EXPECT_TRUE(asked[1].policy.rules.empty());
+  EXPECT_EQ(asked[2].policy.rules.size(), 1u);
+  EXPECT_TRUE(asked[2].policy.note.keep);
+}
+
+TEST_F(Ctl, RefusesAPolicyThatSaysNothing) {
+  for (const char* text : {"", "# window: 3\n", "{}", "rules:\n"}) {
+    const std::string file = write_file("p.yaml", text);
+    const Ran ran = run({"policy", "apply", "-j", "bert", file, "--set", "window=3"});
+    EXPECT_EQ(ran.code, 1) << text;
+    EXPECT_EQ(ran.err,
+              "cgxctl: " + file + ": says nothing; a policy file gives at least one key\n");
+  }
+  EXPECT_TRUE(harness_.port.changes().empty());
+}
+
+TEST_F(Ctl, CompressesWhatTravelsExactlyOnlyWhereThatIsAllowed) {
+  harness_.port.show(exact_bert());
+  std::vector<std::string> command{"policy", "apply",    "-j",    "bert",
+                                   "--set",  "rules=[]", "--set", "codec=maxmin:4"};
+  const Ran refused = run(command);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("compresses 1 tensors with 4096 elements that travel exactly "
+                                     "now (layer.0.weight); allow it with --lossy"));
+  EXPECT_TRUE(harness_.port.changes().empty());
+  command.push_back("--lossy");
+  EXPECT_THAT(run(command).out, HasSubstr("this compresses 1 tensors with 4,096 elements"));
+  EXPECT_EQ(harness_.port.changes().size(), 1u);
+}
+
+TEST_F(Ctl, ShowsTheHistoryAndGoesBack) {
+  harness_.port.show(exact_bert());
+  const std::string text = run({"policy", "history", "-j", "bert"}).out;
+  EXPECT_THAT(text, ContainsRegex("1 +3 +1000 +- +the configuration"));
+  EXPECT_THAT(text, ContainsRegex("2 +4 +1100 +2023-11-1[45] ..:..:.. +uid 7 on node1 +wide .kept "
+                                  "for the job's name. +window: 4 -> 9"));
+  EXPECT_EQ(run({"policy", "rollback", "-j", "bert"}).code, 0);
+  ASSERT_EQ(harness_.port.changes().size(), 1u);
+  EXPECT_EQ(harness_.port.changes()[0].policy.window, 4u);
+  EXPECT_EQ(harness_.port.changes()[0].policy.note.reason, "rollback to version 1");
+  EXPECT_THAT(run({"policy", "rollback", "-j", "bert", "7"}).err, HasSubstr("no such version"));
+}
+
+TEST_F(Ctl, ShowsWhatAPolicyWouldDo) {
+  harness_.port.show(exact_bert());
+  const std::string text = run({"policy", "check", "-j", "bert", "--set", "codec=maxmin:4", "--set",
+                                "rules=[{match: nowhere, codec: fp32}]"})
+                               .out;
+  EXPECT_THAT(text, HasSubstr("warning: this compresses 1 tensors"));
+  EXPECT_THAT(text, HasSubstr("warning: rule 1 (nowhere) matches no tensor\n"));
+  EXPECT_THAT(text, ContainsRegex("fp32[^\n]* +1 +16.0 KiB +0 +0 B\n"));
+  EXPECT_THAT(text, ContainsRegex("maxmin:4[^\n]* +0 +0 B +1 +2.[0-9] KiB\n"));
+  EXPECT_THAT(text, ContainsRegex("total, of 16.0 KiB +1 +16.0 KiB +1 +2.[0-9] KiB\n"));
 }
 
 TEST_F(Ctl, ChecksWithoutApplying) {

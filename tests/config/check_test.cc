@@ -115,8 +115,8 @@ TEST(Diff, NamesTheKeysThatDiffer) {
   const auto differences = diff(from, to);
   ASSERT_EQ(differences.size(), 4u);
   EXPECT_EQ(differences[0].key, "rules[0]");
-  EXPECT_EQ(differences[0].from, "{match: a, codec: raw}");
-  EXPECT_EQ(differences[0].to, "{match: b, codec: raw}");
+  EXPECT_EQ(differences[0].from, "{match: a, codec: raw, small: false}");
+  EXPECT_EQ(differences[0].to, "{match: b, codec: raw, small: false}");
   EXPECT_EQ(differences[1].from, "(none)");
   EXPECT_EQ(differences[2].key, "group_bytes");
   EXPECT_EQ(differences[2].from, "4 MiB");

@@ -21,17 +21,20 @@ TEST(PolicyMessage, HasTheSameDefaultsAsThePlainForm) {
 
 TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
   v1::Policy message;
-  ASSERT_TRUE(config::load_text("codec: maxmin:8,bucket=1024,feedback\n"
-                                "rules: [{match: a, codec: fp16}, {match: b, codec: fp32}]\n"
-                                "min_elements: 7\nraw_one_dimensional: false\n"
-                                "group_bytes: 1 MiB\nwindow: 9\nweight: 3\n"
-                                "replica_check_steps: 0\ncollective: allgather\n"
-                                "feedback_decay: 0.9\nstats_steps: 7\n",
-                                "policy", config_checks(), message)
-                  .ok());
+  ASSERT_TRUE(
+      config::load_text("codec: maxmin:8,bucket=1024,feedback\n"
+                        "rules: [{match: a, codec: fp16, small: true}, {match: b, codec: fp32}]\n"
+                        "min_elements: 7\nraw_one_dimensional: false\n"
+                        "group_bytes: 1 MiB\nwindow: 9\nweight: 3\n"
+                        "replica_check_steps: 0\ncollective: allgather\n"
+                        "feedback_decay: 0.9\nstats_steps: 7\n",
+                        "policy", config_checks(), message)
+          .ok());
   const Result<CheckedPolicy> checked = check_policy(message);
   ASSERT_TRUE(checked.ok()) << checked.status().to_string();
-  EXPECT_EQ(checked->plain.rules.size(), 2u);
+  ASSERT_EQ(checked->plain.rules.size(), 2u);
+  EXPECT_TRUE(checked->plain.rules[0].small);
+  EXPECT_FALSE(checked->plain.rules[1].small);
   EXPECT_EQ(checked->plain.default_codec.bits, 8);
   EXPECT_TRUE(checked->plain.default_codec.feedback());
   EXPECT_EQ(checked->plain.collective, scheduler::CollectiveWish::kAllgather);
@@ -40,6 +43,25 @@ TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
   const Result<CheckedPolicy> again = check_policy(to_message(checked->plain));
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(MessageDifferencer::Equals(checked->message, again->message));
+}
+
+TEST(PolicyMessage, IsFilledFromAnother) {
+  v1::Policy base, wish;
+  base.set_codec("fp32");
+  base.set_window(7);
+  base.add_rules()->set_match("a");
+  EXPECT_FALSE(fill_from(base, wish, /*no_rules=*/false).ok());
+  wish.set_window(8);
+  const Result<v1::Policy> filled = fill_from(base, wish, /*no_rules=*/false);
+  ASSERT_TRUE(filled.ok());
+  EXPECT_EQ(filled->codec(), "fp32");
+  EXPECT_EQ(filled->window(), 8u);
+  EXPECT_EQ(filled->rules_size(), 1);
+  EXPECT_EQ(fill_from(base, wish, /*no_rules=*/true)->rules_size(), 0);
+  wish.add_rules()->set_match("b");
+  wish.mutable_rules(0)->set_codec("fp16");
+  ASSERT_EQ(fill_from(base, wish, /*no_rules=*/false)->rules_size(), 1);
+  EXPECT_EQ(fill_from(base, wish, /*no_rules=*/false)->rules(0).match(), "b");
 }
 
 TEST(PolicyMessage, RefusesADecayThatIsNoShareAndACollectiveNobodyHas) {

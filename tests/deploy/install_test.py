@@ -81,7 +81,8 @@ class Installed(unittest.TestCase):
     def test_the_unit_starts_what_was_installed(self):
         unit = self.text("lib", "systemd", "system", "cgxd.service")
         command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1]
-        self.assertEqual(command, f"{self.path('bin', 'cgxd')} --config {self.path('etc', 'cgxd', 'cgxd.yaml')}")
+        self.assertEqual(command, f"{self.path('bin', 'cgxd')} --config {self.path('etc', 'cgxd', 'cgxd.yaml')} "
+                         "--set run_directory=/run/cgxd")
         run(*command.split(), "--check-config")
 
     def test_a_configuration_that_is_there_stays(self):

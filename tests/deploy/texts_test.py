@@ -12,6 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 DEPLOY = os.path.join(ROOT, "deploy")
 # cc links these, or libc brings them: every Debian has them.
+READS_VARIABLE = re.compile(r'(?:\bvariable|\bnumber|\bcount|getenv|environ(?:ment)?\.get)\("([A-Z][A-Z_]+)"')
 EVERYWHERE = {"libc6", "libgcc-s1"}
 
 
@@ -46,6 +47,34 @@ class Texts(unittest.TestCase):
     def test_man_pages_and_completions_are_what_would_be_made_now(self):
         for path, text in load(os.path.join(DEPLOY, "man", "generate.py")).made(os.path.join(BUILD, "bin")).items():
             self.assertEqual(read(path), text, f"{path} is stale: python3 deploy/man/generate.py build/release/bin")
+
+    def test_the_reference_lists_every_variable_that_is_read_and_no_other(self):
+        files = output("git", "-C", ROOT, "ls-files", "client", "daemon", "config", "proto", "scheduler", "transport", "kernels")
+        product = [name for name in files.split() if name.endswith((".cc", ".h", ".c", ".py"))]
+        read_here = set()
+        for name in product:
+            read_here |= set(READS_VARIABLE.findall(read("..", name)))
+        self.assertLess({"CGX_SOCKET", "CGX_AUTOSTART", "CGX_CONTROL", "CGX_LIBRARY", "NOTIFY_SOCKET"}, read_here)
+        section = read("REFERENCE.md").split("## Variables")[1].split("\n## ")[0]
+        listed = {name for row in re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+        self.assertEqual(read_here - set(re.findall(r"`(\w+)`", section)), set(), "missing in deploy/REFERENCE.md")
+        self.assertEqual(listed - read_here, set(), "nobody reads these any more")
+
+    def test_the_reference_lists_every_command_and_option_of_cgxd(self):
+        page = load(os.path.join(DEPLOY, "man", "generate.py")).help_of(os.path.join(BUILD, "bin", "cgxd"))
+        section = read("REFERENCE.md").split("## Variables")[0]
+        for each in (page, *page.commands):
+            for item in each.options + [command for command in each.commands]:
+                name = item.all_names()[-1] if hasattr(item, "names") else f"cgxd {item.path}"
+                if name != "--help":
+                    self.assertRegex(section, rf"[` ]{re.escape(name)}\b", f"of cgxd {each.path}")
+
+    def test_the_reference_lists_every_clock(self):
+        with open(os.path.join(ROOT, "config", "REFERENCE.md"), encoding="utf-8") as file:
+            keys = re.findall(r"^\| `(\w+)`", file.read().split("## `timeouts`")[1].split("\n## ")[0], re.MULTILINE)
+        clocks = read("REFERENCE.md").split("## Which clock")[1]
+        self.assertEqual([key for key in keys if f"`{key}`" not in clocks], [])
+        self.assertGreater(len(keys), 5)
 
     @unittest.skipUnless(shutil.which("groff"), "groff is not installed")
     def test_man_pages_have_no_mistakes(self):

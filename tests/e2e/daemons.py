@@ -64,6 +64,7 @@ class Daemon:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(notify_path)
             notify.bind(notify_path)
+            os.chmod(notify_path, 0o777)  # the daemon may be another user's
             notify.settimeout(0.1)
             self.process = self.machine.start([*self.prefix, binary("cgxd", self.build), "--config", self.config_path],
                                               env=dict(os.environ, NOTIFY_SOCKET=notify_path),

@@ -137,8 +137,8 @@ static cgx_status do_open(void) {
   return cgx_open(&options, &self.session);
 }
 
-// create NAME RANK SIZE FIRST_STEP TIMEOUT_MS FOLDER [wrong-key|hold|impatient|broken]: value =
-// handle
+// create NAME RANK SIZE FIRST_STEP TIMEOUT_MS FOLDER [wrong-key|hold|impatient|broken|leader]:
+// value = handle
 static cgx_status do_create(void) {
   const char* const trick = word(7) ? word(7) : "";
   struct meeting meeting = {.folder = word(6),
@@ -148,13 +148,13 @@ static cgx_status do_create(void) {
   if (strcmp(trick, "impatient") == 0) meeting.not_there = CGX_TIMED_OUT;
   if (strcmp(trick, "broken") == 0) meeting.not_there = -7;
   if (meeting.not_there != CGX_NOT_FOUND) meeting.patience_ms = PATIENCE_MS;
-  const cgx_comm_options options = {
-      .name = word(1),
-      .rank = (uint32_t)number(2),
-      .size = (uint32_t)number(3),
-      .first_step = number(4),
-      .timeout_ms = number(5),
-      .rendezvous = {.put = put_file, .get = get_file, .user = &meeting}};
+  cgx_comm_options options = {.name = word(1),
+                              .rank = (uint32_t)number(2),
+                              .size = (uint32_t)number(3),
+                              .first_step = number(4),
+                              .timeout_ms = number(5),
+                              .rendezvous = {.put = put_file, .get = get_file, .user = &meeting}};
+  if (strcmp(trick, "leader") == 0) memset(&options.rendezvous, 0, sizeof options.rendezvous);
   if (self.comm_count == COMMS_MAX) return problem("too many communicators", word(1));
   const cgx_status status = cgx_comm_create(self.session, &options, &self.comms[self.comm_count]);
   if (status == CGX_OK) self.value = self.comm_count++;

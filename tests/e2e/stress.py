@@ -344,7 +344,7 @@ class Operator(threading.Thread):
                        "codec": "fp32" if self.plan.raw else self.draw.choice(CODECS)}
             words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
             done = daemon.control_tool("--timeout", str(COMM_S), "policy", "apply", "-j", f"stress{self.plan.seed}",
-                                       "-c", comm, *words, check=False)
+                                       "-c", comm, "--lossy", *words, check=False)
             text = done.stderr.strip().removeprefix("cgxctl: ")
             status = "OK" if done.returncode == 0 else text.split(":", 1)[0]
             self.answers[status] += 1

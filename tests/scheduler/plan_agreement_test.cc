@@ -53,10 +53,12 @@ class Machine final : public PlanAgreement::Host {
   }
   PlanAgreement::Question question() {
     return [this](uint64_t epoch) -> Result<PlanQuestion> {
-      return PlanQuestion{.table = table,
-                          .epoch = epoch,
-                          .policy_version = 1,
-                          .order = reverse_registration(table->size())};
+      PlanQuestion question;
+      question.table = table;
+      question.epoch = epoch;
+      question.policy_version = 1;
+      question.order = reverse_registration(table->size());
+      return question;
     };
   }
   // Told what became of it.

@@ -28,7 +28,7 @@ TEST(CodecChooser, CompressesMatricesAndSendsTheRestRaw) {
   EXPECT_EQ(choose({}, 1).spec, Policy{}.default_codec);
   EXPECT_EQ(choose({}, 1).reason, "default");
   EXPECT_EQ(choose({}, 2).spec.codec, 0);
-  EXPECT_EQ(choose({}, 2).reason, "one-dimensional");
+  EXPECT_EQ(choose({}, 2).reason, "one-dimensional, fewer than 65536 elements");
   EXPECT_EQ(choose({}, 3).spec.codec, 0);
   EXPECT_EQ(choose({}, 4).spec.codec, 0);
 }
@@ -37,11 +37,35 @@ TEST(CodecChooser, LetsTheFirstMatchingRuleDecide) {
   Policy policy;
   const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
   const CodecSpec two{.codec = 3, .bits = 2, .bucket = 512};
-  policy.rules = {{"bias$", eight}, {"layer", two}};
-  EXPECT_EQ(choose(policy, 2).spec, eight);
-  EXPECT_EQ(choose(policy, 2).reason, "rule 1: bias$");
+  policy.rules = {{"embed", eight}, {"e", two}};
+  EXPECT_EQ(choose(policy, 0).spec, eight);
+  EXPECT_EQ(choose(policy, 0).reason, "rule 1: embed");
   EXPECT_EQ(choose(policy, 1).spec, two);
-  EXPECT_EQ(choose(policy, 0).spec, policy.default_codec);
+  policy.rules.pop_back();
+  EXPECT_EQ(choose(policy, 1).spec, policy.default_codec);
+}
+
+TEST(CodecChooser, KeepsSmallTensorsFromRulesThatDoNotNameThem) {
+  Policy policy;
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
+  policy.rules = {{".*", eight}};
+  EXPECT_EQ(choose(policy, 1).spec, eight);
+  EXPECT_EQ(choose(policy, 2).reason, "one-dimensional, fewer than 65536 elements");
+  EXPECT_EQ(choose(policy, 3).reason, "fewer than 1024 elements");
+  policy.rules.push_back({"bias$|tiny", eight, /*small=*/true});
+  EXPECT_EQ(choose(policy, 2).reason, "rule 2: bias$|tiny");
+  EXPECT_EQ(choose(policy, 3).spec, eight);
+}
+
+TEST(CodecChooser, TakesALargeVectorForWhatItIs) {
+  auto chooser = CodecChooser::create({}, 1);
+  ASSERT_TRUE(chooser.ok());
+  const auto reason = [&](uint64_t elements) {
+    return chooser->choose({.name = "flat", .elements = elements, .shape = {elements}})->reason;
+  };
+  EXPECT_EQ(reason(10'000'000), "default");
+  EXPECT_EQ(reason(kVectorElements), "default");
+  EXPECT_NE(reason(kVectorElements - 1), "default");
 }
 
 TEST(CodecChooser, NamesTheRuleThatIsNoRegularExpression) {

@@ -91,7 +91,10 @@ TEST(PlanHistory, GivesTheSameBitsWhateverOrderGradientsComeIn) {
 TEST(PlanHistory, OfAnotherTableIsRefusedByName) {
   History recorded;
   { World world({1, 1}, {.plans = &recorded}); }
-  Cluster cluster({.ranks_per_machine = {1, 1}, .plan_history = recorded.read()});
+  ClusterOptions options;
+  options.ranks_per_machine = {1, 1};
+  options.plan_history = recorded.read();
+  Cluster cluster(options);
   cluster.create();
   std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
   tensors.pop_back();

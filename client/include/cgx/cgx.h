@@ -137,7 +137,8 @@ typedef struct cgx_comm_options {
   uint32_t rank, size;       /* this process's place; size 0 means 1 */
   uint64_t first_step;       /* same on all ranks */
   uint64_t timeout_ms;       /* 0: 30 minutes; bounds every wait of this communicator */
-  cgx_rendezvous rendezvous; /* may be empty when size is 1 or $CGX_LEADER=host:port is set */
+  cgx_rendezvous rendezvous; /* may be empty when size is 1 or $CGX_LEADER=host:port is set: rank 0
+                              * serves there, see deploy/REFERENCE.md */
 } cgx_comm_options;
 
 /* Collective: returns when every rank has joined on every machine. */

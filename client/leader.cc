@@ -1,0 +1,290 @@
+#include "client/leader.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "proto/wire/bytes.h"
+
+namespace cgx::client {
+namespace {
+
+constexpr uint32_t kMagic = 0x4c584743;  // "CGXL"
+constexpr uint8_t kPut = 1, kGet = 2;
+constexpr size_t kRequestHead = 13, kReplyHead = 9;
+constexpr uint32_t kKeyBytesMax = 4096, kValueBytesMax = 16 << 20;
+constexpr size_t kKeysMax = 1 << 20, kConnectionsMax = 4096;
+constexpr size_t kReadBytes = 64 << 10;
+constexpr std::chrono::milliseconds kAgain(50);
+constexpr timeval kSilence{.tv_sec = 10, .tv_usec = 0};  // of a leader that is asked
+
+Status unavailable(std::string message) {
+  return {StatusCode::kUNAVAILABLE, std::move(message)};
+}
+
+struct Resolved {
+  addrinfo* list = nullptr;
+  ~Resolved() {
+    if (list != nullptr) ::freeaddrinfo(list);
+  }
+};
+
+// "10.1.0.2:7000", "[fd00::1]:7000", "node1:7000"
+Status resolve(const std::string& address, Resolved& found) {
+  const size_t colon = address.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  if (host.empty() || port.empty()) {
+    return invalid_argument("CGX_LEADER=" + address + " is not host:port");
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found.list);
+  if (code == 0) return {};
+  return invalid_argument("CGX_LEADER=" + address + ": " + ::gai_strerror(code));
+}
+
+std::vector<std::byte> reply(bool found, std::span<const std::byte> value) {
+  wire::Writer writer;
+  writer.put(kMagic);
+  writer.put<uint8_t>(found ? 1 : 0);
+  writer.put(static_cast<uint32_t>(value.size()));
+  std::vector<std::byte> bytes = writer.take();
+  bytes.insert(bytes.end(), value.begin(), value.end());
+  return bytes;
+}
+
+bool read_all(int fd, std::byte* to, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t got = ::recv(fd, to, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(sent));
+  }
+  return true;
+}
+
+Result<UniqueFd> listen_at(const addrinfo& place) {
+  UniqueFd fd(::socket(place.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  const bool open =
+      fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+      ::bind(fd.get(), place.ai_addr, place.ai_addrlen) == 0 && ::listen(fd.get(), 512) == 0;
+  if (open) return fd;
+  const bool others = errno == EADDRNOTAVAIL || errno == EADDRINUSE;
+  return Status(others ? StatusCode::kNOT_FOUND : StatusCode::kUNAVAILABLE, std::strerror(errno));
+}
+
+}  // namespace
+
+// --- Server
+// -----------------------------------------------------------------------------------------------
+
+struct LeaderServer::Connection {
+  UniqueFd fd;
+  std::vector<std::byte> in, out;
+};
+
+class LeaderServer::Book {
+ public:
+  // Takes whole requests off `in` and adds their replies to `out`; false: it breaks the form.
+  bool answer(Connection& connection) {
+    size_t taken = 0;
+    for (;;) {
+      const auto left = std::span(connection.in).subspan(taken);
+      if (left.size() < kRequestHead) break;
+      wire::Reader reader(left);
+      const auto magic = reader.get<uint32_t>();
+      const auto what = reader.get<uint8_t>();
+      const auto key_bytes = reader.get<uint32_t>(), value_bytes = reader.get<uint32_t>();
+      const bool right = magic == kMagic && (what == kPut || what == kGet) &&
+                         key_bytes <= kKeyBytesMax && value_bytes <= kValueBytesMax;
+      if (!right) return false;
+      if (left.size() < kRequestHead + key_bytes + value_bytes) break;
+      const auto key = left.subspan(kRequestHead, key_bytes);
+      const std::string name(reinterpret_cast<const char*>(key.data()), key.size());
+      const auto value = left.subspan(kRequestHead + key_bytes, value_bytes);
+      const std::vector<std::byte> said = what == kPut ? put(name, value) : get(name);
+      connection.out.insert(connection.out.end(), said.begin(), said.end());
+      taken += kRequestHead + key_bytes + value_bytes;
+    }
+    connection.in.erase(connection.in.begin(),
+                        connection.in.begin() + static_cast<ptrdiff_t>(taken));
+    return true;
+  }
+
+ private:
+  std::vector<std::byte> put(const std::string& key, std::span<const std::byte> value) {
+    const bool room = values_.size() < kKeysMax || values_.count(key) > 0;
+    if (room) values_[key].assign(value.begin(), value.end());
+    return reply(room, {});
+  }
+  std::vector<std::byte> get(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? reply(false, {}) : reply(true, found->second);
+  }
+
+  std::map<std::string, std::vector<std::byte>> values_;
+};
+
+Result<std::unique_ptr<LeaderServer>> LeaderServer::open(const std::string& address) {
+  Resolved found;
+  CGX_RETURN_IF_ERROR(resolve(address, found));
+  Result<UniqueFd> listening = Status(StatusCode::kNOT_FOUND, "no address");
+  for (const addrinfo* one = found.list; one != nullptr && !listening.ok(); one = one->ai_next) {
+    listening = listen_at(*one);
+  }
+  if (!listening.ok()) {
+    return Status(listening.status().code(),
+                  "CGX_LEADER=" + address + ": " + listening.status().message());
+  }
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return unavailable(std::string("eventfd: ") + std::strerror(errno));
+  return std::unique_ptr<LeaderServer>(new LeaderServer(*std::move(listening), std::move(wake)));
+}
+
+// The thread takes none of the program's signals.
+LeaderServer::LeaderServer(UniqueFd listening, UniqueFd wake)
+    : listening_(std::move(listening)), wake_(std::move(wake)) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { serve(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+LeaderServer::~LeaderServer() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t rung = ::write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void LeaderServer::serve() {
+  Book book;
+  std::vector<Connection> connections;
+  // False: it has ended or broke the form.
+  const auto attend = [&](Connection& one, short events) {
+    if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) {
+      std::byte bytes[kReadBytes];
+      const ssize_t got = ::recv(one.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+      if (got > 0) one.in.insert(one.in.end(), bytes, bytes + got);
+      if (!book.answer(one)) return false;
+    }
+    while (!one.out.empty()) {
+      const ssize_t sent =
+          ::send(one.fd.get(), one.out.data(), one.out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent < 0) return errno == EAGAIN || errno == EINTR;
+      one.out.erase(one.out.begin(), one.out.begin() + sent);
+    }
+    return true;
+  };
+  for (;;) {
+    std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+    for (const Connection& one : connections) {
+      watched.push_back({one.fd.get(), static_cast<short>(one.out.empty() ? POLLIN : POLLOUT), 0});
+    }
+    if (::poll(watched.data(), watched.size(), -1) < 0) continue;
+    if (watched[0].revents != 0) return;
+    for (size_t i = connections.size(); i-- > 0;) {
+      const short events = watched[i + 2].revents;
+      if (events == 0 || attend(connections[i], events)) continue;
+      connections.erase(connections.begin() + static_cast<ptrdiff_t>(i));
+    }
+    if (watched[1].revents == 0) continue;
+    UniqueFd fd(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid() && connections.size() < kConnectionsMax) {
+      connections.push_back({std::move(fd), {}, {}});
+    }
+  }
+}
+
+// --- Store
+// ------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& address,
+                                                          Deadline deadline,
+                                                          const std::function<Status()>& go_on) {
+  Resolved found;
+  CGX_RETURN_IF_ERROR(resolve(address, found));
+  for (;;) {
+    for (const addrinfo* one = found.list; one != nullptr; one = one->ai_next) {
+      UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const int on = 1;
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSilence, sizeof kSilence);
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &kSilence, sizeof kSilence);
+      if (::connect(fd.get(), one->ai_addr, one->ai_addrlen) != 0) continue;
+      ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      return std::unique_ptr<LeaderStore>(new LeaderStore(address, std::move(fd)));
+    }
+    const std::string why = std::strerror(errno);
+    if (Clock::now() >= deadline) {
+      return Status(StatusCode::kTIMED_OUT, "nobody serves at CGX_LEADER=" + address + " (" + why +
+                                                "); rank 0 does, on the machine with that address");
+    }
+    CGX_RETURN_IF_ERROR(go_on());
+    std::this_thread::sleep_for(kAgain);
+  }
+}
+
+Status LeaderStore::lost() const {
+  return unavailable("CGX_LEADER=" + address_ + " is gone, or is none");
+}
+
+Result<LeaderStore::Answer> LeaderStore::ask(uint8_t what, const std::string& key,
+                                             std::span<const std::byte> value) {
+  wire::Writer writer;
+  writer.put(kMagic);
+  writer.put(what);
+  writer.put(static_cast<uint32_t>(key.size()));
+  writer.put(static_cast<uint32_t>(value.size()));
+  std::vector<std::byte> request = writer.take();
+  const auto key_bytes = std::as_bytes(std::span(key));
+  request.insert(request.end(), key_bytes.begin(), key_bytes.end());
+  request.insert(request.end(), value.begin(), value.end());
+  std::byte head[kReplyHead];
+  if (!write_all(fd_.get(), request) || !read_all(fd_.get(), head, sizeof head)) return lost();
+  wire::Reader reader(head);
+  const auto magic = reader.get<uint32_t>();
+  const auto found = reader.get<uint8_t>();
+  const auto bytes = reader.get<uint32_t>();
+  if (magic != kMagic || found > 1 || bytes > kValueBytesMax) return lost();
+  Answer answer{.found = found == 1, .value = std::vector<std::byte>(bytes)};
+  if (!read_all(fd_.get(), answer.value.data(), bytes)) return lost();
+  return answer;
+}
+
+Status LeaderStore::put(const std::string& key, std::span<const std::byte> value) {
+  CGX_ASSIGN_OR_RETURN(const Answer answer, ask(kPut, key, value));
+  return answer.found ? Status() : resource_exhausted("CGX_LEADER=" + address_ + " is full");
+}
+
+Result<std::vector<std::byte>> LeaderStore::get(const std::string& key) {
+  CGX_ASSIGN_OR_RETURN(Answer answer, ask(kGet, key, {}));
+  if (!answer.found) return Status(StatusCode::kNOT_FOUND, key);
+  return std::move(answer.value);
+}
+
+}  // namespace cgx::client

@@ -1,0 +1,65 @@
+// A store for ranks that have none: the process of rank 0 serves it at CGX_LEADER=host:port, all
+// ranks ask it over TCP. Nothing is encrypted and nobody is asked who he is: whoever reaches the
+// port may read the job's key, as in the stores of launchers. For networks one trusts.
+//
+//   request := magic u32 "CGXL", what u8 (1 put, 2 get), key bytes u32, value bytes u32, key, value
+//   reply   := magic u32 "CGXL", found u8, value bytes u32, value
+//
+// Little endian.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "client/deadline.h"
+#include "client/rendezvous.h"
+#include "client/unique_fd.h"
+
+namespace cgx::client {
+
+// Thread rule: open and destroy on one thread; a thread of its own serves. Invariant: keys, values
+// and connections are bounded; a connection that breaks the form is closed.
+class LeaderServer {
+ public:
+  // NOT_FOUND: the host is another machine's, or somebody serves there already.
+  static Result<std::unique_ptr<LeaderServer>> open(const std::string& address);
+  ~LeaderServer();
+
+ private:
+  struct Connection;
+  class Book;
+
+  LeaderServer(UniqueFd listening, UniqueFd wake);
+  void serve();
+
+  UniqueFd listening_, wake_;
+  std::thread thread_;
+};
+
+// One connection to it. Thread rule: the calling thread.
+class LeaderStore final : public Store {
+ public:
+  // Tries until the deadline: the leader may not be there yet. go_on is asked between two tries.
+  static Result<std::unique_ptr<LeaderStore>> connect(const std::string& address, Deadline deadline,
+                                                      const std::function<Status()>& go_on);
+
+  Status put(const std::string& key, std::span<const std::byte> value) override;
+  Result<std::vector<std::byte>> get(const std::string& key) override;
+
+ private:
+  LeaderStore(std::string address, UniqueFd fd)
+      : address_(std::move(address)), fd_(std::move(fd)) {}
+  struct Answer {
+    bool found = false;
+    std::vector<std::byte> value;
+  };
+  Result<Answer> ask(uint8_t what, const std::string& key, std::span<const std::byte> value);
+  Status lost() const;
+
+  const std::string address_;
+  UniqueFd fd_;
+};
+
+}  // namespace cgx::client

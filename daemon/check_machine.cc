@@ -1,0 +1,115 @@
+#include "daemon/check_machine.h"
+
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "daemon/caller.h"
+#include "daemon/fd.h"
+#include "daemon/options.h"
+
+namespace cgx::daemon {
+namespace {
+
+class Findings {
+ public:
+  void add(const std::string& key, const std::string& text) {
+    lines_ += (lines_.empty() ? "" : "\n") + (key.empty() ? "" : key + ": ") + text;
+  }
+  void add(const std::string& key, const Status& status) {
+    if (!status.ok()) add(key, status.message());
+  }
+  Status status() const { return lines_.empty() ? Status() : invalid_argument(lines_); }
+
+ private:
+  std::string lines_;
+};
+
+void readable(const char* key, const std::string& path, Findings& findings) {
+  if (path.empty() || ::access(path.c_str(), R_OK) == 0) return;
+  findings.add(key, path + ": " + std::strerror(errno));
+}
+
+// The folder a file or socket will be made in; run_directory itself is made by the daemon.
+void has_folder(const char* key, const std::string& path, const std::string& made,
+                Findings& findings) {
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (path.empty() || folder.empty() || folder == made) return;
+  if (::access(folder.c_str(), W_OK) != 0) findings.add(key, folder + ": " + std::strerror(errno));
+}
+
+void has_group(const char* key, const std::string& group, Findings& findings) {
+  if (!group.empty()) findings.add(key, find_group(group).status());
+}
+
+// Some address of the host is this machine's; which port is free shows at the start.
+Status is_own(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_flags = AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  const int code = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (code != 0) return invalid_argument(host + ": " + ::gai_strerror(code));
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* one = found; one != nullptr && error != 0; one = one->ai_next) {
+    const UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    error = fd && ::bind(fd.get(), one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
+  }
+  ::freeaddrinfo(found);
+  return error == 0 ? Status() : invalid_argument(host + ": " + std::strerror(error));
+}
+
+void has_address(const char* key, const std::string& address, Findings& findings) {
+  if (address.empty()) return;
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  findings.add(key, is_own(host));
+}
+
+void check_files(const v1::Config& config, Findings& findings) {
+  readable("mesh.tls.ca_file", config.mesh().tls().ca_file(), findings);
+  readable("mesh.tls.certificate_file", config.mesh().tls().certificate_file(), findings);
+  readable("mesh.tls.key_file", config.mesh().tls().key_file(), findings);
+  readable("control.tls.ca_file", config.control().tls().ca_file(), findings);
+  readable("control.tls.certificate_file", config.control().tls().certificate_file(), findings);
+  readable("control.tls.key_file", config.control().tls().key_file(), findings);
+  readable("mesh.key_file", config.mesh().key_file(), findings);
+  const std::string& made = config.run_directory();
+  has_folder("client.socket", config.client().socket(), made, findings);
+  has_folder("control.socket", config.control().socket(), made, findings);
+  has_folder("control.audit_file", config.control().audit_file(), made, findings);
+}
+
+void check_devices(const v1::Config& config, Findings& findings) {
+  const auto& transports = config.transport().ucx_transports();
+  const bool only_tcp = transports.size() == 1 && transports[0] == "tcp";
+  for (const std::string& device : config.transport().devices()) {
+    const bool here = !only_tcp || ::if_nametoindex(device.c_str()) != 0;
+    if (!here) findings.add("transport.devices", "this machine has no interface " + device);
+  }
+}
+
+}  // namespace
+
+Status check_machine(const v1::Config& config) {
+  Findings findings;
+  check_files(config, findings);
+  has_group("client.socket_group", config.client().socket_group(), findings);
+  has_group("control.socket_group", config.control().socket_group(), findings);
+  has_group("control.operators_group", config.control().operators_group(), findings);
+  check_devices(config, findings);
+  has_address("mesh.listen", config.mesh().listen(), findings);
+  has_address("control.listen", config.control().listen(), findings);
+  if (config.metrics().port() != 0) {
+    findings.add("metrics.address", is_own(config.metrics().address()));
+  }
+  if (!findings.status().ok()) return findings.status();
+  CGX_RETURN_IF_ERROR(daemon_options(config).status());  // what the files hold
+  return ucx_options(config).status();
+}
+
+}  // namespace cgx::daemon

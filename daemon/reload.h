@@ -1,0 +1,22 @@
+// What a running daemon takes over from a changed configuration, and what waits for a restart.
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "proto/messages/config.pb.h"
+
+namespace cgx::daemon {
+
+struct Reload {
+  v1::Config effective;                      // the running configuration with what may change
+  std::vector<config::KeyDifference> taken;  // over, with both values
+  std::vector<std::string> waiting;          // keys that differ and count after a restart
+};
+
+// Both are complete, as they came from the loader.
+Reload plan_reload(const v1::Config& running, const v1::Config& changed);
+
+}  // namespace cgx::daemon

@@ -1,0 +1,155 @@
+#include "daemon/serve.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "daemon/clock.h"
+#include "daemon/notify.h"
+#include "daemon/operators_edge.h"
+#include "daemon/options.h"
+#include "daemon/reload.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr uint64_t kLookNs = 100 * kMillisecond;    // how often main looks whether it should end
+constexpr uint64_t kPrivateFirstNs = 60 * kSecond;  // a private daemon nobody ever came to
+constexpr uint64_t kPrivateLingerNs = 2 * kSecond;  // a client may close and come again
+
+constexpr uint64_t kLongNs = 3600 * kSecond;
+
+bool asks_to_stop(const siginfo_t& signal) {
+  const int number = signal.si_signo;
+  return number == SIGTERM || number == SIGINT || number == SIGQUIT;
+}
+
+std::string sender_text(const siginfo_t& signal) {
+  const std::string name = ::sigabbrev_np(signal.si_signo);
+  if (signal.si_code > 0) return "SIG" + name + " of the kernel";
+  return "SIG" + name + " of process " + std::to_string(signal.si_pid) + ", uid " +
+         std::to_string(signal.si_uid);
+}
+
+// When a private daemon should end. Two looks: a client that closes may be about to come again.
+class PrivateLife {
+ public:
+  bool over(Daemon& daemon) {
+    const uint64_t now = monotonic_ns();
+    if (daemon.connected()) idle_since_ns_ = now;
+    const uint64_t limit = daemon.sessions_ever() > 0 ? kPrivateLingerNs : kPrivateFirstNs;
+    if (now - idle_since_ns_ >= limit) daemon.stop_accepting();
+    // Who was let in just before is served to the end.
+    return now - idle_since_ns_ >= limit + kLookNs;
+  }
+
+ private:
+  uint64_t idle_since_ns_ = monotonic_ns();
+};
+
+// Tells the service manager that the thread which moves gradients goes on; without it the manager
+// ends and restarts the daemon.
+class Watchdog {
+ public:
+  explicit Watchdog(Log& log) : log_(log), period_ns_(watchdog_ns() / 3) {}
+  uint64_t next_look_ns() const { return period_ns_ == 0 ? kLongNs : period_ns_; }
+
+  void look(Daemon& daemon) {
+    if (period_ns_ == 0) return;
+    if (daemon.alive(period_ns_)) return notify_manager("WATCHDOG=1");
+    log_.write(LogLevel::kError, "the data thread does not answer",
+               {{"waited_ms", period_ns_ / kMillisecond}});
+  }
+
+ private:
+  Log& log_;
+  const uint64_t period_ns_;
+};
+
+// A file that is wrong changes nothing.
+void reload(Daemon& daemon, Log& log, ServeOptions& options) {
+  notify_manager("RELOADING=1");
+  const Result<v1::Config> changed = options.load();
+  const Reload plan = changed.ok() ? plan_reload(options.config, *changed) : Reload{};
+  const Result<DaemonOptions> parts =
+      changed.ok() ? daemon_options(plan.effective) : Result<DaemonOptions>(changed.status());
+  const bool taken = parts.ok() && daemon.change({.policy = parts->policy,
+                                                  .job_weights = parts->job_weights,
+                                                  .timeouts = parts->timeouts,
+                                                  .limits = parts->limits});
+  notify_manager("READY=1");
+  if (!taken) {
+    const std::string why = parts.ok() ? "the data thread is busy" : parts.status().message();
+    return log.write(LogLevel::kError, "reload refused, nothing is changed", {{"cause", why}});
+  }
+  options.config = plan.effective;
+  log.set_level(log_settings(plan.effective.log()).level);
+  for (const config::KeyDifference& one : plan.taken) {
+    log.write(LogLevel::kInfo, "reload changes a key",
+              {{"key", one.key}, {"from", one.from}, {"to", one.to}});
+  }
+  for (const std::string& key : plan.waiting) {
+    log.write(LogLevel::kWarning, "reload leaves a key as it is until the daemon is restarted",
+              {{"key", key}});
+  }
+  log.write(LogLevel::kInfo, "reloaded",
+            {{"changed", plan.taken.size()}, {"waiting", plan.waiting.size()}});
+}
+
+// Lets what is in flight finish: until a quiet moment, the limit, or a second signal.
+bool drain(Daemon& daemon, const sigset_t& signals, uint64_t limit_ns) {
+  notify_manager("STOPPING=1");
+  daemon.stop_accepting();
+  const uint64_t deadline = monotonic_ns() + limit_ns;
+  while (daemon.connected() && !daemon.quiet()) {
+    if (monotonic_ns() >= deadline) return false;
+    const auto signal = next_signal(signals, 10 * kMillisecond);
+    if (signal && asks_to_stop(*signal)) return false;
+  }
+  return true;
+}
+
+void stop(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& cause,
+          uint64_t drain_ns) {
+  const uint64_t begun = monotonic_ns();
+  const bool busy = daemon.connected() && !daemon.quiet();
+  log.write(LogLevel::kInfo, "stopping",
+            {{"cause", cause},
+             {"sessions", daemon.sessions_open()},
+             {"in_flight", busy ? "operations" : "nothing"}});
+  const bool drained = drain(daemon, signals, drain_ns);
+  log.write(LogLevel::kInfo, "stopped",
+            {{"drained", drained ? "yes" : "no"},
+             {"sessions", daemon.sessions_open()},
+             {"after_ms", (monotonic_ns() - begun) / kMillisecond}});
+}
+
+}  // namespace
+
+std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
+  const timespec timeout{.tv_sec = static_cast<time_t>(timeout_ns / kSecond),
+                         .tv_nsec = static_cast<long>(timeout_ns % kSecond)};
+  siginfo_t info{};
+  if (::sigtimedwait(&set, &info, &timeout) < 0) return std::nullopt;
+  return info;
+}
+
+int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options) {
+  PrivateLife life;
+  Watchdog watchdog(log);
+  const uint64_t look_ns = options.private_daemon ? kLookNs : kLongNs;
+  for (;;) {
+    const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
+    if (signal && asks_to_stop(*signal)) {
+      stop(daemon, log, signals, sender_text(*signal),
+           options.config.timeouts().drain_ms() * kMillisecond);
+      return 0;
+    }
+    if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options);
+    watchdog.look(daemon);
+    if (!options.private_daemon || !life.over(daemon)) continue;
+    log.write(LogLevel::kInfo, "stopped", {{"cause", "its last trainer has gone"}});
+    return 0;
+  }
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,30 @@
+// What main does while the daemon works: takes signals, tells the service manager that the daemon
+// is alive, takes over a changed configuration (SIGHUP), ends.
+//
+// Thread rule: main.
+#pragma once
+
+#include <signal.h>
+
+#include <functional>
+#include <optional>
+
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "proto/messages/config.pb.h"
+
+namespace cgx::daemon {
+
+// One signal, or nothing within `timeout_ns`. `set` is blocked in all threads.
+std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
+
+struct ServeOptions {
+  v1::Config config;                         // complete, in force
+  std::function<Result<v1::Config>()> load;  // once more, as at the start
+  bool private_daemon = false;               // ends when nobody is connected any more
+};
+
+// Returns when the daemon is to end, drained: 0.
+int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options);
+
+}  // namespace cgx::daemon

@@ -1,0 +1,255 @@
+"""cgxd as a service: reload, watchdog, what its log tells, what --check-config sees, the confinement of its unit."""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cluster_case import RAW, ClusterCase, stop
+from daemons import ROOT, Daemon, binary, merged
+from machines import Machines
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+UNIT_USER = 54321
+ONE = 0  # machine
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+
+
+def lines_of(daemon):
+    """The log's JSON lines."""
+    return [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
+
+
+class Service(ClusterCase):
+    CONFIG = merged(RAW, {"log": {"format": "json"}})
+
+    def lines(self, daemon, message, **fields):
+        return [line for line in lines_of(daemon) if line["message"] == message
+                and all(line.get(key) == value for key, value in fields.items())]
+
+    def wait_for_line(self, daemon, message, **fields):
+        self.wait_until(lambda: self.lines(daemon, message, **fields), f"the line '{message}' {fields}")
+        return self.lines(daemon, message, **fields)[-1]
+
+    def reload(self, daemon, changes, text=None):
+        """Returns the lines that it made."""
+        before = len(lines_of(daemon))
+        with open(daemon.config_path, "w", encoding="utf-8") as file:
+            file.write(text or json.dumps(merged(daemon.config, changes)))
+        daemon.process.send_signal(signal.SIGHUP)
+        ends = ("reloaded", "reload refused, nothing is changed")
+        self.wait_until(lambda: any(line["message"] in ends for line in lines_of(daemon)[before:]), "the reload")
+        return lines_of(daemon)[before:]
+
+    def test_a_reload_takes_over_what_may_change_and_names_the_rest(self):
+        daemon = self.daemons[ONE]
+        running = self.job([0, 1])
+        comm = running.join()
+        running.step(comm, 1)
+        lines = self.reload(daemon, {"policy": {"window": 7}, "metrics": {"port": 9777},
+                                     "timeouts": {"late_warning_ms": 300}})
+        changed = {line["key"]: (line["from"], line["to"]) for line in lines if "from" in line}
+        self.assertEqual(changed, {"policy.window": ("4", "7"), "timeouts.late_warning_ms": ("5 s", "300 ms")})
+        waiting = [line["key"] for line in lines if "until the daemon is restarted" in line["message"]]
+        self.assertEqual(waiting, ["metrics.port"])
+        running.step(comm, 2)
+        window = daemon.control_tool("policy", "get", "-j", running.name)["policy"]["window"]
+        self.assertEqual(window, 4, "it began before")
+        later = self.job([0, 1])
+        comm = later.join()
+        self.assertEqual(daemon.control_tool("policy", "get", "-j", later.name)["policy"]["window"], 7)
+        later.submit(comm, 1, [0])
+        self.wait_until(lambda: re.search(r"rank 1\b", daemon.log()), "the warning after 0.3 s")
+        later.submit(comm, 1, [1])
+        later.must("wait", comm, 1)
+        self.reload(daemon, {})
+
+    def test_a_wrong_file_changes_nothing_and_says_why(self):
+        daemon = self.daemons[ONE]
+        for text, said in (('{"policy": {"window": 9999}}', ("policy.window", "9999", "1 to 64", daemon.config_path + ":1")),
+                           ('{"polcy": {}}', ("polcy", "did you mean policy?")),
+                           ('{"policy": {"codec": "maxmin:77"}}', ("policy.codec", "77")),
+                           ('{"policy": ', ("not YAML",)),
+                           ('{"client": {"socket_group": "nobody-here"}, "policy": {"window": 9}}', ("socket_group",))):
+            with self.subTest(text):
+                lines = self.reload(daemon, None, text)
+                if "socket_group" in said:  # it waits for a restart, where it will be refused
+                    self.assertIn("client.socket_group", [line.get("key") for line in lines])
+                    self.reload(daemon, {})
+                    continue
+                refused = [line for line in lines if line["message"].startswith("reload refused")]
+                self.assertEqual(len(refused), 1, lines)
+                for part in said:
+                    self.assertIn(part, refused[0]["cause"])
+        os.unlink(daemon.config_path)
+        before = len(lines_of(daemon))
+        daemon.process.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: "cannot read" in str(lines_of(daemon)[before:]), "the refusal")
+        self.reload(daemon, {})
+        self.assert_daemons_serve()
+
+    def test_the_log_tells_of_jobs_and_switches_on_every_machine(self):
+        job = self.job([0, 1])
+        comm = job.join()
+        job.step(comm, 1)
+        for daemon in self.daemons:
+            begun = self.wait_for_line(daemon, "job begins", job=job.name)
+            self.assertEqual(begun["uid"], os.getuid())
+            ready = self.wait_for_line(daemon, "communicator is ready", job=job.name)
+            self.assertEqual((ready["communicator"], ready["ranks"], ready["machines"], ready["tensors"]), ("grads", 2, 2, 3))
+        self.daemons[1].control_tool("policy", "apply", "-j", job.name, "--set", "window=6", "--reason", "wider")
+        for step in range(2, 6):
+            job.step(comm, step)
+        for daemon in self.daemons:
+            line = self.wait_for_line(daemon, "policy is in force", job=job.name)
+            self.assertEqual((line["version"], line["reason"]), (2, "wider"))
+            self.assertIn(f"uid {os.getuid()} on ", line["by"])
+        job.ranks[0].must("close")
+        self.assertEqual(self.wait_for_line(self.daemons[0], "job ends", job=job.name)["level"], "info")
+        job.ranks[1].kill()
+        self.assertEqual(self.wait_for_line(self.daemons[1], "job ends", job=job.name)["level"], "warning")
+
+    def test_it_says_why_it_stops_and_with_what_in_flight(self):
+        with tempfile.TemporaryDirectory() as directory:
+            daemon = Daemon(self.machines[ONE], directory, self.CONFIG, port=7811)
+            self.wait_for_line(daemon, "cgxd 0.1.0 serves")
+            self.assertEqual(stop(daemon), 0)
+            stopping, stopped = self.lines(daemon, "stopping")[0], self.lines(daemon, "stopped")[0]
+            self.assertIn(f"SIGTERM of process {os.getpid()}, uid {os.getuid()}", stopping["cause"])
+            self.assertEqual((stopping["sessions"], stopping["in_flight"], stopped["drained"]), (0, "nothing", "yes"))
+
+
+class Watchdog(unittest.TestCase):
+    def heard(self, manager, seconds):
+        """What the service manager hears within the time."""
+        words, deadline = [], time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            manager.settimeout(max(0.001, deadline - time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                words.append(manager.recv(4096).decode())
+        return words
+
+    def thread_of(self, pid, name):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as file:
+                if file.read().strip() == name:
+                    return int(task)
+        return self.fail(f"no thread {name}")
+
+    @unittest.skipUnless(os.geteuid() == 0, "stopping one thread of another process needs root")
+    def test_it_is_silent_when_the_thread_that_moves_gradients_stands_still(self):
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(os.path.join(directory, "notify"))
+            environment = dict(os.environ, NOTIFY_SOCKET=os.path.join(directory, "notify"), WATCHDOG_USEC="600000")
+            daemon = subprocess.Popen([binary("cgxd"), "--set", f"run_directory={directory}/run"], env=environment,
+                                      stderr=subprocess.PIPE, text=True)
+            self.addCleanup(daemon.stderr.close)
+            self.addCleanup(daemon.wait)
+            self.addCleanup(daemon.kill)
+            manager.settimeout(20)
+            self.assertEqual(manager.recv(4096), b"READY=1")
+            self.assertGreaterEqual(self.heard(manager, 2).count("WATCHDOG=1"), 5)
+            thread = self.thread_of(daemon.pid, "cgxd-data")
+            self.assertEqual(_libc.ptrace(PTRACE_SEIZE, thread, None, None), 0, os.strerror(ctypes.get_errno()))
+            self.addCleanup(_libc.ptrace, PTRACE_DETACH, thread, None, None)  # else a failure leaves what nobody can end
+            self.assertEqual(_libc.ptrace(PTRACE_INTERRUPT, thread, None, None), 0)
+            os.waitpid(thread, 0x40000000)  # __WALL: it stands
+            self.heard(manager, 0.5)  # what was under way
+            self.assertEqual(self.heard(manager, 1.5), [])
+            self.assertEqual(_libc.ptrace(PTRACE_DETACH, thread, None, None), 0)
+            self.assertIn("WATCHDOG=1", self.heard(manager, 2))
+            daemon.terminate()
+            self.assertEqual(daemon.wait(20), 0)
+            self.assertIn("the data thread does not answer", daemon.stderr.read())
+
+
+class CheckConfig(unittest.TestCase):
+    def check(self, config):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "cgxd.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(merged({"run_directory": os.path.join(directory, "run")}, config), file)
+            return subprocess.run([binary("cgxd"), "--check-config", path], capture_output=True, text=True, timeout=20)
+
+    def test_it_names_all_that_this_machine_lacks(self):
+        done = self.check({
+            "client": {"socket_group": "nobody-here", "socket": "/nowhere/a.sock"},
+            "mesh": {"key_file": "/nowhere/key", "listen": "198.51.100.1:7070"},
+            "control": {"operators_group": "nor-here", "audit_file": "/nowhere/audit"},
+            "transport": {"devices": ["eth77"]}, "metrics": {"address": "198.51.100.2", "port": 9464}})
+        self.assertEqual(done.returncode, 1)
+        for key, value in (("client.socket_group", "nobody-here"), ("client.socket", "/nowhere"), ("mesh.key_file", "/nowhere/key"),
+                           ("mesh.listen", "198.51.100.1"), ("control.operators_group", "nor-here"),
+                           ("control.audit_file", "/nowhere"), ("transport.devices", "eth77"),
+                           ("metrics.address", "198.51.100.2")):
+            self.assertRegex(done.stderr, rf"(?m)(^|: ){re.escape(key)}: .*{re.escape(value)}")
+
+    def test_what_is_there_is_accepted(self):
+        done = self.check({"client": {"socket_group": "daemon"}, "mesh": {"listen": "[::1]:0"}, "metrics": {"port": 9464},
+                           "transport": {"devices": ["lo"]}})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_network_this_machine_is_not_in_is_named_with_its_own_addresses(self):
+        done = self.check({"mesh": {"network": ["198.51.100.0/24"]}})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("mesh.network: no interface of this machine has an address in 198.51.100.0/24", done.stderr)
+
+
+class Unit(unittest.TestCase):
+    def unit(self):
+        with open(os.path.join(ROOT, "deploy", "systemd", "cgxd.service.in"), encoding="utf-8") as file:
+            return file.read()
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_it_is_closed_as_far_as_it_can_be(self):
+        """User and program have to exist for the check, so others stand in."""
+        text = re.sub(r"^ExecStart(Pre)?=.*", r"ExecStart\1=/bin/true", self.unit(), flags=re.MULTILINE)
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "cgxd.service")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace("User=cgxd", "User=daemon").replace("Group=cgx", "Group=daemon"))
+            done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", path], capture_output=True,
+                                  text=True, timeout=60)
+        self.assertLessEqual(float(re.search(r"exposure level .*?: ([0-9.]+)", done.stdout)[1]), 1.5, done.stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_it_works_without_root_capabilities_and_writable_code(self):
+        """What of the unit can be had without systemd: user, no capabilities, no new ones, MemoryDenyWriteExecute."""
+        confined = ("setpriv", f"--reuid={UNIT_USER}", f"--regid={UNIT_USER}", "--clear-groups", "--bounding-set=-all",
+                    "--inh-caps=-all", "--no-new-privs", "/usr/bin/python3", "-c",
+                    "import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0); "
+                    "os.environ['UCX_MEM_EVENTS'] = 'n'; os.execvp(sys.argv[1], sys.argv[1:])")
+        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as to_end:
+            os.chmod(directory, 0o755)
+            machines = Machines(2)
+            to_end.callback(machines.close)
+            for index in range(2):
+                os.makedirs(os.path.join(directory, f"machine{index}"))
+                os.chown(os.path.join(directory, f"machine{index}"), UNIT_USER, UNIT_USER)
+            daemons = [Daemon(machine, directory, RAW, prefix=confined) for machine in machines]
+            to_end.callback(lambda: [daemon.process.kill() for daemon in daemons])
+            from ranks import Job
+            job = Job(daemons, [0, 1])
+            to_end.callback(job.close)
+            comm = job.join()
+            for step in (1, 2, 3):
+                job.step(comm, step)
+            for daemon in daemons:
+                with open(f"/proc/{daemon.process.pid}/status", encoding="utf-8") as file:
+                    status = file.read()
+                self.assertIn("CapEff:\t0000000000000000", status)
+                self.assertIn(f"Uid:\t{UNIT_USER}", status)
+                self.assertNotIn("UCX", daemon.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
