@@ -441,6 +441,11 @@ scheduler::Snapshot DataAgent::snapshot() {
 }
 
 void DataAgent::flush_counters() {
+  if (transport_) {
+    const uint64_t refused = transport_->totals().connections_refused;
+    engine_->count(scheduler::Counter::kconnections_refused, refused - connections_refused_);
+    connections_refused_ = refused;
+  }
   for (size_t i = 0; i < static_cast<size_t>(scheduler::Counter::kCount); ++i) {
     const auto counter = static_cast<scheduler::Counter>(i);
     if (const uint64_t amount = counters_.take(counter)) engine_->count(counter, amount);
