@@ -15,6 +15,7 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr uint32_t kTickMs = 25;
+constexpr uint32_t kSilentMs = 1000;
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
 
 template <typename Message>
@@ -83,6 +84,9 @@ void TcpTransport::refuse(TcpConnection& connection) {
 
 void TcpTransport::connected(TcpConnection& connection) {
   if (const int error = pending_error(connection.socket.get())) {
+    TcpLink& link = *connection.link;
+    const bool gone = error == ECONNREFUSED && leads_home(link) && !link.connection;
+    if (gone) return lose(link, "its process is gone");
     return fail(connection, {StatusCode::kPEER_LOST, std::strerror(error)});
   }
   if (!connection.writable) return;
@@ -119,11 +123,15 @@ void TcpTransport::take_handshake(TcpConnection& connection) {
 void TcpTransport::on_hello(TcpConnection& connection) {
   TcpHello& hello = connection.hello;
   read_into(hello, connection.heard);
-  const TcpLink* link = hello.magic == kTcpMagic ? find_tag(hello.tag) : nullptr;
-  if (!link || link->dials) {
-    totals_.frames_dropped += hello.magic == kTcpMagic;  // those its sender has for us
+  if (hello.magic != kTcpMagic) return refuse(connection);
+  const TcpLink* link = find_tag(hello.tag);
+  if (!link) {
+    totals_.frames_dropped += 1;  // those its sender has for us
+    const TcpWelcome unknown;
+    (void)::send(connection.socket.get(), &unknown, sizeof unknown, MSG_NOSIGNAL | MSG_DONTWAIT);
     return refuse(connection);
   }
+  if (link->dials) return bury_from(half_open_, connection);  // that we live is all it asks
   connection.welcome = {.received = link->received, .nonce = new_tcp_nonce()};
   connection.welcome.mac = prove_tcp_listener(link->secret, hello, connection.welcome);
   connection.stage = Stage::kWelcoming;
@@ -133,15 +141,20 @@ void TcpTransport::on_hello(TcpConnection& connection) {
 void TcpTransport::on_welcome(TcpConnection& connection) {
   TcpLink& link = *connection.link;
   read_into(connection.welcome, connection.heard);
+  if (connection.welcome.mac == TcpMac{}) {
+    if (link.was_up) return lose(link, "the peer knows the link no more");
+    return fail(connection, {StatusCode::kNOT_FOUND, "the peer does not know the link"});
+  }
   const TcpMac wanted = prove_tcp_listener(link.secret, connection.hello, connection.welcome);
-  if (!equal_macs(wanted, connection.welcome.mac)) {
+  if (!link.dials || !equal_macs(wanted, connection.welcome.mac)) {
     totals_.connections_refused += 1;
     return fail(connection, {StatusCode::kAUTH_FAILED, "it does not know the link's secret"});
   }
   const TcpProof proof{prove_tcp_dialer(link.secret, connection.hello, connection.welcome)};
   tell(connection, bytes_of(proof));
+  if (link.connection) bury(std::move(link.connection));
   link.connection = std::move(link.dialing);
-  open_records(connection);
+  open_records(connection, connection.welcome.received);
 }
 
 void TcpTransport::on_proof(TcpConnection& connection) {
@@ -149,12 +162,14 @@ void TcpTransport::on_proof(TcpConnection& connection) {
   read_into(proof, connection.heard);
   TcpLink* link = find_tag(connection.hello.tag);
   const bool proved =
-      link && !link->connection &&
+      link &&
       equal_macs(prove_tcp_dialer(link->secret, connection.hello, connection.welcome), proof.mac);
   if (!proved) return refuse(connection);
   connection.link = link;
+  if (link->connection) bury(std::move(link->connection));
+  if (link->dialing) bury(std::move(link->dialing));
   link->connection = take_half_open(connection);
-  open_records(connection);
+  open_records(connection, connection.hello.received);
 }
 
 std::unique_ptr<TcpConnection> TcpTransport::take_half_open(const TcpConnection& connection) {
@@ -165,13 +180,21 @@ std::unique_ptr<TcpConnection> TcpTransport::take_half_open(const TcpConnection&
   return taken;
 }
 
-void TcpTransport::open_records(TcpConnection& connection) {
+// What the peer has not taken in on earlier connections goes again.
+void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_received) {
   TcpLink& link = *connection.link;
   const SealKeys keys = make_seal_keys(link.secret, connection.hello, connection.welcome);
   connection.sealer.emplace(options_.seal, link.dials ? keys.to_listener : keys.to_dialer);
   connection.opener.emplace(options_.seal, link.dials ? keys.to_dialer : keys.to_listener);
   connection.stage = Stage::kOpen;
-  link.tries = link.absent_ticks = 0;
+  link.was_up = true;
+  link.home = peer_address(connection.socket.get()).host();
+  link.tries = link.absent_ticks = link.silent_ticks = 0;
+  link.told = link.received;  // the handshake has said it
+  link.unsent = link.first;
+  if (!take_acknowledgement(link, peer_received)) {
+    return lose(link, "it acknowledged what was never sent");
+  }
   activate(connection);
   if (!link.leaving) return;
   part_with(link);
@@ -241,14 +264,29 @@ bool TcpTransport::tick() {
 }
 
 bool TcpTransport::tick(TcpLink& link) {
-  if (!link.down.ok() || link.connection || !(link.dials || link.leaving)) return false;
+  if (!link.down.ok()) return false;
   if (link.dialing) {
     if (--link.dialing->ticks_left == 0) {
       dial_failed(link, {StatusCode::kTIMED_OUT, "no answer in time"});
     }
-  } else if (link.retry_ticks > 0 && --link.retry_ticks == 0) {
+  } else if (link.retry_ticks > 0 && --link.retry_ticks == 0 && !link.connection) {
     dial_now(link);
   }
+  return link.connection ? tick_open(link) : tick_absent(link);
+}
+
+// TCP waits longer and longer before it tries again what got lost; a new connection does not. It
+// takes over once it has proved itself.
+bool TcpTransport::tick_open(TcpLink& link) {
+  acknowledge(*link.connection);
+  if (link.first == nullptr) return link.told != link.received;
+  if (!link.dials || ++link.silent_ticks % ticks(kSilentMs) != 0 || link.dialing) return true;
+  dial_now(link);
+  return true;
+}
+
+bool TcpTransport::tick_absent(TcpLink& link) {
+  if (!link.was_up && !link.dials && !link.leaving) return false;
   const uint32_t limit_ms = link.leaving ? options_.handshake_ms : options_.lost_ms;
   if (++link.absent_ticks < ticks(limit_ms)) return true;
   lose(link, link.silence.ok() ? "cannot be reached" : link.silence.message());

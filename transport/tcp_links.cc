@@ -12,6 +12,7 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr uint32_t kRetryTicksMax = 16;
+constexpr uint32_t kBreaksMax = 8;  // without a record between them
 
 // "10.0.0.3 4711"
 Result<SocketAddress> parse_address(std::string_view text) {
@@ -90,7 +91,7 @@ TcpLink* TcpTransport::find_tag(uint64_t tag) const {
 }
 
 void TcpTransport::dial_now(TcpLink& link) {
-  const SocketAddress& address = link.addresses[link.address++ % link.addresses.size()];
+  const SocketAddress& address = link.addresses[link.address % link.addresses.size()];
   Result<Socket> socket = dial(address, {options_.congestion, options_.stalled_ms});
   if (!socket.ok()) return dial_failed(link, socket.status());
   link.dialing =
@@ -104,7 +105,8 @@ void TcpTransport::dial_now(TcpLink& link) {
 
 void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
   if (link.dialing) bury(std::move(link.dialing));
-  link.silence = why;
+  if (!link.connection) link.silence = why;
+  if (!link.was_up || link.dials) ++link.address;
   link.retry_ticks = std::min(1u << std::min(link.tries++, 8u), kRetryTicksMax);
   start_ticking();
 }
@@ -116,10 +118,12 @@ void TcpTransport::fail(TcpConnection& connection, const Status& why) {
     case Stage::kGreeting:
       return dial_failed(*connection.link, why);
     case Stage::kAccepted:
+      if (connection.heard_bytes == 0) return bury_from(half_open_, connection);
+      return refuse(connection);
     case Stage::kWelcoming:
       return refuse(connection);
     case Stage::kOpen:
-      return lose(*connection.link, why.message());
+      return broken(*connection.link, why);
     case Stage::kParting:
       return bury_from(parting_, connection);
     case Stage::kDead:
@@ -145,6 +149,34 @@ void TcpTransport::bury_from(Connections& place, const TcpConnection& connection
   bury(std::move(taken));
 }
 
+// False: the peer listens nowhere on the host it came from.
+bool TcpTransport::point_home(TcpLink& link) const {
+  for (size_t i = 0; i < link.addresses.size(); ++i) {
+    link.address = i;
+    if (leads_home(link)) return true;
+  }
+  return false;
+}
+
+// Whether a dial now tries the address where the peer has been.
+bool TcpTransport::leads_home(const TcpLink& link) const {
+  return link.was_up && link.addresses[link.address % link.addresses.size()].host() == link.home;
+}
+
+// A connection has ended, not the link: frames wait for the next connection. Both sides try, the
+// one that does not dial only to see whether the peer's process is there.
+void TcpTransport::broken(TcpLink& link, const Status& why) {
+  bury(std::move(link.connection));
+  link.unsent = link.first;
+  link.silence = why;
+  link.absent_ticks = link.silent_ticks = link.tries = 0;
+  if (++link.breaks > kBreaksMax) return lose(link, why.message());
+  totals_.connections_lost += 1;
+  start_ticking();
+  const bool can_dial = link.dials || point_home(link);
+  if (can_dial && !link.dialing) dial_now(link);
+}
+
 void TcpTransport::lose(TcpLink& link, const std::string& why) {
   if (!link.down.ok()) return;
   link.down = {StatusCode::kPEER_LOST, link.name + ": " + why};
@@ -161,13 +193,14 @@ void TcpTransport::drop_sends(TcpLink& link, const Status& why) {
     if (sending.token != kNoToken) completions_.push_back({link.id, sending.token, why});
     free_sending(sending);
   }
-  link.last = nullptr;
+  link.last = link.unsent = nullptr;
 }
 
 void TcpTransport::close(PeerId peer) {
   std::unique_ptr<TcpLink> link = links_.remove(peer);
   if (!link) return;
   std::erase(failed_, peer);
+  if (link->connection && link->dialing) bury(std::move(link->dialing));
   const bool lost = !link->down.ok();
   const bool told = link->connection != nullptr;
   if (told) part_with(*link);
@@ -197,13 +230,14 @@ void TcpTransport::forget_those_that_left() {
 void TcpTransport::part_with(TcpLink& link) {
   TcpConnection& connection = *link.connection;
   if (const TcpSending* half = connection.current) {
-    const auto head = std::as_bytes(std::span(&half->head, 1));
-    connection.loose.insert(connection.loose.end(), head.begin(), head.end());
     const bool encrypted = options_.seal == TcpSeal::kEncrypt;
-    const Bytes header = encrypted ? Bytes(connection.current_sealed) : half->caller_header();
-    const Bytes payload = encrypted ? Bytes() : half->payload;
-    connection.loose.insert(connection.loose.end(), header.begin(), header.end());
-    connection.loose.insert(connection.loose.end(), payload.begin(), payload.end());
+    std::vector<std::byte> all;
+    for (const Bytes part : {std::as_bytes(std::span(&half->head, 1)),
+                             encrypted ? Bytes(connection.current_sealed) : half->caller_header(),
+                             encrypted ? Bytes() : half->payload, Bytes(connection.loose)}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    connection.loose = std::move(all);
     connection.loose_sent = connection.current_sent;
   }
   say(connection, RecordType::kGoodbye);

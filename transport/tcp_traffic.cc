@@ -14,6 +14,8 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr size_t kBytesPerTurn = 1 << 20;  // of one connection, written in one round
+// Taken in without a word: then an acknowledgement goes by itself, for the sender's buffers.
+constexpr uint64_t kToldBytesMax = 256 << 10;
 
 iovec iovec_of(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -85,12 +87,20 @@ int TcpTransport::read_records(TcpConnection& connection) {
     if (!take(connection, record)) break;
     ++count;
   }
+  if (connection.stage == Stage::kOpen && connection.link->told_bytes >= kToldBytesMax) {
+    acknowledge(connection);
+  }
   return count;
 }
 
 // False: the connection carries no more records.
 bool TcpTransport::take(TcpConnection& connection, const RecordReader::Record& record) {
   TcpLink& link = *connection.link;
+  if (!take_acknowledgement(link, record.head.received)) {
+    lose(link, "it acknowledged what was never sent");
+    return false;
+  }
+  link.breaks = link.silent_ticks = 0;
   switch (record.head.type) {
     case RecordType::kGoodbye:
       lose(link, "closed by the peer");
@@ -98,18 +108,54 @@ bool TcpTransport::take(TcpConnection& connection, const RecordReader::Record& r
     case RecordType::kAck:
       return true;
     case RecordType::kFrame:
-      break;
+      return take_frame(connection, record);
   }
+  return false;
+}
+
+bool TcpTransport::take_frame(TcpConnection& connection, const RecordReader::Record& record) {
+  TcpLink& link = *connection.link;
+  if (record.head.number <= link.received) return true;  // came over an earlier connection, too
   if (record.head.number != link.received + 1) {
     fail(connection, protocol_error("frame " + std::to_string(record.head.number) + " came where " +
                                     std::to_string(link.received + 1) + " was due"));
     return false;
   }
   ++link.received;
+  link.told_bytes += record.frame.payload.size();
+  start_ticking();  // to acknowledge it, if nothing else does
   totals_.frames_received += 1;
   totals_.bytes_received += record.frame.header.size() + record.frame.payload.size();
   events_.on_frame(link.id, record.frame);
   return connection.stage == Stage::kOpen;
+}
+
+bool TcpTransport::take_acknowledgement(TcpLink& link, uint64_t received) {
+  if (received > link.sent) return false;
+  if (received <= link.acked) return true;
+  link.acked = received;
+  release(link);
+  return true;
+}
+
+// But for the one that is leaving again just now: it is needed whole.
+void TcpTransport::release(TcpLink& link) {
+  const TcpSending* leaving = link.connection ? link.connection->current : nullptr;
+  while (link.first != nullptr && link.first->number <= link.acked && link.first != leaving) {
+    TcpSending& sending = *link.first;
+    if (link.unsent == &sending) link.unsent = sending.next;
+    link.first = sending.next;
+    if (sending.token != kNoToken) completions_.push_back({link.id, sending.token, {}});
+    free_sending(sending);
+  }
+  if (link.first == nullptr) link.last = nullptr;
+}
+
+// Frames that wait to leave say it anyway.
+void TcpTransport::acknowledge(TcpConnection& connection) {
+  const TcpLink& link = *connection.link;
+  if (link.told == link.received || link.unsent != nullptr) return;
+  say(connection, RecordType::kAck);
 }
 
 int TcpTransport::read_handshake(TcpConnection& connection) {
@@ -135,13 +181,13 @@ int TcpTransport::write(TcpConnection& connection) {
   size_t left = kBytesPerTurn;
   int count = 0;
   while (connection.writable && left > 0) {
-    if (!connection.loose.empty()) {
+    if (!connection.loose.empty() && connection.current == nullptr) {
       if (!write_loose(connection)) break;
       ++count;
       continue;
     }
-    if (connection.stage != Stage::kOpen || connection.link->first == nullptr) break;
-    const size_t bytes = connection.link->first->bytes();
+    if (connection.stage != Stage::kOpen || connection.link->unsent == nullptr) break;
+    const size_t bytes = connection.link->unsent->bytes();
     if (!write_frame(connection)) break;
     left -= std::min(left, bytes);
     ++count;
@@ -166,7 +212,7 @@ bool TcpTransport::write_loose(TcpConnection& connection) {
 }
 
 bool TcpTransport::write_frame(TcpConnection& connection) {
-  TcpSending& sending = *connection.link->first;
+  TcpSending& sending = *connection.link->unsent;
   if (connection.current == nullptr) seal(connection, sending);
   const bool encrypted = options_.seal == TcpSeal::kEncrypt;
   const auto head = std::as_bytes(std::span(&sending.head, 1));
@@ -187,6 +233,8 @@ void TcpTransport::seal(TcpConnection& connection, TcpSending& sending) {
   connection.current = &sending;
   connection.current_sent = 0;
   sending.head.received = connection.link->received;
+  connection.link->told = connection.link->received;
+  connection.link->told_bytes = 0;
   if (options_.seal == TcpSeal::kEncrypt) connection.current_sealed.resize(sending.bytes());
   connection.sealer->seal(sending.head, sending.caller_header(), sending.payload,
                           connection.current_sealed.data());
@@ -212,20 +260,23 @@ size_t TcpTransport::transmit(TcpConnection& connection, const iovec* parts, int
 
 void TcpTransport::finish_frame(TcpConnection& connection) {
   TcpLink& link = *connection.link;
-  TcpSending& sending = *link.first;
+  TcpSending& sending = *link.unsent;
   totals_.frames_sent += 1;
   totals_.bytes_sent += sending.bytes();
-  if (sending.token != kNoToken) completions_.push_back({link.id, sending.token, {}});
   connection.current = nullptr;
-  link.first = sending.next;
-  if (link.first == nullptr) link.last = nullptr;
-  free_sending(sending);
+  link.unsent = sending.next;
+  if (sending.payload.empty() && sending.token != kNoToken) {  // nothing that anybody waits for
+    completions_.push_back({link.id, std::exchange(sending.token, kNoToken), {}});
+  }
+  if (sending.number <= link.acked) release(link);
 }
 
 // A record of our own, between two frames.
 void TcpTransport::say(TcpConnection& connection, RecordType type) {
-  RecordHead head{
-      .type = type, .number = connection.link->sent, .received = connection.link->received};
+  TcpLink& link = *connection.link;
+  RecordHead head{.type = type, .number = link.sent, .received = link.received};
+  link.told = link.received;
+  link.told_bytes = 0;
   connection.sealer->seal(head, {}, {}, connection.current_sealed.data());
   tell(connection, std::as_bytes(std::span(&head, 1)));
 }

@@ -112,9 +112,11 @@ Status TcpTransport::send(PeerId to, const Frame& frame, SendToken token) {
   if (!frame.header.empty()) {
     std::memcpy(sending.header, frame.header.data(), frame.header.size());
   }
-  const bool alone = link->first == nullptr;
-  (alone ? link->first : link->last->next) = &sending;
+  const bool alone = link->unsent == nullptr;
+  (link->first ? link->last->next : link->first) = &sending;
+  if (alone) link->unsent = &sending;
   link->last = &sending;
+  start_ticking();
   if (alone && link->connection && link->connection->writable) write(*link->connection);
   return {};
 }

@@ -30,17 +30,26 @@ struct TcpLink {
 
   std::unique_ptr<TcpConnection> connection;  // null: none is open
   std::unique_ptr<TcpConnection> dialing;
-  size_t address = 0;        // the next to try
-  uint32_t tries = 0;        // since there was a connection
+  bool was_up = false;       // there has been a connection
+  std::string home;          // the peer's host on it
+  size_t address = 0;        // the one to try
+  uint32_t tries = 0;        // that failed since there was a connection
+  uint32_t breaks = 0;       // connections that ended since the last record came
   uint32_t retry_ticks = 0;  // until the next try
   uint32_t absent_ticks = 0;
-  Status silence;  // why the last try failed
+  uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing
+  Status silence;             // why the last try failed
 
-  TcpSending* first = nullptr;  // frames that have not left yet, oldest first
+  // Frames that the peer has not acknowledged, oldest first; those from `unsent` on have not left.
+  TcpSending* first = nullptr;
+  TcpSending* unsent = nullptr;
   TcpSending* last = nullptr;
-  uint64_t sent = 0;      // number of the last frame accepted by send()
-  uint64_t received = 0;  // number of the last frame taken in
-  Status down;            // not OK: the peer is lost
+  uint64_t sent = 0;        // number of the last frame accepted by send()
+  uint64_t acked = 0;       // of the last one the peer has taken in
+  uint64_t received = 0;    // of the last one taken in here
+  uint64_t told = 0;        // of those, what the peer has been told
+  uint64_t told_bytes = 0;  // taken in since
+  Status down;              // not OK: the peer is lost
 };
 
 class TcpTransport final : public Transport {
@@ -86,6 +95,10 @@ class TcpTransport final : public Transport {
   int read(TcpConnection& connection);
   int read_records(TcpConnection& connection);
   bool take(TcpConnection& connection, const RecordReader::Record& record);
+  bool take_frame(TcpConnection& connection, const RecordReader::Record& record);
+  bool take_acknowledgement(TcpLink& link, uint64_t received);
+  void release(TcpLink& link);
+  void acknowledge(TcpConnection& connection);
   int read_handshake(TcpConnection& connection);
   int discard(TcpConnection& connection);
   // Bytes received; 0: none now, or the connection has been failed.
@@ -101,12 +114,15 @@ class TcpTransport final : public Transport {
   // Links (tcp_links.cc).
   TcpLink* find_tag(uint64_t tag) const;
   void lose(TcpLink& link, const std::string& why);
+  void broken(TcpLink& link, const Status& why);
   void drop_sends(TcpLink& link, const Status& why);
   void part_with(TcpLink& link);
   void leave(std::unique_ptr<TcpLink> link);
   void forget_those_that_left();
   void dial_now(TcpLink& link);
   void dial_failed(TcpLink& link, const Status& why);
+  bool leads_home(const TcpLink& link) const;
+  bool point_home(TcpLink& link) const;
   void fail(TcpConnection& connection, const Status& why);
   void bury(std::unique_ptr<TcpConnection> connection);
   void bury_from(Connections& place, const TcpConnection& connection);
@@ -126,7 +142,7 @@ class TcpTransport final : public Transport {
   void on_proof(TcpConnection& connection);
   void refuse(TcpConnection& connection);
   std::unique_ptr<TcpConnection> take_half_open(const TcpConnection& connection);
-  void open_records(TcpConnection& connection);
+  void open_records(TcpConnection& connection, uint64_t peer_received);
   void tell(TcpConnection& connection, std::span<const std::byte> message);
 
   // Time (tcp_handshakes.cc).
@@ -135,6 +151,8 @@ class TcpTransport final : public Transport {
   void on_timer();
   bool tick();
   bool tick(TcpLink& link);
+  bool tick_open(TcpLink& link);
+  bool tick_absent(TcpLink& link);
 
   const TcpOptions options_;
   Events& events_;

@@ -119,6 +119,7 @@ class Transport {
     uint64_t frames_dropped = 0;       // unknown tag, malformed
     uint64_t bytes_copied = 0;         // reassembled by the medium: frames above frame_bytes_best
     uint64_t connections_refused = 0;  // that did not prove the key of a link
+    uint64_t connections_lost = 0;     // that broke under a link, which may have got another one
   };
   virtual Totals totals() const = 0;
 };
