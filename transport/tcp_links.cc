@@ -167,7 +167,6 @@ bool TcpTransport::leads_home(const TcpLink& link) const {
 // one that does not dial only to see whether the peer's process is there.
 void TcpTransport::broken(TcpLink& link, const Status& why) {
   bury(std::move(link.connection));
-  link.unsent = link.first;
   link.silence = why;
   link.absent_ticks = link.silent_ticks = link.tries = 0;
   if (++link.breaks > kBreaksMax) return lose(link, why.message());

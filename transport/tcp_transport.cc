@@ -63,7 +63,8 @@ Status TcpTransport::open() {
     listeners_.push_back(std::move(listener));
   }
   endpoint_ = {encode_addresses(addresses),
-               "tcp/1;seal=" + std::string(tcp_seal_name(options_.seal))};
+               "tcp/1;seal=" + std::string(tcp_seal_name(options_.seal)) +
+                   ";frame=" + std::to_string(options_.frame_bytes)};
   return {};
 }
 
