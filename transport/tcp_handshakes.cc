@@ -1,4 +1,5 @@
 // Connections that have not proved anything yet, and time.
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@ namespace {
 
 using Stage = TcpConnection::Stage;
 
+constexpr int kAcceptsPerRound = 32;
 constexpr uint32_t kTickMs = 25;
 constexpr uint32_t kSilentMs = 1000;
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
@@ -32,9 +34,9 @@ void read_into(Message& message, const std::byte* bytes) {
 
 // --- Coming in -----------------------------------------------------------------------------------
 
-void TcpTransport::accept_all(Listener& listener) {
-  listener.refilled = false;
-  for (;;) {
+// A listener that has more to give says so in the next round.
+void TcpTransport::accept_some(Listener& listener) {
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
     Socket socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
       admit(std::move(socket));
@@ -43,9 +45,15 @@ void TcpTransport::accept_all(Listener& listener) {
     const int error = errno;
     if (error == EAGAIN) return;
     if (error == EINTR || error == ECONNABORTED) continue;
-    listener.refilled = true;  // no descriptor, no memory: that may pass
-    return start_ticking();
+    return pause(listener);
   }
+}
+
+// No descriptor, no memory: that may pass until the next tick.
+void TcpTransport::pause(Listener& listener) {
+  listener.paused = true;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.socket.get(), nullptr);
+  start_ticking();
 }
 
 void TcpTransport::admit(Socket socket) {
@@ -235,7 +243,7 @@ void TcpTransport::on_timer() {
 bool TcpTransport::tick() {
   const auto late = [](const auto& each) { return --each->ticks_left == 0; };
   for (const auto& listener : listeners_) {
-    if (listener->refilled) accept_all(*listener);
+    if (listener->paused) listener->paused = !watch(listener->socket.get(), *listener).ok();
   }
   Connections waiting = std::exchange(half_open_, {});
   bool timed = false;
@@ -260,7 +268,7 @@ bool TcpTransport::tick() {
   for (const auto& link : leaving_) timed |= tick(*link);
   return timed || !half_open_.empty() || !parting_.empty() ||
          std::any_of(listeners_.begin(), listeners_.end(),
-                     [](const auto& each) { return each->refilled; });
+                     [](const auto& each) { return each->paused; });
 }
 
 bool TcpTransport::tick(TcpLink& link) {

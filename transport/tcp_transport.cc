@@ -90,9 +90,11 @@ Caps TcpTransport::caps() const {
           .checks_payloads = true};
 }
 
+// Listeners say again what has not been taken in, the others only once.
 Status TcpTransport::watch(int descriptor, TcpWatched& watched) {
-  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &watched}};
-  if (watched.kind != TcpWatched::Kind::kConnection) event.events = EPOLLIN | EPOLLET;
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = &watched}};
+  if (watched.kind != TcpWatched::Kind::kListener) event.events |= EPOLLET;
+  if (watched.kind == TcpWatched::Kind::kConnection) event.events |= EPOLLOUT | EPOLLRDHUP;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0) return {};
   return {StatusCode::kUNAVAILABLE, std::string("epoll: ") + std::strerror(errno)};
 }
@@ -156,7 +158,7 @@ int TcpTransport::take_events() {
     auto& watched = *static_cast<TcpWatched*>(events[i].data.ptr);
     switch (watched.kind) {
       case TcpWatched::Kind::kListener:
-        accept_all(static_cast<Listener&>(watched));
+        accept_some(static_cast<Listener&>(watched));
         break;
       case TcpWatched::Kind::kTimer:
         on_timer();

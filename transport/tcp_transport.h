@@ -73,7 +73,7 @@ class TcpTransport final : public Transport {
   using Connections = std::vector<std::unique_ptr<TcpConnection>>;
   struct Listener : TcpWatched {
     Socket socket;
-    bool refilled = false;  // descriptors ran out: look again at the next tick
+    bool paused = false;  // descriptors ran out: look again at the next tick
   };
   struct Completion {
     PeerId peer;
@@ -131,7 +131,8 @@ class TcpTransport final : public Transport {
   void free_sending(TcpSending& sending);
 
   // Handshakes (tcp_handshakes.cc).
-  void accept_all(Listener& listener);
+  void accept_some(Listener& listener);
+  void pause(Listener& listener);
   void admit(Socket socket);
   void make_room(const std::string& host);
   void connected(TcpConnection& connection);
