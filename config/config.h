@@ -26,6 +26,7 @@ using TextCheck = std::function<Status(std::string_view)>;
 struct Checks {
   TextCheck codec;
   TextCheck lane;
+  TextCheck transport;
 };
 
 // Each error names file, line, key, value and what is allowed, one line per problem. On success

@@ -47,6 +47,8 @@ std::string_view syntax_text(v1::Syntax syntax) {
       return "a codec; see cgxctl codecs";
     case v1::SYNTAX_LANE:
       return "auto or a lane's name";
+    case v1::SYNTAX_TRANSPORT:
+      return "auto or a transport's name";
     case v1::SYNTAX_SHARE:
       return "a number above 0, at most 1";
     default:

@@ -121,6 +121,8 @@ Status check_syntax(v1::Syntax syntax, const std::string& text, const Checks& ch
       return checks.codec ? checks.codec(text) : Status();
     case v1::SYNTAX_LANE:
       return checks.lane ? checks.lane(text) : Status();
+    case v1::SYNTAX_TRANSPORT:
+      return checks.transport ? checks.transport(text) : Status();
     case v1::SYNTAX_SHARE:
       return parse_share(text).status();
     default:

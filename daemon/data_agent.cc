@@ -441,6 +441,14 @@ scheduler::Snapshot DataAgent::snapshot() {
 }
 
 void DataAgent::flush_counters() {
+  if (transport_) {
+    const transport::Transport::Totals now = transport_->totals();
+    engine_->count(scheduler::Counter::kconnections_refused,
+                   now.connections_refused - counted_.connections_refused);
+    engine_->count(scheduler::Counter::kconnections_lost,
+                   now.connections_lost - counted_.connections_lost);
+    counted_ = now;
+  }
   for (size_t i = 0; i < static_cast<size_t>(scheduler::Counter::kCount); ++i) {
     const auto counter = static_cast<scheduler::Counter>(i);
     if (const uint64_t amount = counters_.take(counter)) engine_->count(counter, amount);

@@ -129,9 +129,10 @@ class DataAgent final : public Agent,
   std::optional<scheduler::Recorder> recorder_;
   std::unique_ptr<scheduler::Engine> engine_;
   transport::Endpoint endpoint_;
-  bool listening_ = false;         // endpoint_ is known
-  Links links_;                    // those the engine has open
-  uint32_t links_connecting_ = 0;  // connected, not up
+  bool listening_ = false;                // endpoint_ is known
+  Links links_;                           // those the engine has open
+  uint32_t links_connecting_ = 0;         // connected, not up
+  transport::Transport::Totals counted_;  // of the transport's, what the engine has counted
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
   DutyCycle duty_{thread_cpu_ns};

@@ -43,4 +43,13 @@ std::vector<InterfaceAddress> interface_addresses(const NetworkList& networks) {
   return found;
 }
 
+Status in_no_network(const std::string& key, const NetworkList& networks) {
+  std::string own;
+  for (const auto& [interface, host] : interface_addresses()) {
+    own += (own.empty() ? "" : ", ") + host + " (" + interface + ")";
+  }
+  return invalid_argument(key + ": no interface of this machine has an address in " +
+                          networks.to_string() + "; its addresses are " + own);
+}
+
 }  // namespace cgx::daemon

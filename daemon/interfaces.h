@@ -19,4 +19,7 @@ std::vector<InterfaceAddress> interface_addresses();
 // Those inside `networks`.
 std::vector<InterfaceAddress> interface_addresses(const NetworkList& networks);
 
+// "KEY: no interface of this machine has an address in ..."
+Status in_no_network(const std::string& key, const NetworkList& networks);
+
 }  // namespace cgx::daemon

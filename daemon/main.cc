@@ -23,7 +23,9 @@
 #include "daemon/policy_message.h"
 #include "daemon/run_command.h"
 #include "daemon/serve.h"
+#include "daemon/transports.h"
 #include "proto/wire/run_directory.h"
+#include "transport/ucx.h"
 
 namespace cgx::daemon {
 namespace {
@@ -49,15 +51,21 @@ std::string control_beside(const std::string& socket) {
          (name == kClientSocketName ? kControlSocketName : stem + "-" + kControlSocketName);
 }
 
+config::Checks checks() {
+  config::Checks all = config_checks();
+  all.transport = check_transport;
+  return all;
+}
+
 Result<v1::Config> load(const CommandLine& line) {
   v1::Config config;
   if (!line.config.empty()) {
-    CGX_RETURN_IF_ERROR(config::load_file(line.config, config_checks(), config));
+    CGX_RETURN_IF_ERROR(config::load_file(line.config, checks(), config));
   }
   for (const std::string& assignment : line.assignments) {
     CGX_RETURN_IF_ERROR(config::set(assignment, config));
   }
-  CGX_RETURN_IF_ERROR(config::check(config, config_checks()));
+  CGX_RETURN_IF_ERROR(config::check(config, checks()));
   config::fill_defaults(config);
   CGX_RETURN_IF_ERROR(resolve_network(config));
   if (!line.socket.empty()) config.mutable_client()->set_socket(line.socket);
@@ -123,12 +131,9 @@ int start(const CommandLine& line, const v1::Config& config) {
   std::unique_ptr<PlanFile> plans;
   const Status planned = use_plan_files(line, events, plans, *options);
   if (!planned.ok()) return fail(planned);
-  const Result<transport::UcxOptions> ucx = ucx_options(config);
-  if (!ucx.ok()) return fail(ucx.status());
-  const auto make_transport = [ucx = *ucx](transport::Events& to) {
-    return make_ucx_transport(ucx, to);
-  };
-  auto daemon = Daemon::start(*options, make_transport, events);
+  Result<TransportChoice> transport = choose_transport(config);
+  if (!transport.ok()) return fail(transport.status());
+  auto daemon = Daemon::start(*options, std::move(transport->make), events);
   if (!daemon.ok()) return fail(daemon.status());
   const kernels::Lane& lane = (*daemon)->lane();
   const DaemonFacts facts{version_number(), options->name, lane.name, lane.tuning,
@@ -142,6 +147,7 @@ int start(const CommandLine& line, const v1::Config& config) {
             {{"clients", config.client().socket()},
              {"operators", config.control().socket()},
              {"mesh", (*daemon)->mesh_address()},
+             {"transport", transport->name},
              {"lane", facts.lane},
              {"tuning", to_string(lane.tuning)},
              {"tuning_ms", facts.tuning_ns / kMillisecond},

@@ -118,6 +118,8 @@ void MeshAgent::connect(Wish& wish, const Introduction& both, const transport::E
   const uint64_t to_listener = wish.key.tag_to_listener(both);
   options.inbound_tag = wish.dials ? to_dialer : to_listener;
   options.outbound_tag = wish.dials ? to_listener : to_dialer;
+  options.secret = wish.key.secret_of_link(both);
+  options.dials = wish.dials;
   options.name =
       (wish.dials ? both.listener_name : both.greeting.name) + " (" + wish.current_address() + ")";
   ports_.host.connect_link(wish.wish.serial, std::move(options));

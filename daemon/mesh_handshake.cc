@@ -106,6 +106,10 @@ uint64_t LinkKey::tag_to_listener(const Introduction& both) const {
   return tag(both, "cgx mesh tag to listener");
 }
 
+transport::LinkSecret LinkKey::secret_of_link(const Introduction& both) const {
+  return hmac(key_, transcript("cgx mesh transport secret", both).take());
+}
+
 bool equal_in_constant_time(const Mac& a, const Mac& b) {
   return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }

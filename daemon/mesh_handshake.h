@@ -93,6 +93,8 @@ class LinkKey {
   Mac prove_arrival(const Introduction& both) const;
   uint64_t tag_to_dialer(const Introduction& both) const;
   uint64_t tag_to_listener(const Introduction& both) const;
+  // Of the transport's link: known to both, sent by neither.
+  transport::LinkSecret secret_of_link(const Introduction& both) const;
 
  private:
   uint64_t tag(const Introduction& both, const char* direction) const;

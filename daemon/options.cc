@@ -24,15 +24,6 @@ namespace {
 
 constexpr size_t kClusterKeyBytesMin = 16;
 
-Status in_no_network(const std::string& key, const NetworkList& networks) {
-  std::string own;
-  for (const auto& [interface, host] : interface_addresses()) {
-    own += (own.empty() ? "" : ", ") + host + " (" + interface + ")";
-  }
-  return invalid_argument(key + ": no interface of this machine has an address in " +
-                          networks.to_string() + "; its addresses are " + own);
-}
-
 Result<std::string> read_file(const std::string& path, const char* key) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -84,14 +75,6 @@ Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.sessions_max = config.limits().sessions();
   ipc.arena_bytes_max = config.limits().arena_bytes();
   return {};
-}
-
-// "20000-20100", "20000" or "0"
-void fill_ports(const std::string& text, transport::UcxOptions& options) {
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, options.port_first);
-  options.port_last = options.port_first;
-  if (first.ptr != end) std::from_chars(first.ptr + 1, end, options.port_last);
 }
 
 }  // namespace
@@ -170,30 +153,6 @@ Status resolve_network(v1::Config& config) {
     mesh.set_listen(address_of(addresses.front().host, 0));
   }
   return {};
-}
-
-Result<transport::UcxOptions> ucx_options(const v1::Config& config) {
-  const v1::Transport& words = config.transport();
-  transport::UcxOptions options;
-  options.transports = {words.ucx_transports().begin(), words.ucx_transports().end()};
-  options.devices = {words.devices().begin(), words.devices().end()};
-  options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
-  options.congestion = words.congestion_control();
-  fill_ports(words.ports(), options);
-  // An RDMA device has no address here that would tell where it leads.
-  const bool only_tcp = options.transports == std::vector<std::string>{"tcp"};
-  if (!options.devices.empty() || !only_tcp) return options;
-  const std::vector<std::string> texts(config.mesh().trusted_networks().begin(),
-                                       config.mesh().trusted_networks().end());
-  CGX_ASSIGN_OR_RETURN(const NetworkList trusted, NetworkList::parse(texts));
-  for (const InterfaceAddress& each : interface_addresses(trusted)) {
-    const auto& known = options.devices;
-    if (std::find(known.begin(), known.end(), each.interface) == known.end()) {
-      options.devices.push_back(each.interface);
-    }
-  }
-  if (!options.devices.empty()) return options;
-  return in_no_network("mesh.trusted_networks", trusted);
 }
 
 }  // namespace cgx::daemon

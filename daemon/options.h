@@ -5,7 +5,6 @@
 
 #include "daemon/daemon.h"
 #include "proto/messages/config.pb.h"
-#include "transport/ucx.h"
 
 namespace cgx::daemon {
 
@@ -14,7 +13,6 @@ Result<DaemonOptions> daemon_options(const v1::Config& config);
 // mesh.network in the keys it stands for: mesh.trusted_networks, and mesh.listen where that is left
 // as it is by default. Both read which interfaces this machine has.
 Status resolve_network(v1::Config& config);
-Result<transport::UcxOptions> ucx_options(const v1::Config& config);
 
 const char* version_text();    // "cgxd 0.1.0"
 const char* version_number();  // "0.1.0"

@@ -57,8 +57,8 @@ class CommunicatorServices {
   // As OperationHost's, of a communicator that the event names.
   virtual void record(Event event) = 0;
   virtual uint64_t fine_ns() = 0;
-  // Takes over one reference to the slab (kNoSlab: `payload` is copied). An error: the transport
-  // refuses such a frame.
+  // Seals the header and takes over one reference to the slab (kNoSlab: `payload` is copied). An
+  // error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
                       std::span<const std::byte> payload, SlabId slab) = 0;
 };

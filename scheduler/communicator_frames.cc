@@ -83,7 +83,6 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
   }
   ++peer.frames_sent;
   peer.bytes_sent += payload.size() + sizeof(header);
-  wire::seal(header, payload);
   const Status status = services_.send(peer.peer, header, payload, slab);
   if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
   fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +

@@ -26,6 +26,7 @@ Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
     stable = copy;
   }
   count(Counter::kframes_sent, 1);
+  wire::seal(header, stable, payload_check());
   const Status status =
       ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), stable}, token);
   if (status.ok()) {
@@ -167,7 +168,8 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
     count(Counter::kframes_unexpected);
     return;
   }
-  const Result<wire::FrameHeader> header = wire::open_frame(frame.header, frame.payload);
+  const Result<wire::FrameHeader> header =
+      wire::open_frame(frame.header, frame.payload, state_->payload_check());
   if (!header.ok()) {
     count(Counter::kframes_corrupt);
     return link_down(id, header.status());

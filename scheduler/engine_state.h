@@ -102,6 +102,10 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   }
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
               SlabId slab) override;
+  wire::PayloadCheck payload_check() const {
+    return ports_.transport->caps().checks_payloads ? wire::PayloadCheck::kTransport
+                                                    : wire::PayloadCheck::kFrame;
+  }
 
   const Session* find(SessionId id) const {
     const bool known = id.index < sessions_.size() && sessions_[id.index].open &&

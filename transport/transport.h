@@ -9,6 +9,7 @@
 // peer arrives and every pending send of it has been reported.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,6 +59,8 @@ struct Caps {
   uint32_t frame_bytes_best = 0;  // up to here a payload travels in one piece, without a copy;
                                   // larger ones (control messages) may be cut and reassembled
   bool network = true;            // false: only for tests (loopback)
+  // A payload arrives as it was at send(), or its link goes down: nobody above need hash it again.
+  bool checks_payloads = false;
 };
 
 // How one side is reached, exchanged over the authenticated mesh before anybody connects.
@@ -66,12 +69,17 @@ struct Endpoint {
   std::string settings;            // must be equal on both sides, e.g. "ucx-tcp/1;seg=262144"
 };
 
+// Known to the two sides of a link only; never travels.
+using LinkSecret = std::array<std::byte, 32>;
+
 // A frame that arrives before its receiver has called connect() is dropped (unknown tag): let both
 // sides connect, then send.
 struct ConnectOptions {
   Endpoint remote;
   uint64_t inbound_tag = 0;   // frames from this peer carry it (we made it, secret, random)
   uint64_t outbound_tag = 0;  // what our frames to it carry (the peer made it)
+  LinkSecret secret{};        // where the transport proves who it is
+  bool dials = false;         // of the two sides, the one that connects; the other should be first
   std::string name;           // for messages: "machine 2 (10.0.0.3)"
 };
 
@@ -108,8 +116,10 @@ class Transport {
   struct Totals {
     uint64_t frames_sent = 0, frames_received = 0;
     uint64_t bytes_sent = 0, bytes_received = 0;
-    uint64_t frames_dropped = 0;  // unknown tag, malformed
-    uint64_t bytes_copied = 0;    // reassembled by the medium: frames above frame_bytes_best
+    uint64_t frames_dropped = 0;       // unknown tag, malformed
+    uint64_t bytes_copied = 0;         // reassembled by the medium: frames above frame_bytes_best
+    uint64_t connections_refused = 0;  // that did not prove the key of a link
+    uint64_t connections_lost = 0;     // that broke under a link, which may have got another one
   };
   virtual Totals totals() const = 0;
 };

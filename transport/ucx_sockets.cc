@@ -29,46 +29,9 @@ bool is_listening(int socket) {
   return option_of(socket, SOL_SOCKET, SO_ACCEPTCONN) == 1;
 }
 
-// Empty where there is none. `name` is getsockname or getpeername.
-std::string address_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (name(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
-  char host[INET6_ADDRSTRLEN] = {}, port[8] = {};
-  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port,
-                    sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return {};
-  }
-  return std::string(host) + " " + port;
-}
-
-std::string own_address(int socket) {
-  return address_of(socket,
-                    [](int s, sockaddr* a, socklen_t* n) { return ::getsockname(s, a, n); });
-}
-
-std::string peer_address(int socket) {
-  return address_of(socket,
-                    [](int s, sockaddr* a, socklen_t* n) { return ::getpeername(s, a, n); });
-}
-
 bool contains(const SocketAddresses& addresses, const std::string& address) {
   return !address.empty() &&
          std::find(addresses.begin(), addresses.end(), address) != addresses.end();
-}
-
-// 0 or errno.
-int set_options(int socket, const SocketOptions& options) {
-  if (options.stalled_ms > 0 && ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
-                                             &options.stalled_ms, sizeof options.stalled_ms) != 0) {
-    return errno;
-  }
-  if (!options.congestion.empty() &&
-      ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, options.congestion.data(),
-                   static_cast<socklen_t>(options.congestion.size())) != 0) {
-    return errno;
-  }
-  return 0;
 }
 
 template <typename Visit>
@@ -94,7 +57,7 @@ std::set<int> listening_sockets() {
 
 SocketAddresses addresses_of(const std::set<int>& sockets) {
   SocketAddresses addresses;
-  for (const int socket : sockets) addresses.push_back(own_address(socket));
+  for (const int socket : sockets) addresses.push_back(own_address(socket).text());
   return addresses;
 }
 
@@ -102,16 +65,12 @@ Status set_socket_options(const SocketOptions& options, const SocketAddresses& o
                           const SocketAddresses& remote) {
   int error = 0;
   for_each_tcp_socket([&](int socket) {
-    if (!contains(own, own_address(socket)) && !contains(remote, peer_address(socket))) return;
+    if (!contains(own, own_address(socket).text()) &&
+        !contains(remote, peer_address(socket).text()))
+      return;
     if (const int failed = set_options(socket, options)) error = failed;
   });
-  if (error == 0) return {};
-  return invalid_argument("TCP_USER_TIMEOUT " + std::to_string(options.stalled_ms) +
-                          " ms, congestion control \"" + options.congestion +
-                          "\": " + std::strerror(error) +
-                          (error == EPERM ? " (needs CAP_NET_ADMIN, or an algorithm listed in "
-                                            "net.ipv4.tcp_allowed_congestion_control)"
-                                          : ""));
+  return error == 0 ? Status() : options_refused(options, error);
 }
 
 std::string host_of(const std::string& address) {
@@ -121,9 +80,10 @@ std::string host_of(const std::string& address) {
 void cut_connections(const SocketAddresses& own, const SocketAddresses& remote,
                      const std::string& remote_host) {
   for_each_tcp_socket([&](int socket) {
-    const std::string peer = peer_address(socket);
+    const std::string peer = peer_address(socket).text();
     if (peer.empty()) return;  // a listener
-    const bool from_there = host_of(peer) == remote_host && contains(own, own_address(socket));
+    const bool from_there =
+        host_of(peer) == remote_host && contains(own, own_address(socket).text());
     if (from_there || contains(remote, peer)) ::shutdown(socket, SHUT_RDWR);
   });
 }

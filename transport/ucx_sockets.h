@@ -10,15 +10,11 @@
 #include <vector>
 
 #include "proto/wire/status.h"
+#include "transport/tcp_sockets.h"
 
 namespace cgx::transport {
 
 using SocketAddresses = std::vector<std::string>;  // "10.0.0.3 4711"
-
-struct SocketOptions {
-  std::string congestion;   // TCP_CONGESTION; empty = as it is
-  uint32_t stalled_ms = 0;  // TCP_USER_TIMEOUT; 0 = as it is
-};
 
 // Listening TCP sockets of this process, by descriptor. Take one before and one after UCX opens
 // its own; the difference is UCX's.

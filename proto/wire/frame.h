@@ -13,6 +13,7 @@
 // what the plan says. Checksums are XXH3-64 (payload first, then the header with its own field 0).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -64,10 +65,22 @@ static_assert(sizeof(FrameHeader) == 128);
 uint64_t checksum(std::span<const std::byte> bytes);
 uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed);
 
+// XXH3-128 under a secret that two sides share: what strangers cannot make.
+using ChecksumSecret = std::array<std::byte, 192>;
+using Checksum128 = std::array<uint64_t, 2>;
+Checksum128 keyed_checksum(std::span<const std::byte> bytes, const ChecksumSecret& secret);
+
+// Who sees to it that a payload arrives as it was sent.
+enum class PayloadCheck : uint8_t {
+  kFrame,      // the frame's own checksum
+  kTransport,  // the transport that carries it; the header's field is 0
+};
 // Fills length and both checksums.
-void seal(FrameHeader& header, std::span<const std::byte> payload);
+void seal(FrameHeader& header, std::span<const std::byte> payload,
+          PayloadCheck check = PayloadCheck::kFrame);
 // Magic, version, length, checksums. The returned header is a copy.
 Result<FrameHeader> open_frame(std::span<const std::byte> header,
-                               std::span<const std::byte> payload);
+                               std::span<const std::byte> payload,
+                               PayloadCheck check = PayloadCheck::kFrame);
 
 }  // namespace cgx::wire

@@ -21,6 +21,7 @@ class Case:
     policy: dict
     peers: tuple
     repetitions: int
+    tcp: bool = False  # over the tcp transport, too: CASE/tcp, and CASE/tcp-ucx against UCX
 
 
 CASES = [
@@ -28,16 +29,16 @@ CASES = [
     Case("4bit/1gbit/n4", "1gbit", 4, 1, ours.DEFAULT, ("gloo",), 3),
     Case("4bit/10gbit/n2", "10gbit", 2, 1, ours.DEFAULT, ("gloo",), 7),
     Case("4bit/10gbit/n4", "10gbit", 4, 1, ours.DEFAULT, ("gloo",), 5),
-    Case("4bit/unshaped/n2", "unshaped", 2, 1, ours.DEFAULT, ("gloo", "openmpi"), 9),
+    Case("4bit/unshaped/n2", "unshaped", 2, 1, ours.DEFAULT, ("gloo", "openmpi"), 9, tcp=True),
     Case("4bit/unshaped/n4", "unshaped", 4, 1, ours.DEFAULT, ("gloo", "openmpi"), 5),
-    Case("fp32/unshaped/n2", "unshaped", 2, 1, ours.FP32, ("gloo", "openmpi"), 9),
+    Case("fp32/unshaped/n2", "unshaped", 2, 1, ours.FP32, ("gloo", "openmpi"), 9, tcp=True),
     Case("fp32/shm/n1r2", "unshaped", 1, 2, ours.FP32, ("openmpi",), 9),
 ]
 
 
 def run(options, report):
     for case in CASES:
-        if options.wants(case.name):
+        if options.wants(case.name) or case.tcp and options.wants(case.name + "/tcp"):
             run_case(case, options, report)
     bench_train.run(options, report)
 
@@ -52,6 +53,8 @@ def run_case(case, options, report):
         try:
             if not options.peers_only:
                 contestants.append(ours.Cgxd(machines, case.ranks_per_machine, 2 * BYTES, case.policy))
+                if case.tcp:
+                    contestants.append(ours.CgxdTcp(machines, case.ranks_per_machine, 2 * BYTES, case.policy))
             contestants += [PEERS[name](machines, case.ranks_per_machine, BYTES) for name in case.peers]
             before = wire(machines, contestants)
             results = interleave(contestants, BYTES, rounds, 2 if options.quick else case.repetitions)
@@ -67,13 +70,24 @@ def run_case(case, options, report):
     mine = results["cgxd"]
     report.add("allreduce", case.name, mine["us"] / 1000, peer_name, peer["us"] / 1000, peer["us"] / mine["us"], "ms",
                others)
+    if case.tcp:
+        report_tcp(case, results, peer_name, report)
+
+
+def report_tcp(case, results, peer_name, report):
+    mine, ucx, peer = results["cgxd-tcp"], results["cgxd"], results[peer_name]
+    report.add("allreduce", case.name + "/tcp", mine["us"] / 1000, peer_name, peer["us"] / 1000,
+               peer["us"] / mine["us"], "ms")
+    report.add("allreduce", case.name + "/tcp-ucx", mine["us"] / 1000, "ucx", ucx["us"] / 1000,
+               ucx["us"] / mine["us"], "ms",
+               f"CPU {mine['cpu_s_per_gib']:.3f} against {ucx['cpu_s_per_gib']:.3f} s/GiB")
 
 
 def wire(machines, contestants):
     """Bytes that left machine 0, and the frames' bytes its daemon says it sent."""
     counters = machines[0].counters()
-    daemons = getattr(contestants[0], "daemons", None) if contestants else None
-    return counters and counters["tx"], daemons and daemons[0].counters()["encoded_bytes_sent"]
+    ours_sent = [c.daemons[0].counters()["encoded_bytes_sent"] for c in contestants if hasattr(c, "daemons")]
+    return counters and counters["tx"], sum(ours_sent) if ours_sent else None
 
 
 def check_wire(before, after, case, report):

@@ -11,7 +11,8 @@ from rounds import interleave, percentile
 
 BYTES = 1024
 P99_TARGET_US = 200.0
-CASES = ("fp32/1KiB/n2/ompi", "fp32/1KiB/n2/gloo", "fp32/1KiB/n2/p99")
+CASES = ("fp32/1KiB/n2/ompi", "fp32/1KiB/n2/gloo", "fp32/1KiB/n2/p99", "fp32/1KiB/n2/tcp",
+         "fp32/1KiB/n2/tcp-ucx")
 
 
 def run(options, report):
@@ -20,7 +21,8 @@ def run(options, report):
     rounds, repetitions = (2, 100) if options.quick else (9, 500)
     with Machines(2, one_core_each=True) as machines:
         machines.build = options.build
-        contestants = [] if options.peers_only else [ours.Cgxd(machines, 1, 1 << 20, ours.FP32)]
+        contestants = [] if options.peers_only else [cls(machines, 1, 1 << 20, ours.FP32)
+                                                        for cls in (ours.Cgxd, ours.CgxdTcp)]
         try:
             contestants += [OpenMpi(machines, 1, BYTES), Gloo(machines, 1, BYTES)]
             results = interleave(contestants, BYTES, rounds, repetitions, warmup=20)
@@ -33,5 +35,8 @@ def run(options, report):
     mine = results["cgxd"]
     for case, peer in (("fp32/1KiB/n2/ompi", "openmpi"), ("fp32/1KiB/n2/gloo", "gloo")):
         report.add("latency", case, mine["us"], peer, results[peer]["us"], results[peer]["us"] / mine["us"], "us")
+    tcp = results["cgxd-tcp"]
+    for case, peer in (("fp32/1KiB/n2/tcp", "openmpi"), ("fp32/1KiB/n2/tcp-ucx", "cgxd")):
+        report.add("latency", case, tcp["us"], peer, results[peer]["us"], results[peer]["us"] / tcp["us"], "us")
     p99 = percentile(mine["all_us"], 0.99)
     report.add("latency", "fp32/1KiB/n2/p99", p99, "limit", P99_TARGET_US, P99_TARGET_US / p99, "us")

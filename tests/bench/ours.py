@@ -25,7 +25,7 @@ class Cgxd(Contestant):
         self.scale = 1.0 / ranks
         self.policy = DEFAULT if policy is None else policy
         self.tolerance = tolerance_of(self.policy)
-        self.config = daemons.merged({"transport": {"congestion_control": CONGESTION}, "policy": self.policy}, config)
+        self.config = daemons.merged({"transport": {"congestion_control": CONGESTION, "name": "ucx"}, "policy": self.policy}, config)
         self.daemons = []
         self._directory = tempfile.TemporaryDirectory(prefix="cgx-bench-")
         super().__init__(machines, ranks_per_machine, bytes_max)
@@ -56,6 +56,16 @@ class Cgxd(Contestant):
             daemon.process.terminate()
             daemon.process.wait(10)
         self._directory.cleanup()
+
+
+class CgxdTcp(Cgxd):
+    """Beside the same over UCX."""
+
+    name = "cgxd-tcp"
+    port = daemons.MESH_PORT + 2
+
+    def __init__(self, machines, ranks_per_machine, bytes_max, policy=None, seal="link"):
+        super().__init__(machines, ranks_per_machine, bytes_max, policy, {"transport": {"name": "tcp", "seal": seal}})
 
 
 class InProcess(Contestant):

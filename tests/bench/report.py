@@ -11,8 +11,11 @@ AGAINST_TARGET = 0.97  # of the build before, in the best of three runs
 TARGETS = {  # ratio to reach per bench and case
     "allreduce": {"4bit/1gbit/n2": 7.0, "4bit/1gbit/n4": 6.5, "4bit/10gbit/n2": 4.5, "4bit/10gbit/n4": 3.0,
                   "4bit/unshaped/n2": 3.5, "4bit/unshaped/n4": 2.8, "fp32/unshaped/n2": 1.0, "fp32/shm/n1r2": 3.0,
+                  "4bit/unshaped/n2/tcp": 3.5, "fp32/unshaped/n2/tcp": 1.0,
+                  "4bit/unshaped/n2/tcp-ucx": 0.97, "fp32/unshaped/n2/tcp-ucx": 0.97,
                   "train/1gbit/n2r2": 2.0},
-    "latency": {"fp32/1KiB/n2/ompi": 0.5, "fp32/1KiB/n2/gloo": 10.0, "fp32/1KiB/n2/p99": 1.0},
+    "latency": {"fp32/1KiB/n2/ompi": 0.5, "fp32/1KiB/n2/gloo": 10.0, "fp32/1KiB/n2/p99": 1.0,
+                "fp32/1KiB/n2/tcp": 0.5, "fp32/1KiB/n2/tcp-ucx": 0.9},
     "overhead": {"inprocess/16MiB": 0.90, "inprocess/64MiB": 0.90, "faults/64MiB": 1.0,
                  "cpu-per-GiB/n2/gloo": 2.5, "idle": 1.0, "neighbour": 0.99,
                  "tenant/status": 0.8, "tenant/apply": 0.8, "round": 1.0},

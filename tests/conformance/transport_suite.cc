@@ -28,6 +28,8 @@ ConnectOptions TransportConformance::options(const Side& from, Side& to, uint64_
   return {.remote = *remote,
           .inbound_tag = 16 * link + (from_a ? 2 : 1),
           .outbound_tag = 16 * link + (from_a ? 1 : 2),
+          .secret = {std::byte{7}, static_cast<std::byte>(link)},
+          .dials = from_a,
           .name = from_a ? "side b" : "side a"};
 }
 

@@ -2,6 +2,7 @@
 #include "tests/conformance/transport_suite.h"
 #include "transport/faults.h"
 #include "transport/loopback.h"
+#include "transport/tcp.h"
 #include "transport/ucx.h"
 
 namespace cgx::transport {
@@ -51,6 +52,29 @@ class FaultlessUcxRig : public UcxRig {
   Faults faults_{{}};
 };
 
+template <TcpSeal seal>
+class TcpRig : public TransportRig {
+ public:
+  std::unique_ptr<Transport> make(Events& events) override {
+    TcpOptions options;
+    options.seal = seal;
+    auto transport = make_tcp_transport(options, events);
+    if (transport.ok()) return std::move(*transport);
+    ADD_FAILURE() << transport.status().to_string();
+    return nullptr;
+  }
+};
+
+class FaultlessTcpRig : public TcpRig<TcpSeal::kLink> {
+ public:
+  std::unique_ptr<Transport> make(Events& events) override {
+    return faults_.wrap(events, [this](Events& inner) { return TcpRig::make(inner); });
+  }
+
+ private:
+  Faults faults_{{}};
+};
+
 template <typename Rig>
 std::unique_ptr<TransportRig> make() {
   return std::make_unique<Rig>();
@@ -79,7 +103,11 @@ INSTANTIATE_TEST_SUITE_P(Every, TransportConformance,
                                            RigKind{"JitteryLoopback", make_jittery},
                                            RigKind{"Faultless", make<FaultlessRig>},
                                            RigKind{"Ucx", make<UcxRig>},
-                                           RigKind{"FaultlessUcx", make<FaultlessUcxRig>}),
+                                           RigKind{"FaultlessUcx", make<FaultlessUcxRig>},
+                                           RigKind{"Tcp", make<TcpRig<TcpSeal::kLink>>},
+                                           RigKind{"TcpFrame", make<TcpRig<TcpSeal::kFrame>>},
+                                           RigKind{"TcpEncrypt", make<TcpRig<TcpSeal::kEncrypt>>},
+                                           RigKind{"FaultlessTcp", make<FaultlessTcpRig>}),
                          rig_name);
 
 }  // namespace

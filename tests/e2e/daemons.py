@@ -10,6 +10,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 MESH_PORT = 7700
+TRANSPORT = os.environ.get("CGX_TEST_TRANSPORT")  # for daemons that are told nothing else; None: their own default
 
 
 def binary(name, build=None):
@@ -49,6 +50,8 @@ class Daemon:
         network = machine.address.rsplit(".", 1)[0] + ".0/24"
         edges = {"mesh": {"listen": f"{machine.address}:{port}", "trusted_networks": [network]},
                  "transport": {"devices": [machine.interface]} if machine.netns else {}}
+        if TRANSPORT:
+            edges["transport"]["name"] = TRANSPORT
         self.config = merged({"run_directory": self.directory, **({} if own_mesh else edges)}, config)
         self.prefix = prefix  # of its command line
         self.process = None

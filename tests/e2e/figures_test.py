@@ -29,6 +29,8 @@ QUIET = {
     "ring_violations_total": "needs a client that breaks its ring (tests/daemon/data_agent_test.cc)",
     "sessions_refused_total": "needs a stranger (strangers_test.py)",
     "peers_refused_total": "needs another key (strangers_test.py)",
+    "connections_refused_total": "needs a stranger on the data path (tcp_test.py)",
+    "connections_lost_total": "needs a network that fails (tcp_test.py)",
     "control_junk_total": "needs garbage on a port (strangers_test.py)",
 }
 

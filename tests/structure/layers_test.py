@@ -28,6 +28,7 @@ LIBRARIES = {
     "prometheus-cpp": (r"^prometheus/", ["daemon/"]),
     "cpp-httplib": (r"^httplib\.h$", ["daemon/", "tests/"]),
     "xxHash": (r"^xxh(ash|3|_)[\w.]*$", ["proto/wire/", "kernels/", "tests/"]),
+    "OpenSSL": (r"^openssl/", ["daemon/", "transport/tcp", "tests/"]),
     "Boost": (r"^boost/", ["daemon/"]),
 }
 

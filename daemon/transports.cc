@@ -1,0 +1,129 @@
+#include "daemon/transports.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "daemon/interfaces.h"
+#include "daemon/networks.h"
+#include "transport/tcp.h"
+#include "transport/ucx.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr std::string_view kAuto = "auto";
+
+// "20000-20100", "20000" or "0"
+template <typename Options>
+void fill_ports(const std::string& text, Options& options) {
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, options.port_first);
+  options.port_last = options.port_first;
+  if (first.ptr != end) std::from_chars(first.ptr + 1, end, options.port_last);
+}
+
+Result<NetworkList> trusted_networks(const v1::Config& config) {
+  return NetworkList::parse(
+      {config.mesh().trusted_networks().begin(), config.mesh().trusted_networks().end()});
+}
+
+// This machine's addresses inside the trusted networks, on the configured devices.
+Result<std::vector<InterfaceAddress>> own_addresses(const v1::Config& config) {
+  CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
+  std::vector<InterfaceAddress> addresses = interface_addresses(trusted);
+  if (addresses.empty()) return in_no_network("mesh.trusted_networks", trusted);
+  const auto& devices = config.transport().devices();
+  std::erase_if(addresses, [&](const InterfaceAddress& each) {
+    return !devices.empty() &&
+           std::find(devices.begin(), devices.end(), each.interface) == devices.end();
+  });
+  if (!addresses.empty()) return addresses;
+  return invalid_argument("transport.devices: none of them has an address in " +
+                          trusted.to_string());
+}
+
+bool only_tcp(const v1::Transport& words) {
+  return words.ucx_transports_size() == 1 && words.ucx_transports(0) == "tcp";
+}
+
+Result<TransportFactory> make_ucx(const v1::Config& config) {
+  const v1::Transport& words = config.transport();
+  transport::UcxOptions options;
+  options.transports = {words.ucx_transports().begin(), words.ucx_transports().end()};
+  options.devices = {words.devices().begin(), words.devices().end()};
+  options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
+  options.congestion = words.congestion_control();
+  fill_ports(words.ports(), options);
+  // An RDMA device has no address here that would tell where it leads.
+  if (options.devices.empty() && only_tcp(words)) {
+    CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));
+    for (const InterfaceAddress& each : addresses) {
+      const auto& known = options.devices;
+      if (std::find(known.begin(), known.end(), each.interface) == known.end()) {
+        options.devices.push_back(each.interface);
+      }
+    }
+  }
+  return TransportFactory([options](transport::Events& events) {
+    return transport::make_ucx_transport(options, events);
+  });
+}
+
+Result<TransportFactory> make_tcp(const v1::Config& config) {
+  const v1::Transport& words = config.transport();
+  transport::TcpOptions options;
+  options.hosts.clear();
+  CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));
+  for (const InterfaceAddress& each : addresses) options.hosts.push_back(each.host);
+  fill_ports(words.ports(), options);
+  options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
+  CGX_ASSIGN_OR_RETURN(options.seal, transport::find_tcp_seal(words.seal()));
+  options.congestion = words.congestion_control();
+  options.handshake_ms = static_cast<uint32_t>(config.timeouts().handshake_ms());
+  options.lost_ms = static_cast<uint32_t>(config.timeouts().peer_lost_ms());
+  CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
+  options.admits = [trusted](const std::string& host) { return trusted.contains(host); };
+  return TransportFactory([options](transport::Events& events) {
+    return transport::make_tcp_transport(options, events);
+  });
+}
+
+struct Row {
+  std::string_view name;
+  Result<TransportFactory> (*make)(const v1::Config&);
+};
+#define X(name, summary) {#name, &make_##name},
+constexpr Row kRows[] = {
+#include "transport/transports.def"
+};
+#undef X
+
+const Row* find_row(std::string_view name) {
+  const Row* const found = std::find_if(std::begin(kRows), std::end(kRows),
+                                        [&](const Row& row) { return row.name == name; });
+  return found == std::end(kRows) ? nullptr : found;
+}
+
+}  // namespace
+
+std::string transport_names() {
+  std::string names(kAuto);
+  for (const Row& row : kRows) names += ", " + std::string(row.name);
+  return names;
+}
+
+Status check_transport(std::string_view name) {
+  if (name == kAuto || find_row(name) != nullptr) return {};
+  return invalid_argument("\"" + std::string(name) + "\" is no transport: " + transport_names());
+}
+
+Result<TransportChoice> choose_transport(const v1::Config& config) {
+  const std::string& asked = config.transport().name();
+  const std::string name = asked == kAuto ? "ucx" : asked;
+  CGX_RETURN_IF_ERROR(check_transport(name));
+  TransportChoice choice{name, {}};
+  CGX_ASSIGN_OR_RETURN(choice.make, find_row(name)->make(config));
+  return choice;
+}
+
+}  // namespace cgx::daemon

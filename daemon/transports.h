@@ -1,0 +1,24 @@
+// The transports of transport/transports.def, made from the configuration's words.
+// Thread rule: pure but for reading which interfaces there are; call before any thread exists.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "daemon/data_agent.h"
+#include "proto/messages/config.pb.h"
+
+namespace cgx::daemon {
+
+struct TransportChoice {
+  std::string name;
+  TransportFactory make;
+};
+
+// `config` is complete, mesh.network resolved.
+Result<TransportChoice> choose_transport(const v1::Config& config);
+
+Status check_transport(std::string_view name);  // "auto", or a row
+std::string transport_names();                  // "auto, ucx, tcp"
+
+}  // namespace cgx::daemon

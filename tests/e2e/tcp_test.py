@@ -1,0 +1,114 @@
+"""The tcp transport between real daemons: right bits, strangers at its port, interfaces that go away for a while."""
+
+import threading
+import time
+import unittest
+
+from cluster_case import ClusterCase, figure
+from daemons import merged
+from doors_test import listeners
+from machines import isolation_possible
+from ranks import Tensor
+
+TCP = {"policy": {"codec": "fp32"}, "transport": {"name": "tcp"}}
+TENSORS = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
+
+
+class OverTcp(ClusterCase):
+    CONFIG = TCP
+
+    def test_training_gets_the_right_bits(self):
+        job = self.job([0, 0, 1])
+        comm = job.join(tensors=TENSORS)
+        for step in range(1, 6):
+            job.step(comm, step)
+
+    def test_it_listens_on_the_machines_address_only(self):
+        self.assert_daemons_serve()
+        for machine, daemon in zip(self.machines, self.daemons):
+            self.assertEqual({address for address, _ in listeners(daemon)}, {machine.address})
+
+    def test_junk_at_its_port_disturbs_nobody(self):
+        self.start_bystander()
+        self.bystander_steps()
+        mesh = int(self.daemons[0].config["mesh"]["listen"].rsplit(":", 1)[1])
+        ports = [port for _, port in listeners(self.daemons[0]) if port != mesh]
+        self.assertTrue(ports)
+        seed = 11
+        script = ("import random, socket, sys\n"
+                  "chance = random.Random(int(sys.argv[1]))\n"
+                  "for i in range(500):\n"
+                  "    with socket.create_connection((sys.argv[2], int(sys.argv[3]))) as stranger:\n"
+                  "        junk = chance.randbytes(chance.randrange(300))\n"
+                  "        stranger.sendall((b'cgxtcp/1' if i % 2 else b'') + junk)\n")
+        for port in ports:
+            self.machines[1].run(["/usr/bin/python3", "-c", script, str(seed), self.machines[0].address, str(port)],
+                                 check=True, timeout=60)
+            self.bystander_steps()
+        self.wait_until(lambda: self.daemons[0].counters()["connections_refused"] > 300, "refusing")
+
+    @unittest.skipUnless(isolation_possible(), "interfaces of our own need root")
+    def test_an_interface_away_for_up_to_three_seconds_is_no_fault(self):
+        job = self.job([0, 1])
+        comm = job.join(tensors=TENSORS)
+        step = 1
+        job.step(comm, step)
+        for seconds in (0.2, 1.0, 2.0, 3.0):
+            with self.subTest(seconds=seconds):
+                outage = Outage(self.machines[1], seconds)
+                outage.start()
+                while outage.is_alive():
+                    step += 1
+                    job.step(comm, step)
+                outage.join()
+                step += 1
+                job.step(comm, step)
+                figure(f"first steps after {seconds} s without the interface", time.monotonic() - outage.up_at, 3.0)
+                self.assertLess(time.monotonic() - outage.up_at, 3.0)
+
+
+class Outage(threading.Thread):
+    """The machine's interface is down for `seconds`, then up again at `up_at`."""
+
+    def __init__(self, machine, seconds):
+        super().__init__()
+        self.machine, self.seconds, self.up_at = machine, seconds, None
+
+    def run(self):
+        self.set("down")
+        threading.Event().wait(self.seconds)
+        self.up_at = time.monotonic()
+        self.set("up")
+
+    def set(self, state):
+        self.machine.run(["ip", "link", "set", self.machine.interface, state], check=True)
+
+
+class Sealed(ClusterCase):
+    """Each seal carries jobs; two that differ are refused by name."""
+
+    MACHINES = 4
+    SEALS = ("encrypt", "encrypt", "frame", "frame")
+
+    @classmethod
+    def config_of(cls, machine):
+        return merged(TCP, {"transport": {"seal": cls.SEALS[machine]}})
+
+    def test_encrypted_and_authenticated_frames_carry_the_right_bits(self):
+        for places in ([0, 1], [2, 3]):
+            job = self.job(places)
+            comm = job.join(tensors=TENSORS)
+            for step in (1, 2, 3):
+                job.step(comm, step)
+
+    def test_daemons_with_different_seals_say_so(self):
+        job = self.job([0, 2])
+        for rank in (0, 1):
+            job.create_soon(rank)
+        for rank in job.ranks:
+            answer = rank.receive()
+            self.assert_status(answer, "MISMATCH", "tcp/1;seal=encrypt", "tcp/1;seal=frame")
+
+
+if __name__ == "__main__":
+    unittest.main()

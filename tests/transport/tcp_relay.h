@@ -1,0 +1,53 @@
+// Stands between two tcp transports, as a network that may lose, change or repeat what it carries.
+// Thread rule: everything happens in pump().
+#pragma once
+
+#include <functional>
+#include <list>
+#include <span>
+#include <vector>
+
+#include "transport/tcp_sockets.h"
+
+namespace cgx::transport {
+
+enum class Way : uint8_t { kToTarget = 0, kToDialer = 1 };
+
+class TcpRelay {
+ public:
+  // Changes bytes on their way; `offset`: of the first one, in all that went this way.
+  using Tamper = std::function<void(Way way, uint64_t offset, std::span<std::byte> bytes)>;
+
+  explicit TcpRelay(const SocketAddress& target);
+
+  // What connects here reaches the target: for Endpoint.address.
+  std::vector<std::byte> address() const;
+  void pump();
+  void cut();    // every connection ends
+  void stall();  // those there are carry nothing any more; new ones do
+  size_t connections() const { return pairs_.size(); }
+  const std::vector<std::byte>& heard() const { return heard_; }  // what went to the target
+
+  Tamper tamper;
+
+ private:
+  struct Pair {
+    Socket ends[2];                     // of the dialer, of the target
+    std::vector<std::byte> waiting[2];  // by way
+    bool over = false, stalled = false;
+  };
+  void accept_all();
+  void carry(Pair& pair, Way way);
+
+  const SocketAddress target_;
+  Socket listener_;
+  std::list<Pair> pairs_;
+  uint64_t offsets_[2] = {0, 0};
+  std::vector<std::byte> heard_;
+};
+
+// Blocking, to 127.0.0.1-like addresses: what a stranger does.
+Socket connect_to(const SocketAddress& address);
+SocketAddress address_in(std::span<const std::byte> blob);  // the first one
+
+}  // namespace cgx::transport

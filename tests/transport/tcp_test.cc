@@ -1,0 +1,456 @@
+// What only tcp does: strangers at its door, networks that change, lose and repeat bytes,
+// connections that are made anew. The common promises are in tests/conformance/transport_*.
+#include "transport/tcp.h"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <random>
+
+#include "tests/transport/recorder.h"
+#include "tests/transport/tcp_relay.h"
+#include "transport/tcp_handshake.h"
+
+namespace cgx::transport {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+size_t descriptor_count() {
+  size_t count = 0;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+class TcpTest : public ::testing::Test {
+ protected:
+  struct Side {
+    Recorder events;
+    std::unique_ptr<Transport> transport;
+    PeerId peer;
+  };
+
+  void open(Side& side, const TcpOptions& options = {}) {
+    auto made = make_tcp_transport(options, side.events);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    side.transport = std::move(*made);
+  }
+  SocketAddress door(Side& side) { return address_in(side.transport->local_endpoint()->address); }
+  // A new link, dialed by a; through the relay if there is one.
+  void join(Side& from, Side& to) {
+    const uint64_t to_from = ++last_tag_, to_to = ++last_tag_;
+    const LinkSecret secret{std::byte{1}, static_cast<std::byte>(last_tag_)};
+    Endpoint there = *to.transport->local_endpoint();
+    if (relay && &to == &b) there.address = relay->address();
+    auto back = to.transport->connect({.remote = *from.transport->local_endpoint(),
+                                       .inbound_tag = to_to,
+                                       .outbound_tag = to_from,
+                                       .secret = secret,
+                                       .name = "machine 1"});
+    auto forth = from.transport->connect({.remote = there,
+                                          .inbound_tag = to_from,
+                                          .outbound_tag = to_to,
+                                          .secret = secret,
+                                          .dials = true,
+                                          .name = "machine 2"});
+    ASSERT_TRUE(back.ok()) << back.status().to_string();
+    ASSERT_TRUE(forth.ok()) << forth.status().to_string();
+    to.peer = *back;
+    from.peer = *forth;
+  }
+  void open_pair(const TcpOptions& options = {}) {
+    open(a, options);
+    open(b, options);
+    join(a, b);
+  }
+  void open_pair_with_relay(const TcpOptions& options = {}) {
+    open(a, options);
+    open(b, options);
+    relay = std::make_unique<TcpRelay>(door(b));
+    join(a, b);
+  }
+  void tick() {
+    for (Side* side : {&a, &b}) {
+      if (side->transport) side->transport->progress();
+    }
+    if (relay) relay->pump();
+  }
+  template <typename Done>
+  bool until(Done done, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
+    const auto deadline = Clock::now() + limit;
+    while (!done() && Clock::now() < deadline) tick();
+    return done();
+  }
+  // One frame each way.
+  void exchange() {
+    const size_t at_a = a.events.frames.size() + 1, at_b = b.events.frames.size() + 1;
+    ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("there"), {}}, kNoToken).ok());
+    ASSERT_TRUE(b.transport->send(b.peer, {to_bytes("back"), {}}, kNoToken).ok());
+    ASSERT_TRUE(
+        until([&] { return a.events.frames.size() == at_a && b.events.frames.size() == at_b; }));
+  }
+
+  Side a, b;
+  std::unique_ptr<TcpRelay> relay;
+
+ private:
+  uint64_t last_tag_ = 0;
+};
+
+// Frames of many sizes both ways; each side checks that all come once, in order, as they were.
+class Talk {
+ public:
+  Talk(Transport& transport, PeerId to, uint64_t seed, uint32_t frames)
+      : transport_(transport), to_(to) {
+    std::mt19937_64 random(seed);
+    for (uint32_t i = 0; i < frames; ++i) {
+      const size_t bytes = random() % (i % 4 == 0 ? 300'000 : 3'000);
+      std::vector<std::byte> payload(bytes);
+      for (std::byte& each : payload) each = static_cast<std::byte>(random());
+      payloads_.push_back(std::move(payload));
+    }
+  }
+  bool sent_all() const { return next_ == payloads_.size(); }
+  void send_one() {
+    if (sent_all()) return;
+    const std::string header = std::to_string(next_);
+    const Status status = transport_.send(to_, {to_bytes(header), payloads_[next_]}, next_ + 1);
+    if (status.ok()) ++next_;
+  }
+  bool arrived(const Recorder& there) const { return there.frames.size() == payloads_.size(); }
+  void check(const Recorder& there, size_t frames) const {
+    ASSERT_LE(there.frames.size(), payloads_.size());
+    ASSERT_GE(there.frames.size(), frames);
+    for (size_t i = 0; i < there.frames.size(); ++i) {
+      ASSERT_EQ(there.frames[i].header, std::to_string(i));
+      ASSERT_TRUE(there.frames[i].payload == to_text(payloads_[i])) << "frame " << i;
+    }
+  }
+
+ private:
+  Transport& transport_;
+  const PeerId to_;
+  std::vector<std::vector<std::byte>> payloads_;
+  size_t next_ = 0;
+};
+
+// --- Strangers -----------------------------------------------------------------------------------
+
+TEST_F(TcpTest, JunkAtTheDoorIsRefusedAndDisturbsNobody) {
+  open_pair({.handshake_ms = 100});
+  exchange();
+  std::mt19937 random(5);
+  const TcpHello hello;
+  for (int i = 0; i < 1000; ++i) {
+    const Socket stranger = connect_to(door(b));
+    std::vector<std::byte> junk(random() % 400);
+    for (std::byte& each : junk) each = static_cast<std::byte>(random());
+    // Half of it begins as it should.
+    if (i % 2 && junk.size() >= 16) std::memcpy(junk.data(), &hello.magic, sizeof hello.magic);
+    (void)::send(stranger.get(), junk.data(), junk.size(), MSG_NOSIGNAL);
+    tick();
+    if (i % 100 == 0) exchange();
+  }
+  EXPECT_TRUE(until([&] { return b.transport->totals().connections_refused > 800; }));
+  exchange();
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
+}
+
+TEST_F(TcpTest, SilentStrangersHoldFewConnectionsAndNotForLong) {
+  open(a, {.handshake_ms = 500, .half_open_max = 8});
+  open(b, {.handshake_ms = 500, .half_open_max = 8});
+  const size_t before = descriptor_count();
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(connect_to(door(b)));
+  ASSERT_TRUE(until([&] { return b.transport->totals().connections_refused >= 92; }));
+  EXPECT_LE(descriptor_count(), before + 100 + 8);
+  join(a, b);  // who knows a key is let in
+  exchange();
+  EXPECT_TRUE(until([&] { return b.transport->totals().connections_refused == 100; }));
+  EXPECT_TRUE(until([&] { return b.transport->arm(); }));
+}
+
+TEST_F(TcpTest, AMomentWithoutDescriptorsPasses) {
+  open(a, {.handshake_ms = 200});
+  open(b, {.handshake_ms = 200});
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 3; ++i) strangers.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(strangers.back().get()) + 1,
+                    .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const SocketAddress where = door(b);
+  for (const Socket& each : strangers) {
+    EXPECT_EQ(::connect(each.get(), where.get(), where.bytes), 0);
+  }
+  for (int i = 0; i < 100; ++i) b.transport->progress();
+  EXPECT_TRUE(b.transport->arm()) << "it spins";
+  EXPECT_EQ(b.transport->totals().connections_refused, 0u);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(until([&] { return b.transport->totals().connections_refused == 3; }));
+  join(a, b);
+  exchange();
+}
+
+TEST_F(TcpTest, WhatWasOverheardOpensNothingWhenRepeated) {
+  open_pair_with_relay();
+  exchange();
+  const std::vector<std::byte> overheard = relay->heard();
+  ASSERT_GT(overheard.size(), sizeof(TcpHello) + sizeof(TcpProof));
+  const size_t frames = b.events.frames.size();
+  for (uint64_t i = 1; i <= 20; ++i) {
+    const Socket stranger = connect_to(door(b));
+    ASSERT_EQ(::send(stranger.get(), overheard.data(), overheard.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(overheard.size()));
+    ASSERT_TRUE(until([&] { return b.transport->totals().connections_refused == i; }));
+  }
+  EXPECT_EQ(b.events.frames.size(), frames);
+  exchange();
+  EXPECT_EQ(b.transport->totals().connections_lost, 0u);
+}
+
+TEST_F(TcpTest, TheWrongSecretIsRefusedByName) {
+  open(a, {.lost_ms = 300});
+  open(b, {.lost_ms = 300});
+  const auto connect = [](Side& from, Side& to, bool dials, uint8_t secret) {
+    return *from.transport->connect({.remote = *to.transport->local_endpoint(),
+                                     .inbound_tag = dials ? 1u : 2u,
+                                     .outbound_tag = dials ? 2u : 1u,
+                                     .secret = {std::byte{secret}},
+                                     .dials = dials,
+                                     .name = "machine 2"});
+  };
+  b.peer = connect(b, a, false, 1);
+  a.peer = connect(a, b, true, 2);
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).ok());
+  ASSERT_TRUE(until([&] { return a.events.downs.size() == 1; }));
+  EXPECT_THAT(a.events.downs[0].why.message(), HasSubstr("machine 2: it does not know the link"));
+  EXPECT_TRUE(b.events.frames.empty());
+}
+
+TEST_F(TcpTest, OnlyAdmittedNetworksMayDialAndAreDialed) {
+  open(a);
+  open(b, {.admits = [](const std::string& host) { return host == "10.0.0.1"; }});
+  const Socket stranger = connect_to(door(b));
+  ASSERT_TRUE(until([&] { return b.transport->totals().connections_refused == 1; }));
+  const auto refused = b.transport->connect(
+      {.remote = *a.transport->local_endpoint(), .inbound_tag = 1, .name = "machine 7"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("machine 7: its addresses (127.0.0.1) lie"));
+}
+
+// --- Networks that change bytes ------------------------------------------------------------------
+
+class TcpTamper : public TcpTest, public ::testing::WithParamInterface<TcpSeal> {
+ protected:
+  // One bit of the bytes that go `way` is flipped; what arrives is right, all the same.
+  void survive_flip(Way way, uint64_t offset, unsigned bit) {
+    open(a, {.seal = GetParam()});
+    open(b, {.seal = GetParam()});
+    relay = std::make_unique<TcpRelay>(door(b));
+    bool flipped = false;
+    relay->tamper = [&](Way went, uint64_t first, std::span<std::byte> bytes) {
+      if (went != way || offset < first || offset >= first + bytes.size()) return;
+      bytes[offset - first] ^= static_cast<std::byte>(1u << bit);
+      flipped = true;
+    };
+    join(a, b);
+    Talk there(*a.transport, a.peer, offset, 8), back(*b.transport, b.peer, offset + 1, 8);
+    const auto over = [&] { return there.arrived(b.events) && back.arrived(a.events); };
+    ASSERT_TRUE(until([&] {
+      there.send_one();
+      back.send_one();
+      return over();
+    }));
+    ASSERT_TRUE(flipped);
+    there.check(b.events, 8);
+    back.check(a.events, 8);
+    const Transport::Totals at_a = a.transport->totals(), at_b = b.transport->totals();
+    const uint64_t noticed = at_a.connections_lost + at_b.connections_lost +
+                             at_a.connections_refused + at_b.connections_refused;
+    EXPECT_GE(noticed + at_b.frames_dropped, 1u) << "nobody noticed";
+    a = {};
+    b = {};
+    relay.reset();
+  }
+};
+
+TEST_P(TcpTamper, FlippedBitsAreNoticedAndWhatWasSentArrivesAnyway) {
+  std::mt19937 random(3);
+  for (uint64_t offset = 0; offset < 400; offset += 7) {
+    for (const Way way : {Way::kToTarget, Way::kToDialer}) {
+      SCOPED_TRACE("byte " + std::to_string(offset) + ", way " +
+                   std::to_string(static_cast<int>(way)));
+      survive_flip(way, offset, random() % 8);
+    }
+  }
+  for (int i = 0; i < 60; ++i) {
+    const uint64_t offset = random() % 100'000;
+    SCOPED_TRACE("byte " + std::to_string(offset));
+    survive_flip(i % 2 ? Way::kToTarget : Way::kToDialer, offset, random() % 8);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seals, TcpTamper,
+                         ::testing::Values(TcpSeal::kLink, TcpSeal::kFrame, TcpSeal::kEncrypt),
+                         [](const auto& info) { return std::string(tcp_seal_name(info.param)); });
+
+TEST_F(TcpTest, ANetworkThatAlwaysChangesBytesLosesTheLinkByName) {
+  open(a);
+  open(b);
+  relay = std::make_unique<TcpRelay>(door(b));
+  relay->tamper = [&](Way way, uint64_t, std::span<std::byte> bytes) {
+    if (way == Way::kToTarget && bytes.size() > 1000) bytes[bytes.size() / 2] ^= std::byte{4};
+  };
+  join(a, b);
+  const std::vector<std::byte> payload(5000);
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  ASSERT_TRUE(until([&] { return a.events.downs.size() + b.events.downs.size() > 0; }));
+  EXPECT_TRUE(b.events.frames.empty());
+  const auto& down = b.events.downs.empty() ? a.events.downs[0] : b.events.downs[0];
+  EXPECT_THAT(down.why.message(), HasSubstr("machine "));
+}
+
+TEST_F(TcpTest, OnlyEncryptionHidesThePayload) {
+  for (const TcpSeal seal : {TcpSeal::kLink, TcpSeal::kFrame, TcpSeal::kEncrypt}) {
+    open_pair_with_relay({.seal = seal});
+    const std::vector<std::byte> payload = to_bytes(std::string(2000, 'g'));
+    ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("header"), payload}, 1).ok());
+    ASSERT_TRUE(until([&] { return b.events.frames.size() == 1; }));
+    const bool seen = to_text(relay->heard()).find(std::string(100, 'g')) != std::string::npos;
+    EXPECT_EQ(seen, seal != TcpSeal::kEncrypt) << tcp_seal_name(seal);
+    a = {};
+    b = {};
+  }
+}
+
+// --- Connections that break ----------------------------------------------------------------------
+
+TEST_F(TcpTest, ConnectionsThatBreakLoseAndDoubleNothing) {
+  open_pair_with_relay();
+  constexpr uint32_t kFrames = 600;
+  Talk there(*a.transport, a.peer, 1, kFrames), back(*b.transport, b.peer, 2, kFrames);
+  std::mt19937 random(9);
+  int cuts = 0;
+  auto next = Clock::now();
+  // A connection that brought nothing is another matter: each gets as far as a record at both ends.
+  const auto heard = [](const Side& side) {
+    return side.events.frames.size() + side.events.sent.size();
+  };
+  size_t at_a = 0, at_b = 0;
+  ASSERT_TRUE(until([&] {
+    for (uint32_t burst = random() % 3; burst > 0; --burst) {
+      there.send_one();
+      back.send_one();
+    }
+    if (Clock::now() >= next && heard(a) > at_a && heard(b) > at_b) {
+      relay->cut();
+      ++cuts;
+      at_a = heard(a);
+      at_b = heard(b);
+      next = Clock::now() + std::chrono::milliseconds(random() % 20 + 5);
+    }
+    return there.arrived(b.events) && back.arrived(a.events) && a.events.sent.size() == kFrames &&
+           b.events.sent.size() == kFrames;
+  })) << a.events.downs.size()
+      << " and " << b.events.downs.size() << " down";
+  EXPECT_GE(cuts, 3);
+  there.check(b.events, kFrames);
+  back.check(a.events, kFrames);
+  for (const Side* side : {&a, &b}) {
+    for (const auto& sent : side->events.sent) EXPECT_TRUE(sent.status.ok());
+  }
+  EXPECT_GE(a.transport->totals().connections_lost, 3u);
+}
+
+// As when an interface has been away: TCP would wait for its next try, and longer each time.
+TEST_F(TcpTest, ASilentConnectionIsReplaced) {
+  open_pair_with_relay();
+  exchange();
+  const std::vector<std::byte> payload(100'000, std::byte{3});
+  relay->stall();
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  const auto began = Clock::now();
+  ASSERT_TRUE(until([&] { return b.events.frames.size() == 2 && a.events.sent.size() == 1; }));
+  EXPECT_LT(Clock::now() - began, std::chrono::milliseconds(2500));
+  EXPECT_TRUE(a.events.sent[0].status.ok());
+  exchange();
+}
+
+TEST_F(TcpTest, ALinkWithoutAConnectionForTooLongIsLostByName) {
+  open_pair_with_relay({.lost_ms = 400});
+  exchange();
+  relay->tamper = [](Way, uint64_t, std::span<std::byte> bytes) { bytes[0] ^= std::byte{1}; };
+  relay->cut();
+  ASSERT_TRUE(until([&] { return a.events.downs.size() == 1 && b.events.downs.size() == 1; }));
+  EXPECT_THAT(a.events.downs[0].why.message(), HasSubstr("machine 2: "));
+  EXPECT_THAT(b.events.downs[0].why.message(), HasSubstr("machine 1: "));
+  EXPECT_EQ(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).code(),
+            StatusCode::kPEER_LOST);
+}
+
+TEST_F(TcpTest, BuffersStayTheSendersUntilThePeerHasTakenThemIn) {
+  open_pair();
+  exchange();
+  const std::vector<std::byte> payload(1000, std::byte{3});
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  for (int i = 0; i < 100; ++i) a.transport->progress();
+  EXPECT_TRUE(a.events.sent.empty()) << "b has not even looked";
+  EXPECT_TRUE(until([&] { return a.events.sent.size() == 1; }));
+}
+
+TEST_F(TcpTest, LinksLeaveNoDescriptorBehind) {
+  open(a);
+  open(b);
+  join(a, b);
+  exchange();
+  const size_t before = descriptor_count();
+  for (int i = 0; i < 50; ++i) {
+    Side &first = i % 2 ? a : b, &second = i % 2 ? b : a;
+    const size_t downs = second.events.downs.size() + 1;
+    first.transport->close(first.peer);
+    ASSERT_TRUE(until([&] { return second.events.downs.size() == downs; }));
+    second.transport->close(second.peer);
+    join(a, b);
+    exchange();
+  }
+  EXPECT_TRUE(until([&] { return descriptor_count() <= before; })) << descriptor_count();
+}
+
+// --- Options -------------------------------------------------------------------------------------
+
+TEST_F(TcpTest, RefusesOptionsOutOfRangeNamingThem) {
+  const auto refusal = [](const TcpOptions& options) {
+    Recorder events;
+    auto made = make_tcp_transport(options, events);
+    return made.ok() ? std::string() : made.status().message();
+  };
+  EXPECT_THAT(refusal({.hosts = {}}), HasSubstr("hosts"));
+  EXPECT_THAT(refusal({.hosts = {"elsewhere"}}), HasSubstr("\"elsewhere\""));
+  EXPECT_THAT(refusal({.hosts = {"192.0.2.77"}}), HasSubstr("192.0.2.77"));
+  EXPECT_THAT(refusal({.frame_bytes = 100}), HasSubstr("frame_bytes: 100"));
+  EXPECT_THAT(refusal({.port_first = 10, .port_last = 9}), HasSubstr("10-9"));
+  EXPECT_THAT(refusal({.congestion = "nosuch"}), HasSubstr("nosuch"));
+  EXPECT_THAT(find_tcp_seal("wax").status().message(), HasSubstr("\"wax\""));
+}
+
+TEST_F(TcpTest, SidesWithDifferentSealsRefuseEachOther) {
+  open(a, {.seal = TcpSeal::kLink});
+  open(b, {.seal = TcpSeal::kEncrypt});
+  const auto refused = a.transport->connect(
+      {.remote = *b.transport->local_endpoint(), .inbound_tag = 1, .name = "machine 2"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("tcp/1;seal=encrypt"));
+}
+
+}  // namespace
+}  // namespace cgx::transport

@@ -1,0 +1,304 @@
+// Connections that have not proved anything yet, and time.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/tcp_transport.h"
+
+namespace cgx::transport {
+namespace {
+
+using Stage = TcpConnection::Stage;
+
+constexpr int kAcceptsPerRound = 32;
+constexpr uint32_t kTickMs = 25;
+constexpr uint32_t kSilentMs = 1000;
+constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
+
+template <typename Message>
+std::span<const std::byte> bytes_of(const Message& message) {
+  return std::as_bytes(std::span(&message, 1));
+}
+
+template <typename Message>
+void read_into(Message& message, const std::byte* bytes) {
+  std::memcpy(static_cast<void*>(&message), bytes, sizeof message);
+}
+
+}  // namespace
+
+// --- Coming in -----------------------------------------------------------------------------------
+
+// A listener that has more to give says so in the next round.
+void TcpTransport::accept_some(Listener& listener) {
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
+    Socket socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
+      admit(std::move(socket));
+      continue;
+    }
+    const int error = errno;
+    if (error == EAGAIN) return;
+    if (error == EINTR || error == ECONNABORTED) continue;
+    return pause(listener);
+  }
+}
+
+// No descriptor, no memory: that may pass until the next tick.
+void TcpTransport::pause(Listener& listener) {
+  listener.paused = true;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.socket.get(), nullptr);
+  start_ticking();
+}
+
+void TcpTransport::admit(Socket socket) {
+  std::string host = peer_address(socket.get()).host();
+  if (options_.admits && !options_.admits(host)) {
+    totals_.connections_refused += 1;
+    return;
+  }
+  make_room(host);
+  auto connection =
+      std::make_unique<TcpConnection>(std::move(socket), Stage::kAccepted, options_.frame_bytes);
+  connection->host = std::move(host);
+  connection->ticks_left = ticks(options_.handshake_ms);
+  if (!watch(connection->socket.get(), *connection).ok()) return;
+  half_open_.push_back(std::move(connection));
+  start_ticking();
+}
+
+// The oldest go first: who means it has proved itself in a round trip.
+void TcpTransport::make_room(const std::string& host) {
+  const auto same = [&](const auto& each) { return each->host == host; };
+  const auto count = std::count_if(half_open_.begin(), half_open_.end(), same);
+  if (count >= static_cast<ptrdiff_t>(options_.half_open_max)) {
+    refuse(**std::find_if(half_open_.begin(), half_open_.end(), same));
+  } else if (half_open_.size() >= kHalfOpenMax) {
+    refuse(*half_open_.front());
+  }
+}
+
+void TcpTransport::refuse(TcpConnection& connection) {
+  totals_.connections_refused += 1;
+  bury_from(half_open_, connection);
+}
+
+// --- The handshake -------------------------------------------------------------------------------
+
+void TcpTransport::connected(TcpConnection& connection) {
+  if (const int error = pending_error(connection.socket.get())) {
+    TcpLink& link = *connection.link;
+    const bool gone = error == ECONNREFUSED && leads_home(link) && !link.connection;
+    if (gone) return lose(link, "its process is gone");
+    return fail(connection, {StatusCode::kPEER_LOST, std::strerror(error)});
+  }
+  if (!connection.writable) return;
+  connection.stage = Stage::kGreeting;
+  connection.hello = {.tag = connection.link->outbound_tag,
+                      .received = connection.link->received,
+                      .nonce = new_tcp_nonce()};
+  tell(connection, bytes_of(connection.hello));
+}
+
+size_t TcpTransport::expected(const TcpConnection& connection) const {
+  switch (connection.stage) {
+    case Stage::kAccepted:
+      return sizeof(TcpHello);
+    case Stage::kGreeting:
+      return sizeof(TcpWelcome);
+    default:
+      return sizeof(TcpProof);
+  }
+}
+
+void TcpTransport::take_handshake(TcpConnection& connection) {
+  connection.heard_bytes = 0;
+  switch (connection.stage) {
+    case Stage::kAccepted:
+      return on_hello(connection);
+    case Stage::kGreeting:
+      return on_welcome(connection);
+    default:
+      return on_proof(connection);
+  }
+}
+
+void TcpTransport::on_hello(TcpConnection& connection) {
+  TcpHello& hello = connection.hello;
+  read_into(hello, connection.heard);
+  if (hello.magic != kTcpMagic) return refuse(connection);
+  const TcpLink* link = find_tag(hello.tag);
+  if (!link) {
+    totals_.frames_dropped += 1;  // those its sender has for us
+    const TcpWelcome unknown;
+    (void)::send(connection.socket.get(), &unknown, sizeof unknown, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return refuse(connection);
+  }
+  if (link->dials) return bury_from(half_open_, connection);  // that we live is all it asks
+  connection.welcome = {.received = link->received, .nonce = new_tcp_nonce()};
+  connection.welcome.mac = prove_tcp_listener(link->secret, hello, connection.welcome);
+  connection.stage = Stage::kWelcoming;
+  tell(connection, bytes_of(connection.welcome));
+}
+
+void TcpTransport::on_welcome(TcpConnection& connection) {
+  TcpLink& link = *connection.link;
+  read_into(connection.welcome, connection.heard);
+  if (connection.welcome.mac == TcpMac{}) {
+    if (link.was_up) return lose(link, "the peer knows the link no more");
+    return fail(connection, {StatusCode::kNOT_FOUND, "the peer does not know the link"});
+  }
+  const TcpMac wanted = prove_tcp_listener(link.secret, connection.hello, connection.welcome);
+  if (!link.dials || !equal_macs(wanted, connection.welcome.mac)) {
+    totals_.connections_refused += 1;
+    return fail(connection, {StatusCode::kAUTH_FAILED, "it does not know the link's secret"});
+  }
+  const TcpProof proof{prove_tcp_dialer(link.secret, connection.hello, connection.welcome)};
+  tell(connection, bytes_of(proof));
+  if (link.connection) bury(std::move(link.connection));
+  link.connection = std::move(link.dialing);
+  open_records(connection, connection.welcome.received);
+}
+
+void TcpTransport::on_proof(TcpConnection& connection) {
+  TcpProof proof;
+  read_into(proof, connection.heard);
+  TcpLink* link = find_tag(connection.hello.tag);
+  const bool proved =
+      link &&
+      equal_macs(prove_tcp_dialer(link->secret, connection.hello, connection.welcome), proof.mac);
+  if (!proved) return refuse(connection);
+  connection.link = link;
+  if (link->connection) bury(std::move(link->connection));
+  if (link->dialing) bury(std::move(link->dialing));
+  link->connection = take_half_open(connection);
+  open_records(connection, connection.hello.received);
+}
+
+std::unique_ptr<TcpConnection> TcpTransport::take_half_open(const TcpConnection& connection) {
+  const auto found = std::find_if(half_open_.begin(), half_open_.end(),
+                                  [&](const auto& each) { return each.get() == &connection; });
+  std::unique_ptr<TcpConnection> taken = std::move(*found);
+  half_open_.erase(found);
+  return taken;
+}
+
+// What the peer has not taken in on earlier connections goes again.
+void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_received) {
+  TcpLink& link = *connection.link;
+  const SealKeys keys = make_seal_keys(link.secret, connection.hello, connection.welcome);
+  connection.sealer.emplace(options_.seal, link.dials ? keys.to_listener : keys.to_dialer);
+  connection.opener.emplace(options_.seal, link.dials ? keys.to_dialer : keys.to_listener);
+  connection.stage = Stage::kOpen;
+  link.was_up = true;
+  link.home = peer_address(connection.socket.get()).host();
+  link.tries = link.absent_ticks = link.silent_ticks = 0;
+  link.told = link.received;  // the handshake has said it
+  link.unsent = link.first;
+  if (!take_acknowledgement(link, peer_received)) {
+    return lose(link, "it acknowledged what was never sent");
+  }
+  activate(connection);
+  if (!link.leaving) return;
+  part_with(link);
+  lose(link, "closed here");
+}
+
+// Leaves before any frame, and may wait for room in the socket like one.
+void TcpTransport::tell(TcpConnection& connection, std::span<const std::byte> message) {
+  connection.loose.insert(connection.loose.end(), message.begin(), message.end());
+  activate(connection);
+}
+
+// --- Time ----------------------------------------------------------------------------------------
+
+uint32_t TcpTransport::ticks(uint32_t ms) const {
+  return std::max(1u, ms / kTickMs);
+}
+
+void TcpTransport::start_ticking() {
+  if (std::exchange(ticking_, true)) return;
+  const timespec period{.tv_sec = 0, .tv_nsec = kTickMs * 1'000'000L};
+  const itimerspec times{.it_interval = period, .it_value = period};
+  ::timerfd_settime(timer_.get(), 0, &times, nullptr);
+}
+
+void TcpTransport::on_timer() {
+  uint64_t passed = 0;
+  if (::read(timer_.get(), &passed, sizeof passed) != sizeof passed) return;
+  bool timed = true;
+  for (; timed && passed > 0; --passed) timed = tick();
+  if (timed) return;
+  ticking_ = false;
+  const itimerspec never{};
+  ::timerfd_settime(timer_.get(), 0, &never, nullptr);
+}
+
+// False: nothing is being timed.
+bool TcpTransport::tick() {
+  const auto late = [](const auto& each) { return --each->ticks_left == 0; };
+  for (const auto& listener : listeners_) {
+    if (listener->paused) listener->paused = !watch(listener->socket.get(), *listener).ok();
+  }
+  Connections waiting = std::exchange(half_open_, {});
+  bool timed = false;
+  for (auto& each : waiting) {
+    const bool over = late(each);
+    totals_.connections_refused += over;
+    if (over) {
+      bury(std::move(each));
+    } else {
+      half_open_.push_back(std::move(each));
+    }
+  }
+  Connections parting = std::exchange(parting_, {});
+  for (auto& each : parting) {
+    if (late(each)) {
+      bury(std::move(each));
+    } else {
+      parting_.push_back(std::move(each));
+    }
+  }
+  links_.for_each([&](PeerId, TcpLink& link) { timed |= tick(link); });
+  for (const auto& link : leaving_) timed |= tick(*link);
+  return timed || !half_open_.empty() || !parting_.empty() ||
+         std::any_of(listeners_.begin(), listeners_.end(),
+                     [](const auto& each) { return each->paused; });
+}
+
+bool TcpTransport::tick(TcpLink& link) {
+  if (!link.down.ok()) return false;
+  if (link.dialing) {
+    if (--link.dialing->ticks_left == 0) {
+      dial_failed(link, {StatusCode::kTIMED_OUT, "no answer in time"});
+    }
+  } else if (link.retry_ticks > 0 && --link.retry_ticks == 0 && !link.connection) {
+    dial_now(link);
+  }
+  return link.connection ? tick_open(link) : tick_absent(link);
+}
+
+// TCP waits longer and longer before it tries again what got lost; a new connection does not. It
+// takes over once it has proved itself.
+bool TcpTransport::tick_open(TcpLink& link) {
+  acknowledge(*link.connection);
+  if (link.first == nullptr) return link.told != link.received;
+  if (!link.dials || ++link.silent_ticks % ticks(kSilentMs) != 0 || link.dialing) return true;
+  dial_now(link);
+  return true;
+}
+
+bool TcpTransport::tick_absent(TcpLink& link) {
+  if (!link.was_up && !link.dials && !link.leaving) return false;
+  const uint32_t limit_ms = link.leaving ? options_.handshake_ms : options_.lost_ms;
+  if (++link.absent_ticks < ticks(limit_ms)) return true;
+  lose(link, link.silence.ok() ? "cannot be reached" : link.silence.message());
+  return false;
+}
+
+}  // namespace cgx::transport
