@@ -223,13 +223,17 @@ struct Vector {
     return true;
   }
 
-  // The own part's votes; returns its scale.
+  // The own part's votes; returns its scale. Nothing is added to its values: a negative zero votes.
   static float add_raw_votes(const RawView& view, const Access& access, uint64_t elements,
                              uint64_t first, uint32_t n, bool is_first, float* sum) {
     alignas(64) float x[kBucketMax];
-    add_raw<V>(view, access, elements, first, n, true, x);
+    const Source<V> source(view, elements, access);
     Scan scan;
-    for (uint32_t e = 0; e < n; e += kBlock) scan.add(load_block<V>(x + e));
+    for (uint32_t e = 0; e < n; e += kBlock) {
+      const Block<V> values = canonical_nan(source.get(first + e));
+      scan.add(values);
+      store_block<V>(x + e, values);
+    }
     const auto extent = scan.extent();
     const Meta meta = Codec::fit(extent, n, kInfBits);
     if (is_first) std::memset(sum, 0, n * sizeof(float));

@@ -89,6 +89,9 @@ TEST_P(Votes, ZerosVoteByTheirSignsToo) {
   cast({Floats(kElements, -1.0f), Floats(kElements, -0.0f), Floats(kElements, 0.0f)});
   EXPECT_TRUE(same_bits(result_, Floats(kElements, -1.0f)));
   EXPECT_TRUE(same_bits(combined(), result_));
+  cast({Floats(kElements, -0.0f), Floats(kElements, -1.0f), Floats(kElements, 0.0f)});
+  EXPECT_TRUE(same_bits(result_, Floats(kElements, -1.0f))) << "the owner's, too";
+  EXPECT_TRUE(same_bits(combined(), result_));
 }
 
 TEST_P(Votes, OneBadMachineSpoilsItsBucketOnly) {
