@@ -12,6 +12,7 @@
 #include "daemon/caller.h"
 #include "daemon/fd.h"
 #include "daemon/options.h"
+#include "daemon/transports.h"
 
 namespace cgx::daemon {
 namespace {
@@ -86,7 +87,8 @@ void check_files(const v1::Config& config, Findings& findings) {
 
 void check_devices(const v1::Config& config, Findings& findings) {
   const auto& transports = config.transport().ucx_transports();
-  const bool only_tcp = transports.size() == 1 && transports[0] == "tcp";
+  const bool only_tcp =
+      config.transport().name() == "tcp" || (transports.size() == 1 && transports[0] == "tcp");
   for (const std::string& device : config.transport().devices()) {
     const bool here = !only_tcp || ::if_nametoindex(device.c_str()) != 0;
     if (!here) findings.add("transport.devices", "this machine has no interface " + device);
@@ -109,7 +111,7 @@ Status check_machine(const v1::Config& config) {
   }
   if (!findings.status().ok()) return findings.status();
   CGX_RETURN_IF_ERROR(daemon_options(config).status());  // what the files hold
-  return ucx_options(config).status();
+  return choose_transport(config).status();
 }
 
 }  // namespace cgx::daemon

@@ -161,7 +161,7 @@ Region Planner::encoded(const Shape& shape) {
   job.source = view(place, shape, from);
   job.encoded = {as_bytes(place.at(region[0].offset)), region[0].bytes};
   RangeStats stats;
-  region[0].bytes = scalar_ops.codec(shape.spec, shape.dtype).encode(job, stats);
+  region[0].bytes = scalar_ops.codec(shape.spec, shape.dtype).encode(job, Tuning(), stats);
   return region[0];
 }
 
