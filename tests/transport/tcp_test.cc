@@ -346,23 +346,33 @@ TEST_F(TcpTest, ConnectionsThatBreakLoseAndDoubleNothing) {
   const auto heard = [](const Side& side) {
     return side.events.frames.size() + side.events.sent.size();
   };
+  const auto lost = [](const Side& side) { return side.transport->totals().connections_lost; };
   size_t at_a = 0, at_b = 0;
+  uint64_t lost_a = lost(a), lost_b = lost(b);
+  bool noticed = true;  // the last cut, by both: what they hear from then on comes over a new one
   ASSERT_TRUE(until([&] {
     for (uint32_t burst = random() % 3; burst > 0; --burst) {
       there.send_one();
       back.send_one();
     }
-    if (Clock::now() >= next && heard(a) > at_a && heard(b) > at_b) {
-      relay->cut();
-      ++cuts;
+    if (!noticed && lost(a) > lost_a && lost(b) > lost_b) {
+      noticed = true;
       at_a = heard(a);
       at_b = heard(b);
+    }
+    if (noticed && Clock::now() >= next && heard(a) > at_a && heard(b) > at_b) {
+      relay->cut();
+      ++cuts;
+      noticed = false;
+      lost_a = lost(a);
+      lost_b = lost(b);
       next = Clock::now() + std::chrono::milliseconds(random() % 20 + 5);
     }
     return there.arrived(b.events) && back.arrived(a.events) && a.events.sent.size() == kFrames &&
            b.events.sent.size() == kFrames;
   })) << a.events.downs.size()
-      << " and " << b.events.downs.size() << " down";
+      << " and " << b.events.downs.size() << " down after " << cuts
+      << " cuts: " << (a.events.downs.empty() ? "" : a.events.downs[0].why.to_string());
   EXPECT_GE(cuts, 3);
   there.check(b.events, kFrames);
   back.check(a.events, kFrames);
