@@ -125,14 +125,22 @@ int apply_request(const Options& options, Caller& caller, v1::ChangePolicyReques
   return printed == kOk && waits ? wait_for_force(options, caller, answer) : printed;
 }
 
-int apply_policy(const Options& options, const Environment& environment) {
+// Whatever asks for a change that a file or --set describes.
+template <typename Act>
+int with_change(const Options& options, const Environment& environment, Act act) {
   if (options.policy_file.empty() && options.assignments.empty()) return nothing_to_change();
   Result<Connection> connection = connect(options.address, environment);
   if (!connection.ok()) return fail(connection.status());
   Caller caller(*std::move(connection), options);
   v1::ChangePolicyRequest request;
   if (const int code = prepare_change(options, caller, request); code != kOk) return code;
-  return apply_request(options, caller, request);
+  return act(caller, request);
+}
+
+int apply_policy(const Options& options, const Environment& environment) {
+  return with_change(options, environment, [&](Caller& caller, v1::ChangePolicyRequest& request) {
+    return apply_request(options, caller, request);
+  });
 }
 
 // The version asked for; without one, the newest before the running policy that was in force.
@@ -174,16 +182,13 @@ int ask(const Options& options, const Environment& environment,
         grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
                                                   const v1::ChangePolicyRequest&, Answer*),
         std::string (*show_answer)(const Answer&)) {
-  if (options.policy_file.empty() && options.assignments.empty()) return nothing_to_change();
-  Result<Connection> connection = connect(options.address, environment);
-  if (!connection.ok()) return fail(connection.status());
-  Caller caller(*std::move(connection), options);
-  v1::ChangePolicyRequest request;
-  if (const int code = prepare_change(options, caller, request); code != kOk) return code;
-  Answer answer;
-  const grpc::Status status = caller.call(method, request, answer, kChangeTimeoutS);
-  if (!status.ok()) return caller.fail_call(status);
-  return print(answer, options, show_answer);
+  return with_change(
+      options, environment, [&](Caller& caller, const v1::ChangePolicyRequest& request) {
+        Answer answer;
+        const grpc::Status status = caller.call(method, request, answer, kChangeTimeoutS);
+        if (!status.ok()) return caller.fail_call(status);
+        return print(answer, options, show_answer);
+      });
 }
 
 void add_change(CLI::App& command, Options& options) {
