@@ -53,6 +53,18 @@ Ticket SiteConformance::ask(SiteOperation& work, const SiteJob& job) {
   return ticket;
 }
 
+std::vector<Ticket> SiteConformance::ask_for_all(SiteOperation& work, const OperationSetup& about) {
+  std::vector<Ticket> tickets;
+  for (uint32_t chunk = 0; chunk < about.layout->chunks(1); ++chunk) {
+    tickets.push_back(ask(work, {.kind = SiteJobKind::kEncode,
+                                 .shard = 1,
+                                 .chunk = chunk,
+                                 .presence = &all_,
+                                 .into = slab()}));
+  }
+  return tickets;
+}
+
 bool SiteConformance::wait_for(Ticket ticket, uint64_t limit_ns) {
   const uint64_t limit = now_ns_ + limit_ns;
   while (answers_.count(ticket) == 0) {
@@ -82,14 +94,7 @@ std::vector<std::byte> SiteConformance::written(SlabId slab, const SiteAnswer& a
 TEST_P(SiteConformance, AnswersEachTicketOnceAndNeverFromInsideAsk) {
   const OperationSetup about = setup(kMaxMin);
   const auto work = site_->begin(about);
-  std::vector<Ticket> tickets;
-  for (uint32_t chunk = 0; chunk < about.layout->chunks(1); ++chunk) {
-    tickets.push_back(ask(*work, {.kind = SiteJobKind::kEncode,
-                                  .shard = 1,
-                                  .chunk = chunk,
-                                  .presence = &all_,
-                                  .into = slab()}));
-  }
+  const std::vector<Ticket> tickets = ask_for_all(*work, about);
   ASSERT_GT(tickets.size(), 1u);
   for (const Ticket ticket : tickets) EXPECT_TRUE(wait_for(ticket, 60 * kSecond));
   for (int i = 0; i < 10; ++i) site_->poll(*this, now_ns_ += kSecond);
@@ -217,14 +222,7 @@ TEST_P(SiteConformance, SaysWhatIsCorruptAndGoesOn) {
 TEST_P(SiteConformance, AnswersWithinASecondOfTheEnd) {
   const OperationSetup about = setup(kMaxMin);
   const auto work = site_->begin(about);
-  std::vector<Ticket> tickets;
-  for (uint32_t chunk = 0; chunk < about.layout->chunks(1); ++chunk) {
-    tickets.push_back(ask(*work, {.kind = SiteJobKind::kEncode,
-                                  .shard = 1,
-                                  .chunk = chunk,
-                                  .presence = &all_,
-                                  .into = slab()}));
-  }
+  const std::vector<Ticket> tickets = ask_for_all(*work, about);
   work->end();
   const uint64_t ended_ns = now_ns_;
   for (const Ticket ticket : tickets) EXPECT_TRUE(wait_for(ticket, kSecond));

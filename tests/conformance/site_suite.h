@@ -42,6 +42,8 @@ class SiteConformance : public ::testing::TestWithParam<SiteRig>, public SiteEve
   // Asks and, if need be, waits.
   SiteAnswer run(SiteOperation& work, const SiteJob& job);
   Ticket ask(SiteOperation& work, const SiteJob& job);
+  // For each part of the other machine's shard, encoded.
+  std::vector<Ticket> ask_for_all(SiteOperation& work, const OperationSetup& about);
   bool wait_for(Ticket ticket, uint64_t limit_ns);
   SlabId slab();
   std::vector<std::byte> written(SlabId slab, const SiteAnswer& answer) const;
