@@ -109,7 +109,7 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
   if (!members_.coordinator()) {
     const uint64_t ticket = next_policy_ticket_++;
     uint64_t residuals = 0;
-    for (const TensorDesc& tensor : *table_) residuals += 2 * sizeof(float) * tensor.elements;
+    for (const TensorDesc& tensor : *table_) residuals += Residuals::bytes_of(tensor);
     policy_tickets_[ticket] = {std::move(answer), services_.now_ns() +
                                                       PlanAgreement::making_ns(residuals) +
                                                       2 * services_.options().timeouts.prepare_ns};

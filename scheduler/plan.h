@@ -67,6 +67,16 @@ struct Plan {
   uint64_t hash() const;
 };
 
+// Calls act(tensor, description) for each tensor that has residuals under the plan.
+template <class Act>
+void for_each_feedback(const Plan& plan, const TensorTable& table, Act act) {
+  for (const Group& group : plan.groups) {
+    for (const Segment& segment : group.segments) {
+      if (segment.spec.feedback()) act(segment.tensor, table[segment.tensor]);
+    }
+  }
+}
+
 std::vector<std::byte> encode_plan(const Plan& plan);
 Result<Plan> decode_plan(std::span<const std::byte> bytes);
 Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan);

@@ -36,31 +36,27 @@ Result<Plan> plan_of(const PlanQuestion& question) {
   return plan;
 }
 
-bool lacks(const PlanQuestion& question, const Segment& segment) {
-  const bool has =
-      segment.tensor < question.has_residual.size() && question.has_residual[segment.tensor];
-  return segment.spec.feedback() && !has;
+bool lacks(const PlanQuestion& question, uint32_t tensor) {
+  return tensor >= question.has_residual.size() || !question.has_residual[tensor];
 }
 
 // Not more than there is room for: the plan is refused then, by who knows the limit.
 Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   if (!question.make_residual || question.dry_run) return {};
-  const TensorTable& table = *question.table;
   const auto each = [&](const auto& act) {
-    for (const Group& group : facts.plan.groups) {
-      for (const Segment& segment : group.segments) {
-        if (lacks(question, segment)) act(segment.tensor, table[segment.tensor].elements);
-      }
-    }
+    for_each_feedback(facts.plan, *question.table, [&](uint32_t tensor, const TensorDesc& what) {
+      if (lacks(question, tensor)) act(tensor, what);
+    });
   };
   uint64_t bytes = 0;
-  each([&](uint32_t, uint64_t elements) { bytes += 2 * sizeof(float) * elements; });
+  each([&](uint32_t, const TensorDesc& what) { bytes += Residuals::bytes_of(what); });
   if (bytes == 0 || bytes > question.bytes_free) return {};
   facts.made = std::make_shared<MadeResiduals>();
   facts.made_bytes = bytes;
   bool made = true;
-  each([&](uint32_t tensor, uint64_t elements) {
-    if (made) made = (facts.made->by_tensor[tensor] = question.make_residual(elements)) != nullptr;
+  each([&](uint32_t tensor, const TensorDesc& what) {
+    if (!made) return;
+    made = (facts.made->by_tensor[tensor] = question.make_residual(what.elements)) != nullptr;
   });
   if (made) return {};
   return resource_exhausted("this machine has no memory for " + std::to_string(bytes) +

@@ -25,18 +25,18 @@ class Residuals {
   void prepare(const PlanFacts& facts, const Site& site) {
     const TensorTable& table = *facts.table;
     tensors_.resize(table.size());
-    for (const Group& group : facts.plan.groups) {
-      for (const Segment& segment : group.segments) {
-        Slots& slots = tensors_[segment.tensor];
-        if (!segment.spec.feedback() || slots.memory) continue;
-        if (facts.made) slots.memory = std::move(facts.made->by_tensor[segment.tensor]);
-        if (!slots.memory) slots.memory = site.residual_maker()(table[segment.tensor].elements);
-        if (!slots.memory) throw std::bad_alloc();
-        bytes_ += bytes_of(table[segment.tensor]);
-      }
-    }
+    for_each_feedback(facts.plan, table, [&](uint32_t tensor, const TensorDesc& described) {
+      Slots& slots = tensors_[tensor];
+      if (slots.memory) return;
+      if (facts.made) slots.memory = std::move(facts.made->by_tensor[tensor]);
+      if (!slots.memory) slots.memory = site.residual_maker()(described.elements);
+      if (!slots.memory) throw std::bad_alloc();
+      bytes_ += bytes_of(described);
+    });
   }
   bool has(uint32_t tensor) const { return tensor < tensors_.size() && tensors_[tensor].memory; }
+  // Of both slots.
+  static uint64_t bytes_of(const TensorDesc& tensor) { return 2 * sizeof(float) * tensor.elements; }
   static uint64_t bytes_needed(const Plan& plan, const TensorTable& table) {
     return bytes_if(plan, table, [](uint32_t) { return true; });
   }
@@ -72,16 +72,12 @@ class Residuals {
   }
 
  private:
-  static uint64_t bytes_of(const TensorDesc& tensor) { return 2 * sizeof(float) * tensor.elements; }
   template <class Predicate>
   static uint64_t bytes_if(const Plan& plan, const TensorTable& table, Predicate counts) {
     uint64_t bytes = 0;
-    for (const Group& group : plan.groups) {
-      for (const Segment& segment : group.segments) {
-        const bool counted = segment.spec.feedback() && counts(segment.tensor);
-        if (counted) bytes += bytes_of(table[segment.tensor]);
-      }
-    }
+    for_each_feedback(plan, table, [&](uint32_t tensor, const TensorDesc& described) {
+      if (counts(tensor)) bytes += bytes_of(described);
+    });
     return bytes;
   }
   struct Slots {
