@@ -30,10 +30,10 @@ CodecSpec codec_of(const std::string& text, std::vector<std::string>& warnings) 
 
 // REQUIRES: one of the field's choices.
 scheduler::CollectiveWish collective_of(const std::string& text) {
-  const auto& names = scheduler::kCollectiveWishes;
+  const auto& names = scheduler::kCollectives;
   const auto found = std::find(std::begin(names), std::end(names), text);
-  CGX_ASSERT(found != std::end(names));
-  return static_cast<scheduler::CollectiveWish>(found - std::begin(names));
+  if (found == std::end(names)) return scheduler::CollectiveWish::kAuto;
+  return scheduler::wish_for(static_cast<scheduler::Collective>(found - std::begin(names)));
 }
 
 }  // namespace
@@ -61,6 +61,7 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   plain.weight = complete.weight();
   plain.replica_check_steps = complete.replica_check_steps();
   plain.collective = collective_of(complete.collective());
+  plain.rack_machines = complete.rack_machines();
   CGX_ASSIGN_OR_RETURN(plain.feedback_decay, config::parse_share(complete.feedback_decay()));
   plain.stats_steps = complete.stats_steps();
   return checked;
@@ -92,7 +93,8 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   message.set_window(policy.window);
   message.set_weight(policy.weight);
   message.set_replica_check_steps(policy.replica_check_steps);
-  message.set_collective(scheduler::kCollectiveWishes[static_cast<size_t>(policy.collective)]);
+  message.set_collective(scheduler::wish_name(policy.collective));
+  message.set_rack_machines(policy.rack_machines);
   message.set_feedback_decay(config::print_share(policy.feedback_decay));
   message.set_stats_steps(policy.stats_steps);
   return message;

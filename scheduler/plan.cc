@@ -3,6 +3,7 @@
 #include "kernels/codec.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/frame.h"
+#include "scheduler/way.h"
 
 namespace cgx::scheduler {
 
@@ -80,17 +81,24 @@ std::string first_difference(const TensorTable& ours, const std::string& our_nam
 std::vector<std::byte> encode_plan(const Plan& plan) {
   Writer writer;
   writer.put(plan.epoch);
+  writer.put(plan.form);
+  writer.put(plan.machines);
   writer.put(plan.codec_formats);
   writer.put(plan.table_hash);
   writer.put(plan.policy_version);
   writer.put(plan.window);
   writer.put(plan.weight);
   writer.put(plan.replica_check_steps);
-  writer.put(plan.collective);
   writer.put(plan.feedback_decay);
   writer.put(plan.stats_steps);
+  writer.put(plan.limits.raw_bytes);
+  writer.put(plan.limits.encoded_bytes);
   writer.put<uint32_t>(static_cast<uint32_t>(plan.groups.size()));
   for (const Group& group : plan.groups) {
+    writer.put(group.way.collective);
+    writer.put(group.way.reason);
+    writer.put(group.way.ahead);
+    writer.put(group.way.rack_machines);
     writer.put<uint32_t>(static_cast<uint32_t>(group.segments.size()));
     for (const Segment& segment : group.segments) {
       writer.put(segment.tensor);
@@ -107,21 +115,40 @@ Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan) {
   return epoch;
 }
 
+namespace {
+
+Status other_form(const Plan& plan) {
+  return {StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) + " has form " +
+                                     std::to_string(plan.form) + ", this daemon reads form " +
+                                     std::to_string(kPlanForm) +
+                                     "; install the same version of cgxd on all machines"};
+}
+
+}  // namespace
+
 Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Plan plan;
   plan.epoch = reader.get<uint64_t>();
+  plan.form = reader.get<uint32_t>();
+  if (reader.ok() && plan.form != kPlanForm) return other_form(plan);
+  plan.machines = reader.get<uint32_t>();
   plan.codec_formats = reader.get<uint64_t>();
   plan.table_hash = reader.get<uint64_t>();
   plan.policy_version = reader.get<uint64_t>();
   plan.window = reader.get<uint32_t>();
   plan.weight = reader.get<uint32_t>();
   plan.replica_check_steps = reader.get<uint32_t>();
-  plan.collective = reader.get<CollectiveWish>();
   plan.feedback_decay = reader.get<float>();
   plan.stats_steps = reader.get<uint32_t>();
-  plan.groups.resize(reader.get_count(4));
+  plan.limits.raw_bytes = reader.get<uint64_t>();
+  plan.limits.encoded_bytes = reader.get<uint64_t>();
+  plan.groups.resize(reader.get_count(12));
   for (Group& group : plan.groups) {
+    group.way.collective = reader.get<Collective>();
+    group.way.reason = reader.get<WayReason>();
+    group.way.ahead = reader.get<uint16_t>();
+    group.way.rack_machines = reader.get<uint32_t>();
     group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec)));
     for (Segment& segment : group.segments) {
       segment.tensor = reader.get<uint32_t>();
@@ -134,6 +161,10 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
 
 uint64_t Plan::hash() const {
   return wire::checksum(encode_plan(*this));
+}
+
+uint64_t segment_bytes(const Segment& segment, const TensorTable& table) {
+  return table[segment.tensor].bytes();
 }
 
 Status check_plan(const Plan& plan, const TensorTable& table) {
@@ -153,10 +184,8 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.weight < 1 || plan.weight > 1000) {
     return invalid_argument("plan weight " + std::to_string(plan.weight) + " is not in 1..1000");
   }
-  if (plan.collective > CollectiveWish::kAllgather) {
-    return invalid_argument("plan collective " +
-                            std::to_string(static_cast<uint32_t>(plan.collective)) +
-                            " is not auto (0), scatter (1) or allgather (2)");
+  if (plan.limits.raw_bytes == 0 || plan.limits.encoded_bytes == 0) {
+    return invalid_argument("plan whose parts may hold nothing");
   }
   if (!(plan.feedback_decay > 0.0f && plan.feedback_decay <= 1.0f)) {
     return invalid_argument("plan feedback_decay " + std::to_string(plan.feedback_decay) +
@@ -166,6 +195,7 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   size_t count = 0;
   for (const Group& group : plan.groups) {
     if (group.segments.empty()) return invalid_argument("plan holds an empty group");
+    CGX_RETURN_IF_ERROR(check_way(group.way, group, plan.machines));
     for (const Segment& segment : group.segments) {
       if (segment.tensor >= table.size() || seen[segment.tensor]) {
         return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "scheduler/buffer_pool.h"
-#include "scheduler/collective.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
+#include "scheduler/schedule.h"
 #include "scheduler/site.h"
 
 namespace cgx::scheduler {
@@ -24,12 +24,15 @@ struct PlanFacts {
   Plan plan;
   Policy policy;
   std::shared_ptr<const TensorTable> table;
-  std::vector<std::byte> encoded;  // the plan, as it travels
-  uint64_t hash = 0;               // of that
-  std::vector<GroupLayout> layouts;
+  std::vector<std::byte> encoded;              // the plan, as it travels
+  uint64_t hash = 0;                           // of that
+  std::vector<GroupLayout> layouts;            // by group
+  std::vector<Schedule> schedules;             // by group
   std::vector<uint32_t> group_of, segment_of;  // by tensor
   std::vector<uint64_t> name_hashes;           // by tensor
   SlabCounts slabs;                            // for frames
+  // Some group has frames of the coordinator come here, so no step ends without its word.
+  bool hears_coordinator = true;
   uint64_t residual_bytes = 0;
   std::shared_ptr<MadeResiduals> made;  // null: none is missing, or there is no room
   uint64_t made_bytes = 0;
@@ -63,15 +66,8 @@ struct PlanQuestion {
 };
 Result<FactsPtr> make_facts(const PlanQuestion& question);
 
-// What one machine may have to hold for `operations` operations in flight here and as many more of
-// peers that are ahead, each with at most `scatter_chunks` own chunks or `gather_chunks` chunks of
-// everybody's. A site that does not consume frames at once has results held, too, and parts until
-// they are combined.
-struct FrameNeeds {
-  uint32_t operations = 0, machines = 1;
-  uint64_t scatter_chunks = 0, gather_chunks = 0;
-  bool site_consumes = true;
-};
-SlabCounts slabs_for(const FrameNeeds& needs);
+// What one machine may have to hold for `operations` operations in flight here, and as many more of
+// peers that are ahead, each of which needs so much.
+SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machines);
 
 }  // namespace cgx::scheduler

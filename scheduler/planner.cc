@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/codec.h"
+#include "scheduler/way.h"
 
 namespace cgx::scheduler {
 
@@ -78,14 +79,15 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
                        CodecChooser::create(inputs.policy, inputs.table.size()));
   CGX_ASSERT(inputs.order.size() == inputs.table.size());
   Plan plan{.epoch = inputs.epoch,
+            .machines = inputs.machines,
             .table_hash = table_hash(inputs.table),
             .policy_version = inputs.policy_version,
             .window = inputs.policy.window,
             .weight = inputs.policy.weight,
             .replica_check_steps = inputs.policy.replica_check_steps,
-            .collective = inputs.policy.collective,
             .feedback_decay = inputs.policy.feedback_decay,
-            .stats_steps = inputs.policy.stats_steps};
+            .stats_steps = inputs.policy.stats_steps,
+            .limits = part_limits(inputs.slab_bytes)};
   const bool may_gather = inputs.policy.collective == CollectiveWish::kAuto;
   uint64_t group_bytes = 0;
   const kernels::CodecRow* lossy = nullptr;  // of the group so far
@@ -107,6 +109,12 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
     plan.groups.back().segments.push_back({tensor, spec});
     group_bytes += bytes;
     if (row) lossy = row;
+  }
+  for (Group& group : plan.groups) {
+    group.way = choose_way({.wish = inputs.policy.collective,
+                            .machines = inputs.machines,
+                            .rack_machines = inputs.policy.rack_machines},
+                           group, inputs.table);
   }
   CGX_RETURN_IF_ERROR(check_plan(plan, inputs.table));
   return plan;

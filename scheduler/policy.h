@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/wire/types.h"
+#include "scheduler/collective.h"
 
 namespace cgx::scheduler {
 
@@ -34,10 +35,6 @@ struct JobWeight {
   uint32_t weight = 1;
 };
 
-// Which way a group takes between machines; auto decides per group (scheduler/collective.h).
-enum class CollectiveWish : uint8_t { kAuto = 0, kScatter = 1, kAllgather = 2 };
-constexpr const char* kCollectiveWishes[] = {"auto", "scatter", "allgather"};
-
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
@@ -48,6 +45,7 @@ struct Policy {
   uint32_t weight = 1;                 // share of the links against other jobs
   uint32_t replica_check_steps = 100;  // 0: never
   CollectiveWish collective = CollectiveWish::kAuto;
+  uint32_t rack_machines = 0;   // two_level: so many machines that follow each other are near
   float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
   uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
   PolicyNote note;

@@ -17,9 +17,10 @@ std::string number_text(double number) {
 
 }  // namespace
 
-StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step)
+StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, KnowsPlan knows_plan)
     : ports_(ports),
       plan_for_step_(std::move(plan_for_step)),
+      knows_plan_(std::move(knows_plan)),
       attempts_(ports.members.local_count()) {}
 
 std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) const {
@@ -249,6 +250,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .group_index = group,
                        .keeps_alive = plan_,
                        .layout = &plan_->layouts[group],
+                       .schedule = &plan_->facts->schedules[group],
                        .group = &plan_->plan.groups[group],
                        .table = plan_->table.get(),
                        .machine = members.machine,
@@ -485,7 +487,7 @@ std::optional<HashWish> StepRunner::hash_due(const Group& group) const {
 }
 
 void StepRunner::complete_step_if_done() {
-  if (lowest_ != groups_.size() || !current_->all_ended()) return;
+  if (lowest_ != groups_.size() || !current_->all_ended() || !knows_plan_()) return;
   const uint64_t step = current_->step();
   for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
     cgx_completion_record record = record_for(rank, step);

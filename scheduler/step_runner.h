@@ -36,10 +36,12 @@ struct RunnerPorts {
 class StepRunner {
  public:
   using PlanPtr = std::shared_ptr<const PreparedPlan>;
-  // Which plan governs a step; asked once, when the step before it is complete.
+  // Which plan governs a step; asked once, when the step before it is complete. The step before is
+  // not complete as long as that cannot be known.
   using PlanForStep = std::function<PlanPtr(uint64_t step)>;
+  using KnowsPlan = std::function<bool()>;
 
-  StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step);
+  StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, KnowsPlan knows_plan);
 
   // Where a local rank that does not submit a tensor receives it: [rank][tensor].
   using Homes = std::vector<std::vector<Place>>;
@@ -171,6 +173,7 @@ class StepRunner {
 
   RunnerPorts ports_;
   PlanForStep plan_for_step_;
+  KnowsPlan knows_plan_;
   PlanPtr plan_;
   Homes homes_;
   Residuals residuals_;

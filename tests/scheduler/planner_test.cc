@@ -88,9 +88,9 @@ TEST(CodecChooser, RefusesMoreRulesThanTheTableAllows) {
   EXPECT_NE(chooser.status().message().find("16 rules here"), std::string::npos);
 }
 
-Plan plan_of(const TensorTable& table, const Policy& policy) {
+Plan plan_of(const TensorTable& table, const Policy& policy, uint32_t machines = 1) {
   const std::vector<uint32_t> order = reverse_registration(table.size());
-  Result<Plan> plan = make_plan({table, policy, 3, 9, order});
+  Result<Plan> plan = make_plan({table, policy, 3, 9, order, machines});
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
   return *plan;
 }
@@ -136,9 +136,9 @@ TEST(Planner, KeepsWhatGathersApartFromWhatDoesNot) {
 
 TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
   Plan plan = plan_of(network(), {});
-  plan.collective = static_cast<CollectiveWish>(3);
-  EXPECT_NE(check_plan(plan, network()).message().find("collective 3"), std::string::npos);
-  plan.collective = CollectiveWish::kAllgather;
+  plan.groups.back().way.collective = static_cast<Collective>(9);
+  EXPECT_NE(check_plan(plan, network()).message().find("collective 9"), std::string::npos);
+  plan.groups.back().way.collective = Collective::kAllgather;
   for (float decay : {0.0f, -1.0f, 1.5f, NAN}) {
     plan.feedback_decay = decay;
     EXPECT_NE(check_plan(plan, network()).message().find("feedback_decay"), std::string::npos);
@@ -153,6 +153,27 @@ TEST(Plan, IsRefusedFromADaemonWhoseCodecsWriteOtherFormats) {
   EXPECT_NE(status.message().find("same version of cgxd"), std::string::npos);
 }
 
+TEST(Plan, OfAnotherFormIsRefusedByName) {
+  Plan plan = plan_of(network(), {});
+  ++plan.form;
+  const Result<Plan> read = decode_plan(encode_plan(plan));
+  EXPECT_EQ(read.status().code(), StatusCode::kMISMATCH);
+  EXPECT_NE(read.status().message().find("same version of cgxd"), std::string::npos);
+}
+
+TEST(Plan, ForAnotherNumberOfMachinesIsRefusedByName) {
+  const auto table = std::make_shared<const TensorTable>(network());
+  PlanQuestion question;
+  question.table = table;
+  question.encoded_plan = encode_plan(plan_of(*table, {}));
+  question.machines = 3;
+  question.slab_bytes = 256 * 1024;
+  const Result<FactsPtr> facts = make_facts(question);
+  EXPECT_EQ(facts.status().code(), StatusCode::kMISMATCH);
+  EXPECT_NE(facts.status().message().find("made for 1 machines, here are 3"), std::string::npos)
+      << facts.status().message();
+}
+
 TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   Policy policy;
   policy.collective = CollectiveWish::kAllgather;
@@ -163,7 +184,7 @@ TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   const Result<Plan> read = decode_plan(bytes);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->hash(), plan.hash());
-  EXPECT_EQ(read->collective, plan.collective);
+  EXPECT_EQ(read->groups, plan.groups);
   EXPECT_EQ(read->feedback_decay, 0.5f);
   EXPECT_EQ(read->stats_steps, 3u);
   for (size_t length = 0; length < bytes.size(); ++length) {
@@ -207,7 +228,7 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
   const auto table = std::make_shared<const TensorTable>(network());
   const Result<FactsPtr> facts = make_facts({.table = table,
                                              .policy = policy,
-                                             .encoded_plan = encode_plan(plan_of(*table, policy)),
+                                             .encoded_plan = encode_plan(plan_of(*table, policy, 2)),
                                              .machines = 2,
                                              .slab_bytes = pool.slab_bytes()});
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
@@ -224,21 +245,6 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
   EXPECT_NE(again.status().message().find("32768 of residuals beside 512000 that exist"),
             std::string::npos)
       << again.status().message();
-}
-
-TEST(FrameBuffers, HaveRoomForResultsThatASiteReadsLater) {
-  FrameNeeds needs{.operations = 4, .machines = 3, .scatter_chunks = 100};
-  const SlabCounts inside = slabs_for(needs);
-  needs.site_consumes = false;
-  const SlabCounts later = slabs_for(needs);
-  EXPECT_EQ(later.received, inside.received + 4 * 2 * scatter_parts(3));
-  EXPECT_EQ(later.own, inside.own);
-  // Between two machines a peer may be a window ahead of what was combined, not only of what was
-  // encoded.
-  needs = {.operations = 1, .machines = 2, .gather_chunks = 100};
-  const uint32_t one_window = slabs_for(needs).received;
-  needs.site_consumes = false;
-  EXPECT_GE(slabs_for(needs).received, 2 * one_window);
 }
 
 TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {
