@@ -57,6 +57,7 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   plain.min_elements = complete.min_elements();
   plain.raw_one_dimensional = complete.raw_one_dimensional();
   plain.group_bytes = complete.group_bytes();
+  plain.segment_bytes = complete.segment_bytes();
   plain.window = complete.window();
   plain.weight = complete.weight();
   plain.replica_check_steps = complete.replica_check_steps();
@@ -90,6 +91,7 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   message.set_min_elements(policy.min_elements);
   message.set_raw_one_dimensional(policy.raw_one_dimensional);
   message.set_group_bytes(policy.group_bytes);
+  message.set_segment_bytes(policy.segment_bytes);
   message.set_window(policy.window);
   message.set_weight(policy.weight);
   message.set_replica_check_steps(policy.replica_check_steps);

@@ -9,10 +9,6 @@
 namespace cgx::scheduler {
 namespace {
 
-uint64_t bucket_count(const Segment& segment, const TensorTable& table) {
-  return (table[segment.tensor].elements + segment.spec.bucket - 1) / segment.spec.bucket;
-}
-
 // What a full bucket of the segment weighs when shards are balanced.
 uint64_t bucket_cost(const Segment& segment, const TensorTable& table) {
   return kernels::encoded_bytes(segment.spec, table[segment.tensor].dtype, segment.spec.bucket);
@@ -124,12 +120,13 @@ void GroupLayout::add_shard(const Group& group, const TensorTable& table, uint64
         continue;
       }
       const uint64_t take = std::min(bucket_end - bucket, std::max<uint64_t>(room, 1));
-      const uint64_t first_element = bucket * segment.spec.bucket;
+      const uint64_t first_bucket = segment.first_bucket + bucket;
+      const uint64_t first_element = first_bucket * segment.spec.bucket;
       const uint64_t elements =
           std::min(take * segment.spec.bucket, tensor.elements - first_element);
       const uint64_t range = kernels::encoded_bytes(segment.spec, tensor.dtype, elements);
       const uint64_t encoded = align_range(range);
-      slices_.push_back({s, bucket, first_element, elements, range, encoded, variable});
+      slices_.push_back({s, first_bucket, first_element, elements, range, encoded, variable});
       ++part.slice_count;
       part.raw_bytes += elements * dtype_bytes(tensor.dtype);
       part.encoded_bytes += encoded;

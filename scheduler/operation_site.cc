@@ -151,13 +151,15 @@ void Operation::find_residuals_to_keep() {
 Result<bool> Operation::keep_residuals() {
   constexpr uint64_t kElements = 128 * 1024;
   if (keeping_) return false;
-  const uint32_t segment = to_keep_.back();
-  const uint64_t elements = (*setup_.table)[setup_.group->segments[segment].tensor].elements;
-  const uint64_t count = std::min(kElements, elements - kept_elements_);
+  const uint32_t index = to_keep_.back();
+  const Segment& segment = setup_.group->segments[index];
+  const uint64_t left = element_count(segment, *setup_.table) - kept_elements_;
+  const uint64_t count = std::min(kElements, left);
   keeping_ = true;
-  CGX_RETURN_IF_ERROR(ask(
-      {.count = count},
-      {.kind = SiteJobKind::kKeep, .segment = segment, .first = kept_elements_, .count = count}));
+  CGX_RETURN_IF_ERROR(ask({.count = count}, {.kind = SiteJobKind::kKeep,
+                                             .segment = index,
+                                             .first = segment.first_element() + kept_elements_,
+                                             .count = count}));
   return true;
 }
 
@@ -165,8 +167,8 @@ void Operation::kept(const Asked& asked) {
   keeping_ = false;
   host_.count(Counter::kcopied_bytes, asked.count * sizeof(float));
   kept_elements_ += asked.count;
-  const uint32_t tensor = setup_.group->segments[to_keep_.back()].tensor;
-  if (kept_elements_ < (*setup_.table)[tensor].elements) return;
+  const Segment& segment = setup_.group->segments[to_keep_.back()];
+  if (kept_elements_ < element_count(segment, *setup_.table)) return;
   to_keep_.pop_back();
   kept_elements_ = 0;
 }

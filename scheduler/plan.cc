@@ -1,5 +1,7 @@
 #include "scheduler/plan.h"
 
+#include <algorithm>
+
 #include "kernels/codec.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/frame.h"
@@ -103,6 +105,8 @@ std::vector<std::byte> encode_plan(const Plan& plan) {
     for (const Segment& segment : group.segments) {
       writer.put(segment.tensor);
       writer.put(segment.spec);
+      writer.put(segment.first_bucket);
+      writer.put(segment.buckets);
     }
   }
   return writer.take();
@@ -149,10 +153,12 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
     group.way.reason = reader.get<WayReason>();
     group.way.ahead = reader.get<uint16_t>();
     group.way.rack_machines = reader.get<uint32_t>();
-    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec)));
+    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec) + 16));
     for (Segment& segment : group.segments) {
       segment.tensor = reader.get<uint32_t>();
       segment.spec = reader.get<CodecSpec>();
+      segment.first_bucket = reader.get<uint64_t>();
+      segment.buckets = reader.get<uint64_t>();
     }
   }
   if (!reader.done()) return protocol_error("plan does not decode exactly");
@@ -163,9 +169,50 @@ uint64_t Plan::hash() const {
   return wire::checksum(encode_plan(*this));
 }
 
-uint64_t segment_bytes(const Segment& segment, const TensorTable& table) {
-  return table[segment.tensor].bytes();
+uint64_t bucket_count(const Segment& segment, const TensorTable& table) {
+  const uint64_t all =
+      (table[segment.tensor].elements + segment.spec.bucket - 1) / segment.spec.bucket;
+  return std::min(segment.buckets, all - std::min(all, segment.first_bucket));
 }
+
+uint64_t element_count(const Segment& segment, const TensorTable& table) {
+  const uint64_t rest = table[segment.tensor].elements - segment.first_element();
+  return std::min(rest, bucket_count(segment, table) * segment.spec.bucket);
+}
+
+uint64_t segment_bytes(const Segment& segment, const TensorTable& table) {
+  return element_count(segment, table) * dtype_bytes(table[segment.tensor].dtype);
+}
+
+namespace {
+
+// Segments of one tensor, by their first bucket: they follow each other without gap or overlap.
+Status check_segments(std::vector<const Segment*>& segments, const TensorDesc& tensor) {
+  const auto wrong = [&](const std::string& why) {
+    return invalid_argument("plan: the segments of tensor '" + tensor.name + "' " + why);
+  };
+  std::sort(segments.begin(), segments.end(), [](const Segment* one, const Segment* other) {
+    return one->first_bucket < other->first_bucket;
+  });
+  const CodecSpec& spec = segments.front()->spec;
+  const uint64_t all = (tensor.elements + spec.bucket - 1) / spec.bucket;
+  uint64_t next = 0;
+  for (const Segment* segment : segments) {
+    if (!(segment->spec == spec)) return wrong("differ in their codecs");
+    if (segment->first_bucket != next || (next == all && next != 0)) {
+      return wrong("overlap, leave a gap or go beyond its end at bucket " + std::to_string(next));
+    }
+    const uint64_t left = all - next;
+    const bool to_the_end = segment->buckets == Segment::kToTheEnd;
+    if (!to_the_end && (segment->buckets == 0 || segment->buckets > left)) {
+      return wrong("hold no bucket, or more than there are, from bucket " + std::to_string(next));
+    }
+    next += to_the_end ? left : segment->buckets;
+  }
+  return next == all ? Status() : wrong("end before it does");
+}
+
+}  // namespace
 
 Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.codec_formats != kernels::codec_formats()) {
@@ -191,24 +238,24 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
     return invalid_argument("plan feedback_decay " + std::to_string(plan.feedback_decay) +
                             " is not above 0 and at most 1");
   }
-  std::vector<uint8_t> seen(table.size());
-  size_t count = 0;
+  std::vector<std::vector<const Segment*>> of_tensor(table.size());
   for (const Group& group : plan.groups) {
     if (group.segments.empty()) return invalid_argument("plan holds an empty group");
     CGX_RETURN_IF_ERROR(check_way(group.way, group, plan.machines));
     for (const Segment& segment : group.segments) {
-      if (segment.tensor >= table.size() || seen[segment.tensor]) {
+      if (segment.tensor >= table.size()) {
         return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +
-                                " twice or not in a table of " + std::to_string(table.size()));
+                                ", which is not in a table of " + std::to_string(table.size()));
       }
-      seen[segment.tensor] = 1;
-      ++count;
       CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, table[segment.tensor].dtype));
+      of_tensor[segment.tensor].push_back(&segment);
     }
   }
-  if (count != table.size()) {
-    return invalid_argument("plan holds " + std::to_string(count) + " of " +
-                            std::to_string(table.size()) + " tensors");
+  for (size_t t = 0; t < table.size(); ++t) {
+    if (of_tensor[t].empty()) {
+      return invalid_argument("plan does not hold tensor '" + table[t].name + "'");
+    }
+    CGX_RETURN_IF_ERROR(check_segments(of_tensor[t], table[t]));
   }
   return {};
 }

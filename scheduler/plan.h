@@ -39,12 +39,19 @@ Result<TensorTable> decode_table(std::span<const std::byte> bytes);
 std::string first_difference(const TensorTable& ours, const std::string& our_name,
                              const TensorTable& theirs, const std::string& their_name);
 
-// Consecutive buckets of a tensor that travel with one codec.
+// Consecutive buckets of a tensor that travel together. All segments of a tensor have its codec.
 struct Segment {
+  static constexpr uint64_t kToTheEnd = UINT64_MAX;
+
   uint32_t tensor = 0;
   CodecSpec spec;
+  uint64_t first_bucket = 0, buckets = kToTheEnd;
   friend bool operator==(const Segment&, const Segment&) = default;
+
+  uint64_t first_element() const { return first_bucket * spec.bucket; }
 };
+uint64_t bucket_count(const Segment& segment, const TensorTable& table);
+uint64_t element_count(const Segment& segment, const TensorTable& table);
 uint64_t segment_bytes(const Segment& segment, const TensorTable& table);  // raw
 
 struct Group {
@@ -79,7 +86,8 @@ template <class Act>
 void for_each_feedback(const Plan& plan, const TensorTable& table, Act act) {
   for (const Group& group : plan.groups) {
     for (const Segment& segment : group.segments) {
-      if (segment.spec.feedback()) act(segment.tensor, table[segment.tensor]);
+      const bool first = segment.first_bucket == 0;
+      if (first && segment.spec.feedback()) act(segment.tensor, table[segment.tensor]);
     }
   }
 }
@@ -87,8 +95,8 @@ void for_each_feedback(const Plan& plan, const TensorTable& table, Act act) {
 std::vector<std::byte> encode_plan(const Plan& plan);
 Result<Plan> decode_plan(std::span<const std::byte> bytes);
 Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan);
-// Made by a daemon with the same formats for as many machines, every tensor in exactly one group,
-// specs valid for their dtypes, ways that this daemon knows, limits kept.
+// Made by a daemon with the same formats, every bucket of every tensor in exactly one segment, one
+// spec per tensor and valid for its dtype, ways that this daemon knows, limits kept.
 Status check_plan(const Plan& plan, const TensorTable& table);
 
 }  // namespace cgx::scheduler

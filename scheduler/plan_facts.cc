@@ -41,8 +41,7 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
   for (uint32_t g = 0; g < facts.plan.groups.size(); ++g) {
     const Group& group = facts.plan.groups[g];
     for (uint32_t s = 0; s < group.segments.size(); ++s) {
-      facts.group_of[group.segments[s].tensor] = g;
-      facts.segment_of[group.segments[s].tensor] = s;
+      facts.places[group.segments[s].tensor].push_back({g, s});
     }
     const Setting setting{question.machine, question.machines, group.way};
     const GroupLayout& layout = facts.layouts.emplace_back(
@@ -103,8 +102,7 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   facts->table = question.table;
   facts->encoded = encode_plan(facts->plan);
   facts->hash = wire::checksum(facts->encoded);
-  facts->group_of.resize(table.size());
-  facts->segment_of.resize(table.size());
+  facts->places.resize(table.size());
   for (const TensorDesc& tensor : table) facts->name_hashes.push_back(tensor.name_hash());
 
   CGX_RETURN_IF_ERROR(lay_out(question, *facts));

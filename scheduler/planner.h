@@ -36,6 +36,9 @@ class CodecChooser {
   PatternSet patterns_;
 };
 
+// More would keep whoever plans busy.
+constexpr uint64_t kSegmentsMax = 1 << 18;
+
 struct PlanInputs {
   const TensorTable& table;
   const Policy& policy;

@@ -41,6 +41,7 @@ struct Policy {
   uint64_t min_elements = 1024;        // smaller tensors travel raw
   bool raw_one_dimensional = true;     // so do biases and norms: kVectorElements
   uint64_t group_bytes = 4u << 20;     // target of raw bytes per group
+  uint64_t segment_bytes = 0;          // tensors are cut into pieces of so many raw bytes; 0: never
   uint32_t window = 4;                 // operations in flight per communicator
   uint32_t weight = 1;                 // share of the links against other jobs
   uint32_t replica_check_steps = 100;  // 0: never

@@ -21,7 +21,7 @@ void show_plan(CommunicatorSnapshot& shown) {
   for (uint32_t t = 0; t < facts.table->size(); ++t) {
     const TensorDesc& tensor = (*facts.table)[t];
     shown.tensors.push_back(TensorSnapshot{tensor.name, tensor.dtype, tensor.elements, tensor.shape,
-                                           facts.group_of[t], facts.spec_of(t), "",
+                                           facts.first_group_of(t), facts.spec_of(t), "",
                                            shown.norms[t].intended_sq, shown.norms[t].sent_sq});
   }
 }

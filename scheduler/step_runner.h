@@ -157,6 +157,7 @@ class StepRunner {
   Operation* find(uint32_t group);
   void finish_operations(uint64_t now_ns);
   void complete_group(const Operation& operation, uint64_t now_ns);
+  void complete_tensor(const Operation& operation, uint32_t segment, uint64_t exchange_ns);
   void add_norms(const Operation& operation);
   void adopt(PlanPtr plan, uint64_t step);
   std::optional<HashWish> hash_due(const Group& group) const;
@@ -179,6 +180,7 @@ class StepRunner {
   Residuals residuals_;
   std::unique_ptr<StepLedger> current_, next_;
   std::vector<GroupState> groups_;
+  std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
   Operations operations_;
   std::deque<Stashed> stash_;
   std::vector<Closing> closings_;  // of the step before the open one, per local rank

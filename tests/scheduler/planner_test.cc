@@ -134,6 +134,60 @@ TEST(Planner, KeepsWhatGathersApartFromWhatDoesNot) {
   EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1, 0}}));
 }
 
+TEST(Planner, CutsLargeTensorsIntoPiecesAtBucketBorders) {
+  Policy policy;
+  policy.segment_bytes = 5000;
+  policy.group_bytes = 6000;
+  const TensorTable table = network();
+  const Plan plan = plan_of(table, policy);
+  std::vector<uint64_t> covered(table.size());
+  for (const Group& group : plan.groups) {
+    for (const Segment& segment : group.segments) {
+      EXPECT_EQ(segment.first_element(), covered[segment.tensor]);
+      EXPECT_LE(segment_bytes(segment, table), 5000u);
+      covered[segment.tensor] += element_count(segment, table);
+    }
+  }
+  for (size_t t = 0; t < table.size(); ++t) EXPECT_EQ(covered[t], table[t].elements) << t;
+  EXPECT_GT(plan.groups.size(), table.size());
+}
+
+TEST(Planner, RefusesToCutIntoTooManyPieces) {
+  Policy policy;
+  policy.segment_bytes = 1;
+  const TensorTable table = {{.name = "huge", .elements = uint64_t{1} << 40}};
+  const std::vector<uint32_t> order = {0};
+  const Result<Plan> plan = make_plan({table, policy, 3, 9, order});
+  EXPECT_EQ(plan.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(plan.status().message().find("segment_bytes 1 cuts"), std::string::npos);
+}
+
+TEST(Plan, IsRefusedWhoseSegmentsDoNotMakeUpTheirTensor) {
+  Policy policy;
+  policy.segment_bytes = 5000;
+  policy.min_elements = 1;
+  const TensorTable table = {{.name = "w", .elements = 10'000, .shape = {100, 100}}};
+  const std::vector<uint32_t> order = {0};
+  const Result<Plan> good = make_plan({table, policy, 3, 9, order});
+  ASSERT_TRUE(good.ok());
+  ASSERT_GT(good->groups.at(0).segments.size(), 2u);
+  const auto why = [&](const auto& spoil) {
+    Plan plan = *good;
+    spoil(plan.groups[0].segments);
+    return check_plan(plan, table).message();
+  };
+  using Segments = std::vector<Segment>;
+  EXPECT_NE(why([](Segments& s) { s.pop_back(); }).find("end before it does"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.erase(s.begin() + 1); }).find("gap"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.push_back(s[1]); }).find("overlap"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().buckets = 0; }).find("no bucket"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().buckets += 1; }).find("more than"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().first_bucket = UINT64_MAX; }).find("gap"),
+            std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().spec.bits = 8; }).find("codecs"), std::string::npos);
+  EXPECT_EQ(why([](Segments& s) { s.back().buckets = Segment::kToTheEnd; }), "");
+}
+
 TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
   Plan plan = plan_of(network(), {});
   plan.groups.back().way.collective = static_cast<Collective>(9);
@@ -226,11 +280,12 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
   Policy policy;
   policy.default_codec.flags = CodecSpec::kFeedback;
   const auto table = std::make_shared<const TensorTable>(network());
-  const Result<FactsPtr> facts = make_facts({.table = table,
-                                             .policy = policy,
-                                             .encoded_plan = encode_plan(plan_of(*table, policy, 2)),
-                                             .machines = 2,
-                                             .slab_bytes = pool.slab_bytes()});
+  const Result<FactsPtr> facts =
+      make_facts({.table = table,
+                  .policy = policy,
+                  .encoded_plan = encode_plan(plan_of(*table, policy, 2)),
+                  .machines = 2,
+                  .slab_bytes = pool.slab_bytes()});
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
   const auto prepared =
       PreparedPlan::create(*facts, pool, (*facts)->residual_bytes, /*bytes_free=*/1000);

@@ -140,9 +140,10 @@ std::string text_of(const scheduler::Policy& policy) {
   for (const scheduler::PolicyRule& rule : policy.rules) {
     text += "; " + rule.match + " -> " + kernels::to_string(rule.codec);
   }
-  return text + "; groups of " + std::to_string(policy.group_bytes) + " bytes, window " +
-         std::to_string(policy.window) + ", " + scheduler::wish_name(policy.collective) +
-         ", decay " + std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
+  return text + "; groups of " + std::to_string(policy.group_bytes) + " bytes, pieces of " +
+         std::to_string(policy.segment_bytes) + ", window " + std::to_string(policy.window) + ", " +
+         scheduler::wish_name(policy.collective) + ", decay " +
+         std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
          std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
          ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
          std::to_string(policy.stats_steps);
@@ -279,6 +280,22 @@ void put_on_racks(Program& program) {
   }
 }
 
+// One program in four cuts tensors into pieces; many of them would take slow sites too long.
+void cut_tensors(Program& program) {
+  const bool slow = program.site_ns > 1'000'000 &&
+                    std::any_of(program.sites.begin(), program.sites.end(),
+                                [](SitePace pace) { return pace != SitePace::kInline; });
+  uint64_t number = 0;
+  const auto change = [&](scheduler::Policy& policy) {
+    const uint64_t kPieces[] = {0, slow ? 100'000u : 256u, slow ? 150'000u : 2048u, 60'000};
+    policy.segment_bytes = kPieces[mix(program.seed, 0x637575, ++number) % std::size(kPieces)];
+  };
+  change(program.policy);
+  for (Item& item : program.items) {
+    if (item.kind == Kind::kPolicy) change(item.policy);
+  }
+}
+
 Program program_of(uint64_t seed) {
   Random random(mix(seed, 0x70726F67));
   Program program;
@@ -355,6 +372,7 @@ Program program_of(uint64_t seed) {
     }
   }
   if (has_racks(seed)) put_on_racks(program);
+  if (mix(seed, 0x637574) % 4 == 0) cut_tensors(program);
   return program;
 }
 

@@ -155,7 +155,9 @@ std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
             static_cast<double>(plan.feedback_decay) * (step.units[k] / slots[k].unit);
         source.residual_scale[k] = static_cast<float>(std::min(kMost, unit));
         // Absent here: it keeps its residual, in this step's units.
-        for (uint64_t i = 0; !source.present(k) && i < table[t].elements; ++i) {
+        const uint64_t first = segment.first_element();
+        const uint64_t end = first + scheduler::element_count(segment, table);
+        for (uint64_t i = first; !source.present(k) && i < end; ++i) {
           slots[k].tentative[i] =
               kernels::rescaled(slots[k].confirmed[i], source.residual_scale[k]);
         }
@@ -166,9 +168,15 @@ std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
     }
     exchange(group, table, plan.limits, sources, step.number);
     for (uint32_t s = 0; s < sources.size(); ++s) {
-      if (sources[s].present_anywhere()) {
-        results[group.segments[s].tensor] = std::move(sources[s].results[0]);
-      }
+      if (!sources[s].present_anywhere()) continue;
+      const Segment& segment = group.segments[s];
+      const uint64_t width = dtype_bytes(table[segment.tensor].dtype);
+      const auto from =
+          sources[s].results[0].begin() + static_cast<int64_t>(segment.first_element() * width);
+      Bytes& result = results[segment.tensor];
+      result.resize(table[segment.tensor].bytes());
+      std::copy_n(from, scheduler::segment_bytes(segment, table),
+                  result.begin() + static_cast<int64_t>(segment.first_element() * width));
     }
   }
   return results;
@@ -314,7 +322,7 @@ void Reference::allgather(const GroupLayout& layout, const Group& group,
   }
 }
 
-// The sum of every rack, rounded as it travels, and then of the racks.
+// The sum of every rack, and then of the racks.
 void Reference::two_level(const GroupLayout& layout, const Group& group,
                           std::vector<Sources>& sources) const {
   for (uint32_t part = 0; part < layout.parts(); ++part) {
