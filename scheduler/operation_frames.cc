@@ -220,7 +220,7 @@ Result<const Presence*> Operation::presence_of_sum(const Move& move, uint32_t pa
   Presence sum(setup_.layout->segments());
   for (const Source& source : move.sources) sum.merge(presence_of(part, source));
   if (move.kind == MoveKind::kReduce && !move.results) {
-    partial_ = sum;  // as before, if it was: the frames of a machine agree
+    if (partial_ == Presence()) partial_ = sum;  // later ones are equal: a machine's frames agree
     return &partial_;
   }
   CGX_RETURN_IF_ERROR(learn_union(sum));

@@ -4,8 +4,8 @@
 // order; then each sends the result to its rack. Between racks a machine sends only its shard's
 // sum.
 //
-// The order of additions is ((m0 + m1 + ...) + (mL + ...)) + ..., on all machines. Without loss only:
-// who keeps which error of a rack's sum is not settled.
+// The order of additions is ((m0 + m1 + ...) + (mL + ...)) + ..., on all machines. Without loss
+// only: who keeps which error of a rack's sum is not settled.
 #include "scheduler/schedules.h"
 
 namespace cgx::scheduler {

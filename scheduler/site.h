@@ -109,6 +109,9 @@ class Site {
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
   virtual ResidualMaker residual_maker() const = 0;
+  // Another one of the same kind and memory, which may compute on another thread at the same time,
+  // as long as their jobs touch different bytes. Null: there is none.
+  virtual std::unique_ptr<Site> twin() const { return nullptr; }
   // Delivers answers; returns how many. An inline site has none.
   virtual int poll(SiteEvents& events, uint64_t now_ns) {
     (void)events, (void)now_ns;
