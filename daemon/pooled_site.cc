@@ -24,6 +24,9 @@ namespace {
 // Handing a part over costs about what so many bytes do.
 constexpr uint64_t kWorthwhileBytes = 64 * 1024;
 constexpr uint64_t kSpinNs = 20'000;
+constexpr uint64_t kBeginsWithinNs = 50'000;
+constexpr uint64_t kEndsWithinNs = 1'000'000;
+constexpr uint64_t kPauseLeastNs = 2'000'000, kPauseMostNs = 1'000'000'000;
 
 bool needs_the_frame_in_hand(const SiteJob& job) {
   const auto in_hand = [](const SiteContribution& from) { return from.frame.live != nullptr; };
@@ -49,9 +52,11 @@ class PooledSite::Work final : public SiteOperation {
     const bool worthwhile =
         about_a_part(job.kind) && setup_.layout->part(job.part).raw_bytes >= kWorthwhileBytes;
     const bool given =
-        worthwhile && !needs_the_frame_in_hand(job) && site_.give(*there_, ticket, job);
+        worthwhile && !needs_the_frame_in_hand(job) && site_.give(*this, ticket, job);
     return given ? std::nullopt : here_->ask(ticket, job);
   }
+  SiteAnswer compute_here(Ticket ticket, const SiteJob& job) { return *here_->ask(ticket, job); }
+  SiteAnswer compute_there(Ticket ticket, const SiteJob& job) { return *there_->ask(ticket, job); }
   void end() override {
     here_->end();
     there_->end();
@@ -79,9 +84,15 @@ PooledSite::PooledSite(std::unique_ptr<Site> here, std::unique_ptr<Site> there)
 }
 
 PooledSite::~PooledSite() {
-  while (done_.load(std::memory_order_acquire) != asked_here_) std::this_thread::yield();
-  slot(asked_here_).work = nullptr;
-  asked_.store(asked_here_ + 1, std::memory_order_release);
+  for (Slot& each : slots_) {
+    while (each.state.load(std::memory_order_acquire) == State::kBegun) std::this_thread::yield();
+    State asked = State::kAsked;
+    if (each.state.compare_exchange_strong(asked, State::kFree) || asked != State::kBegun) {
+      each.work = nullptr;
+      each.state.store(State::kAsked, std::memory_order_release);
+    }
+  }
+  asked_.fetch_add(1, std::memory_order_release);
   asked_.notify_one();
   thread_.join();
 }
@@ -90,25 +101,32 @@ std::unique_ptr<SiteOperation> PooledSite::begin(const OperationSetup& setup) {
   return std::make_unique<Work>(*this, setup);
 }
 
-bool PooledSite::give(SiteOperation& work, Ticket ticket, const SiteJob& job) {
-  if (asked_here_ - answered_ == kSlots) return false;
-  Slot& to = slot(asked_here_);
+bool PooledSite::give(Work& work, Ticket ticket, const SiteJob& job) {
+  if (asked_here_ - answered_ == kSlots || now_ns_ < paused_until_ns_) return false;
+  Slot& to = slot(asked_here_++);
   to.work = &work;
+  to.asked_ns = now_ns_;
   to.ticket = ticket;
   to.job = job;
   to.from.assign(job.from.begin(), job.from.end());
   to.job.from = to.from;
-  asked_.store(++asked_here_, std::memory_order_release);
+  to.state.store(State::kAsked, std::memory_order_release);
+  asked_.fetch_add(1, std::memory_order_release);
   asked_.notify_one();
   return true;
 }
 
 int PooledSite::poll(SiteEvents& events, uint64_t now_ns) {
-  (void)now_ns;
+  now_ns_ = now_ns;
   int answered = 0;
-  while (answered_ < done_.load(std::memory_order_acquire)) {
-    const Ticket ticket = slot(answered_).ticket;
-    const SiteAnswer answer = std::move(slot(answered_).answer);
+  while (answered_ < asked_here_) {
+    Slot& next = slot(answered_);
+    const bool done = next.state.load(std::memory_order_acquire) == State::kDone;
+    if (!done && !take_back(next)) break;
+    judge(now_ns - std::min(now_ns, next.asked_ns), !done);
+    const Ticket ticket = next.ticket;
+    const SiteAnswer answer = std::move(next.answer);
+    next.state.store(State::kFree, std::memory_order_relaxed);
     ++answered_;
     events.site_answered(ticket, answer);
     ++answered;
@@ -116,26 +134,48 @@ int PooledSite::poll(SiteEvents& events, uint64_t now_ns) {
   return answered;
 }
 
+// True: it had not been begun, and is done now.
+bool PooledSite::take_back(Slot& slot) {
+  if (now_ns_ < slot.asked_ns + kBeginsWithinNs) return false;
+  State asked = State::kAsked;
+  if (!slot.state.compare_exchange_strong(asked, State::kBegun, std::memory_order_acquire)) {
+    return false;
+  }
+  ++taken_back_;
+  slot.answer = slot.work->compute_here(slot.ticket, slot.job);
+  return true;
+}
+
+// Whether the second thread has a core.
+void PooledSite::judge(uint64_t took_ns, bool taken_back) {
+  if (!taken_back && took_ns < kEndsWithinNs) {
+    pause_ns_ /= 2;
+    return;
+  }
+  pause_ns_ = std::clamp(2 * pause_ns_, kPauseLeastNs, kPauseMostNs);
+  paused_until_ns_ = now_ns_ + pause_ns_;
+}
+
 void PooledSite::compute() {
-  for (uint64_t taken = 0;; ++taken) {
-    wait_for_job(taken);
-    Slot& job = slot(taken);
+  for (uint64_t seen = 0;; ++seen) {
+    wait_for_job(seen);
+    Slot& job = slot(seen);
+    State asked = State::kAsked;
+    if (!job.state.compare_exchange_strong(asked, State::kBegun, std::memory_order_acquire)) {
+      continue;  // taken back
+    }
     if (job.work == nullptr) return;
-    job.answer = *job.work->ask(job.ticket, job.job);
-    done_.store(taken + 1, std::memory_order_release);
+    job.answer = job.work->compute_there(job.ticket, job.job);
+    job.state.store(State::kDone, std::memory_order_release);
   }
 }
 
 // The next job often follows at once.
-uint64_t PooledSite::wait_for_job(uint64_t taken) const {
+void PooledSite::wait_for_job(uint64_t seen) const {
   const uint64_t until = monotonic_ns() + kSpinNs;
-  uint64_t asked = asked_.load(std::memory_order_acquire);
-  while (asked == taken && monotonic_ns() < until) asked = asked_.load(std::memory_order_acquire);
-  while (asked == taken) {
-    asked_.wait(taken, std::memory_order_acquire);
-    asked = asked_.load(std::memory_order_acquire);
+  while (asked_.load(std::memory_order_acquire) == seen && monotonic_ns() < until) {
   }
-  return asked;
+  asked_.wait(seen, std::memory_order_acquire);
 }
 
 }  // namespace cgx::daemon
