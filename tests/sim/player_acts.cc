@@ -1,6 +1,5 @@
 // Player: what ranks do.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -33,7 +32,7 @@ void Player::do_action(uint32_t rank, const Action& action) {
       record.kind = ends ? CGX_SUBMIT_STEP_END : CGX_SUBMIT_ABSENT;
       record.step = action.number;
       record.tensor = action.tensor;
-      record.count = std::bit_cast<uint64_t>(unit_of(*action.item, rank, step.times_begun));
+      record.gradient_unit = unit_of(*action.item, rank, step.times_begun);
       if (ends) step.ended = true;
       return send(rank, record);
     }
@@ -74,7 +73,7 @@ void Player::submit(uint32_t rank, uint64_t step, uint32_t tensor) {
   record.kind = CGX_SUBMIT_TENSOR;
   record.step = step;
   record.tensor = tensor;
-  record.count = std::bit_cast<uint64_t>(unit_of(item, rank, actor.steps[step].times_begun));
+  record.gradient_unit = unit_of(item, rank, actor.steps[step].times_begun);
   record.in_offset = buffers.in[step % 2];
   record.out_offset = inout ? buffers.out[step % 2] : record.in_offset;
   if (!data.empty()) {

@@ -1,0 +1,67 @@
+#include "proto/wire/submit_record.h"
+
+#include <array>
+#include <cstring>
+#include <string>
+
+namespace cgx::wire {
+namespace {
+
+constexpr size_t kLine = offsetof(cgx_submit_record, collective);  // where what is not built begins
+
+// Nearly every record: nothing but its arenas is in the second line.
+bool plain(const cgx_submit_record& record) {
+  cgx_submit_record rest = record;
+  rest.in_arena = rest.out_arena = 0;
+  std::array<uint64_t, (sizeof(rest) - kLine) / sizeof(uint64_t)> words;
+  std::memcpy(words.data(), reinterpret_cast<const char*>(&rest) + kLine, sizeof(words));
+  uint64_t any = 0;
+  for (const uint64_t word : words) any |= word;
+  return any == 0;
+}
+
+Status unbuilt(const std::string& what) {
+  return {StatusCode::kUNIMPLEMENTED, what};
+}
+
+}  // namespace
+
+bool collective_known(uint8_t number) {
+  return collective_name(static_cast<Collective>(number)) != "unknown";
+}
+
+std::string_view collective_name(Collective collective) {
+  switch (collective) {
+#define X(name, number, text) \
+  case Collective::k##name:   \
+    return text;
+#include "proto/wire/collectives.def"
+#undef X
+  }
+  return "unknown";
+}
+
+Status check_built(const cgx_submit_record& record) {
+  if (plain(record)) return {};
+  const auto number = [](uint32_t value) { return std::to_string(value); };
+  if (!collective_known(record.collective)) {
+    return invalid_argument("collective " + number(record.collective) + " is not known");
+  }
+  if (record.collective != 0) {
+    const std::string name(collective_name(static_cast<Collective>(record.collective)));
+    return unbuilt("the collective " + name + " is not built yet; allreduce is");
+  }
+  if (record.root != 0) return unbuilt("root " + number(record.root) + ": allreduce has no root");
+  if (record.peer != 0) return unbuilt("peer " + number(record.peer) + ": allreduce has no peer");
+  if (record.tag != 0) return unbuilt("tag " + number(record.tag) + ": calls have no tags yet");
+  if (record.rows != 0 || record.indices_offset != 0 || record.indices_arena != 0 ||
+      record.indices_dtype != 0) {
+    return unbuilt("rows named by indices are not built yet; whole tensors are");
+  }
+  if (record.word != 0 || record.word_value != 0) {
+    return unbuilt("waiting for the timeline word of a stream is not built yet");
+  }
+  return unbuilt("the submit record sets bytes that this version does not know");
+}
+
+}  // namespace cgx::wire
