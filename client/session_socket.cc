@@ -104,7 +104,8 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
   auto packet = receive(&fds);
   if (!packet.ok()) packet = receive(&fds);
   CGX_RETURN_IF_ERROR(!packet.ok() && !sent.ok() ? sent : packet.status());
-  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header, wire::parse_header(*packet));
+  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header,
+                       wire::parse_header(*packet, wire::Side::kClient));
   const auto body = std::span(*packet).subspan(sizeof(header));
   if (header.type == static_cast<uint16_t>(wire::SessionMessageType::kReply)) {
     CGX_ASSIGN_OR_RETURN(wire::Reply refusal, wire::decode_body<wire::Reply>(body));
@@ -193,7 +194,7 @@ Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds
 }
 
 void SessionSocket::keep_reply(std::span<const std::byte> packet) {
-  const auto header = wire::parse_header(packet);
+  const auto header = wire::parse_header(packet, wire::Side::kClient);
   if (!header.ok()) {
     failed_ = header.status();
     return;

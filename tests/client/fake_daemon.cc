@@ -198,7 +198,7 @@ void FakeDaemon::read_socket(Session& session) {
   if (size == 0 || (size < 0 && errno != EAGAIN)) session.gone = true;
   if (size <= 0) return;
   packet.resize(static_cast<size_t>(size));
-  const auto header = wire::parse_header(packet);
+  const auto header = wire::parse_header(packet, wire::Side::kDaemon);
   if (!header.ok()) {
     session.gone = true;
     return;

@@ -155,7 +155,8 @@ TEST_F(BrokenDaemonTest, GarbageInTheHandshakeIsAProtocolError) {
 
 TEST_F(BrokenDaemonTest, AnotherVersionIsNamed) {
   EXPECT_EQ(open_with(FakeDaemon::Mood::kWrongVersion), CGX_VERSION_MISMATCH);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("99"));
+  EXPECT_THAT(cgx_last_error(),
+              HasSubstr("the daemon speaks session protocol 99, this library speaks 2"));
 }
 
 TEST_F(BrokenDaemonTest, WelcomeWithoutDescriptorsIsAProtocolError) {
