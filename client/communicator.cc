@@ -28,10 +28,11 @@ Status check_options(const cgx_comm_options& options, uint32_t size, bool leader
                             " bytes, not " + text(length));
   }
   if (size > kRanksMax) {
-    return invalid_argument("size " + text(size) + " exceeds the limit of " + text(kRanksMax));
+    return invalid_argument(text(size) + " ranks exceed the limit of " + text(kRanksMax));
   }
   if (options.rank >= size) {
-    return invalid_argument("rank " + text(options.rank) + " must be below size " + text(size));
+    return invalid_argument("rank " + text(options.rank) + " must be below the number of ranks, " +
+                            text(size));
   }
   const bool callbacks = options.rendezvous.put && options.rendezvous.get;
   if (size > 1 && !callbacks && !leader) {
@@ -41,7 +42,7 @@ Status check_options(const cgx_comm_options& options, uint32_t size, bool leader
   return {};
 }
 
-// Ledgers and homes of a communicator that was closed while the daemon owed it answers.
+// What a communicator named that was closed while the daemon owed it answers.
 class Unanswered final : public Leftover {
  public:
   Unanswered(StepLedger steps, CallLedger calls, std::vector<std::unique_ptr<Tensor>> tensors)
@@ -72,8 +73,8 @@ Communicator::Communicator(Session& session, const cgx_comm_options& options)
 Result<std::unique_ptr<Communicator>> Communicator::create(Session& session,
                                                            const cgx_comm_options& options) {
   cgx_comm_options full = options;
-  if (full.size == 0) full.size = 1;
-  CGX_RETURN_IF_ERROR(check_options(full, full.size, !session.environment().leader.empty()));
+  if (full.ranks == 0) full.ranks = 1;
+  CGX_RETURN_IF_ERROR(check_options(full, full.ranks, !session.environment().leader.empty()));
   std::unique_ptr<Communicator> comm(new Communicator(session, full));
   CGX_RETURN_IF_ERROR(comm->join(full));
   return comm;
@@ -90,7 +91,7 @@ Status Communicator::may_meet(uint32_t rank) {
 // The caller's store or, without one, that of CGX_LEADER, which rank 0 serves where it can.
 Result<std::unique_ptr<Store>> Communicator::store_for(const Meeting& meeting,
                                                        const cgx_comm_options& options) {
-  if (options.rendezvous.put != nullptr || options.size == 1) {
+  if (options.rendezvous.put != nullptr || options.ranks == 1) {
     return std::unique_ptr<Store>(std::make_unique<CallbackStore>(options.rendezvous));
   }
   if (options.rank == 0) CGX_RETURN_IF_ERROR(session_.serve_leader());
@@ -104,7 +105,7 @@ Status Communicator::join(const cgx_comm_options& options) {
   Meeting meeting{.prefix = "cgx/" + session_.job() + "/" + name_,
                   .name = name_,
                   .rank = options.rank,
-                  .size = options.size,
+                  .size = options.ranks,
                   .self = {session_.daemon().instance, session_.daemon().mesh_address},
                   .deadline = deadline_in_ms(timeout_ms_),
                   .go_on = [this, &options] { return may_meet(options.rank); }};

@@ -62,6 +62,8 @@ class Communicator final : public CompletionSink {
   Result<uint64_t> allreduce(const CallBuffers& buffers);  // returns the call's number
   Status wait_call(uint64_t call, int64_t timeout_ms);
   Result<bool> test_call(uint64_t call);
+  // A call, whose number is returned, or a tensor of a step.
+  Result<uint64_t> post(const cgx_post_options& options);
 
   uint32_t complete(const cgx_completion_record& record, const Status& failure) override;
 

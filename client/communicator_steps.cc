@@ -239,7 +239,8 @@ Result<cgx_step_report> Communicator::step_report(uint64_t number) {
   CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
   session_.drain();
   CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
-  cgx_step_report report{.step = number,
+  cgx_step_report report{.size = sizeof(report),
+                         .step = number,
                          .attempt = step->attempt,
                          .finished = step->finished,
                          .epoch = step->epoch,

@@ -17,10 +17,10 @@ using ::testing::HasSubstr;
 class CommunicatorTest : public RanksTest {
  protected:
   cgx_comm_options options(const char* name, uint32_t rank, uint32_t size) {
-    cgx_comm_options result{};
+    cgx_comm_options result{.size = sizeof(result)};
     result.name = name;
     result.rank = rank;
-    result.size = size;
+    result.ranks = size;
     result.timeout_ms = 10'000;
     result.rendezvous = store_.callbacks();
     return result;
@@ -37,7 +37,7 @@ class CommunicatorTest : public RanksTest {
 
 TEST_F(CommunicatorTest, OneRankNeedsNoRendezvous) {
   Rank rank{.session = open_session()};
-  cgx_comm_options alone{};
+  cgx_comm_options alone{.size = sizeof(alone)};
   alone.name = "alone";
   ASSERT_OK(cgx_comm_create(rank.session, &alone, &rank.comm));
   float* data = arena_floats(rank, 4);
@@ -52,7 +52,7 @@ TEST_F(CommunicatorTest, RefusesBadOptionsByName) {
   cgx_comm* comm = nullptr;
   auto bad = options("c", 2, 2);
   EXPECT_EQ(cgx_comm_create(session, &bad, &comm), CGX_INVALID_ARGUMENT);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("rank 2 must be below size 2"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("rank 2 must be below the number of ranks, 2"));
   bad = options("", 0, 1);
   EXPECT_EQ(cgx_comm_create(session, &bad, &comm), CGX_INVALID_ARGUMENT);
   bad = options("c", 0, 2);
@@ -287,7 +287,7 @@ TEST_F(CommunicatorTest, RegistrationChecksEveryField) {
   cgx_comm* comm = ranks_[0].comm;
   uint32_t id = 0;
   const uint64_t huge[] = {1ull << 40, 1ull << 40};
-  cgx_tensor_options bad{};
+  cgx_tensor_options bad{.size = sizeof(bad)};
   EXPECT_EQ(cgx_register(comm, &bad, &id), CGX_INVALID_ARGUMENT);
   bad.name = "t";
   bad.dims = 2;
@@ -316,7 +316,7 @@ TEST_F(CommunicatorTest, HomesMustHoldTheirTensor) {
   open_ranks(1);
   Rank& rank = ranks_[0];
   const uint64_t shape[] = {4, 5};
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "layer.weight";
   options.dims = 2;
   options.shape = shape;
@@ -333,7 +333,7 @@ TEST_F(CommunicatorTest, FreedHomesStayWithTheirCommunicator) {
   open_ranks(1);
   Rank& rank = ranks_[0];
   const uint64_t elements = 64;
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "t";
   options.dims = 1;
   options.shape = &elements;
@@ -351,7 +351,7 @@ TEST_F(CommunicatorTest, ClosingEndsACommitThatWaitsForOthers) {
   open_ranks(2);
   Rank& rank = ranks_[0];
   uint32_t id = 0;
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "t";
   ASSERT_OK(cgx_register(rank.comm, &options, &id));
   std::thread committing([&] { EXPECT_EQ(cgx_commit(rank.comm), CGX_CANCELLED); });
@@ -381,7 +381,7 @@ TEST_F(CommunicatorTest, TablesThatDifferAreAMismatchOnEveryRank) {
   open_ranks(2);
   each_rank([&](uint32_t i, Rank& rank) {
     const uint64_t shape = 4;
-    cgx_tensor_options tensor{};
+    cgx_tensor_options tensor{.size = sizeof(tensor)};
     tensor.name = i == 0 ? "weight" : "bias";
     tensor.dims = 1;
     tensor.shape = &shape;
@@ -399,7 +399,7 @@ TEST_F(CommunicatorTest, LargeTablesTravelInBatches) {
     const uint64_t shape[] = {1, 2};
     for (int i = 0; i < 1500; ++i) {
       const std::string name = std::string(200, 'n').append(std::to_string(i));
-      cgx_tensor_options tensor{};
+      cgx_tensor_options tensor{.size = sizeof(tensor)};
       tensor.name = name.c_str();
       tensor.dims = 2;
       tensor.shape = shape;

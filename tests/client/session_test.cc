@@ -39,7 +39,7 @@ size_t mappings() {
 }
 
 cgx_status open_at(const std::string& path, cgx_session** session, uint32_t timeout_ms = 2'000) {
-  cgx_open_options options{};
+  cgx_open_options options{.size = sizeof(options)};
   options.socket = path.c_str();
   options.connect_timeout_ms = timeout_ms;
   return cgx_open(&options, session);
@@ -79,7 +79,7 @@ TEST(NoDaemonTest, RefusesBadOptionsAndVariables) {
     EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_SPIN_US=fast must be a whole number"));
   }
   const std::string job(513, 'j');
-  cgx_open_options options{};
+  cgx_open_options options{.size = sizeof(options)};
   options.job = job.c_str();
   EXPECT_EQ(cgx_open(&options, &session), CGX_INVALID_ARGUMENT);
 }
@@ -230,7 +230,7 @@ TEST_F(DyingDaemonTest, ResultsFromBeforeItsDeathAreDelivered) {
   Rank& rank = ranks_[0];
   ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
   ASSERT_OK(cgx_step_end(rank.comm, 0));
-  cgx_step_report report{};
+  cgx_step_report report{.size = sizeof(report)};
   while (!report.finished) ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
   daemon_->die();
   uint64_t seen = 0;
@@ -367,7 +367,7 @@ TEST_F(SessionTest, DoorbellRingsOnlyForASleepingDaemon) {
 }
 
 TEST_F(SessionTest, SpinningIsRefusedWhereCoresAreShort) {
-  cgx_open_options options{};
+  cgx_open_options options{.size = sizeof(options)};
   options.socket = path_.c_str();
   options.spin_us = 20;
   cpu_set_t before, one;
@@ -383,7 +383,7 @@ TEST_F(SessionTest, SpinningIsRefusedWhereCoresAreShort) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
   if (CPU_COUNT(&before) < 2) return;
   ASSERT_OK(cgx_open(&options, &session));
-  cgx_comm_options alone{};
+  cgx_comm_options alone{.size = sizeof(alone)};
   alone.name = "spinning";
   Rank rank{.session = session};
   ASSERT_OK(cgx_comm_create(session, &alone, &rank.comm));
@@ -420,10 +420,10 @@ TEST_F(AutostartTest, RanksShareOneStartedDaemonThatEndsWithThem) {
   for (uint32_t i = 0; i < 3; ++i) {
     ranks.emplace_back([&, i] {
       ASSERT_OK(cgx_open(nullptr, &sessions[i]));
-      cgx_comm_options options{};
+      cgx_comm_options options{.size = sizeof(options)};
       options.name = "auto";
       options.rank = i;
-      options.size = 3;
+      options.ranks = 3;
       options.rendezvous = store.callbacks();
       cgx_comm* comm = nullptr;
       ASSERT_OK(cgx_comm_create(sessions[i], &options, &comm));

@@ -161,7 +161,7 @@ TEST_F(StepsTest, DroppedStepStaysDroppedWhenItIsSaidAfterAFailureElsewhere) {
   ASSERT_OK(cgx_step_done(early.comm, 0, CGX_DROPPED));
   ASSERT_OK(cgx_submit(early.comm, 1, early.ids.data(), 1));
   EXPECT_EQ(cgx_submit(early.comm, 1, early.ids.data(), 1), CGX_STEP_ABANDONED);
-  cgx_step_report report{};
+  cgx_step_report report{.size = sizeof(report)};
   while (report.failed == 0) ASSERT_OK(cgx_step_info(early.comm, 1, &report));
   ASSERT_OK(cgx_step_done(late.comm, 0, CGX_DROPPED));  // the daemon has failed step 1 by now
   each_rank([&](uint32_t, Rank& rank) {
@@ -212,7 +212,7 @@ TEST_F(StepsTest, TensorsJoinAtTheNextCommit) {
   add_tensors(1, 4);
   Rank& rank = ranks_[0];
   const uint64_t shape = 4;
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "late";
   options.dims = 1;
   options.shape = &shape;
@@ -258,7 +258,7 @@ TEST_F(StepsTest, AbsentRanksReceiveTheResultAtHome) {
     EXPECT_EQ(rank.home(0)[0], 10.0f);
     EXPECT_EQ(rank.home(1)[0], 5.0f);
     EXPECT_EQ(rank.home(2)[0], 5.0f);
-    cgx_step_report report{};
+    cgx_step_report report{.size = sizeof(report)};
     ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
     EXPECT_EQ(report.finished, 1u);
     EXPECT_GT(report.epoch, 0u);
