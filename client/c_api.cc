@@ -136,7 +136,7 @@ Status forget(cgx_comm* comm) {
     }
     std::erase(session.comms, nullptr);
   }
-  return owned ? Status() : cgx::invalid_argument("comm is not open");
+  return owned ? owned->communicator->close() : cgx::invalid_argument("comm is not open");
 }
 
 }  // namespace

@@ -48,14 +48,6 @@ class Unanswered final : public Leftover {
   Unanswered(StepLedger steps, CallLedger calls, std::vector<std::unique_ptr<Tensor>> tensors)
       : steps_(std::move(steps)), calls_(std::move(calls)), tensors_(std::move(tensors)) {}
 
-  // The slots were given back when the communicator was closed.
-  uint32_t complete(const cgx_completion_record& record, const Status& failure) override {
-    record.kind == CGX_COMPLETE_CALL ? calls_.apply(record, failure)
-                                     : steps_.apply(record, failure);
-    return 0;
-  }
-  bool answered() const override { return !steps_.owed() && calls_.in_flight() == 0; }
-
  private:
   StepLedger steps_;
   CallLedger calls_;
@@ -150,30 +142,49 @@ void Communicator::end_waits() {
 }
 
 Communicator::~Communicator() {
+  static_cast<void>(close().ok());
+}
+
+Status Communicator::close() {
   auto entered = session_.enter_to_look();
   if (!entered.ok()) {  // a forked child's copy
     session_.arenas().abandon();
-    return;
+    return {};
   }
   Lock lock = std::move(entered).value();
   end_waits();
   left_.wait(lock, [this] { return users_ == 0; });
-  if (handle_ == 0) return;
+  const uint32_t handle = std::exchange(handle_, 0);
+  if (handle == 0) return {};
   session_.flush(lock, deadline_in_ms(kFlushMs));
+  const Status answered = let_go(lock, handle);
   session_.drain();
   for (const auto& tensor : tensors_) {
     if (tensor->owned) static_cast<void>(session_.arenas().release(tensor->home).ok());
   }
-  session_.detach(handle_);
+  session_.detach(handle);
   session_.forget_slots(steps_.reserved() + calls_.in_flight());
-  auto rest =
-      std::make_unique<Unanswered>(std::move(steps_), std::move(calls_), std::move(tensors_));
-  if (!rest->answered()) session_.leave(handle_, std::move(rest));
-  const bool reachable = session_.lost().ok();
-  lock.unlock();
-  if (reachable) {
-    static_cast<void>(session_.socket().post(wire::CloseCommunicator{.comm = handle_}).ok());
+  const bool owed = steps_.owed() || calls_.in_flight() > 0;
+  if (!answered.ok() && owed) {
+    session_.keep(
+        std::make_unique<Unanswered>(std::move(steps_), std::move(calls_), std::move(tensors_)));
   }
+  return answered.code() == StatusCode::kTIMED_OUT ? answered : Status();
+}
+
+// Asks the daemon to say when it is done with this communicator's memory.
+Status Communicator::let_go(Lock& lock, uint32_t handle) {
+  if (!session_.lost().ok()) return session_.lost();
+  lock.unlock();
+  const Status answered = session_.socket()
+                              .call(wire::CloseCommunicator{.comm = handle}, deadline(),
+                                    {.patience = Patience::kAnswers})
+                              .status();
+  lock.lock();
+  if (answered.code() != StatusCode::kTIMED_OUT) return answered;
+  return {StatusCode::kTIMED_OUT,
+          "communicator " + name_ +
+              " was closed, but the daemon has not let go of its memory: " + answered.message()};
 }
 
 Deadline Communicator::deadline(int64_t timeout_ms) const {

@@ -241,15 +241,15 @@ void SessionSocket::fail(const Status& why) {
   }
 }
 
-void SessionSocket::check_health(std::unique_lock<std::mutex>& lock) {
+void SessionSocket::check_health(std::unique_lock<std::mutex>& lock, Patience patience) {
   if (!health_check_) return;
   lock.unlock();
-  const Status health = health_check_();
+  const Status health = health_check_(patience);
   lock.lock();
   if (!health.ok()) fail(health);
 }
 
-Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
+Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline, Patience patience) {
   std::unique_lock lock(mutex_);
   while (!replies_.contains(request) && failed_.ok() && Clock::now() < deadline) {
     const Deadline slice = std::min<Deadline>(deadline, Clock::now() + kHealthInterval);
@@ -258,7 +258,7 @@ Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
     } else {
       read_one(lock, slice);
     }
-    if (Clock::now() >= slice) check_health(lock);
+    if (Clock::now() >= slice) check_health(lock, patience);
   }
   const std::optional<wire::Reply> reply = take_reply(request);
   if (reply && reply->code == StatusCode::kOK) return *reply;

@@ -243,7 +243,7 @@ void DataAgent::handle(SessionRequest request) {
   } else if (const auto* redo = std::get_if<wire::RedoStep>(&request.body)) {
     engine_->redo_step(session->id, number, *redo);
   } else if (const auto* gone = std::get_if<wire::CloseCommunicator>(&request.body)) {
-    engine_->close_communicator(session->id, *gone);
+    engine_->close_communicator(session->id, number, *gone);
   } else if (const auto* bye = std::get_if<CloseSession>(&request.body)) {
     close(*session, bye->why);
   }

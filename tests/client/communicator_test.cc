@@ -282,6 +282,29 @@ TEST_F(CommunicatorTest, ClosingRightAfterASubmitKeepsTheSessionAlive) {
   }
 }
 
+// The daemon is in the middle of writing results when a rank closes.
+TEST_F(CommunicatorTest, MemoryIsTheCallersOwnOnceItIsClosed) {
+  if (daemon_) GTEST_SKIP() << "needs cgxd";
+  constexpr size_t kCount = 1 << 20;
+  open_ranks(2);
+  std::vector<float*> data;
+  for (Rank& rank : ranks_) data.push_back(arena_floats(rank, kCount));
+  for (int round = 0; round < 12; ++round) {
+    each_rank([&](uint32_t i, Rank& rank) {
+      auto about = options(("round " + std::to_string(round)).c_str(), i, 2);
+      cgx_comm* comm = nullptr;
+      ASSERT_OK(cgx_comm_create(rank.session, &about, &comm));
+      uint64_t call = 0;
+      ASSERT_OK(cgx_allreduce_async(comm, data[i], data[i], kCount, CGX_F32, CGX_SUM, &call));
+      if (i == 0) static_cast<void>(cgx_wait_call(comm, call, -1));  // done, or CGX_RANK_LOST
+      for (int k = 0; i == 1 && k < 100 * round; ++k) std::this_thread::yield();
+      EXPECT_OK(cgx_comm_close(comm));
+      if (i == 1) std::fill_n(data[i], kCount, -7.0f);
+    });
+    EXPECT_EQ(std::count(data[1], data[1] + kCount, -7.0f), static_cast<int64_t>(kCount)) << round;
+  }
+}
+
 TEST_F(CommunicatorTest, RegistrationChecksEveryField) {
   open_ranks(1);
   cgx_comm* comm = ranks_[0].comm;

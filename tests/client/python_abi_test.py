@@ -92,5 +92,25 @@ class Posting(WithDaemon):
         self.assertEqual([array[15] for array in (source, target, home)], [5, 5, 1])
 
 
+class Closing(WithDaemon):
+    def test_gives_the_memory_of_what_was_unfinished_back(self):
+        def body(comm):
+            memory = comm.session.empty(1 << 20)
+            address = memory.ctypes.data
+            if comm.rank == 1:
+                comm.allreduce_async(memory)  # nobody else takes part
+                comm.close()
+                del memory
+                self.assertEqual(comm.session.empty(1 << 20).ctypes.data, address)
+
+        self.on_communicator(2, body)
+
+    def test_of_a_session_nobody_closed_ends_with_the_interpreter(self):
+        program = ("import cgx; session = cgx.Session(socket=%r); comm = session.communicator('world'); "
+                   "comm.allreduce_async(session.empty(8))" % self.daemon.socket)
+        ended = subprocess.run([sys.executable, "-c", program], timeout=20, capture_output=True, text=True)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
+
 if __name__ == "__main__":
     unittest.main()

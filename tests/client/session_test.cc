@@ -244,13 +244,20 @@ TEST_F(DyingDaemonTest, StoppedDaemonIsFoundByItsStillBeat) {
   NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(1, 4);
+  Rank leaving{.session = open_session("other")};
+  cgx_comm_options alone{.size = sizeof(alone), .name = "alone"};
+  ASSERT_OK(cgx_comm_create(leaving.session, &alone, &leaving.comm));
   daemon_->freeze();
   ASSERT_OK(cgx_step_end(ranks_[0].comm, 0));
   const auto start = Clock::now();
+  std::thread closing([&] { EXPECT_OK(cgx_comm_close(leaving.comm)); });
   EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, -1), CGX_DAEMON_LOST);
   EXPECT_THAT(cgx_last_error(), HasSubstr("is it stopped?"));
   EXPECT_GT(seconds_since(start), 3.0);
   EXPECT_LT(seconds_since(start), 8.0);
+  closing.join();
+  EXPECT_LT(seconds_since(start), 8.0);
+  EXPECT_OK(cgx_close(leaving.session));
 }
 
 TEST_F(DyingDaemonTest, SilentPatienceOutlastsALateRank) {
@@ -260,6 +267,22 @@ TEST_F(DyingDaemonTest, SilentPatienceOutlastsALateRank) {
   daemon_->hold(true);  // alive, but nothing completes
   ASSERT_OK(cgx_step_end(ranks_[0].comm, 0));
   EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, 5'000), CGX_TIMED_OUT);
+}
+
+class ClosingTest : public RanksTest {};
+
+TEST_F(ClosingTest, IsBoundedByTheCommunicatorsTimeOut) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1, 0, /*timeout_ms=*/1);
+  float* data = arena_floats(ranks_[0], 64);
+  daemon_->hold(true);
+  daemon_->keep_memory();
+  uint64_t call = 0;
+  ASSERT_OK(cgx_allreduce_async(ranks_[0].comm, data, data, 64, CGX_F32, CGX_SUM, &call));
+  EXPECT_EQ(cgx_comm_close(ranks_[0].comm), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("world was closed, but the daemon has not let go"));
+  ASSERT_OK(cgx_arena_free(ranks_[0].session, data));
+  for (int i = 0; i < 10; ++i) EXPECT_NE(arena_floats(ranks_[0], 64), data);
 }
 
 class SessionTest : public RanksTest {};

@@ -7,6 +7,7 @@ namespace cgx::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Ne;
 
@@ -138,7 +139,7 @@ TEST_F(StepsTest, FreedBuffersOfAnOpenStepAreNotGivenOut) {
   EXPECT_EQ(arena_floats(rank, 8), in);
 }
 
-TEST_F(StepsTest, ClosedCommunicatorKeepsTheMemoryOfItsOpenStep) {
+TEST_F(StepsTest, ClosedCommunicatorGivesBackTheMemoryOfItsOpenStep) {
   NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(2, 8);
@@ -150,7 +151,8 @@ TEST_F(StepsTest, ClosedCommunicatorKeepsTheMemoryOfItsOpenStep) {
   ASSERT_OK(cgx_step_end(rank.comm, 0));
   ASSERT_OK(cgx_comm_close(rank.comm));
   ASSERT_OK(cgx_arena_free(rank.session, data));
-  for (int i = 0; i < 8; ++i) EXPECT_THAT(arena_floats(rank, 8), AllOf(Ne(data), Ne(home)));
+  EXPECT_THAT((std::vector{arena_floats(rank, 8), arena_floats(rank, 8), arena_floats(rank, 8)}),
+              AllOf(Contains(data), Contains(home)));
 }
 
 TEST_F(StepsTest, DroppedStepStaysDroppedWhenItIsSaidAfterAFailureElsewhere) {

@@ -189,7 +189,7 @@ void message(Trainer& trainer, Bytes& bytes) {
     case 3:
       return engine.redo_step(id, 10, {.comm = kind / 6u % 2});
     case 4:
-      return engine.close_communicator(id, {.comm = kind / 6u % 2});
+      return engine.close_communicator(id, 12, {.comm = kind / 6u % 2});
     case 5:
       return engine.meet(id, 11, {.comm = kind / 6u % 2, .name = "dp", .rank = bytes.byte() % 3u});
   }

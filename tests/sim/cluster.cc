@@ -409,8 +409,12 @@ void Cluster::stop_daemon(uint32_t machine) {
   daemons_[machine]->alive = false;
 }
 
+bool Cluster::stopped(uint32_t machine) const {
+  return !daemons_[machine]->alive;
+}
+
 void Cluster::close_communicator(uint32_t index, uint32_t comm) {
-  engine(rank(index).machine).close_communicator(rank(index).session, {.comm = comm});
+  engine(rank(index).machine).close_communicator(rank(index).session, kClose, {.comm = comm});
 }
 
 bool Cluster::round() {

@@ -292,9 +292,11 @@ void Player::leave(uint32_t rank, bool closes_only) {
   note(rank, closes_only ? "closes" : "leaves");
   const bool closes = closes_only || random_() % 2 == 0;
   if (closes) {
+    cluster_->rank(rank).on_reply = [this, rank](uint32_t request) {
+      const std::span<std::byte> arena = cluster_->rank(rank).arena();
+      if (request == Cluster::kClose) std::fill(arena.begin(), arena.end(), kOwnAgain);
+    };
     cluster_->close_communicator(rank);
-    const std::span<std::byte> arena = cluster_->rank(rank).arena();
-    std::fill(arena.begin(), arena.end(), kOwnAgain);
   }
   if (!closes) cluster_->say_goodbye(rank);
   actor.gone = true;

@@ -141,8 +141,8 @@ typedef struct cgx_arena_options {
 CGX_API cgx_status cgx_arena_alloc_at(cgx_session* session, const cgx_arena_options* options,
                                       void** memory);
 /* Legal at any time. What the daemon may still read or write is not given out again before it is
- * done: memory of calls and submits that are unfinished, also after a time-out and after
- * cgx_comm_close, and the home of a tensor while its communicator is open. */
+ * done: memory of calls and submits that are unfinished, also after a time-out, and the home of a
+ * tensor, until cgx_comm_close of the communicator has returned CGX_OK. */
 CGX_API cgx_status cgx_arena_free(cgx_session* session, void* memory);
 /* Keeps the mapping around `memory` alive beyond cgx_close, until released. */
 CGX_API cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena** arena);

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ctypes
+from sys import is_finalizing
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, writable_view
@@ -319,7 +320,11 @@ PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         return view.size == 0 or self.session.owns(view.address)
 
     def close(self) -> None:
-        """Leaves the communicator. What is unfinished fails; its memory is not used for anything else meanwhile."""
+        """Leaves the communicator; what is unfinished fails.
+
+        Returns when the daemon has let go of this process's memory; TimedOutError if it does not, and then that memory
+        is used for nothing else while the session is open.
+        """
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
@@ -328,7 +333,14 @@ PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
             library.cgx_comm_cancel(handle)
             for call in self._asking:
                 call.join()
-        check(library.cgx_comm_close(handle))
+
+        def leave(_):
+            check(library.cgx_comm_close(handle))
+
+        if is_finalizing():  # no thread can be begun any more
+            leave(None)
+        else:
+            self.session._join(leave)
 
     def _ask(self, call: Callable[[Beside], Any]) -> Any:
         """The result of a call that waits for other ranks, which may go on after an interrupt."""
