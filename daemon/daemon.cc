@@ -52,7 +52,8 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
           .recorder_memory = recorder_memory,
           .always_spin = options.always_spin,
           .cores = usable_cores(),
-          .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen))};
+          .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen)),
+          .site = options.site};
 }
 
 }  // namespace

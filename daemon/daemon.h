@@ -37,6 +37,7 @@ struct DaemonOptions {
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> replay_plans;
   uint64_t spin_ns = 20'000;
   bool always_spin = false;
+  scheduler::SiteMaker site = {};  // empty: it computes inline
 
   std::string mesh_listen;             // empty: one machine only
   std::vector<std::string> advertise;  // empty: computed

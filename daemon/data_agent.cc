@@ -112,7 +112,8 @@ Status DataAgent::on_start() {
                                                       .plans = options_.record_plans,
                                                       .planner = planner_,
                                                       .recorder = recorder_ ? &*recorder_ : nullptr,
-                                                      .clock = &kClock}));
+                                                      .clock = &kClock,
+                                                      .site = options_.site}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 
