@@ -32,15 +32,17 @@ enum cgx_submit_kind {
 
 enum cgx_submit_flags {
   CGX_STEP_DROPPED = 1,
+  CGX_RECORD_WIDE = 2, /* the second cache line of the record is written; else it counts as 0 */
 };
 
-/* What every record needs is in the first 64 bytes, what only some collectives, devices and sparse
- * tensors need in the second. */
+/* What a tensor of a step needs is in the first 64 bytes. What only some calls, collectives,
+ * devices and sparse tensors need is in the second, which is neither written nor read where it is
+ * all 0: a cache line that passes between two cores is most of what a submit costs. */
 struct cgx_submit_record {
-  uint8_t kind;         /* enum cgx_submit_kind */
-  uint8_t flags;        /* enum cgx_submit_flags */
-  uint8_t dtype;        /* calls only: proto/wire/dtypes.def */
-  uint8_t op;           /* calls only: ReduceOp */
+  uint8_t kind;     /* enum cgx_submit_kind */
+  uint8_t flags;    /* enum cgx_submit_flags */
+  uint8_t in_arena; /* which arenas of the session */
+  uint8_t out_arena;
   uint32_t comm;        /* the session's handle of the communicator */
   uint64_t step;        /* step number, or call number */
   uint32_t tensor;      /* index in the tensor table */
@@ -51,9 +53,9 @@ struct cgx_submit_record {
   uint64_t out_offset;
   uint64_t cookie; /* comes back in the completion */
 
+  uint8_t dtype;      /* calls only: proto/wire/dtypes.def */
+  uint8_t op;         /* calls only: ReduceOp */
   uint8_t collective; /* calls only: proto/wire/collectives.def */
-  uint8_t in_arena;   /* which arenas of the session */
-  uint8_t out_arena;
   uint8_t indices_arena;
   uint32_t root; /* the rank that a collective with one begins or ends at */
   uint32_t peer; /* the rank that is sent to or received from */
@@ -65,6 +67,7 @@ struct cgx_submit_record {
   uint8_t indices_dtype;   /* of the row numbers: int32 or int64 */
   uint8_t reserved[23];    /* 0 */
 };
+#define CGX_RECORD_LINE 64u
 
 enum cgx_completion_kind {
   CGX_COMPLETE_TENSOR = 1, /* one per tensor and step, absent ones included */
@@ -139,7 +142,7 @@ struct cgx_text_slot {
 #endif
 CGX_LAYOUT(sizeof(struct cgx_submit_record) == 128);
 CGX_LAYOUT(offsetof(struct cgx_submit_record, cookie) == 56);
-CGX_LAYOUT(offsetof(struct cgx_submit_record, collective) == 64);
+CGX_LAYOUT(offsetof(struct cgx_submit_record, dtype) == CGX_RECORD_LINE);
 CGX_LAYOUT(offsetof(struct cgx_submit_record, word) == 96);
 CGX_LAYOUT(offsetof(struct cgx_submit_record, reserved) == 105);
 CGX_LAYOUT(sizeof(struct cgx_completion_record) == 64);

@@ -1,23 +1,18 @@
 #include "proto/wire/submit_record.h"
 
-#include <array>
-#include <cstring>
 #include <string>
+
+#include "proto/wire/ring.h"
 
 namespace cgx::wire {
 namespace {
 
-constexpr size_t kLine = offsetof(cgx_submit_record, collective);  // where what is not built begins
-
-// Nearly every record: nothing but its arenas is in the second line.
+// Nearly every record: only the element type and the operation of a call are in the second line.
 bool plain(const cgx_submit_record& record) {
+  if (!second_line_used(record)) return true;
   cgx_submit_record rest = record;
-  rest.in_arena = rest.out_arena = 0;
-  std::array<uint64_t, (sizeof(rest) - kLine) / sizeof(uint64_t)> words;
-  std::memcpy(words.data(), reinterpret_cast<const char*>(&rest) + kLine, sizeof(words));
-  uint64_t any = 0;
-  for (const uint64_t word : words) any |= word;
-  return any == 0;
+  rest.dtype = rest.op = 0;
+  return !second_line_used(rest);
 }
 
 Status unbuilt(const std::string& what) {

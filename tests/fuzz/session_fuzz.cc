@@ -151,7 +151,7 @@ class Scribbler {
 cgx_submit_record plausible(Bytes& bytes) {
   cgx_submit_record record{};
   record.kind = bytes.byte() % 7;
-  record.flags = bytes.byte() & 1;
+  record.flags = bytes.byte() & 3;
   record.dtype = bytes.byte() % 9;
   record.op = bytes.byte() % 3;
   record.comm = bytes.byte() % 2;
