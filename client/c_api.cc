@@ -1,5 +1,7 @@
 // The C functions of cgx.h: adapters, nothing more. Exceptions (out of memory, for instance) stop
 // here.
+#include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -10,7 +12,9 @@
 
 #include "client/communicator.h"
 #include "client/include/cgx/cgx.h"
+#include "client/options.h"
 #include "client/session.h"
+#include "proto/wire/submit_record.h"
 
 using cgx::Status;
 using cgx::StatusCode;
@@ -72,9 +76,54 @@ std::span<const uint32_t> span_of(const uint32_t* ids, size_t count) {
   return {ids, count};
 }
 
-// A number outside the list stays outside when it becomes a DType.
-uint8_t known_dtype(int dtype) {
-  return dtype >= 0 && dtype < UINT8_MAX ? static_cast<uint8_t>(dtype) : UINT8_MAX;
+// A number outside a list stays outside when it becomes a byte.
+uint8_t byte_of(int number) {
+  return number >= 0 && number < UINT8_MAX ? static_cast<uint8_t>(number) : UINT8_MAX;
+}
+
+using cgx::client::OptionsKind;
+#define CGX_KIND(type, last) \
+  { #type, sizeof(type), offsetof(type, last) + sizeof(type::last) }
+constexpr OptionsKind kOpen = CGX_KIND(cgx_open_options, size);
+constexpr OptionsKind kArena = CGX_KIND(cgx_arena_options, bytes);
+constexpr OptionsKind kComm = CGX_KIND(cgx_comm_options, ranks);
+constexpr OptionsKind kTensor = CGX_KIND(cgx_tensor_options, shape);
+constexpr OptionsKind kPost = CGX_KIND(cgx_post_options, op);
+constexpr OptionsKind kReport = CGX_KIND(cgx_step_report, finished);
+#undef CGX_KIND
+
+cgx::Result<cgx::client::SessionOptions> session_options(const cgx_open_options* options) {
+  cgx::client::SessionOptions full;
+  if (!options) return full;
+  CGX_ASSIGN_OR_RETURN(const cgx_open_options given, cgx::client::known(kOpen, options));
+  full.socket = given.socket ? given.socket : "";
+  full.job = given.job ? given.job : "";
+  full.arena_bytes = given.arena_bytes;
+  full.connect_timeout_ms = given.connect_timeout_ms;
+  full.spin_us = given.spin_us;
+  return full;
+}
+
+// On the host, or the answer that it must be.
+Status check_place(const cgx_arena_options& options) {
+  const bool named = std::any_of(std::begin(options.device), std::end(options.device),
+                                 [](uint8_t byte) { return byte != 0; });
+  if (options.kind != CGX_ARENA_HOST && options.kind != CGX_ARENA_DEVICE) {
+    return cgx::invalid_argument("cgx_arena_options.kind " + std::to_string(options.kind) +
+                                 " must be CGX_ARENA_HOST or CGX_ARENA_DEVICE");
+  }
+  if (options.kind == CGX_ARENA_DEVICE || named) {
+    return {StatusCode::kUNIMPLEMENTED, "arenas on a device are not built yet; host arenas are"};
+  }
+  if (options.reserved == 0) return {};
+  return {StatusCode::kUNIMPLEMENTED, "cgx_arena_options.reserved must be 0"};
+}
+
+Status allocate(cgx_session* session, const cgx_arena_options& options, void** memory) {
+  CGX_RETURN_IF_ERROR(session->session->check_not_forked());
+  session->session->take_in();
+  const size_t alignment = options.alignment == 0 ? 64 : options.alignment;
+  return store(session->session->arenas().allocate(options.bytes, alignment), memory);
 }
 
 Status forget(cgx_comm* comm) {
@@ -87,13 +136,16 @@ Status forget(cgx_comm* comm) {
     }
     std::erase(session.comms, nullptr);
   }
-  return owned ? Status() : cgx::invalid_argument("comm is not open");
+  return owned ? owned->communicator->close() : cgx::invalid_argument("comm is not open");
 }
 
 }  // namespace
 
 const char* cgx_version(void) {
   return CGX_VERSION_TEXT;
+}
+uint32_t cgx_abi(void) {
+  return CGX_ABI;
 }
 const char* cgx_status_name(int status) {
   return cgx::status_name(static_cast<StatusCode>(status)).data();
@@ -102,10 +154,13 @@ const char* cgx_status_meaning(int status) {
   return cgx::status_meaning(static_cast<StatusCode>(status)).data();
 }
 const char* cgx_dtype_name(int dtype) {
-  return cgx::dtype_name(static_cast<cgx::DType>(known_dtype(dtype))).data();
+  return cgx::dtype_name(static_cast<cgx::DType>(byte_of(dtype))).data();
 }
 size_t cgx_dtype_bytes(int dtype) {
-  return cgx::dtype_bytes(static_cast<cgx::DType>(known_dtype(dtype)));
+  return cgx::dtype_bytes(static_cast<cgx::DType>(byte_of(dtype)));
+}
+const char* cgx_collective_name(int collective) {
+  return cgx::wire::collective_name(static_cast<cgx::wire::Collective>(byte_of(collective))).data();
 }
 const char* cgx_last_error(void) {
   return last_error.c_str();
@@ -114,14 +169,7 @@ const char* cgx_last_error(void) {
 cgx_status cgx_open(const cgx_open_options* options, cgx_session** session) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(session);
-    cgx::client::SessionOptions full;
-    if (options) {
-      full.socket = options->socket ? options->socket : "";
-      full.job = options->job ? options->job : "";
-      full.arena_bytes = options->arena_bytes;
-      full.connect_timeout_ms = options->connect_timeout_ms;
-      full.spin_us = options->spin_us;
-    }
+    CGX_ASSIGN_OR_RETURN(const cgx::client::SessionOptions full, session_options(options));
     CGX_ASSIGN_OR_RETURN(auto opened, Session::open(full));
     *session = new cgx_session{.session = std::move(opened)};
     return {};
@@ -140,10 +188,19 @@ cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
   return guarded([&]() -> Status {
     CGX_REQUIRE(session);
     CGX_REQUIRE(memory);
-    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
-    session->session->take_in();
-    return store(session->session->arenas().allocate(bytes, alignment == 0 ? 64 : alignment),
-                 memory);
+    return allocate(session, {.bytes = bytes, .alignment = alignment}, memory);
+  });
+}
+
+cgx_status cgx_arena_alloc_at(cgx_session* session, const cgx_arena_options* options,
+                              void** memory) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(options);
+    CGX_REQUIRE(memory);
+    CGX_ASSIGN_OR_RETURN(const cgx_arena_options given, cgx::client::known(kArena, options));
+    CGX_RETURN_IF_ERROR(check_place(given));
+    return allocate(session, given, memory);
   });
 }
 
@@ -176,7 +233,8 @@ cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options
     CGX_REQUIRE(session);
     CGX_REQUIRE(options);
     CGX_REQUIRE(comm);
-    CGX_ASSIGN_OR_RETURN(auto made, Communicator::create(*session->session, *options));
+    CGX_ASSIGN_OR_RETURN(const cgx_comm_options given, cgx::client::known(kComm, options));
+    CGX_ASSIGN_OR_RETURN(auto made, Communicator::create(*session->session, given));
     auto handle = std::make_unique<cgx_comm>(cgx_comm{session, std::move(made)});
     const std::lock_guard lock(session->mutex);
     *comm = session->comms.emplace_back(std::move(handle)).get();
@@ -200,7 +258,8 @@ cgx_status cgx_register(cgx_comm* comm, const cgx_tensor_options* options, uint3
     CGX_REQUIRE(comm);
     CGX_REQUIRE(options);
     CGX_REQUIRE(id);
-    return store(comm->communicator->add_tensor(*options), id);
+    CGX_ASSIGN_OR_RETURN(const cgx_tensor_options given, cgx::client::known(kTensor, options));
+    return store(comm->communicator->add_tensor(given), id);
   });
 }
 
@@ -296,7 +355,21 @@ cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report* report)
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);
     CGX_REQUIRE(report);
-    return store(comm->communicator->step_report(step), report);
+    CGX_RETURN_IF_ERROR(cgx::client::check_size(kReport, report));
+    CGX_ASSIGN_OR_RETURN(const cgx_step_report found, comm->communicator->step_report(step));
+    cgx::client::tell(found, report);
+    return {};
+  });
+}
+
+cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uint64_t* call) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(options);
+    CGX_ASSIGN_OR_RETURN(const cgx_post_options given, cgx::client::known(kPost, options));
+    CGX_ASSIGN_OR_RETURN(const uint64_t number, comm->communicator->post(given));
+    if (call && given.kind == CGX_POST_CALL) *call = number;
+    return {};
   });
 }
 

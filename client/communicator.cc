@@ -28,10 +28,11 @@ Status check_options(const cgx_comm_options& options, uint32_t size, bool leader
                             " bytes, not " + text(length));
   }
   if (size > kRanksMax) {
-    return invalid_argument("size " + text(size) + " exceeds the limit of " + text(kRanksMax));
+    return invalid_argument(text(size) + " ranks exceed the limit of " + text(kRanksMax));
   }
   if (options.rank >= size) {
-    return invalid_argument("rank " + text(options.rank) + " must be below size " + text(size));
+    return invalid_argument("rank " + text(options.rank) + " must be below the number of ranks, " +
+                            text(size));
   }
   const bool callbacks = options.rendezvous.put && options.rendezvous.get;
   if (size > 1 && !callbacks && !leader) {
@@ -41,19 +42,11 @@ Status check_options(const cgx_comm_options& options, uint32_t size, bool leader
   return {};
 }
 
-// Ledgers and homes of a communicator that was closed while the daemon owed it answers.
+// What a communicator named that was closed while the daemon owed it answers.
 class Unanswered final : public Leftover {
  public:
   Unanswered(StepLedger steps, CallLedger calls, std::vector<std::unique_ptr<Tensor>> tensors)
       : steps_(std::move(steps)), calls_(std::move(calls)), tensors_(std::move(tensors)) {}
-
-  // The slots were given back when the communicator was closed.
-  uint32_t complete(const cgx_completion_record& record, const Status& failure) override {
-    record.kind == CGX_COMPLETE_CALL ? calls_.apply(record, failure)
-                                     : steps_.apply(record, failure);
-    return 0;
-  }
-  bool answered() const override { return !steps_.owed() && calls_.in_flight() == 0; }
 
  private:
   StepLedger steps_;
@@ -72,8 +65,8 @@ Communicator::Communicator(Session& session, const cgx_comm_options& options)
 Result<std::unique_ptr<Communicator>> Communicator::create(Session& session,
                                                            const cgx_comm_options& options) {
   cgx_comm_options full = options;
-  if (full.size == 0) full.size = 1;
-  CGX_RETURN_IF_ERROR(check_options(full, full.size, !session.environment().leader.empty()));
+  if (full.ranks == 0) full.ranks = 1;
+  CGX_RETURN_IF_ERROR(check_options(full, full.ranks, !session.environment().leader.empty()));
   std::unique_ptr<Communicator> comm(new Communicator(session, full));
   CGX_RETURN_IF_ERROR(comm->join(full));
   return comm;
@@ -90,7 +83,7 @@ Status Communicator::may_meet(uint32_t rank) {
 // The caller's store or, without one, that of CGX_LEADER, which rank 0 serves where it can.
 Result<std::unique_ptr<Store>> Communicator::store_for(const Meeting& meeting,
                                                        const cgx_comm_options& options) {
-  if (options.rendezvous.put != nullptr || options.size == 1) {
+  if (options.rendezvous.put != nullptr || options.ranks == 1) {
     return std::unique_ptr<Store>(std::make_unique<CallbackStore>(options.rendezvous));
   }
   if (options.rank == 0) CGX_RETURN_IF_ERROR(session_.serve_leader());
@@ -104,7 +97,7 @@ Status Communicator::join(const cgx_comm_options& options) {
   Meeting meeting{.prefix = "cgx/" + session_.job() + "/" + name_,
                   .name = name_,
                   .rank = options.rank,
-                  .size = options.size,
+                  .size = options.ranks,
                   .self = {session_.daemon().instance, session_.daemon().mesh_address},
                   .deadline = deadline_in_ms(timeout_ms_),
                   .go_on = [this, &options] { return may_meet(options.rank); }};
@@ -149,30 +142,49 @@ void Communicator::end_waits() {
 }
 
 Communicator::~Communicator() {
+  static_cast<void>(close().ok());
+}
+
+Status Communicator::close() {
   auto entered = session_.enter_to_look();
   if (!entered.ok()) {  // a forked child's copy
     session_.arenas().abandon();
-    return;
+    return {};
   }
   Lock lock = std::move(entered).value();
   end_waits();
   left_.wait(lock, [this] { return users_ == 0; });
-  if (handle_ == 0) return;
+  const uint32_t handle = std::exchange(handle_, 0);
+  if (handle == 0) return {};
   session_.flush(lock, deadline_in_ms(kFlushMs));
+  const Status answered = let_go(lock, handle);
   session_.drain();
   for (const auto& tensor : tensors_) {
     if (tensor->owned) static_cast<void>(session_.arenas().release(tensor->home).ok());
   }
-  session_.detach(handle_);
+  session_.detach(handle);
   session_.forget_slots(steps_.reserved() + calls_.in_flight());
-  auto rest =
-      std::make_unique<Unanswered>(std::move(steps_), std::move(calls_), std::move(tensors_));
-  if (!rest->answered()) session_.leave(handle_, std::move(rest));
-  const bool reachable = session_.lost().ok();
-  lock.unlock();
-  if (reachable) {
-    static_cast<void>(session_.socket().post(wire::CloseCommunicator{.comm = handle_}).ok());
+  const bool owed = steps_.owed() || calls_.in_flight() > 0;
+  if (!answered.ok() && owed) {
+    session_.keep(
+        std::make_unique<Unanswered>(std::move(steps_), std::move(calls_), std::move(tensors_)));
   }
+  return answered.code() == StatusCode::kTIMED_OUT ? answered : Status();
+}
+
+// Asks the daemon to say when it is done with this communicator's memory.
+Status Communicator::let_go(Lock& lock, uint32_t handle) {
+  if (!session_.lost().ok()) return session_.lost();
+  lock.unlock();
+  const Status answered = session_.socket()
+                              .call(wire::CloseCommunicator{.comm = handle}, deadline(),
+                                    {.patience = Patience::kAnswers})
+                              .status();
+  lock.lock();
+  if (answered.code() != StatusCode::kTIMED_OUT) return answered;
+  return {StatusCode::kTIMED_OUT,
+          "communicator " + name_ +
+              " was closed, but the daemon has not let go of its memory: " + answered.message()};
 }
 
 Deadline Communicator::deadline(int64_t timeout_ms) const {

@@ -39,6 +39,9 @@ class Communicator final : public CompletionSink {
   static Result<std::unique_ptr<Communicator>> create(Session& session,
                                                       const cgx_comm_options& options);
   ~Communicator() override;
+  // Leaves. Returns when the daemon has let go of this rank's memory, or TIMED_OUT; what was
+  // unfinished is kept by the session then.
+  Status close();
 
   // Every call answers CANCELLED from now on, those under way too.
   Status cancel();
@@ -62,6 +65,8 @@ class Communicator final : public CompletionSink {
   Result<uint64_t> allreduce(const CallBuffers& buffers);  // returns the call's number
   Status wait_call(uint64_t call, int64_t timeout_ms);
   Result<bool> test_call(uint64_t call);
+  // A call, whose number is returned, or a tensor of a step.
+  Result<uint64_t> post(const cgx_post_options& options);
 
   uint32_t complete(const cgx_completion_record& record, const Status& failure) override;
 
@@ -91,6 +96,7 @@ class Communicator final : public CompletionSink {
   Result<Place> place_of(const void* in, void* out, uint64_t bytes, uint64_t element_bytes);
   void say_done(uint64_t step, bool dropped);
   void end_waits();
+  Status let_go(Lock& lock, uint32_t handle);
   Deadline deadline(int64_t timeout_ms = -1) const;
   Status cancelled() const;
   Status timed_out(const Status& status, const std::string& what) const;

@@ -1,6 +1,7 @@
 // Communicator, its calls outside steps, and what steps and calls share.
 #include "client/checks.h"
 #include "client/communicator.h"
+#include "proto/wire/submit_record.h"
 
 namespace cgx::client {
 
@@ -55,6 +56,48 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   session_.push(record, 1);
   session_.publish();
   return record.step;
+}
+
+namespace {
+
+// What else the options ask for, as a record says it; fields that no record could hold are set,
+// too.
+Result<cgx_submit_record> wishes_of(const cgx_post_options& options) {
+  cgx_submit_record wishes{};
+  if (options.collective < 0 || options.collective > UINT8_MAX) {
+    return invalid_argument("cgx_post: collective " + std::to_string(options.collective) +
+                            " is not known");
+  }
+  wishes.collective = static_cast<uint8_t>(options.collective);
+  wishes.root = options.root;
+  wishes.peer = options.peer;
+  wishes.tag = options.tag;
+  wishes.rows = options.indices != nullptr ? std::max<uint64_t>(options.rows, 1) : options.rows;
+  wishes.indices_dtype = options.indices_dtype != 0 ? 1 : 0;
+  wishes.word = options.word != nullptr ? 1 : 0;
+  wishes.word_value = options.word_value;
+  return wishes;
+}
+
+}  // namespace
+
+Result<uint64_t> Communicator::post(const cgx_post_options& options) {
+  CGX_ASSIGN_OR_RETURN(const cgx_submit_record wishes, wishes_of(options));
+  if (const Status built = wire::check_built(wishes); !built.ok()) {
+    return Status(built.code(), "cgx_post: " + built.message());
+  }
+  if (options.kind == CGX_POST_CALL) {
+    return allreduce({options.in, options.out, options.count, options.dtype, options.op});
+  }
+  if (options.kind != CGX_POST_TENSOR) {
+    return invalid_argument("cgx_post: kind " + std::to_string(options.kind) +
+                            " must be CGX_POST_CALL or CGX_POST_TENSOR");
+  }
+  const bool home = options.in == nullptr && options.out == nullptr;
+  CGX_RETURN_IF_ERROR(
+      home ? submit(options.step, {&options.tensor, 1})
+           : submit_inout(options.step, {&options.tensor, 1}, &options.in, &options.out));
+  return uint64_t{0};
 }
 
 Status Communicator::wait_call(uint64_t number, int64_t timeout_ms) {

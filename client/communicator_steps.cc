@@ -1,6 +1,5 @@
 // Communicator, its steps: submitting, ending, waiting, redoing.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "client/checks.h"
@@ -39,7 +38,7 @@ cgx_submit_record Communicator::record_of(const Step& step, uint32_t id, Mark ma
   record.step = step.number;
   record.tensor = id;
   record.attempt = step.attempt;
-  record.count = std::bit_cast<uint64_t>(step.gradient_unit);
+  record.gradient_unit = step.gradient_unit;
   record.in_arena = place ? place->in.arena : about.home_arena;
   record.in_offset = place ? place->in.offset : about.home_offset;
   record.out_arena = place ? place->out.arena : about.home_arena;
@@ -138,7 +137,7 @@ Status Communicator::step_end(uint64_t number) {
   record.comm = handle_;
   record.step = number;
   record.attempt = step->attempt;
-  record.count = std::bit_cast<uint64_t>(step->gradient_unit);
+  record.gradient_unit = step->gradient_unit;
   record.cookie = step->cookie;
   session_.push(record, steps_.slots_at_end(*step));
   steps_.end(*step);
@@ -240,7 +239,8 @@ Result<cgx_step_report> Communicator::step_report(uint64_t number) {
   CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
   session_.drain();
   CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
-  cgx_step_report report{.step = number,
+  cgx_step_report report{.size = sizeof(report),
+                         .step = number,
                          .attempt = step->attempt,
                          .finished = step->finished,
                          .epoch = step->epoch,

@@ -13,6 +13,16 @@ std::string text(uint64_t number) {
   return std::to_string(number);
 }
 
+Status check_kind(const std::string& tensor, int kind) {
+  if (kind == CGX_TENSOR_DENSE) return {};
+  if (kind == CGX_TENSOR_ROWS) {
+    return {StatusCode::kUNIMPLEMENTED,
+            "tensor " + tensor + ": tensors of rows are not built yet; dense ones are"};
+  }
+  return invalid_argument("tensor " + tensor + ": kind " + std::to_string(kind) +
+                          " must be CGX_TENSOR_DENSE or CGX_TENSOR_ROWS");
+}
+
 }  // namespace
 
 Result<Tensor> Communicator::describe(const cgx_tensor_options& options) {
@@ -24,6 +34,7 @@ Result<Tensor> Communicator::describe(const cgx_tensor_options& options) {
                             " bytes, not " + text(about.name.size()));
   }
   CGX_RETURN_IF_ERROR(check_types("tensor " + about.name, options.dtype, options.op));
+  CGX_RETURN_IF_ERROR(check_kind(about.name, options.kind));
   if (options.dims > wire::kShapeDimsMax || (options.dims > 0 && !options.shape)) {
     return invalid_argument("tensor " + about.name + ": " + text(options.dims) +
                             " dimensions; 0 to " + text(wire::kShapeDimsMax) + " with a shape");

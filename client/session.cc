@@ -78,9 +78,9 @@ Session::Session(Environment environment, std::unique_ptr<SessionSocket> socket,
               [this](uint32_t arena, const ArenaMemory& memory) {
                 return announce_arena(arena, memory);
               }) {
-  socket_->set_health_check([this] {
+  socket_->set_health_check([this](Patience patience) {
     const Lock lock(mutex_);
-    return stopped(kStoppedInRequest);
+    return stopped(patience == Patience::kPrepares ? kStoppedInRequest : kStopped);
   });
   guard_.close_in_child(socket_->fd());
   guard_.close_in_child(channel_->doorbell());
@@ -120,7 +120,7 @@ Status Session::serve_leader() {
 Status Session::announce_arena(uint32_t arena, const ArenaMemory& memory) {
   const wire::AddArena message{.arena = arena, .bytes = memory.bytes()};
   const uint64_t limit_ms = kArenaAnnounceMs + memory.bytes() / kArenaBytesPerMs;
-  return socket_->call(message, deadline_in_ms(limit_ms), memory.fd()).status();
+  return socket_->call(message, deadline_in_ms(limit_ms), {.fd = memory.fd()}).status();
 }
 
 Status Session::check_not_forked() const {
@@ -147,11 +147,6 @@ uint32_t Session::attach(CompletionSink& sink) {
 
 void Session::detach(uint32_t handle) {
   sinks_.erase(handle);
-}
-
-void Session::leave(uint32_t handle, std::unique_ptr<Leftover> leftover) {
-  sinks_[handle] = leftover.get();
-  leftovers_[handle] = std::move(leftover);
 }
 
 void Session::take_in() {
@@ -211,10 +206,6 @@ void Session::drain() {
     const auto sink = sinks_.find(record.comm);
     if (sink == sinks_.end()) continue;
     reserved_ -= std::min(sink->second->complete(record, failure_of(record)), reserved_);
-    const auto leftover = leftovers_.find(record.comm);
-    if (leftover == leftovers_.end() || !leftover->second->answered()) continue;
-    sinks_.erase(sink);
-    leftovers_.erase(leftover);
   }
   channel_->release();
   if (popped == Channel::Pop::kViolation) {

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/arena.h"
 #include "client/channel.h"
@@ -41,10 +43,11 @@ class CompletionSink {
   virtual uint32_t complete(const cgx_completion_record& record, const Status& failure) = 0;
 };
 
-// What a closed communicator leaves behind: memory that the daemon may use until it has answered.
-class Leftover : public CompletionSink {
+// What a closed communicator leaves behind: holds on memory of which the daemon did not say that it
+// is done with it.
+class Leftover {
  public:
-  virtual bool answered() const = 0;
+  virtual ~Leftover() = default;
 };
 
 using Lock = std::unique_lock<std::mutex>;
@@ -72,8 +75,8 @@ class Session {
   // --- With the lock held ------------------------------------------------------------------------
   uint32_t attach(CompletionSink& sink);  // returns the communicator's handle
   void detach(uint32_t handle);
-  // Takes the place of a sink until everything is answered or the session is closed.
-  void leave(uint32_t handle, std::unique_ptr<Leftover> leftover);
+  // Until the session is closed.
+  void keep(std::unique_ptr<Leftover> leftover) { leftovers_.push_back(std::move(leftover)); }
   void forget_slots(uint32_t completions) { reserved_ -= completions; }
 
   // Waits until `records` fit in the submit ring and `completions` slots are free.
@@ -134,7 +137,7 @@ class Session {
   std::mutex mutex_;  // guards channel_ and all below
   std::condition_variable left_;
   std::map<uint32_t, CompletionSink*> sinks_;
-  std::map<uint32_t, std::unique_ptr<Leftover>> leftovers_;
+  std::vector<std::unique_ptr<Leftover>> leftovers_;
   uint32_t last_handle_ = 0;
   uint32_t reserved_ = 0;  // completion slots promised to the daemon
   uint64_t events_ = 0;    // completions taken in and wakes

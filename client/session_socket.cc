@@ -104,7 +104,8 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
   auto packet = receive(&fds);
   if (!packet.ok()) packet = receive(&fds);
   CGX_RETURN_IF_ERROR(!packet.ok() && !sent.ok() ? sent : packet.status());
-  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header, wire::parse_header(*packet));
+  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header,
+                       wire::parse_header(*packet, wire::Side::kClient));
   const auto body = std::span(*packet).subspan(sizeof(header));
   if (header.type == static_cast<uint16_t>(wire::SessionMessageType::kReply)) {
     CGX_ASSIGN_OR_RETURN(wire::Reply refusal, wire::decode_body<wire::Reply>(body));
@@ -193,7 +194,7 @@ Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds
 }
 
 void SessionSocket::keep_reply(std::span<const std::byte> packet) {
-  const auto header = wire::parse_header(packet);
+  const auto header = wire::parse_header(packet, wire::Side::kClient);
   if (!header.ok()) {
     failed_ = header.status();
     return;
@@ -240,15 +241,15 @@ void SessionSocket::fail(const Status& why) {
   }
 }
 
-void SessionSocket::check_health(std::unique_lock<std::mutex>& lock) {
+void SessionSocket::check_health(std::unique_lock<std::mutex>& lock, Patience patience) {
   if (!health_check_) return;
   lock.unlock();
-  const Status health = health_check_();
+  const Status health = health_check_(patience);
   lock.lock();
   if (!health.ok()) fail(health);
 }
 
-Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
+Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline, Patience patience) {
   std::unique_lock lock(mutex_);
   while (!replies_.contains(request) && failed_.ok() && Clock::now() < deadline) {
     const Deadline slice = std::min<Deadline>(deadline, Clock::now() + kHealthInterval);
@@ -257,7 +258,7 @@ Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline) {
     } else {
       read_one(lock, slice);
     }
-    if (Clock::now() >= slice) check_health(lock);
+    if (Clock::now() >= slice) check_health(lock, patience);
   }
   const std::optional<wire::Reply> reply = take_reply(request);
   if (reply && reply->code == StatusCode::kOK) return *reply;

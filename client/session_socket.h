@@ -28,6 +28,14 @@ struct Handshake {
   UniqueFd memory, doorbell, completion_event;
 };
 
+// How long a daemon may stand still: it prepares a plan, or it only has to answer.
+enum class Patience : uint8_t { kPrepares, kAnswers };
+
+struct CallWith {
+  int fd = -1;  // sent along
+  Patience patience = Patience::kPrepares;
+};
+
 class SessionSocket {
  public:
   // UNAVAILABLE if nobody answers at `path`.
@@ -38,10 +46,10 @@ class SessionSocket {
 
   // Sends a request and waits for its reply; an error reply comes back as its status.
   template <typename Message>
-  Result<wire::Reply> call(const Message& message, Deadline deadline, int fd = -1) {
+  Result<wire::Reply> call(const Message& message, Deadline deadline, CallWith with = {}) {
     const uint32_t request = next_request();
-    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), fd));
-    return await(request, deadline);
+    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), with.fd));
+    return await(request, deadline, with.patience);
   }
   // Sends without waiting for an answer; returns the number a reply would carry.
   template <typename Message>
@@ -51,7 +59,8 @@ class SessionSocket {
     return request;
   }
   // Waits for the reply to a posted request.
-  Result<wire::Reply> await(uint32_t request, Deadline deadline);
+  Result<wire::Reply> await(uint32_t request, Deadline deadline,
+                            Patience patience = Patience::kPrepares);
   // Ends the wait for a reply, within a second. Nothing if nobody waits.
   void cancel(uint32_t request);
   // The error that answered a posted request, if one did by now. Ends the request.
@@ -60,7 +69,7 @@ class SessionSocket {
   // DAEMON_LOST once the daemon has closed the socket, with its last words; never blocks.
   Status gone();
   // Asked once a second while a call waits; an error ends the call. Set before the first call.
-  void set_health_check(std::function<Status()> check) { health_check_ = std::move(check); }
+  void set_health_check(std::function<Status(Patience)> check) { health_check_ = std::move(check); }
   // Ends the connection in both directions and fails every waiting call with `why`.
   void shut_down(const Status& why);
 
@@ -76,7 +85,7 @@ class SessionSocket {
   uint32_t next_request();
   Status send(const std::vector<std::byte>& packet, int fd);
   void read_one(std::unique_lock<std::mutex>& lock, Deadline deadline);
-  void check_health(std::unique_lock<std::mutex>& lock);
+  void check_health(std::unique_lock<std::mutex>& lock, Patience patience);
   void fail(const Status& why);
   Status wait_readable(Deadline deadline) const;
   Result<std::vector<std::byte>> receive(std::vector<UniqueFd>* fds, int flags = 0) const;
@@ -86,7 +95,7 @@ class SessionSocket {
 
   const std::string path_;
   UniqueFd fd_;
-  std::function<Status()> health_check_;
+  std::function<Status(Patience)> health_check_;
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   bool reading_ = false;

@@ -5,6 +5,7 @@
 #include "daemon/clock.h"
 #include "daemon/cores.h"
 #include "daemon/duty_cycle.h"
+#include "daemon/pooled_site.h"
 
 namespace cgx::daemon {
 namespace {
@@ -58,9 +59,9 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
           .record_plans = options.record_plans,
           .recorder_memory = recorder_memory,
           .always_spin = options.always_spin,
-          .compute_threads = options.compute_threads,
           .cores = usable_cores(),
-          .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen))};
+          .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen)),
+          .site = options.site ? options.site : pooled_site(options.compute_threads)};
 }
 
 }  // namespace

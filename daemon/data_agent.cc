@@ -6,7 +6,6 @@
 
 #include "daemon/clock.h"
 #include "daemon/late_transport.h"
-#include "daemon/pooled_site.h"
 
 namespace cgx::daemon {
 namespace {
@@ -41,14 +40,6 @@ struct MonotonicClock final : scheduler::Clock {
   uint64_t now_ns() const override { return monotonic_ns(); }
 };
 const MonotonicClock kClock;
-
-scheduler::SiteMaker site_maker(const DataOptions& options) {
-  if (options.compute_threads == 1) return {};
-  return [](std::unique_ptr<scheduler::Site> here) -> std::unique_ptr<scheduler::Site> {
-    std::unique_ptr<scheduler::Site> there = here->twin();
-    return std::make_unique<PooledSite>(std::move(here), std::move(there));
-  };
-}
 
 wire::Reply to_reply(const Status& status) {
   return {status.code(), status.message(), 0, 0};
@@ -122,7 +113,7 @@ Status DataAgent::on_start() {
                                                       .planner = planner_,
                                                       .recorder = recorder_ ? &*recorder_ : nullptr,
                                                       .clock = &kClock,
-                                                      .site = site_maker(options_)}));
+                                                      .site = options_.site}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 
@@ -253,7 +244,7 @@ void DataAgent::handle(SessionRequest request) {
   } else if (const auto* redo = std::get_if<wire::RedoStep>(&request.body)) {
     engine_->redo_step(session->id, number, *redo);
   } else if (const auto* gone = std::get_if<wire::CloseCommunicator>(&request.body)) {
-    engine_->close_communicator(session->id, *gone);
+    engine_->close_communicator(session->id, number, *gone);
   } else if (const auto* bye = std::get_if<CloseSession>(&request.body)) {
     close(*session, bye->why);
   }

@@ -48,7 +48,8 @@ Status IpcAgent::Connection::read_packets() {
 }
 
 Status IpcAgent::Connection::handle(Packet packet) {
-  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header, wire::parse_header(packet.bytes));
+  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header,
+                       wire::parse_header(packet.bytes, wire::Side::kDaemon));
   const auto body = std::span<const std::byte>(packet.bytes).subspan(sizeof(header));
   UniqueFd fd = packet.fds.empty() ? UniqueFd() : std::move(packet.fds.front());
   if (state_ == State::kOpen) return handle_open(header, body, std::move(fd));
@@ -126,6 +127,15 @@ Status IpcAgent::Connection::forward(uint32_t request, std::span<const std::byte
 
 Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& message,
                                        UniqueFd memory) {
+  if (message.kind != wire::ArenaKind::kHost) {
+    const bool device = message.kind == wire::ArenaKind::kDevice;
+    return send(
+        {StatusCode::kUNIMPLEMENTED,
+         device ? "arenas on a device are not built yet; host arenas are"
+                : "arena kind " + std::to_string(static_cast<int>(message.kind)) + " is not known",
+         0, 0},
+        request);
+  }
   if (!memory) return protocol_error("AddArena without its descriptor");
   if (message.arena >= wire::kArenasMax || arenas_[message.arena]) {
     return protocol_error("AddArena " + std::to_string(message.arena) +

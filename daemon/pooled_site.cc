@@ -11,6 +11,7 @@ namespace cgx::daemon {
 
 using scheduler::Norms;
 using scheduler::OperationSetup;
+using scheduler::Site;
 using scheduler::SiteAnswer;
 using scheduler::SiteContribution;
 using scheduler::SiteEvents;
@@ -176,6 +177,14 @@ void PooledSite::wait_for_job(uint64_t seen) const {
   while (asked_.load(std::memory_order_acquire) == seen && monotonic_ns() < until) {
   }
   asked_.wait(seen, std::memory_order_acquire);
+}
+
+scheduler::SiteMaker pooled_site(uint32_t threads) {
+  if (threads == 1) return {};
+  return [](std::unique_ptr<Site> here) -> std::unique_ptr<Site> {
+    std::unique_ptr<Site> there = here->twin();
+    return std::make_unique<PooledSite>(std::move(here), std::move(there));
+  };
 }
 
 }  // namespace cgx::daemon

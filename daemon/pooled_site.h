@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "scheduler/engine.h"
 #include "scheduler/site.h"
 
 namespace cgx::daemon {
@@ -68,5 +69,8 @@ class PooledSite final : public scheduler::Site {
   std::atomic<uint64_t> asked_{0};  // what the second thread waits for
   std::thread thread_;
 };
+
+// For an engine that computes on so many threads; empty: on its own.
+scheduler::SiteMaker pooled_site(uint32_t threads);
 
 }  // namespace cgx::daemon

@@ -1,10 +1,9 @@
 #include "scheduler/communicator.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
-#include "proto/wire/bytes.h"
+#include "proto/wire/submit_record.h"
 #include "scheduler/planner.h"
 
 namespace cgx::scheduler {
@@ -111,6 +110,7 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
 }
 
 Status Communicator::apply_record(uint32_t local, const cgx_submit_record& record) {
+  CGX_RETURN_IF_ERROR(wire::check_built(record));
   if (state_ == State::kFailed || state_ == State::kClosed) return failure_;
   if (state_ == State::kJoining) {
     return {StatusCode::kNOT_COMMITTED, members_.title() + " is still joining"};
@@ -135,7 +135,7 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
                : failure_;
   }
   local_[local].last_step = record.step;
-  const double unit = record.count == 0 ? 1.0 : std::bit_cast<double>(record.count);
+  const double unit = record.gradient_unit == 0 ? 1.0 : record.gradient_unit;
   CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
   switch (static_cast<cgx_submit_kind>(record.kind)) {
     case CGX_SUBMIT_TENSOR: {

@@ -33,7 +33,19 @@ Communicator* Engine::State::find_communicator(const SessionOptions& session,
   return nullptr;
 }
 
+// A rank that closed may use its memory again: nothing of the communicator is read or written
+// there.
+void Engine::State::answer_closings() {
+  std::erase_if(closings_, [this](const Closing& closing) {
+    if (closing.communicator->tickets_open()) return false;
+    Session* const session = find(closing.session);
+    if (session != nullptr) session->port->reply(closing.request, {});
+    return true;
+  });
+}
+
 void Engine::State::drop_closed_communicators() {
+  answer_closings();
   for (size_t i = 0; i < communicators_.size();) {
     Communicator* const communicator = communicators_[i].get();
     if (communicator->state() != Communicator::State::kClosed || communicator->tickets_open()) {
@@ -256,15 +268,17 @@ void Engine::redo_step(SessionId id, uint32_t request, const wire::RedoStep& mes
 }
 #undef CGX_FIND_MEMBER
 
-void Engine::close_communicator(SessionId id, const wire::CloseCommunicator& message) {
+void Engine::close_communicator(SessionId id, uint32_t request,
+                                const wire::CloseCommunicator& message) {
   State::Session* const session = state_->find(id);
   if (session == nullptr) return;
   state_->meetings_.leave(id, message.comm);
   const auto found = session->communicators.find(message.comm);
-  if (found == session->communicators.end()) return;
+  if (found == session->communicators.end()) return session->port->reply(request, {});
   const auto [communicator, local] = found->second;
   session->communicators.erase(found);
   communicator->leave(local);
+  state_->closings_.push_back({id, request, communicator});
   state_->drop_closed_communicators();
 }
 

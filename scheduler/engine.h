@@ -175,7 +175,9 @@ class Engine final : public transport::Events {
   void register_tensors(SessionId session, uint32_t request, const wire::RegisterTensors& message);
   void commit(SessionId session, uint32_t request, const wire::Commit& message);
   void redo_step(SessionId session, uint32_t request, const wire::RedoStep& message);
-  void close_communicator(SessionId session, const wire::CloseCommunicator& message);
+  // Answered when the site has let go of what it had of the communicator.
+  void close_communicator(SessionId session, uint32_t request,
+                          const wire::CloseCommunicator& message);
   // A record of the submit ring, already copied. An error means the record broke the contract and
   // the session must be closed; refused submits are answered through complete() instead.
   Status submit(SessionId session, const cgx_submit_record& record);

@@ -129,6 +129,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
   bool in_use(SessionId session) const;
   void forget_arenas();  // of sessions that have gone and are named by nothing any more
+  void answer_closings();
   void drop_closed_communicators();
   void leave_links(const Communicator& communicator);
   void close_idle_links();
@@ -147,6 +148,12 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   };
   std::unordered_map<Ticket, Expected> expected_;  // answers of the site
   std::vector<std::pair<SessionId, std::vector<ArenaId>>> left_arenas_;
+  struct Closing {  // not answered: the site has something of the communicator
+    SessionId session;
+    uint32_t request;
+    Communicator* communicator;
+  };
+  std::vector<Closing> closings_;
   uint64_t now_ns_ = 0, start_ns_ = 0;
   uint64_t worked_ns_ = 0;  // when do_work() was called last
   uint64_t fine_ns_ = 0;    // what the fine clock said last

@@ -20,6 +20,41 @@ inline void store_release(uint64_t& word, uint64_t value) {
   std::atomic_ref<uint64_t>(word).store(value, std::memory_order_release);
 }
 
+template <typename Record>
+void write_record(Record& slot, const Record& record) {
+  slot = record;
+}
+template <typename Record>
+void read_record(Record& record, const Record& slot) {
+  std::memcpy(&record, &slot, sizeof(Record));
+}
+
+// The second line of a submit record is left alone where it is all zero.
+constexpr size_t kRecordRest = sizeof(cgx_submit_record) - CGX_RECORD_LINE;
+inline bool second_line_used(const cgx_submit_record& record) {
+  uint64_t words[kRecordRest / sizeof(uint64_t)], any = 0;
+  std::memcpy(words, reinterpret_cast<const char*>(&record) + CGX_RECORD_LINE, sizeof(words));
+  for (const uint64_t word : words) any |= word;
+  return any != 0;
+}
+inline void write_record(cgx_submit_record& slot, const cgx_submit_record& record) {
+  const bool wide = second_line_used(record);
+  std::memcpy(static_cast<void*>(&slot), &record, wide ? sizeof(record) : CGX_RECORD_LINE);
+  const unsigned flags = record.flags & ~CGX_RECORD_WIDE;
+  slot.flags = static_cast<uint8_t>(wide ? flags | CGX_RECORD_WIDE : flags);
+}
+inline void read_record(cgx_submit_record& record, const cgx_submit_record& slot) {
+  char* const bytes = reinterpret_cast<char*>(&record);
+  std::memcpy(bytes, &slot, CGX_RECORD_LINE);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the flag is that of the copy
+  if ((record.flags & CGX_RECORD_WIDE) == 0) {
+    std::memset(bytes + CGX_RECORD_LINE, 0, kRecordRest);
+    return;
+  }
+  std::memcpy(bytes + CGX_RECORD_LINE, reinterpret_cast<const char*>(&slot) + CGX_RECORD_LINE,
+              kRecordRest);
+}
+
 template <typename Record, uint32_t kCapacity>
 class RingProducer {
   static_assert((kCapacity & (kCapacity - 1)) == 0);
@@ -34,7 +69,7 @@ class RingProducer {
       seen_head_ = load_acquire(*head_word_);
       if (tail_ - seen_head_ >= kCapacity) return false;
     }
-    records_[tail_ & (kCapacity - 1)] = record;
+    write_record(records_[tail_ & (kCapacity - 1)], record);
     ++tail_;
     return true;
   }
@@ -66,7 +101,7 @@ class RingConsumer {
       seen_tail_ = tail;
       if (head_ == seen_tail_) return Pop::kEmpty;
     }
-    std::memcpy(&record, records_ + (head_ & (kCapacity - 1)), sizeof(Record));
+    read_record(record, records_[head_ & (kCapacity - 1)]);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // no second read of shared memory
     ++head_;
     return Pop::kRecord;

@@ -57,6 +57,8 @@ void fields(Io& io, M& m, const Reply*) {
 template <typename Io, typename M>
 void fields(Io& io, M& m, const AddArena*) {
   io.number(m.arena);
+  io.number(m.kind);
+  io.number(m.device);
   io.number(m.bytes);
 }
 template <typename Io, typename M>
@@ -172,7 +174,7 @@ Result<Message> decode(std::span<const std::byte> body, const char* name) {
 
 }  // namespace
 
-Result<PacketHeader> parse_header(std::span<const std::byte> packet) {
+Result<PacketHeader> parse_header(std::span<const std::byte> packet, Side reader) {
   PacketHeader header;
   if (packet.size() < sizeof(header)) {
     return protocol_error("session packet of " + std::to_string(packet.size()) +
@@ -181,9 +183,11 @@ Result<PacketHeader> parse_header(std::span<const std::byte> packet) {
   std::memcpy(&header, packet.data(), sizeof(header));
   if (header.magic != kSessionMagic) return protocol_error("session packet without the cgx magic");
   if (header.version != kSessionVersion) {
+    const bool daemon = reader == Side::kDaemon;
     return Status(StatusCode::kVERSION_MISMATCH,
-                  "the client speaks session protocol " + std::to_string(header.version) +
-                      ", this daemon speaks " + std::to_string(kSessionVersion));
+                  std::string(daemon ? "the client" : "the daemon") + " speaks session protocol " +
+                      std::to_string(header.version) + ", this " + (daemon ? "daemon" : "library") +
+                      " speaks " + std::to_string(kSessionVersion));
   }
   if (header.body_bytes != packet.size() - sizeof(header)) {
     return protocol_error("session packet of " + std::to_string(packet.size()) +

@@ -9,7 +9,7 @@
 //   Hello (pidfd of itself)           ->
 //                                     <-       Welcome (session memory, doorbell, completion
 //                                     eventfd)
-//   AddArena (sealed memfd)           ->
+//   AddArena (sealed memfd)           ->       of a kind: on the host, or on a device named by UUID
 //                                     <-       Reply
 //   Meet, again and again             ->
 //                                     <-       Reply at once: OK, ALREADY_EXISTS or RANK_LOST
@@ -21,9 +21,13 @@
 //   RedoStep                          ->
 //                                     <-       Reply when the new term started; value0 = attempt,
 //                                              value1 = the step to redo
-//   CloseCommunicator, Goodbye        ->
+//   CloseCommunicator                 ->
+//                                     <-       Reply when nothing of it is read or written in this
+//                                              session's arenas any more
+//   Goodbye                           ->
 //
-// A body that does not decode exactly is a PROTOCOL_ERROR and closes the session.
+// A body that does not decode exactly is a PROTOCOL_ERROR and closes the session. Another version's
+// packet is refused by name: VERSION_MISMATCH says who speaks which.
 #pragma once
 
 #include <array>
@@ -39,7 +43,7 @@
 namespace cgx::wire {
 
 constexpr uint32_t kSessionMagic = 0x53584743;  // "CGXS"
-constexpr uint16_t kSessionVersion = 1;
+constexpr uint16_t kSessionVersion = 2;
 constexpr size_t kSessionPacketBytesMax = 96 * 1024;  // below the default socket buffer
 constexpr size_t kNameBytesMax = 512;
 constexpr uint32_t kArenasMax = 64;
@@ -79,8 +83,13 @@ struct Reply {
   uint64_t value0 = 0, value1 = 0;
 };
 
-struct AddArena {  // fd 0: memfd sealed SHRINK|GROW|SEAL, fallocated
+enum class ArenaKind : uint8_t { kHost = 0, kDevice = 1 };
+using DeviceId = std::array<std::byte, 16>;  // its UUID
+
+struct AddArena {  // fd 0, on the host: memfd sealed SHRINK|GROW|SEAL, fallocated
   uint32_t arena = 0;
+  ArenaKind kind = ArenaKind::kHost;
+  DeviceId device{};  // zero on the host
   uint64_t bytes = 0;
 };
 
@@ -149,8 +158,10 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 16);
 
-// Checks magic, version, size; VERSION_MISMATCH names both versions.
-Result<PacketHeader> parse_header(std::span<const std::byte> packet);
+// Who reads a packet.
+enum class Side : uint8_t { kClient, kDaemon };
+// Checks magic, version, size; VERSION_MISMATCH names both sides and their versions.
+Result<PacketHeader> parse_header(std::span<const std::byte> packet, Side reader);
 
 // One pair per message type; decode takes the body (packet without header).
 template <typename Message>

@@ -1,20 +1,22 @@
 /* The memory a client and its daemon share besides the arena: one daemon-made memfd per session.
  *
- *   session memory := header page, submit ring, completion ring, text slots
- *   submit ring    := CGX_SUBMIT_CAPACITY records of 64 bytes, written by libcgx, read by the
- * daemon completion ring:= CGX_COMPLETION_CAPACITY records of 64 bytes, written by the daemon text
- * slots     := CGX_TEXT_SLOTS texts of 256 bytes, zero-terminated, written by the daemon
+ *   session memory  := header page, submit ring, completion ring, text slots
+ *   submit ring     := CGX_SUBMIT_CAPACITY records of 128 bytes, libcgx writes, the daemon reads
+ *   completion ring := CGX_COMPLETION_CAPACITY records of 64 bytes, the daemon writes
+ *   text slots      := CGX_TEXT_SLOTS texts of 256 bytes, zero-terminated, the daemon writes
  *
  * Rule for both readers: copy a record once, check the copy, use the copy. Capacities are constants
  * of the version, never read from shared memory; cursors count records and never wrap in practice.
+ * What a record does not need is zero; a reader refuses what it cannot do with a field that is set.
  * Plain C11, because it is an ABI. */
 #ifndef CGX_PROTO_WIRE_SHM_LAYOUT_H_
 #define CGX_PROTO_WIRE_SHM_LAYOUT_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define CGX_SHM_MAGIC 0x31584743u /* "CGX1" */
-#define CGX_SHM_VERSION 1u
+#define CGX_SHM_VERSION 2u
 #define CGX_SUBMIT_CAPACITY 4096u
 #define CGX_COMPLETION_CAPACITY 8192u
 #define CGX_TEXT_SLOTS 64u
@@ -30,26 +32,42 @@ enum cgx_submit_kind {
 
 enum cgx_submit_flags {
   CGX_STEP_DROPPED = 1,
+  CGX_RECORD_WIDE = 2, /* the second cache line of the record is written; else it counts as 0 */
 };
 
+/* What a tensor of a step needs is in the first 64 bytes. What only some calls, collectives,
+ * devices and sparse tensors need is in the second, which is neither written nor read where it is
+ * all 0: a cache line that passes between two cores is most of what a submit costs. */
 struct cgx_submit_record {
   uint8_t kind;     /* enum cgx_submit_kind */
   uint8_t flags;    /* enum cgx_submit_flags */
-  uint8_t dtype;    /* calls only: proto/wire/dtypes.def */
-  uint8_t op;       /* calls only: ReduceOp */
-  uint32_t comm;    /* the session's handle of the communicator */
-  uint64_t step;    /* step number, or call number */
-  uint32_t tensor;  /* index in the tensor table */
-  uint32_t attempt; /* which attempt of the step: grows with every redo the client asked for */
-  uint64_t count;   /* calls: elements; tensor, absent, step_end: the step's gradient unit, the bits
-                       of a double; 0: 1.0 */
-  uint64_t in_offset; /* bytes from the start of the arena */
-  uint64_t out_offset;
-  uint8_t in_arena; /* which arena of the session */
+  uint8_t in_arena; /* which arenas of the session */
   uint8_t out_arena;
-  uint8_t reserved[6];
+  uint32_t comm;        /* the session's handle of the communicator */
+  uint64_t step;        /* step number, or call number */
+  uint32_t tensor;      /* index in the tensor table */
+  uint32_t attempt;     /* which attempt of the step: grows with every redo the client asked for */
+  uint64_t count;       /* calls only: elements */
+  double gradient_unit; /* tensor, absent, step_end: the step's; 0: 1.0 */
+  uint64_t in_offset;   /* bytes from the start of its arena */
+  uint64_t out_offset;
   uint64_t cookie; /* comes back in the completion */
+
+  uint8_t dtype;      /* calls only: proto/wire/dtypes.def */
+  uint8_t op;         /* calls only: ReduceOp */
+  uint8_t collective; /* calls only: proto/wire/collectives.def */
+  uint8_t indices_arena;
+  uint32_t root; /* the rank that a collective with one begins or ends at */
+  uint32_t peer; /* the rank that is sent to or received from */
+  uint32_t tag;
+  uint64_t indices_offset; /* of the numbers of the rows handed over */
+  uint64_t rows;           /* 0: the whole tensor */
+  uint32_t word;           /* timeline word to wait for before the input is read; 0: none */
+  uint32_t word_value;     /* that it reaches, cyclic */
+  uint8_t indices_dtype;   /* of the row numbers: int32 or int64 */
+  uint8_t reserved[23];    /* 0 */
 };
+#define CGX_RECORD_LINE 64u
 
 enum cgx_completion_kind {
   CGX_COMPLETE_TENSOR = 1, /* one per tensor and step, absent ones included */
@@ -77,7 +95,8 @@ struct cgx_completion_record {
   uint32_t text_slot;   /* valid if text_number != 0 */
   uint32_t text_number; /* 1, 2, ...: the text's number; the slot holds it while not overwritten */
   uint64_t cookie;
-  uint64_t reserved;
+  uint32_t word; /* timeline word to wait for before the result is read; 0: none */
+  uint32_t word_value;
 };
 
 /* Each word another process polls has a cache line of its own. */
@@ -117,12 +136,20 @@ struct cgx_text_slot {
 #define CGX_SHM_BYTES (CGX_SHM_TEXT_OFFSET + CGX_TEXT_SLOTS * CGX_TEXT_BYTES)
 
 #ifdef __cplusplus
-static_assert(sizeof(cgx_submit_record) == 64 && sizeof(cgx_completion_record) == 64);
-static_assert(sizeof(cgx_shm_header) == 512 && sizeof(cgx_text_slot) == CGX_TEXT_BYTES);
+#define CGX_LAYOUT(condition) static_assert(condition, "ABI")
 #else
-_Static_assert(sizeof(struct cgx_submit_record) == 64, "ABI");
-_Static_assert(sizeof(struct cgx_completion_record) == 64, "ABI");
-_Static_assert(sizeof(struct cgx_shm_header) == 512, "ABI");
+#define CGX_LAYOUT(condition) _Static_assert(condition, "ABI")
 #endif
+CGX_LAYOUT(sizeof(struct cgx_submit_record) == 128);
+CGX_LAYOUT(offsetof(struct cgx_submit_record, cookie) == 56);
+CGX_LAYOUT(offsetof(struct cgx_submit_record, dtype) == CGX_RECORD_LINE);
+CGX_LAYOUT(offsetof(struct cgx_submit_record, word) == 96);
+CGX_LAYOUT(offsetof(struct cgx_submit_record, reserved) == 105);
+CGX_LAYOUT(sizeof(struct cgx_completion_record) == 64);
+CGX_LAYOUT(offsetof(struct cgx_completion_record, word) == 56);
+CGX_LAYOUT(sizeof(struct cgx_shm_header) == 512);
+CGX_LAYOUT(sizeof(struct cgx_text_slot) == CGX_TEXT_BYTES);
+CGX_LAYOUT(CGX_SHM_SUBMIT_OFFSET % 128 == 0); /* a record is a pair of cache lines */
+#undef CGX_LAYOUT
 
 #endif

@@ -72,13 +72,14 @@ def allreduce(options, report):
 
 
 def latency(options, report):
-    if not (options.wants("fp32/1KiB/n2/p50") or options.wants("fp32/1KiB/n2/p99")):
-        return
     rounds, repetitions = (2, 100) if options.quick else (9, 500)
-    runs = contest(options, 1024, rounds, repetitions, 2, policy=ours.FP32, one_core_each=True)
-    say(report, "latency", "fp32/1KiB/n2/p50", [(r["cgxd"]["us"], r[BEFORE]["us"]) for r in runs], "us")
-    say(report, "latency", "fp32/1KiB/n2/p99",
-        [tuple(percentile(r[name]["all_us"], 0.99) for name in ("cgxd", BEFORE)) for r in runs], "us")
+    for case, machines, ranks in (("fp32/1KiB/n2", 2, 1), ("fp32/1KiB/n1r2", 1, 2)):
+        if not (options.wants(f"{case}/p50") or options.wants(f"{case}/p99")):
+            continue
+        runs = contest(options, 1024, rounds, repetitions, machines, ranks, ours.FP32, one_core_each=machines > 1)
+        say(report, "latency", f"{case}/p50", [(r["cgxd"]["us"], r[BEFORE]["us"]) for r in runs], "us")
+        say(report, "latency", f"{case}/p99",
+            [tuple(percentile(r[name]["all_us"], 0.99) for name in ("cgxd", BEFORE)) for r in runs], "us")
 
 
 def overhead(options, report):

@@ -76,17 +76,22 @@ static struct tensor* tensor_of(struct worker* worker, size_t bytes) {
   char name[32];
   snprintf(name, sizeof(name), "bytes-%zu", bytes);
   const cgx_comm_options options = {
+      .size = sizeof(options),
       .name = name,
       .rank = worker->rank,
-      .size = worker->ranks,
+      .ranks = worker->ranks,
       .first_step = 1,
       .timeout_ms = 60000,
       .rendezvous = {.put = put_file, .get = get_file, .user = (void*)worker->folder}};
   require(cgx_comm_create(worker->session, &options, &tensor->comm), "cgx_comm_create");
   const uint64_t shape[2] = {bytes / sizeof(float) / 64,
                              64};  // a matrix: one-dimensional tensors travel raw
-  const cgx_tensor_options description = {
-      .name = "gradient", .dtype = CGX_F32, .op = CGX_AVG, .dims = 2, .shape = shape};
+  const cgx_tensor_options description = {.size = sizeof(description),
+                                          .name = "gradient",
+                                          .dtype = CGX_F32,
+                                          .op = CGX_AVG,
+                                          .dims = 2,
+                                          .shape = shape};
   require(cgx_register(tensor->comm, &description, &tensor->id), "cgx_register");
   require(cgx_commit(tensor->comm), "cgx_commit");
   void* memory = NULL;
@@ -110,7 +115,8 @@ int main(int argc, char** argv) {
   }
   struct worker worker = {
       .folder = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4])};
-  const cgx_open_options options = {.job = "bench", .arena_bytes = (uint64_t)atoll(argv[5])};
+  const cgx_open_options options = {
+      .size = sizeof(options), .job = "bench", .arena_bytes = (uint64_t)atoll(argv[5])};
   require(cgx_open(&options, &worker.session), "cgx_open");
   struct command_channel runner = command_connect(argv[1], (int)worker.rank);
   struct command command;

@@ -24,7 +24,7 @@ static int get(void* user, const char* key, void* value, size_t capacity, size_t
 
 static int train(cgx_session* session, cgx_comm* comm) {
   const uint64_t shape[] = {4, 8};
-  cgx_tensor_options tensor = {0};
+  cgx_tensor_options tensor = {.size = sizeof(tensor)};
   uint32_t ids[2] = {9, 9};
   const void* in_place;
   void* out_place;
@@ -34,7 +34,7 @@ static int train(cgx_session* session, cgx_comm* comm) {
   uint8_t states[2];
   uint64_t step = 0, call, seen = 0;
   int done = 0, descriptor = -1;
-  cgx_step_report report;
+  cgx_step_report report = {.size = sizeof(report)};
 
   tensor.name = "weight";
   tensor.dims = 2;
@@ -89,15 +89,15 @@ static int train(cgx_session* session, cgx_comm* comm) {
 }
 
 int main(void) {
-  cgx_open_options options = {0};
-  cgx_comm_options world = {0};
+  cgx_open_options options = {.size = sizeof(options)};
+  cgx_comm_options world = {.size = sizeof(world)};
   cgx_session* session = NULL;
   cgx_arena* arena = NULL;
   cgx_comm* comm = NULL;
   void* memory;
   int failed;
 
-  CHECK(strlen(cgx_version()) > 0);
+  CHECK(strlen(cgx_version()) > 0 && cgx_abi() == CGX_ABI);
   CHECK(strcmp(cgx_status_name(CGX_FORKED), "FORKED") == 0);
   CHECK(strcmp(cgx_dtype_name(CGX_BF16), "bf16") == 0 && cgx_dtype_bytes(CGX_BF16) == 2);
   CHECK(strcmp(cgx_dtype_name(4711), "unknown") == 0 && cgx_dtype_bytes(-1) == 0);
@@ -107,7 +107,7 @@ int main(void) {
   OK(cgx_arena_alloc(session, 4096, 0, &memory));
   OK(cgx_arena_retain(session, memory, &arena));
   world.name = "world";
-  world.size = 1;
+  world.ranks = 1;
   world.rendezvous.put = put;
   world.rendezvous.get = get;
   OK(cgx_comm_create(session, &world, &comm));

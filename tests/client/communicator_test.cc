@@ -17,10 +17,10 @@ using ::testing::HasSubstr;
 class CommunicatorTest : public RanksTest {
  protected:
   cgx_comm_options options(const char* name, uint32_t rank, uint32_t size) {
-    cgx_comm_options result{};
+    cgx_comm_options result{.size = sizeof(result)};
     result.name = name;
     result.rank = rank;
-    result.size = size;
+    result.ranks = size;
     result.timeout_ms = 10'000;
     result.rendezvous = store_.callbacks();
     return result;
@@ -37,7 +37,7 @@ class CommunicatorTest : public RanksTest {
 
 TEST_F(CommunicatorTest, OneRankNeedsNoRendezvous) {
   Rank rank{.session = open_session()};
-  cgx_comm_options alone{};
+  cgx_comm_options alone{.size = sizeof(alone)};
   alone.name = "alone";
   ASSERT_OK(cgx_comm_create(rank.session, &alone, &rank.comm));
   float* data = arena_floats(rank, 4);
@@ -52,7 +52,7 @@ TEST_F(CommunicatorTest, RefusesBadOptionsByName) {
   cgx_comm* comm = nullptr;
   auto bad = options("c", 2, 2);
   EXPECT_EQ(cgx_comm_create(session, &bad, &comm), CGX_INVALID_ARGUMENT);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("rank 2 must be below size 2"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("rank 2 must be below the number of ranks, 2"));
   bad = options("", 0, 1);
   EXPECT_EQ(cgx_comm_create(session, &bad, &comm), CGX_INVALID_ARGUMENT);
   bad = options("c", 0, 2);
@@ -282,12 +282,35 @@ TEST_F(CommunicatorTest, ClosingRightAfterASubmitKeepsTheSessionAlive) {
   }
 }
 
+// The daemon is in the middle of writing results when a rank closes.
+TEST_F(CommunicatorTest, MemoryIsTheCallersOwnOnceItIsClosed) {
+  if (daemon_) GTEST_SKIP() << "needs cgxd";
+  constexpr size_t kCount = 1 << 20;
+  open_ranks(2);
+  std::vector<float*> data;
+  for (Rank& rank : ranks_) data.push_back(arena_floats(rank, kCount));
+  for (int round = 0; round < 12; ++round) {
+    each_rank([&](uint32_t i, Rank& rank) {
+      auto about = options(("round " + std::to_string(round)).c_str(), i, 2);
+      cgx_comm* comm = nullptr;
+      ASSERT_OK(cgx_comm_create(rank.session, &about, &comm));
+      uint64_t call = 0;
+      ASSERT_OK(cgx_allreduce_async(comm, data[i], data[i], kCount, CGX_F32, CGX_SUM, &call));
+      if (i == 0) static_cast<void>(cgx_wait_call(comm, call, -1));  // done, or CGX_RANK_LOST
+      for (int k = 0; i == 1 && k < 100 * round; ++k) std::this_thread::yield();
+      EXPECT_OK(cgx_comm_close(comm));
+      if (i == 1) std::fill_n(data[i], kCount, -7.0f);
+    });
+    EXPECT_EQ(std::count(data[1], data[1] + kCount, -7.0f), static_cast<int64_t>(kCount)) << round;
+  }
+}
+
 TEST_F(CommunicatorTest, RegistrationChecksEveryField) {
   open_ranks(1);
   cgx_comm* comm = ranks_[0].comm;
   uint32_t id = 0;
   const uint64_t huge[] = {1ull << 40, 1ull << 40};
-  cgx_tensor_options bad{};
+  cgx_tensor_options bad{.size = sizeof(bad)};
   EXPECT_EQ(cgx_register(comm, &bad, &id), CGX_INVALID_ARGUMENT);
   bad.name = "t";
   bad.dims = 2;
@@ -316,7 +339,7 @@ TEST_F(CommunicatorTest, HomesMustHoldTheirTensor) {
   open_ranks(1);
   Rank& rank = ranks_[0];
   const uint64_t shape[] = {4, 5};
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "layer.weight";
   options.dims = 2;
   options.shape = shape;
@@ -333,7 +356,7 @@ TEST_F(CommunicatorTest, FreedHomesStayWithTheirCommunicator) {
   open_ranks(1);
   Rank& rank = ranks_[0];
   const uint64_t elements = 64;
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "t";
   options.dims = 1;
   options.shape = &elements;
@@ -351,7 +374,7 @@ TEST_F(CommunicatorTest, ClosingEndsACommitThatWaitsForOthers) {
   open_ranks(2);
   Rank& rank = ranks_[0];
   uint32_t id = 0;
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "t";
   ASSERT_OK(cgx_register(rank.comm, &options, &id));
   std::thread committing([&] { EXPECT_EQ(cgx_commit(rank.comm), CGX_CANCELLED); });
@@ -381,7 +404,7 @@ TEST_F(CommunicatorTest, TablesThatDifferAreAMismatchOnEveryRank) {
   open_ranks(2);
   each_rank([&](uint32_t i, Rank& rank) {
     const uint64_t shape = 4;
-    cgx_tensor_options tensor{};
+    cgx_tensor_options tensor{.size = sizeof(tensor)};
     tensor.name = i == 0 ? "weight" : "bias";
     tensor.dims = 1;
     tensor.shape = &shape;
@@ -399,7 +422,7 @@ TEST_F(CommunicatorTest, LargeTablesTravelInBatches) {
     const uint64_t shape[] = {1, 2};
     for (int i = 0; i < 1500; ++i) {
       const std::string name = std::string(200, 'n').append(std::to_string(i));
-      cgx_tensor_options tensor{};
+      cgx_tensor_options tensor{.size = sizeof(tensor)};
       tensor.name = name.c_str();
       tensor.dims = 2;
       tensor.shape = shape;

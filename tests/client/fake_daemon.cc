@@ -198,7 +198,7 @@ void FakeDaemon::read_socket(Session& session) {
   if (size == 0 || (size < 0 && errno != EAGAIN)) session.gone = true;
   if (size <= 0) return;
   packet.resize(static_cast<size_t>(size));
-  const auto header = wire::parse_header(packet);
+  const auto header = wire::parse_header(packet, wire::Side::kDaemon);
   if (!header.ok()) {
     session.gone = true;
     return;
@@ -226,8 +226,10 @@ void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
     case SessionMessageType::kRedoStep:
       return redo(session, request, *wire::decode_body<wire::RedoStep>(body));
     case SessionMessageType::kCloseCommunicator:
-      return close_communicator(session, wire::decode_body<wire::CloseCommunicator>(body)->comm,
-                                "closed its communicator");
+      close_communicator(session, wire::decode_body<wire::CloseCommunicator>(body)->comm,
+                         "closed its communicator");
+      if (!keeps_memory_) reply(session, request, {});
+      return;
     case SessionMessageType::kGoodbye:
       session.gone = true;
       return;
@@ -360,11 +362,6 @@ void FakeDaemon::close_communicator(Session& session, uint32_t handle, const std
   if (!comm) return;
   const auto rank = std::to_string(self - comm->members.data());
   const uint64_t step = self->steps.empty() ? comm->first_step : self->steps.rbegin()->first;
-  for (const auto& [call, record] : self->calls) {
-    if (!answers_leavers_ || session.gone) break;
-    complete(*self, {.kind = CGX_COMPLETE_CALL, .step = call}, StatusCode::kCANCELLED, why);
-    session.wake();
-  }
   self->session = nullptr;
   session.comms.erase(comm);
   bool alone = true;

@@ -47,8 +47,8 @@ class FakeDaemon {
   void freeze();
   // Results stay back until released: steps and calls pend.
   void hold(bool held) { held_ = held; }
-  // Calls of a rank that closes its communicator are answered with CANCELLED; else with nothing.
-  void answer_leavers() { answers_leavers_ = true; }
+  // A rank that closes its communicator is not told that its memory is its own again.
+  void keep_memory() { keeps_memory_ = true; }
   // The next step that completes fails on all ranks instead.
   void fail_next_step(StatusCode code) { fail_next_ = static_cast<uint16_t>(code); }
 
@@ -97,7 +97,7 @@ class FakeDaemon {
   client::UniqueFd listener_;
   std::thread thread_;
   std::atomic<bool> stop_{false}, frozen_{false}, frozen_seen_{false}, held_{false},
-      answers_leavers_{false};
+      keeps_memory_{false};
   std::atomic<uint16_t> fail_next_{0};
   std::atomic<uint64_t> doorbells_{0};
   std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0},

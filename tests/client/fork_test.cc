@@ -29,11 +29,11 @@ TEST_F(ForkTest, EveryCallInTheChildAnswersForked) {
               void* memory = nullptr;
               uint32_t id = 0;
               size_t pending = 0;
-              cgx_step_report report;
-              cgx_comm_options options{};
+              cgx_step_report report{.size = sizeof(report)};
+              cgx_comm_options options{.size = sizeof(options)};
               options.name = "child";
               cgx_comm* comm = nullptr;
-              cgx_tensor_options tensor{};
+              cgx_tensor_options tensor{.size = sizeof(tensor)};
               tensor.name = "t";
               const cgx_status answers[] = {
                   cgx_submit(rank.comm, 0, rank.ids.data(), 1),
@@ -93,7 +93,7 @@ TEST_F(ForkTest, ChildOpensItsOwnSession) {
   open_ranks(1);
   EXPECT_EQ(in_child([&] {
               Rank own{.session = open_session()};
-              cgx_comm_options options{};
+              cgx_comm_options options{.size = sizeof(options)};
               options.name = "child";
               if (cgx_comm_create(own.session, &options, &own.comm) != CGX_OK) return 1;
               float* data = arena_floats(own, 8);

@@ -136,7 +136,7 @@ class RanksTest : public ::testing::Test {
   }
 
   cgx_session* open_session(const char* job = "test") {
-    cgx_open_options options{};
+    cgx_open_options options{.size = sizeof(options)};
     options.socket = path_.c_str();
     options.job = job;
     options.arena_bytes = 1 << 20;
@@ -158,10 +158,10 @@ class RanksTest : public ::testing::Test {
     ranks_.resize(size);
     for (Rank& rank : ranks_) rank.session = open_session();
     each_rank([&](uint32_t i, Rank& rank) {
-      cgx_comm_options options{};
+      cgx_comm_options options{.size = sizeof(options)};
       options.name = "world";
       options.rank = i;
-      options.size = size;
+      options.ranks = size;
       options.first_step = first_step;
       options.timeout_ms = timeout_ms;
       options.rendezvous = store_.callbacks();
@@ -174,7 +174,7 @@ class RanksTest : public ::testing::Test {
     each_rank([&](uint32_t, Rank& rank) {
       for (uint32_t i = 0; i < count; ++i) {
         const std::string name = std::string("t").append(std::to_string(rank.ids.size()));
-        cgx_tensor_options options{};
+        cgx_tensor_options options{.size = sizeof(options)};
         options.name = name.c_str();
         options.op = op;
         options.dims = 1;

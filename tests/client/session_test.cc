@@ -39,7 +39,7 @@ size_t mappings() {
 }
 
 cgx_status open_at(const std::string& path, cgx_session** session, uint32_t timeout_ms = 2'000) {
-  cgx_open_options options{};
+  cgx_open_options options{.size = sizeof(options)};
   options.socket = path.c_str();
   options.connect_timeout_ms = timeout_ms;
   return cgx_open(&options, session);
@@ -79,7 +79,7 @@ TEST(NoDaemonTest, RefusesBadOptionsAndVariables) {
     EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_SPIN_US=fast must be a whole number"));
   }
   const std::string job(513, 'j');
-  cgx_open_options options{};
+  cgx_open_options options{.size = sizeof(options)};
   options.job = job.c_str();
   EXPECT_EQ(cgx_open(&options, &session), CGX_INVALID_ARGUMENT);
 }
@@ -155,7 +155,8 @@ TEST_F(BrokenDaemonTest, GarbageInTheHandshakeIsAProtocolError) {
 
 TEST_F(BrokenDaemonTest, AnotherVersionIsNamed) {
   EXPECT_EQ(open_with(FakeDaemon::Mood::kWrongVersion), CGX_VERSION_MISMATCH);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("99"));
+  EXPECT_THAT(cgx_last_error(),
+              HasSubstr("the daemon speaks session protocol 99, this library speaks 2"));
 }
 
 TEST_F(BrokenDaemonTest, WelcomeWithoutDescriptorsIsAProtocolError) {
@@ -229,7 +230,7 @@ TEST_F(DyingDaemonTest, ResultsFromBeforeItsDeathAreDelivered) {
   Rank& rank = ranks_[0];
   ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
   ASSERT_OK(cgx_step_end(rank.comm, 0));
-  cgx_step_report report{};
+  cgx_step_report report{.size = sizeof(report)};
   while (!report.finished) ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
   daemon_->die();
   uint64_t seen = 0;
@@ -243,13 +244,20 @@ TEST_F(DyingDaemonTest, StoppedDaemonIsFoundByItsStillBeat) {
   NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(1, 4);
+  Rank leaving{.session = open_session("other")};
+  cgx_comm_options alone{.size = sizeof(alone), .name = "alone"};
+  ASSERT_OK(cgx_comm_create(leaving.session, &alone, &leaving.comm));
   daemon_->freeze();
   ASSERT_OK(cgx_step_end(ranks_[0].comm, 0));
   const auto start = Clock::now();
+  std::thread closing([&] { EXPECT_OK(cgx_comm_close(leaving.comm)); });
   EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, -1), CGX_DAEMON_LOST);
   EXPECT_THAT(cgx_last_error(), HasSubstr("is it stopped?"));
   EXPECT_GT(seconds_since(start), 3.0);
   EXPECT_LT(seconds_since(start), 8.0);
+  closing.join();
+  EXPECT_LT(seconds_since(start), 8.0);
+  EXPECT_OK(cgx_close(leaving.session));
 }
 
 TEST_F(DyingDaemonTest, SilentPatienceOutlastsALateRank) {
@@ -259,6 +267,22 @@ TEST_F(DyingDaemonTest, SilentPatienceOutlastsALateRank) {
   daemon_->hold(true);  // alive, but nothing completes
   ASSERT_OK(cgx_step_end(ranks_[0].comm, 0));
   EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, 5'000), CGX_TIMED_OUT);
+}
+
+class ClosingTest : public RanksTest {};
+
+TEST_F(ClosingTest, IsBoundedByTheCommunicatorsTimeOut) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1, 0, /*timeout_ms=*/1);
+  float* data = arena_floats(ranks_[0], 64);
+  daemon_->hold(true);
+  daemon_->keep_memory();
+  uint64_t call = 0;
+  ASSERT_OK(cgx_allreduce_async(ranks_[0].comm, data, data, 64, CGX_F32, CGX_SUM, &call));
+  EXPECT_EQ(cgx_comm_close(ranks_[0].comm), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("world was closed, but the daemon has not let go"));
+  ASSERT_OK(cgx_arena_free(ranks_[0].session, data));
+  for (int i = 0; i < 10; ++i) EXPECT_NE(arena_floats(ranks_[0], 64), data);
 }
 
 class SessionTest : public RanksTest {};
@@ -366,7 +390,7 @@ TEST_F(SessionTest, DoorbellRingsOnlyForASleepingDaemon) {
 }
 
 TEST_F(SessionTest, SpinningIsRefusedWhereCoresAreShort) {
-  cgx_open_options options{};
+  cgx_open_options options{.size = sizeof(options)};
   options.socket = path_.c_str();
   options.spin_us = 20;
   cpu_set_t before, one;
@@ -382,7 +406,7 @@ TEST_F(SessionTest, SpinningIsRefusedWhereCoresAreShort) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
   if (CPU_COUNT(&before) < 2) return;
   ASSERT_OK(cgx_open(&options, &session));
-  cgx_comm_options alone{};
+  cgx_comm_options alone{.size = sizeof(alone)};
   alone.name = "spinning";
   Rank rank{.session = session};
   ASSERT_OK(cgx_comm_create(session, &alone, &rank.comm));
@@ -419,10 +443,10 @@ TEST_F(AutostartTest, RanksShareOneStartedDaemonThatEndsWithThem) {
   for (uint32_t i = 0; i < 3; ++i) {
     ranks.emplace_back([&, i] {
       ASSERT_OK(cgx_open(nullptr, &sessions[i]));
-      cgx_comm_options options{};
+      cgx_comm_options options{.size = sizeof(options)};
       options.name = "auto";
       options.rank = i;
-      options.size = 3;
+      options.ranks = 3;
       options.rendezvous = store.callbacks();
       cgx_comm* comm = nullptr;
       ASSERT_OK(cgx_comm_create(sessions[i], &options, &comm));

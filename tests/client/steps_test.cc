@@ -7,6 +7,7 @@ namespace cgx::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Ne;
 
@@ -138,7 +139,7 @@ TEST_F(StepsTest, FreedBuffersOfAnOpenStepAreNotGivenOut) {
   EXPECT_EQ(arena_floats(rank, 8), in);
 }
 
-TEST_F(StepsTest, ClosedCommunicatorKeepsTheMemoryOfItsOpenStep) {
+TEST_F(StepsTest, ClosedCommunicatorGivesBackTheMemoryOfItsOpenStep) {
   NEEDS_FAKE_DAEMON();
   open_ranks(1);
   add_tensors(2, 8);
@@ -150,7 +151,8 @@ TEST_F(StepsTest, ClosedCommunicatorKeepsTheMemoryOfItsOpenStep) {
   ASSERT_OK(cgx_step_end(rank.comm, 0));
   ASSERT_OK(cgx_comm_close(rank.comm));
   ASSERT_OK(cgx_arena_free(rank.session, data));
-  for (int i = 0; i < 8; ++i) EXPECT_THAT(arena_floats(rank, 8), AllOf(Ne(data), Ne(home)));
+  EXPECT_THAT((std::vector{arena_floats(rank, 8), arena_floats(rank, 8), arena_floats(rank, 8)}),
+              AllOf(Contains(data), Contains(home)));
 }
 
 TEST_F(StepsTest, DroppedStepStaysDroppedWhenItIsSaidAfterAFailureElsewhere) {
@@ -161,7 +163,7 @@ TEST_F(StepsTest, DroppedStepStaysDroppedWhenItIsSaidAfterAFailureElsewhere) {
   ASSERT_OK(cgx_step_done(early.comm, 0, CGX_DROPPED));
   ASSERT_OK(cgx_submit(early.comm, 1, early.ids.data(), 1));
   EXPECT_EQ(cgx_submit(early.comm, 1, early.ids.data(), 1), CGX_STEP_ABANDONED);
-  cgx_step_report report{};
+  cgx_step_report report{.size = sizeof(report)};
   while (report.failed == 0) ASSERT_OK(cgx_step_info(early.comm, 1, &report));
   ASSERT_OK(cgx_step_done(late.comm, 0, CGX_DROPPED));  // the daemon has failed step 1 by now
   each_rank([&](uint32_t, Rank& rank) {
@@ -212,7 +214,7 @@ TEST_F(StepsTest, TensorsJoinAtTheNextCommit) {
   add_tensors(1, 4);
   Rank& rank = ranks_[0];
   const uint64_t shape = 4;
-  cgx_tensor_options options{};
+  cgx_tensor_options options{.size = sizeof(options)};
   options.name = "late";
   options.dims = 1;
   options.shape = &shape;
@@ -258,7 +260,7 @@ TEST_F(StepsTest, AbsentRanksReceiveTheResultAtHome) {
     EXPECT_EQ(rank.home(0)[0], 10.0f);
     EXPECT_EQ(rank.home(1)[0], 5.0f);
     EXPECT_EQ(rank.home(2)[0], 5.0f);
-    cgx_step_report report{};
+    cgx_step_report report{.size = sizeof(report)};
     ASSERT_OK(cgx_step_info(rank.comm, 0, &report));
     EXPECT_EQ(report.finished, 1u);
     EXPECT_GT(report.epoch, 0u);

@@ -56,7 +56,7 @@ TEST_F(ThreadsTest, PollerSeesEveryStepOfATrainer) {
     for (uint64_t step = 0; step < kSteps;) {
       ASSERT_OK(cgx_poll(rank.session, &seen, 10'000));
       for (; step < kSteps; ++step) {
-        cgx_step_report report{};
+        cgx_step_report report{.size = sizeof(report)};
         const cgx_status known = cgx_step_info(rank.comm, step, &report);
         if (known == CGX_NOT_FOUND) continue;  // finished so long ago that it is forgotten
         if (known != CGX_OK || !report.finished) break;

@@ -85,6 +85,18 @@ TEST_F(DaemonTest, ARingThatBreaksTheContractEndsThatSessionOnly) {
   EXPECT_EQ(snapshot().sessions.size(), 2u);
 }
 
+TEST_F(DaemonTest, ARecordThatAsksForWhatIsNotBuiltIsAnsweredByName) {
+  Pair pair(socket(), "train");
+  pair.first.push({.kind = CGX_SUBMIT_CALL, .collective = 3, .root = 1});
+  const cgx_completion_record answer = pair.first.completion();
+  EXPECT_EQ(answer.kind, CGX_COMPLETE_CALL);
+  EXPECT_EQ(answer.status, static_cast<uint16_t>(StatusCode::kUNIMPLEMENTED));
+  EXPECT_NE(pair.first.text(answer).find("broadcast"), std::string::npos);
+  pair.first.push({.kind = CGX_SUBMIT_TENSOR, .step = 1, .word = 2});
+  EXPECT_EQ(pair.first.completion().status, static_cast<uint16_t>(StatusCode::kUNIMPLEMENTED));
+  pair.expect_sum(1);  // nothing else happened
+}
+
 TEST_F(DaemonTest, ARecordOfAnUnknownKindEndsTheSession) {
   MiniRank rank(socket(), "train");
   rank.push({.kind = 99});

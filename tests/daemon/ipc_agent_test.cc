@@ -180,6 +180,24 @@ TEST_F(IpcAgentTest, RefusesABadArenaAndKeepsTheSession) {
   EXPECT_EQ(client.receive_reply().code, StatusCode::kRESOURCE_EXHAUSTED);
 }
 
+TEST_F(IpcAgentTest, RefusesArenasElsewhereByNameAndKeepsTheSession) {
+  start();
+  RawClient client = open_session();
+  wire::AddArena arena{.kind = wire::ArenaKind::kDevice, .device = {std::byte{7}}, .bytes = 4096};
+  client.send(arena, 1);
+  wire::Reply reply = client.receive_reply();
+  EXPECT_EQ(reply.code, StatusCode::kUNIMPLEMENTED);
+  EXPECT_NE(reply.message.find("arenas on a device"), std::string::npos);
+  arena.kind = static_cast<wire::ArenaKind>(9);
+  client.send(arena, 2);
+  reply = client.receive_reply();
+  EXPECT_EQ(reply.code, StatusCode::kUNIMPLEMENTED);
+  EXPECT_NE(reply.message.find("arena kind 9"), std::string::npos);
+  const UniqueFd memfd = make_arena(1 << 20);
+  client.send(wire::AddArena{.arena = 0, .bytes = 1 << 20}, 3, {memfd.get()});
+  EXPECT_EQ(client.receive_reply().code, StatusCode::kOK);
+}
+
 TEST_F(IpcAgentTest, HangsUpOnBytesThatAreNoMessageAndSaysWhy) {
   start();
   const std::string junk[] = {"x", "GET / HTTP/1.1\r\n\r\n", std::string(90'000, 'a')};

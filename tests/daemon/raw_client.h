@@ -66,7 +66,7 @@ class RawClient {
     if (got <= 0) return std::nullopt;
     Received received;
     bytes.resize(static_cast<size_t>(got));
-    received.header = wire::parse_header(bytes).value();
+    received.header = wire::parse_header(bytes, wire::Side::kClient).value();
     received.body.assign(bytes.begin() + sizeof(wire::PacketHeader), bytes.end());
     if (const cmsghdr* rights = CMSG_FIRSTHDR(&message)) {
       const auto* fds = reinterpret_cast<const int*>(CMSG_DATA(rights));

@@ -53,7 +53,7 @@ class Installed(unittest.TestCase):
 
     def test_only_public_headers_are_installed(self):
         found = sorted(os.listdir(self.path("include"))), sorted(os.listdir(self.path("include", "cgx")))
-        self.assertEqual(found, (["cgx"], ["cgx.h", "dtypes.def", "status_codes.def"]))
+        self.assertEqual(found, (["cgx"], ["cgx.h", "collectives.def", "dtypes.def", "status_codes.def"]))
         self.assertFalse(any(os.path.islink(self.path("include", "cgx", name)) for name in found[1]))
 
     def test_binaries_name_no_folder_to_search(self):

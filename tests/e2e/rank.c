@@ -130,7 +130,8 @@ static cgx_status do_become(void) {
 
 // open JOB SOCKET ARENA_BYTES CONNECT_MS
 static cgx_status do_open(void) {
-  const cgx_open_options options = {.job = word(1),
+  const cgx_open_options options = {.size = sizeof(options),
+                                    .job = word(1),
                                     .socket = word(2),
                                     .arena_bytes = number(3),
                                     .connect_timeout_ms = (uint32_t)number(4)};
@@ -148,9 +149,10 @@ static cgx_status do_create(void) {
   if (strcmp(trick, "impatient") == 0) meeting.not_there = CGX_TIMED_OUT;
   if (strcmp(trick, "broken") == 0) meeting.not_there = -7;
   if (meeting.not_there != CGX_NOT_FOUND) meeting.patience_ms = PATIENCE_MS;
-  cgx_comm_options options = {.name = word(1),
+  cgx_comm_options options = {.size = sizeof(options),
+                              .name = word(1),
                               .rank = (uint32_t)number(2),
-                              .size = (uint32_t)number(3),
+                              .ranks = (uint32_t)number(3),
                               .first_step = number(4),
                               .timeout_ms = number(5),
                               .rendezvous = {.put = put_file, .get = get_file, .user = &meeting}};
@@ -166,7 +168,8 @@ static cgx_status do_register(void) {
   uint64_t shape[8] = {0};
   const uint32_t dims = (uint32_t)(word_count - 5);
   for (uint32_t i = 0; i < dims && i < 8; i++) shape[i] = number(5 + (int)i);
-  const cgx_tensor_options options = {.name = word(2),
+  const cgx_tensor_options options = {.size = sizeof(options),
+                                      .name = word(2),
                                       .dtype = (cgx_dtype)number(3),
                                       .op = (cgx_op)number(4),
                                       .dims = dims,
@@ -238,7 +241,7 @@ static cgx_status do_wait(void) {
 
 // info COMM STEP
 static cgx_status do_info(void) {
-  cgx_step_report report;
+  cgx_step_report report = {.size = sizeof(report)};
   const cgx_status status = cgx_step_info(comm_of(1), number(2), &report);
   if (status != CGX_OK) return status;
   snprintf(self.extra, sizeof(self.extra),

@@ -151,7 +151,7 @@ class Scribbler {
 cgx_submit_record plausible(Bytes& bytes) {
   cgx_submit_record record{};
   record.kind = bytes.byte() % 7;
-  record.flags = bytes.byte() & 1;
+  record.flags = bytes.byte() & 3;
   record.dtype = bytes.byte() % 9;
   record.op = bytes.byte() % 3;
   record.comm = bytes.byte() % 2;
@@ -159,8 +159,15 @@ cgx_submit_record plausible(Bytes& bytes) {
   record.tensor = bytes.byte() % 3;
   record.attempt = bytes.byte() % 2;
   record.count = bytes.byte() * 64u;
+  record.gradient_unit = bytes.byte() / 16.0;
   record.in_offset = bytes.byte() * 512u;
   record.out_offset = bytes.byte() * 512u;
+  const uint8_t more = bytes.byte();  // what is not built yet, now and then
+  record.in_arena = more & 1;
+  if ((more & 14) == 2) record.collective = bytes.byte() % 12;
+  if ((more & 14) == 4) record.root = record.peer = record.tag = bytes.byte();
+  if ((more & 14) == 6) record.rows = record.indices_offset = bytes.byte();
+  if ((more & 14) == 8) record.word = record.word_value = bytes.byte();
   return record;
 }
 
@@ -182,7 +189,7 @@ void message(Trainer& trainer, Bytes& bytes) {
     case 3:
       return engine.redo_step(id, 10, {.comm = kind / 6u % 2});
     case 4:
-      return engine.close_communicator(id, {.comm = kind / 6u % 2});
+      return engine.close_communicator(id, 12, {.comm = kind / 6u % 2});
     case 5:
       return engine.meet(id, 11, {.comm = kind / 6u % 2, .name = "dp", .rank = bytes.byte() % 3u});
   }

@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     }
     case 1:
-      (void)cgx::wire::parse_header(rest);
+      (void)cgx::wire::parse_header(rest, cgx::wire::Side::kDaemon);
 #define X(Message) round_trip<cgx::wire::Message>(rest);
       CGX_SESSION_MESSAGES(X)
 #undef X

@@ -51,7 +51,7 @@ TEST(Frame, RejectsEveryFlippedByte) {
 template <typename Message>
 void expect_exact(const Message& message) {
   const std::vector<std::byte> packet = encode_packet(message, 9);
-  const auto header = parse_header(packet);
+  const auto header = parse_header(packet, Side::kDaemon);
   ASSERT_TRUE(header.ok()) << header.status().to_string();
   EXPECT_EQ(header->request, 9u);
   const auto body = std::span(packet).subspan(sizeof(PacketHeader));
@@ -67,7 +67,7 @@ TEST(SessionMessages, ComeBackExactlyAndRejectTruncation) {
   expect_exact(Hello{"job", "python3 train.py"});
   expect_exact(Welcome{{1, 2}, "10.0.0.1:7701", "cgxd 0.1.0"});
   expect_exact(Reply{StatusCode::kMISMATCH, "differs", 3, 4});
-  expect_exact(AddArena{1, 4096});
+  expect_exact(AddArena{1, ArenaKind::kDevice, {std::byte{7}}, 4096});
   expect_exact(Meet{1, "world", 3});
   CreateCommunicator create;
   create.name = "world";
@@ -96,7 +96,7 @@ TEST(SessionMessages, NameBothVersions) {
   std::vector<std::byte> packet = encode_packet(Goodbye{}, 0);
   const uint16_t newer = kSessionVersion + 1;
   std::memcpy(packet.data() + offsetof(PacketHeader, version), &newer, sizeof(newer));
-  const Status status = parse_header(packet).status();
+  const Status status = parse_header(packet, Side::kDaemon).status();
   EXPECT_EQ(status.code(), StatusCode::kVERSION_MISMATCH);
   EXPECT_NE(status.message().find(std::to_string(newer)), std::string::npos);
   EXPECT_NE(status.message().find(std::to_string(kSessionVersion)), std::string::npos);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -33,6 +35,27 @@ TEST(Ring, ShowsNothingBeforePublish) {
   ASSERT_EQ(memory.consumer.try_pop(record), SubmitConsumer::Pop::kRecord);
   EXPECT_EQ(record.cookie, 1u);
   EXPECT_TRUE(memory.consumer.empty());
+}
+
+TEST(Ring, LeavesTheSecondLineOfASubmitAloneWhereNothingIsInIt) {
+  Memory memory;
+  cgx_submit_record record = numbered(1), read;
+  auto* const slots = reinterpret_cast<std::byte*>(memory.session.submits);
+  std::fill_n(slots, 2 * sizeof(record), std::byte{0xA5});
+  ASSERT_TRUE(memory.producer.try_push(record));
+  record.dtype = 2;
+  record.reserved[22] = 3;
+  ASSERT_TRUE(memory.producer.try_push(record));
+  memory.producer.publish();
+  EXPECT_EQ(std::count(slots + 64, slots + 128, std::byte{0xA5}), 64);
+  std::memset(&read, 0xFF, sizeof(read));
+  ASSERT_EQ(memory.consumer.try_pop(read), SubmitConsumer::Pop::kRecord);
+  const cgx_submit_record first = numbered(1);
+  EXPECT_EQ(std::memcmp(&read, &first, sizeof(read)), 0) << "what a client left there is not read";
+  ASSERT_EQ(memory.consumer.try_pop(read), SubmitConsumer::Pop::kRecord);
+  EXPECT_EQ(read.flags, CGX_RECORD_WIDE);
+  EXPECT_EQ(read.dtype, 2u);
+  EXPECT_EQ(read.reserved[22], 3u);
 }
 
 TEST(Ring, IsFullAtItsCapacityUntilSlotsAreReleased) {

@@ -43,6 +43,7 @@ TEST_P(Leaving, ClosingTheCommunicatorWithACallSubmittedEndsItEverywhere) {
   const uint32_t gone = ranks() - 1;
   ASSERT_TRUE(call_on(world.cluster, gone, 0));
   world.cluster.close_communicator(gone);
+  ASSERT_EQ(world.cluster.rank(gone).replies.count(Cluster::kClose), 1u) << "nothing is under way";
   float* const buffer = world.cluster.rank(gone).at<float>(0);
   std::fill(buffer, buffer + kElements, 1000.0f);  // it is the rank's own again
   for (uint32_t r = 0; r < gone; ++r) ASSERT_TRUE(call_on(world.cluster, r, 0));

@@ -1,7 +1,6 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <span>
 
@@ -299,7 +298,7 @@ Status Cluster::submit(uint32_t index, uint64_t step, uint32_t tensor, const Ten
   record.step = step;
   record.tensor = tensor;
   record.attempt = rank(index).attempt;
-  record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
+  record.gradient_unit = rank(index).gradient_unit;
   record.in_offset = record.out_offset = where.offset;
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
@@ -310,7 +309,7 @@ Status Cluster::end_step(uint32_t index, uint64_t step) {
   record.comm = 7;
   record.step = step;
   record.attempt = rank(index).attempt;
-  record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
+  record.gradient_unit = rank(index).gradient_unit;
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
 
@@ -331,7 +330,7 @@ Status Cluster::absent(uint32_t index, uint64_t step, uint32_t tensor) {
   record.step = step;
   record.tensor = tensor;
   record.attempt = rank(index).attempt;
-  record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
+  record.gradient_unit = rank(index).gradient_unit;
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
 
@@ -352,7 +351,7 @@ Status Cluster::submit_record(uint32_t index, cgx_submit_record record) {
   record.comm = 7;
   if (record.kind != CGX_SUBMIT_CALL) record.attempt = rank(index).attempt;
   if (record.kind != CGX_SUBMIT_CALL && record.kind != CGX_SUBMIT_STEP_DONE) {
-    record.count = std::bit_cast<uint64_t>(rank(index).gradient_unit);
+    record.gradient_unit = rank(index).gradient_unit;
   }
   return engine(rank(index).machine).submit(rank(index).session, record);
 }
@@ -410,8 +409,12 @@ void Cluster::stop_daemon(uint32_t machine) {
   daemons_[machine]->alive = false;
 }
 
+bool Cluster::stopped(uint32_t machine) const {
+  return !daemons_[machine]->alive;
+}
+
 void Cluster::close_communicator(uint32_t index, uint32_t comm) {
-  engine(rank(index).machine).close_communicator(rank(index).session, {.comm = comm});
+  engine(rank(index).machine).close_communicator(rank(index).session, kClose, {.comm = comm});
 }
 
 bool Cluster::round() {

@@ -34,7 +34,10 @@ class Rank final : public scheduler::SessionPort {
     if (on_complete) return on_complete(record, text);
     completions.push_back({record, std::string(text)});
   }
-  void reply(uint32_t request, const wire::Reply& reply) override { replies[request] = reply; }
+  void reply(uint32_t request, const wire::Reply& reply) override {
+    replies[request] = reply;
+    if (on_reply) on_reply(request);
+  }
 
   struct Completion {
     cgx_completion_record record;
@@ -42,6 +45,7 @@ class Rank final : public scheduler::SessionPort {
   };
   std::vector<Completion> completions;
   std::map<uint32_t, wire::Reply> replies;
+  std::function<void(uint32_t request)> on_reply;
 
   // The completion of a kind for a step (or call), if it came.
   const Completion* find(cgx_completion_kind kind, uint64_t step) const {
@@ -134,7 +138,8 @@ class Cluster {
   void say_goodbye(uint32_t rank);  // ends its session in order
   void kill_daemon(uint32_t machine);
   void cut_link(uint32_t machine, uint32_t other);  // both hear that it is down
-  void stop_daemon(uint32_t machine);  // as SIGSTOP: its links stay up, nothing works any more
+  void stop_daemon(uint32_t machine);    // as SIGSTOP: its links stay up, nothing works any more
+  bool stopped(uint32_t machine) const;  // or killed
   void close_communicator(uint32_t rank, uint32_t comm = 7);
   void create_as(uint32_t rank, scheduler::SessionId session);  // asks to be that rank
   // A communicator of one rank, for a session that is none of the ranks'.
@@ -158,7 +163,7 @@ class Cluster {
   void let_through(FrameFilter filter) { filter_ = std::move(filter); }
   // A daemon has touched memory it had let go of.
   bool released_memory_touched() const;
-  static constexpr uint32_t kCreate = 1, kRegister = 2, kCommit = 3, kRedo = 4;
+  static constexpr uint32_t kCreate = 1, kRegister = 2, kCommit = 3, kRedo = 4, kClose = 5;
 
  private:
   struct Daemon;

@@ -44,7 +44,7 @@ TEST(Meeting, OneProcessIsARankUntilItGivesUp) {
     EXPECT_THAT(refused.message, HasSubstr("rank 1 of communicator 'world' of job 'job'"));
     EXPECT_THAT(refused.message, HasSubstr("is alive: process 77"));
   }
-  engine.close_communicator(first.session, {.comm = kHandle});
+  engine.close_communicator(first.session, Cluster::kClose, {.comm = kHandle});
   EXPECT_EQ(second.meet(1).code, StatusCode::kOK);
   EXPECT_EQ(first.meet(1).code, StatusCode::kALREADY_EXISTS);
 }
@@ -70,7 +70,7 @@ TEST(Meeting, ASessionMeetsInNoMoreCommunicatorsThanItMayHave) {
   const wire::Reply refused = stranger.meet(0, "c", 3);
   EXPECT_EQ(refused.code, StatusCode::kRESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.message, HasSubstr("limits.communicators (2)"));
-  cluster.engine(0).close_communicator(stranger.session, {.comm = 2});
+  cluster.engine(0).close_communicator(stranger.session, Cluster::kClose, {.comm = 2});
   EXPECT_EQ(stranger.meet(0, "", 2).code, StatusCode::kINVALID_ARGUMENT);
 }
 
@@ -86,7 +86,8 @@ TEST(Meeting, ARankThatHasJoinedIsKnownOnEveryMachineOfItsCommunicator) {
       EXPECT_THAT(refused.message, HasSubstr("has already joined and is alive"));
     }
     EXPECT_EQ(stranger.meet(3).code, StatusCode::kOK) << "it has three ranks";
-    cluster.engine(machine).close_communicator(stranger.session, {.comm = kHandle});
+    cluster.engine(machine).close_communicator(stranger.session, Cluster::kClose,
+                                               {.comm = kHandle});
     cluster.close_communicator(1);
     cluster.run_for(kSecond / 10);
     EXPECT_EQ(stranger.meet(1).code, StatusCode::kOK) << "it has left";

@@ -1,6 +1,5 @@
 // Player: what ranks do.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -33,7 +32,7 @@ void Player::do_action(uint32_t rank, const Action& action) {
       record.kind = ends ? CGX_SUBMIT_STEP_END : CGX_SUBMIT_ABSENT;
       record.step = action.number;
       record.tensor = action.tensor;
-      record.count = std::bit_cast<uint64_t>(unit_of(*action.item, rank, step.times_begun));
+      record.gradient_unit = unit_of(*action.item, rank, step.times_begun);
       if (ends) step.ended = true;
       return send(rank, record);
     }
@@ -74,7 +73,7 @@ void Player::submit(uint32_t rank, uint64_t step, uint32_t tensor) {
   record.kind = CGX_SUBMIT_TENSOR;
   record.step = step;
   record.tensor = tensor;
-  record.count = std::bit_cast<uint64_t>(unit_of(item, rank, actor.steps[step].times_begun));
+  record.gradient_unit = unit_of(item, rank, actor.steps[step].times_begun);
   record.in_offset = buffers.in[step % 2];
   record.out_offset = inout ? buffers.out[step % 2] : record.in_offset;
   if (!data.empty()) {
@@ -293,9 +292,11 @@ void Player::leave(uint32_t rank, bool closes_only) {
   note(rank, closes_only ? "closes" : "leaves");
   const bool closes = closes_only || random_() % 2 == 0;
   if (closes) {
+    cluster_->rank(rank).on_reply = [this, rank](uint32_t request) {
+      const std::span<std::byte> arena = cluster_->rank(rank).arena();
+      if (request == Cluster::kClose) std::fill(arena.begin(), arena.end(), kOwnAgain);
+    };
     cluster_->close_communicator(rank);
-    const std::span<std::byte> arena = cluster_->rank(rank).arena();
-    std::fill(arena.begin(), arena.end(), kOwnAgain);
   }
   if (!closes) cluster_->say_goodbye(rank);
   actor.gone = true;

@@ -344,13 +344,14 @@ bool Player::memory_is_whole(uint32_t rank) {
 
 // Everybody has gone: nothing may be left.
 void Player::drain() {
-  cluster_->run_for(kSecond);
+  cluster_->run_for(2 * kSecond);
   for (uint32_t r = 0; r < actors_.size(); ++r) {
     Rank& rank = cluster_->rank(r);
     if (!rank.alive || !actors_[r].leaving) continue;
-    // Closing has no answer, so whoever closes while something is unanswered cannot know when a
-    // site elsewhere has written the last of it.
-    const bool answered = program_.sites[rank.machine] == SitePace::kInline;
+    const bool answered = rank.replies.count(Cluster::kClose) > 0;
+    if (rank.on_reply && !answered && !cluster_->stopped(rank.machine)) {
+      return violate(rank_name(r) + " was not told that its memory is its own again");
+    }
     if (answered && !memory_is_whole(r)) {
       return violate(rank_name(r) + "'s memory was written after it had closed");
     }

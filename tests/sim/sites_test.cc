@@ -137,6 +137,58 @@ TEST(LateSite, KeepsTheMemoryOfARankThatDied) {
   EXPECT_TRUE(world.cluster.engine(1).snapshot(0).communicators.empty());
 }
 
+TEST(LateSite, ACloseIsAnsweredWhenItHasLetGo) {
+  World world({1, 2}, with_late_machine(kLongNs));
+  Cluster& cluster = world.cluster;
+  submit_step(cluster, world.tensors, 0);
+  cluster.run_for(1'000'000);
+  const std::span<std::byte> arena = cluster.rank(1).arena();
+  cluster.rank(1).on_reply = [&](uint32_t) { std::ranges::fill(arena, std::byte{0x5A}); };
+  const int64_t began_ns = cluster.now_ns();
+  const auto answered = [&] { return cluster.rank(1).replies.count(Cluster::kClose) > 0; };
+  cluster.close_communicator(1);
+  EXPECT_FALSE(answered()) << "its site has the rank's memory";
+  ASSERT_TRUE(cluster.run_until(answered, kSecond));
+  EXPECT_GT(cluster.now_ns() - began_ns, kLongNs - 2'000'000);
+  EXPECT_EQ(cluster.rank(1).replies[Cluster::kClose].code, StatusCode::kOK);
+  cluster.run_for(2 * kSecond);
+  EXPECT_TRUE(std::ranges::all_of(arena, [](std::byte b) { return b == std::byte{0x5A}; }));
+  EXPECT_EQ(world.step_status(2, 0), StatusCode::kRANK_LOST);
+  // Its session goes on, and so does the next close, which has nothing to wait for.
+  cluster.rank(1).replies.clear();
+  cluster.close_communicator(1);
+  EXPECT_TRUE(answered());
+}
+
+TEST(LateSite, ACloseIsAnsweredAlsoWhereTheSiteIsLost) {
+  ClusterOptions options = with_late_machine(kLongNs);
+  options.site = [](uint32_t machine) {
+    SlowSiteOptions site = machine == 1 ? late(kLongNs) : SlowSiteOptions{};
+    site.fails_at = machine == 1 ? 1 : 0;
+    return site;
+  };
+  World world({1, 1}, options);
+  submit_step(world.cluster, world.tensors, 0);
+  world.cluster.run_for(1'000'000);
+  world.cluster.close_communicator(1);
+  EXPECT_EQ(world.cluster.rank(1).replies.count(Cluster::kClose), 0u);
+  EXPECT_TRUE(world.cluster.run_until(
+      [&] { return world.cluster.rank(1).replies.count(Cluster::kClose) > 0; }, kSecond));
+}
+
+TEST(LateSite, ASessionThatEndsBeforeTheAnswerIsForgotten) {
+  World world({1, 2}, with_late_machine(kLongNs));
+  submit_step(world.cluster, world.tensors, 0);
+  world.cluster.run_for(1'000'000);
+  world.cluster.close_communicator(1);
+  world.cluster.kill_rank(1);
+  EXPECT_FALSE(world.cluster.rank(1).released);
+  world.cluster.run_for(2 * kLongNs);
+  EXPECT_TRUE(world.cluster.rank(1).released);
+  EXPECT_EQ(world.cluster.rank(1).replies.count(Cluster::kClose), 0u);
+  EXPECT_FALSE(world.cluster.released_memory_touched());
+}
+
 TEST(LateSite, ATermBeginsWhenItHasAnswered) {
   World world({1, 1}, with_late_machine(kLongNs));
   submit_all(world.cluster, world.tensors, 1, 0);

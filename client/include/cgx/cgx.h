@@ -10,12 +10,17 @@
  *  - A function that can fail returns cgx_status: CGX_OK (0), or a code whose text is
  *    cgx_last_error() of the same thread, until that thread's next failing call. Results come
  *    through the last arguments, and only on success, except where a function says otherwise.
- *  - In option structs zero means "the default"; start from `= {0}`. Strings are copied.
+ *  - Option structs begin with their size, so that programs and libraries of different age meet:
+ *    `cgx_open_options options = {.size = sizeof options};`. In the rest zero means "the default".
+ * A library takes a struct of an older header, and one of a newer header unless a field that it
+ *    does not know is set: CGX_UNIMPLEMENTED names the struct. Strings are copied.
  *  - Enumerations are passed as int, so that a wrong number is an error and not undefined.
  *  - Time-outs are milliseconds. Negative: the communicator's own time-out. 0: look, do not wait.
  *  - "In the arena" means: inside one allocation of cgx_arena_alloc of the same session.
  *  - A wait that timed out ends nothing: the daemon goes on using the buffers of that call or step,
- *    and closing the communicator leaves them undefined. Use other memory, or close the session.
+ *    until cgx_comm_close of its communicator has returned CGX_OK. Use other memory, or close it.
+ *  - What a later version will do is declared here with the word UNIMPLEMENTED: asking for it is
+ *    answered with that status, which names what is missing, and nothing else happens.
  *
  * Threads
  *  - Every function may be called from any thread at any time, cgx_close being the last one for its
@@ -46,6 +51,9 @@ extern "C" {
 
 #define CGX_API __attribute__((visibility("default")))
 
+/* Grows with every change that a compiled program could notice; cgx_abi() is the library's. */
+#define CGX_ABI 2
+
 /* Status codes: CGX_OK = 0, CGX_CANCELLED, CGX_INVALID_ARGUMENT, ... The list with its meanings. */
 typedef enum cgx_status {
 #define X(name, number, meaning) CGX_##name = number,
@@ -72,18 +80,22 @@ typedef struct cgx_arena cgx_arena;
 /* --- About the library ------------------------------------------------------------------------ */
 
 CGX_API const char* cgx_version(void);
+CGX_API uint32_t cgx_abi(void);
 /* "STEP_OPEN"; "UNKNOWN" for a number outside the list. */
 CGX_API const char* cgx_status_name(int status);
 CGX_API const char* cgx_status_meaning(int status);
 /* "fp32", and 4; "unknown" and 0 for a number outside the list. */
 CGX_API const char* cgx_dtype_name(int dtype);
 CGX_API size_t cgx_dtype_bytes(int dtype);
+/* "broadcast"; "unknown" for a number outside the list. */
+CGX_API const char* cgx_collective_name(int collective);
 /* What went wrong in this thread's last failing call; "" if none failed. Never NULL. */
 CGX_API const char* cgx_last_error(void);
 
 /* --- Session ---------------------------------------------------------------------------------- */
 
 typedef struct cgx_open_options {
+  size_t size; /* sizeof(cgx_open_options) */
   /* NULL: $CGX_SOCKET, else the user's daemon, else the machine's (client/README.md). */
   const char* socket;
   /* NULL: $CGX_JOB, else "default". A job belongs to (user, name). */
@@ -97,6 +109,7 @@ typedef struct cgx_open_options {
   uint32_t spin_us;
 } cgx_open_options;
 
+/* `options` NULL: the defaults. */
 CGX_API cgx_status cgx_open(const cgx_open_options* options, cgx_session** session);
 /* Closes communicators, wakes their waiters with CGX_CANCELLED, ends the connection. Arena memory
  * stays mapped while somebody retains it. NULL is allowed. */
@@ -109,9 +122,27 @@ CGX_API cgx_status cgx_close(cgx_session* session);
  * daemon's limits.arena_bytes. */
 CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t alignment,
                                    void** memory);
+
+typedef enum cgx_arena_kind {
+  CGX_ARENA_HOST = 0,
+  CGX_ARENA_DEVICE = 1, /* UNIMPLEMENTED */
+} cgx_arena_kind;
+
+typedef struct cgx_arena_options {
+  size_t size; /* sizeof(cgx_arena_options) */
+  size_t bytes;
+  size_t alignment;   /* as for cgx_arena_alloc */
+  int kind;           /* cgx_arena_kind */
+  uint32_t reserved;  /* 0 */
+  uint8_t device[16]; /* its UUID; 0 on the host */
+} cgx_arena_options;
+
+/* The same, where the options say. */
+CGX_API cgx_status cgx_arena_alloc_at(cgx_session* session, const cgx_arena_options* options,
+                                      void** memory);
 /* Legal at any time. What the daemon may still read or write is not given out again before it is
- * done: memory of calls and submits that are unfinished, also after a time-out and after
- * cgx_comm_close, and the home of a tensor while its communicator is open. */
+ * done: memory of calls and submits that are unfinished, also after a time-out, and the home of a
+ * tensor, until cgx_comm_close of the communicator has returned CGX_OK. */
 CGX_API cgx_status cgx_arena_free(cgx_session* session, void* memory);
 /* Keeps the mapping around `memory` alive beyond cgx_close, until released. */
 CGX_API cgx_status cgx_arena_retain(cgx_session* session, const void* memory, cgx_arena** arena);
@@ -133,11 +164,12 @@ typedef struct cgx_rendezvous {
 } cgx_rendezvous;
 
 typedef struct cgx_comm_options {
+  size_t size;               /* sizeof(cgx_comm_options) */
   const char* name;          /* same on all ranks, unique among the job's open communicators */
-  uint32_t rank, size;       /* this process's place; size 0 means 1 */
+  uint32_t rank, ranks;      /* this process's place; ranks 0 means 1 */
   uint64_t first_step;       /* same on all ranks */
   uint64_t timeout_ms;       /* 0: 30 minutes; bounds every wait of this communicator */
-  cgx_rendezvous rendezvous; /* may be empty when size is 1 or $CGX_LEADER=host:port is set: rank 0
+  cgx_rendezvous rendezvous; /* may be empty when ranks is 1 or $CGX_LEADER=host:port is set: rank 0
                               * serves there, see deploy/REFERENCE.md */
 } cgx_comm_options;
 
@@ -148,15 +180,26 @@ CGX_API cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options*
  * cgx_comm_close is what is left to do. */
 CGX_API cgx_status cgx_comm_cancel(cgx_comm* comm);
 /* The same, then leaves and frees: no other thread may use `comm` from now on, those that are
- * inside leave first. NULL is allowed. */
+ * inside leave first. Returns when the daemon has said that nothing of this communicator is read or
+ * written in this session's arenas any more; until then, at most the communicator's time-out, what
+ * was under way goes on. CGX_TIMED_OUT: it did not say so in time; the communicator is gone, and
+ * the memory of what was unfinished is not given out again while the session is open. So it is,
+ * with CGX_OK, where the daemon was lost. NULL is allowed. */
 CGX_API cgx_status cgx_comm_close(cgx_comm* comm);
 
 /* --- Tensors ---------------------------------------------------------------------------------- */
 
+typedef enum cgx_tensor_kind {
+  CGX_TENSOR_DENSE = 0,
+  CGX_TENSOR_ROWS = 1, /* UNIMPLEMENTED: some rows of a matrix in each step, named by indices */
+} cgx_tensor_kind;
+
 typedef struct cgx_tensor_options {
+  size_t size;      /* sizeof(cgx_tensor_options) */
   const char* name; /* unique in the communicator; policy rules match it */
   int dtype;        /* cgx_dtype */
   int op;           /* cgx_op */
+  int kind;         /* cgx_tensor_kind */
   uint32_t dims;    /* 0..8; 0 is one element */
   const uint64_t* shape;
   void* home; /* in the arena; NULL: the library allocates it, and frees it with the communicator */
@@ -217,6 +260,7 @@ CGX_API cgx_status cgx_test(cgx_comm* comm, uint64_t step, const uint32_t* ids, 
                             uint8_t* states, size_t* pending);
 
 typedef struct cgx_step_report {
+  size_t size; /* sizeof(cgx_step_report), set by the caller; no more than that is written */
   uint64_t step;
   uint32_t attempt;  /* grows with every redo */
   uint32_t finished; /* 1: nothing of it is under way any more */
@@ -240,6 +284,45 @@ CGX_API cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out
 CGX_API cgx_status cgx_wait_call(cgx_comm* comm, uint64_t call, int64_t timeout_ms);
 /* *done: 1 when finished; then the call's status is returned. */
 CGX_API cgx_status cgx_test_call(cgx_comm* comm, uint64_t call, int* done);
+
+/* --- Whatever can be handed over -------------------------------------------------------------- */
+
+/* CGX_ALLREDUCE = 0, CGX_REDUCE_SCATTER, CGX_ALL_GATHER, ... All but CGX_ALLREDUCE: UNIMPLEMENTED.
+ */
+typedef enum cgx_collective {
+#define X(name, number, text) CGX_##name = number,
+#include "cgx/collectives.def"
+#undef X
+} cgx_collective;
+
+typedef enum cgx_post_kind {
+  CGX_POST_CALL = 0,   /* outside steps, as cgx_allreduce_async */
+  CGX_POST_TENSOR = 1, /* of a step, as cgx_submit and cgx_submit_inout */
+} cgx_post_kind;
+
+typedef struct cgx_post_options {
+  size_t size;     /* sizeof(cgx_post_options) */
+  int kind;        /* cgx_post_kind */
+  int collective;  /* calls: cgx_collective */
+  const void* in;  /* tensors: NULL, and `out` NULL: at home */
+  void* out;       /* may be equal to `in` */
+  uint64_t count;  /* calls: elements */
+  int dtype;       /* calls: cgx_dtype */
+  int op;          /* calls: cgx_op */
+  uint64_t step;   /* tensors */
+  uint32_t tensor; /* tensors: the id */
+  uint32_t root; /* UNIMPLEMENTED: the rank where broadcast, reduce, gather, scatter have theirs */
+  uint32_t peer, tag;  /* UNIMPLEMENTED: of send and recv */
+  const void* indices; /* UNIMPLEMENTED: in the arena, the numbers of the rows that `in` has */
+  uint64_t rows;       /* UNIMPLEMENTED: how many */
+  int indices_dtype;   /* UNIMPLEMENTED: CGX_I32 or CGX_I64 */
+  uint32_t word_value; /* UNIMPLEMENTED: `in` may be read when *word has reached this value */
+  uint32_t* word;      /* UNIMPLEMENTED: a timeline word that the caller's stream writes */
+} cgx_post_options;
+
+/* Hands over one tensor of a step, or begins a call and stores its number in *call (NULL: nobody
+ * asks). */
+CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uint64_t* call);
 
 /* --- Events ----------------------------------------------------------------------------------- */
 

@@ -177,7 +177,8 @@ class Exchange:
 
     def _register_one(self, name, parameter, dtype, home):
         shape = (ctypes.c_uint64 * parameter.dim())(*parameter.shape)
-        options = TensorOptions(name.encode(), dtype_number(_DTYPES[dtype]), OPS["avg"], parameter.dim(), shape, home)
+        options = TensorOptions(name=name.encode(), dtype=dtype_number(_DTYPES[dtype]), op=OPS["avg"],
+                                dims=parameter.dim(), shape=shape, home=home)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.communicator.handle, ctypes.byref(options), ctypes.byref(number)))
         return number.value

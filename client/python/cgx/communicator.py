@@ -8,15 +8,18 @@
 from __future__ import annotations
 
 import ctypes
+from sys import is_finalizing
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, writable_view
-from cgx._library import GET, PUT, CommOptions, Rendezvous, StepReport, TensorOptions, ids_array, library
+from cgx._library import (COLLECTIVES, GET, PUT, CommOptions, PostOptions, Rendezvous, StepReport, TensorOptions,
+                          ids_array, library)
 from cgx._waiting import Beside, Seconds, in_slices, milliseconds
 from cgx.errors import BY_CODE, CgxError, check
 from cgx.session import Block, Session
 
 OPS = {"sum": 0, "avg": 1}
+_POST_CALL, _POST_TENSOR = 0, 1  # cgx_post_kind
 PENDING, RESULT, FILLED, ABSENT, FAILED = range(5)
 _NOT_FOUND, _TIMED_OUT = (next(code for code, kind in BY_CODE.items() if kind.status == status)
                           for status in ("NOT_FOUND", "TIMED_OUT"))
@@ -119,7 +122,8 @@ class Communicator:
 
         def create(call: Beside) -> ctypes.c_void_p:
             store = _Store(put, get, call)
-            options = CommOptions(name.encode(), rank, size, first_step, timeout_ms, store.rendezvous)
+            options = CommOptions(name=name.encode(), rank=rank, ranks=size, first_step=first_step,
+                                  timeout_ms=timeout_ms, rendezvous=store.rendezvous)
             handle = ctypes.c_void_p()
             code = library.cgx_comm_create(session.handle, ctypes.byref(options), ctypes.byref(handle))
             if store.error is not None:
@@ -155,7 +159,8 @@ class Communicator:
             size *= extent
         if size != view.size:
             raise ValueError(f"tensor {name}: shape {shape} of {element} has {size} bytes, its array {view.size}")
-        options = TensorOptions(name.encode(), dtype_number(element), _op_number(op), len(shape), dims, view.address)
+        options = TensorOptions(name=name.encode(), dtype=dtype_number(element), op=_op_number(op), dims=len(shape),
+                                shape=dims, home=view.address)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.handle, ctypes.byref(options), ctypes.byref(number)))
         tensor = Tensor(number.value, name, array)
@@ -173,6 +178,23 @@ class Communicator:
         """Hands over tensors at home: read there, and the results written there. The first submit opens the step."""
         ids = ids_array([t.id for t in tensors])
         check(library.cgx_submit(self.handle, step, ids, len(ids)))
+
+    def post(self, step: int, tensor: Tensor, array=None, out=None, indices: Any = None,
+             ready: Optional[Tuple[int, int]] = None) -> None:
+        """Hands over one tensor of a step: at home, or read from `array` and written to `out` (default: there, too).
+
+        Both in the arena. Not built yet (UnimplementedError): indices, the numbers of the rows that `array` has;
+        ready, (address of a timeline word, the value at which the array may be read).
+        """
+        options = PostOptions(kind=_POST_TENSOR, step=step, tensor=tensor.id)
+        if array is not None:
+            source, target, _ = _pair(array, out, None)
+            options.in_, options.out = source.address, target.address
+        if indices is not None:
+            rows = view_of(indices)
+            options.indices, options.rows = rows.address, rows.size // rows.width
+            options.indices_dtype = dtype_number(dtype_of(rows, None))
+        self._post(options, ready)
 
     def absent(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Says early that this rank will not submit these tensors in this step."""
@@ -209,7 +231,8 @@ class Communicator:
         return step.value
 
     def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
-        """PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
+        """_POST_CALL, _POST_TENSOR = 0, 1  # cgx_post_kind
+PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         ids, states, pending = ids_array([t.id for t in tensors]), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
         check(library.cgx_test(self.handle, step, ids, len(ids), states, ctypes.byref(pending)))
         return list(states)
@@ -248,6 +271,30 @@ class Communicator:
         result = array if out is None else out
         return Call(self, number, result, (source, target))
 
+    def call(self, collective: str, array, op: str = "sum", out=None, dtype=None, root: int = 0, peer: int = 0,
+             tag: int = 0, ready: Optional[Tuple[int, int]] = None) -> Call:
+        """Begins one of cgx.communicator.COLLECTIVES on arrays of the arena; returns a Call.
+
+        Not built yet (UnimplementedError, by name): all but "allreduce"; root, peer and tag; ready, as for post().
+        """
+        if collective not in COLLECTIVES:
+            raise ValueError(f"collective {collective!r} must be one of {', '.join(COLLECTIVES)}")
+        source, target, element = _pair(array, out, dtype)
+        self._wait_for_room()
+        number = self._post(PostOptions(
+            kind=_POST_CALL, collective=COLLECTIVES.index(collective), in_=source.address, out=target.address,
+            count=source.size // DTYPES[element][1], dtype=dtype_number(element), op=_op_number(op), root=root,
+            peer=peer, tag=tag), ready)
+        self._last_call = max(self._last_call, number)
+        return Call(self, number, array if out is None else out, (source, target))
+
+    def _post(self, options: PostOptions, ready: Optional[Tuple[int, int]]) -> int:
+        number = ctypes.c_uint64()
+        if ready is not None:
+            options.word, options.word_value = ready
+        check(library.cgx_post(self.handle, ctypes.byref(options), ctypes.byref(number)))
+        return number.value
+
     def _begin(self, source: int, target: int, size: int, dtype: str, op: int) -> int:
         self._wait_for_room()
         number = ctypes.c_uint64()
@@ -273,7 +320,11 @@ class Communicator:
         return view.size == 0 or self.session.owns(view.address)
 
     def close(self) -> None:
-        """Leaves the communicator. What is unfinished fails; its memory is not used for anything else meanwhile."""
+        """Leaves the communicator; what is unfinished fails.
+
+        Returns when the daemon has let go of this process's memory; TimedOutError if it does not, and then that memory
+        is used for nothing else while the session is open.
+        """
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
@@ -282,7 +333,14 @@ class Communicator:
             library.cgx_comm_cancel(handle)
             for call in self._asking:
                 call.join()
-        check(library.cgx_comm_close(handle))
+
+        def leave(_):
+            check(library.cgx_comm_close(handle))
+
+        if is_finalizing():  # no thread can be begun any more
+            leave(None)
+        else:
+            self.session._join(leave)
 
     def _ask(self, call: Callable[[Beside], Any]) -> Any:
         """The result of a call that waits for other ranks, which may go on after an interrupt."""

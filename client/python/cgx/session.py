@@ -9,13 +9,15 @@ import ctypes
 import math
 import operator
 import os
+import uuid
 from typing import Any, Callable, List, Optional, Set, Tuple, Union
 
 from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy  # noqa: F401  dtype_number: for cgx.torch
-from cgx._library import OpenOptions, library
+from cgx._library import ArenaOptions, OpenOptions, library
 from cgx._waiting import Beside, Seconds, in_slices, milliseconds
 from cgx.errors import CgxError, ForkedError, check
 
+_DEVICE = 1  # cgx_arena_kind
 _NUMPY_NAMES = {**NAMES, "bf16": "uint16"}  # NumPy has no bf16: its arrays show the bits
 _FORMATS = {"fp32": "f", "fp64": "d", "int8": "b", "uint8": "B", "int32": "i", "int64": "q", "bf16": "H", "fp16": "e"}
 
@@ -26,9 +28,12 @@ class Block:
     The library gives freed memory to nobody while a call or a step may still use it.
     """
 
-    def __init__(self, session: "Session", size: int, alignment: int = 64):
+    def __init__(self, session: "Session", size: int, alignment: int = 64, device: Optional[uuid.UUID] = None):
         address, arena = ctypes.c_void_p(), ctypes.c_void_p()
-        check(library.cgx_arena_alloc(session.handle, size, alignment, ctypes.byref(address)))
+        where = ArenaOptions(bytes=size, alignment=alignment)
+        if device is not None:
+            where.kind, where.device = _DEVICE, (ctypes.c_uint8 * 16)(*device.bytes)
+        check(library.cgx_arena_alloc_at(session.handle, ctypes.byref(where), ctypes.byref(address)))
         check(library.cgx_arena_retain(session.handle, address, ctypes.byref(arena)))
         self.address, self.size = address.value, size
         self._session, self._arena = session, arena
@@ -57,7 +62,8 @@ class Session:
     def __init__(self, socket: Optional[str] = None, job: Optional[str] = None, arena_bytes: int = 0,
                  connect_timeout: Seconds = 0, spin_us: int = 0):
         self._handle: Optional[ctypes.c_void_p] = None
-        options = OpenOptions(_bytes(socket), _bytes(job), arena_bytes, milliseconds(connect_timeout or 0), spin_us)
+        options = OpenOptions(socket=_bytes(socket), job=_bytes(job), arena_bytes=arena_bytes,
+                              connect_timeout_ms=milliseconds(connect_timeout or 0), spin_us=spin_us)
         self._handle, self._pid = Beside(lambda call: _open(options, call)).wait(), os.getpid()
         self.communicators: Set[Any] = set()
         self._before_close: List[Callable[[], object]] = []
@@ -74,11 +80,12 @@ class Session:
         """False after close(), and in a forked child."""
         return self._handle is not None and self._pid == os.getpid()
 
-    def empty(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "fp32"):
+    def empty(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "fp32", device: Optional[uuid.UUID] = None):
         """An uninitialised array in the arena: NumPy's if it is installed, else a memoryview.
 
         dtype: one of cgx.DTYPES, or NumPy's, torch's, JAX's or ml_dtypes' element type. "bf16" gives the bits as
-        uint16, ml_dtypes.bfloat16 (jnp.bfloat16) an array of that type.
+        uint16, ml_dtypes.bfloat16 (jnp.bfloat16) an array of that type. device: the UUID of a GPU; memory there is not
+        built yet (UnimplementedError).
         """
         try:
             shape = (operator.index(shape),)
@@ -88,7 +95,7 @@ class Session:
         count, bytes_each = math.prod(shape), DTYPES[name][1]
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape} must not have a negative extent")
-        buffer = Block(self, max(count * bytes_each, 1)).buffer()
+        buffer = Block(self, max(count * bytes_each, 1), device=device).buffer()
         if numpy is None:
             flat = memoryview(buffer)[:count * bytes_each].cast("B")
             return flat.cast(_FORMATS[name], shape) if count else flat
