@@ -10,7 +10,7 @@ import torch.distributed as dist
 from cgx._library import TensorOptions, ids_array, library
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import check
+from cgx.errors import UnsupportedGradientError, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -146,18 +146,18 @@ class _Layout:
 class Exchange:
     """A communicator of the model's ranks and its tensor table."""
 
-    def __init__(self, session, name, group, timeout):
+    def __init__(self, session, name, group, timeout, meanwhile):
         self.session = session
         self.ranks = dist.get_world_size(group)
         put, get = rendezvous(group)
-        self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout)
+        self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
+                                                 meanwhile=meanwhile)
         self._regions, self._layouts, self._numbers = {}, {}, {}
 
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
         elements = {}
         for part in parts:
-            check_bucket(part)
             elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()
         for dtype, count in elements.items():
             self._regions[dtype] = _Region(self.session, dtype, count)
@@ -222,9 +222,15 @@ class Exchange:
 
 def check_bucket(part):
     buffer = part.buffer
-    if buffer.device.type != "cpu":
-        raise NotImplementedError(f"gradients on {buffer.device}: cgx.torch takes those on the CPU so far")
+    check_device(buffer.device)
     if buffer.dtype not in _DTYPES:
-        raise ValueError(f"gradients of {buffer.dtype}: cgx.torch takes {', '.join(map(str, _DTYPES))}")
+        raise UnsupportedGradientError(f"gradients of {buffer.dtype}: cgx.torch takes {', '.join(map(str, _DTYPES))}; "
+                                       "convert the model, or leave its hook away")
     if part.is_sparse:
         warnings.warn("cgx.torch reduces sparse gradients as dense ones; results are sparse again", stacklevel=2)
+
+
+def check_device(device):
+    if device.type != "cpu":
+        raise UnsupportedGradientError(f"gradients on {device}: cgx.torch takes those on the CPU so far; train this model "
+                                       "on the CPU, or do not register the hook: DDP then reduces as it does without cgx")

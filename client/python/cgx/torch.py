@@ -19,10 +19,11 @@ import os
 import weakref
 
 from cgx._poller import poller_of
-from cgx._torch_exchange import Exchange, Part
+from cgx._torch_exchange import Exchange, Part, check_bucket, check_device
+from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import drop_shared_session, group_of, next_name, ranks_of, shared_session
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
-from cgx.errors import DaemonLostError, PeerLostError, RankLostError, TimedOutError
+from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
 
 __all__ = ["HookState", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
@@ -101,8 +102,11 @@ class HookState:
         self._model = weakref.ref(model) if wrapped else None
         self._names = names_of(model, named_parameters)
         self._prepare()
-        if session is None:
-            shared_session()  # without a daemon this is the place to say so
+        with self._telling_others():
+            for parameter in model.parameters() if wrapped else ():
+                check_device(parameter.device)
+            if session is None:
+                shared_session()  # without a daemon this is the place to say so
 
     def _prepare(self):
         self._ranks = ()        # of a pickled state's group, until it is used
@@ -114,6 +118,7 @@ class HookState:
         self._factor = 1.0      # of this pass's results
         self._failed = None     # why the pass failed: the next one is a redo
         self.error = None       # the same, for users
+        self._attempts = 0      # to join
         self._left = None       # why the communicator before this one was left
         self._step = 0
         self._dropped = None    # the last step that was
@@ -268,6 +273,15 @@ class HookState:
             advice += f"; this rank joins anew after {self._left}"
         return type(error)(f"{error}{advice}") if advice else error
 
+    @contextlib.contextmanager
+    def _telling_others(self):
+        """What keeps this rank from joining is an error on all ranks that wait for it."""
+        try:
+            yield
+        except Exception as error:
+            tell_failure(self.process_group, self._attempt, error)
+            raise
+
     def _connect(self):
         if self._ranks != ():
             self.process_group, self._ranks = group_of(self._ranks), ()
@@ -278,13 +292,35 @@ class HookState:
         names = self._names
         if self._model is not None and not all(id(parameter) in names for parameter in parameters):
             names = names_of(self._model())
-        exchange = Exchange(self._session or shared_session(), self.name, self.process_group, self.timeout)
+        try:
+            introduce(self.process_group, self._attempt)
+            with self._telling_others():
+                for part in self._first_pass:
+                    check_bucket(part)
+                session = self._session or shared_session()
+            exchange = self._join(session)
+        finally:
+            self._attempts += 1
         try:
             exchange.register(self._first_pass, names)
         except Exception:
             exchange.communicator.close()
             raise
         self._exchange, self._left = exchange, None
+
+    def _join(self, session):
+        attempt = self._attempt
+        try:
+            return Exchange(session, self.name, self.process_group, self.timeout,
+                            lambda: raise_others_failure(self.process_group, attempt))
+        except CgxError as error:
+            hosts = tell_failure(self.process_group, attempt, error)
+            raise type(error)(f"{error}{hosts}") from None
+
+    @property
+    def _attempt(self):
+        """To join: the same on all ranks, which make them together."""
+        return f"{self.name}/{self._attempts}"
 
     # --- Pickling: what the state is, not how far it has come: the copy joins anew ------------------------
 
