@@ -21,6 +21,11 @@
 //   RedoStep                          ->
 //                                     <-       Reply when the new term started; value0 = attempt,
 //                                              value1 = the step to redo
+//   AskReport                         ->
+//                                     <-       Reply; message = a page of lines for people, value0
+//                                     =
+//                                              the first tensor of the next page, 0: it was the
+//                                              last
 //   CloseCommunicator, Goodbye        ->
 //
 // A body that does not decode exactly is a PROTOCOL_ERROR and closes the session.
@@ -57,6 +62,7 @@ enum class SessionMessageType : uint16_t {
   kCloseCommunicator = 9,
   kGoodbye = 10,
   kMeet = 11,
+  kAskReport = 12,
 };
 
 using InstanceId = std::array<uint64_t, 2>;  // random per daemon start
@@ -134,6 +140,11 @@ struct RedoStep {
   uint32_t comm = 0;
 };
 
+struct AskReport {  // what travels how: see daemon/session_report.h
+  uint32_t comm = 0;
+  uint32_t first = 0;  // tensor of the page
+};
+
 struct CloseCommunicator {
   uint32_t comm = 0;
 };
@@ -161,7 +172,7 @@ Result<Message> decode_body(std::span<const std::byte> body);
 // clang-format off
 #define CGX_SESSION_MESSAGES(X) \
   X(Hello) X(Welcome) X(Reply) X(AddArena) X(Meet) X(CreateCommunicator) X(RegisterTensors) \
-  X(Commit) X(RedoStep) X(CloseCommunicator) X(Goodbye)
+  X(Commit) X(RedoStep) X(AskReport) X(CloseCommunicator) X(Goodbye)
 // clang-format on
 #define X(Message)                                                                         \
   template <>                                                                              \

@@ -14,8 +14,9 @@ from cgx._library import library as _library
 from cgx.communicator import ABSENT, FAILED, FILLED, PENDING, RESULT, Call, Communicator, StepInfo, Tensor
 from cgx.errors import *  # noqa: F401,F403  one class per status
 from cgx.errors import CgxError
+from cgx.report import Layer, Report, report
 from cgx.session import DTYPES, Session
 
 __version__ = _library.cgx_version().decode()
-__all__ = ["ABSENT", "Call", "Communicator", "DTYPES", "FAILED", "FILLED", "PENDING", "RESULT", "Session", "StepInfo",
-           "Tensor"] + [name for name in errors.__all__ if name != "check"]
+__all__ = ["ABSENT", "Call", "Communicator", "DTYPES", "FAILED", "FILLED", "Layer", "PENDING", "RESULT", "Report", "Session",
+           "StepInfo", "Tensor", "report"] + [name for name in errors.__all__ if name != "check"]

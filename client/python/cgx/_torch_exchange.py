@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 import warnings
 
 import torch
@@ -60,6 +61,7 @@ class Part:
         self.ids = self.result = None
         self.factor = 1.0  # of the result
         self._finite, self._looking = None, threading.Lock()
+        self.handed_over = self.done = None  # moments
 
     @property
     def is_sparse(self):
@@ -78,6 +80,7 @@ class Part:
         self.buffer = self.tensors = self._bucket = None
 
     def fulfil(self):
+        self.done = time.monotonic()
         if self.factor != 1.0:
             self.result.mul_(self.factor)
         if self.is_sparse:
@@ -153,6 +156,7 @@ class Exchange:
         self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
                                                  meanwhile=meanwhile)
         self._regions, self._layouts, self._numbers = {}, {}, {}
+        self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
@@ -180,6 +184,7 @@ class Exchange:
         options = TensorOptions(name.encode(), dtype_number(_DTYPES[dtype]), OPS["avg"], parameter.dim(), shape, home)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.communicator.handle, ctypes.byref(options), ctypes.byref(number)))
+        self._names[number.value] = name
         return number.value
 
     def _number_of(self, parameter, dtype):
@@ -207,11 +212,18 @@ class Exchange:
         layout = self._layouts.get(key)
         if layout is None:
             layout = self._layouts[key] = _Layout(part, region, first, self._number_of)
+            layout.key = key
         layout.stage.copy_(buffer)
-        part.ids, part.result = layout.ids, layout.stage
+        part.ids, part.result, part.handed_over = layout.ids, layout.stage, time.monotonic()
+        self._last[layout.key] = part
         check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
                                        len(layout.ids)))
         part.let_go()
+
+    def seconds(self):
+        """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
+        return {self._names[number]: part.done - part.handed_over
+                for part in self._last.values() if part.done is not None for number in part.ids}
 
     def count(self, yes):
         """On how many ranks `yes` holds. Waits for them."""

@@ -17,6 +17,7 @@ from typing import Callable, Optional, Union
 Seconds = Union[float, timedelta, None]
 
 SLICE_MS = 100
+_ASKS_NO_MORE_S = 1.0  # a call that asks back has done so by then
 TIMED_OUT = 10  # proto/wire/status_codes.def
 
 
@@ -86,17 +87,17 @@ class Beside:
                 raise what
             function, arguments, answer = what
             try:
+                self._look_aside()  # raises inside the call, which ends by it
                 answer.put((function(*arguments), None))
             except BaseException as error:
                 answer.put((None, error))
 
     def _next_message(self):
         while self._meanwhile is not None:
-            self._look_aside()
             try:
-                return self._messages.get(timeout=SLICE_MS / 1000)
+                return self._messages.get(timeout=_ASKS_NO_MORE_S)
             except queue.Empty:
-                pass
+                self._look_aside()
         return self._messages.get()
 
     def _look_aside(self):
