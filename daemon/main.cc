@@ -100,8 +100,9 @@ std::string clients_socket(const CommandLine& line) {
 // A daemon that does not start tells trainers why, too: they find no socket, but this.
 int refuse(const CommandLine& line, const Status& why) {
   const bool served = why.code() == StatusCode::kALREADY_EXISTS;  // by another daemon
+  const bool of_a_command = line.action == CommandLine::Action::kRun;
   const std::string socket = clients_socket(line);
-  if (!served && prepare_directory(socket).ok()) leave_refusal(socket, why.message());
+  if (!served && !of_a_command && prepare_directory(socket).ok()) leave_refusal(socket, why.message());
   return fail(why);
 }
 

@@ -1,8 +1,12 @@
 #include "daemon/reach.h"
 
 #include <fcntl.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +17,7 @@
 #include <memory>
 
 #include "daemon/fd.h"
+#include "daemon/interfaces.h"
 #include "daemon/networks.h"
 
 namespace cgx::daemon {
@@ -81,6 +86,36 @@ std::vector<std::string> own_listeners(const std::vector<uint16_t>& but) {
     if (std::find(but.begin(), but.end(), port) == but.end()) found.push_back(address);
   }
   return found;
+}
+
+double line_rate(const std::string& address) {
+  const std::string host = host_of(address.substr(0, address.find(',')));
+  const Addresses to = resolve(host, "9", AI_NUMERICHOST);
+  if (!to) return 0;
+  const UniqueFd fd(::socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof own;
+  // Nothing is sent: connecting a datagram socket only chooses the way.
+  if (!fd || ::connect(fd.get(), to->ai_addr, to->ai_addrlen) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &bytes) != 0) {
+    return 0;
+  }
+  char text[NI_MAXHOST] = "";
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), bytes, text, sizeof text, nullptr, 0,
+                NI_NUMERICHOST);
+  for (const auto& [interface, at] : interface_addresses()) {
+    if (at != text) continue;
+    ethtool_cmd link{};
+    link.cmd = ETHTOOL_GSET;
+    ifreq request{};
+    interface.copy(request.ifr_name, sizeof request.ifr_name - 1);
+    request.ifr_data = reinterpret_cast<char*>(&link);
+    if (::ioctl(fd.get(), SIOCETHTOOL, &request) != 0) return 0;
+    const uint32_t megabits = ethtool_cmd_speed(&link);
+    return megabits == 0 || megabits == static_cast<uint32_t>(SPEED_UNKNOWN) ? 0
+                                                                             : megabits * 1e6 / 8;
+  }
+  return 0;
 }
 
 std::string numeric_host(const std::string& host) {
