@@ -126,18 +126,23 @@ void Tally::step_over(Open& open, const Event& event) {
     one = of_step ? open.operations.erase(one) : std::next(one);
   }
   const auto found = open.steps.find(event.step);
-  ++open.job.steps;
+  Job& job = open.job;
+  if (job.step_end_ns != 0) {
+    ++job.steps;
+    job.step_ns += event.time_ns - job.step_end_ns;
+  }
+  job.step_end_ns = event.time_ns;
   if (found == open.steps.end()) return;
   const Step& step = found->second;
   if (step.begun_ns != 0 && event.time_ns > step.begun_ns) {
     const uint64_t ns = event.time_ns - step.begun_ns;
-    open.job.exchange_ns += ns;
-    open.job.phases[static_cast<size_t>(Phase::kexchange)].add(ns);
+    job.exchange_ns += ns;
+    job.phases[static_cast<size_t>(Phase::kexchange)].add(ns);
   }
   uint64_t first = UINT64_MAX;
   for (const auto& [rank, ns] : step.ended_ns) first = std::min(first, ns);
   for (const auto& [rank, ns] : step.ended_ns) {
-    double& late = open.job.late_ns[rank];
+    double& late = job.late_ns[rank];
     late += kNews * (static_cast<double>(ns - first) - late);
   }
   open.steps.erase(open.steps.begin(), std::next(found));

@@ -64,8 +64,10 @@ class Tally {
     std::array<Histogram, static_cast<size_t>(Phase::kCount)> phases;
     std::map<uint16_t, double> late_ns;  // by rank: behind the first of its machine, lately
     std::deque<Mark> marks;
-    uint64_t steps = 0;        // completed
-    uint64_t exchange_ns = 0;  // of them, summed
+    uint64_t steps = 0;    // completed after another one
+    uint64_t step_ns = 0;  // of them, summed: from the end of the one before to their own
+    uint64_t exchange_ns = 0;
+    uint64_t step_end_ns = 0;  // of the last one
     const Histogram& phase(Phase one) const { return phases[static_cast<size_t>(one)]; }
   };
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/clock.h"
 
@@ -21,6 +22,25 @@ template <typename Past, typename Sample>
 void keep(Past& past, const Sample& sample) {
   past.samples.push_back(sample);
   if (past.samples.size() > Watch::kSamplesMax) past.samples.pop_front();
+}
+
+// What happened between two looks. Without events a step's time is what a second has of them.
+Watch::Sample sample_of(const Watch::JobPast& before, const Watch::JobPast& now, uint64_t now_ns,
+                        double seconds) {
+  Watch::Sample sample{.time_ns = now_ns,
+                       .step_ms = 0,
+                       .exchange_ms = 0,
+                       .raw_rate = rate(now.gradient_bytes, before.gradient_bytes, seconds),
+                       .sent_rate = rate(now.sent_bytes, before.sent_bytes, seconds)};
+  const double told = rate(now.steps_told, before.steps_told, 1);
+  const double steps = rate(now.steps, before.steps, 1);
+  if (told > 0) {
+    sample.step_ms = 1e-6 * rate(now.step_ns, before.step_ns, told);
+    sample.exchange_ms = 1e-6 * rate(now.exchange_ns, before.exchange_ns, told);
+  } else if (now.step_ns == 0 && steps > 0) {
+    sample.step_ms = 1e3 * seconds / steps;
+  }
+  return sample;
 }
 
 }  // namespace
@@ -68,25 +88,15 @@ void Watch::take_snapshot(const scheduler::Snapshot& snapshot, uint64_t now_ns) 
     const auto [place, is_new] = jobs_.try_emplace({one.index, one.created_ns});
     JobPast& past = place->second;
     const Tally::Job* const told = tally_.find(one.index, one.created_ns);
-    const uint64_t steps_told = told == nullptr ? 0 : told->steps;
-    const uint64_t exchange_ns = told == nullptr ? 0 : told->exchange_ns;
-    if (!is_new && seconds > 0) {
-      const double steps = rate(one.watermark, past.steps, 1);
-      const double news = rate(steps_told, past.steps_told, 1);
-      keep(past,
-           Sample{.time_ns = now_ns,
-                  .step_ms = steps == 0 ? 0 : 1e3 * seconds / steps,
-                  .exchange_ms = news == 0 ? 0 : 1e-6 * rate(exchange_ns, past.exchange_ns, news),
-                  .raw_rate = rate(one.gradient_bytes, past.gradient_bytes, seconds),
-                  .sent_rate = rate(one.wire_bytes_sent, past.sent_bytes, seconds)});
+    const JobPast before = std::exchange(
+        past, {{}, one.watermark, one.gradient_bytes, one.wire_bytes_sent, 0, 0, 0, true});
+    past.samples = before.samples;
+    if (told != nullptr) {
+      past.steps_told = told->steps;
+      past.step_ns = told->step_ns;
+      past.exchange_ns = told->exchange_ns;
     }
-    past = {std::move(past.samples),
-            one.watermark,
-            one.gradient_bytes,
-            one.wire_bytes_sent,
-            steps_told,
-            exchange_ns,
-            true};
+    if (!is_new && seconds > 0) keep(past, sample_of(before, past, now_ns, seconds));
   }
   for (const auto& one : snapshot.peers) {
     const auto [place, is_new] = links_.try_emplace({one.job, one.address});

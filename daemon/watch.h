@@ -31,7 +31,7 @@ class Watch {
   struct JobPast {
     std::deque<Sample> samples;
     uint64_t steps = 0, gradient_bytes = 0, sent_bytes = 0;  // at the last look
-    uint64_t steps_told = 0, exchange_ns = 0;                // by events
+    uint64_t steps_told = 0, step_ns = 0, exchange_ns = 0;   // by events
     bool seen = false;
   };
   struct LinkSample {

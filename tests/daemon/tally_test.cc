@@ -53,8 +53,11 @@ TEST(Tally, AddsUpAStepsPhases) {
   EXPECT_EQ(job->phase(Phase::kwire).sum_ns(), 340u);
   EXPECT_EQ(job->phase(Phase::kexchange).sum_ns(), 700u);
   EXPECT_EQ(job->phase(Phase::kwire).count(), 1u);
-  EXPECT_EQ(job->steps, 1u);
   EXPECT_EQ(job->exchange_ns, 700u);
+  EXPECT_EQ(job->steps, 0u);  // since when it ran is not known
+  tally.take(event(EventKind::kstep_completed, 2500, 2));
+  EXPECT_EQ(job->steps, 1u);
+  EXPECT_EQ(job->step_ns, 1500u);
 }
 
 TEST(Tally, KnowsHowLateEachRankUsuallyIs) {
