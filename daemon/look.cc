@@ -237,8 +237,9 @@ void Look::compare(const v1::LookReply& reply, const std::string& address, Seen&
   *machine.mutable_agreed() = reply.agreed();
   *machine.mutable_totals() = reply.totals();
   for (const auto& [key, value] : facts_.agreed) {
-    const auto theirs = std::find_if(reply.agreed().begin(), reply.agreed().end(),
-                                     [&](const v1::Agreed& one) { return one.key() == key; });
+    const auto theirs =
+        std::find_if(reply.agreed().begin(), reply.agreed().end(),
+                     [&, name = key](const v1::Agreed& one) { return one.key() == name; });
     const std::string their = theirs == reply.agreed().end() ? "" : theirs->value();
     if (their == value) continue;
     seen.find(machine.name(), key,

@@ -10,6 +10,8 @@ import time
 import unittest
 
 import mistakes
+from cluster_case import ClusterCase
+from daemons import MESH_PORT
 from machines import Machines, isolation_possible
 from mistakes import LIMIT_S, MISTAKES, Attempt
 
@@ -58,6 +60,39 @@ class TwelveMistakes(unittest.TestCase):
             self.assertTrue(attempt.culprit in text or machine.address in text, said)
             self.assertIn(key, text, said)
             self.assertLess(seconds, LIMIT_S, said)
+
+
+class NothingIsWrong(ClusterCase):
+    """Daemons as they should be, and a job that does not mind being looked at."""
+
+    LOOKS = 20
+
+    def doctor(self, place, check=True):
+        other = self.machines[1 - place].address
+        return self.daemons[place].control_tool("doctor", f"{other}:{MESH_PORT}", check=check)
+
+    def test_both_sides_see_each_other_and_find_nothing(self):
+        for place in (0, 1):
+            seen = self.doctor(place)
+            self.assertEqual(seen.get("findings", []), [])
+            self.assertEqual([other["address"] for other in seen["others"]],
+                             [f"{self.machines[1 - place].address}:{MESH_PORT}"])
+
+    def test_a_job_is_not_disturbed_by_looking_at_its_ports(self):
+        job = self.job([0, 1])
+        comm = job.join()
+        for step in range(1, self.LOOKS + 1):
+            self.assertEqual(self.doctor(step % 2).get("findings", []), [])
+            job.step(comm, step)
+
+    def test_all_daemons_of_a_job_are_shown(self):
+        job = self.job([0, 1])
+        job.step(job.join(), 1)
+        seen = self.daemons[0].control_tool("status", "--all")
+        self.assertEqual(seen["here"]["address"], f"{self.machines[0].address}:{MESH_PORT}")
+        self.assertEqual([other["address"] for other in seen["others"]], [f"{self.machines[1].address}:{MESH_PORT}"])
+        self.assertGreater(int(seen["others"][0]["totals"]["gradient_bytes"]), 0)
+        self.assertEqual(int(seen["others"][0]["totals"]["communicators"]), 1)
 
 
 def _add_tests():
