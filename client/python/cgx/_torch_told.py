@@ -7,7 +7,6 @@ import warnings
 from cgx.report import report, warning_of
 
 _FIRST_LOOK, _LOOKS_APART = 60, 4  # passes: 60, 240, 960, ...: codecs are measured every 50 steps by default
-_QUIET = "CGX_QUIET"
 
 
 class SignalLossWarning(RuntimeWarning):
@@ -18,7 +17,7 @@ class Telling:
     """Of one communicator. announce: None: unless $CGX_QUIET is 1."""
 
     def __init__(self, announce):
-        self.announce = os.environ.get(_QUIET) != "1" if announce is None else announce
+        self.announce = os.environ.get("CGX_QUIET") != "1" if announce is None else announce
         self._look_at, self._passes, self._warned = _FIRST_LOOK, 0, set()
 
     def joined(self, communicator):
