@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 
-from cgx.report import report, warning_of
+from cgx._report import report, warning_of
 
 _FIRST_LOOK, _LOOKS_APART = 60, 4  # passes: 60, 240, 960, ...: codecs are measured every 50 steps by default
 

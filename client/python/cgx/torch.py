@@ -25,7 +25,7 @@ from cgx._torch_group import drop_shared_session, group_of, next_name, ranks_of,
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
-from cgx.report import report
+from cgx._report import report
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
