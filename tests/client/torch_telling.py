@@ -29,7 +29,7 @@ def told():
     line = said.getvalue()
     if RANK == 0:
         assert line.startswith(f"cgx: {elements / 1000:.1f} k gradients, topk:0.01"), line
-        assert "x fewer bytes, 2 machines x 1 ranks\n" in line and line.count("\n") == 1, line
+        assert "x fewer bytes, 2 machines x 1 rank\n" in line and line.count("\n") == 1, line
     else:
         assert line == "", line
     report = state.report()

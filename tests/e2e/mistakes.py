@@ -41,6 +41,7 @@ class Mistake:
     doctor_on: int = 0         # who is asked
     job_key: str = ""          # what a job names where it cannot know the key; empty: the same
     job: bool = True           # whether a job shows it; another test does where not
+    both: bool = False         # machine 0 is made and broken like machine 1: either may dial the other
 
 
 MISTAKES = [
@@ -49,7 +50,7 @@ MISTAKES = [
             prepare="ip addr add 192.0.2.7/24 dev eth0", doctor_on=1),
     Mistake("wrong interface", "transport.devices", {"transport": {"devices": ["lo"]}}, starts=False, doctor_on=1),
     Mistake("closed port", "mesh.listen", {"mesh": {"listen": "{address}:7700"}},
-            break_later="ip rule add ipproto tcp sport 7700 blackhole"),
+            break_later="ip rule add ipproto tcp sport 7700 blackhole", both=True),
     Mistake("other user's socket", "client.socket_mode", uid=65534, doctor_on=1),
     Mistake("no daemon yet", "control.socket", daemon=False, doctor_on=1, job_key="no daemon answers"),
     Mistake("wrong key", "mesh.key_file", {"mesh": {"cluster_key": KEY[::-1]}}),
@@ -116,16 +117,18 @@ class Attempt:
     def set_up(self):
         right = {**RAW, "mesh": {"network": ["10.77.0.0/16"], "cluster_key": KEY}}
         for place, machine in enumerate(self.machines):
-            config = {k: v for k, v in right.items()}
-            if place == 1:
+            config = right
+            if place == 1 or self.mistake.both:
                 config = self._filled(merged(right, self.mistake.config), machine)
+            if place == 1:
                 self._in(machine, self.mistake.prepare)
                 if self.mistake.name == "port in use":
                     machine.start([sys.executable, "-c", "import socket, time\ns = socket.create_server(("
                                    f"'{machine.address}', 7700))\ntime.sleep(1000)"])
                     self._wait_for_port(machine)
             self._start(place, machine, config)
-        self._in(self.machines[1], self.mistake.break_later)
+        for machine in self.machines if self.mistake.both else self.machines[1:]:
+            self._in(machine, self.mistake.break_later)
 
     def _wait_for_port(self, machine):
         look = f"import socket; socket.create_connection(('{machine.address}', 7700)).close()"

@@ -11,10 +11,10 @@ cgx.torch has the hook for DistributedDataParallel.
 
 from cgx import errors
 from cgx._library import library as _library
+from cgx._report import Layer, Report, report
 from cgx.communicator import ABSENT, FAILED, FILLED, PENDING, RESULT, Call, Communicator, StepInfo, Tensor
 from cgx.errors import *  # noqa: F401,F403  one class per status
 from cgx.errors import CgxError
-from cgx._report import Layer, Report, report
 from cgx.session import DTYPES, Session
 
 __version__ = _library.cgx_version().decode()

@@ -72,7 +72,7 @@ class Report(NamedTuple):
         if self.machines == 1:
             return f"{what}, added up on this machine alone, {plural(self.ranks, 'rank')}"
         each, rest = divmod(self.ranks, self.machines)
-        where = f"{self.machines} machines x {each} ranks" if rest == 0 else (
+        where = f"{self.machines} machines x {plural(each, 'rank')}" if rest == 0 else (
             f"{self.machines} machines, {self.ranks} ranks")
         saved = "exact" if self.ratio == 1 else f"{strength(self.codec)}, {self.ratio:.1f}x fewer bytes"
         return f"{what}, {saved}, {where}"

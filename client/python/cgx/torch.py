@@ -19,13 +19,13 @@ import os
 import weakref
 
 from cgx._poller import poller_of
+from cgx._report import report
 from cgx._torch_exchange import Exchange, Part, check_bucket, check_device
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import drop_shared_session, group_of, next_name, ranks_of, shared_session
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
-from cgx._report import report
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
