@@ -1,4 +1,4 @@
-// Looks at the daemon about once a second while a metrics port is configured, and remembers ten
+// Looks at the daemon about once a second while a metrics port is configured, and remembers five
 // minutes of it: what the status page draws, and what histograms are made of.
 //
 // Thread rule: create and destroy on one thread; everything else from any thread. It asks the
