@@ -155,7 +155,12 @@ void put_job(const CommunicatorSnapshot& one, const Watch::JobPast* past, const 
 void put_link(const scheduler::PeerSnapshot& one, const Watch::LinkPast* past, const Clocks& clocks,
               Json& json) {
   json.open('{').key("job").text(one.job).key("name").text(one.name);
-  json.key("address").text(one.address).key("state").text(one.state);
+  json.key("machine")
+      .number(one.machine)
+      .key("address")
+      .text(one.address)
+      .key("state")
+      .text(one.state);
   json.key("rtt_ms").number(1e-6 * static_cast<double>(one.rtt_ns));
   json.key("line_rate").number(line_rate(one.address)).key("samples").open('[');
   for (const auto& each : past == nullptr ? std::deque<Watch::LinkSample>() : past->samples) {

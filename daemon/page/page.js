@@ -22,6 +22,7 @@ function titled(title, ...children) {
   return element("div", {}, element("h3", {}, title), ...children);
 }
 
+const percent = (share) => `${(100 * share).toFixed(share < 0.0005 || share >= 0.1 ? 0 : 1)} %`;
 const last = (list) => list.length ? list[list.length - 1] : [];
 const latest = (samples, column) => {
   const found = samples.filter((sample) => sample[column] > 0).slice(-5);
@@ -46,7 +47,7 @@ function times(job, now, width) {
 
 function traffic(job, now, width) {
   const from = now - Math.min(WINDOW_S, Math.max(30, now - (job.samples[0] || [now])[0]));
-  const ratio = job.sent > 0 ? ` ${(job.raw / job.sent).toFixed(1)}x fewer` : "";
+  const ratio = job.sent > 0 ? `, ${(job.raw / job.sent).toFixed(1)}x fewer in all` : "";
   return titled("Gradients and what is sent for them",
                 legend([["var(--raw)", "gradients", rate(last(job.samples)[3] || 0)],
                         ["var(--sent)", "sent", rate(last(job.samples)[4] || 0) + ratio]]),
@@ -59,7 +60,7 @@ function codecs(job) {
   const entries = job.codecs.map((codec, i) => {
     const color = COLORS[Math.min(i, COLORS.length - 1)];
     stack.append(element("i", {color, width: `${100 * codec.share}%`, title: codec.codec}));
-    return [color, codec.codec, `${(100 * codec.share).toFixed(codec.share < 0.1 ? 1 : 0)} %`];
+    return [color, codec.codec, percent(codec.share)];
   });
   return titled("Codecs, by elements", stack, legend(entries));
 }
@@ -102,14 +103,14 @@ function links(status, now, wide) {
     const from = now - Math.min(WINDOW_S, Math.max(30, now - (link.samples[0] || [now])[0]));
     const share = link.line_rate > 0 ? Math.max(out, into) / link.line_rate : 0;
     const up = link.state === "up";
-    return [element("div", {}, element("b", up ? {} : {class: "bad"}, link.name), element("br"),
-                    element("span", {class: "quiet"}, `${link.address}, ${link.job}, ${up ? milliseconds(link.rtt_ms) +
+    return [element("div", {}, element("b", up ? {} : {class: "bad"}, `machine ${link.machine}`), element("br"),
+                    element("span", {class: "quiet"}, `${link.address}, ${link.job} / ${link.name.split("/")[0]}, ${up ? milliseconds(link.rtt_ms) +
                             " round trip" : link.state}`)),
             chart(Math.max(WIDE, wide), 84, from, now, [{color: "var(--sent)", points: points(link.samples, 1)},
                                                         {color: "var(--step)", points: points(link.samples, 2)}], [], rate),
             element("div", {}, bar(share, share > 0.8 ? "var(--exchange)" : "var(--sent)"),
                     element("span", {class: "quiet"}, link.line_rate > 0 ?
-                            `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} % of ${rate(link.line_rate)}` : "line rate unknown"),
+                            `${percent(share)} of ${rate(link.line_rate)}` : "line rate unknown"),
                     legend([["var(--sent)", "out", rate(out)], ["var(--step)", "in", rate(into)]]))];
   });
   const card = element("section", {class: "card"}, element("div", {class: "title"}, element("h2", {}, "Links")),

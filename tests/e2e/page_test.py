@@ -81,7 +81,7 @@ class Page(ClusterCase):
         self.wait_until(lambda: '"late"' in self.status(), "the mark of a late rank", timeout_s=30)
         shown = html.unescape(self.browse("--window-size=1200,1500", "--dump-dom"))
         for text in (f"{job.name} / grads", "running", "4 ranks on 2 machines", "Time of a step", "maxmin:4", "topk:0.01",
-                     "rank 0", "Behind the first rank", "1 of 1", "plan 1 takes force", "x fewer", "late"):
+                     "rank 0", "Behind the first rank", "1 of 1", "plan 1 takes force", "x fewer in all", "machine 1", "late"):
             self.assertIn(text, shown)
         self.assertNotIn("undefined", shown)
         self.assertNotIn("NaN", shown)
