@@ -60,6 +60,7 @@ void add_group(const scheduler::GroupSnapshot& from, v1::Communicator& communica
   to->set_raw_bytes(from.raw_bytes);
   to->set_encoded_bytes(from.encoded_bytes);
   to->set_collective(from.collective);
+  to->set_collective_reason(from.reason);
 }
 
 void add_rank(const scheduler::RankSnapshot& from, v1::Communicator& communicator) {
@@ -337,6 +338,7 @@ v1::TensorList tensors_of(const CommunicatorSnapshot& communicator) {
     added->set_reason(plain_text(tensor.reason));
     if (tensor.group < communicator.groups.size()) {
       added->set_collective(communicator.groups[tensor.group].collective);
+      added->set_collective_reason(communicator.groups[tensor.group].reason);
     }
     if (tensor.intended_sq > 0) added->set_sent_share(tensor.sent_sq / tensor.intended_sq);
   }

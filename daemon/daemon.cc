@@ -19,6 +19,13 @@ std::string join(const std::vector<std::string>& parts) {
   return text;
 }
 
+Status check_threads(uint32_t threads, uint32_t cores) {
+  if (threads <= cores) return {};
+  return invalid_argument("arithmetic.threads is " + std::to_string(threads) +
+                          ", but this process may use " + std::to_string(cores) +
+                          " core (cpuset and cgroup counted)");
+}
+
 Status check_spinning(bool always_spin, uint32_t cores) {
   if (!always_spin || cores >= kSpinCoresMin) return {};
   return invalid_argument("waiting.always_spin needs at least " + std::to_string(kSpinCoresMin) +
@@ -53,6 +60,7 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
           .record_plans = options.record_plans,
           .recorder_memory = recorder_memory,
           .always_spin = options.always_spin,
+          .compute_threads = options.compute_threads,
           .cores = usable_cores(),
           .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen))};
 }
@@ -103,6 +111,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
                                               TransportFactory make_transport,
                                               scheduler::EventSink& events) {
   CGX_RETURN_IF_ERROR(check_spinning(options.always_spin, usable_cores()));
+  CGX_RETURN_IF_ERROR(check_threads(options.compute_threads, usable_cores()));
   CGX_ASSIGN_OR_RETURN(const kernels::Lane* lane, kernels::find_lane(options.lane));
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, NetworkList::parse(options.trusted_networks));
   const bool meshed = !options.mesh_listen.empty();

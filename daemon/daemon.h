@@ -38,6 +38,7 @@ struct DaemonOptions {
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> replay_plans;
   uint64_t spin_ns = 20'000;
   bool always_spin = false;
+  uint32_t compute_threads = 1;
 
   std::string mesh_listen;             // empty: one machine only
   std::vector<std::string> advertise;  // empty: computed

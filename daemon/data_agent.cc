@@ -6,6 +6,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/late_transport.h"
+#include "daemon/pooled_site.h"
 
 namespace cgx::daemon {
 namespace {
@@ -41,6 +42,14 @@ struct MonotonicClock final : scheduler::Clock {
   uint64_t now_ns() const override { return monotonic_ns(); }
 };
 const MonotonicClock kClock;
+
+scheduler::SiteMaker site_maker(const DataOptions& options) {
+  if (options.compute_threads == 1) return {};
+  return [](std::unique_ptr<scheduler::Site> here) -> std::unique_ptr<scheduler::Site> {
+    std::unique_ptr<scheduler::Site> there = here->twin();
+    return std::make_unique<PooledSite>(std::move(here), std::move(there));
+  };
+}
 
 wire::Reply to_reply(const Status& status) {
   return {status.code(), status.message(), 0, 0};
@@ -113,7 +122,8 @@ Status DataAgent::on_start() {
                                                       .plans = options_.record_plans,
                                                       .planner = planner_,
                                                       .recorder = recorder_ ? &*recorder_ : nullptr,
-                                                      .clock = &kClock}));
+                                                      .clock = &kClock,
+                                                      .site = site_maker(options_)}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }
 

@@ -33,6 +33,7 @@ struct DataOptions {
   scheduler::PlanLog* record_plans = nullptr;
   std::span<std::byte> recorder_memory;  // outlives the agent; empty: nothing is recorded
   bool always_spin = false;
+  uint32_t compute_threads = 1;
   uint32_t cores = 1;           // spinning stops when sessions need them all
   bool late_transport = false;  // made when the first other machine is to be reached
 };

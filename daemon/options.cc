@@ -163,6 +163,7 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   options.recorder_events = events == 0 ? 0 : std::bit_ceil(events);
   options.spin_ns = config.waiting().spin_us() * kMicrosecond;
   options.always_spin = config.waiting().always_spin();
+  options.compute_threads = config.arithmetic().threads();
   options.mesh_listen = config.mesh().listen();
   options.advertise = {config.mesh().advertise().begin(), config.mesh().advertise().end()};
   options.trusted_networks = {config.mesh().trusted_networks().begin(),

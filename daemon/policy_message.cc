@@ -30,10 +30,10 @@ CodecSpec codec_of(const std::string& text, std::vector<std::string>& warnings) 
 
 // REQUIRES: one of the field's choices.
 scheduler::CollectiveWish collective_of(const std::string& text) {
-  const auto& names = scheduler::kCollectiveWishes;
+  const auto& names = scheduler::kCollectives;
   const auto found = std::find(std::begin(names), std::end(names), text);
-  CGX_ASSERT(found != std::end(names));
-  return static_cast<scheduler::CollectiveWish>(found - std::begin(names));
+  if (found == std::end(names)) return scheduler::CollectiveWish::kAuto;
+  return scheduler::wish_for(static_cast<scheduler::Collective>(found - std::begin(names)));
 }
 
 }  // namespace
@@ -57,10 +57,12 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   plain.min_elements = complete.min_elements();
   plain.raw_one_dimensional = complete.raw_one_dimensional();
   plain.group_bytes = complete.group_bytes();
+  plain.segment_bytes = complete.segment_bytes();
   plain.window = complete.window();
   plain.weight = complete.weight();
   plain.replica_check_steps = complete.replica_check_steps();
   plain.collective = collective_of(complete.collective());
+  plain.rack_machines = complete.rack_machines();
   CGX_ASSIGN_OR_RETURN(plain.feedback_decay, config::parse_share(complete.feedback_decay()));
   plain.stats_steps = complete.stats_steps();
   return checked;
@@ -89,10 +91,12 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   message.set_min_elements(policy.min_elements);
   message.set_raw_one_dimensional(policy.raw_one_dimensional);
   message.set_group_bytes(policy.group_bytes);
+  message.set_segment_bytes(policy.segment_bytes);
   message.set_window(policy.window);
   message.set_weight(policy.weight);
   message.set_replica_check_steps(policy.replica_check_steps);
-  message.set_collective(scheduler::kCollectiveWishes[static_cast<size_t>(policy.collective)]);
+  message.set_collective(scheduler::wish_name(policy.collective));
+  message.set_rack_machines(policy.rack_machines);
   message.set_feedback_decay(config::print_share(policy.feedback_decay));
   message.set_stats_steps(policy.stats_steps);
   return message;

@@ -15,6 +15,11 @@ SlabStore::~SlabStore() {
 
 Status SlabStore::grow(uint32_t slabs) {
   const uint64_t bytes = slabs * slab_bytes_;
+  if (slabs_.size() + slabs > kSlabsMax) {
+    return resource_exhausted(std::to_string(slabs) + " frame buffers beside " +
+                              std::to_string(slabs_.size()) + "; there may be " +
+                              std::to_string(kSlabsMax));
+  }
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return resource_exhausted("cannot map " + std::to_string(bytes) +

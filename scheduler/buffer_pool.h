@@ -30,7 +30,10 @@ struct SlabCounts {
 
 class SlabStore {
  public:
-  explicit SlabStore(uint64_t slab_bytes) : slab_bytes_(slab_bytes) {}
+  // Their addresses never move in the table: a site's threads look them up while it grows.
+  static constexpr size_t kSlabsMax = 1 << 18;
+
+  explicit SlabStore(uint64_t slab_bytes) : slab_bytes_(slab_bytes) { slabs_.reserve(kSlabsMax); }
   ~SlabStore();
   SlabStore(const SlabStore&) = delete;
   SlabStore& operator=(const SlabStore&) = delete;

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "proto/wire/frame.h"
+#include "scheduler/plan_facts.h"
+#include "scheduler/way.h"
 
 namespace cgx::scheduler {
 
@@ -77,21 +79,44 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
 }
 
 std::shared_ptr<const CallRunner::Shape> CallRunner::shape_for(const CallDescriptor& descriptor) {
-  if (shape_ && shape_->descriptor == descriptor) return shape_;
-  auto shape = std::make_shared<Shape>();
-  shape->descriptor = descriptor;
-  shape->table.push_back({.name = "",
-                          .dtype = descriptor.dtype,
-                          .op = descriptor.op,
-                          .elements = descriptor.elements,
-                          .shape = {descriptor.elements}});
-  shape->group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
-  PartLimits limits;
-  limits.encoded_bytes = std::min(limits.encoded_bytes, ports_.pool.slab_bytes() * 3 / 4);
-  shape->layout = GroupLayout::choose(CollectiveWish::kAuto, shape->group, shape->table,
-                                      ports_.members.machines(), limits);
-  shape_ = shape;
+  if (shape_ && shape_->descriptor.says_as(descriptor)) return shape_;
+  shape_ =
+      std::make_shared<Shape>(make_shape(descriptor, ports_.members, ports_.pool.slab_bytes()));
   return shape_;
+}
+
+CallRunner::Shape CallRunner::make_shape(const CallDescriptor& descriptor, const Members& members,
+                                         uint64_t slab_bytes) {
+  Shape shape{.descriptor = descriptor};
+  shape.table.push_back({.name = "",
+                         .dtype = descriptor.dtype,
+                         .op = descriptor.op,
+                         .elements = descriptor.elements,
+                         .shape = {descriptor.elements}});
+  shape.group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
+  shape.group.way = choose_way({.machines = members.machines()}, shape.group, shape.table);
+  const PartLimits limits = part_limits(slab_bytes);
+  const Setting setting{members.machine, members.machines(), shape.group.way};
+  shape.layout = GroupLayout::create(shape.group, shape.table, Schedule::shards(setting), limits);
+  shape.schedule = Schedule::create(setting, shape.layout);
+  shape.descriptor.way = shape.group.way;
+  shape.descriptor.part_raw_bytes = limits.raw_bytes;
+  shape.descriptor.part_encoded_bytes = limits.encoded_bytes;
+  return shape;
+}
+
+SlabCounts CallRunner::slabs_needed(const Members& members, const Site& site, uint64_t slab_bytes) {
+  // Of as many parts as can be under way, and of one that takes one trip.
+  const uint64_t many = members.machines() * 16 * part_limits(slab_bytes).encoded_bytes;
+  FrameNeeds most;
+  for (const uint64_t elements : {many / sizeof(float), uint64_t{1}}) {
+    const Shape shape = make_shape({.elements = elements}, members, slab_bytes);
+    const FrameNeeds needs = frame_needs(shape.schedule, site.consumes_inside());
+    most.received = std::max(most.received, needs.received);
+    most.results = std::max(most.results, needs.results);
+    most.kept = std::max(most.kept, needs.kept);
+  }
+  return slabs_for(most, kCallWindow, members.machines());
 }
 
 Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
@@ -103,6 +128,7 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
                        .group_index = 0,
                        .keeps_alive = shape,
                        .layout = &shape->layout,
+                       .schedule = &shape->schedule,
                        .group = &shape->group,
                        .table = &shape->table,
                        .machine = members.machine,
@@ -117,6 +143,7 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
     local.inputs.push_back(entry.input);
     local.outputs.push_back(entry.output);
   }
+  call.descriptor = shape->descriptor;
   const auto bytes = std::as_bytes(std::span(&call.descriptor, 1));
   setup.descriptor.assign(bytes.begin(), bytes.end());
   Operation& operation = operations_.add(
@@ -146,16 +173,19 @@ Status CallRunner::deliver(Operation& operation, const Call& call, const wire::F
     return operation.receive(header, payload, now_ns);
   }
   CallDescriptor theirs;
-  if (header.phase == wire::Phase::kScatter && header.chunk == 0 &&
-      payload.size() >= sizeof(theirs)) {
+  if (header.flags & wire::FrameHeader::kDescriptor && payload.size() >= sizeof(theirs)) {
     std::memcpy(static_cast<void*>(&theirs), payload.data(), sizeof(theirs));
   }
   const Members& members = ports_.members;
+  const std::string cut = theirs.says_as(call.descriptor)
+                              ? ", and cut it into other parts: install the same version of cgxd "
+                                "on all machines"
+                              : "";
   const Status why(StatusCode::kMISMATCH, "call " + std::to_string(header.step) + ": " +
                                               members.ranks_of(members.machine) + " submitted " +
                                               call.descriptor.describe() + ", " +
                                               members.ranks_of(header.source) + " " +
-                                              theirs.describe());
+                                              theirs.describe() + cut);
   failures_.emplace_back(header.step, why);
   fail_call(header.step, why);
   return {};

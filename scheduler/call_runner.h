@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "scheduler/members.h"
@@ -23,21 +24,31 @@ namespace cgx::scheduler {
 
 constexpr uint32_t kCallWindow = 4;
 
-// 64 bytes in front of scatter chunk 0.
+// 64 bytes in front of each shard's first part. What a rank said, and how this machine cuts it:
+// machines that differ in either differ in the descriptor.
 struct CallDescriptor {
   uint64_t elements = 0;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  uint8_t reserved[54] = {};
+  uint16_t reserved = 0;
+  Way way = {};
+  uint32_t reserved2 = 0;
+  uint64_t part_raw_bytes = 0, part_encoded_bytes = 0;
+  uint8_t reserved3[24] = {};
   friend bool operator==(const CallDescriptor&, const CallDescriptor&) = default;
+  bool says_as(const CallDescriptor& other) const {
+    return elements == other.elements && dtype == other.dtype && op == other.op;
+  }
   uint64_t hash() const;
   std::string describe() const;
 };
-static_assert(sizeof(CallDescriptor) == 64);
+static_assert(sizeof(CallDescriptor) == 64 && std::has_unique_object_representations_v<Way>);
 
 class CallRunner {
  public:
   explicit CallRunner(const RunnerPorts& ports) : ports_(ports) {}
+  // What calls of any size may have to hold.
+  static SlabCounts slabs_needed(const Members& members, const Site& site, uint64_t slab_bytes);
 
   struct Submission {
     CallDescriptor descriptor;
@@ -82,11 +93,12 @@ class CallRunner {
   const StepRunner::Totals& totals() const { return totals_; }
 
  private:
-  struct Shape {  // group, table and layout of a descriptor, kept while it repeats
+  struct Shape {  // what follows from a descriptor, kept while it repeats
     CallDescriptor descriptor;
     TensorTable table;
     Group group;
     GroupLayout layout;
+    Schedule schedule;
   };
   struct Call {
     CallDescriptor descriptor;
@@ -106,6 +118,8 @@ class CallRunner {
 
   Call& call_at(uint64_t number);
   std::shared_ptr<const Shape> shape_for(const CallDescriptor& descriptor);
+  static Shape make_shape(const CallDescriptor& descriptor, const Members& members,
+                          uint64_t slab_bytes);
   Status start(uint64_t number, Call& call, uint64_t now_ns);
   Status deliver(Operation& operation, const Call& call, const wire::FrameHeader& header,
                  std::span<const std::byte> payload, uint64_t now_ns);

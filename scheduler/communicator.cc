@@ -38,14 +38,18 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
       tables_(members_.machines()),
       replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
-      steps_({members_, services.site(), pool_, *this},
-             [this](uint64_t step) {
-               const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
-               if (plan == steps_.plan()) return plan;
-               keep_history(PlanPurpose::kPolicy, *plan, step);
-               took_force(*plan, step);
-               return plan;
-             }),
+      steps_(
+          {members_, services.site(), pool_, *this},
+          [this](uint64_t step) {
+            const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
+            if (plan == steps_.plan()) return plan;
+            keep_history(PlanPurpose::kPolicy, *plan, step);
+            took_force(*plan, step);
+            return plan;
+          },
+          [this] {
+            return steps_.plan()->facts->hears_coordinator || !agreement_.awaits_decision();
+          }),
       calls_({members_, services.site(), pool_, *this}),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();

@@ -158,22 +158,26 @@ void Communicator::check_peers() {
   }
 }
 
-// The clock of a started operation runs only when every machine has announced it; then one that is
-// needed and silent is at fault.
+// The clock of a started operation runs only when every machine that it hears has announced it;
+// then one that is needed and silent is at fault. Among more than two, whoever waits for what was
+// reduced elsewhere waits longer: the machine that misses a first part knows better.
 void Communicator::check_stalled() {
   const uint64_t now = services_.now_ns();
   const uint64_t limit = services_.options().timeouts.stalled_ns;
   const auto check = [&](const Operation& operation) -> bool {
     if (now - operation.last_progress_ns() < limit) return false;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
-      if (k == members_.machine) continue;
+      if (k == members_.machine || !operation.setup().schedule->hears(k)) continue;
       const bool announced = !operation.silent(k) || (operation.kind() == wire::StepKind::kStep &&
                                                       peers_[k].started_end > operation.step() + 1);
       if (!announced && !peers_[k].departed) return false;
     }
     for (uint32_t k = 0; k < members_.machines(); ++k) {
-      if (k == members_.machine || !operation.waits_for(k)) continue;
-      if (!peers_[k].departed && now - peers_[k].last_data_ns < limit) continue;
+      const uint32_t round = k == members_.machine ? 0 : operation.waits_for(k);
+      if (round == 0) continue;
+      const uint64_t patience = members_.machines() > 2 ? (round - 1) * limit / 2 : 0;
+      const uint64_t since = std::max(operation.last_progress_ns(), peers_[k].last_data_ns);
+      if (!peers_[k].departed && now - since < limit + patience) continue;
       const bool of_call = operation.kind() == wire::StepKind::kCall;
       const std::string what = of_call ? "call " + std::to_string(operation.step())
                                        : "group " + std::to_string(operation.group_index()) +

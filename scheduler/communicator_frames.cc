@@ -29,10 +29,9 @@ wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
   header.watermark_step = steps_.completed_end();
   header.watermark_call = calls_.completed_end();
   header.started_step = steps_.started_end();
-  if (members_.coordinator()) {
-    header.next_epoch = agreement_.announced_epoch();
-    header.switch_step = agreement_.announced_step();
-  }
+  const PlanAgreement::Announcement known = agreement_.newest_known();
+  header.next_epoch = known.epoch;
+  header.switch_step = known.switch_step;
   return header;
 }
 
@@ -41,10 +40,10 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
   header.step_kind = operation.kind();
   header.step = operation.step();
   header.group = operation.group_index();
-  header.phase = frame.phase;
-  header.shard = frame.shard;
-  header.chunk = frame.chunk;
+  header.round = frame.round;
+  header.part = frame.part;
   if (frame.bitmap) header.flags |= wire::FrameHeader::kBitmap;
+  if (frame.descriptor) header.flags |= wire::FrameHeader::kDescriptor;
   if (operation.kind() == wire::StepKind::kStep) {
     header.epoch = steps_.plan()->plan.epoch;
     header.plan_hash = steps_.plan()->hash;
@@ -58,7 +57,7 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
   Event sent = operation.event(EventKind::ksent);
   sent.peer = static_cast<uint16_t>(frame.machine);
   sent.a = frame.length;
-  sent.b = frame.chunk;
+  sent.b = frame.part;
   record(sent);
   send_to(frame.machine, header, pool_.bytes(frame.slab).first(frame.length), frame.slab);
 }
@@ -119,7 +118,9 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
     return;
   }
   peer.started_end = std::max(peer.started_end, header.started_step);
-  if (header.source == 0 && state_ != State::kFrozen) {
+  if (header.source != 0) {
+    agreement_.on_rumour(header.next_epoch, header.switch_step);
+  } else if (state_ != State::kFrozen) {
     const Status status = agreement_.on_announcement(header.next_epoch, header.switch_step);
     if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
   }
@@ -168,7 +169,7 @@ void Communicator::receive_data(const wire::FrameHeader& header,
           .group = of_call ? Event::kCall : Event::group_number(header.group),
           .peer = static_cast<uint16_t>(header.source),
           .a = static_cast<uint32_t>(payload.size()),
-          .b = header.chunk});
+          .b = header.part});
   const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
                                 : steps_.receive(header, payload, services_.now_ns());
   publish_call_failures();

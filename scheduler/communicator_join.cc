@@ -86,11 +86,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                       std::to_string(members.machines()) +
                       " machines, but this daemon has no mesh address (mesh.listen is not set)");
   }
-  const SlabCounts slabs = slabs_for({.operations = kCallWindow,
-                                      .machines = members.machines(),
-                                      .scatter_chunks = UINT32_MAX,
-                                      .gather_chunks = 1,
-                                      .site_consumes = services.site().consumes_inside()});
+  const SlabCounts slabs =
+      CallRunner::slabs_needed(members, services.site(), services.slabs()->slab_bytes());
   const uint64_t bytes = slabs.sum() * services.slabs()->slab_bytes();
   if (bytes > services.plan_bytes_free()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +

@@ -84,7 +84,9 @@ void Communicator::keep_for_the_name(const Policy& policy) {
 std::vector<uint32_t> Communicator::running_order() const {
   std::vector<uint32_t> order;
   for (const Group& group : steps_.plan()->plan.groups) {
-    for (const Segment& segment : group.segments) order.push_back(segment.tensor);
+    for (const Segment& segment : group.segments) {
+      if (segment.first_bucket == 0) order.push_back(segment.tensor);
+    }
   }
   return order;
 }

@@ -127,7 +127,12 @@ Status Engine::add_arena(SessionId id, uint32_t arena, std::span<std::byte> memo
                             std::to_string(session->arenas.size()) + " of at most " +
                             std::to_string(wire::kArenasMax) + ")");
   }
-  session->arenas.push_back(state_->arenas_.add(memory));
+  const ArenaId added = state_->arenas_.add(memory);
+  if (added == kNoArena) {
+    return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
+                              " arenas already");
+  }
+  session->arenas.push_back(added);
   return {};
 }
 

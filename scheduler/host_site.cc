@@ -9,8 +9,6 @@
 namespace cgx::scheduler {
 namespace {
 
-using wire::Phase;
-
 // Fresh memory costs as much as much arithmetic, a page at a time: it is touched here, not when it
 // is first used.
 class HostResidual final : public SiteResidual {
@@ -93,7 +91,7 @@ class HostOperation final : public SiteOperation {
       const kernels::EncodeJob task{.spec = setup_.planned(slice).spec,
                                     .source = raw_view(slice),
                                     .elements = slice.elements,
-                                    .key = draw_key(slice, Phase::kScatter),
+                                    .key = draw_key(slice, kFirstEncoding),
                                     .residual_out = residual.tentative,
                                     .encoded = out.subspan(answer.bytes, slice.range_bytes),
                                     .norms = wants_norms(slice)};
@@ -118,18 +116,16 @@ class HostOperation final : public SiteOperation {
     return {};
   }
 
-  // The own part comes from the local ranks, exactly.
   Status reduce(const SiteJob& job, SiteAnswer& answer) {
     const std::span<std::byte> out = slabs_.bytes(job.into).subspan(job.offset);
     open(job.from);
     for (const Slice& slice : slices(job)) {
       if (!job.presence->test(slice.segment)) continue;
       CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
-      scratch_.contributions[setup_.machine] = {.kind = kernels::Contribution::Kind::kRaw,
-                                                .raw = raw_view(slice)};
       auto task = job_into<kernels::ReduceJob>(slice);
+      if (!job.results) task.target_count = 0;
       task.contributions = scratch_.contributions;
-      task.key = draw_key(slice, Phase::kGather);
+      task.key = draw_key(slice, kSecondEncoding);
       task.encoded = out.subspan(answer.bytes, slice.range_bytes);
       task.norms = wants_norms(slice);
       kernels::RangeStats stats;
@@ -184,7 +180,7 @@ class HostOperation final : public SiteOperation {
   }
 
   std::span<const Slice> slices(const SiteJob& job) const {
-    return setup_.layout->slices(setup_.layout->part(job.shard, job.chunk));
+    return setup_.layout->slices(setup_.layout->part(job.part));
   }
   std::span<const std::byte> bytes_of(const FrameBytes& frame) const {
     if (frame.length == 0) return {};
@@ -219,6 +215,10 @@ class HostOperation final : public SiteOperation {
     for (uint32_t k = 0; k < from.size(); ++k) {
       kernels::Contribution& contribution = scratch_.contributions[k];
       contribution = {};
+      if (from[k].own_ranks) {
+        contribution = {.kind = kernels::Contribution::Kind::kRaw, .raw = raw_view(slice)};
+        continue;
+      }
       if (from[k].presence == nullptr || !from[k].presence->test(slice.segment)) continue;
       contribution.kind = kernels::Contribution::Kind::kEncoded;
       CGX_ASSIGN_OR_RETURN(
@@ -269,13 +269,13 @@ class HostOperation final : public SiteOperation {
     return scratch_.targets.data();
   }
 
-  kernels::DrawKey draw_key(const Slice& slice, Phase phase) const {
+  kernels::DrawKey draw_key(const Slice& slice, uint32_t encoding) const {
     const bool shared = kernels::find_codec(setup_.planned(slice).spec.codec)->shared_draws;
     const kernels::DrawSource source{.job_seed = setup_.draw_seed,
                                      .communicator = setup_.draw_communicator,
                                      .tensor_name_hash = setup_.segments[slice.segment].name_hash,
                                      .step = setup_.step,
-                                     .phase = shared ? 0 : static_cast<uint32_t>(phase),
+                                     .phase = shared ? 0 : encoding,
                                      .site = shared ? 0 : setup_.machine};
     return {kernels::draw_stream(source), slice.first_bucket};
   }

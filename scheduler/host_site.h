@@ -27,6 +27,9 @@ class HostSite final : public Site {
   bool consumes_inside() const override { return true; }
   std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) override;
   ResidualMaker residual_maker() const override;
+  std::unique_ptr<Site> twin() const override {
+    return std::make_unique<HostSite>(lane_, arenas_, slabs_);
+  }
 
  private:
   const kernels::Lane& lane_;

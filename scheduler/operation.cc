@@ -1,12 +1,9 @@
 #include "scheduler/operation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace cgx::scheduler {
-
-using wire::Phase;
 
 Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationHost& host,
                      uint64_t now_ns)
@@ -19,34 +16,31 @@ Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, Operati
       last_progress_ns_(now_ns),
       own_presence_(setup_.layout->segments()),
       union_(setup_.layout->segments()),
-      peers_(setup_.machines) {
-  const GroupLayout& layout = *setup_.layout;
+      heard_(setup_.machines),
+      presences_(size_t{schedule().rounds()} * setup_.machines),
+      parts_(schedule().parts()),
+      flows_(schedule().flows().size()),
+      frames_(schedule().frames()),
+      buffers_(schedule().buffers()),
+      parts_left_(schedule().parts()),
+      contributions_(schedule().sources_max()) {
   Event begun = event(EventKind::kbegun);
-  begun.a = layout.segments();
+  begun.a = setup_.layout->segments();
   host_.record(begun);
   for (uint32_t i = 0; i < setup_.segments.size(); ++i) {
     if (!setup_.segments[i].inputs.empty()) own_presence_.set(i);
   }
-  const uint32_t own_chunks = layout.chunks(setup_.machine);
-  own_.resize(own_chunks);
-  arrivals_.resize(size_t{own_chunks} * setup_.machines);
-  contributions_.resize(setup_.machines);
-  own_left_ = own_chunks;
-  if (setup_.machines == 1) {
+  for (uint32_t i = 0; i < flows_.size(); ++i) {
+    const PartRange parts = schedule().flows()[i].parts;
+    flows_[i] = {parts.first, parts.first};
+    to_begin_ += parts.count;
+  }
+  if (setup_.machines > 1) {
+    find_residuals_to_keep();
+  } else {
     union_ = own_presence_;
     union_known_ = true;
-    return;
   }
-  for (uint32_t k = 0; k < setup_.machines; ++k) {
-    peers_[k].presence = Presence(layout.segments());
-    if (k == setup_.machine || allgather()) continue;
-    peers_[k].parts.resize(layout.chunks(k));
-    gathers_left_ += layout.chunks(k);
-    sends_left_ += layout.chunks(k);
-  }
-  peers_[setup_.machine].presence = own_presence_;
-  if (allgather()) sends_left_ = own_chunks;
-  find_residuals_to_keep();
 }
 
 Event Operation::event(EventKind kind) const {
@@ -71,29 +65,32 @@ void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part,
   host_.record(span);
 }
 
-bool Operation::waits_for(uint32_t machine) const {
-  for (uint32_t chunk = 0; chunk < own_.size(); ++chunk) {
-    if (!arrivals_[size_t{chunk} * setup_.machines + machine].here) return true;
+uint32_t Operation::waits_for(uint32_t machine) const {
+  uint32_t earliest = 0;
+  for (uint32_t part = 0; part < parts_.size(); ++part) {
+    const Course& course = schedule().course(part);
+    for (uint8_t round = 1; round <= schedule().rounds(); ++round) {
+      const uint16_t frame = course.frame_of(round, machine);
+      const bool waits =
+          frame != Course::kNone && !frames_[schedule().first_frame(part) + frame].here;
+      if (waits && (earliest == 0 || round < earliest)) earliest = round;
+    }
   }
-  const std::vector<PartState>& parts = peers_[machine].parts;
-  return std::any_of(parts.begin(), parts.end(),
-                     [](PartState part) { return part < PartState::kDecoding; });
+  return earliest;
 }
 
 Result<bool> Operation::advance(uint64_t now_ns) {
   if (state_ != State::kExchanging) return false;
   bool worked = false;
-  if (setup_.machines == 1) {
-    CGX_ASSIGN_OR_RETURN(worked, reduce_locally());
-  } else if (results_only_) {
+  if (results_only_ && setup_.machines > 1) {
     if (!results_ready()) return false;
     CGX_ASSIGN_OR_RETURN(worked, finish_ready());
   } else if (!to_keep_.empty()) {
     CGX_ASSIGN_OR_RETURN(worked, keep_residuals());
   } else {
     CGX_ASSIGN_OR_RETURN(worked, finish_ready());
-    if (!worked && sends_left_ > 0) {
-      CGX_ASSIGN_OR_RETURN(worked, allgather() ? send_gather() : send_scatter());
+    if (!worked && to_begin_ > 0) {
+      CGX_ASSIGN_OR_RETURN(worked, begin_next());
     }
   }
   if (worked) last_progress_ns_ = now_ns;
@@ -101,31 +98,10 @@ Result<bool> Operation::advance(uint64_t now_ns) {
   return worked;
 }
 
-Status Operation::receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                          uint64_t now_ns, Slab* owned) {
-  CGX_ASSERT(header.source < setup_.machines && header.source != setup_.machine);
-  peers_[header.source].heard = true;
-  last_progress_ns_ = now_ns;
-  if (state_ != State::kExchanging) return {};
-  const Status status = header.phase == Phase::kScatter
-                            ? receive_contribution(header, payload, owned)
-                            : receive_gather(header, payload);
-  CGX_RETURN_IF_ERROR(status);
-  return check_complete();
-}
-
-Status Operation::receive_result(const wire::FrameHeader& header,
-                                 std::span<const std::byte> payload, uint64_t now_ns) {
-  if (header.phase == Phase::kScatter && !allgather()) return {};
-  return receive(header, payload, now_ns);
-}
-
 // With nothing else left to do, what others will compare is hashed: the ranks have not heard of the
 // result yet, so it is still what was decoded.
 Status Operation::check_complete() {
-  const auto done = [this] {
-    return own_left_ == 0 && gathers_left_ == 0 && sends_left_ == 0 && asked_.empty();
-  };
+  const auto done = [this] { return parts_left_ == 0 && asked_.empty(); };
   if (!done()) return {};
   const std::optional<HashWish>& wish = setup_.hash;
   if (wish && !std::exchange(hash_asked_, true) && present_anywhere(wish->segment)) {
@@ -138,231 +114,190 @@ Status Operation::check_complete() {
   return {};
 }
 
-// --- Receiving
-// -------------------------------------------------------------------------------------
+// --- Beginning parts
 
-uint64_t Operation::scatter_prefix(uint32_t chunk) const {
-  return chunk == 0 ? setup_.descriptor.size() : 0;
+// In turn, one part of each flow that may go on.
+Result<bool> Operation::begin_next() {
+  const auto flows = static_cast<uint32_t>(flows_.size());
+  for (uint32_t i = 0; i < flows; ++i) {
+    const uint32_t flow = (next_flow_ + i) % flows;
+    const Flow& planned = schedule().flows()[flow];
+    const FlowState& state = flows_[flow];
+    if (state.next == planned.parts.end() || state.next - state.lowest >= planned.ahead) continue;
+    next_flow_ = (flow + 1) % flows;
+    return begin(flow);
+  }
+  return false;
 }
 
-// The payload must be exactly as long as the plan and the frame's own bitmap say.
-Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
-                                            std::span<const std::byte> payload, const Part& part,
-                                            uint64_t prefix) const {
-  const GroupLayout& layout = *setup_.layout;
-  const auto wrong = [&](const std::string& why) {
-    return protocol_error("frame of machine " + std::to_string(header.source) + ", group " +
-                          std::to_string(header.group) + ", shard " + std::to_string(header.shard) +
-                          ", chunk " + std::to_string(header.chunk) + " holds " +
-                          std::to_string(payload.size()) + " bytes, " + why);
-  };
-  const auto wrong_size = [&](uint64_t expected) {
-    return wrong("the plan says " + std::to_string(expected));
-  };
-  if (payload.size() < prefix) return wrong_size(prefix);
-  Payload parsed{Presence(layout.segments(), true), payload.subspan(prefix)};
-  uint64_t expected = part.encoded_bytes;
-  if (header.flags & wire::FrameHeader::kBitmap) {
-    if (parsed.ranges.size() < layout.bitmap_bytes()) return wrong_size(layout.bitmap_bytes());
-    parsed.presence.read(parsed.ranges.first(layout.bitmap_bytes()));
-    parsed.ranges = parsed.ranges.subspan(layout.bitmap_bytes());
-    expected = 0;
-    for (const Slice& slice : layout.slices(part)) {
-      if (parsed.presence.test(slice.segment)) expected += slice.encoded_bytes;
-    }
+// REQUIRES: the flow has a next part and may go on. False: no slab is free.
+Result<bool> Operation::begin(uint32_t flow) {
+  const MoveOf of{.part = flows_[flow].next};
+  const bool encodes = move_of(of).kind == MoveKind::kEncode;
+  const SlabId slab = encodes ? pool_.take_for_own() : kNoSlab;
+  if (encodes && slab == kNoSlab) return false;
+  ++flows_[flow].next;
+  --to_begin_;
+  parts_[of.part].begun |= 1u << of.move;
+  if (encodes) {
+    CGX_RETURN_IF_ERROR(ask_encode(of, Slab(pool_, slab)));
+  } else {
+    CGX_RETURN_IF_ERROR(
+        ask({.of = of}, {.kind = SiteJobKind::kLocalReduce, .presence = &own_presence_}));
   }
-  if (part.variable) {
-    const Status status = check_ranges(part, parsed);
-    if (!status.ok()) return wrong(status.message());
-  } else if (parsed.ranges.size() != expected) {
-    return wrong_size(expected);
-  }
-  return parsed;
-}
-
-// Ranges that end where they say must lie one behind the other, and nothing behind the last.
-Status Operation::check_ranges(const Part& part, const Payload& parsed) const {
-  std::span<const std::byte> rest = parsed.ranges;
-  for (const Slice& slice : setup_.layout->slices(part)) {
-    if (!parsed.presence.test(slice.segment)) continue;
-    const Status status =
-        take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest).status();
-    if (status.ok()) continue;
-    return protocol_error("of tensor '" + (*setup_.table)[setup_.planned(slice).tensor].name +
-                          "': " + status.message());
-  }
-  if (rest.empty()) return {};
-  return protocol_error(std::to_string(rest.size()) + " of them behind the last tensor's");
-}
-
-// Scatter: a part of the own shard. Allgather: a part of a machine's whole contribution.
-Status Operation::receive_contribution(const wire::FrameHeader& header,
-                                       std::span<const std::byte> payload, Slab* owned) {
-  const uint32_t shard = allgather() ? header.source : setup_.machine;
-  if (header.shard != shard || header.chunk >= own_.size()) {
-    return protocol_error("scatter frame for shard " + std::to_string(header.shard) + ", chunk " +
-                          std::to_string(header.chunk) + " reached machine " +
-                          std::to_string(setup_.machine));
-  }
-  Arrival& arrived = arrival(header.chunk, header.source);
-  if (arrived.here) {
-    host_.count(Counter::kframes_unexpected, 1);
-    return {};
-  }
-  const Part& part = setup_.layout->part(shard, header.chunk);
-  CGX_ASSIGN_OR_RETURN(const Payload parsed,
-                       parse(header, payload, part, scatter_prefix(header.chunk)));
-  CGX_RETURN_IF_ERROR(learn_presence(header.source, parsed.presence));
-  arrived.here = true;
-  arrived.length = static_cast<uint32_t>(parsed.ranges.size());
-  OwnChunk& chunk = own_[header.chunk];
-  // The own part is the only other one that is missing: encode it now, and this frame needs no
-  // copy.
-  const uint32_t needed = allgather() ? setup_.machines : setup_.machines - 1;
-  const bool last_but_own = header.chunk == next_own_ && chunk.arrived + 2 == needed;
-  if (allgather() && last_but_own && !results_only_ && to_keep_.empty()) {
-    CGX_RETURN_IF_ERROR(send_gather().status());
-  }
-  if (++chunk.arrived < needed) {
-    return hold(header.chunk, header.source, parsed.ranges, owned);
-  }
-  if (to_keep_.empty() && site_consumes_) {
-    CGX_ASSIGN_OR_RETURN(const bool done,
-                         finish_chunk(header.chunk, Live{header.source, parsed.ranges}));
-    if (done) return {};
-  }
-  ready_.push_back(header.chunk);
-  return hold(header.chunk, header.source, parsed.ranges, owned);
-}
-
-Status Operation::hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges,
-                       Slab* owned) {
-  Arrival& arrived = arrival(chunk, machine);
-  CGX_ASSIGN_OR_RETURN(const FrameBytes held, hold(machine, ranges, owned, arrived.held));
-  arrived.offset = held.offset;
-  return {};
-}
-
-Result<FrameBytes> Operation::hold(uint32_t machine, std::span<const std::byte> ranges, Slab* owned,
-                                   Slab& held) {
-  FrameBytes bytes{.length = static_cast<uint32_t>(ranges.size())};
-  if (ranges.empty()) return bytes;
-  if (owned != nullptr) {
-    bytes.offset = static_cast<uint32_t>(ranges.data() - owned->bytes().data());
-    held = std::move(*owned);
-    bytes.slab = held.id();
-    return bytes;
-  }
-  const SlabId slab = pool_.take_for_received();
-  if (slab == kNoSlab || ranges.size() > pool_.slab_bytes()) {
-    return protocol_error("machine " + std::to_string(machine) +
-                          " sent more parts ahead than the plan allows");
-  }
-  held = Slab(pool_, slab);
-  bytes.slab = slab;
-  std::memcpy(held.bytes().data(), ranges.data(), ranges.size());
-  host_.count(Counter::kheld_bytes, ranges.size());
-  return bytes;
-}
-
-// The held parts of a machine are read under one presence, whatever came first.
-Status Operation::learn_presence(uint32_t machine, const Presence& presence) {
-  PeerState& peer = peers_[machine];
-  if (peer.contributed && !(peer.presence == presence)) {
-    return protocol_error("machine " + std::to_string(machine) +
-                          " says differently in two frames which tensors of group " +
-                          std::to_string(setup_.group_index) + " it has");
-  }
-  peer.presence = presence;
-  peer.contributed = true;
-  return {};
-}
-
-Status Operation::learn_union(const Presence& presence) {
-  if (!union_known_) {
-    union_ = presence;
-    union_known_ = true;
-    return {};
-  }
-  for (uint32_t i = 0; i < setup_.layout->segments(); ++i) {
-    if (union_.test(i) == presence.test(i)) continue;
-    return protocol_error("machines disagree whether tensor '" +
-                          (*setup_.table)[setup_.group->segments[i].tensor].name +
-                          "' is present in step " + std::to_string(setup_.step));
-  }
-  return {};
-}
-
-// REQUIRES: every machine has contributed.
-Result<Presence> Operation::learn_union() {
-  Presence present = own_presence_;
-  for (const PeerState& peer : peers_) present.merge(peer.presence);
-  CGX_RETURN_IF_ERROR(learn_union(present));
-  return present;
-}
-
-// --- Finishing chunks
-// ------------------------------------------------------------------------------
-
-Result<bool> Operation::finish_ready() {
-  if (ready_.empty()) return false;
-  CGX_ASSIGN_OR_RETURN(const bool done, finish_chunk(ready_.front(), Live{}));
-  if (done) ready_.erase(ready_.begin());
-  return done;
-}
-
-// Every machine's part is there: held, or in hand. False: no slab is free.
-Result<bool> Operation::finish_chunk(uint32_t chunk, const Live& live) {
-  return allgather() ? combine_chunk(chunk, live) : reduce_chunk(chunk, live);
-}
-
-void Operation::close_chunk(uint32_t chunk) {
-  own_[chunk].done = true;
-  --own_left_;
-  while (lowest_ < own_.size() && own_[lowest_].done) ++lowest_;
-  for (uint32_t k = 0; k < setup_.machines; ++k) arrival(chunk, k).held.reset();
-}
-
-// By machine, what it contributes to a chunk. In scatter the own part comes from the local ranks.
-std::span<const SiteContribution> Operation::contributions(uint32_t chunk, const Live& live) {
-  for (uint32_t k = 0; k < setup_.machines; ++k) {
-    SiteContribution& from = contributions_[k];
-    from = {};
-    if (!allgather() && k == setup_.machine) continue;
-    const Arrival& arrived = arrival(chunk, k);
-    from.presence = &peers_[k].presence;
-    from.frame = {.offset = arrived.offset, .length = arrived.length};
-    if (k == live.machine) {
-      from.frame.live = live.payload.data();
-    } else if (arrived.held) {
-      from.frame.slab = arrived.held.id();
-    }
-  }
-  return contributions_;
-}
-
-Result<bool> Operation::reduce_locally() {
-  if (next_own_ >= own_.size()) return false;
-  const uint32_t chunk = next_own_++;
-  CGX_RETURN_IF_ERROR(
-      ask({.chunk = chunk}, {.kind = SiteJobKind::kLocalReduce, .presence = &own_presence_}));
   return true;
 }
 
-// --- Sending
+// --- Going on
 
-void Operation::send_to_all(Phase phase, uint32_t chunk, bool bitmap, SlabId slab,
-                            uint32_t length) {
-  for (uint32_t hop = 1; hop < setup_.machines; ++hop) {
-    pool_.add_reference(slab);
-    host_.send_part(*this, {.machine = (setup_.machine + hop) % setup_.machines,
-                            .phase = phase,
-                            .shard = setup_.machine,
-                            .chunk = chunk,
-                            .bitmap = bitmap,
-                            .slab = slab,
-                            .length = length});
+Status Operation::done(const MoveOf& of) {
+  PartState& state = parts_[of.part];
+  state.done |= 1u << of.move;
+  Live none;
+  CGX_RETURN_IF_ERROR(follow(of.part, none));
+  return {};
+}
+
+// Makes the moves whose turn has come. What the last of them has made is not needed any more.
+Status Operation::follow(uint32_t part, Live& live) {
+  const Course& course = schedule().course(part);
+  PartState& state = parts_[part];
+  for (uint32_t i = 0; i < course.moves().size(); ++i) {
+    const Move& move = course.moves()[i];
+    const bool turn = !(state.begun >> i & 1) && (move.after & ~state.done) == 0;
+    if (!turn || move.after == 0) continue;  // begins with its flow, or with a frame
+    if (move.kind == MoveKind::kReceive) continue;
+    state.begun |= 1u << i;
+    CGX_RETURN_IF_ERROR(follow_move({part, i}, live));
   }
+  if (state.done == course.all()) close_part(part);
+  return {};
+}
+
+Status Operation::follow_move(const MoveOf& of, Live& live) {
+  const Move& move = move_of(of);
+  switch (move.kind) {
+    case MoveKind::kSend:
+      send(of);
+      break;
+    case MoveKind::kDecode:
+      return ask_decode(of, live);
+    case MoveKind::kReduce:
+    case MoveKind::kCombine: {
+      const bool now = live.frame != Course::kNone && to_keep_.empty() && site_consumes_;
+      bool finished = false;
+      if (now) {
+        CGX_ASSIGN_OR_RETURN(finished, finish(of, live));
+      }
+      if (!finished) ready_.push_back(of);
+      break;
+    }
+    case MoveKind::kEncode:
+    case MoveKind::kReceive:
+    case MoveKind::kLocalReduce:
+      CGX_ASSERT(false);
+  }
+  return {};
+}
+
+void Operation::close_part(uint32_t part) {
+  if (std::exchange(parts_[part].closed, true)) return;
+  --parts_left_;
+  const uint16_t flow = schedule().flow_of(part);
+  if (flow == Schedule::kNoFlow) return;
+  FlowState& at = flows_[flow];
+  const uint32_t end = schedule().flows()[flow].parts.end();
+  while (at.lowest < end && parts_[at.lowest].closed) ++at.lowest;
+}
+
+void Operation::send(const MoveOf& of) {
+  const Move& move = move_of(of);
+  const Held& made = buffer_at(of.part, move.buffer);
+  const bool bitmap = !presence_of(of.part, {Source::Kind::kBuffer, move.buffer}).all();
+  for (const uint32_t machine : move.machines) {
+    pool_.add_reference(made.slab.id());
+    host_.send_part(*this, {.machine = machine,
+                            .round = move.round,
+                            .part = of.part,
+                            .bitmap = bitmap,
+                            .descriptor = prefix_bytes(of.part, move.round) > 0,
+                            .slab = made.slab.id(),
+                            .length = made.offset + made.length});
+  }
+  parts_[of.part].done |= 1u << of.move;
+}
+
+// --- Reductions
+
+std::vector<Operation::MoveOf>::const_iterator Operation::next_ready() const {
+  if (!results_only_) return ready_.begin();
+  return std::find_if(ready_.begin(), ready_.end(),
+                      [this](const MoveOf& of) { return move_of(of).kind == MoveKind::kCombine; });
+}
+
+Result<bool> Operation::finish_ready() {
+  const auto next = next_ready();
+  if (next == ready_.end()) return false;
+  const MoveOf of = *next;
+  const auto index = next - ready_.begin();
+  Live none;
+  CGX_ASSIGN_OR_RETURN(const bool finished, finish(of, none));
+  if (finished) ready_.erase(ready_.begin() + index);
+  return finished;
+}
+
+// Every source is there: held, or in hand. False: no slab is free.
+Result<bool> Operation::finish(const MoveOf& of, Live& live) {
+  if (move_of(of).kind == MoveKind::kReduce) {
+    CGX_ASSIGN_OR_RETURN(const bool reduced, reduce(of, live));
+    live.used |= reduced;
+    return reduced;
+  }
+  live.used = true;
+  CGX_ASSIGN_OR_RETURN(const Presence* const presence, presence_of_sum(move_of(of), of.part));
+  CGX_RETURN_IF_ERROR(
+      ask({.of = of},
+          {.kind = SiteJobKind::kCombine, .presence = presence, .from = contributions(of, live)}));
+  return true;
+}
+
+Result<bool> Operation::reduce(const MoveOf& of, const Live& live) {
+  const SlabId taken = pool_.take_for_own();
+  if (taken == kNoSlab) return false;
+  Asked asked{.of = of, .slab = Slab(pool_, taken)};
+  const Move& move = move_of(of);
+  CGX_ASSIGN_OR_RETURN(const Presence* const presence, presence_of_sum(move, of.part));
+  asked.offset = write_front(of, *presence, asked.slab.bytes());
+  SiteJob job{.kind = SiteJobKind::kReduce,
+              .presence = presence,
+              .from = contributions(of, live),
+              .results = move.results,
+              .into = taken,
+              .offset = asked.offset};
+  CGX_RETURN_IF_ERROR(ask(std::move(asked), job));
+  return true;
+}
+
+// In the order of addition.
+std::span<const SiteContribution> Operation::contributions(const MoveOf& of, const Live& live) {
+  const std::vector<Source>& sources = move_of(of).sources;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const Source& source = sources[i];
+    SiteContribution& from = contributions_[i];
+    from = {.own_ranks = source.kind == Source::Kind::kOwnRanks};
+    if (from.own_ranks) continue;
+    from.presence = &presence_of(of.part, source);
+    const bool of_frame = source.kind == Source::Kind::kFrame;
+    const Held& held =
+        of_frame ? frame_at(of.part, source.index) : buffer_at(of.part, source.index);
+    from.frame = {.offset = held.offset, .length = held.length};
+    if (of_frame && source.index == live.frame) {
+      from.frame.live = live.ranges.data();
+    } else if (held.slab) {
+      from.frame.slab = held.slab.id();
+    }
+  }
+  return std::span(contributions_).first(sources.size());
 }
 
 }  // namespace cgx::scheduler

@@ -1,21 +1,15 @@
-// One operation: a group of one step (or one call) on its way through one machine.
+// One operation: a group of one step (or one call) on its way through one machine, as its schedule
+// says (scheduler/schedule.h).
 //
 //   states: exchanging -> complete
 //                      -> ended (badly; goes when the site has answered everything)
-//   scatter
-//     own side, per peer:   encode part -> send -> (answered by the gather frame of that part)
-//     own shard, per chunk: wait for every machine's part -> reduce, encode once -> send to all
-//     others' shards:       gather frame -> decode into every local rank's output
-//   allgather
-//     per chunk:            encode part -> keep, send to all -> wait for every machine's part ->
-//                           combine into every local rank's output
 //
-// Arithmetic happens at a site: what follows from a job happens when the site has answered, which
-// may be at once. Explicit state, nothing blocks: advance() asks for at most one part, receive()
-// handles one frame. Owned by one communicator. Received frames are used in place when everything
-// else is there and the site reads them at once, and copied to a slab otherwise (counted). Both
-// collectives write a chunk's outputs only after what this machine contributes to it was encoded:
-// inputs may be outputs.
+// A move is made when those before it are done: frames are sent, and arithmetic asked for, at once,
+// but for reductions that read no frame in hand, which wait for advance(). Arithmetic happens at a
+// site: its move is done when the site has answered, which may be at once. Explicit state, nothing
+// blocks: advance() asks for at most one part, receive() handles one frame. Owned by one
+// communicator. Received frames are used in place when everything else is there and the site reads
+// them at once, and copied to a slab otherwise (counted).
 #pragma once
 
 #include <cstdint>
@@ -37,9 +31,9 @@ namespace cgx::scheduler {
 // What a frame is about; the host completes the header.
 struct PartFrame {
   uint32_t machine = 0;  // to
-  wire::Phase phase = wire::Phase::kScatter;
-  uint32_t shard = 0, chunk = 0;
-  bool bitmap = false;
+  uint8_t round = 0;
+  uint32_t part = 0;
+  bool bitmap = false, descriptor = false;
   SlabId slab = kNoSlab;  // payload; one reference goes along
   uint32_t length = 0;
 };
@@ -76,9 +70,9 @@ class Operation {
   // Present on some machine; known when complete.
   bool present_anywhere(uint32_t segment) const { return union_.test(segment); }
   // No frame of this operation came from the machine yet.
-  bool silent(uint32_t machine) const { return !peers_[machine].heard; }
-  // Something that only this machine can send is still missing.
-  bool waits_for(uint32_t machine) const;
+  bool silent(uint32_t machine) const { return !heard_[machine]; }
+  // The earliest round of which a frame of the machine is missing; 0: none is.
+  uint32_t waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
   Event event(EventKind kind) const;  // of this operation
   // What was encoded here of each segment, first and second encodings alike; empty unless asked
@@ -88,7 +82,7 @@ class Operation {
   const std::optional<uint64_t>& result_hash() const { return result_hash_; }
   bool tickets_open() const { return !asked_.empty(); }
   // Nothing more is sent, but advance() can still make results of what is here.
-  bool results_ready() const { return results_only_ && allgather() && !ready_.empty(); }
+  bool results_ready() const { return results_only_ && next_ready() != ready_.end(); }
 
   // At most one part's work. False: nothing to do until a frame or a slab arrives.
   Result<bool> advance(uint64_t now_ns);
@@ -107,94 +101,105 @@ class Operation {
   void end();
 
  private:
-  enum class PartState : uint8_t { kWaiting, kEncoding, kSent, kDecoding, kDone };
-  struct Arrival {  // one machine's part of an own chunk (allgather: of any, the own one included)
+  struct PartState {
+    uint32_t begun = 0, done = 0;  // moves of its course, a bit each
+    bool closed = false;           // all are done
+  };
+  struct FlowState {
+    uint32_t next = 0;    // part to begin
+    uint32_t lowest = 0;  // that is not done
+  };
+  struct Held {  // a frame that came, or what was made here
     bool here = false;
-    Slab held;
+    Slab slab;
     uint32_t offset = 0, length = 0;  // of the ranges in it
   };
   struct Live {  // the frame in hand, not copied
-    uint32_t machine = UINT32_MAX;
-    std::span<const std::byte> payload;
-  };
-  struct OwnChunk {
-    uint32_t arrived = 0;
-    bool done = false;  // reduced or combined
-  };
-  struct PeerState {
-    uint32_t next_chunk = 0;  // of its shard, to send
-    uint32_t unanswered = 0;
-    bool heard = false;
-    bool contributed = false;  // some part of its contribution is here: its presence is known
-    Presence presence;
-    std::vector<PartState> parts;  // of its shard
+    uint32_t frame = Course::kNone;
+    std::span<const std::byte> ranges;
+    Slab* owned = nullptr;
+    bool used = false;
   };
   struct Payload {  // a parsed data payload
     Presence presence;
     std::span<const std::byte> ranges;
   };
-
+  struct MoveOf {
+    uint32_t part = 0, move = 0;
+  };
   struct Asked {  // of the site, and not answered
     Ticket ticket = 0;
     SiteJobKind kind = SiteJobKind::kEncode;
-    uint32_t shard = 0, chunk = 0;
-    Slab slab;            // encode, reduce: what is written; decode: what is read
-    uint32_t offset = 0;  // encode, reduce: of the ranges, behind descriptor and bitmap
-    uint64_t count = 0;   // keep: elements
+    MoveOf of;
+    uint32_t machine = 0;  // decode: whose result it is
+    Slab slab;             // encode, reduce: what is written; decode: what is read
+    uint32_t offset = 0;   // encode, reduce: of the ranges, behind descriptor and bitmap
+    uint64_t count = 0;    // keep: elements
     uint64_t began_ns = 0;
   };
 
-  bool allgather() const { return setup_.layout->collective() == Collective::kAllgather; }
-  uint64_t scatter_prefix(uint32_t chunk) const;
-  Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                        const Part& part, uint64_t prefix) const;
-  Status check_ranges(const Part& part, const Payload& parsed) const;
-  Status receive_contribution(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                              Slab* owned);
-  Status hold(uint32_t chunk, uint32_t machine, std::span<const std::byte> ranges, Slab* owned);
-  Result<FrameBytes> hold(uint32_t machine, std::span<const std::byte> ranges, Slab* owned,
-                          Slab& held);
-  Status learn_presence(uint32_t machine, const Presence& presence);
-  Status learn_union(const Presence& presence);
-  Result<Presence> learn_union();
+  const Schedule& schedule() const { return *setup_.schedule; }
+  const Move& move_of(const MoveOf& of) const {
+    return schedule().course(of.part).moves()[of.move];
+  }
+  Held& frame_at(uint32_t part, uint32_t frame) {
+    return frames_[schedule().first_frame(part) + frame];
+  }
+  Held& buffer_at(uint32_t part, uint32_t buffer) {
+    return buffers_[schedule().first_buffer(part) + buffer];
+  }
+  Presence& heard_presence(uint8_t round, uint32_t machine) {
+    return presences_[(size_t{round} - 1) * setup_.machines + machine];
+  }
+
+  // operation.cc
+  Result<bool> begin_next();
+  Result<bool> begin(uint32_t flow);
+  Status follow(uint32_t part, Live& live);
+  Status follow_move(const MoveOf& of, Live& live);
+  Status done(const MoveOf& of);
+  void close_part(uint32_t part);
+  std::vector<MoveOf>::const_iterator next_ready() const;
   Result<bool> finish_ready();
-  Result<bool> finish_chunk(uint32_t chunk, const Live& live);
-  void close_chunk(uint32_t chunk);
-  Arrival& arrival(uint32_t chunk, uint32_t machine) {
-    return arrivals_[size_t{chunk} * setup_.machines + machine];
-  }
-  std::span<const SiteContribution> contributions(uint32_t chunk, const Live& live);
-  Result<bool> reduce_locally();
-
-  // operation_scatter.cc
-  Status receive_gather(const wire::FrameHeader& header, std::span<const std::byte> payload);
-  Result<bool> reduce_chunk(uint32_t chunk, const Live& live);
-  void reduced(const Asked& asked, const SiteAnswer& answer);
-  void decoded(const Asked& asked);
-  Result<bool> send_scatter();
-  Result<bool> send_part_of(uint32_t machine);
-
-  // operation_allgather.cc
-  Result<bool> send_gather();
-  Result<bool> combine_chunk(uint32_t chunk, const Live& live);
-
-  // operation_site.cc
-  Status ask(Asked asked, SiteJob job);
-  Status ask_encode(uint32_t shard, uint32_t chunk, Slab slab);
-  Status take(Asked& asked, const SiteAnswer& answer);
-  void encoded(Asked& asked, const SiteAnswer& answer);
-  void kept(const Asked& asked);
-  const Part& part_of(const Asked& asked) const {
-    return setup_.layout->part(asked.shard, asked.chunk);
-  }
-
-  void send_to_all(wire::Phase phase, uint32_t chunk, bool bitmap, SlabId slab, uint32_t length);
-  void find_residuals_to_keep();
-  Result<bool> keep_residuals();
+  Result<bool> finish(const MoveOf& of, Live& live);
+  Result<bool> reduce(const MoveOf& of, const Live& live);
+  std::span<const SiteContribution> contributions(const MoveOf& of, const Live& live);
+  void send(const MoveOf& of);
   Status check_complete();
   // Of arithmetic over a part; `machine`: whose results they were.
   uint64_t begin_span(const Part& part) const;  // 0: too small to be timed
-  void record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine = 0);
+  void record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine);
+
+  // operation_frames.cc
+  struct Expected {
+    uint32_t frame = 0, move = 0;  // of the part's course
+  };
+  Result<Expected> expected(const wire::FrameHeader& header) const;
+  uint64_t prefix_bytes(uint32_t part, uint32_t round) const;
+  Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload) const;
+  Status check_ranges(const Part& part, const Payload& parsed) const;
+  Status take_frame(const wire::FrameHeader& header, const Expected& what, const Payload& parsed,
+                    Slab* owned);
+  bool all_here(uint32_t part, const Move& receive);
+  Status begin_if_last(uint32_t part);
+  Result<FrameBytes> hold(uint32_t machine, std::span<const std::byte> ranges, Slab* owned,
+                          Slab& held);
+  Status learn_presence(uint8_t round, uint32_t machine, const Presence& presence);
+  Status learn_union(const Presence& presence);
+  Result<const Presence*> presence_of_sum(const Move& move, uint32_t part);
+  const Presence& presence_of(uint32_t part, const Source& source);
+
+  // operation_site.cc
+  Status ask(Asked asked, SiteJob job);
+  Status ask_encode(const MoveOf& of, Slab slab);
+  Status ask_decode(const MoveOf& of, Live& live);
+  void release_sources(const MoveOf& of);
+  uint32_t write_front(const MoveOf& of, const Presence& presence, std::span<std::byte> out) const;
+  Status take(Asked& asked, const SiteAnswer& answer);
+  Status made(Asked& asked, const SiteAnswer& answer);
+  void find_residuals_to_keep();
+  Result<bool> keep_residuals();
+  void kept(const Asked& asked);
 
   OperationSetup setup_;
   const std::unique_ptr<SiteOperation> work_;
@@ -204,18 +209,18 @@ class Operation {
   State state_ = State::kExchanging;
   uint64_t started_ns_, last_progress_ns_;
   Presence own_presence_, union_;
+  Presence partial_;  // of sums that are not results yet, once one was begun
   bool union_known_ = false;
-  std::vector<PeerState> peers_;   // by machine; the own entry is unused
-  std::vector<OwnChunk> own_;      // chunks of the own shard (allgather: all chunks)
-  std::vector<Arrival> arrivals_;  // own chunk * machines + machine
-  std::vector<uint32_t> ready_;    // own chunks whose parts are all here, not asked for
+  std::vector<bool> heard_;          // by machine
+  std::vector<Presence> presences_;  // of frames that are added: by round and machine; empty before
+  std::vector<PartState> parts_;
+  std::vector<FlowState> flows_;
+  std::vector<Held> frames_, buffers_;  // of all parts, as the schedule numbers them
+  std::vector<MoveOf> ready_;           // reductions whose sources are all here, not asked for
   std::vector<Asked> asked_;
-  uint32_t own_left_ = 0;      // own chunks not done yet
-  uint32_t gathers_left_ = 0;  // parts of others' shards not decoded yet
-  uint32_t sends_left_ = 0;    // own contributions not asked for yet
-  uint32_t next_peer_ = 0;     // scatter: offset of the peer to try next
-  uint32_t next_own_ = 0;      // allgather: chunk to encode next; one machine: to reduce next
-  uint32_t lowest_ = 0;        // lowest own chunk that is not done
+  uint32_t parts_left_ = 0;  // not done
+  uint32_t to_begin_ = 0;    // parts of flows, not begun
+  uint32_t next_flow_ = 0;   // to try next
   bool results_only_ = false, ended_ = false;
   std::vector<uint32_t> to_keep_;  // segments whose residual is carried over, the last one next
   uint64_t kept_elements_ = 0;     // of the last one

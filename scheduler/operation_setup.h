@@ -9,12 +9,16 @@
 #include <vector>
 
 #include "proto/wire/frame.h"
-#include "scheduler/collective.h"
+#include "scheduler/layout.h"
 #include "scheduler/place.h"
+#include "scheduler/schedule.h"
 
 namespace cgx::scheduler {
 
 class SiteResidual;
+
+// Random draws tell a part's two encodings apart.
+constexpr uint32_t kFirstEncoding = 1, kSecondEncoding = 2;
 
 // Everything of a segment that lies on this machine.
 struct LocalSegment {
@@ -37,15 +41,16 @@ struct OperationSetup {
   wire::StepKind kind = wire::StepKind::kStep;
   uint64_t step = 0;
   uint32_t group_index = 0;
-  std::shared_ptr<const void> keeps_alive;  // owner of layout, group and table
+  std::shared_ptr<const void> keeps_alive;  // owner of layout, schedule, group and table
   const GroupLayout* layout = nullptr;
+  const Schedule* schedule = nullptr;
   const Group* group = nullptr;
   const TensorTable* table = nullptr;
   uint32_t machine = 0, machines = 1;
   bool norms = false;  // measure what the lossy codecs lose
   uint64_t draw_seed = 0, draw_communicator = 0;
   std::vector<LocalSegment> segments;
-  std::vector<std::byte> descriptor;  // calls: 64 bytes in front of scatter chunk 0
+  std::vector<std::byte> descriptor;  // calls: in front of each shard's first part, round 1
   std::optional<HashWish> hash;
 
   const Segment& planned(const Slice& slice) const { return group->segments[slice.segment]; }

@@ -7,8 +7,6 @@
 
 namespace cgx::scheduler {
 
-using wire::Phase;
-
 namespace {
 
 constexpr EventKind span_of(SiteJobKind kind) {
@@ -33,9 +31,8 @@ constexpr bool about_a_part(SiteJobKind kind) {
 Status Operation::ask(Asked asked, SiteJob job) {
   asked.kind = job.kind;
   asked.ticket = host_.new_ticket();
-  if (about_a_part(job.kind)) asked.began_ns = begin_span(part_of(asked));
-  job.shard = asked.shard;
-  job.chunk = asked.chunk;
+  if (about_a_part(job.kind)) asked.began_ns = begin_span(setup_.layout->part(asked.of.part));
+  job.part = asked.of.part;
   const std::optional<SiteAnswer> answer = work_->ask(asked.ticket, job);
   if (answer) return take(asked, *answer);
   host_.expect(asked.ticket, *this);
@@ -65,25 +62,18 @@ Status Operation::take(Asked& asked, const SiteAnswer& answer) {
   host_.count(Counter::knonfinite_buckets, answer.nonfinite_buckets);
   host_.count(Counter::ksaturated_values, answer.saturated);
   if (about_a_part(asked.kind)) {
-    const uint32_t machine = asked.kind == SiteJobKind::kDecode ? asked.shard : 0;
-    record_span(span_of(asked.kind), asked.began_ns, part_of(asked), machine);
+    record_span(span_of(asked.kind), asked.began_ns, setup_.layout->part(asked.of.part),
+                asked.machine);
   }
   switch (asked.kind) {
     case SiteJobKind::kEncode:
-      encoded(asked, answer);
-      break;
-    case SiteJobKind::kDecode:
-      decoded(asked);
-      break;
     case SiteJobKind::kReduce:
-      reduced(asked, answer);
-      break;
+      return made(asked, answer);
+    case SiteJobKind::kDecode:
     case SiteJobKind::kCombine:
-      close_chunk(asked.chunk);
-      break;
     case SiteJobKind::kLocalReduce:
-      --own_left_;
-      break;
+      release_sources(asked.of);
+      return done(asked.of);
     case SiteJobKind::kKeep:
       kept(asked);
       break;
@@ -94,48 +84,55 @@ Status Operation::take(Asked& asked, const SiteAnswer& answer) {
   return {};
 }
 
-// --- Encoding
+// What was encoded goes out; it is kept where it will be added.
+Status Operation::made(Asked& asked, const SiteAnswer& answer) {
+  if (results_only_) return {};  // it is not sent any more, so a sum is no result
+  const uint32_t part = asked.of.part, buffer = move_of(asked.of).buffer;
+  buffer_at(part, buffer) = {true, std::move(asked.slab), asked.offset, answer.bytes};
+  release_sources(asked.of);
+  CGX_RETURN_IF_ERROR(done(asked.of));
+  if (!schedule().course(part).keeps(buffer)) buffer_at(part, buffer).slab.reset();
+  return {};
+}
 
-// Descriptor and bitmap come before what the site writes.
-Status Operation::ask_encode(uint32_t shard, uint32_t chunk, Slab slab) {
-  const std::span<std::byte> out = slab.bytes();
-  uint64_t written = scatter_prefix(chunk);
+void Operation::release_sources(const MoveOf& of) {
+  for (const Source& source : move_of(of).sources) {
+    if (source.kind == Source::Kind::kFrame) frame_at(of.part, source.index).slab.reset();
+    if (source.kind == Source::Kind::kBuffer) buffer_at(of.part, source.index).slab.reset();
+  }
+}
+
+// Descriptor and bitmap, where there are any, come before what the site writes.
+uint32_t Operation::write_front(const MoveOf& of, const Presence& presence,
+                                std::span<std::byte> out) const {
+  uint64_t written = move_of(of).kind == MoveKind::kEncode ? prefix_bytes(of.part, 1) : 0;
   if (written > 0) std::memcpy(out.data(), setup_.descriptor.data(), written);
-  if (!own_presence_.all()) {
-    own_presence_.write(out.subspan(written, setup_.layout->bitmap_bytes()));
+  if (!presence.all()) {
+    presence.write(out.subspan(written, setup_.layout->bitmap_bytes()));
     written += setup_.layout->bitmap_bytes();
   }
+  return static_cast<uint32_t>(written);
+}
+
+Status Operation::ask_encode(const MoveOf& of, Slab slab) {
   const SiteJob job{.kind = SiteJobKind::kEncode,
                     .presence = &own_presence_,
                     .into = slab.id(),
-                    .offset = static_cast<uint32_t>(written)};
-  return ask({.shard = shard, .chunk = chunk, .slab = std::move(slab), .offset = job.offset}, job);
+                    .offset = write_front(of, own_presence_, slab.bytes())};
+  return ask({.of = of, .slab = std::move(slab), .offset = job.offset}, job);
 }
 
-void Operation::encoded(Asked& asked, const SiteAnswer& answer) {
-  if (results_only_) return;  // it is not sent any more
-  const bool bitmap = !own_presence_.all();
-  const uint32_t length = asked.offset + answer.bytes;
-  const SlabId slab = asked.slab.id();
-  if (!allgather()) {
-    peers_[asked.shard].parts[asked.chunk] = PartState::kSent;
-    pool_.add_reference(slab);
-    host_.send_part(*this, {.machine = asked.shard,
-                            .phase = Phase::kScatter,
-                            .shard = asked.shard,
-                            .chunk = asked.chunk,
-                            .bitmap = bitmap,
-                            .slab = slab,
-                            .length = length});
-    return;
+Status Operation::ask_decode(const MoveOf& of, Live& live) {
+  const uint16_t source = move_of(of).sources.front().index;
+  const Course& course = schedule().course(of.part);
+  const Move& receive = course.moves()[course.receive_of(source)];
+  Asked asked{.of = of, .machine = receive.machines[source - receive.first_frame]};
+  FrameBytes frame{.length = static_cast<uint32_t>(live.ranges.size()), .live = live.ranges.data()};
+  if (!site_consumes_) {
+    CGX_ASSIGN_OR_RETURN(frame, hold(asked.machine, live.ranges, live.owned, asked.slab));
   }
-  Arrival& own = arrival(asked.chunk, setup_.machine);
-  own.here = true;
-  own.held = std::move(asked.slab);
-  own.offset = asked.offset;
-  own.length = answer.bytes;
-  if (++own_[asked.chunk].arrived == setup_.machines) ready_.push_back(asked.chunk);
-  send_to_all(Phase::kScatter, asked.chunk, bitmap, slab, length);
+  live.used = true;
+  return ask(std::move(asked), {.kind = SiteJobKind::kDecode, .presence = &union_, .frame = frame});
 }
 
 // --- Residuals that no job writes
@@ -154,13 +151,15 @@ void Operation::find_residuals_to_keep() {
 Result<bool> Operation::keep_residuals() {
   constexpr uint64_t kElements = 128 * 1024;
   if (keeping_) return false;
-  const uint32_t segment = to_keep_.back();
-  const uint64_t elements = (*setup_.table)[setup_.group->segments[segment].tensor].elements;
-  const uint64_t count = std::min(kElements, elements - kept_elements_);
+  const uint32_t index = to_keep_.back();
+  const Segment& segment = setup_.group->segments[index];
+  const uint64_t left = element_count(segment, *setup_.table) - kept_elements_;
+  const uint64_t count = std::min(kElements, left);
   keeping_ = true;
-  CGX_RETURN_IF_ERROR(ask(
-      {.count = count},
-      {.kind = SiteJobKind::kKeep, .segment = segment, .first = kept_elements_, .count = count}));
+  CGX_RETURN_IF_ERROR(ask({.count = count}, {.kind = SiteJobKind::kKeep,
+                                             .segment = index,
+                                             .first = segment.first_element() + kept_elements_,
+                                             .count = count}));
   return true;
 }
 
@@ -168,8 +167,8 @@ void Operation::kept(const Asked& asked) {
   keeping_ = false;
   host_.count(Counter::kcopied_bytes, asked.count * sizeof(float));
   kept_elements_ += asked.count;
-  const uint32_t tensor = setup_.group->segments[to_keep_.back()].tensor;
-  if (kept_elements_ < (*setup_.table)[tensor].elements) return;
+  const Segment& segment = setup_.group->segments[to_keep_.back()];
+  if (kept_elements_ < element_count(segment, *setup_.table)) return;
   to_keep_.pop_back();
   kept_elements_ = 0;
 }

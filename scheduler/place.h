@@ -2,7 +2,8 @@
 // names places; whoever computes looks up where they are.
 //
 // An arena stays in the table while anything names a place in it; then its number may be given to
-// another. Owned by the engine.
+// another. Entries never move: a site's threads look places up while arenas come and go. Owned by
+// the engine.
 #pragma once
 
 #include <algorithm>
@@ -26,10 +27,15 @@ struct Place {
 
 class ArenaTable {
  public:
+  static constexpr size_t kArenasMax = 1 << 16;
+
+  ArenaTable() { arenas_.reserve(kArenasMax); }
+  // kNoArena: the table is full.
   ArenaId add(std::span<std::byte> memory) {
     const auto free = std::find_if(arenas_.begin(), arenas_.end(),
                                    [](const Entry& entry) { return !entry.used; });
     const auto id = static_cast<ArenaId>(free - arenas_.begin());
+    if (free == arenas_.end() && arenas_.size() == kArenasMax) return kNoArena;
     if (free == arenas_.end()) arenas_.emplace_back();
     arenas_[id] = {memory, true};
     return id;
@@ -40,8 +46,7 @@ class ArenaTable {
   uint64_t bytes(ArenaId id) const { return arenas_[id].memory.size(); }
   // Null in no arena.
   std::byte* address(const Place& place) const {
-    return place.arena < arenas_.size() ? arenas_[place.arena].memory.data() + place.offset
-                                        : nullptr;
+    return place.arena != kNoArena ? arenas_[place.arena].memory.data() + place.offset : nullptr;
   }
 
  private:

@@ -1,8 +1,11 @@
 #include "scheduler/plan.h"
 
+#include <algorithm>
+
 #include "kernels/codec.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/frame.h"
+#include "scheduler/way.h"
 
 namespace cgx::scheduler {
 
@@ -80,21 +83,30 @@ std::string first_difference(const TensorTable& ours, const std::string& our_nam
 std::vector<std::byte> encode_plan(const Plan& plan) {
   Writer writer;
   writer.put(plan.epoch);
+  writer.put(plan.form);
+  writer.put(plan.machines);
   writer.put(plan.codec_formats);
   writer.put(plan.table_hash);
   writer.put(plan.policy_version);
   writer.put(plan.window);
   writer.put(plan.weight);
   writer.put(plan.replica_check_steps);
-  writer.put(plan.collective);
   writer.put(plan.feedback_decay);
   writer.put(plan.stats_steps);
+  writer.put(plan.limits.raw_bytes);
+  writer.put(plan.limits.encoded_bytes);
   writer.put<uint32_t>(static_cast<uint32_t>(plan.groups.size()));
   for (const Group& group : plan.groups) {
+    writer.put(group.way.collective);
+    writer.put(group.way.reason);
+    writer.put(group.way.ahead);
+    writer.put(group.way.rack_machines);
     writer.put<uint32_t>(static_cast<uint32_t>(group.segments.size()));
     for (const Segment& segment : group.segments) {
       writer.put(segment.tensor);
       writer.put(segment.spec);
+      writer.put(segment.first_bucket);
+      writer.put(segment.buckets);
     }
   }
   return writer.take();
@@ -107,25 +119,46 @@ Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan) {
   return epoch;
 }
 
+namespace {
+
+Status other_form(const Plan& plan) {
+  return {StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) + " has form " +
+                                     std::to_string(plan.form) + ", this daemon reads form " +
+                                     std::to_string(kPlanForm) +
+                                     "; install the same version of cgxd on all machines"};
+}
+
+}  // namespace
+
 Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Plan plan;
   plan.epoch = reader.get<uint64_t>();
+  plan.form = reader.get<uint32_t>();
+  if (reader.ok() && plan.form != kPlanForm) return other_form(plan);
+  plan.machines = reader.get<uint32_t>();
   plan.codec_formats = reader.get<uint64_t>();
   plan.table_hash = reader.get<uint64_t>();
   plan.policy_version = reader.get<uint64_t>();
   plan.window = reader.get<uint32_t>();
   plan.weight = reader.get<uint32_t>();
   plan.replica_check_steps = reader.get<uint32_t>();
-  plan.collective = reader.get<CollectiveWish>();
   plan.feedback_decay = reader.get<float>();
   plan.stats_steps = reader.get<uint32_t>();
-  plan.groups.resize(reader.get_count(4));
+  plan.limits.raw_bytes = reader.get<uint64_t>();
+  plan.limits.encoded_bytes = reader.get<uint64_t>();
+  plan.groups.resize(reader.get_count(12));
   for (Group& group : plan.groups) {
-    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec)));
+    group.way.collective = reader.get<Collective>();
+    group.way.reason = reader.get<WayReason>();
+    group.way.ahead = reader.get<uint16_t>();
+    group.way.rack_machines = reader.get<uint32_t>();
+    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec) + 16));
     for (Segment& segment : group.segments) {
       segment.tensor = reader.get<uint32_t>();
       segment.spec = reader.get<CodecSpec>();
+      segment.first_bucket = reader.get<uint64_t>();
+      segment.buckets = reader.get<uint64_t>();
     }
   }
   if (!reader.done()) return protocol_error("plan does not decode exactly");
@@ -135,6 +168,51 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
 uint64_t Plan::hash() const {
   return wire::checksum(encode_plan(*this));
 }
+
+uint64_t bucket_count(const Segment& segment, const TensorTable& table) {
+  const uint64_t all =
+      (table[segment.tensor].elements + segment.spec.bucket - 1) / segment.spec.bucket;
+  return std::min(segment.buckets, all - std::min(all, segment.first_bucket));
+}
+
+uint64_t element_count(const Segment& segment, const TensorTable& table) {
+  const uint64_t rest = table[segment.tensor].elements - segment.first_element();
+  return std::min(rest, bucket_count(segment, table) * segment.spec.bucket);
+}
+
+uint64_t segment_bytes(const Segment& segment, const TensorTable& table) {
+  return element_count(segment, table) * dtype_bytes(table[segment.tensor].dtype);
+}
+
+namespace {
+
+// Segments of one tensor, by their first bucket: they follow each other without gap or overlap.
+Status check_segments(std::vector<const Segment*>& segments, const TensorDesc& tensor) {
+  const auto wrong = [&](const std::string& why) {
+    return invalid_argument("plan: the segments of tensor '" + tensor.name + "' " + why);
+  };
+  std::sort(segments.begin(), segments.end(), [](const Segment* one, const Segment* other) {
+    return one->first_bucket < other->first_bucket;
+  });
+  const CodecSpec& spec = segments.front()->spec;
+  const uint64_t all = (tensor.elements + spec.bucket - 1) / spec.bucket;
+  uint64_t next = 0;
+  for (const Segment* segment : segments) {
+    if (!(segment->spec == spec)) return wrong("differ in their codecs");
+    if (segment->first_bucket != next || (next == all && next != 0)) {
+      return wrong("overlap, leave a gap or go beyond its end at bucket " + std::to_string(next));
+    }
+    const uint64_t left = all - next;
+    const bool to_the_end = segment->buckets == Segment::kToTheEnd;
+    if (!to_the_end && (segment->buckets == 0 || segment->buckets > left)) {
+      return wrong("hold no bucket, or more than there are, from bucket " + std::to_string(next));
+    }
+    next += to_the_end ? left : segment->buckets;
+  }
+  return next == all ? Status() : wrong("end before it does");
+}
+
+}  // namespace
 
 Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.codec_formats != kernels::codec_formats()) {
@@ -153,32 +231,31 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.weight < 1 || plan.weight > 1000) {
     return invalid_argument("plan weight " + std::to_string(plan.weight) + " is not in 1..1000");
   }
-  if (plan.collective > CollectiveWish::kAllgather) {
-    return invalid_argument("plan collective " +
-                            std::to_string(static_cast<uint32_t>(plan.collective)) +
-                            " is not auto (0), scatter (1) or allgather (2)");
+  if (plan.limits.raw_bytes == 0 || plan.limits.encoded_bytes == 0) {
+    return invalid_argument("plan whose parts may hold nothing");
   }
   if (!(plan.feedback_decay > 0.0f && plan.feedback_decay <= 1.0f)) {
     return invalid_argument("plan feedback_decay " + std::to_string(plan.feedback_decay) +
                             " is not above 0 and at most 1");
   }
-  std::vector<uint8_t> seen(table.size());
-  size_t count = 0;
+  std::vector<std::vector<const Segment*>> of_tensor(table.size());
   for (const Group& group : plan.groups) {
     if (group.segments.empty()) return invalid_argument("plan holds an empty group");
+    CGX_RETURN_IF_ERROR(check_way(group.way, group, plan.machines));
     for (const Segment& segment : group.segments) {
-      if (segment.tensor >= table.size() || seen[segment.tensor]) {
+      if (segment.tensor >= table.size()) {
         return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +
-                                " twice or not in a table of " + std::to_string(table.size()));
+                                ", which is not in a table of " + std::to_string(table.size()));
       }
-      seen[segment.tensor] = 1;
-      ++count;
       CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, table[segment.tensor].dtype));
+      of_tensor[segment.tensor].push_back(&segment);
     }
   }
-  if (count != table.size()) {
-    return invalid_argument("plan holds " + std::to_string(count) + " of " +
-                            std::to_string(table.size()) + " tensors");
+  for (size_t t = 0; t < table.size(); ++t) {
+    if (of_tensor[t].empty()) {
+      return invalid_argument("plan does not hold tensor '" + table[t].name + "'");
+    }
+    CGX_RETURN_IF_ERROR(check_segments(of_tensor[t], table[t]));
   }
   return {};
 }

@@ -39,29 +39,43 @@ Result<TensorTable> decode_table(std::span<const std::byte> bytes);
 std::string first_difference(const TensorTable& ours, const std::string& our_name,
                              const TensorTable& theirs, const std::string& their_name);
 
-// A whole tensor for now: plans cut groups between tensors, collectives cut inside them.
+// Consecutive buckets of a tensor that travel together. All segments of a tensor have its codec.
 struct Segment {
+  static constexpr uint64_t kToTheEnd = UINT64_MAX;
+
   uint32_t tensor = 0;
   CodecSpec spec;
+  uint64_t first_bucket = 0, buckets = kToTheEnd;
   friend bool operator==(const Segment&, const Segment&) = default;
+
+  uint64_t first_element() const { return first_bucket * spec.bucket; }
 };
+uint64_t bucket_count(const Segment& segment, const TensorTable& table);
+uint64_t element_count(const Segment& segment, const TensorTable& table);
+uint64_t segment_bytes(const Segment& segment, const TensorTable& table);  // raw
 
 struct Group {
   std::vector<Segment> segments;
+  Way way;
   friend bool operator==(const Group&, const Group&) = default;
 };
 
+// What a plan says beyond its policy; a daemon that reads another form refuses it by name.
+constexpr uint32_t kPlanForm = 2;
+
 struct Plan {
   uint64_t epoch = 0;
+  uint32_t form = kPlanForm;
+  uint32_t machines = 1;
   uint64_t codec_formats = kernels::codec_formats();  // of the daemon that made it
   uint64_t table_hash = 0;
   uint64_t policy_version = 0;
   uint32_t window = 4;
   uint32_t weight = 1;
   uint32_t replica_check_steps = 0;
-  CollectiveWish collective = CollectiveWish::kAuto;
   float feedback_decay = 1.0f;
   uint32_t stats_steps = 0;
+  PartLimits limits;
   std::vector<Group> groups;
 
   uint64_t hash() const;
@@ -72,7 +86,8 @@ template <class Act>
 void for_each_feedback(const Plan& plan, const TensorTable& table, Act act) {
   for (const Group& group : plan.groups) {
     for (const Segment& segment : group.segments) {
-      if (segment.spec.feedback()) act(segment.tensor, table[segment.tensor]);
+      const bool first = segment.first_bucket == 0;
+      if (first && segment.spec.feedback()) act(segment.tensor, table[segment.tensor]);
     }
   }
 }
@@ -80,8 +95,8 @@ void for_each_feedback(const Plan& plan, const TensorTable& table, Act act) {
 std::vector<std::byte> encode_plan(const Plan& plan);
 Result<Plan> decode_plan(std::span<const std::byte> bytes);
 Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan);
-// Made by a daemon with the same codec formats, every tensor in exactly one group, specs valid for
-// their dtypes, limits kept.
+// Made by a daemon with the same formats, every bucket of every tensor in exactly one segment, one
+// spec per tensor and valid for its dtype, ways that this daemon knows, limits kept.
 Status check_plan(const Plan& plan, const TensorTable& table);
 
 }  // namespace cgx::scheduler

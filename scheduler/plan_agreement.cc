@@ -262,6 +262,7 @@ Status PlanAgreement::on_decided(const Decided& decided) {
     return protocol_error("the coordinator decided epoch " + std::to_string(decided.epoch) +
                           ", which this machine has not prepared");
   }
+  decided_epoch_ = std::max(decided_epoch_, decided.epoch);
   if (!commit) {
     announced_.push_back({plan, decided.switch_step});
     return {};
@@ -277,6 +278,12 @@ Status PlanAgreement::on_announcement(uint64_t epoch, uint64_t switch_step) {
   return protocol_error("the coordinator says that epoch " + std::to_string(epoch) +
                         " takes force at step " + std::to_string(switch_step) +
                         "; this machine has not heard of its decision");
+}
+
+void PlanAgreement::on_rumour(uint64_t epoch, uint64_t switch_step) {
+  if (members_.coordinator() || epoch <= decided_epoch_ || epoch <= awaited_.epoch) return;
+  if (!awaits_decision()) awaited_since_ns_ = host_.now_ns();
+  awaited_ = {epoch, switch_step};
 }
 
 // --- Both

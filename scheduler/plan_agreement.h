@@ -75,6 +75,9 @@ class PlanAgreement {
   void on_prepare(const Prepare& prepare);
   Status on_decided(const Decided& decided);
   Status on_announcement(uint64_t epoch, uint64_t switch_step);
+  // Another member passes on what it knows: the coordinator's own word is on its way.
+  void on_rumour(uint64_t epoch, uint64_t switch_step);
+  bool awaits_decision() const { return awaited_.epoch > decided_epoch_; }
 
   // Both. The plan a step runs under, given the one that ran before it.
   PlanPtr plan_at(uint64_t step, const PlanPtr& running) const;
@@ -82,13 +85,23 @@ class PlanAgreement {
   // Announced and not in force yet, the newest.
   uint64_t announced_epoch() const { return announced_.empty() ? 0 : newest().plan->plan.epoch; }
   uint64_t announced_step() const { return announced_.empty() ? 0 : newest().switch_step; }
+  // The newest that this machine knows of, from whomever; passed on in every frame.
+  struct Announcement {
+    uint64_t epoch = 0, switch_step = 0;
+  };
+  Announcement newest_known() const {
+    return awaits_decision() ? awaited_ : Announcement{announced_epoch(), announced_step()};
+  }
   const std::vector<SwitchSnapshot>& switches() const { return switches_; }
   void note_switch(const PlanPtr& plan, uint64_t step);
   void tick(uint64_t now_ns);
   // A redo took the time in which others would have answered.
   void postpone(uint64_t deadline_ns);
-  // Member: since when a committed table waits for the decision about its plan; 0: it does not.
-  uint64_t undecided_since_ns() const { return prepared_commit_ ? prepared_since_ns_ : 0; }
+  // Member: since when a committed table waits for the decision about its plan, or this machine for
+  // one that others have heard; 0: it does not.
+  uint64_t undecided_since_ns() const {
+    return prepared_commit_ ? prepared_since_ns_ : awaits_decision() ? awaited_since_ns_ : 0;
+  }
   // What other machines may take longer than that for the memory of residuals.
   uint64_t undecided_making_ns() const { return undecided_making_ns_; }
   // Every machine makes residuals on a thread that gives way to trainers: at 20 MB/s or faster.
@@ -142,6 +155,9 @@ class PlanAgreement {
   bool prepared_commit_ = false;
   uint64_t prepared_since_ns_ = 0, undecided_making_ns_ = 0;
   uint64_t highest_epoch_ = 0;
+  uint64_t decided_epoch_ = 0;  // the highest that was decided, as far as was heard here
+  Announcement awaited_;        // the newest of which others have said so
+  uint64_t awaited_since_ns_ = 0;
   std::vector<SwitchSnapshot> switches_;
 };
 

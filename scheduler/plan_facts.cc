@@ -5,23 +5,17 @@
 #include "proto/wire/frame.h"
 #include "scheduler/planner.h"
 #include "scheduler/residuals.h"
+#include "scheduler/way.h"
 
 namespace cgx::scheduler {
 
-SlabCounts slabs_for(const FrameNeeds& needs) {
-  const auto [operations, machines, scatter_chunks, gather_chunks, site_consumes] = needs;
+SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machines) {
   if (machines == 1) return {};
-  const uint32_t parts = scatter_parts(machines), window = gather_parts(machines);
-  const uint32_t windows = machines == 2 && site_consumes ? 1 : 2;
-  const auto ahead = static_cast<uint32_t>(
-      std::max(std::min<uint64_t>(scatter_chunks, parts),
-               std::min<uint64_t>(gather_chunks, uint64_t{windows} * window)));
-  // Own parts that wait for peers' must leave room for those of an operation that starts late.
-  const auto kept = static_cast<uint32_t>(operations * std::min<uint64_t>(gather_chunks, window));
+  const uint32_t parts = scatter_parts(machines);
   const uint32_t sending = 2 * (machines - 1) * parts + parts;
-  const uint32_t results = site_consumes ? 0 : operations * (machines - 1) * parts;
-  // Peers are up to 2W operations on.
-  return {.received = 2 * operations * (machines - 1) * ahead + results, .own = kept + sending};
+  // Own parts that wait for peers' must leave room for those of an operation that starts late.
+  return {.received = operations * (2 * each.received + each.results),
+          .own = operations * each.kept + sending};
 }
 
 namespace {
@@ -29,11 +23,46 @@ namespace {
 Result<Plan> plan_of(const PlanQuestion& question) {
   if (question.encoded_plan.empty()) {
     return make_plan({*question.table, question.policy, question.policy_version, question.epoch,
-                      question.order});
+                      question.order, question.machines, question.slab_bytes});
   }
   CGX_ASSIGN_OR_RETURN(Plan plan, decode_plan(question.encoded_plan));
+  if (plan.machines != question.machines) {
+    return Status(StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) +
+                                             " was made for " + std::to_string(plan.machines) +
+                                             " machines, here are " +
+                                             std::to_string(question.machines));
+  }
   CGX_RETURN_IF_ERROR(check_plan(plan, *question.table));
   return plan;
+}
+
+Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
+  FrameNeeds most;
+  for (uint32_t g = 0; g < facts.plan.groups.size(); ++g) {
+    const Group& group = facts.plan.groups[g];
+    for (uint32_t s = 0; s < group.segments.size(); ++s) {
+      facts.places[group.segments[s].tensor].push_back({g, s});
+    }
+    const Setting setting{question.machine, question.machines, group.way};
+    const GroupLayout& layout = facts.layouts.emplace_back(
+        GroupLayout::create(group, *question.table, Schedule::shards(setting), facts.plan.limits));
+    if (layout.part_bytes_max() > question.slab_bytes) {
+      return resource_exhausted(
+          "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +
+          " tensors needs frames of " + std::to_string(layout.part_bytes_max()) +
+          " bytes, the limit is " + std::to_string(question.slab_bytes));
+    }
+    const Schedule& schedule = facts.schedules.emplace_back(Schedule::create(setting, layout));
+    const FrameNeeds needs = frame_needs(schedule, question.site_consumes);
+    most.received = std::max(most.received, needs.received);
+    most.results = std::max(most.results, needs.results);
+    most.kept = std::max(most.kept, needs.kept);
+  }
+  const auto hears = [](const Schedule& schedule) { return schedule.hears(0); };
+  facts.hears_coordinator = question.machine == 0 || facts.schedules.empty() ||
+                            std::any_of(facts.schedules.begin(), facts.schedules.end(), hears);
+  facts.slabs = slabs_for(most, facts.plan.window, question.machines);
+  return {};
 }
 
 bool lacks(const PlanQuestion& question, uint32_t tensor) {
@@ -73,36 +102,10 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   facts->table = question.table;
   facts->encoded = encode_plan(facts->plan);
   facts->hash = wire::checksum(facts->encoded);
-  facts->group_of.resize(table.size());
-  facts->segment_of.resize(table.size());
+  facts->places.resize(table.size());
   for (const TensorDesc& tensor : table) facts->name_hashes.push_back(tensor.name_hash());
 
-  PartLimits limits;
-  limits.encoded_bytes = std::min(limits.encoded_bytes, question.slab_bytes * 3 / 4);
-  uint64_t scatter_chunks = 0, gather_chunks = 0;
-  for (uint32_t g = 0; g < facts->plan.groups.size(); ++g) {
-    const Group& group = facts->plan.groups[g];
-    for (uint32_t s = 0; s < group.segments.size(); ++s) {
-      facts->group_of[group.segments[s].tensor] = g;
-      facts->segment_of[group.segments[s].tensor] = s;
-    }
-    const GroupLayout& layout = facts->layouts.emplace_back(
-        GroupLayout::choose(facts->plan.collective, group, table, question.machines, limits));
-    if (layout.part_bytes_max() > question.slab_bytes) {
-      return resource_exhausted(
-          "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +
-          " tensors needs frames of " + std::to_string(layout.part_bytes_max()) +
-          " bytes, the limit is " + std::to_string(question.slab_bytes));
-    }
-    const bool gathers = layout.collective() == Collective::kAllgather;
-    uint64_t& most = gathers ? gather_chunks : scatter_chunks;
-    most = std::max<uint64_t>(most, layout.chunks(question.machine));
-  }
-  facts->slabs = slabs_for({.operations = facts->plan.window,
-                            .machines = question.machines,
-                            .scatter_chunks = scatter_chunks,
-                            .gather_chunks = gather_chunks,
-                            .site_consumes = question.site_consumes});
+  CGX_RETURN_IF_ERROR(lay_out(question, *facts));
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
   CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
   return FactsPtr(facts);

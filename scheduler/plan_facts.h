@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "scheduler/buffer_pool.h"
-#include "scheduler/collective.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
+#include "scheduler/schedule.h"
 #include "scheduler/site.h"
 
 namespace cgx::scheduler {
@@ -24,18 +24,27 @@ struct PlanFacts {
   Plan plan;
   Policy policy;
   std::shared_ptr<const TensorTable> table;
-  std::vector<std::byte> encoded;  // the plan, as it travels
-  uint64_t hash = 0;               // of that
-  std::vector<GroupLayout> layouts;
-  std::vector<uint32_t> group_of, segment_of;  // by tensor
-  std::vector<uint64_t> name_hashes;           // by tensor
-  SlabCounts slabs;                            // for frames
+  std::vector<std::byte> encoded;    // the plan, as it travels
+  uint64_t hash = 0;                 // of that
+  std::vector<GroupLayout> layouts;  // by group
+  std::vector<Schedule> schedules;   // by group
+  // By tensor, in plan order: its segments, each in a group.
+  struct PlaceInPlan {
+    uint32_t group = 0, segment = 0;
+  };
+  std::vector<std::vector<PlaceInPlan>> places;
+  std::vector<uint64_t> name_hashes;  // by tensor
+  SlabCounts slabs;                   // for frames
+  // Some group has frames of the coordinator come here, so no step ends without its word.
+  bool hears_coordinator = true;
   uint64_t residual_bytes = 0;
   std::shared_ptr<MadeResiduals> made;  // null: none is missing, or there is no room
   uint64_t made_bytes = 0;
 
+  uint32_t first_group_of(uint32_t tensor) const { return places[tensor].front().group; }
   const CodecSpec& spec_of(uint32_t tensor) const {
-    return plan.groups[group_of[tensor]].segments[segment_of[tensor]].spec;
+    const PlaceInPlan& place = places[tensor].front();
+    return plan.groups[place.group].segments[place.segment].spec;
   }
 };
 using FactsPtr = std::shared_ptr<const PlanFacts>;
@@ -63,15 +72,8 @@ struct PlanQuestion {
 };
 Result<FactsPtr> make_facts(const PlanQuestion& question);
 
-// What one machine may have to hold for `operations` operations in flight here and as many more of
-// peers that are ahead, each with at most `scatter_chunks` own chunks or `gather_chunks` chunks of
-// everybody's. A site that does not consume frames at once has results held, too, and parts until
-// they are combined.
-struct FrameNeeds {
-  uint32_t operations = 0, machines = 1;
-  uint64_t scatter_chunks = 0, gather_chunks = 0;
-  bool site_consumes = true;
-};
-SlabCounts slabs_for(const FrameNeeds& needs);
+// What one machine may have to hold for `operations` operations in flight here, and as many more of
+// peers that are ahead, each of which needs so much.
+SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machines);
 
 }  // namespace cgx::scheduler

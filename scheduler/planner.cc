@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/codec.h"
+#include "scheduler/way.h"
 
 namespace cgx::scheduler {
 
@@ -73,40 +74,98 @@ std::vector<uint32_t> shared_order(const std::vector<uint32_t>& arrived,
   return order;
 }
 
+namespace {
+
+// Segments in the order of arrival, in groups of about as many bytes as the policy says.
+class GroupMaker {
+ public:
+  GroupMaker(const Policy& policy, std::vector<Group>& groups)
+      : policy_(policy), may_gather_(policy.collective == CollectiveWish::kAuto), groups_(groups) {}
+
+  void add(const Segment& segment, uint64_t bytes) {
+    const kernels::CodecRow* const row =
+        segment.spec.codec == 0 ? nullptr : kernels::find_codec(segment.spec.codec);
+    const bool full = bytes_ + bytes > policy_.group_bytes;
+    // A group goes one way: what gathers well and what does not travel apart, raw tensors with
+    // either.
+    const bool apart = may_gather_ && row && lossy_ && row->gathers != lossy_->gathers;
+    if (groups_.empty() || full || apart) {
+      groups_.emplace_back();
+      bytes_ = 0;
+      lossy_ = nullptr;
+    }
+    groups_.back().segments.push_back(segment);
+    bytes_ += bytes;
+    if (row) lossy_ = row;
+  }
+
+ private:
+  const Policy& policy_;
+  const bool may_gather_;
+  std::vector<Group>& groups_;
+  uint64_t bytes_ = 0;                        // of the last group
+  const kernels::CodecRow* lossy_ = nullptr;  // of it
+};
+
+// Of a tensor that is cut; 0: it stays whole.
+uint64_t buckets_of_piece(uint32_t tensor, const CodecSpec& spec, const PlanInputs& inputs) {
+  const TensorDesc& what = inputs.table[tensor];
+  const uint64_t limit = inputs.policy.segment_bytes;
+  if (limit == 0 || what.bytes() <= limit) return 0;
+  return std::max<uint64_t>(1, limit / (uint64_t{spec.bucket} * dtype_bytes(what.dtype)));
+}
+
+uint64_t piece_count(uint32_t tensor, const CodecSpec& spec, const PlanInputs& inputs) {
+  const uint64_t each = buckets_of_piece(tensor, spec, inputs);
+  return each == 0 ? 1 : (bucket_count({tensor, spec}, inputs.table) + each - 1) / each;
+}
+
+std::vector<Segment> cut(uint32_t tensor, const CodecSpec& spec, const PlanInputs& inputs) {
+  const uint64_t each = buckets_of_piece(tensor, spec, inputs);
+  if (each == 0) return {{tensor, spec}};
+  const uint64_t all = bucket_count({tensor, spec}, inputs.table);
+  std::vector<Segment> segments;
+  for (uint64_t first = 0; first < all; first += each) {
+    segments.push_back({tensor, spec, first, std::min(each, all - first)});
+  }
+  return segments;
+}
+
+}  // namespace
+
 Result<Plan> make_plan(const PlanInputs& inputs) {
   CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
                        CodecChooser::create(inputs.policy, inputs.table.size()));
   CGX_ASSERT(inputs.order.size() == inputs.table.size());
   Plan plan{.epoch = inputs.epoch,
+            .machines = inputs.machines,
             .table_hash = table_hash(inputs.table),
             .policy_version = inputs.policy_version,
             .window = inputs.policy.window,
             .weight = inputs.policy.weight,
             .replica_check_steps = inputs.policy.replica_check_steps,
-            .collective = inputs.policy.collective,
             .feedback_decay = inputs.policy.feedback_decay,
-            .stats_steps = inputs.policy.stats_steps};
-  const bool may_gather = inputs.policy.collective == CollectiveWish::kAuto;
-  uint64_t group_bytes = 0;
-  const kernels::CodecRow* lossy = nullptr;  // of the group so far
+            .stats_steps = inputs.policy.stats_steps,
+            .limits = part_limits(inputs.slab_bytes)};
+  GroupMaker groups(inputs.policy, plan.groups);
+  uint64_t pieces = 0;
   for (uint32_t tensor : inputs.order) {
     CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose(inputs.table[tensor]));
-    const CodecSpec& spec = choice.spec;
-    const kernels::CodecRow* const row =
-        spec.codec == 0 ? nullptr : kernels::find_codec(spec.codec);
-    const uint64_t bytes = inputs.table[tensor].bytes();
-    const bool full = group_bytes + bytes > inputs.policy.group_bytes;
-    // A group goes one way: what gathers well and what does not travel apart, raw tensors with
-    // either.
-    const bool apart = may_gather && row && lossy && row->gathers != lossy->gathers;
-    if (plan.groups.empty() || full || apart) {
-      plan.groups.emplace_back();
-      group_bytes = 0;
-      lossy = nullptr;
+    pieces += piece_count(tensor, choice.spec, inputs);
+    if (pieces > std::max<uint64_t>(kSegmentsMax, inputs.table.size())) {
+      return resource_exhausted(
+          "policy: segment_bytes " + std::to_string(inputs.policy.segment_bytes) +
+          " cuts the tensors into more than " + std::to_string(kSegmentsMax) + " pieces");
     }
-    plan.groups.back().segments.push_back({tensor, spec});
-    group_bytes += bytes;
-    if (row) lossy = row;
+    for (const Segment& segment : cut(tensor, choice.spec, inputs)) {
+      groups.add(segment, segment_bytes(segment, inputs.table));
+    }
+  }
+  for (Group& group : plan.groups) {
+    group.way = choose_way({.wish = inputs.policy.collective,
+                            .machines = inputs.machines,
+                            .rack_machines = inputs.policy.rack_machines},
+                           group, inputs.table);
   }
   CGX_RETURN_IF_ERROR(check_plan(plan, inputs.table));
   return plan;

@@ -36,12 +36,17 @@ class CodecChooser {
   PatternSet patterns_;
 };
 
+// More would keep whoever plans busy.
+constexpr uint64_t kSegmentsMax = 1 << 18;
+
 struct PlanInputs {
   const TensorTable& table;
   const Policy& policy;
   uint64_t policy_version = 0;
   uint64_t epoch = 0;
   std::span<const uint32_t> order;  // tensor indices in the order they are expected to arrive
+  uint32_t machines = 1;
+  uint64_t slab_bytes = 256 * 1024;  // a frame must fit
 };
 Result<Plan> make_plan(const PlanInputs& inputs);
 

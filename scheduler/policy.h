@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/wire/types.h"
+#include "scheduler/collective.h"
 
 namespace cgx::scheduler {
 
@@ -34,20 +35,18 @@ struct JobWeight {
   uint32_t weight = 1;
 };
 
-// Which way a group takes between machines; auto decides per group (scheduler/collective.h).
-enum class CollectiveWish : uint8_t { kAuto = 0, kScatter = 1, kAllgather = 2 };
-constexpr const char* kCollectiveWishes[] = {"auto", "scatter", "allgather"};
-
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
   uint64_t min_elements = 1024;        // smaller tensors travel raw
   bool raw_one_dimensional = true;     // so do biases and norms: kVectorElements
   uint64_t group_bytes = 4u << 20;     // target of raw bytes per group
+  uint64_t segment_bytes = 0;          // tensors are cut into pieces of so many raw bytes; 0: never
   uint32_t window = 4;                 // operations in flight per communicator
   uint32_t weight = 1;                 // share of the links against other jobs
   uint32_t replica_check_steps = 100;  // 0: never
   CollectiveWish collective = CollectiveWish::kAuto;
+  uint32_t rack_machines = 0;   // two_level: so many machines that follow each other are near
   float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
   uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
   PolicyNote note;

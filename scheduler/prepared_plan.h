@@ -17,7 +17,6 @@ struct PreparedPlan {
   const std::shared_ptr<const TensorTable>& table = facts->table;
   const uint64_t hash = facts->hash;
   const std::vector<GroupLayout>& layouts = facts->layouts;
-  const std::vector<uint32_t>& group_of = facts->group_of;
   const std::vector<uint64_t>& name_hashes = facts->name_hashes;
   uint64_t slab_bytes = 0;     // reserved for frames
   uint64_t missing_bytes = 0;  // of residuals that did not exist when it was prepared

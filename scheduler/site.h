@@ -36,8 +36,9 @@ struct FrameBytes {
   const std::byte* live = nullptr;  // valid inside ask(); only for sites that consume there
 };
 
-// What one machine contributes to a part.
+// What is added to a part's sum.
 struct SiteContribution {
+  bool own_ranks = false;  // what the local ranks have, exactly; otherwise the frame
   FrameBytes frame;
   const Presence* presence = nullptr;  // which segments the frame has
 };
@@ -45,8 +46,8 @@ struct SiteContribution {
 enum class SiteJobKind : uint8_t {
   kEncode,       // the own ranks' part, into a slab
   kDecode,       // a result, into every local output
-  kReduce,       // everybody's contributions and the own ranks': encoded into a slab, and decoded
-  kCombine,      // everybody's encoded contributions, the own ones too, into every local output
+  kReduce,       // contributions: their sum encoded into a slab and, with `results`, decoded
+  kCombine,      // encoded contributions, the own one too, into every local output
   kLocalReduce,  // one machine only: the own ranks' sum into every local output
   kKeep,         // a residual that no job writes: carried over, in this step's units
   kHash,         // of a piece of the result
@@ -54,10 +55,11 @@ enum class SiteJobKind : uint8_t {
 
 struct SiteJob {
   SiteJobKind kind = SiteJobKind::kEncode;
-  uint32_t shard = 0, chunk = 0;                // which part
+  uint32_t part = 0;                            // of the layout
   const Presence* presence = nullptr;           // segments that take part; lives until the answer
   FrameBytes frame;                             // decode
-  std::span<const SiteContribution> from = {};  // reduce, combine; by machine, valid inside ask()
+  std::span<const SiteContribution> from = {};  // reduce, combine: in this order; inside ask() only
+  bool results = true;                          // reduce: into every local output, too
   SlabId into = kNoSlab;                        // encode, reduce
   uint32_t offset = 0;                          // there, of the first range
   uint32_t segment = 0;                         // keep, hash
@@ -107,6 +109,9 @@ class Site {
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
   virtual ResidualMaker residual_maker() const = 0;
+  // Another one of the same kind and memory, which may compute on another thread at the same time,
+  // as long as their jobs touch different bytes. Null: there is none.
+  virtual std::unique_ptr<Site> twin() const { return nullptr; }
   // Delivers answers; returns how many. An inline site has none.
   virtual int poll(SiteEvents& events, uint64_t now_ns) {
     (void)events, (void)now_ns;

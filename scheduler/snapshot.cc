@@ -14,13 +14,14 @@ void show_plan(CommunicatorSnapshot& shown) {
     shown.groups.push_back(
         GroupSnapshot{g, static_cast<uint32_t>(facts.plan.groups[g].segments.size()),
                       facts.layouts[g].raw_bytes(), facts.layouts[g].encoded_bytes(),
-                      collective_name(facts.layouts[g].collective())});
+                      collective_name(facts.plan.groups[g].way.collective),
+                      reason_text(facts.plan.groups[g].way.reason)});
   }
   shown.tensors.clear();
   for (uint32_t t = 0; t < facts.table->size(); ++t) {
     const TensorDesc& tensor = (*facts.table)[t];
     shown.tensors.push_back(TensorSnapshot{tensor.name, tensor.dtype, tensor.elements, tensor.shape,
-                                           facts.group_of[t], facts.spec_of(t), "",
+                                           facts.first_group_of(t), facts.spec_of(t), "",
                                            shown.norms[t].intended_sq, shown.norms[t].sent_sq});
   }
 }

@@ -36,7 +36,8 @@ struct GroupSnapshot {
   uint32_t tensors = 0;
   uint64_t raw_bytes = 0;
   uint64_t encoded_bytes = 0;  // with every tensor present, at most
-  std::string collective;      // "scatter", "allgather"
+  std::string collective;      // a row of collectives.def
+  std::string reason;          // why this one
 };
 
 // Squared, over the steps that were measured: what this machine's encoders should have sent, and

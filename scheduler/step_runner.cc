@@ -17,9 +17,10 @@ std::string number_text(double number) {
 
 }  // namespace
 
-StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step)
+StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, KnowsPlan knows_plan)
     : ports_(ports),
       plan_for_step_(std::move(plan_for_step)),
+      knows_plan_(std::move(knows_plan)),
       attempts_(ports.members.local_count()) {}
 
 std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) const {
@@ -86,7 +87,7 @@ Status StepRunner::say(uint32_t rank, uint64_t step, uint32_t tensor,
   if (entry.say == StepLedger::Say::kSubmitted) {
     ports_.host.record({.step = static_cast<uint32_t>(step),
                         .kind = EventKind::karrival,
-                        .group = Event::group_number(plan_->group_of[tensor]),
+                        .group = Event::group_number(plan_->facts->first_group_of(tensor)),
                         .peer = static_cast<uint16_t>(ports_.members.local[rank].rank),
                         .a = tensor,
                         .b = (*plan_->table)[tensor].bytes()});
@@ -156,7 +157,9 @@ Status StepRunner::done(uint32_t rank, uint64_t step, bool dropped) {
 // A tensor of the open step may just have been decided by the last local rank.
 void StepRunner::decided(const StepLedger& ledger, uint32_t tensor) {
   if (&ledger != current_.get() || !ledger.decided(tensor)) return;
-  --groups_[plan_->group_of[tensor]].undecided;
+  for (const PlanFacts::PlaceInPlan& place : plan_->facts->places[tensor]) {
+    --groups_[place.group].undecided;
+  }
   order_.push_back(tensor);
 }
 
@@ -169,6 +172,10 @@ void StepRunner::bind() {
   order_.clear();
   absent_.clear();
   lowest_ = 0;
+  segments_left_.clear();
+  for (const auto& places : plan_->facts->places) {
+    segments_left_.push_back(static_cast<uint32_t>(places.size()));
+  }
   for (uint32_t g = 0; g < groups_.size(); ++g) {
     groups_[g].undecided = static_cast<uint32_t>(plan_->plan.groups[g].segments.size());
   }
@@ -249,6 +256,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .group_index = group,
                        .keeps_alive = plan_,
                        .layout = &plan_->layouts[group],
+                       .schedule = &plan_->facts->schedules[group],
                        .group = &plan_->plan.groups[group],
                        .table = plan_->table.get(),
                        .machine = members.machine,
@@ -420,39 +428,46 @@ void StepRunner::complete_group(const Operation& operation, uint64_t now_ns) {
   ++totals_.operations;
   const uint64_t exchange_ns = now_ns - operation.started_ns();
   totals_.exchange_ns += exchange_ns;
-  uint64_t gradient_bytes = 0;
   for (uint32_t s = 0; s < group.segments.size(); ++s) {
     const uint32_t tensor = group.segments[s].tensor;
-    const bool present = operation.present_anywhere(s);
-    if (present && group.segments[s].spec.feedback()) residuals_.mark_written(tensor, unit_);
-    if (!present) absent_.push_back(tensor);
-    for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
-      const StepLedger::Entry& entry = current_->entry(rank, tensor);
-      const bool submitted = entry.say == StepLedger::Say::kSubmitted;
-      cgx_completion_record record = record_for(rank, current_->step());
-      record.kind = CGX_COMPLETE_TENSOR;
-      record.outcome = submitted ? CGX_OUTCOME_RESULT
-                       : present ? CGX_OUTCOME_FILLED
-                                 : CGX_OUTCOME_ABSENT;
-      record.tensor = tensor;
-      record.cookie = entry.cookie;
-      complete(rank, record, {});
-      Event told = operation.event(EventKind::kcompleted);
-      told.peer = static_cast<uint16_t>(ports_.members.local[rank].rank);
-      told.a = tensor;
-      told.b = exchange_ns;
-      ports_.host.record(told);
-      if (submitted) gradient_bytes += (*plan_->table)[tensor].bytes();
-    }
+    if (--segments_left_[tensor] == 0) complete_tensor(operation, s, exchange_ns);
   }
   if (operation.result_hash()) {
     const uint32_t tensor = group.segments[operation.setup().hash->segment].tensor;
     result_hashes_.push_back({current_->step(), tensor, *operation.result_hash()});
   }
   add_norms(operation);
-  totals_.gradient_bytes += gradient_bytes;
-  ports_.host.count(Counter::kgradient_bytes, gradient_bytes);
   ports_.host.count(Counter::koperations_completed, 1);
+}
+
+// The last of its segments is here.
+void StepRunner::complete_tensor(const Operation& operation, uint32_t segment,
+                                 uint64_t exchange_ns) {
+  const Segment& planned = operation.setup().group->segments[segment];
+  const uint32_t tensor = planned.tensor;
+  const bool present = operation.present_anywhere(segment);
+  if (present && planned.spec.feedback()) residuals_.mark_written(tensor, unit_);
+  if (!present) absent_.push_back(tensor);
+  for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
+    const StepLedger::Entry& entry = current_->entry(rank, tensor);
+    const bool submitted = entry.say == StepLedger::Say::kSubmitted;
+    cgx_completion_record record = record_for(rank, current_->step());
+    record.kind = CGX_COMPLETE_TENSOR;
+    record.outcome = submitted ? CGX_OUTCOME_RESULT
+                     : present ? CGX_OUTCOME_FILLED
+                               : CGX_OUTCOME_ABSENT;
+    record.tensor = tensor;
+    record.cookie = entry.cookie;
+    complete(rank, record, {});
+    Event told = operation.event(EventKind::kcompleted);
+    told.peer = static_cast<uint16_t>(ports_.members.local[rank].rank);
+    told.a = tensor;
+    told.b = exchange_ns;
+    ports_.host.record(told);
+    const uint64_t bytes = submitted ? (*plan_->table)[tensor].bytes() : 0;
+    totals_.gradient_bytes += bytes;
+    ports_.host.count(Counter::kgradient_bytes, bytes);
+  }
 }
 
 void StepRunner::add_norms(const Operation& operation) {
@@ -470,22 +485,25 @@ std::optional<HashWish> StepRunner::hash_due(const Group& group) const {
   const uint64_t step = current_->step();
   if (period == 0 || ports_.members.machines() == 1 || step % period != 0) return {};
   const uint64_t turn = step / period, tensors = plan_->table->size();
-  const auto found =
-      std::find_if(group.segments.begin(), group.segments.end(),
-                   [&](const Segment& each) { return each.tensor == turn % tensors; });
-  if (found == group.segments.end()) return {};
   // As much as one round may take; the next time the tensor has its turn, what follows.
   constexpr uint64_t kBytes = 4 << 20;
-  const uint64_t bytes = (*plan_->table)[found->tensor].bytes();
-  const uint64_t windows = std::max<uint64_t>(1, (bytes + kBytes - 1) / kBytes);
+  const auto tensor = static_cast<uint32_t>(turn % tensors);
+  const TensorDesc& what = (*plan_->table)[tensor];
+  const uint64_t windows = std::max<uint64_t>(1, (what.bytes() + kBytes - 1) / kBytes);
   const uint64_t first = turn / tensors % windows * kBytes;
-  return HashWish{.segment = static_cast<uint32_t>(found - group.segments.begin()),
-                  .first_byte = first,
-                  .bytes = std::min(kBytes, bytes - first)};
+  for (uint32_t s = 0; s < group.segments.size(); ++s) {
+    const Segment& segment = group.segments[s];
+    const uint64_t begin = segment.first_element() * dtype_bytes(what.dtype);
+    const uint64_t end = begin + segment_bytes(segment, *plan_->table);
+    const bool here = segment.tensor == tensor && begin <= first && (first < end || begin == end);
+    if (here)
+      return HashWish{.segment = s, .first_byte = first, .bytes = std::min(kBytes, end - first)};
+  }
+  return {};
 }
 
 void StepRunner::complete_step_if_done() {
-  if (lowest_ != groups_.size() || !current_->all_ended()) return;
+  if (lowest_ != groups_.size() || !current_->all_ended() || !knows_plan_()) return;
   const uint64_t step = current_->step();
   for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
     cgx_completion_record record = record_for(rank, step);

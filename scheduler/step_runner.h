@@ -36,10 +36,12 @@ struct RunnerPorts {
 class StepRunner {
  public:
   using PlanPtr = std::shared_ptr<const PreparedPlan>;
-  // Which plan governs a step; asked once, when the step before it is complete.
+  // Which plan governs a step; asked once, when the step before it is complete. The step before is
+  // not complete as long as that cannot be known.
   using PlanForStep = std::function<PlanPtr(uint64_t step)>;
+  using KnowsPlan = std::function<bool()>;
 
-  StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step);
+  StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, KnowsPlan knows_plan);
 
   // Where a local rank that does not submit a tensor receives it: [rank][tensor].
   using Homes = std::vector<std::vector<Place>>;
@@ -155,6 +157,7 @@ class StepRunner {
   Operation* find(uint32_t group);
   void finish_operations(uint64_t now_ns);
   void complete_group(const Operation& operation, uint64_t now_ns);
+  void complete_tensor(const Operation& operation, uint32_t segment, uint64_t exchange_ns);
   void add_norms(const Operation& operation);
   void adopt(PlanPtr plan, uint64_t step);
   std::optional<HashWish> hash_due(const Group& group) const;
@@ -171,11 +174,13 @@ class StepRunner {
 
   RunnerPorts ports_;
   PlanForStep plan_for_step_;
+  KnowsPlan knows_plan_;
   PlanPtr plan_;
   Homes homes_;
   Residuals residuals_;
   std::unique_ptr<StepLedger> current_, next_;
   std::vector<GroupState> groups_;
+  std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
   Operations operations_;
   std::deque<Stashed> stash_;
   std::vector<Closing> closings_;  // of the step before the open one, per local rank

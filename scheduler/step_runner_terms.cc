@@ -48,7 +48,7 @@ void StepRunner::answer(const StepLedger& ledger, uint32_t rank, const Status& w
   record.kind = CGX_COMPLETE_TENSOR;
   for (uint32_t t = 0; t < plan_->table->size(); ++t) {
     const StepLedger::Entry& entry = ledger.entry(rank, t);
-    const bool answered = &ledger == current_.get() && groups_[plan_->group_of[t]].complete;
+    const bool answered = &ledger == current_.get() && segments_left_[t] == 0;
     if (entry.say == StepLedger::Say::kNothing || answered) continue;
     record.tensor = t;
     record.cookie = entry.cookie;

@@ -1,7 +1,8 @@
 // The frame header: what travels in front of every message between daemons.
 //
 //   frame    := header payload
-//   payload  := [presence bitmap, padded to 64] ranges      (kData, see scheduler/collective.h)
+//   payload  := [call descriptor] [presence bitmap, padded to 64] ranges
+//                                                           (kData, see scheduler/layout.h)
 //             | control message                              (kControl, see scheduler/control.h)
 //             | step call sent echo held, and the local ranks that have not ended, submitted or
 //               committed                                  (kHeartbeat)
@@ -23,16 +24,16 @@
 namespace cgx::wire {
 
 constexpr uint32_t kFrameMagic = 0x46584743;  // "CGXF"
-constexpr uint16_t kFrameVersion = 2;
+constexpr uint16_t kFrameVersion = 3;
 
 enum class FrameType : uint8_t { kData = 1, kControl = 2, kHeartbeat = 3 };
-enum class Phase : uint8_t { kScatter = 1, kGather = 2 };
 enum class StepKind : uint8_t { kStep = 0, kCall = 1 };
 
 struct FrameHeader {
   enum Flags : uint8_t {
     kBitmap = 1,       // payload starts with a presence bitmap; else every tensor is present
     kStepDropped = 2,  // the step before this one was DROPPED by this machine's ranks
+    kDescriptor = 4,   // payload starts with the call's descriptor
   };
   uint32_t magic = kFrameMagic;
   uint16_t version = kFrameVersion;
@@ -45,16 +46,16 @@ struct FrameHeader {
   uint32_t term = 0;
   uint32_t source = 0;  // machine index
   uint32_t group = 0;   // plan position
-  uint32_t shard = 0;   // whose part: the owner's machine index
-  uint32_t chunk = 0;
+  uint32_t part = 0;    // of the group's layout
   uint32_t length = 0;  // payload bytes
   StepKind step_kind = StepKind::kStep;
-  Phase phase = Phase::kScatter;
+  uint8_t round = 0;  // of the part's course in which it was sent, from 1 on
   uint16_t reserved = 0;
+  uint32_t reserved2 = 0;
   uint32_t progress = 0;        // heartbeats: rounds of work since the start
   uint64_t watermark_step = 0;  // highest step complete and delivered at the source, + 1 (0: none)
   uint64_t watermark_call = 0;  // likewise for calls
-  uint64_t next_epoch = 0;      // coordinator only: announced plan, 0 = none
+  uint64_t next_epoch = 0;      // the newest announced plan that the source knows of, 0 = none
   uint64_t switch_step = 0;     // the first step under next_epoch
   uint64_t started_step = 0;    // highest step the source has started an operation of, + 1
   uint64_t payload_checksum = 0;

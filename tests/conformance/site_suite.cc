@@ -35,7 +35,7 @@ void SiteConformance::site_answered(Ticket ticket, const SiteAnswer& answer) {
 OperationSetup SiteConformance::setup(const CodecSpec& spec, SiteResidual* residual) {
   groups_.reserve(16);
   const Group& group = groups_.emplace_back(Group{.segments = {{0, spec}}});
-  layouts_.push_back(std::make_unique<GroupLayout>(GroupLayout::scatter(group, table_, 2, {})));
+  layouts_.push_back(std::make_unique<GroupLayout>(GroupLayout::create(group, table_, 2, {})));
   OperationSetup setup{.layout = layouts_.back().get(), .group = &group, .table = &table_};
   setup.machines = 2;
   LocalSegment& segment = setup.segments.emplace_back();
@@ -55,12 +55,10 @@ Ticket SiteConformance::ask(SiteOperation& work, const SiteJob& job) {
 
 std::vector<Ticket> SiteConformance::ask_for_all(SiteOperation& work, const OperationSetup& about) {
   std::vector<Ticket> tickets;
-  for (uint32_t chunk = 0; chunk < about.layout->chunks(1); ++chunk) {
-    tickets.push_back(ask(work, {.kind = SiteJobKind::kEncode,
-                                 .shard = 1,
-                                 .chunk = chunk,
-                                 .presence = &all_,
-                                 .into = slab()}));
+  const PartRange parts = about.layout->shard(1);
+  for (uint32_t part = parts.first; part < parts.end(); ++part) {
+    tickets.push_back(
+        ask(work, {.kind = SiteJobKind::kEncode, .part = part, .presence = &all_, .into = slab()}));
   }
   return tickets;
 }
@@ -110,22 +108,25 @@ TEST_P(SiteConformance, ComputesWhatTheHostComputes) {
     std::vector<std::byte> all;
     const auto work = site.begin(about);
     const SlabId sent = slab(), reduced = slab();
-    const SiteAnswer encoded = run(
-        *work,
-        {.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = sent, .offset = 64});
+    const SiteAnswer encoded = run(*work, {.kind = SiteJobKind::kEncode,
+                                           .part = theirs(),
+                                           .presence = &all_,
+                                           .into = sent,
+                                           .offset = 64});
     EXPECT_TRUE(encoded.status.ok());
     const auto bytes = slabs_->bytes(sent).subspan(64, encoded.bytes);
     all.assign(bytes.begin(), bytes.end());
     const FrameBytes frame{.slab = sent, .offset = 64, .length = encoded.bytes};
     EXPECT_TRUE(
-        run(*work, {.kind = SiteJobKind::kDecode, .shard = 1, .presence = &all_, .frame = frame})
+        run(*work,
+            {.kind = SiteJobKind::kDecode, .part = theirs(), .presence = &all_, .frame = frame})
             .status.ok());
     // The peer's part of the own shard: as if it had encoded the same.
     const SlabId theirs = slab();
     const SiteAnswer other =
         run(*work, {.kind = SiteJobKind::kEncode, .presence = &all_, .into = theirs});
     const SiteContribution from[] = {
-        {}, {.frame = {.slab = theirs, .length = other.bytes}, .presence = &all_}};
+        {.own_ranks = true}, {.frame = {.slab = theirs, .length = other.bytes}, .presence = &all_}};
     const SiteAnswer answer = run(
         *work, {.kind = SiteJobKind::kReduce, .presence = &all_, .from = from, .into = reduced});
     EXPECT_TRUE(answer.status.ok());
@@ -148,8 +149,8 @@ TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
     about.segments[0].confirmed = confirmed;
     const auto work = site_->begin(about);
     const SlabId out = slab();
-    const SiteAnswer answer =
-        run(*work, {.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out});
+    const SiteAnswer answer = run(
+        *work, {.kind = SiteJobKind::kEncode, .part = theirs(), .presence = &all_, .into = out});
     std::vector<std::byte> bytes = written(out, answer);
     slabs_->release(out);
     return bytes;
@@ -165,7 +166,8 @@ TEST_P(SiteConformance, KeepsAResidualThatNoJobWrites) {
   const auto residual = site_->residual_maker()(kElements);
   OperationSetup about = setup(kFeedback, residual.get());
   const SlabId out = slab();
-  const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out};
+  const SiteJob encode{
+      .kind = SiteJobKind::kEncode, .part = theirs(), .presence = &all_, .into = out};
   const auto first = site_->begin(about);
   run(*first, encode);  // writes slot 1
   about.segments[0].confirmed = 1;
@@ -185,7 +187,7 @@ TEST_P(SiteConformance, AFrameInHandNeedsToLiveOnlyAsLongAsItSays) {
   const auto work = site_->begin(about);
   const SlabId sent = slab();
   const SiteAnswer encoded =
-      run(*work, {.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = sent});
+      run(*work, {.kind = SiteJobKind::kEncode, .part = theirs(), .presence = &all_, .into = sent});
   std::vector<std::byte> hand = written(sent, encoded);
   FrameBytes frame{.length = encoded.bytes};
   if (site_->consumes_inside()) {
@@ -193,8 +195,8 @@ TEST_P(SiteConformance, AFrameInHandNeedsToLiveOnlyAsLongAsItSays) {
   } else {
     frame.slab = sent;
   }
-  const Ticket ticket =
-      ask(*work, {.kind = SiteJobKind::kDecode, .shard = 1, .presence = &all_, .frame = frame});
+  const Ticket ticket = ask(
+      *work, {.kind = SiteJobKind::kDecode, .part = theirs(), .presence = &all_, .frame = frame});
   std::fill(hand.begin(), hand.end(), std::byte{0xFF});
   ASSERT_TRUE(wait_for(ticket, 60 * kSecond));
   EXPECT_TRUE(answers_[ticket].status.ok());
@@ -205,10 +207,11 @@ TEST_P(SiteConformance, SaysWhatIsCorruptAndGoesOn) {
   const OperationSetup about = setup(kMaxMin);
   const auto work = site_->begin(about);
   const SlabId sent = slab();
-  const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = sent};
+  const SiteJob encode{
+      .kind = SiteJobKind::kEncode, .part = theirs(), .presence = &all_, .into = sent};
   const SiteAnswer encoded = run(*work, encode);
   const SiteJob decode{.kind = SiteJobKind::kDecode,
-                       .shard = 1,
+                       .part = theirs(),
                        .presence = &all_,
                        .frame = {.slab = sent, .length = encoded.bytes}};
   const float unit = -3.0f, low = 1e30f;  // zero-exact, with a zero that no code has
@@ -232,7 +235,8 @@ TEST_P(SiteConformance, AnswersWithinASecondOfTheEnd) {
 TEST_P(SiteConformance, MeasuresNormsOnlyWhenAsked) {
   OperationSetup about = setup(kMaxMin);
   const SlabId out = slab();
-  const SiteJob encode{.kind = SiteJobKind::kEncode, .shard = 1, .presence = &all_, .into = out};
+  const SiteJob encode{
+      .kind = SiteJobKind::kEncode, .part = theirs(), .presence = &all_, .into = out};
   const auto plain = site_->begin(about);
   run(*plain, encode);
   EXPECT_TRUE(plain->norms().empty());

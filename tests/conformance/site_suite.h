@@ -46,6 +46,9 @@ class SiteConformance : public ::testing::TestWithParam<SiteRig>, public SiteEve
   std::vector<Ticket> ask_for_all(SiteOperation& work, const OperationSetup& about);
   bool wait_for(Ticket ticket, uint64_t limit_ns);
   SlabId slab();
+  uint32_t theirs() const {
+    return layouts_.back()->shard(1).first;
+  }  // a part of the other's shard
   std::vector<std::byte> written(SlabId slab, const SiteAnswer& answer) const;
 
   uint64_t now_ns_ = 1'000;

@@ -1,4 +1,5 @@
 // The rigs: every site that promises what site.h says.
+#include "daemon/pooled_site.h"
 #include "tests/conformance/site_suite.h"
 #include "tests/sim/slow_site.h"
 
@@ -27,9 +28,14 @@ std::unique_ptr<Site> late(std::unique_ptr<Site> site, Now now_ns) {
       std::move(site), sim::SlowSiteOptions{.takes_ns = takes_ns}, std::move(now_ns));
 }
 
+std::unique_ptr<Site> pooled(std::unique_ptr<Site> site, Now) {
+  std::unique_ptr<Site> twin = site->twin();
+  return std::make_unique<daemon::PooledSite>(std::move(site), std::move(twin));
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, SiteConformance,
                          ::testing::Values(SiteRig{"Host", host}, SiteRig{"Priced", priced},
-                                           SiteRig{"Late", late}),
+                                           SiteRig{"Late", late}, SiteRig{"Pooled", pooled}),
                          rig_name);
 
 }  // namespace

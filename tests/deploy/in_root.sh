@@ -17,18 +17,20 @@ fail() { echo "$*"; exit 1; }
 case $1 in
   install_all) installed ./cgxd_*.deb ./libcgx0_*.deb ./libcgx-dev_*.deb ./python3-cgx_*.deb ;;
   install_client) installed ./libcgx0_*.deb ./libcgx-dev_*.deb ./python3-cgx_*.deb ;;
-  service)  # as the unit starts it: root, group cgx; alice may train, bob is told why not
+  service)  # as the unit starts it: user cgxd, group cgx; alice may train, bob is told why not
     user alice
     user bob
     usermod -aG cgx alice
-    install -d -m 755 -g cgx /run/cgxd
-    setpriv --regid cgx --clear-groups cgxd --config /etc/cgxd/cgxd.yaml 2>/tmp/cgxd.log &
+    install -d -m 755 -o cgxd -g cgx /run/cgxd
+    setpriv --reuid cgxd --regid cgx --clear-groups cgxd --config /etc/cgxd/cgxd.yaml \
+      --set run_directory=/run/cgxd 2>/tmp/cgxd.log &
     daemon=$!
     for _ in $(seq 100); do [ -S /run/cgxd/cgxd.sock ] && break || sleep 0.1; done
     as alice python3 train.py | grep "from $packages/cgx" || { cat /tmp/cgxd.log; fail "alice, in group cgx, cannot train"; }
     as alice cgxctl status >/dev/null
     if as bob python3 train.py >/tmp/bob.log 2>&1; then fail "bob, not in group cgx, can train"; fi
-    grep -q '/run/cgxd/cgxd.sock: Permission denied' /tmp/bob.log || { cat /tmp/bob.log; fail "bob is not told why"; }
+    grep -q "may not use the daemon at /run/cgxd/cgxd.sock: be a member of its group cgx" /tmp/bob.log ||
+      { cat /tmp/bob.log; fail "bob is not told why"; }
     kill "$daemon"
     wait "$daemon" || fail "cgxd ended with $?"
     ;;

@@ -128,6 +128,7 @@ class Job:
         os.chmod(self.folder, 0o1777)
         self.ranks = [Rank(daemons[place], prefix=prefix) for place in places]
         self.tensors = ()
+        self.rack_machines = 0  # as in the policy, where it says two_level
         if uid is not None:
             self.must("become", uid)
         if open_now:
@@ -183,7 +184,7 @@ class Job:
         """`absent`: ranks without this tensor count as zero."""
         tensor = self.tensors[index]
         given = [self.data(step, rank, index) * (rank not in absent) for rank in range(len(self.ranks))]
-        return sums.expected(tensor.dtype, tensor.op, given, self.places)
+        return sums.expected(tensor.dtype, tensor.op, given, self.places, self.rack_machines)
 
     def fill(self, comm, step, ranks=None):
         for rank in range(len(self.ranks)) if ranks is None else ranks:

@@ -148,5 +148,49 @@ class CompressedShapes(ClusterCase):
                 self.assertGreater(np.max(np.abs(difference)), 0, f"{tensor.name} was not compressed")
 
 
+class TwoLevels(ClusterCase):
+    """Racks of two machines, and tensors in pieces."""
+
+    MACHINES = 4
+    CONFIG = {"policy": {"codec": "fp32", "collective": "two_level", "rack_machines": 2, "segment_bytes": "64 KiB"}}
+
+    def racked(self, places):
+        job = self.job(places)
+        job.rack_machines = 2
+        return job
+
+    def test_every_shape_and_type_gets_the_bits_of_its_racks(self):
+        for places in ([0, 1, 2, 3], [0, 0, 1, 2, 3, 3]):
+            with self.subTest(places=places):
+                job = self.racked(places)
+                comm = job.join(tensors=ODD_TENSORS + TYPED_TENSORS)
+                for step in (1, 2, 3):
+                    job.step(comm, step)
+
+    def test_a_tensor_that_only_the_second_rack_has(self):
+        job = self.racked([0, 1, 2, 3])
+        comm = job.join()
+        job.fill(comm, 1)
+        for rank in range(4):
+            job.must("submit", comm, 1, *range(0 if rank >= 2 else 1, len(job.tensors)), ranks=[rank])
+        job.must("end", comm, 1)
+        job.must("wait", comm, 1)
+        job.check(comm, 1, absent={0: (0, 1)})
+
+    def test_calls_go_as_ever_and_tensors_say_why_they_go_in_two_levels(self):
+        job = self.racked([0, 1, 2, 3])
+        job.step(job.join(), 1)
+        listed = self.daemons[0].control_tool("tensors", "--job", job.name)
+        ways = {(t["collective"], t["collective_reason"]) for t in listed["tensors"]}
+        self.assertEqual(ways, {("two_level", "policy")})
+
+    def test_machines_that_make_no_racks_are_told_so_at_the_commit(self):
+        job = self.racked([0, 1, 2])
+        comm = job.create("grads")
+        job.register(comm, ODD_TENSORS)
+        for answer in job.all("commit", comm):
+            self.assert_status(answer, "INVALID_ARGUMENT", "rack_machines", "3 machines")
+
+
 if __name__ == "__main__":
     unittest.main()

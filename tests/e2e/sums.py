@@ -1,7 +1,7 @@
 """The sum cgxd promises, computed the slow way with numpy, and seeded data to sum.
 
 A machine's contribution is its ranks added in rank order, for AVG times fp32(1/n); machines are added to +0.0 in the
-order of their lowest rank. fp16 and bf16 are added in fp32 and cast last; fp64 in fp64; integers wrap.
+order of their lowest rank, or in two levels: those of each rack first, then the racks. fp16 and bf16 are added in fp32 and cast last; fp64 in fp64; integers wrap.
 """
 
 import numpy as np
@@ -34,17 +34,24 @@ def data(dtype, shape, *seed):
     return generator.standard_normal(shape).astype(kind)
 
 
-def expected(dtype, op, contributions, machines):
+def added(values):
+    total = values[0].copy()
+    for other in values[1:]:
+        total += other
+    return total
+
+
+def expected(dtype, op, contributions, machines, rack_machines=0):
     """The result on every rank; `contributions` by rank, `machines[rank]` tells where a rank lives."""
     wide = {"fp16": np.float32, "bf16": np.float32}.get(dtype, DTYPES[dtype][1])
     values = [from_bf16(c) if dtype == "bf16" else c.astype(wide) for c in contributions]
     scale = wide(np.float32(1.0 / len(values))) if op == AVG else None
-    total = np.zeros_like(values[0])
     with np.errstate(over="ignore"):
+        parts = []
         for machine in dict.fromkeys(machines):  # in the order of the lowest rank
-            local = [v for v, m in zip(values, machines) if m == machine]
-            part = local[0].copy()
-            for other in local[1:]:
-                part += other
-            total += part if scale is None else part * scale
+            part = added([v for v, m in zip(values, machines) if m == machine])
+            parts.append(part if scale is None else part * scale)
+        if rack_machines:
+            parts = [added(parts[i:i + rack_machines]) for i in range(0, len(parts), rack_machines)]
+        total = np.zeros_like(values[0]) + added(parts)
     return to_bf16(total) if dtype == "bf16" else total.astype(DTYPES[dtype][1])

@@ -39,7 +39,7 @@ FrameHeader plausible(cgx::sim::Cluster& cluster, Bytes& bytes) {
   FrameHeader header;
   header.source = 1;
   header.type = static_cast<cgx::wire::FrameType>(1 + bytes.byte() % 4);
-  header.flags = bytes.byte() & 3;
+  header.flags = bytes.byte() & 7;
   if (!shown.communicators.empty()) {
     const auto& communicator = shown.communicators[0];
     header.communicator = communicator.id;
@@ -49,9 +49,8 @@ FrameHeader plausible(cgx::sim::Cluster& cluster, Bytes& bytes) {
     if (!communicator.switches.empty()) header.plan_hash = communicator.switches.back().plan_hash;
   }
   header.group = bytes.byte() % 8;
-  header.shard = bytes.byte() % 3;
-  header.chunk = bytes.byte() % 4;
-  header.phase = static_cast<cgx::wire::Phase>(bytes.byte() % 3);
+  header.part = bytes.byte() % 8;
+  header.round = bytes.byte() % 4;
   header.step_kind = static_cast<cgx::wire::StepKind>(bytes.byte() % 2);
   header.next_epoch = bytes.byte() % 4;
   header.switch_step = bytes.byte();

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "scheduler/host_site.h"
+#include "scheduler/way.h"
 #include "tests/scheduler/every_codec.h"
 
 namespace cgx::scheduler {
@@ -31,9 +32,11 @@ class Machine final : public OperationHost {
     EXPECT_TRUE(pool_.reserve({.received = 32, .own = 32}).ok());
     table_ = {{.name = "weight", .elements = kElements}, {.name = "bias", .elements = 3}};
     group_.segments = {{0, spec}, {1, kRaw}};
-    layout_ = collective == Collective::kAllgather ? GroupLayout::allgather(group_, table_, 2, {})
-                                                   : GroupLayout::scatter(group_, table_, 2, {});
-    OperationSetup setup{.layout = &layout_, .group = &group_, .table = &table_};
+    const Setting setting{machine, 2, {.collective = collective, .ahead = gather_parts(2)}};
+    layout_ = GroupLayout::create(group_, table_, Schedule::shards(setting), {});
+    schedule_ = Schedule::create(setting, layout_);
+    OperationSetup setup{
+        .layout = &layout_, .schedule = &schedule_, .group = &group_, .table = &table_};
     setup.machine = machine;
     setup.machines = 2;
     setup.segments.resize(2);
@@ -66,9 +69,8 @@ class Machine final : public OperationHost {
   Status receive(const Sent& from) {
     wire::FrameHeader header;
     header.source = 1 - from.frame.machine;
-    header.phase = from.frame.phase;
-    header.shard = from.frame.shard;
-    header.chunk = from.frame.chunk;
+    header.round = from.frame.round;
+    header.part = from.frame.part;
     if (from.frame.bitmap) header.flags |= wire::FrameHeader::kBitmap;
     return operation_->receive(header, from.payload, 3);
   }
@@ -85,6 +87,7 @@ class Machine final : public OperationHost {
   TensorTable table_;
   Group group_;
   GroupLayout layout_;
+  Schedule schedule_;
   std::vector<float> values_;
   HostSite site_;
   std::unique_ptr<Operation> operation_;
@@ -97,16 +100,16 @@ bool refused(const Status& status, const char* part) {
 
 TEST(Allgather, KeepsAWindowOfOwnPartsAndGoesOnAsTheyAreCombined) {
   Machine ours(0, kRaw, Collective::kAllgather), theirs(1, kRaw, Collective::kAllgather);
-  const uint32_t chunks = ours.layout().chunks(0), window = gather_parts(2);
-  ASSERT_GT(chunks, window);
+  const uint32_t parts = ours.layout().parts(), window = gather_parts(2);
+  ASSERT_GT(parts, window);
   ours.work();
   EXPECT_EQ(ours.sent.size(), window);
-  for (uint32_t i = 0; i < chunks; ++i) {
+  for (uint32_t i = 0; i < parts; ++i) {
     ours.work();
     theirs.work();
     ASSERT_GT(ours.sent.size(), i);
     ASSERT_GT(theirs.sent.size(), i);
-    EXPECT_EQ(ours.sent[i].frame.chunk, i);
+    EXPECT_EQ(ours.sent[i].frame.part, i);
     ASSERT_TRUE(ours.receive(theirs.sent[i]).ok());
     ASSERT_TRUE(theirs.receive(ours.sent[i]).ok());
   }
@@ -134,15 +137,14 @@ TEST(Allgather, IgnoresADuplicateAndRefusesWhatNobodyAskedFor) {
   theirs.work();
   ASSERT_TRUE(ours.receive(theirs.sent[0]).ok());
   ASSERT_TRUE(ours.receive(theirs.sent[0]).ok());
-  Sent gather = theirs.sent[1];
-  gather.frame.phase = wire::Phase::kGather;
-  EXPECT_TRUE(refused(ours.receive(gather), "was not expected"));
+  for (const uint8_t round : {0, 2, 255}) {
+    Sent later = theirs.sent[1];
+    later.frame.round = round;
+    EXPECT_TRUE(refused(ours.receive(later), "was not expected"));
+  }
   Sent beyond = theirs.sent[1];
-  beyond.frame.chunk = ours.layout().chunks(1);
-  EXPECT_TRUE(refused(ours.receive(beyond), "chunk"));
-  Sent another = theirs.sent[1];
-  another.frame.shard = 0;
-  EXPECT_TRUE(refused(ours.receive(another), "shard 0"));
+  beyond.frame.part = ours.layout().parts();
+  EXPECT_TRUE(refused(ours.receive(beyond), "was not expected"));
 }
 
 TEST(Allgather, RefusesAMachineThatChangesItsMindAboutWhatItHas) {

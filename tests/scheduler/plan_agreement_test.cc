@@ -47,7 +47,7 @@ class Machine final : public PlanAgreement::Host {
 
   Prepare proposal(uint64_t epoch) const {
     const std::vector<uint32_t> order = reverse_registration(table->size());
-    const Result<Plan> plan = make_plan({*table, {}, 1, epoch, order});
+    const Result<Plan> plan = make_plan({*table, {}, 1, epoch, order, members.machines()});
     EXPECT_TRUE(plan.ok()) << plan.status().to_string();
     return {PlanPurpose::kCommit, 0, {}, encode_plan(*plan)};
   }

@@ -88,9 +88,9 @@ TEST(CodecChooser, RefusesMoreRulesThanTheTableAllows) {
   EXPECT_NE(chooser.status().message().find("16 rules here"), std::string::npos);
 }
 
-Plan plan_of(const TensorTable& table, const Policy& policy) {
+Plan plan_of(const TensorTable& table, const Policy& policy, uint32_t machines = 1) {
   const std::vector<uint32_t> order = reverse_registration(table.size());
-  Result<Plan> plan = make_plan({table, policy, 3, 9, order});
+  Result<Plan> plan = make_plan({table, policy, 3, 9, order, machines});
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
   return *plan;
 }
@@ -134,11 +134,65 @@ TEST(Planner, KeepsWhatGathersApartFromWhatDoesNot) {
   EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1, 0}}));
 }
 
+TEST(Planner, CutsLargeTensorsIntoPiecesAtBucketBorders) {
+  Policy policy;
+  policy.segment_bytes = 5000;
+  policy.group_bytes = 6000;
+  const TensorTable table = network();
+  const Plan plan = plan_of(table, policy);
+  std::vector<uint64_t> covered(table.size());
+  for (const Group& group : plan.groups) {
+    for (const Segment& segment : group.segments) {
+      EXPECT_EQ(segment.first_element(), covered[segment.tensor]);
+      EXPECT_LE(segment_bytes(segment, table), 5000u);
+      covered[segment.tensor] += element_count(segment, table);
+    }
+  }
+  for (size_t t = 0; t < table.size(); ++t) EXPECT_EQ(covered[t], table[t].elements) << t;
+  EXPECT_GT(plan.groups.size(), table.size());
+}
+
+TEST(Planner, RefusesToCutIntoTooManyPieces) {
+  Policy policy;
+  policy.segment_bytes = 1;
+  const TensorTable table = {{.name = "huge", .elements = uint64_t{1} << 40}};
+  const std::vector<uint32_t> order = {0};
+  const Result<Plan> plan = make_plan({table, policy, 3, 9, order});
+  EXPECT_EQ(plan.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(plan.status().message().find("segment_bytes 1 cuts"), std::string::npos);
+}
+
+TEST(Plan, IsRefusedWhoseSegmentsDoNotMakeUpTheirTensor) {
+  Policy policy;
+  policy.segment_bytes = 5000;
+  policy.min_elements = 1;
+  const TensorTable table = {{.name = "w", .elements = 10'000, .shape = {100, 100}}};
+  const std::vector<uint32_t> order = {0};
+  const Result<Plan> good = make_plan({table, policy, 3, 9, order});
+  ASSERT_TRUE(good.ok());
+  ASSERT_GT(good->groups.at(0).segments.size(), 2u);
+  const auto why = [&](const auto& spoil) {
+    Plan plan = *good;
+    spoil(plan.groups[0].segments);
+    return check_plan(plan, table).message();
+  };
+  using Segments = std::vector<Segment>;
+  EXPECT_NE(why([](Segments& s) { s.pop_back(); }).find("end before it does"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.erase(s.begin() + 1); }).find("gap"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.push_back(s[1]); }).find("overlap"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().buckets = 0; }).find("no bucket"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().buckets += 1; }).find("more than"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().first_bucket = UINT64_MAX; }).find("gap"),
+            std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().spec.bits = 8; }).find("codecs"), std::string::npos);
+  EXPECT_EQ(why([](Segments& s) { s.back().buckets = Segment::kToTheEnd; }), "");
+}
+
 TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
   Plan plan = plan_of(network(), {});
-  plan.collective = static_cast<CollectiveWish>(3);
-  EXPECT_NE(check_plan(plan, network()).message().find("collective 3"), std::string::npos);
-  plan.collective = CollectiveWish::kAllgather;
+  plan.groups.back().way.collective = static_cast<Collective>(9);
+  EXPECT_NE(check_plan(plan, network()).message().find("collective 9"), std::string::npos);
+  plan.groups.back().way.collective = Collective::kAllgather;
   for (float decay : {0.0f, -1.0f, 1.5f, NAN}) {
     plan.feedback_decay = decay;
     EXPECT_NE(check_plan(plan, network()).message().find("feedback_decay"), std::string::npos);
@@ -153,6 +207,27 @@ TEST(Plan, IsRefusedFromADaemonWhoseCodecsWriteOtherFormats) {
   EXPECT_NE(status.message().find("same version of cgxd"), std::string::npos);
 }
 
+TEST(Plan, OfAnotherFormIsRefusedByName) {
+  Plan plan = plan_of(network(), {});
+  ++plan.form;
+  const Result<Plan> read = decode_plan(encode_plan(plan));
+  EXPECT_EQ(read.status().code(), StatusCode::kMISMATCH);
+  EXPECT_NE(read.status().message().find("same version of cgxd"), std::string::npos);
+}
+
+TEST(Plan, ForAnotherNumberOfMachinesIsRefusedByName) {
+  const auto table = std::make_shared<const TensorTable>(network());
+  PlanQuestion question;
+  question.table = table;
+  question.encoded_plan = encode_plan(plan_of(*table, {}));
+  question.machines = 3;
+  question.slab_bytes = 256 * 1024;
+  const Result<FactsPtr> facts = make_facts(question);
+  EXPECT_EQ(facts.status().code(), StatusCode::kMISMATCH);
+  EXPECT_NE(facts.status().message().find("made for 1 machines, here are 3"), std::string::npos)
+      << facts.status().message();
+}
+
 TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   Policy policy;
   policy.collective = CollectiveWish::kAllgather;
@@ -163,7 +238,7 @@ TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   const Result<Plan> read = decode_plan(bytes);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->hash(), plan.hash());
-  EXPECT_EQ(read->collective, plan.collective);
+  EXPECT_EQ(read->groups, plan.groups);
   EXPECT_EQ(read->feedback_decay, 0.5f);
   EXPECT_EQ(read->stats_steps, 3u);
   for (size_t length = 0; length < bytes.size(); ++length) {
@@ -205,11 +280,12 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
   Policy policy;
   policy.default_codec.flags = CodecSpec::kFeedback;
   const auto table = std::make_shared<const TensorTable>(network());
-  const Result<FactsPtr> facts = make_facts({.table = table,
-                                             .policy = policy,
-                                             .encoded_plan = encode_plan(plan_of(*table, policy)),
-                                             .machines = 2,
-                                             .slab_bytes = pool.slab_bytes()});
+  const Result<FactsPtr> facts =
+      make_facts({.table = table,
+                  .policy = policy,
+                  .encoded_plan = encode_plan(plan_of(*table, policy, 2)),
+                  .machines = 2,
+                  .slab_bytes = pool.slab_bytes()});
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
   const auto prepared =
       PreparedPlan::create(*facts, pool, (*facts)->residual_bytes, /*bytes_free=*/1000);
@@ -224,21 +300,6 @@ TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
   EXPECT_NE(again.status().message().find("32768 of residuals beside 512000 that exist"),
             std::string::npos)
       << again.status().message();
-}
-
-TEST(FrameBuffers, HaveRoomForResultsThatASiteReadsLater) {
-  FrameNeeds needs{.operations = 4, .machines = 3, .scatter_chunks = 100};
-  const SlabCounts inside = slabs_for(needs);
-  needs.site_consumes = false;
-  const SlabCounts later = slabs_for(needs);
-  EXPECT_EQ(later.received, inside.received + 4 * 2 * scatter_parts(3));
-  EXPECT_EQ(later.own, inside.own);
-  // Between two machines a peer may be a window ahead of what was combined, not only of what was
-  // encoded.
-  needs = {.operations = 1, .machines = 2, .gather_chunks = 100};
-  const uint32_t one_window = slabs_for(needs).received;
-  needs.site_consumes = false;
-  EXPECT_GE(slabs_for(needs).received, 2 * one_window);
 }
 
 TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {

@@ -152,9 +152,8 @@ class Reference {
       job.residual_out = next.data();
     }
     const bool shared = kernels::find_codec(spec(t).codec)->shared_draws;
-    const auto phase = static_cast<uint32_t>(wire::Phase::kScatter);
     job.key = {kernels::draw_stream({hash("job"), hash("world"), described(t).name_hash(), step,
-                                     shared ? 0 : phase, shared ? 0 : machine}),
+                                     shared ? 0 : scheduler::kFirstEncoding, shared ? 0 : machine}),
                0};
     job.encoded = bytes;
     kernels::RangeStats stats;

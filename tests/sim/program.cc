@@ -140,9 +140,9 @@ std::string text_of(const scheduler::Policy& policy) {
   for (const scheduler::PolicyRule& rule : policy.rules) {
     text += "; " + rule.match + " -> " + kernels::to_string(rule.codec);
   }
-  return text + "; groups of " + std::to_string(policy.group_bytes) + " bytes, window " +
-         std::to_string(policy.window) + ", " +
-         scheduler::kCollectiveWishes[static_cast<size_t>(policy.collective)] + ", decay " +
+  return text + "; groups of " + std::to_string(policy.group_bytes) + " bytes, pieces of " +
+         std::to_string(policy.segment_bytes) + ", window " + std::to_string(policy.window) + ", " +
+         scheduler::wish_name(policy.collective) + ", decay " +
          std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
          std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
          ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
@@ -258,11 +258,50 @@ std::string Program::text() const {
   return text;
 }
 
+// One program in eight runs on racks, mostly in two levels, which take no loss.
+bool has_racks(uint64_t seed) {
+  return mix(seed, 0x7261636B) % 8 == 0;
+}
+
+void put_on_racks(Program& program) {
+  const auto machines = static_cast<uint32_t>(program.shape.size());
+  uint64_t number = 0;
+  const auto change = [&](scheduler::Policy& policy) {
+    const uint64_t draw = mix(program.seed, 0x7261636C, ++number);
+    if (draw % 4 == 0) return;
+    policy.collective = scheduler::CollectiveWish::kTwoLevel;
+    policy.rack_machines = machines == 6 && draw % 8 < 4 ? 3 : 2;
+    policy.default_codec = {.codec = 0, .bucket = 512};
+    policy.rules.clear();
+  };
+  change(program.policy);
+  for (Item& item : program.items) {
+    if (item.kind == Kind::kPolicy) change(item.policy);
+  }
+}
+
+// One program in four cuts tensors into pieces; many of them would take slow sites too long.
+void cut_tensors(Program& program) {
+  const bool slow = program.site_ns > 1'000'000 &&
+                    std::any_of(program.sites.begin(), program.sites.end(),
+                                [](SitePace pace) { return pace != SitePace::kInline; });
+  uint64_t number = 0;
+  const auto change = [&](scheduler::Policy& policy) {
+    const uint64_t kPieces[] = {0, slow ? 100'000u : 256u, slow ? 150'000u : 2048u, 60'000};
+    policy.segment_bytes = kPieces[mix(program.seed, 0x637575, ++number) % std::size(kPieces)];
+  };
+  change(program.policy);
+  for (Item& item : program.items) {
+    if (item.kind == Kind::kPolicy) change(item.policy);
+  }
+}
+
 Program program_of(uint64_t seed) {
   Random random(mix(seed, 0x70726F67));
   Program program;
   program.seed = seed;
-  const uint64_t machines = random.one_of<uint64_t>({1, 2, 2, 2, 3, 3, 3, 4, 5});
+  const uint64_t drawn = random.one_of<uint64_t>({1, 2, 2, 2, 3, 3, 3, 4, 5});
+  const uint64_t machines = !has_racks(seed) ? drawn : mix(seed, 0x7261636D) % 3 == 0 ? 6 : 4;
   for (uint64_t k = 0; k < machines; ++k) {
     program.shape.push_back(random.one_of<uint32_t>({1, 1, 1, 2, 2, 3}));
   }
@@ -332,6 +371,8 @@ Program program_of(uint64_t seed) {
       break;
     }
   }
+  if (has_racks(seed)) put_on_racks(program);
+  if (mix(seed, 0x637574) % 4 == 0) cut_tensors(program);
   return program;
 }
 

@@ -7,6 +7,9 @@
 
 #include "kernels/floats.h"
 #include "proto/wire/frame.h"
+#include "scheduler/operation_setup.h"
+#include "scheduler/schedule.h"
+#include "scheduler/way.h"
 
 namespace cgx::sim {
 
@@ -17,7 +20,6 @@ using scheduler::Segment;
 using scheduler::Slice;
 using scheduler::TensorDesc;
 using scheduler::TensorTable;
-using wire::Phase;
 
 namespace {
 
@@ -85,13 +87,13 @@ struct Reference::Sources {
 namespace {
 
 kernels::DrawKey key_of(const CodecSpec& spec, uint64_t job, uint64_t communicator, uint64_t name,
-                        uint64_t step, Phase phase, uint32_t machine, const Slice& slice) {
+                        uint64_t step, uint32_t encoding, uint32_t machine, const Slice& slice) {
   const bool shared = kernels::find_codec(spec.codec)->shared_draws;
   return {kernels::draw_stream({.job_seed = job,
                                 .communicator = communicator,
                                 .tensor_name_hash = name,
                                 .step = step,
-                                .phase = shared ? 0 : static_cast<uint32_t>(phase),
+                                .phase = shared ? 0 : encoding,
                                 .site = shared ? 0 : machine}),
           slice.first_bucket};
 }
@@ -153,7 +155,9 @@ std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
             static_cast<double>(plan.feedback_decay) * (step.units[k] / slots[k].unit);
         source.residual_scale[k] = static_cast<float>(std::min(kMost, unit));
         // Absent here: it keeps its residual, in this step's units.
-        for (uint64_t i = 0; !source.present(k) && i < table[t].elements; ++i) {
+        const uint64_t first = segment.first_element();
+        const uint64_t end = first + scheduler::element_count(segment, table);
+        for (uint64_t i = first; !source.present(k) && i < end; ++i) {
           slots[k].tentative[i] =
               kernels::rescaled(slots[k].confirmed[i], source.residual_scale[k]);
         }
@@ -162,11 +166,17 @@ std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
         slots[k].tentative_unit = step.units[k];
       }
     }
-    exchange(group, table, plan.collective, sources, step.number);
+    exchange(group, table, plan.limits, sources, step.number);
     for (uint32_t s = 0; s < sources.size(); ++s) {
-      if (sources[s].present_anywhere()) {
-        results[group.segments[s].tensor] = std::move(sources[s].results[0]);
-      }
+      if (!sources[s].present_anywhere()) continue;
+      const Segment& segment = group.segments[s];
+      const uint64_t width = dtype_bytes(table[segment.tensor].dtype);
+      const auto from =
+          sources[s].results[0].begin() + static_cast<int64_t>(segment.first_element() * width);
+      Bytes& result = results[segment.tensor];
+      result.resize(table[segment.tensor].bytes());
+      std::copy_n(from, scheduler::segment_bytes(segment, table),
+                  result.begin() + static_cast<int64_t>(segment.first_element() * width));
     }
   }
   return results;
@@ -191,7 +201,8 @@ Bytes Reference::call(const TensorDesc& tensor, const std::vector<Bytes>& inputs
   std::vector<Sources> sources;
   sources.push_back(sources_of(table[0], inputs, std::vector<bool>(inputs.size(), true)));
   if (machines() == 1) return alone(table[0], sources[0]);
-  exchange(group, table, scheduler::CollectiveWish::kAuto, sources, 0);
+  group.way = scheduler::choose_way({.machines = machines()}, group, table);
+  exchange(group, table, scheduler::PartLimits(), sources, 0);
   return std::move(sources[0].results[0]);
 }
 
@@ -207,13 +218,17 @@ Bytes Reference::alone(const TensorDesc& tensor, Sources& source) const {
 }
 
 void Reference::exchange(const Group& group, const TensorTable& table,
-                         scheduler::CollectiveWish wish, std::vector<Sources>& sources,
+                         const scheduler::PartLimits& limits, std::vector<Sources>& sources,
                          uint64_t step) const {
-  const GroupLayout layout = GroupLayout::choose(wish, group, table, machines(), {});
-  if (layout.collective() == scheduler::Collective::kAllgather) {
-    allgather(layout, group, sources, step);
-  } else {
-    scatter(layout, group, sources, step);
+  const uint32_t shards = scheduler::Schedule::shards({.machines = machines(), .way = group.way});
+  const GroupLayout layout = GroupLayout::create(group, table, shards, limits);
+  switch (group.way.collective) {
+    case scheduler::Collective::kScatter:
+      return scatter(layout, group, sources, step);
+    case scheduler::Collective::kAllgather:
+      return allgather(layout, group, sources, step);
+    case scheduler::Collective::kTwoLevel:
+      return two_level(layout, group, sources);
   }
 }
 
@@ -226,9 +241,9 @@ void Reference::scatter(const GroupLayout& layout, const Group& group,
     Sources& source = sources[slice.segment];
     const Segment& segment = group.segments[slice.segment];
     if (!source.present_anywhere()) return;
-    const auto key = [&](Phase phase, uint32_t machine) {
+    const auto key = [&](uint32_t encoding, uint32_t machine) {
       return key_of(segment.spec, job_hash_, communicator_hash_, source.tensor->name_hash(), step,
-                    phase, machine, slice);
+                    encoding, machine, slice);
     };
     std::vector<Bytes> encoded(machines());
     std::vector<Contribution> parts(machines());
@@ -238,7 +253,7 @@ void Reference::scatter(const GroupLayout& layout, const Group& group,
       kernels::EncodeJob job{.spec = segment.spec,
                              .source = source.view(k, slice, ranks),
                              .elements = slice.elements,
-                             .key = key(Phase::kScatter, k),
+                             .key = key(scheduler::kFirstEncoding, k),
                              .residual_out = source.residual_out(k, slice),
                              .encoded = encoded[k]};
       encoded[k].resize(lane().encode(job, stats));
@@ -249,7 +264,7 @@ void Reference::scatter(const GroupLayout& layout, const Group& group,
     void* target = source.target(owner, slice);
     auto job = source.job_into<kernels::ReduceJob>(owner, segment, slice, &target);
     job.contributions = parts;
-    job.key = key(Phase::kGather, owner);
+    job.key = key(scheduler::kSecondEncoding, owner);
     job.encoded = result;
     const Result<uint64_t> used = lane().reduce(job, stats);
     CGX_ASSERT(used.ok());
@@ -263,8 +278,9 @@ void Reference::scatter(const GroupLayout& layout, const Group& group,
     }
   };
   for (uint32_t owner = 0; owner < machines(); ++owner) {
-    for (uint32_t chunk = 0; chunk < layout.chunks(owner); ++chunk) {
-      for (const Slice& slice : layout.slices(layout.part(owner, chunk))) do_slice(owner, slice);
+    const scheduler::PartRange parts = layout.shard(owner);
+    for (uint32_t part = parts.first; part < parts.end(); ++part) {
+      for (const Slice& slice : layout.slices(layout.part(part))) do_slice(owner, slice);
     }
   }
 }
@@ -288,7 +304,7 @@ void Reference::allgather(const GroupLayout& layout, const Group& group,
           .source = source.view(k, slice, ranks),
           .elements = slice.elements,
           .key = key_of(segment.spec, job_hash_, communicator_hash_, source.tensor->name_hash(),
-                        step, Phase::kScatter, k, slice),
+                        step, scheduler::kFirstEncoding, k, slice),
           .residual_out = source.residual_out(k, slice),
           .encoded = encoded[k]};
       encoded[k].resize(lane().encode(job, stats));
@@ -301,9 +317,70 @@ void Reference::allgather(const GroupLayout& layout, const Group& group,
       CGX_ASSERT(lane().combine(job, stats).ok());
     }
   };
-  for (uint32_t chunk = 0; chunk < layout.chunks(0); ++chunk) {
-    for (const Slice& slice : layout.slices(layout.part(0, chunk))) do_slice(slice);
+  for (uint32_t part = 0; part < layout.parts(); ++part) {
+    for (const Slice& slice : layout.slices(layout.part(part))) do_slice(slice);
   }
+}
+
+// The sum of every rack, and then of the racks.
+void Reference::two_level(const GroupLayout& layout, const Group& group,
+                          std::vector<Sources>& sources) const {
+  for (uint32_t part = 0; part < layout.parts(); ++part) {
+    for (const Slice& slice : layout.slices(layout.part(part))) {
+      Sources& source = sources[slice.segment];
+      if (!source.present_anywhere()) continue;
+      const Segment& segment = group.segments[slice.segment];
+      std::vector<Bytes> sums;
+      for (uint32_t first = 0; first < machines(); first += group.way.rack_machines) {
+        sums.push_back(rack_sum(group, source, slice, first));
+      }
+      for (uint32_t k = 0; k < machines(); ++k) {
+        sum_of(segment, source.tensor->dtype, slice, sums, source.target(k, slice));
+      }
+    }
+  }
+}
+
+// Of what the machines from `first` on have; empty if none has the tensor.
+Bytes Reference::rack_sum(const Group& group, Sources& source, const Slice& slice,
+                          uint32_t first) const {
+  const Segment& segment = group.segments[slice.segment];
+  std::vector<const void*> ranks;
+  kernels::RangeStats stats;
+  std::vector<Bytes> parts;
+  bool present = false;
+  for (uint32_t k = first; k < first + group.way.rack_machines; ++k) {
+    Bytes& bytes = parts.emplace_back();
+    if (!source.present(k)) continue;
+    present = true;
+    bytes.resize(slice.range_bytes);
+    lane().encode({.spec = segment.spec,
+                   .source = source.view(k, slice, ranks),
+                   .elements = slice.elements,
+                   .encoded = bytes},
+                  stats);
+  }
+  return present ? sum_of(segment, source.tensor->dtype, slice, parts, nullptr) : Bytes();
+}
+
+// Encoded parts, in order; empty ones are absent.
+Bytes Reference::sum_of(const Segment& segment, DType dtype, const Slice& slice,
+                        const std::vector<Bytes>& parts, void* target) const {
+  std::vector<Contribution> contributions(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].empty() && slice.elements > 0) continue;
+    contributions[i] = {.kind = Contribution::Kind::kEncoded, .encoded = parts[i]};
+  }
+  Bytes sum(slice.range_bytes);
+  kernels::ReduceJob job{.spec = segment.spec, .contributions = contributions};
+  job.elements = slice.elements;
+  job.dtype = dtype;
+  job.encoded = sum;
+  job.targets = &target;
+  job.target_count = target == nullptr ? 0 : 1;
+  kernels::RangeStats stats;
+  CGX_ASSERT(lane().reduce(job, stats).ok());
+  return sum;
 }
 
 }  // namespace cgx::sim

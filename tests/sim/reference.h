@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/collective.h"
+#include "scheduler/layout.h"
 #include "scheduler/plan.h"
 
 namespace cgx::sim {
@@ -56,7 +56,14 @@ class Reference {
                  std::vector<Sources>& sources, uint64_t step) const;
   Bytes alone(const scheduler::TensorDesc& tensor, Sources& source) const;
   void exchange(const scheduler::Group& group, const scheduler::TensorTable& table,
-                scheduler::CollectiveWish wish, std::vector<Sources>& sources, uint64_t step) const;
+                const scheduler::PartLimits& limits, std::vector<Sources>& sources,
+                uint64_t step) const;
+  void two_level(const scheduler::GroupLayout& layout, const scheduler::Group& group,
+                 std::vector<Sources>& sources) const;
+  Bytes rack_sum(const scheduler::Group& group, Sources& source, const scheduler::Slice& slice,
+                 uint32_t first) const;
+  Bytes sum_of(const scheduler::Segment& segment, DType dtype, const scheduler::Slice& slice,
+               const std::vector<Bytes>& parts, void* target) const;
   Sources sources_of(const scheduler::TensorDesc& tensor, const std::vector<Bytes>& inputs,
                      const std::vector<bool>& present) const;
 

@@ -93,7 +93,7 @@ uint64_t SlowSite::next_answer_ns() const {
 int64_t price_ns(const OperationSetup& setup, const SiteJob& job) {
   if (job.kind == SiteJobKind::kHash) return static_cast<int64_t>(job.count);
   if (job.kind == SiteJobKind::kKeep) return static_cast<int64_t>(4 * job.count);
-  return static_cast<int64_t>(setup.layout->part(job.shard, job.chunk).raw_bytes);
+  return static_cast<int64_t>(setup.layout->part(job.part).raw_bytes);
 }
 
 }  // namespace cgx::sim

@@ -1,4 +1,4 @@
-#include "scheduler/collective.h"
+#include "scheduler/layout.h"
 
 #include <gtest/gtest.h>
 
@@ -35,9 +35,11 @@ Built build(const Case& c) {
 void expect_covers(const Built& built, const GroupLayout& layout, const Case& c) {
   std::vector<uint64_t> next(built.table.size(), 0);
   for (uint32_t shard = 0; shard < layout.shards(); ++shard) {
-    ASSERT_GE(layout.chunks(shard), 1u);
-    for (uint32_t chunk = 0; chunk < layout.chunks(shard); ++chunk) {
-      const Part& part = layout.part(shard, chunk);
+    const PartRange parts = layout.shard(shard);
+    ASSERT_GE(parts.count, 1u);
+    EXPECT_TRUE(layout.begins_shard(parts.first));
+    for (uint32_t index = parts.first; index < parts.end(); ++index) {
+      const Part& part = layout.part(index);
       uint64_t encoded = 0;
       for (const Slice& slice : layout.slices(part)) {
         ASSERT_EQ(slice.first_element, next[slice.segment]);
@@ -58,8 +60,7 @@ class Layouts : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Layouts, CoverEveryElementOnceInOrder) {
   const Built built = build(GetParam());
-  const GroupLayout layout =
-      GroupLayout::scatter(built.group, built.table, GetParam().machines, {});
+  const GroupLayout layout = GroupLayout::create(built.group, built.table, GetParam().machines, {});
   ASSERT_EQ(layout.shards(), GetParam().machines);
   expect_covers(built, layout, GetParam());
 }
@@ -75,12 +76,13 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Layout, BalancesShardsByEncodedBytes) {
   const Built built = build({{{1 << 20, kFourBits}, {1 << 20, kRaw}}, 4});
-  const GroupLayout layout = GroupLayout::scatter(built.group, built.table, 4, {});
+  const GroupLayout layout = GroupLayout::create(built.group, built.table, 4, {});
   const double fair = static_cast<double>(layout.encoded_bytes()) / 4;
   for (uint32_t shard = 0; shard < 4; ++shard) {
     uint64_t bytes = 0;
-    for (uint32_t chunk = 0; chunk < layout.chunks(shard); ++chunk) {
-      bytes += layout.part(shard, chunk).encoded_bytes;
+    const PartRange parts = layout.shard(shard);
+    for (uint32_t part = parts.first; part < parts.end(); ++part) {
+      bytes += layout.part(part).encoded_bytes;
     }
     EXPECT_NEAR(static_cast<double>(bytes), fair, fair * 0.01) << "shard " << shard;
   }
@@ -89,41 +91,12 @@ TEST(Layout, BalancesShardsByEncodedBytes) {
 TEST(Layout, KeepsPartsWithinTheirLimits) {
   const Built built = build({{{16u << 20, kFourBits}, {1u << 20, kRaw}}, 2});
   const PartLimits limits;
-  const GroupLayout layout = GroupLayout::scatter(built.group, built.table, 2, limits);
-  for (uint32_t shard = 0; shard < 2; ++shard) {
-    for (uint32_t chunk = 0; chunk < layout.chunks(shard); ++chunk) {
-      EXPECT_LE(layout.part(shard, chunk).raw_bytes, limits.raw_bytes);
-      EXPECT_LE(layout.part(shard, chunk).encoded_bytes, limits.encoded_bytes);
-    }
+  const GroupLayout layout = GroupLayout::create(built.group, built.table, 2, limits);
+  ASSERT_GT(layout.parts(), 2u);
+  for (uint32_t part = 0; part < layout.parts(); ++part) {
+    EXPECT_LE(layout.part(part).raw_bytes, limits.raw_bytes);
+    EXPECT_LE(layout.part(part).encoded_bytes, limits.encoded_bytes);
   }
-}
-
-TEST(Layout, AllgatherCutsEveryMachinesWholeContributionAlike) {
-  const Built built = build({{{1u << 20, kFourBits}, {0, kRaw}, {300'001, kRaw}}, 3});
-  const PartLimits limits;
-  const GroupLayout layout = GroupLayout::allgather(built.group, built.table, 3, limits);
-  EXPECT_EQ(layout.collective(), Collective::kAllgather);
-  ASSERT_EQ(layout.shards(), 3u);
-  ASSERT_GT(layout.chunks(0), 1u);
-  uint64_t next[3] = {}, encoded = 0;
-  for (uint32_t chunk = 0; chunk < layout.chunks(0); ++chunk) {
-    const Part& part = layout.part(0, chunk);
-    EXPECT_LE(part.raw_bytes, limits.raw_bytes);
-    EXPECT_LE(part.encoded_bytes, limits.encoded_bytes);
-    EXPECT_FALSE(part.variable);
-    encoded += part.encoded_bytes;
-    for (const Slice& slice : layout.slices(part)) {
-      ASSERT_EQ(slice.first_element, next[slice.segment]);
-      next[slice.segment] += slice.elements;
-    }
-    for (uint32_t machine = 1; machine < 3; ++machine) {
-      ASSERT_EQ(layout.chunks(machine), layout.chunks(0));
-      EXPECT_EQ(&layout.part(machine, chunk), &part);
-    }
-  }
-  for (size_t t = 0; t < 3; ++t) EXPECT_EQ(next[t], built.table[t].elements);
-  EXPECT_EQ(layout.encoded_bytes(), encoded);
-  EXPECT_GT(layout.part_bytes_max(), layout.part(0, 0).encoded_bytes);
 }
 
 TEST(Layout, KeepsPartsOfEveryCodecWithinASlab) {
@@ -132,45 +105,10 @@ TEST(Layout, KeepsPartsOfEveryCodecWithinASlab) {
     if (!row.sparse) spec.bucket = kBucketMax;
     if (row.strength == kernels::Strength::kShare) spec.amount = kernels::kShareMax;
     const Built built = build({{{3u << 20, spec}, {70'001, spec}}, 3});
-    for (bool gather : {false, true}) {
-      const GroupLayout layout = gather ? GroupLayout::allgather(built.group, built.table, 3, {})
-                                        : GroupLayout::scatter(built.group, built.table, 3, {});
+    for (uint32_t shards : {1u, 3u}) {
+      const GroupLayout layout = GroupLayout::create(built.group, built.table, shards, {});
       EXPECT_LE(layout.part_bytes_max(), 256u << 10) << kernels::to_string(spec);
-      EXPECT_EQ(layout.part(0, 0).variable, row.variable_size) << kernels::to_string(spec);
-    }
-  }
-}
-
-Collective chosen(const Case& c, CollectiveWish wish = CollectiveWish::kAuto) {
-  const Built built = build(c);
-  return choose_collective(wish, built.group, built.table, c.machines);
-}
-
-TEST(Collective, IsAllgatherForSmallRawGroupsAndScatterForLargeOnes) {
-  for (uint32_t machines : {2u, 4u, 16u}) {
-    EXPECT_EQ(chosen({{{8192, kRaw}}, machines}), Collective::kAllgather);
-    EXPECT_EQ(chosen({{{8193, kRaw}}, machines}), Collective::kScatter);
-  }
-  EXPECT_EQ(chosen({{{1, kRaw}}, 1}), Collective::kScatter) << "one machine sends nothing";
-}
-
-TEST(Collective, IsAllgatherOnFewMachinesIfEveryLossyCodecGathersWell) {
-  for (const CodecSpec& spec : every_codec()) {
-    if (spec.codec == 0) continue;
-    const Collective few = row_of(spec).gathers ? Collective::kAllgather : Collective::kScatter;
-    EXPECT_EQ(chosen({{{1 << 20, spec}}, 2}), few) << kernels::to_string(spec);
-    EXPECT_EQ(chosen({{{1 << 20, spec}, {5000, kRaw}}, 4}), few) << kernels::to_string(spec);
-    EXPECT_EQ(chosen({{{1 << 20, spec}}, 5}), Collective::kScatter);
-    EXPECT_EQ(chosen({{{1 << 20, spec}, {2000, kFourBits}}, 2}), Collective::kScatter);
-  }
-}
-
-TEST(Collective, IsWhatThePolicyWishes) {
-  for (const CodecSpec& spec : {kRaw, kFourBits}) {
-    for (uint64_t elements : {1u, 1u << 20}) {
-      const Case c{{{elements, spec}}, 7};
-      EXPECT_EQ(chosen(c, CollectiveWish::kScatter), Collective::kScatter);
-      EXPECT_EQ(chosen(c, CollectiveWish::kAllgather), Collective::kAllgather);
+      EXPECT_EQ(layout.part(0).variable, row.variable_size) << kernels::to_string(spec);
     }
   }
 }
