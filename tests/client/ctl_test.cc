@@ -79,7 +79,7 @@ TEST_F(Ctl, ShowsWhatTheRecorderRemembers) {
   EXPECT_THAT(text, ContainsRegex("TIME +COMMUNICATOR +EVENT +STEP +GROUP +WHO +VALUES\n"));
   EXPECT_THAT(text, ContainsRegex("..:..:..\\....... +#9 +ready\n"));
   EXPECT_THAT(text, ContainsRegex("bert/dp +encode +12 +1 +4.0 KiB, 1.5 us\n"));
-  EXPECT_THAT(text, ContainsRegex("bert/dp +sent +call 5 +machine 1 +80 B, chunk 2\n"));
+  EXPECT_THAT(text, ContainsRegex("bert/dp +sent +call 5 +machine 1 +80 B, part 2\n"));
   EXPECT_THAT(run({"events", "-n", "1"}).out, Not(HasSubstr("encode")));
   EXPECT_THAT(run({"events", "-j", "resnet"}).out,
               HasSubstr("nothing is recorded of what you may see\n"));
