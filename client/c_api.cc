@@ -409,6 +409,18 @@ cgx_status cgx_test_call(cgx_comm* comm, uint64_t call, int* done) {
   });
 }
 
+cgx_status cgx_report(cgx_comm* comm, uint32_t first, char* text, uint32_t* next) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(text);
+    CGX_REQUIRE(next);
+    CGX_ASSIGN_OR_RETURN(const cgx::wire::Reply page, comm->communicator->report(first));
+    text[page.message.copy(text, CGX_REPORT_BYTES - 1)] = '\0';
+    *next = static_cast<uint32_t>(page.value0);
+    return {};
+  });
+}
+
 cgx_status cgx_poll(cgx_session* session, uint64_t* seen, int64_t timeout_ms) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(session);

@@ -61,6 +61,7 @@ class Communicator final : public CompletionSink {
   Status wait_step(uint64_t step, int64_t timeout_ms);
   Status test(uint64_t step, std::span<const uint32_t> ids, uint8_t* states, size_t& pending);
   Result<cgx_step_report> step_report(uint64_t step);
+  Result<wire::Reply> report(uint32_t first);  // a page of the daemon's
 
   Result<uint64_t> allreduce(const CallBuffers& buffers);  // returns the call's number
   Status wait_call(uint64_t call, int64_t timeout_ms);

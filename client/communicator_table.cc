@@ -114,6 +114,14 @@ Status Communicator::send_table(std::span<const wire::TensorDescription> table) 
   return batch.tensors.empty() ? Status() : flush();
 }
 
+Result<wire::Reply> Communicator::report(uint32_t first) {
+  CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  CGX_ASSIGN_OR_RETURN(wire::Reply page,
+                       ask(use, wire::AskReport{.comm = handle_, .first = first}, deadline()));
+  if (page.code != StatusCode::kOK) return Status(page.code, page.message);
+  return page;
+}
+
 Status Communicator::commit() {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   CGX_RETURN_IF_ERROR(steps_.between_steps());

@@ -6,9 +6,12 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "proto/wire/run_directory.h"
 
 namespace cgx::client {
 namespace {
@@ -22,6 +25,12 @@ std::string errno_text() {
 
 Status unavailable(std::string message) {
   return {StatusCode::kUNAVAILABLE, std::move(message)};
+}
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 timeval to_timeval(int64_t ms) {
@@ -48,13 +57,18 @@ void take_fds(msghdr& message, std::vector<UniqueFd>& fds) {
 
 // Errno says why connect() failed.
 Status cannot_connect(const std::string& path) {
-  if (errno != EACCES) return unavailable("no daemon answers at " + path + ": " + errno_text());
+  if (errno != EACCES) {
+    const std::string why =
+        "no daemon answers at " + path + " on " + host_name() + ": " + errno_text();
+    const std::string refusal = read_refusal(path);
+    return unavailable(refusal.empty() ? why : why + "; the last one did not start: " + refusal);
+  }
   struct stat info {};
   const bool known = ::stat(path.c_str(), &info) == 0;
   const group* const owner = known ? ::getgrgid(info.st_gid) : nullptr;
   return {StatusCode::kPERMISSION_DENIED,
-          "user " + std::to_string(::getuid()) + " may not use the daemon at " + path +
-              ": be a member of its group" +
+          "user " + std::to_string(::getuid()) + " may not use the daemon at " + path + " on " +
+              host_name() + ": be a member of its group" +
               (owner != nullptr ? " " + std::string(owner->gr_name) : "") +
               ", or let the daemon's client.socket_group and client.socket_mode admit you"};
 }

@@ -3,6 +3,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +12,10 @@
 
 #include "daemon/caller.h"
 #include "daemon/fd.h"
+#include "daemon/interfaces.h"
 #include "daemon/options.h"
+#include "daemon/reach.h"
+#include "daemon/tcp_listener.h"
 #include "daemon/transports.h"
 
 namespace cgx::daemon {
@@ -64,6 +68,45 @@ Status is_own(const std::string& host) {
   return error == 0 ? Status() : invalid_argument(host + ": " + std::strerror(error));
 }
 
+// A daemon with this configuration serves: its ports are rightly taken.
+bool is_served(const v1::Config& config) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string& path = config.control().socket();
+  if (path.size() >= sizeof address.sun_path) return false;
+  path.copy(address.sun_path, path.size());
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+}
+
+// One that is free, or any.
+void has_port(const std::string& key, const std::string& address, Findings& findings) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || address.substr(colon + 1) == "0") return;
+  const Status free = TcpListener::open(address, key).status();
+  if (!free.ok()) findings.add("", free);
+}
+
+void check_ports(const v1::Config& config, Findings& findings) {
+  if (is_served(config)) return;
+  has_port("mesh.listen", config.mesh().listen(), findings);
+  has_port("control.listen", config.control().listen(), findings);
+  if (config.metrics().port() == 0) return;
+  has_port("metrics.port",
+           address_of(config.metrics().address(), static_cast<uint16_t>(config.metrics().port())),
+           findings);
+}
+
+// What Daemon::start() asks of the address that other machines are told.
+Status check_mesh(const v1::Mesh& mesh) {
+  CGX_ASSIGN_OR_RETURN(
+      const NetworkList trusted,
+      NetworkList::parse({mesh.trusted_networks().begin(), mesh.trusted_networks().end()}));
+  const std::string host = host_of(mesh.listen());
+  if (!mesh.advertise().empty() || host.empty()) return {};
+  return check_listen(numeric_host(host), trusted);
+}
+
 void has_address(const char* key, const std::string& address, Findings& findings) {
   if (address.empty()) return;
   std::string host = address.substr(0, address.rfind(':'));
@@ -111,6 +154,9 @@ Status check_machine(const v1::Config& config) {
   }
   if (!findings.status().ok()) return findings.status();
   CGX_RETURN_IF_ERROR(daemon_options(config).status());  // what the files hold
+  CGX_RETURN_IF_ERROR(check_mesh(config.mesh()));
+  check_ports(config, findings);
+  CGX_RETURN_IF_ERROR(findings.status());
   return choose_transport(config).status();
 }
 

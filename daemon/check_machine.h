@@ -1,4 +1,5 @@
-// Whether this machine has what a configuration names: files, groups, devices, addresses. What
+// Whether this machine has what a configuration names: files, groups, devices, addresses,
+// ports. What
 // cgxd --check-config adds to the configuration's own rules. Thread rule: main; reads files, opens
 // and closes sockets, leaves nothing behind.
 #pragma once

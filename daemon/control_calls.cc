@@ -270,6 +270,16 @@ grpc::Status ControlCalls::GetPolicyHistory(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status ControlCalls::Diagnose(grpc::ServerContext* context,
+                                    const v1::DiagnoseRequest* request, v1::Diagnosis* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  if (!context_.diagnose) {
+    return to_grpc(invalid_argument("this daemon serves one machine only (mesh.listen is empty)"));
+  }
+  *out = context_.diagnose(*request);
+  return grpc::Status::OK;
+}
+
 Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
                             v1::PolicyChange& answer) const {
   CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());

@@ -21,6 +21,7 @@ struct ControlContext {  // shared by all services of the daemon; outlives them
   OperatorPort& port;
   AuditLog& audit;
   DaemonFacts facts;
+  Diagnose diagnose;                         // empty: this daemon serves one machine only
   uint64_t read_timeout_ns = 5'000'000'000;  // the most a call may take, whatever its deadline
   uint64_t change_timeout_ns = 60'000'000'000;
 };
@@ -55,6 +56,7 @@ class ControlCalls final : public v1::Control::Service {
                            v1::PolicyChange*) override;
   grpc::Status GetPolicyHistory(grpc::ServerContext*, const v1::GetPolicyRequest*,
                                 v1::PolicyHistory*) override;
+  grpc::Status Diagnose(grpc::ServerContext*, const v1::DiagnoseRequest*, v1::Diagnosis*) override;
 
  private:
   class Call;

@@ -24,6 +24,7 @@ struct ControlOptions {
   v1::ControlPort config;  // complete; `socket` is opened by the caller, the rest is used here
   int unix_fd = -1;        // a listening stream socket, kept open by the caller
   DaemonFacts facts;
+  Diagnose diagnose;              // empty: this daemon serves one machine only
   std::function<void()> on_junk;  // called on the control thread
   uint64_t handshake_timeout_ns = 2'000'000'000;
 };

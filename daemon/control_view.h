@@ -2,6 +2,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace cgx::daemon {
 
 using scheduler::CommunicatorSnapshot;
 using scheduler::Snapshot;
+
+// Looks at other machines' daemons; takes some seconds where something does not answer.
+using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&)>;
 
 struct DaemonFacts {  // fixed while the daemon runs
   std::string version;

@@ -5,6 +5,7 @@
 #include "daemon/clock.h"
 #include "daemon/cores.h"
 #include "daemon/duty_cycle.h"
+#include "daemon/interfaces.h"
 #include "daemon/pooled_site.h"
 
 namespace cgx::daemon {
@@ -36,6 +37,7 @@ Status check_spinning(bool always_spin, uint32_t cores) {
 Result<std::string> advertised(const DaemonOptions& options, const TcpListener& listener,
                                const NetworkList& trusted) {
   if (!options.advertise.empty()) return join(options.advertise);
+  CGX_RETURN_IF_ERROR(check_listen(listener.host, trusted));
   const std::vector<std::string> addresses = reachable_addresses(listener, trusted);
   if (!addresses.empty()) return join(addresses);
   return invalid_argument(
@@ -133,7 +135,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
                         &daemon->planner_);
   CGX_ASSIGN_OR_RETURN(daemon->planner_thread_, AgentThread::start(daemon->planner_));
   CGX_ASSIGN_OR_RETURN(daemon->data_thread_, AgentThread::start(daemon->data_, options.spin_ns));
-  if (meshed) CGX_RETURN_IF_ERROR(daemon->start_mesh(options, std::move(listener)));
+  if (meshed) CGX_RETURN_IF_ERROR(daemon->start_mesh(options, trusted, std::move(listener)));
   CGX_ASSIGN_OR_RETURN(daemon->ipc_thread_, AgentThread::start(*daemon->ipc_));
   return daemon;
 }
@@ -162,11 +164,21 @@ Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& truste
   return {};
 }
 
-Status Daemon::start_mesh(const DaemonOptions& options, TcpListener listener) {
+Status Daemon::start_mesh(const DaemonOptions& options, const NetworkList& trusted,
+                          TcpListener listener) {
+  LookFacts facts{.name = options.name,
+                  .mesh_address = mesh_address_,
+                  .trusted = trusted,
+                  .agreed = options.agreed,
+                  .cluster_key = options.cluster_key,
+                  .tls = options.mesh_tls,
+                  .other_ports = options.other_ports};
+  facts.other_ports.push_back(listener.port);
+  look_ = std::make_unique<Look>(std::move(facts), operators_);
   CGX_ASSIGN_OR_RETURN(mesh_->thread, AgentThread::start(*mesh_->agent));
-  CGX_ASSIGN_OR_RETURN(mesh_->server,
-                       MeshServer::start(std::move(listener), options.mesh_tls,
-                                         options.ipc.handshake_ns, *mesh_->agent, counters_));
+  CGX_ASSIGN_OR_RETURN(mesh_->server, MeshServer::start(std::move(listener), options.mesh_tls,
+                                                        options.ipc.handshake_ns, *mesh_->agent,
+                                                        counters_, look_.get()));
   return {};
 }
 

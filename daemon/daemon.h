@@ -13,6 +13,7 @@
 
 #include "daemon/data_agent.h"
 #include "daemon/ipc_agent.h"
+#include "daemon/look.h"
 #include "daemon/mesh_agent.h"
 #include "daemon/mesh_rpc.h"
 #include "daemon/operator.h"
@@ -45,6 +46,8 @@ struct DaemonOptions {
   std::vector<std::string> trusted_networks = {"127.0.0.0/8", "::1/128"};
   std::string cluster_key;
   MeshTls mesh_tls;
+  AgreedKeys agreed;                  // for operators who look at several machines
+  std::vector<uint16_t> other_ports;  // that will be listened on beside mesh and data path
 };
 
 class Daemon {
@@ -56,6 +59,7 @@ class Daemon {
   ~Daemon();
 
   OperatorPort& operators() { return operators_; }
+  Look* look() { return look_.get(); }  // null: one machine only
   EdgeCounters& counters() { return counters_; }
   const std::string& mesh_address() const { return mesh_address_; }
   const wire::InstanceId& instance() const { return instance_; }
@@ -90,7 +94,7 @@ class Daemon {
   Status open_ipc(const DaemonOptions& options, scheduler::EventSink& events);
   Status make_mesh(const DaemonOptions& options, const NetworkList& trusted,
                    scheduler::EventSink& events);
-  Status start_mesh(const DaemonOptions& options, TcpListener listener);
+  Status start_mesh(const DaemonOptions& options, const NetworkList& trusted, TcpListener listener);
 
   const wire::InstanceId instance_;
   const std::string mesh_address_;
@@ -101,6 +105,7 @@ class Daemon {
   DataAgent data_;
   PlannerAgent planner_;
   MailboxOperator operators_;
+  std::unique_ptr<Look> look_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<IpcAgent> ipc_;
   std::unique_ptr<AgentThread> planner_thread_, data_thread_, ipc_thread_;

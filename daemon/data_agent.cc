@@ -30,6 +30,7 @@ const char* name_of(const decltype(SessionRequest::body)& body) {
     const char* operator()(const wire::RegisterTensors&) const { return "registering tensors"; }
     const char* operator()(const wire::Commit&) const { return "a commit"; }
     const char* operator()(const wire::RedoStep&) const { return "a step to be redone"; }
+    const char* operator()(const wire::AskReport&) const { return "a report"; }
     const char* operator()(const wire::CloseCommunicator&) const { return "a closed communicator"; }
     const char* operator()(const CloseSession&) const { return "a closed session"; }
   };
@@ -243,6 +244,10 @@ void DataAgent::handle(SessionRequest request) {
     engine_->commit(session->id, number, *commit);
   } else if (const auto* redo = std::get_if<wire::RedoStep>(&request.body)) {
     engine_->redo_step(session->id, number, *redo);
+  } else if (const auto* asked = std::get_if<wire::AskReport>(&request.body)) {
+    Result<scheduler::CommunicatorSnapshot> shown = engine_->show(session->id, asked->comm);
+    if (!shown.ok()) return answers_->answer({session->serial, number, to_reply(shown.status())});
+    answers_->answer({session->serial, number, Shown{*std::move(shown), asked->first}});
   } else if (const auto* gone = std::get_if<wire::CloseCommunicator>(&request.body)) {
     engine_->close_communicator(session->id, number, *gone);
   } else if (const auto* bye = std::get_if<CloseSession>(&request.body)) {

@@ -43,6 +43,13 @@ std::vector<InterfaceAddress> interface_addresses(const NetworkList& networks) {
   return found;
 }
 
+Status check_listen(const std::string& host, const NetworkList& trusted) {
+  if (host == "0.0.0.0" || host == "::" || trusted.contains(host)) return {};
+  return invalid_argument("mesh.listen: " + host + " is in none of the networks of the other " +
+                          "machines (" + trusted.to_string() +
+                          "): give an address in them, or set mesh.network alone");
+}
+
 Status in_no_network(const std::string& key, const NetworkList& networks) {
   std::string own;
   for (const auto& [interface, host] : interface_addresses()) {

@@ -19,6 +19,9 @@ std::vector<InterfaceAddress> interface_addresses();
 // Those inside `networks`.
 std::vector<InterfaceAddress> interface_addresses(const NetworkList& networks);
 
+// An address to listen on for other daemons: one that they may call, or all of this machine's.
+Status check_listen(const std::string& host, const NetworkList& trusted);
+
 // "KEY: no interface of this machine has an address in ..."
 Status in_no_network(const std::string& key, const NetworkList& networks);
 

@@ -7,6 +7,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/ipc_connection.h"
+#include "daemon/session_report.h"
 
 namespace cgx::daemon {
 namespace {
@@ -202,6 +203,8 @@ void IpcAgent::handle(SessionAnswer answer) {
     status = connection.on_answer(answer.request, *opened);
   } else if (const auto* reply = std::get_if<wire::Reply>(&answer.body)) {
     status = connection.on_answer(answer.request, *reply);
+  } else if (auto* shown = std::get_if<Shown>(&answer.body)) {
+    status = connection.on_answer(answer.request, report_page(shown->communicator, shown->first));
   } else if (const auto* evict = std::get_if<Evict>(&answer.body)) {
     status = evict->why;
   }

@@ -104,6 +104,8 @@ Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
       return forward<wire::Commit>(request, body);
     case SessionMessageType::kRedoStep:
       return forward<wire::RedoStep>(request, body);
+    case SessionMessageType::kAskReport:
+      return forward<wire::AskReport>(request, body);
     case SessionMessageType::kCloseCommunicator:
       return forward<wire::CloseCommunicator>(request, body);
     case SessionMessageType::kGoodbye:

@@ -8,6 +8,8 @@
 
 #include <filesystem>
 
+#include "proto/wire/run_directory.h"
+
 namespace cgx::daemon {
 namespace {
 
@@ -112,6 +114,19 @@ Status prepare_directory(const std::string& path) {
   return Status(StatusCode::kPERMISSION_DENIED,
                 directory.string() + " belongs to uid " + std::to_string(status.st_uid) +
                     " or is writable by everybody: others could replace the socket in it");
+}
+
+void leave_refusal(const std::string& socket, const std::string& why) {
+  const std::string path = refusal_path(socket);
+  (void)::unlink(path.c_str());
+  const UniqueFd file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  const std::string line = why + "\n";
+  if (file && ::write(file.get(), line.data(), line.size()) < 0) (void)::unlink(path.c_str());
+}
+
+void forget_refusal(const std::string& socket) {
+  (void)::unlink(refusal_path(socket).c_str());
 }
 
 Result<ListenSocket> ListenSocket::open(const ListenSocketOptions& options) {

@@ -19,6 +19,11 @@ struct ListenSocketOptions {
   int type = 0;                          // SOCK_SEQPACKET for sessions
 };
 
+// Why a daemon did not start, for those who look for its socket; it must not matter if that cannot
+// be written.
+void leave_refusal(const std::string& socket, const std::string& why);
+void forget_refusal(const std::string& socket);
+
 class ListenSocket {
  public:
   // ALREADY_EXISTS names the process that serves the path.

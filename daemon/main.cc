@@ -57,7 +57,9 @@ config::Checks checks() {
   return all;
 }
 
-Result<v1::Config> load(const CommandLine& line) {
+// A configuration without what the machine's interfaces say; its paths are known even if those do
+// not fit.
+Result<v1::Config> read(const CommandLine& line) {
   v1::Config config;
   if (!line.config.empty()) {
     CGX_RETURN_IF_ERROR(config::load_file(line.config, checks(), config));
@@ -67,7 +69,6 @@ Result<v1::Config> load(const CommandLine& line) {
   }
   CGX_RETURN_IF_ERROR(config::check(config, checks()));
   config::fill_defaults(config);
-  CGX_RETURN_IF_ERROR(resolve_network(config));
   if (!line.socket.empty()) config.mutable_client()->set_socket(line.socket);
   if (line.action == CommandLine::Action::kRun) {
     config.mutable_client()->set_socket(private_socket());
@@ -78,6 +79,31 @@ Result<v1::Config> load(const CommandLine& line) {
   }
   config::resolve_paths(config);
   return config;
+}
+
+Result<v1::Config> load(const CommandLine& line) {
+  CGX_ASSIGN_OR_RETURN(v1::Config config, read(line));
+  CGX_RETURN_IF_ERROR(resolve_network(config));
+  return config;
+}
+
+// Where trainers look for this daemon, whether or not the rest of the configuration is right.
+std::string clients_socket(const CommandLine& line) {
+  const Result<v1::Config> config = read(line);
+  if (config.ok()) return config->client().socket();
+  v1::Config nothing;
+  config::fill_defaults(nothing);
+  config::resolve_paths(nothing);
+  return line.socket.empty() ? nothing.client().socket() : line.socket;
+}
+
+// A daemon that does not start tells trainers why, too: they find no socket, but this.
+int refuse(const CommandLine& line, const Status& why) {
+  const bool served = why.code() == StatusCode::kALREADY_EXISTS;  // by another daemon
+  const bool of_a_command = line.action == CommandLine::Action::kRun;
+  const std::string socket = clients_socket(line);
+  if (!served && !of_a_command && prepare_directory(socket).ok()) leave_refusal(socket, why.message());
+  return fail(why);
 }
 
 // Blocked before any thread exists, so all of them inherit it and main alone takes signals.
@@ -127,22 +153,24 @@ int start(const CommandLine& line, const v1::Config& config) {
   Log log(log_settings(config.log()));
   LogEvents events(log);
   Result<DaemonOptions> options = daemon_options(config);
-  if (!options.ok()) return fail(options.status());
+  if (!options.ok()) return refuse(line, options.status());
   std::unique_ptr<PlanFile> plans;
   const Status planned = use_plan_files(line, events, plans, *options);
-  if (!planned.ok()) return fail(planned);
+  if (!planned.ok()) return refuse(line, planned);
   Result<TransportChoice> transport = choose_transport(config);
-  if (!transport.ok()) return fail(transport.status());
+  if (!transport.ok()) return refuse(line, transport.status());
   auto daemon = Daemon::start(*options, std::move(transport->make), events);
-  if (!daemon.ok()) return fail(daemon.status());
+  if (!daemon.ok()) return refuse(line, daemon.status());
   const kernels::Lane& lane = (*daemon)->lane();
   const DaemonFacts facts{version_number(), options->name, lane.name, lane.tuning,
                           (*daemon)->tuning_ns()};
   const auto on_junk = [&counters = (*daemon)->counters()] {
     counters.add(scheduler::Counter::kcontrol_junk);
   };
-  const auto operators = OperatorsEdge::open(config, facts, (*daemon)->operators(), log, on_junk);
-  if (!operators.ok()) return fail(operators.status());
+  const auto operators =
+      OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(), on_junk);
+  if (!operators.ok()) return refuse(line, operators.status());
+  forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",
             {{"clients", config.client().socket()},
              {"operators", config.control().socket()},
@@ -167,7 +195,10 @@ int run(int argc, char** argv) {
   const CommandLine line = parse_command_line(argc, argv);
   if (line.action == CommandLine::Action::kExit) return line.exit_code;
   const Result<v1::Config> config = load(line);
-  if (!config.ok()) return fail(config.status());
+  if (!config.ok()) {
+    const bool serves = line.action == CommandLine::Action::kServe;
+    return serves ? refuse(line, config.status()) : fail(config.status());
+  }
   switch (line.action) {
     case CommandLine::Action::kCheckConfig:
       if (const Status here = check_machine(*config); !here.ok()) return fail(here);

@@ -108,7 +108,23 @@ void MeshAgent::add(LinkWish asked) {
   auto made =
       std::make_unique<Wish>(std::move(asked), options_.cluster_key, options_.instance, now_ns_);
   Wish& wish = *wishes_.emplace(serial, std::move(made)).first->second;
-  if (Status status = check(wish); !status.ok()) refuse(wish, status);
+  const std::vector<std::string> told = wish.addresses;
+  std::erase_if(wish.addresses, [this](const std::string& each) { return outside(each); });
+  Status status = check(wish);
+  if (wish.addresses.empty() && !told.empty()) {
+    status = Status(StatusCode::kPERMISSION_DENIED,
+                    peer_text(wish) + " is in none of the networks of " + options_.name +
+                        ", mesh.network or mesh.trusted_networks (" + options_.trusted.to_string() +
+                        ")" + loopback_hint(wish));
+  }
+  if (!status.ok()) refuse(wish, status);
+}
+
+// A numeric address that may not be called; what a name stands for shows when it is.
+bool MeshAgent::outside(const std::string& address) const {
+  const std::string host = host_of(address);
+  const bool numeric = host.find_first_not_of("0123456789abcdefABCDEF:.") == std::string::npos;
+  return numeric && !options_.trusted.contains(host);
 }
 
 void MeshAgent::connect(Wish& wish, const Introduction& both, const transport::Endpoint& remote) {

@@ -112,6 +112,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   void refuse(Wish& wish, const Status& why);  // destroys the wish
   void end(Wish& wish);                        // likewise
   void expire();
+  bool outside(const std::string& address) const;
   std::string loopback_hint(const Wish& wish) const;
   std::string peer_text(const Wish& wish) const;
 

@@ -113,8 +113,9 @@ Status MeshAgent::misfit(const std::string& host, const Greeting& greeting, Wish
   const std::string who = "the daemon " + greeting.name + " at " + host;
   const std::string job = "job '" + greeting.job + "'";
   if (greeting.uid == wish.wish.request.uid) {
-    return Status(StatusCode::kAUTH_FAILED,
-                  who + " and " + options_.name + " have different keys for " + job);
+    return Status(StatusCode::kAUTH_FAILED, who + " and " + options_.name +
+                                                " have different keys for " + job +
+                                                " (mesh.key_file, mesh.cluster_key)");
   }
   return Status(StatusCode::kPERMISSION_DENIED,
                 job + " belongs to uid " + std::to_string(wish.wish.request.uid) + " at " +

@@ -93,10 +93,12 @@ void MeshAgent::not_reached(Wish& wish, const Status& why) {
   wish.silence = why;
   if (wish.silent_since_ns == 0) wish.silent_since_ns = now_ns_;
   if (now_ns_ - wish.silent_since_ns >= options_.unreachable_ns) {
-    return refuse(wish, Status(StatusCode::kUNAVAILABLE,
-                               peer_text(wish) + " cannot be reached for " +
-                                   std::to_string(options_.unreachable_ns / kSecond) +
-                                   " s: " + why.message() + loopback_hint(wish)));
+    return refuse(
+        wish,
+        Status(StatusCode::kUNAVAILABLE,
+               peer_text(wish) + " cannot be reached for " +
+                   std::to_string(options_.unreachable_ns / kSecond) + " s: " + why.message() +
+                   "; its mesh.listen must be open to this machine" + loopback_hint(wish)));
   }
   if (!wish.proof) ++wish.address;
   try_later(wish);

@@ -9,6 +9,8 @@
 #include <mutex>
 
 #include "daemon/guarded_listener.h"
+#include "daemon/look.h"
+#include "daemon/mesh_credentials.h"
 #include "daemon/mesh_messages.h"
 #include "proto/messages/mesh.grpc.pb.h"
 
@@ -34,26 +36,12 @@ std::string host_of_peer(std::string peer) {
   return host_of(peer);
 }
 
-std::shared_ptr<grpc::ServerCredentials> server_credentials(const MeshTls& tls) {
-  if (tls.empty()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = tls.authority;
-  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
-  return grpc::SslServerCredentials(options);
-}
-
-std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const MeshTls& tls) {
-  if (tls.empty()) return grpc::InsecureChannelCredentials();
-  return grpc::SslCredentials({tls.authority, tls.key, tls.certificate});
-}
-
 }  // namespace
 
 class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
  public:
-  Service(MeshListener& listener, TcpListener listening)
-      : listener_(listener), listening_(std::move(listening)) {}
+  Service(MeshListener& listener, TcpListener listening, cgx::daemon::Look* look)
+      : listener_(listener), listening_(std::move(listening)), look_(look) {}
   ~Service() override {
     guard_.reset();
     if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
@@ -98,6 +86,15 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
     return handle<Verdict>(context, *request, reply, &MeshListener::arrived);
   }
 
+  grpc::ServerUnaryReactor* Look(grpc::CallbackServerContext* context,
+                                 const v1::LookRequest* request, v1::LookReply* reply) override {
+    if (look_ == nullptr) return v1::MeshHandshake::CallbackService::Look(context, request, reply);
+    *reply = look_->answer(host_of_peer(context->peer()), *request);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
  private:
   // Calls the reactor's Finish exactly once: also when the agent has stopped and drops the answer.
   class Finish {
@@ -139,6 +136,7 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
 
   MeshListener& listener_;
   TcpListener listening_;
+  cgx::daemon::Look* const look_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<GuardedListener> guard_;
@@ -149,8 +147,8 @@ MeshServer::~MeshServer() = default;
 
 Result<std::unique_ptr<MeshServer>> MeshServer::start(TcpListener listening, const MeshTls& tls,
                                                       uint64_t handshake_ns, MeshListener& listener,
-                                                      EdgeCounters& counters) {
-  auto service = std::make_unique<Service>(listener, std::move(listening));
+                                                      EdgeCounters& counters, Look* look) {
+  auto service = std::make_unique<Service>(listener, std::move(listening), look);
   CGX_RETURN_IF_ERROR(service->start(tls, handshake_ns, counters));
   return std::unique_ptr<MeshServer>(new MeshServer(std::move(service)));
 }

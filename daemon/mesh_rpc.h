@@ -12,21 +12,20 @@
 #include <string>
 
 #include "daemon/mesh_agent.h"
+#include "daemon/mesh_tls.h"
 #include "daemon/tcp_listener.h"
 
 namespace cgx::daemon {
 
-struct MeshTls {  // PEM texts; all empty: no TLS
-  std::string authority, certificate, key;
-  bool empty() const { return authority.empty() && certificate.empty() && key.empty(); }
-};
+class Look;
 
 class MeshServer {
  public:
   // Serves connections that begin as HTTP/2 (or TLS) does; others are counted in `counters`.
+  // `look` answers operators' questions; null: they are refused.
   static Result<std::unique_ptr<MeshServer>> start(TcpListener listening, const MeshTls& tls,
                                                    uint64_t handshake_ns, MeshListener& listener,
-                                                   EdgeCounters& counters);
+                                                   EdgeCounters& counters, Look* look = nullptr);
   ~MeshServer();
 
  private:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -42,6 +43,21 @@ class Page {
     metric.counter.value = value;
     metric.gauge.value = value;
     families_.back().metric.push_back(std::move(metric));
+  }
+  void add(Labels labels, const Histogram& histogram) {
+    ClientMetric::Histogram shown;
+    shown.sample_count = histogram.count();
+    shown.sample_sum = static_cast<double>(histogram.sum_ns()) * kNanosecond;
+    for (size_t i = 0; i <= Histogram::kBoundsNs.size(); ++i) {
+      const bool last = i == Histogram::kBoundsNs.size();
+      shown.bucket.push_back(
+          {histogram.up_to(i), last ? std::numeric_limits<double>::infinity()
+                                    : static_cast<double>(Histogram::kBoundsNs[i]) * kNanosecond});
+    }
+    const size_t before = families_.back().metric.size();
+    add(std::move(labels), 0.0);
+    if (families_.back().metric.size() == before) return;  // a second one of that name
+    families_.back().metric.back().histogram = std::move(shown);
   }
   std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
 
@@ -110,10 +126,10 @@ constexpr Row<P> kPeerRows[] = {
 };
 
 Labels labels_of(const C& c) {
-  return {{"job", c.job}, {"uid", std::to_string(c.uid)}, {"communicator", c.name}};
+  return {{"cgx_job", c.job}, {"uid", std::to_string(c.uid)}, {"communicator", c.name}};
 }
 Labels labels_of(const P& p) {
-  return {{"job", p.job},
+  return {{"cgx_job", p.job},
           {"uid", std::to_string(p.uid)},
           {"peer", p.name},
           {"machine", std::to_string(p.machine)}};
@@ -152,6 +168,23 @@ void add_totals(const Snapshot& snapshot, Page& page) {
   page.one("arena_bytes", "shared memory of the sessions", MetricType::Gauge, arena_bytes);
 }
 
+// How long each phase takes, from the recorder's events.
+void add_phases(const std::vector<C>& communicators, const Tally& tally, Page& page) {
+  constexpr std::pair<const char*, const char*> kRows[] = {
+#define X(name, help) {#name, help},
+      CGX_PHASES(X)
+#undef X
+  };
+  for (size_t row = 0; row < std::size(kRows); ++row) {
+    page.begin(std::string("communicator_") + kRows[row].first + "_seconds", kRows[row].second,
+               MetricType::Histogram);
+    for (const C& one : communicators) {
+      const Tally::Job* const job = tally.find(one.index, one.created_ns);
+      if (job != nullptr) page.add(labels_of(one), job->phases[row]);
+    }
+  }
+}
+
 // What codecs send of what they should, by the squared norms of the steps that were measured.
 void add_sent_shares(const std::vector<C>& communicators, Page& page) {
   page.begin("communicator_sent_share", "squared norm sent / intended, of this machine's encoders",
@@ -174,10 +207,11 @@ void add_sent_shares(const std::vector<C>& communicators, Page& page) {
 
 }  // namespace
 
-std::string metrics_text(const Snapshot& snapshot, const DaemonFacts& facts, uint64_t log_dropped) {
+std::string metrics_text(const Snapshot& snapshot, const Tally& tally, const DaemonFacts& facts,
+                         uint64_t log_dropped) {
   Page page;
   page.one("build_info", "always 1; version, lane and instance as labels", MetricType::Gauge, 1,
-           {{"version", facts.version}, {"lane", facts.lane}, {"instance", facts.instance}});
+           {{"version", facts.version}, {"lane", facts.lane}, {"cgx_host", facts.instance}});
   page.one("uptime_seconds", "time since the daemon started", MetricType::Gauge,
            static_cast<double>(snapshot.uptime_ns) * kNanosecond);
   page.one("log_dropped_total", "log lines nobody took in time", MetricType::Counter,
@@ -185,6 +219,7 @@ std::string metrics_text(const Snapshot& snapshot, const DaemonFacts& facts, uin
   add_totals(snapshot, page);
   add_rows(kCommunicatorRows, snapshot.communicators, page);
   add_sent_shares(snapshot.communicators, page);
+  add_phases(snapshot.communicators, tally, page);
   add_rows(kPeerRows, snapshot.peers, page);
   return page.text();
 }

@@ -2,17 +2,29 @@
 
 #include <httplib.h>
 
+#include <chrono>
 #include <thread>
 
 #include "config/text.h"
+#include "daemon/clock.h"
 #include "daemon/metrics.h"
-#include "daemon/status_page.h"
+#include "daemon/status_json.h"
+#include "daemon/watch.h"
 
 namespace cgx::daemon {
 namespace {
 
 constexpr int kThreads = 2;
 constexpr int kReadTimeoutSeconds = 2;
+// Its own files and figures; nothing from elsewhere, nothing within the HTML.
+constexpr const char kPageMay[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:";
+
+Moments now() {
+  const auto unix_time = std::chrono::system_clock::now().time_since_epoch();
+  const auto unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(unix_time).count();
+  return {monotonic_ns(), static_cast<uint64_t>(unix_ns)};
+}
 
 // httplib's default also sets SO_REUSEPORT: a second daemon would silently share the port.
 void reuse_address_only(socket_t socket) {
@@ -24,7 +36,8 @@ void reuse_address_only(socket_t socket) {
 
 class MetricsServer::Http {
  public:
-  Http(const MetricsOptions& options, OperatorPort& port) : options_(options), port_(port) {
+  Http(const MetricsOptions& options, OperatorPort& port)
+      : options_(options), port_(port), watch_(port) {
     server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
     server_.set_socket_options(reuse_address_only);
     server_.set_read_timeout(kReadTimeoutSeconds);
@@ -37,17 +50,27 @@ class MetricsServer::Http {
     server_.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       answer(response, "text/plain; version=0.0.4; charset=utf-8",
              [this](const Snapshot& snapshot) {
-               return metrics_text(snapshot, options_.facts, options_.log_dropped());
+               return watch_.look([&](const Tally& tally, const auto&...) {
+                 return metrics_text(snapshot, tally, options_.facts, options_.log_dropped());
+               });
              });
     });
     server_.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
       answer(response, "text/plain", [](const Snapshot&) { return std::string("ok\n"); });
     });
-    server_.Get("/", [this](const httplib::Request&, httplib::Response& response) {
-      response.set_header("Content-Security-Policy",
-                          "default-src 'none'; style-src 'unsafe-inline'");
-      answer(response, "text/html; charset=utf-8",
-             [this](const Snapshot& snapshot) { return status_page(snapshot, options_.facts); });
+    server_.Get("/status.json", [this](const httplib::Request&, httplib::Response& response) {
+      answer(response, "application/json", [this](const Snapshot& snapshot) {
+        return status_json(snapshot, watch_, options_.facts, now());
+      });
+    });
+    server_.Get(R"(/[\w.]*)", [](const httplib::Request& request, httplib::Response& response) {
+      const PageFile* const file = page_file(request.path);
+      if (file == nullptr) {
+        response.status = 404;
+        return;
+      }
+      response.set_header("Content-Security-Policy", kPageMay);
+      response.set_content(file->content.data(), file->content.size(), file->type);
     });
   }
   ~Http() {
@@ -61,7 +84,7 @@ class MetricsServer::Http {
         any ? server_.bind_to_any_port(options_.address)
             : (server_.bind_to_port(options_.address, options_.port) ? options_.port : -1);
     if (bound < 0) {
-      return {StatusCode::kUNAVAILABLE, "metrics: cannot listen on " + options_.address + ":" +
+      return {StatusCode::kUNAVAILABLE, "metrics.port: cannot listen on " + options_.address + ":" +
                                             std::to_string(options_.port)};
     }
     bound_port_ = static_cast<uint16_t>(bound);
@@ -86,6 +109,7 @@ class MetricsServer::Http {
 
   const MetricsOptions options_;
   OperatorPort& port_;
+  Watch watch_;
   uint16_t bound_port_ = 0;
   httplib::Server server_;
   std::thread thread_;

@@ -1,4 +1,5 @@
-// HTTP for machines and eyes: /metrics, /healthz and a status page at /. Read-only, plain HTTP,
+// HTTP for machines and eyes: /metrics, /healthz, a status page at / and what it draws at
+// /status.json. Read-only, plain HTTP,
 // meant for loopback: whoever reaches it sees every job's figures. Thread rule: create and destroy
 // on one thread; requests run on two threads of its own.
 #pragma once

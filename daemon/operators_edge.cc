@@ -37,18 +37,23 @@ LogLevel log_level(scheduler::EventLevel level) {
 
 Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& config,
                                                            const DaemonFacts& facts,
-                                                           OperatorPort& port, Log& log,
+                                                           OperatorPort& port, Log& log, Look* look,
                                                            const std::function<void()>& on_junk) {
   CGX_ASSIGN_OR_RETURN(const ListenSocketOptions socket, socket_options(config.control()));
   CGX_ASSIGN_OR_RETURN(ListenSocket listening, ListenSocket::open(socket));
   std::unique_ptr<OperatorsEdge> edge(new OperatorsEdge(std::move(listening)));
   CGX_ASSIGN_OR_RETURN(edge->audit_, AuditLog::open(config.control().audit_file(), log));
-  const ControlOptions control{
-      .config = config.control(),
-      .unix_fd = edge->socket_.fd(),
-      .facts = facts,
-      .on_junk = on_junk,
-      .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
+  ControlOptions control{.config = config.control(),
+                         .unix_fd = edge->socket_.fd(),
+                         .facts = facts,
+                         .diagnose = {},
+                         .on_junk = on_junk,
+                         .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
+  if (look != nullptr) {
+    control.diagnose = [look](const v1::DiagnoseRequest& request) {
+      return look->diagnose(request);
+    };
+  }
   CGX_ASSIGN_OR_RETURN(edge->control_, ControlService::create(control, port, *edge->audit_, log));
   CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, on_junk));
   return edge;

@@ -8,6 +8,7 @@
 #include "daemon/audit.h"
 #include "daemon/control_service.h"
 #include "daemon/listen_socket.h"
+#include "daemon/look.h"
 #include "daemon/metrics_server.h"
 #include "proto/messages/config.pb.h"
 #include "scheduler/engine.h"
@@ -16,10 +17,11 @@ namespace cgx::daemon {
 
 class OperatorsEdge {
  public:
-  // `config` is complete and its paths resolved. `on_junk` is called from other threads.
+  // `config` is complete and its paths resolved. `on_junk` is called from other threads. `look` may
+  // be null.
   static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,
                                                      const DaemonFacts& facts, OperatorPort& port,
-                                                     Log& log,
+                                                     Log& log, Look* look,
                                                      const std::function<void()>& on_junk);
 
  private:

@@ -14,6 +14,7 @@
 #include "daemon/interfaces.h"
 #include "daemon/networks.h"
 #include "daemon/policy_message.h"
+#include "proto/wire/frame.h"
 
 #ifndef CGX_VERSION
 #define CGX_VERSION "unknown"
@@ -67,10 +68,49 @@ scheduler::Timeouts timeouts(const v1::Timeouts& config) {
           .communicator_ns = config.communicator_ms() * kMillisecond};
 }
 
+std::string listed(const google::protobuf::RepeatedPtrField<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+// What all machines of a job must have the same.
+AgreedKeys agreed_keys(const v1::Config& config) {
+  const v1::Transport& words = config.transport();
+  const std::string transport = words.name() == "auto" ? "ucx" : words.name();
+  AgreedKeys keys = {{"version", version_text()},
+                     {"mesh protocol", std::to_string(kMeshVersion)},
+                     {"frame format", std::to_string(wire::kFrameVersion)},
+                     {"transport.name", transport},
+                     {"transport.segment_bytes", std::to_string(words.segment_bytes())}};
+  if (transport == "tcp") keys.emplace_back("transport.seal", words.seal());
+  if (transport == "ucx") {
+    keys.emplace_back("transport.ucx_transports", listed(words.ucx_transports()));
+  }
+  return keys;
+}
+
+std::vector<uint16_t> other_ports(const v1::Config& config) {
+  std::vector<uint16_t> ports;
+  if (config.metrics().port() != 0) {
+    ports.push_back(static_cast<uint16_t>(config.metrics().port()));
+  }
+  const std::string& control = config.control().listen();
+  const size_t colon = control.rfind(':');
+  if (colon != std::string::npos) {
+    ports.push_back(static_cast<uint16_t>(std::strtoul(control.c_str() + colon + 1, nullptr, 10)));
+  }
+  return ports;
+}
+
 Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.socket.path = config.client().socket();
   CGX_ASSIGN_OR_RETURN(ipc.socket.mode, socket_mode(config.client().socket_mode()));
-  CGX_ASSIGN_OR_RETURN(ipc.socket.group, socket_group(config.client().socket_group()));
+  const Result<gid_t> group = socket_group(config.client().socket_group());
+  if (!group.ok()) {
+    return Status(group.status().code(), "client.socket_group: " + group.status().message());
+  }
+  ipc.socket.group = *group;
   ipc.handshake_ns = config.timeouts().handshake_ms() * kMillisecond;
   ipc.sessions_max = config.limits().sessions();
   ipc.arena_bytes_max = config.limits().arena_bytes();
@@ -130,6 +170,8 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
                               config.mesh().trusted_networks().end()};
   CGX_ASSIGN_OR_RETURN(options.cluster_key, cluster_key(config.mesh()));
   CGX_ASSIGN_OR_RETURN(options.mesh_tls, mesh_tls(config.mesh().tls()));
+  options.agreed = agreed_keys(config);
+  options.other_ports = other_ports(config);
   return options;
 }
 

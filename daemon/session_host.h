@@ -39,14 +39,18 @@ struct SessionRequest {
   SessionSerial session = 0;
   uint32_t request = 0;
   std::variant<OpenSession, AddMappedArena, wire::Meet, wire::CreateCommunicator,
-               wire::RegisterTensors, wire::Commit, wire::RedoStep, wire::CloseCommunicator,
-               CloseSession>
+               wire::RegisterTensors, wire::Commit, wire::RedoStep, wire::AskReport,
+               wire::CloseCommunicator, CloseSession>
       body;
 };
 
 // --- data agent -> ipc agent ---------------------------------------------------------------------
 
 struct Opened {};
+struct Shown {  // for the ipc agent to make a page of: the data agent only hands it out
+  scheduler::CommunicatorSnapshot communicator;
+  uint32_t first = 0;  // tensor of the page
+};
 struct Evict {  // the session broke a contract: tell the client why, hang up, then Close it
   Status why;
 };
@@ -58,7 +62,7 @@ struct Released {
 struct SessionAnswer {
   SessionSerial session = 0;
   uint32_t request = 0;
-  std::variant<Opened, wire::Reply, Evict, Released> body;
+  std::variant<Opened, wire::Reply, Shown, Evict, Released> body;
 };
 
 // Implemented by the data agent; called on the ipc agent's thread.

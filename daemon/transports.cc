@@ -27,6 +27,12 @@ Result<NetworkList> trusted_networks(const v1::Config& config) {
       {config.mesh().trusted_networks().begin(), config.mesh().trusted_networks().end()});
 }
 
+std::string names(const google::protobuf::RepeatedPtrField<std::string>& devices) {
+  std::string text;
+  for (const std::string& each : devices) text += (text.empty() ? "" : ", ") + each;
+  return text;
+}
+
 // This machine's addresses inside the trusted networks, on the configured devices.
 Result<std::vector<InterfaceAddress>> own_addresses(const v1::Config& config) {
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
@@ -38,8 +44,8 @@ Result<std::vector<InterfaceAddress>> own_addresses(const v1::Config& config) {
            std::find(devices.begin(), devices.end(), each.interface) == devices.end();
   });
   if (!addresses.empty()) return addresses;
-  return invalid_argument("transport.devices: none of them has an address in " +
-                          trusted.to_string());
+  return invalid_argument("transport.devices: none of " + names(devices) + " has an address in " +
+                          trusted.to_string() + " (mesh.network, mesh.trusted_networks)");
 }
 
 bool only_tcp(const v1::Transport& words) {
@@ -55,8 +61,9 @@ Result<TransportFactory> make_ucx(const v1::Config& config) {
   options.congestion = words.congestion_control();
   fill_ports(words.ports(), options);
   // An RDMA device has no address here that would tell where it leads.
-  if (options.devices.empty() && only_tcp(words)) {
+  if (only_tcp(words)) {
     CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));
+    if (!words.devices().empty()) options.devices.clear();
     for (const InterfaceAddress& each : addresses) {
       const auto& known = options.devices;
       if (std::find(known.begin(), known.end(), each.interface) == known.end()) {

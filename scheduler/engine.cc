@@ -319,6 +319,15 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
   return shown;
 }
 
+Result<CommunicatorSnapshot> Engine::show(SessionId id, uint32_t comm) const {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return Status(StatusCode::kNOT_FOUND, "no such session");
+  const auto found = session->communicators.find(comm);
+  if (found != session->communicators.end()) return found->second.first->snapshot();
+  return Status(StatusCode::kNOT_FOUND,
+                "this session has no communicator of handle " + std::to_string(comm));
+}
+
 Result<Communicator*> Engine::State::pick_communicator(const PolicyRequest& request) {
   std::vector<Communicator*> matching;
   std::string names;

@@ -205,6 +205,8 @@ class Engine final : public transport::Events {
   };
   void change(Changes changes);
   Snapshot snapshot(uint64_t now_ns) const;
+  // Of one communicator of a session, by the session's handle.
+  Result<CommunicatorSnapshot> show(SessionId id, uint32_t comm) const;
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees
 

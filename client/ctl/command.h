@@ -39,6 +39,9 @@ struct Options {
   double wait_s = 30;    // for an agreed plan to take force
   uint32_t last = 100;   // events
   bool follow = false;
+  bool all = false;  // every daemon of this one's jobs
+  std::vector<std::string> peers;
+  std::string config_file;
 };
 
 constexpr double kReadTimeoutS = 10;

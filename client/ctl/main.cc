@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "client/ctl/command.h"
+#include "client/ctl/doctor.h"
 #include "client/ctl/policy_commands.h"
 #include "proto/messages/policy.pb.h"
 #include "proto/wire/revision.h"
@@ -44,6 +45,12 @@ int events(const Options& options, const Environment& environment) {
   }
 }
 
+int all_machines(const Options& options, const Environment& environment) {
+  v1::DiagnoseRequest request;
+  request.set_linked(true);
+  return read(options, environment, request, &v1::Control::Stub::Diagnose);
+}
+
 void add_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
   const auto command = [&](const char* name, const char* help, bool with_target, const Run& body) {
     CLI::App& added = *app.add_subcommand(name, help);
@@ -51,8 +58,14 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
     added.callback([&run, body] { run = body; });
   };
   using Stub = v1::Control::Stub;
-  command("status", "The daemon in a few lines", false,
-          [&] { return read(options, environment, v1::GetStatusRequest(), &Stub::GetStatus); });
+  CLI::App& status = *app.add_subcommand("status", "The daemon in a few lines");
+  status.add_flag("--all", options.all, "Every daemon that this one has links with, a line each");
+  status.callback([&] {
+    run = [&] {
+      if (options.all) return all_machines(options, environment);
+      return read(options, environment, v1::GetStatusRequest(), &Stub::GetStatus);
+    };
+  });
   command("jobs", "Communicators: state, step, plan, traffic", true, [&] {
     return read(options, environment, targeted<v1::ListJobsRequest>(options), &Stub::ListJobs);
   });
@@ -73,6 +86,7 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
   recorded.add_option("-n,--last", options.last, "How many of the newest; 0: all (100)");
   recorded.add_flag("-f,--follow", options.follow, "Go on with what happens, until interrupted");
   recorded.callback([&] { run = [&] { return events(options, environment); }; });
+  add_doctor(app, options, environment, run);
   add_policy_commands(app, options, environment, run);
 }
 
@@ -101,7 +115,7 @@ Environment read_environment() {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
-  return {geteuid(), variable("CGX_CONTROL"), variable("XDG_RUNTIME_DIR")};
+  return {geteuid(), variable("CGX_CONTROL"), variable("XDG_RUNTIME_DIR"), variable("CGX_SOCKET")};
 }
 
 int run_command_line(int argc, char** argv) {

@@ -18,6 +18,8 @@ std::string show_more(const v1::EventList& events);  // that follow: without tit
 std::string show(const v1::CurrentPolicy& policy);   // YAML that `policy apply` takes
 std::string show(const v1::PolicyDiff& diff);
 std::string show(const v1::PolicyHistory& history);
+std::string show(const v1::Diagnosis& diagnosis);           // a line for each machine
+std::string show_findings(const v1::Diagnosis& diagnosis);  // "machine: key: what"
 // Empty: nothing that travels exactly now would be compressed.
 std::string loss_text(const v1::PolicyEffect& effect);
 std::string effect_text(const v1::PolicyEffect& effect);  // by codec, before and after

@@ -1,11 +1,35 @@
 #include "proto/wire/run_directory.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 namespace cgx {
+
+std::string refusal_path(const std::string& socket) {
+  return socket + ".refused";
+}
+
+std::string read_refusal(const std::string& socket) {
+  constexpr size_t kBytesMax = 1024;
+  const int fd = ::open(refusal_path(socket).c_str(),
+                        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return {};
+  struct stat info {};
+  std::string text(kBytesMax, '\0');
+  const bool plain = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  const ssize_t bytes = plain ? ::read(fd, text.data(), text.size()) : 0;
+  ::close(fd);
+  text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  return text;
+}
 
 std::string default_run_directory(uint32_t uid, const char* xdg_runtime_dir) {
   if (uid == 0) return kSystemRunDirectory;

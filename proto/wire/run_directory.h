@@ -13,6 +13,11 @@ constexpr const char* kSystemRunDirectory = "/run/cgxd";
 constexpr const char* kClientSocketName = "cgxd.sock";
 constexpr const char* kControlSocketName = "control.sock";
 
+// Beside a socket that nobody serves, why the last daemon that should have did not start; one line.
+std::string refusal_path(const std::string& socket);
+// Empty: there is none, or what is there is no plain file. Safe to print.
+std::string read_refusal(const std::string& socket);
+
 // root: /run/cgxd; others: cgxd in $XDG_RUNTIME_DIR if that is an absolute path, else
 // /tmp/cgxd-UID.
 std::string default_run_directory(uint32_t uid, const char* xdg_runtime_dir);

@@ -106,6 +106,11 @@ void fields(Io& io, M& m, const RedoStep*) {
   io.number(m.comm);
 }
 template <typename Io, typename M>
+void fields(Io& io, M& m, const AskReport*) {
+  io.number(m.comm);
+  io.number(m.first);
+}
+template <typename Io, typename M>
 void fields(Io& io, M& m, const CloseCommunicator*) {
   io.number(m.comm);
 }
@@ -138,6 +143,9 @@ constexpr SessionMessageType type_of(const Commit*) {
 }
 constexpr SessionMessageType type_of(const RedoStep*) {
   return SessionMessageType::kRedoStep;
+}
+constexpr SessionMessageType type_of(const AskReport*) {
+  return SessionMessageType::kAskReport;
 }
 constexpr SessionMessageType type_of(const CloseCommunicator*) {
   return SessionMessageType::kCloseCommunicator;

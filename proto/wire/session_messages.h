@@ -21,6 +21,9 @@
 //   RedoStep                          ->
 //                                     <-       Reply when the new term started; value0 = attempt,
 //                                              value1 = the step to redo
+//   AskReport                         ->
+//                                     <-       Reply; message = a page of lines for people,
+//                                              value0 = the first tensor of the next page, or 0
 //   CloseCommunicator                 ->
 //                                     <-       Reply when nothing of it is read or written in this
 //                                              session's arenas any more
@@ -61,6 +64,7 @@ enum class SessionMessageType : uint16_t {
   kCloseCommunicator = 9,
   kGoodbye = 10,
   kMeet = 11,
+  kAskReport = 12,
 };
 
 using InstanceId = std::array<uint64_t, 2>;  // random per daemon start
@@ -143,6 +147,11 @@ struct RedoStep {
   uint32_t comm = 0;
 };
 
+struct AskReport {  // what travels how: see daemon/session_report.h
+  uint32_t comm = 0;
+  uint32_t first = 0;  // tensor of the page
+};
+
 struct CloseCommunicator {
   uint32_t comm = 0;
 };
@@ -172,7 +181,7 @@ Result<Message> decode_body(std::span<const std::byte> body);
 // clang-format off
 #define CGX_SESSION_MESSAGES(X) \
   X(Hello) X(Welcome) X(Reply) X(AddArena) X(Meet) X(CreateCommunicator) X(RegisterTensors) \
-  X(Commit) X(RedoStep) X(CloseCommunicator) X(Goodbye)
+  X(Commit) X(RedoStep) X(AskReport) X(CloseCommunicator) X(Goodbye)
 // clang-format on
 #define X(Message)                                                                         \
   template <>                                                                              \

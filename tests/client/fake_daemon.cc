@@ -233,6 +233,7 @@ void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
     case SessionMessageType::kGoodbye:
       session.gone = true;
       return;
+    case SessionMessageType::kAskReport:
     case SessionMessageType::kWelcome:
     case SessionMessageType::kReply:
       session.gone = true;

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import torch_living
+import torch_telling
 import torch_training
 from torch_scene import RANK, SIZE
 
@@ -21,7 +22,8 @@ def main():
     faulthandler.dump_traceback_later(SECONDS)
     place = f"tcp://127.0.0.1:{sys.argv[5]}" if len(sys.argv) > 5 else f"file://{sys.argv[4]}/store"
     dist.init_process_group("gloo", init_method=place, rank=RANK, world_size=SIZE)
-    scenario = getattr(torch_living, sys.argv[1], None) or getattr(torch_training, sys.argv[1])
+    places = (torch_living, torch_training, torch_telling)
+    scenario = next(getattr(place, sys.argv[1]) for place in places if hasattr(place, sys.argv[1]))
     scenario()
     dist.barrier()
 

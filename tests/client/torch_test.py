@@ -67,10 +67,13 @@ class Hook(unittest.TestCase):
         self.daemon = PrivateDaemon()
         self.addCleanup(self.daemon.stop)
 
-    def run_ranks(self, scenario, size=2, killed=(), tcp=False):
+    def run_ranks(self, scenario, size=2, killed=(), tcp=False, daemons=None):
+        """daemons: of rank 0, 1, ... in turn; default the one of the test."""
+        daemons = daemons or [self.daemon]
         port = [str(free_port())] if tcp else []
         with tempfile.TemporaryDirectory() as directory:
-            ranks = [Rank([RANKS, scenario, str(rank), str(size), directory, *port], self.daemon)
+            ranks = [Rank([RANKS, scenario, str(rank), str(size), directory, *port],
+                          daemons[rank % len(daemons)])
                      for rank in range(size)]
             try:
                 deadline = time.monotonic() + SECONDS
@@ -196,6 +199,23 @@ class Hook(unittest.TestCase):
 
     def test_uneven_inputs_are_divided_as_with_gloo(self):
         self.run_ranks("uneven_inputs")
+
+    def test_the_person_who_trains_is_told_what_joined_and_what_each_layer_costs(self):
+        lossy = ["--set", "policy.codec=topk:0.01", "--set", "policy.stats_steps=1", "--set", "policy.min_elements=0",
+                 "--set", "policy.rules=[{match: second, codec: maxmin:4, small: true}]"]
+        daemons = [PrivateDaemon(arguments=lossy) for _ in range(2)]
+        for daemon in daemons:
+            self.addCleanup(daemon.stop)
+        self.run_ranks("told", daemons=daemons)
+
+    def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
+        self.run_ranks("told_on_one_machine")
+
+    def test_gradients_that_are_not_on_the_cpu_are_a_named_error_on_all_ranks(self):
+        self.run_ranks("gradients_elsewhere_on_one_rank")
+
+    def test_a_rank_without_a_daemon_is_named_to_all(self):
+        self.run_ranks("no_daemon_on_one_rank")
 
     def test_errors_keep_their_types(self):
         self.run_ranks("typed_errors")

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "daemon/metrics_server.h"
-#include "daemon/status_page.h"
+#include "daemon/status_json.h"
 #include "tests/daemon/control_harness.h"
 
 namespace cgx::daemon {
@@ -21,7 +21,7 @@ using ::testing::Not;
 const DaemonFacts kFacts{"0.1.0", "node1", "scalar"};
 
 TEST(Metrics, NameTotalsAndUnits) {
-  const std::string text = metrics_text(two_users(), kFacts, 7);
+  const std::string text = metrics_text(two_users(), {}, kFacts, 7);
   EXPECT_THAT(text, HasSubstr("# TYPE cgxd_gradient_bytes_total counter\n"
                               "cgxd_gradient_bytes_total 8388608\n"));
   EXPECT_THAT(text, HasSubstr("cgxd_log_dropped_total 7\n"));
@@ -30,16 +30,17 @@ TEST(Metrics, NameTotalsAndUnits) {
   EXPECT_THAT(text, HasSubstr("cgxd_data_thread_cpu_seconds_total 400\n"));
   EXPECT_THAT(text, HasSubstr("cgxd_data_thread_longest_round_seconds 0.0015\n"));
   EXPECT_THAT(text,
-              HasSubstr("cgxd_build_info{version=\"0.1.0\",lane=\"scalar\",instance=\"node1\"} 1"));
-  EXPECT_THAT(text, HasSubstr("cgxd_communicator_late_seconds{job=\"resnet\",uid=\"1000\","
+              HasSubstr("cgxd_build_info{version=\"0.1.0\",lane=\"scalar\",cgx_host=\"node1\"} 1"));
+  EXPECT_THAT(text, HasSubstr("cgxd_communicator_late_seconds{cgx_job=\"resnet\",uid=\"1000\","
                               "communicator=\"dp\"} 12.3"));
-  EXPECT_THAT(text,
-              HasSubstr("cgxd_peer_up{job=\"bert\",uid=\"2000\",peer=\"node3\",machine=\"1\"} 0"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("cgxd_peer_up{cgx_job=\"bert\",uid=\"2000\",peer=\"node3\",machine=\"1\"} 0"));
 }
 
 TEST(Metrics, FollowTheNamingRules) {
-  std::istringstream lines(metrics_text(two_users(), kFacts, 0));
-  const std::regex type("# TYPE (cgxd_[a-z_]+) (counter|gauge)");
+  std::istringstream lines(metrics_text(two_users(), {}, kFacts, 0));
+  const std::regex type("# TYPE (cgxd_[a-z_]+) (counter|gauge|histogram)");
   std::smatch match;
   for (std::string line; std::getline(lines, line);) {
     if (!std::regex_match(line, match, type)) continue;
@@ -56,8 +57,8 @@ TEST(Metrics, SumWhatIsSentByCodec) {
   tensors[1].intended_sq = 2.0;
   tensors[1].sent_sq = 1.0;
   EXPECT_THAT(
-      metrics_text(snapshot, kFacts, 0),
-      HasSubstr("cgxd_communicator_sent_share{job=\"resnet\",uid=\"1000\",communicator=\"dp\","
+      metrics_text(snapshot, {}, kFacts, 0),
+      HasSubstr("cgxd_communicator_sent_share{cgx_job=\"resnet\",uid=\"1000\",communicator=\"dp\","
                 "codec=\"maxmin:4,bucket=512,stochastic\"} 0.5"));
 }
 
@@ -65,7 +66,7 @@ TEST(Metrics, NeverRepeatASeries) {
   Snapshot snapshot = two_users();
   snapshot.communicators.push_back(snapshot.communicators[0]);
   snapshot.peers.push_back(snapshot.peers[0]);
-  std::istringstream lines(metrics_text(snapshot, kFacts, 0));
+  std::istringstream lines(metrics_text(snapshot, {}, kFacts, 0));
   std::set<std::string> series;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("#")) continue;
@@ -76,19 +77,38 @@ TEST(Metrics, NeverRepeatASeries) {
 TEST(Metrics, EscapeHostileNames) {
   Snapshot snapshot = two_users();
   snapshot.communicators[0].job = "a\"} 1\ncgxd_forged 1";
-  const std::string text = metrics_text(snapshot, kFacts, 0);
+  const std::string text = metrics_text(snapshot, {}, kFacts, 0);
   EXPECT_THAT(text, Not(HasSubstr("\ncgxd_forged")));
 }
 
-TEST(StatusPage, ShowsJobsAndEscapesThem) {
+TEST(Metrics, ShowHowLongPhasesTakeAsHistograms) {
   Snapshot snapshot = two_users();
-  snapshot.communicators[0].job = "<script>alert(1)</script>";
-  snapshot.communicators[0].error = "rank 3 & co";
-  const std::string page = status_page(snapshot, kFacts);
-  EXPECT_THAT(page, HasSubstr("&lt;script&gt;"));
-  EXPECT_THAT(page, Not(HasSubstr("<script>")));
-  EXPECT_THAT(page, HasSubstr("rank 3 &amp; co; late: rank 3 12.3 s"));
-  EXPECT_THAT(page, HasSubstr("bert"));
+  snapshot.communicators.resize(1);
+  snapshot.communicators[0].index = 3;
+  snapshot.communicators[0].created_ns = 100;
+  Tally tally;
+  using scheduler::EventKind;
+  tally.take({.time_ns = 100, .kind = EventKind::kmade, .communicator = 3});
+  tally.take({.time_ns = 200, .kind = EventKind::kencode, .communicator = 3, .b = 50'000});
+  tally.take({.time_ns = 200, .kind = EventKind::kencode, .communicator = 3, .b = 20'000'000'000});
+  const std::string text = metrics_text(snapshot, tally, kFacts, 0);
+  const std::string labels = "cgx_job=\"resnet\",uid=\"1000\",communicator=\"dp\"";
+  const std::string name = "cgxd_communicator_encode_seconds";
+  EXPECT_THAT(text, HasSubstr("# TYPE " + name + " histogram\n"));
+  EXPECT_THAT(text, HasSubstr(name + "_count{" + labels + "} 2\n"));
+  EXPECT_THAT(text, HasSubstr(name + "_sum{" + labels + "} 20.00005\n"));
+  EXPECT_THAT(text, HasSubstr(name + "_bucket{" + labels + ",le=\"4e-05\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr(name + "_bucket{" + labels + ",le=\"0.00016\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr(name + "_bucket{" + labels + ",le=\"+Inf\"} 2\n"));
+}
+
+TEST(Metrics, ShowNoPhasesOfAnotherCommunicatorOfThatIndex) {
+  Snapshot snapshot = two_users();
+  snapshot.communicators.resize(1);
+  snapshot.communicators[0].created_ns = 200;
+  Tally tally;
+  tally.take({.time_ns = 100, .kind = scheduler::EventKind::kmade});
+  EXPECT_THAT(metrics_text(snapshot, tally, kFacts, 0), Not(HasSubstr("encode_seconds_count")));
 }
 
 class MetricsServerTest : public ::testing::Test {
@@ -110,13 +130,27 @@ class MetricsServerTest : public ::testing::Test {
   std::unique_ptr<MetricsServer> server_;
 };
 
-TEST_F(MetricsServerTest, AnswersItsThreePagesAndNothingElse) {
+TEST_F(MetricsServerTest, AnswersItsPagesAndNothingElse) {
   auto http = client();
   EXPECT_THAT(http.Get("/metrics")->body, HasSubstr("cgxd_sessions 2"));
-  EXPECT_THAT(http.Get("/")->body, HasSubstr("<h1>cgxd 0.1.0"));
+  EXPECT_THAT(http.Get("/")->body, HasSubstr("<script src=\"page.js\">"));
+  EXPECT_THAT(http.Get("/page.js")->body, HasSubstr("status.json"));
+  EXPECT_THAT(http.Get("/")->get_header_value("Content-Security-Policy"),
+              HasSubstr("default-src 'none'"));
   EXPECT_EQ(http.Get("/healthz")->body, "ok\n");
   EXPECT_EQ(http.Get("/policy")->status, 404);
   EXPECT_EQ(http.Post("/metrics")->status, 404);
+}
+
+TEST_F(MetricsServerTest, GivesThePageWhatItDraws) {
+  Snapshot snapshot = two_users();
+  snapshot.communicators[0].job = "<script>alert(\"1\")</script>\n";
+  port_.show(snapshot);
+  const std::string json = client().Get("/status.json")->body;
+  EXPECT_THAT(json, HasSubstr("\"job\":\"<script>alert(\\\"1\\\")</script>?\""));
+  EXPECT_THAT(json, HasSubstr("\"late_ms\":12300"));
+  EXPECT_THAT(json, HasSubstr("\"machine\":\"node1\""));
+  EXPECT_THAT(json, HasSubstr("\"name\":\"node3\""));
 }
 
 TEST_F(MetricsServerTest, SaysWhenTheEngineDoesNotAnswer) {
@@ -140,7 +174,7 @@ TEST_F(MetricsServerTest, RefusesAPortThatIsTaken) {
   options.on_junk = [] {};
   const auto second = MetricsServer::create(options, port_);
   EXPECT_EQ(second.status().message(),
-            "metrics: cannot listen on 127.0.0.1:" + std::to_string(server_->port()));
+            "metrics.port: cannot listen on 127.0.0.1:" + std::to_string(server_->port()));
 }
 
 }  // namespace

@@ -102,6 +102,32 @@ class OneKey(Isolated):
         self.assert_listens_on_its_network_only()
 
 
+class DifferentNetworks(Isolated):
+    """Machine 1 was given another network, in which it has an address, too."""
+
+    STARTS, TOLD_S = 20, 2.0
+
+    @classmethod
+    def config_of(cls, machine):
+        if machine == 0:
+            return {**RAW, "mesh": {"network": [NETWORK]}}
+        subprocess.run(cls.machines[1].command(["ip", "addr", "add", f"{OUTSIDE}/24", "dev", "eth0"]), check=True)
+        return {**RAW, "mesh": {"network": [f"{OUTSIDE}/24"]}}
+
+    def test_every_start_is_refused_on_both_sides_at_once(self):
+        for start in range(self.STARTS):
+            job = self.job([0, 1])
+            for rank in (0, 1):
+                job.create_soon(rank)
+            for rank in job.ranks:
+                answer = rank.receive(timeout_s=30)
+                self.assertFalse(answer.ok, f"start {start}")
+                self.assertIn("is in none of the networks of", answer.text)
+                self.assertIn("mesh.network", answer.text)
+                self.assertLess(answer.seconds, self.TOLD_S, answer.text)
+            job.close()
+
+
 class NoKey(Isolated):
     """Daemons as they come, on two machines."""
 

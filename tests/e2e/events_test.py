@@ -67,7 +67,8 @@ class Events(ClusterCase):
                 seen.append(line.split()[1:4])
                 if seen[-1] == [f"{job.name}/grads", "step_completed", "2"]:
                     break
-            self.assertEqual(seen[0][1], "arrival")
+            here = [words[1] for words in seen if words[1] != "received"]  # the other machine may be faster
+            self.assertEqual(here[0], "arrival")
             self.assertEqual(sum(words[1] == "completed" for words in seen), len(job.tensors))
         finally:
             patience.cancel()

@@ -54,6 +54,7 @@ class Figures(ClusterCase):
         figures = {}
         self.names |= set(re.findall(r"^# TYPE cgxd_(\w+)", text, re.MULTILINE))
         for name, labels, value in re.findall(r"^cgxd_(\w+)(\{.*\})? (\S+)$", text, re.MULTILINE):
+            name = re.sub(r"_(bucket|sum|count)$", "", name)  # of a histogram: any of its figures
             if float(value) != 0:
                 figures.setdefault(name, {})[labels] = float(value)
         return figures
@@ -99,7 +100,9 @@ class Figures(ClusterCase):
             "communicator_exchange_seconds_total", "communicator_reserved_bytes", "communicator_sent_share", "peer_up",
             "peer_heartbeat_age_seconds", "peer_rtt_seconds", "peer_sent_bytes_total", "peer_received_bytes_total",
             "peer_sent_frames_total", "peer_received_frames_total", "replica_checks_total", "data_thread_busy_seconds_total",
-            "data_thread_cpu_seconds_total"], first_step)
+            "data_thread_cpu_seconds_total", "communicator_wait_seconds", "communicator_encode_seconds",
+            "communicator_reduce_seconds", "communicator_wire_seconds", "communicator_decode_seconds",
+            "communicator_exchange_seconds"], first_step)
 
         def odd_values():
             job.fill(self.comm, 2)

@@ -11,11 +11,12 @@ cgx.torch has the hook for DistributedDataParallel.
 
 from cgx import errors
 from cgx._library import library as _library
+from cgx._report import Layer, Report, report
 from cgx.communicator import ABSENT, FAILED, FILLED, PENDING, RESULT, Call, Communicator, StepInfo, Tensor
 from cgx.errors import *  # noqa: F401,F403  one class per status
 from cgx.errors import CgxError
 from cgx.session import DTYPES, Session
 
 __version__ = _library.cgx_version().decode()
-__all__ = ["ABSENT", "Call", "Communicator", "DTYPES", "FAILED", "FILLED", "PENDING", "RESULT", "Session", "StepInfo",
-           "Tensor"] + [name for name in errors.__all__ if name != "check"]
+__all__ = ["ABSENT", "Call", "Communicator", "DTYPES", "FAILED", "FILLED", "Layer", "PENDING", "RESULT", "Report", "Session",
+           "StepInfo", "Tensor", "report"] + [name for name in errors.__all__ if name != "check"]

@@ -92,6 +92,7 @@ SIGNATURES = {
     "cgx_post": (c_void_p, POINTER(PostOptions), POINTER(c_uint64)),
     "cgx_poll": (c_void_p, POINTER(c_uint64), c_int64),
     "cgx_wake": (c_void_p,),
+    "cgx_report": (c_void_p, c_uint32, c_char_p, POINTER(c_uint32)),
     "cgx_event_fd": (c_void_p, POINTER(c_int)),
 }
 

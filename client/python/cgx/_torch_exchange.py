@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 import warnings
 
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from cgx._library import TensorOptions, ids_array, library
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import check
+from cgx.errors import UnsupportedGradientError, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -60,6 +61,7 @@ class Part:
         self.ids = self.result = None
         self.factor = 1.0  # of the result
         self._finite, self._looking = None, threading.Lock()
+        self.handed_over = self.done = None  # moments
 
     @property
     def is_sparse(self):
@@ -78,6 +80,7 @@ class Part:
         self.buffer = self.tensors = self._bucket = None
 
     def fulfil(self):
+        self.done = time.monotonic()
         if self.factor != 1.0:
             self.result.mul_(self.factor)
         if self.is_sparse:
@@ -146,18 +149,19 @@ class _Layout:
 class Exchange:
     """A communicator of the model's ranks and its tensor table."""
 
-    def __init__(self, session, name, group, timeout):
+    def __init__(self, session, name, group, timeout, meanwhile):
         self.session = session
         self.ranks = dist.get_world_size(group)
         put, get = rendezvous(group)
-        self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout)
+        self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
+                                                 meanwhile=meanwhile)
         self._regions, self._layouts, self._numbers = {}, {}, {}
+        self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
         elements = {}
         for part in parts:
-            check_bucket(part)
             elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()
         for dtype, count in elements.items():
             self._regions[dtype] = _Region(self.session, dtype, count)
@@ -181,6 +185,7 @@ class Exchange:
                                 dims=parameter.dim(), shape=shape, home=home)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.communicator.handle, ctypes.byref(options), ctypes.byref(number)))
+        self._names[number.value] = name
         return number.value
 
     def _number_of(self, parameter, dtype):
@@ -208,11 +213,18 @@ class Exchange:
         layout = self._layouts.get(key)
         if layout is None:
             layout = self._layouts[key] = _Layout(part, region, first, self._number_of)
+            layout.key = key
         layout.stage.copy_(buffer)
-        part.ids, part.result = layout.ids, layout.stage
+        part.ids, part.result, part.handed_over = layout.ids, layout.stage, time.monotonic()
+        self._last[layout.key] = part
         check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
                                        len(layout.ids)))
         part.let_go()
+
+    def seconds(self):
+        """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
+        return {self._names[number]: part.done - part.handed_over
+                for part in self._last.values() if part.done is not None for number in part.ids}
 
     def count(self, yes):
         """On how many ranks `yes` holds. Waits for them."""
@@ -223,9 +235,15 @@ class Exchange:
 
 def check_bucket(part):
     buffer = part.buffer
-    if buffer.device.type != "cpu":
-        raise NotImplementedError(f"gradients on {buffer.device}: cgx.torch takes those on the CPU so far")
+    check_device(buffer.device)
     if buffer.dtype not in _DTYPES:
-        raise ValueError(f"gradients of {buffer.dtype}: cgx.torch takes {', '.join(map(str, _DTYPES))}")
+        raise UnsupportedGradientError(f"gradients of {buffer.dtype}: cgx.torch takes {', '.join(map(str, _DTYPES))}; "
+                                       "convert the model, or leave its hook away")
     if part.is_sparse:
         warnings.warn("cgx.torch reduces sparse gradients as dense ones; results are sparse again", stacklevel=2)
+
+
+def check_device(device):
+    if device.type != "cpu":
+        raise UnsupportedGradientError(f"gradients on {device}: cgx.torch takes those on the CPU so far; train this model "
+                                       "on the CPU, or do not register the hook: DDP then reduces as it does without cgx")

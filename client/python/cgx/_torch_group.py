@@ -57,11 +57,11 @@ def group_of(ranks):
 # --- The store ------------------------------------------------------------------------------------------
 
 
-def _default_store():
+def default_store():
     return getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
 
 
-def _look(store, key):
+def look(store, key):
     """What the store has for a key now. store.get would wait, and hold up whoever else uses the store."""
     if hasattr(store, "check"):
         return store.get(key) if store.check([key]) else None
@@ -71,10 +71,10 @@ def _look(store, key):
 
 def rendezvous(group):
     """put and get over torch's own store, or one that rank 0 makes when torch has none (MPI)."""
-    store = _default_store() or _store_of_its_own(group)
+    store = default_store() or _store_of_its_own(group)
 
     def get(key):
-        value = _look(store, key)
+        value = look(store, key)
         return None if value is None else bytes.fromhex(value.decode())
 
     return (lambda key, value: store.set(key, value.hex())), get
@@ -111,7 +111,7 @@ def _own_job():
 
 def _agreed_job():
     """The name that the first rank to come gave: machines may spell MASTER_ADDR differently."""
-    own, store = _own_job(), _default_store()
+    own, store = _own_job(), default_store()
     if store is None:
         return own
     agreed = store.compare_set(_JOB_KEY, "", own).decode()

@@ -17,6 +17,7 @@ from typing import Callable, Optional, Union
 Seconds = Union[float, timedelta, None]
 
 SLICE_MS = 100
+_ASKS_NO_MORE_S = 1.0  # a call that asks back has done so by then
 TIMED_OUT = 10  # proto/wire/status_codes.def
 
 
@@ -56,10 +57,16 @@ class Beside:
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()  # guards `left` and `_began` until the call has begun
         self._began, self._over = False, threading.Event()
+        self._meanwhile, self._next_look = None, 0.0
         self.left = False  # by the thread that waited: it was interrupted
 
-    def wait(self):
-        """The call's result. What interrupts the wait is raised at once, while the call goes on."""
+    def wait(self, meanwhile: Optional[Callable[[], object]] = None):
+        """The call's result. What interrupts the wait is raised at once, while the call goes on.
+
+        meanwhile() is called some times a second (in another thread than the main one: while the call asks back);
+        what it raises interrupts, too.
+        """
+        self._meanwhile = meanwhile
         if threading.current_thread() is not threading.main_thread():
             return self._call(self)
         self._thread = threading.Thread(target=self._run, name="cgx-call", daemon=True)
@@ -70,7 +77,7 @@ class Beside:
             raise
         while True:
             try:
-                kind, what = self._messages.get()
+                kind, what = self._next_message()
             except BaseException:
                 self._leave()
                 raise
@@ -80,13 +87,28 @@ class Beside:
                 raise what
             function, arguments, answer = what
             try:
+                self._look_aside()  # raises inside the call, which ends by it
                 answer.put((function(*arguments), None))
             except BaseException as error:
                 answer.put((None, error))
 
+    def _next_message(self):
+        while self._meanwhile is not None:
+            try:
+                return self._messages.get(timeout=_ASKS_NO_MORE_S)
+            except queue.Empty:
+                self._look_aside()
+        return self._messages.get()
+
+    def _look_aside(self):
+        if self._meanwhile is not None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + SLICE_MS / 1000
+            self._meanwhile()
+
     def ask(self, function, *arguments):
         """From inside the call: function(*arguments), run by the waiting thread."""
         if self._thread is None:
+            self._look_aside()
             return function(*arguments)
         answer: queue.SimpleQueue = queue.SimpleQueue()
         self._messages.put(("ask", (function, arguments, answer)))

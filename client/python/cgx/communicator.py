@@ -113,7 +113,8 @@ class Communicator:
     """The ranks that reduce together. Made by Session.communicator(); every method may be called from any thread."""
 
     def __init__(self, session: Session, name: str, rank: int, size: int, put: Optional[Callable[[str, bytes], Any]],
-                 get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds):
+                 get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds,
+                 meanwhile: Optional[Callable[[], object]] = None):
         timeout_ms = milliseconds(timeout or 0)
         self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
@@ -131,7 +132,7 @@ class Communicator:
             check(code)
             return handle
 
-        self._handle = session._join(create)
+        self._handle = session._join(create, meanwhile)
         self.session, self.name, self.rank, self.size = session, name, rank, size
         self.tensors: List[Tensor] = []
         session.communicators.add(self)

@@ -41,6 +41,13 @@ globals().update({kind.__name__: kind for kind in BY_CODE.values()})
 __all__ = ["CgxError", "check"] + [kind.__name__ for kind in BY_CODE.values()]
 
 
+class UnsupportedGradientError(UnimplementedError):  # noqa: F821  one of the classes above
+    """Gradients of a kind that cgx does not take, and what to do instead."""
+
+
+__all__.append("UnsupportedGradientError")
+
+
 def check(code):
     """Raises what a library call answered, unless it was OK."""
     if code != OK:

@@ -110,16 +110,18 @@ class Session:
         return code == 0
 
     def communicator(self, name: str, rank: int = 0, size: int = 1, put: Optional[Callable[[str, bytes], Any]] = None,
-                     get: Optional[Callable[[str], bytes]] = None, first_step: int = 0, timeout: Seconds = 0):
+                     get: Optional[Callable[[str], bytes]] = None, first_step: int = 0, timeout: Seconds = 0,
+                     meanwhile: Optional[Callable[[], object]] = None):
         """Joins `size` ranks; returns the Communicator when all of them are there.
 
         put(key, bytes) and get(key) -> bytes reach a store all ranks share; get returns None for a key that is not
         there yet, or waits for it (and its own TimeoutError counts); put replaces an earlier value. first_step is the
         same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: 30
-        minutes.
+        minutes. meanwhile() is called some times a second while ranks join, in the main thread: what it raises ends
+        the wait.
         """
         from cgx.communicator import Communicator
-        return Communicator(self, name, rank, size, put, get, first_step, timeout)
+        return Communicator(self, name, rank, size, put, get, first_step, timeout, meanwhile)
 
     def poll(self, seen: int = 0, timeout: Seconds = None) -> int:
         """Waits until the session's event count differs from `seen`; returns it. TimedOutError if it does not."""
@@ -141,10 +143,10 @@ class Session:
         """Calls action() when the session is about to be closed: threads inside it must leave first."""
         self._before_close.append(action)
 
-    def _join(self, call: Callable[[Beside], Any]) -> Any:
+    def _join(self, call: Callable[[Beside], Any], meanwhile: Optional[Callable[[], Any]]) -> Any:
         """The result of a call that makes a communicator, which may go on after an interrupt."""
         self._joining = [each for each in self._joining if each.under_way()] + [Beside(call)]
-        return self._joining[-1].wait()
+        return self._joining[-1].wait(meanwhile)
 
     def close(self) -> None:
         """Closes the communicators and ends the connection. Arrays of the arena stay valid."""

@@ -19,12 +19,15 @@ import os
 import weakref
 
 from cgx._poller import poller_of
-from cgx._torch_exchange import Exchange, Part
+from cgx._report import report
+from cgx._torch_exchange import Exchange, Part, check_bucket, check_device
+from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import drop_shared_session, group_of, next_name, ranks_of, shared_session
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
-from cgx.errors import DaemonLostError, PeerLostError, RankLostError, TimedOutError
+from cgx._torch_told import SignalLossWarning, Telling
+from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
 
-__all__ = ["HookState", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
+__all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
 _EPOCHS_KEPT = 4096
 _states = weakref.WeakSet()
@@ -85,24 +88,31 @@ class HookState:
     gradients, e.g. lambda: scaler.get_scale() / optimizer.param_groups[0]["lr"]; for error feedback across a change of
     either.
 
+    announce: whether rank 0 says on standard error what joined, and warns (SignalLossWarning) of layers of which little is
+    sent; default yes, unless $CGX_QUIET is 1.
+
     A pass whose results hold an Inf or NaN counts as dropped on all ranks: whoever scales losses skips its update.
     """
 
     def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0,
-                 gradient_unit=None):
+                 gradient_unit=None, announce=None):
         wrapped = isinstance(model, DistributedDataParallel)
         if process_group is None and wrapped:
             process_group = model.process_group
         self.process_group, self.gradient_unit = process_group, gradient_unit
         self.timeout = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
+        self.announce = announce
         self.name = name or next_name(process_group)
         self._named_by_order = name is None
         self._session = session
         self._model = weakref.ref(model) if wrapped else None
         self._names = names_of(model, named_parameters)
         self._prepare()
-        if session is None:
-            shared_session()  # without a daemon this is the place to say so
+        with self._telling_others():
+            for parameter in model.parameters() if wrapped else ():
+                check_device(parameter.device)
+            if session is None:
+                shared_session()  # without a daemon this is the place to say so
 
     def _prepare(self):
         self._ranks = ()        # of a pickled state's group, until it is used
@@ -114,6 +124,8 @@ class HookState:
         self._factor = 1.0      # of this pass's results
         self._failed = None     # why the pass failed: the next one is a redo
         self.error = None       # the same, for users
+        self._attempts = 0      # to join
+        self._telling = Telling(self.announce)
         self._left = None       # why the communicator before this one was left
         self._step = 0
         self._dropped = None    # the last step that was
@@ -126,6 +138,15 @@ class HookState:
     def epoch_of(self, step):
         """The number of the plan that governed a pass (counted from 0); None while it is unknown."""
         return self._epochs.get(step)
+
+    def report(self):
+        """A cgx.Report: per layer codec, bytes, sent share, time; print it. None before the first pass."""
+        if self._exchange is None:
+            return None
+        times = self._exchange.seconds()
+        known = report(self._exchange.communicator)
+        layers = [layer._replace(seconds=times.get(layer.name)) for layer in known.layers]
+        return known._replace(layers=layers)
 
     def drop_step(self):
         """Call after a finished backward whose update is skipped on all ranks, before the next one.
@@ -187,6 +208,7 @@ class HookState:
             self._first_pass, self._failed = [], None
             return
         self._exchange.begin_pass()
+        self._telling.pass_begins(self._exchange.communicator)
         if self._failed is not None:
             self._recover()
         elif not was_open:
@@ -268,6 +290,15 @@ class HookState:
             advice += f"; this rank joins anew after {self._left}"
         return type(error)(f"{error}{advice}") if advice else error
 
+    @contextlib.contextmanager
+    def _telling_others(self):
+        """What keeps this rank from joining is an error on all ranks that wait for it."""
+        try:
+            yield
+        except Exception as error:
+            tell_failure(self.process_group, self._attempt, error)
+            raise
+
     def _connect(self):
         if self._ranks != ():
             self.process_group, self._ranks = group_of(self._ranks), ()
@@ -278,13 +309,36 @@ class HookState:
         names = self._names
         if self._model is not None and not all(id(parameter) in names for parameter in parameters):
             names = names_of(self._model())
-        exchange = Exchange(self._session or shared_session(), self.name, self.process_group, self.timeout)
+        try:
+            introduce(self.process_group, self._attempt)
+            with self._telling_others():
+                for part in self._first_pass:
+                    check_bucket(part)
+                session = self._session or shared_session()
+            exchange = self._join(session)
+        finally:
+            self._attempts += 1
         try:
             exchange.register(self._first_pass, names)
         except Exception:
             exchange.communicator.close()
             raise
         self._exchange, self._left = exchange, None
+        self._telling.joined(exchange.communicator)
+
+    def _join(self, session):
+        attempt = self._attempt
+        try:
+            return Exchange(session, self.name, self.process_group, self.timeout,
+                            lambda: raise_others_failure(self.process_group, attempt))
+        except CgxError as error:
+            hosts = tell_failure(self.process_group, attempt, error)
+            raise type(error)(f"{error}{hosts}") from None
+
+    @property
+    def _attempt(self):
+        """To join: the same on all ranks, which make them together."""
+        return f"{self.name}/{self._attempts}"
 
     # --- Pickling: what the state is, not how far it has come: the copy joins anew ------------------------
 
@@ -293,12 +347,13 @@ class HookState:
             raise TypeError(f"hook state {self.name} has a session of its own, which cannot be pickled")
         ranks = self._ranks if self._ranks != () else ranks_of(self.process_group)
         return {"name": self.name, "timeout": self.timeout, "ranks": ranks, "gradient_unit": self.gradient_unit,
+                "announce": self.announce,
                 "named_by_order": self._named_by_order}
 
     def __setstate__(self, state):
         self.name, self.timeout, self.gradient_unit = state["name"], state["timeout"], state["gradient_unit"]
         self.process_group, self._session, self._model, self._names = None, None, None, {}
-        self._named_by_order = state["named_by_order"]
+        self._named_by_order, self.announce = state["named_by_order"], state.get("announce")
         self._prepare()
         self._ranks = state["ranks"]
 

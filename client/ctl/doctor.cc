@@ -1,0 +1,183 @@
+#include "client/ctl/doctor.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "client/ctl/program.h"
+#include "proto/messages/config.pb.h"
+#include "proto/wire/run_directory.h"
+
+namespace cgx::ctl {
+namespace {
+
+constexpr const char kUsualConfiguration[] = "/etc/cgxd/cgxd.yaml";
+constexpr double kLookTimeoutS = 14;
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string octal(mode_t mode) {
+  char text[8];
+  std::snprintf(text, sizeof text, "%04o", mode & 0777);
+  return text;
+}
+
+// Where this machine's daemon serves, and what is wrong with its configuration.
+struct Places {
+  std::string clients, operators;  // sockets; empty: not known
+};
+
+class Doctor {
+ public:
+  Doctor(const Options& options, const Environment& environment)
+      : options_(options), environment_(environment), machine_(host_name()) {}
+
+  int run() {
+    check_configuration();
+    ask_daemon();
+    check_trainers_socket();
+    const int written = print(report_, options_, [](const v1::Diagnosis& shown) {
+      return show(shown) + show_findings(shown);
+    });
+    return written != kOk ? written : report_.findings().empty() ? kOk : kError;
+  }
+
+ private:
+  void find(const std::string& key, const std::string& text) {
+    v1::Finding& finding = *report_.add_findings();
+    finding.set_machine(machine_);
+    finding.set_key(key);
+    finding.set_text(text);
+  }
+
+  // By the program that has to start with it.
+  void check_configuration() {
+    std::string file = options_.config_file;
+    if (file.empty() && ::access(kUsualConfiguration, F_OK) == 0) file = kUsualConfiguration;
+    if (file.empty()) return;
+    const Result<Ended> checked = run_program({daemon_program(), "--check-config", file});
+    if (!checked.ok()) return find("", checked.status().message());
+    if (checked->status != 0) add_lines(checked->error);
+    const Result<Ended> printed =
+        run_program({daemon_program(), "--config", file, "--print-config"});
+    v1::Config config;
+    if (!printed.ok() || printed->status != 0 ||
+        !config::load_text(printed->out, file, {}, config).ok()) {
+      return;
+    }
+    places_ = {config.client().socket(), config.control().socket()};
+  }
+
+  void add_lines(const std::string& text) {
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      *report_.add_findings() = finding_of(machine_, text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+
+  void ask_daemon() {
+    Address address = options_.address;
+    if (address.text.empty()) address.text = environment_.control;
+    if (address.text.empty()) address.text = places_.operators;
+    if (places_.clients.empty()) places_.clients = beside(address.text);
+    Result<Connection> connection = connect(address, environment_);
+    if (!connection.ok()) return find_no_daemon(connection.status());
+    if (places_.clients.empty()) places_.clients = beside(connection->address);
+    v1::DiagnoseRequest request;
+    for (const std::string& peer : options_.peers) request.add_peers(peer);
+    request.set_linked(options_.peers.empty());
+    Caller caller(*std::move(connection), options_);
+    v1::Diagnosis seen;
+    const grpc::Status status =
+        caller.call(&v1::Control::Stub::Diagnose, request, seen, kLookTimeoutS);
+    if (!status.ok()) return find("", config::plain_text(status.error_message()));
+    report_.MergeFrom(seen);
+  }
+
+  void find_no_daemon(const Status& why) {
+    const bool kept_out = why.message().find("Permission denied") != std::string::npos;
+    find(kept_out ? "control.socket_mode" : "control.socket", why.message());
+    const std::string refusal = places_.clients.empty() ? "" : read_refusal(places_.clients);
+    if (!refusal.empty()) {
+      v1::Finding finding = finding_of(machine_, refusal);
+      finding.set_text("the last daemon did not start: " + finding.text());
+      *report_.add_findings() = finding;
+    }
+  }
+
+  // Trainers need to write to it; a connection made to try that would be logged as a rude one.
+  void check_trainers_socket() {
+    const std::string socket =
+        environment_.client_socket.empty() ? places_.clients : environment_.client_socket;
+    struct stat info {};
+    if (socket.empty() || ::stat(socket.c_str(), &info) != 0) {
+      if (report_.has_here()) find("client.socket", "no trainers' socket at " + socket);
+      return;
+    }
+    if (::faccessat(AT_FDCWD, socket.c_str(), W_OK, AT_EACCESS) == 0) return;
+    const group* const owner = ::getgrgid(info.st_gid);
+    find("client.socket_mode",
+         "user " + std::to_string(::geteuid()) + " may not train here: " + socket + " is " +
+             octal(info.st_mode) + " of group " +
+             (owner != nullptr ? owner->gr_name : std::to_string(info.st_gid)) +
+             "; client.socket_group and client.socket_mode say who may");
+  }
+
+  // The trainers' socket lies beside the operators'.
+  static std::string beside(std::string control) {
+    if (control.starts_with("unix:")) control.erase(0, 5);
+    if (!control.starts_with("/")) return {};
+    const size_t slash = control.rfind('/') + 1;
+    const std::string name = control.substr(slash);
+    if (name == kControlSocketName) return control.substr(0, slash) + kClientSocketName;
+    const size_t end = name.rfind(std::string("-") + kControlSocketName);
+    return end == std::string::npos ? "" : control.substr(0, slash) + name.substr(0, end) + ".sock";
+  }
+
+  const Options& options_;
+  const Environment& environment_;
+  const std::string machine_;
+  Places places_;
+  v1::Diagnosis report_;
+};
+
+}  // namespace
+
+v1::Finding finding_of(const std::string& machine, const std::string& line) {
+  std::string text = line;
+  for (const char* prefix : {"cgxd: ", "INVALID_ARGUMENT: ", "UNAVAILABLE: "}) {
+    if (text.starts_with(prefix)) text.erase(0, std::string(prefix).size());
+  }
+  v1::Finding finding;
+  finding.set_machine(machine);
+  const size_t colon = text.find(": ");
+  const std::string key = text.substr(0, colon == std::string::npos ? 0 : colon);
+  constexpr const char kKeyLetters[] = "abcdefghijklmnopqrstuvwxyz0123456789_.[]";
+  const bool is_key = !key.empty() && key.find_first_not_of(kKeyLetters) == std::string::npos;
+  finding.set_key(is_key ? key : "");
+  finding.set_text(is_key ? text.substr(colon + 2) : text);
+  return finding;
+}
+
+void add_doctor(CLI::App& app, Options& options, const Environment& environment, Run& run) {
+  CLI::App& command = *app.add_subcommand(
+      "doctor", "What would keep a job from running, by machine and key; exit 1 if anything would");
+  command.add_option(
+      "peer", options.peers,
+      "Other machines, as host:port of their mesh.listen; default: those linked now");
+  command.add_option("--config", options.config_file,
+                     std::string("The daemon's configuration; default: ") + kUsualConfiguration);
+  command.callback([&options, &environment, &run] {
+    run = [&options, &environment] { return Doctor(options, environment).run(); };
+  });
+}
+
+}  // namespace cgx::ctl

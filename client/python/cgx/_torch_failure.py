@@ -1,0 +1,90 @@
+"""What keeps one rank from joining, told to the others while they wait for it: through the store they meet in.
+
+`name`: of an attempt to join, which all ranks count alike.
+"""
+
+import socket
+import time
+
+import torch.distributed as dist
+
+from cgx import errors
+from cgx._torch_group import default_store, look
+
+_LINGER_S = 3.0  # a rank that ends may take the store with it: the others get so long to hear why
+_PAUSE_S = 0.02
+_HOSTS_NAMED = 64
+
+
+def where_we_are(group):
+    return f"rank {dist.get_rank(group)} on {socket.gethostname()}"
+
+
+def tell_failure(group, name, error):
+    """Tells the ranks that wait for this one in attempt `name` why it does not come; waits a moment for them.
+
+    Returns what the error does not say itself: which rank is on which machine.
+    """
+    store = default_store()
+    if store is None:
+        return ""
+    hosts = ""
+    try:
+        hosts = _hosts(store, group, name)
+        store.set(_heard(name, dist.get_rank(group)), "1")  # it has an error of its own
+        if look(store, _key(name)) is None:  # the first one counts
+            said = f"{type(error).__name__} {where_we_are(group)} cannot take part: {error}{hosts}"
+            store.set(_key(name), said.encode().hex())
+        others = [rank for rank in range(dist.get_world_size(group)) if rank != dist.get_rank(group)]
+        deadline = time.monotonic() + _LINGER_S
+        while others and time.monotonic() < deadline:
+            others = [rank for rank in others if look(store, _heard(name, rank)) is None]
+            time.sleep(_PAUSE_S)
+    except RuntimeError:  # the store has gone with another rank
+        pass
+    return hosts
+
+
+def introduce(group, name):
+    """Says where this rank is, for what is said about it."""
+    store = default_store()
+    if store is not None:
+        store.set(_host(name, dist.get_rank(group)), socket.gethostname().encode().hex())
+
+
+def _hosts(store, group, name):
+    """"; rank 0 is on a, rank 1 on b": daemons know each other by addresses, which may not tell."""
+    known = {}
+    for rank in range(min(dist.get_world_size(group), _HOSTS_NAMED)):
+        host = look(store, _host(name, rank))
+        if host is not None:
+            known[rank] = bytes.fromhex(host.decode()).decode(errors="replace")
+    if len(set(known.values())) < 2:
+        return ""
+    return " (" + ", ".join(f"rank {rank} is on {host}" for rank, host in known.items()) + ")"
+
+
+def raise_others_failure(group, name):
+    """Raises what another rank has told."""
+    store = default_store()
+    if store is None:
+        return
+    told = look(store, _key(name))
+    if told is None:
+        return
+    kind, text = bytes.fromhex(told.decode()).decode(errors="replace").split(" ", 1)
+    store.set(_heard(name, dist.get_rank(group)), "1")
+    named = getattr(errors, kind, errors.CgxError)
+    raise (named if issubclass(named, errors.CgxError) else errors.CgxError)(text)
+
+
+def _key(name):
+    return f"cgx/{name}/failed"
+
+
+def _host(name, rank):
+    return f"cgx/{name}/host/{rank}"
+
+
+def _heard(name, rank):
+    return f"cgx/{name}/heard/{rank}"

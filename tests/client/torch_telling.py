@@ -1,0 +1,98 @@
+"""Scenarios of torch_ranks.py: what people are told."""
+
+import contextlib
+import io
+import os
+import time
+import warnings
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import cgx.torch
+from torch_scene import RANK, FakeBucket, batch, make, parameter
+
+
+def train(model, first, last):
+    for step in range(first, last):
+        model.zero_grad(set_to_none=True)
+        model(batch(step)).square().mean().backward()
+
+
+def told():
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        model, state = make(True)
+        assert state.report() is None
+        train(model, 0, 5)
+    elements = sum(p.numel() for p in model.parameters())
+    line = said.getvalue()
+    if RANK == 0:
+        assert line.startswith(f"cgx: {elements / 1000:.1f} k gradients, topk:0.01"), line
+        assert "x fewer bytes, 2 machines x 1 rank\n" in line and line.count("\n") == 1, line
+    else:
+        assert line == "", line
+    report = state.report()
+    assert (report.ranks, report.machines, report.elements) == (2, 2, elements), report
+    assert report.ratio > 5, report.ratio
+    layers = {layer.name: layer for layer in report.layers}
+    assert set(layers) == {name for name, _ in model.module.named_parameters()}, layers
+    first, second = layers["first.weight"], layers["second.weight"]
+    assert first.codec.startswith("topk:0.01") and second.codec.startswith("maxmin:4"), layers
+    assert first.bytes == 4 * 32 * 64 and 0 < first.sent_bytes < first.bytes / 10, first
+    assert 0 < first.sent_share < 0.5 < second.sent_share, (first, second)
+    assert all(layer.seconds is not None and 0 < layer.seconds < 20 for layer in report.layers), report.layers
+    assert first.loses_signal and not second.loses_signal, (first, second)
+    text = str(report)
+    assert "first.weight" in text and "topk:0.01" in text, text
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, 5, 70)
+    warned = [w for w in caught if issubclass(w.category, cgx.torch.SignalLossWarning)]
+    assert len(warned) == (1 if RANK == 0 else 0), caught
+    if RANK == 0:
+        assert "first.weight (topk:0.01" in str(warned[0].message) and "more bits" in str(warned[0].message), warned[0]
+
+
+def told_on_one_machine():
+    for quiet, wanted in ((False, 1), (True, 0)):
+        said = io.StringIO()
+        if quiet:
+            os.environ["CGX_QUIET"] = "1"
+        with contextlib.redirect_stderr(said):
+            train(make(True)[0], 0, 1)
+        text = said.getvalue()
+        assert text.count("added up on this machine alone, 2 ranks\n") == (wanted if RANK == 0 else 0), text
+
+
+def gradients_elsewhere_on_one_rank():
+    """Both ranks fail at once, by name, and the next step works on both."""
+    state = cgx.torch.HookState(named_parameters=[("weight", weight := parameter(torch.float32, 8, 8))])
+    bucket = FakeBucket([weight])
+    if RANK == 1:
+        bucket._buffer = torch.empty(64, device="meta")
+    began = time.monotonic()
+    try:
+        cgx.torch.comm_hook(state, bucket).wait()
+        raise AssertionError("gradients on no CPU must be refused")
+    except RuntimeError as error:
+        assert "UnsupportedGradientError" in str(error) and "gradients on meta" in str(error), error
+        assert "rank 1 on " in str(error) or RANK == 1, error
+        assert "do not register the hook" in str(error), error
+    assert time.monotonic() - began < 10
+    assert isinstance(cgx.torch.last_error(state), cgx.errors.UnsupportedGradientError)
+    result = cgx.torch.comm_hook(state, FakeBucket([weight])).wait()
+    assert torch.equal(result, torch.full((64,), 1.5)), result
+
+
+def no_daemon_on_one_rank():
+    if RANK == 1:
+        os.environ["CGX_SOCKET"] = "/nowhere/cgxd.sock"
+    model = DistributedDataParallel(torch.nn.Linear(32, 8))
+    try:
+        cgx.torch.register(model)
+        model(batch(0)).sum().backward()
+        raise AssertionError("a rank without a daemon cannot train")
+    except RuntimeError as error:
+        assert "no daemon answers at /nowhere/cgxd.sock on " in str(error), error
+        assert "rank 1 on " in str(error) or RANK == 1, error

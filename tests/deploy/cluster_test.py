@@ -1,0 +1,140 @@
+"""What clusters are given: Slurm's scripts start and end a job's daemon, the chart and the container file hold together."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import yaml
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+DEPLOY = os.path.join(ROOT, "deploy")
+CHART = os.path.join(DEPLOY, "helm", "cgxd")
+NOBODY = 65534
+
+
+def read(*names):
+    with open(os.path.join(DEPLOY, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+def runs(pid):
+    """Not even as a zombie that init has yet to take."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "Slurm runs its prolog as root")
+class Slurm(unittest.TestCase):
+    def setUp(self):
+        self.base = self.enterContext(tempfile.TemporaryDirectory(prefix="cgx-slurm-"))
+        os.chmod(self.base, 0o755)
+        self.environment = {"PATH": f"{BUILD}/bin:{os.environ['PATH']}", "CGX_SLURM_DIRECTORY": self.base + "/jobs",
+                            "CGX_NODE_SOCKET": self.base + "/none", "SLURM_JOB_ID": "17", "SLURM_JOB_UID": str(NOBODY),
+                            "SLURM_JOB_GID": str(NOBODY)}
+        self.addCleanup(self.run_script, "epilog")
+
+    def run_script(self, name, **more):
+        return subprocess.run([os.path.join(DEPLOY, "slurm", name)], env={**self.environment, **more}, text=True,
+                              capture_output=True, timeout=60)
+
+    def pid(self):
+        with open(self.base + "/jobs/17.pid", encoding="utf-8") as file:
+            return int(file.read())
+
+    def test_a_job_has_a_daemon_of_its_users_from_prolog_to_epilog(self):
+        done = self.run_script("prolog")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        pid = self.pid()
+        self.assertEqual(os.stat(f"/proc/{pid}").st_uid, NOBODY)
+        told = dict(re.findall(r"^export (\w+)=(.*)$", self.run_script("task_prolog").stdout, re.MULTILINE))
+        status = subprocess.run([os.path.join(BUILD, "bin", "cgxctl"), "--address", told["CGX_CONTROL"], "status"],
+                                capture_output=True, text=True, timeout=20)
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertTrue(os.path.exists(told["CGX_SOCKET"]))
+        self.assertEqual(self.run_script("epilog").returncode, 0)
+        self.assertFalse(runs(pid))
+        self.assertEqual(os.listdir(self.base + "/jobs"), [])
+
+    def test_a_node_with_a_daemon_of_its_own_gets_no_other(self):
+        node = self.base + "/node.sock"
+        daemon = subprocess.Popen([os.path.join(BUILD, "bin", "cgxd"), "--socket", node, "--set", f"run_directory={self.base}"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(daemon.wait, 20)
+        self.addCleanup(daemon.terminate)
+        deadline = time.monotonic() + 20
+        while not os.path.exists(node):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        self.assertEqual(self.run_script("prolog", CGX_NODE_SOCKET=node).returncode, 0)
+        self.assertFalse(os.path.exists(self.base + "/jobs/17.pid"))
+        self.assertEqual(self.run_script("task_prolog").stdout, "")
+
+    def test_a_daemon_that_does_not_start_fails_the_prolog_with_its_reason(self):
+        done = self.run_script("prolog", CGX_NETWORK="198.51.100.0/24")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("mesh.network: no interface of this machine has an address in 198.51.100.0/24", done.stderr)
+
+    def test_an_epilog_ends_only_what_its_prolog_started(self):
+        os.makedirs(self.base + "/jobs")
+        other = subprocess.Popen(["sleep", "100"])
+        self.addCleanup(other.wait, 10)
+        self.addCleanup(other.send_signal, signal.SIGKILL)
+        with open(self.base + "/jobs/17.pid", "w", encoding="utf-8") as file:
+            file.write(str(other.pid))
+        self.assertEqual(self.run_script("epilog").returncode, 0)
+        self.assertIsNone(other.poll())
+
+
+class Chart(unittest.TestCase):
+    def templates(self):
+        folder = os.path.join(CHART, "templates")
+        return {name: read("helm", "cgxd", "templates", name) for name in os.listdir(folder)}
+
+    def test_each_value_is_used_and_each_used_one_is_there(self):
+        values = yaml.safe_load(read("helm", "cgxd", "values.yaml"))
+        leaves = {f"{key}.{inner}" if key in ("image", "ports") else key
+                  for key, value in values.items() for inner in (value if key in ("image", "ports") else [""])}
+        used = set(re.findall(r"\.Values\.([\w.]+)", "".join(self.templates().values())))
+        self.assertEqual(used, leaves)
+
+    def test_the_hosts_processes_and_memory_stay_closed(self):
+        daemonset = self.templates()["daemonset.yaml"]
+        for line in ("hostPID: false", "hostIPC: false", "automountServiceAccountToken: false", "capabilities: {drop: [ALL]}",
+                     "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true"):
+            self.assertIn(line, daemonset)
+        self.assertNotIn("privileged: true", daemonset)
+
+    def test_versions_are_the_projects(self):
+        with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as file:
+            version = re.search(r"project\(cgxd VERSION ([\d.]+)", file.read()).group(1)
+        chart = yaml.safe_load(read("helm", "cgxd", "Chart.yaml"))
+        values = yaml.safe_load(read("helm", "cgxd", "values.yaml"))
+        self.assertEqual({chart["version"], chart["appVersion"], values["image"]["tag"]}, {version})
+
+    @unittest.skipUnless(shutil.which("helm"), "no helm: neither Debian nor PyPI has it")
+    def test_helm_renders_and_lints_it(self):
+        for command in (["lint", CHART], ["template", "cgxd", CHART, "--set", "keySecret=k"]):
+            done = subprocess.run(["helm", *command], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+class Container(unittest.TestCase):
+    def test_what_it_copies_is_there_and_it_runs_as_nobody_special(self):
+        text = read("container", "Containerfile")
+        for copied in re.findall(r"^COPY (?!--from)(\S+)", text, re.MULTILINE):
+            self.assertTrue(os.path.exists(os.path.join(ROOT, copied)), copied)
+        self.assertRegex(text, r"(?m)^USER 984:984$")
+        self.assertIn("install_packages run", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
