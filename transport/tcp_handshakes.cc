@@ -197,7 +197,7 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   connection.stage = Stage::kOpen;
   link.was_up = true;
   link.home = peer_address(connection.socket.get()).host();
-  link.tries = link.absent_ticks = link.silent_ticks = 0;
+  link.tries = link.silent_ticks = 0;
   link.told = link.received;  // the handshake has said it
   link.unsent = link.first;
   if (!take_acknowledgement(link, peer_received)) {
@@ -287,7 +287,11 @@ bool TcpTransport::tick(TcpLink& link) {
 // takes over once it has proved itself.
 bool TcpTransport::tick_open(TcpLink& link) {
   acknowledge(*link.connection);
-  if (link.first == nullptr) return link.told != link.received;
+  if (link.first == nullptr) {
+    link.got_through();
+    return link.told != link.received;
+  }
+  link.barren_ticks += link.failing;
   if (!link.dials || ++link.silent_ticks % ticks(kSilentMs) != 0 || link.dialing) return true;
   dial_now(link);
   return true;
@@ -296,7 +300,7 @@ bool TcpTransport::tick_open(TcpLink& link) {
 bool TcpTransport::tick_absent(TcpLink& link) {
   if (!link.was_up && !link.dials && !link.leaving) return false;
   const uint32_t limit_ms = link.leaving ? options_.handshake_ms : options_.lost_ms;
-  if (++link.absent_ticks < ticks(limit_ms)) return true;
+  if (++link.barren_ticks < ticks(limit_ms)) return true;
   lose(link, link.silence.ok() ? "cannot be reached" : link.silence.message());
   return false;
 }

@@ -12,7 +12,6 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr uint32_t kRetryTicksMax = 16;
-constexpr uint32_t kBreaksMax = 8;  // without a record between them
 
 // "10.0.0.3 4711"
 Result<SocketAddress> parse_address(std::string_view text) {
@@ -164,16 +163,24 @@ bool TcpTransport::leads_home(const TcpLink& link) const {
 }
 
 // A connection has ended, not the link: frames wait for the next connection. Both sides try, the
-// one that does not dial only to see whether the peer's process is there.
+// one that does not dial only to see whether the peer's process is there. After a connection that
+// brought nothing the next one waits for a tick, or two sides that only ever break would do nothing
+// else.
 void TcpTransport::broken(TcpLink& link, const Status& why) {
   bury(std::move(link.connection));
   link.silence = why;
-  link.absent_ticks = link.silent_ticks = link.tries = 0;
-  if (++link.breaks > kBreaksMax) return lose(link, why.message());
+  link.silent_ticks = link.tries = 0;
+  if (link.barren_ticks >= ticks(options_.lost_ms)) return lose(link, why.message());
   totals_.connections_lost += 1;
   start_ticking();
+  const bool again = std::exchange(link.failing, true);
   const bool can_dial = link.dials || point_home(link);
-  if (can_dial && !link.dialing) dial_now(link);
+  if (!can_dial || link.dialing) return;
+  if (again) {
+    link.retry_ticks = 1;
+  } else {
+    dial_now(link);
+  }
 }
 
 void TcpTransport::lose(TcpLink& link, const std::string& why) {
@@ -211,7 +218,7 @@ void TcpTransport::close(PeerId peer) {
 // A link without a connection: the peer hears of its end as soon as there is one.
 void TcpTransport::leave(std::unique_ptr<TcpLink> link) {
   link->leaving = true;
-  link->absent_ticks = 0;
+  link->barren_ticks = 0;
   leaving_.push_back(std::move(link));
   start_ticking();
 }

@@ -100,7 +100,7 @@ bool TcpTransport::take(TcpConnection& connection, const RecordReader::Record& r
     lose(link, "it acknowledged what was never sent");
     return false;
   }
-  link.breaks = link.silent_ticks = 0;
+  link.silent_ticks = 0;
   switch (record.head.type) {
     case RecordType::kGoodbye:
       lose(link, "closed by the peer");
@@ -122,6 +122,7 @@ bool TcpTransport::take_frame(TcpConnection& connection, const RecordReader::Rec
     return false;
   }
   ++link.received;
+  link.got_through();
   link.told_bytes += record.frame.payload.size();
   start_ticking();  // to acknowledge it, if nothing else does
   totals_.frames_received += 1;
@@ -134,6 +135,7 @@ bool TcpTransport::take_acknowledgement(TcpLink& link, uint64_t received) {
   if (received > link.sent) return false;
   if (received <= link.acked) return true;
   link.acked = received;
+  link.got_through();
   release(link);
   return true;
 }
