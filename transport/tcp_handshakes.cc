@@ -99,6 +99,7 @@ void TcpTransport::connected(TcpConnection& connection) {
   }
   if (!connection.writable) return;
   connection.stage = Stage::kGreeting;
+  connection.ticks_left = ticks(options_.handshake_ms);
   connection.hello = {.tag = connection.link->outbound_tag,
                       .received = connection.link->received,
                       .nonce = new_tcp_nonce()};
@@ -292,8 +293,8 @@ bool TcpTransport::tick_open(TcpLink& link) {
     return link.told != link.received;
   }
   link.barren_ticks += link.failing;
-  if (!link.dials || ++link.silent_ticks % ticks(kSilentMs) != 0 || link.dialing) return true;
-  dial_now(link);
+  const bool silent = ++link.silent_ticks >= ticks(kSilentMs);
+  if (link.dials && silent && !link.dialing && link.retry_ticks == 0) dial_now(link);
   return true;
 }
 

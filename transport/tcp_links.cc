@@ -12,6 +12,8 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr uint32_t kRetryTicksMax = 16;
+// Of a peer that has been reached: what TCP lost it would only send again after a second.
+constexpr uint32_t kAnswerMs = 300, kRetryTicksKnown = 4;
 
 // "10.0.0.3 4711"
 Result<SocketAddress> parse_address(std::string_view text) {
@@ -96,7 +98,8 @@ void TcpTransport::dial_now(TcpLink& link) {
   link.dialing =
       std::make_unique<TcpConnection>(std::move(*socket), Stage::kConnecting, options_.frame_bytes);
   link.dialing->link = &link;
-  link.dialing->ticks_left = ticks(options_.handshake_ms);
+  link.dialing->ticks_left =
+      ticks(link.was_up ? std::min(kAnswerMs, options_.handshake_ms) : options_.handshake_ms);
   const Status watched = watch(link.dialing->socket.get(), *link.dialing);
   if (!watched.ok()) return dial_failed(link, watched);
   start_ticking();
@@ -106,7 +109,8 @@ void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
   if (link.dialing) bury(std::move(link.dialing));
   if (!link.connection) link.silence = why;
   if (!link.was_up || link.dials) ++link.address;
-  link.retry_ticks = std::min(1u << std::min(link.tries++, 8u), kRetryTicksMax);
+  link.retry_ticks =
+      std::min(1u << std::min(link.tries++, 8u), link.was_up ? kRetryTicksKnown : kRetryTicksMax);
   start_ticking();
 }
 
