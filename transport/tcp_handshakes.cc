@@ -18,6 +18,7 @@ using Stage = TcpConnection::Stage;
 constexpr int kAcceptsPerRound = 32;
 constexpr uint32_t kTickMs = 25;
 constexpr uint32_t kSilentMs = 1000;
+constexpr uint32_t kAnswerMs = 75;     // and four round trips
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
 
 template <typename Message>
@@ -198,6 +199,7 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   connection.stage = Stage::kOpen;
   link.was_up = true;
   link.home = peer_address(connection.socket.get()).host();
+  link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
   link.tries = link.silent_ticks = 0;
   link.told = link.received;  // the handshake has said it
   link.unsent = link.first;

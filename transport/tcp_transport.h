@@ -30,10 +30,11 @@ struct TcpLink {
 
   std::unique_ptr<TcpConnection> connection;  // null: none is open
   std::unique_ptr<TcpConnection> dialing;
-  bool was_up = false;        // there has been a connection
-  std::string home;           // the peer's host on it
-  size_t address = 0;         // the one to try
-  uint32_t tries = 0;         // that failed since there was a connection
+  bool was_up = false;     // there has been a connection
+  std::string home;        // the peer's host on it
+  uint32_t answer_ms = 0;  // a dial not answered for so long got lost; TCP would wait for a second
+  size_t address = 0;      // the one to try
+  uint32_t tries = 0;      // that failed since there was a connection
   uint32_t retry_ticks = 0;   // until the next try
   bool failing = false;       // a connection has ended, and nothing has got through since
   uint32_t barren_ticks = 0;  // since then, or without the first connection
