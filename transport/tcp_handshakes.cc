@@ -18,6 +18,7 @@ using Stage = TcpConnection::Stage;
 constexpr int kAcceptsPerRound = 32;
 constexpr uint32_t kTickMs = 25;
 constexpr uint32_t kSilentMs = 1000;
+constexpr uint32_t kAnswerMs = 75;     // and four round trips
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
 
 template <typename Message>
@@ -99,6 +100,7 @@ void TcpTransport::connected(TcpConnection& connection) {
   }
   if (!connection.writable) return;
   connection.stage = Stage::kGreeting;
+  connection.ticks_left = ticks(options_.handshake_ms);
   connection.hello = {.tag = connection.link->outbound_tag,
                       .received = connection.link->received,
                       .nonce = new_tcp_nonce()};
@@ -197,7 +199,8 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   connection.stage = Stage::kOpen;
   link.was_up = true;
   link.home = peer_address(connection.socket.get()).host();
-  link.tries = link.absent_ticks = link.silent_ticks = 0;
+  link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
+  link.tries = link.silent_ticks = 0;
   link.told = link.received;  // the handshake has said it
   link.unsent = link.first;
   if (!take_acknowledgement(link, peer_received)) {
@@ -287,16 +290,20 @@ bool TcpTransport::tick(TcpLink& link) {
 // takes over once it has proved itself.
 bool TcpTransport::tick_open(TcpLink& link) {
   acknowledge(*link.connection);
-  if (link.first == nullptr) return link.told != link.received;
-  if (!link.dials || ++link.silent_ticks % ticks(kSilentMs) != 0 || link.dialing) return true;
-  dial_now(link);
+  if (link.first == nullptr) {
+    link.got_through();
+    return link.told != link.received;
+  }
+  link.barren_ticks += link.failing;
+  const bool silent = ++link.silent_ticks >= ticks(kSilentMs);
+  if (link.dials && silent && !link.dialing && link.retry_ticks == 0) dial_now(link);
   return true;
 }
 
 bool TcpTransport::tick_absent(TcpLink& link) {
   if (!link.was_up && !link.dials && !link.leaving) return false;
   const uint32_t limit_ms = link.leaving ? options_.handshake_ms : options_.lost_ms;
-  if (++link.absent_ticks < ticks(limit_ms)) return true;
+  if (++link.barren_ticks < ticks(limit_ms)) return true;
   lose(link, link.silence.ok() ? "cannot be reached" : link.silence.message());
   return false;
 }

@@ -11,8 +11,7 @@ namespace {
 
 using Stage = TcpConnection::Stage;
 
-constexpr uint32_t kRetryTicksMax = 16;
-constexpr uint32_t kBreaksMax = 8;  // without a record between them
+constexpr uint32_t kRetryTicksMax = 16, kRetryTicksKnown = 2;  // known: has been reached before
 
 // "10.0.0.3 4711"
 Result<SocketAddress> parse_address(std::string_view text) {
@@ -97,7 +96,8 @@ void TcpTransport::dial_now(TcpLink& link) {
   link.dialing =
       std::make_unique<TcpConnection>(std::move(*socket), Stage::kConnecting, options_.frame_bytes);
   link.dialing->link = &link;
-  link.dialing->ticks_left = ticks(options_.handshake_ms);
+  link.dialing->ticks_left =
+      ticks(link.was_up ? std::min(link.answer_ms, options_.handshake_ms) : options_.handshake_ms);
   const Status watched = watch(link.dialing->socket.get(), *link.dialing);
   if (!watched.ok()) return dial_failed(link, watched);
   start_ticking();
@@ -107,7 +107,8 @@ void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
   if (link.dialing) bury(std::move(link.dialing));
   if (!link.connection) link.silence = why;
   if (!link.was_up || link.dials) ++link.address;
-  link.retry_ticks = std::min(1u << std::min(link.tries++, 8u), kRetryTicksMax);
+  link.retry_ticks =
+      std::min(1u << std::min(link.tries++, 8u), link.was_up ? kRetryTicksKnown : kRetryTicksMax);
   start_ticking();
 }
 
@@ -164,16 +165,24 @@ bool TcpTransport::leads_home(const TcpLink& link) const {
 }
 
 // A connection has ended, not the link: frames wait for the next connection. Both sides try, the
-// one that does not dial only to see whether the peer's process is there.
+// one that does not dial only to see whether the peer's process is there. After a connection that
+// brought nothing the next one waits for a tick, or two sides that only ever break would do nothing
+// else.
 void TcpTransport::broken(TcpLink& link, const Status& why) {
   bury(std::move(link.connection));
   link.silence = why;
-  link.absent_ticks = link.silent_ticks = link.tries = 0;
-  if (++link.breaks > kBreaksMax) return lose(link, why.message());
+  link.silent_ticks = link.tries = 0;
+  if (link.barren_ticks >= ticks(options_.lost_ms)) return lose(link, why.message());
   totals_.connections_lost += 1;
   start_ticking();
+  const bool again = std::exchange(link.failing, true);
   const bool can_dial = link.dials || point_home(link);
-  if (can_dial && !link.dialing) dial_now(link);
+  if (!can_dial || link.dialing) return;
+  if (again) {
+    link.retry_ticks = 1;
+  } else {
+    dial_now(link);
+  }
 }
 
 void TcpTransport::lose(TcpLink& link, const std::string& why) {
@@ -211,7 +220,7 @@ void TcpTransport::close(PeerId peer) {
 // A link without a connection: the peer hears of its end as soon as there is one.
 void TcpTransport::leave(std::unique_ptr<TcpLink> link) {
   link->leaving = true;
-  link->absent_ticks = 0;
+  link->barren_ticks = 0;
   leaving_.push_back(std::move(link));
   start_ticking();
 }

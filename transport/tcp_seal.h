@@ -7,6 +7,7 @@
 #pragma once
 
 #include <openssl/evp.h>
+#include <openssl/modes.h>
 
 #include <array>
 #include <initializer_list>
@@ -26,27 +27,48 @@ struct SealKey {
 
 using Bytes = std::span<const std::byte>;
 
-// AES-GCM with nonces that count.
+using CipherKey = std::array<std::byte, 16>;
+
+// Nonces count records; each has two.
+enum class SealedPart : uint32_t { kHead = 0, kBody = 1 };
+
+struct CipherRelease {
+  void operator()(EVP_CIPHER_CTX* context) const { ::EVP_CIPHER_CTX_free(context); }
+};
+using CipherContext = std::unique_ptr<EVP_CIPHER_CTX, CipherRelease>;
+
+// AES-GCM of texts that are not encrypted (GMAC). From libcrypto's parts: its EVP interface takes
+// 0.27 us for a head, most of it around the arithmetic, and these 0.10.
+class Gmac {
+ public:
+  explicit Gmac(const CipherKey& key);
+
+  Voucher mac(uint64_t count, SealedPart part, std::initializer_list<Bytes> texts);
+
+ private:
+  struct Release {
+    void operator()(GCM128_CONTEXT* context) const { ::CRYPTO_gcm128_release(context); }
+  };
+  CipherContext block_;  // AES itself; context_ calls it
+  std::unique_ptr<GCM128_CONTEXT, Release> context_;
+};
+
+// AES-GCM.
 class Gcm {
  public:
   enum class Way : int { kOpen = 0, kSeal = 1 };
-  enum class Part : uint32_t { kHead = 0, kBody = 1 };
 
-  Gcm(const std::array<std::byte, 16>& key, Way way);
+  Gcm(const CipherKey& key, Way way);
 
-  Voucher mac(uint64_t count, Part part, std::initializer_list<Bytes> texts);
   Voucher encrypt(uint64_t count, std::initializer_list<Bytes> plain, std::byte* to);
   // In place. False: not what was encrypted.
   bool decrypt(uint64_t count, std::initializer_list<std::span<std::byte>> texts, Voucher voucher);
 
  private:
-  void begin(uint64_t count, Part part);
+  void begin(uint64_t count);
   Voucher end();
 
-  struct Release {
-    void operator()(EVP_CIPHER_CTX* context) const { ::EVP_CIPHER_CTX_free(context); }
-  };
-  std::unique_ptr<EVP_CIPHER_CTX, Release> context_;
+  CipherContext context_;
 };
 
 class Sealer {
@@ -59,7 +81,8 @@ class Sealer {
  private:
   const TcpSeal seal_;
   const wire::ChecksumSecret checksum_;
-  Gcm gcm_;
+  Gmac macs_;
+  Gcm cipher_;
   uint64_t count_ = 0;
 };
 
@@ -75,7 +98,8 @@ class Opener {
  private:
   const TcpSeal seal_;
   const wire::ChecksumSecret checksum_;
-  Gcm macs_, cipher_;
+  Gmac macs_;
+  Gcm cipher_;
   uint64_t count_ = 0;
 };
 

@@ -137,4 +137,11 @@ int pending_error(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
+uint32_t round_trip_ms(int socket) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 1;
+  return info.tcpi_rtt / 1000 + 1;
+}
+
 }  // namespace cgx::transport

@@ -57,6 +57,7 @@ Result<Socket> listen_at(const std::string& host, uint16_t port_first, uint16_t 
                          const SocketOptions& options);
 // Does not wait: whether it worked is known when the socket can be written.
 Result<Socket> dial(const SocketAddress& to, const SocketOptions& options);
-int pending_error(int socket);  // of a connection attempt: 0 or errno
+int pending_error(int socket);       // of a connection attempt: 0 or errno
+uint32_t round_trip_ms(int socket);  // as TCP has measured it, rounded up
 
 }  // namespace cgx::transport

@@ -16,9 +16,28 @@ using Stage = TcpConnection::Stage;
 constexpr size_t kBytesPerTurn = 1 << 20;  // of one connection, written in one round
 // Taken in without a word: then an acknowledgement goes by itself, for the sender's buffers.
 constexpr uint64_t kToldBytesMax = 256 << 10;
+constexpr size_t kGatheredBytes = 2048;
 
 iovec iovec_of(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+ssize_t send_scattered(int socket, const iovec* parts, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<size_t>(count);
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// So few bytes are sooner copied than described to the system piece by piece.
+ssize_t send_gathered(int socket, const iovec* parts, int count) {
+  std::byte bytes[kGatheredBytes];
+  size_t size = 0;
+  for (int i = 0; i < count; ++i) {
+    std::memcpy(bytes + size, parts[i].iov_base, parts[i].iov_len);
+    size += parts[i].iov_len;
+  }
+  return ::send(socket, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // What is left of two spans after `done` bytes of them.
@@ -56,7 +75,9 @@ int TcpTransport::read(TcpConnection& connection) {
 
 size_t TcpTransport::receive(TcpConnection& connection, const iovec* parts, int count,
                              size_t bytes) {
-  const ssize_t got = ::readv(connection.socket.get(), parts, count);
+  const int socket = connection.socket.get();
+  const ssize_t got = count == 1 ? ::recv(socket, parts->iov_base, parts->iov_len, MSG_DONTWAIT)
+                                 : ::readv(socket, parts, count);
   if (got > 0) {
     // A short read has emptied the socket; the next event tells of more.
     if (static_cast<size_t>(got) < bytes && !connection.ending) connection.readable = false;
@@ -100,7 +121,7 @@ bool TcpTransport::take(TcpConnection& connection, const RecordReader::Record& r
     lose(link, "it acknowledged what was never sent");
     return false;
   }
-  link.breaks = link.silent_ticks = 0;
+  link.silent_ticks = 0;
   switch (record.head.type) {
     case RecordType::kGoodbye:
       lose(link, "closed by the peer");
@@ -122,6 +143,7 @@ bool TcpTransport::take_frame(TcpConnection& connection, const RecordReader::Rec
     return false;
   }
   ++link.received;
+  link.got_through();
   link.told_bytes += record.frame.payload.size();
   start_ticking();  // to acknowledge it, if nothing else does
   totals_.frames_received += 1;
@@ -134,6 +156,7 @@ bool TcpTransport::take_acknowledgement(TcpLink& link, uint64_t received) {
   if (received > link.sent) return false;
   if (received <= link.acked) return true;
   link.acked = received;
+  link.got_through();
   release(link);
   return true;
 }
@@ -242,12 +265,11 @@ void TcpTransport::seal(TcpConnection& connection, TcpSending& sending) {
 
 // Bytes the socket took.
 size_t TcpTransport::transmit(TcpConnection& connection, const iovec* parts, int count) {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts);
-  message.msg_iovlen = static_cast<size_t>(count);
   size_t wanted = 0;
   for (int i = 0; i < count; ++i) wanted += parts[i].iov_len;
-  const ssize_t sent = ::sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = wanted <= kGatheredBytes
+                           ? send_gathered(connection.socket.get(), parts, count)
+                           : send_scattered(connection.socket.get(), parts, count);
   if (sent >= 0) {
     if (static_cast<size_t>(sent) < wanted) connection.writable = false;
     return static_cast<size_t>(sent);

@@ -30,13 +30,14 @@ struct TcpLink {
 
   std::unique_ptr<TcpConnection> connection;  // null: none is open
   std::unique_ptr<TcpConnection> dialing;
-  bool was_up = false;       // there has been a connection
-  std::string home;          // the peer's host on it
-  size_t address = 0;        // the one to try
-  uint32_t tries = 0;        // that failed since there was a connection
-  uint32_t breaks = 0;       // connections that ended since the last record came
-  uint32_t retry_ticks = 0;  // until the next try
-  uint32_t absent_ticks = 0;
+  bool was_up = false;     // there has been a connection
+  std::string home;        // the peer's host on it
+  uint32_t answer_ms = 0;  // a dial not answered for so long got lost; TCP would wait for a second
+  size_t address = 0;      // the one to try
+  uint32_t tries = 0;      // that failed since there was a connection
+  uint32_t retry_ticks = 0;   // until the next try
+  bool failing = false;       // a connection has ended, and nothing has got through since
+  uint32_t barren_ticks = 0;  // since then, or without the first connection
   uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing
   Status silence;             // why the last try failed
 
@@ -50,6 +51,12 @@ struct TcpLink {
   uint64_t told = 0;        // of those, what the peer has been told
   uint64_t told_bytes = 0;  // taken in since
   Status down;              // not OK: the peer is lost
+
+  // A new frame has come, or word that one has arrived, or none is waiting.
+  void got_through() {
+    failing = false;
+    barren_ticks = 0;
+  }
 };
 
 class TcpTransport final : public Transport {

@@ -68,7 +68,13 @@ class Machine:
     def __init__(self, owner, index, address, netns):
         self.index, self.address, self.netns = index, address, netns
         self.interface = INTERFACE if netns else "lo"
+        self.port = f"port{index}"  # the other end of its link, in the switch
         self._owner = owner
+
+    @property
+    def switch(self):
+        """The namespace of the bridge."""
+        return self._owner.switch
 
     def command(self, argv):
         """The command line that runs argv here; the process keeps its pid (nsenter and env exec)."""
@@ -108,6 +114,7 @@ class Machines:
         self.isolated = isolation_possible() if isolate is None else isolate
         self.one_core_each = one_core_each and self.isolated
         self.processes = []
+        self.switch = None
         self._namespaces = []
         self._closed = False
         self._previous = {}
@@ -117,9 +124,9 @@ class Machines:
         _reap_stale()
         self._arm_cleanup()
         try:
-            self._switch = self._add_namespace("sw")
-            _ip("link", "add", "br0", "type", "bridge", netns=self._switch)
-            _ip("link", "set", "br0", "up", netns=self._switch)
+            self.switch = self._add_namespace("sw")
+            _ip("link", "add", "br0", "type", "bridge", netns=self.switch)
+            _ip("link", "set", "br0", "up", netns=self.switch)
             self._machines = [self._add_machine(i) for i in range(count)]
             self.shape(shape)
         except BaseException:
@@ -145,8 +152,8 @@ class Machines:
     def _add_machine(self, index):
         netns, port = self._add_namespace(f"m{index}"), f"port{index}"
         address = f"10.77.0.{index + 1}"
-        _ip("link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", netns, netns=self._switch)
-        _ip("link", "set", port, "master", "br0", "up", netns=self._switch)
+        _ip("link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", netns, netns=self.switch)
+        _ip("link", "set", port, "master", "br0", "up", netns=self.switch)
         _ip("link", "set", "lo", "up", netns=netns)
         _ip("addr", "add", f"{address}/24", "dev", INTERFACE, netns=netns)
         _ip("link", "set", INTERFACE, "up", netns=netns)
@@ -157,7 +164,7 @@ class Machines:
         if not self.isolated:
             return
         ends = [(m.netns, INTERFACE) for m in self._machines]
-        ends += [(self._switch, f"port{m.index}") for m in self._machines]
+        ends += [(self.switch, f"port{m.index}") for m in self._machines]
         for netns, device in ends:
             subprocess.run(["tc", "-n", netns, "qdisc", "del", "dev", device, "root"], capture_output=True)
             if SHAPES[name]:

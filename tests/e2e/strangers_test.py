@@ -15,7 +15,7 @@ import unittest
 import numpy as np
 
 from cluster_case import RAW, ClusterCase, figure
-from daemons import MESH_PORT, Daemon, free_port
+from daemons import MESH_PORT, Daemon, free_port, merged
 from ranks import Job, Rank, Tensor
 
 HANDSHAKE_S = 0.5  # configured below; 2 s by default
@@ -124,6 +124,21 @@ class Strangers(ClusterCase):
             self.assertRegex(done.stdout + done.stderr, "heard" if heard else "closed|reset")
 
 
+class GarbageOnDataPorts(Strangers):
+    def test_garbage_on_the_data_ports_does_not_disturb_anybody(self):
+        ports = listening_ports(self.daemons[0])
+        self.assertGreater(len(ports), 1, "mesh and data")
+        for port in ports:
+            for name, piece in PIECES.items():
+                with self.subTest(name, port=port):
+                    self.speak(port, piece, may_stay_open=True)
+        self.bystander_steps()
+
+
+class GarbageOnDataPortsOverUcx(GarbageOnDataPorts):
+    CONFIG = merged(Strangers.CONFIG, {"transport": {"name": "ucx"}})
+
+
 class Garbage(Strangers):
     def packets(self):
         """A connection to the clients' socket of machine 0."""
@@ -202,19 +217,6 @@ class Garbage(Strangers):
                 job = self.job([1, 0], arena_bytes=4 * MIB)
                 job.step(job.join(), 1)
         self.assertGreater(self.daemons[0].counters()["control_junk"], 0)
-
-    def test_garbage_on_the_data_ports_does_not_disturb_anybody(self):
-        ports = listening_ports(self.daemons[0])
-        self.assertGreater(len(ports), 1, "mesh and data")
-        for port in ports:
-            for name, piece in PIECES.items():
-                with self.subTest(name, port=port):
-                    self.speak(port, piece, may_stay_open=True)
-        self.bystander_step_now()
-
-    def bystander_step_now(self):
-        type(self).bystander_step += 1
-        self.bystander.step(self.bystander_comm, self.bystander_step)
 
 
 def listening_ports(daemon):

@@ -1,13 +1,10 @@
-"""The tcp transport between real daemons: right bits, strangers at its port, interfaces that go away for a while."""
+"""The tcp transport between real daemons: right bits, strangers at its port."""
 
-import threading
-import time
 import unittest
 
-from cluster_case import ClusterCase, figure
+from cluster_case import ClusterCase
 from daemons import merged
 from doors_test import listeners
-from machines import isolation_possible
 from ranks import Tensor
 
 TCP = {"policy": {"codec": "fp32"}, "transport": {"name": "tcp"}}
@@ -46,42 +43,6 @@ class OverTcp(ClusterCase):
                                  check=True, timeout=60)
             self.bystander_steps()
         self.wait_until(lambda: self.daemons[0].counters()["connections_refused"] > 300, "refusing")
-
-    @unittest.skipUnless(isolation_possible(), "interfaces of our own need root")
-    def test_an_interface_away_for_up_to_three_seconds_is_no_fault(self):
-        job = self.job([0, 1])
-        comm = job.join(tensors=TENSORS)
-        step = 1
-        job.step(comm, step)
-        for seconds in (0.2, 1.0, 2.0, 3.0):
-            with self.subTest(seconds=seconds):
-                outage = Outage(self.machines[1], seconds)
-                outage.start()
-                while outage.is_alive():
-                    step += 1
-                    job.step(comm, step)
-                outage.join()
-                step += 1
-                job.step(comm, step)
-                figure(f"first steps after {seconds} s without the interface", time.monotonic() - outage.up_at, 3.0)
-                self.assertLess(time.monotonic() - outage.up_at, 3.0)
-
-
-class Outage(threading.Thread):
-    """The machine's interface is down for `seconds`, then up again at `up_at`."""
-
-    def __init__(self, machine, seconds):
-        super().__init__()
-        self.machine, self.seconds, self.up_at = machine, seconds, None
-
-    def run(self):
-        self.set("down")
-        threading.Event().wait(self.seconds)
-        self.up_at = time.monotonic()
-        self.set("up")
-
-    def set(self, state):
-        self.machine.run(["ip", "link", "set", self.machine.interface, state], check=True)
 
 
 class Sealed(ClusterCase):

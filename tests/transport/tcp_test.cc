@@ -305,17 +305,18 @@ INSTANTIATE_TEST_SUITE_P(Seals, TcpTamper,
                          [](const auto& info) { return std::string(tcp_seal_name(info.param)); });
 
 TEST_F(TcpTest, ANetworkThatAlwaysChangesBytesLosesTheLinkByName) {
-  open(a);
-  open(b);
-  relay = std::make_unique<TcpRelay>(door(b));
-  relay->tamper = [&](Way way, uint64_t, std::span<std::byte> bytes) {
+  const auto lost_after = std::chrono::milliseconds(500);
+  open_pair_with_relay({.lost_ms = static_cast<uint32_t>(lost_after.count())});
+  relay->tamper = [](Way way, uint64_t, std::span<std::byte> bytes) {
     if (way == Way::kToTarget && bytes.size() > 1000) bytes[bytes.size() / 2] ^= std::byte{4};
   };
-  join(a, b);
+  const auto began = Clock::now();
   const std::vector<std::byte> payload(5000);
   ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
   ASSERT_TRUE(until([&] { return a.events.downs.size() + b.events.downs.size() > 0; }));
+  EXPECT_GE(Clock::now() - began, lost_after - std::chrono::milliseconds(50));
   EXPECT_TRUE(b.events.frames.empty());
+  EXPECT_LE(b.transport->totals().connections_lost, 60u) << "they do nothing but connect";
   const auto& down = b.events.downs.empty() ? a.events.downs[0] : b.events.downs[0];
   EXPECT_THAT(down.why.message(), HasSubstr("machine "));
 }
@@ -336,42 +337,28 @@ TEST_F(TcpTest, OnlyEncryptionHidesThePayload) {
 // --- Connections that break ----------------------------------------------------------------------
 
 TEST_F(TcpTest, ConnectionsThatBreakLoseAndDoubleNothing) {
-  open_pair_with_relay();
+  open_pair_with_relay({.lost_ms = 60'000});
   constexpr uint32_t kFrames = 600;
   Talk there(*a.transport, a.peer, 1, kFrames), back(*b.transport, b.peer, 2, kFrames);
   std::mt19937 random(9);
   int cuts = 0;
   auto next = Clock::now();
-  // A connection that brought nothing is another matter: each gets as far as a record at both ends.
-  const auto heard = [](const Side& side) {
-    return side.events.frames.size() + side.events.sent.size();
-  };
-  const auto lost = [](const Side& side) { return side.transport->totals().connections_lost; };
-  size_t at_a = 0, at_b = 0;
-  uint64_t lost_a = lost(a), lost_b = lost(b);
-  bool noticed = true;  // the last cut, by both: what they hear from then on comes over a new one
-  ASSERT_TRUE(until([&] {
-    for (uint32_t burst = random() % 3; burst > 0; --burst) {
-      there.send_one();
-      back.send_one();
-    }
-    if (!noticed && lost(a) > lost_a && lost(b) > lost_b) {
-      noticed = true;
-      at_a = heard(a);
-      at_b = heard(b);
-    }
-    if (noticed && Clock::now() >= next && heard(a) > at_a && heard(b) > at_b) {
-      relay->cut();
-      ++cuts;
-      noticed = false;
-      lost_a = lost(a);
-      lost_b = lost(b);
-      next = Clock::now() + std::chrono::milliseconds(random() % 20 + 5);
-    }
-    return there.arrived(b.events) && back.arrived(a.events) && a.events.sent.size() == kFrames &&
-           b.events.sent.size() == kFrames;
-  })) << a.events.downs.size()
-      << " and " << b.events.downs.size() << " down after " << cuts
+  ASSERT_TRUE(until(
+      [&] {
+        for (uint32_t burst = random() % 3; burst > 0; --burst) {
+          there.send_one();
+          back.send_one();
+        }
+        if (cuts < 40 && Clock::now() >= next) {
+          relay->cut();
+          ++cuts;
+          next = Clock::now() + std::chrono::milliseconds(random() % 20 + 5);
+        }
+        return there.arrived(b.events) && back.arrived(a.events) &&
+               a.events.sent.size() == kFrames && b.events.sent.size() == kFrames;
+      },
+      std::chrono::seconds(60)))
+      << a.events.downs.size() << " and " << b.events.downs.size() << " down after " << cuts
       << " cuts: " << (a.events.downs.empty() ? "" : a.events.downs[0].why.to_string());
   EXPECT_GE(cuts, 3);
   there.check(b.events, kFrames);
@@ -380,6 +367,39 @@ TEST_F(TcpTest, ConnectionsThatBreakLoseAndDoubleNothing) {
     for (const auto& sent : side->events.sent) EXPECT_TRUE(sent.status.ok());
   }
   EXPECT_GE(a.transport->totals().connections_lost, 3u);
+}
+
+// However many connections break on one frame: what counts is for how long.
+TEST_F(TcpTest, ManyConnectionsThatBringNothingInAShortTimeAreNoFault) {
+  open_pair_with_relay();
+  relay->tamper = [](Way way, uint64_t, std::span<std::byte> bytes) {
+    if (way == Way::kToTarget && bytes.size() > 1000) bytes[bytes.size() / 2] ^= std::byte{4};
+  };
+  const std::vector<std::byte> payload(5000, std::byte{3});
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  ASSERT_TRUE(until([&] { return b.transport->totals().connections_lost >= 12; }));
+  EXPECT_TRUE(b.events.frames.empty());
+  relay->tamper = nullptr;
+  ASSERT_TRUE(until([&] { return b.events.frames.size() == 1 && a.events.sent.size() == 1; }));
+  EXPECT_TRUE(a.events.sent[0].status.ok());
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
+}
+
+// Each outage is judged by itself, also where nothing was to be sent in between.
+TEST_F(TcpTest, BreaksOfAnIdleLinkDoNotAddUp) {
+  open_pair_with_relay({.lost_ms = 300});
+  exchange();
+  const auto lost = [&] { return a.transport->totals().connections_lost; };
+  const auto began = Clock::now();
+  while (Clock::now() - began < std::chrono::milliseconds(900)) {
+    const uint64_t before = lost();
+    relay->cut();
+    ASSERT_TRUE(until([&] { return lost() > before; }));
+    const auto next = Clock::now() + std::chrono::milliseconds(70);
+    until([&] { return Clock::now() >= next; });
+  }
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
+  exchange();
 }
 
 // As when an interface has been away: TCP would wait for its next try, and longer each time.

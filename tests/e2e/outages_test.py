@@ -1,0 +1,85 @@
+"""Networks with outages under the tcp transport: no job is ended, every step has the right bits.
+
+CGX_OUTAGES=20: so many of each length, and 30 s of loss; the figures of RESULTS.md.
+"""
+
+import os
+import threading
+import time
+import unittest
+
+import troubles
+from cluster_case import ClusterCase, figure
+from machines import isolation_possible
+from ranks import Tensor
+
+COUNT = int(os.environ.get("CGX_OUTAGES", "0"))
+LENGTHS = {"away": (0.2, 0.5, 1.0, 2.0, 3.0) if COUNT else (0.2, 3.0),
+           "silent": (0.2, 0.5, 1.0, 2.0, 3.0) if COUNT else (3.0,)}
+LOSS, LOSS_S = 0.2, 30.0 if COUNT else 2.0
+BACK_S = 3.0  # from the end of an outage to the end of a step
+LARGE = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
+SMALL = (Tensor("matrix", (100, 103)), Tensor("small", (64,)))
+
+
+@unittest.skipUnless(isolation_possible(), "links of our own need root")
+class Outages(ClusterCase):
+    CONFIG = {"policy": {"codec": "fp32"}, "transport": {"name": "tcp"}}
+
+    def start(self, tensors):
+        self.running = self.job([0, 1])
+        self.comm = self.running.join(tensors=tensors)
+        self.steps = 0
+        self.step()
+
+    def step(self):
+        self.steps += 1
+        self.running.step(self.comm, self.steps)
+
+    def steps_during(self, trouble, seconds):
+        """Steps go on while the trouble lasts and until one has begun after it; returns when it ended."""
+        ended = []
+
+        def happen():
+            with trouble:
+                threading.Event().wait(seconds)
+            ended.append(time.monotonic())
+
+        happening = threading.Thread(target=happen)
+        happening.start()
+        while happening.is_alive():
+            self.step()
+        happening.join()
+        self.step()
+        return ended[0]
+
+    def outages(self, kind):
+        self.start(LARGE)
+        for seconds in LENGTHS[kind]:
+            waits = []
+            for _ in range(max(1, COUNT)):
+                ended = self.steps_during(getattr(troubles, kind)(self.machines[1]), seconds)
+                waits.append(time.monotonic() - ended)
+            waits.sort()
+            figure(f"{kind} for {seconds:g} s, {len(waits)} times: right bits after it, median {waits[len(waits) // 2]:.3f}, "
+                   "longest", waits[-1], BACK_S)
+            self.assertLess(waits[-1], BACK_S)
+
+    def test_an_interface_away_for_up_to_three_seconds_is_no_fault(self):
+        self.outages("away")
+
+    def test_a_path_that_carries_nothing_for_up_to_three_seconds_is_no_fault(self):
+        self.outages("silent")
+
+    def test_a_path_that_loses_every_fifth_packet_is_no_fault(self):
+        for machine in self.machines:
+            troubles.send_small_packets(machine)
+        self.start(SMALL)
+        before = self.steps
+        ended = self.steps_during(troubles.lossy(self.machines[1], LOSS, seed=5), LOSS_S)
+        print(f"{self.steps - before} steps in {LOSS_S:g} s with {LOSS:.0%} of the packets lost")
+        figure("right bits after the loss", time.monotonic() - ended, BACK_S)
+
+
+if __name__ == "__main__":
+    unittest.main()

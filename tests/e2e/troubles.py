@@ -1,0 +1,56 @@
+"""What goes wrong on the way between machines of namespaces: each a context that ends it."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _ip(netns, *arguments):
+    subprocess.run(["ip", "-n", netns, *arguments], check=True)
+
+
+@contextlib.contextmanager
+def away(machine):
+    """Its interface is down: its own system knows, the others do not."""
+    _ip(machine.netns, "link", "set", machine.interface, "down")
+    try:
+        yield
+    finally:
+        _ip(machine.netns, "link", "set", machine.interface, "up")
+
+
+@contextlib.contextmanager
+def silent(machine):
+    """Nobody knows: what is sent arrives nowhere."""
+    _ip(machine.switch, "link", "set", machine.port, "nomaster")
+    try:
+        yield
+    finally:
+        _ip(machine.switch, "link", "set", machine.port, "master", "br0")
+
+
+def send_small_packets(machine):
+    """One segment a packet, from the next connection on: else `lossy` loses up to 64 KiB at a time."""
+    _ip(machine.netns, "link", "set", machine.interface, "gso_max_segs", "1")
+
+
+@contextlib.contextmanager
+def lossy(machine, share, seed):
+    """`share` of the packets to and from it are lost."""
+    with silent(machine):
+        _ip(machine.switch, "link", "add", "lossy0", "type", "veth", "peer", "name", "lossy1")
+        for end in (("lossy0", "up"), ("lossy1", "up", "master", "br0")):
+            _ip(machine.switch, "link", "set", *end)
+        relay = subprocess.Popen(["nsenter", f"--net=/run/netns/{machine.switch}", "--", sys.executable,
+                                  os.path.join(HERE, "lossy_link.py"), machine.port, "lossy0", str(share), str(seed)],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert relay.stdout.readline() == "ready\n"
+            yield
+        finally:
+            said = relay.communicate()[0]  # it ends with its standard input
+            _ip(machine.switch, "link", "del", "lossy0")
+    print(said.strip(), flush=True)
