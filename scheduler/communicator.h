@@ -61,6 +61,8 @@ class CommunicatorServices {
   // error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
                       std::span<const std::byte> payload, SlabId slab) = 0;
+  // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
+  virtual void lose_link(class Communicator& communicator, uint32_t machine, const Status& why) = 0;
 };
 
 class Communicator final : public OperationHost, public PlanAgreement::Host {
@@ -104,6 +106,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   // ---------------------------------------------------------------------------------------
   void link_up(uint32_t machine, transport::PeerId peer);
   void link_lost(uint32_t machine, const Status& why);
+  // It has yet to meet the others, or to tell those who still come why it did not.
+  bool needs_links() const { return state_ == State::kJoining || forget_at_ns_ != 0; }
+  bool living() const { return state_ != State::kFailed && state_ != State::kClosed; }
+  void link_remade(uint32_t machine);  // another will come up in its place
   void receive(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void forgive_silence();  // this daemon itself was stopped: peers' clocks start anew
 

@@ -379,6 +379,10 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
        /*tell_others=*/true);
 }
 
+void Communicator::link_remade(uint32_t machine) {
+  peers_[machine].up = false;
+}
+
 void Communicator::forgive_silence() {
   for (PeerState& peer : peers_) {
     if (peer.up) peer.last_heard_ns = peer.last_data_ns = services_.now_ns();

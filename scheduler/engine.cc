@@ -210,7 +210,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
                     .a = communicator->members().ranks(),
                     .b = communicator->members().machines()});
     state_->communicators_.push_back(std::move(*made));
-    state_->open_links(session->options, *communicator);
+    state_->open_links(*communicator);
   }
   const auto& local = communicator->members().local;
   const auto found = std::find_if(local.begin(), local.end(),
