@@ -79,7 +79,7 @@ struct Reply {
   uint64_t value0 = 0, value1 = 0;
 };
 
-struct AddArena {  // fd 0: memfd sealed SHRINK|GROW|SEAL, fallocated
+struct AddArena {  // fd 0: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon seals the rest
   uint32_t arena = 0;
   uint64_t bytes = 0;
 };
