@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,10 +24,11 @@ struct MeshTls {  // PEM texts; all empty: no TLS
 
 class MeshServer {
  public:
-  // Serves connections that begin as HTTP/2 (or TLS) does; others are counted in `counters`.
-  static Result<std::unique_ptr<MeshServer>> start(TcpListener listening, const MeshTls& tls,
-                                                   uint64_t handshake_ns, MeshListener& listener,
-                                                   EdgeCounters& counters);
+  // Serves connections of hosts it `admits` (empty: all) that begin as HTTP/2 (or TLS) does; others
+  // are counted in `counters`.
+  static Result<std::unique_ptr<MeshServer>> start(
+      TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
+      EdgeCounters& counters, const std::function<bool(const std::string&)>& admits = {});
   ~MeshServer();
 
  private:
