@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "config/text.h"
+#include "daemon/concealed.h"
 #include "daemon/metrics.h"
 #include "daemon/status_page.h"
 
@@ -75,7 +76,8 @@ class MetricsServer::Http {
  private:
   template <typename Print>
   void answer(httplib::Response& response, const char* type, const Print& print) {
-    const Result<Snapshot> snapshot = port_.snapshot(options_.snapshot_timeout_ns);
+    Result<Snapshot> snapshot = port_.snapshot(options_.snapshot_timeout_ns);
+    if (snapshot.ok() && !options_.job_names) conceal(*snapshot);
     if (snapshot.ok()) {
       response.set_content(print(*snapshot), type);
     } else {
