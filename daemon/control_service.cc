@@ -35,7 +35,7 @@ void set_up_grpc() {
 class ControlService::Edge {
  public:
   Edge(const ControlOptions& options, OperatorPort& port, AuditLog& audit, Log& log)
-      : context_{.port = port, .audit = audit, .facts = options.facts},
+      : context_{.port = port, .audit = audit, .facts = options.facts, .stop = options.stop},
         log_(log),
         servers_(context_) {}
   ~Edge() {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "config/config.h"
@@ -121,6 +123,26 @@ Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
   return {};
 }
 
+// An operator's call becomes a signal, which is what main waits for.
+class Stopper {
+ public:
+  void stop(const std::string& by) {
+    {
+      const std::lock_guard lock(mutex_);
+      by_ = by;
+    }
+    ::kill(::getpid(), SIGTERM);
+  }
+  std::string by() {
+    const std::lock_guard lock(mutex_);
+    return by_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string by_;
+};
+
 int start(const CommandLine& line, const v1::Config& config) {
   const sigset_t signals = block_signals();
   const OpenFilesLimit files = raise_open_files_limit();
@@ -141,7 +163,10 @@ int start(const CommandLine& line, const v1::Config& config) {
   const auto on_junk = [&counters = (*daemon)->counters()] {
     counters.add(scheduler::Counter::kcontrol_junk);
   };
-  const auto operators = OperatorsEdge::open(config, facts, (*daemon)->operators(), log, on_junk);
+  const auto stopper = std::make_shared<Stopper>();
+  const auto operators =
+      OperatorsEdge::open(config, facts, (*daemon)->operators(), log,
+                          {on_junk, [stopper](const std::string& by) { stopper->stop(by); }});
   if (!operators.ok()) return fail(operators.status());
   log.write(LogLevel::kInfo, options->version + " serves",
             {{"clients", config.client().socket()},
@@ -159,6 +184,7 @@ int start(const CommandLine& line, const v1::Config& config) {
   return serve(**daemon, log, signals,
                {.config = config,
                 .load = [&line] { return load(line); },
+                .stop_asked_by = [stopper] { return stopper->by(); },
                 .private_daemon = line.private_daemon});
 }
 

@@ -202,6 +202,10 @@ class Engine final : public transport::Events {
     Limits limits;
   };
   void change(Changes changes);
+  // No more sessions and communicators; each of these ends at its next border between steps, and
+  // its ranks are told why.
+  void drain(const std::string& why);
+  std::vector<std::string> undrained() const;  // what has not ended yet, by name and step
   Snapshot snapshot(uint64_t now_ns) const;
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees

@@ -160,6 +160,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   uint64_t fine_ns_ = 0;    // what the fine clock said last
   uint16_t last_index_ = 0;
   bool started_ = false;
+  Status draining_;  // an error: why this daemon is to stop
   std::vector<Session> sessions_;
   Meetings meetings_;
   KeptPolicies kept_policies_;
