@@ -13,13 +13,15 @@
 #include <string>
 #include <utility>
 
+#include "client/memory_limit.h"
+
 namespace cgx::client {
 namespace {
 
 constexpr uint64_t kArenaGranule = 2 << 20;
 constexpr uint64_t kArenaBytesMax = 1ull << 46;
-constexpr uint64_t kAlignmentMax = 4096;  // a page: mappings are aligned to no more
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr uint64_t kAlignmentMax = 4096;             // a page: mappings are aligned to no more
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // the daemon adds what forbids holes
 
 Status no_room(uint64_t bytes, const std::string& why) {
   return resource_exhausted("an arena of " + std::to_string(bytes) + " bytes: " + why);
@@ -47,6 +49,11 @@ Status check_limits(uint64_t bytes) {
   const auto available = available_bytes();
   if (available && bytes > *available) {
     return no_room(bytes, "this machine has " + std::to_string(*available) + " bytes available");
+  }
+  const auto group = memory_left_in_group();
+  if (group && bytes > group->bytes) {
+    return no_room(bytes, "the memory limit of this process's control group " + group->name +
+                              " leaves " + std::to_string(group->bytes) + " bytes");
   }
   return {};
 }

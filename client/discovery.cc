@@ -15,12 +15,15 @@ bool in_runtime_dir(const Environment& environment, const std::string& path) {
   return path.starts_with(environment.runtime_dir + "/");
 }
 
+Status trusted_place(const Environment& environment, const std::string& path) {
+  if (!in_runtime_dir(environment, path)) return {};
+  return check_runtime_dir(environment.runtime_dir, environment.uid);
+}
+
 // Whoever answers in the user's own directory must be that user or root; root's is the machine's,
 // where only root lets a daemon serve.
 Status check_owner(const Environment& environment, const SessionSocket& socket) {
-  if (!in_runtime_dir(environment, socket.path())) return {};
-  CGX_RETURN_IF_ERROR(check_runtime_dir(environment.runtime_dir, environment.uid));
-  if (environment.uid == 0) return {};
+  if (!in_runtime_dir(environment, socket.path()) || environment.uid == 0) return {};
   CGX_ASSIGN_OR_RETURN(const uint32_t uid, socket.daemon_uid());
   if (uid == environment.uid || uid == 0) return {};
   return {StatusCode::kPERMISSION_DENIED, "the daemon at " + socket.path() + " runs as user " +
@@ -30,6 +33,7 @@ Status check_owner(const Environment& environment, const SessionSocket& socket) 
 
 Result<Connection> connect_at(const Environment& environment, const std::string& path,
                               const wire::Hello& hello, Deadline deadline) {
+  CGX_RETURN_IF_ERROR(trusted_place(environment, path));
   CGX_ASSIGN_OR_RETURN(auto socket, SessionSocket::connect(path, deadline));
   CGX_RETURN_IF_ERROR(check_owner(environment, *socket));
   CGX_ASSIGN_OR_RETURN(Handshake handshake, socket->shake_hands(hello, deadline));
@@ -45,12 +49,20 @@ Result<Connection> connect_anywhere(const Environment& environment,
                                     const std::vector<std::string>& paths, const wire::Hello& hello,
                                     Deadline deadline) {
   std::string tried;
+  size_t distrusted = 0;
   for (const std::string& path : paths) {
+    // Anybody may have made a directory of that name in /tmp: nobody is asked there, nobody missed.
+    if (Status own = trusted_place(environment, path); !own.ok()) {
+      tried += (tried.empty() ? "" : "; ") + own.message();
+      ++distrusted;
+      continue;
+    }
     auto connection = connect_at(environment, path, hello, deadline);
     if (connection.ok() || !absent(connection.status())) return connection;
     tried += (tried.empty() ? "" : "; ") + connection.status().message();
   }
-  return Status(StatusCode::kUNAVAILABLE, tried);
+  const bool nowhere = distrusted == paths.size();
+  return Status(nowhere ? StatusCode::kPERMISSION_DENIED : StatusCode::kUNAVAILABLE, tried);
 }
 
 // One that is coming up: after boot, or a restart, or because it was started a moment ago.

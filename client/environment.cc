@@ -1,12 +1,11 @@
 #include "client/environment.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
+
+#include "proto/wire/run_directory.h"
 
 namespace cgx::client {
 namespace {
@@ -93,18 +92,8 @@ std::vector<std::string> candidate_sockets(const Environment& environment,
 }
 
 Status check_runtime_dir(const std::string& directory, uint32_t uid) {
-  struct stat info;
-  if (::lstat(directory.c_str(), &info) != 0) {
-    if (errno == ENOENT) return {};
-    return Status(StatusCode::kUNAVAILABLE,
-                  "runtime directory " + directory + ": " + std::strerror(errno));
-  }
-  const bool trusted_owner = info.st_uid == uid || info.st_uid == 0 || directory == kMachineDir;
-  const bool others_write = info.st_mode & S_IWOTH;
-  if (S_ISDIR(info.st_mode) && trusted_owner && !others_write) return {};
-  return Status(StatusCode::kPERMISSION_DENIED,
-                "runtime directory " + directory + " must be a directory of user " +
-                    std::to_string(uid) + " or root that others cannot write to");
+  const Status status = check_run_directory(directory, uid);
+  return status.code() == StatusCode::kNOT_FOUND ? Status() : status;
 }
 
 }  // namespace cgx::client

@@ -11,6 +11,8 @@
 namespace cgx::daemon {
 namespace {
 
+constexpr off_t kRoomBytes = 64 * 1024;
+
 std::string wall_time() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -82,7 +84,23 @@ Status AuditLog::open_file() {
   return {};
 }
 
-void AuditLog::write(const AuditRecord& record) {
+Status AuditLog::cannot_write() const {
+  return errno_status(StatusCode::kRESOURCE_EXHAUSTED,
+                      "the audit file " + path_ + " cannot be written");
+}
+
+// Blocks behind the end of the file, which a full disk does not have.
+Status AuditLog::make_room() {
+  if (path_.empty()) return {};
+  const std::lock_guard lock(mutex_);
+  if (!file_) CGX_RETURN_IF_ERROR(open_file());
+  const auto end = static_cast<off_t>(file_bytes_);
+  if (::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, end, kRoomBytes) == 0) return {};
+  const bool disk_full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO;
+  return disk_full ? cannot_write() : Status();  // else its file system cannot say
+}
+
+Status AuditLog::write(const AuditRecord& record) {
   log_.write(LogLevel::kInfo, "audit",
              {{"caller", record.caller},
               {"action", record.action},
@@ -90,22 +108,29 @@ void AuditLog::write(const AuditRecord& record) {
               {"communicator", record.communicator},
               {"result", status_name(record.result.code())},
               {"switch_step", record.switch_step}});
-  if (!path_.empty()) append(to_line(record));
+  if (path_.empty()) return {};
+  const Status status = append(to_line(record));
+  if (!status.ok()) log_.write(LogLevel::kError, status.message());
+  return status;
 }
 
-void AuditLog::append(const std::string& line) {
-  std::lock_guard lock(mutex_);
+Status AuditLog::append(const std::string& line) {
+  const std::lock_guard lock(mutex_);
   if (file_bytes_ + line.size() > file_bytes_max_) {
     ::rename(path_.c_str(), (path_ + ".1").c_str());
-    const Status status = open_file();
-    if (!status.ok()) log_.write(LogLevel::kError, status.message());
+    CGX_RETURN_IF_ERROR(open_file());
   }
-  if (file_ &&
-      ::write(file_.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
+  const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
     file_bytes_ += line.size();
-  } else {
-    log_.write(LogLevel::kError, "audit line could not be written", {{"file", path_}});
+    return {};
   }
+  const Status status = cannot_write();
+  // Half a line would spoil the next one.
+  if (written > 0 && ::ftruncate(file_.get(), static_cast<off_t>(file_bytes_)) != 0) {
+    file_bytes_ += static_cast<uint64_t>(written);
+  }
+  return status;
 }
 
 }  // namespace cgx::daemon

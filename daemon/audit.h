@@ -1,4 +1,5 @@
 // Who changed what: one JSON line per attempt, granted or not, in the log and in a file of its own.
+// What cannot be written down is not done, or, where that turns out too late, told to who did it.
 // Thread rule: write() from anywhere.
 #pragma once
 
@@ -30,13 +31,16 @@ class AuditLog {
   // to PATH.1 and begun anew.
   static Result<std::unique_ptr<AuditLog>> open(const std::string& path, Log& log,
                                                 uint64_t file_bytes_max = kAuditFileBytes);
-  void write(const AuditRecord& record);
+  // Before a change: an error where no line could be written after it, as on a full disk.
+  Status make_room();
+  Status write(const AuditRecord& record);
 
  private:
   AuditLog(std::string path, Log& log, uint64_t file_bytes_max)
       : path_(std::move(path)), log_(log), file_bytes_max_(file_bytes_max) {}
   Status open_file();
-  void append(const std::string& line);
+  Status append(const std::string& line);
+  Status cannot_write() const;
 
   const std::string path_;
   Log& log_;

@@ -11,6 +11,8 @@
 namespace cgx::daemon {
 namespace {
 
+constexpr size_t kReasonBytes = 256;
+
 grpc::StatusCode grpc_code(StatusCode code) {
   switch (code) {
     case StatusCode::kOK:
@@ -155,7 +157,6 @@ class ControlCalls::Call {
 
 scheduler::PolicyNote ControlCalls::note_of(const Call& call,
                                             const v1::ChangePolicyRequest& request) {
-  constexpr size_t kReasonBytes = 256;
   return {.by = call.caller().name + " on " + call.facts().instance,
           .reason = request.reason().substr(0, kReasonBytes),
           .unix_ns = clocks_now().unix_ns,
@@ -322,8 +323,41 @@ grpc::Status ControlCalls::ApplyPolicy(grpc::ServerContext* context,
                                        const v1::ChangePolicyRequest* request,
                                        v1::PolicyChange* out) {
   const Call call(*this, *context, context_.change_timeout_ns);
+  const Status room = context_.audit.make_room();
+  if (!room.ok()) {
+    return to_grpc({room.code(), "nothing was changed: " + room.message()});
+  }
   const Status status = change(call, *request, /*dry_run=*/false, *out);
-  context_.audit.write(audit_record(call.caller(), *request, status, *out));
+  const Status written = context_.audit.write(audit_record(call.caller(), *request, status, *out));
+  if (status.ok() && !written.ok()) {
+    return to_grpc({StatusCode::kINTERNAL, "the change is in force, but " + written.message()});
+  }
+  return to_grpc(status);
+}
+
+grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
+                                 v1::DrainAnswer* out) {
+  const Call call(*this, *context, context_.read_timeout_ns);
+  Status status;
+  if (!call.caller().is_operator || !context_.stop) {
+    status = Status(StatusCode::kPERMISSION_DENIED, "only operators may drain the daemon");
+  }
+  const Result<Snapshot> snapshot = call.snapshot();
+  if (snapshot.ok()) {
+    out->set_sessions(static_cast<uint32_t>(snapshot->sessions.size()));
+    out->set_communicators(static_cast<uint32_t>(snapshot->communicators.size()));
+  }
+  (void)context_.audit.write({.caller = call.caller().name,
+                              .action = "drain",
+                              .job = {},
+                              .communicator = {},
+                              .reason = request->reason(),
+                              .result = status,
+                              .changes = {}});
+  if (status.ok()) {
+    const std::string reason = config::plain_text(request->reason().substr(0, kReasonBytes));
+    context_.stop("cgxctl drain by " + call.caller().name + (reason.empty() ? "" : ": " + reason));
+  }
   return to_grpc(status);
 }
 

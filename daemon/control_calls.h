@@ -21,7 +21,9 @@ struct ControlContext {  // shared by all services of the daemon; outlives them
   OperatorPort& port;
   AuditLog& audit;
   DaemonFacts facts;
-  Diagnose diagnose;                         // empty: this daemon serves one machine only
+  Diagnose diagnose;  // empty: this daemon serves one machine only
+  std::function<void(const std::string& by)>
+      stop;                                  // asks main to stop the daemon; empty: nobody may
   uint64_t read_timeout_ns = 5'000'000'000;  // the most a call may take, whatever its deadline
   uint64_t change_timeout_ns = 60'000'000'000;
 };
@@ -57,6 +59,7 @@ class ControlCalls final : public v1::Control::Service {
   grpc::Status GetPolicyHistory(grpc::ServerContext*, const v1::GetPolicyRequest*,
                                 v1::PolicyHistory*) override;
   grpc::Status Diagnose(grpc::ServerContext*, const v1::DiagnoseRequest*, v1::Diagnosis*) override;
+  grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest*, v1::DrainAnswer*) override;
 
  private:
   class Call;

@@ -38,7 +38,8 @@ class ControlService::Edge {
       : context_{.port = port,
                  .audit = audit,
                  .facts = options.facts,
-                 .diagnose = options.diagnose},
+                 .diagnose = options.diagnose,
+                 .stop = options.stop},
         log_(log),
         servers_(context_) {}
   ~Edge() {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "config/text.h"
+#include "daemon/open_files.h"
 #include "daemon/policy_message.h"
 #include "kernels/codec.h"
 #include "kernels/codec_reference.h"
@@ -179,6 +180,13 @@ void fill_totals(const Snapshot& snapshot, v1::DaemonStatus& status) {
   for (const auto& session : snapshot.sessions) arena_bytes += session.arena_bytes;
   for (const auto& one : snapshot.communicators) reserved_bytes += one.reserved_bytes;
   status.set_arena_bytes(arena_bytes);
+  uint32_t arenas = 0;
+  for (const auto& session : snapshot.sessions) arenas += session.arenas;
+  status.set_arenas(arenas);
+  status.set_links(snapshot.links);
+  const OpenFiles files = open_files();
+  status.set_open_files(files.open);
+  status.set_open_files_max(files.limit);
   status.set_reserved_bytes(reserved_bytes);
   fill_duty(snapshot.duty, *status.mutable_data_thread());
 }

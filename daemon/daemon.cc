@@ -175,10 +175,11 @@ Status Daemon::start_mesh(const DaemonOptions& options, const NetworkList& trust
                   .other_ports = options.other_ports};
   facts.other_ports.push_back(listener.port);
   look_ = std::make_unique<Look>(std::move(facts), operators_);
+  const auto admits = [trusted](const std::string& host) { return trusted.contains(host); };
   CGX_ASSIGN_OR_RETURN(mesh_->thread, AgentThread::start(*mesh_->agent));
   CGX_ASSIGN_OR_RETURN(mesh_->server, MeshServer::start(std::move(listener), options.mesh_tls,
                                                         options.ipc.handshake_ns, *mesh_->agent,
-                                                        counters_, look_.get()));
+                                                        counters_, look_.get(), admits));
   return {};
 }
 
@@ -196,6 +197,24 @@ bool Daemon::ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engin
 
 bool Daemon::quiet() {
   return ask_engine(kAnswerNs, [](scheduler::Engine& engine) { return !engine.operations_open(); });
+}
+
+void Daemon::drain(const std::string& why) {
+  ipc_->stop_accepting(why);
+  ask_engine(kAnswerNs, [why](scheduler::Engine& engine) {
+    engine.drain(why);
+    return true;
+  });
+}
+
+std::optional<std::vector<std::string>> Daemon::undrained() {
+  auto names = std::make_shared<std::vector<std::string>>();
+  const bool answered = ask_engine(kAnswerNs, [names](scheduler::Engine& engine) {
+    *names = engine.undrained();
+    return true;
+  });
+  if (!answered) return std::nullopt;
+  return *names;
 }
 
 bool Daemon::alive(uint64_t within_ns) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,10 @@ class Daemon {
   uint64_t sessions_ever() const { return ipc_->sessions_ever(); }
   bool connected() const { return ipc_->connections() > 0; }
   void stop_accepting() { ipc_->stop_accepting(); }
+  // Everything ends at its next border between steps and is told why.
+  void drain(const std::string& why);
+  // What has not; nullopt: the data thread does not answer in time.
+  std::optional<std::vector<std::string>> undrained();
   // Nothing is in flight: a good moment to stop.
   bool quiet();
   // The data thread goes on: it has answered within the time.

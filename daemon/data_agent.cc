@@ -73,6 +73,7 @@ class DataAgent::EventRelay final : public transport::Events {
 
 struct DataAgent::OpenedSession {
   SessionSerial serial;
+  uint32_t uid;
   scheduler::SessionId id;
   Session session;
   std::vector<SharedRegion> arenas;
@@ -259,8 +260,8 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
   auto reply = [this, serial](uint32_t number, const wire::Reply& message) {
     answers_->answer({serial, number, message});
   };
-  auto session = std::make_unique<OpenedSession>(
-      OpenedSession{serial, {}, Session(std::move(open.channel), std::move(reply)), {}, {}});
+  auto session = std::make_unique<OpenedSession>(OpenedSession{
+      serial, open.options.uid, {}, Session(std::move(open.channel), std::move(reply)), {}, {}});
   Result<scheduler::SessionId> id = engine_->open_session(open.options, session->session);
   Status status = id.status();
   if (status.ok()) {
@@ -300,8 +301,8 @@ void DataAgent::evict(OpenedSession& session, const Status& why) {
 void DataAgent::release_closed() {
   std::erase_if(closed_, [this](auto& each) {
     if (engine_->session_in_use(each->id)) return false;
-    answers_->answer(
-        {each->serial, 0, Released{each->session.take_channel(), std::move(each->arenas)}});
+    answers_->answer({each->serial, 0,
+                      Released{each->uid, each->session.take_channel(), std::move(each->arenas)}});
     return true;
   });
 }

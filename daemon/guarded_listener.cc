@@ -1,22 +1,26 @@
 #include "daemon/guarded_listener.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <thread>
 #include <vector>
 
 #include "daemon/clock.h"
+#include "daemon/open_files.h"
 
 namespace cgx::daemon {
 namespace {
 
 // A connection whose first bytes have arrived only in part is looked at again after this.
 constexpr uint64_t kPartialRetry = 20 * kMillisecond;
+constexpr int kAcceptsPerRound = 64;
 
 enum class Opening : uint8_t { kIncomplete, kRight, kWrong, kClosed };
 
@@ -29,6 +33,33 @@ Opening look_at(int fd, const std::string& expected, bool& some) {
   bytes.resize(static_cast<size_t>(got));
   if (expected.compare(0, bytes.size(), bytes) != 0) return Opening::kWrong;
   return bytes.size() == expected.size() ? Opening::kRight : Opening::kIncomplete;
+}
+
+}  // namespace
+
+namespace {
+
+// "uid 1000" or "10.0.0.2"
+std::string origin_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  char host[NI_MAXHOST] = "";
+  const bool known = ::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  if (!known || address.ss_family == AF_UNIX) return "uid " + std::to_string(peer_uid(fd));
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, host, sizeof(host), nullptr, 0,
+                NI_NUMERICHOST);
+  return host;
+}
+
+// The oldest of those whose origin has most.
+template <typename Connections>
+typename Connections::iterator oldest_of_most(Connections& connections) {
+  std::map<std::string, size_t> count;
+  for (const auto& one : connections) ++count[one.origin];
+  const auto most = std::max_element(
+      count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return std::find_if(connections.begin(), connections.end(),
+                      [&](const auto& one) { return one.origin == most->first; });
 }
 
 }  // namespace
@@ -55,12 +86,14 @@ class GuardedListener::Loop {
  private:
   struct Waiting {
     UniqueFd fd;
+    std::string origin;
     uint64_t deadline_ns;
     bool some = false;  // a part of the opening is there: poll() would return at once
   };
   struct Alive {
     UniqueFd watch;  // our own descriptor of a connection that was handed over
     uint32_t uid;
+    std::string origin;
   };
 
   void run() {
@@ -76,8 +109,7 @@ class GuardedListener::Loop {
 
   // stop, listening socket, then one entry per waiting and per living connection.
   void collect() {
-    const short accepting = waiting_.size() < options_.waiting_max ? POLLIN : 0;
-    polled_.assign({{stop_.get(), POLLIN, 0}, {listening_fd_, accepting, 0}});
+    polled_.assign({{stop_.get(), POLLIN, 0}, {listening_fd_, POLLIN, 0}});
     for (const Waiting& one : waiting_) {
       polled_.push_back({one.some ? -1 : one.fd.get(), POLLIN, 0});
     }
@@ -113,7 +145,7 @@ class GuardedListener::Loop {
         events_.on_junk();
         return true;
       case Opening::kRight:
-        hand_over(std::move(one.fd));
+        hand_over(std::move(one.fd), std::move(one.origin));
         return true;
       case Opening::kWrong:
         events_.on_junk();
@@ -124,23 +156,47 @@ class GuardedListener::Loop {
     return true;
   }
 
-  void hand_over(UniqueFd fd) {
+  void hand_over(UniqueFd fd, std::string origin) {
     const uint32_t uid = peer_uid(fd.get());
+    if (uid == UINT32_MAX) make_room_for(origin);
     const auto same_user = std::count_if(alive_.begin(), alive_.end(),
                                          [&](const Alive& other) { return other.uid == uid; });
     const bool too_many = uid != UINT32_MAX && same_user >= options_.alive_per_user_max;
     if (too_many || alive_.size() >= options_.alive_max) return;  // closed
     UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!watch) return;
-    alive_.push_back({std::move(watch), uid});
+    alive_.push_back({std::move(watch), uid, std::move(origin)});
     events_.on_connection(std::move(fd));
   }
 
+  // Over TCP a host's oldest connection goes for its newest, and the oldest of the largest crowd
+  // where all are too many.
+  void make_room_for(const std::string& host) {
+    const auto same = [&](const Alive& other) { return other.origin == host; };
+    if (std::count_if(alive_.begin(), alive_.end(), same) >= options_.alive_per_host_max) {
+      end(std::find_if(alive_.begin(), alive_.end(), same));
+    }
+    if (!alive_.empty() && alive_.size() >= options_.alive_max) end(oldest_of_most(alive_));
+  }
+
+  void end(std::vector<Alive>::iterator one) {
+    ::shutdown(one->watch.get(), SHUT_RDWR);
+    alive_.erase(one);
+  }
+
   void accept_all() {
-    while (waiting_.size() < options_.waiting_max) {
+    for (int i = 0; i < kAcceptsPerRound; ++i) {
       UniqueFd fd(::accept4(listening_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) return out_of_descriptors();
-      waiting_.push_back({std::move(fd), monotonic_ns() + options_.opening_timeout_ns});
+      if (in_reserve(fd.get())) continue;  // closed
+      std::string origin = origin_of(fd.get());
+      if (options_.admits && !options_.admits(origin)) {
+        events_.on_junk();
+        continue;
+      }
+      if (waiting_.size() >= options_.waiting_max) waiting_.erase(oldest_of_most(waiting_));
+      waiting_.push_back(
+          {std::move(fd), std::move(origin), monotonic_ns() + options_.opening_timeout_ns});
     }
   }
 

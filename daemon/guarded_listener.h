@@ -6,6 +6,8 @@
 // it handed over; it never reads past a peek. Bounded: connections waiting, connections alive,
 // alive per user. Thread rule: create and destroy on one thread; the call-backs run on the
 // listener's.
+// Shares: where no more may wait, the oldest of whoever has most there goes; the last descriptors
+// of the process are not for strangers.
 #pragma once
 
 #include <functional>
@@ -21,7 +23,9 @@ struct ListenerOptions {
   uint64_t opening_timeout_ns = 2'000'000'000;
   uint32_t waiting_max = 64;
   uint32_t alive_max = 128;
-  uint32_t alive_per_user_max = 32;  // Unix sockets only
+  uint32_t alive_per_user_max = 32;                // Unix sockets only
+  uint32_t alive_per_host_max = UINT32_MAX;        // TCP only; the oldest one goes
+  std::function<bool(const std::string&)> admits;  // of TCP: the numeric host; empty: everybody
 };
 
 struct ListenerEvents {

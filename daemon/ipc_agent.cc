@@ -7,7 +7,9 @@
 
 #include "daemon/clock.h"
 #include "daemon/ipc_connection.h"
+#include "daemon/open_files.h"
 #include "daemon/session_report.h"
+#include "scheduler/shares.h"
 
 namespace cgx::daemon {
 namespace {
@@ -17,6 +19,17 @@ constexpr uint64_t kInboxTag = 1;
 constexpr size_t kInboxCapacity = 64 * 1024;
 constexpr int kAnswersPerRound = 256;
 constexpr int kAcceptsPerRound = 64;
+
+Status no_descriptor_left() {
+  return resource_exhausted("the daemon has no descriptor left (ulimit -n)");
+}
+
+uid_t uid_behind(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+  return peer.uid;
+}
 
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -36,14 +49,14 @@ IpcAgent::IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket l
       ports_(ports),
       refusals_(ports.events),
       listener_(std::move(listener)),
-      inbox_(kInboxCapacity),
+      inbox_(std::make_shared<Mailbox<SessionAnswer>>(kInboxCapacity)),
       spare_fd_(open_spare()) {}
 
 IpcAgent::~IpcAgent() = default;
 
 Status IpcAgent::on_start() {
   owner_.bind();
-  CGX_RETURN_IF_ERROR(poller().add(inbox_.event_fd(), EPOLLIN | EPOLLET, kInboxTag));
+  CGX_RETURN_IF_ERROR(poller().add(inbox_->event_fd(), EPOLLIN | EPOLLET, kInboxTag));
   CGX_RETURN_IF_ERROR(poller().add(listener_.fd(), EPOLLIN, kListenerTag));
   listening_ = true;
   return {};
@@ -52,8 +65,13 @@ Status IpcAgent::on_start() {
 // The daemon ends: clients see the end of their connection and report DAEMON_LOST.
 void IpcAgent::on_stop() {
   listener_.close();
-  connections_.clear();
-  inbox_.close();
+  const std::lock_guard lock(last_words_mutex_);
+  while (!connections_.empty()) {
+    Connection& connection = *connections_.begin()->second;
+    if (!last_words_.empty()) connection.say({StatusCode::kUNAVAILABLE, last_words_});
+    drop(connection);
+  }
+  inbox_->close();
 }
 
 int IpcAgent::do_work(uint64_t now_ns) {
@@ -65,8 +83,8 @@ int IpcAgent::do_work(uint64_t now_ns) {
     listening_ = false;
   }
   expire(now_ns);
-  return inbox_.drain(kAnswersPerRound,
-                      [this](SessionAnswer answer) { handle(std::move(answer)); });
+  return inbox_->drain(kAnswersPerRound,
+                       [this](SessionAnswer answer) { handle(std::move(answer)); });
 }
 
 uint64_t IpcAgent::next_deadline_ns() const {
@@ -103,6 +121,11 @@ void IpcAgent::on_ready(uint64_t tag) {
 void IpcAgent::accept_all() {
   for (int i = 0; i < kAcceptsPerRound && listening_; ++i) {
     UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket && in_reserve(socket.get())) {
+      const uid_t uid = uid_behind(socket.get());
+      turn_away(std::move(socket), uid, no_descriptor_left());
+      continue;
+    }
     if (socket) {
       admit(std::move(socket), now_ns_);
       continue;
@@ -110,8 +133,10 @@ void IpcAgent::accept_all() {
     if (errno != EMFILE && errno != ENFILE) return;
     spare_fd_.reset();
     socket = UniqueFd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    refuse(socket.get(), resource_exhausted("the daemon has no descriptor left (ulimit -n)"));
-    socket.reset();
+    if (socket) {
+      const uid_t uid = uid_behind(socket.get());
+      turn_away(std::move(socket), uid, no_descriptor_left());
+    }
     spare_fd_ = open_spare();
   }
 }
@@ -119,12 +144,16 @@ void IpcAgent::accept_all() {
 void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   Result<PeerProcess> peer = peer_process(socket.get());
   const Status admitted = peer.ok() ? may_admit(*peer) : peer.status();
-  if (!admitted.ok()) return refuse(socket.get(), admitted);
+  if (!admitted.ok()) {
+    const uid_t uid = uid_behind(socket.get());
+    return turn_away(std::move(socket), uid, admitted);
+  }
   const SessionSerial serial = next_serial_++;
   auto connection = std::make_unique<Connection>(
       *this, serial, std::move(socket), std::move(peer).value(), now_ns + options_.handshake_ns);
   if (Status status = connection->watch(); !status.ok()) {
-    return refuse(connection->socket(), status);
+    refuse(connection->socket(), status);
+    return users_.close(connection->uid(), connection->take_socket());
   }
   connections_.emplace(serial, std::move(connection));
   connections_open_ = static_cast<uint32_t>(connections_.size());
@@ -137,6 +166,11 @@ Status IpcAgent::may_admit(const PeerProcess& peer) const {
     ++pending;
     if (connection->uid() == peer.uid) ++of_user;
   }
+  if (users_.waiting(peer.uid) >= options_.user_tasks_max) {
+    return resource_exhausted("uid " + std::to_string(peer.uid) + " has sent " +
+                              std::to_string(options_.user_tasks_max) +
+                              " descriptors or arenas that are still being closed or mapped");
+  }
   if (pending >= options_.pending_max || of_user >= options_.pending_per_user_max) {
     return resource_exhausted(std::to_string(pending) + " connections, " + std::to_string(of_user) +
                               " of uid " + std::to_string(peer.uid) +
@@ -145,14 +179,20 @@ Status IpcAgent::may_admit(const PeerProcess& peer) const {
   return {};
 }
 
-Status IpcAgent::may_open() const {
-  uint32_t opened = 0;
+Status IpcAgent::may_open(uid_t uid) const {
+  scheduler::Use use{.limit = options_.sessions_max};
   for (const auto& [serial, connection] : connections_) {
-    if (connection->state() != Connection::State::kGreeting) ++opened;
+    if (connection->state() == Connection::State::kGreeting) continue;
+    ++use.all;
+    use.own += connection->uid() == uid;
   }
-  if (opened < options_.sessions_max) return {};
-  return resource_exhausted("the daemon serves " + std::to_string(opened) +
-                            " sessions already (limits.sessions)");
+  if (scheduler::may_take(use)) return {};
+  const std::string all = std::to_string(use.all) + " sessions already (limits.sessions";
+  if (use.all >= use.limit) return resource_exhausted("the daemon serves " + all + ")");
+  return resource_exhausted("the daemon serves " + all + " " + std::to_string(use.limit) + "), " +
+                            std::to_string(use.own) + " of uid " + std::to_string(uid) +
+                            "; the rest is kept for users with fewer than " +
+                            std::to_string(scheduler::floor_of(use.limit)));
 }
 
 void IpcAgent::refuse(int socket, const Status& why) {
@@ -164,6 +204,12 @@ void IpcAgent::refuse(int socket, const Status& why) {
   const wire::Reply reply{why.code(), why.message(), 0, 0};
   if (socket >= 0) (void)send_packet(socket, wire::encode_packet(reply, 0));  // it may not read
   refusals_.warn(now_ns_, "refused a client's connection: " + why.to_string());
+}
+
+void IpcAgent::turn_away(UniqueFd socket, uid_t uid, const Status& why) {
+  refuse(socket.get(), why);
+  ::shutdown(socket.get(), SHUT_RDWR);  // it sees the end, however long closing takes
+  users_.close(uid, std::move(socket));
 }
 
 void IpcAgent::expire(uint64_t now_ns) {
@@ -182,6 +228,8 @@ void IpcAgent::drop(Connection& connection) {
   if (connection.state() == Connection::State::kOpen) --sessions_open_;
   poller().remove(connection.socket());
   if (connection.pidfd() >= 0) poller().remove(connection.pidfd());
+  ::shutdown(connection.socket(), SHUT_RDWR);
+  users_.close(connection.uid(), connection.take_socket());
   connections_.erase(connection.serial());
   connections_open_ = static_cast<uint32_t>(connections_.size());
 }
@@ -189,12 +237,19 @@ void IpcAgent::drop(Connection& connection) {
 void IpcAgent::answer(SessionAnswer answer) {
   // Answers are bounded by requests, so a full inbox means this thread is stuck; the memory of a
   // Released session is then unmapped here instead.
-  (void)inbox_.post(std::move(answer));
+  (void)inbox_->post(std::move(answer));
 }
 
 void IpcAgent::handle(SessionAnswer answer) {
+  if (auto* released = std::get_if<Released>(&answer.body)) {
+    return users_.run(released->uid, [memory = std::move(*released)] {});
+  }
   const auto found = connections_.find(answer.session);
-  if (found == connections_.end()) return;  // Released, or an answer to somebody who has gone
+  auto* const mapped = std::get_if<ArenaMapped>(&answer.body);
+  if (found == connections_.end()) {  // an answer to somebody who has gone
+    if (mapped != nullptr) users_.run(mapped->uid, [memory = std::move(*mapped)] {});
+    return;
+  }
   Connection& connection = *found->second;
   Status status;
   if (const auto* opened = std::get_if<Opened>(&answer.body)) {
@@ -207,6 +262,8 @@ void IpcAgent::handle(SessionAnswer answer) {
     status = connection.on_answer(answer.request, report_page(shown->communicator, shown->first));
   } else if (const auto* evict = std::get_if<Evict>(&answer.body)) {
     status = evict->why;
+  } else if (mapped != nullptr) {
+    status = connection.on_mapped(answer.request, std::move(*mapped));
   }
   if (status.ok()) return;
   if (connection.state() == Connection::State::kOpening) {
@@ -216,9 +273,13 @@ void IpcAgent::handle(SessionAnswer answer) {
   drop(connection);
 }
 
-void IpcAgent::stop_accepting() {
+void IpcAgent::stop_accepting(const std::string& why) {
+  if (!why.empty()) {
+    const std::lock_guard lock(last_words_mutex_);
+    last_words_ = why;
+  }
   accepting_.store(false);
-  inbox_.wake();
+  inbox_->wake();
 }
 
 }  // namespace cgx::daemon

@@ -1,5 +1,7 @@
 #include "daemon/ipc_connection.h"
 
+#include <algorithm>
+
 #include "daemon/clock.h"
 
 namespace cgx::daemon {
@@ -37,31 +39,33 @@ Status IpcAgent::Connection::death() const {
 Status IpcAgent::Connection::read_packets() {
   for (int i = 0; i < kPacketsPerRound; ++i) {
     Packet packet;
-    CGX_ASSIGN_OR_RETURN(const ReceiveOutcome outcome,
-                         receive_packet(socket_.get(), wire::kSessionPacketBytesMax, packet));
-    if (outcome == ReceiveOutcome::kNothing) return {};
-    if (outcome == ReceiveOutcome::kClosed) return death();
-    CGX_RETURN_IF_ERROR(handle(std::move(packet)));
-    if (goodbye_) return {};
+    const Result<ReceiveOutcome> outcome =
+        receive_packet(socket_.get(), wire::kSessionPacketBytesMax, packet);
+    Status status = outcome.status();
+    if (outcome.ok() && *outcome == ReceiveOutcome::kClosed) status = death();
+    if (outcome.ok() && *outcome == ReceiveOutcome::kPacket) status = handle(packet);
+    for (UniqueFd& fd : packet.fds) agent_.users_.close(uid(), std::move(fd));
+    if (!status.ok() || goodbye_ || *outcome == ReceiveOutcome::kNothing) return status;
   }
   return {};
 }
 
-Status IpcAgent::Connection::handle(Packet packet) {
+Status IpcAgent::Connection::handle(Packet& packet) {
   CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header,
                        wire::parse_header(packet.bytes, wire::Side::kDaemon));
   const auto body = std::span<const std::byte>(packet.bytes).subspan(sizeof(header));
-  UniqueFd fd = packet.fds.empty() ? UniqueFd() : std::move(packet.fds.front());
-  if (state_ == State::kOpen) return handle_open(header, body, std::move(fd));
+  UniqueFd none;
+  UniqueFd& fd = packet.fds.empty() ? none : packet.fds.front();
+  if (state_ == State::kOpen) return handle_open(header, body, fd);
   if (state_ == State::kOpening ||
       header.type != static_cast<uint16_t>(SessionMessageType::kHello)) {
     return protocol_error("message " + std::to_string(header.type) + " before the handshake ended");
   }
   CGX_ASSIGN_OR_RETURN(const wire::Hello message, wire::decode_body<wire::Hello>(body));
-  return hello(header.request, message, std::move(fd));
+  return hello(header.request, message, fd);
 }
 
-Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, UniqueFd pidfd) {
+Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, UniqueFd& pidfd) {
   if (hello.job.empty() || hello.job.size() > wire::kNameBytesMax ||
       hello.client.size() > wire::kNameBytesMax) {
     return invalid_argument("Hello: job name of " + std::to_string(hello.job.size()) +
@@ -69,10 +73,10 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
                             "; 1 to " + std::to_string(wire::kNameBytesMax) + " are allowed");
   }
   if (!peer_.pidfd) {
-    CGX_RETURN_IF_ERROR(adopt_pidfd(std::move(pidfd), peer_));
+    CGX_RETURN_IF_ERROR(adopt_pidfd(pidfd, peer_));
     CGX_RETURN_IF_ERROR(agent_.poller().add(peer_.pidfd.get(), EPOLLIN, serial_ * 2 + 1));
   }
-  CGX_RETURN_IF_ERROR(agent_.may_open());
+  CGX_RETURN_IF_ERROR(agent_.may_open(uid()));
   job_ = hello.job;
   client_ = hello.client;
   hello_request_ = request;
@@ -87,12 +91,12 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
 }
 
 Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
-                                         std::span<const std::byte> body, UniqueFd fd) {
+                                         std::span<const std::byte> body, UniqueFd& fd) {
   const uint32_t request = header.request;
   switch (static_cast<SessionMessageType>(header.type)) {
     case SessionMessageType::kAddArena: {
       CGX_ASSIGN_OR_RETURN(const auto message, wire::decode_body<wire::AddArena>(body));
-      return add_arena(request, message, std::move(fd));
+      return add_arena(request, message, fd);
     }
     case SessionMessageType::kMeet:
       return forward<wire::Meet>(request, body);
@@ -127,8 +131,9 @@ Status IpcAgent::Connection::forward(uint32_t request, std::span<const std::byte
   return {};
 }
 
+// Mapping takes seconds where the arena is large: the user's own thread does it.
 Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& message,
-                                       UniqueFd memory) {
+                                       UniqueFd& memory) {
   if (message.kind != wire::ArenaKind::kHost) {
     const bool device = message.kind == wire::ArenaKind::kDevice;
     return send(
@@ -144,15 +149,29 @@ Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& m
                           ": taken, or beyond the last one, " +
                           std::to_string(wire::kArenasMax - 1));
   }
-  Result<SharedRegion> region =
-      map_arena(memory.get(), message.bytes, agent_.options_.arena_bytes_max - arena_bytes_);
-  if (!region.ok()) {
-    return send({region.status().code(), region.status().message(), 0, 0}, request);
-  }
+  const uint64_t quota_left = agent_.options_.arena_bytes_max - arena_bytes_;
+  const uint64_t reserved = std::min(message.bytes, quota_left);
   arenas_.set(message.arena);
-  arena_bytes_ += message.bytes;
+  arena_bytes_ += reserved;
+  agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request, message, quota_left,
+                            reserved, uid = uid(), memory = std::move(memory)] {
+    ArenaMapped mapped{uid, message.arena, reserved,
+                       map_arena(memory.get(), message.bytes, quota_left)};
+    // A mailbox that takes no more is an agent that has stopped: the mapping ends here.
+    (void)inbox->post({serial, request, std::move(mapped)});
+  });
+  return {};
+}
+
+Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
+  if (!mapped.region.ok()) {
+    arenas_.reset(mapped.arena);
+    arena_bytes_ -= mapped.reserved_bytes;
+    const Status& why = mapped.region.status();
+    return send({why.code(), why.message(), 0, 0}, request);
+  }
   agent_.ports_.host.ask(
-      {serial_, request, AddMappedArena{message.arena, std::move(region).value()}});
+      {serial_, request, AddMappedArena{mapped.arena, std::move(mapped.region).value()}});
   return {};
 }
 
@@ -174,9 +193,12 @@ Status IpcAgent::Connection::send(const wire::Reply& reply, uint32_t request) {
   return send_packet(socket_.get(), wire::encode_packet(reply, request));
 }
 
+void IpcAgent::Connection::say(const Status& why) {
+  (void)send({why.code(), why.message(), 0, 0}, 0);  // it may be gone: nobody to tell
+}
+
 void IpcAgent::Connection::hang_up(const Status& why) {
-  if (!why.ok())
-    (void)send({why.code(), why.message(), 0, 0}, 0);  // it may be gone: nobody to tell
+  if (!why.ok()) say(why);
   if (state_ == State::kGreeting) return;
   agent_.ports_.host.ask({serial_, 0, CloseSession{why}});
 }

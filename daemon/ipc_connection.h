@@ -30,6 +30,8 @@ class IpcAgent::Connection {
 
   Status on_answer(uint32_t request, const Opened& opened);
   Status on_answer(uint32_t request, const wire::Reply& reply);
+  Status on_mapped(uint32_t request, ArenaMapped mapped);
+  void say(const Status& why);  // if it still listens
   // Tells the client and the data agent; the connection is to be destroyed then.
   void hang_up(const Status& why);
 
@@ -38,17 +40,19 @@ class IpcAgent::Connection {
   SessionSerial serial() const { return serial_; }
   uid_t uid() const { return peer_.uid; }
   int socket() const { return socket_.get(); }
+  UniqueFd take_socket() { return std::move(socket_); }  // descriptors may wait in it unread
   int pidfd() const { return peer_.pidfd.get(); }
   uint64_t deadline_ns() const { return deadline_ns_; }
 
  private:
   static constexpr int kPacketsPerRound = 16;
 
-  Status handle(Packet packet);
+  // What they have no use for stays in the packet or in `fd`.
+  Status handle(Packet& packet);
   Status handle_open(const wire::PacketHeader& header, std::span<const std::byte> body,
-                     UniqueFd fd);
-  Status hello(uint32_t request, const wire::Hello& hello, UniqueFd pidfd);
-  Status add_arena(uint32_t request, const wire::AddArena& message, UniqueFd memory);
+                     UniqueFd& fd);
+  Status hello(uint32_t request, const wire::Hello& hello, UniqueFd& pidfd);
+  Status add_arena(uint32_t request, const wire::AddArena& message, UniqueFd& memory);
   template <typename Message>
   Status forward(uint32_t request, std::span<const std::byte> body);
   Status send(const wire::Reply& reply, uint32_t request);

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "config/config.h"
@@ -102,7 +104,8 @@ int refuse(const CommandLine& line, const Status& why) {
   const bool served = why.code() == StatusCode::kALREADY_EXISTS;  // by another daemon
   const bool of_a_command = line.action == CommandLine::Action::kRun;
   const std::string socket = clients_socket(line);
-  if (!served && !of_a_command && prepare_directory(socket).ok()) leave_refusal(socket, why.message());
+  if (!served && !of_a_command && prepare_directory(socket).ok())
+    leave_refusal(socket, why.message());
   return fail(why);
 }
 
@@ -147,6 +150,26 @@ Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
   return {};
 }
 
+// An operator's call becomes a signal, which is what main waits for.
+class Stopper {
+ public:
+  void stop(const std::string& by) {
+    {
+      const std::lock_guard lock(mutex_);
+      by_ = by;
+    }
+    ::kill(::getpid(), SIGTERM);
+  }
+  std::string by() {
+    const std::lock_guard lock(mutex_);
+    return by_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string by_;
+};
+
 int start(const CommandLine& line, const v1::Config& config) {
   const sigset_t signals = block_signals();
   const OpenFilesLimit files = raise_open_files_limit();
@@ -167,8 +190,10 @@ int start(const CommandLine& line, const v1::Config& config) {
   const auto on_junk = [&counters = (*daemon)->counters()] {
     counters.add(scheduler::Counter::kcontrol_junk);
   };
+  const auto stopper = std::make_shared<Stopper>();
   const auto operators =
-      OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(), on_junk);
+      OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(),
+                          {on_junk, [stopper](const std::string& by) { stopper->stop(by); }});
   if (!operators.ok()) return refuse(line, operators.status());
   forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",
@@ -187,6 +212,7 @@ int start(const CommandLine& line, const v1::Config& config) {
   return serve(**daemon, log, signals,
                {.config = config,
                 .load = [&line] { return load(line); },
+                .stop_asked_by = [stopper] { return stopper->by(); },
                 .private_daemon = line.private_daemon});
 }
 

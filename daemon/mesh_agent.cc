@@ -11,6 +11,7 @@ constexpr uint64_t kInboxTag = 0;
 constexpr size_t kInboxCapacity = 16 * 1024;
 constexpr int kMessagesPerRound = 64;
 constexpr size_t kAddressesMax = 8;
+constexpr size_t kRefusedMax = 256;
 
 // "a:1,b:2" -> {"a:1", "b:2"}
 std::vector<std::string> split(const std::string& addresses) {
@@ -22,6 +23,10 @@ std::vector<std::string> split(const std::string& addresses) {
     begin = end + 1;
   }
   return parts;
+}
+
+std::string doubt_text(const Status& doubt) {
+  return doubt.ok() ? "" : "; somebody who could not be asked back said: " + doubt.message();
 }
 
 }  // namespace
@@ -81,7 +86,8 @@ void MeshAgent::unwant(LinkSerial serial) {
   });
 }
 
-Status MeshAgent::check(const Wish& wish) const {
+// Only where daemons may be, and never at this one: what a client names is not dialed for it.
+Status MeshAgent::check(Wish& wish) const {
   if (wish.addresses.empty()) {
     return Status(StatusCode::kUNAVAILABLE,
                   "the daemon " + short_name(wish.wish.request.instance) +
@@ -89,6 +95,18 @@ Status MeshAgent::check(const Wish& wish) const {
   }
   if (wish.wish.request.instance == options_.instance) {
     return invalid_argument("a link from this daemon to itself");
+  }
+  const std::vector<std::string> own = split(options_.address);
+  std::erase_if(wish.addresses, [&](const std::string& each) {
+    return !options_.trusted.contains(host_of(each)) ||
+           std::find(own.begin(), own.end(), each) != own.end();
+  });
+  if (wish.addresses.empty()) {
+    return Status(StatusCode::kPERMISSION_DENIED,
+                  "the daemon " + short_name(wish.wish.request.instance) + " is at " +
+                      wish.wish.request.mesh_address +
+                      ", in none of the networks of mesh.trusted_networks (" +
+                      options_.trusted.to_string() + ")" + loopback_hint(wish));
   }
   const NetworkList loopback = NetworkList::loopback();
   const bool local =
@@ -175,11 +193,21 @@ void MeshAgent::made(Wish& wish) {
 
 void MeshAgent::refuse(Wish& wish, const Status& why) {
   if (!wish.made) ports_.host.link_refused(wish.wish.serial, why);
+  const bool misfit = why.code() == StatusCode::kAUTH_FAILED ||
+                      why.code() == StatusCode::kPERMISSION_DENIED ||
+                      why.code() == StatusCode::kVERSION_MISMATCH;
+  if (misfit) {
+    const scheduler::LinkRequest& request = wish.wish.request;
+    refused_.push_back({request.job, request.instance, wish.key_id, request.uid, why,
+                        now_ns_ + options_.challenge_ns});
+    if (refused_.size() > kRefusedMax) refused_.pop_front();
+  }
   end(wish);
 }
 
 void MeshAgent::end(Wish& wish) {
-  if (wish.dials && !wish.addresses.empty()) ports_.dialer.forget(wish.current_address());
+  const bool dialed = wish.dials || wish.next_ask_ns != 0;
+  if (dialed && !wish.addresses.empty()) ports_.dialer.forget(wish.current_address());
   wishes_.erase(wish.wish.serial);
 }
 
@@ -189,12 +217,13 @@ void MeshAgent::expire() {
     Wish& wish = *(it++)->second;
     if (now_ns_ - wish.since_ns < options_.deadline_ns) continue;
     const std::string seconds = std::to_string(options_.deadline_ns / kSecond) + " s";
-    refuse(wish, Status(StatusCode::kTIMED_OUT,
-                        wish.dials ? peer_text(wish) + " has no rank that joined job '" +
-                                         wish.wish.request.job + "' within " + seconds
-                                   : peer_text(wish) + " has not introduced itself within " +
-                                         seconds + "; it must be able to reach " +
-                                         options_.address + loopback_hint(wish)));
+    refuse(wish,
+           Status(StatusCode::kTIMED_OUT,
+                  wish.dials ? peer_text(wish) + " has no rank that joined job '" +
+                                   wish.wish.request.job + "' within " + seconds
+                             : peer_text(wish) + " has not introduced itself within " + seconds +
+                                   "; it must be able to reach " + options_.address +
+                                   loopback_hint(wish) + doubt_text(wish.doubt)));
   }
 }
 

@@ -4,10 +4,13 @@
 // may be called from anywhere; the dialer calls back from anywhere.
 //
 // Invariants: a wish ends in exactly one link_made or link_refused, unless it is withdrawn; nothing
-// of a peer is believed before its MAC; all a stranger can cause is bounded (challenges, rate).
+// of a peer is believed before its MAC, and no wish is refused for what a caller says, only for
+// what the address that the job named answers; only addresses inside the trusted networks are
+// dialed; all a stranger can cause is bounded (challenges, rate).
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -101,11 +104,19 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   using Message = UniqueFunction<void()>;
   struct Wish;
   struct Issued;
+  struct Refusal {  // of a wish that is gone; the peer may still ask
+    std::string job;
+    wire::InstanceId peer{};
+    KeyId key_id{};
+    uint32_t uid = 0;
+    Status why;
+    uint64_t expires_ns = 0;
+  };
   using Wishes = std::map<LinkSerial, std::unique_ptr<Wish>>;
 
   // Wishes.
   void add(LinkWish wish);
-  Status check(const Wish& wish) const;
+  Status check(Wish& wish) const;
   void connect(Wish& wish, const Introduction& both, const transport::Endpoint& remote);
   void on_connected(Wish& wish, const Status& status);
   void made(Wish& wish);
@@ -123,6 +134,8 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   void on_challenge(Wish& wish, const Result<Challenge>& challenge);
   void on_welcome(Wish& wish, const Result<Welcome>& welcome);
   void on_arrival_heard(Wish& wish, const Result<Verdict>& verdict);
+  void ask_back(Wish& wish, const Status& doubt);
+  void on_asked_back(Wish& wish, const Result<Challenge>& answer);
   void try_later(Wish& wish);
   void not_reached(Wish& wish, const Status& why);
 
@@ -130,7 +143,9 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   Challenge answer_greeting(const std::string& host, const Greeting& greeting);
   Verdict judge(const std::string& host, const Greeting& greeting, Wish*& wish);
   Verdict judge_near_miss(const std::string& host, const Greeting& greeting);
-  Status misfit(const std::string& host, const Greeting& greeting, Wish& wish);
+  Status misfit(const std::string& host, const Greeting& greeting, const Wish& wish) const;
+  bool keeps_coming(const Greeting& greeting, Wish& wish);
+  Status refused_lately(const Greeting& greeting) const;
   void answer_proof(const std::string& host, const Proof& proof,
                     UniqueFunction<void(Welcome)> answer);
   void accept(Issued& issued, Wish& wish, const Proof& proof, UniqueFunction<void(Welcome)> answer);
@@ -146,6 +161,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   Mailbox<Message> inbox_;
   Wishes wishes_;
   std::map<Nonce, Issued> issued_;
+  std::deque<Refusal> refused_;  // bounded
   uint64_t next_attempt_ = 1;
   uint64_t now_ns_ = 0;
   uint64_t rate_second_ns_ = 0;

@@ -70,10 +70,9 @@ Verdict MeshAgent::judge(const std::string& host, const Greeting& greeting, Wish
   });
   const bool fits = found != wishes_.end() && greeting.version == kMeshVersion;
   if (!fits) return judge_near_miss(host, greeting);
-  if (found->second->dials) {
-    return stranger(host, protocol_error("the side with the smaller instance dials: here " +
-                                         short_name(options_.instance)));
-  }
+  // The side with the smaller instance dials: it is asked back where somebody else pretends to be
+  // it.
+  if (found->second->dials) return Verdict::not_yet();
   if (!found->second->key.secret() && !NetworkList::loopback().contains(host)) {
     return stranger(host, Status(StatusCode::kAUTH_FAILED, "a link without a key from " + host));
   }
@@ -87,29 +86,38 @@ Verdict MeshAgent::judge_near_miss(const std::string& host, const Greeting& gree
     const scheduler::LinkRequest& request = each.second->wish.request;
     return request.job == greeting.job && request.instance == greeting.from;
   });
+  Wish* const wish = found == wishes_.end() ? nullptr : found->second.get();
   Status why;
+  bool at_once = true;
   if (greeting.version != kMeshVersion) {
     why = Status(StatusCode::kVERSION_MISMATCH,
                  "the daemon " + greeting.name + " at " + host + " speaks mesh protocol " +
                      std::to_string(greeting.version) + ", " + options_.name + " speaks " +
                      std::to_string(kMeshVersion));
-  } else if (found != wishes_.end()) {
-    why = misfit(host, greeting, *found->second);
+  } else if (wish != nullptr) {
+    why = misfit(host, greeting, *wish);
+    at_once = keeps_coming(greeting, *wish);
+  } else {
+    why = refused_lately(greeting);
   }
   if (why.ok()) return Verdict::not_yet();
-  if (found != wishes_.end()) refuse(*found->second, why);
-  return stranger(host, why);
+  if (wish != nullptr) ask_back(*wish, why);
+  return at_once ? stranger(host, why) : Verdict::not_yet();
 }
 
-// Another user or key than the wish's. It may belong to a wish still to come (a job may have
-// several keys), so it is an error only when it keeps coming.
-Status MeshAgent::misfit(const std::string& host, const Greeting& greeting, Wish& wish) {
+// Another user or key than the wish's may belong to a wish still to come (a job may have several
+// keys), so its caller is told only when it keeps coming.
+bool MeshAgent::keeps_coming(const Greeting& greeting, Wish& wish) {
   const bool again = wish.stranger_since_ns != 0 && wish.stranger_key == greeting.key_id &&
                      wish.stranger_uid == greeting.uid;
   if (!again) wish.stranger_since_ns = now_ns_;
   wish.stranger_key = greeting.key_id;
   wish.stranger_uid = greeting.uid;
-  if (now_ns_ - wish.stranger_since_ns < options_.grace_ns) return {};
+  return now_ns_ - wish.stranger_since_ns >= options_.grace_ns;
+}
+
+Status MeshAgent::misfit(const std::string& host, const Greeting& greeting,
+                         const Wish& wish) const {
   const std::string who = "the daemon " + greeting.name + " at " + host;
   const std::string job = "job '" + greeting.job + "'";
   if (greeting.uid == wish.wish.request.uid) {
@@ -120,6 +128,15 @@ Status MeshAgent::misfit(const std::string& host, const Greeting& greeting, Wish
   return Status(StatusCode::kPERMISSION_DENIED,
                 job + " belongs to uid " + std::to_string(wish.wish.request.uid) + " at " +
                     options_.name + ", to uid " + std::to_string(greeting.uid) + " at " + who);
+}
+
+// The wish that did not fit has ended here; the other side asks whether it is so.
+Status MeshAgent::refused_lately(const Greeting& greeting) const {
+  const auto found = std::find_if(refused_.begin(), refused_.end(), [&](const Refusal& one) {
+    return one.job == greeting.job && one.peer == greeting.from && one.expires_ns > now_ns_ &&
+           (one.key_id != greeting.key_id || one.uid != greeting.uid);
+  });
+  return found == refused_.end() ? Status() : found->why;
 }
 
 void MeshAgent::answer_proof(const std::string& host, const Proof& proof,

@@ -5,6 +5,11 @@
 #include "daemon/mesh_wish.h"
 
 namespace cgx::daemon {
+namespace {
+
+constexpr uint64_t kAskPauseNs = 200 * kMillisecond;
+
+}  // namespace
 
 // Answers come from other threads; a wish withdrawn or retried meanwhile does not see them.
 template <typename T>
@@ -82,6 +87,29 @@ void MeshAgent::on_welcome(Wish& wish, const Result<Welcome>& welcome) {
 void MeshAgent::on_arrival_heard(Wish& wish, const Result<Verdict>& verdict) {
   if (!verdict.ok()) return not_reached(wish, verdict.status());
   end(wish);  // refused or not: the link is up here, and its heartbeat tells
+}
+
+// The dialed side asks the address that the job named whether it is of another version, user or
+// key.
+void MeshAgent::ask_back(Wish& wish, const Status& doubt) {
+  wish.doubt = doubt;
+  if (wish.dials || wish.attempt != 0 || now_ns_ < wish.next_ask_ns) return;
+  wish.next_ask_ns = now_ns_ + kAskPauseNs;
+  const scheduler::LinkRequest& request = wish.wish.request;
+  const Greeting question{kMeshVersion,     request.job, request.uid, options_.instance,
+                          request.instance, wish.key_id, new_nonce(), options_.name};
+  ports_.dialer.greet(wish.current_address(), question, answer_to(wish, &MeshAgent::on_asked_back));
+}
+
+void MeshAgent::on_asked_back(Wish& wish, const Result<Challenge>& answer) {
+  if (!answer.ok()) {
+    ++wish.address;
+    return;
+  }
+  const bool confirmed = answer->verdict.kind == Verdict::Kind::kRefused &&
+                         answer->verdict.why.code() == wish.doubt.code();
+  const bool waits = wish.challenge == Nonce{};  // else the right one has come meanwhile
+  if (confirmed && waits) refuse(wish, Status(wish.doubt));
 }
 
 void MeshAgent::try_later(Wish& wish) {

@@ -20,8 +20,10 @@ namespace {
 constexpr int kMessageBytesMax = 128 * 1024;
 constexpr int kStreamsMax = 16;
 constexpr int kReconnectMs = 50;
+constexpr int kIdleMs = 30'000;  // a connection without a call
 constexpr size_t kMemoryBytesMax = 64 << 20;
 constexpr uint32_t kConnectionsMax = 1024;
+constexpr uint32_t kConnectionsPerHostMax = 64;
 constexpr const char kHttp2Opening[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr const char kTlsOpening[] = "\x16\x03";  // a handshake record of any version
 
@@ -47,11 +49,13 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
     if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   }
 
-  Status start(const MeshTls& tls, uint64_t handshake_ns, EdgeCounters& counters) {
+  Status start(const MeshTls& tls, uint64_t handshake_ns, EdgeCounters& counters,
+               const std::function<bool(const std::string&)>& admits) {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                                static_cast<int>(handshake_ns / kMillisecond));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     grpc::ResourceQuota quota("cgxd mesh");
     builder.SetResourceQuota(quota.Resize(kMemoryBytesMax));
@@ -63,7 +67,9 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
     if (!server_) return internal_error("gRPC refused to start the mesh server");
     const ListenerOptions options{.opening = tls.empty() ? kHttp2Opening : kTlsOpening,
                                   .opening_timeout_ns = handshake_ns,
-                                  .alive_max = kConnectionsMax};
+                                  .alive_max = kConnectionsMax,
+                                  .alive_per_host_max = kConnectionsPerHostMax,
+                                  .admits = admits};
     const ListenerEvents events{
         .on_connection = [this](UniqueFd connection) { serve(std::move(connection)); },
         .on_junk = [&counters] { counters.add(scheduler::Counter::kcontrol_junk); }};
@@ -145,11 +151,11 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
 MeshServer::MeshServer(std::unique_ptr<Service> service) : service_(std::move(service)) {}
 MeshServer::~MeshServer() = default;
 
-Result<std::unique_ptr<MeshServer>> MeshServer::start(TcpListener listening, const MeshTls& tls,
-                                                      uint64_t handshake_ns, MeshListener& listener,
-                                                      EdgeCounters& counters, Look* look) {
+Result<std::unique_ptr<MeshServer>> MeshServer::start(
+    TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
+    EdgeCounters& counters, Look* look, const std::function<bool(const std::string&)>& admits) {
   auto service = std::make_unique<Service>(listener, std::move(listening), look);
-  CGX_RETURN_IF_ERROR(service->start(tls, handshake_ns, counters));
+  CGX_RETURN_IF_ERROR(service->start(tls, handshake_ns, counters, admits));
   return std::unique_ptr<MeshServer>(new MeshServer(std::move(service)));
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,11 +22,12 @@ class Look;
 
 class MeshServer {
  public:
-  // Serves connections that begin as HTTP/2 (or TLS) does; others are counted in `counters`.
-  // `look` answers operators' questions; null: they are refused.
-  static Result<std::unique_ptr<MeshServer>> start(TcpListener listening, const MeshTls& tls,
-                                                   uint64_t handshake_ns, MeshListener& listener,
-                                                   EdgeCounters& counters, Look* look = nullptr);
+  // Serves connections of hosts it `admits` (empty: all) that begin as HTTP/2 (or TLS) does; others
+  // are counted in `counters`. `look` answers operators' questions; null: they are refused.
+  static Result<std::unique_ptr<MeshServer>> start(
+      TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
+      EdgeCounters& counters, Look* look = nullptr,
+      const std::function<bool(const std::string&)>& admits = {});
   ~MeshServer();
 
  private:

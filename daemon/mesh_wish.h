@@ -40,6 +40,10 @@ struct MeshAgent::Wish {
   KeyId stranger_key{};
   uint32_t stranger_uid = 0;
   uint64_t stranger_since_ns = 0;
+  // Why the peer may be the wrong one. Anybody can say that: it counts when the peer's own address,
+  // which the job named, confirms it; else the time-out quotes it.
+  Status doubt;
+  uint64_t next_ask_ns = 0;
 
   const std::string& current_address() const { return addresses[address % addresses.size()]; }
 };

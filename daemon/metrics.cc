@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/text.h"
+#include "daemon/open_files.h"
 #include "kernels/codec.h"
 
 namespace cgx::daemon {
@@ -159,12 +160,21 @@ void add_totals(const Snapshot& snapshot, Page& page) {
            "processor time of the data thread's longest round of the last minute: so long other "
            "jobs waited",
            MetricType::Gauge, static_cast<double>(duty.longest_lately.cpu_ns) * kNanosecond);
-  double arena_bytes = 0;
+  double arena_bytes = 0, arenas = 0;
   for (const auto& session : snapshot.sessions) {
     arena_bytes += static_cast<double>(session.arena_bytes);
+    arenas += session.arenas;
   }
   page.one("sessions", "trainer processes connected", MetricType::Gauge,
            static_cast<double>(snapshot.sessions.size()));
+  page.one("arenas", "mappings of the sessions' shared memory", MetricType::Gauge, arenas);
+  page.one("links", "links to other daemons, one for each job and daemon", MetricType::Gauge,
+           static_cast<double>(snapshot.links));
+  const OpenFiles files = open_files();
+  page.one("open_files", "descriptors this process has open", MetricType::Gauge,
+           static_cast<double>(files.open));
+  page.one("open_files_max", "descriptors this process may have open", MetricType::Gauge,
+           static_cast<double>(files.limit));
   page.one("arena_bytes", "shared memory of the sessions", MetricType::Gauge, arena_bytes);
 }
 

@@ -7,6 +7,7 @@
 
 #include "config/text.h"
 #include "daemon/clock.h"
+#include "daemon/concealed.h"
 #include "daemon/metrics.h"
 #include "daemon/status_json.h"
 #include "daemon/watch.h"
@@ -98,7 +99,8 @@ class MetricsServer::Http {
  private:
   template <typename Print>
   void answer(httplib::Response& response, const char* type, const Print& print) {
-    const Result<Snapshot> snapshot = port_.snapshot(options_.snapshot_timeout_ns);
+    Result<Snapshot> snapshot = port_.snapshot(options_.snapshot_timeout_ns);
+    if (snapshot.ok() && !options_.job_names) conceal(*snapshot);
     if (snapshot.ok()) {
       response.set_content(print(*snapshot), type);
     } else {

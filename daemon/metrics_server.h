@@ -16,7 +16,8 @@ namespace cgx::daemon {
 
 struct MetricsOptions {
   std::string address = "127.0.0.1";
-  uint16_t port = 0;  // 0: any free port
+  uint16_t port = 0;       // 0: any free port
+  bool job_names = false;  // else concealed()
   DaemonFacts facts;
   std::function<uint64_t()> log_dropped;
   std::function<void()> on_junk;  // a request that is not HTTP

@@ -38,7 +38,7 @@ LogLevel log_level(scheduler::EventLevel level) {
 Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& config,
                                                            const DaemonFacts& facts,
                                                            OperatorPort& port, Log& log, Look* look,
-                                                           const std::function<void()>& on_junk) {
+                                                           const Calls& calls) {
   CGX_ASSIGN_OR_RETURN(const ListenSocketOptions socket, socket_options(config.control()));
   CGX_ASSIGN_OR_RETURN(ListenSocket listening, ListenSocket::open(socket));
   std::unique_ptr<OperatorsEdge> edge(new OperatorsEdge(std::move(listening)));
@@ -47,7 +47,8 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
                          .unix_fd = edge->socket_.fd(),
                          .facts = facts,
                          .diagnose = {},
-                         .on_junk = on_junk,
+                         .on_junk = calls.on_junk,
+                         .stop = calls.stop,
                          .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
   if (look != nullptr) {
     control.diagnose = [look](const v1::DiagnoseRequest& request) {
@@ -55,7 +56,7 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
     };
   }
   CGX_ASSIGN_OR_RETURN(edge->control_, ControlService::create(control, port, *edge->audit_, log));
-  CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, on_junk));
+  CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, calls.on_junk));
   return edge;
 }
 
@@ -65,6 +66,7 @@ Status OperatorsEdge::start_metrics(const v1::Metrics& config, const DaemonFacts
   if (config.port() == 0) return {};
   const MetricsOptions options{.address = config.address(),
                                .port = static_cast<uint16_t>(config.port()),
+                               .job_names = config.job_names(),
                                .facts = facts,
                                .log_dropped = [&log] { return log.dropped(); },
                                .on_junk = on_junk};

@@ -17,12 +17,14 @@ namespace cgx::daemon {
 
 class OperatorsEdge {
  public:
-  // `config` is complete and its paths resolved. `on_junk` is called from other threads. `look` may
-  // be null.
+  struct Calls {  // from other threads
+    std::function<void()> on_junk;
+    std::function<void(const std::string& by)> stop;  // an operator wants the daemon to end
+  };
+  // `config` is complete and its paths resolved. `look` may be null.
   static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,
                                                      const DaemonFacts& facts, OperatorPort& port,
-                                                     Log& log, Look* look,
-                                                     const std::function<void()>& on_junk);
+                                                     Log& log, Look* look, const Calls& calls);
 
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}

@@ -10,9 +10,8 @@ namespace {
 
 constexpr size_t kSendFdsMax = 4;
 
-// Room for a few more than allowed, so that a flood is seen as such; the kernel closes what does
-// not fit.
-constexpr size_t kReceiveFdsMax = 8;
+// All that one packet can carry (SCM_MAX_FD): what does not fit the kernel closes here and now.
+constexpr size_t kReceiveFdsMax = 253;
 
 void adopt_fds(const msghdr& message, std::vector<UniqueFd>& fds) {
   auto* mutable_message = const_cast<msghdr*>(&message);
@@ -49,7 +48,6 @@ Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& pack
     return protocol_error("a packet is larger than " + std::to_string(bytes_max) + " bytes");
   }
   if ((message.msg_flags & MSG_CTRUNC) || packet.fds.size() > kPacketFdsMax) {
-    packet.fds.clear();
     return protocol_error("a packet carries more than " + std::to_string(kPacketFdsMax) +
                           " descriptor");
   }

@@ -43,7 +43,7 @@ Result<PeerProcess> peer_process(int socket) {
   return peer;
 }
 
-Status adopt_pidfd(UniqueFd sent, PeerProcess& peer) {
+Status adopt_pidfd(UniqueFd& sent, PeerProcess& peer) {
   if (!sent) {
     return protocol_error("this kernel has no SO_PEERPIDFD: Hello must carry a pidfd");
   }

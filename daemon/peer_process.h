@@ -23,7 +23,7 @@ Result<PeerProcess> peer_process(int socket);
 
 // For kernels without SO_PEERPIDFD: takes the pidfd a client sent if it names the process that
 // connected, as far as /proc can tell.
-Status adopt_pidfd(UniqueFd sent, PeerProcess& peer);
+Status adopt_pidfd(UniqueFd& sent, PeerProcess& peer);
 
 bool has_exited(int pidfd);
 

@@ -95,17 +95,23 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options) {
             {{"changed", plan.taken.size()}, {"waiting", plan.waiting.size()}});
 }
 
-// Lets what is in flight finish: until a quiet moment, the limit, or a second signal.
-bool drain(Daemon& daemon, const sigset_t& signals, uint64_t limit_ns) {
+// Lets every job leave between two steps: until all have, the limit, or a second signal. What has
+// not is named.
+bool drain(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& why,
+           uint64_t limit_ns) {
   notify_manager("STOPPING=1");
-  daemon.stop_accepting();
+  daemon.drain(why);
   const uint64_t deadline = monotonic_ns() + limit_ns;
-  while (daemon.connected() && !daemon.quiet()) {
-    if (monotonic_ns() >= deadline) return false;
+  for (;;) {
+    const auto left = daemon.undrained();
+    if (left && left->empty()) return true;
     const auto signal = next_signal(signals, 10 * kMillisecond);
-    if (signal && asks_to_stop(*signal)) return false;
+    if (monotonic_ns() < deadline && !(signal && asks_to_stop(*signal))) continue;
+    for (const std::string& name : left.value_or(std::vector<std::string>{"the data thread"})) {
+      log.write(LogLevel::kWarning, "cut off", {{"what", name}});
+    }
+    return false;
   }
-  return true;
 }
 
 void stop(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& cause,
@@ -116,7 +122,8 @@ void stop(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& 
             {{"cause", cause},
              {"sessions", daemon.sessions_open()},
              {"in_flight", busy ? "operations" : "nothing"}});
-  const bool drained = drain(daemon, signals, drain_ns);
+  const bool drained =
+      drain(daemon, log, signals, "its cgxd is being stopped (" + cause + ")", drain_ns);
   log.write(LogLevel::kInfo, "stopped",
             {{"drained", drained ? "yes" : "no"},
              {"sessions", daemon.sessions_open()},
@@ -140,7 +147,8 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
-      stop(daemon, log, signals, sender_text(*signal),
+      const std::string asked = options.stop_asked_by();
+      stop(daemon, log, signals, asked.empty() ? sender_text(*signal) : asked,
            options.config.timeouts().drain_ms() * kMillisecond);
       return 0;
     }

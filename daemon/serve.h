@@ -19,9 +19,10 @@ namespace cgx::daemon {
 std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
 
 struct ServeOptions {
-  v1::Config config;                         // complete, in force
-  std::function<Result<v1::Config>()> load;  // once more, as at the start
-  bool private_daemon = false;               // ends when nobody is connected any more
+  v1::Config config;                           // complete, in force
+  std::function<Result<v1::Config>()> load;    // once more, as at the start
+  std::function<std::string()> stop_asked_by;  // an operator's name if a signal is cgxctl drain's
+  bool private_daemon = false;                 // ends when nobody is connected any more
 };
 
 // Returns when the daemon is to end, drained: 0.

@@ -55,14 +55,24 @@ struct Evict {  // the session broke a contract: tell the client why, hang up, t
   Status why;
 };
 struct Released {
+  uint32_t uid = 0;
   SessionChannel channel;
   std::vector<SharedRegion> arenas;
+};
+
+// --- a user's thread -> ipc agent ------------------------------------------------------------
+
+struct ArenaMapped {
+  uint32_t uid = 0;
+  uint32_t arena = 0;
+  uint64_t reserved_bytes = 0;  // of the session's quota
+  Result<SharedRegion> region;
 };
 
 struct SessionAnswer {
   SessionSerial session = 0;
   uint32_t request = 0;
-  std::variant<Opened, wire::Reply, Shown, Evict, Released> body;
+  std::variant<Opened, wire::Reply, Shown, Evict, Released, ArenaMapped> body;
 };
 
 // Implemented by the data agent; called on the ipc agent's thread.

@@ -5,11 +5,15 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <boost/interprocess/mapped_region.hpp>
 
 #include "proto/wire/shm_layout.h"
 #include "scheduler/recorder.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #ifndef HUGETLBFS_MAGIC
 #define HUGETLBFS_MAGIC 0x958458f6
 #endif
@@ -20,6 +24,8 @@ namespace {
 namespace bip = boost::interprocess;
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kClientSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr size_t kSliceBytes = 16 << 20;
 constexpr int kSealExec = 0x0020;  // F_SEAL_EXEC: some systems put it on every memfd
 
 struct MemfdHandle {  // what mapped_region asks of a mappable object
@@ -32,9 +38,9 @@ struct MemfdHandle {  // what mapped_region asks of a mappable object
 Status check_seals(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return invalid_argument("the arena's descriptor is not a memfd that allows seals");
-  if ((seals & ~kSealExec) != kSeals) {
+  if ((seals & ~kSealExec) != kClientSeals) {
     return invalid_argument("the arena's seals are " + std::to_string(seals) +
-                            ", must be SHRINK|GROW|SEAL (" + std::to_string(kSeals) +
+                            ", must be SHRINK|GROW (" + std::to_string(kClientSeals) +
                             ") and no more");
   }
   return {};
@@ -65,12 +71,16 @@ Status check_size(int fd, uint64_t announced_bytes, uint64_t quota_left) {
         " bytes; raise the daemon's limits.arena_bytes by at least " +
         std::to_string(bytes - quota_left));
   }
-  if (static_cast<uint64_t>(file.st_blocks) * 512 < bytes) {
-    return invalid_argument("the arena's memfd is not allocated (" +
-                            std::to_string(file.st_blocks) + " blocks of 512 bytes for " +
-                            std::to_string(bytes) + " bytes); call fallocate first");
-  }
   return {};
+}
+
+Status check_blocks(int fd, uint64_t bytes) {
+  struct stat file;
+  if (::fstat(fd, &file) != 0) return errno_status(StatusCode::kINTERNAL, "fstat arena");
+  if (static_cast<uint64_t>(file.st_blocks) * 512 >= bytes) return {};
+  return invalid_argument("the arena's memfd is not allocated (" + std::to_string(file.st_blocks) +
+                          " blocks of 512 bytes for " + std::to_string(bytes) +
+                          " bytes); call fallocate first");
 }
 
 }  // namespace
@@ -130,11 +140,33 @@ Result<OwnMemfd> make_recorder_memory(uint64_t events) {
                      scheduler::recorder_bytes(events));
 }
 
+namespace {
+
+// In slices, so that no other thread that maps something waits for all of it.
+void populate(std::span<std::byte> bytes) {
+  for (size_t at = 0; at < bytes.size(); at += kSliceBytes) {
+    const size_t slice = std::min(kSliceBytes, bytes.size() - at);
+    if (::madvise(bytes.data() + at, slice, MADV_POPULATE_WRITE) != 0)
+      return;  // pages come as used
+  }
+}
+
+}  // namespace
+
+// Both have mapped it once FUTURE_WRITE is set: from here on nobody can map it for writing or punch
+// holes into it, and what the file has allocated stays. So the blocks are counted after that.
 Result<SharedRegion> map_arena(int fd, uint64_t announced_bytes, uint64_t quota_left) {
   CGX_RETURN_IF_ERROR(check_seals(fd));
   CGX_RETURN_IF_ERROR(check_file_system(fd));
   CGX_RETURN_IF_ERROR(check_size(fd, announced_bytes, quota_left));
-  return SharedRegion::map(fd, announced_bytes, SharedRegion::Populate::kYes);
+  CGX_ASSIGN_OR_RETURN(SharedRegion region,
+                       SharedRegion::map(fd, announced_bytes, SharedRegion::Populate::kNo));
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+    return errno_status(StatusCode::kINVALID_ARGUMENT, "sealing the arena against holes");
+  }
+  CGX_RETURN_IF_ERROR(check_blocks(fd, announced_bytes));
+  populate(region.bytes());
+  return region;
 }
 
 }  // namespace cgx::daemon

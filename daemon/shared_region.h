@@ -1,7 +1,7 @@
 // Memory that other processes may map, too: a mapped memfd, and the ways the daemon comes by one.
 //
 // Thread rule: a region belongs to whoever holds it; making and dropping a large one takes
-// milliseconds and is the ipc agent's business, never the data agent's.
+// milliseconds or seconds and is done on its user's thread, never the data agent's.
 // Invariants: a mapped memfd cannot shrink (sealed), so no access inside `bytes()` can fault for
 // lack of file; sizes come from fstat, never from a message alone.
 #pragma once
@@ -41,7 +41,7 @@ struct OwnMemfd {
 Result<OwnMemfd> make_session_memory();                  // a session's rings
 Result<OwnMemfd> make_recorder_memory(uint64_t events);  // REQUIRES: a power of two
 
-// A client's arena, checked and mapped. `quota_left` bounds its size.
+// A client's arena, checked, mapped, and sealed against holes. `quota_left` bounds its size.
 Result<SharedRegion> map_arena(int fd, uint64_t announced_bytes, uint64_t quota_left);
 
 }  // namespace cgx::daemon

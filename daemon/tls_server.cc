@@ -108,6 +108,8 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
 
   grpc::ServerBuilder builder;
   apply_limits(builder);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(handshake_timeout_ns / 1'000'000));
   builder.RegisterService(tls->calls_.get());
   tls->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, certificates);

@@ -61,6 +61,8 @@ class CommunicatorServices {
   // error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
                       std::span<const std::byte> payload, SlabId slab) = 0;
+  // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
+  virtual void lose_link(class Communicator& communicator, uint32_t machine, const Status& why) = 0;
 };
 
 class Communicator final : public OperationHost, public PlanAgreement::Host {
@@ -76,6 +78,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   const Members& members() const { return members_; }
   State state() const { return state_; }
   uint16_t index() const { return index_; }
+  uint64_t step() const { return steps_.installed() ? steps_.step() : first_step_; }
   const wire::JobKey& job_key() const { return job_key_; }
 
   // --- Local ranks
@@ -104,7 +107,14 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   // ---------------------------------------------------------------------------------------
   void link_up(uint32_t machine, transport::PeerId peer);
   void link_lost(uint32_t machine, const Status& why);
+  // It has yet to meet the others, or to tell those who still come why it did not.
+  bool needs_links() const { return state_ == State::kJoining || forget_at_ns_ != 0; }
+  bool living() const { return state_ != State::kFailed && state_ != State::kClosed; }
+  void link_remade(uint32_t machine);  // another will come up in its place
   void receive(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  // This daemon is to stop: ends the communicator where no step or call is half done on any
+  // machine. True: it has ended.
+  bool leave_at_border(const Status& why);
   void forgive_silence();  // this daemon itself was stopped: peers' clocks start anew
 
   // --- Operators
@@ -165,6 +175,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
     bool up = false, joined = false, departed = false;
     uint64_t last_heard_ns = 0, last_data_ns = 0;
     uint64_t started_end = 0, step = 0, call = 0;
+    uint64_t completed_end = 0, calls_end = 0;  // its watermarks
     uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
     uint32_t progress = 0;
     std::vector<uint32_t> missing_step, missing_call, missing_commit;  // of its last heartbeat
@@ -311,6 +322,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   uint32_t meeting_ = 0;
   bool failed_joining_ = false;
   uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
+  bool leaving_ = false;       // nothing more is started: leave_at_border() waits for the others
   uint32_t term_ = 0;
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start

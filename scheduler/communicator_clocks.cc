@@ -152,9 +152,10 @@ void Communicator::check_peers() {
     const PeerState& peer = peers_[k];
     if (k == members_.machine || peer.departed || !peer.up) continue;
     if (now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;
-    return link_lost(
-        k, {StatusCode::kPEER_LOST,
-            "no heartbeat for " + std::to_string((now - peer.last_heard_ns) / 1'000'000) + " ms"});
+    return services_.lose_link(
+        *this, k,
+        {StatusCode::kPEER_LOST,
+         "no heartbeat for " + std::to_string((now - peer.last_heard_ns) / 1'000'000) + " ms"});
   }
 }
 

@@ -118,6 +118,8 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
     return;
   }
   peer.started_end = std::max(peer.started_end, header.started_step);
+  peer.completed_end = std::max(peer.completed_end, header.watermark_step);
+  peer.calls_end = std::max(peer.calls_end, header.watermark_call);
   if (header.source != 0) {
     agreement_.on_rumour(header.next_epoch, header.switch_step);
   } else if (state_ != State::kFrozen) {

@@ -255,6 +255,31 @@ void Communicator::handle(uint32_t machine, const Joined& message) {
 // --- Registering and committing
 // --------------------------------------------------------------------
 
+namespace {
+
+// When it comes, not when it is used: until then it is kept.
+Status check_description(const wire::TensorDescription& tensor, uint32_t rank) {
+  const std::string of_rank = " of rank " + std::to_string(rank);
+  if (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax) {
+    return invalid_argument("tensor '" + tensor.name.substr(0, 64) + "'" + of_rank +
+                            " has more than 8 dimensions or a name above 512 bytes");
+  }
+  if (!dtype_known(static_cast<uint8_t>(tensor.dtype)) || tensor.op > ReduceOp::kAvg ||
+      tensor.kind != wire::TensorKind::kDense) {
+    return invalid_argument("tensor '" + tensor.name + "'" + of_rank +
+                            " has an unknown dtype, operation or kind");
+  }
+  if (tensor.op == ReduceOp::kAvg && !dtype_is_small_float(tensor.dtype) &&
+      tensor.dtype != DType::kF64) {
+    return invalid_argument("tensor '" + tensor.name + "'" + of_rank +
+                            ": avg is defined for floating types, not for " +
+                            std::string(dtype_name(tensor.dtype)));
+  }
+  return {};
+}
+
+}  // namespace
+
 void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
   LocalState& state = local_[local];
   const bool fits =
@@ -268,6 +293,10 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
                                    " others; they must be consecutive and " + "at most " +
                                    std::to_string(services_.options().limits.tensors)),
                 /*permanent=*/true, /*tell_others=*/true);
+  }
+  for (const wire::TensorDescription& tensor : message.tensors) {
+    const Status status = check_description(tensor, members_.local[local].rank);
+    if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
   }
   state.tensors.insert(state.tensors.end(), message.tensors.begin(), message.tensors.end());
 }
@@ -303,21 +332,6 @@ Result<TensorTable> Communicator::local_table(uint32_t local) const {
   TensorTable table;
   const std::string rank = "rank " + std::to_string(members_.local[local].rank);
   for (const wire::TensorDescription& tensor : local_[local].tensors) {
-    if (!dtype_known(static_cast<uint8_t>(tensor.dtype)) || tensor.op > ReduceOp::kAvg ||
-        tensor.kind != wire::TensorKind::kDense) {
-      return invalid_argument("tensor '" + tensor.name + "' of " + rank +
-                              " has an unknown dtype, operation or kind");
-    }
-    if (tensor.op == ReduceOp::kAvg && !dtype_is_small_float(tensor.dtype) &&
-        tensor.dtype != DType::kF64) {
-      return invalid_argument("tensor '" + tensor.name + "' of " + rank +
-                              ": avg is defined for floating types, not for " +
-                              std::string(dtype_name(tensor.dtype)));
-    }
-    if (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax) {
-      return invalid_argument("tensor '" + tensor.name.substr(0, 64) + "' of " + rank +
-                              " has more than 8 dimensions or a name above 512 bytes");
-    }
     const uint64_t home = services_.arena(members_.local[local].session, tensor.home_arena).bytes;
     const uint64_t width = dtype_bytes(tensor.dtype);
     if (tensor.home_offset > home || tensor.home_offset % width != 0 ||

@@ -282,6 +282,24 @@ void Communicator::redo(uint32_t local, uint32_t request) {
 // --- Members that go
 // -------------------------------------------------------------------------------
 
+bool Communicator::leave_at_border(const Status& why) {
+  if (!living()) return true;
+  if (state_ == State::kFrozen) return false;  // a step is being settled
+  if (state_ != State::kJoining) {
+    leaving_ = leaving_ || (!operations_open() && steps_.idle());
+    if (!leaving_) return false;
+    const uint64_t steps_end = steps_.installed() ? steps_.completed_end() : 0;
+    for (uint32_t k = 0; k < members_.machines(); ++k) {
+      if (k == members_.machine || peers_[k].departed) continue;
+      const PeerState& peer = peers_[k];
+      if (peer.completed_end < steps_end || peer.calls_end < calls_.completed_end()) return false;
+    }
+  }
+  fail({why.code(), members_.machine_name(members_.machine) + " leaves: " + why.message()},
+       /*permanent=*/true, /*tell_others=*/true);
+  return true;
+}
+
 // A rank leaves nothing behind that others wait for (PROTOCOL 24): what it has submitted fails, and
 // who needs it from here on is told.
 void Communicator::leave(uint32_t local) {
@@ -377,6 +395,10 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
   const StatusCode code = refuses_link(why.code()) ? why.code() : StatusCode::kPEER_LOST;
   fail({code, members_.machine_name(machine) + ": " + why.message()}, /*permanent=*/true,
        /*tell_others=*/true);
+}
+
+void Communicator::link_remade(uint32_t machine) {
+  peers_[machine].up = false;
 }
 
 void Communicator::forgive_silence() {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "scheduler/engine_state.h"
+#include "scheduler/shares.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -103,6 +104,7 @@ void EventSink::note(EventLevel level, std::string_view text, std::span<const Ev
 // --- Sessions
 
 Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPort& port) {
+  if (!state_->draining_.ok()) return state_->draining_;
   uint32_t open = 0;
   uint32_t index = static_cast<uint32_t>(state_->sessions_.size());
   for (uint32_t i = 0; i < state_->sessions_.size(); ++i) {
@@ -209,11 +211,17 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     communicator = nullptr;
     state_->drop_closed_communicators();
   }
+  if (!state_->draining_.ok()) return refuse(state_->draining_);
   if (communicator == nullptr) {
-    if (state_->communicators_.size() >= state_->options_.limits.communicators) {
-      return refuse(resource_exhausted("limits.communicators (" +
-                                       std::to_string(state_->options_.limits.communicators) +
-                                       ") communicators exist"));
+    Use use{.limit = state_->options_.limits.communicators, .all = state_->communicators_.size()};
+    for (const auto& other : state_->communicators_) {
+      use.own += other->members().uid == session->options.uid;
+    }
+    if (!may_take(use)) {
+      return refuse(resource_exhausted("limits.communicators (" + std::to_string(use.limit) +
+                                       "): " + std::to_string(use.all) + " communicators exist, " +
+                                       std::to_string(use.own) + " of uid " +
+                                       std::to_string(session->options.uid)));
     }
     Result<std::unique_ptr<Communicator>> made =
         Communicator::create(session->options, message, *state_);
@@ -227,7 +235,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
                     .a = communicator->members().ranks(),
                     .b = communicator->members().machines()});
     state_->communicators_.push_back(std::move(*made));
-    state_->open_links(session->options, *communicator);
+    state_->open_links(*communicator);
   }
   const auto& local = communicator->members().local;
   const auto found = std::find_if(local.begin(), local.end(),
@@ -305,6 +313,8 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
     shown.communicators.push_back(communicator->snapshot());
     communicator->add_peers(shown.peers);
   }
+  shown.links = static_cast<uint32_t>(std::count_if(state_->links_.begin(), state_->links_.end(),
+                                                    [](const auto& link) { return link.open; }));
   for (const State::Session& session : state_->sessions_) {
     if (!session.open) continue;
     uint64_t arena_bytes = 0;
@@ -313,6 +323,7 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
                                              .pid = session.options.pid,
                                              .job = session.options.job,
                                              .arena_bytes = arena_bytes,
+                                             .arenas = static_cast<uint32_t>(session.arenas.size()),
                                              .submits = session.submits,
                                              .completions = session.port->completions()});
   }
@@ -362,6 +373,20 @@ void Engine::change(Changes changes) {
   state_->options_.limits = changes.limits;
 }
 
+void Engine::drain(const std::string& why) {
+  state_->draining_ = Status(StatusCode::kUNAVAILABLE, why);
+}
+
+std::vector<std::string> Engine::undrained() const {
+  std::vector<std::string> names;
+  for (const auto& communicator : state_->communicators_) {
+    if (!communicator->living()) continue;
+    names.push_back(communicator->members().title() + " in step " +
+                    std::to_string(communicator->step()));
+  }
+  return names;
+}
+
 void Engine::count(Counter counter, uint64_t amount) {
   state_->count(counter, amount);
 }
@@ -387,6 +412,7 @@ int Engine::do_work(uint64_t now_ns) {
     for (uint32_t share = 0; share < communicator.weight() && communicator.work(); ++share) {
       ++worked;
     }
+    if (!state_->draining_.ok()) communicator.leave_at_border(state_->draining_);
     communicator.tick();
     communicator.sweep();
   }

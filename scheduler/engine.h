@@ -204,6 +204,10 @@ class Engine final : public transport::Events {
     Limits limits;
   };
   void change(Changes changes);
+  // No more sessions and communicators; each of these ends at its next border between steps, and
+  // its ranks are told why.
+  void drain(const std::string& why);
+  std::vector<std::string> undrained() const;  // what has not ended yet, by name and step
   Snapshot snapshot(uint64_t now_ns) const;
   // Of one communicator of a session, by the session's handle.
   Result<CommunicatorSnapshot> show(SessionId id, uint32_t comm) const;

@@ -41,8 +41,8 @@ Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
   return link_gone ? Status() : resource_exhausted(status.message());  // on_peer_down tells
 }
 
-LinkId Engine::State::link_for(const SessionOptions& session, const Communicator& communicator,
-                               uint32_t machine) {
+std::optional<LinkId> Engine::State::find_link(const Communicator& communicator,
+                                               uint32_t machine) const {
   const wire::InstanceId& instance = communicator.members().instances[machine];
   for (LinkId link = 0; link < links_.size(); ++link) {
     const Link& known = links_[link];
@@ -50,6 +50,11 @@ LinkId Engine::State::link_for(const SessionOptions& session, const Communicator
       return link;
     }
   }
+  return std::nullopt;
+}
+
+LinkId Engine::State::new_link(const Communicator& communicator, uint32_t machine) {
+  const Members& members = communicator.members();
   const auto unused = std::find_if(links_.begin(), links_.end(), [](const Link& known) {
     return !known.open && known.users == 0 && known.sending == 0;
   });
@@ -58,23 +63,43 @@ LinkId Engine::State::link_for(const SessionOptions& session, const Communicator
     links_.emplace_back();
     memberships_.emplace_back();
   }
-  links_[link] = {.job_key = communicator.job_key(), .instance = instance, .open = true};
-  ports_.links->open_link(link, {.job = session.job,
-                                 .uid = session.uid,
+  links_[link] = {
+      .job_key = communicator.job_key(), .instance = members.instances[machine], .open = true};
+  ports_.links->open_link(link, {.job = members.job,
+                                 .uid = members.uid,
                                  .job_key = communicator.job_key(),
-                                 .instance = instance,
-                                 .mesh_address = communicator.members().addresses[machine]});
+                                 .instance = members.instances[machine],
+                                 .mesh_address = members.addresses[machine]});
   return link;
 }
 
-void Engine::State::open_links(const SessionOptions& session, Communicator& communicator) {
+// Nobody watches a link whose communicators have failed or gone: a dead one must not be met again.
+bool Engine::State::worth_using(LinkId id) const {
+  const Link& link = links_[id];
+  const bool watched =
+      std::any_of(memberships_[id].begin(), memberships_[id].end(),
+                  [](const Membership& member) { return member.communicator->living(); });
+  const uint64_t needed_ns = link.users > 0 ? now_ns_ : link.close_at_ns - kLingerNs;
+  return !link.up || watched || link.heard_ns + 2 * options_.timeouts.heartbeat_ns >= needed_ns;
+}
+
+void Engine::State::use_link(LinkId link, const Membership& member) {
+  ++links_[link].users;
+  memberships_[link].push_back(member);
+  if (links_[link].up) member.communicator->link_up(member.machine, links_[link].peer);
+}
+
+void Engine::State::open_links(Communicator& communicator) {
   const Members& members = communicator.members();
   for (uint32_t machine = 0; machine < members.machines(); ++machine) {
     if (machine == members.machine) continue;
-    const LinkId link = link_for(session, communicator, machine);
-    ++links_[link].users;
-    memberships_[link].push_back({&communicator, machine});
-    if (links_[link].up) communicator.link_up(machine, links_[link].peer);
+    std::optional<LinkId> known = find_link(communicator, machine);
+    if (known && !worth_using(*known)) {
+      end_link(*known, {StatusCode::kPEER_LOST, "the link has been silent and is made anew"});
+      known.reset();
+    }
+    const LinkId link = known ? *known : new_link(communicator, machine);
+    use_link(link, {&communicator, machine, known.has_value()});
   }
 }
 
@@ -115,6 +140,7 @@ void Engine::link_up(LinkId id, transport::PeerId peer) {
   if (!link.open || link.up) return;
   link.up = true;
   link.peer = peer;
+  link.heard_ns = state_->now_ns_;
   if (peer.index >= state_->link_of_peer_.size()) {
     state_->link_of_peer_.resize(peer.index + 1, UINT32_MAX);
   }
@@ -129,22 +155,53 @@ void Engine::link_down(LinkId id, const Status& why) {
   if (!link.open) return;
   if (link.up) state_->ports_.transport->close(link.peer);
   link.open = link.up = false;
-  for (const State::Membership& member : std::vector(state_->memberships_[id])) {
-    member.communicator->link_lost(member.machine, why);
-  }
+  state_->tell_members(id, why);
 }
 
 void Engine::on_peer_down(transport::PeerId peer, const Status& why) {
   if (peer.index >= state_->link_of_peer_.size()) return;
   const LinkId id = state_->link_of_peer_[peer.index];
   if (id == UINT32_MAX || !(state_->links_[id].peer == peer)) return;
-  State::Link& link = state_->links_[id];
+  state_->end_link(id, why);
+}
+
+void Engine::State::lose_link(Communicator& communicator, uint32_t machine, const Status& why) {
+  for (LinkId link = 0; link < links_.size(); ++link) {
+    const bool carries =
+        std::any_of(memberships_[link].begin(), memberships_[link].end(), [&](const auto& member) {
+          return member.communicator == &communicator && member.machine == machine;
+        });
+    if (carries && links_[link].open) return end_link(link, why);
+  }
+  communicator.link_lost(machine, why);
+}
+
+void Engine::State::end_link(LinkId id, const Status& why) {
+  Link& link = links_[id];
   if (!link.open) return;
+  if (link.up) ports_.transport->close(link.peer);  // frees its id; the other side hears of it
   link.open = link.up = false;
-  state_->ports_.transport->close(peer);  // frees its id
-  state_->ports_.links->close_link(id);
-  for (const State::Membership& member : std::vector(state_->memberships_[id])) {
-    member.communicator->link_lost(member.machine, why);
+  ports_.links->close_link(id);
+  tell_members(id, why);
+}
+
+// Who joins over a link from before may have met a dead one, which the other side has given up
+// already: it asks for another, once.
+void Engine::State::tell_members(LinkId id, const Status& why) {
+  for (const Membership& member : std::vector(memberships_[id])) {
+    Communicator& communicator = *member.communicator;
+    if (!member.reused || !communicator.needs_links()) {
+      communicator.link_lost(member.machine, why);
+      continue;
+    }
+    std::erase_if(memberships_[id], [&](const Membership& each) {
+      return each.communicator == &communicator && each.machine == member.machine;
+    });
+    --links_[id].users;
+    communicator.link_remade(member.machine);
+    const std::optional<LinkId> known = find_link(communicator, member.machine);
+    use_link(known ? *known : new_link(communicator, member.machine),
+             {&communicator, member.machine, false});
   }
 }
 
@@ -168,6 +225,7 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
     count(Counter::kframes_unexpected);
     return;
   }
+  state_->links_[id].heard_ns = state_->now_ns_;
   const Result<wire::FrameHeader> header =
       wire::open_frame(frame.header, frame.payload, state_->payload_check());
   if (!header.ok()) {

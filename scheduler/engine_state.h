@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -39,10 +40,12 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
     uint32_t users = 0;
     uint32_t sending = 0;      // frames whose payload has not left
     uint64_t close_at_ns = 0;  // when users is 0
+    uint64_t heard_ns = 0;     // the last frame of the peer
   };
   struct Membership {  // a communicator's machine behind a link
     Communicator* communicator;
     uint32_t machine;
+    bool reused = false;  // the link was there before the communicator
   };
 
   State(const EngineOptions& options, const EnginePorts& ports)
@@ -123,9 +126,14 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   }
   Communicator* find_communicator(const SessionOptions& session, const std::string& name);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);
-  void open_links(const SessionOptions& session, Communicator& communicator);
-  LinkId link_for(const SessionOptions& session, const Communicator& communicator,
-                  uint32_t machine);
+  void open_links(Communicator& communicator);
+  std::optional<LinkId> find_link(const Communicator& communicator, uint32_t machine) const;
+  LinkId new_link(const Communicator& communicator, uint32_t machine);
+  bool worth_using(LinkId link) const;
+  void use_link(LinkId link, const Membership& member);
+  void lose_link(Communicator& communicator, uint32_t machine, const Status& why) override;
+  void end_link(LinkId link, const Status& why);
+  void tell_members(LinkId link, const Status& why);
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
   bool in_use(SessionId session) const;
   void forget_arenas();  // of sessions that have gone and are named by nothing any more
@@ -159,6 +167,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   uint64_t fine_ns_ = 0;    // what the fine clock said last
   uint16_t last_index_ = 0;
   bool started_ = false;
+  Status draining_;  // an error: why this daemon is to stop
   std::vector<Session> sessions_;
   Meetings meetings_;
   KeptPolicies kept_policies_;

@@ -114,6 +114,7 @@ struct SessionSnapshot {
   int32_t pid = 0;
   std::string job;
   uint64_t arena_bytes = 0;
+  uint32_t arenas = 0;
   uint64_t submits = 0, completions = 0;
 };
 
@@ -136,6 +137,7 @@ struct Snapshot {
   std::vector<CommunicatorSnapshot> communicators;
   std::vector<PeerSnapshot> peers;
   std::vector<SessionSnapshot> sessions;
+  uint32_t links = 0;  // to other daemons, those that linger included
 };
 
 // The engine's thread hands out what costs it nothing; these make of it what people read. Both do

@@ -51,6 +51,33 @@ int all_machines(const Options& options, const Environment& environment) {
   return read(options, environment, request, &v1::Control::Stub::Diagnose);
 }
 
+// Until the daemon has gone, as long as --wait.
+int drain(const Options& options, const Environment& environment) {
+  Result<Connection> connection = connect(options.address, environment);
+  if (!connection.ok()) return fail(connection.status());
+  Caller caller(*std::move(connection), options);
+  v1::DrainRequest request;
+  request.set_reason(options.reason);
+  v1::DrainAnswer answer;
+  const grpc::Status status =
+      caller.call(&v1::Control::Stub::Drain, request, answer, kReadTimeoutS);
+  if (!status.ok()) return caller.fail_call(status);
+  const auto deadline = std::chrono::steady_clock::now() +
+                        std::chrono::microseconds(static_cast<int64_t>(options.wait_s * 1e6));
+  v1::DaemonStatus still;
+  while (caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
+             .ok()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(kError, "the daemon is still draining");
+    }
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  return print(answer, options, [](const v1::DrainAnswer& shown) {
+    return "drained: " + std::to_string(shown.communicators()) + " communicators of " +
+           std::to_string(shown.sessions()) + " sessions were told, the daemon has ended\n";
+  });
+}
+
 void add_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
   const auto command = [&](const char* name, const char* help, bool with_target, const Run& body) {
     CLI::App& added = *app.add_subcommand(name, help);
@@ -80,6 +107,11 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
           [&] { return read(options, environment, v1::ListCodecsRequest(), &Stub::ListCodecs); });
   command("counters", "Totals since the daemon started, without zeros (all with -o json)", false,
           [&] { return read(options, environment, v1::GetCountersRequest(), &Stub::GetCounters); });
+  CLI::App& drained = *app.add_subcommand(
+      "drain", "Stop the daemon when its jobs have left, between two steps (timeouts.drain_ms)");
+  drained.add_option("--reason", options.reason, "Words for the jobs and the audit log");
+  drained.add_option("--wait", options.wait_s, "Seconds to wait for its end (30)");
+  drained.callback([&] { run = [&] { return drain(options, environment); }; });
   CLI::App& recorded = *app.add_subcommand(
       "events", "What happened last: arrivals, frames, arithmetic, results, failures");
   add_target(recorded, options);

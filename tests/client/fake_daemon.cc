@@ -252,7 +252,7 @@ void FakeDaemon::add_arena(Session& session, uint32_t request, const wire::AddAr
   struct stat info {};
   ::fstat(fd.get(), &info);
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  const bool good = seals == (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) &&
+  const bool good = seals == (F_SEAL_SHRINK | F_SEAL_GROW) &&
                     static_cast<uint64_t>(info.st_size) == message.bytes &&
                     message.arena == session.arenas.size();
   if (!good) {

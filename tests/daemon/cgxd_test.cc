@@ -124,6 +124,9 @@ TEST_F(CgxdTest, EndsOnSigtermThoughIdleSessionsAreOpen) {
   MiniRank rank(path("cgxd.sock"), "train");
   daemon->signal(SIGTERM);
   EXPECT_EQ(daemon->wait(), 0);
+  const wire::Reply last_words = rank.client().receive_reply();
+  EXPECT_EQ(last_words.code, StatusCode::kUNAVAILABLE);
+  EXPECT_NE(last_words.message.find("is being stopped (SIGTERM of process"), std::string::npos);
   EXPECT_TRUE(rank.client().hung_up());
 }
 

@@ -135,7 +135,7 @@ TEST_F(IpcAgentTest, WelcomesAClientAndTellsItWhoServesIt) {
   EXPECT_EQ(welcome.instance, (wire::InstanceId{11, 12}));
   EXPECT_EQ(welcome.mesh_address, "10.0.0.3:7701");
   ASSERT_EQ(answer->fds.size(), 3u);
-  EXPECT_EQ(::fcntl(answer->fds[0].get(), F_GET_SEALS), kArenaSeals);
+  EXPECT_EQ(::fcntl(answer->fds[0].get(), F_GET_SEALS), kArenaSeals | F_SEAL_SEAL);
   const auto [request, open] = host.next<OpenSession>();
   EXPECT_EQ(open->options.job, "train");
   EXPECT_EQ(open->options.uid, ::getuid());
@@ -169,14 +169,15 @@ TEST_F(IpcAgentTest, RefusesABadArenaAndKeepsTheSession) {
   options.arena_bytes_max = 3 << 20;
   start();
   RawClient client = open_session();
-  const UniqueFd unsealed = make_arena(1 << 20, F_SEAL_GROW), good = make_arena(2 << 20);
+  const UniqueFd unsealed = make_arena(1 << 20, F_SEAL_GROW), good = make_arena(2 << 20),
+                 another = make_arena(2 << 20);
   client.send(wire::AddArena{.arena = 0, .bytes = 1 << 20}, 1, {unsealed.get()});
   EXPECT_EQ(client.receive_reply().code, StatusCode::kINVALID_ARGUMENT);
   client.send(wire::AddArena{.arena = 0, .bytes = 1 << 20}, 2, {good.get()});
   EXPECT_EQ(client.receive_reply().code, StatusCode::kINVALID_ARGUMENT);
   client.send(wire::AddArena{.arena = 0, .bytes = 2 << 20}, 3, {good.get()});
   EXPECT_EQ(client.receive_reply().code, StatusCode::kOK);
-  client.send(wire::AddArena{.arena = 1, .bytes = 2 << 20}, 4, {good.get()});
+  client.send(wire::AddArena{.arena = 1, .bytes = 2 << 20}, 4, {another.get()});
   EXPECT_EQ(client.receive_reply().code, StatusCode::kRESOURCE_EXHAUSTED);
 }
 

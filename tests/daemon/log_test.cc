@@ -110,7 +110,8 @@ class AuditTest : public ::testing::Test {
 TEST_F(AuditTest, WritesOneJsonLinePerAttempt) {
   auto audit = AuditLog::open(path_, log_);
   ASSERT_TRUE(audit.ok());
-  (*audit)->write(record("because \"so\"\n"));
+  EXPECT_TRUE((*audit)->make_room().ok());
+  EXPECT_TRUE((*audit)->write(record("because \"so\"\n")).ok());
   const std::string text = read_file(path_);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
   google::protobuf::Struct parsed;
@@ -121,8 +122,18 @@ TEST_F(AuditTest, WritesOneJsonLinePerAttempt) {
   EXPECT_EQ(parsed.fields().at("changes").list_value().values(0).string_value(), "window: 4 -> 8");
 }
 
+TEST_F(AuditTest, SaysWhatItCouldNotWrite) {
+  const auto audit = AuditLog::open("/dev/full", log_);
+  ASSERT_TRUE(audit.ok());
+  const Status status = (*audit)->write(record("x"));
+  EXPECT_EQ(status.code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(status.message().find("/dev/full"), std::string::npos) << status.message();
+}
+
 TEST_F(AuditTest, AppendsToAFileThatExists) {
-  for (int i = 0; i < 2; ++i) (*AuditLog::open(path_, log_))->write(record("x"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE((*AuditLog::open(path_, log_))->write(record("x")).ok());
+  }
   const std::string text = read_file(path_);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
@@ -136,7 +147,7 @@ TEST_F(AuditTest, IsReadableByItsOwnerAlone) {
 
 TEST_F(AuditTest, KeepsOneFileAndItsPredecessor) {
   auto audit = AuditLog::open(path_, log_, 1'000);
-  for (int i = 0; i < 20; ++i) (*audit)->write(record(std::to_string(i)));
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE((*audit)->write(record(std::to_string(i))).ok());
   EXPECT_LE(read_file(path_).size(), 1'000u);
   EXPECT_LE(read_file(path_ + ".1").size(), 1'000u);
   EXPECT_THAT(read_file(path_), HasSubstr("\"reason\":\"19\""));

@@ -115,6 +115,7 @@ TEST_F(MeshAgentTest, TheClusterKeyCountsToo) {
   b = std::make_unique<MeshSide>(wire::InstanceId{2, 2}, "b", &history,
                                  [](MeshOptions& o) { o.cluster_key = "0123456789abcdef"; });
   a->network["127.0.0.1:b"] = b.get();
+  b->network = a->network;
   want_both();
   pass(3 * kSecond);
   EXPECT_EQ(a->refusals[1].code(), StatusCode::kAUTH_FAILED);
@@ -147,10 +148,12 @@ TEST_F(MeshAgentTest, AnotherUsersJobOfTheSameNameIsRefused) {
 
 TEST_F(MeshAgentTest, AnotherVersionIsNamedOnBothSidesWithBothVersions) {
   start();
-  a->interference.greeting = [](Greeting& greeting, Challenge&) {
-    greeting.version = 7;
-    return true;
-  };
+  for (MeshSide* side : {a.get(), b.get()}) {
+    side->interference.greeting = [](Greeting& greeting, Challenge&) {
+      greeting.version = 7;
+      return true;
+    };
+  }
   want_both();
   settle();
   for (MeshSide* side : {a.get(), b.get()}) {
@@ -158,6 +161,52 @@ TEST_F(MeshAgentTest, AnotherVersionIsNamedOnBothSidesWithBothVersions) {
     EXPECT_NE(side->refusals[1].message().find("7"), std::string::npos);
     EXPECT_NE(side->refusals[1].message().find(std::to_string(kMeshVersion)), std::string::npos);
   }
+}
+
+// Whoever knows a job's name can say all this; only what the peer's own address says counts.
+TEST_F(MeshAgentTest, AStrangersWordsEndNoWish) {
+  start();
+  EXPECT_TRUE(b->agent->want(b->wish(*a)));
+  settle();
+  Greeting evil{kMeshVersion, "train", 1000, {1, 1}, {2, 2}, {}, {}, "evil"};
+  for (int i = 0; i < 40; ++i) {
+    evil.version = i % 2 ? kMeshVersion : 99;
+    evil.key_id.fill(std::byte(i % 4));
+    evil.uid = i % 8 < 4 ? 1000 : 2000;
+    b->agent->greeted("127.0.0.1", evil, [](const Challenge&) {});
+    pass(kSecond / 4);
+  }
+  EXPECT_TRUE(b->refusals.empty()) << b->refusals[1].message();
+  EXPECT_TRUE(a->agent->want(a->wish(*b)));
+  pass(kSecond);
+  EXPECT_TRUE(linked());
+}
+
+TEST_F(MeshAgentTest, WhatAStrangerSaidIsQuotedWhenTheTimeIsOver) {
+  start();
+  b->network.clear();  // the peer cannot be asked back
+  EXPECT_TRUE(b->agent->want(b->wish(*a)));
+  settle();
+  b->agent->greeted("127.0.0.1", {99, "train", 1000, {1, 1}, {2, 2}, {}, {}, "old"},
+                    [](const Challenge&) {});
+  pass(121 * kSecond);
+  EXPECT_EQ(b->refusals[1].code(), StatusCode::kTIMED_OUT);
+  EXPECT_NE(b->refusals[1].message().find("protocol 99"), std::string::npos)
+      << b->refusals[1].message();
+}
+
+TEST_F(MeshAgentTest, DialsNothingButDaemonsPlacesInsideTheTrustedNetworks) {
+  start();
+  for (const char* address :
+       {"192.0.2.2:34963", "unix:/run/cgxd/control.sock", "localhost:80", "a:1"}) {
+    LinkWish wish = a->wish(*b);
+    const LinkSerial serial = wish.serial;
+    wish.request.mesh_address = address;
+    EXPECT_TRUE(a->agent->want(std::move(wish)));
+    pass(kSecond);
+    EXPECT_EQ(a->refusals[serial].code(), StatusCode::kPERMISSION_DENIED) << address;
+  }
+  EXPECT_EQ(a->greetings_sent, 0);
 }
 
 TEST_F(MeshAgentTest, AProofThatDoesNotFitIsRefusedAndTheWishGoesOnWaiting) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "daemon/concealed.h"
 #include "daemon/metrics_server.h"
 #include "daemon/status_json.h"
 #include "tests/daemon/control_harness.h"
@@ -36,6 +37,17 @@ TEST(Metrics, NameTotalsAndUnits) {
   EXPECT_THAT(
       text,
       HasSubstr("cgxd_peer_up{cgx_job=\"bert\",uid=\"2000\",peer=\"node3\",machine=\"1\"} 0"));
+}
+
+TEST(Metrics, TellJobsApartWithoutTheirNames) {
+  Snapshot snapshot = two_users();
+  conceal(snapshot);
+  for (const std::string& text :
+       {metrics_text(snapshot, kFacts, 0), status_page(snapshot, kFacts)}) {
+    EXPECT_THAT(text, Not(HasSubstr("resnet")));
+    EXPECT_THAT(text, Not(HasSubstr("bert")));
+    EXPECT_THAT(text, HasSubstr("job-"));
+  }
 }
 
 TEST(Metrics, FollowTheNamingRules) {
@@ -116,6 +128,7 @@ class MetricsServerTest : public ::testing::Test {
   void SetUp() override {
     port_.show(two_users());
     MetricsOptions options;
+    options.job_names = true;
     options.facts = kFacts;
     options.log_dropped = [] { return uint64_t{0}; };
     options.on_junk = [this] { junk_.fetch_add(1); };

@@ -18,7 +18,7 @@
 
 namespace cgx::daemon {
 
-constexpr int kArenaSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kArenaSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 inline UniqueFd make_arena(uint64_t bytes, int seals = kArenaSeals) {
   UniqueFd memfd(::memfd_create("arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));

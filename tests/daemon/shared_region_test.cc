@@ -23,8 +23,8 @@ TEST(MapArenaTest, SeesWhatTheClientWrites) {
 }
 
 TEST(MapArenaTest, RefusesWhatIsNotSealedExactly) {
-  const int kinds[] = {0, F_SEAL_GROW, F_SEAL_SHRINK | F_SEAL_GROW,
-                       F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE};
+  const int kinds[] = {0, F_SEAL_GROW, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+                       F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE};
   for (const int seals : kinds) {
     const UniqueFd memfd = make_arena(kBytes, seals);
     const auto region = map_arena(memfd.get(), kBytes, kNoQuota);
@@ -55,6 +55,22 @@ TEST(MapArenaTest, RefusesMemoryTheClientHasNotPaidFor) {
   ASSERT_EQ(::fcntl(memfd.get(), F_ADD_SEALS, kArenaSeals), 0);
   const auto region = map_arena(memfd.get(), kBytes, kNoQuota);
   EXPECT_NE(region.status().message().find("fallocate"), std::string::npos);
+}
+
+// The daemon's memory would pay for what is written into a hole.
+TEST(MapArenaTest, LeavesNobodyAWayToPunchHoles) {
+  const UniqueFd memfd = make_arena(kBytes);
+  auto client = SharedRegion::map(memfd.get(), kBytes, SharedRegion::Populate::kNo);
+  ASSERT_TRUE(client.ok());
+  const auto daemon = map_arena(memfd.get(), kBytes, kBytes);
+  ASSERT_TRUE(daemon.ok()) << daemon.status().to_string();
+  const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  EXPECT_EQ(::fallocate(memfd.get(), punch, 0, kBytes), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(::madvise(client->bytes().data(), kBytes, MADV_REMOVE), -1);
+  EXPECT_EQ(::fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_WRITE), -1);
+  client->bytes()[0] = std::byte{7};  // what it has mapped it may write
+  EXPECT_EQ(daemon->bytes()[0], std::byte{7});
 }
 
 TEST(MapArenaTest, RefusesDescriptorsThatAreNoMemfd) {

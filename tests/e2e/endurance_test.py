@@ -10,6 +10,7 @@ import unittest
 import sums
 from cluster_case import ClusterCase
 from ranks import Job, Tensor
+from use import Use, settle
 
 JOBS = int(os.environ.get("CGX_ENDURANCE_JOBS", "60"))
 KILLED_EACH = 10  # every tenth job is killed instead of closed
@@ -17,26 +18,6 @@ LINGER_S = 3.0    # a link outlives its job by this
 PACE_S = 0.15     # a job begins no sooner after the one before, so that most links end before the last job
 TENSORS = (Tensor("weight", (64, 33)), Tensor("bias", (33,)))
 JOB_BYTES_MAX = 4096  # that a job may leave in the daemon's memory (names, counters), on average
-
-
-class Use:
-    """What a daemon holds."""
-
-    def __init__(self, daemon):
-        pid = daemon.process.pid
-        self.descriptors = self.sockets = 0
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            self.descriptors += 1
-            try:
-                self.sockets += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-            except FileNotFoundError:
-                pass
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            values = dict(line.split(":", 1) for line in file)
-        self.memory_bytes = int(values["RssAnon"].split()[0]) << 10
-
-    def __str__(self):
-        return f"{self.descriptors} descriptors ({self.sockets} sockets), {self.memory_bytes / 2**20:.1f} MiB"
 
 
 class ShortJobs(ClusterCase):
@@ -69,10 +50,10 @@ class ShortJobs(ClusterCase):
     def test_leave_the_daemons_as_they_were(self):
         for number in range(5):
             self.run_job(number)
-        self.settle()
+        settle(self.daemons, LINGER_S + 1)
         before = [Use(daemon) for daemon in self.daemons]
         times = [self.run_job(number) for number in range(JOBS)]
-        self.settle()
+        settle(self.daemons, LINGER_S + 1)
         # A connection waits for the next link to that daemon: as many as there were links at once.
         at_once = max(sum(1 for began, ended in times if began <= at < ended + LINGER_S + 0.5) for at, _ in times)
         for daemon, was in zip(self.daemons, before):
@@ -82,16 +63,6 @@ class ShortJobs(ClusterCase):
             self.assertLessEqual(now.descriptors, was.descriptors + min(at_once, JOBS * 3 // 4) + 2)
             self.assertLessEqual(now.memory_bytes, was.memory_bytes + (4 << 20) + JOBS * JOB_BYTES_MAX)
         self.assert_daemons_serve()
-
-    def settle(self):
-        """Until links have ended and nothing changes any more."""
-        deadline = time.monotonic() + LINGER_S + 1
-        last = None
-        while time.monotonic() < deadline:
-            uses = [Use(daemon).descriptors for daemon in self.daemons]
-            if uses != last:
-                last, deadline = uses, max(deadline, time.monotonic() + 1)
-            time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ POLICY = {"codec": "maxmin:4,feedback", "stats_steps": 1, "replica_check_steps":
           "rules": [{"match": "half", "codec": "fp16"}]}
 QUIET = {
     "build_info": "always 1",
+    "open_files_max": "a limit",
     "data_thread_longest_round_seconds": "needs a round of 0.2 ms or more (tests/daemon/duty_cycle_test.cc)",
     "log_dropped_total": "needs a reader of the log that stops (tests/daemon/log_test.cc)",
     "replica_divergences_total": "honest machines get the same bits (tests/sim)",
@@ -92,7 +93,7 @@ class Figures(ClusterCase):
             self.wait_for("peer_rtt_seconds")
 
         self.scene("a first step", [
-            "uptime_seconds", "sessions", "arena_bytes", "sessions_opened_total",
+            "uptime_seconds", "sessions", "arena_bytes", "arenas", "links", "open_files", "sessions_opened_total",
             "operations_started_total", "operations_completed_total", "steps_completed_total", "gradient_bytes_total",
             "encoded_bytes_sent_total", "encoded_bytes_received_total", "frames_sent_total", "frames_received_total",
             "epochs_switched_total", "communicator_step", "communicator_watermark", "communicator_epoch",

@@ -28,6 +28,8 @@ SHAPES = {
 PREFIX = "cgx-net"
 INTERFACE = "eth0"
 PR_SET_PDEATHSIG = 1
+# Of packet filters: where a random word is read from, and what becomes of a packet.
+RANDOM_WORD, DROP, PASS = 0xFFFFF000 + 56, 2, 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -41,6 +43,10 @@ def _ip(*arguments, netns=None):
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def _tc(*arguments, netns):
+    subprocess.run(["tc", "-n", netns, *arguments], check=True, capture_output=True)
 
 
 def _reap_stale():
@@ -170,6 +176,19 @@ class Machines:
             if SHAPES[name]:
                 subprocess.run(["tc", "-n", netns, "qdisc", "add", "dev", device, "root", "tbf", *SHAPES[name]],
                                check=True)
+
+    def lose(self, machine, share):
+        """Of the packets to and from a machine `share` are lost on the way; 0: none, 1: a cut nobody is told of."""
+        port = f"port{machine.index}"
+        subprocess.run(["tc", "-n", self._switch, "qdisc", "del", "dev", port, "clsact"], capture_output=True)
+        if share == 0:
+            return
+        _tc("qdisc", "add", "dev", port, "clsact", netns=self._switch)
+        # Socket filter code, there being no netem everywhere: drop where a random word is above the limit.
+        limit = int((1 - share) * 0xFFFFFFFF)
+        code = f"4,32 0 0 {RANDOM_WORD},37 0 1 {limit},6 0 0 {DROP},6 0 0 {PASS}"
+        for way in ("ingress", "egress"):
+            _tc("filter", "add", "dev", port, way, "bpf", "da", "bytecode", code, netns=self._switch)
 
     def describe(self):
         if self.isolated:

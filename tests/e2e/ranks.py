@@ -116,6 +116,11 @@ class Tensor:
 TENSORS = (Tensor("weight", (300, 41)), Tensor("bias", (41,), op=sums.AVG), Tensor("embedding", (1000, 33), op=sums.AVG))
 
 
+def own(word, rank):
+    """Processes that have met before number their communicators differently: a list has each one's."""
+    return word[rank] if isinstance(word, list) else word
+
+
 class Job:
     """Ranks of one job. `places[rank]` is the index of the daemon that the rank connects to."""
 
@@ -137,10 +142,13 @@ class Job:
     # --- Everybody at once --------------------------------------------------------------------------
 
     def all(self, *words, ranks=None, timeout_s=ANSWER_S):
-        """The same words to every rank (`%d` is the rank's number), then all answers in rank order."""
+        """The same words to every rank, then all answers in rank order.
+
+        `%d` is the rank's number; of a list (a communicator's handles) each rank gets its own.
+        """
         chosen = range(len(self.ranks)) if ranks is None else ranks
         for rank in chosen:
-            self.ranks[rank].send(*(rank if word == "%d" else word for word in words))
+            self.ranks[rank].send(*(rank if word == "%d" else own(word, rank) for word in words))
         return [self.ranks[rank].receive(timeout_s) for rank in chosen]
 
     def must(self, *words, ranks=None, timeout_s=ANSWER_S):
@@ -191,11 +199,11 @@ class Job:
             for index in range(len(self.tensors)):
                 path = self.path("in", rank, index)
                 self.data(step, rank, index).tofile(path)
-                self.ranks[rank].must("fill", comm, index, path)
+                self.ranks[rank].must("fill", own(comm, rank), index, path)
 
     def result(self, comm, rank, index):
         path = self.path("out", rank, index)
-        self.ranks[rank].must("dump", comm, index, path)
+        self.ranks[rank].must("dump", own(comm, rank), index, path)
         tensor = self.tensors[index]
         return np.fromfile(path, sums.DTYPES[tensor.dtype][1]).reshape(tensor.shape)
 

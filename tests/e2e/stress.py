@@ -325,6 +325,15 @@ class RankProgram:
 # --- The driver -----------------------------------------------------------------------------------------------------
 
 
+def policy_words(draw, raw):
+    """Some policy, as `cgxctl policy apply` takes it."""
+    changes = {"group_bytes": draw.choice(("4 KiB", "64 KiB", "1 MiB", "4 MiB")),
+               "window": draw.randint(1, 8),
+               "collective": draw.choice(("auto", "scatter", "allgather")),
+               "codec": "fp32" if raw else draw.choice(CODECS)}
+    return [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+
+
 class Operator(threading.Thread):
     """Applies policies to a job until it is stopped."""
 
@@ -338,11 +347,7 @@ class Operator(threading.Thread):
         while not self.stopped.wait(0.5):
             daemon = self.daemons[self.draw.choice(self.plan.places)]
             comm = self.draw.choice(self.plan.comms).name
-            changes = {"group_bytes": self.draw.choice(("4 KiB", "64 KiB", "1 MiB", "4 MiB")),
-                       "window": self.draw.randint(1, 8),
-                       "collective": self.draw.choice(("auto", "scatter", "allgather")),
-                       "codec": "fp32" if self.plan.raw else self.draw.choice(CODECS)}
-            words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+            words = policy_words(self.draw, self.plan.raw)
             done = daemon.control_tool("--timeout", str(COMM_S), "policy", "apply", "-j", f"stress{self.plan.seed}",
                                        "-c", comm, "--lossy", *words, check=False)
             text = done.stderr.strip().removeprefix("cgxctl: ")

@@ -1,6 +1,7 @@
 // Bad days on a simulated cluster: everybody who waits gets a status that names the culprit, and
 // what can be redone gives the right bits.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -53,6 +54,44 @@ TEST(PeerLost, IsNoticedByItsSilenceWhenTheDaemonIsStopped) {
   ASSERT_TRUE(world.cluster.run_until(
       [&] { return world.step_status(0, 1) == StatusCode::kPEER_LOST; }, 6 * kSecond));
   EXPECT_LE(world.cluster.now_ns() - before, 5 * kSecond);
+}
+
+// A cut nobody is told of: a link is given up where its silence was noticed, and not met again
+// where another machine's word came first.
+TEST(PeerLost, IsNotMetAgainOverTheSilentLink) {
+  for (const uint32_t first : {0u, 1u, 2u}) {
+    SCOPED_TRACE("rank " + std::to_string(first) + " comes first");
+    World world({1, 1, 1});
+    Cluster& cluster = world.cluster;
+    run_step(cluster, world.tensors, 0);
+    bool cut = true;
+    cluster.let_through([&cut](uint32_t machine, const transport::Frame& frame) {
+      wire::FrameHeader header;
+      std::memcpy(&header, frame.header.data(), sizeof(header));
+      return !cut || (machine != 2 && header.source != 2);
+    });
+    const auto to_the_lost = [&] {
+      return std::pair(cluster.peer_of(0, 2), cluster.peer_of(1, 2));
+    };
+    const auto before = to_the_lost();
+    submit_step(cluster, world.tensors, 1);
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(1); }, 6 * kSecond));
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(world.step_status(rank, 1), StatusCode::kPEER_LOST) << "rank " << rank;
+      cluster.close_communicator(rank);
+    }
+    cut = false;
+    for (uint32_t i = 0; i < 3; ++i) {
+      cluster.create_on((first + i) % 3, [](auto& message) { message.meeting = 2; });
+    }
+    cluster.run_for(kSecond / 2);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      ASSERT_EQ(cluster.rank(rank).replies.count(Cluster::kCreate), 1u) << "rank " << rank;
+      EXPECT_EQ(cluster.rank(rank).replies[Cluster::kCreate].code, StatusCode::kOK);
+    }
+    EXPECT_FALSE(to_the_lost().first == before.first) << "machine 0 met over the dead link";
+    EXPECT_FALSE(to_the_lost().second == before.second) << "machine 1 met over the dead link";
+  }
 }
 
 TEST(Joining, AFirstStepOfItsOwnIsToldToEveryRankWhoeverComesFirst) {
