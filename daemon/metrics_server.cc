@@ -38,7 +38,7 @@ void reuse_address_only(socket_t socket) {
 class MetricsServer::Http {
  public:
   Http(const MetricsOptions& options, OperatorPort& port)
-      : options_(options), port_(port), watch_(port) {
+      : options_(options), port_(port), watch_(port, options.job_names) {
     server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
     server_.set_socket_options(reuse_address_only);
     server_.set_read_timeout(kReadTimeoutSeconds);

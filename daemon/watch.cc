@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/clock.h"
+#include "daemon/concealed.h"
 
 namespace cgx::daemon {
 namespace {
@@ -45,7 +46,8 @@ Watch::Sample sample_of(const Watch::JobPast& before, const Watch::JobPast& now,
 
 }  // namespace
 
-Watch::Watch(OperatorPort& port) : port_(port), thread_([this] { run(); }) {
+Watch::Watch(OperatorPort& port, bool job_names)
+    : port_(port), job_names_(job_names), thread_([this] { run(); }) {
   ::pthread_setname_np(thread_.native_handle(), "cgxd-watch");
 }
 
@@ -64,7 +66,8 @@ void Watch::run() {
     take_events();
     if (monotonic_ns() - last_look_ns_ < kLookNs) continue;
     lock.unlock();
-    const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
+    Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
+    if (snapshot.ok() && !job_names_) conceal(*snapshot);
     lock.lock();
     if (snapshot.ok()) take_snapshot(*snapshot, monotonic_ns());
   }

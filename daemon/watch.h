@@ -46,7 +46,8 @@ class Watch {
   using JobKey = std::pair<uint16_t, uint64_t>;         // index and creation of a communicator
   using LinkKey = std::pair<std::string, std::string>;  // job and address
 
-  explicit Watch(OperatorPort& port);
+  // Without `job_names` it knows jobs by number only (daemon/concealed.h).
+  Watch(OperatorPort& port, bool job_names);
   ~Watch();
 
   // `use(tally, jobs, links, recorded)` with everything up to now, under the lock; `recorded`:
@@ -64,6 +65,7 @@ class Watch {
   void take_snapshot(const scheduler::Snapshot& snapshot, uint64_t now_ns);
 
   OperatorPort& port_;
+  const bool job_names_;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool ending_ = false;

@@ -37,7 +37,7 @@ class Dashboards(ClusterCase):
 
     @classmethod
     def config_of(cls, machine):
-        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT}})
+        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT, "job_names": True}})
 
     def fetch(self, url):
         return self.machines[0].run(["/usr/bin/python3", "-c", FETCH, url], capture_output=True, text=True, check=True).stdout

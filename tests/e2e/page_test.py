@@ -36,7 +36,7 @@ class Page(ClusterCase):
 
     @classmethod
     def config_of(cls, machine):
-        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT}})
+        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT, "job_names": True}})
 
     def browse(self, *options):
         profile = self.enterContext(tempfile.TemporaryDirectory(prefix="cgx-page-"))
