@@ -1,5 +1,5 @@
 // Which way a group goes between machines, and why. A list with one row per collective
-// (collectives.def); what machines do for each of them is a schedule (scheduler/schedule.h).
+// (schedules.def); what machines do for each of them is a schedule (scheduler/schedule.h).
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace cgx::scheduler {
 
 enum class Collective : uint8_t {
 #define X(name, text, help) k##name,
-#include "scheduler/collectives.def"
+#include "scheduler/schedules.def"
 #undef X
 };
 constexpr const char* kCollectives[] = {
 #define X(name, text, help) #text,
-#include "scheduler/collectives.def"
+#include "scheduler/schedules.def"
 #undef X
 };
 inline const char* collective_name(Collective collective) {
@@ -28,7 +28,7 @@ inline bool collective_known(Collective collective) {
 enum class CollectiveWish : uint8_t {
   kAuto,
 #define X(name, text, help) k##name,
-#include "scheduler/collectives.def"
+#include "scheduler/schedules.def"
 #undef X
 };
 inline const char* wish_name(CollectiveWish wish) {

@@ -130,7 +130,7 @@ Schedule Schedule::create(const Setting& setting, const GroupLayout& layout) {
   case Collective::k##name:                 \
     make_##text(setting, layout, schedule); \
     break;
-#include "scheduler/collectives.def"
+#include "scheduler/schedules.def"
 #undef X
     }
   }

@@ -36,7 +36,7 @@ struct GroupSnapshot {
   uint32_t tensors = 0;
   uint64_t raw_bytes = 0;
   uint64_t encoded_bytes = 0;  // with every tensor present, at most
-  std::string collective;      // a row of collectives.def
+  std::string collective;      // a row of schedules.def
   std::string reason;          // why this one
 };
 

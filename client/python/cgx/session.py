@@ -143,7 +143,7 @@ class Session:
         """Calls action() when the session is about to be closed: threads inside it must leave first."""
         self._before_close.append(action)
 
-    def _join(self, call: Callable[[Beside], Any], meanwhile: Optional[Callable[[], Any]]) -> Any:
+    def _join(self, call: Callable[[Beside], Any], meanwhile: Optional[Callable[[], Any]] = None) -> Any:
         """The result of a call that makes a communicator, which may go on after an interrupt."""
         self._joining = [each for each in self._joining if each.under_way()] + [Beside(call)]
         return self._joining[-1].wait(meanwhile)
