@@ -87,7 +87,7 @@ def mesh_message(**fields):
     return b"".join(bytes([number << 3 | wire]) + content for number, wire, content in parts)
 
 
-def greeting(version=1, kind=1, request=7, body=b"", magic=0x53584743, length=None):
+def greeting(version=2, kind=1, request=7, body=b"", magic=0x53584743, length=None):
     """A packet of the session protocol (proto/wire/session_messages.h); kind 1 is Hello."""
     return struct.pack("<IHHII", magic, version, kind, request, len(body) if length is None else length) + body
 
@@ -177,7 +177,7 @@ class Garbage(Strangers):
     def test_an_unknown_version_of_the_session_protocol_is_told_both_versions(self):
         code, text = self.answer_to(greeting(version=9, body=words("job", "stranger")))
         self.assertEqual(code, 13, text)  # VERSION_MISMATCH
-        self.assertRegex(text, r"\b9\b.*\b1\b|\b1\b.*\b9\b")
+        self.assertRegex(text, r"\b9\b.*\b2\b|\b2\b.*\b9\b")
 
     def test_silent_clients_are_shown_out(self):
         crowd = [self.packets() for _ in range(20)]
