@@ -294,7 +294,7 @@ class Places(Hostile):
             self.skipTest("both daemons would have the same page")
         job = self.job([0, 1], name="secret-plans", arena_bytes=4 * MIB)
         job.step(job.join(name="hush"), 1)
-        for path in ("/metrics", "/"):
+        for path in ("/metrics", "/status.json"):
             text = self.page(path)
             self.assertIn("job-", text)
             self.assertNotIn("secret-plans", text)

@@ -180,15 +180,15 @@ class Machines:
     def lose(self, machine, share):
         """Of the packets to and from a machine `share` are lost on the way; 0: none, 1: a cut nobody is told of."""
         port = f"port{machine.index}"
-        subprocess.run(["tc", "-n", self._switch, "qdisc", "del", "dev", port, "clsact"], capture_output=True)
+        subprocess.run(["tc", "-n", self.switch, "qdisc", "del", "dev", port, "clsact"], capture_output=True)
         if share == 0:
             return
-        _tc("qdisc", "add", "dev", port, "clsact", netns=self._switch)
+        _tc("qdisc", "add", "dev", port, "clsact", netns=self.switch)
         # Socket filter code, there being no netem everywhere: drop where a random word is above the limit.
         limit = int((1 - share) * 0xFFFFFFFF)
         code = f"4,32 0 0 {RANDOM_WORD},37 0 1 {limit},6 0 0 {DROP},6 0 0 {PASS}"
         for way in ("ingress", "egress"):
-            _tc("filter", "add", "dev", port, way, "bpf", "da", "bytecode", code, netns=self._switch)
+            _tc("filter", "add", "dev", port, way, "bpf", "da", "bytecode", code, netns=self.switch)
 
     def describe(self):
         if self.isolated:
