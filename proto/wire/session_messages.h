@@ -90,7 +90,8 @@ struct Reply {
 enum class ArenaKind : uint8_t { kHost = 0, kDevice = 1 };
 using DeviceId = std::array<std::byte, 16>;  // its UUID
 
-struct AddArena {  // fd 0, on the host: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon seals the rest
+struct AddArena {  // fd 0, on the host: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon
+                   // seals the rest
   uint32_t arena = 0;
   ArenaKind kind = ArenaKind::kHost;
   DeviceId device{};  // zero on the host

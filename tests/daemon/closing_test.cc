@@ -1,4 +1,5 @@
-// libcgx closes while its daemon's site is slow: it waits for the site, and then its memory is its own.
+// libcgx closes while its daemon's site is slow: it waits for the site, and then its memory is its
+// own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
