@@ -111,10 +111,7 @@ SlabCounts CallRunner::slabs_needed(const Members& members, const Site& site, ui
   FrameNeeds most;
   for (const uint64_t elements : {many / sizeof(float), uint64_t{1}}) {
     const Shape shape = make_shape({.elements = elements}, members, slab_bytes);
-    const FrameNeeds needs = frame_needs(shape.schedule, site.consumes_inside());
-    most.received = std::max(most.received, needs.received);
-    most.results = std::max(most.results, needs.results);
-    most.kept = std::max(most.kept, needs.kept);
+    most.cover(frame_needs(shape.schedule, site.consumes_inside()));
   }
   return slabs_for(most, kCallWindow, members.machines());
 }

@@ -158,7 +158,7 @@ Status Operation::done(const MoveOf& of) {
   return {};
 }
 
-// Makes the moves whose turn has come. What the last of them has made is not needed any more.
+// Makes the moves whose turn has come.
 Status Operation::follow(uint32_t part, Live& live) {
   const Course& course = schedule().course(part);
   PartState& state = parts_[part];

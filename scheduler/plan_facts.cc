@@ -53,10 +53,7 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
           " bytes, the limit is " + std::to_string(question.slab_bytes));
     }
     const Schedule& schedule = facts.schedules.emplace_back(Schedule::create(setting, layout));
-    const FrameNeeds needs = frame_needs(schedule, question.site_consumes);
-    most.received = std::max(most.received, needs.received);
-    most.results = std::max(most.results, needs.results);
-    most.kept = std::max(most.kept, needs.kept);
+    most.cover(frame_needs(schedule, question.site_consumes));
   }
   const auto hears = [](const Schedule& schedule) { return schedule.hears(0); };
   facts.hears_coordinator = question.machine == 0 || facts.schedules.empty() ||

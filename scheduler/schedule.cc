@@ -99,6 +99,13 @@ uint32_t Course::kept_buffers() const {
   return static_cast<uint32_t>(std::popcount(kept_));
 }
 
+Course sent_and_taken_back(uint32_t owner, uint8_t result_round) {
+  Course course;
+  const uint32_t sent = course.send(1, {owner}, course.encode());
+  course.decode(course.receive(result_round, {owner}, sent).of(0));
+  return course;
+}
+
 std::vector<uint32_t> Setting::others() const {
   std::vector<uint32_t> others;
   for (uint32_t hop = 1; hop < machines; ++hop) others.push_back((machine + hop) % machines);

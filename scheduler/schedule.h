@@ -14,6 +14,7 @@
 // contributes to it was read: inputs may be outputs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -159,6 +160,12 @@ struct FrameNeeds {
   uint32_t received = 0;  // frames that wait for others
   uint32_t results = 0;   // frames with results, where the site does not read them at once
   uint32_t kept = 0;      // own buffers that wait for frames
+
+  void cover(const FrameNeeds& other) {  // enough for either
+    received = std::max(received, other.received);
+    results = std::max(results, other.results);
+    kept = std::max(kept, other.kept);
+  }
 };
 FrameNeeds frame_needs(const Schedule& schedule, bool site_consumes);
 

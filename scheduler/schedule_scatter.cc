@@ -17,19 +17,12 @@ Course of_own_shard(const Setting& setting) {
   return course;
 }
 
-Course of_shard_of(uint32_t owner) {
-  Course course;
-  const uint32_t sent = course.send(1, {owner}, course.encode());
-  course.decode(course.receive(2, {owner}, sent).of(0));
-  return course;
-}
-
 }  // namespace
 
 void make_scatter(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
   schedule.add(of_own_shard(setting), layout.shard(setting.machine));
   for (const uint32_t owner : setting.others()) {
-    schedule.add(of_shard_of(owner), layout.shard(owner), setting.way.ahead);
+    schedule.add(sent_and_taken_back(owner, 2), layout.shard(owner), setting.way.ahead);
   }
 }
 

@@ -56,20 +56,14 @@ Course of_own_shard(const Racks& racks) {
   return course;
 }
 
-Course of_shard_of(uint32_t owner) {
-  Course course;
-  const uint32_t sent = course.send(1, {owner}, course.encode());
-  course.decode(course.receive(3, {owner}, sent).of(0));
-  return course;
-}
-
 }  // namespace
 
 void make_two_level(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
   const Racks racks(setting);
   schedule.add(of_own_shard(racks), layout.shard(racks.index));
   for (const uint32_t owner : racks.neighbours()) {
-    schedule.add(of_shard_of(owner), layout.shard(owner % racks.size), setting.way.ahead);
+    schedule.add(sent_and_taken_back(owner, 3), layout.shard(owner % racks.size),
+                 setting.way.ahead);
   }
 }
 

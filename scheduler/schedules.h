@@ -10,4 +10,7 @@ namespace cgx::scheduler {
 #include "scheduler/schedules.def"
 #undef X
 
+// Of a part whose sum another machine makes: sent to it in round 1, and its result taken.
+Course sent_and_taken_back(uint32_t owner, uint8_t result_round);
+
 }  // namespace cgx::scheduler
