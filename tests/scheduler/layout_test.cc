@@ -4,32 +4,11 @@
 
 #include <random>
 
+#include "tests/scheduler/built_group.h"
 #include "tests/scheduler/every_codec.h"
 
 namespace cgx::scheduler {
 namespace {
-
-constexpr CodecSpec kRaw{.codec = 0, .bucket = 512};
-const CodecSpec kFourBits{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
-
-struct Case {
-  std::vector<std::pair<uint64_t, CodecSpec>> tensors;
-  uint32_t machines;
-};
-
-struct Built {
-  TensorTable table;
-  Group group;
-};
-
-Built build(const Case& c) {
-  Built built;
-  for (const auto& [elements, spec] : c.tensors) {
-    built.group.segments.push_back({static_cast<uint32_t>(built.table.size()), spec});
-    built.table.push_back({.name = "t" + std::to_string(built.table.size()), .elements = elements});
-  }
-  return built;
-}
 
 // Every element of every tensor is in exactly one slice, in order, cut at bucket borders.
 void expect_covers(const Built& built, const GroupLayout& layout, const Case& c) {
