@@ -1,6 +1,7 @@
 """Adds up what ctest, GoogleTest and unittest_main.py left in a results folder; the last line is the sum.
 
-A ctest entry that wrote a case file (test_NAME.json) counts once per case, any other counts once.
+A ctest entry that wrote a case file (test_NAME.json) counts once per case, any other counts once. Under the name of a case
+that failed stands what it said last: whoever sees only the end of a log needs no other.
 """
 
 import glob
@@ -10,8 +11,17 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
+TOLD_LINES = 6  # of a failure
+
+
+def told(failure):
+    """The last lines of what a failed case said: unittest ends with the cause, GoogleTest's texts are short."""
+    lines = [line for line in failure.get("failure", "").splitlines() if line.strip()]
+    return "".join(f"\n    {line[:300]}" for line in lines[-TOLD_LINES:])
+
+
 def cases_of(path):
-    """(passed, failed names, skipped) of one GoogleTest-style report."""
+    """(passed, failed names with what they said, skipped) of one GoogleTest-style report."""
     passed, failed, skipped = 0, [], 0
     with open(path, encoding="utf-8") as file:
         report = json.load(file)
@@ -20,7 +30,7 @@ def cases_of(path):
             if case.get("result") == "SKIPPED" or case.get("status") == "NOTRUN":
                 skipped += 1
             elif case.get("failures"):
-                failed.append(f"{suite['name']}.{case['name']}")
+                failed.append(f"{suite['name']}.{case['name']}{told(case['failures'][0])}")
             else:
                 passed += 1
     return passed, failed, skipped
