@@ -184,6 +184,7 @@ void fill_totals(const Snapshot& snapshot, v1::DaemonStatus& status) {
   for (const auto& session : snapshot.sessions) arenas += session.arenas;
   status.set_arenas(arenas);
   status.set_links(snapshot.links);
+  status.set_residual_bytes(snapshot.residual_bytes);
   const OpenFiles files = open_files();
   status.set_open_files(files.open);
   status.set_open_files_max(files.limit);

@@ -170,6 +170,8 @@ void add_totals(const Snapshot& snapshot, Page& page) {
   page.one("arenas", "mappings of the sessions' shared memory", MetricType::Gauge, arenas);
   page.one("links", "links to other daemons, one for each job and daemon", MetricType::Gauge,
            static_cast<double>(snapshot.links));
+  page.one("residual_bytes", "kept of jobs with error feedback, should their ranks come back",
+           MetricType::Gauge, static_cast<double>(snapshot.residual_bytes));
   const OpenFiles files = open_files();
   page.one("open_files", "descriptors this process has open", MetricType::Gauge,
            static_cast<double>(files.open));

@@ -65,7 +65,8 @@ scheduler::Timeouts timeouts(const v1::Timeouts& config) {
           .late_warning_ns = config.late_warning_ms() * kMillisecond,
           .join_ns = config.join_ms() * kMillisecond,
           .prepare_ns = config.prepare_ms() * kMillisecond,
-          .communicator_ns = config.communicator_ms() * kMillisecond};
+          .communicator_ns = config.communicator_ms() * kMillisecond,
+          .residuals_ns = config.residuals_ms() * kMillisecond};
 }
 
 std::string listed(const google::protobuf::RepeatedPtrField<std::string>& parts) {

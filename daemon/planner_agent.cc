@@ -48,6 +48,10 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
                 std::to_string(kTasksMax) + " plans wait to be made; ask again later"));
 }
 
+void PlannerAgent::release(std::shared_ptr<const void> memory) {
+  (void)others_->post([last = std::move(memory)] {});
+}
+
 void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) {
   Result<scheduler::FactsPtr> facts = scheduler::make_facts(question);
   if (facts.ok()) facts = freed_here(*std::move(facts));

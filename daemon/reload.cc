@@ -19,6 +19,7 @@ constexpr std::string_view kMayChange[] = {
     "timeouts.stalled_ms",
     "timeouts.late_warning_ms",
     "timeouts.communicator_ms",
+    "timeouts.residuals_ms",
     "timeouts.prepare_ms",
     "timeouts.drain_ms",
 };
@@ -56,6 +57,7 @@ Reload plan_reload(const v1::Config& running, const v1::Config& changed) {
   timeouts.set_stalled_ms(from.stalled_ms());
   timeouts.set_late_warning_ms(from.late_warning_ms());
   timeouts.set_communicator_ms(from.communicator_ms());
+  timeouts.set_residuals_ms(from.residuals_ms());
   timeouts.set_prepare_ms(from.prepare_ms());
   timeouts.set_drain_ms(from.drain_ms());
   return reload;

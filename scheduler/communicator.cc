@@ -59,6 +59,10 @@ Communicator::~Communicator() {
   pool_.unreserve(call_slabs_);
 }
 
+ResidualStore::Owner Communicator::owner() const {
+  return {members_.uid, members_.job, members_.name};
+}
+
 bool Communicator::uses(SessionId session) const {
   return std::any_of(members_.local.begin(), members_.local.end(), [&](const LocalRank& local) {
     return local.session == session && (local.port != nullptr || tickets_open());
@@ -257,9 +261,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.site_consumes = services_.site().consumes_inside();
   question.make_residual = services_.site().residual_maker();
   question.bytes_free = services_.plan_bytes_free();
-  for (uint32_t t = 0; t < question.table->size(); ++t) {
-    question.has_residual.push_back(steps_.residuals().has(t));
-  }
+  question.has_residual = steps_.residuals().existing(question.table);
   services_.planner().request(
       std::move(question),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {
@@ -269,7 +271,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
   return PreparedPlan::create(facts, pool_,
-                              steps_.residuals().bytes_missing(facts->plan, *facts->table),
+                              steps_.residuals().bytes_missing(*facts),
                               services_.plan_bytes_free());
 }
 
@@ -294,6 +296,7 @@ bool Communicator::work() {
     return true;
   }
   publish_result_hashes();
+  services_.release(steps_.take_freed());
   reorder_if_useful();
   pursue_wish();
   return *called || *stepped;

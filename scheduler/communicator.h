@@ -53,6 +53,9 @@ class CommunicatorServices {
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
   virtual PlannerPort& planner() = 0;
   virtual KeptPolicies& kept_policies() = 0;
+  virtual ResidualStore& residuals() = 0;
+  // Memory that nobody needs any more; empty: nothing to do.
+  virtual void release(std::vector<Residuals::Memory> memory) = 0;
   virtual uint16_t new_index() = 0;  // of a communicator: not 0, and no other one's that is here
   // As OperationHost's, of a communicator that the event names.
   virtual void record(Event event) = 0;
@@ -80,6 +83,9 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   uint16_t index() const { return index_; }
   uint64_t step() const { return steps_.installed() ? steps_.step() : first_step_; }
   const wire::JobKey& job_key() const { return job_key_; }
+  ResidualStore::Owner owner() const;
+  // It has ended: what the next one of its name may go on with.
+  KeptResiduals take_residuals() { return steps_.take_residuals(members_.id); }
 
   // --- Local ranks
   // ---------------------------------------------------------------------------------
@@ -181,6 +187,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
     std::vector<uint32_t> missing_step, missing_call, missing_commit;  // of its last heartbeat
     uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
     uint64_t rtt_ns = 0;                           // of the last echo
+    ResidualMark residuals;                        // of its join
     bool flushed = false;                          // nothing more of this term comes from it
     bool reported = false;
     Report report;
@@ -210,6 +217,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void join_if_complete();
   void repeat_join();
   void all_joined();
+  void begin_with_residuals(bool keep);
   void handle(uint32_t machine, const Join& message);
   void handle(uint32_t machine, const Joined& message);
   void commit_if_complete();

@@ -213,7 +213,8 @@ void Communicator::join_if_complete() {
 // failed answers with the failure; to learn of it is all that the coordinator's own word is for.
 void Communicator::repeat_join() {
   if (!peers_[members_.machine].joined) return;
-  const Join join{shape_hash(), first_step_};
+  const ResidualMark kept = services_.residuals().mark(owner());
+  const Join join{shape_hash(), first_step_, kept.step_end, kept.lineage};
   if (members_.coordinator()) return broadcast(join);
   send_control(0, join);
 }
@@ -229,6 +230,7 @@ void Communicator::handle(uint32_t machine, const Join& message) {
         /*permanent=*/true, /*tell_others=*/true);
   }
   peers_[machine].joined = true;
+  peers_[machine].residuals = {message.residual_step_end, message.residual_lineage};
   all_joined();
 }
 
@@ -236,9 +238,15 @@ void Communicator::all_joined() {
   for (const PeerState& peer : peers_) {
     if (!peer.joined) return;
   }
+  peers_[members_.machine].residuals = services_.residuals().mark(owner());
+  const ResidualMark& own = peers_[members_.machine].residuals;
+  const bool keep = own.any() && std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+                      return peer.residuals == own;
+                    });
   state_ = State::kReady;
   record({.kind = EventKind::kready});
-  broadcast(Joined{.configured = configured_});
+  broadcast(Joined{.configured = configured_, .keep_residuals = keep});
+  begin_with_residuals(keep);
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
 }
@@ -248,8 +256,25 @@ void Communicator::handle(uint32_t machine, const Joined& message) {
   configured_ = message.configured;
   state_ = State::kReady;
   record({.kind = EventKind::kready});
+  begin_with_residuals(message.keep_residuals != 0);
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
+}
+
+// What this machine keeps of the communicator's life before is gone on with, or of no use.
+void Communicator::begin_with_residuals(bool keep) {
+  std::optional<KeptResiduals> kept = services_.residuals().take(owner());
+  if (!kept) return;
+  const uint64_t bytes = kept->residuals.bytes();
+  services_.note(EventLevel::kInfo,
+                 keep ? "error feedback goes on with what was kept"
+                      : "error feedback begins at zero: not every machine kept the same step's",
+                 {{"job", members_.job},
+                  {"communicator", members_.name},
+                  {"step", kept->mark.step_end - 1},
+                  {"bytes", bytes}});
+  if (keep) return steps_.begin_with(std::move(kept->residuals));
+  services_.release(kept->residuals.take_all());
 }
 
 // --- Registering and committing

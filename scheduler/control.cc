@@ -57,9 +57,9 @@ void policy_fields(Io& io, P& p) {
 template <typename M, typename Io, typename Message>
 void visit(Io& io, Message& m) {
   if constexpr (std::is_same_v<M, Join>) {
-    all(io, m.shape_hash, m.first_step);
+    all(io, m.shape_hash, m.first_step, m.residual_step_end, m.residual_lineage);
   } else if constexpr (std::is_same_v<M, Joined>) {
-    all(io, m.code, m.text);
+    all(io, m.code, m.text, m.keep_residuals);
     policy_fields(io, m.configured);
   } else if constexpr (std::is_same_v<M, Table>) {
     all(io, m.table);

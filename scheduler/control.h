@@ -33,11 +33,14 @@ namespace cgx::scheduler {
 struct Join {
   uint64_t shape_hash = 0;  // of ranks, machines and their order, as this machine sees them
   uint64_t first_step = 0;
+  // What this machine keeps of the communicator's life before.
+  uint64_t residual_step_end = 0, residual_lineage = 0;
 };
 struct Joined {
   StatusCode code = StatusCode::kOK;
   std::string text;
   Policy configured;  // what the coordinator's configuration says for the job
+  uint8_t keep_residuals = 0;  // all machines have those of one step; otherwise they begin at zero
 };
 struct Table {
   std::vector<std::byte> table;

@@ -58,9 +58,33 @@ void Engine::State::drop_closed_communicators() {
       std::erase_if(session.communicators,
                     [&](const auto& entry) { return entry.second.first == communicator; });
     }
+    keep_residuals(*communicator);
     record({.kind = EventKind::kclosed, .communicator = communicator->index()});
     communicators_.erase(communicators_.begin() + static_cast<int64_t>(i));
   }
+}
+
+// For the next communicator of the name.
+void Engine::State::keep_residuals(Communicator& communicator) {
+  KeptResiduals kept = communicator.take_residuals();
+  if (kept.residuals.empty()) return;
+  const Members& members = communicator.members();
+  const bool in_session = sessions_of({.job = members.job, .uid = members.uid}) > 0;
+  residuals_.keep(communicator.owner(), std::move(kept),
+                  in_session ? UINT64_MAX : now_ns_ + options_.timeouts.residuals_ns);
+}
+
+// What nobody borrowed in time, or stands in the way of plans.
+void Engine::State::free_residuals() {
+  if (residuals_.bytes() == 0) return;
+  for (Residuals& expired : residuals_.take_expired(now_ns_, plan_bytes_free())) {
+    release(expired.take_all());
+  }
+}
+
+void Engine::State::release(std::vector<Residuals::Memory> memory) {
+  if (memory.empty()) return;
+  planner().release(std::make_shared<const std::vector<Residuals::Memory>>(std::move(memory)));
 }
 
 void Engine::State::site_answered(Ticket ticket, const SiteAnswer& answer) {
@@ -128,6 +152,7 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
   session.port = std::make_unique<CountedPort>(port);
   count(Counter::ksessions_opened);
   if (state_->sessions_of(options) == 1) {
+    state_->residuals_.free_at(options.uid, options.job, UINT64_MAX);
     state_->note(EventLevel::kInfo, "job begins", {{"job", options.job}, {"uid", options.uid}});
   }
   return SessionId{index, session.generation};
@@ -171,6 +196,8 @@ void Engine::close_session(SessionId id, const Status& why) {
   session->open = false;
   if (state_->sessions_of(session->options) == 0) {
     const SessionOptions& last = session->options;
+    state_->residuals_.free_at(last.uid, last.job,
+                               state_->now_ns_ + state_->options_.timeouts.residuals_ns);
     state_->note(why.ok() ? EventLevel::kInfo : EventLevel::kWarning, "job ends",
                  {{"job", last.job}, {"uid", last.uid}, {"cause", gone}});
   }
@@ -315,6 +342,7 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
   }
   shown.links = static_cast<uint32_t>(std::count_if(state_->links_.begin(), state_->links_.end(),
                                                     [](const auto& link) { return link.open; }));
+  shown.residual_bytes = state_->residuals_.bytes();
   for (const State::Session& session : state_->sessions_) {
     if (!session.open) continue;
     uint64_t arena_bytes = 0;
@@ -418,6 +446,7 @@ int Engine::do_work(uint64_t now_ns) {
   }
   ++state_->turn_;
   state_->drop_closed_communicators();
+  state_->free_residuals();
   state_->forget_arenas();
   state_->close_idle_links();
   return worked;
@@ -428,7 +457,8 @@ uint64_t Engine::next_deadline_ns() const {
   for (const auto& communicator : state_->communicators_) {
     next = std::min(next, communicator->next_deadline_ns());
   }
-  return std::min({next, state_->next_closing_ns(), state_->site_->next_answer_ns()});
+  return std::min({next, state_->next_closing_ns(), state_->residuals_.next_ns(),
+                   state_->site_->next_answer_ns()});
 }
 
 bool Engine::operations_open() const {

@@ -108,6 +108,7 @@ struct Timeouts {  // every one can be set in the configuration
   uint64_t join_ns = 120'000'000'000;  // ranks of a communicator arrive within this
   uint64_t prepare_ns = 2'000'000'000;
   uint64_t communicator_ns = 1'800'000'000'000;  // default of the communicator's own time-out
+  uint64_t residuals_ns = 60'000'000'000;        // a job's, after its last session
 };
 
 struct Limits {

@@ -92,6 +92,8 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
     return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
   }
   KeptPolicies& kept_policies() override { return kept_policies_; }
+  ResidualStore& residuals() override { return residuals_; }
+  void release(std::vector<Residuals::Memory> memory) override;
   uint16_t new_index() override;
   void record(Event event) override {
     if (ports_.recorder == nullptr) return;
@@ -115,6 +117,8 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
                        sessions_[id.index].generation == id.generation;
     return known ? &sessions_[id.index] : nullptr;
   }
+  void keep_residuals(Communicator& communicator);
+  void free_residuals();
   // Open ones of the same job.
   auto sessions_of(const SessionOptions& job) const {
     return std::count_if(sessions_.begin(), sessions_.end(), [&](const Session& one) {
@@ -171,6 +175,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   std::vector<Session> sessions_;
   Meetings meetings_;
   KeptPolicies kept_policies_;
+  ResidualStore residuals_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<Link> links_;
   std::vector<std::vector<Membership>> memberships_;  // by link

@@ -41,7 +41,7 @@ class HostResidual final : public SiteResidual {
   void* memory_;
 };
 
-struct ResidualSlots {  // both null without feedback
+struct ResidualSlots {  // null where there is none to read, or to write
   const float* confirmed = nullptr;
   float* tentative = nullptr;
 };
@@ -197,12 +197,14 @@ class HostOperation final : public SiteOperation {
   static ResidualSlots slots_of(const LocalSegment& segment) {
     if (segment.residual == nullptr) return {};
     const auto& residual = static_cast<const HostResidual&>(*segment.residual);
-    return {residual.slot(segment.confirmed), residual.slot(1 - segment.confirmed)};
+    return {residual.slot(segment.confirmed),
+            segment.drains ? nullptr : residual.slot(1 - segment.confirmed)};
   }
   ResidualSlots residual_of(const Slice& slice) const {
-    const ResidualSlots slots = slots_of(setup_.segments[slice.segment]);
-    if (slots.tentative == nullptr) return slots;
-    return {slots.confirmed + slice.first_element, slots.tentative + slice.first_element};
+    ResidualSlots slots = slots_of(setup_.segments[slice.segment]);
+    if (slots.confirmed != nullptr) slots.confirmed += slice.first_element;
+    if (slots.tentative != nullptr) slots.tentative += slice.first_element;
+    return slots;
   }
 
   // Each contribution from its first range on.
@@ -237,11 +239,10 @@ class HostOperation final : public SiteOperation {
     job.targets = targets(slice);
     job.target_count = target_count(slice);
     const ResidualSlots residual = residual_of(slice);
+    if (residual.tentative == nullptr) return job;
     job.residual_in = residual.confirmed;
     job.residual_out = residual.tentative;
-    if (residual.tentative != nullptr) {
-      job.residual_scale = setup_.segments[slice.segment].residual_scale;
-    }
+    job.residual_scale = setup_.segments[slice.segment].residual_scale;
     return job;
   }
 

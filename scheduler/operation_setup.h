@@ -26,7 +26,8 @@ struct LocalSegment {
   std::vector<Place> outputs;  // of every local rank (home region where absent)
   float scale = 1.0f;
   uint64_t name_hash = 0;
-  SiteResidual* residual = nullptr;  // null without feedback
+  SiteResidual* residual = nullptr;  // null: it has none
+  bool drains = false;               // the confirmed slot is added, and nothing is written
   uint32_t confirmed = 0;            // which of its slots is; the other one is written
   float residual_scale = 1.0f;       // from the confirmed one to this step's units, decay included
 };

@@ -16,6 +16,8 @@ class PlannerPort {
   // what was asked first need not be answered first. What has changed meanwhile is the asker's to
   // find out.
   virtual void request(PlanQuestion question, Answer answer) = 0;
+  // Frees what nobody else has, where that may take its time.
+  virtual void release(std::shared_ptr<const void> memory) { memory.reset(); }
 };
 
 // Where nobody else moves gradients meanwhile.

@@ -2,15 +2,16 @@
 //
 // Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
 // were written since, drop() forgets them. The site has the memory; it comes with the first plan
-// that asks for feedback and survives regrouping. Each slot is in the gradient unit (loss scale /
-// learning rate) of the step that wrote it. Owned by one communicator.
+// that asks for feedback, goes by the tensor's name and survives regrouping and other tables. A
+// tensor that leaves feedback drains: what it holds is added to its next step once more, and then
+// its memory goes. Each slot is in the gradient unit (loss scale / learning rate) of the step that
+// wrote it. Owned by one communicator, or kept for the next one of its name (residual_store.h).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <new>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,75 +19,73 @@
 
 namespace cgx::scheduler {
 
+// Of which step residuals are, and in which communicator's life: machines go on with what they hold
+// only where both are the same everywhere.
+struct ResidualMark {
+  uint64_t step_end = 0, lineage = 0;
+
+  bool any() const { return step_end != 0; }
+  friend bool operator==(const ResidualMark&, const ResidualMark&) = default;
+};
+
 class Residuals {
  public:
+  using Memory = std::shared_ptr<SiteResidual>;
+
   // Takes slots (zero) for the plan's feedback tensors that have none yet: those made with the
   // plan, or new ones.
-  void prepare(const PlanFacts& facts, const Site& site) {
-    const TensorTable& table = *facts.table;
-    tensors_.resize(table.size());
-    for_each_feedback(facts.plan, table, [&](uint32_t tensor, const TensorDesc& described) {
-      Slots& slots = tensors_[tensor];
-      if (slots.memory) return;
-      if (facts.made) slots.memory = std::move(facts.made->by_tensor[tensor]);
-      if (!slots.memory) slots.memory = site.residual_maker()(described.elements);
-      if (!slots.memory) throw std::bad_alloc();
-      bytes_ += bytes_of(described);
-    });
-  }
-  bool has(uint32_t tensor) const { return tensor < tensors_.size() && tensors_[tensor].memory; }
+  void prepare(const PlanFacts& facts, const Site& site);
+  bool has(uint32_t tensor) const { return tensor < of_table_.size() && of_table_[tensor]; }
+  // By tensor of any table; empty: nothing is here.
+  std::vector<bool> existing(const std::shared_ptr<const TensorTable>& table) const;
+  bool empty() const { return slots_.empty(); }
+
   // Of both slots.
   static uint64_t bytes_of(const TensorDesc& tensor) { return 2 * sizeof(float) * tensor.elements; }
-  static uint64_t bytes_needed(const Plan& plan, const TensorTable& table) {
-    return bytes_if(plan, table, [](uint32_t) { return true; });
-  }
+  static uint64_t bytes_needed(const Plan& plan, const TensorTable& table);
   // Beside what is there already.
-  uint64_t bytes_missing(const Plan& plan, const TensorTable& table) const {
-    return bytes_if(plan, table, [this](uint32_t tensor) { return !has(tensor); });
-  }
+  uint64_t bytes_missing(const PlanFacts& facts) const;
   uint64_t bytes() const { return bytes_; }  // of all slots
 
-  SiteResidual* memory(uint32_t tensor) const { return tensors_[tensor].memory.get(); }
-  uint32_t confirmed(uint32_t tensor) const { return tensors_[tensor].confirmed; }  // which slot
+  SiteResidual* memory(uint32_t tensor) const { return slots(tensor).memory.get(); }
+  uint32_t confirmed(uint32_t tensor) const { return slots(tensor).confirmed; }  // which slot
+  // A tensor without feedback still holds what some step before has lost.
+  bool drains(uint32_t tensor) const { return has(tensor) && slots(tensor).filled; }
   // What makes a confirmed residual one of a step in units of `unit`.
-  float scale(uint32_t tensor, double unit, double decay) const {
-    constexpr double kMost = std::numeric_limits<float>::max();
-    return static_cast<float>(std::min(kMost, decay * (unit / tensors_[tensor].unit)));
-  }
-  void mark_written(uint32_t tensor, double unit) {
-    tensors_[tensor].written = true;
-    tensors_[tensor].tentative_unit = unit;
-  }
+  float scale(uint32_t tensor, double unit, double decay) const;
+  void mark_written(uint32_t tensor, double unit);
+  void mark_drained(uint32_t tensor);
 
-  void commit() {
-    for (Slots& slots : tensors_) {
-      if (slots.written) {
-        slots.confirmed = 1 - slots.confirmed;
-        slots.unit = slots.tentative_unit;
-      }
-      slots.written = false;
-    }
-  }
-  void drop() {
-    for (Slots& slots : tensors_) slots.written = false;
-  }
+  void commit(const Site& site);
+  void drop();
+  // What drained since the last call: to be freed where that may take its time.
+  std::vector<Memory> take_freed() { return std::exchange(freed_, {}); }
+  std::vector<Memory> take_all();
 
  private:
-  template <class Predicate>
-  static uint64_t bytes_if(const Plan& plan, const TensorTable& table, Predicate counts) {
-    uint64_t bytes = 0;
-    for_each_feedback(plan, table, [&](uint32_t tensor, const TensorDesc& described) {
-      if (counts(tensor)) bytes += bytes_of(described);
-    });
-    return bytes;
-  }
+  static constexpr uint32_t kNoTensor = UINT32_MAX;
   struct Slots {
-    std::shared_ptr<SiteResidual> memory;
+    Memory memory;
+    uint64_t elements = 0;
+    uint32_t tensor = kNoTensor;          // its number in the table
     double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
     uint8_t confirmed = 0;
-    bool written = false;
+    bool wanted = false;  // by the plan in force
+    bool filled = false;  // some step's error was confirmed
+    bool written = false, drained = false;
   };
-  std::vector<Slots> tensors_;
+  using ByName = std::unordered_map<std::string, Slots>;
+
+  const Slots& slots(uint32_t tensor) const { return of_table_[tensor]->second; }
+  void number(const std::shared_ptr<const TensorTable>& table);
+  void attach(uint32_t tensor, ByName::value_type& entry);
+  void release(ByName::value_type& entry);
+
+  ByName slots_;
+  std::shared_ptr<const TensorTable> table_;
+  std::vector<ByName::value_type*> of_table_;  // by tensor; null: none
+  std::vector<ByName::value_type*> touched_;   // written or drained since commit()
+  std::vector<Memory> freed_;
   uint64_t bytes_ = 0;
 };
 

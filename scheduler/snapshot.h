@@ -137,7 +137,8 @@ struct Snapshot {
   std::vector<CommunicatorSnapshot> communicators;
   std::vector<PeerSnapshot> peers;
   std::vector<SessionSnapshot> sessions;
-  uint32_t links = 0;  // to other daemons, those that linger included
+  uint32_t links = 0;           // to other daemons, those that linger included
+  uint64_t residual_bytes = 0;  // of jobs that may come back
 };
 
 // The engine's thread hands out what costs it nothing; these make of it what people read. Both do

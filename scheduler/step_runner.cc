@@ -182,6 +182,17 @@ void StepRunner::bind() {
   for (uint32_t t = 0; t < plan_->table->size(); ++t) decided(*current_, t);
 }
 
+// The communicator goes; the last complete step was kept unless a rank has said otherwise.
+KeptResiduals StepRunner::take_residuals(uint64_t lineage) {
+  const auto dropped = std::count(closings_.begin(), closings_.end(), Closing::kDropped);
+  if (previous_closed_ || dropped > 0) {
+    residuals_.drop();
+  } else {
+    residuals_.commit(ports_.site);
+  }
+  return {{completed_end_, lineage}, std::move(residuals_)};
+}
+
 // Every local rank has touched the open step, so the one before it is closed: kept unless it said
 // otherwise (PROTOCOL 9).
 Status StepRunner::close_previous() {
@@ -201,7 +212,7 @@ Status StepRunner::close_previous() {
   if (previous_dropped_) {
     residuals_.drop();
   } else {
-    residuals_.commit();
+    residuals_.commit(ports_.site);
   }
   previous_closed_ = true;
   return {};
@@ -280,7 +291,9 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
       if (submitted) local.inputs.push_back(entry.input);
       local.outputs.push_back(submitted ? entry.output : homes_[rank][segment.tensor]);
     }
-    if (segment.spec.feedback()) {
+    local.drains = !segment.spec.feedback();
+    const bool adds = residuals_.drains(segment.tensor) && !local.inputs.empty();
+    if (!local.drains || adds) {
       local.residual = residuals_.memory(segment.tensor);
       local.confirmed = residuals_.confirmed(segment.tensor);
       local.residual_scale = residuals_.scale(segment.tensor, unit_, plan_->plan.feedback_decay);
@@ -446,7 +459,14 @@ void StepRunner::complete_tensor(const Operation& operation, uint32_t segment,
   const Segment& planned = operation.setup().group->segments[segment];
   const uint32_t tensor = planned.tensor;
   const bool present = operation.present_anywhere(segment);
-  if (present && planned.spec.feedback()) residuals_.mark_written(tensor, unit_);
+  const LocalSegment& local = operation.setup().segments[segment];
+  if (present && local.residual != nullptr) {
+    if (local.drains) {
+      residuals_.mark_drained(tensor);
+    } else {
+      residuals_.mark_written(tensor, unit_);
+    }
+  }
   if (!present) absent_.push_back(tensor);
   for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
     const StepLedger::Entry& entry = current_->entry(rank, tensor);

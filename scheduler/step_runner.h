@@ -21,7 +21,7 @@
 #include "scheduler/members.h"
 #include "scheduler/operations.h"
 #include "scheduler/prepared_plan.h"
-#include "scheduler/residuals.h"
+#include "scheduler/residual_store.h"
 #include "scheduler/step_ledger.h"
 
 namespace cgx::scheduler {
@@ -102,6 +102,10 @@ class StepRunner {
   bool previous_dropped() const { return previous_dropped_; }
   const PlanPtr& plan() const { return plan_; }
   const Residuals& residuals() const { return residuals_; }
+  // Of another communicator's life. REQUIRES: no plan is installed.
+  void begin_with(Residuals residuals) { residuals_ = std::move(residuals); }
+  KeptResiduals take_residuals(uint64_t lineage);
+  std::vector<Residuals::Memory> take_freed() { return residuals_.take_freed(); }
   bool operations_open() const { return !operations_.open().empty(); }
   uint64_t waiting_since_ns() const {  // a local rank ended the open step; 0: none has
     return current_ ? current_->first_end_ns() : 0;

@@ -161,7 +161,7 @@ class Figures(ClusterCase):
             self.wait_for("sessions_lost_total")
 
         self.scene("a dead daemon and dead ranks", [
-            "communicator_failed", "peers_lost_total", "sessions_lost_total"], lose_rank)
+            "communicator_failed", "peers_lost_total", "sessions_lost_total", "residual_bytes"], lose_rank)
         self.assertEqual(sorted(self.names - self.moved - set(QUIET)), [], "no scene moves them")
         self.assertEqual(sorted(set(QUIET) - self.names), [], "they are not shown any more")
 

@@ -1,10 +1,8 @@
-// The small parts: slabs, ledgers, residual slots, control messages.
+// The small parts: slabs, ledgers, control messages.
 #include <gtest/gtest.h>
 
 #include "scheduler/buffer_pool.h"
 #include "scheduler/control.h"
-#include "scheduler/host_site.h"
-#include "scheduler/residuals.h"
 #include "scheduler/step_ledger.h"
 
 namespace cgx::scheduler {
@@ -91,96 +89,6 @@ TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
   EXPECT_TRUE(ledger.all_ended());
   EXPECT_TRUE(ledger.decided(0));
   EXPECT_EQ(ledger.end_cookie(1), 77u);
-}
-
-struct OneHost {
-  ArenaTable arenas;
-  SlabStore slabs{4096};
-  HostSite site{kernels::best_lane(), arenas, slabs};
-};
-
-TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
-  const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
-  const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
-  PlanFacts facts;
-  facts.table = std::make_shared<const TensorTable>(table);
-  facts.plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
-  Residuals residuals;
-  OneHost host;
-  residuals.prepare(facts, host.site);
-  EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f);
-  residuals.mark_written(0, 4.0);
-  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 8.0f) << "tentative: not yet";
-  residuals.commit();
-  residuals.commit();
-  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
-  EXPECT_EQ(residuals.scale(0, 4.0, 0.5), 0.5f);
-  EXPECT_EQ(residuals.scale(1, 8.0, 1.0), 8.0f) << "a tensor nobody wrote keeps its unit";
-  residuals.mark_written(0, 1.0);
-  residuals.drop();
-  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
-}
-
-TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
-  const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
-  const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
-  PlanFacts facts;
-  facts.table = std::make_shared<const TensorTable>(table);
-  facts.plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
-  Residuals residuals;
-  OneHost host;
-  residuals.prepare(facts, host.site);
-  const SiteResidual* const memory = residuals.memory(0);
-  ASSERT_NE(memory, nullptr);
-  residuals.mark_written(0, 1.0);
-  residuals.drop();
-  residuals.commit();
-  EXPECT_EQ(residuals.confirmed(0), 0u) << "dropped";
-  residuals.mark_written(0, 1.0);
-  residuals.commit();
-  EXPECT_EQ(residuals.confirmed(0), 1u);
-  EXPECT_EQ(residuals.confirmed(1), 0u) << "not written";
-  residuals.prepare(facts, host.site);
-  EXPECT_EQ(residuals.memory(0), memory) << "survives another plan";
-  EXPECT_EQ(residuals.confirmed(0), 1u);
-}
-
-TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
-  const auto table = std::make_shared<const TensorTable>(
-      TensorTable{{.name = "a", .elements = 5000}, {.name = "b", .elements = 7}});
-  Policy policy;
-  policy.default_codec.flags = CodecSpec::kFeedback;
-  policy.min_elements = 1;
-  OneHost host;
-  std::vector<uint64_t> made;
-  const ResidualMaker maker = [&](uint64_t elements) {
-    made.push_back(elements);
-    return host.site.residual_maker()(elements);
-  };
-  PlanQuestion question{.table = table, .policy = policy, .order = {0, 1}};
-  question.slab_bytes = 256 * 1024;
-  question.make_residual = maker;
-  question.has_residual = {false, true};
-  question.bytes_free = 8 * 5000 - 1;
-  Result<FactsPtr> facts = make_facts(question);
-  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
-  EXPECT_TRUE(made.empty()) << "no room: whoever reserves refuses";
-  question.bytes_free += 1;
-  question.dry_run = true;
-  facts = make_facts(question);
-  EXPECT_TRUE(made.empty()) << "it will not run";
-  question.dry_run = false;
-  facts = make_facts(question);
-  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
-  EXPECT_EQ(made, std::vector<uint64_t>{5000}) << "the other one is there";
-  EXPECT_EQ((*facts)->made_bytes, 8u * 5000);
-  const SiteResidual* const memory = (*facts)->made->by_tensor.at(0).get();
-  Residuals residuals;
-  residuals.prepare(**facts, host.site);
-  EXPECT_EQ(residuals.memory(0), memory);
-  EXPECT_EQ(residuals.bytes(), 8u * (5000 + 7));
-  question.make_residual = [](uint64_t) { return nullptr; };
-  EXPECT_EQ(make_facts(question).status().code(), StatusCode::kRESOURCE_EXHAUSTED);
 }
 
 class ControlMessages : public ::testing::TestWithParam<ControlMessage> {};

@@ -330,8 +330,7 @@ TEST_F(FullOfResiduals, ChangesItsPolicyAllTheSame) {
   EXPECT_LT(reserved(), before + before / 4) << "residuals are there once";
 }
 
-TEST_F(FullOfResiduals, KeepsThemChargedWhenAPolicyHasNoUseForThem) {
-  const uint64_t before = reserved();
+TEST_F(FullOfResiduals, DrainsThemUnderAPolicyThatHasNoUseForThem) {
   Change change;
   apply(cluster, 0, raw_policy(), change);
   ASSERT_TRUE(cluster.run_until([&] { return change.has_value(); }));
@@ -339,8 +338,7 @@ TEST_F(FullOfResiduals, KeepsThemChargedWhenAPolicyHasNoUseForThem) {
   for (uint64_t step = 1; step < 5; ++step) {
     ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
   }
-  EXPECT_GE(reserved(), 8 * kElements);
-  EXPECT_LT(reserved(), before + before / 4);
+  EXPECT_LT(reserved(), 8 * kElements) << "added to a step, and gone";
 }
 
 }  // namespace

@@ -42,6 +42,9 @@ struct Reference::Sources {
   std::vector<float> residual_scale;                  // [machine]
   std::vector<Bytes> results;                         // [machine]
 
+  bool drains = false;  // residuals are added, and none is written
+
+  bool writes(uint32_t machine) const { return slots[machine] != nullptr && !drains; }
   bool present(uint32_t machine) const { return !inputs[machine].empty(); }
   bool present_anywhere() const {
     return std::any_of(inputs.begin(), inputs.end(), [](const auto& i) { return !i.empty(); });
@@ -66,7 +69,7 @@ struct Reference::Sources {
   }
   float* residual_out(uint32_t machine, const Slice& slice) {
     Slots* const slot = slots[machine];
-    return slot == nullptr ? nullptr : slot->tentative.data() + slice.first_element;
+    return writes(machine) ? slot->tentative.data() + slice.first_element : nullptr;
   }
   // Where a result goes, for every kind of job that has one.
   template <class Job>
@@ -76,7 +79,7 @@ struct Reference::Sources {
     job.dtype = tensor->dtype;
     job.targets = targets;
     job.target_count = 1;
-    if (slots[machine] == nullptr) return job;
+    if (!writes(machine)) return job;
     job.residual_in = slots[machine]->confirmed.data() + slice.first_element;
     job.residual_out = residual_out(machine, slice);
     job.residual_scale = residual_scale[machine];
@@ -143,17 +146,17 @@ std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
     for (const Segment& segment : group.segments) {
       const uint32_t t = segment.tensor;
       Sources& source = sources.emplace_back(sources_of(table[t], step.inputs[t], step.present[t]));
-      if (!segment.spec.feedback()) continue;
+      if (!segment.spec.feedback()) {
+        drain(t, source, plan.feedback_decay, step.units);
+        continue;
+      }
       std::vector<Slots>& slots = residuals_[t];
       slots.resize(machines());
       for (uint32_t k = 0; k < machines(); ++k) {
         slots[k].confirmed.resize(table[t].elements);
         slots[k].tentative.resize(table[t].elements);
         source.slots[k] = &slots[k];
-        constexpr double kMost = std::numeric_limits<float>::max();
-        const double unit =
-            static_cast<double>(plan.feedback_decay) * (step.units[k] / slots[k].unit);
-        source.residual_scale[k] = static_cast<float>(std::min(kMost, unit));
+        source.residual_scale[k] = scale_of(slots[k], plan.feedback_decay, step.units[k]);
         // Absent here: it keeps its residual, in this step's units.
         const uint64_t first = segment.first_element();
         const uint64_t end = first + scheduler::element_count(segment, table);
@@ -182,14 +185,36 @@ std::vector<Bytes> Reference::run(const TensorTable& table, const Step& step) {
   return results;
 }
 
+float Reference::scale_of(const Slots& slots, float decay, double unit) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return static_cast<float>(std::min(kMost, static_cast<double>(decay) * (unit / slots.unit)));
+}
+
+// A tensor that has left feedback: who has it adds what it still holds, once.
+void Reference::drain(uint32_t tensor, Sources& source, float decay,
+                      const std::vector<double>& units) {
+  source.drains = true;
+  const auto found = residuals_.find(tensor);
+  if (found == residuals_.end()) return;
+  for (uint32_t k = 0; k < machines(); ++k) {
+    Slots& slots = found->second[k];
+    if (!slots.filled || !source.present(k)) continue;
+    source.slots[k] = &slots;
+    source.residual_scale[k] = scale_of(slots, decay, units[k]);
+    slots.drained = true;
+  }
+}
+
 void Reference::close(bool dropped) {
   for (auto& [tensor, slots] : residuals_) {
     for (Slots& slot : slots) {
       if (slot.written && !dropped) {
         std::swap(slot.confirmed, slot.tentative);
         slot.unit = slot.tentative_unit;
+        slot.filled = true;
       }
-      slot.written = false;
+      if (slot.drained && !dropped) slot = {};
+      slot.written = slot.drained = false;
     }
   }
 }

@@ -44,10 +44,13 @@ class Reference {
   struct Slots {  // of one tensor on one machine
     std::vector<float> confirmed, tentative;
     double unit = 1, tentative_unit = 1;
-    bool written = false;
+    bool filled = false;  // an error was confirmed that no step has taken up since
+    bool written = false, drained = false;
   };
   struct Sources;  // of one tensor
 
+  static float scale_of(const Slots& slots, float decay, double unit);
+  void drain(uint32_t tensor, Sources& source, float decay, const std::vector<double>& units);
   uint32_t machines() const { return static_cast<uint32_t>(shape_.size()); }
   uint32_t ranks() const;
   void scatter(const scheduler::GroupLayout& layout, const scheduler::Group& group,
