@@ -109,7 +109,7 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
   if (!fails_step) return {};
   abandoned_ = record.step;
   local_[local].must_redo = true;
-  fail(status, /*permanent=*/false, /*tell_others=*/true);
+  fail(status, Scope::kStep);
   return {};
 }
 
@@ -270,8 +270,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 }
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
-  return PreparedPlan::create(facts, pool_,
-                              steps_.residuals().bytes_missing(*facts),
+  return PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
                               services_.plan_bytes_free());
 }
 
@@ -292,7 +291,7 @@ bool Communicator::work() {
   const Result<bool> stepped = called.ok() && steps_run ? steps_.work(services_.now_ns()) : called;
   for (const Result<bool>* result : {&called, &stepped}) {
     if (result->ok()) continue;
-    fail(result->status(), /*permanent=*/!redoable(result->status()), /*tell_others=*/true);
+    fail(result->status(), scope_of(result->status()));
     return true;
   }
   publish_result_hashes();
@@ -309,9 +308,9 @@ void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer&
                                 : calls_.settle(operation, ticket, answer, services_.now_ns());
   if (status.code() == StatusCode::kDEVICE_LOST) {
     fail({status.code(), members_.machine_name(members_.machine) + ": " + status.message()},
-         /*permanent=*/true, /*tell_others=*/true);
+         Scope::kCommunicator);
   } else if (!status.ok()) {
-    fail(status, /*permanent=*/!redoable(status), /*tell_others=*/true);
+    fail(status, scope_of(status));
   }
   publish_result_hashes();
   report_if_flushed();

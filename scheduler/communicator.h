@@ -24,8 +24,10 @@
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
 #include "scheduler/kept_policies.h"
+#include "scheduler/link_table.h"
 #include "scheduler/members.h"
 #include "scheduler/plan_agreement.h"
+#include "scheduler/replica_watch.h"
 #include "scheduler/step_runner.h"
 
 namespace cgx::scheduler {
@@ -65,10 +67,10 @@ class CommunicatorServices {
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
                       std::span<const std::byte> payload, SlabId slab) = 0;
   // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
-  virtual void lose_link(class Communicator& communicator, uint32_t machine, const Status& why) = 0;
+  virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };
 
-class Communicator final : public OperationHost, public PlanAgreement::Host {
+class Communicator final : public OperationHost, public PlanAgreement::Host, public LinkUser {
  public:
   enum class State : uint8_t { kJoining, kReady, kRunning, kFrozen, kFailed, kClosed };
 
@@ -78,11 +80,11 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
                                                       CommunicatorServices& services);
   ~Communicator() override;
 
-  const Members& members() const { return members_; }
+  const Members& members() const override { return members_; }
   State state() const { return state_; }
   uint16_t index() const { return index_; }
   uint64_t step() const { return steps_.installed() ? steps_.step() : first_step_; }
-  const wire::JobKey& job_key() const { return job_key_; }
+  const wire::JobKey& job_key() const override { return job_key_; }
   ResidualStore::Owner owner() const;
   // It has ended: what the next one of its name may go on with.
   KeptResiduals take_residuals() { return steps_.take_residuals(members_.id); }
@@ -111,13 +113,12 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
 
   // --- Peers
   // ---------------------------------------------------------------------------------------
-  void link_up(uint32_t machine, transport::PeerId peer);
-  void link_lost(uint32_t machine, const Status& why);
-  // It has yet to meet the others, or to tell those who still come why it did not.
-  bool needs_links() const { return state_ == State::kJoining || forget_at_ns_ != 0; }
-  bool living() const { return state_ != State::kFailed && state_ != State::kClosed; }
-  void link_remade(uint32_t machine);  // another will come up in its place
-  void receive(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void link_up(uint32_t machine, transport::PeerId peer) override;
+  void link_lost(uint32_t machine, const Status& why) override;
+  bool needs_links() const override { return state_ == State::kJoining || forget_at_ns_ != 0; }
+  bool living() const override { return state_ != State::kFailed && state_ != State::kClosed; }
+  void link_remade(uint32_t machine) override;
+  void receive(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
   // This daemon is to stop: ends the communicator where no step or call is half done on any
   // machine. True: it has ended.
   bool leave_at_border(const Status& why);
@@ -252,7 +253,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
   void publish_call_failures();
   void publish_result_hashes();
-  bool redoable(const Status& why) const;
+  static Scope scope_of(const Status& why);
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);
@@ -279,7 +280,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   std::vector<uint32_t> running_order() const;
 
   // communicator_terms.cc
-  void fail(const Status& why, bool permanent, bool tell_others);
+  enum class Origin : uint8_t { kHere, kElsewhere };  // others have to be told, or know
+  void fail(const Status& why, Scope scope, Origin origin = Origin::kHere);
   void freeze(bool take_results);
   bool work_frozen();
   void end(const Status& why);
@@ -352,7 +354,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   std::vector<WaitingFrame> early_frames_;  // until the coordinator's word for what they are of
   std::deque<HeldRecord> held_;
   std::vector<Left> left_;
-  std::vector<ReplicaHash> replicas_;  // coordinator: of the newest check, by machine
+  ReplicaWatch replicas_;
   std::optional<Wish> wish_;
   std::map<uint64_t, PolicyTicket> policy_tickets_;
   uint64_t next_policy_ticket_ = 1;

@@ -59,7 +59,7 @@ void Communicator::check_frozen() {
   if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;
   fail({StatusCode::kPEER_LOST,
         "no new term after '" + failure_.message() + "': no word from " + silent_machines()},
-       /*permanent=*/true, /*tell_others=*/true);
+       Scope::kCommunicator);
 }
 
 void Communicator::check_agreements() {
@@ -71,7 +71,7 @@ void Communicator::check_agreements() {
       now - agreement_.undecided_since_ns() >= 2 * timeouts.prepare_ns + patience) {
     return fail({StatusCode::kPEER_LOST, "the coordinator, " + members_.machine_name(0) +
                                              ", never decided the plan it proposed"},
-                true, true);
+                Scope::kCommunicator);
   }
   const bool committing = std::any_of(local_.begin(), local_.end(),
                                       [](const LocalState& l) { return l.commit_request; });
@@ -88,7 +88,7 @@ void Communicator::check_agreements() {
     for (const uint32_t rank : missing) names += " rank " + std::to_string(rank);
     return fail({StatusCode::kTIMED_OUT, "the commit of " + members_.title() + " waits for" +
                                              (names.empty() ? " the coordinator" : names)},
-                true, true);
+                Scope::kCommunicator);
   }
 }
 
@@ -146,7 +146,7 @@ void Communicator::check_peers() {
     return fail({StatusCode::kTIMED_OUT, members_.title() + " did not come together within " +
                                              std::to_string(timeouts.join_ns / 1'000'000'000) +
                                              " s; missing:" + missing},
-                true, true);
+                Scope::kCommunicator);
   }
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     const PeerState& peer = peers_[k];
@@ -188,7 +188,7 @@ void Communicator::check_stalled() {
                 (peers_[k].departed ? ", whose ranks closed it"
                                     : ", which has sent nothing for " +
                                           std::to_string(limit / 1'000'000) + " ms")},
-           /*permanent=*/peers_[k].departed, /*tell_others=*/true);
+           peers_[k].departed ? Scope::kCommunicator : Scope::kStep);
       return true;
     }
     return false;
@@ -263,7 +263,7 @@ void Communicator::check_late() {
   if (now - since >= timeout_ns_) {
     // Who waits for a local rank's word only, with all results here, is told, too.
     if (waits.of_step && steps_.results_end() > waits.number) abandoned_ = waits.number;
-    return fail({StatusCode::kTIMED_OUT, text}, /*permanent=*/false, /*tell_others=*/true);
+    return fail({StatusCode::kTIMED_OUT, text}, Scope::kStep);
   }
   next_warning_ns_ = since + 2 * (next_warning_ns_ - since);
   count(Counter::klate_rank_warnings, 1);

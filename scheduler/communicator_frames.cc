@@ -9,7 +9,7 @@ namespace {
 
 // Of a term, and void in another. Joining, plans, who left and what cannot be redone are not.
 bool belongs_to_term(const ControlMessage& message) {
-  if (const auto* failure = std::get_if<Failure>(&message)) return failure->permanent == 0;
+  if (const auto* failure = std::get_if<Failure>(&message)) return failure->scope == Scope::kStep;
   return std::holds_alternative<Flush>(message) || std::holds_alternative<Report>(message) ||
          std::holds_alternative<Start>(message) || std::holds_alternative<CallFailure>(message) ||
          std::holds_alternative<ReplicaHash>(message);
@@ -86,7 +86,7 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
   if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
   fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
                            " cannot be sent: " + status.message()},
-       /*permanent=*/true, /*tell_others=*/true);
+       Scope::kCommunicator);
 }
 
 void Communicator::count(Counter counter, uint64_t amount) {
@@ -124,7 +124,7 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
     agreement_.on_rumour(header.next_epoch, header.switch_step);
   } else if (state_ != State::kFrozen) {
     const Status status = agreement_.on_announcement(header.next_epoch, header.switch_step);
-    if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
+    if (!status.ok()) return fail(status, Scope::kCommunicator);
   }
   switch (header.type) {
     case wire::FrameType::kData:
@@ -158,7 +158,7 @@ void Communicator::keep_early(const wire::FrameHeader& header, std::span<const s
   }
   fail(protocol_error(members_.machine_name(header.source) +
                       " sent more frames ahead of its coordinator than windows allow"),
-       /*permanent=*/true, /*tell_others=*/true);
+       Scope::kCommunicator);
 }
 
 void Communicator::receive_data(const wire::FrameHeader& header,
@@ -177,18 +177,20 @@ void Communicator::receive_data(const wire::FrameHeader& header,
   publish_call_failures();
   publish_result_hashes();
   if (status.ok()) return;
-  if (!redoable(status)) count(Counter::kframes_corrupt, 1);
-  fail(status, /*permanent=*/!redoable(status), /*tell_others=*/true);
+  if (scope_of(status) == Scope::kCommunicator) count(Counter::kframes_corrupt, 1);
+  fail(status, scope_of(status));
 }
 
-bool Communicator::redoable(const Status& why) const {
-  return why.code() == StatusCode::kMISMATCH || why.code() == StatusCode::kCORRUPT;
+// Of an error that arithmetic or a frame has brought up.
+Scope Communicator::scope_of(const Status& why) {
+  const bool redoable = why.code() == StatusCode::kMISMATCH || why.code() == StatusCode::kCORRUPT;
+  return redoable ? Scope::kStep : Scope::kCommunicator;
 }
 
 void Communicator::receive_control(const wire::FrameHeader& header,
                                    std::span<const std::byte> payload) {
   const Result<ControlMessage> message = decode_control(payload);
-  if (!message.ok()) return fail(message.status(), /*permanent=*/true, /*tell_others=*/true);
+  if (!message.ok()) return fail(message.status(), Scope::kCommunicator);
   const bool of_term = belongs_to_term(*message);
   const bool before_joined =
       state_ == State::kJoining && (of_term || std::holds_alternative<Left>(*message));
@@ -229,7 +231,7 @@ void Communicator::handle(uint32_t machine, const Prepared& message) {
 void Communicator::handle(uint32_t machine, const Decided& message) {
   if (machine != 0) return;
   const Status status = agreement_.on_decided(message);
-  if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
+  if (!status.ok()) return fail(status, Scope::kCommunicator);
   if (message.purpose != PlanPurpose::kCommit || message.code == StatusCode::kOK) return;
   refuse_commit(Status(message.code, message.text));
 }
@@ -254,26 +256,19 @@ void Communicator::publish_result_hashes() {
   }
 }
 
-// Coordinator: the machines' hashes of one result must be equal.
 void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
   if (!members_.coordinator() || !table_ || message.tensor >= table_->size()) return;
-  replicas_.resize(members_.machines());
-  replicas_[machine] = message;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const ReplicaHash& other = replicas_[k];
-    const bool same_check = k != machine && other.step == message.step &&
-                            other.tensor == message.tensor && !other.lane.empty();
-    if (!same_check) continue;
-    count(Counter::kreplica_checks, 1);
-    if (other.hash == message.hash) continue;
-    count(Counter::kreplica_divergences, 1);
-    return fail({StatusCode::kREPLICA_DIVERGED,
-                 "the result of tensor '" + (*table_)[message.tensor].name + "' in step " +
-                     std::to_string(message.step) + " differs between " +
-                     members_.machine_name(machine) + " (lane " + message.lane + ") and " +
-                     members_.machine_name(k) + " (lane " + other.lane + ")"},
-                /*permanent=*/true, /*tell_others=*/true);
-  }
+  const ReplicaWatch::Comparison found = replicas_.compare(machine, message);
+  count(Counter::kreplica_checks, found.compared);
+  if (!found.difference) return;
+  count(Counter::kreplica_divergences, 1);
+  const ReplicaWatch::Difference& differ = *found.difference;
+  fail({StatusCode::kREPLICA_DIVERGED,
+        "the result of tensor '" + (*table_)[message.tensor].name + "' in step " +
+            std::to_string(message.step) + " differs between " +
+            members_.machine_name(differ.machine) + " (lane " + differ.lane + ") and " +
+            members_.machine_name(differ.other) + " (lane " + differ.other_lane + ")"},
+       Scope::kCommunicator);
 }
 
 void Communicator::handle(uint32_t machine, const Bye& message) {

@@ -137,7 +137,7 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
                          std::to_string(first_step_) + ", key or machines)");
     refuse_join(why);
     // With the same key it is one of us: nobody need wait for a rank that will not come.
-    if (message.job_key == job_key_) fail(why, /*permanent=*/true, /*tell_others=*/true);
+    if (message.job_key == job_key_) fail(why, Scope::kCommunicator);
     return;
   }
   *found = {message.rank, from.session, from.port, message.comm};
@@ -175,7 +175,7 @@ void Communicator::miss_rank(uint32_t rank, const std::string& why) {
       std::any_of(members_.local.begin(), members_.local.end(), [&](const LocalRank& local) {
         return local.rank == rank && local.port == nullptr;
       });
-  if (awaited) fail(is_gone(rank, why), /*permanent=*/true, /*tell_others=*/true);
+  if (awaited) fail(is_gone(rank, why), Scope::kCommunicator);
 }
 
 bool Communicator::gives_way_to(const wire::CreateCommunicator& message) {
@@ -227,7 +227,7 @@ void Communicator::handle(uint32_t machine, const Join& message) {
          members_.machine_name(machine) + " and " + members_.machine_name(0) + " describe " +
              members_.title() + " differently (first step " + std::to_string(message.first_step) +
              " against " + std::to_string(first_step_) + ", or the list of ranks)"},
-        /*permanent=*/true, /*tell_others=*/true);
+        Scope::kCommunicator);
   }
   peers_[machine].joined = true;
   peers_[machine].residuals = {message.residual_step_end, message.residual_lineage};
@@ -317,11 +317,11 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
                                    " after " + std::to_string(state.tensors.size()) +
                                    " others; they must be consecutive and " + "at most " +
                                    std::to_string(services_.options().limits.tensors)),
-                /*permanent=*/true, /*tell_others=*/true);
+                Scope::kCommunicator);
   }
   for (const wire::TensorDescription& tensor : message.tensors) {
     const Status status = check_description(tensor, members_.local[local].rank);
-    if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
+    if (!status.ok()) return fail(status, Scope::kCommunicator);
   }
   state.tensors.insert(state.tensors.end(), message.tensors.begin(), message.tensors.end());
 }
@@ -379,12 +379,12 @@ void Communicator::commit_if_complete() {
   TensorTable first;
   for (uint32_t i = 0; i < local_.size(); ++i) {
     Result<TensorTable> table = local_table(i);
-    if (!table.ok()) return fail(table.status(), true, true);
+    if (!table.ok()) return fail(table.status(), Scope::kCommunicator);
     const std::string difference =
         i == 0 ? ""
                : first_difference(first, "rank " + std::to_string(members_.local[0].rank), *table,
                                   "rank " + std::to_string(members_.local[i].rank));
-    if (!difference.empty()) return fail({StatusCode::kMISMATCH, difference}, true, true);
+    if (!difference.empty()) return fail({StatusCode::kMISMATCH, difference}, Scope::kCommunicator);
     if (i == 0) first = std::move(*table);
   }
   for (LocalState& state : local_) state.committed = false;
@@ -416,7 +416,7 @@ void Communicator::plan_if_tables_complete() {
     const std::string difference = theirs.ok() ? first_difference(*pending_, members_.ranks_of(0),
                                                                   *theirs, members_.ranks_of(k))
                                                : theirs.status().message();
-    return fail({StatusCode::kMISMATCH, difference}, true, true);
+    return fail({StatusCode::kMISMATCH, difference}, Scope::kCommunicator);
   }
   for (std::vector<std::byte>& table : tables_) table.clear();
   commit_plan();
@@ -533,7 +533,7 @@ void Communicator::replay_next_plan() {
   const auto fail_replay = [this, entry](const Status& why) {
     fail({why.code(), "the plan of step " + std::to_string(entry->step) + " of " +
                           members_.title() + " cannot be repeated: " + why.message()},
-         /*permanent=*/true, /*tell_others=*/true);
+         Scope::kCommunicator);
   };
   agreement_.propose(
       PlanPurpose::kPolicy, /*dry_run=*/false, entry->step,

@@ -19,8 +19,9 @@ bool refuses_link(StatusCode code) {
 
 }  // namespace
 
-void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
+void Communicator::fail(const Status& why, Scope scope, Origin origin) {
   if (state_ == State::kFailed || state_ == State::kClosed) return;
+  const bool permanent = scope == Scope::kCommunicator;
   if (state_ == State::kFrozen && !permanent) return;  // the first cause stands
   failed_joining_ = state_ == State::kJoining;
   const State before = std::exchange(state_, permanent ? State::kFailed : State::kFrozen);
@@ -29,9 +30,7 @@ void Communicator::fail(const Status& why, bool permanent, bool tell_others) {
   services_.event(EventLevel::kError, members_.title() + ": " + why.to_string() +
                                           (permanent ? "" : "; the step can be redone"));
   count(Counter::koperations_failed, steps_.operations().size());
-  if (tell_others) {
-    broadcast(Failure{why.code(), why.message(), static_cast<uint8_t>(permanent)});
-  }
+  if (origin == Origin::kHere) broadcast(Failure{why.code(), why.message(), scope});
   if (permanent) return end(why);
   CGX_ASSERT(before == State::kRunning || before == State::kReady);
   freeze(/*take_results=*/abandoned_ != steps_.step());
@@ -69,12 +68,14 @@ void Communicator::answer_operators(const Status& why) {
 }
 
 void Communicator::tell_failure(uint32_t machine) {
-  send_control(machine, Failure{failure_.code(), failure_.message(), /*permanent=*/1});
+  send_control(machine, Failure{failure_.code(), failure_.message(), Scope::kCommunicator});
 }
 
 void Communicator::handle(uint32_t machine, const Failure& message) {
   (void)machine;
-  fail(Status(message.code, message.text), message.permanent != 0, /*tell_others=*/false);
+  const bool of_step = message.scope == Scope::kStep;
+  fail(Status(message.code, message.text), of_step ? Scope::kStep : Scope::kCommunicator,
+       Origin::kElsewhere);
 }
 
 // --- Terms
@@ -110,7 +111,7 @@ bool Communicator::work_frozen() {
   const Result<bool> called = calls_.work(services_.now_ns());
   const Result<bool> stepped = called.ok() ? steps_.work(services_.now_ns()) : called;
   if (!stepped.ok()) {
-    fail(stepped.status(), /*permanent=*/!redoable(stepped.status()), /*tell_others=*/true);
+    fail(stepped.status(), scope_of(stepped.status()));
     return true;
   }
   report_if_flushed();
@@ -163,7 +164,7 @@ void Communicator::start_term_if_reported() {
               " completed on some machines only and cannot be redone; restore a checkpoint (it "
               "failed because: " +
               failure_.message() + ")"},
-         /*permanent=*/true, /*tell_others=*/true);
+         Scope::kCommunicator);
   };
   if (results_end < completed_end && steps_.has_groups()) {
     return lost("step " + std::to_string(results_end));
@@ -225,7 +226,7 @@ Status Communicator::take_plan_of(const Start& start) {
 void Communicator::handle(uint32_t machine, const Start& message) {
   if (machine != 0 || state_ != State::kFrozen) return;
   const Status status = check_start(message);
-  if (!status.ok()) return fail(status, /*permanent=*/true, /*tell_others=*/true);
+  if (!status.ok()) return fail(status, Scope::kCommunicator);
   start_term(message);
 }
 
@@ -236,7 +237,7 @@ void Communicator::start_term(const Start& start) {
   failure_ = why;
   state_ = steps_.installed() ? State::kRunning : State::kReady;
   abandoned_.reset();
-  replicas_.clear();  // a pass that is made again need not give the same gradients
+  replicas_.forget();
   for (PeerState& peer : peers_) {
     peer.flushed = peer.reported = false;
     peer.started_end = start.first_step;
@@ -245,7 +246,7 @@ void Communicator::start_term(const Start& start) {
   const std::vector<bool> told = steps_.restart(start.first_step, why);
   calls_.restart(start.calls_end, why);
   const Status planned = take_plan_of(start);
-  if (!planned.ok()) return fail(planned, /*permanent=*/true, /*tell_others=*/true);
+  if (!planned.ok()) return fail(planned, Scope::kCommunicator);
   agreement_.postpone(services_.now_ns() + services_.options().timeouts.prepare_ns);
   for (uint32_t i = 0; i < local_.size(); ++i) {
     local_[i].must_redo = local_[i].must_redo || told[i];
@@ -296,7 +297,7 @@ bool Communicator::leave_at_border(const Status& why) {
     }
   }
   fail({why.code(), members_.machine_name(members_.machine) + " leaves: " + why.message()},
-       /*permanent=*/true, /*tell_others=*/true);
+       Scope::kCommunicator);
   return true;
 }
 
@@ -311,10 +312,10 @@ void Communicator::leave(uint32_t local) {
                           state_ == State::kFrozen;
   const std::string name = "rank " + std::to_string(rank.rank) + " left " + members_.title();
   if (state_ == State::kJoining) {
-    fail({StatusCode::kRANK_LOST, name + " while it was joining"}, true, true);
+    fail({StatusCode::kRANK_LOST, name + " while it was joining"}, Scope::kCommunicator);
   } else if (unfinished) {
-    fail({StatusCode::kRANK_LOST, name + " while something it had submitted was unfinished"}, true,
-         true);
+    fail({StatusCode::kRANK_LOST, name + " while something it had submitted was unfinished"},
+         Scope::kCommunicator);
   } else if (state_ != State::kFailed) {
     const uint64_t step_end = steps_.installed() ? steps_.step() : first_step_;
     left_.push_back({rank.rank, step_end, calls_.next_of(local), commits_});
@@ -329,7 +330,7 @@ void Communicator::handle(uint32_t machine, const Left& message) {
   if (message.rank >= members_.ranks() || members_.machine_of_rank[message.rank] != machine) {
     return fail(protocol_error(members_.machine_name(machine) + " says that rank " +
                                std::to_string(message.rank) + " left"),
-                /*permanent=*/true, /*tell_others=*/true);
+                Scope::kCommunicator);
   }
   const bool known = std::any_of(left_.begin(), left_.end(),
                                  [&](const Left& gone) { return gone.rank == message.rank; });
@@ -348,7 +349,7 @@ void Communicator::check_left() {
     if (!waiting) continue;
     std::string text = "rank " + std::to_string(gone.rank) + " left " + members_.title();
     if (state_ == State::kFrozen) text += " when a step was to be redone: " + failure_.message();
-    return fail({StatusCode::kRANK_LOST, text}, /*permanent=*/true, /*tell_others=*/true);
+    return fail({StatusCode::kRANK_LOST, text}, Scope::kCommunicator);
   }
 }
 
@@ -356,7 +357,7 @@ void Communicator::lose_rank(uint32_t local, const Status& why) {
   LocalRank& rank = members_.local[local];
   rank.port = nullptr;
   local_[local].left = true;
-  fail(is_gone(rank.rank, why.message()), /*permanent=*/true, /*tell_others=*/true);
+  fail(is_gone(rank.rank, why.message()), Scope::kCommunicator);
   close_if_empty();
 }
 
@@ -393,8 +394,7 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
           .peer = static_cast<uint16_t>(machine),
           .a = static_cast<uint32_t>(why.code())});
   const StatusCode code = refuses_link(why.code()) ? why.code() : StatusCode::kPEER_LOST;
-  fail({code, members_.machine_name(machine) + ": " + why.message()}, /*permanent=*/true,
-       /*tell_others=*/true);
+  fail({code, members_.machine_name(machine) + ": " + why.message()}, Scope::kCommunicator);
 }
 
 void Communicator::link_remade(uint32_t machine) {

@@ -71,7 +71,7 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, Decided>) {
     all(io, m.epoch, m.code, m.text, m.purpose, m.switch_step);
   } else if constexpr (std::is_same_v<M, Failure>) {
-    all(io, m.code, m.text, m.permanent);
+    all(io, m.code, m.text, m.scope);
   } else if constexpr (std::is_same_v<M, CallFailure>) {
     all(io, m.call, m.code, m.text);
   } else if constexpr (std::is_same_v<M, Report>) {

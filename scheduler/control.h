@@ -39,7 +39,7 @@ struct Join {
 struct Joined {
   StatusCode code = StatusCode::kOK;
   std::string text;
-  Policy configured;  // what the coordinator's configuration says for the job
+  Policy configured;           // what the coordinator's configuration says for the job
   uint8_t keep_residuals = 0;  // all machines have those of one step; otherwise they begin at zero
 };
 struct Table {
@@ -65,10 +65,12 @@ struct Decided {
   PlanPurpose purpose = PlanPurpose::kCommit;
   uint64_t switch_step = 0;
 };
-struct Failure {  // a step (or the whole communicator) fails on every rank
+// What a failure takes along; that of a call is a message of its own.
+enum class Scope : uint8_t { kStep, kCommunicator };
+struct Failure {  // on every rank
   StatusCode code = StatusCode::kINTERNAL;
   std::string text;
-  uint8_t permanent = 0;
+  Scope scope = Scope::kStep;
 };
 struct CallFailure {
   uint64_t call = 0;

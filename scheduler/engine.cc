@@ -53,7 +53,7 @@ void Engine::State::drop_closed_communicators() {
       ++i;
       continue;
     }
-    leave_links(*communicator);
+    links_.leave(*communicator, now_ns_);
     for (Session& session : sessions_) {
       std::erase_if(session.communicators,
                     [&](const auto& entry) { return entry.second.first == communicator; });
@@ -262,7 +262,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
                     .a = communicator->members().ranks(),
                     .b = communicator->members().machines()});
     state_->communicators_.push_back(std::move(*made));
-    state_->open_links(*communicator);
+    state_->links_.open(*communicator, state_->now_ns_, 2 * state_->options_.timeouts.heartbeat_ns);
   }
   const auto& local = communicator->members().local;
   const auto found = std::find_if(local.begin(), local.end(),
@@ -340,8 +340,7 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
     shown.communicators.push_back(communicator->snapshot());
     communicator->add_peers(shown.peers);
   }
-  shown.links = static_cast<uint32_t>(std::count_if(state_->links_.begin(), state_->links_.end(),
-                                                    [](const auto& link) { return link.open; }));
+  shown.links = state_->links_.open_count();
   shown.residual_bytes = state_->residuals_.bytes();
   for (const State::Session& session : state_->sessions_) {
     if (!session.open) continue;
@@ -448,7 +447,7 @@ int Engine::do_work(uint64_t now_ns) {
   state_->drop_closed_communicators();
   state_->free_residuals();
   state_->forget_arenas();
-  state_->close_idle_links();
+  state_->links_.close_idle(now_ns);
   return worked;
 }
 
@@ -457,7 +456,7 @@ uint64_t Engine::next_deadline_ns() const {
   for (const auto& communicator : state_->communicators_) {
     next = std::min(next, communicator->next_deadline_ns());
   }
-  return std::min({next, state_->next_closing_ns(), state_->residuals_.next_ns(),
+  return std::min({next, state_->links_.next_closing_ns(), state_->residuals_.next_ns(),
                    state_->site_->next_answer_ns()});
 }
 

@@ -15,6 +15,7 @@
 #include "scheduler/counted_port.h"
 #include "scheduler/engine.h"
 #include "scheduler/host_site.h"
+#include "scheduler/link_table.h"
 #include "scheduler/meetings.h"
 
 namespace cgx::scheduler {
@@ -32,28 +33,14 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
     // Communicators by the session's handle, with the rank's index among the local ones.
     std::map<uint32_t, std::pair<Communicator*, uint32_t>> communicators;
   };
-  struct Link {
-    wire::JobKey job_key{};
-    wire::InstanceId instance{};
-    transport::PeerId peer;
-    bool up = false, open = false;
-    uint32_t users = 0;
-    uint32_t sending = 0;      // frames whose payload has not left
-    uint64_t close_at_ns = 0;  // when users is 0
-    uint64_t heard_ns = 0;     // the last frame of the peer
-  };
-  struct Membership {  // a communicator's machine behind a link
-    Communicator* communicator;
-    uint32_t machine;
-    bool reused = false;  // the link was there before the communicator
-  };
 
   State(const EngineOptions& options, const EnginePorts& ports)
       : options_(options),
         ports_(ports),
         slabs_(std::make_shared<SlabStore>(kSlabBytes)),
         site_(std::make_unique<HostSite>(*options.lane, arenas_, *slabs_)),
-        meetings_(options.limits.communicators) {
+        meetings_(options.limits.communicators),
+        links_(ports.links, ports.transport) {
     if (ports.site) site_ = ports.site(std::move(site_));
   }
 
@@ -130,22 +117,12 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   }
   Communicator* find_communicator(const SessionOptions& session, const std::string& name);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);
-  void open_links(Communicator& communicator);
-  std::optional<LinkId> find_link(const Communicator& communicator, uint32_t machine) const;
-  LinkId new_link(const Communicator& communicator, uint32_t machine);
-  bool worth_using(LinkId link) const;
-  void use_link(LinkId link, const Membership& member);
-  void lose_link(Communicator& communicator, uint32_t machine, const Status& why) override;
-  void end_link(LinkId link, const Status& why);
-  void tell_members(LinkId link, const Status& why);
+  void lose_link(LinkUser& user, uint32_t machine, const Status& why) override;
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
   bool in_use(SessionId session) const;
   void forget_arenas();  // of sessions that have gone and are named by nothing any more
   void answer_closings();
   void drop_closed_communicators();
-  void leave_links(const Communicator& communicator);
-  void close_idle_links();
-  uint64_t next_closing_ns() const;  // of an idle link
 
   EngineOptions options_;
   EnginePorts ports_;
@@ -177,9 +154,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   KeptPolicies kept_policies_;
   ResidualStore residuals_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::vector<Link> links_;
-  std::vector<std::vector<Membership>> memberships_;  // by link
-  std::vector<LinkId> link_of_peer_;                  // by PeerId::index
+  LinkTable links_;
   uint32_t turn_ = 0;
   Counters counters_{};
   std::map<uint64_t, std::vector<std::byte>> copied_payloads_;
