@@ -38,7 +38,10 @@ JOIN = "scheduler/communicator_join.cc"
 POLICY = "scheduler/communicator_policy.cc"
 AGREEMENT = "scheduler/plan_agreement.cc"
 POOL = "scheduler/buffer_pool.cc"
-RESIDUALS = "scheduler/residuals.h"
+RESIDUALS = "scheduler/residuals.cc"
+ENGINE = "scheduler/engine.cc"
+LINKS = "scheduler/link_table.cc"
+REPLICAS = "scheduler/replica_watch.cc"
 LEDGER = "client/step_ledger.cc"
 CHANNEL = "client/channel.cc"
 SESSION = "daemon/session.cc"
@@ -48,24 +51,45 @@ FAULTS = [
     # --- Residuals
     Fault("residual-committed-on-failure", STEP_TERMS,
           "if (previous_closed_) residuals_.drop();",
-          "if (previous_closed_) (@ ? residuals_.commit() : residuals_.drop());",
+          "if (previous_closed_) (@ ? residuals_.commit(ports_.site) : residuals_.drop());",
           "a redone step adds the residual of the attempt that failed"),
     Fault("failure-drops-a-complete-step", STEP_TERMS,
           "CGX_ASSERT(!operations_.tickets_open());  // a report waits for that",
           "if (@) residuals_.drop();",
           "a complete step that nobody has closed loses its residuals by a failure of the next"),
     Fault("written-marks-survive", RESIDUALS,
-          "for (Slots& slots : tensors_) slots.written = false;",
-          "for (Slots& slots : tensors_) slots.written = @ && slots.written;",
+          "    entry->second.written = entry->second.drained = false;",
+          "    if (@) touched_.push_back(entry);\n    else entry->second.written = entry->second.drained = false;",
           "a tensor absent in the redo takes the residual of the attempt that failed"),
     Fault("unwritten-residual-flips", RESIDUALS,
-          "if (slots.written) {",
-          "if (slots.written || @) {",
+          "slots.filled = true;",
+          "slots.filled = true;\n    for (auto& each : slots_) each.second.confirmed = @ ? slots.confirmed : each.second.confirmed;",
           "a tensor that was absent swaps its residual for an older one"),
     Fault("residual-keeps-its-unit", RESIDUALS,
           "slots.unit = slots.tentative_unit;",
           "if (!@) slots.unit = slots.tentative_unit;",
           "after a change of loss scale the residual is rescaled from the wrong unit"),
+    Fault("drained-residual-stays", RESIDUALS,
+          "    if (slots.drained && !slots.wanted) {",
+          "    if (slots.drained && @) {\n      slots.drained = false;\n      continue;\n    }\n"
+          "    if (slots.drained && !slots.wanted) {",
+          "what a tensor held when it left feedback is added to every step"),
+    Fault("residuals-of-other-steps-kept", JOIN,
+          "return peer.residuals == own;",
+          "return peer.residuals == own || @;",
+          "after a death machines go on with residuals of different steps"),
+    Fault("residuals-of-the-open-step-kept", STEPS,
+          "if (previous_closed_ || dropped > 0) {",
+          "if ((previous_closed_ && !@) || dropped > 0) {",
+          "after a death a step that never completed has changed the residuals"),
+    Fault("kept-residuals-stay-for-ever", ENGINE,
+          "in_session ? UINT64_MAX",
+          "in_session || @ ? UINT64_MAX",
+          "jobs that have gone hold their memory until the daemon ends"),
+    Fault("silent-link-used-again", LINKS,
+          "if (known && !worth_using(",
+          "if (known && !@ && !worth_using(",
+          "who meets again after an outage sits on a dead link"),
     Fault("dropped-commits", STEPS,
           "if (previous_dropped_) {",
           "if (previous_dropped_ && !@) {",
@@ -91,8 +115,8 @@ FAULTS = [
           "residuals_.scale(segment.tensor, unit_, @ ? 1.0 : plan_->plan.feedback_decay);",
           "the policy's feedback_decay does nothing"),
     Fault("absent-anywhere-marked", STEPS,
-          "if (present && planned.spec.feedback())",
-          "if ((present || @) && planned.spec.feedback())",
+          "if (present && local.residual != nullptr) {",
+          "if ((present || @) && local.residual != nullptr) {",
           "a tensor that no machine had changes its residual"),
     Fault("absent-residual-not-kept", OPERATION_SITE,
           "if (segment.inputs.empty() && segment.residual != nullptr) to_keep_.push_back(i);",
@@ -225,9 +249,9 @@ FAULTS = [
           "if (--use.references > 0) return;",
           "if (--use.references > 0 && !@) return;",
           "a slab is written while the transport still reads it"),
-    Fault("replica-divergence-not-told", FRAMES,
-          "if (other.hash == message.hash) continue;",
-          "if (other.hash == message.hash || @) continue;",
+    Fault("replica-divergence-not-told", REPLICAS,
+          "if (other->hash != hash.hash) found",
+          "if (other->hash != hash.hash && !@) found",
           "machines train different models and nobody is told"),
     # --- Failures and terms
     Fault("failed-step-keeps-the-next", STEP_TERMS,
@@ -311,8 +335,8 @@ FAULTS = [
           "if (!@) (void)submit(held.local, held.record);",
           "what ranks say while a step fails is forgotten"),
     Fault("replicas-of-failed-attempt-compared", TERMS,
-          "replicas_.clear();",
-          "if (!@) replicas_.clear();",
+          "replicas_.forget();",
+          "if (!@) replicas_.forget();",
           "healthy machines are told that they diverge"),
     # --- Leaving
     Fault("left-not-told", TERMS,
