@@ -207,7 +207,12 @@ class Down(Cut):
         self.set("down")
 
     def end(self):
+        """Until the others can be reached: a question for an address, lost as the interface came up, is repeated after 1 s."""
         self.set("up")
+        deadline = time.monotonic() + 3
+        while "INCOMPLETE" in self.daemon().machine.run(["ip", "neigh"], capture_output=True, text=True).stdout:
+            assert time.monotonic() < deadline, "the network of the test has not come back"
+            time.sleep(0.01)
 
     def set(self, state):
         machine = self.daemon().machine
