@@ -47,7 +47,11 @@ Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& pack
   if (message.msg_flags & MSG_TRUNC) {
     return protocol_error("a packet is larger than " + std::to_string(bytes_max) + " bytes");
   }
-  if ((message.msg_flags & MSG_CTRUNC) || packet.fds.size() > kPacketFdsMax) {
+  if (message.msg_flags & MSG_CTRUNC) {  // all that may be sent would have fitted
+    return resource_exhausted(
+        "the daemon has no descriptor left for one that was sent (ulimit -n)");
+  }
+  if (packet.fds.size() > kPacketFdsMax) {
     return protocol_error("a packet carries more than " + std::to_string(kPacketFdsMax) +
                           " descriptor");
   }

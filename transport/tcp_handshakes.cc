@@ -152,7 +152,9 @@ void TcpTransport::on_welcome(TcpConnection& connection) {
   TcpLink& link = *connection.link;
   read_into(connection.welcome, connection.heard);
   if (connection.welcome.mac == TcpMac{}) {
-    if (link.was_up) return lose(link, "the peer knows the link no more");
+    // Said again, it is no bit that changed on the way.
+    const bool again = std::exchange(link.disowned, true);
+    if (link.was_up && again) return lose(link, "the peer knows the link no more");
     return fail(connection, {StatusCode::kNOT_FOUND, "the peer does not know the link"});
   }
   const TcpMac wanted = prove_tcp_listener(link.secret, connection.hello, connection.welcome);
@@ -201,6 +203,7 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   link.home = peer_address(connection.socket.get()).host();
   link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
   link.tries = link.silent_ticks = 0;
+  link.disowned = false;
   link.told = link.received;  // the handshake has said it
   link.unsent = link.first;
   if (!take_acknowledgement(link, peer_received)) {

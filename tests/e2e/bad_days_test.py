@@ -298,21 +298,46 @@ class Disagreement(BadDay):
         answers = [rank.receive() for rank in job.ranks]
         self.assert_all_learn(answers, max(a.began for a in answers), MEETING_S, "MISMATCH", "rank", "2", "3")
 
+    def heard(self, job, step, ranks):
+        """Their daemons have read what these ranks said of the step: only those are told that it failed."""
+        listed = [next(c for c in self.daemons[place].control_tool("jobs")["communicators"] if c["job"] == job.name)
+                  for place in sorted({job.places[rank] for rank in ranks})]
+        reached = {r["rank"]: r["step"] for communicator in listed for r in communicator["rank_list"] if r["local"]}
+        return all(reached[rank] == step for rank in ranks)
+
+    def submit_twice(self, job, comm, beside):
+        """Rank 1 does in step 2, while the ranks `beside` wait for it; returns what these are told."""
+        job.submit(comm, 2, ranks=beside)
+        for rank in beside:
+            job.ranks[rank].send("wait", comm, 2)
+        self.wait_until(lambda: self.heard(job, 2, beside), "the reading of what they submitted")
+        job.ranks[1].must("submit", comm, 2, 0)
+        again = job.ranks[1].ask("submit", comm, 2, 0)
+        self.assert_status(again, "STEP_ABANDONED", "weight")
+        answers = [job.ranks[rank].receive() for rank in beside]
+        self.assert_all_learn(answers, again.began, MISMATCH_S, "STEP_ABANDONED", "rank 1", "weight")
+
     def test_a_rank_that_submits_twice_fails_the_step_everywhere_and_all_redo_it(self):
         job = self.job([0, 0, 1])
         comm = job.join()
         job.step(comm, 1)
-        job.submit(comm, 2, ranks=[0, 2])
-        for rank in (0, 2):
-            job.ranks[rank].send("wait", comm, 2)
-        job.ranks[1].must("submit", comm, 2, 0)
-        again = job.ranks[1].ask("submit", comm, 2, 0)
-        self.assert_status(again, "STEP_ABANDONED", "weight")
-        answers = [job.ranks[rank].receive() for rank in (0, 2)]
-        self.assert_all_learn(answers, again.began, MISMATCH_S, "STEP_ABANDONED", "rank 1", "weight")
+        self.submit_twice(job, comm, beside=[0, 2])
         self.assertEqual([a.value for a in job.must("redo", comm)], [2, 2, 2])
         job.step(comm, 2)
         job.step(comm, 3)
+
+    def test_a_rank_whose_first_word_comes_after_the_failure_is_not_told_and_takes_part(self):
+        job = self.job([0, 0, 1])
+        comm = job.join()
+        job.step(comm, 1)
+        self.submit_twice(job, comm, beside=[2])
+        job.submit(comm, 2, ranks=[0])
+        job.ranks[0].send("wait", comm, 2)
+        self.assertEqual([a.value for a in job.must("redo", comm, ranks=[1, 2])], [2, 2])
+        job.submit(comm, 2, ranks=[1, 2])
+        job.must("wait", comm, 2, ranks=[1, 2])
+        self.assert_status(job.ranks[0].receive(), "OK")
+        job.check(comm, 2)
 
 
 class Misuse(BadDay):

@@ -208,9 +208,10 @@ class Job:
         return np.fromfile(path, sums.DTYPES[tensor.dtype][1]).reshape(tensor.shape)
 
     def submit(self, comm, step, ranks=None):
+        """Returns when the last rank ended its part."""
         self.fill(comm, step, ranks)
         self.must("submit", comm, step, *range(len(self.tensors)), ranks=ranks)
-        self.must("end", comm, step, ranks=ranks)
+        return max(answer.began for answer in self.must("end", comm, step, ranks=ranks))
 
     def check(self, comm, step, absent=None):
         """Every rank holds the reference's bits. `absent`: {tensor index: ranks}."""
@@ -223,10 +224,11 @@ class Job:
                     f"{np.count_nonzero(got != right)} of {right.size} elements")
 
     def step(self, comm, step):
-        """One whole step with the right bits."""
-        self.submit(comm, step)
-        self.must("wait", comm, step)
+        """One whole step with the right bits; returns how long it took from the last rank's end of it."""
+        ended = self.submit(comm, step)
+        seconds = max(answer.ended for answer in self.must("wait", comm, step)) - ended
         self.check(comm, step)
+        return seconds
 
     def close(self):
         for rank in self.ranks:

@@ -1,5 +1,7 @@
 """The tcp transport between real daemons: right bits, strangers at its port."""
 
+import os
+import sys
 import unittest
 
 from cluster_case import ClusterCase
@@ -8,6 +10,7 @@ from doors_test import listeners
 from ranks import Tensor
 
 TCP = {"policy": {"codec": "fp32"}, "transport": {"name": "tcp"}}
+INTRUDERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "intruders.py")
 TENSORS = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
 
 
@@ -32,14 +35,8 @@ class OverTcp(ClusterCase):
         ports = [port for _, port in listeners(self.daemons[0]) if port != mesh]
         self.assertTrue(ports)
         seed = 11
-        script = ("import random, socket, sys\n"
-                  "chance = random.Random(int(sys.argv[1]))\n"
-                  "for i in range(500):\n"
-                  "    with socket.create_connection((sys.argv[2], int(sys.argv[3]))) as stranger:\n"
-                  "        junk = chance.randbytes(chance.randrange(300))\n"
-                  "        stranger.sendall((b'cgxtcp/1' if i % 2 else b'') + junk)\n")
         for port in ports:
-            self.machines[1].run(["/usr/bin/python3", "-c", script, str(seed), self.machines[0].address, str(port)],
+            self.machines[1].run([sys.executable, INTRUDERS, "junk", self.machines[0].address, str(port), "500", str(seed)],
                                  check=True, timeout=60)
             self.bystander_steps()
         self.wait_until(lambda: self.daemons[0].counters()["connections_refused"] > 300, "refusing")

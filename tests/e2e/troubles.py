@@ -38,19 +38,25 @@ def send_small_packets(machine):
 
 
 @contextlib.contextmanager
-def lossy(machine, share, seed):
-    """`share` of the packets to and from it are lost."""
+def lossy(machine, share, seed, flip_ports=()):
+    """`share` of the packets to and from it are lost, or of the data of these ports a bit is flipped in so many.
+
+    Yields a list in which, after it, stands how many that were.
+    """
+    spoilt = []
     with silent(machine):
         _ip(machine.switch, "link", "add", "lossy0", "type", "veth", "peer", "name", "lossy1")
         for end in (("lossy0", "up"), ("lossy1", "up", "master", "br0")):
             _ip(machine.switch, "link", "set", *end)
         relay = subprocess.Popen(["nsenter", f"--net=/run/netns/{machine.switch}", "--", sys.executable,
-                                  os.path.join(HERE, "lossy_link.py"), machine.port, "lossy0", str(share), str(seed)],
+                                  os.path.join(HERE, "lossy_link.py"), machine.port, "lossy0", str(share), str(seed),
+                                  *map(str, flip_ports)],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert relay.stdout.readline() == "ready\n"
-            yield
+            yield spoilt
         finally:
             said = relay.communicate()[0]  # it ends with its standard input
             _ip(machine.switch, "link", "del", "lossy0")
-    print(said.strip(), flush=True)
+            print(said.strip(), flush=True)
+            spoilt.append(int(said.split()[0]))

@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <random>
 
 #include "tests/transport/recorder.h"
@@ -367,6 +369,25 @@ TEST_F(TcpTest, ConnectionsThatBreakLoseAndDoubleNothing) {
     for (const auto& sent : side->events.sent) EXPECT_TRUE(sent.status.ok());
   }
   EXPECT_GE(a.transport->totals().connections_lost, 3u);
+}
+
+// The peer does not know the link by the number that arrives, and says so; asked again it does.
+TEST_F(TcpTest, AGreetingThatChangesOnItsWayEndsNoLink) {
+  open_pair_with_relay();
+  exchange();
+  bool flipped = false;
+  relay->tamper = [&](Way way, uint64_t, std::span<std::byte> bytes) {
+    TcpHello hello;
+    if (way != Way::kToTarget || flipped || bytes.size() < sizeof hello) return;
+    std::memcpy(&hello, bytes.data(), sizeof hello);
+    if (hello.magic != kTcpMagic) return;
+    bytes[offsetof(TcpHello, tag)] ^= std::byte{1};
+    flipped = true;
+  };
+  relay->cut();
+  ASSERT_TRUE(until([&] { return flipped; }));
+  exchange();
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
 }
 
 // However many connections break on one frame: what counts is for how long.

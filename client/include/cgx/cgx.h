@@ -247,7 +247,9 @@ typedef enum cgx_step_fate {
 } cgx_step_fate;
 /* Same on all ranks; after the step is complete and before the next one begins. */
 CGX_API cgx_status cgx_step_done(cgx_comm* comm, uint64_t step, int fate);
-/* After a failed step, by every rank: *step is the number to submit again. */
+/* After a failed step, by every rank that was told so: *step is the number to submit again. Told is
+ * who had spoken of the step before it failed, as the daemons saw it; what another rank says of it
+ * later counts, and its cgx_wait ends when the others have redone the step. */
 CGX_API cgx_status cgx_step_redo(cgx_comm* comm, uint64_t* step);
 
 /* Waits until the step is finished here; the failure's status if it failed, CGX_STEP_OPEN before
