@@ -14,14 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "client/checks.h"
+
 namespace cgx::client {
 namespace {
 
 constexpr std::chrono::milliseconds kLockPause(10);
-
-Status unavailable(std::string message) {
-  return {StatusCode::kUNAVAILABLE, std::move(message)};
-}
 
 std::string directory_of(const std::string& path) {
   const size_t slash = path.rfind('/');

@@ -43,4 +43,12 @@ Result<uint64_t> elements_of(const std::string& what, std::span<const uint64_t> 
   return elements;
 }
 
+std::string text(uint64_t number) {
+  return std::to_string(number);
+}
+
+Status unavailable(std::string message) {
+  return {StatusCode::kUNAVAILABLE, std::move(message)};
+}
+
 }  // namespace cgx::client

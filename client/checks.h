@@ -1,5 +1,5 @@
-// Checks of what callers pass, shared by tensors and calls. The message names argument, value and
-// limit.
+// Checks of what callers pass, shared by tensors and calls, and the words of messages that several
+// say. A message names argument, value and limit.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +19,8 @@ Status naming(const Status& status, const std::string& what, uint64_t elements, 
 // The product of the shape, or INVALID_ARGUMENT if that many elements do not fit in memory.
 Result<uint64_t> elements_of(const std::string& what, std::span<const uint64_t> shape,
                              uint64_t element_bytes);
+
+std::string text(uint64_t number);
+Status unavailable(std::string message);
 
 }  // namespace cgx::client

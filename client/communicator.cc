@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/checks.h"
 #include "client/cores.h"
 #include "client/leader.h"
 #include "client/rendezvous.h"
@@ -16,10 +17,6 @@ constexpr uint64_t kGraceMs =
     5'000;  // the daemon's own time-out, which names the culprit, is first
 constexpr uint64_t kFlushMs = 2'000;
 constexpr uint32_t kRanksMax = 65'536;
-
-std::string text(uint64_t number) {
-  return std::to_string(number);
-}
 
 Status check_options(const cgx_comm_options& options, uint32_t size, bool leader) {
   const size_t length = options.name ? std::strlen(options.name) : 0;

@@ -10,10 +10,6 @@ namespace {
 
 constexpr size_t kSubmitBatch = 1024;
 
-std::string text(uint64_t number) {
-  return std::to_string(number);
-}
-
 }  // namespace
 
 Status Communicator::check_ids(std::span<const uint32_t> ids) const {

@@ -9,10 +9,6 @@ constexpr uint32_t kTensorsMax =
     CGX_COMPLETION_CAPACITY - 64;  // a step's completions fit in the ring
 constexpr size_t kTableBatchBytes = wire::kSessionPacketBytesMax / 2;
 
-std::string text(uint64_t number) {
-  return std::to_string(number);
-}
-
 Status check_kind(const std::string& tensor, int kind) {
   if (kind == CGX_TENSOR_DENSE) return {};
   if (kind == CGX_TENSOR_ROWS) {

@@ -14,12 +14,13 @@
 #include <cstring>
 #include <map>
 
+#include "client/checks.h"
 #include "proto/wire/bytes.h"
 
 namespace cgx::client {
 namespace {
 
-constexpr uint32_t kMagic = 0x4c584743;  // "CGXL"
+constexpr uint32_t kLeaderMagic = 0x4c584743;  // "CGXL"
 constexpr uint8_t kPut = 1, kGet = 2;
 constexpr size_t kRequestHead = 13, kReplyHead = 9;
 constexpr uint32_t kKeyBytesMax = 4096, kValueBytesMax = 16 << 20;
@@ -27,10 +28,6 @@ constexpr size_t kKeysMax = 1 << 20, kConnectionsMax = 4096;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr std::chrono::milliseconds kAgain(50);
 constexpr timeval kSilence{.tv_sec = 10, .tv_usec = 0};  // of a leader that is asked
-
-Status unavailable(std::string message) {
-  return {StatusCode::kUNAVAILABLE, std::move(message)};
-}
 
 struct Resolved {
   addrinfo* list = nullptr;
@@ -57,7 +54,7 @@ Status resolve(const std::string& address, Resolved& found) {
 
 std::vector<std::byte> reply(bool found, std::span<const std::byte> value) {
   wire::Writer writer;
-  writer.put(kMagic);
+  writer.put(kLeaderMagic);
   writer.put<uint8_t>(found ? 1 : 0);
   writer.put(static_cast<uint32_t>(value.size()));
   std::vector<std::byte> bytes = writer.take();
@@ -119,7 +116,7 @@ class LeaderServer::Book {
       const auto magic = reader.get<uint32_t>();
       const auto what = reader.get<uint8_t>();
       const auto key_bytes = reader.get<uint32_t>(), value_bytes = reader.get<uint32_t>();
-      const bool right = magic == kMagic && (what == kPut || what == kGet) &&
+      const bool right = magic == kLeaderMagic && (what == kPut || what == kGet) &&
                          key_bytes <= kKeyBytesMax && value_bytes <= kValueBytesMax;
       if (!right) return false;
       if (left.size() < kRequestHead + key_bytes + value_bytes) break;
@@ -256,7 +253,7 @@ Status LeaderStore::lost() const {
 Result<LeaderStore::Answer> LeaderStore::ask(uint8_t what, const std::string& key,
                                              std::span<const std::byte> value) {
   wire::Writer writer;
-  writer.put(kMagic);
+  writer.put(kLeaderMagic);
   writer.put(what);
   writer.put(static_cast<uint32_t>(key.size()));
   writer.put(static_cast<uint32_t>(value.size()));
@@ -270,7 +267,7 @@ Result<LeaderStore::Answer> LeaderStore::ask(uint8_t what, const std::string& ke
   const auto magic = reader.get<uint32_t>();
   const auto found = reader.get<uint8_t>();
   const auto bytes = reader.get<uint32_t>();
-  if (magic != kMagic || found > 1 || bytes > kValueBytesMax) return lost();
+  if (magic != kLeaderMagic || found > 1 || bytes > kValueBytesMax) return lost();
   Answer answer{.found = found == 1, .value = std::vector<std::byte>(bytes)};
   if (!read_all(fd_.get(), answer.value.data(), bytes)) return lost();
   return answer;

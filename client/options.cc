@@ -1,13 +1,11 @@
 #include "client/options.h"
 
+#include "client/checks.h"
+
 namespace cgx::client {
 namespace {
 
 constexpr size_t kOptionsBytesMax = 4096;  // of any struct there will ever be
-
-std::string text(size_t number) {
-  return std::to_string(number);
-}
 
 }  // namespace
 

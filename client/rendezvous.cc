@@ -14,8 +14,8 @@
 namespace cgx::client {
 namespace {
 
-constexpr size_t kValueBytes = 1024;                // of a first look
-constexpr size_t kValueBytesMax = 8 * 1024 * 1024;  // 65,536 members fit
+constexpr size_t kValueBytes = 1024;                  // of a first look
+constexpr size_t kMembersBytesMax = 8 * 1024 * 1024;  // 65,536 members fit
 constexpr size_t kNamedMax = 8;
 constexpr auto kPauseMin = std::chrono::milliseconds(1);
 constexpr auto kPauseMax = std::chrono::milliseconds(50);
@@ -418,9 +418,9 @@ Result<Bytes> CallbackStore::get(const std::string& key) {
       return Status(StatusCode::kUNAVAILABLE,
                     "the rendezvous get of " + key + " returned " + std::to_string(result));
     }
-    if (bytes > kValueBytesMax) {
+    if (bytes > kMembersBytesMax) {
       return protocol_error("the rendezvous value of " + key + " has " + std::to_string(bytes) +
-                            " bytes; the limit is " + std::to_string(kValueBytesMax));
+                            " bytes; the limit is " + std::to_string(kMembersBytesMax));
     }
     const bool whole = bytes <= value.size();
     value.resize(bytes);

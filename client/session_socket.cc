@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "client/checks.h"
 #include "proto/wire/run_directory.h"
 
 namespace cgx::client {
@@ -21,10 +22,6 @@ constexpr std::chrono::seconds kHealthInterval(1);
 
 std::string errno_text() {
   return std::strerror(errno);
-}
-
-Status unavailable(std::string message) {
-  return {StatusCode::kUNAVAILABLE, std::move(message)};
 }
 
 std::string host_name() {

@@ -4,12 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "client/checks.h"
+
 namespace cgx::client {
 namespace {
-
-std::string text(uint64_t number) {
-  return std::to_string(number);
-}
 
 Status step_order(std::string message) {
   return {StatusCode::kSTEP_ORDER, std::move(message)};

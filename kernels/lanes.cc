@@ -1,5 +1,5 @@
 // The lanes as codec.h shows them: which exist, which run here, and the checks that they share.
-#ifdef CGX_LANES_X86
+#ifdef CGX_HAS_AVX2
 #include <cpuid.h>
 #endif
 
@@ -45,11 +45,15 @@ bool always() {
 }
 constexpr Lane kScalar = {"scalar", always, &scalar_ops};
 
-#ifdef CGX_LANES_X86
+#ifdef CGX_HAS_AVX512
 bool avx512_viable() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+constexpr Lane kAvx512 = {"avx512", avx512_viable, &avx512_ops};
+#endif
+
+#ifdef CGX_HAS_AVX2
 // Asked of cpuid: clang 14 does not know the name "f16c". avx2 says that the system keeps the
 // registers.
 bool f16c() {
@@ -59,12 +63,17 @@ bool f16c() {
 bool avx2_viable() {
   return __builtin_cpu_supports("avx2") && f16c();
 }
-constexpr Lane kAvx512 = {"avx512", avx512_viable, &avx512_ops};
 constexpr Lane kAvx2 = {"avx2", avx2_viable, &avx2_ops};
-const Lane* const kLanes[] = {&kAvx512, &kAvx2, &kScalar};
-#else
-const Lane* const kLanes[] = {&kScalar};
 #endif
+
+const Lane* const kLanes[] = {
+#ifdef CGX_HAS_AVX512
+    &kAvx512,
+#endif
+#ifdef CGX_HAS_AVX2
+    &kAvx2,
+#endif
+    &kScalar};
 
 }  // namespace
 

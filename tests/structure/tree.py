@@ -43,4 +43,13 @@ def compile_commands():
     """Relative path -> command line, of the build this test belongs to (CGX_BUILD_DIR)."""
     build = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
-        return {os.path.relpath(entry["file"], ROOT): entry["command"] for entry in json.load(file)}
+        return {os.path.relpath(source, ROOT): entry["command"] for entry in json.load(file)
+                for source in compiled_together(entry["file"])}
+
+
+def compiled_together(path):
+    """The sources behind one of the build's: itself, or those that CMake lets one include (CMAKE_UNITY_BUILD)."""
+    if "/Unity/" not in path:
+        return [path]
+    with open(path, encoding="utf-8") as file:
+        return re.findall(r'^#include "(.*)"$', file.read(), re.MULTILINE)
