@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/codec.h"
 #include "scheduler/way.h"
 
 namespace cgx::scheduler {
@@ -43,23 +42,6 @@ bool nowhere_later(const State& one, const State& other) {
          one.lanes.window_ns <= other.lanes.window_ns && one.groups <= other.groups;
 }
 
-uint64_t weight_of(const CodecSpec& spec) {
-  return kernels::encoded_bytes(spec, DType::kF32, kSparseBucket);
-}
-
-// The policy's own codec first.
-std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu) {
-  std::vector<CodecSpec> levels = {policy.default_codec};
-  for (const CodecSpec& each : menu) {
-    const bool known = std::find(levels.begin(), levels.end(), each) != levels.end();
-    // Pieces of a cut tensor are counted in buckets.
-    const bool fits = policy.segment_bytes == 0 || each.bucket == policy.default_codec.bucket;
-    if (!known && fits && weight_of(each) >= weight_of(policy.default_codec))
-      levels.push_back(each);
-  }
-  return levels;
-}
-
 std::vector<CollectiveWish> wishes_under(const PlanInputs& inputs) {
   if (inputs.policy.collective != CollectiveWish::kAuto) return {inputs.policy.collective};
   if (inputs.machines == 1) return {CollectiveWish::kScatter};
@@ -68,14 +50,8 @@ std::vector<CollectiveWish> wishes_under(const PlanInputs& inputs) {
 
 }  // namespace
 
-std::vector<CodecSpec> default_menu() {
-  return {{.codec = 0, .bucket = 512},
-          {.codec = 3, .bits = 8, .bucket = 512},
-          {.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512}};
-}
-
 struct Boundaries::Search {
-  explicit Search(const BoundariesQuestion& asked) : question(asked) {}
+  explicit Search(const PlannerQuestion& asked) : question(asked) {}
 
   Status prepare();
   bool work(uint64_t evaluations);
@@ -97,7 +73,7 @@ struct Boundaries::Search {
   void thin(std::vector<State>& states, uint32_t at);
   Group group_of(uint32_t from, uint32_t to, const Option& option) const;
 
-  BoundariesQuestion question;
+  PlannerQuestion question;
   std::vector<PlannedSegment> segments;
   std::vector<Atom> atoms;
   std::vector<CodecSpec> levels;
@@ -356,7 +332,7 @@ Boundaries::Boundaries(std::unique_ptr<Search> search) : search_(std::move(searc
 Boundaries::Boundaries(Boundaries&&) noexcept = default;
 Boundaries::~Boundaries() = default;
 
-Result<Boundaries> Boundaries::create(const BoundariesQuestion& question) {
+Result<Boundaries> Boundaries::create(const PlannerQuestion& question) {
   auto search = std::make_unique<Search>(question);
   CGX_RETURN_IF_ERROR(search->prepare());
   return Boundaries(std::move(search));

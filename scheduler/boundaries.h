@@ -6,46 +6,25 @@
 //   option := {level of the menu} x {scatter, allgather}
 //
 // The policy is the ceiling. Tensors that a rule, their size or their type decided keep their
-// codec; the others take one of the menu that sends no fewer bytes than the policy's codec, or that
-// one; a collective that the policy names is kept. Gradients that arrive at once stay together, up
-// to the policy's group_bytes. Among plans within `tolerance` of the shortest step the one with the
-// least of the daemon's work wins, then the one with fewer groups.
+// codec; the others take the policy's, or one of the menu that sends more bytes; a collective that
+// the policy names is kept. Gradients that arrive at once stay together, up to the policy's
+// group_bytes. Among plans within `tolerance` of the shortest step the one with the least of the
+// daemon's work wins, then the one with fewer groups.
 //
 // Owned by one thread; a search is a value that goes on where it stopped.
 #pragma once
 
 #include <memory>
-#include <span>
-#include <vector>
 
-#include "scheduler/planner.h"
-#include "scheduler/timeline.h"
+#include "scheduler/proposal.h"
 
 namespace cgx::scheduler {
-
-// fp32, maxmin:8, maxmin:4 stochastic.
-std::vector<CodecSpec> default_menu();
-
-struct BoundariesQuestion {
-  PlanInputs inputs;
-  std::span<const double> arrival_ns;  // by tensor, without disturbance
-  Conditions conditions;
-  std::vector<CodecSpec> menu = default_menu();
-  double tolerance = 0.01;
-};
-
-struct Proposal {
-  std::vector<Group> groups;  // for make_plan
-  double step_ns = 0;         // predicted, from the start of the backward pass
-  double work_ns = 0;         // of one daemon
-  bool exact = true;          // false: states were dropped to bound the search
-};
 
 class Boundaries {
  public:
   // REQUIRES: what `question` refers to outlives the search. An error: no plan follows from the
   // policy, or a codec has no cost.
-  static Result<Boundaries> create(const BoundariesQuestion& question);
+  static Result<Boundaries> create(const PlannerQuestion& question);
   Boundaries(Boundaries&&) noexcept;
   ~Boundaries();
 
