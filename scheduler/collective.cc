@@ -14,6 +14,8 @@ const char* reason_text(WayReason reason) {
       return "its codecs gather well";
     case WayReason::kFewerBytes:
       return "fewer bytes";
+    case WayReason::kPlanned:
+      return "the planner expects the shortest step";
   }
   return "unknown";
 }

@@ -48,7 +48,8 @@ Result<Choice> CodecChooser::choose(const TensorDesc& tensor) {
     return Choice{rule.codec, reason, !small.empty(), number, found};
   }
   if (!small.empty()) return Choice{raw, small, true, -1, found};
-  return Choice{policy_.default_codec, "default", false, -1, found};
+  return Choice{
+      .spec = policy_.default_codec, .reason = "default", .found = found, .by_default = true};
 }
 
 std::vector<uint32_t> reverse_registration(size_t tensors) {
@@ -133,21 +134,11 @@ std::vector<Segment> cut(uint32_t tensor, const CodecSpec& spec, const PlanInput
 
 }  // namespace
 
-Result<Plan> make_plan(const PlanInputs& inputs) {
+Result<std::vector<PlannedSegment>> segments_of(const PlanInputs& inputs) {
   CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
                        CodecChooser::create(inputs.policy, inputs.table.size()));
   CGX_ASSERT(inputs.order.size() == inputs.table.size());
-  Plan plan{.epoch = inputs.epoch,
-            .machines = inputs.machines,
-            .table_hash = table_hash(inputs.table),
-            .policy_version = inputs.policy_version,
-            .window = inputs.policy.window,
-            .weight = inputs.policy.weight,
-            .replica_check_steps = inputs.policy.replica_check_steps,
-            .feedback_decay = inputs.policy.feedback_decay,
-            .stats_steps = inputs.policy.stats_steps,
-            .limits = part_limits(inputs.slab_bytes)};
-  GroupMaker groups(inputs.policy, plan.groups);
+  std::vector<PlannedSegment> segments;
   uint64_t pieces = 0;
   for (uint32_t tensor : inputs.order) {
     CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose(inputs.table[tensor]));
@@ -158,15 +149,40 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
           " cuts the tensors into more than " + std::to_string(kSegmentsMax) + " pieces");
     }
     for (const Segment& segment : cut(tensor, choice.spec, inputs)) {
-      groups.add(segment, segment_bytes(segment, inputs.table));
+      segments.push_back({segment, choice.by_default});
     }
   }
-  for (Group& group : plan.groups) {
+  return segments;
+}
+
+Result<Plan> make_plan(const PlanInputs& inputs) {
+  CGX_ASSIGN_OR_RETURN(const std::vector<PlannedSegment> segments, segments_of(inputs));
+  std::vector<Group> groups;
+  GroupMaker maker(inputs.policy, groups);
+  for (const PlannedSegment& each : segments) {
+    maker.add(each.segment, segment_bytes(each.segment, inputs.table));
+  }
+  for (Group& group : groups) {
     group.way = choose_way({.wish = inputs.policy.collective,
                             .machines = inputs.machines,
                             .rack_machines = inputs.policy.rack_machines},
                            group, inputs.table);
   }
+  return make_plan(inputs, std::move(groups));
+}
+
+Result<Plan> make_plan(const PlanInputs& inputs, std::vector<Group> groups) {
+  Plan plan{.epoch = inputs.epoch,
+            .machines = inputs.machines,
+            .table_hash = table_hash(inputs.table),
+            .policy_version = inputs.policy_version,
+            .window = inputs.policy.window,
+            .weight = inputs.policy.weight,
+            .replica_check_steps = inputs.policy.replica_check_steps,
+            .feedback_decay = inputs.policy.feedback_decay,
+            .stats_steps = inputs.policy.stats_steps,
+            .limits = part_limits(inputs.slab_bytes),
+            .groups = std::move(groups)};
   CGX_RETURN_IF_ERROR(check_plan(plan, inputs.table));
   return plan;
 }

@@ -17,6 +17,7 @@ struct Choice {
   bool small = false;
   int rule = -1;                    // that decided; -1: none
   std::span<const int> found = {};  // rules that match, until the next choice
+  bool by_default = false;          // nothing but the policy's default codec decided
 };
 
 // Names to which rules are held; more would keep whoever plans busy.
@@ -49,6 +50,15 @@ struct PlanInputs {
   uint64_t slab_bytes = 256 * 1024;  // a frame must fit
 };
 Result<Plan> make_plan(const PlanInputs& inputs);
+// The same of groups that somebody proposes, checked.
+Result<Plan> make_plan(const PlanInputs& inputs, std::vector<Group> groups);
+
+struct PlannedSegment {
+  Segment segment;
+  bool by_default = false;  // its codec: no rule and nothing about the tensor decided
+};
+// All segments in the order of arrival, as the policy says.
+Result<std::vector<PlannedSegment>> segments_of(const PlanInputs& inputs);
 
 // Gradients arrive last layer first: the order until arrivals have been seen.
 std::vector<uint32_t> reverse_registration(size_t tensors);

@@ -12,7 +12,7 @@ from typing import List, NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEPLOY = os.path.dirname(HERE)
-PAGES = {"cgxd": "8", "cgxctl": "1"}
+PAGES = {"cgxd": "8", "cgxctl": "1", "cgxsim": "1"}
 COLUMN = 30  # where CLI11 begins its descriptions
 
 

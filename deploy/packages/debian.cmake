@@ -37,7 +37,8 @@ set(CPACK_COMPONENT_DAEMON_DESCRIPTION
     "daemon that moves gradients between machines
 One cgxd per machine adds up the gradients of its training processes,
 compresses them, exchanges them with other machines and gives every
-process the same result. With cgxctl, which shows and steers it.")
+process the same result. With cgxctl, which shows and steers it, and
+cgxsim, which says on paper what a policy would do.")
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libcgx0)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)

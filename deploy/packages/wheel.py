@@ -1,4 +1,4 @@
-"""Makes the wheel `cgx`: the Python package with libcgx, cgxd and cgxctl inside and the libraries these need.
+"""Makes the wheel `cgx`: the Python package with libcgx, cgxd, cgxctl and cgxsim inside and the libraries these need.
 
 usage: wheel.py BUILD_FOLDER OUTPUT_FOLDER     needs auditwheel and patchelf (deploy/packages/build gets them)
 
@@ -22,6 +22,7 @@ import tempfile
 import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAMS = ("cgxd", "cgxctl", "cgxsim")
 # In a virtual environment's bin/: runs the program inside the package, without importing the package.
 SCRIPT = """#!python
 import importlib.util
@@ -49,11 +50,11 @@ def lay_out(build, tree):
         shutil.copytree(os.path.join(packages, info), os.path.join(tree, info))
         library = glob.glob(os.path.join(prefix, "lib*", "**", "libcgx.so.?"), recursive=True)[0]
         shutil.copy(os.path.realpath(library), os.path.join(tree, "cgx", "libcgx.so"))
-        for name in ("cgxd", "cgxctl"):
+        for name in PROGRAMS:
             shutil.copy(os.path.join(prefix, "bin", name), os.path.join(tree, "cgx", name))
     scripts = os.path.join(tree, info.replace(".dist-info", ".data"), "scripts")
     os.makedirs(scripts)
-    for name in ("cgxd", "cgxctl"):
+    for name in PROGRAMS:
         with open(os.path.join(scripts, name), "w", encoding="utf-8") as file:
             file.write(SCRIPT.format(name=name))
         os.chmod(os.path.join(scripts, name), 0o755)

@@ -57,7 +57,7 @@ class Installed(unittest.TestCase):
         self.assertFalse(any(os.path.islink(self.path("include", "cgx", name)) for name in found[1]))
 
     def test_binaries_name_no_folder_to_search(self):
-        for name in ("bin/cgxd", "bin/cgxctl", "lib/libcgx.so"):
+        for name in ("bin/cgxd", "bin/cgxctl", "bin/cgxsim", "lib/libcgx.so"):
             dynamic = run("readelf", "-dW", self.path(name))
             self.assertIsNone(re.search(r"R(UN)?PATH", dynamic), dynamic)
         self.assertIn("soname: [libcgx.so.0]", run("readelf", "-dW", self.path("lib", "libcgx.so")))
@@ -77,6 +77,7 @@ class Installed(unittest.TestCase):
         self.assertRegex(run(self.path("bin", "cgxd"), "--version"), rf"^cgxd {version}\nspeaks {formats}\n$")
         self.assertRegex(run(self.path("bin", "cgxctl"), "--version"),
                          rf"^cgxctl {version}\nspeaks control cgx\.v\d+\n$")
+        self.assertRegex(run(self.path("bin", "cgxsim"), "--version"), rf"^cgxsim {version}\n$")
 
     def test_the_unit_starts_what_was_installed(self):
         unit = self.text("lib", "systemd", "system", "cgxd.service")

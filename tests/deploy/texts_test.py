@@ -78,7 +78,7 @@ class Texts(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("groff"), "groff is not installed")
     def test_man_pages_have_no_mistakes(self):
-        for page in ("cgxd.8", "cgxctl.1"):
+        for page in ("cgxd.8", "cgxctl.1", "cgxsim.1"):
             command = ["groff", "-man", "-ww", "-z", os.path.join(DEPLOY, "man", page)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stderr), (0, ""), page)
@@ -102,7 +102,7 @@ class Texts(unittest.TestCase):
             self.skipTest("the list is Debian 12's")
         line = re.search(r'^run="([^"]*)"', read("install_packages"), re.MULTILINE)[1]
         listed, bin_folder = set(line.replace("\\\n", "").split()), os.path.join(BUILD, "bin")
-        dynamic = output("readelf", "-dW", os.path.join(bin_folder, "cgxd"), os.path.join(bin_folder, "cgxctl"))
+        dynamic = output("readelf", "-dW", *(os.path.join(bin_folder, name) for name in ("cgxd", "cgxctl", "cgxsim")))
         libraries = set(re.findall(r"Shared library: \[(lib[^]]*)\]", dynamic))
         places = [f"*lib/{sysconfig.get_config_var('MULTIARCH')}/{library}" for library in libraries]
         needed = {owner.split(":")[0] for owner in output("dpkg-query", "-S", *places).splitlines()}

@@ -1,0 +1,53 @@
+// What work takes: curves per codec and kind of work, an operation's and a frame's share, links.
+// Plain values; whoever measured or was told them fills them in (scheduler/sim/cost_file.h, tests).
+// Times are nanoseconds.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/wire/status.h"
+#include "proto/wire/types.h"
+
+namespace cgx::scheduler {
+
+struct Curve {
+  double floor_ns = 0;     // each call
+  double ns_per_byte = 0;  // of raw fp32
+  double ns(double bytes) const { return floor_ns + ns_per_byte * bytes; }
+};
+
+// Of one codec on one lane.
+struct CodecCurves {
+  CodecSpec spec;
+  Curve encode, decode;  // decode: also what adding a contribution takes
+};
+
+// What one machine's daemon spends.
+struct MachineCosts {
+  std::string processor;  // on which they were measured
+  std::vector<CodecCurves> codecs;
+  double copy_ns_per_byte = 0;  // reading and writing once; a residual takes as much again
+  double operation_ns = 0;      // each operation, whatever it carries
+  double segment_ns = 0;        // each tensor, or piece of one
+  double frame_ns = 0;          // each frame sent or received
+  double wire_ns_per_byte = 0;  // the kernel's work and checksums, each byte sent or received
+
+  // Of the codec as it is asked for; without such a row, of the same codec at the closest strength.
+  // NOT_FOUND names what there is.
+  Result<CodecCurves> curves_of(const CodecSpec& spec) const;
+};
+
+struct Link {
+  double ns_per_byte = 0;  // 8 / (rate in bit/ns)
+  double trip_ns = 0;      // one way, with the wake-up at its end
+};
+
+// What stays the same whatever the plan.
+struct Conditions {
+  MachineCosts costs;
+  Link link;
+  double share = 0;  // 0 to 1: how much of the daemon's processor time the trainers lose
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,34 @@
+#include "scheduler/proposal.h"
+
+#include <algorithm>
+
+#include "kernels/codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+uint64_t weight_of(const CodecSpec& spec) {
+  return kernels::encoded_bytes(spec, DType::kF32, kSparseBucket);
+}
+
+}  // namespace
+
+std::vector<CodecSpec> default_menu() {
+  return {{.codec = 0, .bucket = 512},
+          {.codec = 3, .bits = 8, .bucket = 512},
+          {.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512}};
+}
+
+std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu) {
+  std::vector<CodecSpec> levels = {policy.default_codec};
+  for (const CodecSpec& each : menu) {
+    const bool known = std::find(levels.begin(), levels.end(), each) != levels.end();
+    // Pieces of a cut tensor are counted in buckets.
+    const bool fits = policy.segment_bytes == 0 || each.bucket == policy.default_codec.bucket;
+    const bool weaker = weight_of(each) > weight_of(policy.default_codec);
+    if (!known && fits && weaker) levels.push_back(each);
+  }
+  return levels;
+}
+
+}  // namespace cgx::scheduler

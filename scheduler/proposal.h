@@ -1,0 +1,34 @@
+// What planners that look for the shortest step are asked, and what they answer. Values.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "scheduler/planner.h"
+#include "scheduler/timeline.h"
+
+namespace cgx::scheduler {
+
+// fp32, maxmin:8, maxmin:4 stochastic.
+std::vector<CodecSpec> default_menu();
+// What tensors may take whose codec the policy's default decides: that one first, and those of the
+// menu that send more bytes.
+std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu);
+
+struct PlannerQuestion {
+  PlanInputs inputs;
+  std::span<const double> arrival_ns;  // by tensor, without disturbance
+  Conditions conditions;
+  std::vector<CodecSpec> menu = default_menu();
+  double tolerance =
+      0.01;  // a step so much longer is as good, if it takes less of the daemon's work
+};
+
+struct Proposal {
+  std::vector<Group> groups;  // for make_plan
+  double step_ns = 0;         // predicted, from the start of the backward pass
+  double work_ns = 0;         // of one daemon
+  bool exact = true;          // false: the best of what was looked at
+};
+
+}  // namespace cgx::scheduler
