@@ -224,6 +224,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
                                        std::to_string(session->options.uid)));
     }
     Result<std::unique_ptr<Communicator>> made =
+    state_->account_of(*communicator) = {};
         Communicator::create(session->options, message, *state_);
     if (!made.ok()) return refuse(made.status());
     communicator = made->get();
@@ -396,6 +397,8 @@ void Engine::count(Counter counter, uint64_t amount) {
 void Engine::begin_round(uint64_t now_ns) {
   state_->now_ns_ = now_ns;
 }
+  for (size_t i = 0; long_sleep && i < count; ++i) state_->communicators_[i]->forgive_silence();
+  if (count > 0) worked += state_->take_turns();
 
 int Engine::do_work(uint64_t now_ns) {
   if (!state_->started_) state_->start_ns_ = now_ns;
@@ -407,11 +410,6 @@ int Engine::do_work(uint64_t now_ns) {
   const size_t count = state_->communicators_.size();
   for (size_t i = 0; i < count; ++i) {
     Communicator& communicator = *state_->communicators_[(state_->turn_ + i) % count];
-    if (long_sleep) communicator.forgive_silence();
-    // Weighted round robin over parts: a job of weight 2 does two parts while another does one.
-    for (uint32_t share = 0; share < communicator.weight() && communicator.work(); ++share) {
-      ++worked;
-    }
     if (!state_->draining_.ok()) communicator.leave_at_border(state_->draining_);
     communicator.tick();
     communicator.sweep();

@@ -239,7 +239,9 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
           id, protocol_error("frame of machine " + std::to_string(header->source) +
                              " came over the link of machine " + std::to_string(member.machine)));
     }
-    return member.communicator->receive(*header, frame.payload);
+    const uint64_t began_ns = state_->turn_clock_ns();
+    member.communicator->receive(*header, frame.payload);
+    return state_->charge(*member.communicator, began_ns);
   }
   count(Counter::kframes_unexpected);
 }

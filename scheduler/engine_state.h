@@ -16,6 +16,7 @@
 #include "scheduler/engine.h"
 #include "scheduler/host_site.h"
 #include "scheduler/meetings.h"
+#include "scheduler/turns.h"
 
 namespace cgx::scheduler {
 
@@ -144,6 +145,11 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   uint64_t next_closing_ns() const;  // of an idle link
 
   EngineOptions options_;
+  uint64_t turn_clock_ns() const;
+  Turns::Account& account_of(const Communicator& communicator);
+  void charge(const Communicator& communicator, uint64_t since_ns);
+  void line_up();
+  int take_turns();
   EnginePorts ports_;
   InlinePlanner inline_planner_;
   std::shared_ptr<SlabStore> slabs_;
@@ -178,6 +184,9 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   uint32_t turn_ = 0;
   Counters counters_{};
   std::map<uint64_t, std::vector<std::byte>> copied_payloads_;
+  Turns turns_;
+  std::vector<Turns::Account> accounts_;     // by Communicator::index()
+  std::vector<Communicator*> line_, ahead_;  // of this round
   uint64_t next_copy_ = 1;
 };
 
