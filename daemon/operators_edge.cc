@@ -48,6 +48,7 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
                          .facts = facts,
                          .diagnose = {},
                          .on_junk = calls.on_junk,
+                         .on_share = calls.on_share,
                          .stop = calls.stop,
                          .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
   if (look != nullptr) {

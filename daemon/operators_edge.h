@@ -19,6 +19,7 @@ class OperatorsEdge {
  public:
   struct Calls {  // from other threads
     std::function<void()> on_junk;
+    std::function<void(const scheduler::Share&)> on_share;
     std::function<void(const std::string& by)> stop;  // an operator wants the daemon to end
   };
   // `config` is complete and its paths resolved. `look` may be null.

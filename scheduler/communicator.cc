@@ -256,7 +256,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.slab_bytes = pool_.slab_bytes();
   question.site_consumes = services_.site().consumes_inside();
   question.make_residual = services_.site().residual_maker();
-  question.bytes_free = services_.plan_bytes_free();
+  question.bytes_free = services_.plan_share().left_for(members_.holder);
   for (uint32_t t = 0; t < question.table->size(); ++t) {
     question.has_residual.push_back(steps_.residuals().has(t));
   }
@@ -268,9 +268,13 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 }
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
-  return PreparedPlan::create(facts, pool_,
-                              steps_.residuals().bytes_missing(facts->plan, *facts->table),
-                              services_.plan_bytes_free());
+  const Share share = services_.plan_share();
+  auto prepared = PreparedPlan::create(facts, pool_,
+                                       steps_.residuals().bytes_missing(facts->plan, *facts->table),
+                                       share.left_for(members_.holder));
+  const Status& status = prepared.status();
+  if (status.code() != StatusCode::kRESOURCE_EXHAUSTED) return prepared;
+  return Status(status.code(), status.message() + "; " + share.text(members_.holder));
 }
 
 uint64_t Communicator::next_switch_step() const {

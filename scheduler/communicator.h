@@ -26,6 +26,7 @@
 #include "scheduler/kept_policies.h"
 #include "scheduler/members.h"
 #include "scheduler/plan_agreement.h"
+#include "scheduler/shares.h"
 #include "scheduler/step_runner.h"
 
 namespace cgx::scheduler {
@@ -36,7 +37,7 @@ class CommunicatorServices {
   virtual const EngineOptions& options() const = 0;
   virtual const std::shared_ptr<SlabStore>& slabs() = 0;
   virtual uint64_t now_ns() const = 0;
-  virtual uint64_t plan_bytes_free() const = 0;
+  virtual Share plan_share() const = 0;  // of Limits::plan_bytes
   virtual Site& site() = 0;
   virtual Ticket new_ticket() = 0;
   // The answer goes to settle(); the communicator stays until it has come.

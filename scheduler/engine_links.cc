@@ -63,8 +63,10 @@ LinkId Engine::State::new_link(const Communicator& communicator, uint32_t machin
     links_.emplace_back();
     memberships_.emplace_back();
   }
-  links_[link] = {
-      .job_key = communicator.job_key(), .instance = members.instances[machine], .open = true};
+  links_[link] = {.job_key = communicator.job_key(),
+                  .instance = members.instances[machine],
+                  .holder = members.holder,
+                  .open = true};
   ports_.links->open_link(link, {.job = members.job,
                                  .uid = members.uid,
                                  .job_key = communicator.job_key(),

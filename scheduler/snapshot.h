@@ -11,6 +11,7 @@
 
 #include "proto/wire/types.h"
 #include "scheduler/policy.h"
+#include "scheduler/shares.h"
 
 namespace cgx::scheduler {
 
@@ -138,6 +139,7 @@ struct Snapshot {
   std::vector<PeerSnapshot> peers;
   std::vector<SessionSnapshot> sessions;
   uint32_t links = 0;  // to other daemons, those that linger included
+  std::vector<Share> shares;
 };
 
 // The engine's thread hands out what costs it nothing; these make of it what people read. Both do
