@@ -70,7 +70,8 @@ bool Communicator::operations_open() const {
 }
 
 uint32_t Communicator::weight() const {
-  return steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
+  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
+  return std::min(wanted, services_.options().limits.weight);
 }
 
 uint64_t Communicator::reserved_bytes() const {

@@ -262,6 +262,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host {
   void handle(uint32_t machine, const CallFailure& message);
 
   // communicator_policy.cc
+  Status check_weight(const Policy& policy) const;
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
   PlanAgreement::Question policy_question(const Policy& policy) const;
