@@ -30,7 +30,7 @@ class OperatorsEdge {
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}
   Status start_metrics(const v1::Metrics& config, const DaemonFacts& facts, OperatorPort& port,
-                       Log& log, const std::function<void()>& on_junk);
+                       Log& log, const Calls& calls);
 
   ListenSocket socket_;
   std::unique_ptr<AuditLog> audit_;
