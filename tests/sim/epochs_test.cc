@@ -315,7 +315,8 @@ struct FullOfResiduals : ::testing::Test {
 
 TEST_F(FullOfResiduals, ChangesItsPolicyAllTheSame) {
   const uint64_t before = reserved();
-  ASSERT_GT(before + 8 * kElements, options().limits(0).plan_bytes / 8 * 7) << "no room for them twice";
+  ASSERT_GT(before + 8 * kElements, options().limits(0).plan_bytes / 8 * 7)
+      << "no room for them twice";
   uint64_t step = 1;
   for (uint32_t window = 3; window < 6; ++window) {
     scheduler::Policy policy = feedback();
