@@ -1,4 +1,6 @@
 // What keys of the daemon's file owe each other. Single keys are checked from their options.
+#include <algorithm>
+
 #include "config/problem.h"
 
 namespace cgx::config {
@@ -17,6 +19,12 @@ void find_contradictions(const v1::Config& config, std::vector<Problem>& problem
   const auto unless = [&](bool right, const char* key, const char* text) {
     if (!right) problems.push_back({key, text});
   };
+  const uint32_t weight = config.limits().weight();
+  unless(config.policy().weight() <= weight, "policy.weight", "is above limits.weight");
+  const auto& jobs = config.jobs();
+  unless(std::all_of(jobs.begin(), jobs.end(),
+                     [&](const auto& job) { return job.weight() <= weight; }),
+         "jobs", "one has a weight above limits.weight");
   const v1::Timeouts& timeouts = config.timeouts();
   unless(complete(config.mesh().tls()) || empty(config.mesh().tls()), "mesh.tls",
          "needs ca_file, certificate_file and key_file, or none of them");

@@ -49,16 +49,21 @@ class ControlService::Edge {
   Status start(const ControlOptions& options) {
     CGX_ASSIGN_OR_RETURN(operators_, find_group(options.config.operators_group()));
     if (!options.config.listen().empty()) {
-      CGX_ASSIGN_OR_RETURN(tls_, TlsServer::create(options.config, context_,
-                                                   options.handshake_timeout_ns, options.on_junk));
+      CGX_ASSIGN_OR_RETURN(
+          tls_,
+          TlsServer::create(
+              options.config, context_, options.handshake_timeout_ns,
+              {.on_connection = {}, .on_junk = options.on_junk, .on_share = options.on_share}));
     }
-    const ListenerOptions listening{.opening = kHttp2Opening,
+    const ListenerOptions listening{.name = "connections of cgxctl",
+                                    .opening = kHttp2Opening,
                                     .opening_timeout_ns = options.handshake_timeout_ns};
     CGX_ASSIGN_OR_RETURN(
         listener_,
         GuardedListener::create(options.unix_fd, listening,
                                 {.on_connection = [this](UniqueFd fd) { serve(std::move(fd)); },
-                                 .on_junk = options.on_junk}));
+                                 .on_junk = options.on_junk,
+                                 .on_share = options.on_share}));
     return {};
   }
   uint16_t tcp_port() const { return tls_ == nullptr ? 0 : tls_->port(); }

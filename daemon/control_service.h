@@ -24,9 +24,10 @@ struct ControlOptions {
   v1::ControlPort config;  // complete; `socket` is opened by the caller, the rest is used here
   int unix_fd = -1;        // a listening stream socket, kept open by the caller
   DaemonFacts facts;
-  Diagnose diagnose;                                // empty: this daemon serves one machine only
-  std::function<void()> on_junk;                    // called on the control thread
-  std::function<void(const std::string& by)> stop;  // asks main to stop the daemon
+  Diagnose diagnose;              // empty: this daemon serves one machine only
+  std::function<void()> on_junk;  // called on the control thread
+  std::function<void(const scheduler::Share&)> on_share = {};  // likewise; may be empty
+  std::function<void(const std::string& by)> stop;             // asks main to stop the daemon
   uint64_t handshake_timeout_ns = 2'000'000'000;
 };
 

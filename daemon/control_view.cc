@@ -6,6 +6,7 @@
 #include <set>
 
 #include "config/text.h"
+#include "daemon/holder.h"
 #include "daemon/open_files.h"
 #include "daemon/policy_message.h"
 #include "kernels/codec.h"
@@ -192,6 +193,18 @@ void fill_totals(const Snapshot& snapshot, v1::DaemonStatus& status) {
   fill_duty(snapshot.duty, *status.mutable_data_thread());
 }
 
+void fill_share(const scheduler::Share& from, const Caller& caller, v1::Share& to) {
+  to.set_name(from.name());
+  to.set_limit(from.limit());
+  to.set_used(from.used());
+  for (const auto& [who, used] : from.holders()) {
+    if (!caller.is_operator && !(caller.uid != kNoUser && is_of(who, caller.uid))) continue;
+    v1::Share::Holding* added = to.add_holders();
+    added->set_who(plain_text(who));
+    added->set_used(used);
+  }
+}
+
 void fill_usage(const kernels::CodecRow& row, v1::Codec& to) {
   const kernels::CodecUsage usage = kernels::usage_of(row);
   to.set_number(row.number);
@@ -260,6 +273,9 @@ v1::DaemonStatus status_of(const Snapshot& snapshot, const DaemonFacts& facts,
       std::count_if(snapshot.peers.begin(), snapshot.peers.end(),
                     [](const scheduler::PeerSnapshot& peer) { return peer.state == "up"; })));
   fill_totals(snapshot, status);
+  for (const scheduler::Share& share : snapshot.shares) {
+    fill_share(share, caller, *status.add_shares());
+  }
   for (const CommunicatorSnapshot& one : snapshot.communicators) {
     if (caller.may_see(one.uid)) add_warnings(one, status);
   }

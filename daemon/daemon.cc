@@ -99,7 +99,7 @@ Daemon::Daemon(const DaemonOptions& options, const Arithmetic& arithmetic,
       data_(data_options(options, lane_, instance_, mesh_address, recorder_.region.bytes()),
             std::move(make_transport), counters_, events),
       planner_(data_),
-      operators_(data_, recorder_.region.bytes()) {}
+      operators_(data_, recorder_.region.bytes(), counters_.shares()) {}
 
 Daemon::~Daemon() {
   ipc_thread_.reset();

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "daemon/clock.h"
+#include "daemon/holder.h"
 #include "daemon/open_files.h"
 
 namespace cgx::daemon {
@@ -22,30 +24,42 @@ namespace {
 constexpr uint64_t kPartialRetry = 20 * kMillisecond;
 constexpr int kAcceptsPerRound = 64;
 
-enum class Opening : uint8_t { kIncomplete, kRight, kWrong, kClosed };
+Opening compare(const std::string& expected, std::string_view seen) {
+  if (std::string_view(expected).substr(0, seen.size()) != seen) return Opening::kWrong;
+  return seen.size() == expected.size() ? Opening::kRight : Opening::kIncomplete;
+}
 
-Opening look_at(int fd, const std::string& expected, bool& some) {
-  std::string bytes(expected.size(), '\0');
+// Nothing: it was closed by somebody who only looked whether anyone listens.
+std::optional<Opening> look_at(int fd, const ListenerOptions& options, bool& some) {
+  std::string bytes(options.judge ? options.judged_bytes : options.opening.size(), '\0');
   const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR ? Opening::kIncomplete : Opening::kClosed;
-  if (got == 0) return some ? Opening::kWrong : Opening::kClosed;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Opening::kIncomplete;
+  if (got < 0) return std::nullopt;
+  if (got == 0) return some ? std::optional(Opening::kWrong) : std::nullopt;
   some = true;
-  bytes.resize(static_cast<size_t>(got));
-  if (expected.compare(0, bytes.size(), bytes) != 0) return Opening::kWrong;
-  return bytes.size() == expected.size() ? Opening::kRight : Opening::kIncomplete;
+  const auto seen = std::string_view(bytes).substr(0, static_cast<size_t>(got));
+  const Opening opening = options.judge ? options.judge(seen) : compare(options.opening, seen);
+  const bool all = seen.size() == bytes.size();
+  return opening == Opening::kIncomplete && all ? Opening::kWrong : opening;
 }
 
 }  // namespace
 
 namespace {
 
-// "uid 1000" or "10.0.0.2"
+bool is_local(int fd) {
+  int family = AF_UNSPEC;
+  socklen_t bytes = sizeof family;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
+}
+
+// "uid 1000", as holder_name() has it, or "10.0.0.2".
 std::string origin_of(int fd) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof(address);
   char host[NI_MAXHOST] = "";
-  const bool known = ::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
-  if (!known || address.ss_family == AF_UNIX) return "uid " + std::to_string(peer_uid(fd));
+  if (is_local(fd)) return holder_behind(fd);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
   ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, host, sizeof(host), nullptr, 0,
                 NI_NUMERICHOST);
   return host;
@@ -63,13 +77,6 @@ typename Connections::iterator oldest_of_most(Connections& connections) {
 }
 
 }  // namespace
-
-uint32_t peer_uid(int fd) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
-  return known ? peer.uid : UINT32_MAX;
-}
 
 class GuardedListener::Loop {
  public:
@@ -92,7 +99,6 @@ class GuardedListener::Loop {
   };
   struct Alive {
     UniqueFd watch;  // our own descriptor of a connection that was handed over
-    uint32_t uid;
     std::string origin;
   };
 
@@ -104,6 +110,7 @@ class GuardedListener::Loop {
       drop_ended();
       check_openings();
       if (polled_[1].revents != 0) accept_all();
+      show_share();
     }
   }
 
@@ -139,7 +146,9 @@ class GuardedListener::Loop {
   }
 
   bool decided(Waiting& one, uint64_t now) {
-    switch (look_at(one.fd.get(), options_.opening, one.some)) {
+    const std::optional<Opening> opening = look_at(one.fd.get(), options_, one.some);
+    if (!opening) return true;
+    switch (*opening) {
       case Opening::kIncomplete:
         if (now < one.deadline_ns) return false;
         events_.on_junk();
@@ -150,22 +159,19 @@ class GuardedListener::Loop {
       case Opening::kWrong:
         events_.on_junk();
         return true;
-      case Opening::kClosed:  // looked whether somebody listens
-        return true;
     }
     return true;
   }
 
   void hand_over(UniqueFd fd, std::string origin) {
-    const uint32_t uid = peer_uid(fd.get());
-    if (uid == UINT32_MAX) make_room_for(origin);
-    const auto same_user = std::count_if(alive_.begin(), alive_.end(),
-                                         [&](const Alive& other) { return other.uid == uid; });
-    const bool too_many = uid != UINT32_MAX && same_user >= options_.alive_per_user_max;
-    if (too_many || alive_.size() >= options_.alive_max) return;  // closed
+    if (is_local(fd.get())) {
+      if (!share_of(alive_, options_.alive_max).check(origin).ok()) return;  // closed
+    } else {
+      make_room_for(origin);
+    }
     UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!watch) return;
-    alive_.push_back({std::move(watch), uid, std::move(origin)});
+    alive_.push_back({std::move(watch), std::move(origin)});
     events_.on_connection(std::move(fd));
   }
 
@@ -177,6 +183,22 @@ class GuardedListener::Loop {
       end(std::find_if(alive_.begin(), alive_.end(), same));
     }
     if (!alive_.empty() && alive_.size() >= options_.alive_max) end(oldest_of_most(alive_));
+  }
+
+  template <typename Connections>
+  scheduler::Share share_of(const Connections& connections, uint64_t limit) const {
+    scheduler::Share share(options_.name, limit);
+    for (const auto& one : connections) share.add(one.origin);
+    return share;
+  }
+
+  void show_share() {
+    if (!events_.on_share) return;
+    scheduler::Share share = share_of(alive_, options_.waiting_max + options_.alive_max);
+    for (const Waiting& one : waiting_) share.add(one.origin);
+    if (share.holders() == shown_) return;
+    shown_ = share.holders();
+    events_.on_share(share);
   }
 
   void end(std::vector<Alive>::iterator one) {
@@ -214,13 +236,14 @@ class GuardedListener::Loop {
   std::vector<Waiting> waiting_;
   std::vector<Alive> alive_;
   std::vector<pollfd> polled_;
+  std::vector<std::pair<std::string, uint64_t>> shown_;
   std::thread thread_;
 };
 
 Result<std::unique_ptr<GuardedListener>> GuardedListener::create(int listening_fd,
                                                                  const ListenerOptions& options,
                                                                  const ListenerEvents& events) {
-  CGX_ASSERT(!options.opening.empty() && events.on_connection && events.on_junk);
+  CGX_ASSERT((options.judge || !options.opening.empty()) && events.on_connection && events.on_junk);
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "eventfd");
   return std::unique_ptr<GuardedListener>(

@@ -3,27 +3,35 @@
 // (gRPC).
 //
 // Owns one thread, which accepts, waits for the first bytes and watches for the end of connections
-// it handed over; it never reads past a peek. Bounded: connections waiting, connections alive,
-// alive per user. Thread rule: create and destroy on one thread; the call-backs run on the
-// listener's.
-// Shares: where no more may wait, the oldest of whoever has most there goes; the last descriptors
-// of the process are not for strangers.
+// it handed over; it never reads past a peek. Bounded: connections waiting, connections alive.
+// Thread rule: create and destroy on one thread; the call-backs run on the listener's.
+// Shares: where no more may wait, the oldest of whoever has most there goes; over TCP likewise of
+// those alive, and users of a Unix socket share them (scheduler/shares.h); the last descriptors of
+// the process are not for strangers.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "daemon/fd.h"
+#include "scheduler/shares.h"
 
 namespace cgx::daemon {
 
+// What the first bytes of a connection say.
+enum class Opening : uint8_t { kIncomplete, kRight, kWrong };
+
 struct ListenerOptions {
+  std::string name;     // for operators: "connections of cgxctl"
   std::string opening;  // the first bytes of every connection
+  // Instead of `opening`: says it of what has come, at most `judged_bytes`.
+  std::function<Opening(std::string_view)> judge = {};
+  size_t judged_bytes = 0;
   uint64_t opening_timeout_ns = 2'000'000'000;
   uint32_t waiting_max = 64;
   uint32_t alive_max = 128;
-  uint32_t alive_per_user_max = 32;                // Unix sockets only
   uint32_t alive_per_host_max = UINT32_MAX;        // TCP only; the oldest one goes
   std::function<bool(const std::string&)> admits;  // of TCP: the numeric host; empty: everybody
 };
@@ -31,6 +39,8 @@ struct ListenerOptions {
 struct ListenerEvents {
   std::function<void(UniqueFd)> on_connection;
   std::function<void()> on_junk;  // wrong first bytes, or none in time after some
+  // Who has how many of those waiting and alive, when that has changed; may be empty.
+  std::function<void(const scheduler::Share&)> on_share = {};
 };
 
 class GuardedListener {
@@ -45,8 +55,5 @@ class GuardedListener {
   explicit GuardedListener(std::unique_ptr<Loop> loop);
   std::unique_ptr<Loop> loop_;
 };
-
-// The user at the other end of a Unix socket; UINT32_MAX where there is none (TCP).
-uint32_t peer_uid(int fd);
 
 }  // namespace cgx::daemon

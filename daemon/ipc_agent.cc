@@ -6,10 +6,11 @@
 #include <algorithm>
 
 #include "daemon/clock.h"
+#include "daemon/holder.h"
 #include "daemon/ipc_connection.h"
 #include "daemon/open_files.h"
 #include "daemon/session_report.h"
-#include "scheduler/shares.h"
+#include "scheduler/place.h"
 
 namespace cgx::daemon {
 namespace {
@@ -83,6 +84,7 @@ int IpcAgent::do_work(uint64_t now_ns) {
     listening_ = false;
   }
   expire(now_ns);
+  show_pending();
   return inbox_->drain(kAnswersPerRound,
                        [this](SessionAnswer answer) { handle(std::move(answer)); });
 }
@@ -143,14 +145,16 @@ void IpcAgent::accept_all() {
 
 void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   Result<PeerProcess> peer = peer_process(socket.get());
-  const Status admitted = peer.ok() ? may_admit(*peer) : peer.status();
+  const std::string holder = peer.ok() ? holder_of(peer->uid, peer->pid) : "";
+  const Status admitted = peer.ok() ? may_admit(*peer, holder) : peer.status();
   if (!admitted.ok()) {
     const uid_t uid = uid_behind(socket.get());
     return turn_away(std::move(socket), uid, admitted);
   }
   const SessionSerial serial = next_serial_++;
-  auto connection = std::make_unique<Connection>(
-      *this, serial, std::move(socket), std::move(peer).value(), now_ns + options_.handshake_ns);
+  auto connection =
+      std::make_unique<Connection>(*this, serial, std::move(socket), std::move(peer).value(),
+                                   holder, now_ns + options_.handshake_ns);
   if (Status status = connection->watch(); !status.ok()) {
     refuse(connection->socket(), status);
     return users_.close(connection->uid(), connection->take_socket());
@@ -159,40 +163,46 @@ void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   connections_open_ = static_cast<uint32_t>(connections_.size());
 }
 
-Status IpcAgent::may_admit(const PeerProcess& peer) const {
-  uint32_t pending = 0, of_user = 0;
-  for (const auto& [serial, connection] : connections_) {
-    if (connection->state() != Connection::State::kGreeting) continue;
-    ++pending;
-    if (connection->uid() == peer.uid) ++of_user;
-  }
+Status IpcAgent::may_admit(const PeerProcess& peer, const std::string& holder) const {
   if (users_.waiting(peer.uid) >= options_.user_tasks_max) {
     return resource_exhausted("uid " + std::to_string(peer.uid) + " has sent " +
                               std::to_string(options_.user_tasks_max) +
                               " descriptors or arenas that are still being closed or mapped");
   }
-  if (pending >= options_.pending_max || of_user >= options_.pending_per_user_max) {
-    return resource_exhausted(std::to_string(pending) + " connections, " + std::to_string(of_user) +
-                              " of uid " + std::to_string(peer.uid) +
-                              ", have not introduced themselves yet; try again in 2 s");
-  }
-  return {};
+  return pending().check(holder);
 }
 
-Status IpcAgent::may_open(uid_t uid) const {
-  scheduler::Use use{.limit = options_.sessions_max};
+scheduler::Share IpcAgent::pending() const {
+  scheduler::Share share("sessions introducing themselves", options_.pending_max);
   for (const auto& [serial, connection] : connections_) {
-    if (connection->state() == Connection::State::kGreeting) continue;
-    ++use.all;
-    use.own += connection->uid() == uid;
+    if (connection->state() == Connection::State::kGreeting) share.add(connection->holder());
   }
-  if (scheduler::may_take(use)) return {};
-  const std::string all = std::to_string(use.all) + " sessions already (limits.sessions";
-  if (use.all >= use.limit) return resource_exhausted("the daemon serves " + all + ")");
-  return resource_exhausted("the daemon serves " + all + " " + std::to_string(use.limit) + "), " +
-                            std::to_string(use.own) + " of uid " + std::to_string(uid) +
-                            "; the rest is kept for users with fewer than " +
-                            std::to_string(scheduler::floor_of(use.limit)));
+  return share;
+}
+
+void IpcAgent::show_pending() {
+  const scheduler::Share share = pending();
+  if (share.holders() != shown_pending_.holders())
+    ports_.counters.shares().show(shown_pending_ = share);
+}
+
+Status IpcAgent::may_open(const std::string& holder) const {
+  scheduler::Share sessions("limits.sessions", options_.sessions_max);
+  for (const auto& [serial, connection] : connections_) {
+    if (connection->state() != Connection::State::kGreeting) sessions.add(connection->holder());
+  }
+  return sessions.check(holder);
+}
+
+Status IpcAgent::may_share(const std::string& holder, uint64_t bytes) const {
+  scheduler::Share arenas("arenas", scheduler::ArenaTable::kArenasMax);
+  scheduler::Share memory("limits.shared_bytes", options_.shared_bytes_max);
+  for (const auto& [serial, connection] : connections_) {
+    arenas.add(connection->holder(), connection->arenas());
+    memory.add(connection->holder(), connection->arena_bytes());
+  }
+  CGX_RETURN_IF_ERROR(arenas.check(holder));
+  return memory.check(holder, bytes);
 }
 
 void IpcAgent::refuse(int socket, const Status& why) {

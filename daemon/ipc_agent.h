@@ -34,11 +34,11 @@ struct IpcOptions {
   std::string mesh_address;
   std::string version;
   uint64_t handshake_ns = 2'000'000'000;
-  uint32_t pending_max = 64;           // connections that have not introduced themselves
-  uint32_t pending_per_user_max = 32;  // of them, of one user
-  uint32_t user_tasks_max = 1024;      // of one user's, not done yet
+  uint32_t pending_max = 64;       // connections that have not introduced themselves
+  uint32_t user_tasks_max = 1024;  // of one user's, not done yet
   uint32_t sessions_max = 256;
   uint64_t arena_bytes_max = 64ull << 30;  // all arenas of one session
+  uint64_t shared_bytes_max = UINT64_MAX;  // and of all sessions
 };
 
 class IpcAgent final : public Agent, public SessionAnswers {
@@ -77,8 +77,11 @@ class IpcAgent final : public Agent, public SessionAnswers {
 
   void accept_all();
   void admit(UniqueFd socket, uint64_t now_ns);
-  Status may_admit(const PeerProcess& peer) const;
-  Status may_open(uid_t uid) const;
+  Status may_admit(const PeerProcess& peer, const std::string& holder) const;
+  Status may_open(const std::string& holder) const;
+  scheduler::Share pending() const;
+  void show_pending();
+  Status may_share(const std::string& holder, uint64_t bytes) const;
   void refuse(int socket, const Status& why);  // counted, told, named in the log
   void turn_away(UniqueFd socket, uid_t uid, const Status& why);
   void handle(SessionAnswer answer);
@@ -89,6 +92,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
   IpcOptions options_;
   Ports ports_;
   LimitedEvents refusals_;
+  scheduler::Share shown_pending_;
   ListenSocket listener_;
   std::shared_ptr<Mailbox<SessionAnswer>> inbox_;  // users' threads may outlive the agent
   UserThreads users_;

@@ -9,11 +9,12 @@ namespace cgx::daemon {
 using wire::SessionMessageType;
 
 IpcAgent::Connection::Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket,
-                                 PeerProcess peer, uint64_t deadline_ns)
+                                 PeerProcess peer, std::string holder, uint64_t deadline_ns)
     : agent_(agent),
       serial_(serial),
       socket_(std::move(socket)),
       peer_(std::move(peer)),
+      holder_(std::move(holder)),
       deadline_ns_(deadline_ns) {}
 
 Status IpcAgent::Connection::watch() {
@@ -76,7 +77,7 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
     CGX_RETURN_IF_ERROR(adopt_pidfd(pidfd, peer_));
     CGX_RETURN_IF_ERROR(agent_.poller().add(peer_.pidfd.get(), EPOLLIN, serial_ * 2 + 1));
   }
-  CGX_RETURN_IF_ERROR(agent_.may_open(uid()));
+  CGX_RETURN_IF_ERROR(agent_.may_open(holder_));
   job_ = hello.job;
   client_ = hello.client;
   hello_request_ = request;
@@ -86,7 +87,7 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
   deadline_ns_ = kNever;
   agent_.ports_.host.ask(
       {serial_, request,
-       OpenSession{{job_, client_, peer_.uid, peer_.pid}, std::move(channel.ours)}});
+       OpenSession{{job_, client_, peer_.uid, peer_.pid, holder_}, std::move(channel.ours)}});
   return {};
 }
 
@@ -148,6 +149,12 @@ Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& m
     return protocol_error("AddArena " + std::to_string(message.arena) +
                           ": taken, or beyond the last one, " +
                           std::to_string(wire::kArenasMax - 1));
+  }
+  if (const Status room = agent_.may_share(holder_, message.bytes); !room.ok()) {
+    return send(
+        {room.code(), "an arena of " + std::to_string(message.bytes) + " bytes: " + room.message(),
+         0, 0},
+        request);
   }
   const uint64_t quota_left = agent_.options_.arena_bytes_max - arena_bytes_;
   const uint64_t reserved = std::min(message.bytes, quota_left);

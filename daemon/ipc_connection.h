@@ -20,7 +20,7 @@ class IpcAgent::Connection {
   };
 
   Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket, PeerProcess peer,
-             uint64_t deadline_ns);
+             std::string holder, uint64_t deadline_ns);
 
   Status watch();         // socket and pidfd into the agent's poller
   Status read_packets();  // an error: hang up, it says why
@@ -39,6 +39,9 @@ class IpcAgent::Connection {
   bool said_goodbye() const { return goodbye_; }
   SessionSerial serial() const { return serial_; }
   uid_t uid() const { return peer_.uid; }
+  const std::string& holder() const { return holder_; }  // who its shares count for
+  uint64_t arenas() const { return arenas_.count(); }
+  uint64_t arena_bytes() const { return arena_bytes_; }
   int socket() const { return socket_.get(); }
   UniqueFd take_socket() { return std::move(socket_); }  // descriptors may wait in it unread
   int pidfd() const { return peer_.pidfd.get(); }
@@ -61,6 +64,7 @@ class IpcAgent::Connection {
   const SessionSerial serial_;
   UniqueFd socket_;
   PeerProcess peer_;
+  const std::string holder_;
   State state_ = State::kGreeting;
   bool goodbye_ = false;
   uint64_t deadline_ns_;

@@ -190,10 +190,13 @@ int start(const CommandLine& line, const v1::Config& config) {
   const auto on_junk = [&counters = (*daemon)->counters()] {
     counters.add(scheduler::Counter::kcontrol_junk);
   };
+  const auto on_share = [&shares = (*daemon)->counters().shares()](const scheduler::Share& share) {
+    shares.show(share);
+  };
   const auto stopper = std::make_shared<Stopper>();
-  const auto operators =
-      OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(),
-                          {on_junk, [stopper](const std::string& by) { stopper->stop(by); }});
+  const auto operators = OperatorsEdge::open(
+      config, facts, (*daemon)->operators(), log, (*daemon)->look(),
+      {on_junk, on_share, [stopper](const std::string& by) { stopper->stop(by); }});
   if (!operators.ok()) return refuse(line, operators.status());
   forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",

@@ -45,7 +45,8 @@ MeshAgent::MeshAgent(MeshOptions options, const Ports& ports)
     : options_(std::move(options)),
       ports_(ports),
       refusals_(ports.events),
-      inbox_(kInboxCapacity) {}
+      inbox_(kInboxCapacity),
+      rate_("mesh greetings per second", options_.greetings_per_second) {}
 
 MeshAgent::~MeshAgent() = default;
 

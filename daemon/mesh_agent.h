@@ -69,7 +69,7 @@ struct MeshOptions {
   uint64_t challenge_ns = 10 * kSecond;
   uint64_t retry_first_ns = 20 * kMillisecond;
   uint64_t retry_max_ns = 500 * kMillisecond;
-  uint32_t greetings_per_second = 500;
+  uint32_t greetings_per_second = 500;  // shared by the hosts that greet
 };
 
 class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
@@ -153,7 +153,8 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
                      const Proof& proof) const;
   Verdict answer_arrival(const Arrival& arrival);
   Verdict stranger(const std::string& host, const Status& why);
-  bool within_rate();
+  bool within_rate(const std::string& host);
+  bool challenges_left(const std::string& host) const;
 
   MeshOptions options_;
   Ports ports_;
@@ -165,7 +166,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   uint64_t next_attempt_ = 1;
   uint64_t now_ns_ = 0;
   uint64_t rate_second_ns_ = 0;
-  uint32_t rate_count_ = 0;
+  scheduler::Share rate_;  // of this second
   ThreadOwner owner_;
 };
 

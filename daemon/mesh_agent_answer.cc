@@ -30,12 +30,23 @@ void MeshAgent::arrived(const std::string&, Arrival arrival, UniqueFunction<void
       [this, arrival, answer = std::move(answer)]() mutable { answer(answer_arrival(arrival)); });
 }
 
-bool MeshAgent::within_rate() {
+// Of the last full second operators are shown who greeted.
+bool MeshAgent::within_rate(const std::string& host) {
   if (now_ns_ - rate_second_ns_ >= kSecond) {
     rate_second_ns_ = now_ns_;
-    rate_count_ = 0;
+    ports_.counters.shares().show(rate_);
+    rate_.clear();
   }
-  return ++rate_count_ <= options_.greetings_per_second;
+  if (rate_.left_for(host) == 0) return false;
+  rate_.add(host);
+  return true;
+}
+
+bool MeshAgent::challenges_left(const std::string& host) const {
+  scheduler::Use use{.limit = kIssuedMax, .all = issued_.size()};
+  if (scheduler::left_for({use.limit, use.all, use.limit}) > 0) return true;
+  for (const auto& [nonce, issued] : issued_) use.own += issued.host == host;
+  return scheduler::left_for(use) > 0;
 }
 
 Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& greeting) {
@@ -44,6 +55,7 @@ Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& gr
   if (wish == nullptr) return challenge;
   challenge.nonce = new_nonce();
   Issued& issued = issued_[challenge.nonce];
+  issued.host = host;
   issued.serial = wish->wish.serial;
   issued.introduction = {greeting, challenge.nonce, options_.name};
   issued.expires_ns = now_ns_ + options_.challenge_ns;
@@ -52,7 +64,7 @@ Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& gr
 
 // kGo, and only then: `wish` is the one the greeting asks for.
 Verdict MeshAgent::judge(const std::string& host, const Greeting& greeting, Wish*& wish) {
-  if (!within_rate() || issued_.size() >= kIssuedMax) return Verdict::not_yet();
+  if (!within_rate(host) || !challenges_left(host)) return Verdict::not_yet();
   if (!options_.trusted.contains(host)) {
     return stranger(host, Status(StatusCode::kPERMISSION_DENIED,
                                  host + " is in none of the networks of mesh.trusted_networks (" +

@@ -65,14 +65,16 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (!server_) return internal_error("gRPC refused to start the mesh server");
-    const ListenerOptions options{.opening = tls.empty() ? kHttp2Opening : kTlsOpening,
+    const ListenerOptions options{.name = "connections of the mesh",
+                                  .opening = tls.empty() ? kHttp2Opening : kTlsOpening,
                                   .opening_timeout_ns = handshake_ns,
                                   .alive_max = kConnectionsMax,
                                   .alive_per_host_max = kConnectionsPerHostMax,
                                   .admits = admits};
     const ListenerEvents events{
         .on_connection = [this](UniqueFd connection) { serve(std::move(connection)); },
-        .on_junk = [&counters] { counters.add(scheduler::Counter::kcontrol_junk); }};
+        .on_junk = [&counters] { counters.add(scheduler::Counter::kcontrol_junk); },
+        .on_share = [&counters](const scheduler::Share& share) { counters.shares().show(share); }};
     CGX_ASSIGN_OR_RETURN(guard_, GuardedListener::create(listening_.fd.get(), options, events));
     return {};
   }

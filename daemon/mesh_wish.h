@@ -51,6 +51,7 @@ struct MeshAgent::Wish {
 // A challenge we gave and its greeting; good for one proof. Answers may get lost and be asked for
 // again, so they are kept.
 struct MeshAgent::Issued {
+  std::string host;  // that greeted
   LinkSerial serial = 0;
   Introduction introduction;
   uint64_t expires_ns = 0;

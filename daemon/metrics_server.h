@@ -1,7 +1,6 @@
 // HTTP for machines and eyes: /metrics, /healthz, a status page at / and what it draws at
-// /status.json. Read-only, plain HTTP,
-// meant for loopback: whoever reaches it sees every job's figures. Thread rule: create and destroy
-// on one thread; requests run on two threads of its own.
+// /status.json. Read-only, plain HTTP, meant for loopback: whoever reaches it sees every job's
+// figures. Thread rule: create and destroy on one thread; requests run on one of its own.
 #pragma once
 
 #include <functional>
@@ -21,6 +20,7 @@ struct MetricsOptions {
   DaemonFacts facts;
   std::function<uint64_t()> log_dropped;
   std::function<void()> on_junk;  // a request that is not HTTP
+  std::function<void(const scheduler::Share&)> on_share = {};
   uint64_t snapshot_timeout_ns = 1'000'000'000;
 };
 
@@ -32,9 +32,9 @@ class MetricsServer {
   uint16_t port() const;
 
  private:
-  class Http;  // keeps httplib out of this header
-  explicit MetricsServer(std::unique_ptr<Http> http);
-  std::unique_ptr<Http> http_;
+  class Pages;
+  explicit MetricsServer(std::unique_ptr<Pages> pages);
+  std::unique_ptr<Pages> pages_;
 };
 
 }  // namespace cgx::daemon

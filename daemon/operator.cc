@@ -37,6 +37,7 @@ Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
       [&data = data_](scheduler::Engine&, auto promise) { promise->set_value(data.snapshot()); });
   if (!snapshot.ok()) return snapshot;
   for (scheduler::CommunicatorSnapshot& one : snapshot->communicators) show_plan(one);
+  for (scheduler::Share& share : shares_.shown()) snapshot->shares.push_back(std::move(share));
   return snapshot;
 }
 

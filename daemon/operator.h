@@ -6,14 +6,16 @@
 
 #include "daemon/data_agent.h"
 #include "daemon/operator_port.h"
+#include "daemon/share_board.h"
 
 namespace cgx::daemon {
 
 class MailboxOperator final : public OperatorPort {
  public:
   // `recorder`: what the agent was given to record in; outlives this. Empty: nothing is recorded.
-  MailboxOperator(DataAgent& data, std::span<const std::byte> recorder)
-      : data_(data), recorder_(recorder) {}
+  // `shares`: what the edges have given out.
+  MailboxOperator(DataAgent& data, std::span<const std::byte> recorder, const ShareBoard& shares)
+      : data_(data), recorder_(recorder), shares_(shares) {}
 
   Result<scheduler::Snapshot> snapshot(uint64_t timeout_ns) override;
   Result<scheduler::RecorderReader::Reading> events(uint64_t from) override;
@@ -24,6 +26,7 @@ class MailboxOperator final : public OperatorPort {
  private:
   DataAgent& data_;
   const std::span<const std::byte> recorder_;
+  const ShareBoard& shares_;
 };
 
 }  // namespace cgx::daemon

@@ -48,6 +48,7 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
                          .facts = facts,
                          .diagnose = {},
                          .on_junk = calls.on_junk,
+                         .on_share = calls.on_share,
                          .stop = calls.stop,
                          .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
   if (look != nullptr) {
@@ -56,20 +57,20 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
     };
   }
   CGX_ASSIGN_OR_RETURN(edge->control_, ControlService::create(control, port, *edge->audit_, log));
-  CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, calls.on_junk));
+  CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, calls));
   return edge;
 }
 
 Status OperatorsEdge::start_metrics(const v1::Metrics& config, const DaemonFacts& facts,
-                                    OperatorPort& port, Log& log,
-                                    const std::function<void()>& on_junk) {
+                                    OperatorPort& port, Log& log, const Calls& calls) {
   if (config.port() == 0) return {};
   const MetricsOptions options{.address = config.address(),
                                .port = static_cast<uint16_t>(config.port()),
                                .job_names = config.job_names(),
                                .facts = facts,
                                .log_dropped = [&log] { return log.dropped(); },
-                               .on_junk = on_junk};
+                               .on_junk = calls.on_junk,
+                               .on_share = calls.on_share};
   CGX_ASSIGN_OR_RETURN(metrics_, MetricsServer::create(options, port));
   return {};
 }

@@ -19,6 +19,7 @@ class OperatorsEdge {
  public:
   struct Calls {  // from other threads
     std::function<void()> on_junk;
+    std::function<void(const scheduler::Share&)> on_share;
     std::function<void(const std::string& by)> stop;  // an operator wants the daemon to end
   };
   // `config` is complete and its paths resolved. `look` may be null.
@@ -29,7 +30,7 @@ class OperatorsEdge {
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}
   Status start_metrics(const v1::Metrics& config, const DaemonFacts& facts, OperatorPort& port,
-                       Log& log, const std::function<void()>& on_junk);
+                       Log& log, const Calls& calls);
 
   ListenSocket socket_;
   std::unique_ptr<AuditLog> audit_;

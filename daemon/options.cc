@@ -1,6 +1,7 @@
 #include "daemon/options.h"
 
 #include <grp.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -104,6 +105,15 @@ std::vector<uint16_t> other_ports(const v1::Config& config) {
   return ports;
 }
 
+// The machine's memory, where the operator names no limit.
+uint64_t shared_bytes(const v1::Limits& limits) {
+  struct sysinfo machine {};
+  if (limits.shared_bytes() != 0 || ::sysinfo(&machine) != 0) {
+    return limits.shared_bytes() != 0 ? limits.shared_bytes() : UINT64_MAX;
+  }
+  return (machine.totalram + machine.totalswap) * machine.mem_unit;
+}
+
 Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.socket.path = config.client().socket();
   CGX_ASSIGN_OR_RETURN(ipc.socket.mode, socket_mode(config.client().socket_mode()));
@@ -115,6 +125,7 @@ Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.handshake_ns = config.timeouts().handshake_ms() * kMillisecond;
   ipc.sessions_max = config.limits().sessions();
   ipc.arena_bytes_max = config.limits().arena_bytes();
+  ipc.shared_bytes_max = shared_bytes(config.limits());
   return {};
 }
 
@@ -159,7 +170,10 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   options.limits = {.sessions = config.limits().sessions(),
                     .communicators = config.limits().communicators(),
                     .tensors = config.limits().tensors(),
-                    .plan_bytes = config.limits().plan_bytes()};
+                    .plan_bytes = config.limits().plan_bytes(),
+                    .links = config.limits().links(),
+                    .shared_bytes = shared_bytes(config.limits()),
+                    .weight = config.limits().weight()};
   const uint64_t events = config.recorder().events();
   options.recorder_events = events == 0 ? 0 : std::bit_ceil(events);
   options.spin_ns = config.waiting().spin_us() * kMicrosecond;

@@ -14,6 +14,8 @@ constexpr std::string_view kMayChange[] = {
     "limits.communicators",
     "limits.tensors",
     "limits.plan_bytes",
+    "limits.links",
+    "limits.weight",
     "timeouts.heartbeat_ms",
     "timeouts.peer_lost_ms",
     "timeouts.stalled_ms",
@@ -50,6 +52,8 @@ Reload plan_reload(const v1::Config& running, const v1::Config& changed) {
   effective.mutable_limits()->set_communicators(changed.limits().communicators());
   effective.mutable_limits()->set_tensors(changed.limits().tensors());
   effective.mutable_limits()->set_plan_bytes(changed.limits().plan_bytes());
+  effective.mutable_limits()->set_links(changed.limits().links());
+  effective.mutable_limits()->set_weight(changed.limits().weight());
   v1::Timeouts& timeouts = *effective.mutable_timeouts();
   const v1::Timeouts& from = changed.timeouts();
   timeouts.set_heartbeat_ms(from.heartbeat_ms());

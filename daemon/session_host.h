@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "daemon/session.h"
+#include "daemon/share_board.h"
 #include "proto/wire/session_messages.h"
 #include "scheduler/snapshot.h"
 
@@ -89,9 +90,11 @@ class SessionAnswers {
   virtual void answer(SessionAnswer answer) = 0;
 };
 
-// Counters of what happens at the daemon's edges, on other threads than the engine's.
+// Counters of what happens at the daemon's edges, on other threads than the engine's, and who holds
+// what there.
 class EdgeCounters {
  public:
+  ShareBoard& shares() { return shares_; }
   void add(scheduler::Counter counter, uint64_t amount = 1) {
     at(counter).fetch_add(amount, std::memory_order_relaxed);
   }
@@ -104,6 +107,7 @@ class EdgeCounters {
     return counts_[static_cast<size_t>(counter)];
   }
   std::array<std::atomic<uint64_t>, static_cast<size_t>(scheduler::Counter::kCount)> counts_{};
+  ShareBoard shares_;
 };
 
 }  // namespace cgx::daemon

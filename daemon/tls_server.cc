@@ -14,7 +14,18 @@
 namespace cgx::daemon {
 namespace {
 
-constexpr const char kTlsOpening[] = "\x16\x03";  // a handshake record of any TLS version
+constexpr size_t kRecordHead = 5;
+constexpr size_t kHelloBytesMax = 4096;  // of a client's first record
+
+// A handshake record of any TLS version, all of it: gRPC waits for nobody who has said less.
+Opening judge(std::string_view seen) {
+  constexpr std::string_view kTlsOpening = "\x16\x03";
+  const size_t common = std::min(kTlsOpening.size(), seen.size());
+  if (seen.substr(0, common) != kTlsOpening.substr(0, common)) return Opening::kWrong;
+  if (seen.size() < kRecordHead) return Opening::kIncomplete;
+  const size_t bytes = size_t{static_cast<uint8_t>(seen[3])} << 8 | static_cast<uint8_t>(seen[4]);
+  return seen.size() < kRecordHead + bytes ? Opening::kIncomplete : Opening::kRight;
+}
 
 Result<std::string> read_pem(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -97,7 +108,7 @@ Caller identify_certificate(const grpc::ServerContext& context, const v1::Contro
 Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& config,
                                                      const ControlContext& context,
                                                      uint64_t handshake_timeout_ns,
-                                                     std::function<void()> on_junk) {
+                                                     ListenerEvents events) {
   CGX_ASSIGN_OR_RETURN(const auto certificates, credentials(config.tls()));
   CGX_ASSIGN_OR_RETURN(UniqueFd listening, listen_tcp(config.listen()));
   std::unique_ptr<TlsServer> tls(new TlsServer(std::move(listening)));
@@ -118,20 +129,20 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
 
   auto* acceptor = tls->acceptor_.get();
   const int listening_fd = tls->listening_.get();
-  const ListenerEvents events{
-      .on_connection =
-          [acceptor, listening_fd](UniqueFd fd) {
-            grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-            connection.listener_fd = listening_fd;
-            connection.fd = fd.release();
-            acceptor->HandleNewConnection(&connection);
-          },
-      .on_junk = std::move(on_junk)};
-  CGX_ASSIGN_OR_RETURN(
-      tls->listener_,
-      GuardedListener::create(listening_fd,
-                              {.opening = kTlsOpening, .opening_timeout_ns = handshake_timeout_ns},
-                              events));
+  events.on_connection = [acceptor, listening_fd](UniqueFd fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listening_fd;
+    connection.fd = fd.release();
+    acceptor->HandleNewConnection(&connection);
+  };
+  CGX_ASSIGN_OR_RETURN(tls->listener_,
+                       GuardedListener::create(listening_fd,
+                                               {.name = "connections of cgxctl over TLS",
+                                                .opening = {},
+                                                .judge = judge,
+                                                .judged_bytes = kHelloBytesMax,
+                                                .opening_timeout_ns = handshake_timeout_ns},
+                                               events));
   return tls;
 }
 

@@ -4,7 +4,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <functional>
 #include <memory>
 
 #include "daemon/control_calls.h"
@@ -15,11 +14,12 @@ namespace cgx::daemon {
 
 class TlsServer {
  public:
-  // REQUIRES: config.listen() and all files of config.tls() are set.
+  // REQUIRES: config.listen() and all files of config.tls() are set. `events.on_connection` is
+  // ours.
   static Result<std::unique_ptr<TlsServer>> create(const v1::ControlPort& config,
                                                    const ControlContext& context,
                                                    uint64_t handshake_timeout_ns,
-                                                   std::function<void()> on_junk);
+                                                   ListenerEvents events);
   ~TlsServer();
   uint16_t port() const { return port_; }
 

@@ -74,7 +74,8 @@ bool Communicator::operations_open() const {
 }
 
 uint32_t Communicator::weight() const {
-  return steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
+  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
+  return std::min(wanted, services_.options().limits.weight);
 }
 
 uint64_t Communicator::reserved_bytes() const {
@@ -260,7 +261,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.slab_bytes = pool_.slab_bytes();
   question.site_consumes = services_.site().consumes_inside();
   question.make_residual = services_.site().residual_maker();
-  question.bytes_free = services_.plan_bytes_free();
+  question.bytes_free = services_.plan_share().left_for(members_.holder);
   question.has_residual = steps_.residuals().existing(question.table);
   services_.planner().request(
       std::move(question),
@@ -270,8 +271,12 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 }
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
-  return PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
-                              services_.plan_bytes_free());
+  const Share share = services_.plan_share();
+  auto prepared = PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
+                                       share.left_for(members_.holder));
+  const Status& status = prepared.status();
+  if (status.code() != StatusCode::kRESOURCE_EXHAUSTED) return prepared;
+  return Status(status.code(), status.message() + "; " + share.text(members_.holder));
 }
 
 uint64_t Communicator::next_switch_step() const {

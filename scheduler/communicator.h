@@ -28,6 +28,7 @@
 #include "scheduler/members.h"
 #include "scheduler/plan_agreement.h"
 #include "scheduler/replica_watch.h"
+#include "scheduler/shares.h"
 #include "scheduler/step_runner.h"
 
 namespace cgx::scheduler {
@@ -38,7 +39,7 @@ class CommunicatorServices {
   virtual const EngineOptions& options() const = 0;
   virtual const std::shared_ptr<SlabStore>& slabs() = 0;
   virtual uint64_t now_ns() const = 0;
-  virtual uint64_t plan_bytes_free() const = 0;
+  virtual Share plan_share() const = 0;  // of Limits::plan_bytes
   virtual Site& site() = 0;
   virtual Ticket new_ticket() = 0;
   // The answer goes to settle(); the communicator stays until it has come.
@@ -270,6 +271,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   void handle(uint32_t machine, const CallFailure& message);
 
   // communicator_policy.cc
+  Status check_weight(const Policy& policy) const;
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
   PlanAgreement::Question policy_question(const Policy& policy) const;

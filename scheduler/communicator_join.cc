@@ -34,6 +34,7 @@ Members make_members(const SessionOptions& session, const wire::CreateCommunicat
   Members members;
   members.job = session.job;
   members.uid = session.uid;
+  members.holder = session.holder;
   members.name = message.name;
   wire::Writer identity;
   identity.put(message.job_key);
@@ -89,10 +90,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
   const SlabCounts slabs =
       CallRunner::slabs_needed(members, services.site(), services.slabs()->slab_bytes());
   const uint64_t bytes = slabs.sum() * services.slabs()->slab_bytes();
-  if (bytes > services.plan_bytes_free()) {
+  if (const Status room = services.plan_share().check(members.holder, bytes); !room.ok()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
-                              std::to_string(bytes) + " bytes, limits.plan_bytes leaves " +
-                              std::to_string(services.plan_bytes_free()));
+                              std::to_string(bytes) + " bytes; " + room.message());
   }
   std::unique_ptr<Communicator> made(new Communicator(std::move(members), services));
   CGX_RETURN_IF_ERROR(made->pool_.reserve(slabs));

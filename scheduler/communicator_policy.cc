@@ -101,8 +101,19 @@ PlanAgreement::Question Communicator::policy_question(const Policy& policy) cons
   };
 }
 
+// A plan from elsewhere that asks for more counts as having asked for what is allowed here.
+Status Communicator::check_weight(const Policy& policy) const {
+  const uint32_t allowed = services_.options().limits.weight;
+  if (policy.weight <= allowed) return {};
+  return invalid_argument("weight: " + std::to_string(policy.weight) + " is above limits.weight, " +
+                          std::to_string(allowed) + " on " +
+                          members_.machine_name(members_.machine) +
+                          "; ask for less, or have its operator raise the limit");
+}
+
 void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer) {
   if (state_ == State::kFailed) return answer(failure_);
+  if (Status allowed = check_weight(policy); !allowed.ok()) return answer(allowed);
   if (!steps_.installed()) {
     return answer(Status(StatusCode::kNOT_COMMITTED,
                          members_.title() + " is " + state_name(state_) +

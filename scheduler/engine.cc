@@ -4,7 +4,6 @@
 #include <string>
 
 #include "scheduler/engine_state.h"
-#include "scheduler/shares.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -77,7 +76,11 @@ void Engine::State::keep_residuals(Communicator& communicator) {
 // What nobody borrowed in time, or stands in the way of plans.
 void Engine::State::free_residuals() {
   if (residuals_.bytes() == 0) return;
-  for (Residuals& expired : residuals_.take_expired(now_ns_, plan_bytes_free())) {
+  uint64_t room = options_.limits.plan_bytes;
+  for (const auto& communicator : communicators_) {
+    room -= std::min(room, communicator->reserved_bytes());
+  }
+  for (Residuals& expired : residuals_.take_expired(now_ns_, room)) {
     release(expired.take_all());
   }
 }
@@ -129,23 +132,21 @@ void EventSink::note(EventLevel level, std::string_view text, std::span<const Ev
 
 Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPort& port) {
   if (!state_->draining_.ok()) return state_->draining_;
-  uint32_t open = 0;
   uint32_t index = static_cast<uint32_t>(state_->sessions_.size());
   for (uint32_t i = 0; i < state_->sessions_.size(); ++i) {
-    open += state_->sessions_[i].open;
     if (!state_->sessions_[i].open) index = i;
   }
-  if (open >= state_->options_.limits.sessions) {
+  SessionOptions known = options;
+  if (known.holder.empty()) known.holder = "uid " + std::to_string(options.uid);
+  if (Status room = state_->session_share().check(known.holder); !room.ok()) {
     count(Counter::ksessions_refused);
-    return resource_exhausted("limits.sessions (" +
-                              std::to_string(state_->options_.limits.sessions) +
-                              ") sessions are open");
+    return room;
   }
   if (index == state_->sessions_.size()) state_->sessions_.emplace_back();
   State::Session& session = state_->sessions_[index];
   session = {.open = true,
              .generation = session.generation + 1,
-             .options = options,
+             .options = std::move(known),
              .port = nullptr,
              .arenas = {},
              .communicators = {}};
@@ -240,16 +241,8 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   }
   if (!state_->draining_.ok()) return refuse(state_->draining_);
   if (communicator == nullptr) {
-    Use use{.limit = state_->options_.limits.communicators, .all = state_->communicators_.size()};
-    for (const auto& other : state_->communicators_) {
-      use.own += other->members().uid == session->options.uid;
-    }
-    if (!may_take(use)) {
-      return refuse(resource_exhausted("limits.communicators (" + std::to_string(use.limit) +
-                                       "): " + std::to_string(use.all) + " communicators exist, " +
-                                       std::to_string(use.own) + " of uid " +
-                                       std::to_string(session->options.uid)));
-    }
+    const Status room = state_->communicator_share().check(session->options.holder);
+    if (!room.ok()) return refuse(room);
     Result<std::unique_ptr<Communicator>> made =
         Communicator::create(session->options, message, *state_);
     if (!made.ok()) return refuse(made.status());
@@ -257,10 +250,12 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     if (communicator->members().machines() > 1 && state_->ports_.transport == nullptr) {
       return refuse({StatusCode::kUNAVAILABLE, "this daemon has no transport"});
     }
+    if (const Status links = state_->check_links(*communicator); !links.ok()) return refuse(links);
     state_->record({.kind = EventKind::kmade,
                     .communicator = communicator->index(),
                     .a = communicator->members().ranks(),
                     .b = communicator->members().machines()});
+    state_->account_of(*communicator) = {};
     state_->communicators_.push_back(std::move(*made));
     state_->links_.open(*communicator, state_->now_ns_, 2 * state_->options_.timeouts.heartbeat_ns);
   }
@@ -342,6 +337,7 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
   }
   shown.links = state_->links_.open_count();
   shown.residual_bytes = state_->residuals_.bytes();
+  shown.shares = state_->shares();
   for (const State::Session& session : state_->sessions_) {
     if (!session.open) continue;
     uint64_t arena_bytes = 0;
@@ -432,13 +428,10 @@ int Engine::do_work(uint64_t now_ns) {
   state_->now_ns_ = state_->worked_ns_ = now_ns;
   int worked = state_->site_->poll(*state_, now_ns);
   const size_t count = state_->communicators_.size();
+  for (size_t i = 0; long_sleep && i < count; ++i) state_->communicators_[i]->forgive_silence();
+  if (count > 0) worked += state_->take_turns();
   for (size_t i = 0; i < count; ++i) {
     Communicator& communicator = *state_->communicators_[(state_->turn_ + i) % count];
-    if (long_sleep) communicator.forgive_silence();
-    // Weighted round robin over parts: a job of weight 2 does two parts while another does one.
-    for (uint32_t share = 0; share < communicator.weight() && communicator.work(); ++share) {
-      ++worked;
-    }
     if (!state_->draining_.ok()) communicator.leave_at_border(state_->draining_);
     communicator.tick();
     communicator.sweep();

@@ -51,6 +51,7 @@ struct SessionOptions {
   std::string client;
   uint32_t uid = 0;
   int32_t pid = 0;
+  std::string holder = {};  // who its shares count for (scheduler/shares.h); empty: the uid
 };
 
 // Where another daemon of a job is and how to prove membership.
@@ -114,8 +115,11 @@ struct Timeouts {  // every one can be set in the configuration
 struct Limits {
   uint32_t sessions = 256;
   uint32_t communicators = 256;
-  uint32_t tensors = 65'536;         // per communicator
-  uint64_t plan_bytes = 4ull << 30;  // memory plans may reserve, all communicators together
+  uint32_t tensors = 65'536;           // per communicator
+  uint64_t plan_bytes = 4ull << 30;    // memory plans may reserve, all communicators together
+  uint32_t links = 4096;               // to other daemons, one for each job and daemon
+  uint64_t shared_bytes = UINT64_MAX;  // arenas of all sessions together
+  uint32_t weight = 1000;              // the largest one that counts
 };
 
 struct EngineOptions {

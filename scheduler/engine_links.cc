@@ -83,7 +83,9 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
           *link, protocol_error("frame of machine " + std::to_string(header->source) +
                                 " came over the link of machine " + std::to_string(use.machine)));
     }
-    return use.user->receive(*header, frame.payload);
+    const uint64_t began_ns = state_->turn_clock_ns();
+    use.user->receive(*header, frame.payload);
+    return state_->charge(static_cast<const Communicator&>(*use.user), began_ns);
   }
   count(Counter::kframes_unexpected);
 }

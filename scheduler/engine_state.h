@@ -17,6 +17,7 @@
 #include "scheduler/host_site.h"
 #include "scheduler/link_table.h"
 #include "scheduler/meetings.h"
+#include "scheduler/turns.h"
 
 namespace cgx::scheduler {
 
@@ -48,11 +49,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   const EngineOptions& options() const override { return options_; }
   const std::shared_ptr<SlabStore>& slabs() override { return slabs_; }
   uint64_t now_ns() const override { return now_ns_; }
-  uint64_t plan_bytes_free() const override {
-    uint64_t used = 0;
-    for (const auto& communicator : communicators_) used += communicator->reserved_bytes();
-    return used < options_.limits.plan_bytes ? options_.limits.plan_bytes - used : 0;
-  }
+  Share plan_share() const override;
   Site& site() override { return *site_; }
   Ticket new_ticket() override { return ++last_ticket_; }
   void expect(Ticket ticket, Communicator& communicator, Operation& operation) override {
@@ -115,6 +112,11 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   Session* find(SessionId id) {
     return const_cast<Session*>(static_cast<const State*>(this)->find(id));
   }
+  Share session_share() const;
+  Share communicator_share() const;
+  Share link_share() const;
+  Status check_links(const Communicator& communicator) const;
+  std::vector<Share> shares() const;  // all there are
   Communicator* find_communicator(const SessionOptions& session, const std::string& name);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);
   void lose_link(LinkUser& user, uint32_t machine, const Status& why) override;
@@ -123,6 +125,11 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   void forget_arenas();  // of sessions that have gone and are named by nothing any more
   void answer_closings();
   void drop_closed_communicators();
+  uint64_t turn_clock_ns() const;
+  Turns::Account& account_of(const Communicator& communicator);
+  void charge(const Communicator& communicator, uint64_t since_ns);
+  void line_up();
+  int take_turns();
 
   EngineOptions options_;
   EnginePorts ports_;
@@ -156,6 +163,9 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
   std::vector<std::unique_ptr<Communicator>> communicators_;
   LinkTable links_;
   uint32_t turn_ = 0;
+  Turns turns_;
+  std::vector<Turns::Account> accounts_;     // by Communicator::index()
+  std::vector<Communicator*> line_, ahead_;  // of this round
   Counters counters_{};
   std::map<uint64_t, std::vector<std::byte>> copied_payloads_;
   uint64_t next_copy_ = 1;

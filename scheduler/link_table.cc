@@ -36,6 +36,7 @@ LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
   Link& made = links_[id] = {};
   made.job_key = user.job_key();
   made.instance = members.instances[machine];
+  made.holder = members.holder;
   made.open = true;
   port_->open_link(id, {.job = members.job,
                         .uid = members.uid,
@@ -55,6 +56,15 @@ bool LinkTable::worth_using(const Link& link, uint64_t now_ns, uint64_t quiet_ns
 void LinkTable::use(LinkId id, const Use& use) {
   links_[id].uses.push_back(use);
   if (links_[id].up) use.user->link_up(use.machine, links_[id].peer);
+}
+
+uint32_t LinkTable::missing(const LinkUser& user) const {
+  const Members& members = user.members();
+  uint32_t count = 0;
+  for (uint32_t machine = 0; machine < members.machines(); ++machine) {
+    count += machine != members.machine && !find(user, machine);
+  }
+  return count;
 }
 
 void LinkTable::open(LinkUser& user, uint64_t now_ns, uint64_t quiet_ns) {
@@ -178,6 +188,12 @@ uint64_t LinkTable::next_closing_ns() const {
     next = std::min(next, link.close_at_ns + (link.frames > 0 ? kDrainNs : 0));
   }
   return next;
+}
+
+void LinkTable::count_into(Share& share) const {
+  for (const Link& link : links_) {
+    if (link.open) share.add(link.holder);
+  }
 }
 
 uint32_t LinkTable::open_count() const {

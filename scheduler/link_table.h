@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "proto/wire/frame.h"
 #include "scheduler/engine.h"
 #include "scheduler/members.h"
+#include "scheduler/shares.h"
 
 namespace cgx::scheduler {
 
@@ -43,6 +45,8 @@ class LinkTable {
   // Both null: one machine only.
   LinkTable(LinkPort* port, transport::Transport* transport) : port_(port), transport_(transport) {}
 
+  // Of those that the user needs; the others are there.
+  uint32_t missing(const LinkUser& user) const;
   // To every other machine of the user; links that nobody has heard since `quiet_ns` before they
   // were needed last are made anew.
   void open(LinkUser& user, uint64_t now_ns, uint64_t quiet_ns);
@@ -66,11 +70,13 @@ class LinkTable {
   void close_idle(uint64_t now_ns);
   uint64_t next_closing_ns() const;  // UINT64_MAX: none
   uint32_t open_count() const;
+  void count_into(Share& share) const;  // by holder
 
  private:
   struct Link {
     wire::JobKey job_key{};
     wire::InstanceId instance{};
+    std::string holder;
     transport::PeerId peer;
     bool up = false, open = false;
     uint32_t frames = 0;       // whose payload has not left

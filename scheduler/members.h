@@ -20,7 +20,8 @@ struct LocalRank {
 struct Members {
   std::string job, name;
   uint32_t uid = 0;
-  uint64_t id = 0;  // in frames: the same on all machines, secret enough not to be guessed
+  std::string holder;  // who its shares count for
+  uint64_t id = 0;     // in frames: the same on all machines, secret enough not to be guessed
   uint32_t machine = 0;
   std::vector<uint32_t> machine_of_rank;
   std::vector<uint32_t> lowest_rank;        // per machine

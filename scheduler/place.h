@@ -27,7 +27,7 @@ struct Place {
 
 class ArenaTable {
  public:
-  static constexpr size_t kArenasMax = 1 << 16;
+  static constexpr size_t kArenasMax = 1 << 15;  // a process may have 65,530 mappings
 
   ArenaTable() { arenas_.reserve(kArenasMax); }
   // kNoArena: the table is full.

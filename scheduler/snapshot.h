@@ -11,6 +11,7 @@
 
 #include "proto/wire/types.h"
 #include "scheduler/policy.h"
+#include "scheduler/shares.h"
 
 namespace cgx::scheduler {
 
@@ -139,6 +140,7 @@ struct Snapshot {
   std::vector<SessionSnapshot> sessions;
   uint32_t links = 0;           // to other daemons, those that linger included
   uint64_t residual_bytes = 0;  // of jobs that may come back
+  std::vector<Share> shares;
 };
 
 // The engine's thread hands out what costs it nothing; these make of it what people read. Both do

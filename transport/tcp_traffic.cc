@@ -13,7 +13,8 @@ namespace {
 
 using Stage = TcpConnection::Stage;
 
-constexpr size_t kBytesPerTurn = 1 << 20;  // of one connection, written in one round
+constexpr size_t kBytesPerTurn = 1 << 20;         // of one connection, written in one round
+constexpr size_t kBytesPerShortTurn = 256 << 10;  // where others are ready, too
 // Taken in without a word: then an acknowledgement goes by itself, for the sender's buffers.
 constexpr uint64_t kToldBytesMax = 256 << 10;
 constexpr size_t kGatheredBytes = 2048;
@@ -201,7 +202,7 @@ int TcpTransport::discard(TcpConnection& connection) {
 // --- Out -----------------------------------------------------------------------------------------
 
 int TcpTransport::write(TcpConnection& connection) {
-  size_t left = kBytesPerTurn;
+  size_t left = working_.size() > 1 ? kBytesPerShortTurn : kBytesPerTurn;
   int count = 0;
   while (connection.writable && left > 0) {
     if (!connection.loose.empty() && connection.current == nullptr) {

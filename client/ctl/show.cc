@@ -200,6 +200,23 @@ std::string events_table(const v1::EventList& events) {
   return table.text();
 }
 
+std::string shares_table(const v1::DaemonStatus& status) {
+  Table table({"SHARED", ">USED", ">OF", "BY"});
+  for (const v1::Share& share : status.shares()) {
+    const std::string& name = share.name();
+    const bool bytes = name.ends_with("_bytes");
+    const auto amount = [&](uint64_t number) {
+      return bytes ? human_bytes(number) : human_count(number);
+    };
+    std::string holders;
+    for (const v1::Share::Holding& one : share.holders()) {
+      holders += (holders.empty() ? "" : ", ") + one.who() + " " + amount(one.used());
+    }
+    table.row({name, amount(share.used()), amount(share.limit()), holders});
+  }
+  return table.text();
+}
+
 const char* yes(bool value) {
   return value ? "yes" : "-";
 }
@@ -225,6 +242,7 @@ std::string show(const v1::DaemonStatus& status) {
   line("data thread", busy_share(status), longest_round(status.data_thread()));
   if (status.has_tuning()) line("arithmetic", status.lane(), tuning_text(status.tuning()));
   text += table.text().substr(1);  // no line of titles
+  if (status.shares_size() > 0) text += "\n" + shares_table(status);
   for (const std::string& warning : status.warnings()) text += "\nwarning: " + warning;
   return status.warnings().empty() ? text : text + "\n";
 }

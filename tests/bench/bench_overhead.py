@@ -1,10 +1,11 @@
-"""overhead: what the daemon adds to the same work in one process, copies, page faults, CPU, idling, neighbours, tenants."""
+"""overhead: what the daemon adds to the same work in one process, copies, page faults, CPU, idling, neighbours, tenants, shares."""
 
 import os
 import signal
 import statistics
 import time
 
+import bench_fair
 import bench_tenant
 import ours
 from contestants import Gloo
@@ -23,6 +24,7 @@ def run(options, report):
     if options.wants("faults/64MiB") or options.wants("cpu-per-GiB/n2/gloo"):
         run_faults_and_cpu(options, report)
     bench_tenant.run(options, report)
+    bench_fair.run(options, report)
     if (options.wants("idle") or options.wants("neighbour")) and not options.peers_only:
         run_idle_and_neighbour(options, report)
 

@@ -109,14 +109,15 @@ static void allreduce(void* context) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    fprintf(stderr, "usage: cgx_worker COMMANDS RENDEZVOUS RANK RANKS BYTES_MAX\n");
+  if (argc != 6 && argc != 7) {
+    fprintf(stderr, "usage: cgx_worker COMMANDS RENDEZVOUS RANK RANKS BYTES_MAX [JOB]\n");
     return 2;
   }
   struct worker worker = {
       .folder = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4])};
-  const cgx_open_options options = {
-      .size = sizeof(options), .job = "bench", .arena_bytes = (uint64_t)atoll(argv[5])};
+  const cgx_open_options options = {.size = sizeof(options),
+                                    .job = argc == 7 ? argv[6] : "bench",
+                                    .arena_bytes = (uint64_t)atoll(argv[5])};
   require(cgx_open(&options, &worker.session), "cgx_open");
   struct command_channel runner = command_connect(argv[1], (int)worker.rank);
   struct command command;

@@ -34,11 +34,14 @@ class Cgxd(Contestant):
         for machine in self.machines:
             daemon = daemons.Daemon(machine, self._directory.name, self.config, port=self.port, build=self.build)
             self.daemons.append(daemon)
+        self.start_ranks(self.daemons)
+
+    def start_ranks(self, through, job=None):
         for rank in range(self.ranks):
             machine = self.machine_of(rank)
             argv = [daemons.binary("cgx_worker", self.build), self.channel.path, self._directory.name, str(rank),
-                    str(self.ranks), str(self.bytes_max)]
-            self.spawn(machine, argv, env=dict(os.environ, CGX_SOCKET=self.daemons[machine.index].socket))
+                    str(self.ranks), str(self.bytes_max), *([job] if job else [])]
+            self.spawn(machine, argv, env=dict(os.environ, CGX_SOCKET=through[machine.index].socket))
 
     def measure(self, size, repetitions, warmup=2):
         """Adds what the daemons used. The warm-up is theirs too, so their CPU time is scaled to the repetitions."""
@@ -47,7 +50,7 @@ class Cgxd(Contestant):
         after = [(d.cpu_seconds(), d.minor_faults()) for d in self.daemons]
         share = repetitions / (repetitions + max(1, warmup))
         sample["cpu_s"] += share * sum(a[0] - b[0] for a, b in zip(after, before))
-        sample["daemon_faults"] = max(a[1] - b[1] for a, b in zip(after, before))
+        sample["daemon_faults"] = max((a[1] - b[1] for a, b in zip(after, before)), default=0)
         return sample
 
     def close(self):

@@ -305,6 +305,17 @@ TEST_F(ControlTls, CountsWhoeverDoesNotSpeakTls) {
   EXPECT_TRUE(eventually([&] { return harness_->junk == 1; }));
 }
 
+TEST_F(ControlTls, ServesOperatorsBesideConnectionsThatSaidThreeBytes) {
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 150; ++i) {
+    crowd.push_back(connect_tcp(harness_->service->tcp_port()));
+    ::send(crowd.back().get(), "\x16\x03\x01", 3, MSG_NOSIGNAL);  // it may have gone already
+  }
+  std::string role;
+  ASSERT_TRUE(role_of("alice", role).ok());
+  EXPECT_EQ(role, "operator");
+}
+
 TEST_F(ControlTls, NamesAFileItCannotRead) {
   v1::ControlPort config = port_config();
   config.mutable_tls()->set_key_file("/nonexistent.key");

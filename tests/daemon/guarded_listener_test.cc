@@ -109,15 +109,18 @@ TEST_F(GuardedListenerTest, DoesNotCountSomebodyWhoOnlyLooked) {
   EXPECT_EQ(junk_, 0);
 }
 
-TEST_F(GuardedListenerTest, BoundsConnectionsOfOneUser) {
-  start({.alive_per_user_max = 2});
-  const UniqueFd first = connect(), second = connect(), third = connect();
-  send(first, "HELLO");
-  send(second, "HELLO");
-  ASSERT_TRUE(eventually([&] { return served() == 2; }));
-  send(third, "HELLO");
-  EXPECT_TRUE(closed(third));
-  EXPECT_EQ(served(), 2u);
+TEST_F(GuardedListenerTest, KeepsTheReserveFromAUserWhoHasMore) {
+  start({.alive_max = 16});
+  std::vector<UniqueFd> clients;
+  for (int i = 0; i < 14; ++i) {
+    clients.push_back(connect());
+    send(clients.back(), "HELLO");
+  }
+  ASSERT_TRUE(eventually([&] { return served() == 14; }));
+  const UniqueFd one_more = connect();
+  send(one_more, "HELLO");
+  EXPECT_TRUE(closed(one_more));
+  EXPECT_EQ(served(), 14u);
 }
 
 TEST_F(GuardedListenerTest, MakesRoomWhenAConnectionEnds) {

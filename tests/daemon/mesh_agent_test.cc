@@ -401,20 +401,23 @@ TEST_F(MeshAgentTest, ATransportThatCannotConnectIsNamedOnBothSides) {
   EXPECT_NE(a->refusals[1].message().find("no lanes"), std::string::npos);
 }
 
-TEST_F(MeshAgentTest, AFloodOfGreetingsIsBounded) {
+TEST_F(MeshAgentTest, AFloodOfGreetingsIsBoundedAndLeavesOtherHostsAReserve) {
   start();
   want_both();
   b->agent->do_work(now);  // b waits; a has not dialed yet
-  int challenged = 0;
+  std::map<std::string, int> challenged;
   Greeting greeting{.job = "train", .uid = 1000, .from = {1, 1}, .to = {2, 2}};
   greeting.key_id = LinkKey("", b->wish(*a).request.job_key).id();
-  for (int i = 0; i < 2000; ++i) {
-    b->agent->greeted("127.0.0.1", greeting, [&](const Challenge& challenge) {
-      challenged += challenge.verdict.kind == Verdict::Kind::kGo;
-    });
-    b->agent->do_work(now);
+  for (const std::string host : {"127.0.0.1", "127.0.0.2"}) {
+    for (int i = 0; i < 2000; ++i) {
+      b->agent->greeted(host, greeting, [&](const Challenge& challenge) {
+        challenged[host] += challenge.verdict.kind == Verdict::Kind::kGo;
+      });
+      b->agent->do_work(now);
+    }
   }
-  EXPECT_EQ(challenged, 500);
+  EXPECT_EQ(challenged["127.0.0.1"], 438);  // of 500 less an eighth
+  EXPECT_EQ(challenged["127.0.0.2"], 15);   // a 32nd
   pass(2 * kSecond);
   EXPECT_TRUE(linked());
 }

@@ -177,7 +177,7 @@ struct RefusedCommit : ::testing::Test {
     options.arena_bytes = 64 << 20;
     options.limits = [](uint32_t machine) {
       scheduler::Limits limits;
-      if (machine == 1) limits.plan_bytes = 56 << 20;
+      if (machine == 1) limits.plan_bytes = 64 << 20;
       return limits;
     };
     return options;

@@ -26,7 +26,7 @@ LIBRARIES = {
     "yaml-cpp": (r"^yaml-cpp/", ["config/"]),
     "CLI11": (r"^CLI/", ["daemon/", "client/ctl/", "tests/"]),
     "prometheus-cpp": (r"^prometheus/", ["daemon/"]),
-    "cpp-httplib": (r"^httplib\.h$", ["daemon/", "tests/"]),
+    "cpp-httplib": (r"^httplib\.h$", ["tests/"]),
     "xxHash": (r"^xxh(ash|3|_)[\w.]*$", ["proto/wire/", "kernels/", "tests/"]),
     "OpenSSL": (r"^openssl/", ["daemon/", "transport/tcp", "tests/"]),
     "Boost": (r"^boost/", ["daemon/"]),
