@@ -63,10 +63,11 @@ struct Boundaries::Search {
   uint32_t count() const { return static_cast<uint32_t>(atoms.size()); }
   Segment at_level(const PlannedSegment& segment, uint32_t level) const;
   void make_atoms();
-  Status make_options();
+  void make_options();
   Status make_sums();
   void make_rest();
   Status make_start();
+  void bound();
   LaneTimes times(uint32_t from, uint32_t to, const Option& option) const;
   double least(const State& state, uint32_t at) const;
   void extend(uint32_t to);
@@ -110,7 +111,8 @@ void Boundaries::Search::make_atoms() {
   }
 }
 
-Status Boundaries::Search::make_options() {
+// At least the policy's own codec goes its own way: its plan was made.
+void Boundaries::Search::make_options() {
   levels = levels_under(inputs().policy, question.menu);
   for (uint32_t level = 0; level < levels.size(); ++level) {
     for (const CollectiveWish wish : wishes_under(inputs())) {
@@ -122,15 +124,12 @@ Status Boundaries::Search::make_options() {
       if (inputs().policy.collective == CollectiveWish::kAuto && inputs().machines > 1) {
         option.way.reason = WayReason::kPlanned;
       }
-      const Group all = group_of(0, count(), option);
+      const Group all = count() == 0 ? Group{} : group_of(0, count(), option);
       if (!check_way(option.way, all, inputs().machines).ok()) continue;
       option.travel = travel_of(option.way, inputs().machines);
       options.push_back(option);
     }
   }
-  if (options.empty())
-    return invalid_argument("no codec of the menu suits the policy's collective");
-  return {};
 }
 
 Status Boundaries::Search::make_sums() {
@@ -191,12 +190,17 @@ double Boundaries::Search::least(const State& at_state, uint32_t at) const {
                    lanes.daemon_ns + more.work_ns, lanes.link_ns + more.link_ns});
 }
 
-// The policy's own plan, and cuts at equal sizes: something to be better than.
+// The policy's own plan; an error says why there is none.
 Status Boundaries::Search::make_start() {
   CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(inputs()));
   CGX_ASSIGN_OR_RETURN(const Timeline timeline,
                        timeline_of(plan, inputs().table, question.arrival_ns, question.conditions));
   start = {std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns};
+  return {};
+}
+
+// Cuts at equal sizes: something to be better than.
+void Boundaries::Search::bound() {
   at_most_ns = INFINITY;
   for (const Option& option : options) {
     for (uint64_t bytes : {uint64_t{0}, uint64_t{1} << 18, uint64_t{1} << 20, uint64_t{1} << 22,
@@ -212,16 +216,16 @@ Status Boundaries::Search::make_start() {
       at_most_ns = std::min(at_most_ns, lanes.step_ns());
     }
   }
-  return {};
 }
 
 Status Boundaries::Search::prepare() {
+  CGX_RETURN_IF_ERROR(make_start());
   CGX_ASSIGN_OR_RETURN(segments, segments_of(inputs()));
   make_atoms();
-  CGX_RETURN_IF_ERROR(make_options());
+  make_options();
   CGX_RETURN_IF_ERROR(make_sums());
   make_rest();
-  CGX_RETURN_IF_ERROR(make_start());
+  bound();
   states.resize(atoms.size() + 1);
   states[0].push_back({});
   to = 1;

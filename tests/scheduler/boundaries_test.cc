@@ -206,6 +206,27 @@ TEST(Boundaries, SayWhichCodecHasNoCost) {
   EXPECT_NE(search.status().message().find("no cost of codec fp32"), std::string::npos);
 }
 
+TEST(Boundaries, SayWhatThePolicysCollectiveLacks) {
+  std::mt19937 random(25);
+  Scene scene = random_scene(random, 4);
+  scene.machines = 6;
+  scene.policy.rules.clear();
+  scene.policy.collective = CollectiveWish::kTwoLevel;
+  scene.policy.rack_machines = 4;
+  const auto search = Boundaries::create(scene.question());
+  ASSERT_FALSE(search.ok());
+  EXPECT_NE(search.status().message().find("rack_machines"), std::string::npos);
+  scene.policy.rack_machines = 3;
+  scene.policy.default_codec = kRaw;
+  for (const Group& group : planned(scene).groups) {
+    EXPECT_EQ(group.way.collective, Collective::kTwoLevel);
+  }
+}
+
+TEST(Boundaries, ProposeNothingForATableWithoutTensors) {
+  EXPECT_TRUE(planned(Scene{}).groups.empty());
+}
+
 // 161 tensors as a network has them, 10 Gbit/s: bounded, and no worse than what the policy says.
 TEST(Boundaries, AreNoWorseThanTheFixedPlanOfALargeTable) {
   std::mt19937 random(23);

@@ -136,6 +136,10 @@ TEST(Choose, GivesTheSameHoweverTheSearchIsSliced) {
   EXPECT_FALSE(search->proposal().groups.empty());  // the best so far
 }
 
+TEST(Choose, ProposesNothingForATableWithoutTensors) {
+  EXPECT_TRUE(chosen(Scene{}).groups.empty());
+}
+
 TEST(Choose, KeepsToWhatThePolicySays) {
   std::mt19937 random(15);
   for (int round = 0; round < 30; ++round) {
