@@ -161,6 +161,7 @@ void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   }
   connections_.emplace(serial, std::move(connection));
   connections_open_ = static_cast<uint32_t>(connections_.size());
+  on_ready(serial * 2);  // who has spoken already is none of the silent, whose number is limited
 }
 
 Status IpcAgent::may_admit(const PeerProcess& peer, const std::string& holder) const {

@@ -76,12 +76,15 @@ class Collected final : public scheduler::EventSink {
 class IpcAgentTest : public testing::Test {
  protected:
   void start() {
+    listen();
+    thread = AgentThread::start(*agent).value();
+  }
+  void listen() {
     options.socket.path = scratch.path() + "/cgxd.sock";
     auto created = IpcAgent::create(options, {host, counters, events});
     ASSERT_TRUE(created.ok()) << created.status().to_string();
     agent = std::move(created).value();
     host.answers = agent.get();
-    thread = AgentThread::start(*agent).value();
   }
   RawClient connect() { return RawClient(options.socket.path); }
   RawClient open_session(const std::string& job = "train") {
@@ -122,6 +125,22 @@ int descriptors_open() {
 
 std::vector<std::byte> hello_bytes() {
   return wire::encode_packet(wire::Hello{"train", "test"}, 1);
+}
+
+// As behind a daemon that was stopped: they have spoken before they are let in.
+TEST_F(IpcAgentTest, WelcomesACrowdThatHasIntroducedItself) {
+  listen();
+  std::deque<RawClient> clients;
+  for (uint32_t i = 0; i < 2 * options.pending_per_user_max; ++i) {
+    clients.push_back(connect());
+    clients.back().send(wire::Hello{"train", "test"}, 1);
+  }
+  thread = AgentThread::start(*agent).value();
+  for (RawClient& client : clients) {
+    const auto answer = client.receive();
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->header.type, static_cast<uint16_t>(wire::SessionMessageType::kWelcome));
+  }
 }
 
 TEST_F(IpcAgentTest, WelcomesAClientAndTellsItWhoServesIt) {
