@@ -131,7 +131,7 @@ std::vector<std::byte> hello_bytes() {
 TEST_F(IpcAgentTest, WelcomesACrowdThatHasIntroducedItself) {
   listen();
   std::deque<RawClient> clients;
-  for (uint32_t i = 0; i < 2 * options.pending_per_user_max; ++i) {
+  for (uint32_t i = 0; i < 2 * options.pending_max; ++i) {
     clients.push_back(connect());
     clients.back().send(wire::Hello{"train", "test"}, 1);
   }
