@@ -9,7 +9,7 @@
 // Buffers may be unaligned; nothing beyond a range is read or written.
 #pragma once
 
-#include "kernels/lanes/vector_decode.h"
+#include "kernels/lanes/vector_reduce.h"
 
 namespace cgx::kernels {
 namespace {
@@ -52,7 +52,7 @@ struct Vector {
 
   static uint64_t encode(const EncodeJob& job, const Tuning& tuning, RangeStats& stats) {
     const Range<Codec> range(job.spec, job.elements);
-    const Residual residual(job, tuning);
+    const Residual residual(job, tuning.feedback);
     const Access& access = job.source.residual_in ? tuning.feedback : tuning.encode;
     if (is_plain(job.source)) {
       encode_from<false>(job, Direct<V>(job.source, job.elements, access), residual, stats);
@@ -65,47 +65,10 @@ struct Vector {
     return range.padded_end();
   }
 
-  static uint64_t reduce(const ReduceJob& job, const Tuning& tuning, RangeStats& stats,
-                         uint64_t* used) {
-    const Range<Codec> range(job.spec, job.elements);
-    *used = range.padded_end();
-    const Targets<V> targets(job.targets, job.target_count, job.dtype, false);
-    const Residual residual(job, tuning);
-    alignas(64) float sum[kBucketMax];
-    for (uint64_t b = 0; b < range.buckets(); ++b) {
-      const uint32_t n = range.count(b);
-      if (n % kBlock == 0) {
-        if (!add_contributions(job, tuning.reduce, range, b, sum)) return b;
-        const auto extent = finish_sum(sum, n, job.dtype);
-        Meta meta = Codec::fit(extent, n, overflow_bits(job.dtype));
-        if (!meta.special) [[likely]] {
-          put_result(job, range, b, sum, Codec::max_abs(extent), meta, targets, residual, stats);
-          continue;
-        }
-      }
-      if (!Reference::reduce_bucket(job, b, stats)) return b;
-    }
-    Reference::pad(range, bytes_of(job));
-    if (residual.stream) V::stream_fence();
-    return kNoBucket;
-  }
-
-  static constexpr CodecOps kOps = {encode, Decoding::decode, reduce, Decoding::combine,
-                                    Decoding::decode_add};
+  static constexpr CodecOps kOps = {encode, Decoding::decode, VectorReduce<V, Codec>::reduce,
+                                    Decoding::combine, Decoding::decode_add};
 
  private:
-  // Where the errors of an encoding go, if they are kept.
-  struct Residual {
-    template <class Job>
-    CGX_INLINE Residual(const Job& job, const Tuning& tuning)
-        : to(job.residual_out),
-          stream(to != nullptr && is_line(to) && streams(tuning.feedback, job.elements)) {}
-    CGX_INLINE float* at(uint64_t first) const { return to ? to + first : nullptr; }
-
-    float* to;
-    bool stream;
-  };
-
   // While bucket b is coded, bucket b + 1 is scanned, block by block: the divisions of the metadata
   // and the latency of memory hide behind the other's work.
   template <bool keep_nan, class From>
@@ -182,125 +145,6 @@ struct Vector {
     }
     stats.intended_sq += unscaled_square(intended.total(), scale);
     stats.sent_sq += unscaled_square(sent.total(), scale);
-  }
-
-  static bool add_contributions(const ReduceJob& job, const Access& access,
-                                const Range<Codec>& range, uint64_t b, float* sum) {
-    const uint32_t n = range.count(b);
-    const Range<typename Codec::Decoding> layout(job.spec, job.elements);
-    if constexpr (is_vote<Codec>()) {
-      return add_votes_of(job, access, layout, b, sum);
-    } else {
-      typename Decoding::Adder adder(layout, b, sum);
-      for (const Contribution& part : job.contributions) {
-        if (part.kind == Contribution::Kind::kAbsent) continue;
-        const auto raw = [&](bool is_first) {
-          add_raw<V>(part.raw, access, job.elements, range.first(b), n, is_first, sum);
-        };
-        const bool encoded = part.kind == Contribution::Kind::kEncoded;
-        if (!(encoded ? adder.add(bytes_of(part)) : adder.add_other(raw))) return false;
-      }
-      return adder.finish();
-    }
-  }
-
-  static bool add_votes_of(const ReduceJob& job, const Access& access,
-                           const Range<typename Codec::Decoding>& layout, uint64_t b, float* sum) {
-    const uint32_t n = layout.count(b);
-    bool is_first = true;
-    float weight = 0;
-    for (const Contribution& part : job.contributions) {
-      if (part.kind == Contribution::Kind::kAbsent) continue;
-      if (part.kind == Contribution::Kind::kRaw) {
-        weight += add_raw_votes(part.raw, access, job.elements, layout.first(b), n, is_first, sum);
-      } else if (!Decoding::add_encoded_votes(bytes_of(part), layout, b, is_first, sum, weight)) {
-        return false;
-      }
-      is_first = false;
-    }
-    if (is_first) std::memset(sum, 0, n * sizeof(float));
-    count_block_votes<V>(sum, n, weight);
-    return true;
-  }
-
-  // The own part's votes; returns its scale. Nothing is added to its values: a negative zero votes.
-  static float add_raw_votes(const RawView& view, const Access& access, uint64_t elements,
-                             uint64_t first, uint32_t n, bool is_first, float* sum) {
-    alignas(64) float x[kBucketMax];
-    const Source<V> source(view, elements, access);
-    Scan scan;
-    for (uint32_t e = 0; e < n; e += kBlock) {
-      const Block<V> values = canonical_nan(source.get(first + e));
-      scan.add(values);
-      store_block<V>(x + e, values);
-    }
-    const auto extent = scan.extent();
-    const Meta meta = Codec::fit(extent, n, kInfBits);
-    if (is_first) std::memset(sum, 0, n * sizeof(float));
-    add_votes(x, n, sum);
-    return meta.special ? Codec::fit(Codec::extent_of(x, n), n, kInfBits).scale() : meta.scale();
-  }
-
-  static CGX_INLINE typename Codec::Extent finish_sum(float* sum, uint32_t n, DType dtype) {
-    const uint32_t limit = overflow_bits(dtype);
-    Scan scan;
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock) {
-      Block<V> x = load_block<V>(sum + e);
-      if (limit != kInfBits) {
-        x = map(x, [&](auto v) { return overflow_to_infinity<V>(v, limit); });
-        store_block<V>(sum + e, x);
-      }
-      scan.add(x);
-    }
-    return scan.extent();
-  }
-
-  // The own bytes, and what they decode to: residual and local results.
-  static CGX_INLINE void put_result(const ReduceJob& job, const Range<Codec>& range, uint64_t b,
-                                    const float* sum, uint32_t max_abs, Meta& meta,
-                                    const Targets<V>& targets, const Residual& errors,
-                                    RangeStats& stats) {
-    const uint64_t first = range.first(b);
-    const uint32_t n = range.count(b);
-    uint8_t* codes = bytes_of(job) + range.codes(b);
-    Codec::put_meta(meta, bytes_of(job) + range.meta(b));
-    put_codes(sum, n, meta, bucket_key(job.key.stream, job.key.first_bucket + b), codes, stats);
-    const bool norms = job.norms && !meta.nonfinite;
-    if (job.target_count == 0 && job.residual_out == nullptr && !norms) return;
-    float* residual = errors.at(first);
-    const float scale = square_scale(max_abs);
-    SquareSum<V> sent(scale);
-    Decoding::put_values(codes, n, meta, first, targets,
-                         {sum, residual, errors.stream, norms ? &sent : nullptr});
-    if (norms) {
-      stats.intended_sq += unscaled_square(square_sum(sum, n, scale), scale);
-      stats.sent_sq += unscaled_square(sent.total(), scale);
-    }
-    if (residual && meta.nonfinite) {
-      keep_residual(job.residual_in, job.residual_scale, job.residual_out, first, n);
-    }
-  }
-
-  [[gnu::noinline]] static float square_sum(const float* x, uint32_t n, float scale) {
-    SquareSum<V> sum(scale);
-    for (uint32_t e = 0; e < n; e += kBlock) sum.add(load_block<V>(x + e));
-    return sum.total();
-  }
-
-  static CGX_INLINE void put_codes(const float* x, uint32_t n, const Meta& meta, uint64_t key,
-                                   uint8_t* codes, RangeStats& stats) {
-    stats.nonfinite_buckets += meta.nonfinite;
-    if (!Codec::kKeepsNan && meta.nonfinite) [[unlikely]] {
-      return Codec::code(x, n, meta, key, codes, stats);
-    }
-    Coder coder(meta, key);
-    if constexpr (requires { coder.prepare(x, n); }) coder.prepare(x, n);
-#pragma GCC unroll 1
-    for (uint32_t e = 0; e < n; e += kBlock, codes += Codec::kBlockBytes) {
-      coder.put(load_block<V>(x + e), codes);
-    }
-    coder.finish(stats);
   }
 };
 

@@ -208,14 +208,6 @@ struct VectorDecoding {
       waiting_ = 1;
       return added;
     }
-    // Adds what waits; then somebody else, told whether the sum holds anything yet, adds to it.
-    template <class Other>
-    CGX_INLINE bool add_other(Other other) {
-      const bool added = add_waiting(false);
-      other(is_first_);
-      is_first_ = false;
-      return added;
-    }
     CGX_INLINE bool finish() {
       const bool added = add_waiting(true);
       if (is_first_) std::memset(sum_, 0, range_.count(b_) * sizeof(float));

@@ -1,8 +1,10 @@
 """allreduce: 64 MiB of fp32 over links of several speeds, and inside one machine, against gloo and Open MPI."""
 
+import os
 from dataclasses import dataclass
 
 import bench_train
+import bounds
 import ours
 from contestants import Gloo, OpenMpi
 from machines import Machines
@@ -21,16 +23,17 @@ class Case:
     policy: dict
     peers: tuple
     repetitions: int
+    bound: bool = False  # CASE/bound, too: how much of what this machine can do at most
     tcp: bool = False  # over the tcp transport, too: CASE/tcp, and CASE/tcp-ucx against UCX
 
 
 CASES = [
     Case("4bit/1gbit/n2", "1gbit", 2, 1, ours.DEFAULT, ("gloo",), 3),
     Case("4bit/1gbit/n4", "1gbit", 4, 1, ours.DEFAULT, ("gloo",), 3),
-    Case("4bit/10gbit/n2", "10gbit", 2, 1, ours.DEFAULT, ("gloo",), 7),
+    Case("4bit/10gbit/n2", "10gbit", 2, 1, ours.DEFAULT, ("gloo",), 7, bound=True),
     Case("4bit/10gbit/n4", "10gbit", 4, 1, ours.DEFAULT, ("gloo",), 5),
-    Case("4bit/unshaped/n2", "unshaped", 2, 1, ours.DEFAULT, ("gloo", "openmpi"), 9, tcp=True),
-    Case("4bit/unshaped/n4", "unshaped", 4, 1, ours.DEFAULT, ("gloo", "openmpi"), 5),
+    Case("4bit/unshaped/n2", "unshaped", 2, 1, ours.DEFAULT, ("gloo", "openmpi"), 9, bound=True, tcp=True),
+    Case("4bit/unshaped/n4", "unshaped", 4, 1, ours.DEFAULT, ("gloo", "openmpi"), 5, bound=True),
     Case("fp32/unshaped/n2", "unshaped", 2, 1, ours.FP32, ("gloo", "openmpi"), 9, tcp=True),
     Case("fp32/shm/n1r2", "unshaped", 1, 2, ours.FP32, ("openmpi",), 9),
 ]
@@ -57,7 +60,9 @@ def run_case(case, options, report):
                     contestants.append(ours.CgxdTcp(machines, case.ranks_per_machine, 2 * BYTES, case.policy))
             contestants += [PEERS[name](machines, case.ranks_per_machine, BYTES) for name in case.peers]
             before = wire(machines, contestants)
-            results = interleave(contestants, BYTES, rounds, 2 if options.quick else case.repetitions)
+            calibration = calibration_of(case, options)
+            results = interleave(contestants, BYTES, rounds, 2 if options.quick else case.repetitions,
+                                 calibration=calibration)
             check_wire(before, wire(machines, contestants), case, report)
         finally:
             for contestant in contestants:
@@ -70,8 +75,22 @@ def run_case(case, options, report):
     mine = results["cgxd"]
     report.add("allreduce", case.name, mine["us"] / 1000, peer_name, peer["us"] / 1000, peer["us"] / mine["us"], "ms",
                others)
+    if calibration:
+        report_share(case, mine, calibration, report)
     if case.tcp:
         report_tcp(case, results, peer_name, report)
+
+
+def calibration_of(case, options):
+    if not case.bound or options.peers_only:
+        return None
+    return bounds.Calibration(options.build, BYTES, cores=min(case.machines, os.cpu_count()))
+
+
+def report_share(case, mine, calibration, report):
+    bounds.add_share(report, "allreduce", case.name, mine,
+                     [bounds.exchange_ms(rates, BYTES, case.machines, os.cpu_count(), case.link)
+                      for rates in calibration.rates])
 
 
 def report_tcp(case, results, peer_name, report):

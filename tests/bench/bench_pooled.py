@@ -8,10 +8,13 @@ import os
 import subprocess
 from dataclasses import dataclass
 
+import bounds
 import daemons
 import ours
 from machines import Machines
 from rounds import interleave
+
+THREADS = 2
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Pooled(ours.Cgxd):
     port = daemons.MESH_PORT + 3
 
     def __init__(self, machines, ranks_per_machine, bytes_max, policy):
-        super().__init__(machines, ranks_per_machine, bytes_max, policy, {"arithmetic": {"threads": 2}})
+        super().__init__(machines, ranks_per_machine, bytes_max, policy, {"arithmetic": {"threads": THREADS}})
 
 
 def two_threads_read(build):
@@ -47,18 +50,24 @@ def two_threads_read(build):
     return rates["two_thread_read_gbs"] / rates["read_gbs"]
 
 
+def calibration_of(case, options):
+    """Where the case is a share: of what so many threads can do at most, too."""
+    return bounds.Calibration(options.build, case.size, cores=THREADS) if case.share else None
+
+
 def run(options, report):
     for case in CASES:
         if not options.wants(case.name):
             continue
         rounds, repetitions = (2, max(2, case.repetitions // 10)) if options.quick else (7, case.repetitions)
+        calibration = calibration_of(case, options)
         with Machines(case.machines) as machines:
             machines.build = options.build
             contestants = []
             try:
                 for contestant in (ours.Cgxd, Pooled):
                     contestants.append(contestant(machines, case.ranks_per_machine, 2 * case.size, case.policy))
-                results = interleave(contestants, case.size, rounds, repetitions, warmup=2)
+                results = interleave(contestants, case.size, rounds, repetitions, calibration=calibration)
             finally:
                 for contestant in contestants:
                     contestant.close()
@@ -69,3 +78,7 @@ def run(options, report):
             note = f"{ratio:.2f} times as fast; two threads read {most:.2f} times as fast as one"
             ratio /= most
         report.add("pooled", case.name, mine, "inline", inline, ratio, "us", note)
+        if calibration:
+            bounds.add_share(report, "pooled", case.name, results["pooled"],
+                             [bounds.local_ms(rates, case.size, case.ranks_per_machine, THREADS)
+                              for rates in calibration.rates])

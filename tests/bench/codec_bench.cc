@@ -126,6 +126,9 @@ class Bench {
     add_sparse();
     add_encode_scaled("maxmin:4");
     for (const char* codec : {"maxmin:4", "maxmin:4,stochastic"}) add_reduce(codec);
+    for (const char* codec : {"maxmin:4", "maxmin:4,stochastic", "maxmin:8", "efsign", "fp32"}) {
+      add_reduce_in_place(codec);
+    }
     add_local_reduce();
     add_avx2_share();
   }
@@ -242,7 +245,6 @@ class Bench {
   // A daemon encodes part after part into frames that it has just sent, so that caches hold them.
   static constexpr size_t kPart = (512u << 10) / sizeof(float), kFrames = 4;
   void encode_parts(const Lane& lane, kernels::EncodeJob job) {
-    const size_t frame = bytes_of(job.spec, kPart);
     const kernels::RawView whole = job.source;
     float* const residual_out = job.residual_out;
     for (size_t first = 0, i = 0; first < elements_; first += kPart, ++i) {
@@ -251,8 +253,7 @@ class Bench {
       if (whole.residual_in) job.source.residual_in = whole.residual_in + first;
       if (residual_out) job.residual_out = residual_out + first;
       job.elements = std::min(kPart, elements_ - first);
-      job.encoded = encoded_.bytes(kFrames * frame)
-                        .subspan(i % kFrames * frame, bytes_of(job.spec, job.elements));
+      job.encoded = frame_of(encoded_, job.spec, i, job.elements);
       encode(lane, job);
     }
   }
@@ -404,6 +405,48 @@ class Bench {
     }
     const void* rank = sum;
     encode(lane_, encode_job(spec, encoded_.bytes(bytes_of(spec, elements)), elements, &rank));
+  }
+
+  // What the owner of a part does on two machines: the own gradient and one received frame to the
+  // encoded sum, and to the result in place of the gradient. The frames have just come and go.
+  void add_reduce_in_place(const std::string& text) {
+    const CodecSpec spec = spec_of(text);
+    Case* c = add("reduce_in_place", case_name(spec, spec.stochastic()),
+                  static_cast<double>(options_.bytes));
+    if (c == nullptr) return;
+    const auto received = std::make_shared<Array>(kFrames * bytes_of(spec, kPart));
+    source_pointer_ = source_.floats();
+    for (size_t i = 0; i < kFrames; ++i) {
+      encode(lane_, encode_job(spec, frame_of(*received, spec, i, kPart), kPart, &source_pointer_));
+    }
+    c->ours = [=, this] { reduce_parts(spec, *received); };
+    c->peer_name = "read+write in place";
+    c->peer = [this] { in_place_loop(other_.floats(), elements_, 0.0f); };
+  }
+
+  // The first `elements` values of one of the frames that a daemon has in hand.
+  static std::span<std::byte> frame_of(Array& frames, const CodecSpec& spec, size_t i,
+                                       size_t elements) {
+    const size_t frame = bytes_of(spec, kPart);
+    return frames.bytes(kFrames * frame).subspan(i % kFrames * frame, bytes_of(spec, elements));
+  }
+
+  void reduce_parts(const CodecSpec& spec, Array& received) {
+    for (size_t first = 0, i = 0; first < elements_; first += kPart, ++i) {
+      void* const own = other_.floats() + first;
+      const size_t elements = std::min(kPart, elements_ - first);
+      kernels::Contribution parts[2];
+      parts[0].kind = kernels::Contribution::Kind::kRaw;
+      parts[0].raw = {.ranks = &own, .rank_count = 1, .scale = 0.5};
+      parts[1].kind = kernels::Contribution::Kind::kEncoded;
+      parts[1].encoded = frame_of(received, spec, i, elements);
+      kernels::ReduceJob job{.spec = spec, .contributions = parts, .elements = elements};
+      job.encoded = frame_of(encoded_, spec, i, elements);
+      job.targets = &own;
+      job.target_count = 1;
+      kernels::RangeStats stats;
+      CGX_ASSERT(lane_.reduce(job, stats).ok());
+    }
   }
 
   // Two ranks on one machine, in place.

@@ -82,13 +82,19 @@ class Costs {
   std::vector<std::byte> encoded_;
 };
 
-// As /proc/cpuinfo has it; without it, the architecture's name would say no more.
+// As /proc/cpuinfo has it: the model's name alone can stand for several generations.
 std::string machine_name() {
+  std::string name = "an unknown processor", family, model;
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  for (std::string line; std::getline(file, line) && !line.empty();) {  // the first core's
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || colon + 2 > line.size()) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name")) name = value;
+    if (line.starts_with("cpu family")) family = ", family " + value;
+    if (line.starts_with("model\t")) model = " model " + value;
   }
-  return "an unknown processor";
+  return name + family + model;
 }
 
 void print_all() {

@@ -3,10 +3,12 @@
 import statistics
 
 
-def interleave(contestants, size, rounds, repetitions, warmup=2):
+def interleave(contestants, size, rounds, repetitions, warmup=2, calibration=None):
     """{name: {"us": median over rounds of each round's median, "all_us", "cpu_s_per_gib", ...}}."""
     samples = {c.name: [] for c in contestants}
     for _ in range(rounds):
+        if calibration:
+            calibration.sample()
         for contestant in contestants:
             samples[contestant.name].append(contestant.measure(size, repetitions, warmup))
     return {c.name: summarize(samples[c.name], size, c.ranks) for c in contestants}
@@ -18,6 +20,7 @@ def summarize(samples, size, ranks):
     gib = operations * ranks * size / (1 << 30)
     return {
         "us": statistics.median(per_round),
+        "rounds_us": per_round,
         "spread": (min(per_round), max(per_round)),
         "all_us": sorted(x for s in samples for x in s["us"]),
         "cpu_s_per_gib": sum(s["cpu_s"] for s in samples) / gib,
