@@ -2,11 +2,13 @@
 // a plan costs O(groups).
 //
 //   backprop  hands over the groups in plan order: ready := backprop + gap + stall
-//   window    W operations at once, of which one takes a W-th of its trips: start := max(ready,
-//   window) daemon    arithmetic and frames, on one core: begin := max(start, daemon), daemon :=
-//   begin + work link      what this machine sends; the first part leaves early: link := max(begin
-//   + first, link) + bytes end of the group: max(daemon, link + last) + trips; backprop := ready +
-//   share x work
+//   window    W operations at once, of which one takes a W-th of its trips:
+//             start := max(ready, window)
+//   daemon    arithmetic and frames, on one core: begin := max(start, daemon),
+//             daemon := begin + work
+//   link      what this machine sends; the first part leaves early:
+//             link := max(begin + first, link) + bytes
+//   end of the group: max(daemon, link + last) + trips; backprop := ready + share x work
 //
 // The trainers lose `share` of the daemon's work. What is not in it: parts waiting for each other,
 // machines that differ, other jobs, congestion.
