@@ -290,7 +290,7 @@ TEST_F(IpcAgentTest, ClosesEveryDescriptorOfAFlood) {
   while (descriptors_open() > before && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
-  EXPECT_EQ(descriptors_open(), before);
+  EXPECT_LE(descriptors_open(), before);  // the agent's thread may just have been reading a file
 }
 
 TEST_F(IpcAgentTest, HangsUpOnAClientThatSaysNothing) {
