@@ -8,6 +8,7 @@ import subprocess
 import unittest
 
 BUILD = os.environ["CGX_BUILD_DIR"]
+SOURCES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LANES = {"avx2": {"-mavx2", "-mf16c"},
          "avx512": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"}}
 FORBIDDEN = re.compile(r"-Ofast|-ffast-math|-funsafe-math|-fassociative-math|-ffinite-math|-freciprocal|-ffp-contract=fast"
@@ -17,7 +18,16 @@ FORBIDDEN = re.compile(r"-Ofast|-ffast-math|-funsafe-math|-fassociative-math|-ff
 def commands():
     with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
         entries = json.load(file)
-    return {name_of(e): e for e in entries if "/kernels/" in e["file"] and "/tests/" not in e["file"]}
+    return {name_of(e): e for e in entries if folder_of(e["file"]) == "kernels"}
+
+
+def folder_of(path):
+    """At the top of the source tree, or of the build's, which lies in it or elsewhere."""
+    for top in (BUILD, SOURCES):
+        inside = os.path.relpath(path, top)
+        if not inside.startswith(".."):
+            return inside.split(os.sep)[0]
+    return None
 
 
 def name_of(entry):
