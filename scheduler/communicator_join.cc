@@ -273,7 +273,7 @@ void Communicator::begin_with_residuals(bool keep) {
                   {"communicator", members_.name},
                   {"step", kept->mark.step_end - 1},
                   {"bytes", bytes}});
-  if (keep) return steps_.begin_with(std::move(kept->residuals));
+  if (keep) return steps_.begin_with(std::move(*kept));
   services_.release(kept->residuals.take_all());
 }
 

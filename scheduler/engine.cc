@@ -66,7 +66,7 @@ void Engine::State::drop_closed_communicators() {
 // For the next communicator of the name.
 void Engine::State::keep_residuals(Communicator& communicator) {
   KeptResiduals kept = communicator.take_residuals();
-  if (kept.residuals.empty()) return;
+  if (!kept.mark.any() || kept.residuals.empty()) return release(kept.residuals.take_all());
   const Members& members = communicator.members();
   const bool in_session = sessions_of({.job = members.job, .uid = members.uid}) > 0;
   residuals_.keep(communicator.owner(), std::move(kept),

@@ -24,7 +24,7 @@ namespace cgx::scheduler {
 struct ResidualMark {
   uint64_t step_end = 0, lineage = 0;
 
-  bool any() const { return step_end != 0; }
+  bool any() const { return lineage != 0; }
   friend bool operator==(const ResidualMark&, const ResidualMark&) = default;
 };
 

@@ -190,7 +190,9 @@ KeptResiduals StepRunner::take_residuals(uint64_t lineage) {
   } else {
     residuals_.commit(ports_.site);
   }
-  return {{completed_end_, lineage}, std::move(residuals_)};
+  const ResidualMark mark =
+      steps_completed_ > 0 ? ResidualMark{completed_end_, lineage} : borrowed_;
+  return {mark, std::move(residuals_)};
 }
 
 // Every local rank has touched the open step, so the one before it is closed: kept unless it said
@@ -536,6 +538,7 @@ void StepRunner::complete_step_if_done() {
                       .kind = EventKind::kstep_completed,
                       .b = plan_->plan.epoch});
   completed_end_ = step + 1;
+  ++steps_completed_;
   if (groups_.empty()) started_end_ = std::max(started_end_, completed_end_);
   last_order_ = order_;
   last_absent_ = absent_;

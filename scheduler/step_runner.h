@@ -103,7 +103,11 @@ class StepRunner {
   const PlanPtr& plan() const { return plan_; }
   const Residuals& residuals() const { return residuals_; }
   // Of another communicator's life. REQUIRES: no plan is installed.
-  void begin_with(Residuals residuals) { residuals_ = std::move(residuals); }
+  void begin_with(KeptResiduals kept) {
+    borrowed_ = kept.mark;
+    residuals_ = std::move(kept.residuals);
+  }
+  // Of the last step that completed here; before one has they are what they were.
   KeptResiduals take_residuals(uint64_t lineage);
   std::vector<Residuals::Memory> take_freed() { return residuals_.take_freed(); }
   bool operations_open() const { return !operations_.open().empty(); }
@@ -182,6 +186,7 @@ class StepRunner {
   PlanPtr plan_;
   Homes homes_;
   Residuals residuals_;
+  ResidualMark borrowed_;
   std::unique_ptr<StepLedger> current_, next_;
   std::vector<GroupState> groups_;
   std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
@@ -193,6 +198,7 @@ class StepRunner {
   double unit_ = 1;      // of the open step, once one of its groups has started
   uint32_t lowest_ = 0;  // lowest group not complete
   uint64_t completed_end_ = 0, started_end_ = 0;
+  uint64_t steps_completed_ = 0;
   enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
   Mode mode_ = Mode::kRunning;
   Status untold_;                   // not OK: failed for good, and nobody was told yet

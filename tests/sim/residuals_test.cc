@@ -105,6 +105,25 @@ TEST(ResidualsKept, OfAStepThatFailedHalfWayAreThoseOfTheStepBefore) {
   EXPECT_EQ(lives.result(), of_one_life());
 }
 
+// A life that completes no step has changed nothing, whatever it calls its first step.
+TEST(ResidualsKept, SurviveALifeInWhichNoStepCompletes) {
+  Lives lives;
+  lives.begin(0);
+  lives.run(0, kHalf);
+  lives.close();
+  lives.begin(0);  // numbered anew
+  lives.close();
+  for (uint32_t r = 0; r < lives.cluster.size(); ++r) {
+    lives.cluster.create_on(r, [](auto& message) { message.first_step = kHalf; });
+  }
+  lives.cluster.run_for(kSecond / 10);  // met, and nothing committed
+  lives.close();
+  EXPECT_GT(lives.kept(0), 0u);
+  lives.begin(kHalf);
+  lives.run(kHalf, 2 * kHalf);
+  EXPECT_EQ(lives.result(), of_one_life());
+}
+
 TEST(ResidualsKept, BeginAtZeroWhereAMachineHasLostThem) {
   Lives lives;
   lives.begin(0);
