@@ -61,12 +61,10 @@ struct Boundaries::Search {
  private:
   const PlanInputs& inputs() const { return question.inputs; }
   uint32_t count() const { return static_cast<uint32_t>(atoms.size()); }
-  Segment at_level(const PlannedSegment& segment, uint32_t level) const;
   void make_atoms();
   void make_options();
   Status make_sums();
   void make_rest();
-  Status make_start();
   void bound();
   LaneTimes times(uint32_t from, uint32_t to, const Option& option) const;
   double least(const State& state, uint32_t at) const;
@@ -89,12 +87,6 @@ struct Boundaries::Search {
   uint32_t from = 0, state = 0, to = 0;    // where the search stands
   bool exact = true;
 };
-
-Segment Boundaries::Search::at_level(const PlannedSegment& segment, uint32_t level) const {
-  Segment made = segment.segment;
-  if (segment.by_default) made.spec = levels[level];
-  return made;
-}
 
 void Boundaries::Search::make_atoms() {
   double last_ns = 0;
@@ -138,9 +130,9 @@ Status Boundaries::Search::make_sums() {
     for (const Atom& atom : atoms) {
       sum.push_back(sum.back());
       for (uint32_t i = atom.first; i < atom.end; ++i) {
-        CGX_ASSIGN_OR_RETURN(
-            const GroupLoad load,
-            load_of(at_level(segments[i], level), inputs().table, question.conditions.costs));
+        CGX_ASSIGN_OR_RETURN(const GroupLoad load,
+                             load_of(at_level(segments[i], levels[level]), inputs().table,
+                                     question.conditions.costs));
         sum.back() += load;
       }
     }
@@ -190,21 +182,11 @@ double Boundaries::Search::least(const State& at_state, uint32_t at) const {
                    lanes.daemon_ns + more.work_ns, lanes.link_ns + more.link_ns});
 }
 
-// The policy's own plan; an error says why there is none.
-Status Boundaries::Search::make_start() {
-  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(inputs()));
-  CGX_ASSIGN_OR_RETURN(const Timeline timeline,
-                       timeline_of(plan, inputs().table, question.arrival_ns, question.conditions));
-  start = {std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns};
-  return {};
-}
-
 // Cuts at equal sizes: something to be better than.
 void Boundaries::Search::bound() {
   at_most_ns = INFINITY;
   for (const Option& option : options) {
-    for (uint64_t bytes : {uint64_t{0}, uint64_t{1} << 18, uint64_t{1} << 20, uint64_t{1} << 22,
-                           uint64_t{1} << 24, UINT64_MAX}) {
+    for (const uint64_t bytes : kUniformBytes) {
       Lanes lanes;
       uint32_t first = 0;
       for (uint32_t end = 1; end <= count(); ++end) {
@@ -219,7 +201,7 @@ void Boundaries::Search::bound() {
 }
 
 Status Boundaries::Search::prepare() {
-  CGX_RETURN_IF_ERROR(make_start());
+  CGX_ASSIGN_OR_RETURN(start, proposal_of_policy(question));
   CGX_ASSIGN_OR_RETURN(segments, segments_of(inputs()));
   make_atoms();
   make_options();
@@ -302,7 +284,7 @@ bool Boundaries::Search::work(uint64_t evaluations) {
 Group Boundaries::Search::group_of(uint32_t first, uint32_t end, const Option& option) const {
   Group group{.way = option.way};
   for (uint32_t i = atoms[first].first; i < atoms[end - 1].end; ++i) {
-    group.segments.push_back(at_level(segments[i], option.level));
+    group.segments.push_back(at_level(segments[i], levels[option.level]));
   }
   return group;
 }

@@ -1,7 +1,6 @@
 #include "scheduler/choose.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -11,8 +10,6 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr std::array kSizes = {uint64_t{0},       uint64_t{1} << 18, uint64_t{1} << 20,
-                               uint64_t{1} << 22, uint64_t{1} << 24, UINT64_MAX};
 constexpr uint32_t kPassesMax = 8;  // of the descent
 
 // One plan: levels by segment, groups by their ends and ways.
@@ -58,10 +55,8 @@ struct Choose::Search {
  private:
   const PlanInputs& inputs() const { return question.inputs; }
   uint32_t count() const { return static_cast<uint32_t>(segments.size()); }
-  Segment at_level(uint32_t segment, uint32_t level) const;
   Status make_routes();
   Status make_loads();
-  Status make_own();
   Draft uniform(uint32_t level, uint32_t route, uint64_t bytes) const;
   std::vector<GroupSpan> play_draft(Draft& draft);
   bool offer(Draft draft);
@@ -89,12 +84,6 @@ struct Choose::Search {
   uint64_t spent = 0;           // evaluations
 };
 
-Segment Choose::Search::at_level(uint32_t segment, uint32_t level) const {
-  Segment made = segments[segment].segment;
-  if (segments[segment].by_default) made.spec = levels[level];
-  return made;
-}
-
 Status Choose::Search::make_routes() {
   std::vector<CollectiveWish> wishes = {inputs().policy.collective};
   const bool free = wishes[0] == CollectiveWish::kAuto && inputs().machines > 1;
@@ -118,8 +107,9 @@ Status Choose::Search::make_loads() {
   for (uint32_t level = 0; level < levels.size(); ++level) {
     std::vector<GroupLoad>& row = loads.emplace_back();
     for (uint32_t i = 0; i < count(); ++i) {
-      CGX_ASSIGN_OR_RETURN(const GroupLoad load,
-                           load_of(at_level(i, level), inputs().table, question.conditions.costs));
+      CGX_ASSIGN_OR_RETURN(
+          const GroupLoad load,
+          load_of(at_level(segments[i], levels[level]), inputs().table, question.conditions.costs));
       row.push_back(load);
     }
   }
@@ -136,16 +126,10 @@ Status Choose::Search::make_loads() {
   return {};
 }
 
-Status Choose::Search::make_own() {
-  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(inputs()));
-  CGX_ASSIGN_OR_RETURN(const Timeline timeline,
-                       timeline_of(plan, inputs().table, question.arrival_ns, question.conditions));
-  own = {std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns, false};
-  return {};
-}
-
 Status Choose::Search::prepare() {
-  CGX_RETURN_IF_ERROR(make_own());  // so what the policy's collective cannot carry is an error here
+  // What the policy's collective cannot carry is an error here.
+  CGX_ASSIGN_OR_RETURN(own, proposal_of_policy(question));
+  own.exact = false;
   CGX_ASSIGN_OR_RETURN(segments, segments_of(inputs()));
   CGX_RETURN_IF_ERROR(make_routes());
   CGX_RETURN_IF_ERROR(make_loads());
@@ -288,7 +272,7 @@ void Choose::Search::next_phase() {
 
 bool Choose::Search::work(uint64_t evaluations) {
   const uint64_t until = spent + evaluations < spent ? UINT64_MAX : spent + evaluations;
-  const auto starts = static_cast<uint32_t>(levels.size() * routes.size() * kSizes.size());
+  const auto starts = static_cast<uint32_t>(levels.size() * routes.size() * kUniformBytes.size());
   while (phase != Phase::kDone && spent < until) {
     switch (phase) {
       case Phase::kStarts: {
@@ -299,7 +283,7 @@ bool Choose::Search::work(uint64_t evaluations) {
         const uint32_t level = at % static_cast<uint32_t>(levels.size());
         const uint32_t rest = at / static_cast<uint32_t>(levels.size());
         offer(uniform(level, rest % static_cast<uint32_t>(routes.size()),
-                      kSizes[rest / routes.size()]));
+                      kUniformBytes[rest / routes.size()]));
         ++at;
         break;
       }
@@ -326,7 +310,7 @@ Proposal Choose::Search::proposal() const {
   for (uint32_t g = 0; g < best.ends.size(); ++g) {
     Group& group = proposal.groups.emplace_back(Group{.way = routes[best.ways[g]].way});
     for (uint32_t i = first; i < best.ends[g]; ++i) {
-      group.segments.push_back(at_level(i, best.levels[i]));
+      group.segments.push_back(at_level(segments[i], levels[best.levels[i]]));
     }
     first = best.ends[g];
   }

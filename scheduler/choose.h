@@ -3,11 +3,12 @@
 // `boundaries` it may mix codecs in a group.
 //
 //   starts   every uniform codec x way x size of groups, and the policy's own plan: the answer is
-//   never worse than these order    largest tensor first, of equals the one that arrives last;
-//   tensors before a bubble of the link (a pause because
-//            nothing was ready) are left out: sending them faster gains nothing
+//            never worse than these
+//   order    largest tensor first, of equals the one that arrives last; tensors before a bubble of
+//            the link (a pause because nothing was ready) are left out: sending them faster gains
+//            nothing
 //   descent  codecs one tensor at a time, then ways, merging and moving of boundaries, as long as
-//   something gets better
+//            something gets better
 //
 // Which raw and coded ways there are comes from the decision tree (scheduler/choices.h); ceilings
 // are those of scheduler/proposal.h. Owned by one thread; a search goes on where it stopped.

@@ -31,4 +31,18 @@ std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<Code
   return levels;
 }
 
+Result<Proposal> proposal_of_policy(const PlannerQuestion& question) {
+  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs));
+  CGX_ASSIGN_OR_RETURN(
+      const Timeline timeline,
+      timeline_of(plan, question.inputs.table, question.arrival_ns, question.conditions));
+  return Proposal{std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns};
+}
+
+Segment at_level(const PlannedSegment& segment, const CodecSpec& level) {
+  Segment made = segment.segment;
+  if (segment.by_default) made.spec = level;
+  return made;
+}
+
 }  // namespace cgx::scheduler

@@ -1,6 +1,7 @@
 // What planners that look for the shortest step are asked, and what they answer. Values.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -30,5 +31,14 @@ struct Proposal {
   double work_ns = 0;         // of one daemon
   bool exact = true;          // false: the best of what was looked at
 };
+
+// The policy's own plan, to be better than; an error says why there is none.
+Result<Proposal> proposal_of_policy(const PlannerQuestion& question);
+// The segment with this codec, where nothing but the policy's default has decided.
+Segment at_level(const PlannedSegment& segment, const CodecSpec& level);
+// Raw bytes of a group that searches try for all groups alike.
+inline constexpr std::array kUniformBytes = {uint64_t{0},       uint64_t{1} << 18,
+                                             uint64_t{1} << 20, uint64_t{1} << 22,
+                                             uint64_t{1} << 24, UINT64_MAX};
 
 }  // namespace cgx::scheduler
