@@ -16,12 +16,28 @@ struct OneHost {
   HostSite site{kernels::best_lane(), arenas, slabs};
 };
 
-TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
-  const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
-  const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+constexpr CodecSpec kFeedbackSpec{
+    .codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+constexpr CodecSpec kRaw{.codec = 0, .bucket = 512};
+
+PlanFacts facts_of(std::shared_ptr<const TensorTable> table, const CodecSpec& spec) {
   PlanFacts facts;
-  facts.table = std::make_shared<const TensorTable>(table);
-  facts.plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
+  facts.table = std::move(table);
+  Group group;
+  for (uint32_t tensor = 0; tensor < facts.table->size(); ++tensor) {
+    group.segments.push_back({tensor, spec});
+  }
+  facts.plan.groups = {group};
+  return facts;
+}
+
+std::shared_ptr<const TensorTable> table_of(TensorTable table) {
+  return std::make_shared<const TensorTable>(std::move(table));
+}
+
+TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
+  const PlanFacts facts = facts_of(
+      table_of({{.name = "a", .elements = 2}, {.name = "b", .elements = 2}}), kFeedbackSpec);
   Residuals residuals;
   OneHost host;
   residuals.prepare(facts, host.site);
@@ -39,11 +55,8 @@ TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
 }
 
 TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
-  const TensorTable table = {{.name = "a", .elements = 2}, {.name = "b", .elements = 2}};
-  const CodecSpec feedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
-  PlanFacts facts;
-  facts.table = std::make_shared<const TensorTable>(table);
-  facts.plan.groups = {{.segments = {{0, feedback}, {1, feedback}}}};
+  const PlanFacts facts = facts_of(
+      table_of({{.name = "a", .elements = 2}, {.name = "b", .elements = 2}}), kFeedbackSpec);
   Residuals residuals;
   OneHost host;
   residuals.prepare(facts, host.site);
@@ -98,25 +111,6 @@ TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
   EXPECT_EQ(residuals.bytes(), 8u * (5000 + 7));
   question.make_residual = [](uint64_t) { return nullptr; };
   EXPECT_EQ(make_facts(question).status().code(), StatusCode::kRESOURCE_EXHAUSTED);
-}
-
-constexpr CodecSpec kFeedbackSpec{
-    .codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
-constexpr CodecSpec kRaw{.codec = 0, .bucket = 512};
-
-PlanFacts facts_of(std::shared_ptr<const TensorTable> table, const CodecSpec& spec) {
-  PlanFacts facts;
-  facts.table = std::move(table);
-  Group group;
-  for (uint32_t tensor = 0; tensor < facts.table->size(); ++tensor) {
-    group.segments.push_back({tensor, spec});
-  }
-  facts.plan.groups = {group};
-  return facts;
-}
-
-std::shared_ptr<const TensorTable> table_of(TensorTable table) {
-  return std::make_shared<const TensorTable>(std::move(table));
 }
 
 struct OneTensor : ::testing::Test {

@@ -23,11 +23,14 @@ struct Lives {
   Cluster cluster{{.ranks_per_machine = {2, 1, 1}, .policy = feedback_policy()}};
   std::vector<Tensor> tensors = some_tensors(ReduceOp::kAvg);
 
-  void begin(uint64_t first_step) {
+  void meet(uint64_t first_step) {
     for (uint32_t r = 0; r < cluster.size(); ++r) {
       cluster.create_on(r, [&](auto& message) { message.first_step = first_step; });
     }
     ASSERT_TRUE(cluster.run_until([&] { return answered(Cluster::kCreate); }));
+  }
+  void begin(uint64_t first_step) {
+    ASSERT_NO_FATAL_FAILURE(meet(first_step));
     for (uint32_t r = 0; r < cluster.size(); ++r) cluster.rank(r).completions.clear();
     cluster.commit(tensors);
   }
@@ -113,10 +116,7 @@ TEST(ResidualsKept, SurviveALifeInWhichNoStepCompletes) {
   lives.close();
   lives.begin(0);  // numbered anew
   lives.close();
-  for (uint32_t r = 0; r < lives.cluster.size(); ++r) {
-    lives.cluster.create_on(r, [](auto& message) { message.first_step = kHalf; });
-  }
-  lives.cluster.run_for(kSecond / 10);  // met, and nothing committed
+  lives.meet(kHalf);  // and nothing is committed
   lives.close();
   EXPECT_GT(lives.kept(0), 0u);
   lives.begin(kHalf);
