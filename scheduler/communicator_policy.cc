@@ -163,7 +163,7 @@ void Communicator::pursue_wish() {
       agreement_.proposing(PlanPurpose::kCommit)) {
     return;
   }
-  agreement_.withdraw(PlanPurpose::kOrder, {StatusCode::kSUPERSEDED, "an operator's policy"});
+  agreement_.withdraw(PlanPurpose::kPlanner, {StatusCode::kSUPERSEDED, "an operator's policy"});
   agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, policy_question(wish_->policy),
                      [this](const Result<PlanAgreement::Outcome>& outcome) {
                        if (!wish_) return;  // answered already

@@ -45,7 +45,11 @@ struct Joined {
 struct Table {
   std::vector<std::byte> table;
 };
-enum class PlanPurpose : uint8_t { kCommit, kPolicy, kOrder };
+enum class PlanPurpose : uint8_t {
+  kCommit,
+  kPolicy,   // an operator's
+  kPlanner,  // what the coordinator itself thought of
+};
 struct Prepare {
   PlanPurpose purpose = PlanPurpose::kCommit;
   uint8_t dry_run = 0;

@@ -95,6 +95,9 @@ std::vector<std::byte> encode_plan(const Plan& plan) {
   writer.put(plan.stats_steps);
   writer.put(plan.limits.raw_bytes);
   writer.put(plan.limits.encoded_bytes);
+  writer.put(plan.trial.against);
+  writer.put(plan.trial.block);
+  writer.put(plan.trial.pairs);
   writer.put<uint32_t>(static_cast<uint32_t>(plan.groups.size()));
   for (const Group& group : plan.groups) {
     writer.put(group.way.collective);
@@ -147,6 +150,9 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
   plan.stats_steps = reader.get<uint32_t>();
   plan.limits.raw_bytes = reader.get<uint64_t>();
   plan.limits.encoded_bytes = reader.get<uint64_t>();
+  plan.trial.against = reader.get<uint64_t>();
+  plan.trial.block = reader.get<uint32_t>();
+  plan.trial.pairs = reader.get<uint32_t>();
   plan.groups.resize(reader.get_count(12));
   for (Group& group : plan.groups) {
     group.way.collective = reader.get<Collective>();
@@ -237,6 +243,12 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   if (!(plan.feedback_decay > 0.0f && plan.feedback_decay <= 1.0f)) {
     return invalid_argument("plan feedback_decay " + std::to_string(plan.feedback_decay) +
                             " is not above 0 and at most 1");
+  }
+  const bool sound_trial = plan.trial.block >= 1 && plan.trial.block <= kTrialBlockMax &&
+                           plan.trial.pairs >= 1 && plan.trial.pairs <= kTrialPairsMax;
+  if (plan.trial.on() && !sound_trial) {
+    return invalid_argument("plan on trial in " + std::to_string(plan.trial.pairs) + " pairs of " +
+                            std::to_string(plan.trial.block) + " steps");
   }
   std::vector<std::vector<const Segment*>> of_tensor(table.size());
   for (const Group& group : plan.groups) {

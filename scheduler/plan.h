@@ -60,8 +60,27 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
+// A plan on trial: it alternates with the one it would take the place of, in blocks of steps, and
+// then gives way to it. Which of the two a step has follows from the step's number alone.
+struct Trial {
+  uint64_t against = 0;  // hash of the plan in force; 0: no trial
+  uint32_t block = 0;    // steps of a block
+  uint32_t pairs = 0;    // of blocks, one under each plan
+
+  bool on() const { return against != 0; }
+  uint64_t steps() const { return uint64_t{2} * pairs * block; }
+  // `step` counts from the plan's first. Which block of a pair comes first takes turns, so that
+  // a load that grows or falls favours neither.
+  bool tries(uint64_t step) const {
+    const uint64_t number = step / block;
+    return step < steps() && (number % 2 == 0) == (number / 2 % 2 == 0);
+  }
+  friend bool operator==(const Trial&, const Trial&) = default;
+};
+constexpr uint32_t kTrialBlockMax = 64, kTrialPairsMax = 64;
+
 // What a plan says beyond its policy; a daemon that reads another form refuses it by name.
-constexpr uint32_t kPlanForm = 2;
+constexpr uint32_t kPlanForm = 3;
 
 struct Plan {
   uint64_t epoch = 0;
@@ -76,6 +95,7 @@ struct Plan {
   float feedback_decay = 1.0f;
   uint32_t stats_steps = 0;
   PartLimits limits;
+  Trial trial;
   std::vector<Group> groups;
 
   uint64_t hash() const;

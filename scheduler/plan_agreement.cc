@@ -18,7 +18,7 @@ void PlanAgreement::propose(PlanPurpose purpose, bool dry_run, uint64_t switch_s
   if (purpose == PlanPurpose::kCommit) {
     const Status why(StatusCode::kSUPERSEDED, "a commit of " + members_.title() + " came first");
     for (const PlanPurpose earlier :
-         {PlanPurpose::kPolicy, PlanPurpose::kOrder, PlanPurpose::kCommit}) {
+         {PlanPurpose::kPolicy, PlanPurpose::kPlanner, PlanPurpose::kCommit}) {
       withdraw(earlier, why);
     }
   }
@@ -129,6 +129,7 @@ void PlanAgreement::decide(size_t index) {
   }
   if (commit) {
     announced_.clear();
+    end_trial();
     host_.install_committed(outcome.plan, outcome.switch_step);
   } else {
     announced_.push_back(outcome);
@@ -268,6 +269,7 @@ Status PlanAgreement::on_decided(const Decided& decided) {
     return {};
   }
   announced_.clear();
+  end_trial();
   host_.install_committed(plan, decided.switch_step);
   return {};
 }
@@ -289,16 +291,35 @@ void PlanAgreement::on_rumour(uint64_t epoch, uint64_t switch_step) {
 // --- Both
 // ------------------------------------------------------------------------------------------
 
+// Of a plan that takes force. None for a plan that was to be tried against another than the one
+// that runs: then it never runs, on any machine.
+PlanAgreement::TrialRun PlanAgreement::trial_of(const Outcome& outcome,
+                                                const PlanPtr& running) const {
+  const Trial& trial = outcome.plan->plan.trial;
+  const PlanPtr& now = base(running);
+  if (!trial.on() || trial.against != now->hash || outcome.plan->table != now->table) return {};
+  return {now, outcome.plan, outcome.switch_step};
+}
+
 PlanAgreement::PlanPtr PlanAgreement::plan_at(uint64_t step, const PlanPtr& running) const {
   const bool switches = !announced_.empty() && step >= announced_.front().switch_step;
-  return switches ? announced_.front().plan : running;
+  if (!switches) return trial_ ? trial_.plan_at(step) : running;
+  const Outcome& next = announced_.front();
+  if (!next.plan->plan.trial.on()) return next.plan;
+  const TrialRun trial = trial_of(next, running);
+  return trial ? trial.plan_at(step) : base(running);
 }
 
 PlanAgreement::PlanPtr PlanAgreement::plan_for(uint64_t step, const PlanPtr& running) {
   const PlanPtr plan = plan_at(step, running);
-  if (plan == running) return running;
-  announced_.pop_front();
-  note_switch(plan, step);
+  if (!announced_.empty() && step >= announced_.front().switch_step) {
+    const Outcome next = std::move(announced_.front());
+    announced_.pop_front();
+    const TrialRun trial = next.plan->plan.trial.on() ? trial_of(next, running) : TrialRun();
+    trial_ = trial;
+    if (trial_ || !next.plan->plan.trial.on()) note_switch(next.plan, step);
+  }
+  if (trial_ && trial_.over(step)) end_trial();
   return plan;
 }
 
@@ -311,7 +332,7 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
   host_.count(Counter::kepochs_switched, 1);
 }
 
-uint64_t PlanAgreement::reserved_bytes() const {
+uint64_t PlanAgreement::reserved_bytes(const PlanPtr& running) const {
   uint64_t bytes = 0;
   const auto add = [&](const PreparedPlan& plan) { bytes += plan.slab_bytes + plan.missing_bytes; };
   for (const Proposal& proposal : proposals_) {
@@ -319,11 +340,13 @@ uint64_t PlanAgreement::reserved_bytes() const {
   }
   for (const auto& [epoch, plan] : prepared_) add(*plan);
   for (const Outcome& outcome : announced_) add(*outcome.plan);
+  if (trial_) add(running == trial_.base ? *trial_.tried : *trial_.base);
   return bytes;
 }
 
 void PlanAgreement::end(const Status& why) {
   announced_.clear();
+  end_trial();
   preparing_.clear();
   prepared_.clear();
   prepared_commit_ = false;

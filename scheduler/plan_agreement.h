@@ -82,6 +82,11 @@ class PlanAgreement {
   // Both. The plan a step runs under, given the one that ran before it.
   PlanPtr plan_at(uint64_t step, const PlanPtr& running) const;
   PlanPtr plan_for(uint64_t step, const PlanPtr& running);  // it begins: takes force where new
+  // A plan on trial, while it alternates with the one before it.
+  const PlanPtr& on_trial() const { return trial_.tried; }
+  // What a step of it is compared with, and where it goes back to; without one the plan `running`.
+  const PlanPtr& base(const PlanPtr& running) const { return trial_ ? trial_.base : running; }
+  void end_trial() { trial_ = {}; }
   // Announced and not in force yet, the newest.
   uint64_t announced_epoch() const { return announced_.empty() ? 0 : newest().plan->plan.epoch; }
   uint64_t announced_step() const { return announced_.empty() ? 0 : newest().switch_step; }
@@ -106,8 +111,9 @@ class PlanAgreement {
   uint64_t undecided_making_ns() const { return undecided_making_ns_; }
   // Every machine makes residuals on a thread that gives way to trainers: at 20 MB/s or faster.
   static constexpr uint64_t making_ns(uint64_t bytes) { return 50 * bytes; }
-  uint64_t reserved_bytes() const;  // of plans that are not in force yet
-  void end(const Status& why);      // the communicator has failed for good
+  // Of plans beside the one that runs: not in force yet, or on trial.
+  uint64_t reserved_bytes(const PlanPtr& running) const;
+  void end(const Status& why);  // the communicator has failed for good
 
  private:
   struct Proposal {
@@ -126,13 +132,24 @@ class PlanAgreement {
     bool dry_run = false;
   };
 
+  struct TrialRun {
+    PlanPtr base, tried;
+    uint64_t first_step = 0;
+    explicit operator bool() const { return tried != nullptr; }
+    PlanPtr plan_at(uint64_t step) const {
+      return tried->plan.trial.tries(step - first_step) ? tried : base;
+    }
+    bool over(uint64_t step) const { return step - first_step >= tried->plan.trial.steps(); }
+  };
+
   static constexpr size_t kAnnouncedMax = 8;
   static constexpr size_t kPreparingMax = 64;
 
   const Outcome& newest() const { return announced_.back(); }
   bool proposing_later_plan() const {
-    return proposing(PlanPurpose::kPolicy) || proposing(PlanPurpose::kOrder);
+    return proposing(PlanPurpose::kPolicy) || proposing(PlanPurpose::kPlanner);
   }
+  TrialRun trial_of(const Outcome& outcome, const PlanPtr& running) const;
   void ask(uint64_t number);
   void on_planned(uint64_t number, const Result<FactsPtr>& facts);
   void on_question_answered(uint64_t epoch, const Result<FactsPtr>& facts);
@@ -152,6 +169,7 @@ class PlanAgreement {
   std::map<uint64_t, Preparing> preparing_;  // member: by epoch, being planned
   std::map<uint64_t, PlanPtr> prepared_;     // member: by epoch, proposed and not decided
   std::deque<Outcome> announced_;            // by switch step
+  TrialRun trial_;
   bool prepared_commit_ = false;
   uint64_t prepared_since_ns_ = 0, undecided_making_ns_ = 0;
   uint64_t highest_epoch_ = 0;

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Join{1, 2}, Joined{StatusCode::kMISMATCH, "x"}, Table{{std::byte{1}}},
                       Prepare{PlanPurpose::kPolicy, 1, some_policy(), {std::byte{2}}},
                       Prepared{3, StatusCode::kOK, "", 9},
-                      Decided{3, StatusCode::kTIMED_OUT, "late", PlanPurpose::kOrder, 8},
+                      Decided{3, StatusCode::kTIMED_OUT, "late", PlanPurpose::kPlanner, 8},
                       Failure{StatusCode::kRANK_LOST, "rank 3", Scope::kCommunicator},
                       CallFailure{5, StatusCode::kMISMATCH, "sizes"}, Report{4, 2}, Start{4, 2},
                       PolicyAsk{1, 0, some_policy()},

@@ -139,7 +139,7 @@ TEST(PlanAgreement, AnswersAProposalWhenItsPlanIsMade) {
   host.answer_questions();
   ASSERT_EQ(host.answers.size(), 1u);
   EXPECT_EQ(host.answers[0].epoch, 1u);
-  EXPECT_GT(agreement.reserved_bytes(), 0u);
+  EXPECT_GT(agreement.reserved_bytes(nullptr), 0u);
 }
 
 TEST(PlanAgreement, LooksAtNoPlanThatWasDroppedWhileItWasMade) {
@@ -149,7 +149,7 @@ TEST(PlanAgreement, LooksAtNoPlanThatWasDroppedWhileItWasMade) {
   ASSERT_TRUE(agreement.on_decided(dropped(1)).ok());
   host.answer_questions();
   EXPECT_TRUE(host.answers.empty());
-  EXPECT_EQ(agreement.reserved_bytes(), 0u);
+  EXPECT_EQ(agreement.reserved_bytes(nullptr), 0u);
 }
 
 TEST(PlanAgreement, RefusesAPlanForATableThatWasReplacedWhileItWasMade) {
@@ -160,7 +160,7 @@ TEST(PlanAgreement, RefusesAPlanForATableThatWasReplacedWhileItWasMade) {
   host.answer_questions();
   ASSERT_EQ(host.answers.size(), 1u);
   EXPECT_EQ(host.answers[0].code, StatusCode::kSUPERSEDED) << host.answers[0].text;
-  EXPECT_EQ(agreement.reserved_bytes(), 0u);
+  EXPECT_EQ(agreement.reserved_bytes(nullptr), 0u);
 }
 
 TEST(PlanAgreement, PreparesABoundedNumberOfPlansAtOnce) {
@@ -240,6 +240,112 @@ TEST(PlanAgreement, RefusesAnEpochOfAHistoryThatGoesBack) {
   agreement.propose(PlanPurpose::kPolicy, true, 0, question_of(9), host.told());
   agreement.propose(PlanPurpose::kPolicy, true, 0, question_of(8), host.told());
   EXPECT_EQ(host.outcomes, std::vector{StatusCode::kPROTOCOL_ERROR});
+}
+
+// A machine that runs the plan of epoch 1 and hears of trials.
+struct OnTrial {
+  OnTrial() : agreement(host.members, host) {
+    running = prepared(host.proposal(1));
+    agreement.note_switch(running, 0);
+  }
+  PlanAgreement::PlanPtr prepared(const Prepare& proposal) {
+    const auto facts = make_facts({.table = host.table,
+                                   .encoded_plan = proposal.plan,
+                                   .machine = 1,
+                                   .machines = 3,
+                                   .slab_bytes = host.pool.slab_bytes()});
+    EXPECT_TRUE(facts.ok()) << facts.status().to_string();
+    return *host.reserve(*facts);
+  }
+  void announce(uint64_t epoch, const Trial& trial, uint64_t step) {
+    Prepare proposal = host.proposal(epoch);
+    proposal.purpose = PlanPurpose::kPlanner;
+    Result<Plan> plan = decode_plan(proposal.plan);
+    ASSERT_TRUE(plan.ok());
+    plan->trial = trial;
+    proposal.plan = encode_plan(*plan);
+    agreement.on_prepare(proposal);
+    ASSERT_TRUE(
+        agreement.on_decided({epoch, StatusCode::kOK, "", PlanPurpose::kPlanner, step}).ok());
+  }
+  // The epoch under which each of the steps runs, asked as a runner asks.
+  std::vector<uint64_t> epochs(uint64_t first, uint64_t end) {
+    std::vector<uint64_t> all;
+    for (uint64_t step = first; step < end; ++step) {
+      EXPECT_EQ(agreement.plan_at(step, running), agreement.plan_at(step, running));
+      const auto foretold = agreement.plan_at(step, running);
+      running = agreement.plan_for(step, running);
+      EXPECT_EQ(running, foretold) << step;
+      all.push_back(running->plan.epoch);
+    }
+    return all;
+  }
+  Machine host{1};
+  PlanAgreement agreement;
+  PlanAgreement::PlanPtr running;
+};
+using Epochs = std::vector<uint64_t>;
+
+TEST(PlanAgreement, AlternatesAPlanOnTrialAndGoesBack) {
+  OnTrial job;
+  job.announce(2, {.against = job.running->hash, .block = 2, .pairs = 2}, 5);
+  EXPECT_EQ(job.epochs(3, 16), (Epochs{1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1}));
+  EXPECT_EQ(job.agreement.switches().size(), 2u) << "it took force once";
+  EXPECT_EQ(job.agreement.on_trial(), nullptr);
+  EXPECT_EQ(job.agreement.reserved_bytes(job.running), 0u) << "it has gone";
+}
+
+TEST(PlanAgreement, ReservesForBothPlansDuringATrial) {
+  OnTrial job;
+  job.announce(2, {.against = job.running->hash, .block = 1, .pairs = 4}, 5);
+  for (uint64_t step = 5; step < 10; ++step) {
+    (void)job.epochs(step, step + 1);
+    EXPECT_GT(job.agreement.reserved_bytes(job.running), 0u) << step;
+  }
+}
+
+TEST(PlanAgreement, TriesNothingAgainstAnotherPlanThanTheOneThatRuns) {
+  OnTrial job;
+  job.announce(2, {.against = job.running->hash + 1, .block = 1, .pairs = 2}, 5);
+  EXPECT_EQ(job.epochs(4, 12), Epochs(8, 1));
+}
+
+TEST(PlanAgreement, AnotherPlanEndsATrial) {
+  OnTrial job;
+  const uint64_t first = job.running->hash;
+  job.announce(2, {.against = first, .block = 1, .pairs = 8}, 1);
+  job.announce(3, {}, 4);
+  job.announce(4, {.against = first, .block = 1, .pairs = 8}, 6);
+  EXPECT_EQ(job.epochs(0, 9), (Epochs{1, 2, 1, 1, 3, 3, 3, 3, 3}));
+}
+
+TEST(PlanAgreement, ATrialMayFollowATrialOfTheSamePlan) {
+  OnTrial job;
+  const uint64_t first = job.running->hash;
+  job.announce(2, {.against = first, .block = 1, .pairs = 8}, 1);
+  job.announce(3, {.against = first, .block = 1, .pairs = 1}, 4);
+  EXPECT_EQ(job.epochs(0, 8), (Epochs{1, 2, 1, 1, 3, 1, 1, 1}));
+}
+
+TEST(PlanAgreement, ACommitEndsATrial) {
+  OnTrial job;
+  job.announce(2, {.against = job.running->hash, .block = 1, .pairs = 8}, 1);
+  EXPECT_EQ(job.epochs(1, 2), Epochs{2});
+  job.agreement.on_prepare(job.host.proposal(3));
+  ASSERT_TRUE(job.agreement.on_decided({.epoch = 3, .switch_step = 2}).ok());
+  EXPECT_EQ(job.agreement.on_trial(), nullptr);
+  EXPECT_EQ(job.host.installed, 3u);
+}
+
+TEST(PlanAgreement, RefusesATrialOfNoSteps) {
+  OnTrial job;
+  Prepare proposal = job.host.proposal(2);
+  Result<Plan> plan = decode_plan(proposal.plan);
+  plan->trial = {.against = 7, .block = 0, .pairs = 3};
+  proposal.plan = encode_plan(*plan);
+  job.agreement.on_prepare(proposal);
+  ASSERT_EQ(job.host.answers.size(), 1u);
+  EXPECT_EQ(job.host.answers[0].code, StatusCode::kINVALID_ARGUMENT) << job.host.answers[0].text;
 }
 
 }  // namespace
