@@ -7,6 +7,7 @@
 #include "daemon/duty_cycle.h"
 #include "daemon/interfaces.h"
 #include "daemon/pooled_site.h"
+#include "scheduler/sim/cost_file.h"
 
 namespace cgx::daemon {
 namespace {
@@ -46,6 +47,14 @@ Result<std::string> advertised(const DaemonOptions& options, const TcpListener& 
       trusted.to_string() + "); add a network or set mesh.advertise");
 }
 
+// Of the lane that computes, as the bench saw it on the machine it ran on; a search scales them to
+// what it sees here.
+std::shared_ptr<const scheduler::MachineCosts> costs_of(const kernels::Lane& lane) {
+  const Result<scheduler::MachineCosts> costs =
+      scheduler::sim::parse_costs(scheduler::sim::builtin_costs(), "the built-in costs", lane.name);
+  return costs.ok() ? std::make_shared<const scheduler::MachineCosts>(*costs) : nullptr;
+}
+
 DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane,
                          const wire::InstanceId& instance, const std::string& mesh_address,
                          std::span<std::byte> recorder_memory) {
@@ -57,7 +66,9 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
                      .job_weights = options.job_weights,
                      .timeouts = options.timeouts,
                      .limits = options.limits,
-                     .plan_history = options.replay_plans},
+                     .plan_history = options.replay_plans,
+                     .costs = costs_of(lane),
+                     .cores = usable_cores()},
           .record_plans = options.record_plans,
           .recorder_memory = recorder_memory,
           .always_spin = options.always_spin,

@@ -9,6 +9,8 @@ enum Tag : uint64_t { kCommitsTag, kOthersTag };
 
 constexpr size_t kTasksMax = 4096;
 constexpr int kNiceness = 10;
+// Of a search, until others have their turn: some milliseconds.
+constexpr uint64_t kSliceEvaluations = 1 << 14;
 
 }  // namespace
 
@@ -30,12 +32,16 @@ void PlannerAgent::on_stop() {
 
 int PlannerAgent::do_work(uint64_t /*now_ns*/) {
   const auto run = [](Task task) { task(); };
-  const int planned = commits_->drain(1, run);
-  return planned > 0 ? planned : others_->drain(1, run);
+  for (const auto& tasks : {commits_, others_}) {
+    if (const int done = tasks->drain(1, run); done > 0) return done;
+  }
+  if (searches_.empty()) return 0;
+  search();
+  return 1;
 }
 
 bool PlannerAgent::prepare_sleep() {
-  return commits_->empty() && others_->empty();
+  return commits_->empty() && others_->empty() && searches_.empty();
 }
 
 void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
@@ -46,6 +52,33 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
   if (taken) return;
   answer(Status(StatusCode::kBUSY,
                 std::to_string(kTasksMax) + " plans wait to be made; ask again later"));
+}
+
+void PlannerAgent::survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
+  const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
+    begin_search(std::move(question), std::move(answer));
+  });
+  if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
+}
+
+void PlannerAgent::begin_search(scheduler::SurveyQuestion question, SurveyAnswer answer) {
+  Result<scheduler::Surveyor> surveyor = scheduler::Surveyor::create(std::move(question));
+  if (!surveyor.ok()) return answer_search(std::move(answer), surveyor.status());
+  searches_.push_back({*std::move(surveyor), std::move(answer)});
+}
+
+// One slice of the search whose turn it is.
+void PlannerAgent::search() {
+  Search next = std::move(searches_.front());
+  searches_.pop_front();
+  if (next.surveyor.work(kSliceEvaluations)) {
+    return answer_search(std::move(next.answer), next.surveyor.survey());
+  }
+  searches_.push_back(std::move(next));
+}
+
+void PlannerAgent::answer_search(SurveyAnswer answer, Result<scheduler::SurveyPtr> survey) {
+  taker_.take_plan([survey = std::move(survey), answer = std::move(answer)] { answer(survey); });
 }
 
 void PlannerAgent::release(std::shared_ptr<const void> memory) {

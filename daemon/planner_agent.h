@@ -3,9 +3,11 @@
 //
 // Thread rule: an agent; request() belongs to the data agent and never waits for room. Plans may be
 // dropped on any thread, after this agent has gone, too.
-// Commits go before what operators ask. The thread is nice: trainers need their cores.
+// Commits go before what operators ask, and both before searches, which take turns in slices. The
+// thread is nice: trainers need their cores.
 #pragma once
 
+#include <deque>
 #include <memory>
 
 #include "daemon/agent.h"
@@ -28,6 +30,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   bool prepare_sleep() override;
 
   void request(scheduler::PlanQuestion question, Answer answer) override;
+  void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override;
   void release(std::shared_ptr<const void> memory) override;
 
  private:
@@ -38,7 +41,16 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   scheduler::FactsPtr freed_here(scheduler::FactsPtr facts) const;
 
   PlanTaker& taker_;
+  struct Search {
+    scheduler::Surveyor surveyor;
+    SurveyAnswer answer;
+  };
+  void begin_search(scheduler::SurveyQuestion question, SurveyAnswer answer);
+  void search();
+  void answer_search(SurveyAnswer answer, Result<scheduler::SurveyPtr> survey);
+
   std::shared_ptr<Tasks> commits_, others_;  // plans that are dropped post to the second
+  std::deque<Search> searches_;
 };
 
 }  // namespace cgx::daemon

@@ -65,6 +65,11 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   plain.rack_machines = complete.rack_machines();
   CGX_ASSIGN_OR_RETURN(plain.feedback_decay, config::parse_share(complete.feedback_decay()));
   plain.stats_steps = complete.stats_steps();
+  plain.mode = complete.mode() == scheduler::kPlanModes[1] ? scheduler::PlanMode::kAuto
+                                                           : scheduler::PlanMode::kFixed;
+  for (const std::string& codec : complete.menu()) {
+    plain.menu.push_back(codec_of(codec, checked.warnings));
+  }
   return checked;
 }
 
@@ -75,6 +80,7 @@ Result<v1::Policy> fill_from(const v1::Policy& base, const v1::Policy& wish, boo
   }
   v1::Policy filled = base;
   if (no_rules || wish.rules_size() > 0) filled.clear_rules();
+  if (wish.menu_size() > 0) filled.clear_menu();
   filled.MergeFrom(wish);
   return filled;
 }
@@ -99,6 +105,8 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   message.set_rack_machines(policy.rack_machines);
   message.set_feedback_decay(config::print_share(policy.feedback_decay));
   message.set_stats_steps(policy.stats_steps);
+  message.set_mode(scheduler::kPlanModes[static_cast<size_t>(policy.mode)]);
+  for (const CodecSpec& codec : policy.menu) message.add_menu(kernels::to_string(codec));
   return message;
 }
 

@@ -50,6 +50,7 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
             return steps_.plan()->facts->hears_coordinator || !agreement_.awaits_decision();
           }),
       calls_({members_, services.site(), pool_, *this}),
+      pilot_(*this, services.options().search),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
   begin_with_policy();
@@ -81,7 +82,7 @@ uint32_t Communicator::weight() const {
 uint64_t Communicator::reserved_bytes() const {
   const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
   const uint64_t running = steps_.installed() ? steps_.plan()->slab_bytes : 0;
-  return calls + running + steps_.residuals().bytes() + agreement_.reserved_bytes();
+  return calls + running + steps_.residuals().bytes() + agreement_.reserved_bytes(steps_.plan());
 }
 
 // --- Submits
@@ -303,6 +304,7 @@ bool Communicator::work() {
   services_.release(steps_.take_freed());
   reorder_if_useful();
   pursue_wish();
+  if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
   return *called || *stepped;
 }
 
@@ -341,6 +343,8 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.state = state_name(state_);
   shown.error = failure_.ok() ? "" : failure_.to_string();
   shown.switches = agreement_.switches();
+  shown.searching = searches_plans() ? pilot_.doing() : "";
+  shown.plan_notes = pilot_.notes();
   shown.policies = policies_;
   shown.reserved_bytes = reserved_bytes();
   shown.operations = steps_.totals().operations + calls_.totals().operations;

@@ -26,9 +26,11 @@
 #include "scheduler/kept_policies.h"
 #include "scheduler/link_table.h"
 #include "scheduler/members.h"
+#include "scheduler/pilot.h"
 #include "scheduler/plan_agreement.h"
 #include "scheduler/replica_watch.h"
 #include "scheduler/shares.h"
+#include "scheduler/step_meter.h"
 #include "scheduler/step_runner.h"
 
 namespace cgx::scheduler {
@@ -71,7 +73,10 @@ class CommunicatorServices {
   virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };
 
-class Communicator final : public OperationHost, public PlanAgreement::Host, public LinkUser {
+class Communicator final : public OperationHost,
+                           public PlanAgreement::Host,
+                           public LinkUser,
+                           private PilotPort {
  public:
   enum class State : uint8_t { kJoining, kReady, kRunning, kFrozen, kFailed, kClosed };
 
@@ -281,6 +286,15 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   void keep_for_the_name(const Policy& policy);
   std::vector<uint32_t> running_order() const;
 
+  // communicator_pilot.cc
+  bool searches_plans() const;
+  void measure(const Event& event);
+  bool may_propose() const override;
+  void survey(StepSample measured, std::function<void(const Result<SurveyPtr>&)> answer) override;
+  void propose(std::vector<Group> groups, const Trial& trial,
+               std::function<void(const Result<Agreed>&)> answer) override;
+  void report(const PlanNote& note) override;
+
   // communicator_terms.cc
   enum class Origin : uint8_t { kHere, kElsewhere };  // others have to be told, or know
   void fail(const Status& why, Scope scope, Origin origin = Origin::kHere);
@@ -339,6 +353,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
+  uint64_t kept_epoch_ = 0;            // the newest in the history of plans
   std::optional<uint64_t> abandoned_;  // the step a local rank gave up or never ended: ends a term
   Policy configured_;                  // by the coordinator, for the job: version 1
   Policy policy_;
@@ -357,6 +372,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   std::deque<HeldRecord> held_;
   std::vector<Left> left_;
   ReplicaWatch replicas_;
+  StepMeter meter_;
+  Pilot pilot_;
   std::optional<Wish> wish_;
   std::map<uint64_t, PolicyTicket> policy_tickets_;
   uint64_t next_policy_ticket_ = 1;

@@ -96,6 +96,7 @@ void Communicator::count(Counter counter, uint64_t amount) {
 void Communicator::record(Event event) {
   event.communicator = index_;
   services_.record(event);
+  if (searches_plans()) measure(event);
 }
 
 // --- Frames in

@@ -479,6 +479,7 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
                     {"machines", members_.machines()},
                     {"tensors", table_->size()}});
   }
+  meter_.begin(table_->size());
   steps_.install(plan, first_step, homes());
   keep_history(PlanPurpose::kCommit, *plan, first_step);
   for (uint32_t i = 0; i < local_.size(); ++i) {
@@ -497,7 +498,7 @@ void Communicator::reorder_if_useful() {
   const std::vector<uint32_t> order = shared_order(steps_.last_order(), steps_.last_absent());
   if (order.size() != table_->size() || order == running_order()) return;
   agreement_.propose(
-      PlanPurpose::kOrder, /*dry_run=*/false, 0,
+      PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, order](uint64_t epoch) -> Result<PlanQuestion> {
         return PlanQuestion{.table = table_,
                             .policy = policy_,
@@ -513,7 +514,8 @@ void Communicator::reorder_if_useful() {
 
 void Communicator::keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step) {
   PlanLog* const log = members_.coordinator() ? services_.plan_log() : nullptr;
-  if (log == nullptr) return;
+  if (log == nullptr || plan.plan.epoch <= kept_epoch_) return;  // a plan on trial: said once
+  kept_epoch_ = plan.plan.epoch;
   log->took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan});
 }
 

@@ -238,6 +238,7 @@ void Communicator::start_term(const Start& start) {
   state_ = steps_.installed() ? State::kRunning : State::kReady;
   abandoned_.reset();
   replicas_.forget();
+  if (table_) meter_.begin(table_->size());
   for (PeerState& peer : peers_) {
     peer.flushed = peer.reported = false;
     peer.started_end = start.first_step;

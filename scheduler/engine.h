@@ -20,6 +20,7 @@
 #include "proto/wire/session_messages.h"
 #include "proto/wire/shm_layout.h"
 #include "proto/wire/status.h"
+#include "scheduler/costs.h"
 #include "scheduler/job_weight.h"
 #include "scheduler/plan_history.h"
 #include "scheduler/planner_port.h"
@@ -27,6 +28,7 @@
 #include "scheduler/recorder.h"
 #include "scheduler/site.h"
 #include "scheduler/snapshot.h"
+#include "scheduler/survey.h"
 #include "transport/transport.h"
 
 namespace cgx::scheduler {
@@ -133,6 +135,10 @@ struct EngineOptions {
   Limits limits;
   // Communicators coordinated here follow it; null: they plan.
   std::shared_ptr<const std::vector<PlanEntry>> plan_history;
+  // For policies of mode auto; null: they stay with the plan they begin with.
+  std::shared_ptr<const MachineCosts> costs;
+  uint32_t cores = 0;  // for trainers and daemon together; 0: enough
+  SearchPace search;
 };
 
 // Makes the site at which a machine's host ranks compute, of the one that computes inline.

@@ -20,11 +20,29 @@ SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machi
 
 namespace {
 
-Result<Plan> plan_of(const PlanQuestion& question) {
-  if (question.encoded_plan.empty()) {
-    return make_plan({*question.table, question.policy, question.policy_version, question.epoch,
-                      question.order, question.machines, question.slab_bytes});
+// A policy of mode auto is where a search begins: nothing is compressed that a rule does not
+// compress.
+Policy starting_policy(const Policy& policy) {
+  Policy starting = policy;
+  if (policy.mode == PlanMode::kAuto) {
+    starting.default_codec = {.codec = 0, .bucket = 512};
   }
+  return starting;
+}
+
+Result<Plan> new_plan(const PlanQuestion& question) {
+  const Policy policy = starting_policy(question.policy);
+  const PlanInputs inputs{*question.table,    policy,         question.policy_version,
+                          question.epoch,     question.order, question.machines,
+                          question.slab_bytes};
+  Result<Plan> plan =
+      question.groups.empty() ? make_plan(inputs) : make_plan(inputs, question.groups);
+  if (plan.ok()) plan->trial = question.trial;
+  return plan;
+}
+
+Result<Plan> plan_of(const PlanQuestion& question) {
+  if (question.encoded_plan.empty()) return new_plan(question);
   CGX_ASSIGN_OR_RETURN(Plan plan, decode_plan(question.encoded_plan));
   if (plan.machines != question.machines) {
     return Status(StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) +

@@ -58,6 +58,8 @@ struct PlanQuestion {
   std::vector<std::byte> encoded_plan;
   uint64_t policy_version = 0;
   std::vector<uint32_t> order;  // tensor indices in the order they are expected to arrive
+  std::vector<Group> groups;    // that somebody has chosen; empty: as the policy says
+  Trial trial;
 
   uint32_t machine = 0, machines = 1;
   uint64_t slab_bytes = 0;    // a frame must fit

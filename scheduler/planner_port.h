@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "scheduler/plan_facts.h"
+#include "scheduler/survey.h"
 
 namespace cgx::scheduler {
 
@@ -16,6 +17,9 @@ class PlannerPort {
   // what was asked first need not be answered first. What has changed meanwhile is the asker's to
   // find out.
   virtual void request(PlanQuestion question, Answer answer) = 0;
+  // A search: may take far longer, and gives way to what is requested.
+  using SurveyAnswer = std::function<void(const Result<SurveyPtr>&)>;
+  virtual void survey(SurveyQuestion question, SurveyAnswer answer) = 0;
   // Frees what nobody else has, where that may take its time.
   virtual void release(std::shared_ptr<const void> memory) { memory.reset(); }
 };
@@ -24,6 +28,9 @@ class PlannerPort {
 class InlinePlanner final : public PlannerPort {
  public:
   void request(PlanQuestion question, Answer answer) override { answer(make_facts(question)); }
+  void survey(SurveyQuestion question, SurveyAnswer answer) override {
+    answer(make_survey(std::move(question)));
+  }
 };
 
 }  // namespace cgx::scheduler

@@ -35,6 +35,11 @@ struct JobWeight {
   uint32_t weight = 1;
 };
 
+// Who decides what a plan says beyond the rules: the policy alone, or a search that measures and
+// tries plans, for which `default_codec` is the strongest codec it may take.
+enum class PlanMode : uint8_t { kFixed, kAuto };
+inline constexpr const char* kPlanModes[] = {"fixed", "auto"};
+
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
@@ -49,6 +54,9 @@ struct Policy {
   uint32_t rack_machines = 0;   // two_level: so many machines that follow each other are near
   float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
   uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
+  PlanMode mode = PlanMode::kFixed;
+  std::vector<CodecSpec> menu;  // auto: what it may choose from beside default_codec; empty:
+                                // default_menu()
   PolicyNote note;
   friend bool operator==(const Policy&, const Policy&) = default;
 };

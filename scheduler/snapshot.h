@@ -32,6 +32,16 @@ struct SwitchSnapshot {  // one plan that took effect
   uint64_t plan_hash = 0;
 };
 
+// What a search of `mode: auto` found out about a plan.
+struct PlanNote {
+  uint64_t epoch = 0, step = 0;  // the plan's, its first one; 0: it never ran
+  std::string name;              // "choose", a codec
+  std::string verdict;           // "kept", "no faster", why it could not run
+  double predicted = 0;          // share of the step under the plan before; 0: nobody has said
+  double measured = 0;           // as predicted
+  double step_ns = 0;            // from one step's end to the next; 0: not measured
+};
+
 struct GroupSnapshot {
   uint32_t index = 0;
   uint32_t tensors = 0;
@@ -88,6 +98,8 @@ struct CommunicatorSnapshot {
   std::vector<SwitchSnapshot> switches;  // newest last, at most 16
   // The coordinator's configuration for the job, then what came after; newest last, at most 17.
   std::vector<std::shared_ptr<const PolicyVersion>> policies;
+  std::string searching;  // what mode auto does now; empty: the mode is fixed, or elsewhere
+  std::vector<PlanNote> plan_notes;       // newest last, at most 32
   std::shared_ptr<const PlanFacts> plan;  // null: none yet
   std::vector<Norms> norms;               // by tensor of the plan
   // show_plan() fills these in, on the thread that wants to see them.

@@ -56,6 +56,12 @@ struct Cluster::Daemon final : public transport::Events,
       answer(scheduler::make_facts(question));
     });
   }
+  void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override {
+    const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
+    answers.emplace(due, [question = std::move(question), answer = std::move(answer)] {
+      answer(scheduler::make_survey(question));
+    });
+  }
   int deliver_answers() {
     int delivered = 0;
     while (!answers.empty() && answers.begin()->first <= cluster.now_ns_) {
@@ -88,7 +94,7 @@ transport::LoopbackNetwork::Options network_options(const ClusterOptions& option
   // A port takes frames one after the other, so a slow link would hold up the others.
   transport::LoopbackNetwork::Options network{
       .latency_ns = latency,
-      .port_bytes_per_second = options.link_latency_ns ? 0 : uint64_t{1'250'000'000}};
+      .port_bytes_per_second = options.link_latency_ns ? 0 : options.port_bytes_per_second};
   if (options.frame_bytes_max != 0) network.caps.frame_bytes_max = options.frame_bytes_max;
   return network;
 }
@@ -112,6 +118,8 @@ Cluster::Cluster(ClusterOptions options)
     engine_options.timeouts = options_.timeouts;
     if (options_.limits) engine_options.limits = options_.limits(machine);
     engine_options.plan_history = options_.plan_history;
+    engine_options.costs = options_.costs;
+    engine_options.search = options_.search;
     scheduler::PlannerPort* const planner = options_.planning_ns ? daemon.get() : nullptr;
     scheduler::SiteMaker site;
     if (options_.site && options_.site(machine).takes_ns) {

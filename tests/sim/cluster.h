@@ -74,6 +74,7 @@ struct ClusterOptions {
   scheduler::Timeouts timeouts;
   transport::FaultPlan faults;
   int64_t latency_ns = 20'000;
+  uint64_t port_bytes_per_second = 1'250'000'000;  // of links that do not differ
   // Of one frame between two machines, when links differ; frames of a link stay in order.
   std::function<int64_t(uint32_t from, uint32_t to)> link_latency_ns;
   std::function<scheduler::Limits(uint32_t machine)> limits;
@@ -83,6 +84,8 @@ struct ClusterOptions {
   std::function<SlowSiteOptions(uint32_t machine)> site;
   scheduler::PlanLog* plans = nullptr;
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
+  std::shared_ptr<const scheduler::MachineCosts> costs;  // for policies of mode auto
+  scheduler::SearchPace search;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own
   uint64_t recorded_events = 0;  // a power of two; 0: none
   uint64_t arena_bytes = 1 << 20;

@@ -8,6 +8,7 @@
 #include "kernels/floats.h"
 #include "proto/wire/frame.h"
 #include "scheduler/control.h"
+#include "tests/scheduler/every_codec.h"
 #include "tests/sim/player_values.h"
 
 namespace cgx::sim {
@@ -40,14 +41,31 @@ Player::Player(const Program& program)
     const auto message = scheduler::decode_control(frame.payload);
     if (!message.ok() || !std::holds_alternative<scheduler::Prepare>(*message)) return;
     const auto plan = scheduler::decode_plan(std::get<scheduler::Prepare>(*message).plan);
-    if (plan.ok()) reference_.learn(*plan);
+    if (!plan.ok()) return;
+    reference_.learn(*plan);
+    if (plan->trial.on() && tried_.insert(plan->epoch).second) ++verdict_.trials;
   });
 }
+
+namespace {
+
+// Figures of no machine.
+std::shared_ptr<const scheduler::MachineCosts> every_cost() {
+  auto costs = std::make_shared<scheduler::MachineCosts>();
+  for (const CodecSpec& spec : scheduler::every_codec()) {
+    costs->codecs.push_back({spec, {0, 0.01}, {0, 0.01}});
+  }
+  return costs;
+}
+
+}  // namespace
 
 ClusterOptions Player::options() const {
   ClusterOptions options{.ranks_per_machine = program_.shape, .policy = program_.policy};
   options.arena_bytes = arena_bytes_;
   options.timeout_ms = kTimeoutMs;
+  options.costs = every_cost();
+  options.search = program_.search;
   // Each link has its own pace; its frames stay in order whatever these say.
   auto random = std::make_shared<std::mt19937_64>(mix(program_.seed, 0x6C696E6B));
   options.link_latency_ns = [random, &program = program_](uint32_t from, uint32_t to) {

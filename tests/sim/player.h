@@ -27,8 +27,9 @@ struct Verdict {
   std::string violation;  // empty: none
   std::vector<std::string> events;
   uint64_t steps = 0, redos = 0, calls = 0, commits = 0, policies = 0, epochs = 0;
-  bool lost = false;   // STEP_LOST
-  bool ended = false;  // before its time, as the program said
+  uint64_t trials = 0;  // of plans, that were proposed
+  bool lost = false;    // STEP_LOST
+  bool ended = false;   // before its time, as the program said
   int64_t virtual_ns = 0;
 };
 
@@ -187,6 +188,7 @@ class Player {
   bool may_end_ = false;  // an item that ends everything has been played
   bool lost_ = false;
   bool machines_down_ = false;
+  std::set<uint64_t> tried_;  // epochs
   Verdict verdict_;
 };
 

@@ -146,7 +146,8 @@ std::string text_of(const scheduler::Policy& policy) {
          std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
          std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
          ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
-         std::to_string(policy.stats_steps);
+         std::to_string(policy.stats_steps) +
+         (policy.mode == scheduler::PlanMode::kAuto ? ", mode auto" : "");
 }
 
 }  // namespace
@@ -296,6 +297,35 @@ void cut_tensors(Program& program) {
   }
 }
 
+// Draws of its own, so that programs are otherwise what they were.
+static void search_plans(Program& program) {
+  Random random(mix(program.seed, 0x6175746F));
+  if (!random.percent(40)) return;
+  program.search = {.warm_up = static_cast<uint32_t>(random.pick(2)),
+                    .samples = 1 + static_cast<uint32_t>(random.pick(2)),
+                    .block = 1 + static_cast<uint32_t>(random.pick(2)),
+                    .pairs = 2 + static_cast<uint32_t>(random.pick(3))};
+  const auto search = [&](scheduler::Policy& policy) {
+    if (random.percent(25)) return;
+    policy.mode = scheduler::PlanMode::kAuto;
+    for (uint64_t n = random.pick(3); n > 0; --n) policy.menu.push_back(random_codec(random));
+    if (random.percent(75)) policy.stats_steps = policy.replica_check_steps = 0;
+  };
+  search(program.policy);
+  for (Item& item : program.items) {
+    if (item.kind == Kind::kPolicy) search(item.policy);
+  }
+  // Enough steps for a trial or two.
+  const auto step = std::find_if(program.items.rbegin(), program.items.rend(),
+                                 [](const Item& item) { return item.kind == Kind::kStep; });
+  Item more = *step;
+  more.odd_rank = Item::kNobody;
+  for (uint64_t n = random.pick(16); n > 0; --n) {
+    more.seed = random.number();
+    program.items.push_back(more);
+  }
+}
+
 Program program_of(uint64_t seed) {
   Random random(mix(seed, 0x70726F67));
   Program program;
@@ -373,6 +403,7 @@ Program program_of(uint64_t seed) {
   }
   if (has_racks(seed)) put_on_racks(program);
   if (mix(seed, 0x637574) % 4 == 0) cut_tensors(program);
+  search_plans(program);
   return program;
 }
 

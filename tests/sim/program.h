@@ -85,6 +85,7 @@ struct Program {
   uint32_t notice_percent = 50;  // how often a failure is noticed before there is need to wait
   std::vector<Cluster::Tensor> tensors;  // all that are ever registered
   uint32_t first_tensors = 0;            // with the first commit
+  scheduler::SearchPace search;          // of policies of mode auto
   std::vector<Item> items;
 
   uint32_t ranks() const;

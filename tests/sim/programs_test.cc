@@ -51,8 +51,9 @@ Verdict play_apart(const Program& program) {
   if (child == 0) {
     alarm(120);
     const Verdict verdict = play(program);
-    const uint64_t numbers[] = {verdict.steps,    verdict.redos,  verdict.calls, verdict.commits,
-                                verdict.policies, verdict.epochs, verdict.ended, verdict.lost};
+    const uint64_t numbers[] = {verdict.steps,   verdict.redos,    verdict.calls,
+                                verdict.commits, verdict.policies, verdict.epochs,
+                                verdict.ended,   verdict.lost,     verdict.trials};
     std::string all(reinterpret_cast<const char*>(numbers), sizeof numbers);
     all += verdict.violation;
     _exit(write(ends[1], all.data(), all.size()) == static_cast<ssize_t>(all.size()) ? 0 : 1);
@@ -67,7 +68,7 @@ Verdict play_apart(const Program& program) {
   waitpid(child, &status, 0);
   if (WIFSIGNALED(status))
     return {.violation = "died of signal " + std::string(strsignal(WTERMSIG(status)))};
-  uint64_t numbers[8] = {};
+  uint64_t numbers[9] = {};
   if (all.size() < sizeof numbers) return {.violation = "no verdict"};
   std::memcpy(numbers, all.data(), sizeof numbers);
   Verdict verdict{.violation = all.substr(sizeof numbers)};
@@ -79,6 +80,7 @@ Verdict play_apart(const Program& program) {
   verdict.epochs = numbers[5];
   verdict.ended = numbers[6] != 0;
   verdict.lost = numbers[7] != 0;
+  verdict.trials = numbers[8];
   return verdict;
 }
 
@@ -143,7 +145,7 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
   const uint64_t count = only != 0 ? 1 : from_environment("CGX_SIM_SEEDS", 500);
   const bool go_on = from_environment("CGX_SIM_GO_ON", 0) != 0;
   uint64_t steps = 0, redos = 0, calls = 0, commits = 0, policies = 0, ended = 0, lost = 0,
-           epochs = 0;
+           epochs = 0, trials = 0;
   std::map<std::string, std::pair<uint64_t, uint64_t>> kinds;  // how often, first seed
   for (uint64_t seed = first; seed < first + count; ++seed) {
     Program program = program_of(seed);
@@ -162,6 +164,7 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
     commits += verdict.commits;
     policies += verdict.policies;
     epochs += verdict.epochs;
+    trials += verdict.trials;
     ended += verdict.ended;
     lost += verdict.lost;
     if (only != 0) {
@@ -184,7 +187,8 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
   }
   std::cerr << count << " programs: " << steps << " steps of ranks, " << redos << " redos, "
             << calls << " calls, " << commits << " commits, " << policies << " policies, " << epochs
-            << " epochs; " << ended << " ended early, " << lost << " lost a step\n";
+            << " epochs, " << trials << " trials; " << ended << " ended early, " << lost
+            << " lost a step\n";
   for (const auto& [kind, times] : kinds) {
     std::cerr << times.first << " x (e.g. " << times.second << ") " << kind << "\n";
   }

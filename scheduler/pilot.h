@@ -1,0 +1,111 @@
+// Keeps a job on the best plan that measurement finds: what `mode: auto` does.
+//
+//   measuring  steps under the plan that runs; at first gradients travel uncompressed
+//   surveying  what else could run, and how long it would take (scheduler/survey.h)
+//   proposing  a candidate, on trial against the plan that runs
+//   trying     both alternate, in blocks of steps (Trial), until there is a verdict
+//   adopting   the faster one is proposed for good; then the next candidate
+//   settled    until steps take longer or shorter for a while: then it measures anew
+//
+// On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator or
+// a commit brings comes first: the pilot begins again. Owned by one communicator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "scheduler/prepared_plan.h"
+#include "scheduler/snapshot.h"
+#include "scheduler/survey.h"
+#include "scheduler/verdict.h"
+
+namespace cgx::scheduler {
+
+class PilotPort {
+ public:
+  virtual ~PilotPort() = default;
+  using PlanPtr = std::shared_ptr<const PreparedPlan>;
+
+  // No plan is being agreed on or waits for its step, nor will one soon.
+  virtual bool may_propose() const = 0;
+  // Answers come later or at once, and never once the port has gone.
+  virtual void survey(StepSample measured,
+                      std::function<void(const Result<SurveyPtr>&)> answer) = 0;
+  struct Agreed {
+    PlanPtr plan;
+    uint64_t first_step = 0;
+  };
+  virtual void propose(std::vector<Group> groups, const Trial& trial,
+                       std::function<void(const Result<Agreed>&)> answer) = 0;
+  virtual void report(const PlanNote& note) = 0;
+};
+
+class Pilot {
+ public:
+  Pilot(PilotPort& port, const SearchPace& pace) : port_(port), pace_(pace) {}
+
+  // A step is complete; `base` is the plan in force, the one that a trial is against. `usual`: no
+  // codec's loss was measured in it, nor a result compared.
+  void completed(const PilotPort::PlanPtr& base, StepSample sample, bool usual);
+  // Between steps: asks for what is due, if nothing has come since the last step.
+  void work(const PilotPort::PlanPtr& base);
+
+  const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 32
+  const char* doing() const;                                     // empty: nothing
+
+ private:
+  enum class Stage : uint8_t {
+    kOff,
+    kMeasuring,
+    kSurveying,
+    kProposing,
+    kTrying,
+    kAdopting,
+    kSettled,
+  };
+  struct Tried {
+    PilotPort::Agreed agreed;
+    TrialScore score;
+  };
+
+  void begin(const PilotPort::PlanPtr& base);
+  void go_on_with(const PilotPort::PlanPtr& base);
+  void ask_for_survey();
+  void on_survey(const Result<SurveyPtr>& survey);
+  void propose_next();
+  void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
+  void try_step(const StepSample& sample, bool usual);
+  void adopt();
+  void on_adopted(const Result<PilotPort::Agreed>& agreed);
+  void settle();
+  void watch(const StepSample& sample);
+  bool worth_trying() const;  // the next candidate
+  void note(PlanNote note);
+  template <typename T>
+  std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
+
+  PilotPort& port_;
+  const SearchPace pace_;
+  Stage stage_ = Stage::kOff;
+  uint64_t life_ = 0;   // answers for an earlier one are not looked at
+  bool asked_ = false;  // and no answer yet
+  PilotPort::PlanPtr running_;
+  std::vector<StepSample> samples_;  // of usual steps under it
+  uint32_t warming_ = 0;             // steps until they count
+  SurveyPtr survey_;
+  size_t next_ = 0;          // candidate
+  double predicted_ns_ = 0;  // of the plan that runs
+  std::optional<Tried> tried_;
+  bool faster_ = false;  // the one that is being adopted
+  uint64_t adopted_epoch_ = 0;
+  double accepted_ns_ = 0;      // a step's period once settled; 0: not known yet
+  std::vector<double> window_;  // of periods
+  uint32_t windows_off_ = 0;
+  uint32_t rest_ = 0, resting_ = 0;  // steps before it measures anew: from settling on, still
+  std::vector<PlanNote> notes_;
+};
+
+}  // namespace cgx::scheduler

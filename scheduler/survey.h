@@ -1,0 +1,72 @@
+// What else a job could run: plans that follow from a policy, as long as the timeline says they
+// would take. The timeline is fitted to steps that were measured under the plan that runs: how fast
+// arithmetic is here, and a link so slow that the plan takes what it took. What the fit cannot know
+// (other jobs, waiting) is in it as if it were the link's, so a survey names candidates, in order of
+// promise; a trial decides.
+//
+// Owned by one thread; a survey goes on where it stopped.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/plan_facts.h"
+#include "scheduler/proposal.h"
+#include "scheduler/step_meter.h"
+
+namespace cgx::scheduler {
+
+// How many steps a search takes its time for.
+struct SearchPace {
+  uint32_t warm_up = 2;           // after a switch: caches, pools
+  uint32_t samples = 6;           // until it is known what a step takes
+  uint32_t block = 4, pairs = 6;  // of a trial
+};
+
+struct SurveyQuestion {
+  FactsPtr running;     // its policy is asked
+  StepSample measured;  // a usual step under it
+  std::vector<uint32_t> order;
+  uint32_t machines = 1;
+  uint64_t slab_bytes = 0;
+  double trip_ns = 0;                         // one way
+  double share = 0;                           // as Conditions::share
+  std::shared_ptr<const MachineCosts> costs;  // of this lane, on some machine
+};
+
+struct Candidate {
+  std::string name;  // "choose", "maxmin:4,bucket=512,stochastic"
+  std::vector<Group> groups;
+  double step_ns = 0;  // predicted, from the first gradient on
+};
+
+struct Survey {
+  Conditions conditions;  // as fitted
+  double arithmetic = 1;  // times what costs say
+  double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
+  std::vector<Candidate> candidates;  // shortest first; none is the plan that runs
+};
+using SurveyPtr = std::shared_ptr<const Survey>;
+
+class Surveyor {
+ public:
+  // REQUIRES: question.running and question.costs. An error says what stands in the way.
+  static Result<Surveyor> create(SurveyQuestion question);
+  Surveyor(Surveyor&&) noexcept;
+  ~Surveyor();
+
+  // Goes on for about so many evaluations of a group; true: done.
+  bool work(uint64_t evaluations);
+  SurveyPtr survey() const;  // REQUIRES: done
+
+ private:
+  struct State;
+  explicit Surveyor(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// All of it at once.
+Result<SurveyPtr> make_survey(SurveyQuestion question);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,186 @@
+// Mode auto: plans that are searched, tried and kept, on several machines at once.
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "scheduler/proposal.h"
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+// Figures of no machine: arithmetic takes no time here, only links do.
+std::shared_ptr<const scheduler::MachineCosts> some_costs() {
+  auto costs = std::make_shared<scheduler::MachineCosts>();
+  for (const CodecSpec& spec : scheduler::default_menu()) {
+    costs->codecs.push_back({spec, {0, 0.01}, {0, 0.01}});
+  }
+  return costs;
+}
+
+scheduler::Policy auto_policy() {
+  scheduler::Policy policy;
+  policy.mode = scheduler::PlanMode::kAuto;
+  policy.group_bytes = 16 * 1024;
+  policy.stats_steps = policy.replica_check_steps = 0;
+  return policy;
+}
+
+class PlanLogOfEpochs final : public scheduler::PlanLog {
+ public:
+  void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
+  std::vector<scheduler::PlanEntry> entries;
+};
+
+struct Job {
+  explicit Job(ClusterOptions options)
+      : world(
+            {2, 1, 1},
+            [&] {
+              options.policy = auto_policy();
+              options.costs = some_costs();
+              return options;
+            }(),
+            /*raw=*/false) {}
+
+  // One step on all ranks; what its results are.
+  std::vector<float> play(uint64_t step) {
+    run_step(world.cluster, world.tensors, step);
+    std::set<uint64_t> epochs;
+    for (uint32_t r = 0; r < world.cluster.size(); ++r) {
+      epochs.insert(world.cluster.rank(r).find(CGX_COMPLETE_STEP, step)->record.epoch);
+    }
+    EXPECT_EQ(epochs.size(), 1u) << "step " << step << " ran under one plan everywhere";
+    epoch_of[step] = *epochs.begin();
+    std::vector<float> results = of_rank(0);
+    for (uint32_t r = 1; r < world.cluster.size(); ++r) {
+      const std::vector<float> others = of_rank(r);
+      EXPECT_EQ(std::memcmp(results.data(), others.data(), results.size() * sizeof(float)), 0)
+          << "step " << step << ", rank " << r;
+    }
+    return results;
+  }
+  std::vector<float> of_rank(uint32_t rank) {
+    std::vector<float> results;
+    for (const Tensor& tensor : world.tensors) {
+      const float* const data = world.cluster.rank(rank).at<float>(tensor.offset);
+      results.insert(results.end(), data, data + tensor.elements);
+    }
+    return results;
+  }
+  scheduler::CommunicatorSnapshot shown(uint32_t machine = 0) {
+    scheduler::Snapshot snapshot = world.cluster.engine(machine).snapshot(0);
+    EXPECT_EQ(snapshot.communicators.size(), 1u);
+    show_plan(snapshot.communicators[0]);
+    return snapshot.communicators[0];
+  }
+  CodecSpec codec_of(const std::string& tensor) {
+    for (const auto& each : shown().tensors) {
+      if (each.name == tensor) return each.codec;
+    }
+    ADD_FAILURE() << tensor;
+    return {};
+  }
+  World world;
+  std::map<uint64_t, uint64_t> epoch_of;  // by step
+};
+
+TEST(Search, CompressesOverASlowLink) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << "at first nothing is compressed";
+  for (uint64_t step = 0; step < 60; ++step) job.play(step);
+  const auto shown = job.shown();
+  EXPECT_EQ(shown.searching, "settled");
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+  EXPECT_EQ(job.codec_of("bias").codec, 0) << "small tensors stay as they are";
+  ASSERT_FALSE(shown.plan_notes.empty());
+  const auto& first = shown.plan_notes.front();
+  EXPECT_EQ(first.verdict, "kept") << first.name;
+  EXPECT_LT(first.measured, 0.5);
+  EXPECT_GT(first.step_ns, 0);
+  EXPECT_EQ(job.shown(1).searching, "") << "the coordinator searches";
+}
+
+TEST(Search, StaysExactWhereCompressingGainsNothing) {
+  // Every frame takes long, whatever it carries.
+  Job job({.latency_ns = 1'000'000, .port_bytes_per_second = 0});
+  for (uint64_t step = 0; step < 200; ++step) {
+    job.play(step);
+    if (job.shown().searching == "settled") break;
+  }
+  EXPECT_EQ(job.shown().searching, "settled");
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0);
+}
+
+TEST(Search, StepsOfATrialAlternateOnAllMachines) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  for (uint64_t step = 0; step < 40; ++step) job.play(step);
+  const auto notes = job.shown().plan_notes;
+  ASSERT_FALSE(notes.empty());
+  const uint64_t first = notes[0].step, tried = notes[0].epoch;
+  const scheduler::Trial rule{.against = 1, .block = 4, .pairs = 6};
+  for (uint64_t step = first; step < first + 16; ++step) {
+    EXPECT_EQ(job.epoch_of[step] == tried, rule.tries(step - first)) << step;
+  }
+}
+
+TEST(Search, RepeatsATrialFromTheHistoryBitByBit) {
+  PlanLogOfEpochs recorded;
+  std::vector<std::vector<float>> results;
+  {
+    Job job({.port_bytes_per_second = 2'000'000, .plans = &recorded});
+    for (uint64_t step = 0; step < 45; ++step) results.push_back(job.play(step));
+  }
+  uint32_t trials = 0;
+  for (const auto& entry : recorded.entries) trials += entry.plan.trial.on();
+  EXPECT_GE(trials, 1u);
+  EXPECT_GE(recorded.entries.size(), trials + 2) << "the commit, and what was kept";
+  auto history = std::make_shared<const std::vector<scheduler::PlanEntry>>(recorded.entries);
+  Job again({.plan_history = history});
+  for (uint64_t step = 0; step < 45; ++step) {
+    const std::vector<float> result = again.play(step);
+    ASSERT_EQ(std::memcmp(result.data(), results[step].data(), result.size() * sizeof(float)), 0)
+        << step;
+  }
+}
+
+TEST(Search, AnOperatorsPolicyComesFirst) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  while (job.shown().searching != "trying") job.play(step++);
+  for (int i = 0; i < 3; ++i) job.play(step++);
+  StatusCode code = StatusCode::kINTERNAL;
+  scheduler::Policy eight;
+  eight.default_codec = {.codec = 3, .bits = 8, .bucket = 512};
+  job.world.cluster.engine(1).apply_policy(
+      {.job = "job", .policy = eight},
+      [&](const Result<scheduler::PolicyChange>& change) { code = change.status().code(); });
+  ASSERT_TRUE(job.world.cluster.run_until([&] { return code != StatusCode::kINTERNAL; }));
+  EXPECT_EQ(code, StatusCode::kOK);
+  for (int i = 0; i < 5; ++i) job.play(step++);
+  EXPECT_EQ(job.codec_of("linear.weight"), eight.default_codec);
+  const uint64_t epoch = job.epoch_of[step - 1];
+  for (int i = 0; i < 60; ++i) job.play(step++);
+  EXPECT_EQ(job.epoch_of[step - 1], epoch) << "a fixed policy is not searched";
+  EXPECT_EQ(job.shown().searching, "");
+}
+
+TEST(Search, ATrialGoesOnBehindAFailure) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  while (job.shown().searching != "trying") job.play(step++);
+  for (int i = 0; i < 4; ++i) job.play(step++);
+  // A rank gives its step up, and all redo it.
+  for (int i = 0; i < 3; ++i) {
+    job.world.abandon(2, step);
+    job.world.cluster.run_for(kSecond / 10);
+    ASSERT_NO_FATAL_FAILURE(job.world.ask_for_redo(step));
+    job.play(step++);
+  }
+  for (int i = 0; i < 60; ++i) job.play(step++);
+  EXPECT_EQ(job.shown().searching, "settled");
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+}
+
+}  // namespace
+}  // namespace cgx::sim
