@@ -82,6 +82,17 @@ void add_switch(const scheduler::SwitchSnapshot& from, v1::Communicator& communi
   to->set_plan_hash(hexadecimal(from.plan_hash));
 }
 
+void add_plan_note(const scheduler::PlanNote& from, v1::Communicator& communicator) {
+  v1::PlanNote* to = communicator.add_plan_notes();
+  to->set_epoch(from.epoch);
+  to->set_step(from.step);
+  to->set_plan(from.name);
+  to->set_verdict(plain_text(from.verdict));
+  to->set_predicted(from.predicted);
+  to->set_measured(from.measured);
+  to->set_step_ns(static_cast<uint64_t>(from.step_ns));
+}
+
 void fill_progress(const CommunicatorSnapshot& from, v1::Communicator& to) {
   to.set_term(from.term);
   to.set_epoch(from.epoch);
@@ -111,6 +122,9 @@ void fill_communicator(const CommunicatorSnapshot& from, v1::Communicator& to) {
   for (const auto& group : from.groups) add_group(group, to);
   for (const auto& rank : from.rank_list) add_rank(rank, to);
   for (const auto& change : from.switches) add_switch(change, to);
+  to.set_mode(scheduler::kPlanModes[static_cast<size_t>(from.policy.mode)]);
+  to.set_searching(from.searching);
+  for (const auto& note : from.plan_notes) add_plan_note(note, to);
 }
 
 void fill_session(const scheduler::SessionSnapshot& from, v1::Session& to) {

@@ -33,7 +33,9 @@ void show_reasons(CommunicatorSnapshot& shown) {
   if (!chooser.ok()) return;  // another machine made the plan, with other limits
   for (uint32_t t = 0; t < table.size(); ++t) {
     const Result<Choice> choice = chooser->choose(table[t]);
-    if (choice.ok()) shown.tensors[t].reason = choice->reason;
+    if (!choice.ok()) continue;
+    const bool as_said = shown.tensors[t].codec == choice->spec;
+    shown.tensors[t].reason = as_said ? choice->reason : "mode auto: the faster one";
   }
 }
 

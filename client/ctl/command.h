@@ -94,16 +94,17 @@ int print(const Answer& answer, const Options& options, Show show_table) {
 
 template <typename Request, typename Answer>
 int read(const Options& options, const Environment& environment, const Request& request,
-         grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&, Answer*)) {
+         grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&, Answer*),
+         std::string (*text_of)(const Answer&) = show) {
   Result<Connection> connection = connect(options.address, environment);
   if (!connection.ok()) return fail(connection.status());
   Caller caller(*std::move(connection), options);
   Answer answer;
   const grpc::Status status = caller.call(method, request, answer, kReadTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
-  return print(answer, options, [](const Answer& shown) {
+  return print(answer, options, [text_of](const Answer& shown) {
     const bool is_file = std::is_same_v<Answer, v1::CurrentPolicy>;
-    return cut_lines(show(shown), is_file ? 0 : terminal_columns());
+    return cut_lines(text_of(shown), is_file ? 0 : terminal_columns());
   });
 }
 

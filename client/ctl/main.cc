@@ -78,6 +78,25 @@ int drain(const Options& options, const Environment& environment) {
   });
 }
 
+void add_plan_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
+  CLI::App& plan =
+      *app.add_subcommand("plan", "What travels together, and what mode auto has tried");
+  plan.require_subcommand(1);
+  const auto command = [&](const char* name, const char* help,
+                           std::string (*text)(const v1::JobList&)) {
+    CLI::App& added = *plan.add_subcommand(name, help);
+    add_target(added, options);
+    added.callback([&options, &environment, &run, text] {
+      run = [&options, &environment, text] {
+        return read(options, environment, targeted<v1::ListJobsRequest>(options),
+                    &v1::Control::Stub::ListJobs, text);
+      };
+    });
+  };
+  command("show", "The groups of the plan that runs", show_plans);
+  command("history", "Plans that mode auto has tried: predicted, measured, verdict", show_searches);
+}
+
 void add_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
   const auto command = [&](const char* name, const char* help, bool with_target, const Run& body) {
     CLI::App& added = *app.add_subcommand(name, help);
@@ -96,6 +115,7 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
   command("jobs", "Communicators: state, step, plan, traffic", true, [&] {
     return read(options, environment, targeted<v1::ListJobsRequest>(options), &Stub::ListJobs);
   });
+  add_plan_commands(app, options, environment, run);
   command("tensors", "Tensors of a communicator: group, codec and why", true, [&] {
     return read(options, environment, targeted<v1::ListTensorsRequest>(options),
                 &Stub::ListTensors);

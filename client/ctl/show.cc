@@ -266,6 +266,63 @@ std::string show(const v1::JobList& jobs) {
   return text + remarks(jobs);
 }
 
+namespace {
+
+std::string plan_title(const v1::Communicator& one) {
+  std::string text = one.job() + "/" + one.name() + ": epoch " + std::to_string(one.epoch()) + ", mode " +
+                     one.mode() + ", " + std::to_string(one.tensors()) + " tensors";
+  if (!one.searching().empty()) text += "; the search is " + one.searching();
+  return text + "\n";
+}
+
+std::string percent(double share) {
+  if (share <= 0) return "-";
+  return std::to_string(static_cast<int>(100 * share + 0.5)) + " %";
+}
+
+template <typename Each>
+std::string each_job(const v1::JobList& jobs, Each text_of) {
+  std::string text;
+  for (const v1::Communicator& one : jobs.communicators()) {
+    text += (text.empty() ? "" : "\n") + plan_title(one) + text_of(one);
+  }
+  if (text.empty()) text = "no jobs\n";
+  if (jobs.hidden() > 0) text += human_count(jobs.hidden()) + " more of other users\n";
+  return text;
+}
+
+}  // namespace
+
+std::string show_plans(const v1::JobList& jobs) {
+  return each_job(jobs, [](const v1::Communicator& one) {
+    Table table(
+        {">GROUP", ">TENSORS", ">GRADIENTS", ">ENCODED", ">RATIO", "COLLECTIVE", "BECAUSE"});
+    for (const v1::Group& group : one.groups()) {
+      table.row({std::to_string(group.index()), human_count(group.tensors()),
+                 human_bytes(group.raw_bytes()), human_bytes(group.encoded_bytes()),
+                 ratio(group.raw_bytes(), group.encoded_bytes()), group.collective(),
+                 group.collective_reason()});
+    }
+    return table.empty() ? "no plan yet\n" : table.text();
+  });
+}
+
+std::string show_searches(const v1::JobList& jobs) {
+  return each_job(jobs, [](const v1::Communicator& one) -> std::string {
+    if (one.mode() != "auto") return "plans follow from the policy alone (policy key mode)\n";
+    Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
+    for (const v1::PlanNote& note : one.plan_notes()) {
+      const bool ran = note.epoch() != 0;
+      table.row({ran ? std::to_string(note.epoch()) : "-", ran ? std::to_string(note.step()) : "-",
+                 note.plan(), percent(note.predicted()), percent(note.measured()),
+                 note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
+    }
+    if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
+    if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
+    return "nothing was tried yet\n";
+  });
+}
+
 std::string show(const v1::TensorList& tensors) {
   Table table({"TENSOR", "TYPE", ">ELEMENTS", "CODEC", "BECAUSE", ">SENT SHARE", ">GROUP",
                "COLLECTIVE", "SHAPE"});
