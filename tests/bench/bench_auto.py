@@ -1,0 +1,125 @@
+"""auto: is `mode: auto` as fast as the best policy set by hand?
+
+auto/MODEL/LINK/n2/LANE: step time of the best of seven fixed policies / under mode auto once its search has settled.
+.../bypass: where a policy that compresses nothing is the best of them, that one / mode auto.
+.../settle: 60 / steps until the last switch among the first 200.
+Trainers sleep where they would compute (model_rank.py), so the daemons have the cores.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import daemons
+from contestants import CONGESTION
+from machines import Machines
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODELS, LINKS, LANES = ("resnet50", "tiny"), ("1gbit", "10gbit", "unshaped"), ("auto", "scalar")
+FIXED = {
+    "fp32": ("codec=fp32",),
+    "fp32/16MiB": ("codec=fp32", "group_bytes=16MiB"),
+    "8bit": ("codec=maxmin:8",),
+    "4bit": ("codec=maxmin:4,stochastic",),
+    "4bit/256KiB": ("codec=maxmin:4,stochastic", "group_bytes=256KiB"),
+    "4bit/16MiB": ("codec=maxmin:4,stochastic", "group_bytes=16MiB"),
+    "4bit/all": ("codec=maxmin:4,stochastic", "group_bytes=1GiB"),
+}
+WATCHED_STEPS, STEPS_TO_SETTLE = 200, 60
+BASE = {"stats_steps": 0, "replica_check_steps": 0}
+
+
+def run(options, report):
+    if options.peers_only:
+        return
+    for model in MODELS:
+        for link in LINKS:
+            for lane in LANES:
+                case = f"{model}/{link}/n2/{lane}"
+                if options.wants(case):
+                    measure(case, (model, link, lane), options, report)
+
+
+def measure(case, cell, options, report):
+    model, link, lane = cell
+    rounds, steps = (1, 5) if options.quick else (3, 10)
+    with Machines(2, link) as machines, tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+        searching = Job(machines, os.path.join(folder, "auto"), model, lane, {"mode": "auto"}, 0)
+        by_hand = Job(machines, os.path.join(folder, "fixed"), model, lane, {"codec": "fp32"}, 4)
+        try:
+            settled = searching.settle(80 if options.quick else WATCHED_STEPS)
+            times = {name: [] for name in (*FIXED, "auto")}
+            for _ in range(rounds):
+                for name, settings in FIXED.items():
+                    by_hand.apply(settings)
+                    times[name].append(by_hand.steps(3 + steps)[3:])
+                times["auto"].append(searching.steps(3 + steps)[3:])
+            note = searching.said()
+        finally:
+            searching.close()
+            by_hand.close()
+    medians = {name: statistics.median(map(statistics.median, each)) / 1e3 for name, each in times.items()}
+    ours = medians.pop("auto")
+    best = min(medians, key=medians.get)
+    all_fixed = ", ".join(f"{name} {value:.1f}" for name, value in medians.items())
+    report.add("auto", case, ours, best, medians[best], medians[best] / ours, "ms/step", f"{note}; {all_fixed}")
+    if best.startswith("fp32"):
+        report.add("auto", f"{case}/bypass", ours, best, medians[best], medians[best] / ours, "ms/step")
+    if not options.quick:
+        report.add("auto", f"{case}/settle", settled, "limit", STEPS_TO_SETTLE, STEPS_TO_SETTLE / max(1, settled), "steps")
+
+
+class Job:
+    """Two daemons and a trainer on each."""
+
+    def __init__(self, machines, folder, model, lane, policy, port):
+        os.makedirs(folder)
+        os.makedirs(os.path.join(folder, "meeting"))
+        config = {"policy": {**BASE, **policy}, "lane": lane,
+                  "transport": {"congestion_control": CONGESTION}}
+        self.daemons = [daemons.Daemon(machine, folder, config, port=daemons.MESH_PORT + port) for machine in machines]
+        self.ranks = [machine.start([sys.executable, os.path.join(HERE, "model_rank.py"), model, str(rank), "2",
+                                     os.path.join(folder, "meeting")], text=True, stdin=subprocess.PIPE,
+                                    stdout=subprocess.PIPE,
+                                    env=daemons.python_environment(CGX_SOCKET=self.daemons[rank].socket))
+                      for rank, machine in enumerate(machines)]
+        for rank in self.ranks:
+            if rank.stdout.readline() != "ready\n":
+                raise RuntimeError(f"a trainer ended with {rank.wait()}")
+
+    def steps(self, count):
+        """Rank 0's periods, in us."""
+        for rank in self.ranks:
+            rank.stdin.write(f"steps {count}\n")
+            rank.stdin.flush()
+        return [json.loads(rank.stdout.readline()) for rank in self.ranks][0]
+
+    def settle(self, steps):
+        """Plays the steps; which was the first under the plan that is there at the end."""
+        self.steps(steps)
+        return int(self.job()["switches"][-1].get("step", 0))
+
+    def apply(self, settings):
+        words = [word for setting in ("group_bytes=4MiB", *settings) for word in ("--set", setting)]
+        self.daemons[0].control_tool("policy", "apply", "--lossy", "--wait", "0", *words)
+
+    def job(self):
+        return self.daemons[0].control_tool("jobs")["communicators"][0]
+
+    def said(self):
+        job = self.job()
+        tried = [f"{note['plan']} {100 * note.get('measured', 0):.0f} % ({100 * note.get('predicted', 0):.0f} %) {note['verdict']}"
+                 for note in job.get("plan_notes", [])]
+        return f"{job.get('searching')}: {', '.join(tried) or 'nothing tried'}"
+
+    def close(self):
+        for rank in self.ranks:
+            rank.stdin.close()
+            rank.wait(20)
+            rank.stdout.close()
+        for daemon in self.daemons:
+            daemon.process.terminate()
+            daemon.process.wait(20)

@@ -1,0 +1,106 @@
+"""A trainer that sleeps where it would compute: a model's gradients, in the order and at the pace of a backward pass.
+
+usage: model_rank.py MODEL RANK RANKS FOLDER; then on standard input: steps N -> the periods of N steps, in us, as JSON
+"""
+
+import json
+import os
+import sys
+import time
+
+import cgx
+
+RESNET50_BACKWARD_S = 0.0635  # on a V100 (Espresso's artifact)
+
+
+def resnet50():
+    """[(name, elements, operations)]: 161 tensors, first layer first."""
+    layers = [("conv1", 3, 64, 7, 112)]
+    inputs, size = 64, 56
+    for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
+        for block in range(blocks):
+            if block == 0 and stage > 0:
+                size //= 2
+            name = f"layer{stage + 1}.{block}"
+            layers += [(f"{name}.conv1", inputs, width, 1, size), (f"{name}.conv2", width, width, 3, size),
+                       (f"{name}.conv3", width, 4 * width, 1, size)]
+            if block == 0:
+                layers.append((f"{name}.downsample", inputs, 4 * width, 1, size))
+            inputs = 4 * width
+    tensors = []
+    for name, before, after, kernel, extent in layers:
+        elements = before * after * kernel * kernel
+        tensors.append((f"{name}.weight", elements, elements * extent * extent))
+        tensors += [(f"{name}.bn.weight", after, after * extent * extent), (f"{name}.bn.bias", after, after * extent * extent)]
+    return tensors + [("fc.weight", 2048 * 1000, 2048 * 1000), ("fc.bias", 1000, 1000)]
+
+
+def tiny():
+    return [(f"layer{i}.weight", 1 << 14, 1) for i in range(32)]
+
+
+MODELS = {"resnet50": (resnet50, RESNET50_BACKWARD_S), "tiny": (tiny, 0.002)}
+
+
+class Trainer:
+    def __init__(self, model, rank, ranks, folder):
+        make, self.backward_s = MODELS[model]
+        layers = make()
+        session = cgx.Session(job="model", arena_bytes=4 * sum(elements for _, elements, _ in layers) + (8 << 20))
+        self.communicator = session.communicator("model", rank, ranks, *store(folder))
+        arrays = [session.empty((elements,)) for _, elements, _ in layers]
+        for array in arrays:
+            array[:] = 1.0 / (rank + 1)
+        self.arrays = arrays
+        tensors = [self.communicator.register(name, array) for (name, _, _), array in zip(layers, arrays)]
+        self.communicator.commit()
+        total, done = sum(operations for _, _, operations in layers), 0
+        self.arrivals = []  # last layer first
+        for tensor, (_, _, operations) in reversed(list(zip(tensors, layers))):
+            done += operations
+            self.arrivals.append((self.backward_s * done / total, tensor))
+        self.number = 0
+
+    def step(self):
+        began = time.perf_counter()
+        time.sleep(self.backward_s / 2)  # forward
+        first = time.perf_counter()
+        for arrival_s, tensor in self.arrivals:
+            left = first + arrival_s - time.perf_counter()
+            if left > 100e-6:
+                time.sleep(left)
+            self.communicator.submit(self.number, [tensor])
+        self.communicator.step_end(self.number)
+        self.communicator.wait(self.number)
+        self.number += 1
+        return 1e6 * (time.perf_counter() - began)
+
+
+def store(folder):
+    def path(key):
+        return os.path.join(folder, key.replace("/", "_"))
+
+    def put(key, value):
+        with open(path(key) + ".new", "wb") as file:
+            file.write(value)
+        os.replace(path(key) + ".new", path(key))
+
+    def get(key):
+        try:
+            with open(path(key), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    return put, get
+
+
+def main():
+    model, rank, ranks, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    trainer = Trainer(model, rank, ranks, folder)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps([trainer.step() for _ in range(int(line.split()[1]))]), flush=True)
+
+
+main()

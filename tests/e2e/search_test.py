@@ -1,0 +1,79 @@
+"""Mode auto over real daemons: on a slow link gradients come to be compressed, and everybody has the same bits throughout.
+
+The periods here are those of a test that fills, dumps and compares; the link is slow enough to be most of a step.
+"""
+
+import unittest
+
+from cluster_case import ClusterCase
+from daemons import binary
+from machines import isolation_possible
+from ranks import Tensor
+
+TENSORS = tuple(Tensor(f"layer{i}.weight", (256, 1024)) for i in range(4)) + (Tensor("bias", (64,)),)
+POLICY = {"mode": "auto", "group_bytes": "2 MiB", "stats_steps": 0, "replica_check_steps": 0}
+
+
+@unittest.skipUnless(isolation_possible(), "no network namespaces to give a link a rate in")
+class Search(ClusterCase):
+    CONFIG = {"policy": POLICY}
+
+    def notes(self):
+        communicators = self.daemons[0].control_tool("jobs")["communicators"]
+        self.assertEqual(len(communicators), 1)
+        return communicators[0]
+
+    def play(self, job, comm, step):
+        job.must("submit", comm, step, *range(len(TENSORS)))
+        job.must("end", comm, step)
+        job.must("wait", comm, step)
+
+    def same_everywhere(self, job, comm):
+        for index in range(len(TENSORS)):
+            results = [job.result(comm, rank, index).tobytes() for rank in range(len(job.ranks))]
+            self.assertEqual(len(set(results)), 1, f"ranks differ in tensor {index}")
+
+    def test_a_slow_link_comes_to_carry_four_bits(self):
+        self.machines.shape("100mbit")
+        job = self.job([0, 1, 1])
+        comm = job.join(tensors=TENSORS)
+        self.assertEqual(self.codecs(), {"fp32"}, "it begins exact")
+        job.step(comm, 1)
+        for step in range(2, 81):
+            job.fill(comm, step)
+            self.play(job, comm, step)
+            self.same_everywhere(job, comm)
+            if self.notes().get("searching") == "settled":
+                break
+        shown = self.notes()
+        self.assertEqual((shown["mode"], shown["searching"]), ("auto", "settled"))
+        kept = [note for note in shown["plan_notes"] if note["verdict"] == "kept"]
+        self.assertTrue(kept, shown["plan_notes"])
+        self.assertLess(kept[0]["measured"], 0.7)
+        self.assertIn("maxmin:4,bucket=512,stochastic", self.codecs())
+        self.assertEqual(self.codec_of("bias"), "fp32")
+        history = self.said(0, "plan", "history")
+        for text in ("mode auto", "the search is settled", "kept", "choose"):
+            self.assertIn(text, history)
+        self.assertIn("machine 0 of the communicator searches", self.said(1, "plan", "history"))
+        self.assertIn("COLLECTIVE", self.said(1, "plan", "show"))
+        self.assertIn("a plan was looked at", self.daemons[0].log())
+        job.close()
+
+    def said(self, machine, *words):
+        daemon = self.daemons[machine]
+        return daemon.machine.run([binary("cgxctl"), "--socket", daemon.control, *words], capture_output=True, text=True,
+                                  check=True).stdout
+
+    def codecs(self):
+        return {tensor["codec"] for tensor in self.tensors()}
+
+    def codec_of(self, name):
+        return next(tensor["codec"] for tensor in self.tensors() if tensor["name"] == name)
+
+    def tensors(self):
+        return self.daemons[0].control_tool("tensors")["tensors"]
+
+
+if __name__ == "__main__":
+    unittest.main()
