@@ -290,7 +290,7 @@ class Communicator final : public OperationHost,
   bool searches_plans() const;
   void measure(const Event& event);
   bool may_propose() const override;
-  void survey(StepSample measured, std::function<void(const Result<SurveyPtr>&)> answer) override;
+  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
                std::function<void(const Result<Agreed>&)> answer) override;
   void report(const PlanNote& note) override;

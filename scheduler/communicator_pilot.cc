@@ -24,8 +24,7 @@ bool Communicator::may_propose() const {
          !pending_ && agreement_.announced_epoch() == 0;
 }
 
-void Communicator::survey(StepSample measured,
-                          std::function<void(const Result<SurveyPtr>&)> answer) {
+void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
   const EngineOptions& options = services_.options();
   if (options.costs == nullptr) {
     return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
@@ -36,7 +35,9 @@ void Communicator::survey(StepSample measured,
   const bool crowded = options.cores != 0 && members_.local_count() + 1 > options.cores;
   services_.planner().survey(
       {.running = agreement_.base(steps_.plan())->facts,
-       .measured = std::move(measured),
+       .measured = std::move(known.measured),
+       .seen = std::move(known.seen),
+       .lost = std::move(known.lost),
        .order = running_order(),
        .machines = members_.machines(),
        .slab_bytes = pool_.slab_bytes(),

@@ -7,10 +7,11 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr double kNearTheBest = 1.25;  // as far as a prediction may be wrong
-constexpr size_t kWindow = 20;
+constexpr uint32_t kTrialsMax = 3;  // of a search
+constexpr size_t kSeenMax = 8;
+constexpr size_t kWindow = 8;
 constexpr double kDrift = 0.15;
-constexpr uint32_t kWindowsOff = 3;
+constexpr int kWindowsOff = 2;
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 constexpr size_t kNotesMax = 32;
 
@@ -64,17 +65,18 @@ void Pilot::note(PlanNote note) {
 
 void Pilot::completed(const PilotPort::PlanPtr& base, StepSample sample, bool usual) {
   if (base != running_) {
-    base->plan.epoch == adopted_epoch_&& stage_ == Stage::kAdopting ? go_on_with(base)
-                                                                    : begin(base);
+    const bool adopted = stage_ == Stage::kAdopting && base->plan.epoch == adopted_epoch_;
+    adopted ? go_on_with(base) : begin(base);
   }
-  if (stage_ == Stage::kTrying) return try_step(sample, usual);
+  step_ = sample.step;
+  if (stage_ == Stage::kTrying) return try_step(std::move(sample), usual);
   const bool counts = usual && sample.period_ns > 0 && sample.epoch == running_->plan.epoch;
   if (!counts) return;
   if (warming_ > 0) {
     --warming_;
     return;
   }
-  if (stage_ == Stage::kSettled) return watch(sample);
+  if (stage_ == Stage::kSettled) return watch(std::move(sample));
   if (stage_ == Stage::kMeasuring && samples_.size() < 2 * pace_.samples) {
     samples_.push_back(std::move(sample));
   }
@@ -85,6 +87,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   asked_ = false;
   running_ = base;
   samples_.clear();
+  seen_.clear();
   tried_.reset();
   survey_.reset();
   warming_ = pace_.warm_up;
@@ -96,87 +99,130 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
 void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   running_ = base;
   tried_.reset();
-  if (faster_) rest_ = kRestMin;
-  stage_ = Stage::kProposing;
+  if (!faster_) return settle();
+  rest_ = kRestMin;
+  stage_ = Stage::kSurveying;
 }
 
 void Pilot::work(const PilotPort::PlanPtr& base) {
-  if (stage_ == Stage::kOff || asked_ || base != running_ || !port_.may_propose()) return;
-  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples)
-    ask_for_survey();
-  else if (stage_ == Stage::kProposing)
-    propose_next();
-  else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0)
+  if (asked_ || base != running_ || !port_.may_propose()) return;
+  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search();
+  if (stage_ == Stage::kSurveying) {
+    port_.survey({usual_of(samples_), seen_, lost_}, while_it_matters(&Pilot::on_survey));
+  } else if (stage_ == Stage::kProposing) {
+    propose();
+  } else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0) {
     adopt();
+  }
 }
 
 // --- Candidates ---
 
-void Pilot::ask_for_survey() {
+void Pilot::begin_search() {
+  trials_ = 0;
+  lost_.clear();
+  for (SeenPlan& seen : seen_) seen.step_ns = 0;  // things are different now
   stage_ = Stage::kSurveying;
-  port_.survey(usual_of(samples_), while_it_matters(&Pilot::on_survey));
 }
 
 void Pilot::on_survey(const Result<SurveyPtr>& survey) {
   if (!survey.ok()) {
     note({.name = "survey", .verdict = survey.status().to_string()});
-    return settle();
+    return end_search();
   }
   survey_ = *survey;
-  predicted_ns_ = survey_->running_ns;
-  next_ = 0;
+  candidate_ = worth_trying();
+  if (candidate_ == nullptr) return end_search();
   stage_ = Stage::kProposing;
 }
 
-bool Pilot::worth_trying() const {
-  if (!survey_ || next_ >= survey_->candidates.size()) return false;
-  return survey_->candidates[next_].step_ns <= kNearTheBest * predicted_ns_;
+// A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan
+// that loses nothing has its chance, too.
+const Candidate* Pilot::worth_trying() const {
+  if (trials_ >= kTrialsMax) return nullptr;
+  for (const Candidate& candidate : survey_->candidates) {
+    const bool promises = trials_ == 0 || candidate.step_ns < survey_->running_ns;
+    if (promises || candidate.bypass) return &candidate;
+  }
+  return nullptr;
 }
 
-void Pilot::propose_next() {
-  if (!worth_trying()) return settle();
-  port_.propose(survey_->candidates[next_].groups,
+void Pilot::propose() {
+  ++trials_;
+  port_.propose(candidate_->groups,
                 {.against = running_->hash, .block = pace_.block, .pairs = pace_.pairs},
                 while_it_matters(&Pilot::on_trial_agreed));
 }
 
 void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
-  const Candidate& candidate = survey_->candidates[next_];
   if (!agreed.ok()) {
-    ++next_;
-    return note({.name = candidate.name, .verdict = agreed.status().to_string()});
+    lost_.push_back(candidate_->groups);
+    stage_ = Stage::kSurveying;
+    return note({.name = candidate_->name, .verdict = agreed.status().to_string()});
   }
   stage_ = Stage::kTrying;
-  tried_ = {*agreed, TrialScore(agreed->plan->plan.trial, agreed->first_step)};
+  tried_ = {*agreed, TrialScore(agreed->plan->plan.trial, agreed->first_step), {}};
 }
 
-void Pilot::try_step(const StepSample& sample, bool usual) {
-  const PreparedPlan& plan = *tried_->agreed.plan;
-  const uint64_t first = tried_->agreed.first_step;
-  if (sample.step < first) return;
-  const bool tries = plan.plan.trial.tries(sample.step - first);
-  const uint64_t expected = tries ? plan.plan.epoch : running_->plan.epoch;
+void Pilot::try_step(StepSample sample, bool usual) {
+  const Trial& trial = tried_->agreed.plan->plan.trial;
+  const uint64_t step = sample.step, first = tried_->agreed.first_step;
+  if (step < first) return;
+  const bool tries = trial.tries(step - first);
+  const PreparedPlan& plan = tries ? *tried_->agreed.plan : *running_;
+  const bool counts = usual && sample.epoch == plan.plan.epoch && sample.period_ns > 0;
   TrialScore& score = tried_->score;
-  score.add(sample.step, usual && sample.epoch == expected ? sample.period_ns : 0);
-  TrialScore::Verdict verdict = score.verdict();
-  if (verdict == TrialScore::Verdict::kOpen) {
-    if (!score.over(sample.step)) return;
-    verdict = TrialScore::Verdict::kNotFaster;  // too few steps counted
-  }
-  faster_ = verdict == TrialScore::Verdict::kFaster;
-  const Candidate& candidate = survey_->candidates[next_++];
-  note({.epoch = plan.plan.epoch,
-        .step = first,
-        .name = candidate.name,
-        .verdict = faster_ ? "kept" : "no faster",
-        .predicted = candidate.step_ns / survey_->running_ns,
-        .measured = score.ratio(),
-        .step_ns = score.tried_ns()});
-  if (faster_) predicted_ns_ = candidate.step_ns;
-  // The next trial takes the place of this one.
-  const bool ends_by_itself = score.over(sample.step) || worth_trying();
-  stage_ = !faster_ && ends_by_itself ? Stage::kProposing : Stage::kAdopting;
+  score.add(step, counts ? sample.period_ns : 0);
+  const bool begins = trial.block > 1 && (step - first) % trial.block == 0;
+  if (counts && tries && !begins) tried_->samples.push_back(std::move(sample));
+  const TrialScore::Verdict verdict = score.verdict();
+  if (verdict == TrialScore::Verdict::kOpen && !score.over(step)) return;
+  end_trial(verdict == TrialScore::Verdict::kFaster);
+}
+
+void Pilot::end_trial(bool faster) {
+  note({.epoch = tried_->agreed.plan->plan.epoch,
+        .step = tried_->agreed.first_step,
+        .name = candidate_->name,
+        .verdict = faster ? "kept" : "no faster",
+        .predicted = candidate_->step_ns / survey_->running_ns,
+        .measured = tried_->score.ratio(),
+        .step_ns = tried_->score.tried_ns()});
+  faster_ = faster;
   adopted_epoch_ = 0;
+  remember();
+  // A trial that was lost ends by itself, or when the next one begins.
+  stage_ = faster ? Stage::kAdopting : Stage::kSurveying;
+}
+
+// What the plan on trial has shown, or, where it is the faster one, what the plan before it has.
+void Pilot::remember() {
+  const PreparedPlan& tried = *tried_->agreed.plan;
+  const StepSample before = usual_of(samples_);
+  const bool measured = !tried_->samples.empty();
+  const StepSample now = measured ? usual_of(tried_->samples) : before;
+  if (faster_) {
+    see({running_->facts, before.arithmetic_ns, before.step_ns});
+    lost_.push_back(running_->plan.groups);
+    samples_ = {now};
+    return;
+  }
+  if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns});
+  lost_.push_back(tried.plan.groups);
+}
+
+void Pilot::see(SeenPlan plan) {
+  if (seen_.size() == kSeenMax) seen_.erase(seen_.begin());
+  seen_.push_back(std::move(plan));
+}
+
+// Nothing else is worth a trial. One that was lost may still alternate: its base, proposed anew,
+// ends it.
+void Pilot::end_search() {
+  if (!tried_ || tried_->score.over(step_)) return settle();
+  faster_ = false;
+  adopted_epoch_ = 0;
+  stage_ = Stage::kAdopting;
 }
 
 // The plan on trial, or, to end the trial, the one that it was against.
@@ -197,6 +243,7 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 // --- Settled ---
 
 void Pilot::settle() {
+  tried_.reset();
   stage_ = Stage::kSettled;
   accepted_ns_ = 0;
   windows_off_ = 0;
@@ -206,21 +253,20 @@ void Pilot::settle() {
   rest_ = std::min(2 * rest_, kRestMax);
 }
 
-void Pilot::watch(const StepSample& sample) {
+void Pilot::watch(StepSample sample) {
   if (resting_ > 0) --resting_;
-  window_.push_back(sample.period_ns);
+  window_.push_back(std::move(sample));
   if (window_.size() < kWindow) return;
-  const double period_ns = median_of(std::exchange(window_, {}));
-  if (accepted_ns_ == 0) {
-    accepted_ns_ = period_ns;
-    return;
-  }
-  const bool off = std::abs(period_ns / accepted_ns_ - 1) > kDrift;
-  windows_off_ = off ? windows_off_ + 1 : 0;
-  if (windows_off_ < kWindowsOff || resting_ > 0) return;
-  const uint32_t rest = rest_;
-  begin(running_);
-  rest_ = rest;
+  std::vector<double> periods;
+  for (const StepSample& one : window_) periods.push_back(one.period_ns);
+  samples_ = std::exchange(window_, {});
+  const double period_ns = median_of(std::move(periods));
+  if (accepted_ns_ == 0) accepted_ns_ = period_ns;
+  const double change = period_ns / accepted_ns_ - 1;
+  const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
+  windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
+  if (std::abs(windows_off_) < kWindowsOff || resting_ > 0) return;
+  begin_search();
 }
 
 }  // namespace cgx::scheduler

@@ -5,7 +5,7 @@
 //   proposing  a candidate, on trial against the plan that runs
 //   trying     both alternate, in blocks of steps (Trial), until there is a verdict
 //   adopting   the faster one is proposed for good; then the next candidate
-//   settled    until steps take longer or shorter for a while: then it measures anew
+//   settled    until steps take longer or shorter for a while: then it has plans surveyed anew
 //
 // On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator or
 // a commit brings comes first: the pilot begins again. Owned by one communicator.
@@ -31,9 +31,14 @@ class PilotPort {
 
   // No plan is being agreed on or waits for its step, nor will one soon.
   virtual bool may_propose() const = 0;
+  // What a search has learned so far.
+  struct Known {
+    StepSample measured;  // a usual step under the plan in force
+    std::vector<SeenPlan> seen;
+    std::vector<std::vector<Group>> lost;
+  };
   // Answers come later or at once, and never once the port has gone.
-  virtual void survey(StepSample measured,
-                      std::function<void(const Result<SurveyPtr>&)> answer) = 0;
+  virtual void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) = 0;
   struct Agreed {
     PlanPtr plan;
     uint64_t first_step = 0;
@@ -69,20 +74,25 @@ class Pilot {
   struct Tried {
     PilotPort::Agreed agreed;
     TrialScore score;
+    std::vector<StepSample> samples;  // of its steps that counted
   };
 
   void begin(const PilotPort::PlanPtr& base);
   void go_on_with(const PilotPort::PlanPtr& base);
-  void ask_for_survey();
+  void begin_search();
   void on_survey(const Result<SurveyPtr>& survey);
-  void propose_next();
+  const Candidate* worth_trying() const;  // null: none
+  void propose();
   void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
-  void try_step(const StepSample& sample, bool usual);
+  void try_step(StepSample sample, bool usual);
+  void end_trial(bool faster);
+  void remember();
+  void see(SeenPlan plan);
+  void end_search();
   void adopt();
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();
-  void watch(const StepSample& sample);
-  bool worth_trying() const;  // the next candidate
+  void watch(StepSample sample);
   void note(PlanNote note);
   template <typename T>
   std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
@@ -90,21 +100,25 @@ class Pilot {
   PilotPort& port_;
   const SearchPace pace_;
   Stage stage_ = Stage::kOff;
+  uint64_t step_ = 0;   // the last complete one
   uint64_t life_ = 0;   // answers for an earlier one are not looked at
   bool asked_ = false;  // and no answer yet
   PilotPort::PlanPtr running_;
   std::vector<StepSample> samples_;  // of usual steps under it
   uint32_t warming_ = 0;             // steps until they count
+  std::vector<SeenPlan> seen_;       // as PilotPort::Known's
+  std::vector<std::vector<Group>> lost_;
   SurveyPtr survey_;
-  size_t next_ = 0;          // candidate
-  double predicted_ns_ = 0;  // of the plan that runs
+  const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
+  uint32_t trials_ = 0;                   // of this search
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;
-  double accepted_ns_ = 0;      // a step's period once settled; 0: not known yet
-  std::vector<double> window_;  // of periods
-  uint32_t windows_off_ = 0;
-  uint32_t rest_ = 0, resting_ = 0;  // steps before it measures anew: from settling on, still
+  double accepted_ns_ = 0;  // a step's period once settled; 0: not known yet
+  std::vector<StepSample> window_;
+  int windows_off_ = 0;  // in a row; below 0: steps became shorter
+  uint32_t rest_ = 0,
+           resting_ = 0;  // steps before it has plans surveyed anew: from settling on, still
   std::vector<PlanNote> notes_;
 };
 

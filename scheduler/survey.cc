@@ -1,7 +1,9 @@
 #include "scheduler/survey.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "kernels/codec.h"
 #include "scheduler/choose.h"
@@ -13,7 +15,12 @@ namespace {
 constexpr size_t kSearchedTensorsMax = 2048;
 // A plan predicted to take so much longer than the one that runs is not worth a trial.
 constexpr double kWorthTrying = 1.1;
-constexpr size_t kCandidatesMax = 3;
+// The one that loses nothing is worth more.
+constexpr double kBypassWorthTrying = 1.5;
+// Less than this between two fits is rounding.
+constexpr double kTelling = 1e-4;
+// How much longer work may take than it should.
+constexpr double kCrowds[] = {1, 1.5, 2, 3, 4, 6, 8};
 // Of the daemon's arithmetic against the table of costs: a slow machine, cores that are shared.
 constexpr double kArithmeticMin = 0.5, kArithmeticMax = 8;
 // Of a link, in ns a byte; 100 kB/s is slower than any.
@@ -26,19 +33,39 @@ std::vector<double> arrivals_of(const SurveyQuestion& question) {
   return arrivals;
 }
 
-MachineCosts only_arithmetic(MachineCosts costs) {
-  costs.operation_ns = costs.segment_ns = costs.frame_ns = costs.wire_ns_per_byte = 0;
-  return costs;
-}
+// What the arithmetic of each codec takes under a plan, by the table of costs.
+using ByCodec = std::vector<std::pair<CodecSpec, double>>;
 
-void slow_down(MachineCosts& costs, double times) {
-  for (CodecCurves& codec : costs.codecs) {
-    for (Curve* curve : {&codec.encode, &codec.decode}) {
-      curve->floor_ns *= times;
-      curve->ns_per_byte *= times;
+Result<ByCodec> arithmetic_of(const PlanFacts& facts, const MachineCosts& costs) {
+  ByCodec times;
+  for (const Group& group : facts.plan.groups) {
+    const Travel travel = travel_of(group.way, facts.plan.machines);
+    for (const Segment& segment : group.segments) {
+      CGX_ASSIGN_OR_RETURN(const GroupLoad load, load_of(segment, *facts.table, costs));
+      const double ns = travel.encodes * load.encode_ns + travel.decodes * load.decode_ns;
+      const auto found = std::find_if(times.begin(), times.end(),
+                                      [&](const auto& each) { return each.first == segment.spec; });
+      if (found == times.end()) {
+        times.emplace_back(segment.spec, ns);
+      } else {
+        found->second += ns;
+      }
     }
   }
-  costs.copy_ns_per_byte *= times;
+  return times;
+}
+
+double sum_of(const ByCodec& times) {
+  double sum = 0;
+  for (const auto& [spec, ns] : times) sum += ns;
+  return sum;
+}
+
+void slow_down(CodecCurves& codec, double times) {
+  for (Curve* curve : {&codec.encode, &codec.decode}) {
+    curve->floor_ns *= times;
+    curve->ns_per_byte *= times;
+  }
 }
 
 }  // namespace
@@ -65,29 +92,103 @@ struct Surveyor::State {
     Conditions& conditions = survey->conditions;
     conditions = {*question.costs, {.trip_ns = question.trip_ns}, question.share};
     CGX_RETURN_IF_ERROR(fit_arithmetic());
+    const Conditions alone = conditions;
+    double least = INFINITY;
+    for (const double crowd : kCrowds) {
+      CGX_ASSIGN_OR_RETURN(const Conditions crowded, fit_link(alone, crowd));
+      CGX_ASSIGN_OR_RETURN(const double error, error_of(crowded));
+      if (error > least - kTelling) continue;  // of equals the least crowd
+      least = error;
+      conditions = crowded;
+      survey->crowd = crowd;
+    }
     CGX_ASSIGN_OR_RETURN(survey->running_ns, step_of(question.running->plan, conditions));
+    return {};
+  }
+
+  // The link that explains the plan that runs, where all work takes `crowd` times as long.
+  Result<Conditions> fit_link(Conditions conditions, double crowd) const {
+    MachineCosts& costs = conditions.costs;
+    for (double* cost : {&costs.copy_ns_per_byte, &costs.operation_ns, &costs.segment_ns,
+                         &costs.frame_ns, &costs.wire_ns_per_byte}) {
+      *cost *= crowd;
+    }
+    for (CodecCurves& codec : costs.codecs) slow_down(codec, crowd);
     double fast = 0, slow = kSlowestLink;
-    if (survey->running_ns >= question.measured.step_ns) return {};
-    for (int halvings = 0; halvings < 40; ++halvings) {
+    for (int halvings = 0; halvings < 30; ++halvings) {
+      CGX_ASSIGN_OR_RETURN(const double step_ns, step_of(question.running->plan, conditions));
+      if (halvings == 0 && step_ns >= question.measured.step_ns) break;  // without a link, even
+      (step_ns < question.measured.step_ns ? fast : slow) = conditions.link.ns_per_byte;
       conditions.link.ns_per_byte = (fast + slow) / 2;
-      CGX_ASSIGN_OR_RETURN(survey->running_ns, step_of(question.running->plan, conditions));
-      (survey->running_ns < question.measured.step_ns ? fast : slow) = conditions.link.ns_per_byte;
+    }
+    return conditions;
+  }
+
+  // How far predictions of plans that were seen are from what they took, squared.
+  Result<double> error_of(const Conditions& conditions) const {
+    double error = 0;
+    const auto add = [&](const Plan& plan, double measured_ns) -> Status {
+      CGX_ASSIGN_OR_RETURN(const double step_ns, step_of(plan, conditions));
+      const double off = std::log(step_ns / measured_ns);
+      error += off * off;
+      return {};
+    };
+    CGX_RETURN_IF_ERROR(add(question.running->plan, question.measured.step_ns));
+    for (const SeenPlan& seen : question.seen) {
+      if (seen.step_ns > 0) CGX_RETURN_IF_ERROR(add(seen.plan->plan, seen.step_ns));
+    }
+    return error;
+  }
+
+  // Each plan that was seen says how slow its codecs are here, each by its part in it; the one that
+  // runs comes last and is believed most. Codecs that no plan had are as slow as its own.
+  Status fit_arithmetic() {
+    MachineCosts& costs = survey->conditions.costs;
+    add_own_rows(costs);
+    CGX_ASSIGN_OR_RETURN(survey->arithmetic, times_of(running_plan()));
+    for (CodecCurves& codec : costs.codecs) slow_down(codec, survey->arithmetic);
+    costs.copy_ns_per_byte *= survey->arithmetic;
+    std::vector<SeenPlan> seen = question.seen;
+    seen.push_back(running_plan());
+    constexpr int kPasses = 3;  // codecs share plans
+    for (int pass = 0; pass < kPasses; ++pass) {
+      for (const SeenPlan& plan : seen) CGX_RETURN_IF_ERROR(learn(plan));
     }
     return {};
   }
 
-  Status fit_arithmetic() {
-    Conditions& conditions = survey->conditions;
-    const Conditions alone{only_arithmetic(conditions.costs), {}, 0};
-    CGX_ASSIGN_OR_RETURN(
-        const Timeline timeline,
-        timeline_of(question.running->plan, *question.running->table, arrivals, alone));
-    const double predicted = timeline.after.work_ns;
-    if (predicted <= 0 || question.measured.arithmetic_ns <= 0) return {};
-    survey->arithmetic =
-        std::clamp(question.measured.arithmetic_ns / predicted, kArithmeticMin, kArithmeticMax);
-    slow_down(conditions.costs, survey->arithmetic);
+  SeenPlan running_plan() const { return {question.running, question.measured.arithmetic_ns}; }
+
+  Result<double> times_of(const SeenPlan& seen) const {
+    CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, survey->conditions.costs));
+    const double predicted = sum_of(parts);
+    if (predicted <= 0 || seen.arithmetic_ns <= 0) return 1.0;
+    return std::clamp(seen.arithmetic_ns / predicted, kArithmeticMin, kArithmeticMax);
+  }
+
+  Status learn(const SeenPlan& seen) {
+    CGX_ASSIGN_OR_RETURN(const double times, times_of(seen));
+    CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, survey->conditions.costs));
+    const double all = sum_of(parts);
+    for (const auto& [spec, ns] : parts) {
+      for (CodecCurves& codec : survey->conditions.costs.codecs) {
+        if (codec.spec == spec && ns > 0) slow_down(codec, std::pow(times, ns / all));
+      }
+    }
     return {};
+  }
+
+  // A row for each codec that may run, so that each is learned by itself. One with feedback goes by
+  // the row of the codec without.
+  void add_own_rows(MachineCosts& costs) const {
+    std::vector<CodecSpec> specs = menu;
+    specs.push_back(question.running->policy.default_codec);
+    for (const CodecSpec& spec : specs) {
+      const auto same = [&](const CodecCurves& row) { return row.spec == spec; };
+      const bool has = std::any_of(costs.codecs.begin(), costs.codecs.end(), same);
+      const Result<CodecCurves> near = costs.curves_of(spec);
+      if (!has && !spec.feedback() && near.ok()) costs.codecs.push_back(*near);
+    }
   }
 
   // The policy's plan with one codec for all that its default decides, raw included.
@@ -97,13 +198,14 @@ struct Surveyor::State {
       Policy uniform = policy;
       uniform.default_codec = level;
       Result<Plan> plan = make_plan(inputs(uniform));
-      if (plan.ok()) add(kernels::to_string(level), std::move(plan->groups));
+      if (plan.ok()) add(kernels::to_string(level), std::move(plan->groups), level.codec == 0);
     }
   }
 
-  void add(const std::string& name, std::vector<Group> groups) {
+  void add(const std::string& name, std::vector<Group> groups, bool bypass = false) {
     const auto known = [&](const std::vector<Group>& others) { return others == groups; };
     if (known(question.running->plan.groups)) return;
+    if (std::any_of(question.lost.begin(), question.lost.end(), known)) return;
     for (const Candidate& candidate : survey->candidates) {
       if (known(candidate.groups)) return;
     }
@@ -111,8 +213,9 @@ struct Surveyor::State {
     Result<Plan> plan = make_plan(inputs(policy), std::move(groups));
     if (!plan.ok()) return;
     const Result<double> step_ns = step_of(*plan, survey->conditions);
-    if (!step_ns.ok() || *step_ns > kWorthTrying * survey->running_ns) return;
-    survey->candidates.push_back({name, std::move(plan->groups), *step_ns});
+    const double worth = bypass ? kBypassWorthTrying : kWorthTrying;
+    if (!step_ns.ok() || *step_ns > worth * survey->running_ns) return;
+    survey->candidates.push_back({name, std::move(plan->groups), *step_ns, bypass});
   }
 
   Status begin() {
@@ -133,10 +236,9 @@ struct Surveyor::State {
     if (search) add("choose", search->proposal().groups);
     add_uniform();
     auto& candidates = survey->candidates;
-    std::stable_sort(
-        candidates.begin(), candidates.end(),
-        [](const Candidate& one, const Candidate& other) { return one.step_ns < other.step_ns; });
-    if (candidates.size() > kCandidatesMax) candidates.resize(kCandidatesMax);
+    std::stable_sort(candidates.begin(), candidates.end(), [](const auto& one, const auto& other) {
+      return one.bypass != other.bypass ? other.bypass : one.step_ns < other.step_ns;
+    });
     done = true;
   }
 

@@ -1,8 +1,8 @@
 // What else a job could run: plans that follow from a policy, as long as the timeline says they
-// would take. The timeline is fitted to steps that were measured under the plan that runs: how fast
-// arithmetic is here, and a link so slow that the plan takes what it took. What the fit cannot know
-// (other jobs, waiting) is in it as if it were the link's, so a survey names candidates, in order of
-// promise; a trial decides.
+// would take. The timeline is fitted to steps that were measured: how fast each codec's arithmetic is
+// here, how much longer all work takes than it should, and a link so slow that the plan that runs
+// takes what it took. With one plan seen, whatever cannot be told apart counts as the link's. So a
+// survey names candidates, in order of promise; a trial decides.
 //
 // Owned by one thread; a survey goes on where it stopped.
 #pragma once
@@ -24,9 +24,18 @@ struct SearchPace {
   uint32_t block = 4, pairs = 6;  // of a trial
 };
 
+// What a plan took in a step.
+struct SeenPlan {
+  FactsPtr plan;
+  double arithmetic_ns = 0;
+  double step_ns = 0;  // beside the plan that runs; 0: things were different
+};
+
 struct SurveyQuestion {
-  FactsPtr running;     // its policy is asked
-  StepSample measured;  // a usual step under it
+  FactsPtr running;                      // its policy is asked
+  StepSample measured;                   // a usual step under it
+  std::vector<SeenPlan> seen;            // others, of the same table
+  std::vector<std::vector<Group>> lost;  // trials against it: no candidates
   std::vector<uint32_t> order;
   uint32_t machines = 1;
   uint64_t slab_bytes = 0;
@@ -38,14 +47,17 @@ struct SurveyQuestion {
 struct Candidate {
   std::string name;  // "choose", "maxmin:4,bucket=512,stochastic"
   std::vector<Group> groups;
-  double step_ns = 0;  // predicted, from the first gradient on
+  double step_ns = 0;   // predicted, from the first gradient on
+  bool bypass = false;  // compresses nothing that a rule does not
 };
 
 struct Survey {
   Conditions conditions;  // as fitted
-  double arithmetic = 1;  // times what costs say
+  double arithmetic = 1;  // of the plan that runs, as a multiple of what its codecs should take
+  double crowd = 1;       // all work of the daemon likewise: waiting for cores, the kernel
   double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
-  std::vector<Candidate> candidates;  // shortest first; none is the plan that runs
+  // Shortest first, but the bypass last; none is the plan that runs.
+  std::vector<Candidate> candidates;
 };
 using SurveyPtr = std::shared_ptr<const Survey>;
 

@@ -109,6 +109,9 @@ class Job:
     def job(self):
         return self.daemons[0].control_tool("jobs")["communicators"][0]
 
+    def plans_kept(self):
+        return [note for note in self.job().get("plan_notes", []) if note["verdict"] == "kept"]
+
     def said(self):
         job = self.job()
         tried = [f"{note['plan']} {100 * note.get('measured', 0):.0f} % ({100 * note.get('predicted', 0):.0f} %) {note['verdict']}"

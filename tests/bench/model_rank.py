@@ -4,6 +4,7 @@ usage: model_rank.py MODEL RANK RANKS FOLDER; then on standard input: steps N ->
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ RESNET50_BACKWARD_S = 0.0635  # on a V100 (Espresso's artifact)
 
 
 def resnet50():
-    """[(name, elements, operations)]: 161 tensors, first layer first."""
+    """[(name, shape, operations)]: 161 tensors, first layer first."""
     layers = [("conv1", 3, 64, 7, 112)]
     inputs, size = 64, 56
     for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
@@ -29,14 +30,14 @@ def resnet50():
             inputs = 4 * width
     tensors = []
     for name, before, after, kernel, extent in layers:
-        elements = before * after * kernel * kernel
-        tensors.append((f"{name}.weight", elements, elements * extent * extent))
-        tensors += [(f"{name}.bn.weight", after, after * extent * extent), (f"{name}.bn.bias", after, after * extent * extent)]
-    return tensors + [("fc.weight", 2048 * 1000, 2048 * 1000), ("fc.bias", 1000, 1000)]
+        shape = (after, before * kernel * kernel)
+        tensors.append((f"{name}.weight", shape, math.prod(shape) * extent * extent))
+        tensors += [(f"{name}.bn.{what}", (after,), after * extent * extent) for what in ("weight", "bias")]
+    return tensors + [("fc.weight", (1000, 2048), 1000 * 2048), ("fc.bias", (1000,), 1000)]
 
 
 def tiny():
-    return [(f"layer{i}.weight", 1 << 14, 1) for i in range(32)]
+    return [(f"layer{i}.weight", (128, 128), 1) for i in range(32)]
 
 
 MODELS = {"resnet50": (resnet50, RESNET50_BACKWARD_S), "tiny": (tiny, 0.002)}
@@ -46,9 +47,9 @@ class Trainer:
     def __init__(self, model, rank, ranks, folder):
         make, self.backward_s = MODELS[model]
         layers = make()
-        session = cgx.Session(job="model", arena_bytes=4 * sum(elements for _, elements, _ in layers) + (8 << 20))
+        session = cgx.Session(job="model", arena_bytes=4 * sum(math.prod(shape) for _, shape, _ in layers) + (8 << 20))
         self.communicator = session.communicator("model", rank, ranks, *store(folder))
-        arrays = [session.empty((elements,)) for _, elements, _ in layers]
+        arrays = [session.empty(shape) for _, shape, _ in layers]
         for array in arrays:
             array[:] = 1.0 / (rank + 1)
         self.arrays = arrays

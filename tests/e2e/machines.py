@@ -23,6 +23,7 @@ import time
 SHAPES = {
     "unshaped": None,
     "100mbit": ("rate", "100mbit", "burst", "128kb", "latency", "200ms"),
+    "500mbit": ("rate", "500mbit", "burst", "128kb", "latency", "50ms"),
     "1gbit": ("rate", "1gbit", "burst", "256kb", "latency", "50ms"),
     "10gbit": ("rate", "10gbit", "burst", "1mb", "latency", "50ms"),
 }

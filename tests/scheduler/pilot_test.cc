@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "scheduler/planner.h"
@@ -20,18 +21,22 @@ class PlayedJob final : public PilotPort {
 
   // PilotPort
   bool may_propose() const override { return may; }
-  void survey(StepSample, std::function<void(const Result<SurveyPtr>&)> answer) override {
-    ++surveys;
+  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override {
+    if (known.lost.empty()) ++searches;
     if (!survey_status.ok()) return answer(survey_status);
     auto made = std::make_shared<Survey>();
     made->running_ns = period_of(*base);
     for (const CodecSpec& spec : menu) {
-      if (spec == running()) continue;
+      const auto lost = [&](const auto& groups) { return groups[0].segments[0].spec == spec; };
+      if (spec == running() || std::any_of(known.lost.begin(), known.lost.end(), lost)) continue;
+      if (predicted(spec) > 1.1 * made->running_ns) continue;
       made->candidates.push_back({spec == kFour    ? "four"
                                   : spec == kEight ? "eight"
                                                    : "raw",
-                                  groups_of(spec), predicted(spec)});
+                                  groups_of(spec), predicted(spec), spec == kRawSpec});
     }
+    std::sort(made->candidates.begin(), made->candidates.end(),
+              [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
     answer(SurveyPtr(made));
   }
   void propose(std::vector<Group> groups, const Trial& trial,
@@ -116,7 +121,7 @@ class PlayedJob final : public PilotPort {
     return spec == kFour ? 30.0 : spec == kEight ? 50.0 : 100.0;
   };
   std::function<double(const CodecSpec&)> predicted = truth;
-  int surveys = 0, proposals = 0;
+  int searches = 0, proposals = 0;
   std::vector<PlanNote> reported;
   Pilot pilot{*this, {}};
 };
@@ -174,7 +179,7 @@ TEST(Pilot, SaysWhyThereIsNoSurvey) {
   PlayedJob job;
   job.survey_status = Status(StatusCode::kNOT_FOUND, "no cost of codec efsign");
   job.play(40);
-  EXPECT_EQ(job.surveys, 1);
+  EXPECT_EQ(job.searches, 1);
   EXPECT_NE(job.verdicts().find("no cost of codec efsign"), std::string::npos);
   EXPECT_STREQ(job.pilot.doing(), "settled");
 }
@@ -183,13 +188,13 @@ TEST(Pilot, WaitsWhileOthersPropose) {
   PlayedJob job;
   job.may = false;
   job.play(50);
-  EXPECT_EQ(job.surveys + job.proposals, 0);
+  EXPECT_EQ(job.searches + job.proposals, 0);
   job.may = true;
   job.play(60);
   EXPECT_EQ(job.running(), kFour);
 }
 
-TEST(Pilot, MeasuresAnewWhenStepsChangeForAWhile) {
+TEST(Pilot, SurveysAnewWhenStepsChangeForAWhile) {
   PlayedJob job;
   job.play(100);
   ASSERT_EQ(job.running(), kFour);
@@ -197,9 +202,23 @@ TEST(Pilot, MeasuresAnewWhenStepsChangeForAWhile) {
     return spec == kFour ? 60.0 : spec == kEight ? 50.0 : 20.0;
   };
   job.predicted = job.truth;
-  job.play(300);
+  job.play(50);
   EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
-  EXPECT_EQ(job.surveys, 2);
+  EXPECT_EQ(job.searches, 2);
+}
+
+TEST(Pilot, GivesThePlanThatLosesNothingItsChanceInTheEnd) {
+  PlayedJob job;
+  job.play(100);
+  ASSERT_EQ(job.running(), kFour);
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 60.0 : spec == kEight ? 90.0 : 40.0;
+  };
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 60.0 : spec == kEight ? 50.0 : 62.0;
+  };
+  job.play(80);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
 }
 
 TEST(Pilot, TakesAShortDisturbanceForNone) {
@@ -207,10 +226,10 @@ TEST(Pilot, TakesAShortDisturbanceForNone) {
   job.play(100);
   const auto quiet = job.truth;
   job.truth = [](const CodecSpec&) { return 500.0; };
-  job.play(30);
+  job.play(7);
   job.truth = quiet;
   job.play(300);
-  EXPECT_EQ(job.surveys, 1);
+  EXPECT_EQ(job.searches, 1);
 }
 
 TEST(Pilot, BeginsAgainUnderAnOperatorsPlan) {
@@ -219,12 +238,12 @@ TEST(Pilot, BeginsAgainUnderAnOperatorsPlan) {
   ASSERT_EQ(job.running(), kFour);
   job.take(job.make({}, {}));  // a policy of mode auto begins uncompressed
   job.play(60);
-  EXPECT_EQ(job.surveys, 2);
+  EXPECT_EQ(job.searches, 2);
   EXPECT_EQ(job.running(), kFour);
   job.policy.mode = PlanMode::kFixed;
   job.take(job.make(PlayedJob::groups_of(kEight), {}));
   job.play(100);
-  EXPECT_EQ(job.surveys, 2);
+  EXPECT_EQ(job.searches, 2);
   EXPECT_EQ(job.running(), kEight);
   EXPECT_STREQ(job.pilot.doing(), "");
 }

@@ -139,6 +139,72 @@ TEST(Survey, MakesArithmeticAsSlowAsItIsHere) {
   EXPECT_LT(times, 8);
 }
 
+// With raw gradients alone seen, a slow link and slow work look alike; a compressed plan beside them
+// tells.
+TEST(Survey, TellsASlowLinkFromSlowWorkOnceAnotherPlanWasSeen) {
+  const Job job;
+  std::vector<Group> four = job.running->plan.groups;
+  for (Group& group : four) {
+    for (Segment& segment : group.segments) segment.spec = job.policy.default_codec;
+  }
+  const FactsPtr compressed = job.facts_of(four);
+  MachineCosts crowded = *job.costs;
+  for (double* cost :
+       {&crowded.operation_ns, &crowded.segment_ns, &crowded.frame_ns, &crowded.wire_ns_per_byte}) {
+    *cost *= 4;
+  }
+  for (CodecCurves& codec : crowded.codecs) {
+    for (Curve* curve : {&codec.encode, &codec.decode}) curve->ns_per_byte *= 4;
+  }
+  const Conditions truth{crowded, {0.1, 20'000}, 0};
+  SurveyQuestion question = job.question(truth);
+  EXPECT_EQ(survey_of(question)->crowd, 1) << "nothing else was seen";
+  const std::vector<double> arrivals(question.measured.arrival_ns.begin(),
+                                     question.measured.arrival_ns.end());
+  const auto took = timeline_of(compressed->plan, *job.table, arrivals, truth);
+  ASSERT_TRUE(took.ok());
+  question.seen = {{compressed, 0, took->step_ns()}};
+  const SurveyPtr survey = survey_of(question);
+  EXPECT_EQ(survey->crowd, 4);
+  EXPECT_LT(survey->conditions.link.ns_per_byte, 0.5);
+}
+
+TEST(Survey, LearnsEachCodecFromThePlansThatHadIt) {
+  const Job job;
+  SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  std::vector<Group> eight = job.running->plan.groups;
+  const CodecSpec spec{.codec = 3, .bits = 8, .bucket = 512};
+  for (Group& group : eight) {
+    for (Segment& segment : group.segments) segment.spec = spec;
+  }
+  const auto cost = [](const Survey& survey, const CodecSpec& codec) {
+    return survey.conditions.costs.curves_of(codec)->encode.ns_per_byte;
+  };
+  question.seen = {{job.facts_of(eight), 1e9}};  // far slower than the table has it
+  const SurveyPtr survey = survey_of(question);
+  EXPECT_NEAR(cost(*survey, spec), 0.05 * 8 * 8 * 8, 0.05) << "three passes, each bounded";
+  EXPECT_EQ(cost(*survey, job.policy.default_codec), 0.04) << "no plan had it";
+}
+
+TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
+  Job job;
+  std::vector<Group> four = job.running->plan.groups;
+  const std::vector<Group> raw = four;
+  for (Group& group : four) {
+    for (Segment& segment : group.segments) segment.spec = job.policy.default_codec;
+  }
+  job.running = job.facts_of(four);
+  SurveyQuestion question = job.question({*job.costs, {1.0, 20'000}, 0});
+  const SurveyPtr survey = survey_of(question);
+  ASSERT_FALSE(survey->candidates.empty());
+  const Candidate& last = survey->candidates.back();
+  EXPECT_TRUE(last.bypass);
+  EXPECT_GT(last.step_ns, 1.1 * survey->running_ns);
+  EXPECT_LE(last.step_ns, 1.5 * survey->running_ns);
+  question.lost = {last.groups};
+  for (const Candidate& candidate : survey_of(question)->candidates) EXPECT_FALSE(candidate.bypass);
+}
+
 TEST(Survey, KeepsToTheMenuAndTheRules) {
   Policy policy = Job::auto_policy();
   policy.menu = {kRawSpec};
