@@ -300,8 +300,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   void report_if_flushed();
   void start_term_if_reported();
   Status check_start(const Start& start) const;
-  Status take_plan_of(const Start& start);
-  void start_term(const Start& start);
+  bool lacks_plan_of(const Start& start) const;
+  void ask_for_plan_of(const Start& start);
+  void start_awaited(const Result<FactsPtr>& facts);
+  void start_term(const Start& start, const PlanAgreement::PlanPtr& plan = nullptr);
   void replay_early();
   void replay_held();
 
@@ -353,7 +355,12 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   PlanAgreement agreement_;
   StepRunner steps_;
   CallRunner calls_;
-  std::vector<WaitingFrame> early_frames_;  // until the coordinator's word for what they are of
+  struct AwaitedStart {
+    Start start;
+    PlanAgreement::PlanPtr running;  // when its plan was asked for
+  };
+  std::optional<AwaitedStart> awaited_start_;  // this machine lacks its plan, which is being made
+  std::vector<WaitingFrame> early_frames_;     // until the coordinator's word for what they are of
   std::deque<HeldRecord> held_;
   std::vector<Left> left_;
   ReplicaWatch replicas_;

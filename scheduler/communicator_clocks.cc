@@ -52,6 +52,7 @@ std::string Communicator::silent_machines() const {
 // with each frame of the term that ends; members wait a little longer than their coordinator, who
 // can name the culprit.
 void Communicator::check_frozen() {
+  if (awaited_start_) return;  // this machine is the one that takes its time
   uint64_t since = frozen_since_ns_;
   for (const PeerState& peer : peers_) since = std::max(since, peer.last_data_ns);
   const uint64_t patience = services_.options().timeouts.peer_lost_ns;

@@ -58,6 +58,7 @@ void Communicator::end(const Status& why) {
     reply(i, local_[i].redo_request, why);
   }
   pending_.reset();
+  awaited_start_.reset();
   early_frames_.clear();
   replay_held();
 }
@@ -203,34 +204,44 @@ Status Communicator::check_start(const Start& start) const {
       std::to_string(own.results_end) + ", call " + std::to_string(own.calls_end));
 }
 
-// Where a machine stands at the term's first step under another plan than its coordinator.
-Status Communicator::take_plan_of(const Start& start) {
+// This machine stands at the term's first step under another plan than its coordinator.
+bool Communicator::lacks_plan_of(const Start& start) const {
   const bool bound = steps_.installed() && steps_.step() == start.first_step;
-  if (!bound || steps_.plan()->hash == start.plan_hash) return {};
-  // Made here and now: no step goes on without it.
-  CGX_ASSIGN_OR_RETURN(const FactsPtr facts,
-                       make_facts({.table = table_,
-                                   .policy = start.policy,
-                                   .encoded_plan = start.plan,
-                                   .machine = members_.machine,
-                                   .machines = members_.machines(),
-                                   .slab_bytes = pool_.slab_bytes(),
-                                   .site_consumes = services_.site().consumes_inside()}));
-  CGX_ASSIGN_OR_RETURN(const PlanAgreement::PlanPtr prepared, reserve(facts));
-  agreement_.note_switch(prepared, start.first_step);
-  took_force(*prepared, start.first_step);
-  steps_.rebind(prepared);
-  return {};
+  return bound && steps_.plan()->hash != start.plan_hash;
+}
+
+// The term begins here when its plan is made; until then this machine is frozen: what ranks say is
+// held, and frames of the new term are kept.
+void Communicator::ask_for_plan_of(const Start& start) {
+  awaited_start_ = {start, steps_.plan()};
+  ask_planner({.table = table_,
+               .policy = start.policy,
+               .epoch = start.epoch,
+               .encoded_plan = start.plan,
+               .ranks_wait = true},
+              [this](const Result<FactsPtr>& facts) { start_awaited(facts); });
+}
+
+void Communicator::start_awaited(const Result<FactsPtr>& facts) {
+  if (!awaited_start_) return;  // failed for good meanwhile
+  const AwaitedStart awaited = *std::exchange(awaited_start_, std::nullopt);
+  // A commit took force meanwhile: its plan is the newer one.
+  if (steps_.plan() != awaited.running) return start_term(awaited.start);
+  const auto prepared = facts.ok() ? reserve(*facts) : facts.status();
+  if (!prepared.ok()) return fail(prepared.status(), Scope::kCommunicator);
+  start_term(awaited.start, *prepared);
 }
 
 void Communicator::handle(uint32_t machine, const Start& message) {
-  if (machine != 0 || state_ != State::kFrozen) return;
+  if (machine != 0 || state_ != State::kFrozen || awaited_start_) return;
   const Status status = check_start(message);
   if (!status.ok()) return fail(status, Scope::kCommunicator);
+  if (lacks_plan_of(message)) return ask_for_plan_of(message);
   start_term(message);
 }
 
-void Communicator::start_term(const Start& start) {
+// `plan`: what this machine lacked for it.
+void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& plan) {
   const Status why(start.code, start.text);
   ++term_;
   record({.step = static_cast<uint32_t>(start.first_step), .kind = EventKind::kterm, .a = term_});
@@ -245,8 +256,11 @@ void Communicator::start_term(const Start& start) {
   }
   const std::vector<bool> told = steps_.restart(start.first_step, why);
   calls_.restart(start.calls_end, why);
-  const Status planned = take_plan_of(start);
-  if (!planned.ok()) return fail(planned, Scope::kCommunicator);
+  if (plan != nullptr) {
+    agreement_.note_switch(plan, start.first_step);
+    took_force(*plan, start.first_step);
+    steps_.rebind(plan);
+  }
   agreement_.postpone(services_.now_ns() + services_.options().timeouts.prepare_ns);
   for (uint32_t i = 0; i < local_.size(); ++i) {
     local_[i].must_redo = local_[i].must_redo || told[i];
@@ -254,6 +268,7 @@ void Communicator::start_term(const Start& start) {
   }
   replay_early();
   replay_held();
+  check_left();
 }
 
 void Communicator::replay_early() {
@@ -341,6 +356,7 @@ void Communicator::handle(uint32_t machine, const Left& message) {
 // Somebody waits for what a rank that left takes no part in.
 void Communicator::check_left() {
   if (left_.empty() || state_ == State::kFailed || state_ == State::kClosed) return;
+  if (awaited_start_) return;  // others may be beyond what local ranks have said
   const bool committing = std::any_of(local_.begin(), local_.end(),
                                       [](const LocalState& l) { return l.commit_request != 0; });
   for (const Left& gone : left_) {
