@@ -48,6 +48,14 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
                 std::to_string(kTasksMax) + " plans wait to be made; ask again later"));
 }
 
+void PlannerAgent::run(const std::function<void()>& work, const std::function<void()>& then) {
+  const bool taken = commits_->post([this, work, then]() mutable {
+    work();
+    taker_.take_plan(std::move(then));
+  });
+  if (!taken) PlannerPort::run(work, then);  // late beats never
+}
+
 void PlannerAgent::release(std::shared_ptr<const void> memory) {
   (void)others_->post([last = std::move(memory)] {});
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "scheduler/call_runner.h"
+#include "scheduler/commit_tables.h"
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
 #include "scheduler/kept_policies.h"
@@ -157,6 +158,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   }
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
+  void broadcast(const ControlMessage& message) override;
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
     return purpose == PlanPurpose::kCommit ? pending_ : table_;
   }
@@ -176,7 +178,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
     uint32_t attempt = 0;    // that its records of steps carry
     bool must_redo = false;  // it was told of a failure and has not asked for the next attempt
     bool committed = false, left = false;
-    std::vector<wire::TensorDescription> tensors;
+    Registration tensors;
   };
   struct PeerState {
     transport::PeerId peer;
@@ -223,9 +225,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   void handle(uint32_t machine, const Join& message);
   void handle(uint32_t machine, const Joined& message);
   void commit_if_complete();
-  Status compare_local_tables() const;
-  Result<TensorTable> local_table(uint32_t local) const;
-  void handle(uint32_t machine, const Table& message);
+  void run_apart(std::function<Status()> work, std::function<void(const Status&)> then);
+  std::vector<RegisteredBy> registered() const;
+  void take_table(CommitTable& made);
+  void handle(uint32_t machine, Table&& message);
   void plan_if_tables_complete();
   void refuse_commit(const Status& why);
   Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step) const;
@@ -258,7 +261,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);
-  void broadcast(const ControlMessage& message);
+  void send_body(uint32_t machine, std::span<const std::byte> encoded_control);
   void reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0 = 0,
              uint64_t value1 = 0);
   void handle(uint32_t machine, const Prepare& message);

@@ -63,13 +63,17 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
 }
 
 void Communicator::send_control(uint32_t machine, const ControlMessage& message) {
-  const std::vector<std::byte> body = encode_control(message);
-  send_to(machine, header_for(wire::FrameType::kControl), body, kNoSlab);
+  send_body(machine, encode_control(message));
+}
+
+void Communicator::send_body(uint32_t machine, std::span<const std::byte> encoded_control) {
+  send_to(machine, header_for(wire::FrameType::kControl), encoded_control, kNoSlab);
 }
 
 void Communicator::broadcast(const ControlMessage& message) {
+  const std::vector<std::byte> body = encode_control(message);
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine) send_control(k, message);
+    if (k != members_.machine) send_body(k, body);
   }
 }
 
@@ -189,7 +193,7 @@ Scope Communicator::scope_of(const Status& why) {
 
 void Communicator::receive_control(const wire::FrameHeader& header,
                                    std::span<const std::byte> payload) {
-  const Result<ControlMessage> message = decode_control(payload);
+  Result<ControlMessage> message = decode_control(payload);
   if (!message.ok()) return fail(message.status(), Scope::kCommunicator);
   const bool of_term = belongs_to_term(*message);
   const bool before_joined =
@@ -199,7 +203,8 @@ void Communicator::receive_control(const wire::FrameHeader& header,
     count(Counter::kframes_stale, 1);
     return;
   }
-  std::visit([&](const auto& m) { handle(header.source, m); }, *message);
+  std::visit([&](auto&& m) { handle(header.source, std::forward<decltype(m)>(m)); },
+             std::move(*message));
 }
 
 void Communicator::receive_heartbeat(PeerState& peer, std::span<const std::byte> payload) {

@@ -16,6 +16,12 @@ class PlannerPort {
   // what was asked first need not be answered first. What has changed meanwhile is the asker's to
   // find out.
   virtual void request(PlanQuestion question, Answer answer) = 0;
+  // Other work for ranks that wait, which takes its time: `work` runs where plans are made, `then`
+  // on the asking thread, both possibly before run() returns. They share nothing with the asker.
+  virtual void run(const std::function<void()>& work, const std::function<void()>& then) {
+    work();
+    then();
+  }
   // Frees what nobody else has, where that may take its time.
   virtual void release(std::shared_ptr<const void> memory) { memory.reset(); }
 };
