@@ -27,6 +27,7 @@
 #include "scheduler/kept_policies.h"
 #include "scheduler/link_table.h"
 #include "scheduler/members.h"
+#include "scheduler/peers.h"
 #include "scheduler/plan_agreement.h"
 #include "scheduler/replica_watch.h"
 #include "scheduler/shares.h"
@@ -180,19 +181,10 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
     bool committed = false, left = false;
     Registration tensors;
   };
-  struct PeerState {
-    transport::PeerId peer;
-    bool up = false, joined = false, departed = false;
-    uint64_t last_heard_ns = 0, last_data_ns = 0;
-    uint64_t started_end = 0, step = 0, call = 0;
-    uint64_t completed_end = 0, calls_end = 0;  // its watermarks
-    uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
-    uint32_t progress = 0;
-    std::vector<uint32_t> missing_step, missing_call, missing_commit;  // of its last heartbeat
-    uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
-    uint64_t rtt_ns = 0;                           // of the last echo
-    ResidualMark residuals;                        // of its join
-    bool flushed = false;                          // nothing more of this term comes from it
+  struct Machine {
+    bool joined = false;
+    ResidualMark residuals;  // of its join
+    bool flushed = false;    // nothing more of this term comes from it
     bool reported = false;
     Report report;
   };
@@ -254,7 +246,6 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_control(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
   void publish_call_failures();
   void publish_result_hashes();
   static Scope scope_of(const Status& why);
@@ -350,7 +341,8 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   uint64_t policy_version_ = 1;
   std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
   std::vector<LocalState> local_;
-  std::vector<PeerState> peers_;                // by machine
+  Peers peers_;
+  std::vector<Machine> machines_;               // by number
   std::shared_ptr<const TensorTable> table_;    // of the plan in force
   std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
   std::vector<std::vector<std::byte>> tables_;  // coordinator: pending ones, by machine

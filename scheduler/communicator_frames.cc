@@ -79,14 +79,12 @@ void Communicator::broadcast(const ControlMessage& message) {
 
 void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
                            std::span<const std::byte> payload, SlabId slab) {
-  PeerState& peer = peers_[machine];
-  if (!peer.up) {
+  if (!peers_[machine].up) {
     if (slab != kNoSlab) pool_.release(slab);
     return;
   }
-  ++peer.frames_sent;
-  peer.bytes_sent += payload.size() + sizeof(header);
-  const Status status = services_.send(peer.peer, header, payload, slab);
+  peers_.sent(machine, payload.size() + sizeof(header));
+  const Status status = services_.send(peers_[machine].id, header, payload, slab);
   if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
   fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
                            " cannot be sent: " + status.message()},
@@ -106,10 +104,7 @@ void Communicator::record(Event event) {
 // -------------------------------------------------------------------------------------
 
 void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  PeerState& peer = peers_[header.source];
-  peer.last_heard_ns = services_.now_ns();
-  ++peer.frames_received;
-  peer.bytes_received += payload.size() + sizeof(header);
+  peers_.heard(header.source, payload.size() + sizeof(header), services_.now_ns());
   if (state_ == State::kFailed) return answer_join(header, payload);
   if (state_ == State::kClosed) return;
   if (header.type == wire::FrameType::kControl) return receive_control(header, payload);
@@ -121,9 +116,7 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
     if (header.type == wire::FrameType::kData) keep_early(header, payload);
     return;
   }
-  peer.started_end = std::max(peer.started_end, header.started_step);
-  peer.completed_end = std::max(peer.completed_end, header.watermark_step);
-  peer.calls_end = std::max(peer.calls_end, header.watermark_call);
+  peers_.take_marks(header);
   if (header.source != 0) {
     agreement_.on_rumour(header.next_epoch, header.switch_step);
   } else if (state_ != State::kFrozen) {
@@ -132,13 +125,12 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
   }
   switch (header.type) {
     case wire::FrameType::kData:
-      peer.last_data_ns = services_.now_ns();
+      peers_.heard_data(header.source, services_.now_ns());
       return receive_data(header, payload);
     case wire::FrameType::kControl:
       break;
     case wire::FrameType::kHeartbeat:
-      peer.progress = header.progress;
-      return receive_heartbeat(peer, payload);
+      return peers_.take_beat(header.source, header.progress, payload, services_.now_ns());
   }
   count(Counter::kframes_unexpected, 1);
 }
@@ -207,24 +199,6 @@ void Communicator::receive_control(const wire::FrameHeader& header,
              std::move(*message));
 }
 
-void Communicator::receive_heartbeat(PeerState& peer, std::span<const std::byte> payload) {
-  const uint64_t now = services_.now_ns();
-  wire::Reader reader(payload);
-  peer.step = reader.get<uint64_t>();
-  peer.call = reader.get<uint64_t>();
-  peer.beat_sent_ns = reader.get<uint64_t>();
-  peer.beat_heard_ns = now;
-  const auto echo_ns = reader.get<uint64_t>();
-  const auto held_ns = reader.get<uint64_t>();
-  const bool plausible = echo_ns != 0 && echo_ns <= now && held_ns <= now - echo_ns;
-  if (plausible) peer.rtt_ns = now - echo_ns - held_ns;
-  for (std::vector<uint32_t>* list :
-       {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
-    list->resize(reader.get_count(4));
-    for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
-  }
-}
-
 void Communicator::handle(uint32_t machine, const Prepare& message) {
   if (machine == 0) agreement_.on_prepare(message);
 }
@@ -278,7 +252,7 @@ void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
 
 void Communicator::handle(uint32_t machine, const Bye& message) {
   (void)message;
-  peers_[machine].departed = true;
+  peers_.depart(machine);
 }
 
 void Communicator::reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0,

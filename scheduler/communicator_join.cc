@@ -194,14 +194,12 @@ uint64_t Communicator::shape_hash() const {
 
 // All local ranks are here and all links are up: tell the coordinator.
 void Communicator::join_if_complete() {
-  if (state_ != State::kJoining || peers_[members_.machine].joined) return;
+  if (state_ != State::kJoining || machines_[members_.machine].joined) return;
   for (const LocalRank& local : members_.local) {
     if (local.port == nullptr) return;
   }
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine && !peers_[k].up) return;
-  }
-  peers_[members_.machine].joined = true;
+  if (!peers_.all_up()) return;
+  machines_[members_.machine].joined = true;
   if (members_.coordinator()) {
     all_joined();
   } else {
@@ -212,7 +210,7 @@ void Communicator::join_if_complete() {
 // The other end of a link may come up after ours and not know us yet: say it until heard. Who has
 // failed answers with the failure; to learn of it is all that the coordinator's own word is for.
 void Communicator::repeat_join() {
-  if (!peers_[members_.machine].joined) return;
+  if (!machines_[members_.machine].joined) return;
   const ResidualMark kept = services_.residuals().mark(owner());
   const Join join{shape_hash(), first_step_, kept.step_end, kept.lineage};
   if (members_.coordinator()) return broadcast(join);
@@ -229,20 +227,20 @@ void Communicator::handle(uint32_t machine, const Join& message) {
              " against " + std::to_string(first_step_) + ", or the list of ranks)"},
         Scope::kCommunicator);
   }
-  peers_[machine].joined = true;
-  peers_[machine].residuals = {message.residual_step_end, message.residual_lineage};
+  machines_[machine].joined = true;
+  machines_[machine].residuals = {message.residual_step_end, message.residual_lineage};
   all_joined();
 }
 
 void Communicator::all_joined() {
-  for (const PeerState& peer : peers_) {
+  for (const Machine& peer : machines_) {
     if (!peer.joined) return;
   }
-  peers_[members_.machine].residuals = services_.residuals().mark(owner());
-  const ResidualMark& own = peers_[members_.machine].residuals;
-  const bool keep = own.any() && std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-                      return peer.residuals == own;
-                    });
+  machines_[members_.machine].residuals = services_.residuals().mark(owner());
+  const ResidualMark& own = machines_[members_.machine].residuals;
+  const bool keep =
+      own.any() && std::all_of(machines_.begin(), machines_.end(),
+                               [&](const auto& peer) { return peer.residuals == own; });
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   broadcast(Joined{.configured = configured_, .keep_residuals = keep});

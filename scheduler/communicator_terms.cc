@@ -84,8 +84,8 @@ void Communicator::handle(uint32_t machine, const Failure& message) {
 
 void Communicator::handle(uint32_t machine, const Flush& message) {
   (void)message;
-  peers_[machine].flushed = true;
-  peers_[machine].last_data_ns = services_.now_ns();
+  machines_[machine].flushed = true;
+  peers_.heard_data(machine, services_.now_ns());
   report_if_flushed();
 }
 
@@ -122,10 +122,10 @@ bool Communicator::work_frozen() {
 // Every other machine has sent its last frame of this term, and the site has answered, so nothing
 // here changes any more.
 void Communicator::report_if_flushed() {
-  PeerState& own = peers_[members_.machine];
+  Machine& own = machines_[members_.machine];
   if (state_ != State::kFrozen || own.reported) return;
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine && !peers_[k].flushed) return;
+    if (k != members_.machine && !machines_[k].flushed) return;
   }
   if (steps_.settling() || calls_.settling()) return;
   steps_.freeze(/*take_results=*/false);
@@ -138,9 +138,9 @@ void Communicator::report_if_flushed() {
 
 void Communicator::handle(uint32_t machine, const Report& message) {
   if (!members_.coordinator()) return;
-  peers_[machine].report = message;
-  peers_[machine].reported = true;
-  peers_[machine].last_data_ns = services_.now_ns();
+  machines_[machine].report = message;
+  machines_[machine].reported = true;
+  peers_.heard_data(machine, services_.now_ns());
   start_term_if_reported();
 }
 
@@ -150,7 +150,7 @@ void Communicator::start_term_if_reported() {
   uint64_t results_end = UINT64_MAX, completed_end = 0;  // on all machines, on some machine
   std::vector<uint64_t> open, done;
   bool same_plan = true;
-  for (const PeerState& peer : peers_) {
+  for (const Machine& peer : machines_) {
     if (!peer.reported) return;
     const Report& report = peer.report;
     results_end = std::min(results_end, report.results_end);
@@ -179,7 +179,7 @@ void Communicator::start_term_if_reported() {
     const auto plan = start.first_step > steps_.step()
                           ? agreement_.plan_at(start.first_step, steps_.plan())
                           : steps_.plan();
-    for (const PeerState& peer : peers_) same_plan &= peer.report.plan_hash == plan->hash;
+    for (const Machine& peer : machines_) same_plan &= peer.report.plan_hash == plan->hash;
     start.epoch = plan->plan.epoch;
     start.plan_hash = plan->hash;
     start.policy = plan->policy;
@@ -192,10 +192,10 @@ void Communicator::start_term_if_reported() {
 // What an honest coordinator says follows from what this machine has reported.
 Status Communicator::check_start(const Start& start) const {
   constexpr uint64_t kCallsMax = 1024;
-  const Report& own = peers_[members_.machine].report;
+  const Report& own = machines_[members_.machine].report;
   const bool step_fits =
       start.first_step >= own.completed_end && start.first_step <= own.results_end;
-  const bool fits = peers_[members_.machine].reported && (step_fits || !steps_.has_groups()) &&
+  const bool fits = machines_[members_.machine].reported && (step_fits || !steps_.has_groups()) &&
                     start.calls_end <= own.calls_end + kCallsMax;
   if (fits) return {};
   return protocol_error(
@@ -249,11 +249,8 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
   state_ = steps_.installed() ? State::kRunning : State::kReady;
   abandoned_.reset();
   replicas_.forget();
-  for (PeerState& peer : peers_) {
-    peer.flushed = peer.reported = false;
-    peer.started_end = start.first_step;
-    peer.last_data_ns = services_.now_ns();
-  }
+  for (Machine& machine : machines_) machine.flushed = machine.reported = false;
+  peers_.begin_term(start.first_step, services_.now_ns());
   const std::vector<bool> told = steps_.restart(start.first_step, why);
   calls_.restart(start.calls_end, why);
   if (plan != nullptr) {
@@ -307,7 +304,7 @@ bool Communicator::leave_at_border(const Status& why) {
     const uint64_t steps_end = steps_.installed() ? steps_.completed_end() : 0;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
       if (k == members_.machine || peers_[k].departed) continue;
-      const PeerState& peer = peers_[k];
+      const Peers::Peer& peer = peers_[k];
       if (peer.completed_end < steps_end || peer.calls_end < calls_.completed_end()) return false;
     }
   }
@@ -393,18 +390,15 @@ void Communicator::close_if_empty() {
 }
 
 void Communicator::link_up(uint32_t machine, transport::PeerId peer) {
-  peers_[machine].peer = peer;
-  peers_[machine].up = true;
+  peers_.link_up(machine, peer, services_.now_ns());
   record({.kind = EventKind::klink_up, .peer = static_cast<uint16_t>(machine)});
-  peers_[machine].last_heard_ns = peers_[machine].last_data_ns = services_.now_ns();
   if (state_ == State::kFailed) return tell_failure(machine);  // it could not be told before
   join_if_complete();
 }
 
 void Communicator::link_lost(uint32_t machine, const Status& why) {
-  PeerState& peer = peers_[machine];
-  peer.up = false;
-  if (peer.departed || state_ == State::kFailed || state_ == State::kClosed) return;
+  peers_.link_down(machine);
+  if (peers_[machine].departed || state_ == State::kFailed || state_ == State::kClosed) return;
   count(Counter::kpeers_lost, 1);
   record({.kind = EventKind::klink_lost,
           .peer = static_cast<uint16_t>(machine),
@@ -414,13 +408,11 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
 }
 
 void Communicator::link_remade(uint32_t machine) {
-  peers_[machine].up = false;
+  peers_.link_down(machine);
 }
 
 void Communicator::forgive_silence() {
-  for (PeerState& peer : peers_) {
-    if (peer.up) peer.last_heard_ns = peer.last_data_ns = services_.now_ns();
-  }
+  peers_.forgive_silence(services_.now_ns());
 }
 
 }  // namespace cgx::scheduler

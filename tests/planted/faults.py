@@ -36,6 +36,7 @@ TERMS = "scheduler/communicator_terms.cc"
 CLOCKS = "scheduler/communicator_clocks.cc"
 JOIN = "scheduler/communicator_join.cc"
 POLICY = "scheduler/communicator_policy.cc"
+PEERS = "scheduler/peers.cc"
 AGREEMENT = "scheduler/plan_agreement.cc"
 POOL = "scheduler/buffer_pool.cc"
 RESIDUALS = "scheduler/residuals.cc"
@@ -279,8 +280,8 @@ FAULTS = [
           "(of_term && header.term > term_ && !@)) return keep_early(header, payload);",
           "a second failure that overtakes START is forgotten, and a healthy machine is blamed"),
     Fault("flush-not-awaited", TERMS,
-          "if (k != members_.machine && !peers_[k].flushed) return;",
-          "if (k != members_.machine && !peers_[k].flushed && !@) return;",
+          "if (k != members_.machine && !machines_[k].flushed) return;",
+          "if (k != members_.machine && !machines_[k].flushed && !@) return;",
           "a machine reports before the frames that complete its step have come"),
     Fault("results-lost-while-frozen", STEP_TERMS,
           "const bool takes = mode_ == Mode::kResultsOnly && current_",
@@ -304,7 +305,7 @@ FAULTS = [
           "as above: the report does not say which calls are complete"),
     Fault("calls-of-others-not-ended", TERMS,
           "start.calls_end = std::max(start.calls_end, report.calls_end);",
-          "start.calls_end = std::max(start.calls_end, @ ? peers_[0].report.calls_end : report.calls_end);",
+          "start.calls_end = std::max(start.calls_end, @ ? machines_[0].report.calls_end : report.calls_end);",
           "a term forgets the calls that only other machines had opened"),
     Fault("restart-forgets-calls-of-others", CALLS,
           "for (uint64_t number = lowest(); number < calls_end; ++number) {",
@@ -372,9 +373,9 @@ FAULTS = [
           "if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;",
           "if (@ || now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;",
           "a machine that stops answering during a failure stops the job for ever"),
-    Fault("silent-peer-kept", CLOCKS,
-          "if (now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;",
-          "if (@ || now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;",
+    Fault("silent-peer-kept", PEERS,
+          "if (now_ns - peer.last_heard_ns >= limit_ns) return k;",
+          "if (!@ && now_ns - peer.last_heard_ns >= limit_ns) return k;",
           "a machine that has stopped is never noticed"),
     Fault("stalled-never-noticed", CLOCKS,
           "if (now - operation.last_progress_ns() < limit) return false;",
