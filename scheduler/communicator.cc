@@ -34,6 +34,7 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
       peers_(members_),
+      terms_(members_),
       machines_(members_.machines()),
       tables_(members_.machines()),
       replay_(services.options().plan_history.get(), members_.job, members_.name),
@@ -336,7 +337,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.ranks = members_.ranks();
   shown.machines = members_.machines();
   shown.local_machine = members_.machine;
-  shown.term = term_;
+  shown.term = terms_.number();
   shown.step = steps_.step();
   shown.watermark = steps_.completed_end();
   shown.state = state_name(state_);

@@ -32,6 +32,7 @@
 #include "scheduler/replica_watch.h"
 #include "scheduler/shares.h"
 #include "scheduler/step_runner.h"
+#include "scheduler/terms.h"
 
 namespace cgx::scheduler {
 
@@ -184,13 +185,6 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   struct Machine {
     bool joined = false;
     ResidualMark residuals;  // of its join
-    bool flushed = false;    // nothing more of this term comes from it
-    bool reported = false;
-    Report report;
-  };
-  struct WaitingFrame {
-    wire::FrameHeader header;
-    std::vector<std::byte> payload;
   };
   struct PolicyTicket {
     PolicyAnswer answer;
@@ -293,7 +287,6 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   Report make_report() const;
   void report_if_flushed();
   void start_term_if_reported();
-  Status check_start(const Start& start) const;
   bool lacks_plan_of(const Start& start) const;
   void ask_for_plan_of(const Start& start);
   void start_awaited(const Result<FactsPtr>& facts);
@@ -302,7 +295,6 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   void replay_held();
 
   // communicator_clocks.cc
-  std::string silent_machines() const;
   std::vector<uint32_t> not_committing() const;  // local ranks
   void check_frozen();
   void check_peers();
@@ -331,7 +323,6 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   bool failed_joining_ = false;
   uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
   bool leaving_ = false;       // nothing more is started: leave_at_border() waits for the others
-  uint32_t term_ = 0;
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
@@ -342,6 +333,7 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
   std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
   std::vector<LocalState> local_;
   Peers peers_;
+  Terms terms_;
   std::vector<Machine> machines_;               // by number
   std::shared_ptr<const TensorTable> table_;    // of the plan in force
   std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
@@ -355,14 +347,13 @@ class Communicator final : public OperationHost, public PlanAgreement::Host, pub
     PlanAgreement::PlanPtr running;  // when its plan was asked for
   };
   std::optional<AwaitedStart> awaited_start_;  // this machine lacks its plan, which is being made
-  std::vector<WaitingFrame> early_frames_;     // until the coordinator's word for what they are of
   std::deque<HeldRecord> held_;
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   std::optional<Wish> wish_;
   std::map<uint64_t, PolicyTicket> policy_tickets_;
   uint64_t next_policy_ticket_ = 1;
-  uint64_t frozen_since_ns_ = 0, commit_since_ns_ = 0;
+  uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // for late answers

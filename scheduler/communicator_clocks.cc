@@ -36,28 +36,17 @@ void Communicator::tick() {
   check_late();
 }
 
-std::string Communicator::silent_machines() const {
-  const bool reported = machines_[members_.machine].reported;
-  std::string silent;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const bool awaited = reported ? members_.coordinator() && !machines_[k].reported
-                                  : k != members_.machine && !machines_[k].flushed;
-    if (awaited) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
-  }
-  return silent.empty() ? members_.machine_name(0) : silent;
-}
-
 // Messages do not get lost on a live link, but a machine may stop answering. The clock starts anew
 // with each frame of the term that ends; members wait a little longer than their coordinator, who
 // can name the culprit.
 void Communicator::check_frozen() {
   if (awaited_start_) return;  // this machine is the one that takes its time
-  const uint64_t since = std::max(frozen_since_ns_, peers_.last_data_ns());
+  const uint64_t since = std::max(terms_.frozen_since_ns(), peers_.last_data_ns());
   const uint64_t patience = services_.options().timeouts.peer_lost_ns;
   const uint64_t now = services_.now_ns();
   if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;
   fail({StatusCode::kPEER_LOST,
-        "no new term after '" + failure_.message() + "': no word from " + silent_machines()},
+        "no new term after '" + failure_.message() + "': no word from " + terms_.silent_machines()},
        Scope::kCommunicator);
 }
 

@@ -24,7 +24,7 @@ wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
   wire::FrameHeader header;
   header.type = type;
   header.communicator = members_.id;
-  header.term = term_;
+  header.term = terms_.number();
   header.source = members_.machine;
   header.watermark_step = steps_.completed_end();
   header.watermark_call = calls_.completed_end();
@@ -108,11 +108,11 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
   if (state_ == State::kFailed) return answer_join(header, payload);
   if (state_ == State::kClosed) return;
   if (header.type == wire::FrameType::kControl) return receive_control(header, payload);
-  if (header.term < term_) {
+  if (header.term < terms_.number()) {
     count(Counter::kframes_stale, 1);
     return;
   }
-  if (header.term > term_) {
+  if (header.term > terms_.number()) {
     if (header.type == wire::FrameType::kData) keep_early(header, payload);
     return;
   }
@@ -146,12 +146,7 @@ void Communicator::answer_join(const wire::FrameHeader& header,
 
 // Other machines' frames overtake the coordinator's word that all have joined, or for a term.
 void Communicator::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  constexpr size_t kEarlyMax = 4096, kBytesMax = 1 << 20;
-  const bool fits = early_frames_.size() < kEarlyMax && payload.size() <= kBytesMax;
-  if (header.term <= term_ + 1 && fits) {
-    early_frames_.push_back({header, {payload.begin(), payload.end()}});
-    return;
-  }
+  if (terms_.keep_early(header, payload)) return;
   fail(protocol_error(members_.machine_name(header.source) +
                       " sent more frames ahead of its coordinator than windows allow"),
        Scope::kCommunicator);
@@ -190,8 +185,10 @@ void Communicator::receive_control(const wire::FrameHeader& header,
   const bool of_term = belongs_to_term(*message);
   const bool before_joined =
       state_ == State::kJoining && (of_term || std::holds_alternative<Left>(*message));
-  if (before_joined || (of_term && header.term > term_)) return keep_early(header, payload);
-  if (of_term && header.term < term_) {
+  if (before_joined || (of_term && header.term > terms_.number())) {
+    return keep_early(header, payload);
+  }
+  if (of_term && header.term < terms_.number()) {
     count(Counter::kframes_stale, 1);
     return;
   }

@@ -38,7 +38,7 @@ void Communicator::fail(const Status& why, Scope scope, Origin origin) {
 
 // A rank that gave its backward pass up may use its buffers again: nothing more is written there.
 void Communicator::freeze(bool take_results) {
-  frozen_since_ns_ = services_.now_ns();
+  terms_.freeze(services_.now_ns());
   steps_.freeze(take_results);
   calls_.freeze(/*take_results=*/true);
   broadcast(Flush{});
@@ -59,7 +59,7 @@ void Communicator::end(const Status& why) {
   }
   pending_.reset();
   awaited_start_.reset();
-  early_frames_.clear();
+  terms_.take_early();
   replay_held();
 }
 
@@ -84,7 +84,7 @@ void Communicator::handle(uint32_t machine, const Failure& message) {
 
 void Communicator::handle(uint32_t machine, const Flush& message) {
   (void)message;
-  machines_[machine].flushed = true;
+  terms_.flush(machine);
   peers_.heard_data(machine, services_.now_ns());
   report_if_flushed();
 }
@@ -122,86 +122,39 @@ bool Communicator::work_frozen() {
 // Every other machine has sent its last frame of this term, and the site has answered, so nothing
 // here changes any more.
 void Communicator::report_if_flushed() {
-  Machine& own = machines_[members_.machine];
-  if (state_ != State::kFrozen || own.reported) return;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine && !machines_[k].flushed) return;
-  }
+  if (state_ != State::kFrozen || terms_.has_reported() || !terms_.all_flushed()) return;
   if (steps_.settling() || calls_.settling()) return;
   steps_.freeze(/*take_results=*/false);
   calls_.freeze(/*take_results=*/false);
-  own.report = make_report();
-  own.reported = true;
+  const Report own = make_report();
+  terms_.report(members_.machine, own);
   if (members_.coordinator()) return start_term_if_reported();
-  send_control(0, own.report);
+  send_control(0, own);
 }
 
 void Communicator::handle(uint32_t machine, const Report& message) {
   if (!members_.coordinator()) return;
-  machines_[machine].report = message;
-  machines_[machine].reported = true;
+  terms_.report(machine, message);
   peers_.heard_data(machine, services_.now_ns());
   start_term_if_reported();
 }
 
 void Communicator::start_term_if_reported() {
-  if (state_ != State::kFrozen) return;
-  Start start{.code = failure_.code(), .text = failure_.message()};
-  uint64_t results_end = UINT64_MAX, completed_end = 0;  // on all machines, on some machine
-  std::vector<uint64_t> open, done;
-  bool same_plan = true;
-  for (const Machine& peer : machines_) {
-    if (!peer.reported) return;
-    const Report& report = peer.report;
-    results_end = std::min(results_end, report.results_end);
-    completed_end = std::max(completed_end, report.completed_end);
-    start.calls_end = std::max(start.calls_end, report.calls_end);
-    open.insert(open.end(), report.calls_open.begin(), report.calls_open.end());
-    done.insert(done.end(), report.calls_done.begin(), report.calls_done.end());
-  }
-  const auto lost = [&](const std::string& what) {
-    fail({StatusCode::kSTEP_LOST,
-          what +
-              " completed on some machines only and cannot be redone; restore a checkpoint (it "
-              "failed because: " +
-              failure_.message() + ")"},
-         Scope::kCommunicator);
-  };
-  if (results_end < completed_end && steps_.has_groups()) {
-    return lost("step " + std::to_string(results_end));
-  }
-  for (const uint64_t call : open) {
-    if (std::find(done.begin(), done.end(), call) == done.end()) continue;
-    return lost("call " + std::to_string(call));
-  }
-  start.first_step = results_end;
+  if (state_ != State::kFrozen || !terms_.all_reported()) return;
+  Result<Start> concluded = terms_.conclude(failure_, steps_.has_groups());
+  if (!concluded.ok()) return fail(concluded.status(), Scope::kCommunicator);
+  Start& start = *concluded;
   if (steps_.installed()) {  // the step before may be open here, for want of a local rank's word
     const auto plan = start.first_step > steps_.step()
                           ? agreement_.plan_at(start.first_step, steps_.plan())
                           : steps_.plan();
-    for (const Machine& peer : machines_) same_plan &= peer.report.plan_hash == plan->hash;
     start.epoch = plan->plan.epoch;
     start.plan_hash = plan->hash;
     start.policy = plan->policy;
-    if (!same_plan) start.plan = plan->facts->encoded;
+    if (!terms_.all_reported_plan(plan->hash)) start.plan = plan->facts->encoded;
   }
   broadcast(start);
   start_term(start);
-}
-
-// What an honest coordinator says follows from what this machine has reported.
-Status Communicator::check_start(const Start& start) const {
-  constexpr uint64_t kCallsMax = 1024;
-  const Report& own = machines_[members_.machine].report;
-  const bool step_fits =
-      start.first_step >= own.completed_end && start.first_step <= own.results_end;
-  const bool fits = machines_[members_.machine].reported && (step_fits || !steps_.has_groups()) &&
-                    start.calls_end <= own.calls_end + kCallsMax;
-  if (fits) return {};
-  return protocol_error(
-      "the coordinator starts a term at step " + std::to_string(start.first_step) + ", call " +
-      std::to_string(start.calls_end) + "; this machine reported step " +
-      std::to_string(own.results_end) + ", call " + std::to_string(own.calls_end));
 }
 
 // This machine stands at the term's first step under another plan than its coordinator.
@@ -234,7 +187,7 @@ void Communicator::start_awaited(const Result<FactsPtr>& facts) {
 
 void Communicator::handle(uint32_t machine, const Start& message) {
   if (machine != 0 || state_ != State::kFrozen || awaited_start_) return;
-  const Status status = check_start(message);
+  const Status status = terms_.check(message, steps_.has_groups());
   if (!status.ok()) return fail(status, Scope::kCommunicator);
   if (lacks_plan_of(message)) return ask_for_plan_of(message);
   start_term(message);
@@ -243,13 +196,14 @@ void Communicator::handle(uint32_t machine, const Start& message) {
 // `plan`: what this machine lacked for it.
 void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& plan) {
   const Status why(start.code, start.text);
-  ++term_;
-  record({.step = static_cast<uint32_t>(start.first_step), .kind = EventKind::kterm, .a = term_});
+  terms_.begin();
+  record({.step = static_cast<uint32_t>(start.first_step),
+          .kind = EventKind::kterm,
+          .a = terms_.number()});
   failure_ = why;
   state_ = steps_.installed() ? State::kRunning : State::kReady;
   abandoned_.reset();
   replicas_.forget();
-  for (Machine& machine : machines_) machine.flushed = machine.reported = false;
   peers_.begin_term(start.first_step, services_.now_ns());
   const std::vector<bool> told = steps_.restart(start.first_step, why);
   calls_.restart(start.calls_end, why);
@@ -269,7 +223,7 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
 }
 
 void Communicator::replay_early() {
-  for (const WaitingFrame& frame : std::exchange(early_frames_, {})) {
+  for (const Terms::EarlyFrame& frame : terms_.take_early()) {
     receive(frame.header, frame.payload);
   }
 }
@@ -286,10 +240,10 @@ void Communicator::redo(uint32_t local, uint32_t request) {
   state.redo_request = request;
   if (state_ == State::kFailed) return reply(local, state.redo_request, failure_);
   if (state_ == State::kFrozen) return;
-  state.attempt = term_;
+  state.attempt = terms_.number();
   state.must_redo = false;
-  steps_.set_attempt(local, term_);
-  reply(local, state.redo_request, {}, term_, steps_.next_step_of(local));
+  steps_.set_attempt(local, state.attempt);
+  reply(local, state.redo_request, {}, state.attempt, steps_.next_step_of(local));
 }
 
 // --- Members that go
