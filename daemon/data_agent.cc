@@ -19,6 +19,9 @@ constexpr int kMessagesPerRound = 64;
 // ends without an event of its own.
 constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
 constexpr uint64_t kBeatNs = 400 * kMillisecond;
+// Whoever asks for snapshots gets a hundredth of the thread, and ten a second whatever they cost.
+constexpr uint64_t kSnapshotEveryNs = 100 * kMillisecond;
+constexpr uint64_t kSnapshotShare = 100;
 constexpr const char* kLinkMessage = "a link to another machine";
 
 const char* name_of(const decltype(SessionRequest::body)& body) {
@@ -131,6 +134,7 @@ Status DataAgent::listen() {
 
 void DataAgent::on_stop() {
   mailbox_.close();
+  snapshots_.close();
   engine_.reset();
   transport_.reset();
   sessions_.clear();
@@ -148,6 +152,7 @@ int DataAgent::do_work(uint64_t now_ns) {
   if (transport_) work += transport_->progress();
   work += engine_->do_work(now_ns);
   work += publish_completions();
+  work += make_snapshot();
   if (!closed_.empty()) release_closed();
   if (now_ns >= next_beat_ns_) beat();
   if (work > 0) duty_.worked();
@@ -163,6 +168,7 @@ void DataAgent::handle(Message message) {
 uint64_t DataAgent::next_deadline_ns() const {
   uint64_t deadline = engine_->next_deadline_ns();
   if (!sessions_.empty()) deadline = std::min(deadline, next_beat_ns_);
+  if (snapshots_.wanted()) deadline = std::min(deadline, next_snapshot_ns_);
   const bool look_again = overflowing_ || !closed_.empty();
   return look_again ? std::min(deadline, now_ns_ + kLookAgainNs) : deadline;
 }
@@ -177,7 +183,7 @@ Spin DataAgent::spin() const {
 bool DataAgent::prepare_sleep() {
   for (auto& each : sessions_) each->session.raise_sleeping();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool quiet = mailbox_.empty() &&
+  const bool quiet = mailbox_.empty() && !showing_ && !snapshot_due(now_ns_) &&
                      std::all_of(sessions_.begin(), sessions_.end(),
                                  [](const auto& each) { return each->session.ring_empty(); }) &&
                      (!transport_ || transport_->arm());
@@ -440,11 +446,39 @@ bool DataAgent::run(EngineTask task) {
                         }});
 }
 
-scheduler::Snapshot DataAgent::snapshot() {
-  const uint64_t now = monotonic_ns();
-  scheduler::Snapshot shown = engine_->snapshot(now);
-  shown.duty = duty_.snapshot(now);
-  return shown;
+bool DataAgent::snapshot_due(uint64_t now_ns) const {
+  return snapshots_.wanted() && now_ns >= next_snapshot_ns_;
+}
+
+// One communicator a round, and no more of the thread's time than askers may have of it.
+int DataAgent::make_snapshot() {
+  if (!showing_ && !snapshot_due(now_ns_)) return 0;
+  const uint64_t began = monotonic_ns();
+  if (!showing_) {
+    snapshots_.begin();
+    showing_.emplace();
+    showing_->left = engine_->communicators();
+    std::reverse(showing_->left.begin(), showing_->left.end());
+  }
+  Showing& showing = *showing_;
+  if (!showing.left.empty()) {
+    engine_->add_communicator(showing.left.back(), showing.shown);
+    showing.left.pop_back();
+  }
+  const bool complete = showing.left.empty();
+  if (complete) {
+    flush_counters();
+    engine_->add_totals(began, showing.shown);
+    showing.shown.duty = duty_.snapshot(began);
+    snapshots_.put_up(std::move(showing.shown));
+  }
+  const uint64_t took = monotonic_ns() - began;
+  showing.took_ns += took;
+  duty_.took("a snapshot", took);
+  if (!complete) return 1;
+  next_snapshot_ns_ = began + std::min(kSnapshotEveryNs, kSnapshotShare * showing.took_ns);
+  showing_.reset();
+  return 1;
 }
 
 void DataAgent::flush_counters() {

@@ -20,6 +20,7 @@
 #include "daemon/plan_taker.h"
 #include "daemon/session.h"
 #include "daemon/session_host.h"
+#include "daemon/snapshot_board.h"
 #include "scheduler/engine.h"
 #include "transport/transport.h"
 
@@ -67,8 +68,8 @@ class DataAgent final : public Agent,
   void link_refused(LinkSerial serial, Status why) override;
   void take_plan(UniqueFunction<void()> answer) override;
 
-  // Belongs to tasks: what the agent and its engine are doing.
-  scheduler::Snapshot snapshot();
+  // What the agent and its engine are doing, for whoever asks.
+  SnapshotBoard& snapshots() { return snapshots_; }
 
   // Runs `task` between two rounds. False: the agent is too busy to take it, or has stopped.
   using EngineTask = UniqueFunction<void(scheduler::Engine&)>;
@@ -103,6 +104,8 @@ class DataAgent final : public Agent,
   void beat();
   void lower_sleeping();
   void flush_counters();
+  int make_snapshot();
+  bool snapshot_due(uint64_t now_ns) const;
 
   void open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) override;
   void close_link(scheduler::LinkId link) override;
@@ -137,6 +140,14 @@ class DataAgent final : public Agent,
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
   DutyCycle duty_{thread_cpu_ns};
+  struct Showing {  // a snapshot that is being made
+    scheduler::Snapshot shown;
+    std::vector<uint16_t> left;  // communicators, the next one last
+    uint64_t took_ns = 0;
+  };
+  std::optional<Showing> showing_;
+  uint64_t next_snapshot_ns_ = 0;  // when another may begin
+  SnapshotBoard snapshots_{[this] { mailbox_.wake(); }};
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;
   ThreadOwner owner_;
 };

@@ -32,12 +32,10 @@ Result<T> ask_engine(DataAgent& data, uint64_t timeout_ns, const char* what, Tas
 }  // namespace
 
 Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
-  Result<scheduler::Snapshot> snapshot = ask_engine<scheduler::Snapshot>(
-      data_, timeout_ns, "snapshot",
-      [&data = data_](scheduler::Engine&, auto promise) { promise->set_value(data.snapshot()); });
-  if (!snapshot.ok()) return snapshot;
-  for (scheduler::CommunicatorSnapshot& one : snapshot->communicators) show_plan(one);
-  for (scheduler::Share& share : shares_.shown()) snapshot->shares.push_back(std::move(share));
+  CGX_ASSIGN_OR_RETURN(const SnapshotBoard::Shown shown, data_.snapshots().ask(timeout_ns));
+  scheduler::Snapshot snapshot = *shown;
+  for (scheduler::CommunicatorSnapshot& one : snapshot.communicators) show_plan(one);
+  for (scheduler::Share& share : shares_.shown()) snapshot.shares.push_back(std::move(share));
   return snapshot;
 }
 

@@ -81,6 +81,14 @@ void PlannerAgent::answer_search(SurveyAnswer answer, Result<scheduler::SurveyPt
   taker_.take_plan([survey = std::move(survey), answer = std::move(answer)] { answer(survey); });
 }
 
+void PlannerAgent::run(const std::function<void()>& work, const std::function<void()>& then) {
+  const bool taken = commits_->post([this, work, then]() mutable {
+    work();
+    taker_.take_plan(std::move(then));
+  });
+  if (!taken) PlannerPort::run(work, then);  // late beats never
+}
+
 void PlannerAgent::release(std::shared_ptr<const void> memory) {
   (void)others_->post([last = std::move(memory)] {});
 }

@@ -31,6 +31,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
 
   void request(scheduler::PlanQuestion question, Answer answer) override;
   void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override;
+  void run(const std::function<void()>& work, const std::function<void()>& then) override;
   void release(std::shared_ptr<const void> memory) override;
 
  private:

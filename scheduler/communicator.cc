@@ -33,7 +33,9 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
       configured_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
-      peers_(members_.machines()),
+      peers_(members_),
+      terms_(members_),
+      machines_(members_.machines()),
       tables_(members_.machines()),
       replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
@@ -337,7 +339,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.ranks = members_.ranks();
   shown.machines = members_.machines();
   shown.local_machine = members_.machine;
-  shown.term = term_;
+  shown.term = terms_.number();
   shown.step = steps_.step();
   shown.watermark = steps_.completed_end();
   shown.state = state_name(state_);
@@ -375,24 +377,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
 }
 
 void Communicator::add_peers(std::vector<PeerSnapshot>& list) const {
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k == members_.machine) continue;
-    const PeerState& peer = peers_[k];
-    PeerSnapshot& shown = list.emplace_back();
-    shown.job = members_.job;
-    shown.uid = members_.uid;
-    shown.name = members_.name + "/" + std::to_string(k);
-    shown.address = members_.addresses[k];
-    shown.machine = k;
-    shown.state = peer.up ? "up" : peer.last_heard_ns != 0 ? "lost" : "connecting";
-    shown.heartbeat_age_ns = peer.last_heard_ns ? services_.now_ns() - peer.last_heard_ns : 0;
-    shown.rtt_ns = peer.rtt_ns;
-    shown.frames_sent = peer.frames_sent;
-    shown.frames_received = peer.frames_received;
-    shown.bytes_sent = peer.bytes_sent;
-    shown.bytes_received = peer.bytes_received;
-    shown.progress = peer.progress;
-  }
+  peers_.show(services_.now_ns(), list);
 }
 
 }  // namespace cgx::scheduler

@@ -21,17 +21,20 @@
 #include <vector>
 
 #include "scheduler/call_runner.h"
+#include "scheduler/commit_tables.h"
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
 #include "scheduler/kept_policies.h"
 #include "scheduler/link_table.h"
 #include "scheduler/members.h"
 #include "scheduler/pilot.h"
+#include "scheduler/peers.h"
 #include "scheduler/plan_agreement.h"
 #include "scheduler/replica_watch.h"
 #include "scheduler/shares.h"
 #include "scheduler/step_meter.h"
 #include "scheduler/step_runner.h"
+#include "scheduler/terms.h"
 
 namespace cgx::scheduler {
 
@@ -162,6 +165,7 @@ class Communicator final : public OperationHost,
   }
   // PlanAgreement::Host
   void send_control(uint32_t machine, const ControlMessage& message) override;
+  void broadcast(const ControlMessage& message) override;
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
     return purpose == PlanPurpose::kCommit ? pending_ : table_;
   }
@@ -181,27 +185,11 @@ class Communicator final : public OperationHost,
     uint32_t attempt = 0;    // that its records of steps carry
     bool must_redo = false;  // it was told of a failure and has not asked for the next attempt
     bool committed = false, left = false;
-    std::vector<wire::TensorDescription> tensors;
+    Registration tensors;
   };
-  struct PeerState {
-    transport::PeerId peer;
-    bool up = false, joined = false, departed = false;
-    uint64_t last_heard_ns = 0, last_data_ns = 0;
-    uint64_t started_end = 0, step = 0, call = 0;
-    uint64_t completed_end = 0, calls_end = 0;  // its watermarks
-    uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
-    uint32_t progress = 0;
-    std::vector<uint32_t> missing_step, missing_call, missing_commit;  // of its last heartbeat
-    uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
-    uint64_t rtt_ns = 0;                           // of the last echo
-    ResidualMark residuals;                        // of its join
-    bool flushed = false;                          // nothing more of this term comes from it
-    bool reported = false;
-    Report report;
-  };
-  struct WaitingFrame {
-    wire::FrameHeader header;
-    std::vector<std::byte> payload;
+  struct Machine {
+    bool joined = false;
+    ResidualMark residuals;  // of its join
   };
   struct PolicyTicket {
     PolicyAnswer answer;
@@ -228,9 +216,10 @@ class Communicator final : public OperationHost,
   void handle(uint32_t machine, const Join& message);
   void handle(uint32_t machine, const Joined& message);
   void commit_if_complete();
-  Status compare_local_tables() const;
-  Result<TensorTable> local_table(uint32_t local) const;
-  void handle(uint32_t machine, const Table& message);
+  void run_apart(std::function<Status()> work, std::function<void(const Status&)> then);
+  std::vector<RegisteredBy> registered() const;
+  void take_table(CommitTable& made);
+  void handle(uint32_t machine, Table&& message);
   void plan_if_tables_complete();
   void refuse_commit(const Status& why);
   Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step) const;
@@ -256,14 +245,13 @@ class Communicator final : public OperationHost,
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_control(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void receive_heartbeat(PeerState& peer, std::span<const std::byte> payload);
   void publish_call_failures();
   void publish_result_hashes();
   static Scope scope_of(const Status& why);
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);
-  void broadcast(const ControlMessage& message);
+  void send_body(uint32_t machine, std::span<const std::byte> encoded_control);
   void reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0 = 0,
              uint64_t value1 = 0);
   void handle(uint32_t machine, const Prepare& message);
@@ -313,14 +301,14 @@ class Communicator final : public OperationHost,
   Report make_report() const;
   void report_if_flushed();
   void start_term_if_reported();
-  Status check_start(const Start& start) const;
-  Status take_plan_of(const Start& start);
-  void start_term(const Start& start);
+  bool lacks_plan_of(const Start& start) const;
+  void ask_for_plan_of(const Start& start);
+  void start_awaited(const Result<FactsPtr>& facts);
+  void start_term(const Start& start, const PlanAgreement::PlanPtr& plan = nullptr);
   void replay_early();
   void replay_held();
 
   // communicator_clocks.cc
-  std::string silent_machines() const;
   std::vector<uint32_t> not_committing() const;  // local ranks
   void check_frozen();
   void check_peers();
@@ -349,7 +337,6 @@ class Communicator final : public OperationHost,
   bool failed_joining_ = false;
   uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
   bool leaving_ = false;       // nothing more is started: leave_at_border() waits for the others
-  uint32_t term_ = 0;
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
@@ -360,7 +347,9 @@ class Communicator final : public OperationHost,
   uint64_t policy_version_ = 1;
   std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
   std::vector<LocalState> local_;
-  std::vector<PeerState> peers_;                // by machine
+  Peers peers_;
+  Terms terms_;
+  std::vector<Machine> machines_;               // by number
   std::shared_ptr<const TensorTable> table_;    // of the plan in force
   std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
   std::vector<std::vector<std::byte>> tables_;  // coordinator: pending ones, by machine
@@ -368,7 +357,11 @@ class Communicator final : public OperationHost,
   PlanAgreement agreement_;
   StepRunner steps_;
   CallRunner calls_;
-  std::vector<WaitingFrame> early_frames_;  // until the coordinator's word for what they are of
+  struct AwaitedStart {
+    Start start;
+    PlanAgreement::PlanPtr running;  // when its plan was asked for
+  };
+  std::optional<AwaitedStart> awaited_start_;  // this machine lacks its plan, which is being made
   std::deque<HeldRecord> held_;
   std::vector<Left> left_;
   ReplicaWatch replicas_;
@@ -377,7 +370,7 @@ class Communicator final : public OperationHost,
   std::optional<Wish> wish_;
   std::map<uint64_t, PolicyTicket> policy_tickets_;
   uint64_t next_policy_ticket_ = 1;
-  uint64_t frozen_since_ns_ = 0, commit_since_ns_ = 0;
+  uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // for late answers

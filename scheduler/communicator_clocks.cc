@@ -1,7 +1,6 @@
 // Communicator, its clocks: heartbeats, and who is silent, stalled or late.
 #include <algorithm>
 
-#include "proto/wire/bytes.h"
 #include "scheduler/communicator.h"
 
 namespace cgx::scheduler {
@@ -37,28 +36,17 @@ void Communicator::tick() {
   check_late();
 }
 
-std::string Communicator::silent_machines() const {
-  const bool reported = peers_[members_.machine].reported;
-  std::string silent;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const bool awaited = reported ? members_.coordinator() && !peers_[k].reported
-                                  : k != members_.machine && !peers_[k].flushed;
-    if (awaited) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
-  }
-  return silent.empty() ? members_.machine_name(0) : silent;
-}
-
 // Messages do not get lost on a live link, but a machine may stop answering. The clock starts anew
 // with each frame of the term that ends; members wait a little longer than their coordinator, who
 // can name the culprit.
 void Communicator::check_frozen() {
-  uint64_t since = frozen_since_ns_;
-  for (const PeerState& peer : peers_) since = std::max(since, peer.last_data_ns);
+  if (awaited_start_) return;  // this machine is the one that takes its time
+  const uint64_t since = std::max(terms_.frozen_since_ns(), peers_.last_data_ns());
   const uint64_t patience = services_.options().timeouts.peer_lost_ns;
   const uint64_t now = services_.now_ns();
   if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;
   fail({StatusCode::kPEER_LOST,
-        "no new term after '" + failure_.message() + "': no word from " + silent_machines()},
+        "no new term after '" + failure_.message() + "': no word from " + terms_.silent_machines()},
        Scope::kCommunicator);
 }
 
@@ -81,9 +69,7 @@ void Communicator::check_agreements() {
     commit_since_ns_ = now;
   } else if (now - commit_since_ns_ >= timeout_ns_) {
     std::vector<uint32_t> missing = not_committing();
-    for (const PeerState& peer : peers_) {
-      missing.insert(missing.end(), peer.missing_commit.begin(), peer.missing_commit.end());
-    }
+    peers_.add_not_committing(missing);
     std::string names;
     for (const uint32_t rank : missing) names += " rank " + std::to_string(rank);
     return fail({StatusCode::kTIMED_OUT, "the commit of " + members_.title() + " waits for" +
@@ -102,27 +88,13 @@ std::vector<uint32_t> Communicator::not_committing() const {
 
 void Communicator::send_heartbeats() {
   if (members_.machines() == 1 || state_ == State::kJoining) return;
-  wire::Writer lists;
-  for (const std::vector<uint32_t>& missing :
-       {steps_.missing_ranks(), calls_.missing_ranks(), not_committing()}) {
-    lists.put<uint32_t>(static_cast<uint32_t>(missing.size()));
-    for (uint32_t rank : missing) lists.put(rank);
-  }
-  const std::vector<std::byte> missing = lists.take();
+  const Peers::Beat beat{steps_.step(), calls_.completed_end(), steps_.missing_ranks(),
+                         calls_.missing_ranks(), not_committing()};
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
-  header.progress = ++peers_[members_.machine].progress;
-  const uint64_t now = services_.now_ns();
+  header.progress = peers_.next_beat();
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k == members_.machine) continue;
-    const PeerState& peer = peers_[k];
-    wire::Writer writer;
-    writer.put(steps_.step());
-    writer.put(calls_.completed_end());
-    writer.put(now);
-    writer.put(peer.beat_sent_ns);
-    writer.put(peer.beat_sent_ns == 0 ? 0 : now - peer.beat_heard_ns);
-    writer.append(missing);
-    send_to(k, header, writer.take(), kNoSlab);
+    send_to(k, header, peers_.beat_for(k, beat, services_.now_ns()), kNoSlab);
   }
 }
 
@@ -137,7 +109,7 @@ void Communicator::check_peers() {
     }
     for (uint32_t k = 0; k < members_.machines(); ++k) {
       if (k == members_.machine ||
-          (peers_[k].up && (peers_[k].joined || !members_.coordinator()))) {
+          (peers_[k].up && (machines_[k].joined || !members_.coordinator()))) {
         continue;
       }
       missing += " " + members_.machine_name(k) + ",";
@@ -148,15 +120,12 @@ void Communicator::check_peers() {
                                              " s; missing:" + missing},
                 Scope::kCommunicator);
   }
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const PeerState& peer = peers_[k];
-    if (k == members_.machine || peer.departed || !peer.up) continue;
-    if (now - peer.last_heard_ns < timeouts.peer_lost_ns) continue;
-    return services_.lose_link(
-        *this, k,
-        {StatusCode::kPEER_LOST,
-         "no heartbeat for " + std::to_string((now - peer.last_heard_ns) / 1'000'000) + " ms"});
-  }
+  const std::optional<uint32_t> silent = peers_.silent(now, timeouts.peer_lost_ns);
+  if (!silent) return;
+  const uint64_t silence_ns = now - peers_[*silent].last_heard_ns;
+  services_.lose_link(*this, *silent,
+                      {StatusCode::kPEER_LOST,
+                       "no heartbeat for " + std::to_string(silence_ns / 1'000'000) + " ms"});
 }
 
 // The clock of a started operation runs only when every machine that it hears has announced it;
@@ -213,13 +182,7 @@ Communicator::Waiting Communicator::waiting() const {
 // As far as heartbeats have told.
 std::vector<uint32_t> Communicator::late_ranks(const Waiting& waiting) const {
   std::vector<uint32_t> late = waiting.of_step ? steps_.missing_ranks() : calls_.missing_ranks();
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    const PeerState& peer = peers_[k];
-    const uint64_t theirs = waiting.of_step ? peer.step : peer.call;
-    if (k == members_.machine || theirs > waiting.number) continue;
-    const std::vector<uint32_t>& missing = waiting.of_step ? peer.missing_step : peer.missing_call;
-    late.insert(late.end(), missing.begin(), missing.end());
-  }
+  peers_.add_missing(waiting.of_step, waiting.number, late);
   std::sort(late.begin(), late.end());
   return late;
 }

@@ -24,7 +24,7 @@ wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
   wire::FrameHeader header;
   header.type = type;
   header.communicator = members_.id;
-  header.term = term_;
+  header.term = terms_.number();
   header.source = members_.machine;
   header.watermark_step = steps_.completed_end();
   header.watermark_call = calls_.completed_end();
@@ -63,26 +63,28 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
 }
 
 void Communicator::send_control(uint32_t machine, const ControlMessage& message) {
-  const std::vector<std::byte> body = encode_control(message);
-  send_to(machine, header_for(wire::FrameType::kControl), body, kNoSlab);
+  send_body(machine, encode_control(message));
+}
+
+void Communicator::send_body(uint32_t machine, std::span<const std::byte> encoded_control) {
+  send_to(machine, header_for(wire::FrameType::kControl), encoded_control, kNoSlab);
 }
 
 void Communicator::broadcast(const ControlMessage& message) {
+  const std::vector<std::byte> body = encode_control(message);
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine) send_control(k, message);
+    if (k != members_.machine) send_body(k, body);
   }
 }
 
 void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
                            std::span<const std::byte> payload, SlabId slab) {
-  PeerState& peer = peers_[machine];
-  if (!peer.up) {
+  if (!peers_[machine].up) {
     if (slab != kNoSlab) pool_.release(slab);
     return;
   }
-  ++peer.frames_sent;
-  peer.bytes_sent += payload.size() + sizeof(header);
-  const Status status = services_.send(peer.peer, header, payload, slab);
+  peers_.sent(machine, payload.size() + sizeof(header));
+  const Status status = services_.send(peers_[machine].id, header, payload, slab);
   if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
   fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
                            " cannot be sent: " + status.message()},
@@ -103,24 +105,19 @@ void Communicator::record(Event event) {
 // -------------------------------------------------------------------------------------
 
 void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  PeerState& peer = peers_[header.source];
-  peer.last_heard_ns = services_.now_ns();
-  ++peer.frames_received;
-  peer.bytes_received += payload.size() + sizeof(header);
+  peers_.heard(header.source, payload.size() + sizeof(header), services_.now_ns());
   if (state_ == State::kFailed) return answer_join(header, payload);
   if (state_ == State::kClosed) return;
   if (header.type == wire::FrameType::kControl) return receive_control(header, payload);
-  if (header.term < term_) {
+  if (header.term < terms_.number()) {
     count(Counter::kframes_stale, 1);
     return;
   }
-  if (header.term > term_) {
+  if (header.term > terms_.number()) {
     if (header.type == wire::FrameType::kData) keep_early(header, payload);
     return;
   }
-  peer.started_end = std::max(peer.started_end, header.started_step);
-  peer.completed_end = std::max(peer.completed_end, header.watermark_step);
-  peer.calls_end = std::max(peer.calls_end, header.watermark_call);
+  peers_.take_marks(header);
   if (header.source != 0) {
     agreement_.on_rumour(header.next_epoch, header.switch_step);
   } else if (state_ != State::kFrozen) {
@@ -129,13 +126,12 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
   }
   switch (header.type) {
     case wire::FrameType::kData:
-      peer.last_data_ns = services_.now_ns();
+      peers_.heard_data(header.source, services_.now_ns());
       return receive_data(header, payload);
     case wire::FrameType::kControl:
       break;
     case wire::FrameType::kHeartbeat:
-      peer.progress = header.progress;
-      return receive_heartbeat(peer, payload);
+      return peers_.take_beat(header.source, header.progress, payload, services_.now_ns());
   }
   count(Counter::kframes_unexpected, 1);
 }
@@ -151,12 +147,7 @@ void Communicator::answer_join(const wire::FrameHeader& header,
 
 // Other machines' frames overtake the coordinator's word that all have joined, or for a term.
 void Communicator::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  constexpr size_t kEarlyMax = 4096, kBytesMax = 1 << 20;
-  const bool fits = early_frames_.size() < kEarlyMax && payload.size() <= kBytesMax;
-  if (header.term <= term_ + 1 && fits) {
-    early_frames_.push_back({header, {payload.begin(), payload.end()}});
-    return;
-  }
+  if (terms_.keep_early(header, payload)) return;
   fail(protocol_error(members_.machine_name(header.source) +
                       " sent more frames ahead of its coordinator than windows allow"),
        Scope::kCommunicator);
@@ -190,35 +181,20 @@ Scope Communicator::scope_of(const Status& why) {
 
 void Communicator::receive_control(const wire::FrameHeader& header,
                                    std::span<const std::byte> payload) {
-  const Result<ControlMessage> message = decode_control(payload);
+  Result<ControlMessage> message = decode_control(payload);
   if (!message.ok()) return fail(message.status(), Scope::kCommunicator);
   const bool of_term = belongs_to_term(*message);
   const bool before_joined =
       state_ == State::kJoining && (of_term || std::holds_alternative<Left>(*message));
-  if (before_joined || (of_term && header.term > term_)) return keep_early(header, payload);
-  if (of_term && header.term < term_) {
+  if (before_joined || (of_term && header.term > terms_.number())) {
+    return keep_early(header, payload);
+  }
+  if (of_term && header.term < terms_.number()) {
     count(Counter::kframes_stale, 1);
     return;
   }
-  std::visit([&](const auto& m) { handle(header.source, m); }, *message);
-}
-
-void Communicator::receive_heartbeat(PeerState& peer, std::span<const std::byte> payload) {
-  const uint64_t now = services_.now_ns();
-  wire::Reader reader(payload);
-  peer.step = reader.get<uint64_t>();
-  peer.call = reader.get<uint64_t>();
-  peer.beat_sent_ns = reader.get<uint64_t>();
-  peer.beat_heard_ns = now;
-  const auto echo_ns = reader.get<uint64_t>();
-  const auto held_ns = reader.get<uint64_t>();
-  const bool plausible = echo_ns != 0 && echo_ns <= now && held_ns <= now - echo_ns;
-  if (plausible) peer.rtt_ns = now - echo_ns - held_ns;
-  for (std::vector<uint32_t>* list :
-       {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
-    list->resize(reader.get_count(4));
-    for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
-  }
+  std::visit([&](auto&& m) { handle(header.source, std::forward<decltype(m)>(m)); },
+             std::move(*message));
 }
 
 void Communicator::handle(uint32_t machine, const Prepare& message) {
@@ -274,7 +250,7 @@ void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
 
 void Communicator::handle(uint32_t machine, const Bye& message) {
   (void)message;
-  peers_[machine].departed = true;
+  peers_.depart(machine);
 }
 
 void Communicator::reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0,

@@ -194,14 +194,12 @@ uint64_t Communicator::shape_hash() const {
 
 // All local ranks are here and all links are up: tell the coordinator.
 void Communicator::join_if_complete() {
-  if (state_ != State::kJoining || peers_[members_.machine].joined) return;
+  if (state_ != State::kJoining || machines_[members_.machine].joined) return;
   for (const LocalRank& local : members_.local) {
     if (local.port == nullptr) return;
   }
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine && !peers_[k].up) return;
-  }
-  peers_[members_.machine].joined = true;
+  if (!peers_.all_up()) return;
+  machines_[members_.machine].joined = true;
   if (members_.coordinator()) {
     all_joined();
   } else {
@@ -212,7 +210,7 @@ void Communicator::join_if_complete() {
 // The other end of a link may come up after ours and not know us yet: say it until heard. Who has
 // failed answers with the failure; to learn of it is all that the coordinator's own word is for.
 void Communicator::repeat_join() {
-  if (!peers_[members_.machine].joined) return;
+  if (!machines_[members_.machine].joined) return;
   const ResidualMark kept = services_.residuals().mark(owner());
   const Join join{shape_hash(), first_step_, kept.step_end, kept.lineage};
   if (members_.coordinator()) return broadcast(join);
@@ -229,20 +227,20 @@ void Communicator::handle(uint32_t machine, const Join& message) {
              " against " + std::to_string(first_step_) + ", or the list of ranks)"},
         Scope::kCommunicator);
   }
-  peers_[machine].joined = true;
-  peers_[machine].residuals = {message.residual_step_end, message.residual_lineage};
+  machines_[machine].joined = true;
+  machines_[machine].residuals = {message.residual_step_end, message.residual_lineage};
   all_joined();
 }
 
 void Communicator::all_joined() {
-  for (const PeerState& peer : peers_) {
+  for (const Machine& peer : machines_) {
     if (!peer.joined) return;
   }
-  peers_[members_.machine].residuals = services_.residuals().mark(owner());
-  const ResidualMark& own = peers_[members_.machine].residuals;
-  const bool keep = own.any() && std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-                      return peer.residuals == own;
-                    });
+  machines_[members_.machine].residuals = services_.residuals().mark(owner());
+  const ResidualMark& own = machines_[members_.machine].residuals;
+  const bool keep =
+      own.any() && std::all_of(machines_.begin(), machines_.end(),
+                               [&](const auto& peer) { return peer.residuals == own; });
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   broadcast(Joined{.configured = configured_, .keep_residuals = keep});
@@ -323,7 +321,7 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
     const Status status = check_description(tensor, members_.local[local].rank);
     if (!status.ok()) return fail(status, Scope::kCommunicator);
   }
-  state.tensors.insert(state.tensors.end(), message.tensors.begin(), message.tensors.end());
+  state.tensors.add(message.tensors);
 }
 
 void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& message) {
@@ -353,44 +351,51 @@ void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& 
   if (state_ != State::kFailed) commit_if_complete();
 }
 
-Result<TensorTable> Communicator::local_table(uint32_t local) const {
-  TensorTable table;
-  const std::string rank = "rank " + std::to_string(members_.local[local].rank);
-  for (const wire::TensorDescription& tensor : local_[local].tensors) {
-    const uint64_t home = services_.arena(members_.local[local].session, tensor.home_arena).bytes;
-    const uint64_t width = dtype_bytes(tensor.dtype);
-    if (tensor.home_offset > home || tensor.home_offset % width != 0 ||
-        tensor.elements > (home - tensor.home_offset) / width) {
-      return invalid_argument("the home region of tensor '" + tensor.name + "' of " + rank + " (" +
-                              std::to_string(tensor.elements) + " elements at offset " +
-                              std::to_string(tensor.home_offset) + ") is not in its arena of " +
-                              std::to_string(home) + " bytes");
+// `work` names nothing of this object: it runs where plans are made.
+void Communicator::run_apart(std::function<Status()> work,
+                             std::function<void(const Status&)> then) {
+  const auto came_to = std::make_shared<Status>();
+  services_.planner().run([came_to, work = std::move(work)] { *came_to = work(); },
+                          [came_to, then = std::move(then), alive = std::weak_ptr(alive_), this] {
+                            if (!alive.expired() && living()) then(*came_to);
+                          });
+}
+
+std::vector<RegisteredBy> Communicator::registered() const {
+  std::vector<RegisteredBy> ranks;
+  for (uint32_t i = 0; i < local_.size(); ++i) {
+    const LocalRank& rank = members_.local[i];
+    RegisteredBy& by = ranks.emplace_back(RegisteredBy{rank.rank, local_[i].tensors, {}});
+    for (uint32_t arena = 0; arena < wire::kArenasMax; ++arena) {
+      by.arena_bytes.push_back(services_.arena(rank.session, arena).bytes);
     }
-    table.push_back(
-        {tensor.name, tensor.dtype, tensor.op, tensor.kind, tensor.elements, tensor.shape});
   }
-  return table;
+  return ranks;
 }
 
 void Communicator::commit_if_complete() {
   for (const LocalState& state : local_) {
     if (!state.committed) return;
   }
-  TensorTable first;
-  for (uint32_t i = 0; i < local_.size(); ++i) {
-    Result<TensorTable> table = local_table(i);
-    if (!table.ok()) return fail(table.status(), Scope::kCommunicator);
-    const std::string difference =
-        i == 0 ? ""
-               : first_difference(first, "rank " + std::to_string(members_.local[0].rank), *table,
-                                  "rank " + std::to_string(members_.local[i].rank));
-    if (!difference.empty()) return fail({StatusCode::kMISMATCH, difference}, Scope::kCommunicator);
-    if (i == 0) first = std::move(*table);
-  }
   for (LocalState& state : local_) state.committed = false;
-  pending_ = std::make_shared<const TensorTable>(std::move(first));
-  if (!members_.coordinator()) return send_control(0, Table{encode_table(*pending_)});
-  tables_[0] = encode_table(*pending_);
+  const auto made = std::make_shared<CommitTable>();
+  run_apart(
+      [made, ranks = registered(), member = !members_.coordinator()]() -> Status {
+        CGX_ASSIGN_OR_RETURN(*made, make_table(ranks));
+        if (member) made->encoded = encode_control(Table{std::move(made->encoded)});
+        return {};
+      },
+      [this, made](const Status& same) {
+        if (!same.ok()) return fail(same, Scope::kCommunicator);
+        take_table(*made);
+      });
+}
+
+// Of this machine's ranks; a member's is encoded as the message to its coordinator.
+void Communicator::take_table(CommitTable& made) {
+  pending_ = std::move(made.table);
+  if (!members_.coordinator()) return send_body(0, made.encoded);
+  tables_[0] = std::move(made.encoded);
   plan_if_tables_complete();
 }
 
@@ -400,9 +405,9 @@ void Communicator::refuse_commit(const Status& why) {
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].commit_request, why);
 }
 
-void Communicator::handle(uint32_t machine, const Table& message) {
+void Communicator::handle(uint32_t machine, Table&& message) {
   if (!members_.coordinator()) return;
-  tables_[machine] = message.table;
+  tables_[machine] = std::move(message.table);
   plan_if_tables_complete();
 }
 
@@ -410,16 +415,18 @@ void Communicator::plan_if_tables_complete() {
   for (const std::vector<std::byte>& table : tables_) {
     if (table.empty()) return;
   }
-  for (uint32_t k = 1; k < tables_.size(); ++k) {
-    if (tables_[k] == tables_[0]) continue;
-    const Result<TensorTable> theirs = decode_table(tables_[k]);
-    const std::string difference = theirs.ok() ? first_difference(*pending_, members_.ranks_of(0),
-                                                                  *theirs, members_.ranks_of(k))
-                                               : theirs.status().message();
-    return fail({StatusCode::kMISMATCH, difference}, Scope::kCommunicator);
-  }
-  for (std::vector<std::byte>& table : tables_) table.clear();
-  commit_plan();
+  const auto tables = std::make_shared<std::vector<std::vector<std::byte>>>(members_.machines());
+  tables_.swap(*tables);
+  run_apart(
+      [members = members_, ours = pending_, tables] {
+        const Status same = compare_tables(members, *ours, *tables);
+        tables->clear();  // their memory goes here, too
+        return same;
+      },
+      [this](const Status& same) {
+        if (!same.ok()) return fail(same, Scope::kCommunicator);
+        if (pending_ != nullptr) commit_plan();
+      });
 }
 
 Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step) const {
@@ -452,10 +459,12 @@ void Communicator::commit_plan() {
 StepRunner::Homes Communicator::homes() const {
   StepRunner::Homes homes(local_.size());
   for (uint32_t i = 0; i < local_.size(); ++i) {
-    for (const wire::TensorDescription& tensor : local_[i].tensors) {
+    const auto add = [&](const wire::TensorDescription& tensor) {
       const ArenaId arena = services_.arena(members_.local[i].session, tensor.home_arena).id;
       homes[i].push_back({arena, tensor.home_offset});
-    }
+    };
+    homes[i].reserve(local_[i].tensors.size());
+    local_[i].tensors.for_each(add);
   }
   return homes;
 }

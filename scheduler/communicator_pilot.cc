@@ -30,7 +30,7 @@ void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr
     return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
   }
   uint64_t rtt_ns = 0;
-  for (const PeerState& peer : peers_) rtt_ns = std::max(rtt_ns, peer.rtt_ns);
+  for (uint32_t k = 0; k < members_.machines(); ++k) rtt_ns = std::max(rtt_ns, peers_[k].rtt_ns);
   // Trainers lose what the daemon takes of their cores.
   const bool crowded = options.cores != 0 && members_.local_count() + 1 > options.cores;
   services_.planner().survey(

@@ -38,7 +38,7 @@ void Communicator::fail(const Status& why, Scope scope, Origin origin) {
 
 // A rank that gave its backward pass up may use its buffers again: nothing more is written there.
 void Communicator::freeze(bool take_results) {
-  frozen_since_ns_ = services_.now_ns();
+  terms_.freeze(services_.now_ns());
   steps_.freeze(take_results);
   calls_.freeze(/*take_results=*/true);
   broadcast(Flush{});
@@ -58,7 +58,8 @@ void Communicator::end(const Status& why) {
     reply(i, local_[i].redo_request, why);
   }
   pending_.reset();
-  early_frames_.clear();
+  awaited_start_.reset();
+  terms_.take_early();
   replay_held();
 }
 
@@ -83,8 +84,8 @@ void Communicator::handle(uint32_t machine, const Failure& message) {
 
 void Communicator::handle(uint32_t machine, const Flush& message) {
   (void)message;
-  peers_[machine].flushed = true;
-  peers_[machine].last_data_ns = services_.now_ns();
+  terms_.flush(machine);
+  peers_.heard_data(machine, services_.now_ns());
   report_if_flushed();
 }
 
@@ -121,133 +122,97 @@ bool Communicator::work_frozen() {
 // Every other machine has sent its last frame of this term, and the site has answered, so nothing
 // here changes any more.
 void Communicator::report_if_flushed() {
-  PeerState& own = peers_[members_.machine];
-  if (state_ != State::kFrozen || own.reported) return;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine && !peers_[k].flushed) return;
-  }
+  if (state_ != State::kFrozen || terms_.has_reported() || !terms_.all_flushed()) return;
   if (steps_.settling() || calls_.settling()) return;
   steps_.freeze(/*take_results=*/false);
   calls_.freeze(/*take_results=*/false);
-  own.report = make_report();
-  own.reported = true;
+  const Report own = make_report();
+  terms_.report(members_.machine, own);
   if (members_.coordinator()) return start_term_if_reported();
-  send_control(0, own.report);
+  send_control(0, own);
 }
 
 void Communicator::handle(uint32_t machine, const Report& message) {
   if (!members_.coordinator()) return;
-  peers_[machine].report = message;
-  peers_[machine].reported = true;
-  peers_[machine].last_data_ns = services_.now_ns();
+  terms_.report(machine, message);
+  peers_.heard_data(machine, services_.now_ns());
   start_term_if_reported();
 }
 
 void Communicator::start_term_if_reported() {
-  if (state_ != State::kFrozen) return;
-  Start start{.code = failure_.code(), .text = failure_.message()};
-  uint64_t results_end = UINT64_MAX, completed_end = 0;  // on all machines, on some machine
-  std::vector<uint64_t> open, done;
-  bool same_plan = true;
-  for (const PeerState& peer : peers_) {
-    if (!peer.reported) return;
-    const Report& report = peer.report;
-    results_end = std::min(results_end, report.results_end);
-    completed_end = std::max(completed_end, report.completed_end);
-    start.calls_end = std::max(start.calls_end, report.calls_end);
-    open.insert(open.end(), report.calls_open.begin(), report.calls_open.end());
-    done.insert(done.end(), report.calls_done.begin(), report.calls_done.end());
-  }
-  const auto lost = [&](const std::string& what) {
-    fail({StatusCode::kSTEP_LOST,
-          what +
-              " completed on some machines only and cannot be redone; restore a checkpoint (it "
-              "failed because: " +
-              failure_.message() + ")"},
-         Scope::kCommunicator);
-  };
-  if (results_end < completed_end && steps_.has_groups()) {
-    return lost("step " + std::to_string(results_end));
-  }
-  for (const uint64_t call : open) {
-    if (std::find(done.begin(), done.end(), call) == done.end()) continue;
-    return lost("call " + std::to_string(call));
-  }
-  start.first_step = results_end;
+  if (state_ != State::kFrozen || !terms_.all_reported()) return;
+  Result<Start> concluded = terms_.conclude(failure_, steps_.has_groups());
+  if (!concluded.ok()) return fail(concluded.status(), Scope::kCommunicator);
+  Start& start = *concluded;
   if (steps_.installed()) {  // the step before may be open here, for want of a local rank's word
     const auto plan = start.first_step > steps_.step()
                           ? agreement_.plan_at(start.first_step, steps_.plan())
                           : steps_.plan();
-    for (const PeerState& peer : peers_) same_plan &= peer.report.plan_hash == plan->hash;
     start.epoch = plan->plan.epoch;
     start.plan_hash = plan->hash;
     start.policy = plan->policy;
-    if (!same_plan) start.plan = plan->facts->encoded;
+    if (!terms_.all_reported_plan(plan->hash)) start.plan = plan->facts->encoded;
   }
   broadcast(start);
   start_term(start);
 }
 
-// What an honest coordinator says follows from what this machine has reported.
-Status Communicator::check_start(const Start& start) const {
-  constexpr uint64_t kCallsMax = 1024;
-  const Report& own = peers_[members_.machine].report;
-  const bool step_fits =
-      start.first_step >= own.completed_end && start.first_step <= own.results_end;
-  const bool fits = peers_[members_.machine].reported && (step_fits || !steps_.has_groups()) &&
-                    start.calls_end <= own.calls_end + kCallsMax;
-  if (fits) return {};
-  return protocol_error(
-      "the coordinator starts a term at step " + std::to_string(start.first_step) + ", call " +
-      std::to_string(start.calls_end) + "; this machine reported step " +
-      std::to_string(own.results_end) + ", call " + std::to_string(own.calls_end));
+// This machine stands at the term's first step under another plan than its coordinator.
+bool Communicator::lacks_plan_of(const Start& start) const {
+  const bool bound = steps_.installed() && steps_.step() == start.first_step;
+  return bound && steps_.plan()->hash != start.plan_hash;
 }
 
-// Where a machine stands at the term's first step under another plan than its coordinator.
-Status Communicator::take_plan_of(const Start& start) {
-  const bool bound = steps_.installed() && steps_.step() == start.first_step;
-  if (!bound || steps_.plan()->hash == start.plan_hash) return {};
-  // Made here and now: no step goes on without it.
-  CGX_ASSIGN_OR_RETURN(const FactsPtr facts,
-                       make_facts({.table = table_,
-                                   .policy = start.policy,
-                                   .encoded_plan = start.plan,
-                                   .machine = members_.machine,
-                                   .machines = members_.machines(),
-                                   .slab_bytes = pool_.slab_bytes(),
-                                   .site_consumes = services_.site().consumes_inside()}));
-  CGX_ASSIGN_OR_RETURN(const PlanAgreement::PlanPtr prepared, reserve(facts));
-  agreement_.note_switch(prepared, start.first_step);
-  took_force(*prepared, start.first_step);
-  steps_.rebind(prepared);
-  return {};
+// The term begins here when its plan is made; until then this machine is frozen: what ranks say is
+// held, and frames of the new term are kept.
+void Communicator::ask_for_plan_of(const Start& start) {
+  awaited_start_ = {start, steps_.plan()};
+  ask_planner({.table = table_,
+               .policy = start.policy,
+               .epoch = start.epoch,
+               .encoded_plan = start.plan,
+               .ranks_wait = true},
+              [this](const Result<FactsPtr>& facts) { start_awaited(facts); });
+}
+
+void Communicator::start_awaited(const Result<FactsPtr>& facts) {
+  if (!awaited_start_) return;  // failed for good meanwhile
+  const AwaitedStart awaited = *std::exchange(awaited_start_, std::nullopt);
+  // A commit took force meanwhile: its plan is the newer one.
+  if (steps_.plan() != awaited.running) return start_term(awaited.start);
+  const auto prepared = facts.ok() ? reserve(*facts) : facts.status();
+  if (!prepared.ok()) return fail(prepared.status(), Scope::kCommunicator);
+  start_term(awaited.start, *prepared);
 }
 
 void Communicator::handle(uint32_t machine, const Start& message) {
-  if (machine != 0 || state_ != State::kFrozen) return;
-  const Status status = check_start(message);
+  if (machine != 0 || state_ != State::kFrozen || awaited_start_) return;
+  const Status status = terms_.check(message, steps_.has_groups());
   if (!status.ok()) return fail(status, Scope::kCommunicator);
+  if (lacks_plan_of(message)) return ask_for_plan_of(message);
   start_term(message);
 }
 
-void Communicator::start_term(const Start& start) {
+// `plan`: what this machine lacked for it.
+void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& plan) {
   const Status why(start.code, start.text);
-  ++term_;
-  record({.step = static_cast<uint32_t>(start.first_step), .kind = EventKind::kterm, .a = term_});
+  terms_.begin();
+  record({.step = static_cast<uint32_t>(start.first_step),
+          .kind = EventKind::kterm,
+          .a = terms_.number()});
   failure_ = why;
   state_ = steps_.installed() ? State::kRunning : State::kReady;
   abandoned_.reset();
   replicas_.forget();
   if (table_) meter_.begin(table_->size());
-  for (PeerState& peer : peers_) {
-    peer.flushed = peer.reported = false;
-    peer.started_end = start.first_step;
-    peer.last_data_ns = services_.now_ns();
-  }
+  peers_.begin_term(start.first_step, services_.now_ns());
   const std::vector<bool> told = steps_.restart(start.first_step, why);
   calls_.restart(start.calls_end, why);
-  const Status planned = take_plan_of(start);
-  if (!planned.ok()) return fail(planned, Scope::kCommunicator);
+  if (plan != nullptr) {
+    agreement_.note_switch(plan, start.first_step);
+    took_force(*plan, start.first_step);
+    steps_.rebind(plan);
+  }
   agreement_.postpone(services_.now_ns() + services_.options().timeouts.prepare_ns);
   for (uint32_t i = 0; i < local_.size(); ++i) {
     local_[i].must_redo = local_[i].must_redo || told[i];
@@ -255,10 +220,11 @@ void Communicator::start_term(const Start& start) {
   }
   replay_early();
   replay_held();
+  check_left();
 }
 
 void Communicator::replay_early() {
-  for (const WaitingFrame& frame : std::exchange(early_frames_, {})) {
+  for (const Terms::EarlyFrame& frame : terms_.take_early()) {
     receive(frame.header, frame.payload);
   }
 }
@@ -275,10 +241,10 @@ void Communicator::redo(uint32_t local, uint32_t request) {
   state.redo_request = request;
   if (state_ == State::kFailed) return reply(local, state.redo_request, failure_);
   if (state_ == State::kFrozen) return;
-  state.attempt = term_;
+  state.attempt = terms_.number();
   state.must_redo = false;
-  steps_.set_attempt(local, term_);
-  reply(local, state.redo_request, {}, term_, steps_.next_step_of(local));
+  steps_.set_attempt(local, state.attempt);
+  reply(local, state.redo_request, {}, state.attempt, steps_.next_step_of(local));
 }
 
 // --- Members that go
@@ -293,7 +259,7 @@ bool Communicator::leave_at_border(const Status& why) {
     const uint64_t steps_end = steps_.installed() ? steps_.completed_end() : 0;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
       if (k == members_.machine || peers_[k].departed) continue;
-      const PeerState& peer = peers_[k];
+      const Peers::Peer& peer = peers_[k];
       if (peer.completed_end < steps_end || peer.calls_end < calls_.completed_end()) return false;
     }
   }
@@ -342,6 +308,7 @@ void Communicator::handle(uint32_t machine, const Left& message) {
 // Somebody waits for what a rank that left takes no part in.
 void Communicator::check_left() {
   if (left_.empty() || state_ == State::kFailed || state_ == State::kClosed) return;
+  if (awaited_start_) return;  // others may be beyond what local ranks have said
   const bool committing = std::any_of(local_.begin(), local_.end(),
                                       [](const LocalState& l) { return l.commit_request != 0; });
   for (const Left& gone : left_) {
@@ -378,18 +345,15 @@ void Communicator::close_if_empty() {
 }
 
 void Communicator::link_up(uint32_t machine, transport::PeerId peer) {
-  peers_[machine].peer = peer;
-  peers_[machine].up = true;
+  peers_.link_up(machine, peer, services_.now_ns());
   record({.kind = EventKind::klink_up, .peer = static_cast<uint16_t>(machine)});
-  peers_[machine].last_heard_ns = peers_[machine].last_data_ns = services_.now_ns();
   if (state_ == State::kFailed) return tell_failure(machine);  // it could not be told before
   join_if_complete();
 }
 
 void Communicator::link_lost(uint32_t machine, const Status& why) {
-  PeerState& peer = peers_[machine];
-  peer.up = false;
-  if (peer.departed || state_ == State::kFailed || state_ == State::kClosed) return;
+  peers_.link_down(machine);
+  if (peers_[machine].departed || state_ == State::kFailed || state_ == State::kClosed) return;
   count(Counter::kpeers_lost, 1);
   record({.kind = EventKind::klink_lost,
           .peer = static_cast<uint16_t>(machine),
@@ -399,13 +363,11 @@ void Communicator::link_lost(uint32_t machine, const Status& why) {
 }
 
 void Communicator::link_remade(uint32_t machine) {
-  peers_[machine].up = false;
+  peers_.link_down(machine);
 }
 
 void Communicator::forgive_silence() {
-  for (PeerState& peer : peers_) {
-    if (peer.up) peer.last_heard_ns = peer.last_data_ns = services_.now_ns();
-  }
+  peers_.forgive_silence(services_.now_ns());
 }
 
 }  // namespace cgx::scheduler

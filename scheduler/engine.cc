@@ -328,13 +328,29 @@ Status Engine::submit(SessionId id, const cgx_submit_record& record) {
 
 Snapshot Engine::snapshot(uint64_t now_ns) const {
   Snapshot shown;
+  for (const uint16_t index : communicators()) add_communicator(index, shown);
+  add_totals(now_ns, shown);
+  return shown;
+}
+
+std::vector<uint16_t> Engine::communicators() const {
+  std::vector<uint16_t> indices;
+  for (const auto& communicator : state_->communicators_) indices.push_back(communicator->index());
+  return indices;
+}
+
+void Engine::add_communicator(uint16_t index, Snapshot& shown) const {
+  for (const auto& communicator : state_->communicators_) {
+    if (communicator->index() != index) continue;
+    if (communicator->state() == Communicator::State::kClosed) return;
+    shown.communicators.push_back(communicator->snapshot());
+    return communicator->add_peers(shown.peers);
+  }
+}
+
+void Engine::add_totals(uint64_t now_ns, Snapshot& shown) const {
   shown.uptime_ns = now_ns - state_->start_ns_;
   shown.counters = state_->counters_;
-  for (const auto& communicator : state_->communicators_) {
-    if (communicator->state() == Communicator::State::kClosed) continue;
-    shown.communicators.push_back(communicator->snapshot());
-    communicator->add_peers(shown.peers);
-  }
   shown.links = state_->links_.open_count();
   shown.residual_bytes = state_->residuals_.bytes();
   shown.shares = state_->shares();
@@ -350,7 +366,6 @@ Snapshot Engine::snapshot(uint64_t now_ns) const {
                                              .submits = session.submits,
                                              .completions = session.port->completions()});
   }
-  return shown;
 }
 
 Result<CommunicatorSnapshot> Engine::show(SessionId id, uint32_t comm) const {

@@ -220,6 +220,10 @@ class Engine final : public transport::Events {
   void drain(const std::string& why);
   std::vector<std::string> undrained() const;  // what has not ended yet, by name and step
   Snapshot snapshot(uint64_t now_ns) const;
+  // The same a piece at a time: each communicator, which may have gone meanwhile, then the rest.
+  std::vector<uint16_t> communicators() const;
+  void add_communicator(uint16_t index, Snapshot& shown) const;
+  void add_totals(uint64_t now_ns, Snapshot& shown) const;
   // Of one communicator of a session, by the session's handle.
   Result<CommunicatorSnapshot> show(SessionId id, uint32_t comm) const;
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);

@@ -69,10 +69,9 @@ void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
   proposal->deadline_ns = host_.prepare_deadline_ns() + making_ns((*facts)->made_bytes);
   proposal->answered.resize(members_.machines());
   proposal->answered[0] = true;
-  const Prepare prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
-                        (*facts)->policy, (*facts)->encoded};
-  for (uint32_t k = 1; k < members_.machines(); ++k) host_.send_control(k, prepare);
-  if (members_.machines() == 1) decide(static_cast<size_t>(proposal - proposals_.data()));
+  if (members_.machines() == 1) return decide(static_cast<size_t>(proposal - proposals_.data()));
+  host_.broadcast(Prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
+                          (*facts)->policy, (*facts)->encoded});
 }
 
 // It cannot be planned here.

@@ -20,6 +20,12 @@ class PlannerPort {
   // A search: may take far longer, and gives way to what is requested.
   using SurveyAnswer = std::function<void(const Result<SurveyPtr>&)>;
   virtual void survey(SurveyQuestion question, SurveyAnswer answer) = 0;
+  // Other work for ranks that wait, which takes its time: `work` runs where plans are made, `then`
+  // on the asking thread, both possibly before run() returns. They share nothing with the asker.
+  virtual void run(const std::function<void()>& work, const std::function<void()>& then) {
+    work();
+    then();
+  }
   // Frees what nobody else has, where that may take its time.
   virtual void release(std::shared_ptr<const void> memory) { memory.reset(); }
 };

@@ -72,6 +72,32 @@ TEST_F(PlannerAgentTest, PlansCommitsBeforeWhatOperatorsAsk) {
   EXPECT_EQ(asker_.epochs, (std::vector<uint64_t>{3, 1, 2}));
 }
 
+// What runs here and what follows there, as letters.
+struct Runs {
+  std::string log;
+  void ask(PlannerAgent& agent) {
+    agent.run([this] { log += "w"; }, [this] { log += "t"; });
+  }
+};
+
+TEST_F(PlannerAgentTest, DoesOtherWorkHereAndLeavesWhatFollowsToTheAsker) {
+  Runs runs;
+  agent_.request(asker_.question(1, false), asker_.keep());
+  runs.ask(agent_);
+  EXPECT_EQ(runs.log, "");
+  EXPECT_EQ(agent_.do_work(0), 1);
+  EXPECT_EQ(runs.log, "w") << "ranks wait: it goes before what operators ask";
+  asker_.read_answers();
+  EXPECT_EQ(runs.log, "wt");
+}
+
+TEST_F(PlannerAgentTest, HasWorkDoneInPlaceRatherThanNever) {
+  for (int i = 0; i < 4096; ++i) agent_.request(asker_.question(1, true), asker_.keep());
+  Runs runs;
+  runs.ask(agent_);
+  EXPECT_EQ(runs.log, "wt");
+}
+
 TEST_F(PlannerAgentTest, FreesPlansItself) {
   agent_.request(asker_.question(1, true), asker_.keep());
   work_until_quiet();

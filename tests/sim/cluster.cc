@@ -62,6 +62,13 @@ struct Cluster::Daemon final : public transport::Events,
       answer(scheduler::make_survey(question));
     });
   }
+  void run(const std::function<void()>& work, const std::function<void()>& then) override {
+    const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
+    answers.emplace(due, [work, then] {
+      work();
+      then();
+    });
+  }
   int deliver_answers() {
     int delivered = 0;
     while (!answers.empty() && answers.begin()->first <= cluster.now_ns_) {

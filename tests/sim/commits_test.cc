@@ -273,6 +273,52 @@ TEST(Commit, OfATableThatNoFrameHoldsIsRefusedWithItsSize) {
   }
 }
 
+// A cluster whose machine `slow` takes its time over tables and plans.
+ClusterOptions with_slow_planner(uint32_t slow) {
+  ClusterOptions options;
+  options.planning_ns = [slow](uint32_t machine) { return machine == slow ? kSecond / 5 : 0; };
+  return options;
+}
+
+TEST(Commit, OfTablesThatDifferIsRefusedWhenTheyHaveBeenCompared) {
+  for (const uint32_t slow : {0u, 1u}) {
+    World world({1, 2}, with_slow_planner(slow));
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+    const auto first = static_cast<uint32_t>(world.tensors.size());
+    std::vector<Tensor> ours = grown(world.tensors), theirs = grown(world.tensors, 7001);
+    world.cluster.place(ours);
+    world.cluster.place(theirs);
+    ask(world.cluster, 0, ours, first);
+    for (const uint32_t rank : {1u, 2u}) ask(world.cluster, rank, theirs, first);
+    world.cluster.run_for(kSecond / 10);
+    EXPECT_FALSE(all_answered(world.cluster));
+    ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kMISMATCH));
+    EXPECT_NE(world.cluster.rank(2).replies[Cluster::kCommit].message.find(
+                  "tensor " + std::to_string(first) + ": rank 0 has late.weight fp32[1,7000]"),
+              std::string::npos)
+        << world.cluster.rank(2).replies[Cluster::kCommit].message;
+  }
+}
+
+// Nobody is left waiting, and nothing of a communicator that has gone is touched.
+TEST(Commit, ThatARankLeavesWhileTablesAreMadeIsAnswered) {
+  for (const uint32_t slow : {0u, 1u}) {
+    for (const uint32_t leaver : {0u, 1u}) {
+      World world({1, 1}, with_slow_planner(slow));
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+      commit_one_more(world);
+      world.cluster.run_for(kSecond / 10);
+      world.cluster.say_goodbye(leaver);
+      world.cluster.run_for(kSecond);
+      const uint32_t other = 1 - leaver;
+      ASSERT_EQ(world.cluster.rank(other).replies.count(Cluster::kCommit), 1u)
+          << "planner " << slow << ", leaver " << leaver;
+      EXPECT_EQ(world.cluster.rank(other).replies[Cluster::kCommit].code, StatusCode::kRANK_LOST)
+          << world.cluster.rank(other).replies[Cluster::kCommit].message;
+    }
+  }
+}
+
 TEST(Commit, ThatWaitsForARankNamesItsMachineEverywhere) {
   for (uint32_t late : {0u, 2u, 3u}) {
     World world({1, 1, 2}, {.timeout_ms = 20'000});
