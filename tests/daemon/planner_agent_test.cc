@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "scheduler/planner.h"
+#include "scheduler/proposal.h"
 
 namespace cgx::daemon {
 namespace {
@@ -96,6 +100,59 @@ TEST_F(PlannerAgentTest, HasWorkDoneInPlaceRatherThanNever) {
   Runs runs;
   runs.ask(agent_);
   EXPECT_EQ(runs.log, "wt");
+}
+
+// A search of many slices.
+scheduler::SurveyQuestion long_question() {
+  TensorTable tensors;
+  for (int i = 0; i < 64; ++i) {
+    tensors.push_back(
+        {.name = "layer" + std::to_string(i), .elements = 1 << 16, .shape = {256, 256}});
+  }
+  const auto table = std::make_shared<const TensorTable>(std::move(tensors));
+  scheduler::Policy policy;
+  policy.mode = scheduler::PlanMode::kAuto;
+  const std::vector<uint32_t> order = scheduler::reverse_registration(table->size());
+  const auto facts = scheduler::make_facts({.table = table,
+                                            .policy = policy,
+                                            .epoch = 1,
+                                            .order = order,
+                                            .machines = 2,
+                                            .slab_bytes = 256 * 1024});
+  EXPECT_TRUE(facts.ok());
+  auto costs = std::make_shared<scheduler::MachineCosts>();
+  for (const CodecSpec& spec : scheduler::default_menu()) {
+    costs->codecs.push_back({spec, {0, 0.1}, {0, 0.1}});
+  }
+  scheduler::StepSample measured;
+  for (size_t t = 0; t < table->size(); ++t) measured.arrival_ns.push_back(1e5f * float(64 - t));
+  measured.step_ns = 5e8;
+  return {.running = *facts,
+          .measured = measured,
+          .order = order,
+          .machines = 2,
+          .slab_bytes = 256 * 1024,
+          .costs = costs};
+}
+
+TEST_F(PlannerAgentTest, MakesPlansBetweenSlicesOfASearch) {
+  bool surveyed = false;
+  agent_.survey(long_question(), [&](const Result<scheduler::SurveyPtr>& survey) {
+    ASSERT_TRUE(survey.ok()) << survey.status().to_string();
+    EXPECT_FALSE((*survey)->candidates.empty());
+    surveyed = true;
+  });
+  agent_.do_work(0);  // it begins
+  agent_.do_work(0);  // a slice
+  EXPECT_FALSE(agent_.prepare_sleep()) << "there is more to search";
+  agent_.request(asker_.question(5, false), asker_.keep());
+  agent_.do_work(0);
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{5}) << "the plan was made before the search ended";
+  EXPECT_FALSE(surveyed);
+  work_until_quiet();
+  asker_.read_answers();
+  EXPECT_TRUE(surveyed);
 }
 
 TEST_F(PlannerAgentTest, FreesPlansItself) {
