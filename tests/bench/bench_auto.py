@@ -3,6 +3,7 @@
 auto/MODEL/LINK/n2/LANE: step time of the best of seven fixed policies / under mode auto once its search has settled.
 .../bypass: where a policy that compresses nothing is the best of them, that one / mode auto.
 .../settle: 60 / steps until the last switch among the first 200.
+model/median, model/p95: 10 %, 25 % / how far predictions of the trials were from what they measured.
 Trainers sleep where they would compute (model_rank.py), so the daemons have the cores.
 """
 
@@ -35,12 +36,18 @@ BASE = {"stats_steps": 0, "replica_check_steps": 0}
 def run(options, report):
     if options.peers_only:
         return
+    errors = []
     for model in MODELS:
         for link in LINKS:
             for lane in LANES:
                 case = f"{model}/{link}/n2/{lane}"
                 if options.wants(case):
-                    measure(case, (model, link, lane), options, report)
+                    errors += measure(case, (model, link, lane), options, report)
+    if len(errors) >= 5:
+        errors.sort()
+        for name, share, limit in (("median", 0.5, 0.10), ("p95", 0.95, 0.25)):
+            error = max(errors[min(len(errors) - 1, int(share * len(errors)))], 1e-3)
+            report.add("model", name, 100 * error, "limit", 100 * limit, limit / error, "%", f"{len(errors)} trials")
 
 
 def measure(case, cell, options, report):
@@ -57,7 +64,7 @@ def measure(case, cell, options, report):
                     by_hand.apply(settings)
                     times[name].append(by_hand.steps(3 + steps)[3:])
                 times["auto"].append(searching.steps(3 + steps)[3:])
-            note = searching.said()
+            note, errors = searching.said(), searching.errors()
         finally:
             searching.close()
             by_hand.close()
@@ -70,6 +77,7 @@ def measure(case, cell, options, report):
         report.add("auto", f"{case}/bypass", ours, best, medians[best], medians[best] / ours, "ms/step")
     if not options.quick:
         report.add("auto", f"{case}/settle", settled, "limit", STEPS_TO_SETTLE, STEPS_TO_SETTLE / max(1, settled), "steps")
+    return errors
 
 
 class Job:
@@ -111,6 +119,11 @@ class Job:
 
     def plans_kept(self):
         return [note for note in self.job().get("plan_notes", []) if note["verdict"] == "kept"]
+
+    def errors(self):
+        """Of predicted shares, as shares of what was measured."""
+        ran = [note for note in self.job().get("plan_notes", []) if note.get("measured", 0) > 0]
+        return [abs(note["predicted"] / note["measured"] - 1) for note in ran]
 
     def said(self):
         job = self.job()

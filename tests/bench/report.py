@@ -21,6 +21,11 @@ TARGETS = {  # ratio to reach per bench and case
                  "cpu-per-GiB/n2/gloo": 2.5, "idle": 1.0, "neighbour": 0.99,
                  "tenant/status": 0.8, "tenant/apply": 0.8, "round": 1.0,
                  "fair/n1r2": 0.5, "fair/n2": 0.5},
+    "auto": {f"{model}/{link}/n2/{lane}{row}": target
+             for model in ("resnet50", "tiny") for link in ("1gbit", "10gbit", "unshaped") for lane in ("auto", "scalar")
+             for row, target in (("", 0.95), ("/bypass", 0.97), ("/settle", 1.0))},
+    "adapt": {"scalar/10gbit-500mbit-10gbit/down": 0.90, "scalar/10gbit-500mbit-10gbit/up": 0.90, "hog": 1.0, "soak": 0.97},
+    "model": {"median": 1.0, "p95": 1.0},
     "build": {"compile/all": 1.0, "compile/quickstart": 1.0},
     "switch": {"feedback-100M": 1.0, "every20": 0.97},
     "pooled": {"fp32/shm/n1r2/pooled": 0.9, "fp32/shm/n1r2/pooled/bound": 0.88,

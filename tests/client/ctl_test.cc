@@ -88,6 +88,34 @@ TEST_F(Ctl, ShowsWhatTheRecorderRemembers) {
   EXPECT_THAT(json, ContainsRegex("\"step\": null,\n +\"call\": 5,"));
 }
 
+TEST_F(Ctl, ShowsTheGroupsOfAPlanAndWhatModeAutoHasTried) {
+  daemon::Snapshot snapshot = daemon::two_users();
+  scheduler::CommunicatorSnapshot& bert = snapshot.communicators[2];
+  bert.policy.mode = scheduler::PlanMode::kAuto;
+  bert.searching = "settled";
+  bert.plan_notes = {{.epoch = 2,
+                      .step = 12,
+                      .name = "choose",
+                      .verdict = "kept",
+                      .predicted = 0.4,
+                      .measured = 0.386,
+                      .step_ns = 12.3e6},
+                     {.name = "fp32", .verdict = "BUSY: machine 1 refuses"}};
+  harness_.port.show(snapshot);
+  const std::string history = run({"plan", "history", "-j", "bert"}).out;
+  EXPECT_THAT(history, HasSubstr("bert/dp: epoch 3, mode auto, "));
+  EXPECT_THAT(history, HasSubstr("; the search is settled\n"));
+  EXPECT_THAT(history, ContainsRegex("2 +12 +choose +40 % +39 % +12.3 ms +kept\n"));
+  EXPECT_THAT(history, ContainsRegex("- +- +fp32 +- +- +- +BUSY: machine 1 refuses\n"));
+  EXPECT_THAT(run({"plan", "history"}).out,
+              HasSubstr("plans follow from the policy alone (policy key mode)\n"));
+  EXPECT_THAT(run({"plan", "show", "-j", "bert"}).out,
+              ContainsRegex("GROUP +TENSORS +GRADIENTS +ENCODED +RATIO +COLLECTIVE +BECAUSE\n"));
+  EXPECT_THAT(run({"plan", "history", "-o", "json", "-j", "bert"}).out,
+              HasSubstr("\"verdict\": \"kept\""));
+  EXPECT_EQ(run({"plan"}).code, 2);
+}
+
 TEST_F(Ctl, PrintsJsonThatIsTheMessage) {
   const Ran ran = run({"-o", "json", "jobs"});
   v1::JobList jobs;

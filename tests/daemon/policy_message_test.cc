@@ -27,7 +27,8 @@ TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
                         "min_elements: 7\nraw_one_dimensional: false\n"
                         "group_bytes: 1 MiB\nwindow: 9\nweight: 3\n"
                         "replica_check_steps: 0\ncollective: allgather\n"
-                        "feedback_decay: 0.9\nstats_steps: 7\n",
+                        "feedback_decay: 0.9\nstats_steps: 7\nmode: auto\n"
+                        "menu: ['fp32', 'maxmin:8,bucket=512']\n",
                         "policy", config_checks(), message)
           .ok());
   const Result<CheckedPolicy> checked = check_policy(message);
@@ -40,6 +41,9 @@ TEST(PolicyMessage, SurvivesTheWayThereAndBack) {
   EXPECT_EQ(checked->plain.collective, scheduler::CollectiveWish::kAllgather);
   EXPECT_EQ(checked->plain.feedback_decay, 0.9f);
   EXPECT_EQ(checked->plain.stats_steps, 7u);
+  EXPECT_EQ(checked->plain.mode, scheduler::PlanMode::kAuto);
+  ASSERT_EQ(checked->plain.menu.size(), 2u);
+  EXPECT_EQ(checked->plain.menu[1].bits, 8);
   const Result<CheckedPolicy> again = check_policy(to_message(checked->plain));
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(MessageDifferencer::Equals(checked->message, again->message));
@@ -62,6 +66,11 @@ TEST(PolicyMessage, IsFilledFromAnother) {
   wish.mutable_rules(0)->set_codec("fp16");
   ASSERT_EQ(fill_from(base, wish, /*no_rules=*/false)->rules_size(), 1);
   EXPECT_EQ(fill_from(base, wish, /*no_rules=*/false)->rules(0).match(), "b");
+  base.add_menu("fp32");
+  wish.add_menu("fp16");
+  ASSERT_EQ(fill_from(base, wish, /*no_rules=*/false)->menu_size(), 1)
+      << "a list takes the other's place";
+  EXPECT_EQ(fill_from(base, wish, /*no_rules=*/false)->menu(0), "fp16");
 }
 
 TEST(PolicyMessage, RefusesADecayThatIsNoShareAndACollectiveNobodyHas) {
