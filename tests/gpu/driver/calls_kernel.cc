@@ -17,6 +17,12 @@ Function& function_of(CUfunction handle) {
   return *reinterpret_cast<Function*>(handle);
 }
 
+std::shared_ptr<Module> find_module(CUmodule handle) {
+  const std::lock_guard lock(process().mutex);
+  const auto found = process().modules.find(handle);
+  return found == process().modules.end() ? nullptr : found->second;
+}
+
 // The parameters as they are at the launch.
 class Parameters {
  public:
@@ -61,28 +67,32 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::string copy = copy_image(image);
   if (copy.empty()) return CUDA_ERROR_INVALID_IMAGE;
-  *module = reinterpret_cast<CUmodule>(new Module{std::move(copy), {}});
+  const auto made = std::make_shared<Module>(Module{std::move(copy), {}});
+  *module = reinterpret_cast<CUmodule>(made.get());
+  const std::lock_guard lock(process().mutex);
+  process().modules[*module] = made;
   return CUDA_SUCCESS;
 }
 
 CUresult cuModuleUnload(CUmodule module) {
   CGX_ENTER(Call::cuModuleUnload);
   drain(current_context());
-  delete reinterpret_cast<Module*>(module);
-  return CUDA_SUCCESS;
+  const std::lock_guard lock(process().mutex);
+  return process().modules.erase(module) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
   CGX_ENTER(Call::cuModuleGetFunction);
-  Module& module = *reinterpret_cast<Module*>(handle);
-  if (!has_kernel(module.image, name)) return CUDA_ERROR_NOT_FOUND;
+  const std::shared_ptr<Module> module = find_module(handle);
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!has_kernel(module->image, name)) return CUDA_ERROR_NOT_FOUND;
   const Twin* const twin = find_twin(name);
   if (twin == nullptr) {
     accuse("the kernel " + std::string(name) + " has no twin");
     return CUDA_ERROR_NOT_FOUND;
   }
   const std::lock_guard lock(process().mutex);
-  std::unique_ptr<Function>& known = module.functions[name];
+  std::unique_ptr<Function>& known = module->functions[name];
   if (known == nullptr) known = std::make_unique<Function>(Function{twin});
   *function = reinterpret_cast<CUfunction>(known.get());
   return CUDA_SUCCESS;

@@ -136,6 +136,7 @@ std::string alive() {
   }
   for (size_t i = 0; i < p.streams.size(); ++i) lines += "a stream\n";
   for (size_t i = 0; i < p.events.size(); ++i) lines += "an event\n";
+  for (size_t i = 0; i < p.modules.size(); ++i) lines += "a module\n";
   return lines;
 }
 

@@ -50,6 +50,8 @@ struct Handle {
   uint32_t references;
 };
 
+struct Module;  // kernels.h
+
 struct Process {
   std::mutex mutex;
   Settings settings;
@@ -65,6 +67,7 @@ struct Process {
   std::map<CUstream, OwnedStream> streams;
   std::vector<std::shared_ptr<Stream>> closing;
   std::map<CUevent, std::shared_ptr<Event>> events;
+  std::map<CUmodule, std::shared_ptr<Module>> modules;
   uint64_t streams_made = 0;
   std::atomic<uint64_t> calls[static_cast<size_t>(Call::kCount)] = {};
 
