@@ -8,12 +8,13 @@ import tree
 # Folder -> what its files may include besides themselves. The longest matching folder decides.
 BELOW = {
     "proto/wire": [],
+    "proto/device": ["proto/wire"],
     "config": ["proto/wire", "proto/messages"],
     "transport": ["proto/wire"],
-    "kernels": ["proto/wire"],
+    "kernels": ["proto/wire", "proto/device"],
     "scheduler": ["kernels", "transport", "config", "proto/wire"],
     "daemon": ["scheduler", "kernels", "transport", "config", "proto"],
-    "client": ["proto/wire"],
+    "client": ["proto/wire", "proto/device"],
     "client/ctl": ["config", "proto", "client/include"],
 }
 # Library -> (header pattern, folders or file prefixes that may include it).

@@ -1,0 +1,121 @@
+// Copies and fills. The device's threads use their own view of device memory, and host memory as it
+// is.
+#include <cstring>
+
+#include "tests/gpu/driver/functions.h"
+#include "tests/gpu/driver/queue.h"
+
+using namespace cgx::standin;
+
+namespace {
+
+// Bytes of a copy, and whether they may be host memory that nobody registered.
+struct End {
+  uintptr_t address;
+  bool pageable;
+};
+
+bool resolve(const End& end, size_t bytes, Target& target) {
+  target = find_target(end.address, bytes);
+  if (target.kind != Target::Kind::kUnknown) return true;
+  const std::lock_guard lock(process().mutex);
+  // Past the end of an allocation is not host memory.
+  const bool near = process().space.overlaps(end.address, bytes);
+  target.at = reinterpret_cast<uint8_t*>(end.address);
+  return end.pageable && !near && end.address != 0;
+}
+
+void accuse_pageable(Call call, size_t bytes) {
+  accuse(std::string(name_of(call)) + ": " + std::to_string(bytes) +
+         " bytes of host memory are not registered, so the copy waits for them");
+}
+
+// As drivers do: what is pageable is read before the call returns, or written before it does.
+CUresult copy_on(const OwnedStream& owned, const Target& to, const Target& from, size_t bytes) {
+  if (from.kind == Target::Kind::kUnknown) {
+    auto staged = std::make_shared<std::vector<uint8_t>>(from.at, from.at + bytes);
+    enqueue(owned, [to, staged] { std::memcpy(to.at, staged->data(), staged->size()); });
+    return CUDA_SUCCESS;
+  }
+  const Point end = enqueue(owned, [to, from, bytes] { std::memmove(to.at, from.at, bytes); });
+  if (to.kind == Target::Kind::kUnknown) end.wait();
+  return to.kind == Target::Kind::kUnknown ? state_of(owned.context) : CUDA_SUCCESS;
+}
+
+CUresult copy_async(Call call, End to, End from, size_t bytes, CUstream stream) {
+  OwnedStream owned;
+  Target target, source;
+  if (!find_stream(stream, owned)) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (!resolve(to, bytes, target) || !resolve(from, bytes, source)) return CUDA_ERROR_INVALID_VALUE;
+  const bool pageable =
+      target.kind == Target::Kind::kUnknown || source.kind == Target::Kind::kUnknown;
+  if (pageable) accuse_pageable(call, bytes);
+  return copy_on(owned, target, source, bytes);
+}
+
+CUresult copy_now(End to, End from, size_t bytes) {
+  OwnedStream owned;
+  Target target, source;
+  find_stream(nullptr, owned);
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (!resolve(to, bytes, target) || !resolve(from, bytes, source)) return CUDA_ERROR_INVALID_VALUE;
+  enqueue(owned, [target, source, bytes] { std::memmove(target.at, source.at, bytes); }).wait();
+  return state_of(owned.context);
+}
+
+template <class Word>
+CUresult fill(CUdeviceptr memory, Word value, size_t count, CUstream stream) {
+  OwnedStream owned;
+  if (!find_stream(stream, owned)) return CUDA_ERROR_INVALID_HANDLE;
+  if (count == 0) return CUDA_SUCCESS;
+  const Target to = find_target(memory, count * sizeof(Word));
+  if (to.kind == Target::Kind::kUnknown || memory % sizeof(Word) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  enqueue(owned, [to, value, count] {
+    for (size_t i = 0; i < count; ++i) std::memcpy(to.at + i * sizeof(Word), &value, sizeof(Word));
+  });
+  return CUDA_SUCCESS;
+}
+
+uintptr_t address_of(const void* memory) {
+  return reinterpret_cast<uintptr_t>(memory);
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  CGX_ENTER(Call::cuMemcpyHtoD);
+  return copy_now({to, false}, {address_of(from), true}, bytes);
+}
+CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  CGX_ENTER(Call::cuMemcpyDtoH);
+  return copy_now({address_of(to), true}, {from, false}, bytes);
+}
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CGX_ENTER(Call::cuMemcpyAsync);
+  return copy_async(Call::cuMemcpyAsync, {to, true}, {from, true}, bytes, stream);
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  CGX_ENTER(Call::cuMemcpyHtoDAsync);
+  const End source = {address_of(from), true};
+  return copy_async(Call::cuMemcpyHtoDAsync, {to, false}, source, bytes, stream);
+}
+CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CGX_ENTER(Call::cuMemcpyDtoHAsync);
+  const End target = {address_of(to), true};
+  return copy_async(Call::cuMemcpyDtoHAsync, target, {from, false}, bytes, stream);
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CGX_ENTER(Call::cuMemcpyDtoDAsync);
+  return copy_async(Call::cuMemcpyDtoDAsync, {to, false}, {from, false}, bytes, stream);
+}
+CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t count, CUstream stream) {
+  CGX_ENTER(Call::cuMemsetD8Async);
+  return fill<unsigned char>(memory, value, count, stream);
+}
+CUresult cuMemsetD32Async(CUdeviceptr memory, unsigned value, size_t count, CUstream stream) {
+  CGX_ENTER(Call::cuMemsetD32Async);
+  return fill<unsigned>(memory, value, count, stream);
+}

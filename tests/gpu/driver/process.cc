@@ -1,0 +1,246 @@
+#include "tests/gpu/driver/process.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+#include "tests/gpu/driver/control.h"
+
+namespace cgx::standin {
+namespace {
+
+thread_local std::vector<Context*> contexts_of_thread;
+thread_local int host_functions = 0;
+
+Process* make_process() {
+  auto* const made = new Process;  // for as long as device threads may run
+  made->pid = getpid();
+  if (const char* words = std::getenv("CGX_STANDIN")) {
+    const std::string wrong = made->settings.apply(words);
+    if (!wrong.empty()) {
+      std::fprintf(stderr, "CGX_STANDIN: %s\n", wrong.c_str());
+      _exit(2);
+    }
+  }
+  return made;
+}
+
+// The result that a test has asked for, or CUDA_SUCCESS.
+CUresult fault_of(Process& p, Call call) {
+  const std::lock_guard lock(p.mutex);
+  for (Fault& fault : p.settings.faults) {
+    if (fault.call != call || fault.result == CUDA_SUCCESS) continue;
+    if (fault.nth == 0) return fault.result;
+    if (--fault.nth > 0) continue;
+    return std::exchange(fault.result, CUDA_SUCCESS);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult state_of(Process& p, Need need) {
+  if (need == Need::kNothing) return CUDA_SUCCESS;
+  if (!p.started || getpid() != p.pid) return CUDA_ERROR_NOT_INITIALIZED;
+  if (need == Need::kStart) return CUDA_SUCCESS;
+  const Context* const context = current_context();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (p.ledger->lost(context->device)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  return static_cast<CUresult>(context->error.load());
+}
+
+void at_end() __attribute__((destructor));
+void at_end() {
+  Process& p = process();
+  if (getpid() != p.pid || !p.started) return;
+  const std::string left = alive();
+  for (size_t from = 0, to; (to = left.find('\n', from)) != left.npos; from = to + 1) {
+    accuse("leaked: " + left.substr(from, to - from));
+  }
+  std::map<CUstream, OwnedStream> streams;
+  {
+    const std::lock_guard lock(p.mutex);
+    p.streams.swap(streams);
+  }
+  for (const auto& context : p.contexts) {
+    if (context->legacy != nullptr) context->legacy->close(true);
+  }
+  for (const auto& [handle, owned] : streams) owned.stream->close(true);
+  for (const auto& stream : p.closing) stream->close(true);
+  const bool accused = !p.violations.empty();
+  if (accused && p.settings.strict) {
+    std::fflush(nullptr);
+    _exit(kAccused);
+  }
+  for (const auto& context : p.contexts) context->legacy.reset();
+  p.closing.clear();
+}
+
+}  // namespace
+
+Process& process() {
+  static Process* const made = make_process();
+  return *made;
+}
+
+CUresult enter(Call call, Need need) {
+  Process& p = process();
+  p.calls[static_cast<size_t>(call)].fetch_add(1);
+  if (host_functions > 0) {
+    accuse(std::string(name_of(call)) + " is called by a host function of a stream");
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  const CUresult fault = fault_of(p, call);
+  return fault != CUDA_SUCCESS ? fault : state_of(p, need);
+}
+
+std::vector<Context*>& context_stack() {
+  return contexts_of_thread;
+}
+Context* current_context() {
+  return contexts_of_thread.empty() ? nullptr : contexts_of_thread.back();
+}
+Context* context_of(CUdevice ordinal) {
+  Process& p = process();
+  const bool known = ordinal >= 0 && static_cast<size_t>(ordinal) < p.contexts.size();
+  return known ? p.contexts[ordinal].get() : nullptr;
+}
+
+void accuse(const std::string& what) {
+  Process& p = process();
+  const std::string line = "VIOLATION " + what + "\n";
+  const std::lock_guard lock(p.accusing);
+  p.violations += line;
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody listens
+}
+
+std::string alive() {
+  Process& p = process();
+  const std::lock_guard lock(p.mutex);
+  std::string lines;
+  for (const auto& [base, mapping] : p.space.mappings()) {
+    static constexpr const char* kWords[] = {"allocated", "imported by handle", "mapped"};
+    lines += std::to_string(mapping.bytes) + " bytes of device memory, " +
+             kWords[static_cast<int>(mapping.kind)] + "\n";
+  }
+  for (const auto& [at, bytes] : p.reservations) {
+    lines += std::to_string(bytes) + " bytes of reserved addresses\n";
+  }
+  for (const auto& [number, handle] : p.handles) {
+    lines += "a handle of " + std::to_string(handle.memory->bytes()) + " bytes\n";
+  }
+  for (const auto& [at, range] : p.host) {
+    lines += std::to_string(range.bytes) + " bytes of host memory, " +
+             (range.allocated ? "allocated" : "registered") + "\n";
+  }
+  for (size_t i = 0; i < p.streams.size(); ++i) lines += "a stream\n";
+  for (size_t i = 0; i < p.events.size(); ++i) lines += "an event\n";
+  for (size_t i = 0; i < p.modules.size(); ++i) lines += "a module\n";
+  return lines;
+}
+
+size_t Process::used_bytes(int device) const {
+  std::set<const Memory*> counted;
+  for (const auto& [base, mapping] : space.mappings()) counted.insert(mapping.memory.get());
+  for (const auto& [number, handle] : handles) counted.insert(handle.memory.get());
+  size_t sum = 0;
+  for (const Memory* memory : counted) {
+    if (memory->made_here() && memory->device() == device) sum += memory->bytes();
+  }
+  return sum;
+}
+
+std::shared_ptr<Stream> Process::make_stream(bool waits_for_default) {
+  std::erase_if(closing, [](const auto& stream) { return stream->last().passed(); });
+  const uint64_t seed =
+      settings.seed == 0 ? 0 : settings.seed * 0x9e3779b97f4a7c15u + ++streams_made;
+  return std::make_shared<Stream>(Stream::Options{waits_for_default, seed, settings.delay_us,
+                                                  [this] { space.enter_device_thread(); }});
+}
+
+Target find_target(uintptr_t address, size_t bytes) {
+  Process& p = process();
+  const std::lock_guard lock(p.mutex);
+  if (const Mapping* mapping = p.space.find(address)) {
+    const size_t within = address - mapping->base;
+    if (!mapping->accessible || within + bytes > mapping->bytes) return {};
+    const size_t offset = mapping->offset + within;
+    return {Target::Kind::kDevice, mapping->memory->view() + offset, mapping->memory,
+            mapping->memory->identity() + offset};
+  }
+  auto next = p.host.upper_bound(address);
+  if (next == p.host.begin()) return {};
+  const auto& [base, range] = *std::prev(next);
+  if (address - base + bytes > range.bytes) return {};
+  Target target = {Target::Kind::kHost, reinterpret_cast<uint8_t*>(address), nullptr, address};
+  for (const HostRange::Piece& piece : range.pieces) {
+    if (address >= piece.begin && address < piece.end) target.place = piece.identity + address;
+  }
+  return target;
+}
+
+InHostFunction::InHostFunction() {
+  ++host_functions;
+}
+InHostFunction::~InHostFunction() {
+  --host_functions;
+}
+
+}  // namespace cgx::standin
+
+using cgx::standin::process;
+
+extern "C" {
+
+const char* cgx_standin_set(const char* words) {
+  static std::string wrong;
+  const std::lock_guard lock(process().mutex);
+  wrong = process().settings.apply(words);
+  return wrong.empty() ? nullptr : wrong.c_str();
+}
+
+uint64_t cgx_standin_calls(const char* name) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < static_cast<size_t>(cgx::standin::Call::kCount); ++i) {
+    const auto call = static_cast<cgx::standin::Call>(i);
+    if (cgx::standin::name_of(call) == name) sum += process().calls[i].load();
+  }
+  return sum;
+}
+
+const char* cgx_standin_violations(void) {
+  static std::string text;
+  const std::lock_guard lock(process().accusing);
+  text = process().violations;
+  return text.c_str();
+}
+
+void cgx_standin_forget(void) {
+  {
+    const std::lock_guard lock(process().accusing);
+    process().violations.clear();
+  }
+  const std::lock_guard lock(process().mutex);
+  process().settings.faults.clear();
+  for (auto& count : process().calls) count.store(0);
+}
+
+const char* cgx_standin_alive(void) {
+  static std::string text;
+  text = cgx::standin::alive();
+  return text.c_str();
+}
+
+const char* cgx_standin_protection(void) {
+  using cgx::standin::Protection;
+  const Protection protection = process().space.protection();
+  if (protection == Protection::kKeys) return "keys";
+  return protection == Protection::kWindows ? "windows" : "none";
+}
+
+void cgx_standin_lose(int device) {
+  if (process().ledger != nullptr) process().ledger->lose(device);
+}
+
+}  // extern "C"
