@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,10 +36,10 @@ class Failed(Exception):
 
 
 class Engine:
-    """buildah with a store of its own."""
+    """buildah with a store, mounts and processes of its own: they end with it."""
 
     def __init__(self, folder):
-        self._store = ["buildah", "--root", os.path.join(folder, "store"), "--runroot", os.path.join(folder, "run"),
+        self._store = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "buildah", "--root", os.path.join(folder, "store"), "--runroot", os.path.join(folder, "run"),
                        "--storage-driver", "vfs"]
 
     def __call__(self, *words, seconds=COMMAND_S):
@@ -109,7 +110,7 @@ def run(engine):
     """The daemon in the image trains ranks outside it, and cgxctl in the image, its health check, sees it."""
     command = look(engine)
     container = engine("from", "cgxd")
-    root = engine("mount", container)
+    root = engine("mount", container)  # with vfs a folder, nothing is mounted
     environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "client", "python"),
                    "CGX_LIBRARY": os.path.join(ROOT, "build", "release", "lib", "libcgx.so")}
     with daemon(root, command) as place:
@@ -126,6 +127,7 @@ def run(engine):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was made is removed
     passed = failed = skipped = 0
     with tempfile.TemporaryDirectory(prefix="cgx-container-") as folder:
         engine = Engine(folder)

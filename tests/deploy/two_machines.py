@@ -12,6 +12,7 @@ import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -261,6 +262,7 @@ def try_steps(booted):
 
 
 def main(packages):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was made is removed
     passed = failed = skipped = 0
     try:
         if not isolation_possible() or not shutil.which("systemd-nspawn"):
