@@ -79,6 +79,12 @@ class Tree(unittest.TestCase):
         self.assertGreater(len(named), 10)
         self.assertEqual(sorted(each for each in named if each[1] not in rules), [])
 
+    def test_no_comment_is_a_banner(self):
+        """scheduler/ and transport/ have some still."""
+        banners = re.compile(r"^\s*(//|#) ?-{3,}", re.MULTILINE)
+        self.assertEqual([path for path in (*tree.code(), *tree.files(".py")) if banners.search(tree.text(path))
+                          and not path.startswith(("scheduler/", "transport/"))], [])
+
     def test_pages_that_pages_name_are_there(self):
         missing = []
         for path in tree.files(".md"):
