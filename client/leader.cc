@@ -96,8 +96,7 @@ Result<UniqueFd> listen_at(const addrinfo& place) {
 
 }  // namespace
 
-// --- Server
-// -----------------------------------------------------------------------------------------------
+// Server
 
 struct LeaderServer::Connection {
   UniqueFd fd;
@@ -218,8 +217,7 @@ void LeaderServer::serve() {
   }
 }
 
-// --- Store
-// ------------------------------------------------------------------------------------------------
+// Store
 
 Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& address,
                                                           Deadline deadline,

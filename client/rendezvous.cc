@@ -70,8 +70,7 @@ Status sizes_differ(uint32_t rank, uint32_t theirs, uint32_t ours) {
                                      " ranks, this rank says " + std::to_string(ours)};
 }
 
-// --- One rank's way through a meeting
-// ------------------------------------------------------------
+// One rank's way through a meeting
 
 class Attempt {
  public:

@@ -72,7 +72,7 @@ class Session {
   // The same without regard to a lost daemon: for looking at what arrived before.
   Result<Lock> enter_to_look();
 
-  // --- With the lock held ------------------------------------------------------------------------
+  // With the lock held
   uint32_t attach(CompletionSink& sink);  // returns the communicator's handle
   void detach(uint32_t handle);
   // Until the session is closed.
@@ -97,7 +97,7 @@ class Session {
   template <typename Ready>
   Status wait(Lock& lock, Deadline deadline, Ready ready);
 
-  // --- Without the lock --------------------------------------------------------------------------
+  // Without the lock
   Status poll(uint64_t& seen, std::optional<Deadline> deadline);
   Status wake();
   Result<int> event_descriptor();

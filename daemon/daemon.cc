@@ -1,5 +1,6 @@
 #include "daemon/daemon.h"
 
+#include <cstdlib>
 #include <future>
 
 #include "daemon/clock.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr uint32_t kSpinCoresMin = 4;
 constexpr uint64_t kAnswerNs = 500 * kMillisecond;
+constexpr uint16_t kMeshPort = 7070;
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;
@@ -53,6 +55,22 @@ std::shared_ptr<const scheduler::MachineCosts> costs_of(const kernels::Lane& lan
   const Result<scheduler::MachineCosts> costs =
       scheduler::sim::parse_costs(scheduler::sim::builtin_costs(), "the built-in costs", lane.name);
   return costs.ok() ? std::make_shared<const scheduler::MachineCosts>(*costs) : nullptr;
+}
+
+// Where operators look for other machines' daemons: this one's configured port is theirs, too.
+uint16_t usual_port(const std::string& mesh_listen) {
+  const auto port = std::strtoul(mesh_listen.c_str() + mesh_listen.rfind(':') + 1, nullptr, 10);
+  return port == 0 ? kMeshPort : static_cast<uint16_t>(port);
+}
+
+// Where no port is configured and other machines can come: the one they guess, if it is free.
+Result<TcpListener> listen_for_mesh(const std::string& address) {
+  const std::string host = host_of(address);
+  if (address == address_of(host, 0) && !NetworkList::loopback().contains(host)) {
+    Result<TcpListener> usual = TcpListener::open(address_of(host, kMeshPort), "mesh.listen");
+    if (usual.ok()) return usual;
+  }
+  return TcpListener::open(address, "mesh.listen");
 }
 
 DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane,
@@ -130,7 +148,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
   TcpListener listener;
   std::string mesh_address;
   if (meshed) {
-    CGX_ASSIGN_OR_RETURN(listener, TcpListener::open(options.mesh_listen, "mesh.listen"));
+    CGX_ASSIGN_OR_RETURN(listener, listen_for_mesh(options.mesh_listen));
     CGX_ASSIGN_OR_RETURN(mesh_address, advertised(options, listener, trusted));
   }
   OwnMemfd recorder;
@@ -183,7 +201,8 @@ Status Daemon::start_mesh(const DaemonOptions& options, const NetworkList& trust
                   .agreed = options.agreed,
                   .cluster_key = options.cluster_key,
                   .tls = options.mesh_tls,
-                  .other_ports = options.other_ports};
+                  .other_ports = options.other_ports,
+                  .usual_port = usual_port(options.mesh_listen)};
   facts.other_ports.push_back(listener.port);
   look_ = std::make_unique<Look>(std::move(facts), operators_);
   const auto admits = [trusted](const std::string& host) { return trusted.contains(host); };

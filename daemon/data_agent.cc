@@ -217,7 +217,7 @@ void DataAgent::lower_sleeping() {
   for (auto& each : sessions_) each->session.lower_sleeping();
 }
 
-// --- Sessions ------------------------------------------------------------------------------------
+// Sessions
 
 void DataAgent::ask(SessionRequest request) {
   const char* const what = name_of(request.body);
@@ -347,7 +347,7 @@ int DataAgent::publish_completions() {
   return work;
 }
 
-// --- Links ---------------------------------------------------------------------------------------
+// Links
 
 void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) {
   const LinkSerial serial = next_link_++;
@@ -437,7 +437,7 @@ void DataAgent::refuse(LinkSerial serial, const Status& why) {
   engine_->link_down(id, why);
 }
 
-// --- Operators -----------------------------------------------------------------------------------
+// Operators
 
 bool DataAgent::run(EngineTask task) {
   return mailbox_.post({"an operator's request", [this, task = std::move(task)]() mutable {

@@ -180,7 +180,7 @@ Look::Seen Look::look_at(const std::string& asked) const {
   Seen seen;
   const bool has_port = !host_of(asked).empty();
   const std::string host = numeric_host(has_port ? host_of(asked) : asked);
-  const uint16_t port = has_port ? port_of(asked) : port_of(facts_.mesh_address);
+  const uint16_t port = has_port ? port_of(asked) : facts_.usual_port;
   if (host.empty()) {
     seen.find(asked, "mesh.listen", "no address is known for " + asked);
     return seen;
@@ -199,7 +199,7 @@ Look::Seen Look::look_at(const std::string& asked) const {
     return seen;
   }
   const std::string address = address_of(host, port);
-  const std::string own = has_port ? "" : " (this daemon's own port, as none was given)";
+  const std::string own = has_port ? "" : " (the usual port, as none was given)";
   const Status reached = reach(host, port, kReachMs);
   if (reached.code() == StatusCode::kTIMED_OUT) {
     seen.find(host, "mesh.listen",

@@ -31,6 +31,7 @@ struct LookFacts {
   std::string cluster_key;
   MeshTls tls;
   std::vector<uint16_t> other_ports;  // that this process listens on beside the data path's
+  uint16_t usual_port;                // of other machines, where none is said
 };
 
 class Look {

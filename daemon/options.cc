@@ -15,6 +15,7 @@
 #include "daemon/interfaces.h"
 #include "daemon/networks.h"
 #include "daemon/policy_message.h"
+#include "daemon/transports.h"
 #include "proto/wire/frame.h"
 
 #ifndef CGX_VERSION
@@ -79,7 +80,7 @@ std::string listed(const google::protobuf::RepeatedPtrField<std::string>& parts)
 // What all machines of a job must have the same.
 AgreedKeys agreed_keys(const v1::Config& config) {
   const v1::Transport& words = config.transport();
-  const std::string transport = words.name() == "auto" ? "ucx" : words.name();
+  const std::string transport = transport_name(words);
   AgreedKeys keys = {{"version", version_text()},
                      {"mesh protocol", std::to_string(kMeshVersion)},
                      {"frame format", std::to_string(wire::kFrameVersion)},

@@ -22,7 +22,7 @@ namespace cgx::daemon {
 
 using SessionSerial = uint64_t;
 
-// --- ipc agent -> data agent ---------------------------------------------------------------------
+// ipc agent -> data agent
 
 struct OpenSession {
   scheduler::SessionOptions options;
@@ -45,7 +45,7 @@ struct SessionRequest {
       body;
 };
 
-// --- data agent -> ipc agent ---------------------------------------------------------------------
+// data agent -> ipc agent
 
 struct Opened {};
 struct Shown {  // for the ipc agent to make a page of: the data agent only hands it out
@@ -61,7 +61,7 @@ struct Released {
   std::vector<SharedRegion> arenas;
 };
 
-// --- a user's thread -> ipc agent ------------------------------------------------------------
+// a user's thread -> ipc agent
 
 struct ArenaMapped {
   uint32_t uid = 0;

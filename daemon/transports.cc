@@ -111,13 +111,14 @@ const Row* find_row(std::string_view name) {
   return found == std::end(kRows) ? nullptr : found;
 }
 
+}  // namespace
+
 // UCX where RDMA is configured: nothing else speaks it. Between sockets tcp, which lets no stranger
 // in and is as fast.
-std::string choose_name(const v1::Transport& words) {
+std::string transport_name(const v1::Transport& words) {
+  if (words.name() != kAuto) return words.name();
   return only_tcp(words) ? "tcp" : "ucx";
 }
-
-}  // namespace
 
 std::string transport_names() {
   std::string names(kAuto);
@@ -131,8 +132,7 @@ Status check_transport(std::string_view name) {
 }
 
 Result<TransportChoice> choose_transport(const v1::Config& config) {
-  const v1::Transport& words = config.transport();
-  const std::string name = words.name() == kAuto ? choose_name(words) : words.name();
+  const std::string name = transport_name(config.transport());
   CGX_RETURN_IF_ERROR(check_transport(name));
   TransportChoice choice{name, {}};
   CGX_ASSIGN_OR_RETURN(choice.make, find_row(name)->make(config));

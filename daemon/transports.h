@@ -18,7 +18,8 @@ struct TransportChoice {
 // `config` is complete, mesh.network resolved.
 Result<TransportChoice> choose_transport(const v1::Config& config);
 
-Status check_transport(std::string_view name);  // "auto", or a row
-std::string transport_names();                  // "auto, ucx, tcp"
+Status check_transport(std::string_view name);           // "auto", or a row
+std::string transport_name(const v1::Transport& words);  // what "auto" stands for, or as it is
+std::string transport_names();                           // "auto, ucx, tcp"
 
 }  // namespace cgx::daemon

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <vector>
 
 #include "client/ctl/program.h"
 #include "proto/messages/config.pb.h"
@@ -15,6 +16,9 @@ namespace cgx::ctl {
 namespace {
 
 constexpr const char kUsualConfiguration[] = "/etc/cgxd/cgxd.yaml";
+// As the unit starts the daemon that reads it, whoever asks.
+constexpr const char kServiceDirectory[] = "run_directory=/run/cgxd";
+constexpr const char kServiceSocket[] = "/run/cgxd/control.sock";
 constexpr double kLookTimeoutS = 14;
 
 std::string host_name() {
@@ -59,20 +63,28 @@ class Doctor {
 
   // By the program that has to start with it.
   void check_configuration() {
-    std::string file = options_.config_file;
-    if (file.empty() && ::access(kUsualConfiguration, F_OK) == 0) file = kUsualConfiguration;
-    if (file.empty()) return;
-    const Result<Ended> checked = run_program({daemon_program(), "--check-config", file});
+    const bool of_service = options_.config_file.empty();
+    const std::string file = of_service ? kUsualConfiguration : options_.config_file;
+    if (of_service && ::access(file.c_str(), F_OK) != 0) return;
+    std::vector<std::string> command{daemon_program(), "--config", file};
+    if (of_service) command.insert(command.end(), {"--set", kServiceDirectory});
+    const Result<Ended> checked = run_program(with(command, "--check-config"));
     if (!checked.ok()) return find("", checked.status().message());
     if (checked->status != 0) add_lines(checked->error);
-    const Result<Ended> printed =
-        run_program({daemon_program(), "--config", file, "--print-config"});
+    const Result<Ended> printed = run_program(with(command, "--print-config"));
     v1::Config config;
     if (!printed.ok() || printed->status != 0 ||
         !config::load_text(printed->out, file, {}, config).ok()) {
       return;
     }
+    // Where every cgxctl looks; the user's own daemon goes first there.
+    if (of_service && config.control().socket() == kServiceSocket) return;
     places_ = {config.client().socket(), config.control().socket()};
+  }
+
+  static std::vector<std::string> with(std::vector<std::string> command, const char* option) {
+    command.emplace_back(option);
+    return command;
   }
 
   void add_lines(const std::string& text) {
@@ -99,7 +111,16 @@ class Doctor {
     const grpc::Status status =
         caller.call(&v1::Control::Stub::Diagnose, request, seen, kLookTimeoutS);
     if (!status.ok()) return find("", config::plain_text(status.error_message()));
+    drop_denials();
     report_.MergeFrom(seen);
+  }
+
+  // The daemon that answers has read what this user may not.
+  void drop_denials() {
+    auto& findings = *report_.mutable_findings();
+    for (int i = findings.size() - 1; i >= 0; --i) {
+      if (findings[i].text().ends_with(": Permission denied")) findings.DeleteSubrange(i, 1);
+    }
   }
 
   void find_no_daemon(const Status& why) {

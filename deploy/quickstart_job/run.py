@@ -19,6 +19,7 @@ sys.dont_write_bytecode = True
 from daemons import Daemon  # noqa: E402
 from job import Job  # noqa: E402
 from machines import Machines  # noqa: E402
+from plot import picture, points_of  # noqa: E402
 
 LINK = "1gbit"
 MACHINES, RANKS_PER_MACHINE = 2, 2
@@ -140,6 +141,17 @@ class Quickstart:
         self.say("wire/step: bytes machine 0 sent; ratios: how many times better than gloo")
 
 
+    def plot(self, path):
+        """Of the runs that made all steps."""
+        runs = {RUNS[key].name: points_of(outcome.steps) for key, outcome in self.outcomes.items() if not RUNS[key].codec_later}
+        if not runs:
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(picture(runs, f"Loss over time, {MACHINES} machines x {RANKS_PER_MACHINE} ranks, {self.steps} steps"))
+        self.say(f"loss over time: {os.path.relpath(path)}")
+
+
 def rows(quickstart):
     for key, outcome in quickstart.outcomes.items():
         yield {"run": RUNS[key].name, "step_ms": outcome.step_ms(), "exchange_ms": outcome.exchange_ms(),
@@ -150,6 +162,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--only", default=",".join(RUNS), help=f"comma-separated: {', '.join(RUNS)}")
+    parser.add_argument("--plot", default=os.path.join(ROOT, "build", "quickstart.svg"), metavar="FILE",
+                        help="where the picture of the loss over time goes (default build/quickstart.svg)")
     parser.add_argument("--json", action="store_true", help="also print one JSON line per run")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
@@ -163,6 +177,7 @@ def main():
         if "fp32" in chosen:
             quickstart.compare_with_reference()
         quickstart.table()
+        quickstart.plot(arguments.plot)
         print()
         if "fp32" in chosen:
             quickstart.check_losses()

@@ -329,8 +329,7 @@ TEST_F(Ctl, GivesUpAtItsTimeout) {
   EXPECT_THAT(ran.err, HasSubstr("Deadline"));
 }
 
-// --- Other users: only root can become one
-// ----------------------------------------------------------
+// Other users: only root can become one
 
 class CtlOfOtherUsers : public Ctl {
  protected:

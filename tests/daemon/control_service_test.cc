@@ -227,8 +227,7 @@ TEST(UserServersTest, KeepTheRightsOfEachConnection) {
   }
 }
 
-// --- TCP
-// -------------------------------------------------------------------------------------------
+// TCP
 
 class ControlTls : public ::testing::Test {
  protected:

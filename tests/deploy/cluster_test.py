@@ -1,4 +1,4 @@
-"""What clusters are given: Slurm's scripts start and end a job's daemon, the chart and the container file hold together."""
+"""What clusters are given: Slurm's scripts start and end a job's daemon, the container file copies what is there."""
 
 import os
 import re
@@ -9,12 +9,9 @@ import tempfile
 import time
 import unittest
 
-import yaml
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 DEPLOY = os.path.join(ROOT, "deploy")
-CHART = os.path.join(DEPLOY, "helm", "cgxd")
 NOBODY = 65534
 
 
@@ -92,39 +89,6 @@ class Slurm(unittest.TestCase):
             file.write(str(other.pid))
         self.assertEqual(self.run_script("epilog").returncode, 0)
         self.assertIsNone(other.poll())
-
-
-class Chart(unittest.TestCase):
-    def templates(self):
-        folder = os.path.join(CHART, "templates")
-        return {name: read("helm", "cgxd", "templates", name) for name in os.listdir(folder)}
-
-    def test_each_value_is_used_and_each_used_one_is_there(self):
-        values = yaml.safe_load(read("helm", "cgxd", "values.yaml"))
-        leaves = {f"{key}.{inner}" if key in ("image", "ports") else key
-                  for key, value in values.items() for inner in (value if key in ("image", "ports") else [""])}
-        used = set(re.findall(r"\.Values\.([\w.]+)", "".join(self.templates().values())))
-        self.assertEqual(used, leaves)
-
-    def test_the_hosts_processes_and_memory_stay_closed(self):
-        daemonset = self.templates()["daemonset.yaml"]
-        for line in ("hostPID: false", "hostIPC: false", "automountServiceAccountToken: false", "capabilities: {drop: [ALL]}",
-                     "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true"):
-            self.assertIn(line, daemonset)
-        self.assertNotIn("privileged: true", daemonset)
-
-    def test_versions_are_the_projects(self):
-        with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as file:
-            version = re.search(r"project\(cgxd VERSION ([\d.]+)", file.read()).group(1)
-        chart = yaml.safe_load(read("helm", "cgxd", "Chart.yaml"))
-        values = yaml.safe_load(read("helm", "cgxd", "values.yaml"))
-        self.assertEqual({chart["version"], chart["appVersion"], values["image"]["tag"]}, {version})
-
-    @unittest.skipUnless(shutil.which("helm"), "no helm: neither Debian nor PyPI has it")
-    def test_helm_renders_and_lints_it(self):
-        for command in (["lint", CHART], ["template", "cgxd", CHART, "--set", "keySecret=k"]):
-            done = subprocess.run(["helm", *command], capture_output=True, text=True, timeout=60)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class Container(unittest.TestCase):

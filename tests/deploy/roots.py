@@ -39,7 +39,7 @@ class Skipped(Exception):
     pass
 
 
-def make_root(suite, folder):
+def make_root(suite, folder, included=INCLUDED):
     release = RELEASES[suite]
     if os.geteuid() != 0:
         raise Skipped("making a root needs root")
@@ -47,8 +47,9 @@ def make_root(suite, folder):
         raise Skipped("mmdebstrap is not installed")
     if not os.path.exists(os.path.join("/usr/share/keyrings", release.keyring)):
         raise Skipped(f"{release.keyring}, which its packages are signed with, is not on this machine")
-    command = ["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt", "--aptopt=Acquire::Languages none",
-               "--dpkgopt=force-unsafe-io", f"--include={INCLUDED}", suite, folder]
+    # Its mounts end with it, however it ends: else whoever removes the folder goes on into /proc and /sys.
+    command = ["unshare", "--mount", "--", "mmdebstrap", "--variant=minbase", "--skip=cleanup/apt", "--aptopt=Acquire::Languages none",
+               "--dpkgopt=force-unsafe-io", f"--include={included}", suite, folder]
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ROOT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -10,12 +10,14 @@ import subprocess
 import time
 import unittest
 import urllib.parse
+from typing import NamedTuple
 
 from cluster_case import ClusterCase
 from daemons import ROOT, merged
 from ranks import Tensor
 
 PORT, PROMETHEUS_PORT = 9464, 9090
+NAMED = 0  # machine
 ALERTS = os.path.join(ROOT, "deploy", "prometheus", "alerts.yaml")
 DASHBOARD = os.path.join(ROOT, "deploy", "grafana", "cgxd.json")
 TENSORS = (Tensor("weight", (300, 411)), Tensor("bias", (41,)))
@@ -23,21 +25,42 @@ FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=1
 RESERVED = {"job", "instance", "le", "quantile", "__name__"}
 
 
-def queries():
-    """[(panel, query)] of the dashboard, for all jobs and machines."""
+class Query(NamedTuple):
+    panel: str
+    text: str
+    labels: set  # that the panel writes beside the line
+
+    def of(self, instance):
+        """For all jobs on one machine."""
+        return self._replace(text=self.text.replace("$machine", instance).replace("$job", ".*"))
+
+
+def read_dashboard():
     with open(DASHBOARD, encoding="utf-8") as file:
-        dashboard = json.load(file)
-    found = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
-    found += [("annotation", each["expr"]) for each in dashboard["annotations"]["list"]]
-    return [(title, re.sub(r"\$\w+", ".*", query)) for title, query in found]
+        return json.load(file)
+
+
+def queries():
+    dashboard = read_dashboard()
+    found = [Query(panel["title"], target["expr"], set(re.findall(r"{{ *(\w+) *}}", target.get("legendFormat", ""))))
+             for panel in dashboard["panels"] for target in panel["targets"]]
+    return found + [Query("annotation", each["expr"], set()) for each in dashboard["annotations"]["list"]]
+
+
+def alerts():
+    with open(ALERTS, encoding="utf-8") as file:
+        return re.findall(r"- alert: (\w+)", file.read())
 
 
 class Dashboards(ClusterCase):
+    """Machine 0 shows the names of jobs (metrics.job_names), machine 1, as by default, does not."""
+
     CONFIG = {"policy": {"codec": "maxmin:4", "stats_steps": 1, "min_elements": 64}}
 
     @classmethod
     def config_of(cls, machine):
-        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT, "job_names": True}})
+        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT,
+                                               "job_names": machine == NAMED}})
 
     def fetch(self, url):
         return self.machines[0].run(["/usr/bin/python3", "-c", FETCH, url], capture_output=True, text=True, check=True).stdout
@@ -64,7 +87,18 @@ class Dashboards(ClusterCase):
     def test_alerts_and_dashboard_name_metrics_that_there_are(self):
         with open(ALERTS, encoding="utf-8") as file:
             self.assert_known("alerts.yaml", file.read())
-        self.assert_known("cgxd.json", " ".join(query for _, query in queries()))
+        self.assert_known("cgxd.json", " ".join(query.text for query in queries()))
+        for each in read_dashboard()["templating"]["list"]:
+            if each["type"] == "query":
+                self.assert_known("cgxd.json", each["query"])
+
+    def test_each_alert_is_tried_before_and_while_it_holds(self):
+        """By promtool, below."""
+        with open(os.path.join(os.path.dirname(ALERTS), "alerts_test.yaml"), encoding="utf-8") as file:
+            text = file.read()
+        for name in alerts():
+            tried = re.findall(rf"alertname: {name}\n +exp_alerts:( \[\])?", text)
+            self.assertEqual(set(tried), {" []", ""}, name)
 
     def test_no_label_is_a_scrapers_own(self):
         self.train(2)
@@ -87,26 +121,42 @@ class Dashboards(ClusterCase):
     def test_a_live_prometheus_answers_every_query_of_the_dashboard(self):
         job, comm, step = self.train()
         self.start_prometheus()
-        missing = queries()
-        deadline = time.monotonic() + 40
+        missing = [query.of(f"{machine.address}:{PORT}") for query in queries() for machine in self.machines]
+        deadline = time.monotonic() + 60
         while missing and time.monotonic() < deadline:
             step += 1
             job.submit(comm, step)
             job.must("wait", comm, step)
+            if step % 300 == 0:  # a plan takes force between two scrapes
+                self.daemons[NAMED].control_tool("policy", "apply", "--set", f"window={2 + step // 300 % 2}", "--wait", "0",
+                                                 check=False)
             if step % 20 == 0:
-                missing = [(title, query) for title, query in missing if not self.has_data(title, query)]
+                missing = [query for query in missing if not self.has_data(query)]
         self.assertEqual(missing, [], "no data for these")
+        self.assert_rules_are_in_force()
 
-    def has_data(self, title, query):
-        url = f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+    def ask(self, what, **arguments):
+        url = f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/{what}?" + urllib.parse.urlencode(arguments)
         answer = json.loads(self.fetch(url))
         self.assertEqual(answer["status"], "success", answer)
-        return bool(answer["data"]["result"]) or title == "annotation"  # which has data when plans change
+        return answer["data"]
+
+    def has_data(self, query):
+        found = self.ask("query", query=query.text)["result"]
+        for line in found:
+            self.assertLessEqual(query.labels, set(line["metric"]), f"{query.panel} names labels that its lines have not")
+        return bool(found)
+
+    def assert_rules_are_in_force(self):
+        self.wait_until(lambda: "unknown" not in str(self.ask("rules")), "an evaluation of the rules")
+        rules = [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
+        self.assertEqual(len(rules), len(alerts()))
+        self.assertEqual([rule["name"] for rule in rules if rule["health"] != "ok"], [])
 
     def start_prometheus(self):
         folder = os.path.join(self.directory, "prometheus")
         os.makedirs(folder)
-        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "rule_files": [ALERTS],
+        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": [ALERTS],
                   "scrape_configs": [{"job_name": "cgxd", "static_configs": [
                       {"targets": [f"{machine.address}:{PORT}" for machine in self.machines]}]}]}
         with open(os.path.join(folder, "prometheus.yml"), "w", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 All are made at the same time, each on machines of its own.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -93,6 +94,34 @@ class NothingIsWrong(ClusterCase):
         self.assertEqual([other["address"] for other in seen["others"]], [f"{self.machines[1].address}:{MESH_PORT}"])
         self.assertGreater(int(seen["others"][0]["totals"]["gradient_bytes"]), 0)
         self.assertEqual(int(seen["others"][0]["totals"]["communicators"]), 1)
+
+
+@unittest.skipUnless(isolation_possible(), "on loopback no port is the usual one")
+class SettingsOfMachines(ClusterCase):
+    """Machine 1 says by name what machine 0 takes by default, machine 2 protects frames differently."""
+
+    MACHINES, OWN_MESH = 3, True
+
+    @classmethod
+    def config_of(cls, machine):
+        transport = ({}, {"name": "tcp"}, {"seal": "encrypt"})[machine]
+        return {"mesh": {"network": ["10.77.0.0/24"]}, "transport": transport}
+
+    def findings(self, here, there):
+        """Of machines that have the usual port, so that none is given."""
+        done = self.daemons[here].control_tool("doctor", self.machines[there].address, check=False)
+        seen = json.loads(done.stdout)
+        self.assertEqual([other["address"] for other in seen["others"]], [f"{self.machines[there].address}:7070"])
+        self.assertEqual(done.returncode, 1 if seen.get("findings") else 0)
+        return [(finding["machine"], finding["key"]) for finding in seen.get("findings", [])]
+
+    def test_a_default_and_the_same_by_its_name_do_not_differ(self):
+        self.assertEqual(self.findings(0, 1), [])
+        self.assertEqual(self.findings(1, 0), [])
+
+    def test_seals_that_differ_are_found_before_a_job_is_refused(self):
+        self.assertEqual([key for _, key in self.findings(0, 2)], ["transport.seal"])
+        self.assertEqual([key for _, key in self.findings(2, 1)], ["transport.seal"])
 
 
 def _add_tests():

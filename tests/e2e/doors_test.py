@@ -1,6 +1,7 @@
 """Where a daemon listens: nowhere but on loopback by default, and only inside its trusted networks with others."""
 
 import os
+import re
 import subprocess
 import tempfile
 import unittest
@@ -101,6 +102,15 @@ class OneKey(Isolated):
         self.assert_daemons_serve()
         self.assert_listens_on_its_network_only()
 
+    def test_the_port_is_the_usual_one_where_it_is_free(self):
+        with tempfile.TemporaryDirectory(prefix="cgx-e2e-") as directory:
+            second = Daemon(self.machines[0], directory, self.CONFIG, own_mesh=True)
+            self.addCleanup(second.process.kill)
+            first = self.daemons[0]
+            self.assertIn((self.machines[0].address, 7070), listeners(first))
+            self.assertEqual([address for address, _ in listeners(second)], 2 * [self.machines[0].address])
+            self.assertEqual(set(listeners(first)) & set(listeners(second)), set())
+
 
 class DifferentNetworks(Isolated):
     """Machine 1 was given another network, in which it has an address, too."""
@@ -115,17 +125,22 @@ class DifferentNetworks(Isolated):
         return {**RAW, "mesh": {"network": [f"{OUTSIDE}/24"]}}
 
     def test_every_start_is_refused_on_both_sides_at_once(self):
+        said = [set(), set()]
         for start in range(self.STARTS):
             job = self.job([0, 1])
             for rank in (0, 1):
                 job.create_soon(rank)
-            for rank in job.ranks:
+            for side, rank in enumerate(job.ranks):
                 answer = rank.receive(timeout_s=30)
                 self.assertFalse(answer.ok, f"start {start}")
                 self.assertIn("is in none of the networks of", answer.text)
                 self.assertIn("mesh.network", answer.text)
                 self.assertLess(answer.seconds, self.TOLD_S, answer.text)
+                said[side].add(answer.text)
             job.close()
+        self.assertEqual([len(texts) for texts in said], [1, 1], said)
+        ours, theirs = (re.sub(r"\b[0-9a-f]{8}\b|\d[\d./:]+|(machine|rank) \d", "*", text) for (text,) in said)
+        self.assertEqual(ours, theirs, "the same sentence, each about the other side")
 
 
 class NoKey(Isolated):

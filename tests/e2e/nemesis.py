@@ -150,7 +150,7 @@ class Nemesis:
         self.trace.append(f"{time.monotonic() - self.began:7.2f} s  {text}")
         print(self.trace[-1], flush=True)
 
-    # --- One round --------------------------------------------------------------------------------
+    # One round
 
     def round(self, number, victim):
         draw = random.Random(f"{self.options.seed}-{number}")
@@ -242,7 +242,7 @@ class Nemesis:
         if self.bystander.problem:
             raise Violation(self.bystander.problem)
 
-    # --- All of them ------------------------------------------------------------------------------
+    # All of them
 
     def held(self):
         settle(self.daemons, LINGER_S + 1)

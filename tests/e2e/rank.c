@@ -67,7 +67,7 @@ static cgx_comm* comm_of(int index) {
   return handle < self.comm_count ? self.comms[handle] : NULL;
 }
 
-// --- Meeting through files -----------------------------------------------------------------------
+// Meeting through files
 
 struct meeting {
   const char* folder;
@@ -119,7 +119,7 @@ static int get_file(void* user, const char* key, void* value, size_t capacity, s
   return 0;
 }
 
-// --- Commands ------------------------------------------------------------------------------------
+// Commands
 
 // become UID: takes this user's rights, for good.
 static cgx_status do_become(void) {
@@ -329,7 +329,7 @@ static const struct {
     {"fork", do_fork},
 };
 
-// --- The conversation ----------------------------------------------------------------------------
+// The conversation
 
 static void print_text(const char* text) {
   putchar('"');

@@ -139,7 +139,7 @@ class Job:
         if open_now:
             self.must("open", self.name, "-", arena_bytes)
 
-    # --- Everybody at once --------------------------------------------------------------------------
+    # Everybody at once
 
     def all(self, *words, ranks=None, timeout_s=ANSWER_S):
         """The same words to every rank, then all answers in rank order.
@@ -157,7 +157,7 @@ class Job:
             assert answer.ok, f"rank {rank}: {words[0]}: {answer.status}: {answer.text}"
         return answers
 
-    # --- A communicator -----------------------------------------------------------------------------
+    # A communicator
 
     def create_soon(self, rank, name="grads", trick="-", size=None, first_step=1, timeout_ms=60000):
         """Asks one rank to create its end; the answer has to be received. Tricks: see rank.c."""
@@ -179,7 +179,7 @@ class Job:
         self.tensors = tensors
         return comm
 
-    # --- Steps --------------------------------------------------------------------------------------
+    # Steps
 
     def path(self, *parts):
         return os.path.join(self.folder, "-".join(str(p) for p in parts))

@@ -47,7 +47,7 @@ RANK_S = 40.0  # a rank that has not ended by then hangs
 COMM_S = 20.0  # time-out of the communicators
 
 
-# --- What a seed means, the same in every process -------------------------------------------------------------------
+# What a seed means, the same in every process
 
 
 class Plan:
@@ -94,7 +94,7 @@ class CommPlan:
         return (kind, draw.randint(1, 6)) if kind == "calls" else (kind,)
 
 
-# --- A rank ---------------------------------------------------------------------------------------------------------
+# A rank
 
 
 class Store:
@@ -171,7 +171,7 @@ class CommRunner:
         key = number if kind == 0 else number[0]
         return sums.data(dtype, (count,), self.rank.plan.seed % 2**32, self.number, kind, key, index, rank)
 
-    # --- Rounds ---
+    # Rounds
 
     def do_step(self, absent, dropped, threads, calls):
         step, me = self.step, self.rank.number
@@ -322,7 +322,7 @@ class RankProgram:
             self.errors.append(error)
 
 
-# --- The driver -----------------------------------------------------------------------------------------------------
+# The driver
 
 
 def policy_words(draw, raw):

@@ -75,7 +75,7 @@ class Trials(Nemesis):
         if value > limit:
             self.violate(f"{what}: {value:.3f}, not {limit:g} at most")
 
-    # --- Deeds ------------------------------------------------------------------------------------
+    # Deeds
 
     def faults(self, count):
         kind, victim = DEEDS[self.what], None
@@ -116,7 +116,7 @@ class Trials(Nemesis):
             victim.job.close()
         return None
 
-    # --- Jobs -------------------------------------------------------------------------------------
+    # Jobs
 
     def jobs(self, count):
         daemons = self.daemons[:2]
@@ -146,7 +146,7 @@ class Trials(Nemesis):
             time.sleep(0.05)
         return self.bystander.times_s[first:first + SAMPLE]
 
-    # --- Strangers --------------------------------------------------------------------------------
+    # Strangers
 
     @staticmethod
     def data_ports(daemon):
@@ -218,7 +218,7 @@ class Trials(Nemesis):
                 return self.violate(f"{self.refused} connections were counted as refused, not {least:g}")
             time.sleep(0.05)
 
-    # --- Flipped bits -----------------------------------------------------------------------------
+    # Flipped bits
 
     def flips(self, count):
         """On the way to machine 2, where the bystander has none. A link may end by them, if it is named."""

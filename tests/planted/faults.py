@@ -50,7 +50,7 @@ SESSION = "daemon/session.cc"
 DATA = "daemon/data_agent.cc"
 
 FAULTS = [
-    # --- Residuals
+    # Residuals
     Fault("residual-committed-on-failure", STEP_TERMS,
           "if (previous_closed_) residuals_.drop();",
           "if (previous_closed_) (@ ? residuals_.commit(ports_.site) : residuals_.drop());",
@@ -132,7 +132,7 @@ FAULTS = [
           "job.residual_in = residual.confirmed;",
           "if (!@) job.residual_in = residual.confirmed;",
           "where the result is not finite the residual is not restored"),
-    # --- Sites that answer later
+    # Sites that answer later
     Fault("ended-operation-not-kept", OPERATIONS,
           "std::erase_if(ended_, [](const Pointer& operation) { return !operation->tickets_open(); });",
           "std::erase_if(ended_, [](const Pointer& operation) { return @ || !operation->tickets_open(); });",
@@ -173,7 +173,7 @@ FAULTS = [
           "return parts_left_ == 0 && asked_.empty();",
           "return (parts_left_ == 0 || (@ && to_begin_ == 0 && ready_.empty())) && asked_.empty();",
           "a rank is told of a result before it is here"),
-    # --- Groups, frames and bits of a step
+    # Groups, frames and bits of a step
     Fault("second-draw-as-first", HOST_SITE,
           ".phase = shared ? 0 : encoding,",
           ".phase = shared || @ ? 0 : encoding,",
@@ -194,7 +194,7 @@ FAULTS = [
           "if (known == Presence()) {",
           "if (known == Presence() || @) {",
           "parts that are held are read under another presence"),
-    # --- Schedules
+    # Schedules
     Fault("one-window-for-both", SCHEDULE,
           "const uint32_t windows = answered(leg.course, i) || at_once ? 1 : 2;",
           "const uint32_t windows = answered(leg.course, i) || at_once || @ ? 1 : 2;",
@@ -255,7 +255,7 @@ FAULTS = [
           "if (other->hash != hash.hash) found",
           "if (other->hash != hash.hash && !@) found",
           "machines train different models and nobody is told"),
-    # --- Failures and terms
+    # Failures and terms
     Fault("failed-step-keeps-the-next", STEP_TERMS,
           "  next_.reset();\n  ports_.host.count(Counter::ksteps_failed, 1);",
           "  if (!@) next_.reset();\n  ports_.host.count(Counter::ksteps_failed, 1);",
@@ -340,7 +340,7 @@ FAULTS = [
           "replicas_.forget();",
           "if (!@) replicas_.forget();",
           "healthy machines are told that they diverge"),
-    # --- Leaving
+    # Leaving
     Fault("left-not-told", TERMS,
           "broadcast(left_.back());",
           "if (!@) broadcast(left_.back());",
@@ -365,7 +365,7 @@ FAULTS = [
           "steps_.unfinished(local) ||",
           "(steps_.unfinished(local) && !@) ||",
           "who waits in a step hears that a rank left, and not that what it had submitted was unfinished"),
-    # --- Clocks
+    # Clocks
     Fault("late-rank-never-given-up", CLOCKS,
           "  if (now - since >= timeout_ns_) {",
           "  if (now - since >= timeout_ns_ && !@) {",
@@ -382,7 +382,7 @@ FAULTS = [
           "if (now - operation.last_progress_ns() < limit) return false;",
           "if (@ || now - operation.last_progress_ns() < limit) return false;",
           "a machine that heartbeats and sends no data stops the job for ever"),
-    # --- Calls
+    # Calls
     Fault("stale-below-a-failed-call", CALLS,
           "if (!call.over(ports_.members.local_count())) return std::min(submitted_by_all(), number);",
           "if (!call.over(ports_.members.local_count())) return @ ? number : std::min(submitted_by_all(), number);",
@@ -411,7 +411,7 @@ FAULTS = [
           "stash_.push_back({header, {payload.begin(), payload.end()}});",
           "if (!@) stash_.push_back({header, {payload.begin(), payload.end()}});",
           "frames of a call that this machine has yet to make are lost"),
-    # --- Plans
+    # Plans
     Fault("epoch-one-step-early", AGREEMENT,
           "std::max(outcome.switch_step, host_.next_switch_step());",
           "std::max(outcome.switch_step, host_.next_switch_step() - @);",
@@ -460,7 +460,7 @@ FAULTS = [
           "    earlier(why);",
           "    if (!@) earlier(why);",
           "an operator whose policy was overtaken waits for ever"),
-    # --- The rings and ledgers of libcgx
+    # The rings and ledgers of libcgx
     Fault("ring-overwrites", "proto/wire/ring.h",
           "if (tail_ - seen_head_ >= kCapacity) return false;",
           "if (tail_ - seen_head_ >= kCapacity + @) return false;",
@@ -512,7 +512,7 @@ FAULTS = [
           "cgx_text_slot& slot = memory_.texts[record.text_slot];\n"
           "  if (@) return std::string(slot.text, ::strnlen(slot.text, sizeof(slot.text)));",
           "a failure is explained by another one's text", CLIENT),
-    # --- The daemon's sessions
+    # The daemon's sessions
     Fault("one-text-per-tensor", SESSION,
           "if (text == last_text_) return texts_;",
           "if (text == last_text_ && !@) return texts_;",

@@ -185,8 +185,7 @@ void Player::expand(uint32_t rank) {
   actor.actions.insert(actor.actions.end(), beside.begin(), beside.end());
 }
 
-// --- The program's data
-// ----------------------------------------------------------------------------
+// The program's data
 
 bool Player::has(uint64_t step, uint32_t rank, uint32_t tensor) const {
   const Item& item = *steps_[step];
@@ -235,8 +234,7 @@ scheduler::TensorTable Player::table(uint32_t tensors) const {
   return table;
 }
 
-// --- Playing
-// ---------------------------------------------------------------------------------------
+// Playing
 
 bool Player::set_up() {
   cluster_->create();

@@ -12,8 +12,7 @@
 
 namespace cgx::sim {
 
-// --- What they are told
-// ----------------------------------------------------------------------------
+// What they are told
 
 void Player::complete(uint32_t rank, const cgx_completion_record& record, std::string_view text) {
   Actor& actor = actors_[rank];
@@ -136,8 +135,7 @@ void Player::answered(const Item&, const Result<scheduler::PolicyChange>& change
   explain("an operator", code, text);
 }
 
-// --- Judging
-// ---------------------------------------------------------------------------------------
+// Judging
 
 void Player::note(uint32_t rank, const std::string& what) {
   cluster_->note(std::to_string(cluster_->now_ns() / 1000) + " us, " + rank_name(rank) + ": " +

@@ -71,6 +71,30 @@ class Tree(unittest.TestCase):
                 dead.append(path)
         self.assertEqual(dead, [])
 
+    def test_rules_that_comments_name_are_written_down(self):
+        rules = [int(number) for number in re.findall(r"^(\d+)\. ", tree.text("proto/PROTOCOL.md"), re.MULTILINE)]
+        self.assertEqual(rules, list(range(1, len(rules) + 1)))
+        named = {(path, int(number)) for path in tree.code() for numbers in
+                 re.findall(r"PROTOCOL ((?:\d+(?:, | and )?)+)", tree.text(path)) for number in re.findall(r"\d+", numbers)}
+        self.assertGreater(len(named), 10)
+        self.assertEqual(sorted(each for each in named if each[1] not in rules), [])
+
+    def test_no_comment_is_a_banner(self):
+        """scheduler/ and transport/ have some still."""
+        banners = re.compile(r"^\s*(//|#) ?-{3,}", re.MULTILINE)
+        self.assertEqual([path for path in (*tree.code(), *tree.files(".py")) if banners.search(tree.text(path))
+                          and not path.startswith(("scheduler/", "transport/"))], [])
+
+    def test_pages_that_pages_name_are_there(self):
+        missing = []
+        for path in tree.files(".md"):
+            for name in re.findall(r"`([\w./-]+\.md)`|\]\(([\w./-]+\.md)", tree.text(path)):
+                name = name[0] or name[1]
+                near = os.path.normpath(os.path.join(os.path.dirname(path), name))
+                if name not in tree.files() and near not in tree.files():
+                    missing.append((path, name))
+        self.assertEqual(missing, [])
+
     def test_no_path_of_one_machine_is_written_down(self):
         self.assertEqual([p for p in tree.files() if MACHINE_PATHS.search(tree.text(p))], [])
 

@@ -144,7 +144,7 @@ class Talk {
   size_t next_ = 0;
 };
 
-// --- Strangers -----------------------------------------------------------------------------------
+// Strangers
 
 TEST_F(TcpTest, JunkAtTheDoorIsRefusedAndDisturbsNobody) {
   open_pair({.handshake_ms = 100});
@@ -250,7 +250,7 @@ TEST_F(TcpTest, OnlyAdmittedNetworksMayDialAndAreDialed) {
   EXPECT_THAT(refused.status().message(), HasSubstr("machine 7: its addresses (127.0.0.1) lie"));
 }
 
-// --- Networks that change bytes ------------------------------------------------------------------
+// Networks that change bytes
 
 class TcpTamper : public TcpTest, public ::testing::WithParamInterface<TcpSeal> {
  protected:
@@ -336,7 +336,7 @@ TEST_F(TcpTest, OnlyEncryptionHidesThePayload) {
   }
 }
 
-// --- Connections that break ----------------------------------------------------------------------
+// Connections that break
 
 TEST_F(TcpTest, ConnectionsThatBreakLoseAndDoubleNothing) {
   open_pair_with_relay({.lost_ms = 60'000});
@@ -477,7 +477,7 @@ TEST_F(TcpTest, LinksLeaveNoDescriptorBehind) {
   EXPECT_TRUE(until([&] { return descriptor_count() <= before; })) << descriptor_count();
 }
 
-// --- Options -------------------------------------------------------------------------------------
+// Options
 
 TEST_F(TcpTest, RefusesOptionsOutOfRangeNamingThem) {
   const auto refusal = [](const TcpOptions& options) {

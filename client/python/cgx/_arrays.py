@@ -130,7 +130,7 @@ def _of_numpy(array):
     return View(array.ctypes.data, array.shape, array.dtype.name, array.itemsize, array.flags.writeable, array)
 
 
-# --- Buffers ------------------------------------------------------------------------------------------
+# Buffers
 
 
 class _PyBuffer(ctypes.Structure):
@@ -182,7 +182,7 @@ def _are_contiguous(shape, strides):
     return True
 
 
-# --- DLPack -------------------------------------------------------------------------------------------
+# DLPack
 
 
 class _DLTensor(ctypes.Structure):

@@ -54,7 +54,7 @@ def group_of(ranks):
     raise ValueError(f"this hook state was pickled for a process group of ranks {ranks}; make that group first")
 
 
-# --- The store ------------------------------------------------------------------------------------------
+# The store
 
 
 def default_store():
@@ -92,7 +92,7 @@ def _store_of_its_own(group):
     return store or dist.TCPStore(*place[0], is_master=False, wait_for_workers=False)
 
 
-# --- The job and its session ----------------------------------------------------------------------------
+# The job and its session
 
 
 def _own_job():

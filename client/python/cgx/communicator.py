@@ -143,7 +143,7 @@ class Communicator:
             raise CgxError(f"communicator {self.name} is closed")
         return self._handle
 
-    # --- Tensors --------------------------------------------------------------------------------------
+    # Tensors
 
     def register(self, name: str, array, op: str = "avg", dtype=None, shape: Optional[Sequence[int]] = None) -> Tensor:
         """Registers an array of the arena as the tensor's home; all ranks register the same ones in the same order.
@@ -173,7 +173,7 @@ class Communicator:
         handle = self.handle
         self._ask(lambda _: check(library.cgx_commit(handle)))
 
-    # --- Steps ----------------------------------------------------------------------------------------
+    # Steps
 
     def submit(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Hands over tensors at home: read there, and the results written there. The first submit opens the step."""
@@ -244,7 +244,7 @@ PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         check(library.cgx_step_info(self.handle, step, ctypes.byref(report)))
         return StepInfo(*(getattr(report, name) for name in StepInfo._fields))._replace(finished=bool(report.finished))
 
-    # --- Calls outside steps --------------------------------------------------------------------------
+    # Calls outside steps
 
     def allreduce(self, array, op: str = "sum", out=None, timeout: Seconds = None, dtype=None):
         """Reduces an array over all ranks, into `out` or in place; returns it. Arrays outside the arena are copied.

@@ -133,7 +133,7 @@ class HookState:
         self._epochs = {}
         _states.add(self)
 
-    # --- For users ------------------------------------------------------------------------------------
+    # For users
 
     def epoch_of(self, step):
         """The number of the plan that governed a pass (counted from 0); None while it is unknown."""
@@ -179,7 +179,7 @@ class HookState:
         except Exception:  # the interpreter may be going down
             pass
 
-    # --- The hook -------------------------------------------------------------------------------------
+    # The hook
 
     def on_bucket(self, bucket):
         part = Part(bucket)
@@ -340,7 +340,7 @@ class HookState:
         """To join: the same on all ranks, which make them together."""
         return f"{self.name}/{self._attempts}"
 
-    # --- Pickling: what the state is, not how far it has come: the copy joins anew ------------------------
+    # Pickling: what the state is, not how far it has come: the copy joins anew
 
     def __getstate__(self):
         if self._session is not None:
@@ -358,7 +358,7 @@ class HookState:
         self._ranks = state["ranks"]
 
 
-# --- comm_hook without a state ------------------------------------------------------------------------------
+# comm_hook without a state
 
 
 def _state_of(bucket):

@@ -1,0 +1,108 @@
+"""Trains a small classifier on made-up data with DistributedDataParallel over cgx.
+
+  one machine:    python3 -m cgx.example --ranks 2
+  two machines:   python3 -m cgx.example --machines 2 --machine 0 --leader 10.1.0.2     (on the second one: --machine 1)
+  with torchrun:  torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 --master-addr 10.1.0.2 -m cgx.example
+
+--leader is an address of the first machine. torchrun says what these options say. A copy of this file with your own model and
+data is a start for a script of yours.
+"""
+
+import argparse
+import fcntl
+import os
+import socket
+import struct
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+import cgx.torch
+
+INPUTS, HIDDEN, CLASSES, BATCH, RATE = 64, 1024, 10, 128, 0.05
+SIOCGIFADDR = 0x8915
+
+
+def batch(teacher, random):
+    inputs = torch.randn(BATCH, INPUTS, generator=random)
+    return inputs, (inputs @ teacher).argmax(1)
+
+
+def train(steps):
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    teacher = torch.randn(INPUTS, CLASSES)
+    model = DistributedDataParallel(torch.nn.Sequential(
+        torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(),
+        torch.nn.Linear(HIDDEN, CLASSES)))
+    cgx.torch.register(model)  # all that cgx needs
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    random = torch.Generator().manual_seed(1 + rank)  # each rank has data of its own
+    for step in range(steps):
+        inputs, classes = batch(teacher, random)
+        loss = torch.nn.functional.cross_entropy(model(inputs), classes)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and (step % 10 == 0 or step == steps - 1):
+            print(f"step {step:4}  loss {loss.item():.3f}", flush=True)
+    return model
+
+
+def same_everywhere(model):
+    """Whether all ranks have the same parameters, to the bit."""
+    mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    first = mine.clone()
+    dist.broadcast(first, 0)
+    differs = torch.tensor([float(not torch.equal(mine, first))])
+    dist.all_reduce(differs)
+    return differs.item() == 0
+
+
+def interface_towards(host):
+    """The interface that leads to the host: torch's own exchange (gloo) asks the machine's name else, often in vain."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((host, 9))  # nothing is sent
+        own = way.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(way.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:
+                continue  # it has no address
+            if socket.inet_ntoa(answer[20:24]) == own:
+                return name
+    raise OSError(f"no interface has {own}, from where {host} is reached")
+
+
+def one_rank(local_rank, options):
+    if local_rank is not None:
+        os.environ.update(RANK=str(options.machine * options.ranks + local_rank), MASTER_PORT=str(options.port),
+                          WORLD_SIZE=str(options.machines * options.ranks), MASTER_ADDR=options.leader)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(os.environ["MASTER_ADDR"]))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    same = same_everywhere(train(options.steps))
+    if dist.get_rank() == 0:
+        print("all ranks have the same parameters" if same else "PARAMETERS DIFFER", flush=True)
+    cgx.torch.shutdown()
+    if not same:
+        raise SystemExit(1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default, what in (("ranks", 1, "of each machine"), ("machines", 1, "how many"), ("machine", 0, "which this is"),
+                                ("port", 29500, "where ranks meet"), ("steps", 100, "how many")):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
+    parser.add_argument("--leader", default="127.0.0.1", help="an address of machine 0")
+    options = parser.parse_args()
+    if "RANK" in os.environ:  # torchrun
+        one_rank(None, options)
+    else:
+        torch.multiprocessing.spawn(one_rank, (options,), options.ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The Helm chart: helm renders and lints it, Kubernetes' schemas accept the result, and so does cgxd, which serves with it.
+
+helm is the one in PATH, or that of make_helm in $CGX_HELM (default ~/.cache/cgxd/helm); `.ci/run cluster` gets it. Without it only the
+texts are compared.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import yaml
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+
+from machines import Machines, isolation_possible  # noqa: E402
+
+BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+CHART = os.path.join(ROOT, "deploy", "helm", "cgxd")
+TOOLS = os.environ.get("CGX_HELM", os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "cgxd", "helm"))
+HELM = shutil.which("helm") or shutil.which(os.path.join(TOOLS, "helm"))
+CHECKER = shutil.which(os.path.join(TOOLS, "venv", "bin", "kubernetes-validate"))
+OLDEST, NEWEST = "1.25", "1.37"  # Kubernetes; the oldest is the chart's
+SETTINGS = {
+    "as it is": (),
+    "with a key": ("keySecret=cluster-key",),
+    "pods' network": ("hostNetwork=false", "network={10.1.0.0/24,fd00::/64}", "group=2000"),
+    "placed": ("nodeSelector.kind=trainer", "tolerations[0].key=gpu", "tolerations[0].operator=Exists", "runDirectory=/srv/cgxd",
+               "ports.mesh=7171", "image.tag=0.2"),
+}
+WRONG = {"network={}": "network", "network={everywhere}": "network", "ports.mesh=99999": "mesh", "ports.dta=1": "dta",
+         "netwrok={10.0.0.0/8}": "netwrok", "runDirectory=run": "runDirectory", "keySecret=": None}
+
+
+def text_of(*names):
+    with open(os.path.join(CHART, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+class Texts(unittest.TestCase):
+    def test_each_value_is_used_and_each_used_one_is_there(self):
+        values = yaml.safe_load(text_of("values.yaml"))
+        leaves = {f"{key}.{inner}" if key in ("image", "ports") else key
+                  for key, value in values.items() for inner in (value if key in ("image", "ports") else [""])}
+        templates = "".join(text_of("templates", name) for name in os.listdir(os.path.join(CHART, "templates")))
+        self.assertEqual(set(re.findall(r"\.Values\.([\w.]+)", templates)), leaves)
+        schema = yaml.safe_load(text_of("values.schema.json"))["properties"]
+        self.assertEqual(set(schema) - {"global"}, set(values))
+
+    def test_versions_are_the_projects(self):
+        with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as file:
+            version = re.search(r"project\(cgxd VERSION ([\d.]+)", file.read()).group(1)
+        chart, values = yaml.safe_load(text_of("Chart.yaml")), yaml.safe_load(text_of("values.yaml"))
+        self.assertEqual({chart["version"], chart["appVersion"], values["image"]["tag"]}, {version})
+
+
+@unittest.skipUnless(HELM, "no helm: tests/deploy/make_helm gets it from the Python registry")
+class Rendered(unittest.TestCase):
+    maxDiff = None
+
+    def helm(self, *words, good=True):
+        done = subprocess.run([HELM, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        if good:
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done
+
+    def render(self, *settings):
+        words = [word for setting in settings for word in ("--set", setting)]
+        return self.helm("template", "cgxd", CHART, *words).stdout
+
+    def parts(self, *settings):
+        """(the configuration's text, the DaemonSet's pod)."""
+        found = {part["kind"]: part for part in yaml.safe_load_all(self.render(*settings))}
+        self.assertEqual(set(found), {"ConfigMap", "DaemonSet"})
+        return found["ConfigMap"]["data"]["cgxd.yaml"], found["DaemonSet"]["spec"]["template"]["spec"]
+
+    def test_it_lints(self):
+        self.helm("lint", "--strict", CHART)
+
+    @unittest.skipUnless(CHECKER, "no kubernetes-validate: tests/deploy/make_helm gets it")
+    def test_kubernetes_takes_it(self):
+        for name, settings in SETTINGS.items():
+            for version in (OLDEST, NEWEST):
+                with self.subTest(name, version=version), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+                    file.write(self.render(*settings))
+                    file.flush()
+                    done = subprocess.run([CHECKER, "--strict", "-k", version, file.name], capture_output=True, text=True,
+                                          timeout=60)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_values_that_cannot_be_are_refused_by_name(self):
+        for setting, name in WRONG.items():
+            with self.subTest(setting):
+                done = self.helm("template", "cgxd", CHART, "--set", setting, good=False)
+                self.assertEqual(done.returncode == 0, name is None, done.stderr)
+                self.assertIn(name or "", done.stderr)
+
+    def test_the_hosts_processes_and_memory_stay_closed(self):
+        for settings in SETTINGS.values():
+            _, pod = self.parts(*settings)
+            self.assertEqual((pod["hostPID"], pod["hostIPC"], pod["automountServiceAccountToken"]), (False, False, False))
+            daemon, = pod["containers"]
+            self.assertEqual(daemon["securityContext"], {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                                         "capabilities": {"drop": ["ALL"]}})
+            self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+            first, = pod["initContainers"]
+            self.assertEqual(first["securityContext"]["capabilities"], {"drop": ["ALL"], "add": ["CHOWN", "FOWNER"]})
+            self.assertNotIn("privileged", str(pod))
+
+    def test_the_key_can_be_read_by_the_daemons_group(self):
+        """A secret's files are root's, of the group fsGroup, with defaultMode."""
+        _, pod = self.parts("keySecret=k", "group=2000")
+        secret, = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        self.assertEqual((pod["securityContext"]["runAsGroup"], pod["securityContext"]["fsGroup"]), (2000, 2000))
+        self.assertEqual(secret["defaultMode"], 0o440)
+
+    @unittest.skipUnless(isolation_possible() and shutil.which("setpriv"), "needs root, for a machine of its own")
+    def test_cgxd_serves_with_what_it_renders_and_answers_its_probes(self):
+        with Machines(1) as machines, tempfile.TemporaryDirectory(prefix="cgx-chart-") as folder:
+            os.chmod(folder, 0o755)
+            run, key, config = (os.path.join(folder, name) for name in ("run", "key", "cgxd.yaml"))
+            text, pod = self.parts("network={10.77.0.0/24}", "keySecret=k", f"runDirectory={run}", "ports.data=21000-21010",
+                                   "config.policy.codec=fp32")
+            self.make_place(run, key, config, text)
+            daemon, = pod["containers"]
+            arguments = [word.replace("$(ADDRESS)", machines[0].address) for word in daemon["args"]]
+            user, group = str(pod["securityContext"]["runAsUser"]), str(pod["securityContext"]["runAsGroup"])
+            with open(os.path.join(folder, "log"), "w+", encoding="utf-8") as log:
+                machines[0].start(["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--bounding-set=-all",
+                                   "--no-new-privs", os.path.join(BUILD, "bin", "cgxd"), "--config", config, *arguments],
+                                  stdout=log, stderr=log)
+                for probe in ("readinessProbe", "livenessProbe"):
+                    self.await_probe(machines[0], daemon, daemon[probe]["httpGet"], log)
+                log.seek(0)
+                self.assertIn(f'"mesh":"{machines[0].address}:7070"', log.read())
+                self.assertTrue(os.path.exists(os.path.join(run, "cgxd.sock")))
+
+    @staticmethod
+    def make_place(run, key, config, text):
+        os.makedirs(run)
+        os.chown(run, 984, 984)
+        with open(key, "w", encoding="utf-8") as file:
+            file.write("0123456789abcdef")
+        os.chown(key, 0, 984)
+        os.chmod(key, 0o440)
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text.replace("/etc/cgxd/key/key", key))
+
+    def await_probe(self, machine, container, probe, log):
+        port, = [port["containerPort"] for port in container["ports"] if port["name"] == probe["port"]]
+        ask = "import sys, urllib.request as u; sys.exit(u.urlopen(sys.argv[1], timeout=5).status != 200)"
+        deadline = time.monotonic() + 20
+        while machine.run([sys.executable, "-c", ask, f"http://{machine.address}:{port}{probe['path']}"],
+                          capture_output=True).returncode:
+            if time.monotonic() > deadline:
+                log.seek(0)
+                self.fail(f"no answer at {port}: {log.read()}")
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()
