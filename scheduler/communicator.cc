@@ -25,7 +25,8 @@ const char* state_name(Communicator::State state) {
   return "unknown";
 }
 
-Communicator::Communicator(Members members, CommunicatorServices& services)
+Communicator::Communicator(Members members, const wire::CreateCommunicator& first,
+                           CommunicatorServices& services)
     : members_(std::move(members)),
       services_(services),
       index_(services.new_index()),
@@ -33,9 +34,9 @@ Communicator::Communicator(Members members, CommunicatorServices& services)
       configured_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
+      joining_(members_, first),
       peers_(members_),
       terms_(members_),
-      machines_(members_.machines()),
       tables_(members_.machines()),
       replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),

@@ -24,6 +24,7 @@
 #include "scheduler/commit_tables.h"
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
+#include "scheduler/joining.h"
 #include "scheduler/kept_policies.h"
 #include "scheduler/link_table.h"
 #include "scheduler/members.h"
@@ -92,8 +93,8 @@ class Communicator final : public OperationHost,
   const Members& members() const override { return members_; }
   State state() const { return state_; }
   uint16_t index() const { return index_; }
-  uint64_t step() const { return steps_.installed() ? steps_.step() : first_step_; }
-  const wire::JobKey& job_key() const override { return job_key_; }
+  uint64_t step() const { return steps_.installed() ? steps_.step() : joining_.first_step(); }
+  const wire::JobKey& job_key() const override { return joining_.job_key(); }
   ResidualStore::Owner owner() const;
   // It has ended: what the next one of its name may go on with.
   KeptResiduals take_residuals() { return steps_.take_residuals(members_.id); }
@@ -124,7 +125,9 @@ class Communicator final : public OperationHost,
   // ---------------------------------------------------------------------------------------
   void link_up(uint32_t machine, transport::PeerId peer) override;
   void link_lost(uint32_t machine, const Status& why) override;
-  bool needs_links() const override { return state_ == State::kJoining || forget_at_ns_ != 0; }
+  bool needs_links() const override {
+    return state_ == State::kJoining || joining_.forget_at_ns() != 0;
+  }
   bool living() const override { return state_ != State::kFailed && state_ != State::kClosed; }
   void link_remade(uint32_t machine) override;
   void receive(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
@@ -187,10 +190,6 @@ class Communicator final : public OperationHost,
     bool committed = false, left = false;
     Registration tensors;
   };
-  struct Machine {
-    bool joined = false;
-    ResidualMark residuals;  // of its join
-  };
   struct PolicyTicket {
     PolicyAnswer answer;
     uint64_t deadline_ns = 0;
@@ -205,7 +204,8 @@ class Communicator final : public OperationHost,
     std::vector<std::string> warnings;
   };
 
-  Communicator(Members members, CommunicatorServices& services);
+  Communicator(Members members, const wire::CreateCommunicator& first,
+               CommunicatorServices& services);
 
   // communicator_join.cc
   Status is_gone(uint32_t rank, const std::string& why) const;
@@ -228,7 +228,6 @@ class Communicator final : public OperationHost,
   void replay_next_plan();
   void commit_plan();
   void reorder_if_useful();
-  uint64_t shape_hash() const;
   StepRunner::Homes homes() const;
 
   // communicator.cc
@@ -326,17 +325,13 @@ class Communicator final : public OperationHost,
   void send_heartbeats();
 
   Members members_;
-  wire::JobKey job_key_{};
   CommunicatorServices& services_;
   const uint16_t index_;
   BufferPool pool_;  // outlives the plans that reserve from it
   State state_ = State::kJoining;
   Status failure_;
-  uint64_t first_step_ = 0, timeout_ns_ = 0, created_ns_ = 0;
-  uint32_t meeting_ = 0;
-  bool failed_joining_ = false;
-  uint64_t forget_at_ns_ = 0;  // failed while joining, and all local ranks have gone
-  bool leaving_ = false;       // nothing more is started: leave_at_border() waits for the others
+  uint64_t timeout_ns_ = 0, created_ns_ = 0;
+  bool leaving_ = false;  // nothing more is started: leave_at_border() waits for the others
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
@@ -347,9 +342,9 @@ class Communicator final : public OperationHost,
   uint64_t policy_version_ = 1;
   std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
   std::vector<LocalState> local_;
+  Joining joining_;
   Peers peers_;
   Terms terms_;
-  std::vector<Machine> machines_;               // by number
   std::shared_ptr<const TensorTable> table_;    // of the plan in force
   std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
   std::vector<std::vector<std::byte>> tables_;  // coordinator: pending ones, by machine

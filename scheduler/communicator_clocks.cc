@@ -16,7 +16,7 @@ void Communicator::tick() {
   const bool joining = state_ == State::kJoining;
   next_tick_ns_ = now + (joining ? kJoinRetryNs : services_.options().timeouts.heartbeat_ns);
   if (joining) repeat_join();
-  if (forget_at_ns_ != 0 && now >= forget_at_ns_) state_ = State::kClosed;
+  if (joining_.forget_at_ns() != 0 && now >= joining_.forget_at_ns()) state_ = State::kClosed;
   if (state_ == State::kFailed || state_ == State::kClosed) return;
   send_heartbeats();
   if (state_ != State::kFrozen) agreement_.tick(now);
@@ -103,21 +103,9 @@ void Communicator::check_peers() {
   const Timeouts& timeouts = services_.options().timeouts;
   if (state_ == State::kJoining) {
     if (now - created_ns_ < timeouts.join_ns) return;
-    std::string missing;
-    for (const LocalRank& local : members_.local) {
-      if (local.port == nullptr) missing += " rank " + std::to_string(local.rank) + ",";
-    }
-    for (uint32_t k = 0; k < members_.machines(); ++k) {
-      if (k == members_.machine ||
-          (peers_[k].up && (machines_[k].joined || !members_.coordinator()))) {
-        continue;
-      }
-      missing += " " + members_.machine_name(k) + ",";
-    }
-    if (!missing.empty()) missing.pop_back();
     return fail({StatusCode::kTIMED_OUT, members_.title() + " did not come together within " +
                                              std::to_string(timeouts.join_ns / 1'000'000'000) +
-                                             " s; missing:" + missing},
+                                             " s; missing:" + joining_.missing(peers_)},
                 Scope::kCommunicator);
   }
   const std::optional<uint32_t> silent = peers_.silent(now, timeouts.peer_lost_ns);

@@ -94,12 +94,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
                               std::to_string(bytes) + " bytes; " + room.message());
   }
-  std::unique_ptr<Communicator> made(new Communicator(std::move(members), services));
+  std::unique_ptr<Communicator> made(new Communicator(std::move(members), message, services));
   CGX_RETURN_IF_ERROR(made->pool_.reserve(slabs));
   made->call_slabs_ = slabs;
-  made->job_key_ = message.job_key;
-  made->meeting_ = message.meeting;
-  made->first_step_ = message.first_step;
   made->timeout_ns_ =
       message.timeout_ms != 0 ? message.timeout_ms * 1'000'000 : options.timeouts.communicator_ns;
   return made;
@@ -123,21 +120,11 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
   if (found->port != nullptr || state_ != State::kJoining) {
     return refuse_join(is_alive(message.rank));
   }
-  bool same = message.members.size() == members_.ranks() && message.first_step == first_step_ &&
-              message.job_key == job_key_ && message.meeting == meeting_;
-  for (uint32_t rank = 0; same && rank < members_.ranks(); ++rank) {
-    same = message.members[rank].instance == members_.instances[members_.machine_of_rank[rank]];
-  }
-  if (!same) {
-    const Status why(StatusCode::kMISMATCH,
-                     "rank " + std::to_string(message.rank) + " describes " + members_.title() +
-                         " differently (size " + std::to_string(message.members.size()) +
-                         " against " + std::to_string(members_.ranks()) + ", first step " +
-                         std::to_string(message.first_step) + " against " +
-                         std::to_string(first_step_) + ", key or machines)");
-    refuse_join(why);
+  const Status same = joining_.compare(message);
+  if (!same.ok()) {
+    refuse_join(same);
     // With the same key it is one of us: nobody need wait for a rank that will not come.
-    if (message.job_key == job_key_) fail(why, Scope::kCommunicator);
+    if (message.job_key == joining_.job_key()) fail(same, Scope::kCommunicator);
     return;
   }
   *found = {message.rank, from.session, from.port, message.comm};
@@ -179,27 +166,15 @@ void Communicator::miss_rank(uint32_t rank, const std::string& why) {
 }
 
 bool Communicator::gives_way_to(const wire::CreateCommunicator& message) {
-  const bool same = message.job_key == job_key_ && message.meeting == meeting_;
-  if (forget_at_ns_ == 0 || same) return false;
+  if (joining_.forget_at_ns() == 0 || joining_.same_meeting(message)) return false;
   state_ = State::kClosed;
   return true;
 }
 
-uint64_t Communicator::shape_hash() const {
-  wire::Writer writer;
-  for (uint32_t machine : members_.machine_of_rank) writer.put(machine);
-  for (const wire::InstanceId& instance : members_.instances) writer.put(instance);
-  return wire::checksum(writer.take());
-}
-
 // All local ranks are here and all links are up: tell the coordinator.
 void Communicator::join_if_complete() {
-  if (state_ != State::kJoining || machines_[members_.machine].joined) return;
-  for (const LocalRank& local : members_.local) {
-    if (local.port == nullptr) return;
-  }
-  if (!peers_.all_up()) return;
-  machines_[members_.machine].joined = true;
+  if (state_ != State::kJoining || !joining_.complete_here(peers_)) return;
+  joining_.say_joined();
   if (members_.coordinator()) {
     all_joined();
   } else {
@@ -210,37 +185,22 @@ void Communicator::join_if_complete() {
 // The other end of a link may come up after ours and not know us yet: say it until heard. Who has
 // failed answers with the failure; to learn of it is all that the coordinator's own word is for.
 void Communicator::repeat_join() {
-  if (!machines_[members_.machine].joined) return;
-  const ResidualMark kept = services_.residuals().mark(owner());
-  const Join join{shape_hash(), first_step_, kept.step_end, kept.lineage};
+  if (!joining_.said_joined()) return;
+  const Join join = joining_.message(services_.residuals().mark(owner()));
   if (members_.coordinator()) return broadcast(join);
   send_control(0, join);
 }
 
 void Communicator::handle(uint32_t machine, const Join& message) {
   if (!members_.coordinator() || state_ != State::kJoining) return;
-  if (message.shape_hash != shape_hash() || message.first_step != first_step_) {
-    return fail(
-        {StatusCode::kMISMATCH,
-         members_.machine_name(machine) + " and " + members_.machine_name(0) + " describe " +
-             members_.title() + " differently (first step " + std::to_string(message.first_step) +
-             " against " + std::to_string(first_step_) + ", or the list of ranks)"},
-        Scope::kCommunicator);
-  }
-  machines_[machine].joined = true;
-  machines_[machine].residuals = {message.residual_step_end, message.residual_lineage};
+  const Status same = joining_.take(machine, message);
+  if (!same.ok()) return fail(same, Scope::kCommunicator);
   all_joined();
 }
 
 void Communicator::all_joined() {
-  for (const Machine& peer : machines_) {
-    if (!peer.joined) return;
-  }
-  machines_[members_.machine].residuals = services_.residuals().mark(owner());
-  const ResidualMark& own = machines_[members_.machine].residuals;
-  const bool keep =
-      own.any() && std::all_of(machines_.begin(), machines_.end(),
-                               [&](const auto& peer) { return peer.residuals == own; });
+  if (!joining_.all_joined()) return;
+  const bool keep = joining_.all_keep(services_.residuals().mark(owner()));
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   broadcast(Joined{.configured = configured_, .keep_residuals = keep});
@@ -446,7 +406,7 @@ Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step
 }
 
 void Communicator::commit_plan() {
-  const uint64_t step = steps_.installed() ? steps_.step() : first_step_;
+  const uint64_t step = steps_.installed() ? steps_.step() : joining_.first_step();
   agreement_.propose(
       PlanPurpose::kCommit, /*dry_run=*/false, step,
       [this, step](uint64_t epoch) { return commit_question(epoch, step); },
@@ -499,8 +459,8 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
 // After two steps it is known from which end gradients come, and which do not.
 void Communicator::reorder_if_useful() {
   if (reordered_ || replay_.on() || !members_.coordinator() || !steps_.installed() ||
-      steps_.completed_end() < first_step_ + 2 || agreement_.proposing() || wish_ || pending_ ||
-      agreement_.announced_epoch() != 0) {
+      steps_.completed_end() < joining_.first_step() + 2 || agreement_.proposing() || wish_ ||
+      pending_ || agreement_.announced_epoch() != 0) {
     return;
   }
   reordered_ = true;

@@ -23,7 +23,7 @@ void Communicator::fail(const Status& why, Scope scope, Origin origin) {
   if (state_ == State::kFailed || state_ == State::kClosed) return;
   const bool permanent = scope == Scope::kCommunicator;
   if (state_ == State::kFrozen && !permanent) return;  // the first cause stands
-  failed_joining_ = state_ == State::kJoining;
+  if (state_ == State::kJoining) joining_.fail();
   const State before = std::exchange(state_, permanent ? State::kFailed : State::kFrozen);
   failure_ = why;
   record({.kind = EventKind::kfailed, .a = static_cast<uint32_t>(why.code()), .b = permanent});
@@ -94,8 +94,8 @@ Report Communicator::make_report() const {
   // A rank that gave the step up will not end it, though all results may be here.
   const bool given_up = abandoned_ == steps_.step();
   const uint64_t results_end = given_up ? steps_.step() : steps_.results_end();
-  report.completed_end = steps_.installed() ? steps_.completed_end() : first_step_;
-  report.results_end = steps_.installed() ? results_end : first_step_;
+  report.completed_end = steps_.installed() ? steps_.completed_end() : joining_.first_step();
+  report.results_end = steps_.installed() ? results_end : joining_.first_step();
   report.started_end = steps_.started_end();
   report.calls_end = calls_.submitted_end();
   report.calls_open = calls_.open();
@@ -284,7 +284,7 @@ void Communicator::leave(uint32_t local) {
     fail({StatusCode::kRANK_LOST, name + " while something it had submitted was unfinished"},
          Scope::kCommunicator);
   } else if (state_ != State::kFailed) {
-    const uint64_t step_end = steps_.installed() ? steps_.step() : first_step_;
+    const uint64_t step_end = steps_.installed() ? steps_.step() : joining_.first_step();
     left_.push_back({rank.rank, step_end, calls_.next_of(local), commits_});
     broadcast(left_.back());
     check_left();
@@ -333,8 +333,8 @@ void Communicator::close_if_empty() {
   for (const LocalRank& local : members_.local) {
     if (local.port != nullptr) return;
   }
-  if (state_ == State::kFailed && failed_joining_) {
-    forget_at_ns_ = services_.now_ns() + kRememberNs;
+  if (state_ == State::kFailed && joining_.failed()) {
+    joining_.forget_at(services_.now_ns() + kRememberNs);
     return;
   }
   broadcast(Bye{});

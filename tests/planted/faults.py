@@ -37,6 +37,7 @@ CLOCKS = "scheduler/communicator_clocks.cc"
 JOIN = "scheduler/communicator_join.cc"
 POLICY = "scheduler/communicator_policy.cc"
 PEERS = "scheduler/peers.cc"
+JOINING = "scheduler/joining.cc"
 BETWEEN_TERMS = "scheduler/terms.cc"
 AGREEMENT = "scheduler/plan_agreement.cc"
 POOL = "scheduler/buffer_pool.cc"
@@ -76,9 +77,9 @@ FAULTS = [
           "    if (slots.drained && @) {\n      slots.drained = false;\n      continue;\n    }\n"
           "    if (slots.drained && !slots.wanted) {",
           "what a tensor held when it left feedback is added to every step"),
-    Fault("residuals-of-other-steps-kept", JOIN,
-          "return peer.residuals == own;",
-          "return peer.residuals == own || @;",
+    Fault("residuals-of-other-steps-kept", JOINING,
+          "if (k != members_.machine && !(machines_[k].kept == own)) return false;",
+          "if (k != members_.machine && !@ && !(machines_[k].kept == own)) return false;",
           "after a death machines go on with residuals of different steps"),
     Fault("residuals-of-the-open-step-kept", STEPS,
           "if (previous_closed_ || dropped > 0) {",
