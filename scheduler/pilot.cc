@@ -127,7 +127,7 @@ void Pilot::begin_search() {
 
 void Pilot::on_survey(const Result<SurveyPtr>& survey) {
   if (!survey.ok()) {
-    note({.name = "survey", .verdict = survey.status().to_string()});
+    note(PlanNote{.name = "survey", .verdict = survey.status().to_string()});
     return end_search();
   }
   survey_ = *survey;
@@ -158,7 +158,7 @@ void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
   if (!agreed.ok()) {
     lost_.push_back(candidate_->groups);
     stage_ = Stage::kSurveying;
-    return note({.name = candidate_->name, .verdict = agreed.status().to_string()});
+    return note(PlanNote{.name = candidate_->name, .verdict = agreed.status().to_string()});
   }
   stage_ = Stage::kTrying;
   tried_ = {*agreed, TrialScore(agreed->plan->plan.trial, agreed->first_step), {}};
@@ -181,13 +181,13 @@ void Pilot::try_step(StepSample sample, bool usual) {
 }
 
 void Pilot::end_trial(bool faster) {
-  note({.epoch = tried_->agreed.plan->plan.epoch,
-        .step = tried_->agreed.first_step,
-        .name = candidate_->name,
-        .verdict = faster ? "kept" : "no faster",
-        .predicted = candidate_->step_ns / survey_->running_ns,
-        .measured = tried_->score.ratio(),
-        .step_ns = tried_->score.tried_ns()});
+  note(PlanNote{.epoch = tried_->agreed.plan->plan.epoch,
+                .step = tried_->agreed.first_step,
+                .name = candidate_->name,
+                .verdict = faster ? "kept" : "no faster",
+                .predicted = candidate_->step_ns / survey_->running_ns,
+                .measured = tried_->score.ratio(),
+                .step_ns = tried_->score.tried_ns()});
   faster_ = faster;
   adopted_epoch_ = 0;
   remember();
@@ -236,7 +236,7 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
     adopted_epoch_ = agreed->plan->plan.epoch;
     return;
   }
-  note({.name = "adopting", .verdict = agreed.status().to_string()});
+  note(PlanNote{.name = "adopting", .verdict = agreed.status().to_string()});
   begin(running_);
 }
 
