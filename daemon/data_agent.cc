@@ -468,9 +468,10 @@ int DataAgent::make_snapshot() {
   const bool complete = showing.left.empty();
   if (complete) {
     flush_counters();
-    engine_->add_totals(began, showing.shown);
-    showing.shown.duty = duty_.snapshot(began);
-    snapshots_.put_up(std::move(showing.shown));
+    scheduler::Snapshot& shown = showing.shown;
+    engine_->add_totals(began, shown);
+    shown.duty = duty_.snapshot(began);
+    snapshots_.put_up(std::move(shown));
   }
   const uint64_t took = monotonic_ns() - began;
   showing.took_ns += took;
