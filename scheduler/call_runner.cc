@@ -80,12 +80,11 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
 
 std::shared_ptr<const CallRunner::Shape> CallRunner::shape_for(const CallDescriptor& descriptor) {
   if (shape_ && shape_->descriptor.says_as(descriptor)) return shape_;
-  shape_ =
-      std::make_shared<Shape>(make_shape(descriptor, ports_.members, ports_.pool.slab_bytes()));
+  shape_ = std::make_shared<Shape>(make_shape(descriptor, *view_, ports_.pool.slab_bytes()));
   return shape_;
 }
 
-CallRunner::Shape CallRunner::make_shape(const CallDescriptor& descriptor, const Members& members,
+CallRunner::Shape CallRunner::make_shape(const CallDescriptor& descriptor, const View& view,
                                          uint64_t slab_bytes) {
   Shape shape{.descriptor = descriptor};
   shape.table.push_back({.name = "",
@@ -94,9 +93,9 @@ CallRunner::Shape CallRunner::make_shape(const CallDescriptor& descriptor, const
                          .elements = descriptor.elements,
                          .shape = {descriptor.elements}});
   shape.group.segments.push_back({0, CodecSpec{.codec = 0, .bucket = 512}});
-  shape.group.way = choose_way({.machines = members.machines()}, shape.group, shape.table);
+  shape.group.way = choose_way({.machines = view.machines()}, shape.group, shape.table);
   const PartLimits limits = part_limits(slab_bytes);
-  const Setting setting{members.machine, members.machines(), shape.group.way};
+  const Setting setting{view.machine, view.machines(), shape.group.way};
   shape.layout = GroupLayout::create(shape.group, shape.table, Schedule::shards(setting), limits);
   shape.schedule = Schedule::create(setting, shape.layout);
   shape.descriptor.way = shape.group.way;
@@ -105,20 +104,19 @@ CallRunner::Shape CallRunner::make_shape(const CallDescriptor& descriptor, const
   return shape;
 }
 
-SlabCounts CallRunner::slabs_needed(const Members& members, const Site& site, uint64_t slab_bytes) {
+SlabCounts CallRunner::slabs_needed(const View& view, const Site& site, uint64_t slab_bytes) {
   // Of as many parts as can be under way, and of one that takes one trip.
-  const uint64_t many = members.machines() * 16 * part_limits(slab_bytes).encoded_bytes;
+  const uint64_t many = view.machines() * 16 * part_limits(slab_bytes).encoded_bytes;
   FrameNeeds most;
   for (const uint64_t elements : {many / sizeof(float), uint64_t{1}}) {
-    const Shape shape = make_shape({.elements = elements}, members, slab_bytes);
+    const Shape shape = make_shape({.elements = elements}, view, slab_bytes);
     most.cover(frame_needs(shape.schedule, site.consumes_inside()));
   }
-  return slabs_for(most, kCallWindow, members.machines());
+  return slabs_for(most, kCallWindow, view.machines());
 }
 
 Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
   call.started = true;
-  const Members& members = ports_.members;
   const std::shared_ptr<const Shape> shape = shape_for(call.descriptor);
   OperationSetup setup{.kind = wire::StepKind::kCall,
                        .step = number,
@@ -128,14 +126,14 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
                        .schedule = &shape->schedule,
                        .group = &shape->group,
                        .table = &shape->table,
-                       .machine = members.machine,
-                       .machines = members.machines(),
+                       .machine = view_->machine,
+                       .machines = view_->machines(),
                        .segments = {},
                        .descriptor = {},
                        .hash = {}};
   LocalSegment& local = setup.segments.emplace_back();
   local.scale =
-      call.descriptor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(members.ranks()) : 1.0f;
+      call.descriptor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
   for (const Submission& entry : call.entries) {
     local.inputs.push_back(entry.input);
     local.outputs.push_back(entry.output);
@@ -173,16 +171,14 @@ Status CallRunner::deliver(Operation& operation, const Call& call, const wire::F
   if (header.flags & wire::FrameHeader::kDescriptor && payload.size() >= sizeof(theirs)) {
     std::memcpy(static_cast<void*>(&theirs), payload.data(), sizeof(theirs));
   }
-  const Members& members = ports_.members;
   const std::string cut = theirs.says_as(call.descriptor)
                               ? ", and cut it into other parts: install the same version of cgxd "
                                 "on all machines"
                               : "";
-  const Status why(StatusCode::kMISMATCH, "call " + std::to_string(header.step) + ": " +
-                                              members.ranks_of(members.machine) + " submitted " +
-                                              call.descriptor.describe() + ", " +
-                                              members.ranks_of(header.source) + " " +
-                                              theirs.describe() + cut);
+  const Status why(StatusCode::kMISMATCH,
+                   "call " + std::to_string(header.step) + ": " + view_->ranks_of(view_->machine) +
+                       " submitted " + call.descriptor.describe() + ", " +
+                       view_->ranks_of(header.source) + " " + theirs.describe() + cut);
   failures_.emplace_back(header.step, why);
   fail_call(header.step, why);
   return {};
@@ -204,7 +200,7 @@ Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std:
     return {};
   }
   if (number >= lowest_live() + 2 * kCallWindow) {
-    return protocol_error(ports_.members.machine_name(header.source) + " sent a frame of call " +
+    return protocol_error(view_->machine_name(header.source) + " sent a frame of call " +
                           std::to_string(number) + " while this machine is at call " +
                           std::to_string(lowest_live()));
   }
@@ -388,7 +384,8 @@ void CallRunner::freeze(bool take_results) {
   operations_.stop_sending();
 }
 
-void CallRunner::restart(uint64_t calls_end, const Status& why) {
+void CallRunner::restart(ViewPtr view, uint64_t calls_end, const Status& why) {
+  view_ = std::move(view);
   mode_ = Mode::kRunning;
   for (uint64_t number = lowest(); number < calls_end; ++number) {
     fail_call(number, why);

@@ -46,9 +46,9 @@ static_assert(sizeof(CallDescriptor) == 64 && std::has_unique_object_representat
 
 class CallRunner {
  public:
-  explicit CallRunner(const RunnerPorts& ports) : ports_(ports) {}
+  explicit CallRunner(const RunnerPorts& ports) : ports_(ports), view_(ports.view) {}
   // What calls of any size may have to hold.
-  static SlabCounts slabs_needed(const Members& members, const Site& site, uint64_t slab_bytes);
+  static SlabCounts slabs_needed(const View& view, const Site& site, uint64_t slab_bytes);
 
   struct Submission {
     CallDescriptor descriptor;
@@ -72,7 +72,7 @@ class CallRunner {
   // Until restart(): work() and receive() make results of what others have sent, or do nothing.
   void freeze(bool take_results);
   // Calls below `calls_end` that are not complete have failed on every machine.
-  void restart(uint64_t calls_end, const Status& why);
+  void restart(ViewPtr view, uint64_t calls_end, const Status& why);
   uint64_t submitted_end() const;      // first call no local rank has submitted
   std::vector<uint64_t> open() const;  // submitted here, neither complete nor failed
   const std::deque<uint64_t>& done() const { return done_; }  // the last ones that completed here
@@ -118,8 +118,7 @@ class CallRunner {
 
   Call& call_at(uint64_t number);
   std::shared_ptr<const Shape> shape_for(const CallDescriptor& descriptor);
-  static Shape make_shape(const CallDescriptor& descriptor, const Members& members,
-                          uint64_t slab_bytes);
+  static Shape make_shape(const CallDescriptor& descriptor, const View& view, uint64_t slab_bytes);
   Status start(uint64_t number, Call& call, uint64_t now_ns);
   Status deliver(Operation& operation, const Call& call, const wire::FrameHeader& header,
                  std::span<const std::byte> payload, uint64_t now_ns);
@@ -137,6 +136,7 @@ class CallRunner {
   enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
 
   RunnerPorts ports_;
+  ViewPtr view_;  // of the term
   Mode mode_ = Mode::kRunning;
   std::map<uint64_t, Call> calls_;  // open ones, and failed ones not submitted by all local ranks
   std::vector<uint64_t> next_of_rank_;

@@ -41,7 +41,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
       steps_(
-          {members_, services.site(), pool_, *this},
+          {members_, members_.view_of(0), services.site(), pool_, *this},
           [this](uint64_t step) {
             const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
             if (plan == steps_.plan()) return plan;
@@ -52,7 +52,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
           [this] {
             return steps_.plan()->facts->hears_coordinator || !agreement_.awaits_decision();
           }),
-      calls_({members_, services.site(), pool_, *this}),
+      calls_({members_, members_.view_of(0), services.site(), pool_, *this}),
       pilot_(*this, services.options().search),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();

@@ -206,8 +206,9 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
   replicas_.forget();
   if (table_) meter_.begin(table_->size());
   peers_.begin_term(start.first_step, services_.now_ns());
-  const std::vector<bool> told = steps_.restart(start.first_step, why);
-  calls_.restart(start.calls_end, why);
+  const ViewPtr view = members_.view_of(terms_.number());
+  const std::vector<bool> told = steps_.restart(view, start.first_step, why);
+  calls_.restart(view, start.calls_end, why);
   if (plan != nullptr) {
     agreement_.note_switch(plan, start.first_step);
     took_force(*plan, start.first_step);

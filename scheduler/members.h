@@ -1,5 +1,5 @@
-// Who takes part in a communicator: ranks, the machines they are on, and the ranks of this machine.
-// Machines are numbered in the order of their lowest rank, so machine 0 is the coordinator.
+// Who belongs to a communicator: its view, and the ranks of this machine with their sessions, which
+// come and go.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "scheduler/view.h"
 
 namespace cgx::scheduler {
 
@@ -17,38 +18,15 @@ struct LocalRank {
   uint32_t handle = 0;          // the session's name for the communicator
 };
 
-struct Members {
-  std::string job, name;
-  uint32_t uid = 0;
-  std::string holder;  // who its shares count for
-  uint64_t id = 0;     // in frames: the same on all machines, secret enough not to be guessed
-  uint32_t machine = 0;
-  std::vector<uint32_t> machine_of_rank;
-  std::vector<uint32_t> lowest_rank;        // per machine
-  std::vector<wire::InstanceId> instances;  // per machine
-  std::vector<std::string> addresses;       // per machine
-  std::vector<LocalRank> local;             // in rank order
+struct Members : View {
+  std::vector<LocalRank> local;  // in rank order
 
-  uint32_t ranks() const { return static_cast<uint32_t>(machine_of_rank.size()); }
-  uint32_t machines() const { return static_cast<uint32_t>(lowest_rank.size()); }
-  bool coordinator() const { return machine == 0; }
   uint32_t local_count() const { return static_cast<uint32_t>(local.size()); }
-
-  std::string ranks_of(uint32_t of_machine) const {  // "rank 3" or "ranks 3, 4"
-    std::string text;
-    uint32_t count = 0;
-    for (uint32_t rank = 0; rank < ranks(); ++rank) {
-      if (machine_of_rank[rank] != of_machine) continue;
-      text += (count++ ? ", " : "") + std::to_string(rank);
-    }
-    return (count == 1 ? "rank " : "ranks ") + text;
+  ViewPtr view_of(uint32_t of_term) const {
+    auto view = std::make_shared<View>(*this);
+    view->term = of_term;
+    return view;
   }
-  std::string machine_name(uint32_t of_machine) const {
-    return "machine " + std::to_string(of_machine) +
-           (addresses[of_machine].empty() ? "" : " (" + addresses[of_machine] + ")") + " with " +
-           ranks_of(of_machine);
-  }
-  std::string title() const { return "communicator '" + name + "' of job '" + job + "'"; }
 };
 
 }  // namespace cgx::scheduler

@@ -19,6 +19,7 @@ std::string number_text(double number) {
 
 StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, KnowsPlan knows_plan)
     : ports_(ports),
+      view_(ports.view),
       plan_for_step_(std::move(plan_for_step)),
       knows_plan_(std::move(knows_plan)),
       attempts_(ports.members.local_count()) {}
@@ -263,7 +264,6 @@ Status StepRunner::agree_on_unit() {
 }
 
 OperationSetup StepRunner::make_setup(uint32_t group) {
-  const Members& members = ports_.members;
   OperationSetup setup{.kind = wire::StepKind::kStep,
                        .step = current_->step(),
                        .group_index = group,
@@ -272,10 +272,10 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .schedule = &plan_->facts->schedules[group],
                        .group = &plan_->plan.groups[group],
                        .table = plan_->table.get(),
-                       .machine = members.machine,
-                       .machines = members.machines(),
-                       .draw_seed = wire::checksum(std::as_bytes(std::span(members.job))),
-                       .draw_communicator = wire::checksum(std::as_bytes(std::span(members.name))),
+                       .machine = view_->machine,
+                       .machines = view_->machines(),
+                       .draw_seed = wire::checksum(std::as_bytes(std::span(view_->job))),
+                       .draw_communicator = wire::checksum(std::as_bytes(std::span(view_->name))),
                        .segments = {},
                        .descriptor = {},
                        .hash = {}};
@@ -285,9 +285,9 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
   for (const Segment& segment : setup.group->segments) {
     const TensorDesc& tensor = (*plan_->table)[segment.tensor];
     LocalSegment& local = setup.segments.emplace_back();
-    local.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(members.ranks()) : 1.0f;
+    local.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
     local.name_hash = plan_->name_hashes[segment.tensor];
-    for (uint32_t rank = 0; rank < members.local_count(); ++rank) {
+    for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       const StepLedger::Entry& entry = current_->entry(rank, segment.tensor);
       const bool submitted = entry.say == StepLedger::Say::kSubmitted;
       if (submitted) local.inputs.push_back(entry.input);
@@ -327,19 +327,19 @@ Status StepRunner::replay(Operation& operation, uint64_t now_ns) {
 // ----------------------------------------------------------------------------------------
 
 Status StepRunner::check_governing(const wire::FrameHeader& header) const {
-  const Members& members = ports_.members;
+  const View& view = *view_;
   if (header.plan_hash != plan_->hash || header.epoch != plan_->plan.epoch) {
-    return {StatusCode::kMISMATCH, members.machine_name(header.source) + " runs step " +
+    return {StatusCode::kMISMATCH, view.machine_name(header.source) + " runs step " +
                                        std::to_string(header.step) + " under epoch " +
                                        std::to_string(header.epoch) + ", this machine under " +
                                        std::to_string(plan_->plan.epoch)};
   }
   const bool dropped = header.flags & wire::FrameHeader::kStepDropped;
   if (dropped != previous_dropped_) {
-    return {StatusCode::kMISMATCH,
-            members.ranks_of(header.source) + (dropped ? " dropped" : " kept") + " step " +
-                std::to_string(header.step - 1) + ", " + members.ranks_of(members.machine) +
-                (previous_dropped_ ? " dropped it" : " kept it")};
+    return {StatusCode::kMISMATCH, view.ranks_of(header.source) + (dropped ? " dropped" : " kept") +
+                                       " step " + std::to_string(header.step - 1) + ", " +
+                                       view.ranks_of(view.machine) +
+                                       (previous_dropped_ ? " dropped it" : " kept it")};
   }
   return {};
 }
@@ -358,7 +358,7 @@ Status StepRunner::receive(const wire::FrameHeader& header, std::span<const std:
     return {};
   }
   if (header.step > current_->step() + 1) {
-    return protocol_error(ports_.members.machine_name(header.source) + " sent a frame of step " +
+    return protocol_error(view_->machine_name(header.source) + " sent a frame of step " +
                           std::to_string(header.step) + " while this machine is in step " +
                           std::to_string(current_->step()));
   }
@@ -389,7 +389,7 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
     const bool fits = payload.size() <= ports_.pool.slab_bytes();
     const SlabId slab = fits ? ports_.pool.take_for_received() : kNoSlab;
     if (slab == kNoSlab) {
-      return protocol_error(ports_.members.machine_name(header.source) +
+      return protocol_error(view_->machine_name(header.source) +
                             " sent more frames ahead than the window allows");
     }
     stashed.slab = Slab(ports_.pool, slab);
@@ -505,7 +505,7 @@ void StepRunner::add_norms(const Operation& operation) {
 std::optional<HashWish> StepRunner::hash_due(const Group& group) const {
   const uint64_t period = plan_->plan.replica_check_steps;
   const uint64_t step = current_->step();
-  if (period == 0 || ports_.members.machines() == 1 || step % period != 0) return {};
+  if (period == 0 || view_->machines() == 1 || step % period != 0) return {};
   const uint64_t turn = step / period, tensors = plan_->table->size();
   // As much as one round may take; the next time the tensor has its turn, what follows.
   constexpr uint64_t kBytes = 4 << 20;

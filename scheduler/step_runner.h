@@ -27,7 +27,8 @@
 namespace cgx::scheduler {
 
 struct RunnerPorts {
-  const Members& members;
+  const Members& members;  // their local ranks
+  ViewPtr view;            // of the first term
   Site& site;
   BufferPool& pool;
   OperationHost& host;
@@ -77,7 +78,7 @@ class StepRunner {
   bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
   // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
   // of later steps is answered with `why`; returns which ranks were told, who have to say it again.
-  std::vector<bool> restart(uint64_t first_step, const Status& why);
+  std::vector<bool> restart(ViewPtr view, uint64_t first_step, const Status& why);
   // For good: everything said about open steps is answered with `why`, once the site has let go of
   // what was submitted.
   void fail(const Status& why);
@@ -181,6 +182,7 @@ class StepRunner {
                         uint64_t now_ns);
 
   RunnerPorts ports_;
+  ViewPtr view_;  // of the term
   PlanForStep plan_for_step_;
   KnowsPlan knows_plan_;
   PlanPtr plan_;

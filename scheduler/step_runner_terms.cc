@@ -79,7 +79,8 @@ std::vector<bool> StepRunner::answer_open_steps(const Status& why) {
   return told;
 }
 
-std::vector<bool> StepRunner::restart(uint64_t first_step, const Status& why) {
+std::vector<bool> StepRunner::restart(ViewPtr view, uint64_t first_step, const Status& why) {
+  view_ = std::move(view);
   mode_ = Mode::kRunning;
   stash_.clear();
   std::vector<bool> told(ports_.members.local_count());

@@ -5,7 +5,7 @@
 namespace cgx::scheduler {
 namespace {
 
-Members three_machines(uint32_t machine) {
+Members one_of_three(uint32_t machine) {
   Members members;
   members.machine = machine;
   members.machine_of_rank = members.lowest_rank = {0, 1, 2};
@@ -23,7 +23,7 @@ Report at_step(uint64_t completed_end, uint64_t results_end) {
 const Status kWhy(StatusCode::kRANK_LOST, "rank 7 went");
 
 struct TermsTest : ::testing::Test {
-  Members members = three_machines(0);
+  Members members = one_of_three(0);
   Terms terms{members};
 
   void report_all(const Report& first, const Report& second, const Report& third) {
@@ -53,7 +53,7 @@ TEST_F(TermsTest, NameWhoIsSilent) {
   terms.report(0, {});
   terms.report(2, {});
   EXPECT_EQ(terms.silent_machines(), "machine 1 with rank 1");
-  const Members others = three_machines(1);
+  const Members others = one_of_three(1);
   Terms member(others);
   member.report(1, {});
   EXPECT_EQ(member.silent_machines(), "machine 0 with rank 0") << "only its coordinator is awaited";

@@ -1,0 +1,49 @@
+// Who takes part in a term of a communicator: immutable, handed to the runners when the term starts
+// and kept by them until the next. Machines are numbered in the order of their lowest rank, so
+// machine 0 is the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/wire/session_messages.h"
+
+namespace cgx::scheduler {
+
+struct View {
+  std::string job, name;
+  uint32_t uid = 0;
+  std::string holder;  // who its shares count for
+  uint64_t id = 0;     // in frames: the same on all machines, secret enough not to be guessed
+  uint32_t term = 0;   // of the view; the communicator's own has the first one's
+  uint32_t machine = 0;
+  std::vector<uint32_t> machine_of_rank;
+  std::vector<uint32_t> lowest_rank;        // per machine
+  std::vector<wire::InstanceId> instances;  // per machine
+  std::vector<std::string> addresses;       // per machine
+
+  uint32_t ranks() const { return static_cast<uint32_t>(machine_of_rank.size()); }
+  uint32_t machines() const { return static_cast<uint32_t>(lowest_rank.size()); }
+  bool coordinator() const { return machine == 0; }
+
+  std::string ranks_of(uint32_t of_machine) const {  // "rank 3" or "ranks 3, 4"
+    std::string text;
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < ranks(); ++rank) {
+      if (machine_of_rank[rank] != of_machine) continue;
+      text += (count++ ? ", " : "") + std::to_string(rank);
+    }
+    return (count == 1 ? "rank " : "ranks ") + text;
+  }
+  std::string machine_name(uint32_t of_machine) const {
+    return "machine " + std::to_string(of_machine) +
+           (addresses[of_machine].empty() ? "" : " (" + addresses[of_machine] + ")") + " with " +
+           ranks_of(of_machine);
+  }
+  std::string title() const { return "communicator '" + name + "' of job '" + job + "'"; }
+};
+using ViewPtr = std::shared_ptr<const View>;
+
+}  // namespace cgx::scheduler
