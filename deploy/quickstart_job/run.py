@@ -34,6 +34,7 @@ class Run:
     codec: str = None
     loss_tolerance: float = None  # against fp32 through cgxd
     codec_later: str = None       # what the operator changes it to, half way
+    mode: str = "fixed"           # auto: the codec is the strongest that is tried
 
 
 RUNS = {
@@ -43,6 +44,7 @@ RUNS = {
     "8bit": Run("cgxd 8 bits", "cgxd", "maxmin:8,bucket=512,stochastic", 0.005),
     "live": Run("cgxd 8 -> 4 bits", "cgxd", "maxmin:8,bucket=512,stochastic",
                 codec_later="maxmin:4,bucket=512,stochastic"),
+    "auto": Run("cgxd mode auto", "cgxd", "maxmin:4,bucket=512,stochastic", 0.02, mode="auto"),
 }
 
 
@@ -50,6 +52,7 @@ class Quickstart:
     def __init__(self, machines, directory, arguments):
         self.machines, self.directory, self.steps = machines, directory, arguments.steps
         self.outcomes, self.failures = {}, []
+        self.plans_shown = 0
 
     def say(self, text):
         print(text, flush=True)
@@ -62,7 +65,7 @@ class Quickstart:
     def start_daemons(self, run):
         directory = tempfile.mkdtemp(dir=self.directory)
         os.chmod(directory, 0o755)
-        config = {"policy": {"codec": run.codec}}
+        config = {"policy": {"codec": run.codec, "mode": run.mode}}
         return [Daemon(machine, directory, config) for machine in self.machines]
 
     def run(self, key):
@@ -88,6 +91,17 @@ class Quickstart:
                      f"exchange {line['exchange_ms']:4.0f} ms")
         if run.codec_later and line["step"] == steps // 2:
             self.change_policy(run, daemons)
+        if run.mode == "auto":
+            self.show_plans(daemons)
+
+    def show_plans(self, daemons):
+        """What mode auto has found out since the last look."""
+        for communicator in daemons[0].control_tool("jobs").get("communicators", []):
+            notes = communicator.get("plan_notes", [])
+            for note in notes[self.plans_shown:]:
+                measured = f", a step takes {100 * note['measured']:.0f} % of what it took" if note.get("measured") else ""
+                self.say(f"  tried from step {note.get('step', '-')} on: {note['plan']}{measured}: {note['verdict']}")
+            self.plans_shown = len(notes)
 
     def change_policy(self, run, daemons):
         """What an operator types while the job runs."""
@@ -160,7 +174,7 @@ def rows(quickstart):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--only", default=",".join(RUNS), help=f"comma-separated: {', '.join(RUNS)}")
     parser.add_argument("--plot", default=os.path.join(ROOT, "build", "quickstart.svg"), metavar="FILE",
                         help="where the picture of the loss over time goes (default build/quickstart.svg)")
