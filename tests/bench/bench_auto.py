@@ -36,6 +36,10 @@ BASE = {"stats_steps": 0, "replica_check_steps": 0}
 def run(options, report):
     if options.peers_only:
         return
+    if options.quick and not options.case:
+        for bench in ("auto", "model"):
+            report.skip(bench, "takes five minutes; tests/bench/run auto --quick --case n2")
+        return
     errors = []
     for model in MODELS:
         for link in LINKS:
