@@ -9,7 +9,7 @@ namespace {
 // *(u32*)(memory + 4 * i) += more, for every thread i below count.
 constexpr char kImage[] = R"(
 .version 7.0
-.target sm_52
+.target sm_80
 .address_size 64
 .visible .entry cgx_test_add(.param .u64 memory, .param .u32 count, .param .u32 more)
 {

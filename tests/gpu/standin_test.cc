@@ -125,6 +125,7 @@ TEST_F(Standin, AMissingWaitShows) {
   GTEST_SKIP() << "skipped: ThreadSanitizer calls it a race, as it should";
 #endif
   const CUdeviceptr memory = allocate(4096), copy = allocate(4096);
+  set("seed=11");
   const CUstream first = make_stream(), second = make_stream();
   int wrong = 0;
   for (uint8_t round = 1; round <= 100; ++round) {
@@ -170,6 +171,23 @@ TEST_F(Standin, AccusesWhoOpensItsOwnHandle) {
   CUdeviceptr memory = 0;
   EXPECT_NE(cu_->cuIpcOpenMemHandle(&memory, handle, 1), CUDA_SUCCESS);
   expect_accused("opened by the process that made it");
+}
+
+TEST_F(Standin, AccusesWhoImportsItsOwnDescriptor) {
+  CUmemAllocationProp kind = {};
+  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_->device};
+  CUmemGenericAllocationHandle handle = 0, again = 0;
+  int fd = -1;
+  ASSERT_CU(cu_->cuMemCreate(&handle, 2u << 20, &kind, 0));
+  ASSERT_CU(cu_->cuMemExportToShareableHandle(&fd, handle, kind.requestedHandleTypes, 0));
+  ASSERT_CU(cu_->cuMemImportFromShareableHandle(
+      &again, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), kind.requestedHandleTypes));
+  expect_accused("imported by the process that made it");
+  EXPECT_CU(cu_->cuMemRelease(again));
+  EXPECT_CU(cu_->cuMemRelease(handle));
+  close(fd);
 }
 
 TEST_F(Standin, AccusesHostFunctionsThatCallTheDriver) {

@@ -207,24 +207,23 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 
 CUresult cuCtxSetCurrent(CUcontext context) {
   CGX_ENTER(Call::cuCtxSetCurrent, Need::kStart);
-  if (!context_stack().empty()) context_stack().pop_back();
-  if (context != nullptr) context_stack().push_back(reinterpret_cast<Context*>(context));
+  context_stack().pop();
+  if (context != nullptr) context_stack().push(reinterpret_cast<Context*>(context));
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
   CGX_ENTER(Call::cuCtxPushCurrent, Need::kStart);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  context_stack().push_back(reinterpret_cast<Context*>(context));
-  return CUDA_SUCCESS;
+  const bool room = context_stack().push(reinterpret_cast<Context*>(context));
+  return room ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   CGX_ENTER(Call::cuCtxPopCurrent, Need::kStart);
-  if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context != nullptr) *context = reinterpret_cast<CUcontext>(context_stack().back());
-  context_stack().pop_back();
-  return CUDA_SUCCESS;
+  Context* const popped = context_stack().pop();
+  if (popped != nullptr && context != nullptr) *context = reinterpret_cast<CUcontext>(popped);
+  return popped == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {

@@ -131,6 +131,8 @@ bool run_twin(const Twin& twin, const Launch& launch) {
     way_out = &out;
     twin.run(launch);
     inside = true;
+  } else {
+    p.space.enter_device_thread();  // signal handlers begin without the right to device memory
   }
   way_out = nullptr;
   const std::lock_guard lock(p.mutex);

@@ -29,6 +29,14 @@ Label label_of(int fd, size_t bytes) {
   return label;
 }
 
+// The file's pages from its begin, or none for -1, at addresses that are reserved; nobody may touch
+// them yet.
+void put_pages(uintptr_t at, size_t bytes, int fd) {
+  const int kind = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const wanted = reinterpret_cast<void*>(at);
+  if (mmap(wanted, bytes, PROT_NONE, kind | MAP_FIXED, fd, 0) == MAP_FAILED) std::abort();
+}
+
 size_t random_slack() {
   static std::mt19937_64 random(std::random_device{}());
   return random() % 64 * (64u << 10);
@@ -146,23 +154,21 @@ Mapping* Space::add(std::shared_ptr<Memory> memory, Kind kind, size_t offset, si
     at = other;
   }
   if (at == 0) return nullptr;
-  mmap(reinterpret_cast<void*>(at), pages, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd(), 0);
+  put_pages(at, pages, memory->fd());
   Mapping mapping = {std::move(memory), kind, at + offset, bytes, offset, at, pages, true};
   protect(mapping);
   return &mappings_.insert_or_assign(at + offset, std::move(mapping)).first->second;
 }
 
 Mapping* Space::add_at(uintptr_t address, std::shared_ptr<Memory> memory, size_t bytes) {
-  void* const at = reinterpret_cast<void*>(address);
-  mmap(at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd(), 0);
+  put_pages(address, bytes, memory->fd());
   Mapping mapping = {std::move(memory), Kind::kMapped, address, bytes, 0, address, bytes, false};
   return &mappings_.insert_or_assign(address, std::move(mapping)).first->second;
 }
 
 void Space::remove(Mapping& mapping) {
   if (mapping.kind == Kind::kMapped) {
-    mmap(reinterpret_cast<void*>(mapping.pages), mapping.page_bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    put_pages(mapping.pages, mapping.page_bytes, -1);
   } else {
     release_pages(mapping.pages, mapping.page_bytes);
   }

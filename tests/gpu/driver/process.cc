@@ -12,7 +12,7 @@
 namespace cgx::standin {
 namespace {
 
-thread_local std::vector<Context*> contexts_of_thread;
+thread_local ContextStack contexts_of_thread;
 thread_local int host_functions = 0;
 
 Process* make_process() {
@@ -68,13 +68,12 @@ void at_end() {
   }
   for (const auto& [handle, owned] : streams) owned.stream->close(true);
   for (const auto& stream : p.closing) stream->close(true);
-  const bool accused = !p.violations.empty();
-  if (accused && p.settings.strict) {
-    std::fflush(nullptr);
-    _exit(kAccused);
-  }
+  streams.clear();  // their threads end
   for (const auto& context : p.contexts) context->legacy.reset();
   p.closing.clear();
+  if (p.violations.empty() || !p.settings.strict) return;
+  std::fflush(nullptr);
+  _exit(kAccused);
 }
 
 }  // namespace
@@ -95,11 +94,20 @@ CUresult enter(Call call, Need need) {
   return fault != CUDA_SUCCESS ? fault : state_of(p, need);
 }
 
-std::vector<Context*>& context_stack() {
+bool ContextStack::push(Context* context) {
+  if (count == kMost) return false;
+  held[count++] = context;
+  return true;
+}
+Context* ContextStack::pop() {
+  return count == 0 ? nullptr : held[--count];
+}
+ContextStack& context_stack() {
   return contexts_of_thread;
 }
 Context* current_context() {
-  return contexts_of_thread.empty() ? nullptr : contexts_of_thread.back();
+  return contexts_of_thread.count == 0 ? nullptr
+                                       : contexts_of_thread.held[contexts_of_thread.count - 1];
 }
 Context* context_of(CUdevice ordinal) {
   Process& p = process();

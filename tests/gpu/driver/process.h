@@ -88,8 +88,17 @@ CUresult enter(Call call, Need need = Need::kContext);
   if (const CUresult refused = ::cgx::standin::enter(__VA_ARGS__); refused != CUDA_SUCCESS) \
   return refused
 
+// The contexts of this thread, the current one last. Outlives the thread's other objects: programs
+// call the driver while they end.
+struct ContextStack {
+  static constexpr size_t kMost = 16;
+  Context* held[kMost];
+  size_t count;
+  bool push(Context* context);
+  Context* pop();  // null from an empty one
+};
+ContextStack& context_stack();
 Context* current_context();
-std::vector<Context*>& context_stack();  // of this thread
 Context* context_of(CUdevice ordinal);
 
 void accuse(const std::string& what);

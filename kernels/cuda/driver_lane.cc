@@ -1,0 +1,180 @@
+#include "kernels/cuda/driver_lane.h"
+
+#include <algorithm>
+
+#include "kernels/codecs/casts.h"
+#include "kernels/codecs/fp8.h"
+#include "kernels/cuda/maxmin.h"
+#include "kernels/cuda/natural.h"
+#include "kernels/cuda/sign.h"
+#include "kernels/cuda/skeleton.h"
+#include "kernels/cuda/sparse_table.h"
+#include "kernels/cuda/symmetric.h"
+
+namespace cgx::kernels::cuda {
+namespace {
+
+constexpr uint32_t kTeamsMax = 8, kTeamSize = 32;  // of a block; of a team
+constexpr uint32_t kSharedBytes = 48 * 1024;       // what every device gives a block without asking
+constexpr uint32_t kNormsThreads = 64;
+
+// What a row of kernels.def says: the middle of its kernels' names, and the memory that a team
+// needs.
+struct Kernel {
+  const char* stem = nullptr;
+  uint32_t (*team_bytes)(uint32_t bucket) = nullptr;
+};
+template <class Type>
+constexpr Kernel kKernel = {};
+#define X(stem, type) \
+  template <>         \
+  constexpr Kernel kKernel<type> = {#stem, scratch_bytes<type>};
+#include "kernels/cuda/kernels.def"
+#undef X
+
+template <class Codec>
+struct KernelFor {
+  static constexpr Kernel kOps = kKernel<typename KernelOf<Codec>::Type>;
+};
+
+Kernel kernel_of(const CodecSpec& spec) {
+  switch (spec.codec) {
+#define X(stem, number, ...) \
+  case number:               \
+    return stem##Family::ops<KernelFor>(spec);
+#include "kernels/codecs.def"
+#undef X
+  }
+  return {};
+}
+
+// Jobs with a key encode, and may ask for norms.
+template <class Job>
+constexpr bool kEncodes = requires(Job job) {
+  job.key;
+};
+
+template <class Job>
+std::string described(const char* words, const Table<Job>& table) {
+  return std::string(words) + " of " + std::to_string(table.count) + " segments with " +
+         to_string(table.spec);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DriverLane>> DriverLane::create(const device::Driver& driver,
+                                                       device::CUdevice device, ImageOf image_of) {
+  std::unique_ptr<DriverLane> lane(new DriverLane(driver, std::move(image_of)));
+  CGX_RETURN_IF_ERROR(lane->describe(device));
+  return lane;
+}
+
+DriverLane::~DriverLane() {
+  for (const auto& [codec, module] : modules_) driver_.cuModuleUnload(module);
+}
+
+bool DriverLane::has_kernels(const CodecSpec& spec) {
+  return kernel_of(spec).stem != nullptr;
+}
+
+Status DriverLane::describe(device::CUdevice device) {
+  const struct {
+    device::CUdevice_attribute attribute;
+    uint32_t* to;
+  } kAsked[] = {{device::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device_.multiprocessors},
+                {device::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                 &device_.threads_per_multiprocessor},
+                {device::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+                 &device_.shared_bytes_per_multiprocessor}};
+  device_.ordinal = device;
+  for (const auto& asked : kAsked) {
+    int value = 0;
+    CGX_RETURN_IF_ERROR(driver_.check(driver_.cuDeviceGetAttribute(&value, asked.attribute, device),
+                                      "asking for an attribute of GPU " + std::to_string(device)));
+    *asked.to = static_cast<uint32_t>(value);
+  }
+  return {};
+}
+
+Result<device::CUmodule> DriverLane::module_of(uint8_t codec) {
+  const auto known = modules_.find(codec);
+  if (known != modules_.end()) return known->second;
+  const std::string name(find_codec(codec)->name);
+  const void* const image = image_of_(codec);
+  if (image == nullptr) {
+    return Status(StatusCode::kUNIMPLEMENTED, "this build has no kernels of " + name);
+  }
+  device::CUmodule module = nullptr;
+  CGX_RETURN_IF_ERROR(
+      driver_.check(driver_.cuModuleLoadData(&module, image), "loading the kernels of " + name));
+  modules_[codec] = module;
+  return module;
+}
+
+Result<device::CUfunction> DriverLane::function_of(uint8_t codec, const std::string& name) {
+  const std::string key = std::to_string(codec) + "/" + name;
+  const auto known = functions_.find(key);
+  if (known != functions_.end()) return known->second;
+  CGX_ASSIGN_OR_RETURN(const device::CUmodule module, module_of(codec));
+  device::CUfunction function = nullptr;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuModuleGetFunction(&function, module, name.c_str()),
+                                    "finding the kernel " + name));
+  functions_[key] = function;
+  return function;
+}
+
+// As many blocks as fit on the device at once; their teams take buckets in turn.
+Result<DriverLane::Shape> DriverLane::shape_of(device::CUfunction function, uint32_t team_bytes,
+                                               uint64_t buckets) const {
+  const uint32_t teams = std::clamp(kSharedBytes / team_bytes, 1u, kTeamsMax);
+  const uint32_t threads = teams * kTeamSize, shared_bytes = teams * team_bytes;
+  int resident = 0;
+  CGX_RETURN_IF_ERROR(
+      driver_.check(driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                        &resident, function, static_cast<int>(threads), shared_bytes),
+                    "asking how many blocks fit"));
+  const uint64_t wanted = (buckets + teams - 1) / teams;
+  const uint64_t most = uint64_t{device_.multiprocessors} * std::max(resident, 1);
+  return Shape{static_cast<uint32_t>(std::min(wanted, most)), threads, shared_bytes};
+}
+
+template <class Job>
+Status DriverLane::run(const char* operation, const char* words, const Table<Job>& table,
+                       device::CUstream stream) {
+  if (table.count == 0 || table.buckets == 0) return {};
+  const Kernel kernel = kernel_of(table.spec);
+  if (kernel.stem == nullptr) {
+    return {StatusCode::kUNIMPLEMENTED, to_string(table.spec) + " has no kernels for CUDA"};
+  }
+  const std::string name = std::string("cgx_") + kernel.stem + "_" + operation;
+  CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(table.spec.codec, name));
+  uint32_t team_bytes = kernel.team_bytes(table.bucket_max);
+  CGX_ASSIGN_OR_RETURN(const Shape shape, shape_of(function, team_bytes, table.buckets));
+  void* parameters[] = {const_cast<Table<Job>*>(&table), &team_bytes};
+  return driver_.check(driver_.cuLaunchKernel(function, shape.blocks, 1, 1, shape.threads, 1, 1,
+                                              shape.shared_bytes, stream, parameters, nullptr),
+                       described(words, table));
+}
+
+template <class Job>
+Status DriverLane::add_norms(const char* operation, const Table<Job>& table,
+                             device::CUstream stream) {
+  if (table.norms == nullptr || table.count == 0) return {};
+  CGX_ASSIGN_OR_RETURN(const device::CUfunction function,
+                       function_of(table.spec.codec, std::string("cgx_norms_") + operation));
+  void* parameters[] = {const_cast<Table<Job>*>(&table)};
+  const uint32_t blocks = (table.count + kNormsThreads - 1) / kNormsThreads;
+  return driver_.check(driver_.cuLaunchKernel(function, blocks, 1, 1, kNormsThreads, 1, 1, 0,
+                                              stream, parameters, nullptr),
+                       described("adding norms", table));
+}
+
+#define X(name, job, words)                                                   \
+  Status DriverLane::name(const Table<job>& table, device::CUstream stream) { \
+    CGX_RETURN_IF_ERROR(run(#name, words, table, stream));                    \
+    return kEncodes<job> ? add_norms(#name, table, stream) : Status();        \
+  }
+#include "kernels/cuda/operations.def"
+#undef X
+
+}  // namespace cgx::kernels::cuda

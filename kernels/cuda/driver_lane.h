@@ -1,0 +1,60 @@
+// The codecs on a GPU by launches through the driver: cuda_lane.h's operations without CUDA's
+// runtime, in plain C++.
+//
+// One lane belongs to one context and one thread, which has the context current. Kernels come from
+// images, one for each family of codecs, loaded when the first table asks for it; a launch neither
+// allocates nor waits afterwards.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/cuda_lane.h"
+#include "proto/device/driver.h"
+
+namespace cgx::kernels::cuda {
+
+class DriverLane {
+ public:
+  // The image of a codec's family as cuModuleLoadData takes it; null where there is none.
+  using ImageOf = std::function<const void*(uint8_t codec)>;
+
+  static Result<std::unique_ptr<DriverLane>> create(const device::Driver& driver,
+                                                    device::CUdevice device, ImageOf image_of);
+  ~DriverLane();
+  DriverLane(const DriverLane&) = delete;
+
+  static bool has_kernels(const CodecSpec& spec);
+  const Device& device() const { return device_; }
+
+#define X(name, job, words) Status name(const Table<job>& table, device::CUstream stream);
+#include "kernels/cuda/operations.def"
+#undef X
+
+ private:
+  DriverLane(const device::Driver& driver, ImageOf image_of)
+      : driver_(driver), image_of_(std::move(image_of)) {}
+  struct Shape {
+    uint32_t blocks, threads, shared_bytes;
+  };
+
+  Status describe(device::CUdevice device);
+  Result<device::CUmodule> module_of(uint8_t codec);
+  Result<device::CUfunction> function_of(uint8_t codec, const std::string& name);
+  Result<Shape> shape_of(device::CUfunction function, uint32_t team_bytes, uint64_t buckets) const;
+  template <class Job>
+  Status run(const char* operation, const char* words, const Table<Job>& table,
+             device::CUstream stream);
+  template <class Job>
+  Status add_norms(const char* operation, const Table<Job>& table, device::CUstream stream);
+
+  const device::Driver& driver_;
+  const ImageOf image_of_;
+  Device device_;
+  std::map<uint8_t, device::CUmodule> modules_;
+  std::map<std::string, device::CUfunction> functions_;  // "7/cgx_norms_encode": of codec 7
+};
+
+}  // namespace cgx::kernels::cuda

@@ -1,0 +1,56 @@
+// Kernels as the driver finds them: extern "C", one for each row of kernels.def and operation.
+//
+// A family's *_kernels.cu has CGX_KERNELS for its rows and CGX_NORMS_KERNELS; nvcc makes a fatbin
+// of it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/table.h"
+#include "kernels/cuda/warp.cuh"
+
+namespace cgx::kernels {
+namespace {
+
+constexpr uint32_t kTeamsOfBlockMax = 8;
+
+template <class Codec, class Job>
+__device__ void run_segments(const cuda::Table<Job>& table, uint32_t team_bytes) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  const uint32_t teams = blockDim.x / Warp::kSize, own = threadIdx.x / Warp::kSize;
+  Warp team;
+  run_buckets<Codec>(team, table, uint64_t{blockIdx.x} * teams + own, uint64_t{gridDim.x} * teams,
+                     shared + own * team_bytes);
+}
+
+template <class Job>
+__device__ void run_norms(const cuda::Table<Job>& table) {
+  const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index < table.count) sum_norms(table, index);
+}
+
+}  // namespace
+}  // namespace cgx::kernels
+
+#define CGX_KERNEL(stem, type, operation, job)                                           \
+  extern "C" __global__ void __launch_bounds__(cgx::kernels::kTeamsOfBlockMax * 32)      \
+      cgx_##stem##_##operation(const cgx::kernels::cuda::Table<cgx::kernels::job> table, \
+                               uint32_t team_bytes) {                                    \
+    cgx::kernels::run_segments<cgx::kernels::type>(table, team_bytes);                   \
+  }
+#define CGX_KERNELS(stem, type)                    \
+  CGX_KERNEL(stem, type, encode, EncodeJob)        \
+  CGX_KERNEL(stem, type, decode, DecodeJob)        \
+  CGX_KERNEL(stem, type, decode_add, DecodeAddJob) \
+  CGX_KERNEL(stem, type, reduce, ReduceJob)        \
+  CGX_KERNEL(stem, type, combine, CombineJob)
+
+// After the operations that encode.
+#define CGX_NORMS_KERNEL(operation, job)                          \
+  extern "C" __global__ void cgx_norms_##operation(               \
+      const cgx::kernels::cuda::Table<cgx::kernels::job> table) { \
+    cgx::kernels::run_norms(table);                               \
+  }
+#define CGX_NORMS_KERNELS             \
+  CGX_NORMS_KERNEL(encode, EncodeJob) \
+  CGX_NORMS_KERNEL(reduce, ReduceJob)

@@ -1,0 +1,134 @@
+// Whatever device the driver has, by launches through it (kernels/cuda/driver_lane.h): the stand-in
+// in every run, a GPU by hand. Kernels come from the fatbin in CGX_KERNEL_IMAGE, or are names only,
+// which is enough for the stand-in.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/driver_lane.h"
+#include "tests/gpu/device.h"
+
+namespace cgx::gpu {
+namespace {
+
+constexpr char kNames[] =
+    ".version 7.0\n"
+#define X(stem, type)                                                      \
+  ".visible .entry cgx_" #stem "_encode()\n.visible .entry cgx_" #stem     \
+  "_decode()\n"                                                            \
+  ".visible .entry cgx_" #stem "_decode_add()\n.visible .entry cgx_" #stem \
+  "_reduce()\n"                                                            \
+  ".visible .entry cgx_" #stem "_combine()\n"
+#include "kernels/cuda/kernels.def"
+#undef X
+    ".visible .entry cgx_norms_encode()\n.visible .entry cgx_norms_reduce()\n";
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.to_string().c_str());
+  std::exit(2);
+}
+
+const void* image() {
+  static const std::vector<char> read = [] {
+    const char* const path = std::getenv("CGX_KERNEL_IMAGE");
+    std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
+    return std::vector<char>(std::istreambuf_iterator<char>(file), {});
+  }();
+  return read.empty() ? static_cast<const void*>(kNames) : read.data();
+}
+
+// The driver with device 0's context current, until the end of the program.
+class Opened {
+ public:
+  static Opened& get() {
+    static Opened opened;
+    return opened;
+  }
+  const device::Driver& driver() const { return driver_; }
+  kernels::cuda::DriverLane& lane() { return *lane_; }
+  void check(device::CUresult result, const char* what) const {
+    gpu::check(driver_.check(result, what));
+  }
+
+ private:
+  Opened() : driver_(device::Driver::open().value()) {
+    device::CUcontext context = nullptr;
+    check(driver_.cuDevicePrimaryCtxRetain(&context, 0), "opening device 0");
+    check(driver_.cuCtxSetCurrent(context), "opening device 0");
+    const auto image_of = [](uint8_t) { return image(); };
+    lane_ = kernels::cuda::DriverLane::create(driver_, 0, image_of).value();
+  }
+  ~Opened() {
+    lane_.reset();
+    driver_.cuDevicePrimaryCtxRelease(0);
+  }
+
+  device::Driver driver_;
+  std::unique_ptr<kernels::cuda::DriverLane> lane_;
+};
+
+device::CUdeviceptr address_of(const void* memory) {
+  return reinterpret_cast<device::CUdeviceptr>(memory);
+}
+
+}  // namespace
+
+bool device_present() {
+  const Result<device::Driver> driver = device::Driver::open();
+  if (!driver.ok()) std::printf("%s\n", driver.status().to_string().c_str());
+  return driver.ok();
+}
+
+std::string device_name() {
+  char name[100] = {};
+  Opened::get().check(Opened::get().driver().cuDeviceGetName(name, sizeof(name), 0), "its name");
+  return name;
+}
+
+void* device_allocate(size_t bytes) {
+  Opened& device = Opened::get();
+  device::CUdeviceptr memory = 0;
+  device.check(device.driver().cuMemAlloc(&memory, bytes + 1), "allocating");
+  device.check(device.driver().cuMemsetD8Async(memory, 0, bytes + 1, nullptr), "filling");
+  return reinterpret_cast<void*>(memory);
+}
+
+void device_free(void* memory) {
+  Opened::get().check(Opened::get().driver().cuMemFree(address_of(memory)), "freeing");
+}
+
+void copy_to_device(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  Opened::get().check(Opened::get().driver().cuMemcpyHtoD(address_of(to), from, bytes),
+                      "copying to the device");
+}
+
+void copy_from_device(void* to, const void* from, size_t bytes) {
+  Opened::get().check(Opened::get().driver().cuCtxSynchronize(), "waiting for the device");
+  if (bytes == 0) return;
+  Opened::get().check(Opened::get().driver().cuMemcpyDtoH(to, address_of(from), bytes),
+                      "copying from the device");
+}
+
+}  // namespace cgx::gpu
+
+namespace cgx::kernels::cuda {
+
+bool has_kernels(const CodecSpec& spec) {
+  return DriverLane::has_kernels(spec);
+}
+Result<Device> describe_device(int) {
+  return gpu::Opened::get().lane().device();
+}
+#define X(name, job, words)                                                              \
+  Status name(const Device&, const Table<job>& table, Stream stream) {                   \
+    return gpu::Opened::get().lane().name(table, static_cast<device::CUstream>(stream)); \
+  }
+#include "kernels/cuda/operations.def"
+#undef X
+
+}  // namespace cgx::kernels::cuda
