@@ -61,7 +61,8 @@ int MeshAgent::do_work(uint64_t now_ns) {
   const int work = inbox_.drain(kMessagesPerRound, [](Message message) { message(); });
   expire();
   for (auto& [serial, wish] : wishes_) {
-    if (wish->dials && wish->attempt == 0 && wish->next_try_ns <= now_ns) dial(*wish);
+    if (!wish->calls() || wish->attempt != 0 || wish->next_try_ns > now_ns) continue;
+    wish->dials ? dial(*wish) : look_near(*wish);
   }
   return work;
 }
@@ -70,7 +71,7 @@ uint64_t MeshAgent::next_deadline_ns() const {
   uint64_t deadline = kNever;
   for (const auto& [serial, wish] : wishes_) {
     deadline = std::min(deadline, wish->since_ns + options_.deadline_ns);
-    if (wish->dials && wish->attempt == 0) deadline = std::min(deadline, wish->next_try_ns);
+    if (wish->calls() && wish->attempt == 0) deadline = std::min(deadline, wish->next_try_ns);
   }
   for (const auto& [nonce, issued] : issued_) deadline = std::min(deadline, issued.expires_ns);
   return deadline;
@@ -136,7 +137,8 @@ void MeshAgent::add(LinkWish asked) {
                         ", mesh.network or mesh.trusted_networks (" + options_.trusted.to_string() +
                         ")" + loopback_hint(wish));
   }
-  if (!status.ok()) refuse(wish, status);
+  if (!status.ok()) return refuse(wish, status);
+  wish.unmet = on_loopback(wish);
 }
 
 // A numeric address that may not be called; what a name stands for shows when it is.

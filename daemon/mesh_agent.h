@@ -65,6 +65,7 @@ struct MeshOptions {
   NetworkList trusted = NetworkList::loopback();
   uint64_t deadline_ns = 120 * kSecond;    // both sides must have asked by then
   uint64_t unreachable_ns = 10 * kSecond;  // nobody answers at any of the peer's addresses
+  uint64_t near_ns = 1 * kSecond;          // nobody listens there, and both are on loopback
   uint64_t grace_ns = 2 * kSecond;         // a greeting that nearly fits may be for a later wish
   uint64_t challenge_ns = 10 * kSecond;
   uint64_t retry_first_ns = 20 * kMillisecond;
@@ -136,6 +137,9 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   void on_arrival_heard(Wish& wish, const Result<Verdict>& verdict);
   void ask_back(Wish& wish, const Status& doubt);
   void on_asked_back(Wish& wish, const Result<Challenge>& answer);
+  void look_near(Wish& wish);
+  void on_looked_near(Wish& wish, const Result<Challenge>& answer);
+  bool on_loopback(const Wish& wish) const;
   void try_later(Wish& wish);
   void not_reached(Wish& wish, const Status& why);
 

@@ -54,6 +54,7 @@ void MeshAgent::on_challenge(Wish& wish, const Result<Challenge>& challenge) {
                                peer_text(wish) + " refused the link: " + verdict.why.message()));
   }
   wish.silent_since_ns = 0;
+  wish.unmet = false;
   if (verdict.kind == Verdict::Kind::kNotYet) return try_later(wish);
   wish.introduction.challenge = challenge->nonce;
   wish.introduction.listener_name = challenge->name;
@@ -112,6 +113,31 @@ void MeshAgent::on_asked_back(Wish& wish, const Result<Challenge>& answer) {
   if (confirmed && waits) refuse(wish, Status(wish.doubt));
 }
 
+bool MeshAgent::on_loopback(const Wish& wish) const {
+  const NetworkList loopback = NetworkList::loopback();
+  return loopback.contains(host_of(options_.address)) &&
+         loopback.contains(host_of(wish.current_address()));
+}
+
+// The dialed side of two daemons on loopback would wait in vain for one of another machine.
+void MeshAgent::look_near(Wish& wish) {
+  wish.next_ask_ns = now_ns_ + kAskPauseNs;
+  const scheduler::LinkRequest& request = wish.wish.request;
+  const Greeting question{kMeshVersion,     request.job, request.uid, options_.instance,
+                          request.instance, wish.key_id, new_nonce(), options_.name};
+  ports_.dialer.greet(wish.current_address(), question,
+                      answer_to(wish, &MeshAgent::on_looked_near));
+}
+
+void MeshAgent::on_looked_near(Wish& wish, const Result<Challenge>& answer) {
+  const bool another = answer.ok() && answer->verdict.kind == Verdict::Kind::kRefused &&
+                       answer->verdict.why.code() == StatusCode::kNOT_FOUND;
+  const bool stands_still =
+      !answer.ok() && answer.status().code() == StatusCode::kTIMED_OUT;  // which others see to
+  wish.unmet = another || !(answer.ok() || stands_still);
+  if (wish.unmet) not_reached(wish, another ? answer->verdict.why : answer.status());
+}
+
 void MeshAgent::try_later(Wish& wish) {
   wish.pause_ns = std::clamp(wish.pause_ns * 2, options_.retry_first_ns, options_.retry_max_ns);
   wish.next_try_ns = now_ns_ + wish.pause_ns;
@@ -120,13 +146,14 @@ void MeshAgent::try_later(Wish& wish) {
 void MeshAgent::not_reached(Wish& wish, const Status& why) {
   wish.silence = why;
   if (wish.silent_since_ns == 0) wish.silent_since_ns = now_ns_;
-  if (now_ns_ - wish.silent_since_ns >= options_.unreachable_ns) {
+  const bool near = wish.unmet && why.code() != StatusCode::kTIMED_OUT;
+  const uint64_t limit_ns = near ? options_.near_ns : options_.unreachable_ns;
+  if (now_ns_ - wish.silent_since_ns >= limit_ns) {
     return refuse(
-        wish,
-        Status(StatusCode::kUNAVAILABLE,
-               peer_text(wish) + " cannot be reached for " +
-                   std::to_string(options_.unreachable_ns / kSecond) + " s: " + why.message() +
-                   "; its mesh.listen must be open to this machine" + loopback_hint(wish)));
+        wish, Status(StatusCode::kUNAVAILABLE,
+                     peer_text(wish) + " cannot be reached for " +
+                         std::to_string(limit_ns / kSecond) + " s: " + why.message() +
+                         "; its mesh.listen must be open to this machine" + loopback_hint(wish)));
   }
   if (!wish.proof) ++wish.address;
   try_later(wish);

@@ -216,7 +216,8 @@ class GrpcDialer final : public MeshDialer {
   }
 
   static Status to_status(const grpc::Status& status) {
-    return Status(StatusCode::kUNAVAILABLE, status.error_message());
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    return Status(late ? StatusCode::kTIMED_OUT : StatusCode::kUNAVAILABLE, status.error_message());
   }
 
   grpc::ClientContext* open_call(uint64_t& id) {

@@ -20,6 +20,8 @@ struct MeshAgent::Wish {
   bool dials;  // else the peer does
   std::vector<std::string> addresses;
   uint64_t since_ns;
+  // Both daemons are on loopback and the peer has not been met here: it may be on another machine.
+  bool unmet = false;
 
   // The dialing side.
   size_t address = 0;
@@ -45,6 +47,7 @@ struct MeshAgent::Wish {
   Status doubt;
   uint64_t next_ask_ns = 0;
 
+  bool calls() const { return dials || unmet; }
   const std::string& current_address() const { return addresses[address % addresses.size()]; }
 };
 

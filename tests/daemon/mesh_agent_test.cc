@@ -99,6 +99,31 @@ TEST_F(MeshAgentTest, GivesUpAtTheDeadlineAndNamesTheOther) {
   EXPECT_EQ(a->agent->next_deadline_ns(), kNever);
 }
 
+// As two machines' daemons are by default: each sees the other's address, and nobody listens there.
+TEST_F(MeshAgentTest, TwoMachinesOnLoopbackAreToldTheKeyOnBothSidesAtOnce) {
+  start([](MeshOptions& o) { o.address = "127.0.0.1:1"; });
+  a->network.clear();
+  b->network.clear();
+  want_both();
+  pass(2 * kSecond);
+  for (MeshSide* side : {a.get(), b.get()}) {
+    EXPECT_EQ(side->refusals[1].code(), StatusCode::kUNAVAILABLE) << side->name;
+    EXPECT_NE(side->refusals[1].message().find("set mesh.network on both"), std::string::npos);
+    EXPECT_EQ(side->agent->next_deadline_ns(), kNever);
+  }
+}
+
+TEST_F(MeshAgentTest, OnOneMachineTheDialedSideWaitsAsEver) {
+  start([](MeshOptions& o) { o.address = "127.0.0.1:1"; });
+  EXPECT_TRUE(b->agent->want(b->wish(*a)));
+  pass(100 * kSecond);
+  EXPECT_TRUE(b->refusals.empty());
+  EXPECT_EQ(b->greetings_sent, 1);
+  EXPECT_TRUE(a->agent->want(a->wish(*b)));
+  pass(kSecond);
+  EXPECT_TRUE(linked());
+}
+
 TEST_F(MeshAgentTest, AnotherKeyIsNamedOnBothSides) {
   start();
   want_both('k', 'x');

@@ -25,6 +25,7 @@ from roots import Skipped, make_root  # noqa: E402
 
 BASE = "docker.io/library/debian:bookworm-slim"  # what the file says, as it is called in full
 USER = 984
+REVISION = "abcdef012345"
 BUILD_S, COMMAND_S, START_S = 1500, 120, 20
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "cgxd", "container")
 CONFINED = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all",
@@ -66,7 +67,7 @@ def build(engine):
         file.write("compiler_check = content\nmax_size = 1G\n")  # each image has its own compiler file
     began = time.monotonic()
     engine("build", "--isolation", "chroot", "--pull-never", "--volume", f"{CACHE}:/root/.cache/ccache:rw", "--tag", "cgxd",
-           "--build-arg", "REVISION=tried", "--file", os.path.join(ROOT, "deploy", "container", "Containerfile"), ROOT,
+           "--build-arg", "REVISION=" + REVISION, "--file", os.path.join(ROOT, "deploy", "container", "Containerfile"), ROOT,
            seconds=BUILD_S)
     return f"{time.monotonic() - began:.0f} s"
 
@@ -91,7 +92,7 @@ def daemon(root, command):
     with tempfile.TemporaryDirectory(prefix="cgx-run-") as run, tempfile.TemporaryFile("w+") as log:
         os.chown(run, USER, USER)
         os.chmod(run, 0o755)
-        process = subprocess.Popen(["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGTERM", "sh", "-c", script, root, run,
+        process = subprocess.Popen(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, root, run,
                                     *CONFINED, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + START_S
@@ -101,9 +102,16 @@ def daemon(root, command):
                     raise Failed(f"cgxd does not serve: {log.read()}")
                 time.sleep(0.05)
             yield run
+            with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="utf-8") as file:
+                os.kill(int(file.read()), signal.SIGTERM)  # to the first process of the container, as engines do
+            status = process.wait(COMMAND_S)
+            log.seek(0)
+            text = log.read()
+            if status or "drained=yes" not in text:
+                raise Failed(f"cgxd ended with {status}: {text}")
         finally:
-            process.terminate()
-            process.wait(60)
+            process.kill()
+            process.wait()
 
 
 def run(engine):
@@ -121,8 +129,11 @@ def run(engine):
         seen = subprocess.run(["unshare", "--mount", "sh", "-c",
                                'mount --bind "$1" "$0/run/cgxd" && shift && exec chroot "$0" "$@"', root, place, *CONFINED,
                                "cgxctl", "status"], capture_output=True, text=True, timeout=COMMAND_S)
-        if seen.returncode or "revision" in seen.stderr:
+        if seen.returncode or not seen.stdout.startswith("cgxd 0."):
             raise Failed(seen.stdout + seen.stderr)
+    version = subprocess.run(["chroot", root, "cgxd", "--version"], capture_output=True, text=True, timeout=COMMAND_S).stdout
+    if f"(revision {REVISION})" not in version:
+        raise Failed(version)
     return done.stdout.strip()
 
 

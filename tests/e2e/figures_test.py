@@ -4,14 +4,23 @@ Each scene names the figures it moves. In the end every figure on the page was m
 reason why nothing that honest machines do here can move it.
 """
 
+import contextlib
+import fcntl
+import os
+import pty
 import re
+import struct
+import termios
+import time
 import unittest
 
 import numpy as np
 
 from cluster_case import ClusterCase
-from daemons import merged
+from daemons import binary, merged
+from machines import isolation_possible
 from ranks import Tensor
+from troubles import distant
 
 PORT = 9464
 HERE, OTHER, DOOMED = range(3)  # machines; the page is HERE's
@@ -164,6 +173,81 @@ class Figures(ClusterCase):
             "communicator_failed", "peers_lost_total", "sessions_lost_total", "residual_bytes"], lose_rank)
         self.assertEqual(sorted(self.names - self.moved - set(QUIET)), [], "no scene moves them")
         self.assertEqual(sorted(set(QUIET) - self.names), [], "they are not shown any more")
+
+
+@unittest.skipUnless(isolation_possible(), "needs a link of its own")
+class Measured(ClusterCase):
+    """Figures have the size of what they tell, wherever they are shown."""
+
+    CONFIG = {"policy": {"codec": "fp32"}, "timeouts": {"late_warning_ms": 1000}}
+    LATE_S, ROUND_TRIP_S = 8.0, 0.020
+
+    @classmethod
+    def config_of(cls, machine):
+        return merged(cls.CONFIG, {"metrics": {"address": cls.machines[machine].address, "port": PORT}})
+
+    def figure(self, name):
+        """The largest of the page."""
+        machine = self.machines[HERE]
+        text = machine.run(["/usr/bin/python3", "-c", "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())",
+                            f"http://{machine.address}:{PORT}/metrics"], capture_output=True, text=True, check=True).stdout
+        return max(map(float, re.findall(rf"^cgxd_{name}{{.*}} (\S+)$", text, re.MULTILINE)), default=0)
+
+    def shown(self, *words):
+        """As a person sees it."""
+        tool = [binary("cgxctl"), "--socket", self.daemons[HERE].control, *words]
+        return self.machines[HERE].run(tool, capture_output=True, text=True, check=True).stdout
+
+    def on_terminal(self, columns, *words):
+        """The lines that a terminal of so many columns is given."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
+        tool = [binary("cgxctl"), "--socket", self.daemons[HERE].control, *words]
+        process = self.machines[HERE].start(tool, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # all of it is read and the other end closed
+            while part := os.read(ours, 65536):
+                text += part
+        os.close(ours)
+        self.assertEqual(process.wait(10), 0, text)
+        return text.decode().replace("\r", "").splitlines()
+
+    def test_tables_fit_the_terminal_with_what_matters_most(self):
+        job = self.job([HERE, OTHER])
+        job.step(job.join(), 1)
+        for words, title in ((("jobs",), "RATIO"), (("tensors",), "CODEC"), (("peers",), "STATE"), (("codecs",), "STRENGTH"),
+                             (("status",), ""), (("policy", "history"), "SINCE STEP")):
+            with self.subTest(words):
+                narrow, wide = self.on_terminal(80, *words), self.on_terminal(400, *words)
+                self.assertLessEqual(max(map(len, narrow)), 80)
+                self.assertIn(title, "\n".join(narrow))
+                self.assertEqual(len(narrow), len(wide))
+                self.assertGreater(max(map(len, wide)), 60)
+
+    def test_a_late_rank_and_a_distant_machine_are_measured(self):
+        job = self.job([HERE, OTHER])
+        comm = job.join()
+        job.step(comm, 1)
+        near_s = self.figure("peer_rtt_seconds")
+        with distant(self.machines[OTHER], self.ROUND_TRIP_S):
+            began = time.monotonic()
+            job.submit(comm, 2, [0])
+            low, high = 0.9 * self.ROUND_TRIP_S, 3 * self.ROUND_TRIP_S
+            self.wait_until(lambda: low < self.figure("peer_rtt_seconds") < high, f"the round trip, before {near_s}", self.LATE_S)
+            peer, = self.daemons[HERE].control_tool("peers")["peers"]
+            self.assertTrue(low < int(peer["rtt_ns"]) * 1e-9 < high, peer)
+            time.sleep(max(0, began + self.LATE_S - time.monotonic()))
+            late_s = self.figure("communicator_late_seconds")
+            waited_s = time.monotonic() - began
+            self.assertTrue(self.LATE_S - 1 < late_s <= waited_s, (late_s, waited_s))
+            for words in (("jobs",), ("status",)):
+                found = re.search(r"rank 1\b.* (\d+(?:\.\d)?) s late", self.shown(*words))
+                self.assertTrue(found, self.shown(*words))
+                self.assertGreater(float(found[1]), self.LATE_S - 1)
+            job.submit(comm, 2, [1])
+            job.must("wait", comm, 2)
+        self.wait_until(lambda: self.figure("communicator_late_seconds") == 0, "the end of the wait")
 
 
 if __name__ == "__main__":

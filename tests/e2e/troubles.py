@@ -43,20 +43,33 @@ def lossy(machine, share, seed, flip_ports=()):
 
     Yields a list in which, after it, stands how many that were.
     """
-    spoilt = []
+    with _carried_by("lossy_link.py", machine, share, seed, *flip_ports) as spoilt:
+        yield spoilt
+
+
+@contextlib.contextmanager
+def distant(machine, round_trip_s):
+    """Its packets, to and from it, take half of that each."""
+    with _carried_by("slow_link.py", machine, round_trip_s / 2) as carried:
+        yield carried
+
+
+@contextlib.contextmanager
+def _carried_by(program, machine, *words):
+    """A program between it and its switch; in the list stands, afterwards, the number it said in the end."""
+    number = []
     with silent(machine):
-        _ip(machine.switch, "link", "add", "lossy0", "type", "veth", "peer", "name", "lossy1")
-        for end in (("lossy0", "up"), ("lossy1", "up", "master", "br0")):
+        _ip(machine.switch, "link", "add", "relay0", "type", "veth", "peer", "name", "relay1")
+        for end in (("relay0", "up"), ("relay1", "up", "master", "br0")):
             _ip(machine.switch, "link", "set", *end)
         relay = subprocess.Popen(["nsenter", f"--net=/run/netns/{machine.switch}", "--", sys.executable,
-                                  os.path.join(HERE, "lossy_link.py"), machine.port, "lossy0", str(share), str(seed),
-                                  *map(str, flip_ports)],
+                                  os.path.join(HERE, program), machine.port, "relay0", *map(str, words)],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert relay.stdout.readline() == "ready\n"
-            yield spoilt
+            yield number
         finally:
             said = relay.communicate()[0]  # it ends with its standard input
-            _ip(machine.switch, "link", "del", "lossy0")
+            _ip(machine.switch, "link", "del", "relay0")
             print(said.strip(), flush=True)
-            spoilt.append(int(said.split()[0]))
+            number.append(int(said.split()[0]))

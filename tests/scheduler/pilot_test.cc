@@ -248,6 +248,18 @@ TEST(Pilot, BeginsAgainUnderAnOperatorsPlan) {
   EXPECT_STREQ(job.pilot.doing(), "");
 }
 
+// It takes force between two steps: none has completed under it yet.
+TEST(Pilot, AsksForNothingBetweenAnotherPlanAndItsFirstStep) {
+  PlayedJob job;
+  job.may = false;
+  job.play(30);  // a survey is due
+  job.may = true;
+  job.pilot.work(job.make({}, {}));
+  EXPECT_EQ(job.searches, 0) << "of a plan that has gone";
+  job.pilot.work(job.base);
+  EXPECT_EQ(job.searches, 1);
+}
+
 TEST(Pilot, CostsLittleWhereNothingIsFaster) {
   PlayedJob job;
   job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 150.0; };
