@@ -404,17 +404,17 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
 // ------------------------------------------------------------------------
 
 Result<bool> StepRunner::work(uint64_t now_ns) {
-  bool worked = false;
-  if (!current_ || mode_ == Mode::kStopped) return worked;
+  bool started = false, worked = false;
+  if (!current_ || mode_ == Mode::kStopped) return false;
   if (mode_ == Mode::kRunning) {
-    CGX_ASSIGN_OR_RETURN(worked, start_ready(now_ns));
+    CGX_ASSIGN_OR_RETURN(started, start_ready(now_ns));
   }
   for (size_t i = 0; i < operations_.open().size() && !worked; ++i) {
     Operation& operation = *operations_.open()[i];  // oldest first: it holds the window
     CGX_ASSIGN_OR_RETURN(worked, operation.advance(now_ns));
   }
   finish_operations(now_ns);
-  return worked;
+  return started || worked;
 }
 
 void StepRunner::finish_operations(uint64_t now_ns) {
