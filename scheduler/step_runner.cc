@@ -545,7 +545,13 @@ void StepRunner::complete_step_if_done() {
   std::erase_if(stash_, [&](const Stashed& frame) { return frame.header.step <= step; });
   std::fill(closings_.begin(), closings_.end(), Closing::kOpen);
   previous_closed_ = false;
-  current_ = next_ ? std::move(next_) : ledger_of(step + 1);
+  if (next_) {
+    current_ = std::move(next_);
+  } else if (current_->tensors() == plan_->table->size()) {
+    current_->restart(step + 1);
+  } else {
+    current_ = ledger_of(step + 1);
+  }
   const PlanPtr plan = plan_for_step_(step + 1);
   if (plan != plan_) adopt(plan, step + 1);
   bind();
