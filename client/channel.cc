@@ -84,7 +84,9 @@ void Channel::push(const cgx_submit_record& record) {
 void Channel::publish() {
   submits_.publish();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (word_of(memory_.header->daemon_sleeping).load(std::memory_order_relaxed) == 0) return;
+  const auto sleeping = word_of(memory_.header->daemon_sleeping);
+  if (sleeping.load(std::memory_order_relaxed) == 0) return;
+  sleeping.store(0, std::memory_order_relaxed);  // one ring is enough
   const uint64_t one = 1;
   // It can only fail when the counter is full, and then the daemon is awake already.
   [[maybe_unused]] const ssize_t ignored = ::write(doorbell_.get(), &one, sizeof(one));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 #include <variant>
 
 #include "daemon/clock.h"
@@ -149,13 +150,14 @@ int DataAgent::do_work(uint64_t now_ns) {
   int work =
       mailbox_.drain(kMessagesPerRound, [this](Message message) { handle(std::move(message)); });
   work += poll_sessions();
-  if (transport_) work += transport_->progress();
-  work += engine_->do_work(now_ns);
+  work += engine_->do_work(now_ns);  // first: what a rank has just submitted is on its way sooner
+  if (transport_ && !std::exchange(leave_transport_, false)) work += transport_->progress();
   work += publish_completions();
   work += make_snapshot();
   if (!closed_.empty()) release_closed();
   if (now_ns >= next_beat_ns_) beat();
   if (work > 0) duty_.worked();
+  leave_transport_ = work > 0 && !engine_->operations_open();
   return work;
 }
 

@@ -139,6 +139,9 @@ class DataAgent final : public Agent,
   transport::Transport::Totals counted_;  // of the transport's, what the engine has counted
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
+  // Nothing is open: if the next round finds nothing else, the sleep that follows ends at once when
+  // frames are there. Ranks that have just been told get the core a system call sooner.
+  bool leave_transport_ = false;
   DutyCycle duty_{thread_cpu_ns};
   struct Showing {  // a snapshot that is being made
     scheduler::Snapshot shown;

@@ -228,13 +228,13 @@ Operation* CallRunner::find(uint64_t number) {
 }
 
 Result<bool> CallRunner::work(uint64_t now_ns) {
-  bool worked = false;
-  if (mode_ == Mode::kStopped) return worked;
+  bool started = false, worked = false;
+  if (mode_ == Mode::kStopped) return false;
   for (auto& [number, call] : calls_) {
     if (mode_ != Mode::kRunning) break;
     if (call.started || !call.failure.ok() || call.count < ports_.members.local_count()) continue;
     CGX_RETURN_IF_ERROR(start(number, call, now_ns));
-    worked = true;
+    started = true;
     break;  // starting may have failed the call and changed the map
   }
   for (size_t i = 0; i < operations_.open().size() && !worked; ++i) {
@@ -242,7 +242,7 @@ Result<bool> CallRunner::work(uint64_t now_ns) {
   }
   finish_operations(now_ns);
   retire_failed();
-  return worked;
+  return started || worked;
 }
 
 void CallRunner::finish_operations(uint64_t now_ns) {

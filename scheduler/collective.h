@@ -58,7 +58,7 @@ constexpr uint32_t kPartsAheadMax = 1024;
 // What a part may hold.
 struct PartLimits {
   uint64_t raw_bytes = 512 * 1024;
-  uint64_t encoded_bytes = 192 * 1024;
+  uint64_t encoded_bytes = 216 * 1024;
   friend bool operator==(const PartLimits&, const PartLimits&) = default;
 };
 

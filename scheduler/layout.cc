@@ -148,27 +148,36 @@ void GroupLayout::close() {
 }
 
 uint32_t Presence::count() const {
-  uint32_t total = 0;
-  for (uint64_t word : words_) total += static_cast<uint32_t>(std::popcount(word));
+  auto total = static_cast<uint32_t>(std::popcount(first_));
+  for (uint64_t word : rest_) total += static_cast<uint32_t>(std::popcount(word));
   return total;
 }
 
 void Presence::merge(const Presence& other) {
-  for (size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
+  first_ |= other.first_;
+  for (size_t i = 0; i < rest_.size(); ++i) rest_[i] |= other.rest_[i];
 }
 
 void Presence::write(std::span<std::byte> bitmap) const {
   std::memset(bitmap.data(), 0, bitmap.size());
-  std::memcpy(bitmap.data(), words_.data(), (segments_ + 7) / 8);
+  const size_t bytes = (segments_ + 7) / 8, head = std::min(bytes, sizeof first_);
+  std::memcpy(bitmap.data(), &first_, head);
+  if (bytes > head) std::memcpy(bitmap.data() + head, rest_.data(), bytes - head);
 }
 
 void Presence::read(std::span<const std::byte> bitmap) {
-  std::memcpy(words_.data(), bitmap.data(), (segments_ + 7) / 8);
+  const size_t bytes = (segments_ + 7) / 8, head = std::min(bytes, sizeof first_);
+  std::memcpy(&first_, bitmap.data(), head);
+  if (bytes > head) std::memcpy(rest_.data(), bitmap.data() + head, bytes - head);
   trim();
 }
 
 void Presence::trim() {
-  if (segments_ % 64 != 0) words_.back() &= (uint64_t{1} << (segments_ % 64)) - 1;
+  if (segments_ == 0) {
+    first_ = 0;
+  } else if (segments_ % 64 != 0) {
+    word(segments_ / 64) &= (uint64_t{1} << (segments_ % 64)) - 1;
+  }
 }
 
 }  // namespace cgx::scheduler

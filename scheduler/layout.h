@@ -102,11 +102,15 @@ class Presence {
  public:
   Presence() = default;
   explicit Presence(uint32_t segments, bool all = false)
-      : segments_(segments), words_((segments + 63) / 64, all ? ~uint64_t{0} : 0) {
+      : segments_(segments), first_(all ? ~uint64_t{0} : 0) {
+    if (segments > 64) rest_.resize((segments - 1) / 64, first_);
     trim();
   }
-  void set(uint32_t segment) { words_[segment / 64] |= uint64_t{1} << (segment % 64); }
-  bool test(uint32_t segment) const { return words_[segment / 64] >> (segment % 64) & 1; }
+  void set(uint32_t segment) { word(segment / 64) |= uint64_t{1} << (segment % 64); }
+  bool test(uint32_t segment) const {
+    const uint64_t word = segment < 64 ? first_ : rest_[segment / 64 - 1];
+    return word >> (segment % 64) & 1;
+  }
   bool all() const { return count() == segments_; }
   bool none() const { return count() == 0; }
   uint32_t count() const;
@@ -117,8 +121,10 @@ class Presence {
 
  private:
   void trim();
+  uint64_t& word(uint32_t index) { return index == 0 ? first_ : rest_[index - 1]; }
   uint32_t segments_ = 0;
-  std::vector<uint64_t> words_;
+  uint64_t first_ = 0;          // most groups have so few: their presences allocate nothing
+  std::vector<uint64_t> rest_;  // from the 65th on
 };
 
 }  // namespace cgx::scheduler

@@ -29,7 +29,21 @@ class StepLedger {
         units_(ranks),
         decided_(tensors) {}
 
+  // Of the same ranks and tensors, who have said nothing of this step.
+  void restart(uint64_t step) {
+    step_ = step;
+    entries_.assign(entries_.size(), {});
+    ended_.assign(ended_.size(), false);
+    touched_.assign(touched_.size(), false);
+    end_cookies_.assign(end_cookies_.size(), 0);
+    units_.assign(units_.size(), 0);
+    decided_.assign(decided_.size(), 0);
+    ended_count_ = touched_count_ = 0;
+    first_end_ns_ = 0;
+  }
+
   uint64_t step() const { return step_; }
+  uint32_t tensors() const { return tensors_; }
   const Entry& entry(uint32_t rank, uint32_t tensor) const {
     return entries_[size_t{rank} * tensors_ + tensor];
   }

@@ -404,17 +404,17 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
 // ------------------------------------------------------------------------
 
 Result<bool> StepRunner::work(uint64_t now_ns) {
-  bool worked = false;
-  if (!current_ || mode_ == Mode::kStopped) return worked;
+  bool started = false, worked = false;
+  if (!current_ || mode_ == Mode::kStopped) return false;
   if (mode_ == Mode::kRunning) {
-    CGX_ASSIGN_OR_RETURN(worked, start_ready(now_ns));
+    CGX_ASSIGN_OR_RETURN(started, start_ready(now_ns));
   }
   for (size_t i = 0; i < operations_.open().size() && !worked; ++i) {
     Operation& operation = *operations_.open()[i];  // oldest first: it holds the window
     CGX_ASSIGN_OR_RETURN(worked, operation.advance(now_ns));
   }
   finish_operations(now_ns);
-  return worked;
+  return started || worked;
 }
 
 void StepRunner::finish_operations(uint64_t now_ns) {
@@ -545,7 +545,13 @@ void StepRunner::complete_step_if_done() {
   std::erase_if(stash_, [&](const Stashed& frame) { return frame.header.step <= step; });
   std::fill(closings_.begin(), closings_.end(), Closing::kOpen);
   previous_closed_ = false;
-  current_ = next_ ? std::move(next_) : ledger_of(step + 1);
+  if (next_) {
+    current_ = std::move(next_);
+  } else if (current_->tensors() == plan_->table->size()) {
+    current_->restart(step + 1);
+  } else {
+    current_ = ledger_of(step + 1);
+  }
   const PlanPtr plan = plan_for_step_(step + 1);
   if (plan != plan_) adopt(plan, step + 1);
   bind();

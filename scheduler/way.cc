@@ -12,6 +12,11 @@ struct Choice {
   WayReason reason;
 };
 
+bool travels_raw(const Group& group) {
+  return std::all_of(group.segments.begin(), group.segments.end(),
+                     [](const Segment& segment) { return segment.spec.codec == 0; });
+}
+
 Choice choose(const WayQuestion& question, const Group& group, const TensorTable& table) {
   if (question.machines == 1) return {Collective::kScatter, WayReason::kAlone};
   if (question.wish != CollectiveWish::kAuto) return {wished(question.wish), WayReason::kPolicy};
@@ -30,11 +35,12 @@ Choice choose(const WayQuestion& question, const Group& group, const TensorTable
   return {Collective::kScatter, WayReason::kFewerBytes};
 }
 
-uint32_t ahead_of(Collective collective, uint32_t machines) {
+uint32_t ahead_of(Collective collective, uint32_t machines, const Group& group) {
   switch (collective) {
     case Collective::kAllgather:
       return gather_parts(machines);
     case Collective::kScatter:
+      return travels_raw(group) ? raw_scatter_parts(machines) : scatter_parts(machines);
     case Collective::kTwoLevel:
       break;
   }
@@ -61,14 +67,14 @@ Status check_racks(const Way& way, const Group& group, uint32_t machines) {
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table) {
   const Choice choice = choose(question, group, table);
   Way way{.collective = choice.collective, .reason = choice.reason};
-  way.ahead = static_cast<uint16_t>(ahead_of(choice.collective, question.machines));
+  way.ahead = static_cast<uint16_t>(ahead_of(choice.collective, question.machines, group));
   if (choice.collective == Collective::kTwoLevel) way.rack_machines = question.rack_machines;
   return way;
 }
 
 PartLimits part_limits(uint64_t slab_bytes) {
   PartLimits limits;
-  limits.encoded_bytes = std::min(limits.encoded_bytes, slab_bytes * 3 / 4);
+  limits.encoded_bytes = std::min(limits.encoded_bytes, slab_bytes / 32 * 27);
   return limits;
 }
 

@@ -2,6 +2,7 @@
 // stands in the plan or in the call's descriptor, so that machines never decide differently.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -27,6 +28,11 @@ Way choose_way(const WayQuestion& question, const Group& group, const TensorTabl
 // an answer.
 constexpr uint32_t scatter_parts(uint32_t machines) {
   return machines <= 2 ? 8 : machines <= 8 ? 8 / (machines - 1) + 1 : 1;
+}
+// Parts without loss are as large as frames may be: with eight of them and the results on their way
+// a slab has left the core's cache before its turn comes again.
+constexpr uint32_t raw_scatter_parts(uint32_t machines) {
+  return std::min(3u, scatter_parts(machines));
 }
 // Allgather: own parts encoded beyond the lowest that is not combined. Combining needs everybody's
 // part, so a machine sends at most one window beyond what a peer has encoded, which, among more

@@ -81,8 +81,8 @@ void RecordReader::make_payload_room() {
     payload_ = long_;
     return;
   }
-  if (!usual_) usual_ = std::make_unique_for_overwrite<std::byte[]>(usual_bytes_);
-  payload_ = {usual_.get(), bytes};
+  if (!usual_) usual_ = std::make_unique_for_overwrite<Line[]>(usual_bytes_ / sizeof(Line) + 1);
+  payload_ = {usual_[0].bytes, bytes};
 }
 
 Result<bool> RecordReader::finish(Opener& opener, std::span<std::byte> header,

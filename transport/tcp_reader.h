@@ -40,6 +40,10 @@ class RecordReader {
 
  private:
   static constexpr size_t kStagedBytes = 4096;
+  // Checksums take a fifth longer over bytes that lie across the lines of the cache.
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
 
   std::span<std::byte> staged() { return std::span(staged_).subspan(begin_, end_ - begin_); }
   bool is_short() const { return record_bytes() <= kStagedBytes; }
@@ -60,7 +64,7 @@ class RecordReader {
   bool in_payload_ = false;  // of a long record
   size_t payload_have_ = 0;
   std::array<std::byte, kTcpHeaderBytesMax> header_;  // of the long record
-  std::unique_ptr<std::byte[]> usual_;
+  std::unique_ptr<Line[]> usual_;
   std::vector<std::byte> long_;  // for a payload beyond usual_bytes_
   std::span<std::byte> payload_;
 };

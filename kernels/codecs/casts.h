@@ -73,6 +73,7 @@ struct Cast {
 
   using Decoding = Cast;
   static constexpr bool kKeepsNan = true, kScansValues = true;
+  static constexpr bool kEachAlone = true;  // lanes/vector_alone.h
 
   template <class V>
   using Scan = MaxAbsScan<V>;

@@ -9,6 +9,7 @@
 // Buffers may be unaligned; nothing beyond a range is read or written.
 #pragma once
 
+#include "kernels/lanes/vector_alone.h"
 #include "kernels/lanes/vector_reduce.h"
 
 namespace cgx::kernels {
@@ -55,25 +56,46 @@ struct Vector {
     const Residual residual(job, tuning.feedback);
     const Access& access = job.source.residual_in ? tuning.feedback : tuning.encode;
     if (is_plain(job.source)) {
-      encode_from<false>(job, Direct<V>(job.source, job.elements, access), residual, stats);
+      const Direct<V> source(job.source, job.elements, access);
+      encode_from<false>(job, source, access, residual, stats);
     } else {
       const Source<V> source(job.source, job.elements, access);
-      encode_from<Codec::kKeepsNan>(job, source, residual, stats);
+      encode_from<Codec::kKeepsNan>(job, source, access, residual, stats);
     }
     Reference::pad(range, bytes_of(job));
     if (residual.stream) V::stream_fence();
     return range.padded_end();
   }
 
-  static constexpr CodecOps kOps = {encode, Decoding::decode, VectorReduce<V, Codec>::reduce,
-                                    Decoding::combine, Decoding::decode_add};
+  static uint64_t reduce(const ReduceJob& job, const Tuning& tuning, RangeStats& stats,
+                         uint64_t* used) {
+    if constexpr (kEachAlone) {
+      if (is_bare(job)) return VectorAlone<V, Codec>::reduce(job, tuning, stats, used);
+    }
+    return VectorReduce<V, Codec>::reduce(job, tuning, stats, used);
+  }
+
+  static constexpr CodecOps kOps = {encode, Decoding::decode, reduce, Decoding::combine,
+                                    Decoding::decode_add};
 
  private:
+  static constexpr bool kEachAlone = requires { Codec::kEachAlone; };
+  // Codes are wanted, and results, and nothing about what they lose.
+  template <class Job>
+  static bool is_bare(const Job& job) {
+    return job.residual_out == nullptr && !job.norms;
+  }
+
   // While bucket b is coded, bucket b + 1 is scanned, block by block: the divisions of the metadata
   // and the latency of memory hide behind the other's work.
   template <bool keep_nan, class From>
-  static void encode_from(const EncodeJob& job, const From& source, const Residual& residual,
-                          RangeStats& stats) {
+  static void encode_from(const EncodeJob& job, const From& source, const Access& access,
+                          const Residual& residual, RangeStats& stats) {
+    if constexpr (kEachAlone) {
+      if (is_bare(job)) {
+        return VectorAlone<V, Codec>::template encode<keep_nan>(job, source, access, stats);
+      }
+    }
     const Range<Codec> range(job.spec, job.elements);
     const bool ragged = job.elements % kBlock != 0;
     const uint64_t buckets = range.buckets() - ragged;

@@ -70,12 +70,14 @@ class IncomingSum {
   // `scan` goes through all of a bucket's blocks; a local one stays in registers.
   CGX_INLINE void step(uint32_t e, Scan& scan) {
     if (e >= n) return;
-    Block<V> sum = canonical_nan(sum_of(e));
-    if (limit_ != kInfBits) {
-      sum = map(sum, [&](auto v) { return overflow_to_infinity<V>(v, limit_); });
-    }
+    const Block<V> sum = finished(e);
     store_block<V>(x + e, sum);
     scan.add(sum);
+  }
+  CGX_INLINE Block<V> finished(uint32_t e) const {
+    const Block<V> sum = canonical_nan(sum_of(e));
+    if (limit_ == kInfBits) return sum;
+    return map(sum, [&](auto v) { return overflow_to_infinity<V>(v, limit_); });
   }
 
   float* x = nullptr;

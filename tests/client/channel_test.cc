@@ -94,9 +94,21 @@ TEST_F(ChannelTest, RingsTheDaemonThatFallsAsleepAsItsRecordAppears) {
   ASSERT_EQ(::mprotect(page_of_client, page_bytes, PROT_READ), 0);
   channel_->publish();  // its first write stops in the handler
   ASSERT_EQ(::sigaction(SIGSEGV, &before, nullptr), 0);
-  ASSERT_EQ(shared_->header->daemon_sleeping, 1u);
   EXPECT_EQ(shared_->header->submit_tail, 1u);
   EXPECT_TRUE(rung());
+}
+
+// A submit and the end of its step, say, before the daemon had the core.
+TEST_F(ChannelTest, RingsOnceForEachTimeTheDaemonSleeps) {
+  std::atomic_ref<uint32_t> sleeping(shared_->header->daemon_sleeping);
+  for (int time = 0; time < 2; ++time) {
+    sleeping.store(1);
+    for (const bool first : {true, false}) {
+      channel_->push({.kind = CGX_SUBMIT_STEP_END});
+      channel_->publish();
+      EXPECT_EQ(rung(), first);
+    }
+  }
 }
 
 // The daemon raises its flag and looks at the ring while the client publishes: either the daemon

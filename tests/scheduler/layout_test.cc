@@ -184,6 +184,21 @@ TEST(Presence, SurvivesTheBitmap) {
   }
 }
 
+TEST(Presence, MergesAndComparesAllItsWords) {
+  for (uint32_t segments : {1u, 64u, 65u, 128u, 200u}) {
+    for (uint32_t one : {0u, segments / 2, segments - 1}) {
+      Presence presence(segments), other(segments);
+      other.set(one);
+      EXPECT_NE(presence, other) << one << " of " << segments;
+      EXPECT_FALSE(presence.test(one));
+      presence.merge(other);
+      EXPECT_EQ(presence, other) << one << " of " << segments;
+      EXPECT_TRUE(presence.test(one));
+      EXPECT_EQ(presence.count(), 1u);
+    }
+  }
+}
+
 TEST(Presence, IgnoresBitsBeyondTheLastSegment) {
   Presence presence(3);
   const std::vector<std::byte> hostile(64, std::byte{0xff});

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "scheduler/layout.h"
+#include "scheduler/planner.h"
 #include "tests/scheduler/built_group.h"
 #include "tests/scheduler/every_codec.h"
 
@@ -30,6 +34,25 @@ TEST(Way, IsAllgatherOnFewMachinesIfEveryLossyCodecGathersWell) {
     EXPECT_EQ(chosen({{{1 << 20, spec}}, 5}), Collective::kScatter);
     EXPECT_EQ(chosen({{{1 << 20, spec}, {2000, kFourBits}}, 2}), Collective::kScatter);
   }
+}
+
+// With what is on its way a machine's own slabs stay in a core's cache.
+TEST(Way, KeepsFewPartsAheadWhereTheyAreLarge) {
+  const auto ahead = [](const CodecSpec& spec, uint32_t machines) {
+    const Built built = build({{{1 << 20, spec}, {1 << 20, kRaw}}, machines});
+    return choose_way({.machines = machines}, built.group, built.table).ahead;
+  };
+  for (uint32_t machines : {2u, 3u, 4u, 8u, 16u}) {
+    EXPECT_EQ(ahead(kFourBits, machines), scatter_parts(machines)) << machines;
+    EXPECT_EQ(ahead(kRaw, machines), std::min(3u, scatter_parts(machines))) << machines;
+  }
+}
+
+TEST(Way, CutsPartsThatFitASlabWithWhatStandsBeforeThem) {
+  const uint64_t slab = 256 << 10, bitmap = kSegmentsMax / 8, descriptor = 64;
+  EXPECT_EQ(part_limits(slab).encoded_bytes, 216u << 10);
+  EXPECT_LE(part_limits(slab).encoded_bytes + bitmap + descriptor + kRangeAlignment, slab);
+  EXPECT_EQ(part_limits(64 << 10).encoded_bytes, 54u << 10) << "of smaller frames";
 }
 
 TEST(Way, IsWhatThePolicyWishes) {

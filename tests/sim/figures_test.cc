@@ -125,5 +125,26 @@ TEST(Figures, IgnoreAnEchoThatCannotBe) {
   }
 }
 
+// A rank that waits for a small step waits for every round of its daemon.
+TEST(Figures, CountTheFirstPartSentInTheRoundInWhichItsGroupStarts) {
+  Cluster cluster({.policy = raw_policy()});
+  cluster.create();
+  std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
+  cluster.commit(tensors);
+  const auto sent = [&] {
+    const auto now_ns = static_cast<uint64_t>(cluster.now_ns());
+    return cluster.engine(0)
+        .snapshot(now_ns)
+        .counters[static_cast<size_t>(Counter::kencoded_bytes_sent)];
+  };
+  const uint64_t before = sent();
+  for (uint32_t t = 0; t < tensors.size(); ++t) {
+    ASSERT_TRUE(cluster.submit(0, 0, t, tensors[t]).ok());
+  }
+  EXPECT_EQ(sent(), before) << "nothing is done while it is said";
+  cluster.engine(0).do_work(static_cast<uint64_t>(cluster.now_ns()));
+  EXPECT_GT(sent(), before);
+}
+
 }  // namespace
 }  // namespace cgx::sim
