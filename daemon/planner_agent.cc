@@ -86,7 +86,7 @@ void PlannerAgent::run(const std::function<void()>& work, const std::function<vo
     work();
     taker_.take_plan(std::move(then));
   });
-  if (!taken) PlannerPort::run(work, then);  // late beats never
+  if (!taken) PlannerPort::run(work, then);  // no room: here and now
 }
 
 void PlannerAgent::release(std::shared_ptr<const void> memory) {
