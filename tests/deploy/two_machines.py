@@ -66,8 +66,11 @@ class Booted:
         for path in parts.values():
             os.makedirs(path)
         self.root, self._log = parts["root"], os.path.join(folder, self.name, "boot.log")
-        subprocess.run(["mount", "-t", "overlay", "overlay", "-o",
-                        f"lowerdir={base},upperdir={parts['upper']},workdir={parts['work']}", self.root], check=True)
+        mounted = subprocess.run(["mount", "-t", "overlay", "overlay", "-o",
+                                  f"lowerdir={base},upperdir={parts['upper']},workdir={parts['work']}", self.root],
+                                 capture_output=True, text=True, check=False)
+        if mounted.returncode:
+            raise Skipped("no overlay file system here: " + mounted.stderr.strip())
         for name, text in (("hostname", self.name), ("hosts", f"127.0.0.1 localhost\n127.0.1.1 {self.name}")):
             with open(os.path.join(self.root, "etc", name), "w", encoding="utf-8") as file:
                 file.write(text + "\n")
