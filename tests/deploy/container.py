@@ -26,7 +26,7 @@ from roots import Skipped, make_root  # noqa: E402
 BASE = "docker.io/library/debian:bookworm-slim"  # what the file says, as it is called in full
 USER = 984
 REVISION = "abcdef012345"
-BUILD_S, COMMAND_S, START_S = 1500, 120, 20
+BUILD_S, COMMAND_S, START_S = 900, 120, 20
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "cgxd", "container")
 CONFINED = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all",
             "--no-new-privs")
