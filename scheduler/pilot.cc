@@ -11,6 +11,7 @@ constexpr uint32_t kTrialsMax = 3;  // of a search
 constexpr size_t kSeenMax = 8;
 constexpr size_t kWindow = 8;
 constexpr double kDrift = 0.15;
+constexpr double kPlainly = 0.4;  // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2;
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 constexpr size_t kNotesMax = 32;
@@ -181,13 +182,18 @@ void Pilot::try_step(StepSample sample, bool usual) {
 }
 
 void Pilot::end_trial(bool faster) {
+  const double before_ns = usual_of(samples_).period_ns, beside_ns = tried_->score.other_ns();
+  const bool changed = beside_ns > 0 && std::abs(std::log(beside_ns / before_ns)) > kPlainly;
   note(PlanNote{.epoch = tried_->agreed.plan->plan.epoch,
                 .step = tried_->agreed.first_step,
                 .name = candidate_->name,
-                .verdict = faster ? "kept" : "no faster",
+                .verdict = changed  ? "void: steps changed meanwhile"
+                           : faster ? "kept"
+                                    : "no faster",
                 .predicted = candidate_->step_ns / survey_->running_ns,
                 .measured = tried_->score.ratio(),
                 .step_ns = tried_->score.tried_ns()});
+  if (changed) return begin(running_);  // what was measured before is of other conditions
   faster_ = faster;
   adopted_epoch_ = 0;
   remember();
@@ -245,27 +251,30 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 void Pilot::settle() {
   tried_.reset();
   stage_ = Stage::kSettled;
-  accepted_ns_ = 0;
+  accepted_ns_ = usual_of(samples_).period_ns;  // that the search went by
   windows_off_ = 0;
   window_.clear();
   warming_ = pace_.warm_up;
+  settled_for_ = 0;
   resting_ = rest_;
   rest_ = std::min(2 * rest_, kRestMax);
 }
 
 void Pilot::watch(StepSample sample) {
-  if (resting_ > 0) --resting_;
+  ++settled_for_;
   window_.push_back(std::move(sample));
   if (window_.size() < kWindow) return;
   std::vector<double> periods;
   for (const StepSample& one : window_) periods.push_back(one.period_ns);
   samples_ = std::exchange(window_, {});
   const double period_ns = median_of(std::move(periods));
-  if (accepted_ns_ == 0) accepted_ns_ = period_ns;
   const double change = period_ns / accepted_ns_ - 1;
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
-  if (std::abs(windows_off_) < kWindowsOff || resting_ > 0) return;
+  // What changes plainly does not wait as long as what may be noise.
+  const uint32_t rest =
+      std::abs(std::log(period_ns / accepted_ns_)) > kPlainly ? kRestMin : resting_;
+  if (std::abs(windows_off_) < kWindowsOff || settled_for_ < rest) return;
   begin_search();
 }
 

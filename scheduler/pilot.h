@@ -114,11 +114,11 @@ class Pilot {
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;
-  double accepted_ns_ = 0;  // a step's period once settled; 0: not known yet
+  double accepted_ns_ = 0;  // a step's period, while settled
   std::vector<StepSample> window_;
-  int windows_off_ = 0;  // in a row; below 0: steps became shorter
-  uint32_t rest_ = 0,
-           resting_ = 0;  // steps before it has plans surveyed anew: from settling on, still
+  int windows_off_ = 0;              // in a row; below 0: steps became shorter
+  uint32_t settled_for_ = 0;         // steps
+  uint32_t resting_ = 0, rest_ = 0;  // so many before it looks again: this time, the next
   std::vector<PlanNote> notes_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -19,8 +20,8 @@ constexpr double kWorthTrying = 1.1;
 constexpr double kBypassWorthTrying = 1.5;
 // Less than this between two fits is rounding.
 constexpr double kTelling = 1e-4;
-// How much longer work may take than it should.
-constexpr double kCrowds[] = {1, 1.5, 2, 3, 4, 6, 8};
+// How much longer work may take than it should; less where it was timed while others had the core.
+constexpr double kCrowds[] = {1, 0.7, 0.5, 0.35, 0.25, 1.5, 2, 3, 4, 6, 8};
 // Of the daemon's arithmetic against the table of costs: a slow machine, cores that are shared.
 constexpr double kArithmeticMin = 0.5, kArithmeticMax = 8;
 // Of a link, in ns a byte; 100 kB/s is slower than any.
@@ -31,6 +32,20 @@ std::vector<double> arrivals_of(const SurveyQuestion& question) {
   std::vector<double> arrivals(measured.begin(), measured.end());
   arrivals.resize(question.running->table->size());
   return arrivals;
+}
+
+// "12 fp32, 149 maxmin:4,bucket=512": pieces of tensors, by codec.
+std::string codecs_text(const std::vector<Group>& groups) {
+  std::map<std::string, size_t> counts;
+  for (const Group& group : groups) {
+    for (const Segment& segment : group.segments) ++counts[kernels::to_string(segment.spec)];
+  }
+  std::string text;
+  for (const auto& [codec, count] : counts) {
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + codec;
+  }
+  return text + " in " + std::to_string(groups.size()) +
+         (groups.size() == 1 ? " group" : " groups");
 }
 
 // What the arithmetic of each codec takes under a plan, by the table of costs.
@@ -97,7 +112,7 @@ struct Surveyor::State {
     for (const double crowd : kCrowds) {
       CGX_ASSIGN_OR_RETURN(const Conditions crowded, fit_link(alone, crowd));
       CGX_ASSIGN_OR_RETURN(const double error, error_of(crowded));
-      if (error > least - kTelling) continue;  // of equals the least crowd
+      if (error > least - kTelling) continue;  // of equals the first
       least = error;
       conditions = crowded;
       survey->crowd = crowd;
@@ -233,7 +248,11 @@ struct Surveyor::State {
   }
 
   void finish() {
-    if (search) add("choose", search->proposal().groups);
+    if (search) {
+      std::vector<Group> groups = search->proposal().groups;
+      const std::string name = "choose: " + codecs_text(groups);
+      add(name, std::move(groups));
+    }
     add_uniform();
     auto& candidates = survey->candidates;
     std::stable_sort(candidates.begin(), candidates.end(), [](const auto& one, const auto& other) {

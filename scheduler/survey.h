@@ -45,7 +45,7 @@ struct SurveyQuestion {
 };
 
 struct Candidate {
-  std::string name;  // "choose", "maxmin:4,bucket=512,stochastic"
+  std::string name;  // "choose: 40 fp32 in 3 groups", "maxmin:4,bucket=512"
   std::vector<Group> groups;
   double step_ns = 0;   // predicted, from the first gradient on
   bool bypass = false;  // compresses nothing that a rule does not

@@ -39,6 +39,7 @@ void TrialScore::close_block() {
   if (block_ % 2 == 1) {
     if (tried_ > 0 && other_ > 0) {
       tried_all_.push_back(tried_);
+      other_all_.push_back(other_);
       ratios_.push_back(tried_ / other_);
     }
     tried_ = other_ = 0;
@@ -48,6 +49,10 @@ void TrialScore::close_block() {
 
 double TrialScore::tried_ns() const {
   return median_of(tried_all_);
+}
+
+double TrialScore::other_ns() const {
+  return median_of(other_all_);
 }
 
 double TrialScore::ratio() const {

@@ -21,8 +21,9 @@ class TrialScore {
   Verdict verdict() const;
   bool over(uint64_t step) const { return step + 1 >= first_step_ + trial_.steps(); }
 
-  // Medians over pairs: of the step under the plan on trial, and of its share of the other's.
+  // Medians over pairs: of the step under the plan on trial, under the other, and of their ratio.
   double tried_ns() const;
+  double other_ns() const;
   double ratio() const;
   uint32_t pairs() const { return static_cast<uint32_t>(ratios_.size()); }
 
@@ -34,7 +35,7 @@ class TrialScore {
   uint64_t block_ = UINT64_MAX;   // that is being read
   std::vector<double> periods_;   // of it
   double tried_ = 0, other_ = 0;  // medians of the open pair's blocks; 0: none yet
-  std::vector<double> tried_all_, ratios_;
+  std::vector<double> tried_all_, other_all_, ratios_;
 };
 
 double median_of(std::vector<double> values);  // 0 of none

@@ -207,6 +207,43 @@ TEST(Pilot, SurveysAnewWhenStepsChangeForAWhile) {
   EXPECT_EQ(job.searches, 2);
 }
 
+TEST(Pilot, BeginsAgainWhereStepsChangeDuringATrial) {
+  PlayedJob job;
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kRawSpec ? 100.0 : 97.0;  // a trial of many pairs
+  };
+  while (!job.trial) job.play_step();
+  job.play(6);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 200.0 : spec == kEight ? 300.0 : 900.0;
+  };
+  job.play(70);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  EXPECT_NE(job.verdicts().find("void: steps changed meanwhile"), std::string::npos)
+      << job.verdicts();
+}
+
+// Searches that kept nothing make it rest longer, but for a plain change.
+TEST(Pilot, LooksAgainSoonAfterAPlainChangeThoughItRests) {
+  PlayedJob job;
+  job.truth =
+      job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 105.0; };
+  job.play(300);
+  for (const double slower : {120.0, 144.0, 175.0}) {  // small changes, each a search in vain
+    job.truth = job.predicted = [slower](const CodecSpec& spec) {
+      return spec == kRawSpec ? slower : 1.05 * slower;
+    };
+    job.play(slower == 175.0 ? 150 : 600);
+  }
+  const int searches = job.searches;
+  EXPECT_GE(searches, 3);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 200.0 : spec == kEight ? 300.0 : 900.0;
+  };
+  job.play(60);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+}
+
 TEST(Pilot, GivesThePlanThatLosesNothingItsChanceInTheEnd) {
   PlayedJob job;
   job.play(100);
