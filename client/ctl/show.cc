@@ -269,8 +269,8 @@ std::string show(const v1::JobList& jobs) {
 namespace {
 
 std::string plan_title(const v1::Communicator& one) {
-  std::string text = one.job() + "/" + one.name() + ": epoch " + std::to_string(one.epoch()) + ", mode " +
-                     one.mode() + ", " + std::to_string(one.tensors()) + " tensors";
+  std::string text = one.job() + "/" + one.name() + ": epoch " + std::to_string(one.epoch()) +
+                     ", mode " + one.mode() + ", " + std::to_string(one.tensors()) + " tensors";
   if (!one.searching().empty()) text += "; the search is " + one.searching();
   return text + "\n";
 }
