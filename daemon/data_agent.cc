@@ -458,7 +458,7 @@ int DataAgent::make_snapshot() {
   const uint64_t began = monotonic_ns();
   if (!showing_) {
     snapshots_.begin();
-    showing_.emplace();
+    showing_ = std::make_unique<Showing>();
     showing_->left = engine_->communicators();
     std::reverse(showing_->left.begin(), showing_->left.end());
   }

@@ -148,7 +148,7 @@ class DataAgent final : public Agent,
     std::vector<uint16_t> left;  // communicators, the next one last
     uint64_t took_ns = 0;
   };
-  std::optional<Showing> showing_;
+  std::unique_ptr<Showing> showing_;  // null: none is
   uint64_t next_snapshot_ns_ = 0;  // when another may begin
   SnapshotBoard snapshots_{[this] { mailbox_.wake(); }};
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;

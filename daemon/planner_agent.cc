@@ -82,9 +82,9 @@ void PlannerAgent::answer_search(SurveyAnswer answer, Result<scheduler::SurveyPt
 }
 
 void PlannerAgent::run(const std::function<void()>& work, const std::function<void()>& then) {
-  const bool taken = commits_->post([this, work, then]() mutable {
+  const bool taken = commits_->post([this, work, then] {
     work();
-    taker_.take_plan(std::move(then));
+    taker_.take_plan(then);
   });
   if (!taken) PlannerPort::run(work, then);  // no room: here and now
 }
