@@ -149,7 +149,7 @@ class DataAgent final : public Agent,
     uint64_t took_ns = 0;
   };
   std::unique_ptr<Showing> showing_;  // null: none is
-  uint64_t next_snapshot_ns_ = 0;  // when another may begin
+  uint64_t next_snapshot_ns_ = 0;     // when another may begin
   SnapshotBoard snapshots_{[this] { mailbox_.wake(); }};
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;
   ThreadOwner owner_;
