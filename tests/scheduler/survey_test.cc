@@ -202,7 +202,8 @@ TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
   EXPECT_GT(last.step_ns, 1.1 * survey->running_ns);
   EXPECT_LE(last.step_ns, 1.5 * survey->running_ns);
   question.lost = {last.groups};
-  for (const Candidate& candidate : survey_of(question)->candidates) EXPECT_FALSE(candidate.bypass);
+  const SurveyPtr without = survey_of(question);
+  for (const Candidate& candidate : without->candidates) EXPECT_FALSE(candidate.bypass);
 }
 
 TEST(Survey, KeepsToTheMenuAndTheRules) {
