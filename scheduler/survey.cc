@@ -160,11 +160,12 @@ struct Surveyor::State {
   Status fit_arithmetic() {
     MachineCosts& costs = survey->conditions.costs;
     add_own_rows(costs);
-    CGX_ASSIGN_OR_RETURN(survey->arithmetic, times_of(running_plan()));
+    CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*question.running, costs));
+    survey->arithmetic = times(question.measured.arithmetic_ns, sum_of(parts));
     for (CodecCurves& codec : costs.codecs) slow_down(codec, survey->arithmetic);
     costs.copy_ns_per_byte *= survey->arithmetic;
     std::vector<SeenPlan> seen = question.seen;
-    seen.push_back(running_plan());
+    seen.push_back({question.running, question.measured.arithmetic_ns});
     constexpr int kPasses = 3;  // codecs share plans
     for (int pass = 0; pass < kPasses; ++pass) {
       for (const SeenPlan& plan : seen) CGX_RETURN_IF_ERROR(learn(plan));
@@ -172,22 +173,19 @@ struct Surveyor::State {
     return {};
   }
 
-  SeenPlan running_plan() const { return {question.running, question.measured.arithmetic_ns}; }
-
-  Result<double> times_of(const SeenPlan& seen) const {
-    CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, survey->conditions.costs));
-    const double predicted = sum_of(parts);
-    if (predicted <= 0 || seen.arithmetic_ns <= 0) return 1.0;
-    return std::clamp(seen.arithmetic_ns / predicted, kArithmeticMin, kArithmeticMax);
+  // 1: one of them is not known.
+  static double times(double measured_ns, double predicted_ns) {
+    if (predicted_ns <= 0 || measured_ns <= 0) return 1;
+    return std::clamp(measured_ns / predicted_ns, kArithmeticMin, kArithmeticMax);
   }
 
   Status learn(const SeenPlan& seen) {
-    CGX_ASSIGN_OR_RETURN(const double times, times_of(seen));
     CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, survey->conditions.costs));
     const double all = sum_of(parts);
+    const double slower = times(seen.arithmetic_ns, all);
     for (const auto& [spec, ns] : parts) {
       for (CodecCurves& codec : survey->conditions.costs.codecs) {
-        if (codec.spec == spec && ns > 0) slow_down(codec, std::pow(times, ns / all));
+        if (codec.spec == spec && ns > 0) slow_down(codec, std::pow(slower, ns / all));
       }
     }
     return {};
