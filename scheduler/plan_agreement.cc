@@ -314,7 +314,7 @@ PlanAgreement::PlanPtr PlanAgreement::plan_for(uint64_t step, const PlanPtr& run
   if (!announced_.empty() && step >= announced_.front().switch_step) {
     const Outcome next = std::move(announced_.front());
     announced_.pop_front();
-    const TrialRun trial = next.plan->plan.trial.on() ? trial_of(next, running) : TrialRun();
+    const TrialRun trial = trial_of(next, running);
     trial_ = trial;
     if (trial_ || !next.plan->plan.trial.on()) note_switch(next.plan, step);
   }
