@@ -266,6 +266,7 @@ class Communicator final : public OperationHost,
   Status check_weight(const Policy& policy) const;
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
+  PlanQuestion question_of_own(uint64_t epoch, std::vector<uint32_t> order) const;
   PlanAgreement::Question policy_question(const Policy& policy) const;
   void begin_with_policy();
   void took_force(const PreparedPlan& plan, uint64_t step);

@@ -469,11 +469,7 @@ void Communicator::reorder_if_useful() {
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, order](uint64_t epoch) -> Result<PlanQuestion> {
-        return PlanQuestion{.table = table_,
-                            .policy = policy_,
-                            .epoch = epoch,
-                            .policy_version = policy_version_,
-                            .order = order};
+        return question_of_own(epoch, order);
       },
       [](const Result<PlanAgreement::Outcome>&) {});
 }

@@ -54,13 +54,10 @@ void Communicator::propose(std::vector<Group> groups, const Trial& trial,
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, groups = std::move(groups), trial](uint64_t epoch) -> Result<PlanQuestion> {
-        return PlanQuestion{.table = table_,
-                            .policy = policy_,
-                            .epoch = epoch,
-                            .policy_version = policy_version_,
-                            .order = running_order(),
-                            .groups = groups,
-                            .trial = trial};
+        PlanQuestion question = question_of_own(epoch, running_order());
+        question.groups = groups;
+        question.trial = trial;
+        return question;
       },
       [answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {
         if (!outcome.ok()) return answer(outcome.status());

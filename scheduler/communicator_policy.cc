@@ -91,6 +91,15 @@ std::vector<uint32_t> Communicator::running_order() const {
   return order;
 }
 
+// Another plan under the same policy, which this daemon has thought of.
+PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t> order) const {
+  return {.table = table_,
+          .policy = policy_,
+          .epoch = epoch,
+          .policy_version = policy_version_,
+          .order = std::move(order)};
+}
+
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
   return [this, policy](uint64_t epoch) -> Result<PlanQuestion> {
     return PlanQuestion{.table = table_,
