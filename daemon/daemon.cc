@@ -225,10 +225,6 @@ bool Daemon::ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engin
   return taken && answer.wait_for(limit) == std::future_status::ready && answer.get();
 }
 
-bool Daemon::quiet() {
-  return ask_engine(kAnswerNs, [](scheduler::Engine& engine) { return !engine.operations_open(); });
-}
-
 void Daemon::drain(const std::string& why) {
   ipc_->stop_accepting(why);
   ask_engine(kAnswerNs, [why](scheduler::Engine& engine) {
@@ -237,14 +233,23 @@ void Daemon::drain(const std::string& why) {
   });
 }
 
-std::optional<std::vector<std::string>> Daemon::undrained() {
-  auto names = std::make_shared<std::vector<std::string>>();
-  const bool answered = ask_engine(kAnswerNs, [names](scheduler::Engine& engine) {
-    *names = engine.undrained();
+std::optional<std::vector<std::string>> Daemon::ask_names(
+    std::vector<std::string> (scheduler::Engine::*names)() const) {
+  auto answer = std::make_shared<std::vector<std::string>>();
+  const bool answered = ask_engine(kAnswerNs, [answer, names](scheduler::Engine& engine) {
+    *answer = (engine.*names)();
     return true;
   });
   if (!answered) return std::nullopt;
-  return *names;
+  return *answer;
+}
+
+std::optional<std::vector<std::string>> Daemon::undrained() {
+  return ask_names(&scheduler::Engine::undrained);
+}
+
+std::optional<std::vector<std::string>> Daemon::in_flight() {
+  return ask_names(&scheduler::Engine::in_flight);
 }
 
 bool Daemon::alive(uint64_t within_ns) {

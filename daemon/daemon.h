@@ -76,8 +76,8 @@ class Daemon {
   void drain(const std::string& why);
   // What has not; nullopt: the data thread does not answer in time.
   std::optional<std::vector<std::string>> undrained();
-  // Nothing is in flight: a good moment to stop.
-  bool quiet();
+  // Operations and open steps, a line each communicator; nullopt: as above.
+  std::optional<std::vector<std::string>> in_flight();
   // The data thread goes on: it has answered within the time.
   bool alive(uint64_t within_ns);
   // For communicators made from now on; false: the data thread is too busy or gone.
@@ -87,6 +87,8 @@ class Daemon {
   struct Mesh;
 
   bool ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engine&)> question);
+  std::optional<std::vector<std::string>> ask_names(
+      std::vector<std::string> (scheduler::Engine::*names)() const);
   struct Arithmetic {
     kernels::Lane lane;
     uint64_t tuning_ns;

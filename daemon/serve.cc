@@ -114,14 +114,23 @@ bool drain(Daemon& daemon, Log& log, const sigset_t& signals, const std::string&
   }
 }
 
+// "nothing", or each communicator with its operations.
+std::string in_flight_text(Daemon& daemon) {
+  const auto names = daemon.in_flight();
+  if (!names) return "not known: the data thread does not answer";
+  std::string text;
+  for (const std::string& name : *names) text += (text.empty() ? "" : "; ") + name;
+  return text.empty() ? "nothing" : text;
+}
+
 void stop(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& cause,
           uint64_t drain_ns) {
   const uint64_t begun = monotonic_ns();
-  const bool busy = daemon.connected() && !daemon.quiet();
   log.write(LogLevel::kInfo, "stopping",
             {{"cause", cause},
              {"sessions", daemon.sessions_open()},
-             {"in_flight", busy ? "operations" : "nothing"}});
+             {"in_flight", in_flight_text(daemon)},
+             {"limit_ms", drain_ns / kMillisecond}});
   const bool drained =
       drain(daemon, log, signals, "its cgxd is being stopped (" + cause + ")", drain_ns);
   log.write(LogLevel::kInfo, "stopped",
