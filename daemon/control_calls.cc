@@ -356,7 +356,10 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
                               .changes = {}});
   if (status.ok()) {
     const std::string reason = config::plain_text(request->reason().substr(0, kReasonBytes));
-    context_.stop("cgxctl drain by " + call.caller().name + (reason.empty() ? "" : ": " + reason));
+    StopOrder order{.by = "drain by " + call.caller().name, .limit_ns = {}};
+    if (!reason.empty()) order.by += ": " + reason;
+    if (request->has_limit_ms()) order.limit_ns = request->limit_ms() * kMillisecond;
+    context_.stop(order);
   }
   return to_grpc(status);
 }

@@ -156,9 +156,9 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
-      const std::string asked = options.stop_asked_by();
-      stop(daemon, log, signals, asked.empty() ? sender_text(*signal) : asked,
-           options.config.timeouts().drain_ms() * kMillisecond);
+      const StopOrder order = options.stop_order();
+      stop(daemon, log, signals, order.by.empty() ? sender_text(*signal) : order.by,
+           order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond));
       return 0;
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options);
