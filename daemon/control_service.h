@@ -26,6 +26,7 @@ struct ControlOptions {
   int unix_fd = -1;        // a listening stream socket, kept open by the caller
   DaemonFacts facts;
   Diagnose diagnose;              // empty: this daemon serves one machine only
+  AskFleet fleet;                 // likewise
   std::function<void()> on_junk;  // called on the control thread
   std::function<void(const scheduler::Share&)> on_share = {};  // likewise; may be empty
   std::function<void(const StopOrder&)> stop;                  // asks main to stop the daemon

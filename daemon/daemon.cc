@@ -182,14 +182,19 @@ Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& truste
                          scheduler::EventSink& events) {
   mesh_ = std::make_unique<Mesh>();
   CGX_ASSIGN_OR_RETURN(mesh_->dialer, make_mesh_dialer(options.mesh_tls, options.ipc.handshake_ns));
+  fleet_ = std::make_unique<Fleet>(FleetFacts{.name = options.name,
+                                              .mesh_address = mesh_address_,
+                                              .trusted = trusted,
+                                              .tls = options.mesh_tls},
+                                   operators_);
   const MeshOptions mesh{.instance = instance_,
                          .name = options.name,
                          .address = mesh_address_,
                          .cluster_key = options.cluster_key,
                          .trusted = trusted,
                          .deadline_ns = options.timeouts.join_ns};
-  mesh_->agent =
-      std::make_unique<MeshAgent>(mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events});
+  mesh_->agent = std::make_unique<MeshAgent>(
+      mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events, &fleet_->keys()});
   return {};
 }
 
@@ -207,9 +212,10 @@ Status Daemon::start_mesh(const DaemonOptions& options, const NetworkList& trust
   look_ = std::make_unique<Look>(std::move(facts), operators_);
   const auto admits = [trusted](const std::string& host) { return trusted.contains(host); };
   CGX_ASSIGN_OR_RETURN(mesh_->thread, AgentThread::start(*mesh_->agent));
-  CGX_ASSIGN_OR_RETURN(mesh_->server, MeshServer::start(std::move(listener), options.mesh_tls,
-                                                        options.ipc.handshake_ns, *mesh_->agent,
-                                                        counters_, look_.get(), admits));
+  CGX_ASSIGN_OR_RETURN(
+      mesh_->server,
+      MeshServer::start(std::move(listener), options.mesh_tls, options.ipc.handshake_ns,
+                        *mesh_->agent, counters_, {look_.get(), fleet_.get()}, admits));
   return {};
 }
 

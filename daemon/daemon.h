@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/data_agent.h"
+#include "daemon/fleet.h"
 #include "daemon/ipc_agent.h"
 #include "daemon/look.h"
 #include "daemon/mesh_agent.h"
@@ -60,7 +61,8 @@ class Daemon {
   ~Daemon();
 
   OperatorPort& operators() { return operators_; }
-  Look* look() { return look_.get(); }  // null: one machine only
+  Look* look() { return look_.get(); }     // null: one machine only
+  Fleet* fleet() { return fleet_.get(); }  // likewise
   EdgeCounters& counters() { return counters_; }
   const std::string& mesh_address() const { return mesh_address_; }
   const wire::InstanceId& instance() const { return instance_; }
@@ -113,6 +115,7 @@ class Daemon {
   PlannerAgent planner_;
   MailboxOperator operators_;
   std::unique_ptr<Look> look_;
+  std::unique_ptr<Fleet> fleet_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<IpcAgent> ipc_;
   std::unique_ptr<AgentThread> planner_thread_, data_thread_, ipc_thread_;

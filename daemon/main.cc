@@ -196,7 +196,7 @@ int start(const CommandLine& line, const v1::Config& config) {
   };
   const auto stopper = std::make_shared<Stopper>();
   const auto operators = OperatorsEdge::open(
-      config, facts, (*daemon)->operators(), log, (*daemon)->look(),
+      config, facts, (*daemon)->operators(), log, (*daemon)->look(), (*daemon)->fleet(),
       {on_junk, on_share, [stopper](const StopOrder& order) { stopper->stop(order); }});
   if (!operators.ok()) return refuse(line, operators.status());
   forget_refusal(config.client().socket());

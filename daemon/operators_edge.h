@@ -7,6 +7,7 @@
 
 #include "daemon/audit.h"
 #include "daemon/control_service.h"
+#include "daemon/fleet.h"
 #include "daemon/listen_socket.h"
 #include "daemon/look.h"
 #include "daemon/metrics_server.h"
@@ -23,10 +24,11 @@ class OperatorsEdge {
     std::function<void(const scheduler::Share&)> on_share;
     std::function<void(const StopOrder&)> stop;
   };
-  // `config` is complete and its paths resolved. `look` may be null.
+  // `config` is complete and its paths resolved. `look` and `fleet` may be null.
   static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,
                                                      const DaemonFacts& facts, OperatorPort& port,
-                                                     Log& log, Look* look, const Calls& calls);
+                                                     Log& log, Look* look, Fleet* fleet,
+                                                     const Calls& calls);
 
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}

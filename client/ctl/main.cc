@@ -105,6 +105,10 @@ void add_plan_commands(CLI::App& app, Options& options, const Environment& envir
   command("history", "Plans that mode auto has tried: predicted, measured, verdict", show_searches);
 }
 
+void add_all(CLI::App& command, Options& options) {
+  command.add_flag("--all", options.all, "Ask the daemons of the job's other machines, too");
+}
+
 void add_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
   const auto command = [&](const char* name, const char* help, bool with_target, const Run& body) {
     CLI::App& added = *app.add_subcommand(name, help);
@@ -120,13 +124,27 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
       return read(options, environment, v1::GetStatusRequest(), &Stub::GetStatus);
     };
   });
-  command("jobs", "Communicators: state, step, plan, traffic", true, [&] {
-    return read(options, environment, targeted<v1::ListJobsRequest>(options), &Stub::ListJobs);
+  CLI::App& jobs = *app.add_subcommand("jobs", "Communicators: state, step, plan, traffic");
+  add_target(jobs, options);
+  add_all(jobs, options);
+  jobs.callback([&] {
+    run = [&] {
+      auto request = targeted<v1::ListJobsRequest>(options);
+      request.set_all(options.all);
+      return read(options, environment, request, &Stub::ListJobs);
+    };
   });
   add_plan_commands(app, options, environment, run);
-  command("tensors", "Tensors of a communicator: group, codec and why", true, [&] {
-    return read(options, environment, targeted<v1::ListTensorsRequest>(options),
-                &Stub::ListTensors);
+  CLI::App& tensors =
+      *app.add_subcommand("tensors", "Tensors of a communicator: group, codec and why");
+  add_target(tensors, options);
+  add_all(tensors, options);
+  tensors.callback([&] {
+    run = [&] {
+      auto request = targeted<v1::ListTensorsRequest>(options);
+      request.set_all(options.all);
+      return read(options, environment, request, &Stub::ListTensors);
+    };
   });
   command("peers", "Links to other machines' daemons", true, [&] {
     return read(options, environment, targeted<v1::ListPeersRequest>(options), &Stub::ListPeers);
