@@ -77,6 +77,22 @@ bool Communicator::operations_open() const {
   return steps_.operations_open() || calls_.operations_open();
 }
 
+std::string Communicator::in_flight() const {
+  if (!living() || (!operations_open() && steps_.idle())) return {};
+  std::string groups, calls;
+  for (const auto& operation : steps_.operations()) {
+    groups += (groups.empty() ? "" : ", ") + std::to_string(operation->group_index());
+  }
+  for (const auto& operation : calls_.operations()) {
+    calls += (calls.empty() ? "" : ", ") + std::to_string(operation->step());
+  }
+  std::string text = members_.title();
+  if (!steps_.idle()) text += ", step " + std::to_string(step());
+  if (!groups.empty()) text += ": groups " + groups;
+  if (!calls.empty()) text += ", calls " + calls;
+  return groups.empty() && calls.empty() ? text + ": waits for ranks" : text;
+}
+
 uint32_t Communicator::weight() const {
   const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
   return std::min(wanted, services_.options().limits.weight);

@@ -148,6 +148,7 @@ class Communicator final : public OperationHost,
   void tick();  // timers: heartbeats, late ranks, lost peers, time-outs
   uint64_t next_deadline_ns() const { return next_tick_ns_; }
   bool operations_open() const;
+  std::string in_flight() const;  // which operations, for people; empty: none, and no step is open
   bool tickets_open() const { return steps_.tickets_open() || calls_.tickets_open(); }
   void settle(Operation& operation, Ticket ticket, const SiteAnswer& answer);
   void sweep() {  // what ended, between two rounds
