@@ -44,7 +44,7 @@ void Communicator::begin_with_policy() {
 
 void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
   const uint64_t version = plan.plan.policy_version;
-  const PolicyVersion in_force{version, plan.plan.epoch, step, plan.policy};
+  const PolicyVersion in_force = PolicyVersion{version, plan.plan.epoch, step, plan.policy};
   if (!desk_.took_force(in_force) || version == 1) return;
   keep_for_the_name(plan.policy);
   const PolicyNote& note = plan.policy.note;
