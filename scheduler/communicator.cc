@@ -31,9 +31,10 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       services_(services),
       index_(services.new_index()),
       pool_(services.slabs()),
-      configured_(
+      desk_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
+      attempts_(members_.local.size()),
       joining_(members_, first),
       peers_(members_),
       terms_(members_),
@@ -94,7 +95,7 @@ std::string Communicator::in_flight() const {
 }
 
 uint32_t Communicator::weight() const {
-  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
+  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : desk_.policy().weight;
   return std::min(wanted, services_.options().limits.weight);
 }
 
@@ -112,10 +113,7 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
     return protocol_error("submit record of unknown kind " + std::to_string(record.kind));
   }
   if (state_ == State::kFrozen) {
-    constexpr size_t kHeldMax = 64 * 1024;  // clients have 8192 completions to come at most
-    if (held_.size() >= kHeldMax) return protocol_error("more records than completions are free");
-    held_.push_back({local, record});
-    return {};
+    return attempts_.hold(local, record);
   }
   const Status status = apply_record(local, record);
   if (status.ok()) {
@@ -124,12 +122,11 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
   }
   // A straggler of a failed attempt is told why that failed; the attempt under way goes on.
   const bool fails_step = status.code() == StatusCode::kSTEP_ABANDONED &&
-                          record.kind == CGX_SUBMIT_TENSOR && !local_[local].must_redo &&
-                          record.attempt == local_[local].attempt;
+                          record.kind == CGX_SUBMIT_TENSOR &&
+                          attempts_.current(local, record.attempt);
   refuse(local, record, status);
   if (!fails_step) return {};
-  abandoned_ = record.step;
-  local_[local].must_redo = true;
+  attempts_.abandon(local, record.step);
   fail(status, Scope::kStep);
   return {};
 }
@@ -151,14 +148,7 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
   if (record.kind == CGX_SUBMIT_STEP_DONE) {
     return steps_.done(local, record.step, record.flags & CGX_STEP_DROPPED);
   }
-  const LocalState& state = local_[local];
-  if (state.must_redo || record.attempt != state.attempt) {
-    return failure_.ok()
-               ? Status(StatusCode::kSTEP_ORDER, "attempt " + std::to_string(record.attempt) +
-                                                     " of the step, the current one is " +
-                                                     std::to_string(state.attempt))
-               : failure_;
-  }
+  CGX_RETURN_IF_ERROR(attempts_.check(local, record.attempt, failure_));
   local_[local].last_step = record.step;
   const double unit = record.gradient_unit == 0 ? 1.0 : record.gradient_unit;
   CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
@@ -364,7 +354,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.switches = agreement_.switches();
   shown.searching = searches_plans() ? pilot_.doing() : "";
   shown.plan_notes = pilot_.notes();
-  shown.policies = policies_;
+  shown.policies = desk_.history();
   shown.reserved_bytes = reserved_bytes();
   shown.operations = steps_.totals().operations + calls_.totals().operations;
   shown.exchange_ns = steps_.totals().exchange_ns + calls_.totals().exchange_ns;
@@ -381,8 +371,8 @@ CommunicatorSnapshot Communicator::snapshot() const {
   }
   show_late(shown.rank_list);
   if (!steps_.installed()) {
-    shown.policy = policy_;
-    shown.policy_version = policy_version_;
+    shown.policy = desk_.policy();
+    shown.policy_version = desk_.version();
     return shown;
   }
   const PreparedPlan& plan = *steps_.plan();

@@ -13,13 +13,13 @@
 // engine.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "scheduler/attempts.h"
 #include "scheduler/call_runner.h"
 #include "scheduler/commit_tables.h"
 #include "scheduler/control.h"
@@ -31,6 +31,7 @@
 #include "scheduler/peers.h"
 #include "scheduler/pilot.h"
 #include "scheduler/plan_agreement.h"
+#include "scheduler/policy_desk.h"
 #include "scheduler/replica_watch.h"
 #include "scheduler/shares.h"
 #include "scheduler/step_meter.h"
@@ -186,23 +187,8 @@ class Communicator final : public OperationHost,
   struct LocalState {  // beside Members::local
     uint32_t join_request = 0, commit_request = 0, redo_request = 0;
     uint64_t last_step = 0;
-    uint32_t attempt = 0;    // that its records of steps carry
-    bool must_redo = false;  // it was told of a failure and has not asked for the next attempt
     bool committed = false, left = false;
     Registration tensors;
-  };
-  struct PolicyTicket {
-    PolicyAnswer answer;
-    uint64_t deadline_ns = 0;
-  };
-  struct HeldRecord {
-    uint32_t local;
-    cgx_submit_record record;
-  };
-  struct Wish {  // coordinator: the policy an operator wants, until all machines have agreed
-    Policy policy;
-    PolicyAnswer answer;
-    std::vector<std::string> warnings;
   };
 
   Communicator(Members members, const wire::CreateCommunicator& first,
@@ -271,7 +257,6 @@ class Communicator final : public OperationHost,
   PlanAgreement::Question policy_question(const Policy& policy) const;
   void begin_with_policy();
   void took_force(const PreparedPlan& plan, uint64_t step);
-  void note_version(uint64_t version, uint64_t epoch, uint64_t step, const Policy& policy);
   void keep_for_the_name(const Policy& policy);
   std::vector<uint32_t> running_order() const;
 
@@ -337,13 +322,10 @@ class Communicator final : public OperationHost,
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
-  uint64_t kept_epoch_ = 0;            // the newest in the history of plans
-  std::optional<uint64_t> abandoned_;  // the step a local rank gave up or never ended: ends a term
-  Policy configured_;                  // by the coordinator, for the job: version 1
-  Policy policy_;
-  uint64_t policy_version_ = 1;
-  std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
+  uint64_t kept_epoch_ = 0;  // the newest in the history of plans
+  PolicyDesk desk_;
   std::vector<LocalState> local_;
+  Attempts attempts_;
   Joining joining_;
   Peers peers_;
   Terms terms_;
@@ -359,14 +341,10 @@ class Communicator final : public OperationHost,
     PlanAgreement::PlanPtr running;  // when its plan was asked for
   };
   std::optional<AwaitedStart> awaited_start_;  // this machine lacks its plan, which is being made
-  std::deque<HeldRecord> held_;
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
-  std::optional<Wish> wish_;
-  std::map<uint64_t, PolicyTicket> policy_tickets_;
-  uint64_t next_policy_ticket_ = 1;
   uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;

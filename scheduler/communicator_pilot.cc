@@ -20,7 +20,7 @@ void Communicator::measure(const Event& event) {
 }
 
 bool Communicator::may_propose() const {
-  return state_ == State::kRunning && reordered_ && !agreement_.proposing() && !wish_ &&
+  return state_ == State::kRunning && reordered_ && !agreement_.proposing() && !desk_.wish() &&
          !pending_ && agreement_.announced_epoch() == 0;
 }
 
