@@ -36,6 +36,17 @@ def next_name(group):
     return f"ddp-{_names().get(group) or 'group'}-{number}"
 
 
+def reference_to(group):
+    """Of what next_name() counts for, as it was then: the world may be another one later."""
+    return weakref.ref(whole_group(group))
+
+
+def lives(reference):
+    """Whether a group has not been destroyed; of one that is not known yet, too."""
+    group = None if reference is None else reference()
+    return reference is None or any(each is group for each in list(_names()))
+
+
 def ranks_of(group):
     """A group's ranks in the world, by their rank in it; None for the world itself."""
     group = whole_group(group)

@@ -22,7 +22,7 @@ from cgx._poller import poller_of
 from cgx._report import report
 from cgx._torch_exchange import Exchange, Part, check_bucket, check_device
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
-from cgx._torch_group import drop_shared_session, group_of, next_name, ranks_of, shared_session
+from cgx._torch_group import drop_shared_session, group_of, lives, next_name, ranks_of, reference_to, shared_session
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
@@ -100,6 +100,7 @@ class HookState:
         if process_group is None and wrapped:
             process_group = model.process_group
         self.process_group, self.gradient_unit = process_group, gradient_unit
+        self._group = reference_to(process_group)
         self.timeout = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
         self.announce = announce
         self.name = name or next_name(process_group)
@@ -302,6 +303,7 @@ class HookState:
     def _connect(self):
         if self._ranks != ():
             self.process_group, self._ranks = group_of(self._ranks), ()
+            self._group = reference_to(self.process_group)
         parameters = [parameter for part in self._first_pass for parameter in part.tensors]
         if self._model is None:
             model = model_of(parameters)
@@ -326,7 +328,17 @@ class HookState:
         self._exchange, self._left = exchange, None
         self._telling.joined(exchange.communicator)
 
+    def _leave_those_before(self):
+        """Whoever meets again under a name has left it: a model of before may be held by a traceback or a cycle."""
+        for other in list(_states):
+            if other is not self and other.name == self.name and other._is_over():
+                other.close()
+
+    def _is_over(self):
+        return isinstance(self._failed, (DaemonLostError, PeerLostError, RankLostError)) or not lives(self._group)
+
     def _join(self, session):
+        self._leave_those_before()
         attempt = self._attempt
         try:
             return Exchange(session, self.name, self.process_group, self.timeout,
@@ -353,6 +365,7 @@ class HookState:
     def __setstate__(self, state):
         self.name, self.timeout, self.gradient_unit = state["name"], state["timeout"], state["gradient_unit"]
         self.process_group, self._session, self._model, self._names = None, None, None, {}
+        self._group = None  # known when it is used
         self._named_by_order, self.announce = state["named_by_order"], state.get("announce")
         self._prepare()
         self._ranks = state["ranks"]
