@@ -16,7 +16,7 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   for (const PolicyRule& rule : policy.rules) {
     if (checked.ok()) checked = check(rule.codec);
   }
-  return checked;
+  return checked.ok() ? check_ceilings(policy) : checked;
 }
 
 PolicyChange change_of(const PlanAgreement::Outcome& outcome,
@@ -97,7 +97,8 @@ PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t>
           .policy = policy_,
           .epoch = epoch,
           .policy_version = policy_version_,
-          .order = std::move(order)};
+          .order = std::move(order),
+          .ceilings = ceilings_.ceilings()};
 }
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
