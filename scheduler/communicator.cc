@@ -57,6 +57,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       pilot_(*this, services.options().search),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
+  steps_.measure_losses(ceilings_.losses());
   begin_with_policy();
 }
 
@@ -313,6 +314,7 @@ bool Communicator::work() {
   services_.release(steps_.take_freed());
   reorder_if_useful();
   pursue_wish();
+  if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
   if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
   return *called || *stepped;
 }
@@ -354,7 +356,15 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.switches = agreement_.switches();
   shown.searching = searches_plans() ? pilot_.doing() : "";
   shown.plan_notes = pilot_.notes();
+<<<<<<< HEAD
   shown.policies = desk_.history();
+=======
+  const auto& set = ceilings_.notes();
+  shown.plan_notes.insert(shown.plan_notes.begin(), set.begin(), set.end());
+  std::stable_sort(shown.plan_notes.begin(), shown.plan_notes.end(),
+                   [](const auto& one, const auto& other) { return one.step < other.step; });
+  shown.policies = policies_;
+>>>>>>> 01b272b25219cae6c9814f0abfd64fa82dd0fdf2
   shown.reserved_bytes = reserved_bytes();
   shown.operations = steps_.totals().operations + calls_.totals().operations;
   shown.exchange_ns = steps_.totals().exchange_ns + calls_.totals().exchange_ns;

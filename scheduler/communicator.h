@@ -21,6 +21,7 @@
 
 #include "scheduler/attempts.h"
 #include "scheduler/call_runner.h"
+#include "scheduler/ceiling_watch.h"
 #include "scheduler/commit_tables.h"
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
@@ -81,7 +82,8 @@ class CommunicatorServices {
 class Communicator final : public OperationHost,
                            public PlanAgreement::Host,
                            public LinkUser,
-                           private PilotPort {
+                           private PilotPort,
+                           private CeilingPort {
  public:
   enum class State : uint8_t { kJoining, kReady, kRunning, kFrozen, kFailed, kClosed };
 
@@ -266,8 +268,18 @@ class Communicator final : public OperationHost,
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
-               std::function<void(const Result<Agreed>&)> answer) override;
+               std::function<void(const Result<PilotPort::Agreed>&)> answer) override;
   void report(const PlanNote& note) override;
+
+  // communicator_ceilings.cc
+  bool sets_ceilings() const;
+  void follow_ceilings(const Event& event);
+  bool free_to_propose() const;
+  bool may_set_ceilings() const override;
+  void search_ceilings(CeilingQuestion question,
+                       std::function<void(const Result<CeilingAnswer>&)> answer) override;
+  void propose_ceilings(std::vector<CodecSpec> ceilings,
+                        std::function<void(const Result<CeilingPort::Agreed>&)> answer) override;
 
   // communicator_terms.cc
   enum class Origin : uint8_t { kHere, kElsewhere };  // others have to be told, or know
@@ -345,6 +357,13 @@ class Communicator final : public OperationHost,
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
+<<<<<<< HEAD
+=======
+  CeilingWatch ceilings_{*this};
+  std::optional<Wish> wish_;
+  std::map<uint64_t, PolicyTicket> policy_tickets_;
+  uint64_t next_policy_ticket_ = 1;
+>>>>>>> 01b272b25219cae6c9814f0abfd64fa82dd0fdf2
   uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;

@@ -320,7 +320,8 @@ std::string show_plans(const v1::JobList& jobs) {
 
 std::string show_searches(const v1::JobList& jobs) {
   return each_job(jobs, [](const v1::Communicator& one) -> std::string {
-    if (one.mode() != "auto") return "plans follow from the policy alone (policy key mode)\n";
+    if (one.mode() != "auto" && one.plan_notes().empty())
+      return "plans follow from the policy alone (policy key mode)\n";
     Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
     for (const v1::PlanNote& note : one.plan_notes()) {
       const bool ran = note.epoch() != 0;
@@ -328,6 +329,7 @@ std::string show_searches(const v1::JobList& jobs) {
                  note.plan(), percent(note.predicted()), percent(note.measured()),
                  note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
     }
+    if (!table.empty() && one.mode() != "auto") return table.text();
     if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
     if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
     return "nothing was tried yet\n";

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/codec.h"
+#include "scheduler/ceilings.h"
 #include "tests/scheduler/every_codec.h"
 
 namespace cgx::sim {
@@ -147,7 +148,8 @@ std::string text_of(const scheduler::Policy& policy) {
          std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
          ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
          std::to_string(policy.stats_steps) +
-         (policy.mode == scheduler::PlanMode::kAuto ? ", mode auto" : "");
+         (policy.mode == scheduler::PlanMode::kAuto ? ", mode auto" : "") + ", ceilings " +
+         scheduler::kCeilingPlanners[static_cast<size_t>(policy.ceilings)];
 }
 
 }  // namespace
@@ -310,6 +312,24 @@ void cut_tensors(Program& program) {
   }
 }
 
+// Draws of its own, so that programs are otherwise what they were: some policies find bits by layer,
+// where their codec has any.
+static void set_ceilings(Program& program) {
+  Random random(mix(program.seed, 0x6365696C));
+  const auto set = [&](scheduler::Policy& policy) {
+    scheduler::Policy layerwise = policy;
+    layerwise.ceilings = scheduler::CeilingPlanner::klayerwise;
+    layerwise.layerwise_alpha = random.one_of<float>({0.1f, 1.0f, 1.0f, 10.0f});
+    layerwise.layerwise_solver = static_cast<scheduler::LayerSolver>(random.pick(2));
+    layerwise.stats_steps = 1 + static_cast<uint32_t>(random.pick(2));
+    if (random.percent(40) && check_ceilings(layerwise).ok()) policy = layerwise;
+  };
+  set(program.policy);
+  for (Item& item : program.items) {
+    if (item.kind == Kind::kPolicy) set(item.policy);
+  }
+}
+
 // Draws of its own, so that programs are otherwise what they were.
 static void search_plans(Program& program) {
   Random random(mix(program.seed, 0x6175746F));
@@ -421,6 +441,7 @@ Program program_of(uint64_t seed) {
   if (has_racks(seed)) put_on_racks(program);
   if (mix(seed, 0x637574) % 4 == 0) cut_tensors(program);
   search_plans(program);
+  set_ceilings(program);
   return program;
 }
 
