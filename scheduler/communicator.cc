@@ -356,15 +356,11 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.switches = agreement_.switches();
   shown.searching = searches_plans() ? pilot_.doing() : "";
   shown.plan_notes = pilot_.notes();
-<<<<<<< HEAD
-  shown.policies = desk_.history();
-=======
   const auto& set = ceilings_.notes();
   shown.plan_notes.insert(shown.plan_notes.begin(), set.begin(), set.end());
   std::stable_sort(shown.plan_notes.begin(), shown.plan_notes.end(),
                    [](const auto& one, const auto& other) { return one.step < other.step; });
-  shown.policies = policies_;
->>>>>>> 01b272b25219cae6c9814f0abfd64fa82dd0fdf2
+  shown.policies = desk_.history();
   shown.reserved_bytes = reserved_bytes();
   shown.operations = steps_.totals().operations + calls_.totals().operations;
   shown.exchange_ns = steps_.totals().exchange_ns + calls_.totals().exchange_ns;

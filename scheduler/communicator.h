@@ -357,13 +357,7 @@ class Communicator final : public OperationHost,
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
-<<<<<<< HEAD
-=======
   CeilingWatch ceilings_{*this};
-  std::optional<Wish> wish_;
-  std::map<uint64_t, PolicyTicket> policy_tickets_;
-  uint64_t next_policy_ticket_ = 1;
->>>>>>> 01b272b25219cae6c9814f0abfd64fa82dd0fdf2
   uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;

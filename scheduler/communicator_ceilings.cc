@@ -13,7 +13,7 @@ void Communicator::follow_ceilings(const Event& event) {
 }
 
 bool Communicator::free_to_propose() const {
-  return state_ == State::kRunning && reordered_ && !agreement_.proposing() && !wish_ &&
+  return state_ == State::kRunning && reordered_ && !agreement_.proposing() && !desk_.wish() &&
          !pending_ && agreement_.announced_epoch() == 0;
 }
 
@@ -38,7 +38,7 @@ void Communicator::propose_ceilings(
       [this, ceilings = std::move(ceilings)](uint64_t epoch) -> Result<PlanQuestion> {
         PlanQuestion question = question_of_own(epoch, running_order());
         question.ceilings = ceilings;
-        if (policy_.mode == PlanMode::kFixed) return question;
+        if (desk_.policy().mode == PlanMode::kFixed) return question;
         question.groups = agreement_.base(steps_.plan())->plan.groups;
         question.under_new_ceilings = true;
         return question;

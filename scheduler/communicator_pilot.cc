@@ -21,12 +21,7 @@ void Communicator::measure(const Event& event) {
 }
 
 bool Communicator::may_propose() const {
-<<<<<<< HEAD
-  return state_ == State::kRunning && reordered_ && !agreement_.proposing() && !desk_.wish() &&
-         !pending_ && agreement_.announced_epoch() == 0;
-=======
   return free_to_propose() && ceilings_.known();
->>>>>>> 01b272b25219cae6c9814f0abfd64fa82dd0fdf2
 }
 
 void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {

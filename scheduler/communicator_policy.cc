@@ -84,14 +84,9 @@ PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t>
   return {.table = table_,
           .policy = desk_.policy(),
           .epoch = epoch,
-<<<<<<< HEAD
           .policy_version = desk_.version(),
-          .order = std::move(order)};
-=======
-          .policy_version = policy_version_,
           .order = std::move(order),
           .ceilings = ceilings_.ceilings()};
->>>>>>> 01b272b25219cae6c9814f0abfd64fa82dd0fdf2
 }
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
