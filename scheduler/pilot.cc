@@ -11,8 +11,8 @@ constexpr uint32_t kTrialsMax = 3;  // of a search
 constexpr size_t kSeenMax = 8;
 constexpr size_t kWindow = 8;
 constexpr double kDrift = 0.15;
-constexpr double kPlainly = 0.4;  // by half as much again, or less than two thirds
-constexpr int kWindowsOff = 2;
+constexpr double kPlainly = 0.4;               // by half as much again, or less than two thirds
+constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 constexpr size_t kNotesMax = 32;
 
@@ -252,7 +252,7 @@ void Pilot::settle() {
   tried_.reset();
   stage_ = Stage::kSettled;
   accepted_ns_ = usual_of(samples_).period_ns;  // that the search went by
-  windows_off_ = 0;
+  windows_off_ = steps_off_ = 0;
   window_.clear();
   warming_ = pace_.warm_up;
   settled_for_ = 0;
@@ -260,22 +260,33 @@ void Pilot::settle() {
   rest_ = std::min(2 * rest_, kRestMax);
 }
 
+// A search begins where two windows in a row are off, or some steps plainly: what changes plainly
+// does not wait as long as what may be noise.
 void Pilot::watch(StepSample sample) {
   ++settled_for_;
+  const bool plainly = changed_plainly(sample);
   window_.push_back(std::move(sample));
+  if (plainly && settled_for_ >= kRestMin && window_.size() >= kStepsOff) {
+    samples_.assign(window_.end() - kStepsOff, window_.end());
+    window_.clear();
+    return begin_search();
+  }
   if (window_.size() < kWindow) return;
   std::vector<double> periods;
   for (const StepSample& one : window_) periods.push_back(one.period_ns);
   samples_ = std::exchange(window_, {});
-  const double period_ns = median_of(std::move(periods));
-  const double change = period_ns / accepted_ns_ - 1;
+  const double change = median_of(std::move(periods)) / accepted_ns_ - 1;
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
-  // What changes plainly does not wait as long as what may be noise.
-  const uint32_t rest =
-      std::abs(std::log(period_ns / accepted_ns_)) > kPlainly ? kRestMin : resting_;
-  if (std::abs(windows_off_) < kWindowsOff || settled_for_ < rest) return;
+  if (std::abs(windows_off_) < kWindowsOff || settled_for_ < resting_) return;
   begin_search();
+}
+
+bool Pilot::changed_plainly(const StepSample& sample) {
+  const double change = std::log(sample.period_ns / accepted_ns_);
+  const int way = change > kPlainly ? 1 : change < -kPlainly ? -1 : 0;
+  steps_off_ = way * steps_off_ > 0 ? steps_off_ + way : way;
+  return std::abs(steps_off_) >= kStepsOff;
 }
 
 }  // namespace cgx::scheduler

@@ -96,6 +96,7 @@ class Pilot {
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();
   void watch(StepSample sample);
+  bool changed_plainly(const StepSample& sample);
   void note(PlanNote note);
   template <typename T>
   std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
@@ -120,6 +121,7 @@ class Pilot {
   double accepted_ns_ = 0;  // a step's period, while settled
   std::vector<StepSample> window_;
   int windows_off_ = 0;              // in a row; below 0: steps became shorter
+  int steps_off_ = 0;                // likewise, steps that are plainly off
   uint32_t settled_for_ = 0;         // steps
   uint32_t resting_ = 0, rest_ = 0;  // so many before it looks again: this time, the next
   std::vector<PlanNote> notes_;

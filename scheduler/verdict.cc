@@ -9,6 +9,10 @@ constexpr double kClearly = 0.9;  // of the other's step: two pairs of it are en
 constexpr double kClearlyNot = 1.05;
 constexpr double kWorthIt = 0.98;
 constexpr uint32_t kFewPairs = 2, kPairsToTell = 4;
+// Every step of one block took so many times what each of the other took: one pair is enough, if
+// its blocks have so many steps that count.
+constexpr double kPlainly = 1.5;
+constexpr size_t kStepsToTell = 3;
 
 }  // namespace
 
@@ -34,17 +38,29 @@ void TrialScore::add(uint64_t step, double period_ns) {
 
 void TrialScore::close_block() {
   if (block_ == UINT64_MAX) return;
-  (trial_.tries(block_ * trial_.block) ? tried_ : other_) = median_of(periods_);
+  Block closed;
+  if (!periods_.empty()) {
+    const auto [least, most] = std::minmax_element(periods_.begin(), periods_.end());
+    closed = {median_of(periods_), *least, *most};
+    if (periods_.size() < kStepsToTell) closed.least = closed.most = 0;
+  }
+  (trial_.tries(block_ * trial_.block) ? tried_ : other_) = closed;
   periods_.clear();
   if (block_ % 2 == 1) {
-    if (tried_ > 0 && other_ > 0) {
-      tried_all_.push_back(tried_);
-      other_all_.push_back(other_);
-      ratios_.push_back(tried_ / other_);
-    }
-    tried_ = other_ = 0;
+    close_pair();
+    tried_ = other_ = {};
   }
   block_ = UINT64_MAX;
+}
+
+void TrialScore::close_pair() {
+  if (tried_.median == 0 || other_.median == 0) return;
+  tried_all_.push_back(tried_.median);
+  other_all_.push_back(other_.median);
+  ratios_.push_back(tried_.median / other_.median);
+  if (tried_.least == 0 || other_.least == 0) return;
+  if (kPlainly * tried_.most < other_.least) plain_ = Verdict::kFaster;
+  if (kPlainly * other_.most < tried_.least) plain_ = Verdict::kNotFaster;
 }
 
 double TrialScore::tried_ns() const {
@@ -59,9 +75,10 @@ double TrialScore::ratio() const {
   return median_of(ratios_);
 }
 
-// Two pairs tell what is plain; what is close wants more, of which all but one in four agree.
+// One pair tells what is plain, two what is clear; what is close wants more, of which all but one in
+// four agree.
 TrialScore::Verdict TrialScore::verdict() const {
-  if (pairs() < kFewPairs) return Verdict::kOpen;
+  if (pairs() < kFewPairs) return plain_;
   const auto [least, most] = std::minmax_element(ratios_.begin(), ratios_.end());
   if (*most <= kClearly) return Verdict::kFaster;
   if (*least >= kClearlyNot) return Verdict::kNotFaster;

@@ -29,13 +29,18 @@ class TrialScore {
 
  private:
   void close_block();
+  void close_pair();
 
   Trial trial_;
   uint64_t first_step_ = 0;
-  uint64_t block_ = UINT64_MAX;   // that is being read
-  std::vector<double> periods_;   // of it
-  double tried_ = 0, other_ = 0;  // medians of the open pair's blocks; 0: none yet
+  uint64_t block_ = UINT64_MAX;  // that is being read
+  std::vector<double> periods_;  // of it
+  struct Block {
+    double median = 0, least = 0, most = 0;  // 0: none yet
+  };
+  Block tried_, other_;  // of the open pair
   std::vector<double> tried_all_, other_all_, ratios_;
+  Verdict plain_ = Verdict::kOpen;  // a pair says that needs no second one
 };
 
 double median_of(std::vector<double> values);  // 0 of none

@@ -207,6 +207,21 @@ TEST(Pilot, SurveysAnewWhenStepsChangeForAWhile) {
   EXPECT_EQ(job.searches, 2);
 }
 
+TEST(Pilot, LooksAgainAfterFiveStepsThatArePlainlyOff) {
+  PlayedJob job;
+  job.play(120);
+  ASSERT_EQ(job.searches, 1);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 300.0 : spec == kEight ? 200.0 : 100.0;
+  };
+  int steps = 0;
+  while (job.searches == 1 && steps < 50) job.play(1), ++steps;
+  EXPECT_GE(steps, 5);
+  EXPECT_LE(steps, 9) << "a window of eight steps may have to fill up first";
+  job.play(20);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+}
+
 TEST(Pilot, BeginsAgainWhereStepsChangeDuringATrial) {
   PlayedJob job;
   job.truth = job.predicted = [](const CodecSpec& spec) {
@@ -263,7 +278,7 @@ TEST(Pilot, TakesAShortDisturbanceForNone) {
   job.play(100);
   const auto quiet = job.truth;
   job.truth = [](const CodecSpec&) { return 500.0; };
-  job.play(7);
+  job.play(4);
   job.truth = quiet;
   job.play(300);
   EXPECT_EQ(job.searches, 1);

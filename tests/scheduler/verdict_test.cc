@@ -41,14 +41,39 @@ TEST(Trial, GivesBothPlansAsManyStepsAndTurnsAtComingFirst) {
   EXPECT_FALSE(kTrial.tries(kTrial.steps() + 3));
 }
 
-TEST(TrialScore, SeesAPlainDifferenceAfterTwoPairs) {
+TEST(TrialScore, SeesAPlainDifferenceAfterAPair) {
   const Played faster = play([](uint64_t, bool tried) { return tried ? 50.0 : 100.0; });
   EXPECT_EQ(faster.verdict, Verdict::kFaster);
-  EXPECT_EQ(faster.steps, 16u);
+  EXPECT_EQ(faster.steps, 8u);
   EXPECT_DOUBLE_EQ(faster.ratio, 0.5);
-  const Played slower = play([](uint64_t, bool tried) { return tried ? 150.0 : 100.0; });
+  const Played slower = play([](uint64_t, bool tried) { return tried ? 160.0 : 100.0; });
+  EXPECT_EQ(slower.verdict, Verdict::kNotFaster);
+  EXPECT_EQ(slower.steps, 8u);
+}
+
+TEST(TrialScore, SeesAClearDifferenceAfterTwoPairs) {
+  const Played faster = play([](uint64_t, bool tried) { return tried ? 80.0 : 100.0; });
+  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.steps, 16u);
+  const Played slower = play([](uint64_t, bool tried) { return tried ? 120.0 : 100.0; });
   EXPECT_EQ(slower.verdict, Verdict::kNotFaster);
   EXPECT_EQ(slower.steps, 16u);
+}
+
+TEST(TrialScore, WantsASecondPairWhereOneStepOfABlockDisagrees) {
+  // The block's last step takes as long as the other plan's.
+  const auto period = [](uint64_t step, bool tried) {
+    const bool last = (step - kFirst) % kTrial.block == kTrial.block - 1;
+    return tried && !last ? 50.0 : 100.0;
+  };
+  EXPECT_EQ(play(period).steps, 16u);
+}
+
+TEST(TrialScore, WantsASecondPairWhereFewStepsOfABlockCounted) {
+  const auto period = [](uint64_t step, bool tried) {
+    return (step - kFirst) % kTrial.block == 2 ? 0.0 : tried ? 50.0 : 100.0;
+  };
+  EXPECT_EQ(play(period).steps, 16u);
 }
 
 TEST(TrialScore, WantsMorePairsForASmallDifference) {

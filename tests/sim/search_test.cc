@@ -119,7 +119,7 @@ TEST(Search, StepsOfATrialAlternateOnAllMachines) {
   ASSERT_FALSE(notes.empty());
   const uint64_t first = notes[0].step, tried = notes[0].epoch;
   const scheduler::Trial rule{.against = 1, .block = 4, .pairs = 6};
-  for (uint64_t step = first; step < first + 16; ++step) {
+  for (uint64_t step = first; step < first + 10; ++step) {  // one pair tells here: then others come
     EXPECT_EQ(job.epoch_of[step] == tried, rule.tries(step - first)) << step;
   }
 }
