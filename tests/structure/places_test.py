@@ -1,0 +1,87 @@
+"""How many places a new member of a list needs: where those that are there are named, as CONTRIBUTING.md says.
+
+A source that names nearly all members of a list by their wiring (their getters, enumerators, makers) is a place that a new one
+has to be added to. Tests and texts made from the lists do not count; what a member does with its value is its own business.
+"""
+
+import re
+import statistics
+import unittest
+
+import tree
+
+NEARLY_ALL = 0.8
+COUNTED = tuple(f"{folder}/" for folder in ("client", "config", "daemon", "kernels", "proto", "scheduler", "transport"))
+ROW = re.compile(r"^X\((\w+)(?:, \d+, \"|, )?(\w+)?", re.MULTILINE)
+SPECIAL = {"codec", "rules", "menu"}                  # policy keys that are more than a value
+AT_START = {"handshake_ms", "join_ms", "drain_ms"}    # time-outs that are read where they are used
+LINE = re.compile(r"^\| (?P<what>[^|]+?) \| (?P<number>\d+) \| (?P<places>[^|]*) \|", re.MULTILINE)
+PLACE = re.compile(r"`(?P<path>[\w./]+)`(?: \((?P<lines>\d+)\))?")
+
+
+def keys_of(proto, message):
+    body = re.search(rf"^message {message} {{\n(.*?)^}}", tree.text(proto), re.MULTILINE | re.DOTALL)[1]
+    return re.findall(r"^  (?:optional|repeated) \S+ (\w+) = \d+", body, re.MULTILINE)
+
+
+def rows(path):
+    return [tuple(filter(None, row)) for row in ROW.findall(tree.text(path))]
+
+
+def key_forms(key):
+    return rf"\b(?:set_)?{key}\b|\b{re.sub('_ms$', '_ns', key)}\b"
+
+
+def lists():
+    """What a member of each is called where it is wired up: {list: [pattern of a member]}."""
+    return {
+        "policy key": [key_forms(key) for key in keys_of("proto/messages/policy.proto", "Policy") if key not in SPECIAL],
+        "time-out": [key_forms(key) for key in keys_of("proto/messages/config.proto", "Timeouts") if key not in AT_START],
+        "figure": [rf"\bk?{name}\b" for name, *_ in rows("proto/wire/counters.def")],
+        "transport": [rf"\bX\({name}\b|\bmake_{name}\(" for name, *_ in rows("transport/transports.def")],
+        "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc" for stem, text in rows("scheduler/schedules.def")],
+        "planner": [rf"\bk{name.capitalize()}\b|\"{name}\"" for name in ("fixed", "boundaries", "choose")],
+        "codec": [rf"\bX\({stem}\b|\bk{stem}\b" for stem, *_ in rows("kernels/codecs.def")],
+    }
+
+
+def without_comments(path):
+    return re.sub(r"^\s*(//|#).*", "", tree.text(path), flags=re.MULTILINE) if path.endswith((".cc", ".h", ".py")) else tree.text(path)
+
+
+def places(patterns):
+    """{source: lines for each member} of those that name nearly all members."""
+    found = {}
+    for path in tree.files(".cc", ".h", ".def", ".proto", ".py", "CMakeLists.txt"):
+        if not path.startswith(COUNTED):
+            continue
+        lines = without_comments(path).splitlines()
+        counts = [sum(bool(re.search(pattern, line)) for line in lines) for pattern in patterns]
+        if sum(map(bool, counts)) >= NEARLY_ALL * len(counts):
+            found[path] = round(statistics.median(count for count in counts if count))
+    return found
+
+
+class Places(unittest.TestCase):
+    maxDiff = None
+
+    def test_additions_need_the_places_that_contributing_names(self):
+        told = {m["what"]: m for m in LINE.finditer(tree.text("CONTRIBUTING.md"))}
+        for what, patterns in lists().items():
+            with self.subTest(what):
+                self.assertGreater(len(patterns), 1)
+                found = places(patterns)
+                print(f"figure: places for a {what}: {sum(found.values())} lines in {len(found)} files", flush=True)
+                shown = {m["path"]: int(m["lines"] or 1) for m in PLACE.finditer(told[what]["places"])}
+                self.assertEqual(found, shown)
+                self.assertEqual(sum(found.values()), int(told[what]["number"]))
+
+    def test_a_second_copy_of_a_list_is_a_place(self):
+        """The count above can fail: a place is noticed whatever it is called."""
+        patterns = lists()["figure"]
+        self.assertEqual(list(places(patterns)), ["proto/wire/counters.def"])
+        self.assertEqual(list(places(patterns[:1] + [r"\bnothing_is_called_so\b"] * 9)), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
