@@ -1,9 +1,10 @@
 """The commands in README.md, CONTRIBUTING.md and deploy/ work as they stand there.
 
 Above each block of them stands how it is tried, as a comment: "run" (bash, or Python as a part of a training script that then
-trains until the document ends), "run in the background", "checked" (a configuration), "run on each machine by .ci/run packages"
-(two_machines.py, word for word) or "not run here: WHY". The blocks of a document run in order, in one shell, on a machine of their
-own (namespaces; skipped without root).
+trains until the document ends), "run in the background", "checked" (a configuration), "run on each machine by .ci/run packages" and
+"run by .ci/run packages" (two_machines.py, word for word, and what makes the packages by .ci/run itself), "run into another folder by
+tests/deploy/install_test.py" or "not run here: WHY". The blocks of a document run in order, in one shell, on a machine of their own
+(namespaces; skipped without root).
 """
 
 import os
@@ -18,6 +19,9 @@ from typing import NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, "build", "release")
 ELSEWHERE = "run on each machine by .ci/run packages"
+PACKAGES = "run by .ci/run packages"
+INTO_A_FOLDER = "run into another folder by tests/deploy/install_test.py"
+MAKES_PACKAGES = "deploy/packages/build"
 BLOCK = re.compile(r"(?:^ *<!-- (?P<how>.*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
                    re.MULTILINE | re.DOTALL)
 RAN = ("README.md", "deploy/two-machines.md")
@@ -91,6 +95,13 @@ def programs(text):
     return {line.split()[0] for line in lines if line}
 
 
+def commands_that(how):
+    """The lines of all documents' blocks of that kind, without comments."""
+    texts = [block.text for document in documents() for block in blocks(document) if block.how == how]
+    lines = [line.split("  #")[0].strip() for text in texts for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
 class Commands(unittest.TestCase):
     maxDiff = None
 
@@ -98,9 +109,18 @@ class Commands(unittest.TestCase):
         for document in documents():
             for block in blocks(document):
                 with self.subTest(document=document, block=block.text):
-                    known = block.how in ("run", "run in the background", "checked", ELSEWHERE)
-                    self.assertTrue(known or re.fullmatch(r"not run here: \S.{10,}", block.how), block.how)
-                    self.assertTrue(not known or document in RAN, "documents whose blocks run stand in RAN")
+                    here = block.how in ("run", "run in the background", "checked")
+                    there = block.how in (ELSEWHERE, PACKAGES, INTO_A_FOLDER)
+                    self.assertTrue(here or there or re.fullmatch(r"not run here: \S.{10,}", block.how), block.how)
+                    self.assertTrue(not here or document in RAN, "documents whose blocks run stand in RAN")
+
+    def test_packages_are_made_by_the_commands_that_are_shown(self):
+        with open(os.path.join(ROOT, ".ci", "run"), encoding="utf-8") as file:
+            stages = file.read()
+        made = [line for line in commands_that(PACKAGES) if line.startswith(MAKES_PACKAGES)]
+        self.assertGreaterEqual(len(made), 2)
+        for line in made:
+            self.assertIn(f"  {line} ", stages)
 
     def test_programs_of_the_tree_are_there(self):
         """Also of blocks that are not run."""

@@ -8,6 +8,8 @@ import sys
 import tempfile
 import unittest
 
+from commands_test import INTO_A_FOLDER, commands_that
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
@@ -35,7 +37,9 @@ class Installed(unittest.TestCase):
         cls.work = tempfile.mkdtemp(prefix="cgx-install-")
         cls.addClassCleanup(shutil.rmtree, cls.work)
         cls.prefix = os.path.join(cls.work, "prefix")
-        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        shown = [line for line in commands_that(INTO_A_FOLDER) if line.startswith("cmake --install")]
+        assert len(shown) == 1, shown
+        run(*shown[0].replace("build/release", BUILD).replace("/opt/cgx", cls.prefix).split())
 
     def path(self, *names):
         return os.path.join(self.prefix, *names)

@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 sys.dont_write_bytecode = True
 
-from commands_test import blocks  # noqa: E402
+from commands_test import MAKES_PACKAGES, PACKAGES, blocks, commands_that  # noqa: E402
 from machines import Machines, isolation_possible  # noqa: E402
 from roots import Skipped, make_root  # noqa: E402
 
@@ -241,11 +241,20 @@ class Steps:
         must(machine, "sudo apt-get purge -q cgxd libcgx0 python3-cgx")
         must(machine, "! systemctl cat cgxd.service 2>/dev/null && ! test -e /etc/cgxd && ! test -e /run/cgxd/cgxd.sock")
 
+    def it_is_installed_from_a_tree_as_the_readmes_say(self):
+        """What makes the packages has run, as they show it, before this program."""
+        machine = self.booted[0]
+        must(machine, "mkdir -p build/packages && mv *.deb build/packages/")
+        for command in commands_that(PACKAGES):
+            if not command.startswith(MAKES_PACKAGES):
+                must(machine, command)
+        must(machine, "systemctl is-active cgxd && cgxctl status && cgxsim --version")
+
     def all(self):
         return [self.a_job_trains_on_both_after_what_the_page_says, self.the_doctor_finds_nothing_and_sees_the_other_one,
                 self.whoever_is_not_in_the_group_is_told, self.systemd_holds_the_service_as_closed_as_it_says,
                 self.a_reload_takes_over_and_a_wrong_file_changes_nothing, self.a_daemon_that_stands_still_is_started_anew,
-                self.it_ends_and_is_gone_when_it_is_removed]
+                self.it_ends_and_is_gone_when_it_is_removed, self.it_is_installed_from_a_tree_as_the_readmes_say]
 
 
 def try_steps(booted):
