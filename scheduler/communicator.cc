@@ -273,7 +273,10 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.site_consumes = services_.site().consumes_inside();
   question.make_residual = services_.site().residual_maker();
   question.bytes_free = services_.plan_share().left_for(members_.holder);
-  question.has_residual = steps_.residuals().existing(question.table);
+  if (!steps_.residuals().empty()) {
+    question.residual_table = steps_.residuals().table();
+    question.has_residual = steps_.residuals().existing(question.residual_table);
+  }
   services_.planner().request(
       std::move(question),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {

@@ -1,5 +1,6 @@
 // Communicator, the part before steps run: joining, registering, committing.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "proto/wire/bytes.h"
@@ -419,9 +420,13 @@ void Communicator::commit_plan() {
 StepRunner::Homes Communicator::homes() const {
   StepRunner::Homes homes(local_.size());
   for (uint32_t i = 0; i < local_.size(); ++i) {
+    std::array<ArenaId, wire::kArenasMax> arenas;
+    for (uint32_t arena = 0; arena < arenas.size(); ++arena) {
+      arenas[arena] = services_.arena(members_.local[i].session, arena).id;
+    }
     const auto add = [&](const wire::TensorDescription& tensor) {
-      const ArenaId arena = services_.arena(members_.local[i].session, tensor.home_arena).id;
-      homes[i].push_back({arena, tensor.home_offset});
+      const bool known = tensor.home_arena < arenas.size();  // whoever has no elements may not care
+      homes[i].push_back({known ? arenas[tensor.home_arena] : kNoArena, tensor.home_offset});
     };
     homes[i].reserve(local_[i].tensors.size());
     local_[i].tensors.for_each(add);

@@ -1,6 +1,8 @@
 #include "scheduler/plan_facts.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "proto/wire/frame.h"
 #include "scheduler/planner.h"
@@ -16,6 +18,20 @@ SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machi
   // Own parts that wait for peers' must leave room for those of an operation that starts late.
   return {.received = operations * (2 * each.received + each.results),
           .own = operations * each.kept + sending};
+}
+
+Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTable& table) {
+  std::unordered_map<std::string_view, uint32_t> numbers;
+  numbers.reserve(before->size());
+  for (uint32_t tensor = 0; tensor < before->size(); ++tensor) {
+    numbers.emplace((*before)[tensor].name, tensor);
+  }
+  Renumbering made{std::move(before), std::vector<uint32_t>(table.size(), Renumbering::kNone)};
+  for (uint32_t tensor = 0; tensor < table.size(); ++tensor) {
+    const auto found = numbers.find(table[tensor].name);
+    if (found != numbers.end()) made.of[tensor] = found->second;
+  }
+  return made;
 }
 
 namespace {
@@ -100,8 +116,13 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
   return {};
 }
 
-bool lacks(const PlanQuestion& question, uint32_t tensor) {
-  return tensor >= question.has_residual.size() || !question.has_residual[tensor];
+bool lacks(const PlanQuestion& question, const PlanFacts& facts, uint32_t tensor) {
+  const TensorTable* const there = question.residual_table.get();
+  if (there == nullptr) return true;
+  const bool same = there == question.table.get();
+  const uint32_t number = same ? tensor : facts.residuals.of[tensor];
+  return number == Renumbering::kNone || !question.has_residual[number] ||
+         (*there)[number].elements != (*question.table)[tensor].elements;
 }
 
 // Not more than there is room for: the plan is refused then, by who knows the limit.
@@ -109,13 +130,14 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   if (!question.make_residual || question.dry_run) return {};
   const auto each = [&](const auto& act) {
     for_each_feedback(facts.plan, *question.table, [&](uint32_t tensor, const TensorDesc& what) {
-      if (lacks(question, tensor)) act(tensor, what);
+      if (lacks(question, facts, tensor)) act(tensor, what);
     });
   };
   uint64_t bytes = 0;
   each([&](uint32_t, const TensorDesc& what) { bytes += Residuals::bytes_of(what); });
   if (bytes == 0 || bytes > question.bytes_free) return {};
   facts.made = std::make_shared<MadeResiduals>();
+  facts.made->by_tensor.resize(question.table->size());
   facts.made_bytes = bytes;
   bool made = true;
   each([&](uint32_t tensor, const TensorDesc& what) {
@@ -141,6 +163,9 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   for (const TensorDesc& tensor : table) facts->name_hashes.push_back(tensor.name_hash());
 
   CGX_RETURN_IF_ERROR(lay_out(question, *facts));
+  if (question.residual_table != nullptr && question.residual_table != question.table) {
+    facts->residuals = renumber(question.residual_table, table);
+  }
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
   CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
   return FactsPtr(facts);

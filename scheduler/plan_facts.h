@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "scheduler/buffer_pool.h"
@@ -17,8 +16,17 @@ namespace cgx::scheduler {
 // Memory that a plan's residuals lacked when it was made. Taken out by the first that runs it, on
 // the engine's thread; nobody else looks.
 struct MadeResiduals {
-  std::unordered_map<uint32_t, std::shared_ptr<SiteResidual>> by_tensor;
+  std::vector<std::shared_ptr<SiteResidual>> by_tensor;  // null: it was not missing
 };
+
+// Which tensors of a table had what number in another one, by their names.
+struct Renumbering {
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  std::shared_ptr<const TensorTable> before;
+  std::vector<uint32_t> of;  // by tensor: its number before
+};
+Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTable& table);
 
 struct PlanFacts {
   Plan plan;
@@ -38,6 +46,7 @@ struct PlanFacts {
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
   uint64_t residual_bytes = 0;
+  Renumbering residuals;                // from the table that they were numbered by when asked
   std::shared_ptr<MadeResiduals> made;  // null: none is missing, or there is no room
   uint64_t made_bytes = 0;
 
@@ -71,7 +80,8 @@ struct PlanQuestion {
 
   // What is there for residuals; without a maker memory is made when the plan takes force.
   ResidualMaker make_residual;
-  std::vector<bool> has_residual;  // by tensor
+  std::shared_ptr<const TensorTable> residual_table;  // null: there are none
+  std::vector<bool> has_residual;                     // by tensor of that table
   uint64_t bytes_free = 0;
 };
 Result<FactsPtr> make_facts(const PlanQuestion& question);

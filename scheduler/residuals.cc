@@ -29,65 +29,91 @@ uint64_t bytes_if(const Plan& plan, const TensorTable& table, Predicate counts) 
 }  // namespace
 
 void Residuals::prepare(const PlanFacts& facts, const Site& site) {
-  number(facts.table);
-  std::vector<bool> feedback(facts.table->size());
+  number(facts);
+  for (Slots& slots : slots_) slots.wanted = false;
   for_each_feedback(facts.plan, *facts.table, [&](uint32_t tensor, const TensorDesc& described) {
-    feedback[tensor] = true;
-    if (has(tensor)) return;
-    Slots made{.elements = described.elements};
-    if (facts.made) made.memory = std::move(facts.made->by_tensor[tensor]);
-    if (!made.memory) made.memory = make(site, described.elements);
-    bytes_ += slot_bytes(made.elements);
-    attach(tensor, *slots_.emplace(described.name, std::move(made)).first);
+    Slots& slots = slots_[tensor];
+    slots.wanted = true;
+    if (slots.memory) return;
+    if (facts.made) slots.memory = std::move(facts.made->by_tensor[tensor]);
+    if (!slots.memory) slots.memory = make(site, described.elements);
+    slots.elements = described.elements;
+    ++count_;
+    bytes_ += slot_bytes(slots.elements);
   });
-  for (uint32_t tensor = 0; tensor < of_table_.size(); ++tensor) {
-    if (!has(tensor)) continue;
-    Slots& slots = of_table_[tensor]->second;
-    slots.wanted = feedback[tensor];
-    if (!slots.wanted && !slots.filled && !slots.written) release(*of_table_[tensor]);
+  for (Slots& slots : slots_) {
+    if (slots.memory && !slots.wanted && !slots.filled && !slots.written) release(slots);
   }
 }
 
-// What is here by name gets the table's numbers. A tensor that has changed its size starts anew.
-void Residuals::number(const std::shared_ptr<const TensorTable>& table) {
-  if (table == table_) return;
-  table_ = table;
-  of_table_.assign(table->size(), nullptr);
-  for (auto& entry : slots_) entry.second.tensor = kNoTensor;
-  if (slots_.empty()) return;
-  for (uint32_t tensor = 0; tensor < table->size(); ++tensor) {
-    const auto found = slots_.find((*table)[tensor].name);
-    if (found == slots_.end()) continue;
-    if (found->second.elements == (*table)[tensor].elements) {
-      attach(tensor, *found);
+void Residuals::number(const PlanFacts& facts) {
+  if (facts.table == table_) return;
+  const auto before = std::exchange(table_, facts.table);
+  std::vector<Slots> slots = std::exchange(slots_, std::vector<Slots>(table_->size()));
+  touched_.clear();
+  if (empty()) return;
+  // Normally the question was asked under the table of now.
+  const bool asked = facts.residuals.before == before;
+  take_over(std::move(slots), asked ? facts.residuals : renumber(before, *table_));
+  if (!stray_.empty()) take_strays();
+  for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
+    if (slots_[tensor].touched()) touched_.push_back(tensor);
+  }
+}
+
+// What is here gets the table's numbers. A tensor that has changed its size starts anew.
+void Residuals::take_over(std::vector<Slots> before, const Renumbering& from) {
+  for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
+    if (from.of[tensor] == Renumbering::kNone) continue;
+    Slots& slots = before[from.of[tensor]];
+    if (!slots.memory) continue;
+    if (slots.elements != (*table_)[tensor].elements) {
+      release(slots);
     } else {
-      release(*found);
+      slots_[tensor] = std::exchange(slots, {});
+    }
+  }
+  for (uint32_t tensor = 0; tensor < before.size(); ++tensor) {
+    if (before[tensor].memory) stray_[(*from.before)[tensor].name] = std::move(before[tensor]);
+  }
+}
+
+// Tensors that an earlier table had may be back.
+void Residuals::take_strays() {
+  for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
+    auto found = stray_.extract((*table_)[tensor].name);
+    if (found.empty()) continue;
+    if (found.mapped().elements == (*table_)[tensor].elements) {
+      slots_[tensor] = std::move(found.mapped());
+    } else {
+      release(found.mapped());
     }
   }
 }
 
-void Residuals::attach(uint32_t tensor, ByName::value_type& entry) {
-  of_table_[tensor] = &entry;
-  entry.second.tensor = tensor;
+void Residuals::release(Slots& slots) {
+  bytes_ -= slot_bytes(slots.elements);
+  --count_;
+  freed_.push_back(std::move(slots.memory));
+  slots = {};
 }
 
-void Residuals::release(ByName::value_type& entry) {
-  bytes_ -= slot_bytes(entry.second.elements);
-  freed_.push_back(std::move(entry.second.memory));
-  if (entry.second.tensor != kNoTensor) of_table_[entry.second.tensor] = nullptr;
-  slots_.erase(slots_.find(entry.first));
+// `number`: the tensor's in the table of now.
+bool Residuals::is_here(const TensorDesc& tensor, uint32_t number) const {
+  if (number != Renumbering::kNone && slots_[number].memory) {
+    return slots_[number].elements == tensor.elements;
+  }
+  if (stray_.empty()) return false;
+  const auto found = stray_.find(tensor.name);
+  return found != stray_.end() && found->second.elements == tensor.elements;
 }
 
 std::vector<bool> Residuals::existing(const std::shared_ptr<const TensorTable>& table) const {
   std::vector<bool> here;
-  if (slots_.empty()) return here;
+  if (empty()) return here;
+  const Renumbering from = table == table_ ? Renumbering() : renumber(table_, *table);
   for (uint32_t tensor = 0; tensor < table->size(); ++tensor) {
-    if (table == table_) {
-      here.push_back(has(tensor));
-      continue;
-    }
-    const auto found = slots_.find((*table)[tensor].name);
-    here.push_back(found != slots_.end() && found->second.elements == (*table)[tensor].elements);
+    here.push_back(is_here((*table)[tensor], table == table_ ? tensor : from.of[tensor]));
   }
   return here;
 }
@@ -97,9 +123,13 @@ uint64_t Residuals::bytes_needed(const Plan& plan, const TensorTable& table) {
 }
 
 uint64_t Residuals::bytes_missing(const PlanFacts& facts) const {
-  const std::vector<bool> here = existing(facts.table);
-  return bytes_if(facts.plan, *facts.table,
-                  [&](uint32_t tensor) { return here.empty() || !here[tensor]; });
+  if (empty()) return bytes_needed(facts.plan, *facts.table);
+  const bool same = facts.table == table_, asked = facts.residuals.before == table_;
+  const Renumbering other = same || asked ? Renumbering() : renumber(table_, *facts.table);
+  const Renumbering& from = asked ? facts.residuals : other;
+  return bytes_if(facts.plan, *facts.table, [&](uint32_t tensor) {
+    return !is_here((*facts.table)[tensor], same ? tensor : from.of[tensor]);
+  });
 }
 
 float Residuals::scale(uint32_t tensor, double unit, double decay) const {
@@ -108,48 +138,51 @@ float Residuals::scale(uint32_t tensor, double unit, double decay) const {
 }
 
 void Residuals::mark_written(uint32_t tensor, double unit) {
-  Slots& slots = of_table_[tensor]->second;
-  slots.written = true;
-  slots.tentative_unit = unit;
-  touched_.push_back(of_table_[tensor]);
+  slots_[tensor].written = true;
+  slots_[tensor].tentative_unit = unit;
+  touched_.push_back(tensor);
 }
 
 void Residuals::mark_drained(uint32_t tensor) {
-  of_table_[tensor]->second.drained = true;
-  touched_.push_back(of_table_[tensor]);
+  slots_[tensor].drained = true;
+  touched_.push_back(tensor);
 }
 
 void Residuals::commit(const Site& site) {
-  for (ByName::value_type* const entry : std::exchange(touched_, {})) {
-    Slots& slots = entry->second;
-    if (slots.drained && !slots.wanted) {
-      release(*entry);
-      continue;
-    }
-    if (slots.drained) {  // feedback is back already
-      freed_.push_back(std::exchange(slots.memory, make(site, slots.elements)));
-      slots = {.memory = std::move(slots.memory),
-               .elements = slots.elements,
-               .tensor = slots.tensor,
-               .wanted = true};
-      continue;
-    }
-    slots.confirmed = 1 - slots.confirmed;
-    slots.unit = slots.tentative_unit;
-    slots.filled = true;
-    slots.written = false;
+  for (const uint32_t tensor : std::exchange(touched_, {})) commit(slots_[tensor], site);
+  for (auto& [name, slots] : stray_) {
+    if (slots.touched()) commit(slots, site);
   }
+  std::erase_if(stray_, [](const auto& entry) { return !entry.second.memory; });
+}
+
+void Residuals::commit(Slots& slots, const Site& site) {
+  if (slots.drained && !slots.wanted) return release(slots);
+  if (slots.drained) {  // feedback is back already
+    freed_.push_back(std::exchange(slots.memory, make(site, slots.elements)));
+    slots = {.memory = std::move(slots.memory), .elements = slots.elements, .wanted = true};
+    return;
+  }
+  slots.confirmed = 1 - slots.confirmed;
+  slots.unit = slots.tentative_unit;
+  slots.filled = true;
+  slots.written = false;
 }
 
 void Residuals::drop() {
-  for (ByName::value_type* const entry : std::exchange(touched_, {})) {
-    entry->second.written = entry->second.drained = false;
+  for (const uint32_t tensor : std::exchange(touched_, {})) {
+    Slots& slots = slots_[tensor];
+    slots.written = slots.drained = false;
   }
+  for (auto& [name, slots] : stray_) slots.written = slots.drained = false;
 }
 
 std::vector<Residuals::Memory> Residuals::take_all() {
   std::vector<Memory> all = take_freed();
-  for (auto& [name, slots] : slots_) all.push_back(std::move(slots.memory));
+  for (Slots& slots : slots_) {
+    if (slots.memory) all.push_back(std::move(slots.memory));
+  }
+  for (auto& [name, slots] : stray_) all.push_back(std::move(slots.memory));
   *this = {};
   return all;
 }

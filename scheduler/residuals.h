@@ -2,7 +2,8 @@
 //
 // Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
 // were written since, drop() forgets them. The site has the memory; it comes with the first plan
-// that asks for feedback, goes by the tensor's name and survives regrouping and other tables. A
+// that asks for feedback, goes by the tensor's name and survives regrouping and other tables: which
+// tensor had which number before is found out where plans are made. A
 // tensor that leaves feedback drains: what it holds is added to its next step once more, and then
 // its memory goes. Each slot is in the gradient unit (loss scale / learning rate) of the step that
 // wrote it. Owned by one communicator, or kept for the next one of its name (residual_store.h).
@@ -35,10 +36,11 @@ class Residuals {
   // Takes slots (zero) for the plan's feedback tensors that have none yet: those made with the
   // plan, or new ones.
   void prepare(const PlanFacts& facts, const Site& site);
-  bool has(uint32_t tensor) const { return tensor < of_table_.size() && of_table_[tensor]; }
+  bool has(uint32_t tensor) const { return tensor < slots_.size() && slots_[tensor].memory; }
   // By tensor of any table; empty: nothing is here.
   std::vector<bool> existing(const std::shared_ptr<const TensorTable>& table) const;
-  bool empty() const { return slots_.empty(); }
+  bool empty() const { return count_ == 0; }
+  const std::shared_ptr<const TensorTable>& table() const { return table_; }  // that numbers them
 
   // Of both slots.
   static uint64_t bytes_of(const TensorDesc& tensor) { return 2 * sizeof(float) * tensor.elements; }
@@ -63,28 +65,30 @@ class Residuals {
   std::vector<Memory> take_all();
 
  private:
-  static constexpr uint32_t kNoTensor = UINT32_MAX;
   struct Slots {
-    Memory memory;
+    Memory memory;  // null: there are none
     uint64_t elements = 0;
-    uint32_t tensor = kNoTensor;          // its number in the table
     double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
     uint8_t confirmed = 0;
     bool wanted = false;  // by the plan in force
     bool filled = false;  // some step's error was confirmed
     bool written = false, drained = false;
+    bool touched() const { return written || drained; }
   };
-  using ByName = std::unordered_map<std::string, Slots>;
 
-  const Slots& slots(uint32_t tensor) const { return of_table_[tensor]->second; }
-  void number(const std::shared_ptr<const TensorTable>& table);
-  void attach(uint32_t tensor, ByName::value_type& entry);
-  void release(ByName::value_type& entry);
+  const Slots& slots(uint32_t tensor) const { return slots_[tensor]; }
+  void number(const PlanFacts& facts);
+  void take_over(std::vector<Slots> before, const Renumbering& from);
+  void take_strays();
+  bool is_here(const TensorDesc& tensor, uint32_t number) const;
+  void release(Slots& slots);
+  void commit(Slots& slots, const Site& site);
 
-  ByName slots_;
   std::shared_ptr<const TensorTable> table_;
-  std::vector<ByName::value_type*> of_table_;  // by tensor; null: none
-  std::vector<ByName::value_type*> touched_;   // written or drained since commit()
+  std::vector<Slots> slots_;                      // by tensor
+  std::unordered_map<std::string, Slots> stray_;  // of tensors that the table lacks, by name
+  std::vector<uint32_t> touched_;                 // written or drained since commit()
+  size_t count_ = 0;                              // of slots with memory
   std::vector<Memory> freed_;
   uint64_t bytes_ = 0;
 };

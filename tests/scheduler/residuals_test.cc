@@ -90,6 +90,7 @@ TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
   PlanQuestion question{.table = table, .policy = policy, .order = {0, 1}};
   question.slab_bytes = 256 * 1024;
   question.make_residual = maker;
+  question.residual_table = table;
   question.has_residual = {false, true};
   question.bytes_free = 8 * 5000 - 1;
   Result<FactsPtr> facts = make_facts(question);
@@ -180,6 +181,66 @@ TEST(Residuals, GoByTheTensorsNameInAnotherTable) {
   EXPECT_TRUE(residuals.drains(1)) << "filled";
   EXPECT_FALSE(residuals.drains(2)) << "of another size: it begins at zero";
   EXPECT_EQ(residuals.bytes(), 2 * sizeof(float) * (5 + 9 + 7));
+}
+
+// Facts as they are asked for where `residuals` are.
+PlanFacts asked_with(const Residuals& residuals, PlanFacts facts) {
+  facts.residuals = renumber(residuals.table(), *facts.table);
+  return facts;
+}
+
+TEST(Residuals, KeepTheirPlaceInTheOrderOfAnyTableWhoeverNumberedThem) {
+  const auto a = TensorDesc{.name = "a", .elements = 8}, b = TensorDesc{.name = "b", .elements = 9},
+             c = TensorDesc{.name = "c", .elements = 5};
+  const PlanFacts first = facts_of(table_of({a, b}), kFeedbackSpec);
+  const PlanFacts without_b = facts_of(table_of({c, a}), kFeedbackSpec);
+  const PlanFacts again = facts_of(table_of({b, c, a}), kFeedbackSpec);
+  for (const bool asked : {false, true}) {
+    Residuals residuals;
+    OneHost host;
+    residuals.prepare(first, host.site);
+    const SiteResidual *const of_a = residuals.memory(0), *const of_b = residuals.memory(1);
+    residuals.mark_written(0, 2.0);
+    residuals.mark_written(1, 4.0);
+    residuals.prepare(asked ? asked_with(residuals, without_b) : without_b, host.site);
+    EXPECT_EQ(residuals.memory(1), of_a);
+    residuals.commit(host.site);  // the step before the tables changed was kept
+    EXPECT_EQ(residuals.confirmed(1), 1u);
+    const PlanFacts third = asked ? asked_with(residuals, again) : again;
+    EXPECT_EQ(residuals.bytes_missing(third), 0u) << "the one that the table lacked is here";
+    residuals.prepare(third, host.site);
+    EXPECT_EQ(residuals.memory(0), of_b);
+    EXPECT_EQ(residuals.confirmed(0), 1u);
+    EXPECT_EQ(residuals.scale(0, 4.0, 1.0), 1.0f);
+    EXPECT_EQ(residuals.memory(2), of_a);
+    EXPECT_EQ(residuals.bytes(), 2 * sizeof(float) * (8 + 9 + 5));
+    EXPECT_EQ(residuals.take_all().size(), 3u);
+    EXPECT_TRUE(residuals.empty());
+  }
+}
+
+TEST(Residuals, AreNotMadeForTensorsThatHaveThemUnderAnotherNumber) {
+  const auto before = table_of({{.name = "a", .elements = 50}, {.name = "b", .elements = 7}});
+  const auto table = table_of(
+      {{.name = "b", .elements = 7}, {.name = "a", .elements = 60}, {.name = "c", .elements = 3}});
+  Policy policy;
+  policy.default_codec.flags = CodecSpec::kFeedback;
+  policy.min_elements = 1;
+  OneHost host;
+  std::vector<uint64_t> made;
+  PlanQuestion question{.table = table, .policy = policy, .order = {0, 1, 2}};
+  question.slab_bytes = 256 * 1024;
+  question.make_residual = [&](uint64_t elements) {
+    made.push_back(elements);
+    return host.site.residual_maker()(elements);
+  };
+  question.residual_table = before;
+  question.has_residual = {true, true};
+  question.bytes_free = 1 << 20;
+  const Result<FactsPtr> facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  EXPECT_EQ(made, (std::vector<uint64_t>{60, 3})) << "another size, and a new one";
+  EXPECT_EQ((*facts)->residuals.of, (std::vector<uint32_t>{1, 0, Renumbering::kNone}));
 }
 
 // Of one tensor, after a step.
