@@ -285,6 +285,7 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
   }
   const uint64_t bytes = Registration::bytes_of(message.tensors);
   if (const Status room = services_.plan_share().check(members_.holder, bytes); !room.ok()) {
+    state.tensors = {};
     return fail(resource_exhausted("what rank " + std::to_string(members_.local[local].rank) +
                                    " registers needs " + std::to_string(bytes) + " bytes; " +
                                    room.message()),

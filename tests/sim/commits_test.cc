@@ -296,6 +296,32 @@ TEST(Registering, TakesAShareOfThePlansMemoryAndIsRefusedByNameBeyondIt) {
   EXPECT_NE(refused.message.find("limits.plan_bytes"), std::string::npos) << refused.message;
 }
 
+TEST(Registering, OfOneUserLeavesAReserveToOthers) {
+  const auto limits = [](uint32_t) { return scheduler::Limits{.plan_bytes = 16 << 20}; };
+  Cluster cluster({.ranks_per_machine = {1}, .limits = limits});
+  scheduler::Engine& engine = cluster.engine(0);
+  Rank process{4096};
+  wire::RegisterTensors some{.comm = 7};
+  for (uint32_t i = 0; i < 180; ++i) {
+    some.tensors.push_back({.name = std::to_string(i) + std::string(500, 'a'), .shape = {}});
+  }
+  uint32_t tables = 0;
+  const auto takes = [&](uint32_t uid, uint32_t pieces) {
+    const auto session = engine.open_session({.job = "job", .uid = uid}, process).value();
+    cluster.create_alone(0, session, "table" + std::to_string(++tables));
+    for (some.first = 0; pieces > 0; --pieces, some.first += 180) {
+      engine.register_tensors(session, Cluster::kRegister, some);
+    }
+    engine.commit(session, Cluster::kCommit, {.comm = 7, .tensors = 0});  // too few, in any case
+    return process.replies.at(Cluster::kCommit).code == StatusCode::kPROTOCOL_ERROR;
+  };
+  EXPECT_FALSE(takes(1, 200));
+  EXPECT_TRUE(takes(1, 1)) << "what was refused is not kept";
+  EXPECT_TRUE(takes(1, 100));
+  EXPECT_FALSE(takes(1, 100)) << "seven eighths are for one user";
+  EXPECT_TRUE(takes(2, 4));
+}
+
 TEST(Commit, OfATableThatNoFrameHoldsIsRefusedWithItsSize) {
   Cluster cluster(
       {.ranks_per_machine = {1, 1}, .policy = raw_policy(), .frame_bytes_max = 4 << 20});
