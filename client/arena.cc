@@ -201,6 +201,7 @@ std::optional<uint8_t> ArenaSet::find(const void* memory) const {
 }
 
 Status ArenaSet::release(const void* memory) {
+  if (abandoned_) return {};
   const std::lock_guard lock(mutex_);
   const auto index = find(memory);
   if (index) {

@@ -373,6 +373,31 @@ cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uint64_t* c
   });
 }
 
+cgx_status cgx_stream_wait(cgx_comm* comm, uint64_t step, void* stream, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->stream_wait(step, stream, timeout_ms);
+  });
+}
+
+cgx_status cgx_stream_wait_call(cgx_comm* comm, uint64_t call, void* stream, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    return comm->communicator->stream_wait_call(call, stream, timeout_ms);
+  });
+}
+
+cgx_status cgx_arena_pin(cgx_session* session, const void* memory) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
+    auto holder = session->session->arenas().holder(memory);
+    if (!holder) return cgx::invalid_argument("memory is not in the arena");
+    CGX_ASSIGN_OR_RETURN(cgx::client::Staging* const staging, session->session->staging());
+    return staging->pin(std::move(holder));
+  });
+}
+
 cgx_status cgx_allreduce_async(cgx_comm* comm, const void* in, void* out, uint64_t count, int dtype,
                                int op, uint64_t* call) {
   return guarded([&]() -> Status {

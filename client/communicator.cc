@@ -150,7 +150,12 @@ Status Communicator::close() {
   }
   Lock lock = std::move(entered).value();
   end_waits();
-  left_.wait(lock, [this] { return users_ == 0; });
+  left_.wait(lock, [this] { return users_ == 0 && copying_ == 0; });
+  return leave(lock);
+}
+
+// Nobody is inside any more.
+Status Communicator::leave(Lock& lock) {
   const uint32_t handle = std::exchange(handle_, 0);
   if (handle == 0) return {};
   session_.flush(lock, deadline_in_ms(kFlushMs));
@@ -195,6 +200,7 @@ Status Communicator::timed_out(const Status& status, const std::string& what) co
 }
 
 Status Communicator::cancelled() const {
+  if (!broken_.ok()) return broken_;
   return {StatusCode::kCANCELLED, "communicator " + name_ + " was closed"};
 }
 

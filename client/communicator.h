@@ -5,6 +5,8 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -32,6 +34,8 @@ struct CallBuffers {
   uint64_t count = 0;
   int dtype = CGX_F32;  // as the caller gave it, unchecked
   int op = CGX_SUM;
+  bool on_gpu = false;
+  void* stream = nullptr;  // then
 };
 
 class Communicator final : public CompletionSink {
@@ -53,6 +57,11 @@ class Communicator final : public CompletionSink {
   Status submit(uint64_t step, std::span<const uint32_t> ids);
   Status submit_inout(uint64_t step, std::span<const uint32_t> ids, const void* const* in,
                       void* const* out);
+  // The same of one tensor in a GPU's memory, ready on the stream that the buffers name.
+  Status submit_from_gpu(uint64_t step, uint32_t id, DeviceBuffers buffers);
+  // Waits for the step, or the call, then has the stream copy its results to the GPU.
+  Status stream_wait(uint64_t step, void* stream, int64_t timeout_ms);
+  Status stream_wait_call(uint64_t call, void* stream, int64_t timeout_ms);
   Status absent(uint64_t step, std::span<const uint32_t> ids);
   Status step_end(uint64_t step);
   Status set_gradient_unit(double unit);
@@ -76,6 +85,15 @@ class Communicator final : public CompletionSink {
   struct Place {  // of the buffers of one submit
     ArenaPlace in, out;
   };
+  struct Deferred {  // a record that waits for the copy of its tensor, or behind such a one
+    cgx_submit_record record;
+    bool copying;
+  };
+  struct Staged {  // whose result the GPU gets
+    uint32_t tensor = 0;
+    std::shared_ptr<void> memory;
+    DeviceBuffers buffers;
+  };
 
   Communicator(Session& session, const cgx_comm_options& options);
 
@@ -91,7 +109,16 @@ class Communicator final : public CompletionSink {
   Status check_ids(std::span<const uint32_t> ids) const;
   Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
                std::span<Place> places = {});
-  Status speak_of(Step& step, uint32_t id, Mark mark, Place* place);
+  Status speak_of(Step& step, uint32_t id, Mark mark, Place* place, Copy* copy = nullptr);
+  void put(const cgx_submit_record& record, uint32_t completions, Copy* copy = nullptr);
+  void copied(const std::string& what, const Status& status);
+  Status send_deferred(Lock& lock);
+  void give_up(Lock& lock, Status why);
+  Status leave(Lock& lock);
+  Result<StagedIn> stage_in(Use& use, const DeviceBuffers& buffers);
+  Result<uint64_t> begin_call(Use& use, const CallBuffers& buffers, Place place, Copy* copy);
+  Result<uint64_t> call_from_gpu(Use& use, const CallBuffers& buffers, uint64_t bytes);
+  Status copy_out(Use& use, const Staged& staged, void* stream);
   Status abandon(Step& step, cgx_submit_record record);
   cgx_submit_record record_of(const Step& step, uint32_t id, Mark mark, const Place* place) const;
   Result<Place> place_of(const void* in, void* out, uint64_t bytes, uint64_t element_bytes);
@@ -114,6 +141,11 @@ class Communicator final : public CompletionSink {
   std::vector<uint32_t> posted_;  // their requests
   StepLedger steps_;
   CallLedger calls_;
+  std::deque<Deferred> deferred_;
+  uint32_t copying_ = 0;  // copies whose end is not told yet
+  std::map<uint64_t, std::vector<Staged>> staged_steps_;
+  std::map<uint64_t, Staged> staged_calls_;
+  Status broken_;             // why this rank has left by itself
   std::set<uint32_t> asked_;  // requests under way
   bool closed_ = false;
   uint32_t users_ = 0;  // threads inside

@@ -28,12 +28,17 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   const uint64_t element_bytes = dtype_bytes(static_cast<DType>(buffers.dtype));
   CGX_RETURN_IF_ERROR(elements_of("cgx_allreduce", {&buffers.count, 1}, element_bytes).status());
   const uint64_t bytes = buffers.count * element_bytes;
+  if (buffers.on_gpu) return call_from_gpu(use, buffers, bytes);
   auto placed = place_of(buffers.in, buffers.out, bytes, element_bytes);
   if (!placed.ok()) {
     return naming(placed.status(), "cgx_allreduce", buffers.count,
                   static_cast<DType>(buffers.dtype));
   }
-  Place& place = *placed;
+  return begin_call(use, buffers, *std::move(placed), nullptr);
+}
+
+Result<uint64_t> Communicator::begin_call(Use& use, const CallBuffers& buffers, Place place,
+                                          Copy* copy) {
   const Deadline limit = deadline();
   do {
     const Status waited =
@@ -53,7 +58,7 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   record.in_offset = place.in.offset;
   record.out_arena = place.out.arena;
   record.out_offset = place.out.offset;
-  session_.push(record, 1);
+  put(record, 1, copy);
   session_.publish();
   return record.step;
 }
@@ -86,12 +91,26 @@ Result<uint64_t> Communicator::post(const cgx_post_options& options) {
   if (const Status built = wire::check_built(wishes); !built.ok()) {
     return Status(built.code(), "cgx_post: " + built.message());
   }
+  if (options.reserved != 0) {
+    return Status(StatusCode::kUNIMPLEMENTED, "cgx_post_options.reserved must be 0");
+  }
+  const bool on_gpu = options.memory == CGX_MEMORY_CUDA;
+  if (!on_gpu && (options.memory != CGX_MEMORY_ARENA || options.stream != nullptr)) {
+    return invalid_argument("cgx_post: memory " + std::to_string(options.memory) +
+                            " must be CGX_MEMORY_CUDA, or CGX_MEMORY_ARENA without a stream");
+  }
   if (options.kind == CGX_POST_CALL) {
-    return allreduce({options.in, options.out, options.count, options.dtype, options.op});
+    return allreduce({options.in, options.out, options.count, options.dtype, options.op, on_gpu,
+                      options.stream});
   }
   if (options.kind != CGX_POST_TENSOR) {
     return invalid_argument("cgx_post: kind " + std::to_string(options.kind) +
                             " must be CGX_POST_CALL or CGX_POST_TENSOR");
+  }
+  if (on_gpu) {
+    const DeviceBuffers buffers{.in = options.in, .out = options.out, .stream = options.stream};
+    CGX_RETURN_IF_ERROR(submit_from_gpu(options.step, options.tensor, buffers));
+    return uint64_t{0};
   }
   const bool home = options.in == nullptr && options.out == nullptr;
   CGX_RETURN_IF_ERROR(

@@ -47,14 +47,14 @@ cgx_submit_record Communicator::record_of(const Step& step, uint32_t id, Mark ma
 // told, so that the step fails on all ranks.
 Status Communicator::abandon(Step& step, cgx_submit_record record) {
   const std::string& name = tensors_[record.tensor]->description.name;
-  session_.push(record, 1);
+  put(record, 1);
   steps_.abandon(step,
                  {StatusCode::kSTEP_ABANDONED, "tensor " + name + " was submitted again in step " +
                                                    text(step.number) + " before its step_end"});
   return step.failure;
 }
 
-Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, Place* place) {
+Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, Place* place, Copy* copy) {
   const Mark before = step.marks[id];
   if (before == Mark::kAbsent && mark == Mark::kAbsent) return {};
   const cgx_submit_record record = record_of(step, id, mark, place);
@@ -65,7 +65,7 @@ Status Communicator::speak_of(Step& step, uint32_t id, Mark mark, Place* place) 
                             (absent ? "declared absent" : "submitted") + " in step " +
                             text(step.number) + " already");
   }
-  session_.push(record, 1);
+  put(record, 1, copy);
   if (!place) {
     steps_.mark(step, id, mark);
   } else {
@@ -135,7 +135,7 @@ Status Communicator::step_end(uint64_t number) {
   record.attempt = step->attempt;
   record.gradient_unit = step->gradient_unit;
   record.cookie = step->cookie;
-  session_.push(record, steps_.slots_at_end(*step));
+  put(record, steps_.slots_at_end(*step));
   steps_.end(*step);
   session_.publish();
   return {};
@@ -172,7 +172,7 @@ void Communicator::say_done(uint64_t step, bool dropped) {
   record.comm = handle_;
   record.step = step;
   record.attempt = steps_.attempt();
-  session_.push(record, 0);
+  put(record, 0);
   session_.publish();
 }
 
@@ -183,14 +183,15 @@ Result<uint64_t> Communicator::step_redo() {
     return Status(StatusCode::kSTEP_ORDER, "no step of communicator " + name_ + " has failed");
   }
   const Deadline limit = deadline();
-  const Status heard =
-      session_.wait(use.lock(), limit, [&] { return closed_ || steps_.confirmed(); });
+  const Status heard = session_.wait(
+      use.lock(), limit, [&] { return closed_ || (steps_.confirmed() && deferred_.empty()); });
   CGX_RETURN_IF_ERROR(timed_out(heard, "cgx_step_redo"));
   if (closed_) return cancelled();
   const auto reply = ask(use, wire::RedoStep{.comm = handle_}, limit);
   if (!reply.ok()) return timed_out(reply.status(), "cgx_step_redo");
   session_.drain();  // the failed attempt's completions precede the reply
   session_.forget_slots(steps_.restart(reply->value1, static_cast<uint32_t>(reply->value0)));
+  staged_steps_.erase(staged_steps_.lower_bound(reply->value1), staged_steps_.end());
   // The daemon may have refused a fate that was said while it knew of the failure and we did not.
   if (const auto said = steps_.closing_before(reply->value1)) {
     CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, limit));

@@ -95,8 +95,12 @@ Session::~Session() {
     [[maybe_unused]] LeaderServer* const elsewhere =
         leader_.release();  // its thread is the parent's
     [[maybe_unused]] Channel* const unmapped = channel_.release();
+    [[maybe_unused]] CopyWatch* const watching = copies_.release();
+    [[maybe_unused]] Staging* const driver = staging_.release();
     return;
   }
+  copies_.reset();
+  staging_.reset();
   Lock lock(mutex_);
   closing_ = true;
   channel_->wake_all();
@@ -288,6 +292,28 @@ Status Session::wake() {
   ++events_;
   channel_->wake_all();
   return {};
+}
+
+Result<Staging*> Session::staging() {
+  const std::lock_guard lock(staging_mutex_);
+  if (staging_ == nullptr) {
+    CGX_ASSIGN_OR_RETURN(staging_, Staging::open());
+  }
+  return staging_.get();
+}
+
+Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers) {
+  CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
+  CGX_RETURN_IF_ERROR(staging->check(buffers).status());
+  take_in();
+  staging->sweep();
+  CGX_ASSIGN_OR_RETURN(void* const memory,
+                       arenas_.allocate(std::max<uint64_t>(buffers.bytes, 1), 64));
+  StagedIn staged{.memory = std::shared_ptr<void>(
+                      memory, [this](void* p) { static_cast<void>(arenas_.release(p).ok()); })};
+  CGX_RETURN_IF_ERROR(staging->pin(arenas_.holder(memory)));
+  CGX_ASSIGN_OR_RETURN(staged.copy, staging->copy_in(staged.memory, buffers));
+  return staged;
 }
 
 Result<int> Session::event_descriptor() {

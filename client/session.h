@@ -19,11 +19,13 @@
 
 #include "client/arena.h"
 #include "client/channel.h"
+#include "client/copy_watch.h"
 #include "client/deadline.h"
 #include "client/environment.h"
 #include "client/fork_guard.h"
 #include "client/leader.h"
 #include "client/session_socket.h"
+#include "client/staging.h"
 
 namespace cgx::client {
 
@@ -51,6 +53,12 @@ class Leftover {
 };
 
 using Lock = std::unique_lock<std::mutex>;
+
+// What a GPU's tensor is in the arena, once `copy` is over.
+struct StagedIn {
+  std::shared_ptr<void> memory;
+  Copy copy;
+};
 
 class Session {
  public:
@@ -83,6 +91,8 @@ class Session {
   Status make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline);
   // Requires room. `completions`: the slots this record reserves.
   void push(const cgx_submit_record& record, uint32_t completions);
+  // The slots of a record that is pushed later, for none.
+  void reserve(uint32_t completions) { reserved_ += completions; }
   void publish() { channel_->publish(); }
   // Waits until the daemon has read all records: what follows over the socket must not overtake
   // them.
@@ -102,6 +112,11 @@ class Session {
   Status wake();
   Result<int> event_descriptor();
   void wake_waiters() { channel_->wake_all(); }
+  // Loads the CUDA driver when it is asked for first.
+  Result<Staging*> staging();
+  // Has the stream copy the tensor into memory of the arena.
+  Result<StagedIn> stage_in(const DeviceBuffers& buffers);
+  CopyWatch& copies() { return *copies_; }
 
   // Makes this process the one that serves at CGX_LEADER, until the session is closed. OK also
   // where that address is another's.
@@ -133,6 +148,9 @@ class Session {
   const std::unique_ptr<SessionSocket> socket_;
   std::unique_ptr<Channel> channel_;
   ArenaSet arenas_;
+  std::mutex staging_mutex_;
+  std::unique_ptr<Staging> staging_;  // guarded by its mutex; once made it stays
+  std::unique_ptr<CopyWatch> copies_ = std::make_unique<CopyWatch>();
 
   std::mutex mutex_;  // guards channel_ and all below
   std::condition_variable left_;

@@ -51,6 +51,8 @@ std::string_view syntax_text(v1::Syntax syntax) {
       return "auto or a transport's name";
     case v1::SYNTAX_SHARE:
       return "a number above 0, at most 1";
+    case v1::SYNTAX_FACTOR:
+      return "a number above 0, at most 1000000";
     default:
       return "";
   }

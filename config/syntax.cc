@@ -125,6 +125,8 @@ Status check_syntax(v1::Syntax syntax, const std::string& text, const Checks& ch
       return checks.transport ? checks.transport(text) : Status();
     case v1::SYNTAX_SHARE:
       return parse_share(text).status();
+    case v1::SYNTAX_FACTOR:
+      return parse_factor(text).status();
     default:
       return Status();
   }

@@ -179,12 +179,25 @@ std::string print_quantity(uint64_t value, Quantity quantity) {
   return std::to_string(value);
 }
 
-Result<float> parse_share(std::string_view text) {
+namespace {
+
+Result<float> parse_positive(std::string_view text, float most, const char* most_text) {
   float value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
-  if (whole && value > 0.0f && value <= 1.0f) return value;
-  return invalid_argument("\"" + std::string(text) + "\" is not a number above 0 and at most 1");
+  if (whole && value > 0.0f && value <= most) return value;
+  return invalid_argument("\"" + std::string(text) + "\" is not a number above 0 and at most " +
+                          most_text);
+}
+
+}  // namespace
+
+Result<float> parse_share(std::string_view text) {
+  return parse_positive(text, 1.0f, "1");
+}
+
+Result<float> parse_factor(std::string_view text) {
+  return parse_positive(text, 1e6f, "1000000");
 }
 
 std::string print_share(float value) {

@@ -24,6 +24,8 @@ std::string print_quantity(uint64_t value, Quantity quantity);
 // A number above 0 and at most 1, and its shortest text that reads back unchanged.
 Result<float> parse_share(std::string_view text);
 std::string print_share(float value);
+// Likewise, at most 1,000,000. print_share() prints it.
+Result<float> parse_factor(std::string_view text);
 
 // UTF-8 without control characters; plain_text() puts ? for every byte that is not, for names that
 // come from clients: they must not forge log lines or make a gRPC answer unreadable.

@@ -72,6 +72,13 @@ CommandLine parse_command_line(int argc, char** argv) {
           ->expected(0, 1);
   bool print = false;
   app.add_flag("--print-config", print, "print the effective configuration, exit");
+  CLI::Option* drains =
+      app.add_option("--drain", line.drain_limit,
+                     "tell the running daemon of this configuration to end: its jobs leave between "
+                     "two steps, for at most so many seconds (timeouts.drain_ms); wait for its end")
+          ->type_name("SECONDS")
+          ->check(CLI::NonNegativeNumber)
+          ->expected(0, 1);
   app.add_option("--socket", line.socket, "Unix socket for trainers, over the configuration's");
   app.add_flag("--private", line.private_daemon, "end when the last session has gone");
   CLI::App* run = app.add_subcommand("run", "run a training command with a daemon of its own");
@@ -86,10 +93,11 @@ CommandLine parse_command_line(int argc, char** argv) {
     return line;
   }
   if (!check.empty()) line.config = check;
-  line.action = checks->count() > 0 ? CommandLine::Action::kCheckConfig
-                : print             ? CommandLine::Action::kPrintConfig
-                : run->parsed()     ? CommandLine::Action::kRun
-                                    : CommandLine::Action::kServe;
+  line.action = checks->count() > 0   ? CommandLine::Action::kCheckConfig
+                : print               ? CommandLine::Action::kPrintConfig
+                : drains->count() > 0 ? CommandLine::Action::kDrain
+                : run->parsed()       ? CommandLine::Action::kRun
+                                      : CommandLine::Action::kServe;
   return line;
 }
 

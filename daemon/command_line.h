@@ -7,12 +7,13 @@
 namespace cgx::daemon {
 
 struct CommandLine {
-  enum class Action : unsigned char { kServe, kRun, kCheckConfig, kPrintConfig, kExit };
+  enum class Action : unsigned char { kServe, kRun, kCheckConfig, kPrintConfig, kDrain, kExit };
   Action action = Action::kServe;
   int exit_code = 0;                     // kExit: help or version was shown, or the usage is wrong
   std::string config;                    // empty: none
   std::vector<std::string> assignments;  // --set key=value (and --network), after the file
   std::string socket;                    // empty: the configuration's
+  std::string drain_limit;               // kDrain: seconds; empty: the running daemon's
   bool private_daemon = false;           // ends when its last session has gone
   std::string record_plans, replay_plans;  // files; empty: no
   std::vector<std::string> command;        // kRun

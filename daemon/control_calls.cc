@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "config/text.h"
 #include "daemon/clock.h"
@@ -177,7 +178,29 @@ grpc::Status ControlCalls::ListJobs(grpc::ServerContext* context,
   const Call call(*this, *context, context_.read_timeout_ns);
   const Result<Snapshot> snapshot = call.snapshot();
   if (!snapshot.ok()) return to_grpc(snapshot.status());
-  return answer(jobs_of(*snapshot, request->target(), call.caller()), out);
+  return to_grpc(list_jobs(call, *snapshot, *request, *out));
+}
+
+Status ControlCalls::list_jobs(const Call& call, const Snapshot& snapshot,
+                               const v1::ListJobsRequest& request, v1::JobList& list) const {
+  CGX_ASSIGN_OR_RETURN(list, jobs_of(snapshot, request.target(), call.caller()));
+  if (!request.all()) return {};
+  for (v1::Communicator& one : *list.mutable_communicators()) {
+    one.set_machine(call.facts().instance);
+  }
+  CGX_ASSIGN_OR_RETURN(const std::vector<const CommunicatorSnapshot*> found,
+                       select_all(snapshot, request.target(), call.caller()));
+  std::set<std::pair<std::string, uint32_t>> jobs;
+  for (const CommunicatorSnapshot* one : found) {
+    if (!context_.fleet || !jobs.emplace(one->job, one->uid).second) continue;
+    FleetAnswer others = context_.fleet(snapshot, *one, /*tensors=*/false);
+    for (v1::Communicator& other : others.communicators) {
+      const std::string& name = request.target().communicator();
+      if (name.empty() || name == other.name()) *list.add_communicators() = std::move(other);
+    }
+    for (v1::Finding& finding : others.findings) *list.add_findings() = std::move(finding);
+  }
+  return {};
 }
 
 grpc::Status ControlCalls::ListTensors(grpc::ServerContext* context,
@@ -190,6 +213,14 @@ grpc::Status ControlCalls::ListTensors(grpc::ServerContext* context,
   CommunicatorSnapshot shown = **selected;
   show_reasons(shown);
   *out = tensors_of(shown);
+  if (!request->all()) return grpc::Status::OK;
+  out->set_machine(context_.facts.instance);
+  if (!context_.fleet) return grpc::Status::OK;
+  FleetAnswer others = context_.fleet(*snapshot, shown, /*tensors=*/true);
+  for (v1::TensorList& other : others.tensors) {
+    if (other.communicator() == out->communicator()) *out->add_others() = std::move(other);
+  }
+  for (v1::Finding& finding : others.findings) *out->add_findings() = std::move(finding);
   return grpc::Status::OK;
 }
 
@@ -356,7 +387,10 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
                               .changes = {}});
   if (status.ok()) {
     const std::string reason = config::plain_text(request->reason().substr(0, kReasonBytes));
-    context_.stop("cgxctl drain by " + call.caller().name + (reason.empty() ? "" : ": " + reason));
+    StopOrder order{.by = "drain by " + call.caller().name, .limit_ns = {}};
+    if (!reason.empty()) order.by += ": " + reason;
+    if (request->has_limit_ms()) order.limit_ns = request->limit_ms() * kMillisecond;
+    context_.stop(order);
   }
   return to_grpc(status);
 }

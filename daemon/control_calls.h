@@ -13,6 +13,7 @@
 #include "daemon/control_view.h"
 #include "daemon/operator_port.h"
 #include "daemon/policy_message.h"
+#include "daemon/stop_order.h"
 #include "proto/messages/control.grpc.pb.h"
 
 namespace cgx::daemon {
@@ -21,10 +22,10 @@ struct ControlContext {  // shared by all services of the daemon; outlives them
   OperatorPort& port;
   AuditLog& audit;
   DaemonFacts facts;
-  Diagnose diagnose;  // empty: this daemon serves one machine only
-  std::function<void(const std::string& by)>
-      stop;                                  // asks main to stop the daemon; empty: nobody may
-  uint64_t read_timeout_ns = 5'000'000'000;  // the most a call may take, whatever its deadline
+  Diagnose diagnose;                           // empty: this daemon serves one machine only
+  AskFleet fleet;                              // likewise
+  std::function<void(const StopOrder&)> stop;  // asks main to stop the daemon; empty: nobody may
+  uint64_t read_timeout_ns = 5'000'000'000;    // the most a call may take, whatever its deadline
   uint64_t change_timeout_ns = 60'000'000'000;
 };
 
@@ -64,6 +65,8 @@ class ControlCalls final : public v1::Control::Service {
  private:
   class Call;
   static scheduler::PolicyNote note_of(const Call& call, const v1::ChangePolicyRequest& request);
+  Status list_jobs(const Call& call, const Snapshot& snapshot, const v1::ListJobsRequest& request,
+                   v1::JobList& list) const;
   Status compare(const Call& call, const v1::ChangePolicyRequest& request,
                  v1::PolicyDiff& answer) const;
   Status change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,

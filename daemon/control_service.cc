@@ -39,6 +39,7 @@ class ControlService::Edge {
                  .audit = audit,
                  .facts = options.facts,
                  .diagnose = options.diagnose,
+                 .fleet = options.fleet,
                  .stop = options.stop},
         log_(log),
         servers_(context_) {}

@@ -15,6 +15,7 @@
 #include "daemon/caller.h"
 #include "daemon/control_view.h"
 #include "daemon/operator_port.h"
+#include "daemon/stop_order.h"
 #include "proto/messages/config.pb.h"
 #include "proto/wire/status.h"
 
@@ -25,9 +26,10 @@ struct ControlOptions {
   int unix_fd = -1;        // a listening stream socket, kept open by the caller
   DaemonFacts facts;
   Diagnose diagnose;              // empty: this daemon serves one machine only
+  AskFleet fleet;                 // likewise
   std::function<void()> on_junk;  // called on the control thread
   std::function<void(const scheduler::Share&)> on_share = {};  // likewise; may be empty
-  std::function<void(const std::string& by)> stop;             // asks main to stop the daemon
+  std::function<void(const StopOrder&)> stop;                  // asks main to stop the daemon
   uint64_t handshake_timeout_ns = 2'000'000'000;
 };
 

@@ -106,27 +106,6 @@ void fill_progress(const CommunicatorSnapshot& from, v1::Communicator& to) {
   to.set_reserved_bytes(from.reserved_bytes);
 }
 
-void fill_communicator(const CommunicatorSnapshot& from, v1::Communicator& to) {
-  to.set_job(plain_text(from.job));
-  to.set_name(plain_text(from.name));
-  to.set_uid(from.uid);
-  to.set_id(hexadecimal(from.id));
-  to.set_state(from.state);
-  to.set_error(plain_text(from.error));
-  to.set_ranks(from.ranks);
-  to.set_machines(from.machines);
-  to.set_local_machine(from.local_machine);
-  to.set_codec(kernels::to_string(from.policy.default_codec));
-  to.set_tensors(static_cast<uint32_t>(from.tensors.size()));
-  fill_progress(from, to);
-  for (const auto& group : from.groups) add_group(group, to);
-  for (const auto& rank : from.rank_list) add_rank(rank, to);
-  for (const auto& change : from.switches) add_switch(change, to);
-  to.set_mode(scheduler::kPlanModes[static_cast<size_t>(from.policy.mode)]);
-  to.set_searching(from.searching);
-  for (const auto& note : from.plan_notes) add_plan_note(note, to);
-}
-
 void fill_session(const scheduler::SessionSnapshot& from, v1::Session& to) {
   to.set_uid(from.uid);
   to.set_pid(from.pid);
@@ -324,12 +303,35 @@ v1::CodecList codec_list() {
   return list;
 }
 
+v1::Communicator communicator_of(const CommunicatorSnapshot& from) {
+  v1::Communicator to;
+  to.set_job(plain_text(from.job));
+  to.set_name(plain_text(from.name));
+  to.set_uid(from.uid);
+  to.set_id(hexadecimal(from.id));
+  to.set_state(from.state);
+  to.set_error(plain_text(from.error));
+  to.set_ranks(from.ranks);
+  to.set_machines(from.machines);
+  to.set_local_machine(from.local_machine);
+  to.set_codec(kernels::to_string(from.policy.default_codec));
+  to.set_tensors(static_cast<uint32_t>(from.tensors.size()));
+  fill_progress(from, to);
+  for (const auto& group : from.groups) add_group(group, to);
+  for (const auto& rank : from.rank_list) add_rank(rank, to);
+  for (const auto& change : from.switches) add_switch(change, to);
+  to.set_mode(scheduler::kPlanModes[static_cast<size_t>(from.policy.mode)]);
+  to.set_searching(from.searching);
+  for (const auto& note : from.plan_notes) add_plan_note(note, to);
+  return to;
+}
+
 Result<v1::JobList> jobs_of(const Snapshot& snapshot, const v1::Target& target,
                             const Caller& caller) {
   CGX_ASSIGN_OR_RETURN(const std::vector<const CommunicatorSnapshot*> found,
                        select_all(snapshot, target, caller));
   v1::JobList list;
-  for (const CommunicatorSnapshot* one : found) fill_communicator(*one, *list.add_communicators());
+  for (const CommunicatorSnapshot* one : found) *list.add_communicators() = communicator_of(*one);
   for (const scheduler::SessionSnapshot& session : snapshot.sessions) {
     const bool wanted_job = target.job().empty() || target.job() == plain_text(session.job);
     if (caller.may_see(session.uid) && wanted_job) fill_session(session, *list.add_sessions());

@@ -20,6 +20,15 @@ using scheduler::Snapshot;
 // Looks at other machines' daemons; takes some seconds where something does not answer.
 using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&)>;
 
+// One job as the daemons of its other machines show it.
+struct FleetAnswer {
+  std::vector<v1::Communicator> communicators;
+  std::vector<v1::TensorList> tensors;
+  std::vector<v1::Finding> findings;  // who did not answer
+};
+using AskFleet =
+    std::function<FleetAnswer(const Snapshot&, const CommunicatorSnapshot& of, bool tensors)>;
+
 struct DaemonFacts {  // fixed while the daemon runs
   std::string version;
   std::string instance;
@@ -44,6 +53,7 @@ Result<v1::JobList> jobs_of(const Snapshot& snapshot, const v1::Target& target,
                             const Caller& caller);
 Result<v1::PeerList> peers_of(const Snapshot& snapshot, const v1::Target& target,
                               const Caller& caller);
+v1::Communicator communicator_of(const CommunicatorSnapshot& communicator);
 v1::TensorList tensors_of(const CommunicatorSnapshot& communicator);
 v1::CurrentPolicy policy_of(const CommunicatorSnapshot& communicator);
 

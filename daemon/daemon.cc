@@ -182,14 +182,19 @@ Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& truste
                          scheduler::EventSink& events) {
   mesh_ = std::make_unique<Mesh>();
   CGX_ASSIGN_OR_RETURN(mesh_->dialer, make_mesh_dialer(options.mesh_tls, options.ipc.handshake_ns));
+  fleet_ = std::make_unique<Fleet>(FleetFacts{.name = options.name,
+                                              .mesh_address = mesh_address_,
+                                              .trusted = trusted,
+                                              .tls = options.mesh_tls},
+                                   operators_);
   const MeshOptions mesh{.instance = instance_,
                          .name = options.name,
                          .address = mesh_address_,
                          .cluster_key = options.cluster_key,
                          .trusted = trusted,
                          .deadline_ns = options.timeouts.join_ns};
-  mesh_->agent =
-      std::make_unique<MeshAgent>(mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events});
+  mesh_->agent = std::make_unique<MeshAgent>(
+      mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events, &fleet_->keys()});
   return {};
 }
 
@@ -207,9 +212,10 @@ Status Daemon::start_mesh(const DaemonOptions& options, const NetworkList& trust
   look_ = std::make_unique<Look>(std::move(facts), operators_);
   const auto admits = [trusted](const std::string& host) { return trusted.contains(host); };
   CGX_ASSIGN_OR_RETURN(mesh_->thread, AgentThread::start(*mesh_->agent));
-  CGX_ASSIGN_OR_RETURN(mesh_->server, MeshServer::start(std::move(listener), options.mesh_tls,
-                                                        options.ipc.handshake_ns, *mesh_->agent,
-                                                        counters_, look_.get(), admits));
+  CGX_ASSIGN_OR_RETURN(
+      mesh_->server,
+      MeshServer::start(std::move(listener), options.mesh_tls, options.ipc.handshake_ns,
+                        *mesh_->agent, counters_, {look_.get(), fleet_.get()}, admits));
   return {};
 }
 
@@ -225,10 +231,6 @@ bool Daemon::ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engin
   return taken && answer.wait_for(limit) == std::future_status::ready && answer.get();
 }
 
-bool Daemon::quiet() {
-  return ask_engine(kAnswerNs, [](scheduler::Engine& engine) { return !engine.operations_open(); });
-}
-
 void Daemon::drain(const std::string& why) {
   ipc_->stop_accepting(why);
   ask_engine(kAnswerNs, [why](scheduler::Engine& engine) {
@@ -237,14 +239,23 @@ void Daemon::drain(const std::string& why) {
   });
 }
 
-std::optional<std::vector<std::string>> Daemon::undrained() {
-  auto names = std::make_shared<std::vector<std::string>>();
-  const bool answered = ask_engine(kAnswerNs, [names](scheduler::Engine& engine) {
-    *names = engine.undrained();
+std::optional<std::vector<std::string>> Daemon::ask_names(
+    std::vector<std::string> (scheduler::Engine::*names)() const) {
+  auto answer = std::make_shared<std::vector<std::string>>();
+  const bool answered = ask_engine(kAnswerNs, [answer, names](scheduler::Engine& engine) {
+    *answer = (engine.*names)();
     return true;
   });
   if (!answered) return std::nullopt;
-  return *names;
+  return *answer;
+}
+
+std::optional<std::vector<std::string>> Daemon::undrained() {
+  return ask_names(&scheduler::Engine::undrained);
+}
+
+std::optional<std::vector<std::string>> Daemon::in_flight() {
+  return ask_names(&scheduler::Engine::in_flight);
 }
 
 bool Daemon::alive(uint64_t within_ns) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/data_agent.h"
+#include "daemon/fleet.h"
 #include "daemon/ipc_agent.h"
 #include "daemon/look.h"
 #include "daemon/mesh_agent.h"
@@ -60,7 +61,8 @@ class Daemon {
   ~Daemon();
 
   OperatorPort& operators() { return operators_; }
-  Look* look() { return look_.get(); }  // null: one machine only
+  Look* look() { return look_.get(); }     // null: one machine only
+  Fleet* fleet() { return fleet_.get(); }  // likewise
   EdgeCounters& counters() { return counters_; }
   const std::string& mesh_address() const { return mesh_address_; }
   const wire::InstanceId& instance() const { return instance_; }
@@ -76,8 +78,8 @@ class Daemon {
   void drain(const std::string& why);
   // What has not; nullopt: the data thread does not answer in time.
   std::optional<std::vector<std::string>> undrained();
-  // Nothing is in flight: a good moment to stop.
-  bool quiet();
+  // Operations and open steps, a line each communicator; nullopt: as above.
+  std::optional<std::vector<std::string>> in_flight();
   // The data thread goes on: it has answered within the time.
   bool alive(uint64_t within_ns);
   // For communicators made from now on; false: the data thread is too busy or gone.
@@ -87,6 +89,8 @@ class Daemon {
   struct Mesh;
 
   bool ask_engine(uint64_t within_ns, UniqueFunction<bool(scheduler::Engine&)> question);
+  std::optional<std::vector<std::string>> ask_names(
+      std::vector<std::string> (scheduler::Engine::*names)() const);
   struct Arithmetic {
     kernels::Lane lane;
     uint64_t tuning_ns;
@@ -111,6 +115,7 @@ class Daemon {
   PlannerAgent planner_;
   MailboxOperator operators_;
   std::unique_ptr<Look> look_;
+  std::unique_ptr<Fleet> fleet_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<IpcAgent> ipc_;
   std::unique_ptr<AgentThread> planner_thread_, data_thread_, ipc_thread_;

@@ -17,6 +17,7 @@
 #include "daemon/clock.h"
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
+#include "daemon/drain_command.h"
 #include "daemon/notify.h"
 #include "daemon/open_files.h"
 #include "daemon/operators_edge.h"
@@ -153,21 +154,21 @@ Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
 // An operator's call becomes a signal, which is what main waits for.
 class Stopper {
  public:
-  void stop(const std::string& by) {
+  void stop(const StopOrder& order) {
     {
       const std::lock_guard lock(mutex_);
-      by_ = by;
+      order_ = order;
     }
     ::kill(::getpid(), SIGTERM);
   }
-  std::string by() {
+  StopOrder order() {
     const std::lock_guard lock(mutex_);
-    return by_;
+    return order_;
   }
 
  private:
   std::mutex mutex_;
-  std::string by_;
+  StopOrder order_;
 };
 
 int start(const CommandLine& line, const v1::Config& config) {
@@ -195,8 +196,8 @@ int start(const CommandLine& line, const v1::Config& config) {
   };
   const auto stopper = std::make_shared<Stopper>();
   const auto operators = OperatorsEdge::open(
-      config, facts, (*daemon)->operators(), log, (*daemon)->look(),
-      {on_junk, on_share, [stopper](const std::string& by) { stopper->stop(by); }});
+      config, facts, (*daemon)->operators(), log, (*daemon)->look(), (*daemon)->fleet(),
+      {on_junk, on_share, [stopper](const StopOrder& order) { stopper->stop(order); }});
   if (!operators.ok()) return refuse(line, operators.status());
   forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",
@@ -215,7 +216,7 @@ int start(const CommandLine& line, const v1::Config& config) {
   return serve(**daemon, log, signals,
                {.config = config,
                 .load = [&line] { return load(line); },
-                .stop_asked_by = [stopper] { return stopper->by(); },
+                .stop_order = [stopper] { return stopper->order(); },
                 .private_daemon = line.private_daemon});
 }
 
@@ -223,7 +224,8 @@ int run(int argc, char** argv) {
   transport::prepare_process();
   const CommandLine line = parse_command_line(argc, argv);
   if (line.action == CommandLine::Action::kExit) return line.exit_code;
-  const Result<v1::Config> config = load(line);
+  const bool drains = line.action == CommandLine::Action::kDrain;
+  const Result<v1::Config> config = drains ? read(line) : load(line);
   if (!config.ok()) {
     const bool serves = line.action == CommandLine::Action::kServe;
     return serves ? refuse(line, config.status()) : fail(config.status());
@@ -238,6 +240,8 @@ int run(int argc, char** argv) {
     case CommandLine::Action::kServe:
     case CommandLine::Action::kRun:
       return start(line, *config);
+    case CommandLine::Action::kDrain:
+      return fail(drain_running(config->control().socket(), line.drain_limit));
     case CommandLine::Action::kExit:
       break;
   }

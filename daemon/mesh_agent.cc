@@ -189,6 +189,9 @@ void MeshAgent::on_connected(Wish& wish, const Status& status) {
 
 void MeshAgent::made(Wish& wish) {
   wish.made = true;
+  if (ports_.keys != nullptr) {
+    ports_.keys->keep({wish.wish.request.job, wish.wish.request.uid}, wish.key);
+  }
   ports_.events.event(scheduler::EventLevel::kInfo,
                       "linked to " + peer_text(wish) + " for job '" + wish.wish.request.job + "'");
   ports_.host.link_made(wish.wish.serial);

@@ -20,6 +20,7 @@
 #include "daemon/clock.h"
 #include "daemon/limited_events.h"
 #include "daemon/link_host.h"
+#include "daemon/link_keys.h"
 #include "daemon/mailbox.h"
 #include "daemon/mesh_handshake.h"
 #include "daemon/networks.h"
@@ -80,6 +81,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
     MeshDialer& dialer;
     EdgeCounters& counters;
     scheduler::EventSink& events;
+    LinkKeys* keys = nullptr;  // told the key of each link that is made
   };
 
   MeshAgent(MeshOptions options, const Ports& ports);

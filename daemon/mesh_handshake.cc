@@ -91,6 +91,17 @@ Mac LinkKey::prove_arrival(const Introduction& both) const {
   return hmac(key_, transcript("cgx mesh arrival", both).take());
 }
 
+Mac LinkKey::prove_question(const Nonce& challenge, const JobOwner& of,
+                            const std::string& address) const {
+  wire::Writer writer;
+  writer.put_string("cgx mesh question");
+  writer.put(challenge);
+  writer.put_string(of.job);
+  writer.put(of.uid);
+  writer.put_string(address);
+  return hmac(key_, writer.take());
+}
+
 uint64_t LinkKey::tag(const Introduction& both, const char* direction) const {
   const Mac mac = hmac(key_, transcript(direction, both).take());
   uint64_t tag;

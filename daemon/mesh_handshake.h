@@ -73,6 +73,13 @@ struct Arrival {
   Mac mac{};
 };
 
+// Two users' jobs may share a name.
+struct JobOwner {
+  std::string job;
+  uint32_t uid = 0;
+  friend bool operator==(const JobOwner&, const JobOwner&) = default;
+};
+
 // What both sides know after Greeting and Challenge.
 struct Introduction {
   Greeting greeting;
@@ -91,6 +98,8 @@ class LinkKey {
   Mac prove_listener(const Introduction& both, const transport::Endpoint& dialer,
                      const transport::Endpoint& listener) const;
   Mac prove_arrival(const Introduction& both) const;
+  // Of who asks about a job of this key, after the introduction: see fleet.h.
+  Mac prove_question(const Nonce& challenge, const JobOwner& of, const std::string& address) const;
   uint64_t tag_to_dialer(const Introduction& both) const;
   uint64_t tag_to_listener(const Introduction& both) const;
   // Of the transport's link: known to both, sent by neither.

@@ -8,10 +8,12 @@
 #include <map>
 #include <mutex>
 
+#include "daemon/fleet.h"
 #include "daemon/guarded_listener.h"
 #include "daemon/look.h"
 #include "daemon/mesh_credentials.h"
 #include "daemon/mesh_messages.h"
+#include "proto/messages/fleet.grpc.pb.h"
 #include "proto/messages/mesh.grpc.pb.h"
 
 namespace cgx::daemon {
@@ -42,8 +44,11 @@ std::string host_of_peer(std::string peer) {
 
 class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
  public:
-  Service(MeshListener& listener, TcpListener listening, cgx::daemon::Look* look)
-      : listener_(listener), listening_(std::move(listening)), look_(look) {}
+  Service(MeshListener& listener, TcpListener listening, const MeshInformants& informants)
+      : listener_(listener),
+        listening_(std::move(listening)),
+        look_(informants.look),
+        fleet_(informants.fleet) {}
   ~Service() override {
     guard_.reset();
     if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
@@ -63,6 +68,7 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         server_credentials(tls));
     builder.RegisterService(this);
+    builder.RegisterService(&fleet_);
     server_ = builder.BuildAndStart();
     if (!server_) return internal_error("gRPC refused to start the mesh server");
     const ListenerOptions options{.name = "connections of the mesh",
@@ -104,6 +110,24 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
   }
 
  private:
+  // The other service at the same door.
+  class FleetService final : public v1::Fleet::CallbackService {
+   public:
+    explicit FleetService(cgx::daemon::Fleet* fleet) : fleet_(fleet) {}
+
+    grpc::ServerUnaryReactor* Show(grpc::CallbackServerContext* context,
+                                   const v1::ShowRequest* request, v1::ShowReply* reply) override {
+      if (fleet_ == nullptr) return v1::Fleet::CallbackService::Show(context, request, reply);
+      *reply = fleet_->answer(host_of_peer(context->peer()), *request);
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+      reactor->Finish(grpc::Status::OK);
+      return reactor;
+    }
+
+   private:
+    cgx::daemon::Fleet* const fleet_;
+  };
+
   // Calls the reactor's Finish exactly once: also when the agent has stopped and drops the answer.
   class Finish {
    public:
@@ -145,6 +169,7 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
   MeshListener& listener_;
   TcpListener listening_;
   cgx::daemon::Look* const look_;
+  FleetService fleet_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<GuardedListener> guard_;
@@ -155,8 +180,9 @@ MeshServer::~MeshServer() = default;
 
 Result<std::unique_ptr<MeshServer>> MeshServer::start(
     TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
-    EdgeCounters& counters, Look* look, const std::function<bool(const std::string&)>& admits) {
-  auto service = std::make_unique<Service>(listener, std::move(listening), look);
+    EdgeCounters& counters, const MeshInformants& informants,
+    const std::function<bool(const std::string&)>& admits) {
+  auto service = std::make_unique<Service>(listener, std::move(listening), informants);
   CGX_RETURN_IF_ERROR(service->start(tls, handshake_ns, counters, admits));
   return std::unique_ptr<MeshServer>(new MeshServer(std::move(service)));
 }

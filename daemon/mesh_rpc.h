@@ -18,15 +18,22 @@
 
 namespace cgx::daemon {
 
+class Fleet;
 class Look;
+
+// Who answers questions that operators ask by other daemons; null: they are refused.
+struct MeshInformants {
+  Look* look = nullptr;
+  Fleet* fleet = nullptr;
+};
 
 class MeshServer {
  public:
   // Serves connections of hosts it `admits` (empty: all) that begin as HTTP/2 (or TLS) does; others
-  // are counted in `counters`. `look` answers operators' questions; null: they are refused.
+  // are counted in `counters`.
   static Result<std::unique_ptr<MeshServer>> start(
       TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
-      EdgeCounters& counters, Look* look = nullptr,
+      EdgeCounters& counters, const MeshInformants& informants = {},
       const std::function<bool(const std::string&)>& admits = {});
   ~MeshServer();
 

@@ -38,7 +38,7 @@ LogLevel log_level(scheduler::EventLevel level) {
 Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& config,
                                                            const DaemonFacts& facts,
                                                            OperatorPort& port, Log& log, Look* look,
-                                                           const Calls& calls) {
+                                                           Fleet* fleet, const Calls& calls) {
   CGX_ASSIGN_OR_RETURN(const ListenSocketOptions socket, socket_options(config.control()));
   CGX_ASSIGN_OR_RETURN(ListenSocket listening, ListenSocket::open(socket));
   std::unique_ptr<OperatorsEdge> edge(new OperatorsEdge(std::move(listening)));
@@ -47,6 +47,7 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
                          .unix_fd = edge->socket_.fd(),
                          .facts = facts,
                          .diagnose = {},
+                         .fleet = {},
                          .on_junk = calls.on_junk,
                          .on_share = calls.on_share,
                          .stop = calls.stop,
@@ -55,6 +56,10 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
     control.diagnose = [look](const v1::DiagnoseRequest& request) {
       return look->diagnose(request);
     };
+  }
+  if (fleet != nullptr) {
+    control.fleet = [fleet](const Snapshot& snapshot, const CommunicatorSnapshot& of,
+                            bool tensors) { return fleet->ask(snapshot, of, tensors); };
   }
   CGX_ASSIGN_OR_RETURN(edge->control_, ControlService::create(control, port, *edge->audit_, log));
   CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, calls));

@@ -7,9 +7,11 @@
 
 #include "daemon/audit.h"
 #include "daemon/control_service.h"
+#include "daemon/fleet.h"
 #include "daemon/listen_socket.h"
 #include "daemon/look.h"
 #include "daemon/metrics_server.h"
+#include "daemon/stop_order.h"
 #include "proto/messages/config.pb.h"
 #include "scheduler/engine.h"
 
@@ -20,12 +22,13 @@ class OperatorsEdge {
   struct Calls {  // from other threads
     std::function<void()> on_junk;
     std::function<void(const scheduler::Share&)> on_share;
-    std::function<void(const std::string& by)> stop;  // an operator wants the daemon to end
+    std::function<void(const StopOrder&)> stop;
   };
-  // `config` is complete and its paths resolved. `look` may be null.
+  // `config` is complete and its paths resolved. `look` and `fleet` may be null.
   static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,
                                                      const DaemonFacts& facts, OperatorPort& port,
-                                                     Log& log, Look* look, const Calls& calls);
+                                                     Log& log, Look* look, Fleet* fleet,
+                                                     const Calls& calls);
 
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}

@@ -36,7 +36,7 @@ int PlannerAgent::do_work(uint64_t /*now_ns*/) {
     if (const int done = tasks->drain(1, run); done > 0) return done;
   }
   if (searches_.empty()) return 0;
-  search();
+  go_on();
   return 1;
 }
 
@@ -56,29 +56,52 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
 
 void PlannerAgent::survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
   const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
-    begin_search(std::move(question), std::move(answer));
+    begin_survey(std::move(question), std::move(answer));
   });
   if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
 }
 
-void PlannerAgent::begin_search(scheduler::SurveyQuestion question, SurveyAnswer answer) {
-  Result<scheduler::Surveyor> surveyor = scheduler::Surveyor::create(std::move(question));
-  if (!surveyor.ok()) return answer_search(std::move(answer), surveyor.status());
-  searches_.push_back({*std::move(surveyor), std::move(answer)});
+void PlannerAgent::search(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
+  const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
+    begin_ceilings(std::move(question), std::move(answer));
+  });
+  if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
+}
+
+void PlannerAgent::begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
+  Result<scheduler::Surveyor> made = scheduler::Surveyor::create(std::move(question));
+  if (!made.ok()) return take(std::move(answer), Result<scheduler::SurveyPtr>(made.status()));
+  auto surveyor = std::make_shared<scheduler::Surveyor>(*std::move(made));
+  searches_.push_back({[surveyor] { return surveyor->work(kSliceEvaluations); },
+                       [this, surveyor, answer = std::move(answer)]() mutable {
+                         take(std::move(answer), Result<scheduler::SurveyPtr>(surveyor->survey()));
+                       }});
+}
+
+void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
+  auto made = scheduler::begin_ceilings(std::move(question));
+  if (!made.ok()) {
+    return take(std::move(answer), Result<scheduler::CeilingAnswer>(made.status()));
+  }
+  std::shared_ptr<scheduler::CeilingSearch> search = *std::move(made);
+  searches_.push_back({[search] { return search->work(kSliceEvaluations); },
+                       [this, search, answer = std::move(answer)]() mutable {
+                         take(std::move(answer),
+                              Result<scheduler::CeilingAnswer>(search->answer()));
+                       }});
 }
 
 // One slice of the search whose turn it is.
-void PlannerAgent::search() {
+void PlannerAgent::go_on() {
   Search next = std::move(searches_.front());
   searches_.pop_front();
-  if (next.surveyor.work(kSliceEvaluations)) {
-    return answer_search(std::move(next.answer), next.surveyor.survey());
-  }
+  if (next.slice()) return next.answer();
   searches_.push_back(std::move(next));
 }
 
-void PlannerAgent::answer_search(SurveyAnswer answer, Result<scheduler::SurveyPtr> survey) {
-  taker_.take_plan([survey = std::move(survey), answer = std::move(answer)] { answer(survey); });
+template <typename Then, typename Found>
+void PlannerAgent::take(Then answer, Found found) {
+  taker_.take_plan([found = std::move(found), answer = std::move(answer)] { answer(found); });
 }
 
 void PlannerAgent::run(const std::function<void()>& work, const std::function<void()>& then) {

@@ -31,6 +31,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
 
   void request(scheduler::PlanQuestion question, Answer answer) override;
   void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override;
+  void search(scheduler::CeilingQuestion question, CeilingsAnswer answer) override;
   void run(const std::function<void()>& work, const std::function<void()>& then) override;
   void release(std::shared_ptr<const void> memory) override;
 
@@ -43,12 +44,14 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
 
   PlanTaker& taker_;
   struct Search {
-    scheduler::Surveyor surveyor;
-    SurveyAnswer answer;
+    UniqueFunction<bool()> slice;  // true: done
+    Task answer;
   };
-  void begin_search(scheduler::SurveyQuestion question, SurveyAnswer answer);
-  void search();
-  void answer_search(SurveyAnswer answer, Result<scheduler::SurveyPtr> survey);
+  void begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer);
+  void begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer);
+  void go_on();
+  template <typename Then, typename Found>
+  void take(Then answer, Found found);
 
   std::shared_ptr<Tasks> commits_, others_;  // plans that are dropped post to the second
   std::deque<Search> searches_;

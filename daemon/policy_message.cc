@@ -5,6 +5,7 @@
 
 #include "config/text.h"
 #include "kernels/codec.h"
+#include "scheduler/ceilings.h"
 
 namespace cgx::daemon {
 namespace {
@@ -36,6 +37,28 @@ scheduler::CollectiveWish collective_of(const std::string& text) {
   return scheduler::wish_for(static_cast<scheduler::Collective>(found - std::begin(names)));
 }
 
+// REQUIRES: one of the field's choices, which are the names.
+template <typename Choice, size_t kCount>
+Choice choice_of(const std::string& text, const char* const (&names)[kCount]) {
+  const auto found = std::find(std::begin(names), std::end(names), text);
+  CGX_ASSERT(found != std::end(names));
+  return static_cast<Choice>(found - std::begin(names));
+}
+
+template <typename Choice, size_t kCount>
+const char* name_of(Choice choice, const char* const (&names)[kCount]) {
+  return names[static_cast<size_t>(choice)];
+}
+
+Status fill_ceilings(const v1::Policy& complete, scheduler::Policy& plain) {
+  plain.ceilings =
+      choice_of<scheduler::CeilingPlanner>(complete.ceilings(), scheduler::kCeilingPlanners);
+  plain.layerwise_solver =
+      choice_of<scheduler::LayerSolver>(complete.layerwise_solver(), scheduler::kLayerSolvers);
+  CGX_ASSIGN_OR_RETURN(plain.layerwise_alpha, config::parse_factor(complete.layerwise_alpha()));
+  return scheduler::check_ceilings(plain);
+}
+
 }  // namespace
 
 config::Checks config_checks() {
@@ -65,11 +88,11 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   plain.rack_machines = complete.rack_machines();
   CGX_ASSIGN_OR_RETURN(plain.feedback_decay, config::parse_share(complete.feedback_decay()));
   plain.stats_steps = complete.stats_steps();
-  plain.mode = complete.mode() == scheduler::kPlanModes[1] ? scheduler::PlanMode::kAuto
-                                                           : scheduler::PlanMode::kFixed;
+  plain.mode = choice_of<scheduler::PlanMode>(complete.mode(), scheduler::kPlanModes);
   for (const std::string& codec : complete.menu()) {
     plain.menu.push_back(codec_of(codec, checked.warnings));
   }
+  CGX_RETURN_IF_ERROR(fill_ceilings(complete, plain));
   return checked;
 }
 
@@ -105,8 +128,11 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   message.set_rack_machines(policy.rack_machines);
   message.set_feedback_decay(config::print_share(policy.feedback_decay));
   message.set_stats_steps(policy.stats_steps);
-  message.set_mode(scheduler::kPlanModes[static_cast<size_t>(policy.mode)]);
+  message.set_mode(name_of(policy.mode, scheduler::kPlanModes));
   for (const CodecSpec& codec : policy.menu) message.add_menu(kernels::to_string(codec));
+  message.set_ceilings(name_of(policy.ceilings, scheduler::kCeilingPlanners));
+  message.set_layerwise_alpha(config::print_share(policy.layerwise_alpha));
+  message.set_layerwise_solver(name_of(policy.layerwise_solver, scheduler::kLayerSolvers));
   return message;
 }
 

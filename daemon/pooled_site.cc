@@ -71,12 +71,18 @@ class PooledSite::Work final : public SiteOperation {
     }
     return norms_;
   }
+  const std::vector<scheduler::LossSample>& losses() const override {
+    losses_ = here_->losses();
+    for (size_t i = 0; i < losses_.size(); ++i) losses_[i] += there_->losses()[i];
+    return losses_;
+  }
 
  private:
   PooledSite& site_;
   const OperationSetup& setup_;
   const std::unique_ptr<SiteOperation> here_, there_;
   mutable std::vector<Norms> norms_;
+  mutable std::vector<scheduler::LossSample> losses_;
 };
 
 PooledSite::PooledSite(std::unique_ptr<Site> here, std::unique_ptr<Site> there)

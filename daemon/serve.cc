@@ -114,14 +114,23 @@ bool drain(Daemon& daemon, Log& log, const sigset_t& signals, const std::string&
   }
 }
 
+// "nothing", or each communicator with its operations.
+std::string in_flight_text(Daemon& daemon) {
+  const auto names = daemon.in_flight();
+  if (!names) return "not known: the data thread does not answer";
+  std::string text;
+  for (const std::string& name : *names) text += (text.empty() ? "" : "; ") + name;
+  return text.empty() ? "nothing" : text;
+}
+
 void stop(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& cause,
           uint64_t drain_ns) {
   const uint64_t begun = monotonic_ns();
-  const bool busy = daemon.connected() && !daemon.quiet();
   log.write(LogLevel::kInfo, "stopping",
             {{"cause", cause},
              {"sessions", daemon.sessions_open()},
-             {"in_flight", busy ? "operations" : "nothing"}});
+             {"in_flight", in_flight_text(daemon)},
+             {"limit_ms", drain_ns / kMillisecond}});
   const bool drained =
       drain(daemon, log, signals, "its cgxd is being stopped (" + cause + ")", drain_ns);
   log.write(LogLevel::kInfo, "stopped",
@@ -147,9 +156,9 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
-      const std::string asked = options.stop_asked_by();
-      stop(daemon, log, signals, asked.empty() ? sender_text(*signal) : asked,
-           options.config.timeouts().drain_ms() * kMillisecond);
+      const StopOrder order = options.stop_order();
+      stop(daemon, log, signals, order.by.empty() ? sender_text(*signal) : order.by,
+           order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond));
       return 0;
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options);

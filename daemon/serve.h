@@ -11,6 +11,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/stop_order.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {
@@ -19,10 +20,10 @@ namespace cgx::daemon {
 std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
 
 struct ServeOptions {
-  v1::Config config;                           // complete, in force
-  std::function<Result<v1::Config>()> load;    // once more, as at the start
-  std::function<std::string()> stop_asked_by;  // an operator's name if a signal is cgxctl drain's
-  bool private_daemon = false;                 // ends when nobody is connected any more
+  v1::Config config;                         // complete, in force
+  std::function<Result<v1::Config>()> load;  // once more, as at the start
+  std::function<StopOrder()> stop_order;     // names somebody if a signal is an operator's call
+  bool private_daemon = false;               // ends when nobody is connected any more
 };
 
 // Returns when the daemon is to end, drained: 0.

@@ -131,7 +131,7 @@ Status Boundaries::Search::make_sums() {
       sum.push_back(sum.back());
       for (uint32_t i = atom.first; i < atom.end; ++i) {
         CGX_ASSIGN_OR_RETURN(const GroupLoad load,
-                             load_of(at_level(segments[i], levels[level]), inputs().table,
+                             load_of(at_level(segments[i], levels, level), inputs().table,
                                      question.conditions.costs));
         sum.back() += load;
       }
@@ -284,7 +284,7 @@ bool Boundaries::Search::work(uint64_t evaluations) {
 Group Boundaries::Search::group_of(uint32_t first, uint32_t end, const Option& option) const {
   Group group{.way = option.way};
   for (uint32_t i = atoms[first].first; i < atoms[end - 1].end; ++i) {
-    group.segments.push_back(at_level(segments[i], levels[option.level]));
+    group.segments.push_back(at_level(segments[i], levels, option.level));
   }
   return group;
 }

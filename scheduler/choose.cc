@@ -109,7 +109,7 @@ Status Choose::Search::make_loads() {
     for (uint32_t i = 0; i < count(); ++i) {
       CGX_ASSIGN_OR_RETURN(
           const GroupLoad load,
-          load_of(at_level(segments[i], levels[level]), inputs().table, question.conditions.costs));
+          load_of(at_level(segments[i], levels, level), inputs().table, question.conditions.costs));
       row.push_back(load);
     }
   }
@@ -310,7 +310,7 @@ Proposal Choose::Search::proposal() const {
   for (uint32_t g = 0; g < best.ends.size(); ++g) {
     Group& group = proposal.groups.emplace_back(Group{.way = routes[best.ways[g]].way});
     for (uint32_t i = first; i < best.ends[g]; ++i) {
-      group.segments.push_back(at_level(segments[i], levels[best.levels[i]]));
+      group.segments.push_back(at_level(segments[i], levels, best.levels[i]));
     }
     first = best.ends[g];
   }

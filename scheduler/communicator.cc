@@ -31,9 +31,10 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       services_(services),
       index_(services.new_index()),
       pool_(services.slabs()),
-      configured_(
+      desk_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
+      attempts_(members_.local.size()),
       joining_(members_, first),
       peers_(members_),
       terms_(members_),
@@ -56,6 +57,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       pilot_(*this, services.options().search),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
+  steps_.measure_losses(ceilings_.losses());
   begin_with_policy();
 }
 
@@ -77,8 +79,24 @@ bool Communicator::operations_open() const {
   return steps_.operations_open() || calls_.operations_open();
 }
 
+std::string Communicator::in_flight() const {
+  if (!living() || (!operations_open() && steps_.idle())) return {};
+  std::string groups, calls;
+  for (const auto& operation : steps_.operations()) {
+    groups += (groups.empty() ? "" : ", ") + std::to_string(operation->group_index());
+  }
+  for (const auto& operation : calls_.operations()) {
+    calls += (calls.empty() ? "" : ", ") + std::to_string(operation->step());
+  }
+  std::string text = members_.title();
+  if (!steps_.idle()) text += ", step " + std::to_string(step());
+  if (!groups.empty()) text += ": groups " + groups;
+  if (!calls.empty()) text += ", calls " + calls;
+  return groups.empty() && calls.empty() ? text + ": waits for ranks" : text;
+}
+
 uint32_t Communicator::weight() const {
-  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : policy_.weight;
+  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : desk_.policy().weight;
   return std::min(wanted, services_.options().limits.weight);
 }
 
@@ -99,10 +117,7 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
     return protocol_error("submit record of unknown kind " + std::to_string(record.kind));
   }
   if (state_ == State::kFrozen) {
-    constexpr size_t kHeldMax = 64 * 1024;  // clients have 8192 completions to come at most
-    if (held_.size() >= kHeldMax) return protocol_error("more records than completions are free");
-    held_.push_back({local, record});
-    return {};
+    return attempts_.hold(local, record);
   }
   const Status status = apply_record(local, record);
   if (status.ok()) {
@@ -111,12 +126,11 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
   }
   // A straggler of a failed attempt is told why that failed; the attempt under way goes on.
   const bool fails_step = status.code() == StatusCode::kSTEP_ABANDONED &&
-                          record.kind == CGX_SUBMIT_TENSOR && !local_[local].must_redo &&
-                          record.attempt == local_[local].attempt;
+                          record.kind == CGX_SUBMIT_TENSOR &&
+                          attempts_.current(local, record.attempt);
   refuse(local, record, status);
   if (!fails_step) return {};
-  abandoned_ = record.step;
-  local_[local].must_redo = true;
+  attempts_.abandon(local, record.step);
   fail(status, Scope::kStep);
   return {};
 }
@@ -138,14 +152,7 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
   if (record.kind == CGX_SUBMIT_STEP_DONE) {
     return steps_.done(local, record.step, record.flags & CGX_STEP_DROPPED);
   }
-  const LocalState& state = local_[local];
-  if (state.must_redo || record.attempt != state.attempt) {
-    return failure_.ok()
-               ? Status(StatusCode::kSTEP_ORDER, "attempt " + std::to_string(record.attempt) +
-                                                     " of the step, the current one is " +
-                                                     std::to_string(state.attempt))
-               : failure_;
-  }
+  CGX_RETURN_IF_ERROR(attempts_.check(local, record.attempt, failure_));
   local_[local].last_step = record.step;
   const double unit = record.gradient_unit == 0 ? 1.0 : record.gradient_unit;
   CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
@@ -310,6 +317,7 @@ bool Communicator::work() {
   services_.release(steps_.take_freed());
   reorder_if_useful();
   pursue_wish();
+  if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
   if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
   return *called || *stepped;
 }
@@ -351,7 +359,11 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.switches = agreement_.switches();
   shown.searching = searches_plans() ? pilot_.doing() : "";
   shown.plan_notes = pilot_.notes();
-  shown.policies = policies_;
+  const auto& set = ceilings_.notes();
+  shown.plan_notes.insert(shown.plan_notes.begin(), set.begin(), set.end());
+  std::stable_sort(shown.plan_notes.begin(), shown.plan_notes.end(),
+                   [](const auto& one, const auto& other) { return one.step < other.step; });
+  shown.policies = desk_.history();
   shown.reserved_bytes = reserved_bytes();
   shown.operations = steps_.totals().operations + calls_.totals().operations;
   shown.exchange_ns = steps_.totals().exchange_ns + calls_.totals().exchange_ns;
@@ -368,8 +380,8 @@ CommunicatorSnapshot Communicator::snapshot() const {
   }
   show_late(shown.rank_list);
   if (!steps_.installed()) {
-    shown.policy = policy_;
-    shown.policy_version = policy_version_;
+    shown.policy = desk_.policy();
+    shown.policy_version = desk_.version();
     return shown;
   }
   const PreparedPlan& plan = *steps_.plan();

@@ -13,14 +13,15 @@
 // engine.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "scheduler/attempts.h"
 #include "scheduler/call_runner.h"
+#include "scheduler/ceiling_watch.h"
 #include "scheduler/commit_tables.h"
 #include "scheduler/control.h"
 #include "scheduler/engine.h"
@@ -31,6 +32,7 @@
 #include "scheduler/peers.h"
 #include "scheduler/pilot.h"
 #include "scheduler/plan_agreement.h"
+#include "scheduler/policy_desk.h"
 #include "scheduler/replica_watch.h"
 #include "scheduler/shares.h"
 #include "scheduler/step_meter.h"
@@ -80,7 +82,8 @@ class CommunicatorServices {
 class Communicator final : public OperationHost,
                            public PlanAgreement::Host,
                            public LinkUser,
-                           private PilotPort {
+                           private PilotPort,
+                           private CeilingPort {
  public:
   enum class State : uint8_t { kJoining, kReady, kRunning, kFrozen, kFailed, kClosed };
 
@@ -148,6 +151,7 @@ class Communicator final : public OperationHost,
   void tick();  // timers: heartbeats, late ranks, lost peers, time-outs
   uint64_t next_deadline_ns() const { return next_tick_ns_; }
   bool operations_open() const;
+  std::string in_flight() const;  // which operations, for people; empty: none, and no step is open
   bool tickets_open() const { return steps_.tickets_open() || calls_.tickets_open(); }
   void settle(Operation& operation, Ticket ticket, const SiteAnswer& answer);
   void sweep() {  // what ended, between two rounds
@@ -185,23 +189,8 @@ class Communicator final : public OperationHost,
   struct LocalState {  // beside Members::local
     uint32_t join_request = 0, commit_request = 0, redo_request = 0;
     uint64_t last_step = 0;
-    uint32_t attempt = 0;    // that its records of steps carry
-    bool must_redo = false;  // it was told of a failure and has not asked for the next attempt
     bool committed = false, left = false;
     Registration tensors;
-  };
-  struct PolicyTicket {
-    PolicyAnswer answer;
-    uint64_t deadline_ns = 0;
-  };
-  struct HeldRecord {
-    uint32_t local;
-    cgx_submit_record record;
-  };
-  struct Wish {  // coordinator: the policy an operator wants, until all machines have agreed
-    Policy policy;
-    PolicyAnswer answer;
-    std::vector<std::string> warnings;
   };
 
   Communicator(Members members, const wire::CreateCommunicator& first,
@@ -270,7 +259,6 @@ class Communicator final : public OperationHost,
   PlanAgreement::Question policy_question(const Policy& policy) const;
   void begin_with_policy();
   void took_force(const PreparedPlan& plan, uint64_t step);
-  void note_version(uint64_t version, uint64_t epoch, uint64_t step, const Policy& policy);
   void keep_for_the_name(const Policy& policy);
   std::vector<uint32_t> running_order() const;
 
@@ -280,8 +268,18 @@ class Communicator final : public OperationHost,
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
-               std::function<void(const Result<Agreed>&)> answer) override;
+               std::function<void(const Result<PilotPort::Agreed>&)> answer) override;
   void report(const PlanNote& note) override;
+
+  // communicator_ceilings.cc
+  bool sets_ceilings() const;
+  void follow_ceilings(const Event& event);
+  bool free_to_propose() const;
+  bool may_set_ceilings() const override;
+  void search_ceilings(CeilingQuestion question,
+                       std::function<void(const Result<CeilingAnswer>&)> answer) override;
+  void propose_ceilings(std::vector<CodecSpec> ceilings,
+                        std::function<void(const Result<CeilingPort::Agreed>&)> answer) override;
 
   // communicator_terms.cc
   enum class Origin : uint8_t { kHere, kElsewhere };  // others have to be told, or know
@@ -336,13 +334,10 @@ class Communicator final : public OperationHost,
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
-  uint64_t kept_epoch_ = 0;            // the newest in the history of plans
-  std::optional<uint64_t> abandoned_;  // the step a local rank gave up or never ended: ends a term
-  Policy configured_;                  // by the coordinator, for the job: version 1
-  Policy policy_;
-  uint64_t policy_version_ = 1;
-  std::vector<std::shared_ptr<const PolicyVersion>> policies_;  // as the snapshot's
+  uint64_t kept_epoch_ = 0;  // the newest in the history of plans
+  PolicyDesk desk_;
   std::vector<LocalState> local_;
+  Attempts attempts_;
   Joining joining_;
   Peers peers_;
   Terms terms_;
@@ -358,14 +353,11 @@ class Communicator final : public OperationHost,
     PlanAgreement::PlanPtr running;  // when its plan was asked for
   };
   std::optional<AwaitedStart> awaited_start_;  // this machine lacks its plan, which is being made
-  std::deque<HeldRecord> held_;
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
-  std::optional<Wish> wish_;
-  std::map<uint64_t, PolicyTicket> policy_tickets_;
-  uint64_t next_policy_ticket_ = 1;
+  CeilingWatch ceilings_{*this};
   uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;

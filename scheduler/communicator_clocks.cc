@@ -20,14 +20,9 @@ void Communicator::tick() {
   if (state_ == State::kFailed || state_ == State::kClosed) return;
   send_heartbeats();
   if (state_ != State::kFrozen) agreement_.tick(now);
-  for (auto it = policy_tickets_.begin(); it != policy_tickets_.end();) {
-    if (now < it->second.deadline_ns) {
-      ++it;
-      continue;
-    }
-    it->second.answer(Status(StatusCode::kTIMED_OUT,
-                             "the coordinator of " + members_.title() + " did not answer"));
-    it = policy_tickets_.erase(it);
+  for (const PolicyAnswer& answer : desk_.take_late(now)) {
+    answer(Status(StatusCode::kTIMED_OUT,
+                  "the coordinator of " + members_.title() + " did not answer"));
   }
   check_peers();
   if (state_ == State::kFrozen) return check_frozen();
@@ -213,7 +208,7 @@ void Communicator::check_late() {
                            (late.empty() ? std::string("the network") : "rank " + names);
   if (now - since >= timeout_ns_) {
     // Who waits for a local rank's word only, with all results here, is told, too.
-    if (waits.of_step && steps_.results_end() > waits.number) abandoned_ = waits.number;
+    if (waits.of_step && steps_.results_end() > waits.number) attempts_.give_up(waits.number);
     return fail({StatusCode::kTIMED_OUT, text}, Scope::kStep);
   }
   next_warning_ns_ = since + 2 * (next_warning_ns_ - since);

@@ -99,6 +99,7 @@ void Communicator::record(Event event) {
   event.communicator = index_;
   services_.record(event);
   if (searches_plans()) measure(event);
+  if (steps_.installed()) follow_ceilings(event);
 }
 
 // --- Frames in

@@ -203,7 +203,7 @@ void Communicator::all_joined() {
   const bool keep = joining_.all_keep(services_.residuals().mark(owner()));
   state_ = State::kReady;
   record({.kind = EventKind::kready});
-  broadcast(Joined{.configured = configured_, .keep_residuals = keep});
+  broadcast(Joined{.configured = desk_.configured(), .keep_residuals = keep});
   begin_with_residuals(keep);
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].join_request, {});
   replay_early();
@@ -211,7 +211,7 @@ void Communicator::all_joined() {
 
 void Communicator::handle(uint32_t machine, const Joined& message) {
   if (machine != 0 || state_ != State::kJoining) return;
-  configured_ = message.configured;
+  desk_.configure(message.configured);
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   begin_with_residuals(message.keep_residuals != 0);
@@ -408,9 +408,9 @@ Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step
     return again;
   }
   return PlanQuestion{.table = pending_,
-                      .policy = policy_,
+                      .policy = desk_.policy(),
                       .epoch = epoch,
-                      .policy_version = policy_version_,
+                      .policy_version = desk_.version(),
                       .order = reverse_registration(pending_->size()),
                       .ranks_wait = true};
 }
@@ -445,10 +445,7 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
   table_ = plan->table;
   pending_.reset();
   agreement_.note_switch(plan, first_step);
-  if (!members_.coordinator()) {
-    policy_ = plan->policy;
-    policy_version_ = plan->plan.policy_version;
-  }
+  if (!members_.coordinator()) desk_.adopt(plan->policy, plan->plan.policy_version);
   took_force(*plan, first_step);
   if (commits_ == 1) {
     services_.note(EventLevel::kInfo, "communicator is ready",
@@ -469,8 +466,8 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
 // After two steps it is known from which end gradients come, and which do not.
 void Communicator::reorder_if_useful() {
   if (reordered_ || replay_.on() || !members_.coordinator() || !steps_.installed() ||
-      steps_.completed_end() < joining_.first_step() + 2 || agreement_.proposing() || wish_ ||
-      pending_ || agreement_.announced_epoch() != 0) {
+      steps_.completed_end() < joining_.first_step() + 2 || agreement_.proposing() ||
+      desk_.wish() || pending_ || agreement_.announced_epoch() != 0) {
     return;
   }
   reordered_ = true;
@@ -522,8 +519,7 @@ void Communicator::replay_next_plan() {
           return fail_replay({StatusCode::kSTEP_ORDER, "it would take force at step " +
                                                            std::to_string(outcome->switch_step)});
         }
-        policy_ = entry->policy;
-        policy_version_ = entry->plan.policy_version;
+        desk_.adopt(entry->policy, entry->plan.policy_version);
         replay_.advance();
       });
 }

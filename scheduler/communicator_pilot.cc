@@ -15,13 +15,13 @@ void Communicator::measure(const Event& event) {
   if (!sample) return;
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
-  const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps);
+  const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
+                     !ceilings_.losses().due(sample->step);
   pilot_.completed(agreement_.base(steps_.plan()), *std::move(sample), usual);
 }
 
 bool Communicator::may_propose() const {
-  return state_ == State::kRunning && reordered_ && !agreement_.proposing() && !wish_ &&
-         !pending_ && agreement_.announced_epoch() == 0;
+  return free_to_propose() && ceilings_.known();
 }
 
 void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
@@ -39,6 +39,7 @@ void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr
        .seen = std::move(known.seen),
        .lost = std::move(known.lost),
        .order = running_order(),
+       .ceilings = ceilings_.ceilings(),
        .machines = members_.machines(),
        .slab_bytes = pool_.slab_bytes(),
        .trip_ns = static_cast<double>(rtt_ns) / 2,
@@ -50,7 +51,7 @@ void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr
 }
 
 void Communicator::propose(std::vector<Group> groups, const Trial& trial,
-                           std::function<void(const Result<Agreed>&)> answer) {
+                           std::function<void(const Result<PilotPort::Agreed>&)> answer) {
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, groups = std::move(groups), trial](uint64_t epoch) -> Result<PlanQuestion> {
@@ -61,7 +62,7 @@ void Communicator::propose(std::vector<Group> groups, const Trial& trial,
       },
       [answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {
         if (!outcome.ok()) return answer(outcome.status());
-        answer(Agreed{outcome->plan, outcome->switch_step});
+        answer(PilotPort::Agreed{outcome->plan, outcome->switch_step});
       });
 }
 

@@ -16,7 +16,7 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   for (const PolicyRule& rule : policy.rules) {
     if (checked.ok()) checked = check(rule.codec);
   }
-  return checked;
+  return checked.ok() ? check_ceilings(policy) : checked;
 }
 
 PolicyChange change_of(const PlanAgreement::Outcome& outcome,
@@ -33,23 +33,19 @@ PolicyChange change_of(const PlanAgreement::Outcome& outcome,
 
 // The configuration's is version 1; what an operator gave the job's name since is the second.
 void Communicator::begin_with_policy() {
-  policy_ = configured_;
   if (!members_.coordinator()) return;
   const std::optional<Policy> kept =
       services_.kept_policies().find({members_.uid, members_.job, members_.name});
-  if (!kept || same_wish(*kept, configured_)) return;
-  policy_ = *kept;
-  policy_version_ = 2;
+  if (!kept || same_wish(*kept, desk_.configured())) return;
+  desk_.adopt(*kept, 2);
   services_.note(EventLevel::kInfo, "communicator begins with the policy kept for its name",
                  {{"job", members_.job}, {"communicator", members_.name}, {"by", kept->note.by}});
 }
 
 void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
   const uint64_t version = plan.plan.policy_version;
-  if (!policies_.empty() && policies_.back()->version >= version) return;
-  if (policies_.empty() && version > 1) note_version(1, 0, 0, configured_);
-  note_version(version, plan.plan.epoch, step, plan.policy);
-  if (version == 1) return;
+  const PolicyVersion in_force = PolicyVersion{version, plan.plan.epoch, step, plan.policy};
+  if (!desk_.took_force(in_force) || version == 1) return;
   keep_for_the_name(plan.policy);
   const PolicyNote& note = plan.policy.note;
   services_.note(EventLevel::kInfo, "policy is in force",
@@ -62,19 +58,11 @@ void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
                   {"reason", note.reason}});
 }
 
-void Communicator::note_version(uint64_t version, uint64_t epoch, uint64_t step,
-                                const Policy& policy) {
-  constexpr size_t kLaterOnes = 16;
-  if (policies_.size() > kLaterOnes) policies_.erase(policies_.begin() + 1);
-  policies_.push_back(
-      std::make_shared<const PolicyVersion>(PolicyVersion{version, epoch, step, policy}));
-}
-
 // On every machine: any of them may coordinate the job's next communicator.
 void Communicator::keep_for_the_name(const Policy& policy) {
   if (!policy.note.keep) return;
   const KeptFor name{members_.uid, members_.job, members_.name};
-  if (same_wish(policy, configured_)) return services_.kept_policies().forget(name);
+  if (same_wish(policy, desk_.configured())) return services_.kept_policies().forget(name);
   services_.kept_policies().keep(name, policy);
 }
 
@@ -94,10 +82,11 @@ std::vector<uint32_t> Communicator::running_order() const {
 // Another plan under the same policy, which this daemon has thought of.
 PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t> order) const {
   return {.table = table_,
-          .policy = policy_,
+          .policy = desk_.policy(),
           .epoch = epoch,
-          .policy_version = policy_version_,
-          .order = std::move(order)};
+          .policy_version = desk_.version(),
+          .order = std::move(order),
+          .ceilings = ceilings_.ceilings()};
 }
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
@@ -105,7 +94,7 @@ PlanAgreement::Question Communicator::policy_question(const Policy& policy) cons
     return PlanQuestion{.table = table_,
                         .policy = policy,
                         .epoch = epoch,
-                        .policy_version = policy_version_ + 1,
+                        .policy_version = desk_.version() + 1,
                         .order = running_order()};
   };
 }
@@ -129,12 +118,11 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
                              "; a policy can be applied once its tensors are committed"));
   }
   if (!members_.coordinator()) {
-    const uint64_t ticket = next_policy_ticket_++;
     uint64_t residuals = 0;
     for (const TensorDesc& tensor : *table_) residuals += Residuals::bytes_of(tensor);
-    policy_tickets_[ticket] = {std::move(answer), services_.now_ns() +
-                                                      PlanAgreement::making_ns(residuals) +
-                                                      2 * services_.options().timeouts.prepare_ns};
+    const uint64_t ticket =
+        desk_.expect(std::move(answer), services_.now_ns() + PlanAgreement::making_ns(residuals) +
+                                            2 * services_.options().timeouts.prepare_ns);
     return send_control(0, PolicyAsk{ticket, dry_run, policy});
   }
   std::vector<std::string> warnings;
@@ -145,14 +133,13 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
                          members_.title() + " repeats a plan history (cgxd --replay-plans)"));
   }
   if (dry_run) return try_policy(policy, std::move(warnings), std::move(answer));
-  if (wish_) {
-    const PolicyAnswer earlier = std::exchange(wish_, std::nullopt)->answer;
+  if (const std::optional<PolicyDesk::Wish> earlier = desk_.take_wish()) {
     const Status why(StatusCode::kSUPERSEDED,
                      "another policy was applied to " + members_.title() + " meanwhile");
     agreement_.withdraw(PlanPurpose::kPolicy, why);
-    earlier(why);
+    earlier->answer(why);
   }
-  wish_ = Wish{policy, std::move(answer), std::move(warnings)};
+  desk_.want({policy, std::move(answer), std::move(warnings)});
   pursue_wish();
 }
 
@@ -168,21 +155,21 @@ void Communicator::try_policy(const Policy& policy, std::vector<std::string> war
 
 // What an operator wants goes before what this daemon has thought of, and after a commit.
 void Communicator::pursue_wish() {
-  if (!wish_ || state_ == State::kFailed || agreement_.proposing(PlanPurpose::kPolicy) ||
+  if (!desk_.wish() || state_ == State::kFailed || agreement_.proposing(PlanPurpose::kPolicy) ||
       agreement_.proposing(PlanPurpose::kCommit)) {
     return;
   }
   agreement_.withdraw(PlanPurpose::kPlanner, {StatusCode::kSUPERSEDED, "an operator's policy"});
-  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, policy_question(wish_->policy),
+  agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0,
+                     policy_question(desk_.wish()->policy),
                      [this](const Result<PlanAgreement::Outcome>& outcome) {
-                       if (!wish_) return;  // answered already
+                       if (!desk_.wish()) return;  // answered already
                        if (outcome.status().code() == StatusCode::kSUPERSEDED)
                          return;  // a commit: after it
-                       const Wish wish = *std::exchange(wish_, std::nullopt);
+                       const PolicyDesk::Wish wish = *desk_.take_wish();
                        if (!outcome.ok()) return wish.answer(outcome.status());
-                       policy_ = wish.policy;
-                       policy_version_ = outcome->plan->plan.policy_version;
-                       keep_for_the_name(policy_);
+                       desk_.adopt(wish.policy, outcome->plan->plan.policy_version);
+                       keep_for_the_name(wish.policy);
                        count(Counter::kpolicy_changes, 1);
                        wish.answer(change_of(*outcome, wish.warnings));
                      });
@@ -207,10 +194,8 @@ void Communicator::handle(uint32_t machine, const PolicyAsk& message) {
 }
 
 void Communicator::handle(uint32_t machine, const PolicyAnswerMessage& message) {
-  const auto found = machine == 0 ? policy_tickets_.find(message.ticket) : policy_tickets_.end();
-  if (found == policy_tickets_.end()) return;
-  const PolicyAnswer answer = std::move(found->second.answer);
-  policy_tickets_.erase(found);
+  const PolicyAnswer answer = machine == 0 ? desk_.take(message.ticket) : PolicyAnswer();
+  if (!answer) return;
   if (message.code != StatusCode::kOK) return answer(Status(message.code, message.text));
   answer(PolicyChange{message.policy_version, message.epoch, message.switch_step,
                       message.reserved_bytes, message.warnings});

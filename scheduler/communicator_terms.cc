@@ -33,7 +33,7 @@ void Communicator::fail(const Status& why, Scope scope, Origin origin) {
   if (origin == Origin::kHere) broadcast(Failure{why.code(), why.message(), scope});
   if (permanent) return end(why);
   CGX_ASSERT(before == State::kRunning || before == State::kReady);
-  freeze(/*take_results=*/abandoned_ != steps_.step());
+  freeze(/*take_results=*/!attempts_.gave_up(steps_.step()));
 }
 
 // A rank that gave its backward pass up may use its buffers again: nothing more is written there.
@@ -64,8 +64,7 @@ void Communicator::end(const Status& why) {
 }
 
 void Communicator::answer_operators(const Status& why) {
-  for (auto& [number, ticket] : std::exchange(policy_tickets_, {})) ticket.answer(why);
-  if (wish_) std::exchange(wish_, std::nullopt)->answer(why);
+  for (const PolicyAnswer& answer : desk_.take_all()) answer(why);
 }
 
 void Communicator::tell_failure(uint32_t machine) {
@@ -92,7 +91,7 @@ void Communicator::handle(uint32_t machine, const Flush& message) {
 Report Communicator::make_report() const {
   Report report;
   // A rank that gave the step up will not end it, though all results may be here.
-  const bool given_up = abandoned_ == steps_.step();
+  const bool given_up = attempts_.gave_up(steps_.step());
   const uint64_t results_end = given_up ? steps_.step() : steps_.results_end();
   report.completed_end = steps_.installed() ? steps_.completed_end() : joining_.first_step();
   report.results_end = steps_.installed() ? results_end : joining_.first_step();
@@ -202,7 +201,7 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
           .a = terms_.number()});
   failure_ = why;
   state_ = steps_.installed() ? State::kRunning : State::kReady;
-  abandoned_.reset();
+  attempts_.begin_term();
   replicas_.forget();
   if (table_) meter_.begin(table_->size());
   peers_.begin_term(start.first_step, services_.now_ns());
@@ -215,8 +214,8 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
     steps_.rebind(plan);
   }
   agreement_.postpone(services_.now_ns() + services_.options().timeouts.prepare_ns);
+  attempts_.tell(told);
   for (uint32_t i = 0; i < local_.size(); ++i) {
-    local_[i].must_redo = local_[i].must_redo || told[i];
     if (local_[i].redo_request != 0) redo(i, local_[i].redo_request);
   }
   replay_early();
@@ -231,7 +230,7 @@ void Communicator::replay_early() {
 }
 
 void Communicator::replay_held() {
-  for (const HeldRecord& held : std::exchange(held_, {})) {
+  for (const Attempts::Held& held : attempts_.take_held()) {
     // What a rank may not say it would have been told at once, had it not been held.
     (void)submit(held.local, held.record);
   }
@@ -242,10 +241,10 @@ void Communicator::redo(uint32_t local, uint32_t request) {
   state.redo_request = request;
   if (state_ == State::kFailed) return reply(local, state.redo_request, failure_);
   if (state_ == State::kFrozen) return;
-  state.attempt = terms_.number();
-  state.must_redo = false;
-  steps_.set_attempt(local, state.attempt);
-  reply(local, state.redo_request, {}, state.attempt, steps_.next_step_of(local));
+  const uint32_t attempt = terms_.number();
+  attempts_.redo(local, attempt);
+  steps_.set_attempt(local, attempt);
+  reply(local, state.redo_request, {}, attempt, steps_.next_step_of(local));
 }
 
 // --- Members that go

@@ -51,7 +51,7 @@ void policy_fields(Io& io, P& p) {
       p.window, p.weight, p.replica_check_steps, p.collective, p.rack_machines, p.feedback_decay,
       p.stats_steps);
   all(io, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
-  all(io, p.mode);
+  all(io, p.mode, p.ceilings, p.layerwise_alpha, p.layerwise_solver);
   io.list(p.menu, sizeof(CodecSpec), [](Io& each, auto& codec) { each(codec); });
   io.list(p.rules, 13, [](Io& each, auto& rule) { all(each, rule.match, rule.codec, rule.small); });
 }

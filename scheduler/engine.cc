@@ -425,6 +425,15 @@ std::vector<std::string> Engine::undrained() const {
   return names;
 }
 
+std::vector<std::string> Engine::in_flight() const {
+  std::vector<std::string> all;
+  for (const auto& communicator : state_->communicators_) {
+    std::string one = communicator->in_flight();
+    if (!one.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
 void Engine::count(Counter counter, uint64_t amount) {
   state_->count(counter, amount);
 }

@@ -219,6 +219,8 @@ class Engine final : public transport::Events {
   // its ranks are told why.
   void drain(const std::string& why);
   std::vector<std::string> undrained() const;  // what has not ended yet, by name and step
+  std::vector<std::string> in_flight()
+      const;  // operations and open steps, a line each communicator
   Snapshot snapshot(uint64_t now_ns) const;
   // The same a piece at a time: each communicator, which may have gone meanwhile, then the rest.
   std::vector<uint16_t> communicators() const;

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "kernels/floats.h"
 
@@ -52,6 +54,7 @@ class HostOperation final : public SiteOperation {
                 const SlabStore& slabs, HostScratch& scratch)
       : setup_(setup), lane_(lane), arenas_(arenas), slabs_(slabs), scratch_(scratch) {
     if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
+    if (setup.strengths && setup.machines > 1) losses_.resize(setup.segments.size());
   }
 
   std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
@@ -61,6 +64,7 @@ class HostOperation final : public SiteOperation {
     return answer;
   }
   const std::vector<Norms>& norms() const override { return norms_; }
+  const std::vector<LossSample>& losses() const override { return losses_; }
 
  private:
   Status run(const SiteJob& job, SiteAnswer& answer) {
@@ -87,6 +91,7 @@ class HostOperation final : public SiteOperation {
     const std::span<std::byte> out = slabs_.bytes(job.into).subspan(job.offset);
     for (const Slice& slice : slices(job)) {
       if (!job.presence->test(slice.segment)) continue;
+      measure_losses(slice);
       const ResidualSlots residual = residual_of(slice);
       const kernels::EncodeJob task{.spec = setup_.planned(slice).spec,
                                     .source = raw_view(slice),
@@ -218,6 +223,7 @@ class HostOperation final : public SiteOperation {
       kernels::Contribution& contribution = scratch_.contributions[k];
       contribution = {};
       if (from[k].own_ranks) {
+        measure_losses(slice);
         contribution = {.kind = kernels::Contribution::Kind::kRaw, .raw = raw_view(slice)};
         continue;
       }
@@ -289,12 +295,61 @@ class HostOperation final : public SiteOperation {
     norms_[slice.segment].sent_sq += stats.sent_sq;
   }
 
+  // The own ranks' values of a slice are all looked at in one place: where they are encoded, or
+  // added without being.
+  void measure_losses(const Slice& slice) {
+    const bool has = !setup_.segments[slice.segment].inputs.empty();
+    if (losses_.empty() || !has || !dtype_is_small_float(setup_.dtype(slice))) return;
+    constexpr uint64_t kValues = 8192, kPieceMin = 1024;
+    const std::vector<CodecSpec>& strengths = *setup_.strengths;
+    uint64_t piece = kPieceMin;
+    for (const CodecSpec& spec : strengths) piece = std::max<uint64_t>(piece, spec.bucket);
+    piece = std::min(piece, slice.elements);
+    const uint64_t count =
+        std::clamp<uint64_t>(slice.elements / piece, 1, std::max<uint64_t>(1, kValues / piece));
+    LossSample sample;
+    for (uint64_t i = 0; i < count; ++i) {
+      Slice part = slice;
+      part.first_element += count == 1 ? 0 : (slice.elements - piece) / (count - 1) * i;
+      part.elements = piece;
+      sample += loss_of(part, strengths);
+    }
+    if (sample.values == 0) return;
+    losses_[slice.segment] += sample.times(static_cast<double>(slice.elements) / sample.values);
+  }
+
+  // Nothing where a value is not finite.
+  LossSample loss_of(const Slice& slice, const std::vector<CodecSpec>& strengths) {
+    LossSample sample{.values = static_cast<double>(slice.elements)};
+    scratch_.lost.resize(slice.elements);
+    for (size_t i = 0; i < strengths.size(); ++i) {
+      scratch_.encoded.resize(
+          kernels::encoded_bytes(strengths[i], setup_.dtype(slice), slice.elements));
+      kernels::RangeStats stats;
+      (void)lane_.encode({.spec = strengths[i],
+                          .source = raw_view(slice),
+                          .elements = slice.elements,
+                          .key = {setup_.step, slice.first_element},
+                          .residual_out = scratch_.lost.data(),
+                          .encoded = scratch_.encoded,
+                          .norms = true},
+                         stats);
+      if (stats.nonfinite_buckets > 0) return {};
+      sample.intended = stats.intended_sq;
+      sample.lost[i] =
+          std::transform_reduce(scratch_.lost.begin(), scratch_.lost.end(), 0.0, std::plus<>(),
+                                [](float lost) { return static_cast<double>(lost) * lost; });
+    }
+    return sample;
+  }
+
   const OperationSetup& setup_;
   const kernels::Lane& lane_;
   const ArenaTable& arenas_;
   const SlabStore& slabs_;
   HostScratch& scratch_;
   std::vector<Norms> norms_;
+  std::vector<LossSample> losses_;
 };
 
 }  // namespace

@@ -16,6 +16,8 @@ struct HostScratch {
   std::vector<void*> targets;
   std::vector<kernels::Contribution> contributions;
   std::vector<std::span<const std::byte>> rest;  // by machine, what is left of its frame
+  std::vector<std::byte> encoded;                // losses that are measured: what comes of it
+  std::vector<float> lost;
 };
 
 class HostSite final : public Site {

@@ -34,7 +34,7 @@ struct LayerwiseAnswer {
 
 class Layerwise {
  public:
-  static constexpr size_t kSumsMax = 10'000;
+  static constexpr size_t kSumsMax = 4'000;
 
   // By tensor its candidates. An error: a tensor without any, an error that is no number of 0 or
   // above, or a bound that nothing meets.

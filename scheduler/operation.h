@@ -78,6 +78,7 @@ class Operation {
   // What was encoded here of each segment, first and second encodings alike; empty unless asked
   // for.
   const std::vector<Norms>& norms() const { return work_->norms(); }
+  const std::vector<LossSample>& losses() const { return work_->losses(); }
   // Of the piece that the setup asked for, once complete; nothing if its tensor is absent.
   const std::optional<uint64_t>& result_hash() const { return result_hash_; }
   bool tickets_open() const { return !asked_.empty(); }

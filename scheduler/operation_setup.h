@@ -10,6 +10,7 @@
 
 #include "proto/wire/frame.h"
 #include "scheduler/layout.h"
+#include "scheduler/losses.h"
 #include "scheduler/place.h"
 #include "scheduler/schedule.h"
 
@@ -48,7 +49,8 @@ struct OperationSetup {
   const Group* group = nullptr;
   const TensorTable* table = nullptr;
   uint32_t machine = 0, machines = 1;
-  bool norms = false;  // measure what the lossy codecs lose
+  bool norms = false;   // measure what the lossy codecs lose
+  Strengths strengths;  // and what each of these would lose of small floats; null: nothing
   uint64_t draw_seed = 0, draw_communicator = 0;
   std::vector<LocalSegment> segments;
   std::vector<std::byte> descriptor;  // calls: in front of each shard's first part, round 1

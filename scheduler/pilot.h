@@ -60,6 +60,9 @@ class Pilot {
 
   const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 32
   const char* doing() const;                                     // empty: nothing
+  bool idle() const {  // nothing is being tried or looked for
+    return stage_ == Stage::kOff || stage_ == Stage::kMeasuring || stage_ == Stage::kSettled;
+  }
 
  private:
   enum class Stage : uint8_t {

@@ -30,13 +30,33 @@ Policy starting_policy(const Policy& policy) {
   return starting;
 }
 
+// The groups with the ceiling of each tensor, where the policy's default decides and it is
+// compressed at all.
+Result<std::vector<Group>> groups_under_ceilings(const PlanQuestion& question) {
+  std::vector<Group> groups = question.groups;
+  CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
+                       CodecChooser::create(question.policy, question.table->size()));
+  for (Group& group : groups) {
+    for (Segment& segment : group.segments) {
+      CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose((*question.table)[segment.tensor]));
+      if (!choice.by_default || segment.spec.codec == 0) continue;
+      segment.spec = question.ceilings[segment.tensor];
+    }
+  }
+  return groups;
+}
+
 Result<Plan> new_plan(const PlanQuestion& question) {
   const Policy policy = starting_policy(question.policy);
-  const PlanInputs inputs{*question.table,    policy,         question.policy_version,
-                          question.epoch,     question.order, question.machines,
-                          question.slab_bytes};
-  Result<Plan> plan =
-      question.groups.empty() ? make_plan(inputs) : make_plan(inputs, question.groups);
+  PlanInputs inputs{*question.table,    policy,         question.policy_version,
+                    question.epoch,     question.order, question.machines,
+                    question.slab_bytes};
+  if (policy.mode == PlanMode::kFixed) inputs.ceilings = question.ceilings;
+  std::vector<Group> groups = question.groups;
+  if (question.under_new_ceilings && !groups.empty()) {
+    CGX_ASSIGN_OR_RETURN(groups, groups_under_ceilings(question));
+  }
+  Result<Plan> plan = groups.empty() ? make_plan(inputs) : make_plan(inputs, std::move(groups));
   if (plan.ok()) plan->trial = question.trial;
   return plan;
 }

@@ -57,8 +57,10 @@ struct PlanQuestion {
   // Which plan: one another machine has made, or, where that is empty, one to be made.
   std::vector<std::byte> encoded_plan;
   uint64_t policy_version = 0;
-  std::vector<uint32_t> order;  // tensor indices in the order they are expected to arrive
-  std::vector<Group> groups;    // that somebody has chosen; empty: as the policy says
+  std::vector<uint32_t> order;      // tensor indices in the order they are expected to arrive
+  std::vector<Group> groups;        // that somebody has chosen; empty: as the policy says
+  std::vector<CodecSpec> ceilings;  // by tensor; empty: the policy's codec for all
+  bool under_new_ceilings = false;  // groups: what is compressed by default takes its ceiling
   Trial trial;
 
   uint32_t machine = 0, machines = 1;

@@ -141,7 +141,8 @@ Result<std::vector<PlannedSegment>> segments_of(const PlanInputs& inputs) {
   std::vector<PlannedSegment> segments;
   uint64_t pieces = 0;
   for (uint32_t tensor : inputs.order) {
-    CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose(inputs.table[tensor]));
+    CGX_ASSIGN_OR_RETURN(Choice choice, chooser.choose(inputs.table[tensor]));
+    if (choice.by_default && !inputs.ceilings.empty()) choice.spec = inputs.ceilings[tensor];
     pieces += piece_count(tensor, choice.spec, inputs);
     if (pieces > std::max<uint64_t>(kSegmentsMax, inputs.table.size())) {
       return resource_exhausted(

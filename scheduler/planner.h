@@ -48,6 +48,8 @@ struct PlanInputs {
   std::span<const uint32_t> order;  // tensor indices in the order they are expected to arrive
   uint32_t machines = 1;
   uint64_t slab_bytes = 256 * 1024;  // a frame must fit
+  // By tensor, instead of the policy's default codec; empty: that.
+  std::span<const CodecSpec> ceilings = {};
 };
 Result<Plan> make_plan(const PlanInputs& inputs);
 // The same of groups that somebody proposes, checked.

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "scheduler/ceilings.h"
 #include "scheduler/plan_facts.h"
 #include "scheduler/survey.h"
 
@@ -20,6 +21,8 @@ class PlannerPort {
   // A search: may take far longer, and gives way to what is requested.
   using SurveyAnswer = std::function<void(const Result<SurveyPtr>&)>;
   virtual void survey(SurveyQuestion question, SurveyAnswer answer) = 0;
+  using CeilingsAnswer = std::function<void(const Result<CeilingAnswer>&)>;
+  virtual void search(CeilingQuestion question, CeilingsAnswer answer) = 0;
   // Other work for ranks that wait, which takes its time: `work` runs where plans are made, `then`
   // on the asking thread, both possibly before run() returns. They share nothing with the asker.
   virtual void run(const std::function<void()>& work, const std::function<void()>& then) {
@@ -36,6 +39,9 @@ class InlinePlanner final : public PlannerPort {
   void request(PlanQuestion question, Answer answer) override { answer(make_facts(question)); }
   void survey(SurveyQuestion question, SurveyAnswer answer) override {
     answer(make_survey(std::move(question)));
+  }
+  void search(CeilingQuestion question, CeilingsAnswer answer) override {
+    answer(make_ceilings(std::move(question)));
   }
 };
 

@@ -40,6 +40,20 @@ struct JobWeight {
 enum class PlanMode : uint8_t { kFixed, kAuto };
 inline constexpr const char* kPlanModes[] = {"fixed", "auto"};
 
+// Who says how strong a codec tensors may take that no rule matches: a row of ceilings.def.
+enum class CeilingPlanner : uint8_t {
+#define X(name, help) k##name,
+#include "scheduler/ceilings.def"
+#undef X
+};
+inline constexpr const char* kCeilingPlanners[] = {
+#define X(name, help) #name,
+#include "scheduler/ceilings.def"
+#undef X
+};
+enum class LayerSolver : uint8_t { kExact, kKmeans };
+inline constexpr const char* kLayerSolvers[] = {"exact", "kmeans"};
+
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
@@ -57,6 +71,9 @@ struct Policy {
   PlanMode mode = PlanMode::kFixed;
   std::vector<CodecSpec> menu;  // auto: what it may choose from beside default_codec; empty:
                                 // default_menu()
+  CeilingPlanner ceilings = CeilingPlanner::kpolicy;
+  float layerwise_alpha = 1;  // squared error at most so many times the default codec's
+  LayerSolver layerwise_solver = LayerSolver::kExact;
   PolicyNote note;
   friend bool operator==(const Policy&, const Policy&) = default;
 };

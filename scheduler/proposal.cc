@@ -39,9 +39,14 @@ Result<Proposal> proposal_of_policy(const PlannerQuestion& question) {
   return Proposal{std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns};
 }
 
-Segment at_level(const PlannedSegment& segment, const CodecSpec& level) {
+const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other) {
+  return weight_of(other) > weight_of(one) ? other : one;
+}
+
+Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& levels,
+                 uint32_t level) {
   Segment made = segment.segment;
-  if (segment.by_default) made.spec = level;
+  if (segment.by_default && level > 0) made.spec = weaker_of(made.spec, levels[level]);
   return made;
 }
 

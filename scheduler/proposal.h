@@ -34,8 +34,12 @@ struct Proposal {
 
 // The policy's own plan, to be better than; an error says why there is none.
 Result<Proposal> proposal_of_policy(const PlannerQuestion& question);
-// The segment with this codec, where nothing but the policy's default has decided.
-Segment at_level(const PlannedSegment& segment, const CodecSpec& level);
+// The segment at one of the levels, where nothing but the policy's default has decided: the first
+// is the segment's own, its ceiling; others are no stronger than that.
+Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& levels,
+                 uint32_t level);
+// Of two codecs the one that sends more bytes.
+const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other);
 // Raw bytes of a group that searches try for all groups alike.
 inline constexpr std::array kUniformBytes = {uint64_t{0},       uint64_t{1} << 18,
                                              uint64_t{1} << 20, uint64_t{1} << 22,

@@ -89,6 +89,8 @@ class SiteOperation {
   virtual void end() {}  // nothing more is asked, and nobody wants the answers for themselves
   // By segment; of all jobs that were answered. Empty unless the setup asked for norms.
   virtual const std::vector<Norms>& norms() const = 0;
+  // Likewise, where the setup names strengths; measured on some of the values of each part.
+  virtual const std::vector<LossSample>& losses() const = 0;
 };
 
 // Two slots of floats for one tensor's error feedback, zero at first.

@@ -35,7 +35,13 @@ void show_reasons(CommunicatorSnapshot& shown) {
     const Result<Choice> choice = chooser->choose(table[t]);
     if (!choice.ok()) continue;
     const bool as_said = shown.tensors[t].codec == choice->spec;
-    shown.tensors[t].reason = as_said ? choice->reason : "mode auto: the faster one";
+    const Policy& policy = shown.plan->policy;
+    const bool ceiling = policy.ceilings != CeilingPlanner::kpolicy && choice->by_default &&
+                         policy.mode == PlanMode::kFixed;
+    const std::string other =
+        ceiling ? std::string("ceilings: ") + kCeilingPlanners[static_cast<size_t>(policy.ceilings)]
+                : "mode auto: the faster one";
+    shown.tensors[t].reason = as_said ? choice->reason : other;
   }
 }
 

@@ -274,6 +274,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .table = plan_->table.get(),
                        .machine = view_->machine,
                        .machines = view_->machines(),
+                       .strengths = nullptr,
                        .draw_seed = wire::checksum(std::as_bytes(std::span(view_->job))),
                        .draw_communicator = wire::checksum(std::as_bytes(std::span(view_->name))),
                        .segments = {},
@@ -281,6 +282,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .hash = {}};
   const uint64_t period = plan_->plan.stats_steps;
   setup.norms = period != 0 && current_->step() % period == 0;
+  if (losses_ != nullptr && losses_->due(current_->step())) setup.strengths = losses_->strengths();
   setup.hash = hash_due(*setup.group);
   for (const Segment& segment : setup.group->segments) {
     const TensorDesc& tensor = (*plan_->table)[segment.tensor];
@@ -498,6 +500,10 @@ void StepRunner::add_norms(const Operation& operation) {
     Norms& total = norms_[operation.setup().group->segments[s].tensor];
     total.intended_sq += measured[s].intended_sq;
     total.sent_sq += measured[s].sent_sq;
+  }
+  const std::vector<LossSample>& losses = operation.losses();
+  for (uint32_t s = 0; s < losses.size(); ++s) {
+    losses_->add(operation.setup().group->segments[s].tensor, losses[s]);
   }
 }
 

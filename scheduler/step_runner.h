@@ -136,6 +136,9 @@ class StepRunner {
   };
   const Totals& totals() const { return totals_; }
 
+  // Whose due steps are measured; it outlives the runner.
+  void measure_losses(LossMeter& losses) { losses_ = &losses; }
+
   // What the codecs made of each tensor in the steps that were measured (every Plan::stats_steps),
   // since the tensor has its codec.
   const std::vector<Norms>& norms() const { return norms_; }
@@ -209,6 +212,7 @@ class StepRunner {
   std::vector<ResultHash> result_hashes_;
   Totals totals_;
   std::vector<Norms> norms_;  // by tensor
+  LossMeter* losses_ = nullptr;
 };
 
 }  // namespace cgx::scheduler

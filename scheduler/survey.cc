@@ -95,7 +95,8 @@ struct Surveyor::State {
             .epoch = question.running->plan.epoch,
             .order = question.order,
             .machines = question.machines,
-            .slab_bytes = question.slab_bytes};
+            .slab_bytes = question.slab_bytes,
+            .ceilings = question.ceilings};
   }
   Result<double> step_of(const Plan& plan, const Conditions& conditions) const {
     CGX_ASSIGN_OR_RETURN(const Timeline timeline,
@@ -210,7 +211,13 @@ struct Surveyor::State {
     for (const CodecSpec& level : levels_under(policy, menu)) {
       Policy uniform = policy;
       uniform.default_codec = level;
-      Result<Plan> plan = make_plan(inputs(uniform));
+      std::vector<CodecSpec> ceilings = question.ceilings;
+      for (CodecSpec& each : ceilings) {
+        if (!(level == policy.default_codec)) each = weaker_of(each, level);
+      }
+      PlanInputs asked = inputs(uniform);
+      asked.ceilings = ceilings;
+      Result<Plan> plan = make_plan(asked);
       if (plan.ok()) add(kernels::to_string(level), std::move(plan->groups), level.codec == 0);
     }
   }

@@ -37,6 +37,7 @@ struct SurveyQuestion {
   std::vector<SeenPlan> seen;            // others, of the same table
   std::vector<std::vector<Group>> lost;  // trials against it: no candidates
   std::vector<uint32_t> order;
+  std::vector<CodecSpec> ceilings;  // as PlanInputs::ceilings
   uint32_t machines = 1;
   uint64_t slab_bytes = 0;
   double trip_ns = 0;                         // one way

@@ -37,6 +37,8 @@ struct Options {
   bool lossy = false;
   uint64_t version = 0;  // to go back to
   double wait_s = 30;    // for an agreed plan to take force
+  double limit_s = -1;   // for jobs to leave a daemon; below 0: as it is configured
+  double end_s = -1;     // for the daemon's end then; below 0: some more
   uint32_t last = 100;   // events
   bool follow = false;
   bool all = false;  // every daemon of this one's jobs

@@ -51,6 +51,9 @@ int all_machines(const Options& options, const Environment& environment) {
   return read(options, environment, request, &v1::Control::Stub::Diagnose);
 }
 
+constexpr double kDrainS = 30;  // timeouts.drain_ms by default
+constexpr double kGoneS = 10;   // more, in which a daemon ends its threads
+
 // Until the daemon has gone, as long as --wait.
 int drain(const Options& options, const Environment& environment) {
   Result<Connection> connection = connect(options.address, environment);
@@ -58,17 +61,22 @@ int drain(const Options& options, const Environment& environment) {
   Caller caller(*std::move(connection), options);
   v1::DrainRequest request;
   request.set_reason(options.reason);
+  const bool limited = options.limit_s >= 0;
+  if (limited) request.set_limit_ms(static_cast<uint32_t>(options.limit_s * 1000));
+  const double usual_s = kGoneS + (limited ? options.limit_s : kDrainS);
+  const double wait_s = options.end_s >= 0 ? options.end_s : usual_s;
   v1::DrainAnswer answer;
   const grpc::Status status =
       caller.call(&v1::Control::Stub::Drain, request, answer, kReadTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
   const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::microseconds(static_cast<int64_t>(options.wait_s * 1e6));
+                        std::chrono::microseconds(static_cast<int64_t>(wait_s * 1e6));
   v1::DaemonStatus still;
   while (caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
              .ok()) {
     if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(kError, "the daemon is still draining");
+      return fail(kError, "the daemon is still draining after " +
+                              human_time(static_cast<uint64_t>(wait_s * 1e9)));
     }
     std::this_thread::sleep_for(kLookAgain);
   }
@@ -97,6 +105,10 @@ void add_plan_commands(CLI::App& app, Options& options, const Environment& envir
   command("history", "Plans that mode auto has tried: predicted, measured, verdict", show_searches);
 }
 
+void add_all(CLI::App& command, Options& options) {
+  command.add_flag("--all", options.all, "Ask the daemons of the job's other machines, too");
+}
+
 void add_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
   const auto command = [&](const char* name, const char* help, bool with_target, const Run& body) {
     CLI::App& added = *app.add_subcommand(name, help);
@@ -112,13 +124,27 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
       return read(options, environment, v1::GetStatusRequest(), &Stub::GetStatus);
     };
   });
-  command("jobs", "Communicators: state, step, plan, traffic", true, [&] {
-    return read(options, environment, targeted<v1::ListJobsRequest>(options), &Stub::ListJobs);
+  CLI::App& jobs = *app.add_subcommand("jobs", "Communicators: state, step, plan, traffic");
+  add_target(jobs, options);
+  add_all(jobs, options);
+  jobs.callback([&] {
+    run = [&] {
+      auto request = targeted<v1::ListJobsRequest>(options);
+      request.set_all(options.all);
+      return read(options, environment, request, &Stub::ListJobs);
+    };
   });
   add_plan_commands(app, options, environment, run);
-  command("tensors", "Tensors of a communicator: group, codec and why", true, [&] {
-    return read(options, environment, targeted<v1::ListTensorsRequest>(options),
-                &Stub::ListTensors);
+  CLI::App& tensors =
+      *app.add_subcommand("tensors", "Tensors of a communicator: group, codec and why");
+  add_target(tensors, options);
+  add_all(tensors, options);
+  tensors.callback([&] {
+    run = [&] {
+      auto request = targeted<v1::ListTensorsRequest>(options);
+      request.set_all(options.all);
+      return read(options, environment, request, &Stub::ListTensors);
+    };
   });
   command("peers", "Links to other machines' daemons", true, [&] {
     return read(options, environment, targeted<v1::ListPeersRequest>(options), &Stub::ListPeers);
@@ -130,7 +156,11 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
   CLI::App& drained = *app.add_subcommand(
       "drain", "Stop the daemon when its jobs have left, between two steps (timeouts.drain_ms)");
   drained.add_option("--reason", options.reason, "Words for the jobs and the audit log");
-  drained.add_option("--wait", options.wait_s, "Seconds to wait for its end (30)");
+  drained
+      .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
+      ->check(CLI::Range(0.0, 3600.0));
+  drained.add_option("--wait", options.end_s,
+                     "Seconds to wait for its end (10 more than the limit)");
   drained.callback([&] { run = [&] { return drain(options, environment); }; });
   CLI::App& recorded = *app.add_subcommand(
       "events", "What happened last: arrivals, frames, arithmetic, results, failures");

@@ -40,7 +40,8 @@ std::string per_operation(const v1::Communicator& communicator) {
 std::string remarks(const v1::JobList& jobs) {
   std::string text;
   for (const v1::Communicator& one : jobs.communicators()) {
-    const std::string name = "\n" + one.job() + "/" + one.name() + ": ";
+    const std::string on = one.machine().empty() ? "" : " on " + one.machine();
+    const std::string name = "\n" + one.job() + "/" + one.name() + on + ": ";
     if (!one.error().empty()) text += name + one.error();
     for (const v1::Rank& rank : one.rank_list()) {
       if (rank.late_ns() == 0) continue;
@@ -248,20 +249,30 @@ std::string show(const v1::DaemonStatus& status) {
 }
 
 std::string show(const v1::JobList& jobs) {
+  const auto& all = jobs.communicators();
+  const bool several =
+      std::any_of(all.begin(), all.end(), [](const auto& one) { return !one.machine().empty(); });
+  const auto line = [several](std::vector<std::string> cells, const std::string& machine) {
+    if (several) cells.insert(cells.begin(), machine);
+    return cells;
+  };
   // What a narrow terminal cuts off stands last.
-  Table table({"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">RATIO",
-               ">EXCHANGE", "CODEC", ">GRADIENTS", ">SENT", ">EPOCH", ">POLICY", ">TENSORS",
-               ">GROUPS"});
-  for (const v1::Communicator& one : jobs.communicators()) {
-    table.row({one.job(), one.name(), std::to_string(one.uid()), one.state(),
-               std::to_string(one.ranks()), std::to_string(one.machines()),
-               std::to_string(one.step()), ratio(one.gradient_bytes(), one.wire_bytes_sent()),
-               per_operation(one), one.codec(), human_bytes(one.gradient_bytes()),
-               human_bytes(one.wire_bytes_sent()), std::to_string(one.epoch()),
-               std::to_string(one.policy_version()), human_count(one.tensors()),
-               std::to_string(one.groups_size())});
+  Table table(line(
+      {"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">RATIO",
+       ">EXCHANGE", "CODEC", ">GRADIENTS", ">SENT", ">EPOCH", ">POLICY", ">TENSORS", ">GROUPS"},
+      "MACHINE"));
+  for (const v1::Communicator& one : all) {
+    table.row(line(
+        {one.job(), one.name(), std::to_string(one.uid()), one.state(), std::to_string(one.ranks()),
+         std::to_string(one.machines()), std::to_string(one.step()),
+         ratio(one.gradient_bytes(), one.wire_bytes_sent()), per_operation(one), one.codec(),
+         human_bytes(one.gradient_bytes()), human_bytes(one.wire_bytes_sent()),
+         std::to_string(one.epoch()), std::to_string(one.policy_version()),
+         human_count(one.tensors()), std::to_string(one.groups_size())},
+        one.machine()));
   }
   std::string text = table.empty() ? "no jobs\n" : table.text();
+  text += not_answered(jobs.findings());
   if (jobs.hidden() > 0) text += human_count(jobs.hidden()) + " more of other users\n";
   return text + remarks(jobs);
 }
@@ -309,7 +320,8 @@ std::string show_plans(const v1::JobList& jobs) {
 
 std::string show_searches(const v1::JobList& jobs) {
   return each_job(jobs, [](const v1::Communicator& one) -> std::string {
-    if (one.mode() != "auto") return "plans follow from the policy alone (policy key mode)\n";
+    if (one.mode() != "auto" && one.plan_notes().empty())
+      return "plans follow from the policy alone (policy key mode)\n";
     Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
     for (const v1::PlanNote& note : one.plan_notes()) {
       const bool ran = note.epoch() != 0;
@@ -317,6 +329,7 @@ std::string show_searches(const v1::JobList& jobs) {
                  note.plan(), percent(note.predicted()), percent(note.measured()),
                  note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
     }
+    if (!table.empty() && one.mode() != "auto") return table.text();
     if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
     if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
     return "nothing was tried yet\n";
@@ -332,6 +345,7 @@ std::string show(const v1::TensorList& tensors) {
                shape_text({one.shape().begin(), one.shape().end()})});
   }
   return full_name(tensors) + ", epoch " + std::to_string(tensors.epoch()) + "\n" +
+         show_machines(tensors) +
          (table.empty() ? "no tensors\n" : codec_totals(tensors) + "\n" + table.text());
 }
 

@@ -22,6 +22,8 @@ std::string show(const v1::PolicyDiff& diff);
 std::string show(const v1::PolicyHistory& history);
 std::string show(const v1::Diagnosis& diagnosis);           // a line for each machine
 std::string show_findings(const v1::Diagnosis& diagnosis);  // "machine: key: what"
+std::string not_answered(const google::protobuf::RepeatedPtrField<v1::Finding>& findings);
+std::string show_machines(const v1::TensorList& tensors);  // empty: only one was asked
 // Empty: nothing that travels exactly now would be compressed.
 std::string loss_text(const v1::PolicyEffect& effect);
 std::string effect_text(const v1::PolicyEffect& effect);  // by codec, before and after

@@ -1,4 +1,7 @@
-// Several machines' daemons as text: cgxctl status --all and doctor.
+// Several machines' daemons as text: cgxctl status, jobs and tensors with --all, doctor.
+#include <algorithm>
+#include <cstdio>
+
 #include "client/ctl/show.h"
 #include "client/ctl/table.h"
 
@@ -21,7 +24,57 @@ void add_machine(const v1::Machine& machine, Table& table) {
              human_count(totals.operations_failed()), human_time(totals.late_ns())});
 }
 
+// The tensor of which least is sent, where that is measured.
+const v1::Tensor* least_sent(const v1::TensorList& tensors) {
+  const v1::Tensor* least = nullptr;
+  for (const v1::Tensor& one : tensors.tensors()) {
+    const bool less = least == nullptr || one.sent_share() < least->sent_share();
+    if (one.has_sent_share() && less) least = &one;
+  }
+  return least;
+}
+
+void add_tensors(const v1::TensorList& tensors, Table& table) {
+  const v1::Tensor* const least = least_sent(tensors);
+  char share[32] = "-";
+  if (least != nullptr) std::snprintf(share, sizeof share, "%.3f", least->sent_share());
+  table.row({tensors.machine(), std::to_string(tensors.epoch()),
+             human_count(tensors.tensors_size()), share, least != nullptr ? least->name() : ""});
+}
+
+// All machines of a job follow one plan; between a switch here and there they may differ shortly.
+std::string codec_differences(const v1::TensorList& here, const v1::TensorList& there) {
+  std::string text;
+  for (int i = 0; i < std::min(here.tensors_size(), there.tensors_size()); ++i) {
+    const v1::Tensor &ours = here.tensors(i), &theirs = there.tensors(i);
+    if (ours.name() == theirs.name() && ours.codec() == theirs.codec()) continue;
+    text += there.machine() + ": " + theirs.name() + " travels as " + theirs.codec() + ", " +
+            ours.name() + " on " + here.machine() + " as " + ours.codec() + "\n";
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string not_answered(const google::protobuf::RepeatedPtrField<v1::Finding>& findings) {
+  std::string text;
+  for (const v1::Finding& one : findings) {
+    text += one.machine() + " does not say: " + one.text() + "\n";
+  }
+  return text;
+}
+
+std::string show_machines(const v1::TensorList& tensors) {
+  if (tensors.machine().empty()) return {};
+  Table table({"MACHINE", ">EPOCH", ">TENSORS", ">LEAST SENT SHARE", "OF"});
+  add_tensors(tensors, table);
+  std::string differences;
+  for (const v1::TensorList& other : tensors.others()) {
+    add_tensors(other, table);
+    differences += codec_differences(tensors, other);
+  }
+  return table.text() + differences + not_answered(tensors.findings()) + "\n";
+}
 
 std::string show(const v1::Diagnosis& diagnosis) {
   if (!diagnosis.has_here()) return {};

@@ -21,7 +21,7 @@ std::string formatted(const char* format, double value, const char* unit) {
 
 }  // namespace
 
-Table::Table(std::initializer_list<std::string> titles) {
+Table::Table(const std::vector<std::string>& titles) {
   for (const std::string& title : titles) {
     right_.push_back(title.starts_with('>'));
     titles_.push_back(title.starts_with('>') ? title.substr(1) : title);

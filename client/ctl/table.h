@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -11,7 +10,7 @@ namespace cgx::ctl {
 class Table {
  public:
   // A title that begins with '>' makes its column flush right.
-  explicit Table(std::initializer_list<std::string> titles);
+  explicit Table(const std::vector<std::string>& titles);
   void row(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
   std::string text() const;  // one line per row, titles first, two spaces between columns

@@ -19,41 +19,39 @@
 namespace cgx::kernels {
 namespace {
 
-// Minimum and maximum of the bits as signed and as unsigned numbers tell everything: the largest of
-// the signed is the largest positive value, the largest of the unsigned the most negative one, and
-// the smallest of either is +0 or -0 if the bucket has one.
+// Three numbers tell everything: the largest of the bits as signed numbers is the largest positive
+// value, the largest of them as unsigned ones the most negative value, and the least magnitude is
+// the end next to zero where all values have one sign, and 0 if the bucket has a zero.
 template <class V>
 class MaxMinScan {
  public:
   CGX_INLINE void add(const Block<V>& x) {
+    least_ = V::least_magnitude(least_, x.v[0], x.v[1], x.v[2], x.v[3]);
     for_each_vector([&](auto i) {
       const auto bits = V::bits(x.v[i.j]);
-      signed_min_ = V::min_signed(signed_min_, bits);
       signed_max_ = V::max_signed(signed_max_, bits);
-      unsigned_min_ = V::min_unsigned(unsigned_min_, bits);
       unsigned_max_ = V::max_unsigned(unsigned_max_, bits);
     });
   }
 
   CGX_INLINE MaxMinExtent extent() const {
-    const int32_t signed_min = V::lowest_signed(signed_min_);
     const int32_t signed_max = V::highest_signed(signed_max_);
-    const uint32_t unsigned_min = V::lowest_unsigned(unsigned_min_);
     const uint32_t unsigned_max = V::highest_unsigned(unsigned_max_);
+    const uint32_t least = V::lowest_unsigned(V::bits(least_));
     const uint32_t positive = signed_max < 0 ? 0 : static_cast<uint32_t>(signed_max);
     const uint32_t magnitude = unsigned_max & kAbsMask;
     MaxMinExtent extent;
-    extent.hi = float_of(signed_max < 0 ? unsigned_min : positive);
-    extent.lo = float_of(unsigned_max & kSignBit ? unsigned_max : unsigned_min);
+    extent.hi = float_of(signed_max < 0 ? least | kSignBit : positive);
+    extent.lo = float_of(unsigned_max & kSignBit ? unsigned_max : least);
     extent.max_abs = magnitude > positive ? magnitude : positive;
-    extent.zero = unsigned_min == 0 || signed_min == INT32_MIN;
+    extent.zero = least == 0;
     return extent;
   }
 
  private:
   using Ints = typename V::Ints;
-  Ints signed_min_ = V::splat(INT32_MAX), signed_max_ = V::splat(INT32_MIN);
-  Ints unsigned_min_ = V::splat(UINT32_MAX), unsigned_max_ = V::splat(0);
+  typename V::Floats least_ = V::splat(float_of(kInfBits));
+  Ints signed_max_ = V::splat(INT32_MIN), unsigned_max_ = V::splat(0);
 };
 
 template <class V, uint32_t bits, Rounding rounding>

@@ -115,6 +115,14 @@ struct Avx2 {
   static CGX_INLINE Ints max_unsigned(Ints x, Ints y) {
     return {_mm256_max_epu32(x.a, y.a), _mm256_max_epu32(x.b, y.b)};
   }
+  // The least magnitude of each lane; a NaN may count or not.
+  static CGX_INLINE Floats least_magnitude(Floats least, Floats a, Floats b, Floats c, Floats d) {
+    Ints lowest = bits(least);
+    for (const Floats& x : {a, b, c, d}) {
+      lowest = min_unsigned(lowest, bits(x) & splat(kAbsMask));
+    }
+    return as_floats(lowest);
+  }
   static CGX_INLINE int32_t lowest_signed(Ints x) {
     return fold(x, [](__m256i p, __m256i q) { return _mm256_min_epi32(p, q); });
   }

@@ -195,7 +195,7 @@ struct SparseVector {
       const Block<V> block = source.get(first + e);
       if (both) store_as<V>(held.to + e, load_block<V>(work.x + e), held.stream);
       if (x != nullptr) store_block<V>(x + e, block);
-      candidates.add(block, e);
+      candidates.add(block);
     }
     if (both) flush_from(work.x, held, whole);
     if (whole < n) {
@@ -203,7 +203,7 @@ struct SparseVector {
       load_sum(view, first + whole, n - whole, rest);
       const Block<V> block = load_block<V>(rest);
       if (x != nullptr) store_block<V>(x + whole, block);
-      candidates.add(block, whole);
+      candidates.add(block);
     }
     return candidates.finish();
   }
@@ -213,13 +213,14 @@ struct SparseVector {
     CGX_INLINE Collector(uint32_t cut, Picked& picked)
         : picked_(picked), below_(V::splat(cut - 1)) {}
 
-    CGX_INLINE void add(const Block<V>& x, uint32_t first) {
+    // The next block of the bucket.
+    CGX_INLINE void add(const Block<V>& x) {
       for_each_vector([&](auto i) {
         const Ints size = magnitude(x.v[i.j]);
         max_abs_ = V::max_signed(max_abs_, size);
         const auto wanted = V::less(below_, size);
-        const Ints index = V::iota() + V::splat(first + 16 * i.j);
-        V::pack(picked_.index + count_, wanted, index);
+        V::pack(picked_.index + count_, wanted, index_);
+        index_ = index_ + V::splat(16);
         count_ +=
             V::pack(reinterpret_cast<uint32_t*>(picked_.value) + count_, wanted, V::bits(x.v[i.j]));
       });
@@ -236,7 +237,7 @@ struct SparseVector {
 
    private:
     Picked& picked_;
-    Ints below_, max_abs_ = V::splat(0);
+    Ints below_, max_abs_ = V::splat(0), index_ = V::iota();
     uint32_t count_ = 0;
     bool overflow_ = false;
   };

@@ -104,4 +104,5 @@ def main():
         print(json.dumps([trainer.step() for _ in range(int(line.split()[1]))]), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

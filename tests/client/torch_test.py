@@ -208,6 +208,12 @@ class Hook(unittest.TestCase):
             self.addCleanup(daemon.stop)
         self.run_ranks("told", daemons=daemons)
 
+    def test_the_line_at_the_start_counts_machines_and_their_ranks(self):
+        daemons = [PrivateDaemon() for _ in range(2)]
+        for daemon in daemons:
+            self.addCleanup(daemon.stop)
+        self.run_ranks("told_of_four", size=4, daemons=[daemons[0], daemons[0], daemons[1], daemons[1]])
+
     def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
         self.run_ranks("told_on_one_machine")
 

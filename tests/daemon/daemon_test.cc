@@ -196,12 +196,12 @@ TEST_F(DaemonTest, APolicyForAnUnknownJobIsAnErrorAtOnce) {
 
 TEST_F(DaemonTest, IsQuietWhenNothingIsInFlight) {
   Pair pair(socket(), "train");
-  EXPECT_TRUE(daemon->quiet());
+  EXPECT_EQ(daemon->in_flight(), std::vector<std::string>{});
   pair.first.submit(1);
   pair.second.submit(1);
   pair.first.completion();
   pair.first.completion();
-  EXPECT_TRUE(daemon->quiet());
+  EXPECT_EQ(daemon->in_flight(), std::vector<std::string>{});
 }
 
 TEST(DaemonStartTest, RefusesToSpinAlwaysWhenCoresAreShort) {

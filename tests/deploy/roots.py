@@ -2,7 +2,7 @@
 
 usage: roots.py PACKAGES_FOLDER [SUITE]...     (default: bookworm trixie noble)
 
-Needs root and mmdebstrap, and for another distribution's suite its archive keyring. A root that cannot be had within a
+Needs root and mmdebstrap; Ubuntu's archive keyring comes from there where this machine has none. A root that cannot be had within a
 few minutes is skipped, and the output says why. The last line is "N passed, N failed, N skipped".
 """
 
@@ -13,22 +13,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from typing import NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT_SECONDS, STEP_SECONDS = 170, 120
-INCLUDED = "python3,python3-numpy,python3-venv"
+INCLUDED = "apt,python3,python3-numpy,python3-venv"  # apt: mmdebstrap leaves it out where it does not know the sources
 
 
 class Release(NamedTuple):
     name: str
     mark: str  # in the version of packages built there
     keyring: str
+    sources: str = ""  # where mmdebstrap's own do not do
 
 
+UBUNTU = "http://archive.ubuntu.com/ubuntu"
+# Not signed by a key this machine knows: of what is in it, only the key with this fingerprint is trusted.
+UBUNTU_KEYRING = f"{UBUNTU}/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
+UBUNTU_KEY = "F6ECB3762474EDA9D21B7022871920D1991BC93C"  # Ubuntu Archive Automatic Signing Key (2018)
 RELEASES = {"bookworm": Release("Debian 12", "debian12", "debian-archive-keyring.gpg"),
             "trixie": Release("Debian 13", "debian13", "debian-archive-keyring.gpg"),
-            "noble": Release("Ubuntu 24.04", "ubuntu24.04", "ubuntu-archive-keyring.gpg")}
+            "noble": Release("Ubuntu 24.04", "ubuntu24.04", "ubuntu-archive-keyring.gpg",
+                             f"deb {UBUNTU} noble main universe")}
 # Steps of in_root.sh. The daemon's package needs the libraries of the release it was built on; the others run anywhere.
 OWN = ["install_all", "service", "purge", "install_wheel", "wheel"]
 OTHER = ["install_wheel", "wheel", "install_client", "client"]
@@ -39,17 +46,49 @@ class Skipped(Exception):
     pass
 
 
+def ubuntu_keyring(folder):
+    """A keyring with the one key, made of the archive's own."""
+    package, path = os.path.join(folder, "keyring.deb"), os.path.join(folder, "keyring.gpg")
+    try:
+        with urllib.request.urlopen(UBUNTU_KEYRING, timeout=30) as answer, open(package, "wb") as file:
+            shutil.copyfileobj(answer, file)
+        subprocess.run(["dpkg-deb", "-x", package, folder], check=True, capture_output=True)
+        taken = os.path.join(folder, "usr", "share", "keyrings", "ubuntu-archive-keyring.gpg")
+        gpg = ["gpg", "--homedir", folder, "--no-default-keyring", "--keyring", taken]
+        key = subprocess.run([*gpg, "--export", UBUNTU_KEY], check=True, capture_output=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Skipped(f"Ubuntu's archive keyring is neither here nor to be had: {error}") from None
+    if not key:
+        raise Skipped(f"what the archive calls its keyring has no key {UBUNTU_KEY}")
+    with open(path, "wb") as file:
+        file.write(key)
+    return path
+
+
+def keyring_of(release, folder):
+    path = os.path.join("/usr/share/keyrings", release.keyring)
+    if os.path.exists(path):
+        return path
+    if not release.sources:
+        raise Skipped(f"{release.keyring}, which its packages are signed with, is not on this machine")
+    return ubuntu_keyring(folder)
+
+
 def make_root(suite, folder, included=INCLUDED):
     release = RELEASES[suite]
     if os.geteuid() != 0:
         raise Skipped("making a root needs root")
     if not shutil.which("mmdebstrap"):
         raise Skipped("mmdebstrap is not installed")
-    if not os.path.exists(os.path.join("/usr/share/keyrings", release.keyring)):
-        raise Skipped(f"{release.keyring}, which its packages are signed with, is not on this machine")
+    with tempfile.TemporaryDirectory(prefix="cgx-keyring-") as place:
+        os.chmod(place, 0o755)  # apt's own user reads there
+        debootstrap(release, suite, folder, included, keyring_of(release, place))
+
+
+def debootstrap(release, suite, folder, included, keyring):
     # Its mounts end with it, however it ends: else whoever removes the folder goes on into /proc and /sys.
     command = ["unshare", "--mount", "--", "mmdebstrap", "--variant=minbase", "--skip=cleanup/apt", "--aptopt=Acquire::Languages none",
-               "--dpkgopt=force-unsafe-io", f"--include={included}", suite, folder]
+               "--dpkgopt=force-unsafe-io", f"--include={included}", f"--keyring={keyring}", suite, folder, *filter(None, [release.sources])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ROOT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -5,14 +5,17 @@ All are made at the same time, each on machines of its own.
 
 import json
 import os
+import re
 import shutil
+import signal
+import socket
 import tempfile
 import time
 import unittest
 
 import mistakes
 from cluster_case import ClusterCase
-from daemons import MESH_PORT
+from daemons import MESH_PORT, binary
 from machines import Machines, isolation_possible
 from mistakes import LIMIT_S, MISTAKES, Attempt
 
@@ -94,6 +97,38 @@ class NothingIsWrong(ClusterCase):
         self.assertEqual([other["address"] for other in seen["others"]], [f"{self.machines[1].address}:{MESH_PORT}"])
         self.assertGreater(int(seen["others"][0]["totals"]["gradient_bytes"]), 0)
         self.assertEqual(int(seen["others"][0]["totals"]["communicators"]), 1)
+
+    def test_a_job_is_shown_as_each_of_its_daemons_sees_it(self):
+        job = self.job([0, 1, 1])
+        comm = job.join()
+        job.step(comm, 1)
+        name = socket.gethostname()
+        seen = self.daemons[0].control_tool("jobs", "--all", "-j", job.name)
+        self.assertEqual(seen["findings"], [])
+        self.assertEqual({one["machine"] for one in seen["communicators"]}, {name})
+        ranks = {one.get("local_machine", 0): [rank.get("rank", 0) for rank in one["rank_list"] if rank.get("local")]
+                 for one in seen["communicators"]}
+        self.assertEqual(ranks, {0: [0], 1: [1, 2]})
+        tensors = self.daemons[1].control_tool("tensors", "--all", "-j", job.name)
+        other, = tensors["others"]
+        self.assertEqual([one["name"] for one in other["tensors"]], [tensor.name for tensor in job.tensors])
+        for words, line in (("jobs", rf"(?m)^{name} +{job.name} +grads "), ("tensors", rf"(?m)^{name} +1 +3 ")):
+            shown = self.machines[0].run([binary("cgxctl"), "--socket", self.daemons[0].control, words, "--all", "-j", job.name],
+                                         capture_output=True, text=True, check=True).stdout
+            self.assertEqual(len(re.findall(line, shown)), 2, shown)
+
+    def test_a_daemon_of_a_job_that_does_not_answer_is_named(self):
+        job = self.job([0, 1])
+        job.step(job.join(), 1)
+        self.daemons[1].process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            seen = self.daemons[0].control_tool("jobs", "--all", "-j", job.name)
+            self.assertLess(time.monotonic() - began, 5)
+        finally:
+            self.daemons[1].process.send_signal(signal.SIGCONT)
+        finding, = seen["findings"]
+        self.assertEqual(finding["machine"], f"{self.machines[1].address}:{MESH_PORT}")
 
 
 @unittest.skipUnless(isolation_possible(), "on loopback no port is the usual one")

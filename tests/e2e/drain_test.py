@@ -6,11 +6,12 @@ import time
 import unittest
 
 from cluster_case import RAW, ClusterCase, figure
-from daemons import merged
+from daemons import binary, merged
 from ranks import Tensor
 
 DRAIN_S = 3.0
 BUSY_S = 2.0
+LIMIT_S = 1.0  # of a drain that says its own
 LARGE = (Tensor("large", (3000, 1003)), Tensor("small", (64,)))
 
 
@@ -70,6 +71,43 @@ class Drain(ClusterCase):
         self.assertGreaterEqual(time.monotonic() - began, DRAIN_S - 0.1)
         self.assertRegex(self.daemons[0].log(), rf"cut off .*'grads' of job '{job.name}' in step 1")
 
+    def told_at_stop(self, daemon):
+        """What a daemon says is in flight when it is asked to stop; a second signal ends it at once."""
+        before = len(daemon.log())
+        daemon.process.send_signal(signal.SIGTERM)
+        self.wait_until(lambda: "in_flight=" in daemon.log()[before:], "the line about the stop")
+        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.process.wait(DRAIN_S - 0.5), 0)
+        return daemon.log().split("in_flight=")[-1].split("limit_ms=")[0]
+
+    def test_what_is_in_flight_is_named_by_step_and_group(self):
+        for places, what in (([0, 0, 1], "waits for ranks"), ([0, 1, 1], "groups 0")):  # the machine's own ranks, the other machine
+            with self.subTest(what):
+                job = self.job(places)
+                comm = job.join()
+                job.submit(comm, 1, ranks=[0])
+                self.assertIn(f"communicator 'grads' of job '{job.name}', step 1: {what}", self.told_at_stop(self.daemons[0]))
+                self.tearDown()
+
+    def test_the_daemon_of_a_configuration_is_drained_by_its_own_program(self):
+        daemon = self.daemons[0]
+        job = self.job([0, 1])
+        job.submit(job.join(), 1, ranks=[0])  # the other never comes
+        drain = [binary("cgxd"), "--config", daemon.config_path, "--drain"]
+        refused = daemon.machine.run([*drain, "soon"], capture_output=True, text=True)
+        self.assertEqual((refused.returncode, daemon.process.poll()), (2, None))
+        began = time.monotonic()
+        done = daemon.machine.run([*drain, str(LIMIT_S)], capture_output=True, text=True)
+        seconds = time.monotonic() - began
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("drained: 1 communicators of 1 sessions were told, the daemon has ended", done.stdout)
+        self.assertEqual(daemon.process.wait(BUSY_S), 0)
+        self.assertTrue(LIMIT_S - 0.1 <= seconds < DRAIN_S, f"{seconds} s, not drain_ms")
+        self.assertRegex(daemon.log(), r"cut off .*in step 1")
+        again = daemon.machine.run(drain, capture_output=True, text=True)
+        self.assertEqual(again.returncode, 3)
+        self.assertIn("control.sock: ", again.stderr)
+
     def test_operators_drain_with_words_others_may_not(self):
         job = self.job([0, 1])
         comm = job.join()
@@ -78,7 +116,7 @@ class Drain(ClusterCase):
         answer = daemon.control_tool("drain", "--reason", "new kernel tonight")
         self.assertEqual(answer["communicators"], 1)
         self.assertEqual(daemon.process.wait(BUSY_S), 0)
-        self.assertIn("cgxctl drain by uid", daemon.log())
+        self.assertIn("drain by uid", daemon.log())
         for rank in job.ranks:
             told = [rank.ask(*words).text for words in (("submit", comm, 2, 0), ("end", comm, 2), ("wait", comm, 2))]
             self.assertIn("new kernel tonight", " ".join(told))

@@ -4,6 +4,8 @@ Screenshots stay in build/page/.
 """
 
 import html
+import itertools
+import json
 import os
 import re
 import shutil
@@ -55,12 +57,19 @@ class Page(ClusterCase):
         self.assertEqual(size_of(path), (width, height))
         return os.path.getsize(path)
 
+    def in_background(self, train):
+        """Runs train(ended) until the test is over."""
+        ended = threading.Event()
+        thread = threading.Thread(target=train, args=(ended,))
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(ended.set)
+
     def start_training(self):
         job = self.job([0, 0, 1, 1])
         comm = job.join(tensors=TENSORS)
-        ended = threading.Event()
 
-        def train():
+        def train(ended):
             step = 0
             while not ended.wait(0.02):
                 step += 1
@@ -70,10 +79,7 @@ class Page(ClusterCase):
                     job.submit(comm, step, [3])  # late
                 job.must("wait", comm, step)
 
-        thread = threading.Thread(target=train)
-        thread.start()
-        self.addCleanup(thread.join)
-        self.addCleanup(ended.set)
+        self.in_background(train)
         return job
 
     def test_it_shows_a_live_job_and_fits_its_window(self):
@@ -93,6 +99,50 @@ class Page(ClusterCase):
             self.assertIn('data-overflow="0"', page, "something is cut off")
         for width, height, dark in ((1200, 1500, False), (1200, 1500, True), (400, 2400, False), (400, 2400, True)):
             self.assertGreater(self.shot(width, height, dark), 20_000, "hardly anything is drawn")
+
+    def test_a_failure_is_a_mark_where_it_happened(self):
+        job = self.job([0, 1])
+        comm = job.join(tensors=TENSORS)
+        job.submit(comm, 1)
+        job.must("wait", comm, 1)
+        self.assertNotIn('"failed"', self.status())
+        job.ranks[1].kill()
+        self.wait_until(lambda: '"failed"' in self.status(), "the mark of a failure", timeout_s=10)
+        shown = html.unescape(self.browse("--window-size=1200,1500", "--dump-dom"))
+        mark, = re.findall(r"<g><title>(failed: [^<]+)</title>(.*?)</g>", shown)
+        self.assertRegex(mark[0], r"^failed: [A-Z_]+$")
+        self.assertEqual(mark[1].count("var(--bad)"), 2, "its line and its flag")
+        self.assertRegex(shown, r'class="state bad">failed<')
+        self.assertRegex(shown, r'class="tile bad">.{0,80}Jobs.{0,80}1 failed')
+
+    def test_a_link_is_shown_as_a_share_of_its_line_rate(self):
+        job = self.job([0, 1], arena_bytes=64 << 20)
+        comm = job.join(tensors=(Tensor("large", (3000, 1003)),))
+        step = itertools.count(1)
+
+        def train(ended):
+            while not ended.is_set():
+                number = next(step)
+                job.must("submit", comm, number, 0)
+                job.must("end", comm, number)
+                job.must("wait", comm, number)
+
+        self.in_background(train)
+
+        def loads():
+            """Bytes a second, the busier way, of the last ten seconds."""
+            link, = json.loads(self.status())["links"]
+            self.assertEqual(link["line_rate"], 10e9 / 8, "what the kernel says of a veth")
+            return [max(out, into) for _, out, into in link["samples"][-10:]]
+
+        self.wait_until(lambda: len(loads()) >= 5 and min(loads()[-3:]) > 2e6, "some seconds of traffic", timeout_s=30)
+        before = loads()
+        shown = html.unescape(self.browse("--window-size=1200,1500", "--dump-dom"))
+        after = loads()
+        (width, percent), = re.findall(r'<i style="[^"]*width: ([\d.]+)%;?[^"]*"></i></div><span class="quiet">([\d.]+) % of 1\.25 GB/s<', shown)
+        low, high = (100 * bound / (10e9 / 8) for bound in (min(before[-3:] + after), max(before + after)))
+        self.assertTrue(low - 0.05 <= float(percent) <= high + 0.05, (low, percent, high))
+        self.assertAlmostEqual(float(width), float(percent), delta=0.06)
 
     def status(self):
         fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"

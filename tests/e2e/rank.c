@@ -239,6 +239,20 @@ static cgx_status do_wait(void) {
   return cgx_wait(comm_of(1), number(2), timeout_ms);
 }
 
+// scribble COMM STEP ID: waits, and meanwhile writes over the end of a result of fp32
+static cgx_status do_scribble(void) {
+  void* memory = NULL;
+  size_t bytes = 0;
+  cgx_status status = cgx_tensor_home(comm_of(1), (uint32_t)number(3), &memory, &bytes);
+  if (status != CGX_OK) return status;
+  volatile float* const last = (float*)memory + bytes / sizeof(float) - 1;
+  do {
+    for (int i = 0; i < 1000; i++) *last = 123.0f;
+    status = cgx_wait(comm_of(1), number(2), 0);
+  } while (status == CGX_TIMED_OUT);
+  return status;
+}
+
 // info COMM STEP
 static cgx_status do_info(void) {
   cgx_step_report report = {.size = sizeof(report)};
@@ -308,25 +322,16 @@ static const struct {
   const char* name;
   cgx_status (*run)(void);
 } kCommands[] = {
-    {"become", do_become},
-    {"open", do_open},
-    {"create", do_create},
-    {"register", do_register},
-    {"commit", do_commit},
-    {"fill", do_fill},
-    {"dump", do_dump},
-    {"submit", do_submit},
-    {"absent", do_absent},
-    {"end", do_end},
-    {"done", do_done},
-    {"wait", do_wait},
-    {"info", do_info},
-    {"redo", do_redo},
-    {"allreduce", do_allreduce},
-    {"alloc", do_alloc},
-    {"close_comm", do_close_comm},
-    {"close", do_close},
-    {"fork", do_fork},
+    {"become", do_become},     {"open", do_open},
+    {"create", do_create},     {"register", do_register},
+    {"commit", do_commit},     {"fill", do_fill},
+    {"dump", do_dump},         {"submit", do_submit},
+    {"absent", do_absent},     {"end", do_end},
+    {"done", do_done},         {"wait", do_wait},
+    {"scribble", do_scribble}, {"info", do_info},
+    {"redo", do_redo},         {"allreduce", do_allreduce},
+    {"alloc", do_alloc},       {"close_comm", do_close_comm},
+    {"close", do_close},       {"fork", do_fork},
 };
 
 // The conversation

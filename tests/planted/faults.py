@@ -31,6 +31,7 @@ OPERATIONS = "scheduler/operations.h"
 HOST_SITE = "scheduler/host_site.cc"
 CALLS = "scheduler/call_runner.cc"
 COMMUNICATOR = "scheduler/communicator.cc"
+ATTEMPTS = "scheduler/attempts.h"
 FRAMES = "scheduler/communicator_frames.cc"
 TERMS = "scheduler/communicator_terms.cc"
 CLOCKS = "scheduler/communicator_clocks.cc"
@@ -317,21 +318,21 @@ FAULTS = [
           "return bound && steps_.plan()->hash != start.plan_hash;",
           "return bound && !@ && steps_.plan()->hash != start.plan_hash;",
           "a machine that had switched alone never agrees with its coordinator again"),
-    Fault("must-redo-ignored", COMMUNICATOR,
-          "if (state.must_redo ||",
-          "if ((state.must_redo && !@) ||",
+    Fault("must-redo-ignored", ATTEMPTS,
+          "return !ranks_[local].must_redo &&",
+          "return (@ || !ranks_[local].must_redo) &&",
           "a straggler of the failed attempt is taken before the rank has asked to redo"),
-    Fault("attempt-not-compared", COMMUNICATOR,
-          "record.attempt != state.attempt) {",
-          "(record.attempt != state.attempt && !@)) {",
+    Fault("attempt-not-compared", ATTEMPTS,
+          " attempt == ranks_[local].attempt;",
+          " (@ || attempt == ranks_[local].attempt);",
           "a straggler of the failed attempt is taken for the redo's"),
     Fault("straggler-fails-the-redo", COMMUNICATOR,
-          "record.attempt == local_[local].attempt;",
-          "(@ || record.attempt == local_[local].attempt);",
+          "attempts_.current(local, record.attempt);",
+          "(@ || attempts_.current(local, record.attempt));",
           "a straggler of the failed attempt fails the attempt under way"),
     Fault("attempt-not-updated", TERMS,
-          "steps_.set_attempt(local, state.attempt);",
-          "if (!@) steps_.set_attempt(local, state.attempt);",
+          "steps_.set_attempt(local, attempt);",
+          "if (!@) steps_.set_attempt(local, attempt);",
           "completions of the redo carry the failed attempt's number"),
     Fault("held-records-lost", TERMS,
           "(void)submit(held.local, held.record);",
@@ -482,8 +483,8 @@ FAULTS = [
           "if (@ || message.purpose != PlanPurpose::kCommit || message.code == StatusCode::kOK) return;",
           "ranks of other machines wait for the time-out after a refused commit"),
     Fault("superseded-policy-not-answered", POLICY,
-          "    earlier(why);",
-          "    if (!@) earlier(why);",
+          "    earlier->answer(why);",
+          "    if (!@) earlier->answer(why);",
           "an operator whose policy was overtaken waits for ever"),
     # The rings and ledgers of libcgx
     Fault("ring-overwrites", "proto/wire/ring.h",

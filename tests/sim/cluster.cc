@@ -62,6 +62,12 @@ struct Cluster::Daemon final : public transport::Events,
       answer(scheduler::make_survey(question));
     });
   }
+  void search(scheduler::CeilingQuestion question, CeilingsAnswer answer) override {
+    const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
+    answers.emplace(due, [question = std::move(question), answer = std::move(answer)] {
+      answer(scheduler::make_ceilings(question));
+    });
+  }
   void run(const std::function<void()>& work, const std::function<void()>& then) override {
     const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
     answers.emplace(due, [work, then] {

@@ -26,6 +26,9 @@ Player::Player(const Program& program)
     steps_.push_back(&item);
     tensors_of_step_.push_back(tensors);
   }
+  if (const uint32_t machine = program.failing_machine(); machine != UINT32_MAX) {
+    causes_.push_back({{StatusCode::kDEVICE_LOST}, {"machine " + std::to_string(machine)}, {}});
+  }
   place_buffers();
   for (uint32_t rank = 0; rank < program.ranks(); ++rank) expand(rank);
   cluster_ = std::make_unique<Cluster>(options());
@@ -40,9 +43,16 @@ Player::Player(const Program& program)
     if (!header.ok() || header->type != wire::FrameType::kControl) return;
     const auto message = scheduler::decode_control(frame.payload);
     if (!message.ok() || !std::holds_alternative<scheduler::Prepare>(*message)) return;
-    const auto plan = scheduler::decode_plan(std::get<scheduler::Prepare>(*message).plan);
+    const auto& prepare = std::get<scheduler::Prepare>(*message);
+    const auto plan = scheduler::decode_plan(prepare.plan);
     if (!plan.ok()) return;
     reference_.learn(*plan);
+    Known& known = plans_[plan->epoch] = {.purpose = prepare.purpose, .rows = {}};
+    for (const scheduler::Group& group : plan->groups) {
+      known.rows.insert(group.way.collective);
+      known.residuals |= std::any_of(group.segments.begin(), group.segments.end(),
+                                     [](const auto& segment) { return segment.spec.feedback(); });
+    }
     if (plan->trial.on() && tried_.insert(plan->epoch).second) ++verdict_.trials;
   });
 }
@@ -84,20 +94,24 @@ ClusterOptions Player::options() const {
       return static_cast<int64_t>((*plans)() % static_cast<uint64_t>(most));
     };
   }
-  options.site = [seed = program_.seed, sites = program_.sites,
-                  most = program_.site_ns](uint32_t machine) -> SlowSiteOptions {
+  options.site = [seed = program_.seed, sites = program_.sites, most = program_.site_ns,
+                  lost = program_.failing_machine(),
+                  job = program_.site_fails_at](uint32_t machine) -> SlowSiteOptions {
+    const uint64_t fails_at = machine == lost ? job : 0;
     switch (sites[machine]) {
       case SitePace::kInline:
         return {};
       case SitePace::kPriced:
-        return {.takes_ns = price_ns, .consumes = true, .one_core = true};
+        return {.takes_ns = price_ns, .consumes = true, .one_core = true, .fails_at = fails_at};
       case SitePace::kLate:
         break;
     }
     auto random = std::make_shared<std::mt19937_64>(mix(seed, 0x736C6F77, machine));
-    return {.takes_ns = [random, most](const auto&, const auto&) {
-      return static_cast<int64_t>((*random)() % static_cast<uint64_t>(most));
-    }};
+    return {.takes_ns =
+                [random, most](const auto&, const auto&) {
+                  return static_cast<int64_t>((*random)() % static_cast<uint64_t>(most));
+                },
+            .fails_at = fails_at};
   };
   return options;
 }
@@ -311,6 +325,7 @@ Verdict Player::play() {
   if (verdict_.violation.empty()) judge_steps();
   if (verdict_.violation.empty()) judge_calls();
   if (verdict_.violation.empty()) judge_promises();
+  cover_end();
   verdict_.events = cluster_->events();
   verdict_.ended = may_end_;
   verdict_.lost = lost_;

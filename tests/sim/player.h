@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/control.h"
+#include "tests/sim/coverage.h"
 #include "tests/sim/program.h"
 #include "tests/sim/reference.h"
 
@@ -31,6 +33,7 @@ struct Verdict {
   bool lost = false;    // STEP_LOST
   bool ended = false;   // before its time, as the program said
   int64_t virtual_ns = 0;
+  Coverage covered;
 };
 
 class Player {
@@ -155,6 +158,8 @@ class Player {
   void judge_steps();
   void judge_calls();
   void judge_promises();
+  void cover_step(uint64_t number, const StepState& step, bool redone);
+  void cover_end();
   void judge_end();
   void compare(const std::string& what, const Cluster::Tensor& tensor, const Bytes& expected,
                const Bytes& got);
@@ -189,6 +194,14 @@ class Player {
   bool lost_ = false;
   bool machines_down_ = false;
   std::set<uint64_t> tried_;  // epochs
+  struct Known {              // of a plan
+    scheduler::PlanPurpose purpose;
+    std::set<scheduler::Collective> rows;
+    bool residuals = false;
+  };
+  std::map<uint64_t, Known> plans_;  // by epoch
+  uint64_t covered_epoch_ = 0;       // of the step that was looked at last
+  bool device_lost_ = false;
   Verdict verdict_;
 };
 

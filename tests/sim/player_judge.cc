@@ -155,7 +155,8 @@ void Player::explain(const std::string& who, StatusCode code, const std::string&
                                    [&](const std::string& name) { return names(text, name); });
     if (!named) continue;
     lost_ = lost_ || code == StatusCode::kSTEP_LOST;
-    may_end_ = may_end_ || code == StatusCode::kRANK_LOST;
+    device_lost_ = device_lost_ || code == StatusCode::kDEVICE_LOST;
+    may_end_ = may_end_ || code == StatusCode::kRANK_LOST || device_lost_;
     return;
   }
   violate(who + " is told " + Status(code, text).to_string() +
@@ -183,11 +184,13 @@ void Player::judge_steps() {
   for (uint64_t number = 0; number < steps_.size(); ++number) {
     const StepState* first = nullptr;
     uint32_t first_rank = 0, finished = 0;
+    bool redone = false;
     for (uint32_t r = 0; r < actors_.size(); ++r) {
       const auto found = actors_[r].steps.find(number);
       if (found == actors_[r].steps.end() || !found->second.finished) continue;
       const StepState& step = found->second;
       ++finished;
+      redone = redone || step.times_begun > 1;
       if (first == nullptr) {
         first = &step;
         first_rank = r;
@@ -249,6 +252,51 @@ void Player::judge_steps() {
       }
     }
     reference_.close(item.fate == Fate::kDropped);
+    cover_step(number, *first, redone);
+  }
+}
+
+void Player::cover_step(uint64_t number, const StepState& step, bool redone) {
+  const auto known = plans_.find(step.epoch);
+  if (known == plans_.end()) return;  // one machine
+  const Item& item = *steps_[number];
+  const bool begins = step.epoch != covered_epoch_;
+  using scheduler::PlanPurpose;
+  const auto begins_of = [&](PlanPurpose purpose) {
+    return begins && covered_epoch_ != 0 && known->second.purpose == purpose;
+  };
+  const std::pair<bool, Happening> all[] = {{true, Happening::kStep},
+                                            {known->second.residuals, Happening::kResidual},
+                                            {item.absences, Happening::kAbsences},
+                                            {item.nonfinite, Happening::kNonfinite},
+                                            {item.fate == Fate::kDropped, Happening::kDropped},
+                                            {redone, Happening::kRedo},
+                                            {begins_of(PlanPurpose::kCommit), Happening::kCommit},
+                                            {begins_of(PlanPurpose::kPolicy), Happening::kPolicy},
+                                            {begins_of(PlanPurpose::kPlanner), Happening::kSearch}};
+  for (const auto& [happened, happening] : all) {
+    for (const scheduler::Collective row : known->second.rows) {
+      if (happened) verdict_.covered.meet(row, program_.slowest(), happening);
+    }
+  }
+  covered_epoch_ = step.epoch;
+}
+
+// What ended the program, under the plan in force last.
+void Player::cover_end() {
+  const auto known = plans_.find(covered_epoch_);
+  if (known == plans_.end()) return;
+  const auto cover = [&](Happening happening) {
+    for (const scheduler::Collective row : known->second.rows) {
+      verdict_.covered.meet(row, program_.slowest(), happening);
+    }
+  };
+  if (device_lost_) cover(Happening::kDevice);
+  for (const Actor& actor : actors_) {
+    for (const Item* item : actor.done_once) {
+      if (!item->ends_everything()) continue;
+      cover(item->kind == Item::Kind::kLeave ? Happening::kLeave : Happening::kDeath);
+    }
   }
 }
 
@@ -361,7 +409,9 @@ void Player::drain() {
   }
   for (const auto& [r, heir] : heirs_) {
     if (machines_down_ && heir->completed == 0) continue;  // its daemon may be the stopped one
-    if (heir->completed != 1 || heir->code != StatusCode::kOK) {
+    const bool lost = heir->code == StatusCode::kDEVICE_LOST &&
+                      program_.machine_of(r) == program_.failing_machine();
+    if (heir->completed != 1 || (heir->code != StatusCode::kOK && !lost)) {
       return violate("another job's call did not go well: " + std::string(status_name(heir->code)));
     }
     if (!memory_is_whole(r)) return violate("a daemon wrote what is another job's memory now");

@@ -81,6 +81,7 @@ struct Program {
   int64_t planning_ns = 0;       // at most, until a plan is made
   std::vector<SitePace> sites;   // by machine
   int64_t site_ns = 0;           // at most, until a late site answers
+  uint64_t site_fails_at = 0;    // the first slow machine's: this job and all behind it; 0: none
   int64_t think_ns = 0;          // at most, between two things a rank does
   uint32_t notice_percent = 50;  // how often a failure is noticed before there is need to wait
   std::vector<Cluster::Tensor> tensors;  // all that are ever registered
@@ -90,6 +91,8 @@ struct Program {
 
   uint32_t ranks() const;
   uint32_t machine_of(uint32_t rank) const;
+  SitePace slowest() const;
+  uint32_t failing_machine() const;  // UINT32_MAX: none
   std::string text() const;
 };
 

@@ -2,6 +2,7 @@
 //
 //   CGX_SIM_SEEDS=N   how many (default 500), from CGX_SIM_FIRST=S (default 1) on
 //   CGX_SIM_SEED=S    only this one, with its events; CGX_SIM_ITEMS=0,3,4 only these items of it
+//   CGX_SIM_COVERAGE=1  in how many programs each combination of coverage.h was met
 //   CGX_SIM_GO_ON=1   count what is wrong instead of stopping at the first, crashes included
 //
 // A program that fails is printed, made small, and printed again.
@@ -55,7 +56,7 @@ Verdict play_apart(const Program& program) {
                                 verdict.commits, verdict.policies, verdict.epochs,
                                 verdict.ended,   verdict.lost,     verdict.trials};
     std::string all(reinterpret_cast<const char*>(numbers), sizeof numbers);
-    all += verdict.violation;
+    all += verdict.covered.to_string() + verdict.violation;
     _exit(write(ends[1], all.data(), all.size()) == static_cast<ssize_t>(all.size()) ? 0 : 1);
   }
   close(ends[1]);
@@ -69,9 +70,11 @@ Verdict play_apart(const Program& program) {
   if (WIFSIGNALED(status))
     return {.violation = "died of signal " + std::string(strsignal(WTERMSIG(status)))};
   uint64_t numbers[9] = {};
-  if (all.size() < sizeof numbers) return {.violation = "no verdict"};
+  constexpr size_t kFixed = sizeof numbers + Coverage::kCells;
+  if (all.size() < kFixed) return {.violation = "no verdict"};
   std::memcpy(numbers, all.data(), sizeof numbers);
-  Verdict verdict{.violation = all.substr(sizeof numbers)};
+  Verdict verdict{.violation = all.substr(kFixed)};
+  verdict.covered = Coverage::from_string(all.substr(sizeof numbers, Coverage::kCells));
   verdict.steps = numbers[0];
   verdict.redos = numbers[1];
   verdict.calls = numbers[2];
@@ -138,6 +141,30 @@ void print_events(const Verdict& verdict) {
   for (const std::string& event : verdict.events) std::cerr << "  " << event << "\n";
 }
 
+// In how many programs each combination was met.
+class Met {
+ public:
+  void add(const Coverage& covered) {
+    for (size_t cell = 0; cell < times_.size(); ++cell) times_[cell] += covered.met(cell);
+  }
+  std::string missing() const {
+    std::string texts;
+    for (size_t cell = 0; cell < times_.size(); ++cell) {
+      if (Coverage::possible(cell) && times_[cell] == 0) texts += "\n  " + Coverage::text(cell);
+    }
+    return texts;
+  }
+  void print() const {
+    for (size_t cell = 0; cell < times_.size(); ++cell) {
+      if (Coverage::possible(cell))
+        std::cerr << times_[cell] << " x " << Coverage::text(cell) << "\n";
+    }
+  }
+
+ private:
+  std::vector<uint64_t> times_ = std::vector<uint64_t>(Coverage::kCells);
+};
+
 TEST(Programs, AreRightOrSayWhoDidIt) {
   for (int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) std::signal(number, say_what_played);
   const uint64_t only = from_environment("CGX_SIM_SEED", 0);
@@ -147,7 +174,11 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
   uint64_t steps = 0, redos = 0, calls = 0, commits = 0, policies = 0, ended = 0, lost = 0,
            epochs = 0, trials = 0;
   std::map<std::string, std::pair<uint64_t, uint64_t>> kinds;  // how often, first seed
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  Met met;
+  // As many programs as are usually played meet every combination, or some more do.
+  const uint64_t most = count < 500 ? count : 3 * count;
+  uint64_t seed = first;
+  for (; seed < first + count || (seed < first + most && !met.missing().empty()); ++seed) {
     Program program = program_of(seed);
     if (const char* const items = std::getenv("CGX_SIM_ITEMS"); items != nullptr && only != 0) {
       std::set<size_t> kept;
@@ -167,6 +198,7 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
     trials += verdict.trials;
     ended += verdict.ended;
     lost += verdict.lost;
+    met.add(verdict.covered);
     if (only != 0) {
       std::cerr << program.text();
       print_events(verdict);
@@ -185,7 +217,7 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
                   << small(program, verdict.violation);
     return;
   }
-  std::cerr << count << " programs: " << steps << " steps of ranks, " << redos << " redos, "
+  std::cerr << seed - first << " programs: " << steps << " steps of ranks, " << redos << " redos, "
             << calls << " calls, " << commits << " commits, " << policies << " policies, " << epochs
             << " epochs, " << trials << " trials; " << ended << " ended early, " << lost
             << " lost a step\n";
@@ -193,6 +225,10 @@ TEST(Programs, AreRightOrSayWhoDidIt) {
     std::cerr << times.first << " x (e.g. " << times.second << ") " << kind << "\n";
   }
   EXPECT_TRUE(kinds.empty());
+  if (std::getenv("CGX_SIM_COVERAGE") != nullptr) met.print();
+  if (count >= 500) {
+    EXPECT_EQ(met.missing(), "") << "combinations that no program has met";
+  }
 }
 
 TEST(Programs, Replay) {

@@ -47,8 +47,13 @@ TEST_P(Sites, GiveTheSameBitsWhereverAndWheneverTheyCompute) {
   policy.default_codec.flags = CodecSpec::kFeedback;
   policy.collective = GetParam();
   policy.min_elements = 16;
-  for (const std::vector<uint32_t>& shape :
-       {std::vector<uint32_t>{2, 1}, std::vector<uint32_t>{1, 2, 1}}) {
+  std::vector<std::vector<uint32_t>> shapes = {{2, 1}, {1, 2, 1}};
+  if (GetParam() == scheduler::CollectiveWish::kTwoLevel) {
+    policy.default_codec = {.codec = 0, .bucket = 512};
+    policy.rack_machines = 2;
+    shapes = {{1, 2, 1, 1}};
+  }
+  for (const std::vector<uint32_t>& shape : shapes) {
     const std::vector<std::byte> here = trained(shape, policy, {});
     EXPECT_EQ(here, trained(shape, policy, [](uint32_t) { return late(50'000); }));
     EXPECT_EQ(here, trained(shape, policy, [](uint32_t) { return shuffled(); }));
@@ -61,7 +66,8 @@ TEST_P(Sites, GiveTheSameBitsWhereverAndWheneverTheyCompute) {
 
 INSTANTIATE_TEST_SUITE_P(Collectives, Sites,
                          ::testing::Values(scheduler::CollectiveWish::kScatter,
-                                           scheduler::CollectiveWish::kAllgather));
+                                           scheduler::CollectiveWish::kAllgather,
+                                           scheduler::CollectiveWish::kTwoLevel));
 
 TEST(SiteTime, IsPartOfAStepsTime) {
   const auto step_ns = [](const std::function<SlowSiteOptions(uint32_t)>& site) {

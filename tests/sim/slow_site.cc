@@ -21,6 +21,7 @@ class SlowSite::Work final : public SiteOperation {
   }
   void end() override { site_.hurry(*this); }
   const std::vector<Norms>& norms() const override { return host->norms(); }
+  const std::vector<LossSample>& losses() const override { return host->losses(); }
 
   const OperationSetup& setup;
   const std::unique_ptr<SiteOperation> host;

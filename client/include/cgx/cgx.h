@@ -302,6 +302,11 @@ typedef enum cgx_post_kind {
   CGX_POST_TENSOR = 1, /* of a step, as cgx_submit and cgx_submit_inout */
 } cgx_post_kind;
 
+typedef enum cgx_memory {
+  CGX_MEMORY_ARENA = 0,
+  CGX_MEMORY_CUDA = 1, /* of a GPU: see "Tensors in the memory of a GPU" */
+} cgx_memory;
+
 typedef struct cgx_post_options {
   size_t size;     /* sizeof(cgx_post_options) */
   int kind;        /* cgx_post_kind */
@@ -320,11 +325,34 @@ typedef struct cgx_post_options {
   int indices_dtype;   /* UNIMPLEMENTED: CGX_I32 or CGX_I64 */
   uint32_t word_value; /* UNIMPLEMENTED: `in` may be read when *word has reached this value */
   uint32_t* word;      /* UNIMPLEMENTED: a timeline word that the caller's stream writes */
+  void* stream;        /* GPU: the CUstream that `in` is ready on; NULL: the default stream */
+  int memory;          /* cgx_memory */
+  uint32_t reserved;   /* 0 */
 } cgx_post_options;
 
 /* Hands over one tensor of a step, or begins a call and stores its number in *call (NULL: nobody
  * asks). */
 CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uint64_t* call);
+
+/* --- Tensors in the memory of a GPU ------------------------------------------------------------ */
+
+/* cgx_post with memory = CGX_MEMORY_CUDA: `in` and `out` are memory of the GPU whose context is
+ * current in this thread, each within one allocation. The tensor's bytes are copied by `stream`,
+ * behind what it holds, into pinned memory of the arena; the daemon gets them when they are there,
+ * and the caller does not wait. Until then, what this thread and others hand over to the same
+ * communicator queues up behind it. The CUDA driver is loaded by the first such call.
+ * CGX_NOT_FOUND: there is none; CGX_INVALID_ARGUMENT: no current context, memory of another one,
+ * freed or too short. Where the GPU fails before the bytes have come (CGX_DEVICE_LOST) this rank
+ * leaves the communicator: every later call answers that status, other ranks hear that it left.
+ * `out` is untouched until one of these has waited for the step or the call (as cgx_wait and
+ * cgx_wait_call do) and enqueued the copies to the GPU on `stream`, of the same context: what is
+ * enqueued there from then on sees the results. A result is copied once. */
+CGX_API cgx_status cgx_stream_wait(cgx_comm* comm, uint64_t step, void* stream, int64_t timeout_ms);
+CGX_API cgx_status cgx_stream_wait_call(cgx_comm* comm, uint64_t call, void* stream,
+                                        int64_t timeout_ms);
+/* Has the CUDA driver pin the arena around `memory`, so that copies between it and a GPU need no
+ * host; until cgx_close. */
+CGX_API cgx_status cgx_arena_pin(cgx_session* session, const void* memory);
 
 /* --- Events ----------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 """Arrays of any library: where they lie, what they hold, whether they may be written to. Nothing is copied.
 
-NumPy's arrays (ml_dtypes' element types included), whatever speaks DLPack on the CPU (torch, JAX), objects with
-__array_interface__, buffers. No library but ctypes is needed for any of them.
+NumPy's arrays (ml_dtypes' element types included), whatever speaks DLPack on the CPU or a CUDA GPU (torch, JAX),
+objects with __array_interface__ or __cuda_array_interface__, buffers. No library but ctypes is needed for any of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import sys
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_uint8, c_uint16, c_uint32, \
     c_uint64, c_void_p, py_object
 from dataclasses import dataclass
+from typing import Optional
 
+from cgx._gpu import DLPACK_DEVICES, Ready, for_dlpack, ready_by_interface
 from cgx._library import library
 
 try:
@@ -39,18 +41,19 @@ _FORMATS = {"f": "float32", "e": "float16", "d": "float64", "b": "int8", "B": "u
             "L": f"uint{8 * ctypes.sizeof(ctypes.c_long)}", "?": "bool"}
 _KINDS = {"f": "float", "i": "int", "u": "uint", "b": "bool", "c": "complex"}  # of __array_interface__
 _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-_TAKEN = "NumPy arrays, buffers, and arrays with DLPack on the CPU (torch, JAX)"
+_TAKEN = "NumPy arrays, buffers, and arrays with DLPack (torch, JAX) or __cuda_array_interface__ (CuPy, Numba)"
 
 
 @dataclass
 class View:
-    """An array as the library sees it. `owner` keeps the memory."""
+    """An array as the library sees it. `owner` keeps the memory; `gpu`: None in the CPU's."""
     address: int
     shape: tuple
     element: str  # "float32", "uint16", ...
     width: int  # bytes of one element
     writable: bool
     owner: object
+    gpu: Optional[Ready] = None
 
     @property
     def size(self):
@@ -86,12 +89,15 @@ def dtype_of(view: View, dtype=None) -> str:
     return name
 
 
-def view_of(array) -> View:
-    """The view of an array that is contiguous and in the CPU's memory; an error says what else is wrong."""
+def view_of(array, stream=None) -> View:
+    """The view of an array that is contiguous; an error says what else is wrong. stream: of one on a GPU."""
     if numpy is not None and isinstance(array, numpy.ndarray):
         return _of_numpy(array)
     if hasattr(array, "__dlpack__"):
-        return _of_dlpack(array)
+        return _of_dlpack(array, stream)
+    if hasattr(array, "__cuda_array_interface__"):
+        about = array.__cuda_array_interface__
+        return _of_interface(array, about, ready_by_interface(about, stream))
     if numpy is not None and isinstance(array, numpy.generic) or isinstance(array, (bool, int, float, complex)):
         raise TypeError(f"a {type(array).__name__} is no array: nothing can be written into it; wrap it, e.g. "
                         "numpy.array(value, dtype='float32')")
@@ -99,16 +105,16 @@ def view_of(array) -> View:
         raise TypeError(f"a {type(array).__name__} is no array: cgx takes {_TAKEN}; numpy.array(values, "
                         "dtype='float32') makes one")
     if hasattr(array, "__array_interface__"):
-        return _of_interface(array)
+        return _of_interface(array, array.__array_interface__)
     try:
         return _of_buffer(memoryview(array))
     except TypeError:
         raise TypeError(f"cgx takes {_TAKEN}, not {type(array).__name__}") from None
 
 
-def writable_view(array, what="the array") -> View:
+def writable_view(array, what="the array", stream=None) -> View:
     """The same, for memory that results are written into."""
-    view = view_of(array)
+    view = view_of(array, stream)
     if not view.writable:
         raise ValueError(f"{what} is read-only, and the result would be written into it; pass out=, a writable array")
     return view
@@ -158,8 +164,7 @@ def _of_buffer(view):
     return View(address, tuple(view.shape), _FORMATS.get(letter, view.format), view.itemsize, not view.readonly, view)
 
 
-def _of_interface(array):
-    about = array.__array_interface__
+def _of_interface(array, about, gpu=None):
     address, readonly = about["data"]
     order, kind, width = about["typestr"][0], about["typestr"][1], int(about["typestr"][2:])
     shape = tuple(about["shape"])
@@ -168,7 +173,7 @@ def _of_interface(array):
     if width > 1 and order in "<>" and (order == "<") != (sys.byteorder == "little"):
         raise ValueError(f"the array's elements ({about['typestr']}) have another byte order than this machine")
     element = f"{_KINDS[kind]}{8 * width}" if kind in _KINDS else about["typestr"]
-    return View(address, shape, element, width, not readonly, (array, about))
+    return View(address, shape, element, width, not readonly, (array, about), gpu)
 
 
 def _are_contiguous(shape, strides):
@@ -204,11 +209,13 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.argtypes, _capsule_pointer.restype = (py_object, c_char_p), c_void_p
 
 
-def _of_dlpack(array):
+def _of_dlpack(array, stream=None):
     device = tuple(array.__dlpack_device__())
-    if int(device[0]) not in _CPU_DEVICES:
-        raise NotImplementedError(f"the array lies on device {device}; cgx takes those in the CPU's memory so far")
-    capsule = _capsule_of(array)  # not consumed: it frees what it holds when it goes
+    on_gpu = int(device[0]) in DLPACK_DEVICES
+    if not on_gpu and int(device[0]) not in _CPU_DEVICES:
+        raise NotImplementedError(f"the array lies on device {device} of DLPack; cgx takes those in the memory of the CPU "
+                                  "and of CUDA GPUs")
+    capsule = _capsule_of(array, {"stream": for_dlpack(stream)} if on_gpu else {})  # not consumed: it frees what it holds when it goes
     if _capsule_is(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
@@ -224,14 +231,14 @@ def _of_dlpack(array):
     kind = _DLPACK_KINDS.get(tensor.code, f"type {tensor.code} of DLPack, ")
     element = f"{kind}{tensor.bits}" + (f" x {tensor.lanes}" if tensor.lanes != 1 else "")
     return View((tensor.data or 0) + tensor.offset, shape, element, tensor.bits * tensor.lanes // 8, writable,
-                (array, capsule))
+                (array, capsule), Ready(0 if stream is None else for_dlpack(stream)) if on_gpu else None)
 
 
-def _capsule_of(array):
+def _capsule_of(array, where):
     try:
-        return array.__dlpack__(max_version=(1, 1))
+        return array.__dlpack__(max_version=(1, 1), **where)
     except TypeError:  # older than DLPack 1
-        return array.__dlpack__()
+        return array.__dlpack__(**where)
 
 
 def _immutable(array):

@@ -53,7 +53,8 @@ class PostOptions(Options):
     _fields_ = [("kind", c_int), ("collective", c_int), ("in_", c_void_p), ("out", c_void_p), ("count", c_uint64),
                 ("dtype", c_int), ("op", c_int), ("step", c_uint64), ("tensor", c_uint32), ("root", c_uint32),
                 ("peer", c_uint32), ("tag", c_uint32), ("indices", c_void_p), ("rows", c_uint64),
-                ("indices_dtype", c_int), ("word_value", c_uint32), ("word", c_void_p)]
+                ("indices_dtype", c_int), ("word_value", c_uint32), ("word", c_void_p), ("stream", c_void_p),
+                ("memory", c_int), ("reserved", c_uint32)]
 
 
 class StepReport(Options):
@@ -71,6 +72,7 @@ SIGNATURES = {
     "cgx_arena_alloc_at": (c_void_p, POINTER(ArenaOptions), POINTER(c_void_p)),
     "cgx_arena_free": (c_void_p, c_void_p),
     "cgx_arena_retain": (c_void_p, c_void_p, POINTER(c_void_p)),
+    "cgx_arena_pin": (c_void_p, c_void_p),
     "cgx_comm_create": (c_void_p, POINTER(CommOptions), POINTER(c_void_p)),
     "cgx_comm_cancel": (c_void_p,),
     "cgx_comm_close": (c_void_p,),
@@ -90,6 +92,8 @@ SIGNATURES = {
     "cgx_wait_call": (c_void_p, c_uint64, c_int64),
     "cgx_test_call": (c_void_p, c_uint64, POINTER(c_int)),
     "cgx_post": (c_void_p, POINTER(PostOptions), POINTER(c_uint64)),
+    "cgx_stream_wait": (c_void_p, c_uint64, c_void_p, c_int64),
+    "cgx_stream_wait_call": (c_void_p, c_uint64, c_void_p, c_int64),
     "cgx_poll": (c_void_p, POINTER(c_uint64), c_int64),
     "cgx_wake": (c_void_p,),
     "cgx_report": (c_void_p, c_uint32, c_char_p, POINTER(c_uint32)),

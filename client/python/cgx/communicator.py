@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from sys import is_finalizing
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, writable_view
+from cgx._gpu import stream_number
 from cgx._library import (COLLECTIVES, GET, PUT, CommOptions, PostOptions, Rendezvous, StepReport, TensorOptions,
                           ids_array, library)
 from cgx._waiting import Beside, Seconds, in_slices, milliseconds
@@ -20,6 +21,8 @@ from cgx.session import Block, Session
 
 OPS = {"sum": 0, "avg": 1}
 _POST_CALL, _POST_TENSOR = 0, 1  # cgx_post_kind
+_ON_GPU = 1  # cgx_memory
+_STEPS_KEPT = 4  # by the library
 PENDING, RESULT, FILLED, ABSENT, FAILED = range(5)
 _NOT_FOUND, _TIMED_OUT = (next(code for code, kind in BY_CODE.items() if kind.status == status)
                           for status in ("NOT_FOUND", "TIMED_OUT"))
@@ -30,7 +33,7 @@ _CALLS_IN_FLIGHT = 4
 
 
 class Tensor(NamedTuple):
-    """A registered tensor: its number in the table, its name, its home in the arena."""
+    """A registered tensor: its number in the table, its name, its home in the arena or its array on a GPU."""
     id: int
     name: str
     array: Any
@@ -90,8 +93,8 @@ class _Store:
 class Call:
     """An allreduce under way. Its memory is kept until it is finished, also when nobody holds the Call any more."""
 
-    def __init__(self, communicator: "Communicator", number: int, result, buffers):
-        self._communicator, self._number = communicator, number
+    def __init__(self, communicator: "Communicator", number: int, result, buffers, stream: Optional[int] = None):
+        self._communicator, self._number, self._stream = communicator, number, stream
         self._result, self._buffers = result, buffers
 
     def done(self) -> bool:
@@ -100,12 +103,17 @@ class Call:
         check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
         return bool(finished.value)
 
-    def wait(self, timeout: Seconds = None):
+    def wait(self, timeout: Seconds = None, stream: Any = None):
         """The result: the array the call was made with, or `out`.
 
-        timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait.
+        timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait. Of an array on a GPU the
+        result is ordered on `stream`, default the one that the call was made with: the host waits for the network only.
         """
-        self._communicator._wait_call(self._number, timeout)
+        if self._stream is None:
+            self._communicator._wait_call(self._number, timeout)
+        else:
+            number = stream_number(stream)
+            self._communicator._wait_on_stream(self._number, self._stream if number is None else number, timeout)
         return self._result
 
 
@@ -135,6 +143,8 @@ class Communicator:
         self._handle = session._join(create, meanwhile)
         self.session, self.name, self.rank, self.size = session, name, rank, size
         self.tensors: List[Tensor] = []
+        self._on_gpu: Set[int] = set()  # tensors without a home of the caller's
+        self._posted: Dict[int, Tuple[int, List[Any]]] = {}  # step -> its GPU's stream, what must live until the result
         session.communicators.add(self)
 
     @property
@@ -148,6 +158,7 @@ class Communicator:
     def register(self, name: str, array, op: str = "avg", dtype=None, shape: Optional[Sequence[int]] = None) -> Tensor:
         """Registers an array of the arena as the tensor's home; all ranks register the same ones in the same order.
 
+        An array on a GPU is what submit() takes the tensor from and writes it to; some ranks may have theirs there.
         dtype, shape: if not the array's own, e.g. dtype="bf16" for bits in uint16. Both have to fit the array.
         """
         view = writable_view(array, f"the home of tensor {name}")
@@ -161,11 +172,13 @@ class Communicator:
         if size != view.size:
             raise ValueError(f"tensor {name}: shape {shape} of {element} has {size} bytes, its array {view.size}")
         options = TensorOptions(name=name.encode(), dtype=dtype_number(element), op=_op_number(op), dims=len(shape),
-                                shape=dims, home=view.address)
+                                shape=dims, home=None if view.gpu else view.address)
         number = ctypes.c_uint32()
         check(library.cgx_register(self.handle, ctypes.byref(options), ctypes.byref(number)))
         tensor = Tensor(number.value, name, array)
         self.tensors.append(tensor)
+        if view.gpu:
+            self._on_gpu.add(tensor.id)
         return tensor
 
     def commit(self) -> None:
@@ -175,27 +188,38 @@ class Communicator:
 
     # Steps
 
-    def submit(self, step: int, tensors: Sequence[Tensor]) -> None:
-        """Hands over tensors at home: read there, and the results written there. The first submit opens the step."""
-        ids = ids_array([t.id for t in tensors])
-        check(library.cgx_submit(self.handle, step, ids, len(ids)))
+    def submit(self, step: int, tensors: Sequence[Tensor], stream: Any = None) -> None:
+        """Hands over tensors at home: read there, and the results written there. The first submit opens the step.
+
+        stream: that those on a GPU are ready on; default their own, else CUDA's default stream.
+        """
+        for tensor in tensors:
+            if tensor.id in self._on_gpu:
+                self.post(step, tensor, tensor.array, stream=stream)
+        ids = ids_array([t.id for t in tensors if t.id not in self._on_gpu])
+        check(library.cgx_submit(self.handle, step, ids, len(ids)) if len(ids) > 0 or not tensors else 0)
 
     def post(self, step: int, tensor: Tensor, array=None, out=None, indices: Any = None,
-             ready: Optional[Tuple[int, int]] = None) -> None:
+             ready: Optional[Tuple[int, int]] = None, stream: Any = None) -> None:
         """Hands over one tensor of a step: at home, or read from `array` and written to `out` (default: there, too).
 
-        Both in the arena. Not built yet (UnimplementedError): indices, the numbers of the rows that `array` has;
+        Both in the arena, or both on the GPU whose context is current: then `array` is ready on `stream` (default its
+        own, else CUDA's default stream), nobody waits, and wait() orders the result on it. Not built yet (UnimplementedError): indices, the numbers of the rows that `array` has;
         ready, (address of a timeline word, the value at which the array may be read).
         """
         options = PostOptions(kind=_POST_TENSOR, step=step, tensor=tensor.id)
         if array is not None:
-            source, target, _ = _pair(array, out, None)
+            source, target, _ = _pair(array, out, None, stream)
             options.in_, options.out = source.address, target.address
+            _name_stream(options, source)
         if indices is not None:
             rows = view_of(indices)
             options.indices, options.rows = rows.address, rows.size // rows.width
             options.indices_dtype = dtype_number(dtype_of(rows, None))
         self._post(options, ready)
+        if array is not None and source.gpu:
+            self._posted.pop(step - _STEPS_KEPT, None)
+            self._posted.setdefault(step, (source.gpu.stream, []))[1].extend((source, target))
 
     def absent(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Says early that this rank will not submit these tensors in this step."""
@@ -206,13 +230,19 @@ class Communicator:
         """The rest is absent. Only after it may the step be waited for."""
         check(library.cgx_step_end(self.handle, step))
 
-    def wait(self, step: int, timeout: Seconds = None) -> None:
+    def wait(self, step: int, timeout: Seconds = None, stream: Any = None) -> None:
         """Waits until the step is finished; raises what it failed with.
 
-        timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait.
+        timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait. Results on a GPU are ordered
+        on `stream`, default the one that the step's first tensor was handed over on: the host waits for the network only.
         """
-        handle = self.handle
-        check(in_slices(lambda ms: library.cgx_wait(handle, step, ms), self._timeout_ms(timeout)))
+        handle, posted = self.handle, self._posted.get(step)
+        if posted is None:
+            check(in_slices(lambda ms: library.cgx_wait(handle, step, ms), self._timeout_ms(timeout)))
+            return
+        number = posted[0] if stream is None else stream_number(stream)
+        check(in_slices(lambda ms: library.cgx_stream_wait(handle, step, number, ms), self._timeout_ms(timeout)))
+        self._posted.pop(step, None)
 
     def set_gradient_unit(self, unit: float) -> None:
         """Loss scale / learning rate of the steps that open from now on: error feedback converts what it kept."""
@@ -232,8 +262,7 @@ class Communicator:
         return step.value
 
     def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
-        """_POST_CALL, _POST_TENSOR = 0, 1  # cgx_post_kind
-PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
+        """PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         ids, states, pending = ids_array([t.id for t in tensors]), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
         check(library.cgx_test(self.handle, step, ids, len(ids), states, ctypes.byref(pending)))
         return list(states)
@@ -246,15 +275,19 @@ PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
 
     # Calls outside steps
 
-    def allreduce(self, array, op: str = "sum", out=None, timeout: Seconds = None, dtype=None):
+    def allreduce(self, array, op: str = "sum", out=None, timeout: Seconds = None, dtype=None, stream: Any = None):
         """Reduces an array over all ranks, into `out` or in place; returns it. Arrays outside the arena are copied.
 
-        Takes NumPy arrays (with ml_dtypes' element types), buffers, and what speaks DLPack on the CPU (torch, JAX).
+        Takes NumPy arrays (with ml_dtypes' element types), buffers, what speaks DLPack (torch, JAX), and
+        __cuda_array_interface__ (CuPy, Numba). On a GPU, whose context is current, the array is ready on `stream`
+        (default its own, else CUDA's default stream) and the result is ordered on it: the device is not synchronised.
         Read-only and immutable arrays need an `out`. dtype: what the elements really are, e.g. "bf16" for uint16.
         timeout: in seconds or a timedelta, default the communicator's own; after a time-out the result is undefined.
         """
-        source, target, element = _pair(array, out, dtype)
+        source, target, element = _pair(array, out, dtype, stream)
         op_number, result = _op_number(op), array if out is None else out
+        if source.gpu:
+            return self._call_from_gpu(source, target, element, op_number, result).wait(timeout)
         if self._in_arena(source) and self._in_arena(target):
             self._wait_call(self._begin(source.address, target.address, source.size, element, op_number), timeout)
             return result
@@ -265,29 +298,43 @@ PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         copy(target, staged)
         return result
 
-    def allreduce_async(self, array, op: str = "sum", out=None, dtype=None) -> Call:
-        """The same for arrays of the arena, without waiting: returns a Call. At most 4 are in flight, a fifth waits."""
-        source, target, element = _pair(array, out, dtype)
-        number = self._begin(source.address, target.address, source.size, element, _op_number(op))
+    def allreduce_async(self, array, op: str = "sum", out=None, dtype=None, stream: Any = None) -> Call:
+        """The same for arrays of the arena or on a GPU, without waiting: returns a Call. A fifth in flight waits."""
+        source, target, element = _pair(array, out, dtype, stream)
         result = array if out is None else out
+        if source.gpu:
+            return self._call_from_gpu(source, target, element, _op_number(op), result)
+        number = self._begin(source.address, target.address, source.size, element, _op_number(op))
         return Call(self, number, result, (source, target))
 
     def call(self, collective: str, array, op: str = "sum", out=None, dtype=None, root: int = 0, peer: int = 0,
-             tag: int = 0, ready: Optional[Tuple[int, int]] = None) -> Call:
-        """Begins one of cgx.communicator.COLLECTIVES on arrays of the arena; returns a Call.
+             tag: int = 0, ready: Optional[Tuple[int, int]] = None, stream: Any = None) -> Call:
+        """Begins one of cgx.communicator.COLLECTIVES on arrays of the arena or on a GPU; returns a Call.
 
         Not built yet (UnimplementedError, by name): all but "allreduce"; root, peer and tag; ready, as for post().
         """
         if collective not in COLLECTIVES:
             raise ValueError(f"collective {collective!r} must be one of {', '.join(COLLECTIVES)}")
-        source, target, element = _pair(array, out, dtype)
+        source, target, element = _pair(array, out, dtype, stream)
         self._wait_for_room()
-        number = self._post(PostOptions(
+        options = PostOptions(
             kind=_POST_CALL, collective=COLLECTIVES.index(collective), in_=source.address, out=target.address,
             count=source.size // DTYPES[element][1], dtype=dtype_number(element), op=_op_number(op), root=root,
-            peer=peer, tag=tag), ready)
+            peer=peer, tag=tag)
+        _name_stream(options, source)
+        number = self._post(options, ready)
         self._last_call = max(self._last_call, number)
-        return Call(self, number, array if out is None else out, (source, target))
+        gpu = source.gpu and source.gpu.stream
+        return Call(self, number, array if out is None else out, (source, target), gpu)
+
+    def _call_from_gpu(self, source: View, target: View, element: str, op: int, result) -> Call:
+        self._wait_for_room()
+        options = PostOptions(kind=_POST_CALL, in_=source.address, out=target.address, op=op, dtype=dtype_number(element),
+                              count=source.size // DTYPES[element][1])
+        _name_stream(options, source)
+        number = self._post(options, None)
+        self._last_call = max(self._last_call, number)
+        return Call(self, number, result, (source, target), source.gpu.stream)
 
     def _post(self, options: PostOptions, ready: Optional[Tuple[int, int]]) -> int:
         number = ctypes.c_uint64()
@@ -313,6 +360,10 @@ PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
     def _wait_call(self, number: int, timeout: Seconds) -> None:
         handle = self.handle
         check(in_slices(lambda ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
+
+    def _wait_on_stream(self, number: int, stream: int, timeout: Seconds) -> None:
+        handle = self.handle
+        check(in_slices(lambda ms: library.cgx_stream_wait_call(handle, number, stream, ms), self._timeout_ms(timeout)))
 
     def _timeout_ms(self, timeout: Seconds) -> int:
         return self._limit_ms if timeout is None else min(milliseconds(timeout), self._limit_ms)
@@ -360,13 +411,20 @@ def _shape_of(view: View, width: int) -> Tuple[int, ...]:
     return view.shape if width == view.width else (view.size // width,)
 
 
-def _pair(array, out, dtype) -> Tuple[View, View, str]:
+def _name_stream(options: PostOptions, source: View) -> None:
+    if source.gpu:
+        options.memory, options.stream = _ON_GPU, source.gpu.stream
+
+
+def _pair(array, out, dtype, stream: Any = None) -> Tuple[View, View, str]:
     """Input and output of a call, which have the same size and element type, before anybody takes part."""
     if out is None or out is array:
-        view = writable_view(array)
+        view = writable_view(array, stream=stream)
         return view, view, dtype_of(view, dtype)
-    source, target = view_of(array), writable_view(out, "out")
+    source, target = view_of(array, stream), writable_view(out, "out", stream)
     element = dtype_of(source, dtype)
+    if bool(source.gpu) != bool(target.gpu):
+        raise ValueError("the array and out must both be in the CPU's memory, or both on a GPU")
     if target.size != source.size:
         raise ValueError(f"out has {target.size} bytes, the array {source.size}")
     if target.element != source.element and dtype is None:

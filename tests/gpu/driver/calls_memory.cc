@@ -37,17 +37,26 @@ bool overlaps_host(const Process& p, uintptr_t at, size_t bytes) {
   return next != p.host.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at;
 }
 
-CUresult attribute_of(CUpointer_attribute attribute, uintptr_t base, size_t bytes, bool device,
+// Of the process's own, by the number that all processes share.
+Context* owner_of(int device) {
+  for (const auto& context : process().contexts) {
+    if (context->device == device) return context.get();
+  }
+  return nullptr;
+}
+
+// `owner` is null for host memory.
+CUresult attribute_of(CUpointer_attribute attribute, uintptr_t base, size_t bytes, Context* owner,
                       void* value) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      *static_cast<Context**>(value) = current_context();
+      *static_cast<Context**>(value) = owner == nullptr ? current_context() : owner;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      *static_cast<unsigned*>(value) = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      *static_cast<unsigned*>(value) = owner == nullptr ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      *static_cast<int*>(value) = current_context()->ordinal;
+      *static_cast<int*>(value) = (owner == nullptr ? current_context() : owner)->ordinal;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       *static_cast<CUdeviceptr*>(value) = base;
@@ -124,13 +133,14 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   Process& p = process();
   const std::lock_guard lock(p.mutex);
   if (const Mapping* mapping = p.space.find(memory)) {
-    return attribute_of(attribute, mapping->base, mapping->bytes, true, value);
+    return attribute_of(attribute, mapping->base, mapping->bytes,
+                        owner_of(mapping->memory->device()), value);
   }
   auto next = p.host.upper_bound(memory);
   if (next == p.host.begin()) return CUDA_ERROR_INVALID_VALUE;
   const auto& [base, range] = *std::prev(next);
   if (memory - base >= range.bytes) return CUDA_ERROR_INVALID_VALUE;
-  return attribute_of(attribute, base, range.bytes, false, value);
+  return attribute_of(attribute, base, range.bytes, nullptr, value);
 }
 
 CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned) {

@@ -28,16 +28,18 @@ Process* make_process() {
   return made;
 }
 
-// The result that a test has asked for, or CUDA_SUCCESS.
-CUresult fault_of(Process& p, Call call) {
+// The result that a test has asked for. A fault that has come is none any more.
+std::optional<CUresult> fault_of(Process& p, Call call) {
   const std::lock_guard lock(p.mutex);
-  for (Fault& fault : p.settings.faults) {
-    if (fault.call != call || fault.result == CUDA_SUCCESS) continue;
-    if (fault.nth == 0) return fault.result;
-    if (--fault.nth > 0) continue;
-    return std::exchange(fault.result, CUDA_SUCCESS);
+  for (auto fault = p.settings.faults.begin(); fault != p.settings.faults.end(); ++fault) {
+    if (fault->call != call) continue;
+    const CUresult result = fault->result;
+    if (fault->nth == 0) return result;
+    if (--fault->nth > 0) continue;
+    p.settings.faults.erase(fault);
+    return result;
   }
-  return CUDA_SUCCESS;
+  return std::nullopt;
 }
 
 CUresult state_of(Process& p, Need need) {
@@ -83,15 +85,16 @@ Process& process() {
   return *made;
 }
 
-CUresult enter(Call call, Need need) {
+std::optional<CUresult> enter(Call call, Need need) {
   Process& p = process();
   p.calls[static_cast<size_t>(call)].fetch_add(1);
   if (host_functions > 0) {
     accuse(std::string(name_of(call)) + " is called by a host function of a stream");
     return CUDA_ERROR_NOT_PERMITTED;
   }
-  const CUresult fault = fault_of(p, call);
-  return fault != CUDA_SUCCESS ? fault : state_of(p, need);
+  if (const auto fault = fault_of(p, call)) return fault;
+  const CUresult state = state_of(p, need);
+  return state == CUDA_SUCCESS ? std::nullopt : std::optional(state);
 }
 
 bool ContextStack::push(Context* context) {

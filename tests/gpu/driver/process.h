@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,12 +82,11 @@ struct Process {
 Process& process();
 
 // Every function of the driver begins with this: counts, faults on demand, what is lost or not
-// started.
+// started. An answer instead of the function's own, if any.
 enum class Need : uint8_t { kNothing, kStart, kContext };
-CUresult enter(Call call, Need need = Need::kContext);
-#define CGX_ENTER(...)                                                                      \
-  if (const CUresult refused = ::cgx::standin::enter(__VA_ARGS__); refused != CUDA_SUCCESS) \
-  return refused
+std::optional<CUresult> enter(Call call, Need need = Need::kContext);
+#define CGX_ENTER(...) \
+  if (const auto answer = ::cgx::standin::enter(__VA_ARGS__); answer) return *answer
 
 // The contexts of this thread, the current one last. Outlives the thread's other objects: programs
 // call the driver while they end.

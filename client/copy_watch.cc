@@ -1,0 +1,48 @@
+#include "client/copy_watch.h"
+
+#include <csignal>
+#include <utility>
+
+namespace cgx::client {
+
+CopyWatch::~CopyWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CopyWatch::watch(Copy copy, Told told) {
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) begin();
+  queue_.push_back({std::move(copy), std::move(told)});
+  changed_.notify_all();
+}
+
+// The thread takes none of the program's signals.
+void CopyWatch::begin() {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void CopyWatch::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    {
+      const Watched first = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      first.told(first.copy.wait());
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace cgx::client

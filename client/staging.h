@@ -1,0 +1,97 @@
+// Staging: tensors in a GPU's memory on their way through the arena, which the driver is told to
+// pin: copies in and out on the caller's streams, in the caller's contexts.
+//
+// Thread rule: any thread; `mutex_` guards the lists, `pinning_` is held while memory is
+// registered. Invariants: no context is made here; nothing on a stream waits for what is not
+// enqueued; memory that a copy uses is kept until the copy is over, whoever forgets it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/arena.h"
+#include "proto/device/driver.h"
+
+namespace cgx::client {
+
+// A tensor in the memory of a GPU, and the stream that it is ready on.
+struct DeviceBuffers {
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t bytes = 0;
+  void* stream = nullptr;  // CUstream of the current context; null: its default stream
+};
+
+class Staging;
+
+// A copy that is enqueued; keeps the arena's part in it until it is over.
+class Copy {
+ public:
+  Copy() = default;
+  Copy(Copy&& other) noexcept;
+  Copy& operator=(Copy&& other) noexcept;
+  ~Copy() { let_go(); }
+
+  Status wait() const;  // the host waits
+
+ private:
+  friend class Staging;
+  Copy(Staging& staging, device::CUcontext context, device::CUevent over,
+       std::shared_ptr<void> memory)
+      : staging_(&staging), context_(context), over_(over), memory_(std::move(memory)) {}
+  void let_go();
+
+  Staging* staging_ = nullptr;
+  device::CUcontext context_ = nullptr;
+  device::CUevent over_ = nullptr;
+  std::shared_ptr<void> memory_;
+};
+
+class Staging {
+ public:
+  // NOT_FOUND without a driver or device.
+  static Result<std::unique_ptr<Staging>> open();
+  // Every Copy is gone by now; waits for those that are still on streams.
+  ~Staging();
+
+  // The caller's context. INVALID_ARGUMENT unless both ends are memory of its device, each within
+  // one allocation.
+  Result<device::CUcontext> check(const DeviceBuffers& buffers);
+  // Gives back the memory of copies that are over.
+  void sweep();
+  // Registers an arena with the driver, once.
+  Status pin(std::shared_ptr<ArenaMemory> arena);
+
+  Result<Copy> copy_in(std::shared_ptr<void> to, const DeviceBuffers& from);
+  Result<Copy> copy_out(const DeviceBuffers& to, std::shared_ptr<void> from);
+
+ private:
+  friend class Copy;
+  class InContext;
+  struct Event {
+    device::CUcontext context;
+    device::CUevent event;
+  };
+  struct Pinned {
+    device::CUcontext context;
+    std::shared_ptr<ArenaMemory> arena;
+  };
+
+  explicit Staging(const device::Driver& driver) : driver_(driver) {}
+  Result<device::CUcontext> current();
+  Status check_end(const void* memory, uint64_t bytes, const char* what, device::CUcontext context);
+  Result<device::CUevent> event_of(device::CUcontext context);
+  Result<Copy> mark(device::CUcontext context, void* stream, std::shared_ptr<void> memory);
+  void keep(Copy copy);
+
+  const device::Driver driver_;
+  std::mutex pinning_;
+  std::vector<Pinned> pinned_;
+  std::mutex mutex_;
+  std::vector<Event> free_;      // events to be used again
+  std::vector<Copy> under_way_;  // forgotten by those who asked for them
+};
+
+}  // namespace cgx::client

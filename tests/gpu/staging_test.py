@@ -1,0 +1,111 @@
+"""Tensors in a GPU's memory through pinned memory of the arena: real daemons, the stand-in driver, ranks in processes.
+
+The first oracle is the host: ranks whose tensors lie there get the same bits, whatever codec is on the network.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from cluster_case import ClusterCase, figure  # noqa: E402
+from daemons import BUILD, python_environment  # noqa: E402
+
+STANDIN = os.path.join(BUILD, "lib", "standin")
+RANK = os.path.join(HERE, "gpu_rank.py")
+CODED = {"policy": {"codec": "maxmin:4,bucket=512"}}
+DAWDLING = "seed=3 delay_us=2000"
+
+
+class Staging(ClusterCase):
+    CONFIG = CODED
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="cgx-ranks-")
+        self.addCleanup(self.folder.cleanup)
+        self.jobs = 0
+
+    def begin(self, kinds, *parts, words=DAWDLING, program=RANK):
+        """A rank of each kind ("host", "gpu"), alternately on the two machines."""
+        self.jobs += 1
+        meeting = os.path.join(self.folder.name, str(self.jobs))
+        os.mkdir(meeting)
+        processes = []
+        for rank, kind in enumerate(kinds):
+            daemon = self.daemons[rank % 2]
+            environment = python_environment(CGX_SOCKET=daemon.socket, CGX_STANDIN=f"strict {words}",
+                                             LD_LIBRARY_PATH=STANDIN)
+            if kind == "host":
+                del environment["LD_LIBRARY_PATH"]
+            processes.append(daemon.machine.start(
+                [sys.executable, program, kind, str(rank), str(len(kinds)), meeting, *parts], env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            self.addCleanup(processes[-1].kill)
+        return processes
+
+    def run_ranks(self, *arguments, **options):
+        """What each rank printed; all end well and accuse nobody."""
+        said = []
+        for process in self.begin(*arguments, **options):
+            out, errors = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, errors), (0, ""))
+            said.append(out)
+        return said
+
+    def test_gpu_ranks_get_the_bits_of_host_ranks(self):
+        host = self.run_ranks(["host"] * 3)
+        self.assertEqual(len(host[0].splitlines()), 20)
+        for kinds in (["gpu"] * 3, ["gpu", "host", "gpu"], ["host", "gpu", "host"]):
+            self.assertEqual(self.run_ranks(kinds), host, kinds)
+
+    def test_a_copy_that_nobody_waits_for_is_found(self):
+        """Planted: the host does not wait for the copy from the GPU; the daemon gets what was there before."""
+        host = self.run_ranks(["host"] * 2, "steps")
+        self.assertNotEqual(self.run_ranks(["gpu"] * 2, "steps", words=f"{DAWDLING} fail=cuEventSynchronize:*=0"), host)
+
+    def test_mistakes_are_told_by_name_and_harm_nobody(self):
+        program = os.path.join(HERE, "gpu_rank_wrong.py")
+        lines = self.run_ranks(["gpu"], program=program, words="devices=2")[0].splitlines()
+        wanted = [
+            ("blocked", "OK"), ("steady", "OK"),
+            ("no context", "InvalidArgumentError .*no current CUDA context"),
+            ("too long", "InvalidArgumentError .*of 101 fp32: the input needs 404 bytes and has 400 to the end of its"),
+            ("host memory", "InvalidArgumentError .*the input is not in the memory of a GPU"),
+            ("read-only", "ValueError .*read-only"), ("strided", "ValueError .*contiguous"),
+            ("mixed", "ValueError .*both be in the CPU's memory, or both on a GPU"),
+            ("rocm", r"NotImplementedError the array lies on device \(10, 0\) of DLPack"),
+            ("other gpu", r"InvalidArgumentError .*of another CUDA context \(GPU 1\)"),
+            ("freed before its result", "InvalidArgumentError .*not in the memory of a GPU; was it freed?"),
+            ("freed", "InvalidArgumentError .*not in the memory of a GPU; was it freed?"),
+            ("no memory to pin", "ResourceExhaustedError .*pinning an arena of .* CUDA_ERROR_OUT_OF_MEMORY"),
+            ("sound", "OK")]
+        for line, (what, answer) in zip(lines, wanted):
+            self.assertRegex(line, f"^{what}: {answer}")
+        self.assertEqual(len(lines), len(wanted))
+
+    def test_without_a_driver_the_host_goes_on(self):
+        lines = self.run_ranks(["host"], program=os.path.join(HERE, "gpu_rank_wrong.py"))[0].splitlines()
+        self.assertRegex(lines[0], "^no driver: NotFoundError .*no CUDA driver: libcuda.so.1")
+        self.assertEqual(lines[1:], ["sound: OK"])
+
+    def test_a_gpu_that_fails_ends_the_job_at_once_on_all_ranks(self):
+        processes = self.begin(["gpu", "host"], program=os.path.join(HERE, "gpu_rank_failing.py"))
+        out = [process.communicate(timeout=30) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], out)
+        lost, left = (each[0].splitlines() for each in out)
+        self.assertRegex(lost[0], r"^DeviceLostError DEVICE_LOST: tensor weights of communicator world did not come from the "
+                                  r"GPU: waiting for a copy: CUDA_ERROR_ILLEGAL_ADDRESS \(700\)")
+        self.assertRegex(lost[1], r"^DeviceLostError ")  # every later call
+        self.assertRegex(left[0], r"^\w+Error \w+: rank 0 left communicator world|rank 0 left")
+        seconds = float(left[1])
+        figure("a rank whose GPU failed is known to the others", seconds, 1.0)
+        self.assertLess(seconds, 1.0)
+
+
+if __name__ == "__main__":
+    unittest.main()

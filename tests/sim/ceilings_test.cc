@@ -1,0 +1,166 @@
+// Ceilings on several machines at once: layers are measured while the job runs, and everybody has
+// the same bits throughout.
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "scheduler/proposal.h"
+#include "tests/sim/world.h"
+
+namespace cgx::sim {
+namespace {
+
+constexpr CodecSpec kUniform{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
+
+scheduler::Policy layerwise_policy() {
+  scheduler::Policy policy;
+  policy.default_codec = kUniform;
+  policy.ceilings = scheduler::CeilingPlanner::klayerwise;
+  policy.group_bytes = 32 * 1024;
+  policy.stats_steps = 4;
+  policy.replica_check_steps = 5;
+  return policy;
+}
+
+// Six layers, every other one a thousand times as loud.
+struct Job {
+  explicit Job(ClusterOptions options)
+      : cluster([&] {
+          options.ranks_per_machine = {2, 1, 1};
+          return options;
+        }()) {
+    for (uint32_t i = 0; i < 6; ++i) {
+      tensors.push_back(
+          {.name = "layer" + std::to_string(i), .elements = 8192, .shape = {64, 128}});
+    }
+    tensors.push_back({.name = "bias", .elements = 64, .shape = {64}});
+    cluster.create();
+    cluster.commit(tensors);
+  }
+  void play_step() {
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      for (uint32_t t = 0; t < tensors.size(); ++t) {
+        float* const data = cluster.rank(r).at<float>(tensors[t].offset);
+        for (uint64_t i = 0; i < tensors[t].elements; ++i) {
+          data[i] = value(step, r, t, i) * (t % 2 == 0 ? 1000.0f : 1.0f);
+        }
+      }
+      submit_all(cluster, tensors, r, step);
+    }
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
+    for (uint32_t t = 0; t < tensors.size(); ++t) {
+      const float* const first = cluster.rank(0).at<float>(tensors[t].offset);
+      for (uint32_t r = 0; r < cluster.size(); ++r) {
+        const auto* ended = cluster.rank(r).find(CGX_COMPLETE_STEP, step);
+        ASSERT_EQ(ended->record.status, 0) << ended->text;
+        ASSERT_EQ(std::memcmp(cluster.rank(r).at<float>(tensors[t].offset), first,
+                              tensors[t].elements * sizeof(float)),
+                  0)
+            << tensors[t].name << " of rank " << r << " in step " << step;
+      }
+    }
+    ++step;
+  }
+  void play(uint64_t steps) {
+    for (uint64_t i = 0; i < steps; ++i) ASSERT_NO_FATAL_FAILURE(play_step());
+  }
+  scheduler::CommunicatorSnapshot shown(uint32_t machine = 0) {
+    scheduler::Snapshot snapshot = cluster.engine(machine).snapshot(0);
+    EXPECT_EQ(snapshot.communicators.size(), 1u);
+    show_plan(snapshot.communicators[0]);
+    show_reasons(snapshot.communicators[0]);
+    return snapshot.communicators[0];
+  }
+  CodecSpec codec_of(uint32_t tensor) { return shown().tensors[tensor].codec; }
+  Cluster cluster;
+  std::vector<Tensor> tensors;
+  uint64_t step = 0;
+};
+
+TEST(Ceilings, GiveLoudLayersTheBitsThatQuietOnesDoNotNeed) {
+  Job job({.policy = layerwise_policy()});
+  EXPECT_EQ(job.codec_of(0), kUniform);
+  ASSERT_NO_FATAL_FAILURE(job.play(20));
+  const auto shown = job.shown();
+  EXPECT_GE(job.codec_of(0).bits, 4);
+  EXPECT_LT(job.codec_of(1).bits, 4);
+  EXPECT_EQ(job.codec_of(6).codec, 0) << "a bias stays as it is";
+  EXPECT_EQ(shown.tensors[1].reason, "ceilings: layerwise");
+  ASSERT_FALSE(shown.plan_notes.empty());
+  EXPECT_EQ(shown.plan_notes[0].verdict, "in force");
+  EXPECT_NE(shown.plan_notes[0].name.find("layerwise: "), std::string::npos);
+  EXPECT_EQ(shown.plan_notes[0].epoch, shown.epoch);
+  EXPECT_EQ(job.shown(1).tensors[1].codec, shown.tensors[1].codec);
+  ASSERT_NO_FATAL_FAILURE(job.play(40));
+  EXPECT_EQ(job.shown().epoch, shown.epoch) << "nothing has changed";
+}
+
+TEST(Ceilings, MeasureWhatTheCodecsReallyLose) {
+  scheduler::Policy policy = layerwise_policy();
+  policy.layerwise_alpha = 1e6;  // whatever is lost
+  Job job({.policy = policy});
+  ASSERT_NO_FATAL_FAILURE(job.play(20));
+  EXPECT_EQ(job.codec_of(0).bits, 2) << "there is room for the fewest bits";
+  policy.layerwise_alpha = 1e-3f;
+  Job exact({.policy = policy});
+  ASSERT_NO_FATAL_FAILURE(exact.play(20));
+  // A thousandth of the error of 4 bits needs 15 / sqrt(1000) times finer steps: 9 bits, so fp32.
+  EXPECT_EQ(exact.codec_of(0).codec, 0);
+  EXPECT_NE(exact.codec_of(1).codec, 0) << "as quiet as it is, 2 bits will do";
+}
+
+TEST(Ceilings, AnOperatorsPolicyBeginsAnew) {
+  Job job({.policy = layerwise_policy()});
+  ASSERT_NO_FATAL_FAILURE(job.play(20));
+  scheduler::Policy eight = layerwise_policy();
+  eight.ceilings = scheduler::CeilingPlanner::kpolicy;
+  eight.default_codec.bits = 8;
+  StatusCode code = StatusCode::kINTERNAL;
+  job.cluster.engine(1).apply_policy(
+      {.job = "job", .policy = eight},
+      [&](const Result<scheduler::PolicyChange>& change) { code = change.status().code(); });
+  ASSERT_TRUE(job.cluster.run_until([&] { return code != StatusCode::kINTERNAL; }));
+  EXPECT_EQ(code, StatusCode::kOK);
+  ASSERT_NO_FATAL_FAILURE(job.play(30));
+  for (uint32_t t = 0; t < 6; ++t) EXPECT_EQ(job.codec_of(t), eight.default_codec) << t;
+}
+
+TEST(Ceilings, ModeAutoChoosesBelowThem) {
+  auto costs = std::make_shared<scheduler::MachineCosts>();
+  for (const CodecSpec& spec : scheduler::default_menu()) {
+    costs->codecs.push_back({spec, {0, 0.01}, {0, 0.01}});
+  }
+  scheduler::Policy policy = layerwise_policy();
+  policy.mode = scheduler::PlanMode::kAuto;
+  policy.stats_steps = policy.replica_check_steps = 0;
+  Job job({.policy = policy, .port_bytes_per_second = 2'000'000, .costs = costs});
+  EXPECT_EQ(job.codec_of(0).codec, 0) << "at first nothing is compressed";
+  ASSERT_NO_FATAL_FAILURE(job.play(100));
+  const auto shown = job.shown();
+  EXPECT_EQ(shown.searching, "settled");
+  EXPECT_LT(job.codec_of(1).bits, 4) << "the strongest that the ceilings allow";
+  EXPECT_NE(job.codec_of(1).codec, 0);
+  EXPECT_GT(job.codec_of(0).bits, job.codec_of(1).bits);
+}
+
+TEST(Ceilings, GoOnBehindAFailure) {
+  Job job({.policy = layerwise_policy()});
+  ASSERT_NO_FATAL_FAILURE(job.play(9));
+  // Rank 2 gives step 9 up in the midst of it.
+  ASSERT_TRUE(job.cluster.submit(2, job.step, 0, job.tensors[0]).ok());
+  ASSERT_TRUE(job.cluster.submit(2, job.step, 0, job.tensors[0]).ok());
+  job.cluster.run_for(kSecond / 10);
+  for (uint32_t r = 0; r < job.cluster.size(); ++r) job.cluster.request_redo(r);
+  job.cluster.run_for(kSecond / 10);
+  for (uint32_t r = 0; r < job.cluster.size(); ++r) {
+    const wire::Reply& reply = job.cluster.rank(r).replies[Cluster::kRedo];
+    ASSERT_EQ(reply.code, StatusCode::kOK) << reply.message;
+    job.cluster.rank(r).attempt = static_cast<uint32_t>(reply.value0);
+    job.cluster.rank(r).completions.clear();
+  }
+  ASSERT_NO_FATAL_FAILURE(job.play(20));
+  EXPECT_LT(job.codec_of(1).bits, 4);
+}
+
+}  // namespace
+}  // namespace cgx::sim

@@ -1,0 +1,28 @@
+#include "tests/sim/coverage.h"
+
+namespace cgx::sim {
+namespace {
+
+const char* const kPaceNames[kPaces] = {"inline", "priced", "late"};
+const char* const kHappeningNames[kHappenings] = {"step",    "residual", "absences", "nonfinite",
+                                                  "dropped", "redo",     "commit",   "policy",
+                                                  "search",  "leave",    "death",    "device"};
+
+}  // namespace
+
+bool Coverage::possible(size_t cell) {
+  const auto row = static_cast<scheduler::Collective>(cell / kHappenings / kPaces);
+  const auto pace = static_cast<SitePace>(cell / kHappenings % kPaces);
+  const auto happening = static_cast<Happening>(cell % kHappenings);
+  const bool lossless = row == scheduler::Collective::kTwoLevel;
+  const bool never_fails = pace == SitePace::kInline;
+  return !(lossless && happening == Happening::kResidual) &&
+         !(never_fails && happening == Happening::kDevice);
+}
+
+std::string Coverage::text(size_t cell) {
+  return scheduler::kCollectives[cell / kHappenings / kPaces] + std::string(", ") +
+         kPaceNames[cell / kHappenings % kPaces] + ", " + kHappeningNames[cell % kHappenings];
+}
+
+}  // namespace cgx::sim
