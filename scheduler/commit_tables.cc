@@ -35,6 +35,14 @@ std::string name_of(const RegisteredBy& by) {
 
 }  // namespace
 
+uint64_t Registration::bytes_of(const std::vector<wire::TensorDescription>& tensors) {
+  uint64_t bytes = tensors.size() * sizeof(wire::TensorDescription);
+  for (const wire::TensorDescription& tensor : tensors) {
+    bytes += tensor.name.size() + tensor.shape.size() * sizeof(uint64_t);
+  }
+  return bytes;
+}
+
 Result<CommitTable> make_table(std::span<const RegisteredBy> ranks) {
   CGX_ASSIGN_OR_RETURN(TensorTable first, table_of(ranks[0]));
   for (const RegisteredBy& other : ranks.subspan(1)) {

@@ -16,12 +16,16 @@ namespace cgx::scheduler {
 // What a rank has registered, in the pieces in which it came; a piece never changes.
 class Registration {
  public:
+  static uint64_t bytes_of(const std::vector<wire::TensorDescription>& tensors);
+
   void add(std::vector<wire::TensorDescription> tensors) {
     size_ += tensors.size();
+    bytes_ += bytes_of(tensors);
     pieces_.push_back(
         std::make_shared<const std::vector<wire::TensorDescription>>(std::move(tensors)));
   }
   size_t size() const { return size_; }
+  uint64_t bytes() const { return bytes_; }  // of memory
   template <class Act>
   void for_each(Act act) const {
     for (const auto& piece : pieces_) {
@@ -32,6 +36,7 @@ class Registration {
  private:
   std::vector<std::shared_ptr<const std::vector<wire::TensorDescription>>> pieces_;
   size_t size_ = 0;
+  uint64_t bytes_ = 0;
 };
 
 struct RegisteredBy {

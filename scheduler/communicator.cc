@@ -103,7 +103,10 @@ uint32_t Communicator::weight() const {
 uint64_t Communicator::reserved_bytes() const {
   const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
   const uint64_t running = steps_.installed() ? steps_.plan()->slab_bytes : 0;
-  return calls + running + steps_.residuals().bytes() + agreement_.reserved_bytes(steps_.plan());
+  uint64_t registered = 0;
+  for (const LocalState& state : local_) registered += state.tensors.bytes();
+  return calls + registered + running + steps_.residuals().bytes() +
+         agreement_.reserved_bytes(steps_.plan());
 }
 
 // --- Submits

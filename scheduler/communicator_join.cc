@@ -264,7 +264,9 @@ Status check_description(const wire::TensorDescription& tensor, uint32_t rank) {
 
 }  // namespace
 
+// What is kept of it counts as memory of plans: many tensors with long names are many bytes.
 void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
+  if (state_ == State::kFailed) return;  // who commits is told
   LocalState& state = local_[local];
   const bool fits =
       message.first == state.tensors.size() &&
@@ -281,6 +283,14 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
   for (const wire::TensorDescription& tensor : message.tensors) {
     const Status status = check_description(tensor, members_.local[local].rank);
     if (!status.ok()) return fail(status, Scope::kCommunicator);
+  }
+  const uint64_t bytes = Registration::bytes_of(message.tensors);
+  if (const Status room = services_.plan_share().check(members_.holder, bytes); !room.ok()) {
+    state.tensors = {};
+    return fail(resource_exhausted("what rank " + std::to_string(members_.local[local].rank) +
+                                   " registers needs " + std::to_string(bytes) + " bytes; " +
+                                   room.message()),
+                Scope::kCommunicator);
   }
   state.tensors.add(message.tensors);
 }

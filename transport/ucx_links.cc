@@ -9,7 +9,22 @@
 
 namespace cgx::transport {
 
+// UCX closes a listener that could not accept for want of descriptors, and says nothing: a peer that
+// dials it then aborts. Nobody links with a daemon that is deaf.
+Status UcxTransport::check_listeners() const {
+  const SocketAddresses open = addresses_of(listening_sockets());
+  for (const std::string& each : listening_) {
+    if (std::find(open.begin(), open.end(), each) != open.end()) continue;
+    return {StatusCode::kUNAVAILABLE,
+            "UCX no longer listens at " + each +
+                ": this daemon was out of descriptors; raise its limit (ulimit -n) and start it "
+                "again"};
+  }
+  return {};
+}
+
 Result<PeerId> UcxTransport::connect(const ConnectOptions& options) {
+  CGX_RETURN_IF_ERROR(check_listeners());
   if (Status same = compare_ucx_settings(settings_, options.remote.settings); !same.ok()) {
     return Status(same.code(), options.name + ": " + same.message());
   }

@@ -122,6 +122,7 @@ class UcxTransport final : public Transport {
   void drop_failed_connections();
 
   // Frames (ucx_transport.cc).
+  Status check_listeners() const;
   Status handle(unsigned id, ucp_am_recv_callback_t callback);
   Sending& take_sending(Link* link, Message message, uint64_t tag);
   ucs_status_ptr_t start(ucp_ep_h endpoint, Sending& sending, size_t header_bytes,

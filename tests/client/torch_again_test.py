@@ -34,7 +34,11 @@ class Again(unittest.TestCase):
     @staticmethod
     def end(process):
         if process.poll() is None:
-            process.kill()
+            process.terminate()  # torchrun ends its ranks
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
         process.communicate()
 
     def assert_trained_on(self, said):

@@ -253,6 +253,75 @@ TEST(Commit, ThatTheLastMachineToAnswerRefusesIsRefusedEverywhere) {
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
 }
 
+// Names are kept from the moment when they come: what is wrong or too much is refused then.
+TEST(Registering, ANameThatIsTooLongEndsTheCommunicatorAtOnce) {
+  Cluster cluster({.ranks_per_machine = {1}, .policy = raw_policy()});
+  cluster.create();
+  cluster.register_on(0, {{.name = std::string(90'000, 'a'), .elements = 3, .shape = {}}});
+  EXPECT_EQ(cluster.engine(0).snapshot(0).communicators[0].state, "failed");
+}
+
+TEST(Registering, TakesAShareOfThePlansMemoryAndIsRefusedByNameBeyondIt) {
+  constexpr uint64_t kPlanBytes = 16 << 20;
+  const auto limits = [](uint32_t) {
+    scheduler::Limits limits;
+    limits.plan_bytes = kPlanBytes;
+    return limits;
+  };
+  Cluster cluster({.ranks_per_machine = {1}, .policy = raw_policy(), .limits = limits});
+  cluster.create();
+  const auto reserved = [&] {
+    return cluster.engine(0).snapshot(0).communicators[0].reserved_bytes;
+  };
+  const uint64_t before = reserved();
+  std::vector<Tensor> tensors;
+  const auto more = [&] {
+    const auto first = static_cast<uint32_t>(tensors.size());
+    for (uint32_t i = 0; i < 180; ++i) {
+      std::string name = std::to_string(first + i) + std::string(500, 'a');
+      tensors.push_back({.name = std::move(name), .elements = 1, .shape = {}});
+    }
+    cluster.register_on(0, tensors, first);
+  };
+  more();
+  EXPECT_GE(reserved(), before + 180 * 500);
+  while (tensors.size() < 2 * kPlanBytes / 500) {
+    more();
+    ASSERT_LE(reserved(), kPlanBytes);
+  }
+  cluster.request_commit(0, static_cast<uint32_t>(tensors.size()));
+  const wire::Reply& refused = cluster.rank(0).replies[Cluster::kCommit];
+  EXPECT_EQ(refused.code, StatusCode::kRESOURCE_EXHAUSTED) << refused.message;
+  EXPECT_NE(refused.message.find("what rank 0 registers"), std::string::npos) << refused.message;
+  EXPECT_NE(refused.message.find("limits.plan_bytes"), std::string::npos) << refused.message;
+}
+
+TEST(Registering, OfOneUserLeavesAReserveToOthers) {
+  const auto limits = [](uint32_t) { return scheduler::Limits{.plan_bytes = 16 << 20}; };
+  Cluster cluster({.ranks_per_machine = {1}, .limits = limits});
+  scheduler::Engine& engine = cluster.engine(0);
+  Rank process{4096};
+  wire::RegisterTensors some{.comm = 7};
+  for (uint32_t i = 0; i < 180; ++i) {
+    some.tensors.push_back({.name = std::to_string(i) + std::string(500, 'a'), .shape = {}});
+  }
+  uint32_t tables = 0;
+  const auto takes = [&](uint32_t uid, uint32_t pieces) {
+    const auto session = engine.open_session({.job = "job", .uid = uid}, process).value();
+    cluster.create_alone(0, session, "table" + std::to_string(++tables));
+    for (some.first = 0; pieces > 0; --pieces, some.first += 180) {
+      engine.register_tensors(session, Cluster::kRegister, some);
+    }
+    engine.commit(session, Cluster::kCommit, {.comm = 7, .tensors = 0});  // too few, in any case
+    return process.replies.at(Cluster::kCommit).code == StatusCode::kPROTOCOL_ERROR;
+  };
+  EXPECT_FALSE(takes(1, 200));
+  EXPECT_TRUE(takes(1, 1)) << "what was refused is not kept";
+  EXPECT_TRUE(takes(1, 100));
+  EXPECT_FALSE(takes(1, 100)) << "seven eighths are for one user";
+  EXPECT_TRUE(takes(2, 4));
+}
+
 TEST(Commit, OfATableThatNoFrameHoldsIsRefusedWithItsSize) {
   Cluster cluster(
       {.ranks_per_machine = {1, 1}, .policy = raw_policy(), .frame_bytes_max = 4 << 20});

@@ -21,6 +21,7 @@
 #include <random>
 
 #include "tests/transport/recorder.h"
+#include "transport/ucx_sockets.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Counts every allocation of the process, UCX's too.
@@ -224,6 +225,52 @@ TEST_F(UcxTest, ListensInThePortRange) {
   open(a, {.port_first = 42100, .port_last = 42199});
   EXPECT_GT(listening().size(), before);
   for (const int port : listening()) EXPECT_TRUE(port >= 42100 && port <= 42199) << port;
+}
+
+// In a process of its own: UCX makes no worker any more in one where that has happened.
+struct UcxDeathTest : UcxTest {
+  // One moment without descriptors, and strangers at the door just then.
+  void lose_listeners() {
+    const std::set<int> listening = listening_sockets();
+    const SocketAddresses doors = addresses_of(listening);
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    std::vector<Socket> strangers(doors.size());
+    for (Socket& each : strangers) each = Socket(::socket(AF_INET, SOCK_STREAM, 0));
+    const rlimit none{.rlim_cur = static_cast<rlim_t>(strangers.back().get()) + 1,
+                      .rlim_max = limit.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (size_t i = 0; i < doors.size(); ++i) {
+      const auto port = static_cast<uint16_t>(std::stoul(doors[i].substr(doors[i].find(' '))));
+      const SocketAddress where = SocketAddress::parse(host_of(doors[i]), port).value();
+      (void)::connect(strangers[i].get(), where.get(), where.bytes);  // it may be closed by now
+    }
+    // One that was closed makes room for what others accept.
+    ASSERT_TRUE(until([&] { return !std::all_of(listening.begin(), listening.end(), listens); }));
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  static bool listens(int descriptor) {
+    int accepts = 0;
+    socklen_t size = sizeof accepts;
+    ::getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size);
+    return accepts == 1;
+  }
+  [[noreturn]] void say_what_the_next_link_is_told() {
+    open_pair();
+    lose_listeners();
+    for (Side* side : {&a, &b}) {
+      const Endpoint endpoint = *side->transport->local_endpoint();
+      auto peer = side->transport->connect({.remote = endpoint, .inbound_tag = 77, .name = "peer"});
+      if (!peer.ok()) std::fputs(peer.status().to_string().c_str(), stderr);
+    }
+    std::_Exit(0);
+  }
+};
+
+TEST_F(UcxDeathTest, ALostListenerIsNamedToWhoeverLinksNext) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(say_what_the_next_link_is_told(), ::testing::ExitedWithCode(0),
+              "UNAVAILABLE: UCX no longer listens at [0-9.]+ [0-9]+");
 }
 
 TEST_F(UcxTest, SetsCongestionControlOfItsSocketsOnly) {
