@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/ctl/program.h"
+#include "proto/device/driver.h"
 #include "proto/messages/config.pb.h"
 #include "proto/wire/run_directory.h"
 
@@ -33,6 +34,17 @@ std::string octal(mode_t mode) {
   return text;
 }
 
+// What becomes of gradients in the memory of a GPU here. No finding: jobs without a GPU run anyway.
+std::string gpu_line() {
+  const Result<device::Driver> driver = device::Driver::open();
+  if (!driver.ok()) return "GPU: none is used, " + driver.status().message() + "\n";
+  int count = 0;
+  const Status counted = driver->check(driver->cuDeviceGetCount(&count), "counting GPUs");
+  if (!counted.ok()) return "GPU: none is used, " + counted.message() + "\n";
+  return "GPU: " + std::to_string(count) + ", driver for CUDA " + driver->version_text() +
+         "; gradients there go through pinned memory, no other way is built yet\n";
+}
+
 // Where this machine's daemon serves, and what is wrong with its configuration.
 struct Places {
   std::string clients, operators;  // sockets; empty: not known
@@ -48,7 +60,7 @@ class Doctor {
     ask_daemon();
     check_trainers_socket();
     const int written = print(report_, options_, [](const v1::Diagnosis& shown) {
-      return show(shown) + show_findings(shown);
+      return show(shown) + show_findings(shown) + gpu_line();
     });
     return written != kOk ? written : report_.findings().empty() ? kOk : kError;
   }

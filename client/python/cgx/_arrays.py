@@ -215,7 +215,8 @@ def _of_dlpack(array, stream=None):
     if not on_gpu and int(device[0]) not in _CPU_DEVICES:
         raise NotImplementedError(f"the array lies on device {device} of DLPack; cgx takes those in the memory of the CPU "
                                   "and of CUDA GPUs")
-    capsule = _capsule_of(array, {"stream": for_dlpack(stream)} if on_gpu else {})  # not consumed: it frees what it holds when it goes
+    where = {"stream": for_dlpack(stream)} if on_gpu else {}
+    capsule = _capsule_of(array, where)  # not consumed: it frees what it holds when it goes
     if _capsule_is(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:

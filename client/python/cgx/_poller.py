@@ -42,10 +42,9 @@ class _Watched:
             if self.pending.value > 0:
                 return False
             self.finished()
+            self.part.fulfil()
         except Exception as error:
             self.part.fail(self.failed(error))
-            return True
-        self.part.fulfil()
         return True
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from cgx._library import TensorOptions, ids_array, library
+from cgx._torch_device import Later, accelerator_of, check_device, pin
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
 from cgx.errors import UnsupportedGradientError, check
@@ -56,9 +57,10 @@ class Part:
         if self.buffer.layout != torch.strided:
             self._sparse = (self.buffer.shape, self.buffer.sparse_dim())
             self.buffer = self.buffer.to_dense().flatten()
-        self._promise = torch.futures.Future()
+        self.accelerator = accelerator_of(self.buffer.device)
+        self._promise = self.accelerator.future() if self.accelerator else torch.futures.Future()
         self.future = _profiled(self._promise.then(_unwrap))
-        self.ids = self.result = None
+        self.ids = self.result = self._target = None
         self.factor = 1.0  # of the result
         self._finite, self._looking = None, threading.Lock()
         self.handed_over = self.done = None  # moments
@@ -76,18 +78,26 @@ class Part:
                 for parameter, gradient in zip(self.tensors, self._bucket.gradients())]
 
     def let_go(self):
-        """Of DDP's memory: what it says is in the arena now."""
+        """Of DDP's memory: what it says is in the arena, or on its way; on an accelerator the result goes there."""
+        self._target = self.buffer if self.accelerator else None
         self.buffer = self.tensors = self._bucket = None
 
     def fulfil(self):
         self.done = time.monotonic()
         if self.factor != 1.0:
             self.result.mul_(self.factor)
+        if self.accelerator:
+            self.accelerator.deliver(self._target, self.result, lambda: self._set_result(self._target))
+            self._target = None
+        else:
+            self._set_result(self.result)
+
+    def _set_result(self, result):
         if self.is_sparse:
             shape, dimensions = self._sparse
-            self._set(self.result.view(shape).to_sparse(dimensions))
+            self._set(result.view(shape).to_sparse(dimensions))
         else:
-            self._set(self.result)
+            self._set(result)
 
     def fail(self, error):
         self._set(_Failure(error))
@@ -156,6 +166,7 @@ class Exchange:
         self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
                                                  meanwhile=meanwhile)
         self._regions, self._layouts, self._numbers = {}, {}, {}
+        self._later = Later()
         self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
@@ -165,6 +176,8 @@ class Exchange:
             elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()
         for dtype, count in elements.items():
             self._regions[dtype] = _Region(self.session, dtype, count)
+        for part in parts:
+            pin(self.session, self._regions[part.buffer.dtype].block, part.buffer.device)
         found = []
         for part in parts:
             region = self._regions[part.buffer.dtype]
@@ -202,7 +215,8 @@ class Exchange:
         for region in self._regions.values():
             region.used = 0
 
-    def submit(self, step, part):
+    def submit(self, step, part, submitted, failed):
+        """submitted(): when the daemon has it. What goes wrong after this returned is told to failed()."""
         buffer = part.buffer
         region = self._regions.get(buffer.dtype)
         if region is None:
@@ -214,12 +228,32 @@ class Exchange:
         if layout is None:
             layout = self._layouts[key] = _Layout(part, region, first, self._number_of)
             layout.key = key
-        layout.stage.copy_(buffer)
+        over = None
+        if part.accelerator:
+            over = part.accelerator.fetch(layout.stage, buffer)
+        else:
+            layout.stage.copy_(buffer)
         part.ids, part.result, part.handed_over = layout.ids, layout.stage, time.monotonic()
         self._last[layout.key] = part
-        check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
-                                       len(layout.ids)))
+
+        def hand_over():
+            check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
+                                           len(layout.ids)))
+            submitted()
+
         part.let_go()
+        self._later.put(over, hand_over, failed)
+
+    def end(self, step, failed):
+        self._later.put(None, lambda: self.communicator.step_end(step), failed)
+
+    def drain(self):
+        """Until everything that was submitted has been handed over."""
+        self._later.drain()
+
+    def close(self):
+        self.communicator.close()
+        self._later.stop()
 
     def seconds(self):
         """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
@@ -241,9 +275,3 @@ def check_bucket(part):
                                        "convert the model, or leave its hook away")
     if part.is_sparse:
         warnings.warn("cgx.torch reduces sparse gradients as dense ones; results are sparse again", stacklevel=2)
-
-
-def check_device(device):
-    if device.type != "cpu":
-        raise UnsupportedGradientError(f"gradients on {device}: cgx.torch takes those on the CPU so far; train this model "
-                                       "on the CPU, or do not register the hook: DDP then reduces as it does without cgx")

@@ -204,8 +204,9 @@ class Communicator:
         """Hands over one tensor of a step: at home, or read from `array` and written to `out` (default: there, too).
 
         Both in the arena, or both on the GPU whose context is current: then `array` is ready on `stream` (default its
-        own, else CUDA's default stream), nobody waits, and wait() orders the result on it. Not built yet (UnimplementedError): indices, the numbers of the rows that `array` has;
-        ready, (address of a timeline word, the value at which the array may be read).
+        own, else CUDA's default stream), nobody waits, and wait() orders the result on it. Not built yet
+        (UnimplementedError): indices, the numbers of the rows that `array` has; ready, (address of a timeline word, the
+        value at which the array may be read).
         """
         options = PostOptions(kind=_POST_TENSOR, step=step, tensor=tensor.id)
         if array is not None:

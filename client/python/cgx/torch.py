@@ -9,8 +9,9 @@ or, the same in torch's own words,
 
 Each HookState has a communicator of its own, so several models never share a step. Parameters travel under their
 module names, so policy rules apply per layer. A bucket is copied into the arena once; DDP reads the result from there.
+On an accelerator (cuda, xpu, ...) the device copies it there and the result back, on a stream of the hook's own.
 The hook never waits for the network: a poller thread completes the futures that DDP waits for at the end of backward.
-Works with torch 1.13 and 2.x, gradients on the CPU in fp32, fp16, bf16 or fp64, also inside torch's fp16 and bf16
+Works with torch 1.13 and 2.x, gradients in fp32, fp16, bf16 or fp64, also inside torch's fp16 and bf16
 wrappers. torch's profiler shows each bucket as cgx:all_reduce.
 """
 
@@ -20,7 +21,8 @@ import weakref
 
 from cgx._poller import poller_of
 from cgx._report import report
-from cgx._torch_exchange import Exchange, Part, check_bucket, check_device
+from cgx._torch_device import check_device
+from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import drop_shared_session, group_of, lives, next_name, ranks_of, reference_to, shared_session
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
@@ -155,6 +157,7 @@ class HookState:
         Not needed for overflow: results that are not finite are noticed.
         """
         if self._exchange is not None and self._step > 0 and self._dropped != self._step - 1:
+            self._exchange.drain()
             self._exchange.communicator.wait(self._step - 1)
             self._exchange.communicator.step_done(self._step - 1, dropped=True)
             self._dropped = self._step - 1
@@ -166,7 +169,7 @@ class HookState:
     def close(self):
         """Leaves the communicator; every rank does. A later backward joins anew."""
         if self._exchange is not None:
-            self._exchange.communicator.close()
+            self._exchange.close()
         if isinstance(self._failed, DaemonLostError) and self._session is None:
             drop_shared_session()
         self._steps_before += self._step
@@ -176,7 +179,7 @@ class HookState:
     def __del__(self):
         try:
             if self._exchange is not None and self._exchange.session.is_open:
-                self._exchange.communicator.close()
+                self._exchange.close()
         except Exception:  # the interpreter may be going down
             pass
 
@@ -218,6 +221,7 @@ class HookState:
     def _recover(self):
         """The failed step again, or, where a daemon has gone, another communicator: the ranks are all still there."""
         try:
+            self._exchange.drain()
             self._step = self._exchange.communicator.redo()
             self._failed = None
         except Exception as error:
@@ -246,10 +250,9 @@ class HookState:
             self._introduce()
         for each in parts:
             each.factor = self._factor
-            self._exchange.submit(self._step, each)
-            self._watch(each)
+            self._exchange.submit(self._step, each, self._watcher(each), self._fail_pass)
         if part.is_last:
-            self._exchange.communicator.step_end(self._step)
+            self._exchange.end(self._step, self._fail_pass)
             self._step += 1
 
     def _introduce(self):
@@ -260,7 +263,8 @@ class HookState:
         if divides_by_those_left(self._model and self._model()):
             self._factor = self._exchange.ranks / max(self._exchange.count(not in_shadow_of_join()), 1)
 
-    def _watch(self, part):
+    def _watcher(self, part):
+        """Begins to wait for the part's result."""
         communicator, step, before = self._exchange.communicator, self._step, self._steps_before
 
         def finished():
@@ -268,7 +272,12 @@ class HookState:
             self._epochs[before + step] = epoch
             self._epochs.pop(before + step - _EPOCHS_KEPT, None)
 
-        poller_of(communicator.session).watch(communicator, step, part, finished, self._fail)
+        return lambda: poller_of(communicator.session).watch(communicator, step, part, finished, self._fail)
+
+    def _fail_pass(self, error):
+        """What could not be handed over will not be answered, and neither will what comes behind it."""
+        for part in self._parts:
+            part.fail(self._fail(error))
 
     def _fail(self, error):
         """Remembers the pass's first error and returns it."""

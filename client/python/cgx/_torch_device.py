@@ -1,0 +1,143 @@
+"""Gradients on an accelerator: copied into the arena and back in the order of its streams, as torch has them for every kind.
+
+The device copies a bucket behind what is under way on it; `Later` hands the bucket over when it is there. The result is
+copied back on the same stream of our own, and DDP's future orders what comes behind it. Nothing synchronises the device.
+"""
+
+import queue
+import threading
+
+import torch
+
+from cgx._library import library
+from cgx.errors import UnsupportedGradientError
+
+_known = {}  # device -> its Accelerator
+_WITHOUT_MEMORY = ("meta",)
+
+
+def accelerator_of(device):
+    """None for the CPU, and where there is no memory."""
+    if device.type == "cpu" or device.type in _WITHOUT_MEMORY:
+        return None
+    if device not in _known:
+        _known[device] = Accelerator(device)
+    return _known[device]
+
+
+def check_device(device):
+    if device.type in _WITHOUT_MEMORY:
+        raise UnsupportedGradientError(f"gradients on {device} have no memory: cgx.torch takes those on the CPU and on "
+                                       "accelerators; do not register the hook for others")
+
+
+def pin(session, block, device):
+    """So that copies need no host. Without it, and where there is no CUDA driver (ROCm), they are made all the same."""
+    if device.type == "cuda":
+        library.cgx_arena_pin(session.handle, block.address)
+
+
+def _module_of(device):
+    """torch.cuda, torch.xpu, ..."""
+    find = getattr(torch, "get_device_module", None)  # torch 2.4
+    return find(device) if find else getattr(torch, device.type)
+
+
+def _copy(stream, target, source, buffer):
+    """On the current stream, which is `stream`: torch's allocator must not give the device's buffer away before."""
+    target.copy_(source, non_blocking=True)
+    buffer.record_stream(stream)
+
+
+class Accelerator:
+    """One device. Kinds without streams (mps) copy in the order in which they are told, and the host waits for it."""
+
+    def __init__(self, device):
+        self.device = device
+        self._torch = _module_of(device)
+        self._side = self._torch.Stream(device=device) if hasattr(self._torch, "Stream") else None
+        self._orders_futures = self._side is not None and self._futures_know_it()
+
+    def _futures_know_it(self):
+        try:
+            torch.futures.Future(devices=[self.device])
+            return True
+        except (RuntimeError, ValueError, TypeError):
+            return False
+
+    def future(self):
+        return torch.futures.Future(devices=[self.device]) if self._orders_futures else torch.futures.Future()
+
+    def fetch(self, stage, buffer):
+        """Copies a bucket into the arena, behind what is under way on the device. Returns a wait, or None: it is there."""
+        if self._side is None:
+            stage.copy_(buffer)
+            return None
+        self._side.wait_stream(self._torch.current_stream(self.device))
+        with self._torch.stream(self._side):
+            _copy(self._side, stage, buffer, buffer)
+            event = self._event()
+            event.record(self._side)
+        return event.synchronize
+
+    def _event(self):
+        try:
+            return self._torch.Event(blocking=True)  # whoever waits for CUDA's others keeps a core busy
+        except TypeError:
+            return self._torch.Event()
+
+    def deliver(self, buffer, stage, settle):
+        """Copies a result to the device, then settle(), whose future is ordered behind it."""
+        if self._side is None:
+            buffer.copy_(stage)
+            return settle()
+        with self._torch.stream(self._side):
+            _copy(self._side, buffer, stage, buffer)
+            if not self._orders_futures:
+                self._side.synchronize()
+            settle()
+
+
+class Later:
+    """What is to be done when a copy is over, in the order in which it was said; at once where nothing is under way."""
+
+    def __init__(self):
+        self._entries: queue.SimpleQueue = queue.SimpleQueue()
+        self._idle, self._count = threading.Condition(), 0
+        self._thread = None
+
+    def put(self, over, act, failed):
+        """over(): waits for the copy; None: there is none. What it or act() raises goes to failed()."""
+        with self._idle:
+            now = over is None and self._count == 0
+            self._count += not now
+        if now:
+            act()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="cgx-copies", daemon=True)
+            self._thread.start()
+        self._entries.put((over, act, failed))
+
+    def drain(self):
+        with self._idle:
+            self._idle.wait_for(lambda: self._count == 0)
+
+    def stop(self):
+        if self._thread is not None:
+            self._entries.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self):
+        while (entry := self._entries.get()) is not None:
+            over, act, failed = entry
+            try:
+                if over is not None:
+                    over()
+                act()
+            except Exception as error:
+                failed(error)
+            with self._idle:
+                self._count -= 1
+                self._idle.notify_all()

@@ -1,0 +1,87 @@
+"""An accelerator made of threads, for ranks of torch_ranks.py: their tensors lie on the CPU, and the hook must not see it.
+
+What is copied on one of its streams is copied later, by the stream's thread. Everything else is what torch.cuda has.
+"""
+
+import contextlib
+import queue
+import random
+import threading
+import time
+
+import cgx._torch_device as device
+import cgx._torch_exchange as exchange
+
+_MOST_S = 0.004
+
+
+class Stream:
+    def __init__(self, device=None):
+        self._work, self._random = queue.SimpleQueue(), random.Random(5)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            work = self._work.get()
+            time.sleep(self._random.uniform(0, _MOST_S))
+            work()
+
+    def push(self, work):
+        self._work.put(work)
+
+    def wait_stream(self, other):
+        event = Event()
+        event.record(other)
+        self.push(event.synchronize)
+
+    def synchronize(self):
+        event = Event()
+        event.record(self)
+        event.synchronize()
+
+
+class Event:
+    def __init__(self):
+        self._passed = threading.Event()
+
+    def record(self, stream):
+        stream.push(self._passed.set)
+
+    def synchronize(self):
+        self._passed.wait()
+
+
+class EventThatNobodyWaitsFor(Event):
+    """Planted: the hook goes on before the copy is over."""
+
+    def synchronize(self):
+        pass
+
+
+class Module:
+    """As torch.cuda."""
+
+    def __init__(self, event=Event):
+        self.Stream, self.Event = Stream, event
+        self._current = Stream()
+
+    def current_stream(self, device):
+        return self._current
+
+    def stream(self, stream):
+        return contextlib.nullcontext()
+
+
+def use(event=Event):
+    """From now on the hook takes the CPU for an accelerator."""
+    module, known = Module(event), {}
+    device._module_of = lambda _: module
+    device._copy = lambda stream, target, source, _: stream.push(lambda: target.copy_(source))
+    find = exchange.accelerator_of
+
+    def accelerator_of(where):
+        if where.type != "cpu":
+            return find(where)
+        return known.setdefault(where, device.Accelerator(where))
+
+    exchange.accelerator_of = accelerator_of

@@ -1,0 +1,31 @@
+"""The DDP hook for gradients on an accelerator: scenarios of torch_ranks.py on the one of torch_accelerator.py."""
+
+import os
+import unittest
+from unittest import mock
+
+import torch_test
+
+SCENARIOS = ("matches_gloo", "mixed_types_in_several_buckets", "abandoned_pass_fails_everywhere_and_the_next_works",
+             "dropped_step", "daemon_started_anew", "sparse_gradients", "results_that_are_not_finite_drop_the_step", "uneven_inputs",
+             "backward_raises_when_the_daemon_dies")
+
+
+class OnAnAccelerator(unittest.TestCase):
+    setUp, run_ranks = torch_test.Hook.setUp, torch_test.Hook.run_ranks
+
+    def run_on(self, accelerator, scenario):
+        with mock.patch.dict(os.environ, CGX_TEST_ACCELERATOR=accelerator):
+            self.run_ranks(scenario)
+
+    def test_a_copy_that_nobody_waits_for_is_found(self):
+        with self.assertRaisesRegex(AssertionError, "matches_gloo"):
+            self.run_on("EventThatNobodyWaitsFor", "matches_gloo")
+
+
+for _scenario in SCENARIOS:
+    setattr(OnAnAccelerator, f"test_{_scenario}", lambda self, scenario=_scenario: self.run_on("Event", scenario))
+
+
+if __name__ == "__main__":
+    unittest.main()
