@@ -64,11 +64,11 @@ TEST(Effective, PutsTheSocketsIntoTheRunDirectory) {
 }
 
 TEST(Effective, HasARunDirectoryWithoutAFile) {
+  ::setenv("XDG_RUNTIME_DIR", "/run/user/4711", 1);
   v1::Config config;
   fill_defaults(config);
   resolve_paths(config);
-  EXPECT_EQ(config.run_directory(),
-            default_run_directory(geteuid(), std::getenv("XDG_RUNTIME_DIR")));
+  EXPECT_EQ(config.run_directory(), geteuid() == 0 ? "/run/cgxd" : "/run/user/4711/cgxd");
 }
 
 }  // namespace
