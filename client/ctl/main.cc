@@ -88,7 +88,7 @@ int drain(const Options& options, const Environment& environment) {
 
 void add_plan_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
   CLI::App& plan =
-      *app.add_subcommand("plan", "What travels together, and what mode auto has tried");
+      *app.add_subcommand("plan", "Which tensors are sent together, and what mode auto has tried");
   plan.require_subcommand(1);
   const auto command = [&](const char* name, const char* help,
                            std::string (*text)(const v1::JobList&)) {
@@ -116,7 +116,8 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
     added.callback([&run, body] { run = body; });
   };
   using Stub = v1::Control::Stub;
-  CLI::App& status = *app.add_subcommand("status", "The daemon in a few lines");
+  CLI::App& status =
+      *app.add_subcommand("status", "The daemon: sessions, links, bytes, load, warnings");
   status.add_flag("--all", options.all, "Every daemon that this one has links with, a line each");
   status.callback([&] {
     run = [&] {
@@ -124,7 +125,8 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
       return read(options, environment, v1::GetStatusRequest(), &Stub::GetStatus);
     };
   });
-  CLI::App& jobs = *app.add_subcommand("jobs", "Communicators: state, step, plan, traffic");
+  CLI::App& jobs = *app.add_subcommand(
+      "jobs", "Jobs, a line for each communicator: state, step, ratio, traffic");
   add_target(jobs, options);
   add_all(jobs, options);
   jobs.callback([&] {
@@ -135,8 +137,8 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
     };
   });
   add_plan_commands(app, options, environment, run);
-  CLI::App& tensors =
-      *app.add_subcommand("tensors", "Tensors of a communicator: group, codec and why");
+  CLI::App& tensors = *app.add_subcommand(
+      "tensors", "Tensors of a job: the codec of each, why it has that, its group");
   add_target(tensors, options);
   add_all(tensors, options);
   tensors.callback([&] {
@@ -149,13 +151,13 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
   command("peers", "Links to other machines' daemons", true, [&] {
     return read(options, environment, targeted<v1::ListPeersRequest>(options), &Stub::ListPeers);
   });
-  command("codecs", "What a policy can choose from", false,
+  command("codecs", "Codecs that a policy can choose, and what each is for", false,
           [&] { return read(options, environment, v1::ListCodecsRequest(), &Stub::ListCodecs); });
   command("counters", "Totals since the daemon started, without zeros (all with -o json)", false,
           [&] { return read(options, environment, v1::GetCountersRequest(), &Stub::GetCounters); });
   CLI::App& drained = *app.add_subcommand(
       "drain", "Stop the daemon when its jobs have left, between two steps (timeouts.drain_ms)");
-  drained.add_option("--reason", options.reason, "Words for the jobs and the audit log");
+  drained.add_option("--reason", options.reason, "Why: told to the jobs and the audit log");
   drained
       .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
       ->check(CLI::Range(0.0, 3600.0));
