@@ -189,6 +189,7 @@ Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& truste
                                    operators_);
   const MeshOptions mesh{.instance = instance_,
                          .name = options.name,
+                         .program = options.version,
                          .address = mesh_address_,
                          .cluster_key = options.cluster_key,
                          .trusted = trusted,

@@ -61,6 +61,7 @@ class MeshListener {
 struct MeshOptions {
   wire::InstanceId instance{};
   std::string name;
+  std::string program;      // that all daemons of a job must be: "cgxd 0.1.0"
   std::string address;      // advertised, for messages
   std::string cluster_key;  // empty: job keys alone
   NetworkList trusted = NetworkList::loopback();
@@ -149,6 +150,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   Challenge answer_greeting(const std::string& host, const Greeting& greeting);
   Verdict judge(const std::string& host, const Greeting& greeting, Wish*& wish);
   Verdict judge_near_miss(const std::string& host, const Greeting& greeting);
+  Status other_version(const std::string& host, const Greeting& greeting) const;
   Status misfit(const std::string& host, const Greeting& greeting, const Wish& wish) const;
   bool keeps_coming(const Greeting& greeting, Wish& wish);
   Status refused_lately(const Greeting& greeting) const;

@@ -80,7 +80,7 @@ Verdict MeshAgent::judge(const std::string& host, const Greeting& greeting, Wish
     return request.job == greeting.job && request.uid == greeting.uid &&
            request.instance == greeting.from && each.second->key_id == greeting.key_id;
   });
-  const bool fits = found != wishes_.end() && greeting.version == kMeshVersion;
+  const bool fits = found != wishes_.end() && other_version(host, greeting).ok();
   if (!fits) return judge_near_miss(host, greeting);
   // The side with the smaller instance dials: it is asked back where somebody else pretends to be
   // it.
@@ -99,22 +99,32 @@ Verdict MeshAgent::judge_near_miss(const std::string& host, const Greeting& gree
     return request.job == greeting.job && request.instance == greeting.from;
   });
   Wish* const wish = found == wishes_.end() ? nullptr : found->second.get();
-  Status why;
+  Status why = other_version(host, greeting);
   bool at_once = true;
-  if (greeting.version != kMeshVersion) {
-    why = Status(StatusCode::kVERSION_MISMATCH,
-                 "the daemon " + greeting.name + " at " + host + " speaks mesh protocol " +
-                     std::to_string(greeting.version) + ", " + options_.name + " speaks " +
-                     std::to_string(kMeshVersion));
-  } else if (wish != nullptr) {
+  if (why.ok() && wish != nullptr) {
     why = misfit(host, greeting, *wish);
     at_once = keeps_coming(greeting, *wish);
-  } else {
+  } else if (why.ok()) {
     why = refused_lately(greeting);
   }
   if (why.ok()) return Verdict::not_yet();
   if (wish != nullptr) ask_back(*wish, why);
   return at_once ? stranger(host, why) : Verdict::not_yet();
+}
+
+// OK: the same as this one's.
+Status MeshAgent::other_version(const std::string& host, const Greeting& greeting) const {
+  const std::string who = "the daemon " + greeting.name + " at " + host;
+  if (greeting.version != kMeshVersion) {
+    return {StatusCode::kVERSION_MISMATCH,
+            who + " speaks mesh protocol " + std::to_string(greeting.version) + ", " +
+                options_.name + " speaks " + std::to_string(kMeshVersion)};
+  }
+  if (greeting.program == options_.program) return {};
+  return {StatusCode::kVERSION_MISMATCH,
+          who + " is " + (greeting.program.empty() ? "an older cgxd" : greeting.program) + ", " +
+              options_.name + " is " + options_.program +
+              ": all daemons of a job must be of one version"};
 }
 
 // Another user or key than the wish's may belong to a wish still to come (a job may have several

@@ -38,8 +38,9 @@ void MeshAgent::dial(Wish& wish) {
     return ports_.dialer.prove(address, *wish.proof, answer_to(wish, &MeshAgent::on_welcome));
   }
   const scheduler::LinkRequest& request = wish.wish.request;
-  wish.introduction.greeting = {kMeshVersion,     request.job, request.uid, options_.instance,
-                                request.instance, wish.key_id, new_nonce(), options_.name};
+  wish.introduction.greeting = {kMeshVersion,      request.job,      request.uid,
+                                options_.instance, request.instance, wish.key_id,
+                                new_nonce(),       options_.name,    options_.program};
   ports_.dialer.greet(address, wish.introduction.greeting,
                       answer_to(wish, &MeshAgent::on_challenge));
 }
@@ -97,8 +98,9 @@ void MeshAgent::ask_back(Wish& wish, const Status& doubt) {
   if (wish.dials || wish.attempt != 0 || now_ns_ < wish.next_ask_ns) return;
   wish.next_ask_ns = now_ns_ + kAskPauseNs;
   const scheduler::LinkRequest& request = wish.wish.request;
-  const Greeting question{kMeshVersion,     request.job, request.uid, options_.instance,
-                          request.instance, wish.key_id, new_nonce(), options_.name};
+  const Greeting question{kMeshVersion,      request.job,      request.uid,
+                          options_.instance, request.instance, wish.key_id,
+                          new_nonce(),       options_.name,    options_.program};
   ports_.dialer.greet(wish.current_address(), question, answer_to(wish, &MeshAgent::on_asked_back));
 }
 
@@ -123,8 +125,9 @@ bool MeshAgent::on_loopback(const Wish& wish) const {
 void MeshAgent::look_near(Wish& wish) {
   wish.next_ask_ns = now_ns_ + kAskPauseNs;
   const scheduler::LinkRequest& request = wish.wish.request;
-  const Greeting question{kMeshVersion,     request.job, request.uid, options_.instance,
-                          request.instance, wish.key_id, new_nonce(), options_.name};
+  const Greeting question{kMeshVersion,      request.job,      request.uid,
+                          options_.instance, request.instance, wish.key_id,
+                          new_nonce(),       options_.name,    options_.program};
   ports_.dialer.greet(wish.current_address(), question,
                       answer_to(wish, &MeshAgent::on_looked_near));
 }

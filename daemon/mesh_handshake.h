@@ -38,6 +38,7 @@ struct Greeting {
   KeyId key_id{};
   Nonce nonce{};
   std::string name;
+  std::string program;  // "cgxd 0.1.0"
 };
 
 struct Verdict {

@@ -77,6 +77,7 @@ v1::GreetRequest to_message(const Greeting& greeting) {
   put(greeting.key_id, message.mutable_key_id());
   put(greeting.nonce, message.mutable_nonce());
   message.set_name(greeting.name);
+  message.set_program(greeting.program);
   return message;
 }
 
@@ -121,8 +122,10 @@ v1::ArriveReply to_message(const Verdict& verdict) {
 Result<Greeting> from_message(const v1::GreetRequest& message) {
   Greeting greeting{.version = message.version(), .job = message.job(), .uid = message.uid()};
   greeting.name = message.name();
+  greeting.program = message.program();
   CGX_RETURN_IF_ERROR(check_text(greeting.job, "job"));
   CGX_RETURN_IF_ERROR(check_text(greeting.name, "name"));
+  CGX_RETURN_IF_ERROR(check_text(greeting.program, "program"));
   CGX_RETURN_IF_ERROR(get(message.from(), "from", greeting.from));
   CGX_RETURN_IF_ERROR(get(message.to(), "to", greeting.to));
   CGX_RETURN_IF_ERROR(get(message.key_id(), "key_id", greeting.key_id));

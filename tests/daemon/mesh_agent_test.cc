@@ -188,6 +188,19 @@ TEST_F(MeshAgentTest, AnotherVersionIsNamedOnBothSidesWithBothVersions) {
   }
 }
 
+TEST_F(MeshAgentTest, AnotherProgramIsNamedOnBothSidesWithBothVersions) {
+  start([](MeshOptions& options) {
+    options.program = options.name == "a" ? "cgxd 0.1.0" : "cgxd 0.2.0";
+  });
+  want_both();
+  settle();
+  for (MeshSide* side : {a.get(), b.get()}) {
+    EXPECT_EQ(side->refusals[1].code(), StatusCode::kVERSION_MISMATCH);
+    EXPECT_NE(side->refusals[1].message().find("is cgxd 0.2.0"), std::string::npos);
+    EXPECT_NE(side->refusals[1].message().find("is cgxd 0.1.0"), std::string::npos);
+  }
+}
+
 // Whoever knows a job's name can say all this; only what the peer's own address says counts.
 TEST_F(MeshAgentTest, AStrangersWordsEndNoWish) {
   start();
@@ -404,6 +417,8 @@ TEST_F(MeshAgentTest, ADaemonWithoutAMeshAddressIsNamed) {
   EXPECT_TRUE(a->agent->want(std::move(wish)));
   settle();
   EXPECT_EQ(a->refusals[1].code(), StatusCode::kUNAVAILABLE);
+  EXPECT_NE(a->refusals[1].message().find(short_name(b->options.instance)), std::string::npos)
+      << a->refusals[1].message();
 }
 
 TEST_F(MeshAgentTest, AWithdrawnWishIsNeverAnswered) {

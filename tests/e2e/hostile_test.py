@@ -197,10 +197,11 @@ class Words(Hostile):
                   check=True)
 
     def test_of_a_stranger_end_no_jobs_start(self):
-        for what, fields in (("another version", {"_1": 99}), ("another key", {"_1": 1, "_6": b"otherkey"})):
+        for what, fields in (("another version", {"_1": 99}), ("another key", {"_1": 1, "_6": b"otherkey"}),
+                             ("another program", {"_1": 1, "_9": b"cgxd 9.9.9"})):
             with self.subTest(what):
                 job, daemon, (own, other) = self.waiting()
-                base = {"_2": job.name.encode(), "_4": other, "_5": own, "_6": bytes(8), "_7": bytes(32), "_8": b"evil"}
+                base = {"_2": job.name.encode(), "_4": other, "_5": own, "_6": bytes(8), "_7": bytes(32), "_8": b"evil", "_9": b"cgxd 0.1.0"}
                 end = time.monotonic() + 2.6  # longer than a wrong key is given
                 while time.monotonic() < end:
                     self.greet(daemon, mesh_message(**dict(sorted({**base, **fields}.items(), key=lambda f: int(f[0][1:])))))
