@@ -261,6 +261,7 @@ class Communicator final : public OperationHost,
   void handle(uint32_t machine, const PolicyAsk& message);
   void handle(uint32_t machine, const PolicyAnswerMessage& message);
   void handle(uint32_t machine, const ReplicaHash& message);
+  void handle(uint32_t machine, const Losses& message);
   void handle(uint32_t machine, const Bye& message);
   void handle(uint32_t machine, const CallFailure& message);
 
@@ -288,6 +289,7 @@ class Communicator final : public OperationHost,
   // communicator_ceilings.cc
   bool sets_ceilings() const;
   void follow_ceilings(const Event& event);
+  void tell_losses();
   bool free_to_propose() const;
   bool may_set_ceilings() const override;
   void search_ceilings(CeilingQuestion question,
@@ -376,6 +378,7 @@ class Communicator final : public OperationHost,
   StepMeter meter_;
   Pilot pilot_;
   CeilingWatch ceilings_{*this};
+  std::optional<Losses> losses_to_tell_;  // member: the coordinator, in the next round
   std::optional<Wish> wish_;
   std::map<uint64_t, PolicyTicket> policy_tickets_;
   uint64_t next_policy_ticket_ = 1;
