@@ -56,6 +56,9 @@ Status fill_ceilings(const v1::Policy& complete, scheduler::Policy& plain) {
   plain.layerwise_solver =
       choice_of<scheduler::LayerSolver>(complete.layerwise_solver(), scheduler::kLayerSolvers);
   CGX_ASSIGN_OR_RETURN(plain.layerwise_alpha, config::parse_factor(complete.layerwise_alpha()));
+  CGX_ASSIGN_OR_RETURN(plain.gravac_min, config::parse_factor(complete.gravac_min()));
+  CGX_ASSIGN_OR_RETURN(plain.gravac_max, config::parse_factor(complete.gravac_max()));
+  CGX_ASSIGN_OR_RETURN(plain.gravac_epsilon, config::parse_share(complete.gravac_epsilon()));
   return scheduler::check_ceilings(plain);
 }
 
@@ -132,6 +135,9 @@ v1::Policy to_message(const scheduler::Policy& policy) {
   for (const CodecSpec& codec : policy.menu) message.add_menu(kernels::to_string(codec));
   message.set_ceilings(name_of(policy.ceilings, scheduler::kCeilingPlanners));
   message.set_layerwise_alpha(config::print_share(policy.layerwise_alpha));
+  message.set_gravac_min(config::print_share(policy.gravac_min));
+  message.set_gravac_max(config::print_share(policy.gravac_max));
+  message.set_gravac_epsilon(config::print_share(policy.gravac_epsilon));
   message.set_layerwise_solver(name_of(policy.layerwise_solver, scheduler::kLayerSolvers));
   return message;
 }

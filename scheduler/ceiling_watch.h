@@ -38,7 +38,9 @@ class CeilingWatch {
   // A plan takes force here, on any machine.
   void follow(const PlanFacts& plan);
   // The coordinator's: a step is complete; later, between steps, what is due is asked for.
-  void completed(uint64_t step);
+  bool completed(uint64_t step);  // true: it was measured
+  // What another machine has measured in a step, of all tensors.
+  void heard(const LossSample& sample) { everywhere_ += sample; }
   void work(const FactsPtr& base);
 
   // By tensor, of the last plan agreed on; empty: the policy's codec for all.
@@ -57,7 +59,11 @@ class CeilingWatch {
   Policy policy_;  // of the plan in force
   uint64_t table_hash_ = 0;
   std::vector<CodecSpec> ceilings_;
+  std::vector<CodecSpec> base_;  // before guards
+  std::vector<Guard> guards_;
   std::vector<PlanNote> notes_;
+  LossSample everywhere_;  // added up over machines; older steps count less
+  int level_ = 0;
   bool known_ = false, asked_ = false;
   uint32_t due_ = 0;   // measured steps until ceilings are looked for
   uint64_t life_ = 0;  // answers for an earlier one are not looked at

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "scheduler/guards.h"
 #include "scheduler/planner.h"
 
 namespace cgx::scheduler {
@@ -26,15 +27,63 @@ std::vector<CodecSpec> strengths_of(const Policy& policy) {
   return row.strengths == nullptr ? std::vector<CodecSpec>() : row.strengths(policy);
 }
 
+CodecSpec starting_codec(const Policy& policy) {
+  const bool weakest = policy.ceilings == CeilingPlanner::kgravac;
+  return weakest ? strengths_of(policy).front() : policy.default_codec;
+}
+
 Status check_ceilings(const Policy& policy) {
   const CeilingRow& row = row_of(policy);
   return row.check == nullptr ? Status() : row.check(policy);
 }
 
+namespace {
+
+// A row's answer, with guards.
+class GuardedSearch final : public CeilingSearch {
+ public:
+  GuardedSearch(CeilingQuestion question, std::unique_ptr<CeilingSearch> search)
+      : question_(std::move(question)), search_(std::move(search)) {}
+
+  bool work(uint64_t evaluations) override { return search_->work(evaluations); }
+  CeilingAnswer answer() const override {
+    CeilingAnswer answer = search_->answer();
+    answer.base = answer.changes          ? answer.ceilings
+                  : question_.now.empty() ? std::vector<CodecSpec>(count(), starting())
+                                          : question_.now;
+    Guarded guarded = guard(question_, answer.base);
+    const Guarded before = guard_without_news();
+    answer.changes |= guarded.ceilings != before.ceilings;
+    answer.ceilings = std::move(guarded.ceilings);
+    answer.guards = std::move(guarded.guards);
+    if (guarded.weakened > 0) {
+      answer.why += "; " + std::to_string(guarded.weakened) + " tensors below it, which it hurt";
+    }
+    return answer;
+  }
+
+ private:
+  size_t count() const { return question_.running->table->size(); }
+  CodecSpec starting() const { return starting_codec(question_.running->policy); }
+  // What is in force, as the guards have it.
+  Guarded guard_without_news() const {
+    const std::vector<CodecSpec> base =
+        question_.now.empty() ? std::vector<CodecSpec>(count(), starting()) : question_.now;
+    return under_guards(question_, base);
+  }
+
+  const CeilingQuestion question_;
+  const std::unique_ptr<CeilingSearch> search_;
+};
+
+}  // namespace
+
 Result<std::unique_ptr<CeilingSearch>> begin_ceilings(CeilingQuestion question) {
   const CeilingRow& row = row_of(question.running->policy);
   if (row.begin == nullptr) return invalid_argument("the policy's codec is the only ceiling");
-  return row.begin(std::move(question));
+  CGX_ASSIGN_OR_RETURN(std::unique_ptr<CeilingSearch> search, row.begin(question));
+  return std::unique_ptr<CeilingSearch>(
+      std::make_unique<GuardedSearch>(std::move(question), std::move(search)));
 }
 
 Result<CeilingAnswer> make_ceilings(CeilingQuestion question) {

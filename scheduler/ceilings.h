@@ -22,18 +22,39 @@ std::vector<CodecSpec> strengths_of(const Policy& policy);
 // Names the key, its value and what is allowed.
 Status check_ceilings(const Policy& policy);
 
+// Of one tensor: how many levels below its ceiling it stays, for how many answers yet.
+struct Guard {
+  uint8_t down = 0, times = 0;
+  uint32_t windows = 0;
+  friend bool operator==(const Guard&, const Guard&) = default;
+};
+
 struct CeilingQuestion {
   FactsPtr running;  // its policy and table
   Strengths strengths;
   std::vector<LossSample> losses;  // by tensor, of this machine
   LossSample everywhere;           // all tensors that are measured, added up over all machines
-  std::vector<CodecSpec> now;      // the ceilings in force; empty: the policy's codec
+  // What the planner answered last, before guards; empty: nothing yet.
+  std::vector<CodecSpec> now;
+  std::vector<Guard> guards;  // by tensor; empty: none yet
+  int level = 0;              // as in the last answer
 };
 
+// Uncompressed, in place of a codec.
+inline CodecSpec exact_for(const CodecSpec& spec) {
+  return {.codec = 0, .bucket = spec.bucket > kBucketMax ? kBucketMax : spec.bucket};
+}
+// What tensors have until there is an answer.
+CodecSpec starting_codec(const Policy& policy);
+
 struct CeilingAnswer {
-  bool changes = false;             // else those in force stay
+  bool changes = false;             // else what is in force stays, but for the guards
   std::vector<CodecSpec> ceilings;  // by tensor
-  std::string why;                  // "1.31 times fewer bytes than maxmin:4 at 0.98 of its error"
+  std::vector<CodecSpec> base;      // those before guards, for the next question
+  std::vector<Guard> guards;
+  int level = 0;       // a planner with one strength for all: which; -1: uncompressed
+  uint32_t again = 4;  // measured steps until the next question
+  std::string why;     // "1.31 times fewer bytes than maxmin:4 at 0.98 of its error"
 };
 
 class CeilingSearch {

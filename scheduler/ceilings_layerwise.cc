@@ -132,14 +132,12 @@ std::vector<LayerCandidate> LayerSearch::candidates_of(uint32_t tensor) const {
 
 Status LayerSearch::prepare() {
   const PlanFacts& running = *question_.running;
-  CGX_ASSIGN_OR_RETURN(const std::vector<bool> by_default,
-                       decided_by_default(*running.table, policy()));
   levels_ = *question_.strengths;
-  levels_.push_back({.codec = 0, .bucket = policy().default_codec.bucket});
+  levels_.push_back(exact_for(policy().default_codec));
   const size_t uniform = level_of(policy().default_codec);
   std::vector<double> densities;
   for (uint32_t t = 0; t < running.table->size(); ++t) {
-    if (!by_default[t] || question_.losses[t].values <= 0) continue;
+    if (!running.by_default[t] || question_.losses[t].values <= 0) continue;
     tensors_.push_back(t);
     const auto& candidates = candidates_.emplace_back(candidates_of(t));
     uniform_.add(candidates[uniform]);

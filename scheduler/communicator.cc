@@ -320,6 +320,7 @@ bool Communicator::work() {
   services_.release(steps_.take_freed());
   reorder_if_useful();
   pursue_wish();
+  tell_losses();
   if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
   if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
   return *called || *stepped;

@@ -248,6 +248,7 @@ class Communicator final : public OperationHost,
   void handle(uint32_t machine, const PolicyAsk& message);
   void handle(uint32_t machine, const PolicyAnswerMessage& message);
   void handle(uint32_t machine, const ReplicaHash& message);
+  void handle(uint32_t machine, const Losses& message);
   void handle(uint32_t machine, const Bye& message);
   void handle(uint32_t machine, const CallFailure& message);
 
@@ -274,6 +275,7 @@ class Communicator final : public OperationHost,
   // communicator_ceilings.cc
   bool sets_ceilings() const;
   void follow_ceilings(const Event& event);
+  void tell_losses();
   bool free_to_propose() const;
   bool may_set_ceilings() const override;
   void search_ceilings(CeilingQuestion question,
@@ -358,6 +360,7 @@ class Communicator final : public OperationHost,
   StepMeter meter_;
   Pilot pilot_;
   CeilingWatch ceilings_{*this};
+  std::optional<Losses> losses_to_tell_;  // member: the coordinator, in the next round
   uint64_t commit_since_ns_ = 0;
   uint64_t next_tick_ns_ = 0, next_warning_ns_ = 0, warning_step_ns_ = 0;
   uint64_t wire_bytes_sent_ = 0;

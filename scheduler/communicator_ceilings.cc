@@ -1,4 +1,6 @@
 // Communicator, ceilings: what the watch over them sees and asks for.
+#include <utility>
+
 #include "scheduler/communicator.h"
 
 namespace cgx::scheduler {
@@ -9,7 +11,23 @@ bool Communicator::sets_ceilings() const {
 
 void Communicator::follow_ceilings(const Event& event) {
   if (event.kind == EventKind::kswitched) ceilings_.follow(*steps_.plan()->facts);
-  if (event.kind == EventKind::kstep_completed) ceilings_.completed(event.step);
+  if (event.kind != EventKind::kstep_completed) return;
+  if (!ceilings_.completed(event.step) || members_.coordinator()) return;
+  if (steps_.plan()->policy.ceilings != CeilingPlanner::kgravac) return;
+  const LossSample& last = ceilings_.losses().last();
+  Losses message{.step = event.step, .values = last.values, .intended = last.intended, .lost = {}};
+  message.lost.assign(last.lost.begin(), last.lost.end());
+  losses_to_tell_ = std::move(message);
+}
+
+void Communicator::tell_losses() {
+  if (const auto losses = std::exchange(losses_to_tell_, std::nullopt)) send_control(0, *losses);
+}
+
+// Sums over all machines decide; what is no number decides nothing.
+void Communicator::handle(uint32_t /*machine*/, const Losses& message) {
+  const std::optional<LossSample> sample = sample_of(message);
+  if (members_.coordinator() && sample) ceilings_.heard(*sample);
 }
 
 bool Communicator::free_to_propose() const {

@@ -7,7 +7,7 @@ namespace cgx::scheduler {
 
 bool Communicator::searches_plans() const {
   return members_.coordinator() && members_.machines() > 1 && !replay_.on() && steps_.installed() &&
-         steps_.plan()->policy.mode == PlanMode::kAuto;
+         steps_.plan()->policy.mode != PlanMode::kFixed;
 }
 
 void Communicator::measure(const Event& event) {

@@ -1,5 +1,8 @@
 #include "scheduler/control.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "proto/wire/bytes.h"
 
 namespace cgx::scheduler {
@@ -51,7 +54,8 @@ void policy_fields(Io& io, P& p) {
       p.window, p.weight, p.replica_check_steps, p.collective, p.rack_machines, p.feedback_decay,
       p.stats_steps);
   all(io, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
-  all(io, p.mode, p.ceilings, p.layerwise_alpha, p.layerwise_solver);
+  all(io, p.mode, p.ceilings, p.layerwise_alpha, p.layerwise_solver, p.gravac_min, p.gravac_max,
+      p.gravac_epsilon);
   io.list(p.menu, sizeof(CodecSpec), [](Io& each, auto& codec) { each(codec); });
   io.list(p.rules, 13, [](Io& each, auto& rule) { all(each, rule.match, rule.codec, rule.small); });
 }
@@ -94,6 +98,9 @@ void visit(Io& io, Message& m) {
     io.list(m.warnings, 4, [](Io& each, auto& warning) { each(warning); });
   } else if constexpr (std::is_same_v<M, ReplicaHash>) {
     all(io, m.step, m.tensor, m.hash, m.lane);
+  } else if constexpr (std::is_same_v<M, Losses>) {
+    all(io, m.step, m.values, m.intended);
+    io.list(m.lost, sizeof(double), [](Io& each, auto& lost) { each(lost); });
   } else {
     static_assert(std::is_same_v<M, Bye> || std::is_same_v<M, Flush>,
                   "every control message lists its fields here");
@@ -130,6 +137,16 @@ Result<ControlMessage> decode_control(std::span<const std::byte> body) {
   In in{wire::Reader(body)};
   const auto type = in.reader.get<uint8_t>();
   return decode_as(type, in);
+}
+
+std::optional<LossSample> sample_of(const Losses& message) {
+  LossSample sample{.values = message.values, .intended = message.intended};
+  if (message.lost.size() != sample.lost.size()) return {};
+  std::copy(message.lost.begin(), message.lost.end(), sample.lost.begin());
+  const auto sound = [](double value) { return value >= 0 && std::isfinite(value); };
+  const bool all = sound(sample.values) && sound(sample.intended) &&
+                   std::all_of(sample.lost.begin(), sample.lost.end(), sound);
+  return all ? std::optional(sample) : std::nullopt;
 }
 
 }  // namespace cgx::scheduler

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -26,6 +27,7 @@
 
 #include "proto/wire/frame.h"
 #include "proto/wire/status.h"
+#include "scheduler/losses.h"
 #include "scheduler/policy.h"
 
 namespace cgx::scheduler {
@@ -123,11 +125,18 @@ struct ReplicaHash {
   uint64_t hash = 0;
   std::string lane;
 };
+// What codecs would have lost of a machine's gradients in a step, all tensors together: LossSample.
+struct Losses {
+  uint64_t step = 0;
+  double values = 0, intended = 0;
+  std::vector<double> lost;  // by strength
+};
+std::optional<LossSample> sample_of(const Losses& message);  // nothing: it is no such thing
 struct Bye {};
 
 using ControlMessage =
     std::variant<Join, Joined, Table, Prepare, Prepared, Decided, Failure, CallFailure, Report,
-                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye, Flush, Left>;
+                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye, Flush, Left, Losses>;
 
 std::vector<std::byte> encode_control(const ControlMessage& message);
 Result<ControlMessage> decode_control(std::span<const std::byte> body);

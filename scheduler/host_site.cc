@@ -298,8 +298,8 @@ class HostOperation final : public SiteOperation {
   // The own ranks' values of a slice are all looked at in one place: where they are encoded, or
   // added without being.
   void measure_losses(const Slice& slice) {
-    const bool has = !setup_.segments[slice.segment].inputs.empty();
-    if (losses_.empty() || !has || !dtype_is_small_float(setup_.dtype(slice))) return;
+    const LocalSegment& segment = setup_.segments[slice.segment];
+    if (losses_.empty() || !segment.measured || segment.inputs.empty()) return;
     constexpr uint64_t kValues = 8192, kPieceMin = 1024;
     const std::vector<CodecSpec>& strengths = *setup_.strengths;
     uint64_t piece = kPieceMin;
@@ -314,33 +314,49 @@ class HostOperation final : public SiteOperation {
       part.elements = piece;
       sample += loss_of(part, strengths);
     }
-    if (sample.values == 0) return;
-    losses_[slice.segment] += sample.times(static_cast<double>(slice.elements) / sample.values);
+    const double looked_at = sample.values + sample.nonfinite;
+    losses_[slice.segment] += sample.times(static_cast<double>(slice.elements) / looked_at);
   }
 
-  // Nothing where a value is not finite.
   LossSample loss_of(const Slice& slice, const std::vector<CodecSpec>& strengths) {
     LossSample sample{.values = static_cast<double>(slice.elements)};
     scratch_.lost.resize(slice.elements);
     for (size_t i = 0; i < strengths.size(); ++i) {
-      scratch_.encoded.resize(
-          kernels::encoded_bytes(strengths[i], setup_.dtype(slice), slice.elements));
-      kernels::RangeStats stats;
-      (void)lane_.encode({.spec = strengths[i],
-                          .source = raw_view(slice),
-                          .elements = slice.elements,
-                          .key = {setup_.step, slice.first_element},
-                          .residual_out = scratch_.lost.data(),
-                          .encoded = scratch_.encoded,
-                          .norms = true},
-                         stats);
-      if (stats.nonfinite_buckets > 0) return {};
+      const kernels::RangeStats stats = lose(slice, strengths[i], raw_view(slice));
+      if (stats.nonfinite_buckets > 0) return {.nonfinite = static_cast<double>(slice.elements)};
       sample.intended = stats.intended_sq;
-      sample.lost[i] =
-          std::transform_reduce(scratch_.lost.begin(), scratch_.lost.end(), 0.0, std::plus<>(),
-                                [](float lost) { return static_cast<double>(lost) * lost; });
+      sample.lost[i] = squares_of(scratch_.lost);
     }
+    kernels::RawView gradient = raw_view(slice);
+    if (gradient.residual_in == nullptr) return sample;
+    const std::span<const float> kept(gradient.residual_in, slice.elements);
+    const double scale = gradient.residual_scale;
+    sample.residual = squares_of(kept) * scale * scale;
+    gradient.residual_in = nullptr;
+    sample.gradient = lose(slice, strengths.front(), gradient).intended_sq;
     return sample;
+  }
+
+  // What the codec does not send, into the scratch.
+  kernels::RangeStats lose(const Slice& slice, const CodecSpec& spec,
+                           const kernels::RawView& source) {
+    scratch_.encoded.resize(kernels::encoded_bytes(spec, setup_.dtype(slice), slice.elements));
+    kernels::RangeStats stats;
+    (void)lane_.encode({.spec = spec,
+                        .source = source,
+                        .elements = slice.elements,
+                        .key = {setup_.step, slice.first_element},
+                        .residual_out = scratch_.lost.data(),
+                        .encoded = scratch_.encoded,
+                        .norms = true},
+                       stats);
+    return stats;
+  }
+
+  static double squares_of(std::span<const float> values) {
+    return std::transform_reduce(values.begin(), values.end(), 0.0, std::plus<>(), [](float value) {
+      return static_cast<double>(value) * static_cast<double>(value);
+    });
   }
 
   const OperationSetup& setup_;

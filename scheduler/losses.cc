@@ -1,24 +1,27 @@
 #include "scheduler/losses.h"
 
+#include <algorithm>
+
 namespace cgx::scheduler {
 namespace {
 
-constexpr double kFades = 0.8;  // what is left of older steps with each one
-constexpr uint32_t kEveryByDefault = 50;
+constexpr uint32_t kEveryByDefault = 50, kEveryMost = 500;
 constexpr uint64_t kEarlySteps = 32, kEarlyEvery = 8;
 
 }  // namespace
 
-void LossMeter::begin(std::vector<CodecSpec> strengths, uint64_t table_hash, size_t tensors,
-                      uint32_t every_steps) {
-  every_ = every_steps == 0 ? kEveryByDefault : every_steps;
-  const bool same = strengths_ != nullptr && *strengths_ == strengths && table_hash_ == table_hash;
+void LossMeter::begin(std::vector<CodecSpec> strengths, uint64_t table_hash,
+                      const std::vector<bool>& measured, uint32_t every_steps) {
+  every_ = every_steps == 0 ? kEveryByDefault : std::min(every_steps, kEveryMost);
+  const bool same = strengths_ != nullptr && *strengths_ == strengths &&
+                    table_hash_ == table_hash && measured_ == measured;
   if (same) return;
   table_hash_ = table_hash;
+  measured_ = measured;
   const bool none = strengths.empty();
   strengths_ =
       none ? nullptr : std::make_shared<const std::vector<CodecSpec>>(std::move(strengths));
-  open_.assign(none ? 0 : tensors, {});
+  open_.assign(none ? 0 : measured.size(), {});
   forget();
 }
 

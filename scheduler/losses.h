@@ -16,19 +16,26 @@ constexpr size_t kStrengthsMax = 8;
 
 // Squared, over the values of a tensor; residuals are part of what is to be sent.
 struct LossSample {
-  double values = 0;
+  double values = 0, nonfinite = 0;  // counts: finite ones, those in ranges that are not
   double intended = 0;
+  double gradient = 0, residual = 0;         // its parts, where there is a residual
   std::array<double, kStrengthsMax> lost{};  // by strength
 
   LossSample& operator+=(const LossSample& other) {
     values += other.values;
+    nonfinite += other.nonfinite;
     intended += other.intended;
+    gradient += other.gradient;
+    residual += other.residual;
     for (size_t i = 0; i < kStrengthsMax; ++i) lost[i] += other.lost[i];
     return *this;
   }
   LossSample times(double factor) const {
     LossSample scaled = *this;
-    for (double* each : {&scaled.values, &scaled.intended}) *each *= factor;
+    for (double* each : {&scaled.values, &scaled.nonfinite, &scaled.intended, &scaled.gradient,
+                         &scaled.residual}) {
+      *each *= factor;
+    }
     for (double& each : scaled.lost) each *= factor;
     return scaled;
   }
@@ -38,16 +45,23 @@ using Strengths = std::shared_ptr<const std::vector<CodecSpec>>;
 
 class LossMeter {
  public:
-  // At most kStrengthsMax of them, none: nothing is measured. What was measured before counts on
+  // At most kStrengthsMax of them, none: nothing is measured; and of which tensors. What was measured before counts on
   // where they and the table are the same.
-  void begin(std::vector<CodecSpec> strengths, uint64_t table_hash, size_t tensors,
-             uint32_t every_steps);
+  void begin(std::vector<CodecSpec> strengths, uint64_t table_hash,
+             const std::vector<bool>& measured, uint32_t every_steps);
   void forget();
   // A function of the step alone: every machine measures the same ones.
   bool due(uint64_t step) const;
   const Strengths& strengths() const { return strengths_; }  // null: none
 
-  void add(uint32_t tensor, const LossSample& sample) { open_[tensor] += sample; }
+  bool measures(uint32_t tensor) const {
+    return tensor < measured_.size() && measured_[tensor];
+  }
+  static constexpr double kFades = 0.8;  // what is left of older steps with each one
+
+  void add(uint32_t tensor, const LossSample& sample) {
+    if (tensor < open_.size()) open_[tensor] += sample;
+  }
   // The step's samples count; false: it was none that is measured.
   bool close_step(uint64_t step);
 
@@ -59,6 +73,7 @@ class LossMeter {
   Strengths strengths_;
   uint64_t table_hash_ = 0;
   uint32_t every_ = 0, steps_ = 0;
+  std::vector<bool> measured_;           // by tensor
   std::vector<LossSample> open_, sums_;  // older steps count less
   LossSample last_;
 };

@@ -25,6 +25,7 @@ constexpr uint32_t kFirstEncoding = 1, kSecondEncoding = 2;
 struct LocalSegment {
   std::vector<Place> inputs;   // of the present ranks, in rank order; empty: absent here
   std::vector<Place> outputs;  // of every local rank (home region where absent)
+  bool measured = false;       // OperationSetup::strengths are
   float scale = 1.0f;
   uint64_t name_hash = 0;
   SiteResidual* residual = nullptr;  // null: it has none
@@ -50,7 +51,7 @@ struct OperationSetup {
   const TensorTable* table = nullptr;
   uint32_t machine = 0, machines = 1;
   bool norms = false;   // measure what the lossy codecs lose
-  Strengths strengths;  // and what each of these would lose of small floats; null: nothing
+  Strengths strengths;  // and what each of these would lose; null: nothing
   uint64_t draw_seed = 0, draw_communicator = 0;
   std::vector<LocalSegment> segments;
   std::vector<std::byte> descriptor;  // calls: in front of each shard's first part, round 1

@@ -7,7 +7,6 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr uint32_t kTrialsMax = 3;  // of a search
 constexpr size_t kSeenMax = 8;
 constexpr size_t kWindow = 8;
 constexpr double kDrift = 0.15;
@@ -93,7 +92,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   survey_.reset();
   warming_ = pace_.warm_up;
   rest_ = kRestMin;
-  const bool searches = base->policy.mode == PlanMode::kAuto && base->plan.machines > 1;
+  const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
 }
 
@@ -140,7 +139,7 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
 // A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan
 // that loses nothing has its chance, too.
 const Candidate* Pilot::worth_trying() const {
-  if (trials_ >= kTrialsMax) return nullptr;
+  if (trials_ >= survey_->trials_max) return nullptr;
   for (const Candidate& candidate : survey_->candidates) {
     const bool promises = trials_ == 0 || candidate.step_ns < survey_->running_ns;
     if (promises || candidate.bypass) return &candidate;

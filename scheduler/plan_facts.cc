@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "proto/wire/frame.h"
+#include "scheduler/ceilings.h"
 #include "scheduler/planner.h"
 #include "scheduler/residuals.h"
 #include "scheduler/way.h"
@@ -37,11 +38,13 @@ Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTabl
 namespace {
 
 // A policy of mode auto is where a search begins: nothing is compressed that a rule does not
-// compress.
+// compress; one that raises its share, at the weakest.
 Policy starting_policy(const Policy& policy) {
   Policy starting = policy;
   if (policy.mode == PlanMode::kAuto) {
     starting.default_codec = {.codec = 0, .bucket = 512};
+  } else {
+    starting.default_codec = starting_codec(policy);
   }
   return starting;
 }
@@ -50,13 +53,18 @@ Policy starting_policy(const Policy& policy) {
 // compressed at all.
 Result<std::vector<Group>> groups_under_ceilings(const PlanQuestion& question) {
   std::vector<Group> groups = question.groups;
-  CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
-                       CodecChooser::create(question.policy, question.table->size()));
+  CGX_ASSIGN_OR_RETURN(const std::vector<bool> by_default,
+                       decided_by_default(*question.table, question.policy));
   for (Group& group : groups) {
     for (Segment& segment : group.segments) {
-      CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose((*question.table)[segment.tensor]));
-      if (!choice.by_default || segment.spec.codec == 0) continue;
-      segment.spec = question.ceilings[segment.tensor];
+      if (!by_default[segment.tensor] || segment.spec.codec == 0) continue;
+      const CodecSpec& spec = question.ceilings[segment.tensor];
+      if (segment.spec.bucket != spec.bucket) {  // pieces stay what they are, or are refused
+        segment.first_bucket = segment.first_element() / spec.bucket;
+        const bool to_the_end = segment.buckets == Segment::kToTheEnd;
+        if (!to_the_end) segment.buckets = segment.buckets * segment.spec.bucket / spec.bucket;
+      }
+      segment.spec = spec;
     }
   }
   return groups;
@@ -67,7 +75,7 @@ Result<Plan> new_plan(const PlanQuestion& question) {
   PlanInputs inputs{*question.table,    policy,         question.policy_version,
                     question.epoch,     question.order, question.machines,
                     question.slab_bytes};
-  if (policy.mode == PlanMode::kFixed) inputs.ceilings = question.ceilings;
+  if (policy.mode != PlanMode::kAuto) inputs.ceilings = question.ceilings;
   std::vector<Group> groups = question.groups;
   if (question.under_new_ceilings && !groups.empty()) {
     CGX_ASSIGN_OR_RETURN(groups, groups_under_ceilings(question));
@@ -156,6 +164,9 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question));
   const TensorTable& table = *question.table;
   facts->policy = question.policy;
+  if (question.policy.ceilings != CeilingPlanner::kpolicy) {
+    CGX_ASSIGN_OR_RETURN(facts->by_default, decided_by_default(table, question.policy));
+  }
   facts->table = question.table;
   facts->encoded = encode_plan(facts->plan);
   facts->hash = wire::checksum(facts->encoded);

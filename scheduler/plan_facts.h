@@ -42,7 +42,9 @@ struct PlanFacts {
   };
   std::vector<std::vector<PlaceInPlan>> places;
   std::vector<uint64_t> name_hashes;  // by tensor
-  SlabCounts slabs;                   // for frames
+  // By tensor: nothing but the policy's default decides its codec. Only where ceilings are set.
+  std::vector<bool> by_default;
+  SlabCounts slabs;  // for frames
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
   uint64_t residual_bytes = 0;

@@ -36,9 +36,10 @@ struct JobWeight {
 };
 
 // Who decides what a plan says beyond the rules: the policy alone, or a search that measures and
-// tries plans, for which `default_codec` is the strongest codec it may take.
-enum class PlanMode : uint8_t { kFixed, kAuto };
-inline constexpr const char* kPlanModes[] = {"fixed", "auto"};
+// tries plans, for which `default_codec` is the strongest codec it may take; or one for how much
+// travels together alone.
+enum class PlanMode : uint8_t { kFixed, kAuto, kMerge };
+inline constexpr const char* kPlanModes[] = {"fixed", "auto", "merge"};
 
 // Who says how strong a codec tensors may take that no rule matches: a row of ceilings.def.
 enum class CeilingPlanner : uint8_t {
@@ -74,6 +75,8 @@ struct Policy {
   CeilingPlanner ceilings = CeilingPlanner::kpolicy;
   float layerwise_alpha = 1;  // squared error at most so many times the default codec's
   LayerSolver layerwise_solver = LayerSolver::kExact;
+  float gravac_min = 10, gravac_max = 1000;  // one value in so many is sent
+  float gravac_epsilon = 0.7f;               // of the squared norm, that has to be kept
   PolicyNote note;
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -37,7 +37,7 @@ void show_reasons(CommunicatorSnapshot& shown) {
     const bool as_said = shown.tensors[t].codec == choice->spec;
     const Policy& policy = shown.plan->policy;
     const bool ceiling = policy.ceilings != CeilingPlanner::kpolicy && choice->by_default &&
-                         policy.mode == PlanMode::kFixed;
+                         policy.mode != PlanMode::kAuto;
     const std::string other =
         ceiling ? std::string("ceilings: ") + kCeilingPlanners[static_cast<size_t>(policy.ceilings)]
                 : "mode auto: the faster one";

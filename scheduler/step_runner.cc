@@ -287,6 +287,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
   for (const Segment& segment : setup.group->segments) {
     const TensorDesc& tensor = (*plan_->table)[segment.tensor];
     LocalSegment& local = setup.segments.emplace_back();
+    local.measured = setup.strengths != nullptr && losses_->measures(segment.tensor);
     local.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
     local.name_hash = plan_->name_hashes[segment.tensor];
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {

@@ -8,6 +8,7 @@
 
 #include "kernels/codec.h"
 #include "scheduler/choose.h"
+#include "scheduler/merge.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -240,6 +241,7 @@ struct Surveyor::State {
 
   Status begin() {
     const Policy& policy = question.running->policy;
+    if (policy.mode == PlanMode::kMerge) return begin_merging();
     menu = policy.menu.empty() ? default_menu() : policy.menu;
     arrivals = arrivals_of(question);
     CGX_RETURN_IF_ERROR(fit());
@@ -249,6 +251,21 @@ struct Surveyor::State {
                                                       .conditions = survey->conditions,
                                                       .menu = menu}));
     search.emplace(std::move(made));
+    return {};
+  }
+
+  // MergeComp's: real steps say what a model would have to guess.
+  Status begin_merging() {
+    constexpr uint32_t kMergeTrialsMax = 12;
+    survey->trials_max = kMergeTrialsMax;
+    survey->running_ns = question.measured.step_ns;
+    CGX_ASSIGN_OR_RETURN(std::vector<MergeCandidate> found,
+                         merge_candidates(inputs(question.running->policy),
+                                          question.running->plan.groups, question.lost));
+    for (MergeCandidate& each : found) {
+      survey->candidates.push_back({"merge: " + each.name, std::move(each.groups)});
+    }
+    done = true;
     return {};
   }
 

@@ -57,7 +57,9 @@ struct Survey {
   double arithmetic = 1;  // of the plan that runs, as a multiple of what its codecs should take
   double crowd = 1;       // all work of the daemon likewise: waiting for cores, the kernel
   double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
-  // Shortest first, but the bypass last; none is the plan that runs.
+  uint32_t trials_max = 3;  // of a search
+  // Shortest first, but the bypass last; none is the plan that runs. One whose time nobody predicts
+  // has none.
   std::vector<Candidate> candidates;
 };
 using SurveyPtr = std::shared_ptr<const Survey>;

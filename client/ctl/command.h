@@ -44,6 +44,8 @@ struct Options {
   bool all = false;  // every daemon of this one's jobs
   std::vector<std::string> peers;
   std::string config_file;
+  std::string tensor, codec;  // to be pinned
+  bool over_rules = false;
 };
 
 constexpr double kReadTimeoutS = 10;

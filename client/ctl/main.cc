@@ -15,6 +15,7 @@
 
 #include "client/ctl/command.h"
 #include "client/ctl/doctor.h"
+#include "client/ctl/plan_commands.h"
 #include "client/ctl/policy_commands.h"
 #include "proto/messages/policy.pb.h"
 #include "proto/wire/revision.h"
@@ -84,25 +85,6 @@ int drain(const Options& options, const Environment& environment) {
     return "drained: " + std::to_string(shown.communicators()) + " communicators of " +
            std::to_string(shown.sessions()) + " sessions were told, the daemon has ended\n";
   });
-}
-
-void add_plan_commands(CLI::App& app, Options& options, const Environment& environment, Run& run) {
-  CLI::App& plan =
-      *app.add_subcommand("plan", "Which tensors are sent together, and what mode auto has tried");
-  plan.require_subcommand(1);
-  const auto command = [&](const char* name, const char* help,
-                           std::string (*text)(const v1::JobList&)) {
-    CLI::App& added = *plan.add_subcommand(name, help);
-    add_target(added, options);
-    added.callback([&options, &environment, &run, text] {
-      run = [&options, &environment, text] {
-        return read(options, environment, targeted<v1::ListJobsRequest>(options),
-                    &v1::Control::Stub::ListJobs, text);
-      };
-    });
-  };
-  command("show", "The groups of the plan that runs", show_plans);
-  command("history", "Plans that mode auto has tried: predicted, measured, verdict", show_searches);
 }
 
 void add_all(CLI::App& command, Options& options) {

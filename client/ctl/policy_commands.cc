@@ -114,6 +114,8 @@ int wait_for_force(const Options& options, Caller& caller, const v1::PolicyChang
   }
 }
 
+}  // namespace
+
 int apply_request(const Options& options, Caller& caller, v1::ChangePolicyRequest& request) {
   if (const int code = allow_loss(options, caller, request); code != kOk) return code;
   v1::PolicyChange answer;
@@ -124,6 +126,8 @@ int apply_request(const Options& options, Caller& caller, v1::ChangePolicyReques
   const bool waits = options.wait_s > 0 && options.output != "json";
   return printed == kOk && waits ? wait_for_force(options, caller, answer) : printed;
 }
+
+namespace {
 
 // Whatever asks for a change that a file or --set describes.
 template <typename Act>
@@ -203,6 +207,8 @@ void add_change(CLI::App& command, Options& options) {
       ->allow_extra_args(false);
 }
 
+}  // namespace
+
 void add_apply_options(CLI::App& command, Options& options) {
   command.add_flag("--lossy", options.lossy,
                    "Compress also what travels exactly now; at a terminal you are asked");
@@ -210,6 +216,8 @@ void add_apply_options(CLI::App& command, Options& options) {
   command.add_option("--wait", options.wait_s,
                      "Seconds to wait until the plan is in force, and say so; 0: not at all");
 }
+
+namespace {
 
 void add_apply(CLI::App& policy, Options& options, const Environment& environment, Run& run) {
   CLI::App& apply = *policy.add_subcommand(

@@ -320,7 +320,7 @@ std::string show_plans(const v1::JobList& jobs) {
 
 std::string show_searches(const v1::JobList& jobs) {
   return each_job(jobs, [](const v1::Communicator& one) -> std::string {
-    if (one.mode() != "auto" && one.plan_notes().empty())
+    if (one.mode() == "fixed" && one.plan_notes().empty())
       return "plans follow from the policy alone (policy key mode)\n";
     Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
     for (const v1::PlanNote& note : one.plan_notes()) {
@@ -329,11 +329,28 @@ std::string show_searches(const v1::JobList& jobs) {
                  note.plan(), percent(note.predicted()), percent(note.measured()),
                  note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
     }
-    if (!table.empty() && one.mode() != "auto") return table.text();
+    if (!table.empty() && one.mode() == "fixed") return table.text();
     if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
     if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
     return "nothing was tried yet\n";
   });
+}
+
+std::string show_explanation(const v1::Tensor& tensor, const v1::Communicator& one) {
+  std::string text = tensor.name() + ": " + tensor.codec() + ", because: " + tensor.reason() +
+                     "\n" + "group " + std::to_string(tensor.group()) + " goes by " +
+                     tensor.collective() + ", because: " + tensor.collective_reason() + "\n";
+  if (tensor.has_sent_share()) {
+    text += "of what should have been sent " + share_text(tensor) + " of the squared norm was\n";
+  }
+  text += "mode " + one.mode() + (one.searching().empty() ? "" : ", " + one.searching()) + "\n";
+  for (const v1::PlanNote& note : one.plan_notes()) {
+    text +=
+        "  step " + std::to_string(note.step()) + ": " + note.plan() + ": " + note.verdict() +
+        (note.measured() > 0 ? ", took " + percent(note.measured()) + " of the plan before" : "") +
+        "\n";
+  }
+  return text;
 }
 
 std::string show(const v1::TensorList& tensors) {

@@ -10,8 +10,10 @@ namespace cgx::ctl {
 std::string show(const v1::DaemonStatus& status);
 std::string show(const v1::JobList& jobs);
 std::string show(const v1::TensorList& tensors);
-std::string show_plans(const v1::JobList& jobs);     // their groups
-std::string show_searches(const v1::JobList& jobs);  // what mode auto has tried
+std::string show_plans(const v1::JobList& jobs);  // their groups
+std::string show_searches(const v1::JobList& jobs);
+std::string show_explanation(const v1::Tensor& tensor,
+                             const v1::Communicator& one);  // what mode auto has tried
 std::string show(const v1::PeerList& peers);
 std::string show(const v1::CodecList& codecs);
 std::string show(const v1::CounterList& counters);  // those that are not 0

@@ -26,6 +26,8 @@ TARGETS = {  # ratio to reach per bench and case
              for row, target in (("", 0.95), ("/bypass", 0.97), ("/settle", 1.0))},
     "adapt": {"scalar/10gbit-500mbit-10gbit/down": 0.90, "scalar/10gbit-500mbit-10gbit/up": 0.90, "hog": 1.0, "soak": 0.97},
     "layerwise": {"transformer": 1.25, "conv": 1.0},
+    "gravac": {f"{model}/1gbit/seed{seed}": 0.9 for model in ("transformer", "conv") for seed in (1, 2)},
+    "merge": {f"{codec}/{link}/n2": 0.97 for codec in ("maxmin4", "topk", "efsign") for link in ("1gbit", "10gbit")},
     "model": {"median": 1.0, "p95": 1.0},
     "build": {"compile/all": 1.0, "compile/quickstart": 1.0},
     "switch": {"feedback-100M": 1.0, "every20": 0.97},

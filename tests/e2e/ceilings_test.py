@@ -29,10 +29,7 @@ class Ceilings(ClusterCase):
         comm = job.join(tensors=TENSORS)
         self.assertEqual(self.codecs()["layer0.weight"], "maxmin:4,bucket=512,stochastic")
         for step in range(1, 31):
-            job.fill(comm, step)
-            job.must("submit", comm, step, *range(len(TENSORS)))
-            job.must("end", comm, step)
-            job.must("wait", comm, step)
+            self.play(job, comm, step)
             for index in range(len(TENSORS)):
                 results = {job.result(comm, rank, index).tobytes() for rank in range(len(job.ranks))}
                 self.assertEqual(len(results), 1, f"ranks differ in tensor {index}, step {step}")
@@ -41,6 +38,10 @@ class Ceilings(ClusterCase):
         self.assertEqual(codecs["pinned"], "maxmin:8,bucket=512", "a rule goes before a ceiling")
         self.assertEqual(codecs["bias"], "fp32")
         self.assertIn("ceilings: layerwise", self.said("tensors"))
+        explained = self.said("plan", "explain", "layer0.weight")
+        for part in ("layer0.weight: maxmin:2", "because: ceilings: layerwise", "times fewer bytes", "mode fixed"):
+            self.assertIn(part, explained)
+        self.assertIn("because: rule 1: pinned", self.said("plan", "explain", "pinned"))
         history = self.said("plan", "history")
         self.assertIn("times fewer bytes than maxmin:4", history)
         self.assertIn("in force", history)
@@ -56,6 +57,45 @@ class Ceilings(ClusterCase):
             self.assertNotEqual(asked.returncode, 0, settings)
             self.assertIn(reason, asked.stderr + asked.stdout, settings)
         job.close()
+
+    def test_a_pin_goes_before_everything_until_it_is_taken_out(self):
+        job = self.job([0, 1])
+        comm = job.join(tensors=TENSORS)
+        steps = iter(range(1, 1000))
+
+        def plan(*words):
+            asked = self.control("plan", *words, "--wait", "0", "--lossy")
+            for _ in range(3):
+                self.play(job, comm, next(steps))
+            return asked.returncode, asked.stdout + asked.stderr
+        self.assertEqual(plan("pin", "layer1.weight", "fp32")[0], 0)
+        self.assertEqual(self.codecs()["layer1.weight"], "fp32")
+        self.assertEqual(self.codecs()["layer0.weight"], "maxmin:4,bucket=512,stochastic")
+        code, said = plan("pin", "pinned", "fp32")
+        self.assertEqual(code, 1)
+        for part in ("the pin of pinned to fp32", "rule 2: pinned", "maxmin:8"):
+            self.assertIn(part, said)
+        self.assertEqual(plan("pin", "pinned", "fp32", "--over-rules")[0], 0)
+        self.assertEqual(self.codecs()["pinned"], "fp32")
+        self.assertEqual(plan("pin", "bias", "maxmin:8")[0], 0, "small ones, too")
+        self.assertEqual(self.codecs()["bias"], "maxmin:8,bucket=512")
+        self.assertEqual(plan("pin", "layer1.weight", "maxmin:8")[0], 0, "a pin takes the place of another")
+        self.assertEqual(self.codecs()["layer1.weight"], "maxmin:8,bucket=512")
+        for name in ("pinned", "bias", "layer1.weight"):
+            self.assertEqual(plan("unpin", name)[0], 0)
+        self.assertEqual(self.codecs()["pinned"], "maxmin:8,bucket=512", "the rule's")
+        self.assertEqual(self.codecs()["bias"], "fp32")
+        self.assertIn("is not pinned", plan("unpin", "bias")[1])
+        self.assertIn("no tensor nowhere among the 6", plan("pin", "nowhere", "fp32")[1])
+        self.assertIn("codec", plan("pin", "bias", "nonsense")[1])
+        self.assertIn("pin bias to maxmin:8", self.said("policy", "history"))
+        job.close()
+
+    def play(self, job, comm, step):
+        job.fill(comm, step)
+        job.must("submit", comm, step, *range(len(TENSORS)))
+        job.must("end", comm, step)
+        job.must("wait", comm, step)
 
     def control(self, *words):
         daemon = self.daemons[0]

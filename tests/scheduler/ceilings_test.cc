@@ -221,11 +221,132 @@ TEST(Ceilings, NameWhatIsWrongWithAPolicy) {
   EXPECT_NE(why.find("fp16"), std::string::npos) << why;
 }
 
+// The row `gravac`.
+
+Policy gravac_policy() {
+  Policy policy;
+  policy.default_codec = {
+      .codec = 12, .flags = CodecSpec::kFeedback, .bucket = kSparseBucket, .amount = 0.01f};
+  policy.ceilings = CeilingPlanner::kgravac;
+  return policy;
+}
+
+// By strength, weakest first.
+CeilingQuestion gains_are(const Layers& layers, const std::vector<double>& gains, int level = 0) {
+  CeilingQuestion question = layers.question();
+  question.level = level;
+  question.everywhere = {.values = 1000, .intended = 50};
+  for (size_t i = 0; i < gains.size(); ++i) question.everywhere.lost[i] = 50 * (1 - gains[i]);
+  for (LossSample& loss : question.losses) loss.lost = {};
+  return question;
+}
+
+TEST(Gravac, TriesSharesBetweenItsFactors) {
+  Policy policy = gravac_policy();
+  const std::vector<CodecSpec> strengths = strengths_of(policy);
+  ASSERT_EQ(strengths.size(), 7u);
+  EXPECT_FLOAT_EQ(strengths.front().amount, 0.1f);
+  EXPECT_FLOAT_EQ(strengths.back().amount, 0.001f);
+  policy.gravac_max = policy.gravac_min = 20;
+  ASSERT_EQ(strengths_of(policy).size(), 1u);
+}
+
+TEST(Gravac, BecomesStrongerAStepAtATimeWhereMoreThanEnoughIsKept) {
+  const Layers layers(gravac_policy());
+  const std::vector<CodecSpec> strengths = strengths_of(layers.policy);
+  const CeilingAnswer answer = answer_to(gains_are(layers, {1, 0.99, 0.95, 0.9, 0.8, 0.75, 0.7}));
+  EXPECT_TRUE(answer.changes);
+  EXPECT_EQ(answer.level, 1);
+  EXPECT_EQ(answer.ceilings[0], strengths[1]);
+  EXPECT_EQ(answer_to(gains_are(layers, {1, 0.99, 0.95, 0.9, 0.8, 0.75, 0.7}, 3)).level, 4);
+  const CeilingAnswer stays = answer_to(gains_are(layers, {1, 0.9, 0.8, 0.72, 0.71, 0.6, 0.5}, 3));
+  EXPECT_FALSE(stays.changes) << "a little more than enough is no reason";
+}
+
+TEST(Gravac, GoesBackAsFarAsItTakes) {
+  const Layers layers(gravac_policy());
+  const CeilingAnswer back = answer_to(gains_are(layers, {0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2}, 5));
+  EXPECT_TRUE(back.changes);
+  EXPECT_EQ(back.level, 1);
+  const CeilingAnswer dense = answer_to(gains_are(layers, {0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0}, 1));
+  EXPECT_EQ(dense.level, -1);
+  EXPECT_EQ(dense.ceilings[0].codec, 0);
+  EXPECT_NE(dense.why.find("uncompressed"), std::string::npos) << dense.why;
+  EXPECT_EQ(answer_to(gains_are(layers, {0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4}, -1)).level, 0);
+}
+
+TEST(Gravac, BeginsWithTheWeakestShare) {
+  const Layers layers(gravac_policy());
+  EXPECT_FLOAT_EQ(layers.running->spec_of(0).amount, 0.1f);
+}
+
+TEST(Gravac, NamesWhatIsWrongWithAPolicy) {
+  const auto why = [](auto change) {
+    Policy policy = gravac_policy();
+    change(policy);
+    return check_ceilings(policy).message();
+  };
+  EXPECT_EQ(why([](Policy&) {}), "");
+  EXPECT_NE(why([](Policy& p) { p.gravac_min = 2000; }).find("gravac_min: 2000 is above"),
+            std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.gravac_min = 2; }).find("gravac_min: 2 is not within 4"),
+            std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.gravac_max = 1e5f; }).find("gravac_max"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.default_codec.flags = 0; }).find("feedback"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.default_codec = kUniform; }).find("maxmin:4"), std::string::npos);
+}
+
+// The guard rail below all rows.
+
+TEST(Guards, WeakenATensorWhoseResidualOutgrowsItsGradient) {
+  const Layers layers(gravac_policy());
+  const std::vector<CodecSpec> strengths = strengths_of(layers.policy);
+  CeilingQuestion question = gains_are(layers, {1, 0.9, 0.8, 0.72, 0.71, 0.6, 0.5}, 3);
+  question.now.assign(layers.table->size(), strengths[3]);
+  question.losses[4].gradient = 1;
+  question.losses[4].residual = 17;
+  CeilingAnswer answer = answer_to(question);
+  EXPECT_TRUE(answer.changes);
+  EXPECT_EQ(answer.ceilings[4], strengths[2]);
+  EXPECT_EQ(answer.ceilings[5], strengths[3]);
+  EXPECT_EQ(answer.base[4], strengths[3]);
+  EXPECT_NE(answer.why.find("1 tensors below it"), std::string::npos) << answer.why;
+  for (int more = 0; more < 3; ++more) {
+    question.guards = answer.guards;
+    answer = answer_to(question);
+  }
+  EXPECT_EQ(answer.ceilings[4].codec, 0) << "uncompressed at last";
+  question.losses[4].residual = 1;
+  int windows = 0;
+  for (; answer.ceilings[4].codec == 0 && windows < 200; ++windows) {
+    question.guards = answer.guards;
+    answer = answer_to(question);
+  }
+  EXPECT_EQ(answer.ceilings[4], strengths[0]) << "back a level at a time";
+  EXPECT_GE(windows, 8) << "and carefully";
+}
+
+TEST(Guards, WeakenATensorThatIsNotFiniteOrHardlyArrives) {
+  const Layers layers(gravac_policy());
+  const std::vector<CodecSpec> strengths = strengths_of(layers.policy);
+  CeilingQuestion question = gains_are(layers, {1, 0.9, 0.8, 0.72, 0.71, 0.6, 0.5}, 2);
+  question.now.assign(layers.table->size(), strengths[2]);
+  question.losses[1] = {.values = 10, .nonfinite = 90};
+  question.losses[2].intended = 10;
+  question.losses[2].lost[2] = 9.9;
+  question.losses[3].nonfinite = 1;
+  const CeilingAnswer answer = answer_to(question);
+  EXPECT_EQ(answer.ceilings[1], strengths[1]);
+  EXPECT_EQ(answer.ceilings[2], strengths[1]);
+  EXPECT_EQ(answer.ceilings[3], strengths[2]) << "a loss scale overflows now and then";
+  EXPECT_FALSE(answer_to(gains_are(layers, {1, 0.9, 0.8, 0.72, 0.71, 0.6, 0.5}, 3)).changes);
+}
+
 TEST(Losses, AreMeasuredInTheSameStepsEverywhere) {
   LossMeter one, other;
-  one.begin({kUniform}, 1, 2, 10);
+  one.begin({kUniform}, 1, {true, true}, 10);
   for (uint64_t step = 0; step < 25; ++step) one.close_step(step);
-  other.begin({kUniform}, 1, 2, 10);
+  other.begin({kUniform}, 1, {true, true}, 10);
   for (uint64_t step = 0; step < 200; ++step) EXPECT_EQ(one.due(step), other.due(step)) << step;
   EXPECT_TRUE(one.due(8));
   EXPECT_FALSE(one.due(33));
@@ -234,7 +355,7 @@ TEST(Losses, AreMeasuredInTheSameStepsEverywhere) {
 
 TEST(Losses, OfOlderStepsCountLess) {
   LossMeter meter;
-  meter.begin({kUniform}, 1, 1, 1);
+  meter.begin({kUniform}, 1, {true}, 1);
   for (uint64_t step = 1; step <= 20; ++step) {
     LossSample sample{.values = 10, .intended = 1};
     sample.lost[0] = step <= 10 ? 100.0 : 1.0;

@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
                       CallFailure{5, StatusCode::kMISMATCH, "sizes"}, Report{4, 2}, Start{4, 2},
                       PolicyAsk{1, 0, some_policy()},
                       PolicyAnswerMessage{1, StatusCode::kOK, "", 2, 3, 4, 5, {"a", "b"}},
-                      ReplicaHash{100, 3, 77, "avx2"}, Bye{}));
+                      ReplicaHash{100, 3, 77, "avx2"}, Losses{7, 100.0, 2.5, {0.5, 0.25}}, Bye{}));
 
 TEST(ControlMessages, RejectAnUnknownType) {
   const std::vector<std::byte> bytes = {std::byte{200}};

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "scheduler/control.h"
 #include "scheduler/proposal.h"
 #include "tests/sim/world.h"
 
@@ -160,6 +161,59 @@ TEST(Ceilings, GoOnBehindAFailure) {
   }
   ASSERT_NO_FATAL_FAILURE(job.play(20));
   EXPECT_LT(job.codec_of(1).bits, 4);
+}
+
+scheduler::Policy gravac_policy() {
+  scheduler::Policy policy;
+  policy.default_codec = {
+      .codec = 12, .flags = CodecSpec::kFeedback, .bucket = kSparseBucket, .amount = 0.01f};
+  policy.ceilings = scheduler::CeilingPlanner::kgravac;
+  policy.stats_steps = 2;
+  policy.replica_check_steps = 5;
+  return policy;
+}
+
+TEST(Gravac, FollowsWhatIsKeptOfTheGradientsOfAllMachines) {
+  Job job({.policy = gravac_policy()});
+  EXPECT_FLOAT_EQ(job.codec_of(0).amount, 0.1f);
+  ASSERT_NO_FATAL_FAILURE(job.play(40));
+  // Values are spread evenly: a tenth of them is less than 0.7 of the squared norm.
+  std::string said;
+  for (const auto& note : job.shown().plan_notes) {
+    said += std::to_string(note.step) + " " + note.name + ": " + note.verdict + "; ";
+  }
+  EXPECT_EQ(job.codec_of(0).codec, 0) << said;
+  scheduler::Policy easy = gravac_policy();
+  easy.gravac_epsilon = 0.01f;
+  easy.gravac_min = 4;
+  easy.gravac_max = 20;
+  Job strong({.policy = easy});
+  ASSERT_NO_FATAL_FAILURE(strong.play(80));
+  EXPECT_LT(strong.codec_of(0).amount, 0.2f);
+}
+
+TEST(Gravac, HearsOfOtherMachines) {
+  uint32_t heard = 0;
+  Job job({.policy = gravac_policy()});
+  job.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine != 0 || frame.payload.empty()) return;
+    const auto message = scheduler::decode_control(frame.payload);
+    if (message.ok() && std::holds_alternative<scheduler::Losses>(*message)) ++heard;
+  });
+  ASSERT_NO_FATAL_FAILURE(job.play(6));
+  EXPECT_EQ(heard, 4u) << "two machines, two steps that were measured";
+}
+
+TEST(Gravac, ALossThatIsNoNumberDecidesNothing) {
+  EXPECT_TRUE(scheduler::sample_of(
+      {.step = 1, .values = 1, .intended = 1, .lost = std::vector<double>(8, 0.5)}));
+  for (const double wrong : {-1.0, std::nan(""), double{INFINITY}}) {
+    EXPECT_FALSE(scheduler::sample_of(
+        {.step = 1, .values = 1, .intended = 1, .lost = std::vector<double>(8, wrong)}));
+    EXPECT_FALSE(scheduler::sample_of(
+        {.step = 1, .values = 1, .intended = wrong, .lost = std::vector<double>(8, 0.5)}));
+  }
+  EXPECT_FALSE(scheduler::sample_of({.step = 1, .values = 1, .intended = 1, .lost = {0.5}}));
 }
 
 }  // namespace

@@ -147,8 +147,8 @@ std::string text_of(const scheduler::Policy& policy) {
          std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
          std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
          ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
-         std::to_string(policy.stats_steps) +
-         (policy.mode == scheduler::PlanMode::kAuto ? ", mode auto" : "") + ", ceilings " +
+         std::to_string(policy.stats_steps) + ", mode " +
+         scheduler::kPlanModes[static_cast<size_t>(policy.mode)] + ", ceilings " +
          scheduler::kCeilingPlanners[static_cast<size_t>(policy.ceilings)];
 }
 
@@ -323,6 +323,11 @@ static void set_ceilings(Program& program) {
     layerwise.layerwise_solver = static_cast<scheduler::LayerSolver>(random.pick(2));
     layerwise.stats_steps = 1 + static_cast<uint32_t>(random.pick(2));
     if (random.percent(40) && check_ceilings(layerwise).ok()) policy = layerwise;
+    scheduler::Policy gravac = policy;
+    gravac.ceilings = scheduler::CeilingPlanner::kgravac;
+    gravac.gravac_epsilon = random.one_of<float>({0.01f, 0.5f, 0.9f});
+    gravac.stats_steps = 1;
+    if (random.percent(60) && check_ceilings(gravac).ok()) policy = gravac;
   };
   set(program.policy);
   for (Item& item : program.items) {
@@ -340,7 +345,7 @@ static void search_plans(Program& program) {
                     .pairs = 2 + static_cast<uint32_t>(random.pick(3))};
   const auto search = [&](scheduler::Policy& policy) {
     if (random.percent(25)) return;
-    policy.mode = scheduler::PlanMode::kAuto;
+    policy.mode = random.percent(70) ? scheduler::PlanMode::kAuto : scheduler::PlanMode::kMerge;
     for (uint64_t n = random.pick(3); n > 0; --n) policy.menu.push_back(random_codec(random));
     if (random.percent(75)) policy.stats_steps = policy.replica_check_steps = 0;
   };

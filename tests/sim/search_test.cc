@@ -37,7 +37,8 @@ struct Job {
       : world(
             {2, 1, 1},
             [&] {
-              options.policy = auto_policy();
+              if (options.policy.mode == scheduler::PlanMode::kFixed)
+                options.policy = auto_policy();
               options.costs = some_costs();
               return options;
             }(),
@@ -180,6 +181,29 @@ TEST(Search, ATrialGoesOnBehindAFailure) {
   for (int i = 0; i < 60; ++i) job.play(step++);
   EXPECT_EQ(job.shown().searching, "settled");
   EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+}
+
+TEST(Search, MergesWhereEveryOperationWaits) {
+  scheduler::Policy policy = auto_policy();
+  policy.mode = scheduler::PlanMode::kMerge;
+  policy.min_elements = 0;
+  policy.window = 1;
+  policy.group_bytes = 4096;
+  // A trip takes long, bytes nothing: one group is best.
+  Job job({.policy = policy, .latency_ns = 1'000'000, .port_bytes_per_second = 0});
+  EXPECT_EQ(job.codec_of("linear.weight"), policy.default_codec) << "codecs are the policy's";
+  const size_t before = job.shown().groups.size();
+  ASSERT_GT(before, 1u);
+  for (uint64_t step = 0; step < 300; ++step) {
+    job.play(step);
+    if (job.shown().searching == "settled") break;
+  }
+  const auto shown = job.shown();
+  EXPECT_EQ(shown.searching, "settled");
+  EXPECT_LT(shown.groups.size(), before);
+  EXPECT_EQ(job.codec_of("linear.weight"), policy.default_codec);
+  ASSERT_FALSE(shown.plan_notes.empty());
+  EXPECT_EQ(shown.plan_notes.front().name.find("merge: groups of "), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,52 @@
+"""merge: is a plan whose groups are searched on real steps as good as the best size of groups set by hand?
+
+merge/CODEC/LINK/n2: step time of ResNet-50's 161 tensors with their gaps, trainers asleep (model_rank.py): the best of six sizes of
+groups / under `mode: merge`, which begins with the default size.
+"""
+
+import os
+import statistics
+import tempfile
+
+from bench_auto import Job
+from machines import Machines
+
+CODECS = {"maxmin4": "maxmin:4,stochastic", "topk": "topk:0.01,feedback", "efsign": "efsign,feedback"}
+LINKS = ("1gbit", "10gbit")
+SIZES = {"layer-wise": "4KiB", "256 KiB": "256KiB", "1 MiB": "1MiB", "4 MiB": "4MiB", "16 MiB": "16MiB", "one group": "1GiB"}
+WATCHED_STEPS = 400
+
+
+def run(options, report):
+    if options.peers_only:
+        return
+    for codec in CODECS:
+        for link in LINKS:
+            case = f"{codec}/{link}/n2"
+            if options.wants(case):
+                measure(case, codec, link, options, report)
+
+
+def measure(case, codec, link, options, report):
+    rounds, steps, watched = (1, 5, 120) if options.quick else (3, 10, WATCHED_STEPS)
+    with Machines(2, link) as machines, tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+        searching = Job(machines, os.path.join(folder, "merge"), "resnet50", "auto", {"mode": "merge", "codec": CODECS[codec]}, 0)
+        by_hand = Job(machines, os.path.join(folder, "fixed"), "resnet50", "auto", {"codec": CODECS[codec]}, 4)
+        try:
+            settled = searching.settle(watched)
+            times = {name: [] for name in (*SIZES, "merge")}
+            for _ in range(rounds):
+                for name, size in SIZES.items():
+                    by_hand.apply((f"group_bytes={size}",))
+                    times[name].append(by_hand.steps(3 + steps)[3:])
+                times["merge"].append(searching.steps(3 + steps)[3:])
+            groups = len(searching.job().get("groups", []))
+        finally:
+            searching.close()
+            by_hand.close()
+    medians = {name: statistics.median(map(statistics.median, each)) / 1e3 for name, each in times.items()}
+    ours = medians.pop("merge")
+    best = min(medians, key=medians.get)
+    others = ", ".join(f"{name} {value:.1f}" for name, value in medians.items())
+    report.add("merge", case, ours, best, medians[best], medians[best] / ours, "ms/step",
+               f"{groups} groups, settled at step {settled}; {others}")
