@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
-#include "kernels/codecs/casts.h"
-#include "kernels/codecs/fp8.h"
-#include "kernels/cuda/maxmin.h"
-#include "kernels/cuda/natural.h"
-#include "kernels/cuda/sign.h"
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/skeleton.h"
 #include "kernels/cuda/sparse_table.h"
-#include "kernels/cuda/symmetric.h"
 
 namespace cgx::kernels::cuda {
 namespace {
@@ -18,17 +13,17 @@ constexpr uint32_t kTeamsMax = 8, kTeamSize = 32;  // of a block; of a team
 constexpr uint32_t kSharedBytes = 48 * 1024;       // what every device gives a block without asking
 constexpr uint32_t kNormsThreads = 64;
 
-// What a row of kernels.def says: the middle of its kernels' names, and the memory that a team
-// needs.
+// What a row of kernels.def says: whose image its kernels are in, the middle of their names, and
+// the memory that a team needs.
 struct Kernel {
-  const char* stem = nullptr;
+  const char *family = nullptr, *stem = nullptr;
   uint32_t (*team_bytes)(uint32_t bucket) = nullptr;
 };
 template <class Type>
 constexpr Kernel kKernel = {};
-#define X(stem, type) \
-  template <>         \
-  constexpr Kernel kKernel<type> = {#stem, scratch_bytes<type>};
+#define X(stem, family, type) \
+  template <>                 \
+  constexpr Kernel kKernel<type> = {#family, #stem, scratch_bytes<type>};
 #include "kernels/cuda/kernels.def"
 #undef X
 
@@ -70,7 +65,7 @@ Result<std::unique_ptr<DriverLane>> DriverLane::create(const device::Driver& dri
 }
 
 DriverLane::~DriverLane() {
-  for (const auto& [codec, module] : modules_) driver_.cuModuleUnload(module);
+  for (const auto& [family, module] : modules_) driver_.cuModuleUnload(module);
 }
 
 bool DriverLane::has_kernels(const CodecSpec& spec) {
@@ -96,26 +91,26 @@ Status DriverLane::describe(device::CUdevice device) {
   return {};
 }
 
-Result<device::CUmodule> DriverLane::module_of(uint8_t codec) {
-  const auto known = modules_.find(codec);
+Result<device::CUmodule> DriverLane::module_of(const std::string& family) {
+  const auto known = modules_.find(family);
   if (known != modules_.end()) return known->second;
-  const std::string name(find_codec(codec)->name);
-  const void* const image = image_of_(codec);
+  const void* const image = image_of_(family);
   if (image == nullptr) {
-    return Status(StatusCode::kUNIMPLEMENTED, "this build has no kernels of " + name);
+    return Status(StatusCode::kUNIMPLEMENTED, "this build has no kernels of " + family);
   }
   device::CUmodule module = nullptr;
   CGX_RETURN_IF_ERROR(
-      driver_.check(driver_.cuModuleLoadData(&module, image), "loading the kernels of " + name));
-  modules_[codec] = module;
+      driver_.check(driver_.cuModuleLoadData(&module, image), "loading the kernels of " + family));
+  modules_[family] = module;
   return module;
 }
 
-Result<device::CUfunction> DriverLane::function_of(uint8_t codec, const std::string& name) {
-  const std::string key = std::to_string(codec) + "/" + name;
+Result<device::CUfunction> DriverLane::function_of(const std::string& family,
+                                                   const std::string& name) {
+  const std::string key = family + "/" + name;
   const auto known = functions_.find(key);
   if (known != functions_.end()) return known->second;
-  CGX_ASSIGN_OR_RETURN(const device::CUmodule module, module_of(codec));
+  CGX_ASSIGN_OR_RETURN(const device::CUmodule module, module_of(family));
   device::CUfunction function = nullptr;
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuModuleGetFunction(&function, module, name.c_str()),
                                     "finding the kernel " + name));
@@ -147,7 +142,7 @@ Status DriverLane::run(const char* operation, const char* words, const Table<Job
     return {StatusCode::kUNIMPLEMENTED, to_string(table.spec) + " has no kernels for CUDA"};
   }
   const std::string name = std::string("cgx_") + kernel.stem + "_" + operation;
-  CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(table.spec.codec, name));
+  CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(kernel.family, name));
   uint32_t team_bytes = kernel.team_bytes(table.bucket_max);
   CGX_ASSIGN_OR_RETURN(const Shape shape, shape_of(function, team_bytes, table.buckets));
   void* parameters[] = {const_cast<Table<Job>*>(&table), &team_bytes};
@@ -160,8 +155,9 @@ template <class Job>
 Status DriverLane::add_norms(const char* operation, const Table<Job>& table,
                              device::CUstream stream) {
   if (table.norms == nullptr || table.count == 0) return {};
-  CGX_ASSIGN_OR_RETURN(const device::CUfunction function,
-                       function_of(table.spec.codec, std::string("cgx_norms_") + operation));
+  CGX_ASSIGN_OR_RETURN(
+      const device::CUfunction function,
+      function_of(kernel_of(table.spec).family, std::string("cgx_norms_") + operation));
   void* parameters[] = {const_cast<Table<Job>*>(&table)};
   const uint32_t blocks = (table.count + kNormsThreads - 1) / kNormsThreads;
   return driver_.check(driver_.cuLaunchKernel(function, blocks, 1, 1, kNormsThreads, 1, 1, 0,

@@ -18,8 +18,8 @@ namespace cgx::kernels::cuda {
 
 class DriverLane {
  public:
-  // The image of a codec's family as cuModuleLoadData takes it; null where there is none.
-  using ImageOf = std::function<const void*(uint8_t codec)>;
+  // The image of a family of kernels.def as cuModuleLoadData takes it; null where there is none.
+  using ImageOf = std::function<const void*(const std::string& family)>;
 
   static Result<std::unique_ptr<DriverLane>> create(const device::Driver& driver,
                                                     device::CUdevice device, ImageOf image_of);
@@ -41,8 +41,8 @@ class DriverLane {
   };
 
   Status describe(device::CUdevice device);
-  Result<device::CUmodule> module_of(uint8_t codec);
-  Result<device::CUfunction> function_of(uint8_t codec, const std::string& name);
+  Result<device::CUmodule> module_of(const std::string& family);
+  Result<device::CUfunction> function_of(const std::string& family, const std::string& name);
   Result<Shape> shape_of(device::CUfunction function, uint32_t team_bytes, uint64_t buckets) const;
   template <class Job>
   Status run(const char* operation, const char* words, const Table<Job>& table,
@@ -53,8 +53,8 @@ class DriverLane {
   const device::Driver& driver_;
   const ImageOf image_of_;
   Device device_;
-  std::map<uint8_t, device::CUmodule> modules_;
-  std::map<std::string, device::CUfunction> functions_;  // "7/cgx_norms_encode": of codec 7
+  std::map<std::string, device::CUmodule> modules_;
+  std::map<std::string, device::CUfunction> functions_;  // "maxmin/cgx_norms_encode"
 };
 
 }  // namespace cgx::kernels::cuda

@@ -1,7 +1,7 @@
 // Kernels as the driver finds them: extern "C", one for each row of kernels.def and operation.
 //
-// A family's *_kernels.cu has CGX_KERNELS for its rows and CGX_NORMS_KERNELS; nvcc makes a fatbin
-// of it.
+// kernels.cu has CGX_KERNELS for the rows of a family and CGX_NORMS_KERNELS; nvcc makes a fatbin of
+// each family.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
+import unittest.mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "tests", "client"))
+
+from private_daemon import BUILD, PrivateDaemon  # noqa: E402
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "cgxd")
 LOADED = os.path.join(CACHE, "cuda-bindings")
@@ -66,6 +74,30 @@ call("cuIpcCloseMemHandle", memory)
 say(words.decode())
 """
 
+# An array as Numba's and CuPy's are, reduced over two processes: the library copies it on the stream.
+RANK = BEGIN + """
+import array, cgx
+rank = int(hear())
+class Array:
+    def __init__(self, count):
+        self.memory, self.count = call("cuMemAlloc", 4 * count), count
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "<f4", "data": (int(self.memory), False), "version": 3}
+stream = call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+ours = Array(5001)
+call("cuMemcpyHtoD", ours.memory, array.array("f", [rank + 0.5 * i for i in range(ours.count)]), 4 * ours.count)
+with cgx.Session(job="bindings") as session:
+    comm = session.communicator("world", rank, 2, lambda key, value: say(key + " " + value.hex()) or hear(),
+                                lambda key: say("? " + key) or bytes.fromhex(hear()) or None, timeout=30)
+    comm.allreduce(ours, stream=stream)
+result = array.array("f", [0]) * ours.count
+call("cuStreamSynchronize", stream)
+call("cuMemcpyDtoH", result, ours.memory, 4 * ours.count)
+assert list(result) == [1.0 + i for i in range(ours.count)], result[:5]
+call("cuStreamDestroy", stream)
+call("cuMemFree", ours.memory)
+say("reduced")
+"""
+
 
 def importable(folder):
     return os.path.isdir(os.path.join(folder, "cuda", "bindings"))
@@ -100,7 +132,8 @@ class Bindings(unittest.TestCase):
         self.addCleanup(self.machine.cleanup)
 
     def python(self, program):
-        environment = {**os.environ, "LD_LIBRARY_PATH": STANDIN, "PYTHONPATH": self.folder,
+        environment = {**os.environ, "LD_LIBRARY_PATH": STANDIN, "CGX_LIBRARY": os.path.join(BUILD, "lib", "libcgx.so"),
+                       "PYTHONPATH": os.pathsep.join((self.folder, os.path.join(ROOT, "client", "python"))),
                        "CGX_STANDIN": f"folder={self.machine.name} seed=5 strict"}
         process = subprocess.Popen([sys.executable, "-c", program], env=environment, text=True, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -114,6 +147,34 @@ class Bindings(unittest.TestCase):
 
     def test_copies_streams_and_events_work(self):
         self.assertEqual(self.finish(self.python(COPIES)), "done")
+
+    def test_arrays_of_two_processes_are_reduced(self):
+        daemon = PrivateDaemon()
+        self.addCleanup(daemon.stop)
+        with unittest.mock.patch.dict(os.environ, CGX_SOCKET=daemon.socket):
+            ranks = [self.python(RANK) for _ in range(2)]
+        store, lock = {}, threading.Lock()
+
+        def serve(number, process):
+            """The store that both meet in, over their pipes."""
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                words = line.split()
+                if words[0] == "reduced":
+                    return
+                with lock:
+                    answer = store.get(words[1], "") if words[0] == "?" else store.update([words]) or "kept"
+                process.stdin.write(f"{answer}\n")
+                process.stdin.flush()
+
+        threads = [threading.Thread(target=serve, args=each) for each in enumerate(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for process in ranks:
+            self.assertEqual((process.wait(60), process.stderr.read()), (0, ""))
 
     def test_a_handle_carries_memory_to_another_python(self):
         maker = self.python(MAKER)

@@ -1,11 +1,13 @@
 // Whatever device the driver has, by launches through it (kernels/cuda/driver_lane.h): the stand-in
-// in every run, a GPU by hand. Kernels come from the fatbin in CGX_KERNEL_IMAGE, or are names only,
-// which is enough for the stand-in.
+// in every run, a GPU by hand. Kernels come from the fatbins in the folder CGX_KERNEL_IMAGES, or are
+// names only, which is enough for the stand-in.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/driver_lane.h"
@@ -16,7 +18,7 @@ namespace {
 
 constexpr char kNames[] =
     ".version 7.0\n"
-#define X(stem, type)                                                      \
+#define X(stem, family, type)                                              \
   ".visible .entry cgx_" #stem "_encode()\n.visible .entry cgx_" #stem     \
   "_decode()\n"                                                            \
   ".visible .entry cgx_" #stem "_decode_add()\n.visible .entry cgx_" #stem \
@@ -32,13 +34,15 @@ void check(const Status& status) {
   std::exit(2);
 }
 
-const void* image() {
-  static const std::vector<char> read = [] {
-    const char* const path = std::getenv("CGX_KERNEL_IMAGE");
-    std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
-    return std::vector<char>(std::istreambuf_iterator<char>(file), {});
-  }();
-  return read.empty() ? static_cast<const void*>(kNames) : read.data();
+// Of a folder of fatbins, or the names; null for a family that the folder does not have.
+const void* image_of(const std::string& family) {
+  static std::map<std::string, std::vector<char>> read;
+  const char* const folder = std::getenv("CGX_KERNEL_IMAGES");
+  if (folder == nullptr) return kNames;
+  std::ifstream file(std::string(folder) + "/" + family + ".fatbin", std::ios::binary);
+  std::vector<char>& bytes = read[family];
+  bytes.assign(std::istreambuf_iterator<char>(file), {});
+  return bytes.empty() ? nullptr : bytes.data();
 }
 
 // The driver with device 0's context current, until the end of the program.
@@ -59,7 +63,6 @@ class Opened {
     device::CUcontext context = nullptr;
     check(driver_.cuDevicePrimaryCtxRetain(&context, 0), "opening device 0");
     check(driver_.cuCtxSetCurrent(context), "opening device 0");
-    const auto image_of = [](uint8_t) { return image(); };
     lane_ = kernels::cuda::DriverLane::create(driver_, 0, image_of).value();
   }
   ~Opened() {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/maxmin.h"
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/table.h"
 #include "tests/gpu/driver/twin.h"
 #include "tests/gpu/emulated_warp.h"
@@ -53,7 +53,7 @@ template <class Job>
 constexpr uint32_t kBytes[] = {sizeof(cuda::Table<Job>), sizeof(uint32_t)};
 
 constexpr Twin kTwins[] = {
-#define X(stem, type)                                                                          \
+#define X(stem, family, type)                                                                  \
   {"cgx_" #stem "_encode", run_segments<type, EncodeJob>, kBytes<EncodeJob>, 2},               \
       {"cgx_" #stem "_decode", run_segments<type, DecodeJob>, kBytes<DecodeJob>, 2},           \
       {"cgx_" #stem "_decode_add", run_segments<type, DecodeAddJob>, kBytes<DecodeAddJob>, 2}, \
