@@ -1,7 +1,7 @@
 // The types of the CUDA driver's interface as far as driver.def needs them, so that building takes
 // no toolkit.
 //
-// Names and layouts are cuda.h's; tests/proto/cuda_header_test.cc compares them where there is one.
+// Names and layouts are cuda.h's; tests/gpu/cuda_header_test.cc compares them where there is one.
 #pragma once
 
 #include <cstddef>
