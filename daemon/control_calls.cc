@@ -128,7 +128,7 @@ Status check_version(const CommunicatorSnapshot& communicator, uint64_t expected
   if (expected == 0 || expected == communicator.policy_version) return {};
   return {StatusCode::kBUSY, "the policy is at version " +
                                  std::to_string(communicator.policy_version) + ", not " +
-                                 std::to_string(expected) + ": somebody else changed it"};
+                                 std::to_string(expected) + ": it was changed meanwhile; look at it and try again"};
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class Launched(unittest.TestCase):
 
     def assert_added_up(self, done, ranks, hosts):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        lines = re.findall(r"rank (\d+) of (\d+) on (\S+): (\S+)", done.stdout)
+        lines = re.findall(r"rank (\d+) of (\d+) on (\S+): (\d+)", done.stdout)
         self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), done.stdout + done.stderr)
         self.assertEqual({line[1:2] + line[3:] for line in lines}, {(str(ranks), str(ranks * (ranks + 1) // 2))})
         self.assertEqual(len({line[2] for line in lines}), hosts)

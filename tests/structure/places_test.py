@@ -46,7 +46,9 @@ def lists():
 
 
 def without_comments(path):
-    return re.sub(r"^\s*(//|#).*", "", tree.text(path), flags=re.MULTILINE) if path.endswith((".cc", ".h", ".py")) else tree.text(path)
+    """Nor help texts, which name other keys."""
+    comment = r"^\s*help: .*" if path.endswith(".proto") else r"^\s*(//|#).*" if path.endswith((".cc", ".h", ".py")) else r"(?!)"
+    return re.sub(comment, "", tree.text(path), flags=re.MULTILINE)
 
 
 def places(patterns):
