@@ -23,7 +23,7 @@ import time
 from cluster_case import RAW
 from daemons import Daemon, merged
 from machines import Machines, isolation_possible
-from nemesis_deeds import BACKDROPS, BUSY_S, DEEDS, Descriptors
+from nemesis_deeds import BACKDROPS, BUSY_S, DEEDS, Descriptors, Junk
 from ranks import Job, Rank, Tensor
 from use import Use, settle
 
@@ -118,7 +118,7 @@ class Victim:
         self.next_step += 1
 
     def open(self, rank, patience_s):
-        """`patience_s`: while a crowd's connections are being let go, it may be refused for want of descriptors."""
+        """`patience_s`: while a crowd's or junk's connections are being let go, it may be refused for want of descriptors."""
         deadline = time.monotonic() + patience_s
         while not (answer := self.job.ranks[rank].ask("open", self.job.name, "-", 8 << 20)).ok:
             if answer.status != "RESOURCE_EXHAUSTED" or time.monotonic() > deadline:
@@ -200,7 +200,9 @@ class Nemesis:
             backdrop.end()
         deed.end()
         # Behind a stopped daemon's door a crowd waits to be let in and go.
-        victim.replace_lost(told, LET_GO_S if isinstance(backdrop, Descriptors) else 0.0)
+        # A daemon that was stopped meanwhile finds all the junk of that time at its doors at once.
+        crowded = isinstance(backdrop, (Descriptors, Junk))
+        victim.replace_lost(told, LET_GO_S if crowded else 0.0)
         back = time.monotonic()
         victim.meet()
         self.met_s[type(deed).__name__].append(time.monotonic() - back)

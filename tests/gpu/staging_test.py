@@ -63,9 +63,13 @@ class Staging(ClusterCase):
             self.assertEqual(self.run_ranks(kinds), host, kinds)
 
     def test_a_copy_that_nobody_waits_for_is_found(self):
-        """Planted: the host does not wait for the copy from the GPU; the daemon gets what was there before."""
+        """Planted: the host does not wait for the copy from the GPU. The daemon gets what was there before, so results differ;
+        or the copy comes so late that it writes over a result, which the daemons notice themselves."""
         host = self.run_ranks(["host"] * 2, "steps")
-        self.assertNotEqual(self.run_ranks(["gpu"] * 2, "steps", words=f"{DAWDLING} fail=cuEventSynchronize:*=0"), host)
+        planted = [process.communicate(timeout=60)
+                   for process in self.begin(["gpu"] * 2, "steps", words=f"{DAWDLING} fail=cuEventSynchronize:*=0")]
+        noticed = any("ReplicaDivergedError" in errors for _, errors in planted)
+        self.assertTrue(noticed or [out for out, _ in planted] != host)
 
     def test_mistakes_are_told_by_name_and_harm_nobody(self):
         program = os.path.join(HERE, "gpu_rank_wrong.py")
