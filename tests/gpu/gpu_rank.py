@@ -18,7 +18,7 @@ import cgx
 CALLS = (("float32", None, 100_003), ("float16", None, 4097), ("uint16", "bf16", 1000), ("float64", None, 33),
          ("int32", None, 70_001), ("float32", None, 1))
 TENSORS = (("large", (611, 257)), ("bias", (257,)), ("one", (1,)))
-STEPS = 4
+STEPS = 3  # from the fourth on a plan by order of arrival may be in force, under which other machines round other parts
 
 
 class Folder:
