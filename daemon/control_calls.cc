@@ -126,9 +126,9 @@ Status check_loss(const v1::PolicyEffect& effect, bool allowed) {
 
 Status check_version(const CommunicatorSnapshot& communicator, uint64_t expected) {
   if (expected == 0 || expected == communicator.policy_version) return {};
-  return {StatusCode::kBUSY, "the policy is at version " +
-                                 std::to_string(communicator.policy_version) + ", not " +
-                                 std::to_string(expected) + ": it was changed meanwhile; look at it and try again"};
+  return {StatusCode::kBUSY,
+          "the policy is at version " + std::to_string(communicator.policy_version) + ", not " +
+              std::to_string(expected) + ": it was changed meanwhile; look at it and try again"};
 }
 
 }  // namespace

@@ -54,9 +54,7 @@ class LossMeter {
   bool due(uint64_t step) const;
   const Strengths& strengths() const { return strengths_; }  // null: none
 
-  bool measures(uint32_t tensor) const {
-    return tensor < measured_.size() && measured_[tensor];
-  }
+  bool measures(uint32_t tensor) const { return tensor < measured_.size() && measured_[tensor]; }
   static constexpr double kFades = 0.8;  // what is left of older steps with each one
 
   void add(uint32_t tensor, const LossSample& sample) {

@@ -53,10 +53,10 @@ struct Candidate {
 };
 
 struct Survey {
-  Conditions conditions;  // as fitted
-  double arithmetic = 1;  // of the plan that runs, as a multiple of what its codecs should take
-  double crowd = 1;       // all work of the daemon likewise: waiting for cores, the kernel
-  double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
+  Conditions conditions;    // as fitted
+  double arithmetic = 1;    // of the plan that runs, as a multiple of what its codecs should take
+  double crowd = 1;         // all work of the daemon likewise: waiting for cores, the kernel
+  double running_ns = 0;    // predicted of the plan that runs: what was measured, if it can be
   uint32_t trials_max = 3;  // of a search
   // Shortest first, but the bypass last; none is the plan that runs. One whose time nobody predicts
   // has none.
