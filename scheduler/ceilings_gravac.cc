@@ -84,7 +84,7 @@ int GravacSearch::level_now() const {
 int GravacSearch::next_level() const {
   const double epsilon = question_.running->policy.gravac_epsilon;
   int level = level_now();
-  const auto next = static_cast<size_t>(level + 1);
+  const size_t next = static_cast<size_t>(level) + 1;
   const double plainly = epsilon + kPlainlyEnough * (1 - epsilon);
   if (next < strengths().size() && gain(next) >= plainly) return level + 1;
   while (level >= 0 && gain(static_cast<size_t>(level)) < epsilon) --level;

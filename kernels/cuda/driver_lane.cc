@@ -154,10 +154,10 @@ Status DriverLane::run(const char* operation, const char* words, const Table<Job
 template <class Job>
 Status DriverLane::add_norms(const char* operation, const Table<Job>& table,
                              device::CUstream stream) {
-  if (table.norms == nullptr || table.count == 0) return {};
-  CGX_ASSIGN_OR_RETURN(
-      const device::CUfunction function,
-      function_of(kernel_of(table.spec).family, std::string("cgx_norms_") + operation));
+  const Kernel kernel = kernel_of(table.spec);
+  if (table.norms == nullptr || table.count == 0 || kernel.family == nullptr) return {};
+  const std::string name = std::string("cgx_norms_") + operation;
+  CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(kernel.family, name));
   void* parameters[] = {const_cast<Table<Job>*>(&table)};
   const uint32_t blocks = (table.count + kNormsThreads - 1) / kNormsThreads;
   return driver_.check(driver_.cuLaunchKernel(function, blocks, 1, 1, kNormsThreads, 1, 1, 0,
