@@ -48,12 +48,10 @@ class GuardedSearch final : public CeilingSearch {
   bool work(uint64_t evaluations) override { return search_->work(evaluations); }
   CeilingAnswer answer() const override {
     CeilingAnswer answer = search_->answer();
-    answer.base = answer.changes          ? answer.ceilings
-                  : question_.now.empty() ? std::vector<CodecSpec>(count(), starting())
-                                          : question_.now;
+    const std::vector<CodecSpec> now = in_force();
+    answer.base = answer.changes ? answer.ceilings : now;
     Guarded guarded = guard(question_, answer.base);
-    const Guarded before = guard_without_news();
-    answer.changes |= guarded.ceilings != before.ceilings;
+    answer.changes |= guarded.ceilings != under_guards(question_, now, question_.guards).ceilings;
     answer.ceilings = std::move(guarded.ceilings);
     answer.guards = std::move(guarded.guards);
     if (guarded.weakened > 0) {
@@ -63,13 +61,11 @@ class GuardedSearch final : public CeilingSearch {
   }
 
  private:
-  size_t count() const { return question_.running->table->size(); }
-  CodecSpec starting() const { return starting_codec(question_.running->policy); }
-  // What is in force, as the guards have it.
-  Guarded guard_without_news() const {
-    const std::vector<CodecSpec> base =
-        question_.now.empty() ? std::vector<CodecSpec>(count(), starting()) : question_.now;
-    return under_guards(question_, base);
+  // Before guards.
+  std::vector<CodecSpec> in_force() const {
+    if (!question_.now.empty()) return question_.now;
+    const PlanFacts& running = *question_.running;
+    return std::vector<CodecSpec>(running.table->size(), starting_codec(running.policy));
   }
 
   const CeilingQuestion question_;

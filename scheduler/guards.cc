@@ -1,6 +1,8 @@
 #include "scheduler/guards.h"
 
 #include <algorithm>
+#include <utility>
+
 namespace cgx::scheduler {
 namespace {
 
@@ -38,8 +40,9 @@ int level_of(const CeilingQuestion& question, const CodecSpec& spec) {
 
 }  // namespace
 
-Guarded under_guards(const CeilingQuestion& question, const std::vector<CodecSpec>& base) {
-  Guarded made{base, question.guards, 0};
+Guarded under_guards(const CeilingQuestion& question, const std::vector<CodecSpec>& base,
+                     std::vector<Guard> guards) {
+  Guarded made{base, std::move(guards), 0};
   made.guards.resize(base.size());
   for (size_t t = 0; t < base.size(); ++t) {
     const int level = level_of(question, base[t]);
@@ -53,16 +56,16 @@ Guarded under_guards(const CeilingQuestion& question, const std::vector<CodecSpe
 }
 
 Guarded guard(const CeilingQuestion& question, const std::vector<CodecSpec>& base) {
-  CeilingQuestion followed = question;
-  followed.guards.resize(base.size());
+  std::vector<Guard> guards = question.guards;
+  guards.resize(base.size());
   for (size_t t = 0; t < base.size(); ++t) {
     const int level = level_of(question, base[t]);
     if (level < 0 || !question.running->by_default[t]) continue;
-    Guard& guard = followed.guards[t];
+    Guard& guard = guards[t];
     const int now = level - guard.down;
     follow(guard, now >= 0 && is_hurt(question.losses[t], static_cast<size_t>(now)));
   }
-  return under_guards(followed, base);
+  return under_guards(question, base, std::move(guards));
 }
 
 }  // namespace cgx::scheduler

@@ -17,9 +17,10 @@ struct Guarded {
   std::vector<Guard> guards;
   uint32_t weakened = 0;  // tensors
 };
-// The ceilings of `base` as the question's guards have them.
-Guarded under_guards(const CeilingQuestion& question, const std::vector<CodecSpec>& base);
-// The same after the guards have followed what was measured since.
+// The ceilings of `base` as these guards have them.
+Guarded under_guards(const CeilingQuestion& question, const std::vector<CodecSpec>& base,
+                     std::vector<Guard> guards);
+// The same after the question's guards have followed what was measured since.
 Guarded guard(const CeilingQuestion& question, const std::vector<CodecSpec>& base);
 
 }  // namespace cgx::scheduler
