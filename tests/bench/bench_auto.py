@@ -7,18 +7,15 @@ model/median, model/p95: 10 %, 25 % / how far predictions of the trials were fro
 Trainers sleep where they would compute (model_rank.py), so the daemons have the cores.
 """
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 
 import daemons
 from contestants import CONGESTION
 from machines import Machines
+from trainers import Trainers
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS, LINKS, LANES = ("resnet50", "tiny"), ("1gbit", "10gbit", "unshaped"), ("auto", "scalar")
 FIXED = {
     "fp32": ("codec=fp32",),
@@ -84,30 +81,14 @@ def measure(case, cell, options, report):
     return errors
 
 
-class Job:
-    """Two daemons and a trainer on each."""
-
+class Job(Trainers):
     def __init__(self, machines, folder, model, lane, policy, port):
-        os.makedirs(folder)
-        os.makedirs(os.path.join(folder, "meeting"))
-        config = {"policy": {**BASE, **policy}, "lane": lane,
-                  "transport": {"congestion_control": CONGESTION}}
-        self.daemons = [daemons.Daemon(machine, folder, config, port=daemons.MESH_PORT + port) for machine in machines]
-        self.ranks = [machine.start([sys.executable, os.path.join(HERE, "model_rank.py"), model, str(rank), "2",
-                                     os.path.join(folder, "meeting")], text=True, stdin=subprocess.PIPE,
-                                    stdout=subprocess.PIPE,
-                                    env=daemons.python_environment(CGX_SOCKET=self.daemons[rank].socket))
-                      for rank, machine in enumerate(machines)]
-        for rank in self.ranks:
-            if rank.stdout.readline() != "ready\n":
-                raise RuntimeError(f"a trainer ended with {rank.wait()}")
+        config = {"policy": {**BASE, **policy}, "lane": lane, "transport": {"congestion_control": CONGESTION}}
+        super().__init__(machines, folder, config, "model_rank.py", model, port=daemons.MESH_PORT + port)
 
     def steps(self, count):
         """Rank 0's periods, in us."""
-        for rank in self.ranks:
-            rank.stdin.write(f"steps {count}\n")
-            rank.stdin.flush()
-        return [json.loads(rank.stdout.readline()) for rank in self.ranks][0]
+        return self.say(f"steps {count}")[0]
 
     def settle(self, steps):
         """Plays the steps; which was the first under the plan that is there at the end."""
@@ -117,9 +98,6 @@ class Job:
     def apply(self, settings):
         words = [word for setting in ("group_bytes=4MiB", *settings) for word in ("--set", setting)]
         self.daemons[0].control_tool("policy", "apply", "--lossy", "--wait", "0", *words)
-
-    def job(self):
-        return self.daemons[0].control_tool("jobs")["communicators"][0]
 
     def plans_kept(self):
         return [note for note in self.job().get("plan_notes", []) if note["verdict"] == "kept"]
@@ -134,12 +112,3 @@ class Job:
         tried = [f"{note['plan']} {100 * note.get('measured', 0):.0f} % ({100 * note.get('predicted', 0):.0f} %) {note['verdict']}"
                  for note in job.get("plan_notes", [])]
         return f"{job.get('searching')}: {', '.join(tried) or 'nothing tried'}"
-
-    def close(self):
-        for rank in self.ranks:
-            rank.stdin.close()
-            rank.wait(20)
-            rank.stdout.close()
-        for daemon in self.daemons:
-            daemon.process.terminate()
-            daemon.process.wait(20)
