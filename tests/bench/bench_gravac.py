@@ -20,6 +20,9 @@ GRAVAC = {"codec": "topk:0.01,feedback", "ceilings": "gravac", "gravac_min": "10
 def run(options, report):
     if options.peers_only:
         return
+    if options.quick and not options.case:
+        report.skip("gravac", "takes many minutes; tests/bench/run gravac --quick --case conv/1gbit/seed1")
+        return
     for model in MODELS:
         for seed in SEEDS:
             case = f"{model}/1gbit/seed{seed}"

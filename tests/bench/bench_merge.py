@@ -20,6 +20,9 @@ WATCHED_STEPS = 400
 def run(options, report):
     if options.peers_only:
         return
+    if options.quick and not options.case:
+        report.skip("merge", "takes many minutes; tests/bench/run merge --quick --case maxmin4/1gbit")
+        return
     for codec in CODECS:
         for link in LINKS:
             case = f"{codec}/{link}/n2"

@@ -8,9 +8,6 @@ import sys
 FOUR_BITS_AND_UP = ("fp16", "bf16", "fp8", "int8", "maxmin8", "maxmin4", "maxmin4-ef", "qsgd4", "natural4")
 FEWER_BITS = ("maxmin3-ef", "terngrad", "efsign", "onebit", "signsgd", "topk", "threshold", "randomk")
 AGAINST_TARGET = 0.97  # of the build before, in the best of three runs
-# Not of `all`: `allreduce` contains the training case; the others train or search for many minutes even when quick.
-BY_NAME_ONLY = ("train", "gravac", "merge")
-
 TARGETS = {  # ratio to reach per bench and case
     "allreduce": {"4bit/1gbit/n2": 7.0, "4bit/1gbit/n4": 6.5, "4bit/10gbit/n2": 4.5, "4bit/10gbit/n4": 3.0,
                   "4bit/unshaped/n2": 3.5, "4bit/unshaped/n4": 2.8, "fp32/unshaped/n2": 1.0, "fp32/shm/n1r2": 3.0,
