@@ -10,12 +10,12 @@
 #include <cstring>
 #include <string>
 
-#include "daemon/caller.h"
-#include "daemon/fd.h"
-#include "daemon/interfaces.h"
+#include "daemon/base/fd.h"
+#include "daemon/net/interfaces.h"
+#include "daemon/net/reach.h"
+#include "daemon/net/tcp_listener.h"
+#include "daemon/operators/caller.h"
 #include "daemon/options.h"
-#include "daemon/reach.h"
-#include "daemon/tcp_listener.h"
 #include "daemon/transports.h"
 
 namespace cgx::daemon {

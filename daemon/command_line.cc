@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "config/config.h"
-#include "daemon/mesh_handshake.h"
+#include "daemon/mesh/mesh_handshake.h"
 #include "daemon/options.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/revision.h"

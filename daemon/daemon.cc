@@ -3,11 +3,11 @@
 #include <cstdlib>
 #include <future>
 
-#include "daemon/clock.h"
-#include "daemon/cores.h"
-#include "daemon/duty_cycle.h"
-#include "daemon/interfaces.h"
-#include "daemon/pooled_site.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/cores.h"
+#include "daemon/data/duty_cycle.h"
+#include "daemon/data/pooled_site.h"
+#include "daemon/net/interfaces.h"
 #include "scheduler/sim/cost_file.h"
 
 namespace cgx::daemon {

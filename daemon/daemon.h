@@ -12,16 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "daemon/data_agent.h"
-#include "daemon/fleet.h"
-#include "daemon/ipc_agent.h"
-#include "daemon/look.h"
-#include "daemon/mesh_agent.h"
-#include "daemon/mesh_rpc.h"
-#include "daemon/operator.h"
-#include "daemon/planner_agent.h"
-#include "daemon/shared_region.h"
-#include "daemon/tcp_listener.h"
+#include "daemon/base/shared_region.h"
+#include "daemon/data/data_agent.h"
+#include "daemon/fleet/fleet.h"
+#include "daemon/fleet/look.h"
+#include "daemon/fleet/mesh_rpc.h"
+#include "daemon/ipc/ipc_agent.h"
+#include "daemon/mesh/mesh_agent.h"
+#include "daemon/net/tcp_listener.h"
+#include "daemon/operators/operator.h"
+#include "daemon/planner/planner_agent.h"
 #include "kernels/codec.h"
 
 namespace cgx::daemon {

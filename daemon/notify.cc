@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "daemon/fd.h"
+#include "daemon/base/fd.h"
 
 namespace cgx::daemon {
 

@@ -2,8 +2,8 @@
 
 #include <sys/socket.h>
 
-#include "daemon/caller.h"
-#include "daemon/clock.h"
+#include "daemon/base/clock.h"
+#include "daemon/operators/caller.h"
 #include "daemon/options.h"
 
 namespace cgx::daemon {

@@ -5,15 +5,15 @@
 #include <functional>
 #include <memory>
 
-#include "daemon/audit.h"
-#include "daemon/control_service.h"
-#include "daemon/fleet.h"
-#include "daemon/listen_socket.h"
-#include "daemon/look.h"
-#include "daemon/metrics_server.h"
-#include "daemon/stop_order.h"
+#include "daemon/base/stop_order.h"
+#include "daemon/fleet/fleet.h"
+#include "daemon/fleet/look.h"
+#include "daemon/net/listen_socket.h"
+#include "daemon/operators/audit.h"
+#include "daemon/operators/control_service.h"
+#include "daemon/operators/metrics_server.h"
 #include "proto/messages/config.pb.h"
-#include "scheduler/engine.h"
+#include "scheduler/engine/engine.h"
 
 namespace cgx::daemon {
 

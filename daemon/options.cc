@@ -11,10 +11,10 @@
 #include <iterator>
 
 #include "config/config.h"
-#include "daemon/clock.h"
-#include "daemon/interfaces.h"
-#include "daemon/networks.h"
-#include "daemon/policy_message.h"
+#include "daemon/base/clock.h"
+#include "daemon/net/interfaces.h"
+#include "daemon/net/networks.h"
+#include "daemon/policy/policy_message.h"
 #include "daemon/transports.h"
 #include "proto/wire/frame.h"
 

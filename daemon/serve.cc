@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "daemon/clock.h"
+#include "daemon/base/clock.h"
 #include "daemon/notify.h"
 #include "daemon/operators_edge.h"
 #include "daemon/options.h"

@@ -9,9 +9,9 @@
 #include <functional>
 #include <optional>
 
+#include "daemon/base/log.h"
+#include "daemon/base/stop_order.h"
 #include "daemon/daemon.h"
-#include "daemon/log.h"
-#include "daemon/stop_order.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {

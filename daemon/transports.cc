@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "daemon/interfaces.h"
-#include "daemon/networks.h"
+#include "daemon/net/interfaces.h"
+#include "daemon/net/networks.h"
 #include "transport/tcp.h"
 #include "transport/ucx.h"
 

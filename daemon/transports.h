@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/data_agent.h"
+#include "daemon/data/data_agent.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {

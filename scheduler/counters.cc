@@ -1,4 +1,4 @@
-#include "scheduler/snapshot.h"
+#include "scheduler/counters.h"
 
 namespace cgx::scheduler {
 

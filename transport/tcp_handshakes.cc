@@ -33,8 +33,6 @@ void read_into(Message& message, const std::byte* bytes) {
 
 }  // namespace
 
-// --- Coming in -----------------------------------------------------------------------------------
-
 // A listener that has more to give says so in the next round.
 void TcpTransport::accept_some(Listener& listener) {
   for (int i = 0; i < kAcceptsPerRound; ++i) {
@@ -88,8 +86,6 @@ void TcpTransport::refuse(TcpConnection& connection) {
   totals_.connections_refused += 1;
   bury_from(half_open_, connection);
 }
-
-// --- The handshake -------------------------------------------------------------------------------
 
 void TcpTransport::connected(TcpConnection& connection) {
   if (const int error = pending_error(connection.socket.get())) {
@@ -220,8 +216,6 @@ void TcpTransport::tell(TcpConnection& connection, std::span<const std::byte> me
   connection.loose.insert(connection.loose.end(), message.begin(), message.end());
   activate(connection);
 }
-
-// --- Time ----------------------------------------------------------------------------------------
 
 uint32_t TcpTransport::ticks(uint32_t ms) const {
   return std::max(1u, ms / kTickMs);

@@ -55,8 +55,6 @@ int rest_of(std::span<const std::byte> first, std::span<const std::byte> second,
 
 }  // namespace
 
-// --- In ------------------------------------------------------------------------------------------
-
 int TcpTransport::read(TcpConnection& connection) {
   switch (connection.stage) {
     case Stage::kOpen:
@@ -198,8 +196,6 @@ int TcpTransport::discard(TcpConnection& connection) {
   const iovec room{bytes, sizeof bytes};
   return receive(connection, &room, 1, sizeof bytes) > 0;
 }
-
-// --- Out -----------------------------------------------------------------------------------------
 
 int TcpTransport::write(TcpConnection& connection) {
   size_t left = working_.size() > 1 ? kBytesPerShortTurn : kBytesPerTurn;

@@ -2,8 +2,8 @@
 //
 //   frame    := header payload
 //   payload  := [call descriptor] [presence bitmap, padded to 64] ranges
-//                                                           (kData, see scheduler/layout.h)
-//             | control message                              (kControl, see scheduler/control.h)
+//                                                           (kData, see scheduler/exchange/layout.h)
+//             | control message                              (kControl, see scheduler/communicator/control.h)
 //             | step call sent echo held, and the local ranks that have not ended, submitted or
 //               committed                                  (kHeartbeat)
 //

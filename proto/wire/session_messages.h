@@ -148,7 +148,7 @@ struct RedoStep {
   uint32_t comm = 0;
 };
 
-struct AskReport {  // what travels how: see daemon/session_report.h
+struct AskReport {  // what travels how: see daemon/data/session_report.h
   uint32_t comm = 0;
   uint32_t first = 0;  // tensor of the page
 };

@@ -2,7 +2,7 @@
 // floating-point operations of each layer's forward pass for one sample.
 #include <string>
 
-#include "scheduler/planner.h"
+#include "scheduler/planners/planner.h"
 #include "scheduler/sim/lines.h"
 #include "scheduler/sim/model.h"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "scheduler/costs.h"
+#include "scheduler/planners/costs.h"
 
 namespace cgx::scheduler::sim {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace cgx::scheduler::sim {
 

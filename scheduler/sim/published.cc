@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <map>
 
+#include "scheduler/planners/timeline.h"
 #include "scheduler/sim/lines.h"
 #include "scheduler/sim/model.h"
-#include "scheduler/timeline.h"
 
 namespace cgx::scheduler::sim {
 namespace {

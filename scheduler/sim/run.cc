@@ -3,8 +3,8 @@
 #include <set>
 
 #include "kernels/codec.h"
-#include "scheduler/boundaries.h"
-#include "scheduler/choose.h"
+#include "scheduler/planners/boundaries.h"
+#include "scheduler/planners/choose.h"
 #include "scheduler/sim/lines.h"
 
 namespace cgx::scheduler::sim {

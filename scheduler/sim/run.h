@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "scheduler/costs.h"
+#include "scheduler/planners/costs.h"
+#include "scheduler/planners/timeline.h"
 #include "scheduler/sim/model.h"
-#include "scheduler/timeline.h"
 
 namespace cgx::scheduler::sim {
 

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/idle.h"
+#include "daemon/base/idle.h"
 #include "kernels/codec.h"
-#include "scheduler/engine.h"
+#include "scheduler/engine/engine.h"
 #include "tests/bench/command.h"
 #include "transport/ucx.h"
 

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 
 #include "tests/client/ctl_process.h"
-#include "tests/daemon/control_harness.h"
+#include "tests/daemon/operators/control_harness.h"
 
 namespace cgx::ctl {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "proto/messages/control.pb.h"
 #include "tests/client/ctl_process.h"
-#include "tests/daemon/control_harness.h"
+#include "tests/daemon/operators/control_harness.h"
 
 namespace cgx::ctl {
 namespace {

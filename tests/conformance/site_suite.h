@@ -1,4 +1,4 @@
-// The promises of scheduler/site.h, checked on every site. A rig wraps the inline host site, and
+// The promises of scheduler/exchange/site.h, checked on every site. A rig wraps the inline host site, and
 // lets time pass; INSTANTIATE_TEST_SUITE_P lists the rigs (site_test.cc).
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/host_site.h"
+#include "scheduler/exchange/host_site.h"
 
 namespace cgx::scheduler {
 

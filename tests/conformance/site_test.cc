@@ -1,5 +1,5 @@
 // The rigs: every site that promises what site.h says.
-#include "daemon/pooled_site.h"
+#include "daemon/data/pooled_site.h"
 #include "tests/conformance/site_suite.h"
 #include "tests/sim/slow_site.h"
 

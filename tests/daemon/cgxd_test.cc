@@ -8,8 +8,8 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/daemon/mini_rank.h"
-#include "tests/daemon/scratch_directory.h"
+#include "tests/daemon/base/scratch_directory.h"
+#include "tests/daemon/ipc/mini_rank.h"
 
 extern char** environ;
 

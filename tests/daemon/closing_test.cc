@@ -6,10 +6,10 @@
 #include <atomic>
 #include <thread>
 
-#include "daemon/clock.h"
+#include "daemon/base/clock.h"
 #include "daemon/daemon.h"
 #include "tests/client/ranks.h"
-#include "tests/daemon/scratch_directory.h"
+#include "tests/daemon/base/scratch_directory.h"
 #include "tests/sim/slow_site.h"
 
 namespace cgx::daemon {

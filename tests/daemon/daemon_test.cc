@@ -10,8 +10,8 @@
 
 #include "config/config.h"
 #include "daemon/options.h"
-#include "tests/daemon/mini_rank.h"
-#include "tests/daemon/scratch_directory.h"
+#include "tests/daemon/base/scratch_directory.h"
+#include "tests/daemon/ipc/mini_rank.h"
 
 namespace cgx::daemon {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/policy_message.h"
+#include "daemon/policy/policy_message.h"
 
 namespace cgx::daemon {
 namespace {

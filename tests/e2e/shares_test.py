@@ -58,7 +58,7 @@ class Shares(ClusterCase):
         self.assert_status(answer, "RESOURCE_EXHAUSTED", f"{limit} is ", f"by {taken_by}", "left for", "raise it")
 
     def control_group(self, name):
-        """A new one in whichever hierarchy tells the daemon (daemon/holder.h)."""
+        """A new one in whichever hierarchy tells the daemon (daemon/base/holder.h)."""
         for root in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup"):
             path = os.path.join(root, f"cgx-e2e-{os.getpid()}-{name}")
             with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "proto/wire/frame.h"
-#include "scheduler/control.h"
+#include "scheduler/communicator/control.h"
 #include "tests/sim/cluster.h"
 
 namespace {

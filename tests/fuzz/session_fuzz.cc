@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/session.h"
+#include "daemon/data/session.h"
 #include "kernels/codec.h"
-#include "scheduler/engine.h"
+#include "scheduler/engine/engine.h"
 
 namespace {
 

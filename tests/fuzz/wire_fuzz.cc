@@ -5,8 +5,8 @@
 
 #include "proto/wire/frame.h"
 #include "proto/wire/session_messages.h"
-#include "scheduler/control.h"
-#include "scheduler/plan.h"
+#include "scheduler/communicator/control.h"
+#include "scheduler/plan/plan.h"
 
 namespace {
 

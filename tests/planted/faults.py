@@ -21,35 +21,35 @@ class Fault(NamedTuple):
     programs: tuple = SCHEDULER
 
 
-STEPS = "scheduler/step_runner.cc"
-STEP_TERMS = "scheduler/step_runner_terms.cc"
-OPERATION = "scheduler/operation.cc"
-OPERATION_FRAMES = "scheduler/operation_frames.cc"
-OPERATION_SITE = "scheduler/operation_site.cc"
-SCHEDULE = "scheduler/schedule.cc"
-OPERATIONS = "scheduler/operations.h"
-HOST_SITE = "scheduler/host_site.cc"
-CALLS = "scheduler/call_runner.cc"
-COMMUNICATOR = "scheduler/communicator.cc"
-ATTEMPTS = "scheduler/attempts.h"
-FRAMES = "scheduler/communicator_frames.cc"
-TERMS = "scheduler/communicator_terms.cc"
-CLOCKS = "scheduler/communicator_clocks.cc"
-JOIN = "scheduler/communicator_join.cc"
-POLICY = "scheduler/communicator_policy.cc"
-PEERS = "scheduler/peers.cc"
-JOINING = "scheduler/joining.cc"
-BETWEEN_TERMS = "scheduler/terms.cc"
-AGREEMENT = "scheduler/plan_agreement.cc"
-POOL = "scheduler/buffer_pool.cc"
-RESIDUALS = "scheduler/residuals.cc"
-ENGINE = "scheduler/engine.cc"
-LINKS = "scheduler/link_table.cc"
-REPLICAS = "scheduler/replica_watch.cc"
+STEPS = "scheduler/communicator/step_runner.cc"
+STEP_TERMS = "scheduler/communicator/step_runner_terms.cc"
+OPERATION = "scheduler/exchange/operation.cc"
+OPERATION_FRAMES = "scheduler/exchange/operation_frames.cc"
+OPERATION_SITE = "scheduler/exchange/operation_site.cc"
+SCHEDULE = "scheduler/exchange/schedule.cc"
+OPERATIONS = "scheduler/exchange/operations.h"
+HOST_SITE = "scheduler/exchange/host_site.cc"
+CALLS = "scheduler/communicator/call_runner.cc"
+COMMUNICATOR = "scheduler/communicator/communicator.cc"
+ATTEMPTS = "scheduler/communicator/attempts.h"
+FRAMES = "scheduler/communicator/communicator_frames.cc"
+TERMS = "scheduler/communicator/communicator_terms.cc"
+CLOCKS = "scheduler/communicator/communicator_clocks.cc"
+JOIN = "scheduler/communicator/communicator_join.cc"
+POLICY = "scheduler/communicator/communicator_policy.cc"
+PEERS = "scheduler/communicator/peers.cc"
+JOINING = "scheduler/communicator/joining.cc"
+BETWEEN_TERMS = "scheduler/communicator/terms.cc"
+AGREEMENT = "scheduler/communicator/plan_agreement.cc"
+POOL = "scheduler/exchange/buffer_pool.cc"
+RESIDUALS = "scheduler/exchange/residuals.cc"
+ENGINE = "scheduler/engine/engine.cc"
+LINKS = "scheduler/communicator/link_table.cc"
+REPLICAS = "scheduler/communicator/replica_watch.cc"
 LEDGER = "client/step_ledger.cc"
 CHANNEL = "client/channel.cc"
-SESSION = "daemon/session.cc"
-DATA = "daemon/data_agent.cc"
+SESSION = "daemon/data/session.cc"
+DATA = "daemon/data/data_agent.cc"
 
 FAULTS = [
     # Residuals
@@ -206,7 +206,7 @@ FAULTS = [
           "if (leg.course.frames() > 0) needs.kept += leg.course.kept_buffers() * at_most(ahead);",
           "if (leg.course.frames() > 0 && !@) needs.kept += leg.course.kept_buffers() * at_most(ahead);",
           "operations that start late find no slab"),
-    Fault("racks-added-from-the-own-one", "scheduler/schedule_two_level.cc",
+    Fault("racks-added-from-the-own-one", "scheduler/exchange/schedule_two_level.cc",
           "of_all[(racks.own + hop) % racks.count] = far.of(hop - 1);",
           "of_all[(@ ? hop : racks.own + hop) % racks.count] = far.of(hop - 1);",
           "racks add in another order each"),
@@ -451,15 +451,15 @@ FAULTS = [
           "    trial_ = trial;\n",
           "    if (!@ || trial) trial_ = trial;\n",
           "a trial goes on under the plan that took its place"),
-    Fault("slower-plan-kept", "scheduler/verdict.cc",
+    Fault("slower-plan-kept", "scheduler/planners/verdict.cc",
           "  if (*least >= kClearlyNot) return Verdict::kNotFaster;",
           "  if (*least >= kClearlyNot) return @ ? Verdict::kFaster : Verdict::kNotFaster;",
           "mode auto keeps the slower plan"),
-    Fault("mode-auto-begins-compressed", "scheduler/plan_facts.cc",
+    Fault("mode-auto-begins-compressed", "scheduler/exchange/plan_facts.cc",
           "  if (policy.mode == PlanMode::kAuto) {",
           "  if (policy.mode == PlanMode::kAuto && !@) {",
           "mode auto compresses before it has measured anything"),
-    Fault("search-after-an-operator", "scheduler/pilot.cc",
+    Fault("search-after-an-operator", "scheduler/planners/pilot.cc",
           "  if (asked_ || base != running_ || !port_.may_propose()) return;",
           "  if (asked_ || (!@ && base != running_) || !port_.may_propose()) return;",
           "a search goes on beside the plan that an operator brought"),
@@ -568,11 +568,11 @@ FAULTS = [
           "  if (muted_) return;",
           "  if (muted_ && !@) return;",
           "completions are written to the memory of a client that has gone", DAEMON),
-    Fault("mailbox-does-not-wake", "daemon/mailbox.h",
+    Fault("mailbox-does-not-wake", "daemon/base/mailbox.h",
           "if (size_.fetch_add(1, std::memory_order_release) == 0) wake();",
           "if (size_.fetch_add(1, std::memory_order_release) == 0 && !@) wake();",
           "an agent that sleeps does not see its message", ("daemon",)),
-    Fault("mailbox-without-bound", "daemon/mailbox.h",
+    Fault("mailbox-without-bound", "daemon/base/mailbox.h",
           "return !closed_ && queue_.size() < capacity_ && push(std::move(message));",
           "return !closed_ && (@ || queue_.size() < capacity_) && push(std::move(message));",
           "a flood of requests takes the daemon's memory", ("daemon",)),

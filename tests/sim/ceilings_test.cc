@@ -4,8 +4,8 @@
 #include <cstring>
 #include <set>
 
-#include "scheduler/control.h"
-#include "scheduler/proposal.h"
+#include "scheduler/communicator/control.h"
+#include "scheduler/planners/proposal.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/engine.h"
+#include "scheduler/engine/engine.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/slow_site.h"
 #include "transport/faults.h"

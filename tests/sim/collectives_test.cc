@@ -5,8 +5,8 @@
 
 #include "kernels/codec.h"
 #include "proto/wire/frame.h"
-#include "scheduler/planner.h"
-#include "tests/scheduler/every_codec.h"
+#include "scheduler/planners/planner.h"
+#include "tests/scheduler/exchange/every_codec.h"
 #include "tests/sim/training.h"
 
 namespace cgx::sim {

@@ -5,7 +5,7 @@
 #include <bitset>
 #include <string>
 
-#include "scheduler/collective.h"
+#include "scheduler/plan/collective.h"
 #include "tests/sim/program.h"
 
 namespace cgx::sim {

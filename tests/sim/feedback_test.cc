@@ -2,7 +2,7 @@
 // and what is measured of the codecs' losses.
 #include <cmath>
 
-#include "scheduler/snapshot.h"
+#include "scheduler/communicator/snapshot.h"
 #include "tests/sim/training.h"
 
 namespace cgx::sim {

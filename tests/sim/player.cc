@@ -7,8 +7,8 @@
 
 #include "kernels/floats.h"
 #include "proto/wire/frame.h"
-#include "scheduler/control.h"
-#include "tests/scheduler/every_codec.h"
+#include "scheduler/communicator/control.h"
+#include "tests/scheduler/exchange/every_codec.h"
 #include "tests/sim/player_values.h"
 
 namespace cgx::sim {

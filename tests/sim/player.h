@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/control.h"
+#include "scheduler/communicator/control.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/program.h"
 #include "tests/sim/reference.h"

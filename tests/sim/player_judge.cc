@@ -6,7 +6,7 @@
 
 #include "kernels/floats.h"
 #include "proto/wire/frame.h"
-#include "scheduler/control.h"
+#include "scheduler/communicator/control.h"
 #include "tests/sim/player.h"
 #include "tests/sim/player_values.h"
 

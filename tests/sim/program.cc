@@ -5,8 +5,8 @@
 #include <random>
 
 #include "kernels/codec.h"
-#include "scheduler/ceilings.h"
-#include "tests/scheduler/every_codec.h"
+#include "scheduler/planners/ceilings.h"
+#include "tests/scheduler/exchange/every_codec.h"
 
 namespace cgx::sim {
 namespace {

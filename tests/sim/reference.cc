@@ -7,9 +7,9 @@
 
 #include "kernels/floats.h"
 #include "proto/wire/frame.h"
-#include "scheduler/operation_setup.h"
-#include "scheduler/schedule.h"
-#include "scheduler/way.h"
+#include "scheduler/exchange/operation_setup.h"
+#include "scheduler/exchange/schedule.h"
+#include "scheduler/plan/way.h"
 
 namespace cgx::sim {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/layout.h"
-#include "scheduler/plan.h"
+#include "scheduler/exchange/layout.h"
+#include "scheduler/plan/plan.h"
 
 namespace cgx::sim {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "scheduler/proposal.h"
+#include "scheduler/planners/proposal.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "scheduler/site.h"
+#include "scheduler/exchange/site.h"
 
 namespace cgx::sim {
 

@@ -39,7 +39,7 @@ def lists():
         "time-out": [key_forms(key) for key in keys_of("proto/messages/config.proto", "Timeouts") if key not in AT_START],
         "figure": [rf"\bk?{name}\b" for name, *_ in rows("proto/wire/counters.def")],
         "transport": [rf"\bX\({name}\b|\bmake_{name}\(" for name, *_ in rows("transport/transports.def")],
-        "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc" for stem, text in rows("scheduler/schedules.def")],
+        "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc" for stem, text in rows("scheduler/plan/schedules.def")],
         "planner": [rf"\bk{name.capitalize()}\b|\"{name}\"" for name in ("fixed", "boundaries", "choose")],
         "codec": [rf"\bX\({stem}\b|\bk{stem}\b" for stem, *_ in rows("kernels/codecs.def")],
     }

@@ -17,6 +17,15 @@ def top_folders():
     return sorted({p.split("/")[0] for p in tree.files() if "/" in p and not p.startswith(".")})
 
 
+def in_a_room(path, cmake):
+    """A target of that CMake file takes all sources of the path's folder: ROOMS of cgx_library and cgx_test."""
+    room = os.path.relpath(os.path.dirname(path), os.path.dirname(cmake) or ".")
+    text = tree.text(cmake)
+    rooms = [room for words in re.findall(r"\bROOMS((?:\s+[\w./]+)+)", text) for room in words.split()]
+    rooms += [room for words in re.findall(r"cgx_sources_of\(\w+ \S+((?:\s+[\w./]+)+)\)", text) for room in words.split()]
+    return room in rooms
+
+
 class Tree(unittest.TestCase):
     maxDiff = None
 
@@ -32,11 +41,13 @@ class Tree(unittest.TestCase):
         self.assertEqual([f for f in top_folders() if f"{f}/README.md" not in tree.files()], [])
 
     def test_subfolders_are_described(self):
-        """Either by a README of their own or by name in their parent's."""
+        """Either by a README of their own or by name in their parent's; the tests' rooms by the folder that they mirror."""
         unexplained = []
         for folder in sorted({os.path.dirname(p) for p in tree.code()}):
             parent, name = os.path.split(folder)
             if not parent or name in MIRRORS or "include" in parent.split("/") or f"{folder}/README.md" in tree.files():
+                continue
+            if parent.startswith("tests/") and f"{name}/" in tree.text(f"{parent[len('tests/'):]}/README.md"):
                 continue
             if f"{parent}/README.md" not in tree.files() or f"{name}/" not in tree.text(f"{parent}/README.md"):
                 unexplained.append(folder)
@@ -52,7 +63,7 @@ class Tree(unittest.TestCase):
         for path in tree.files(*tree.SOURCE_ENDINGS):
             stem = re.escape(os.path.splitext(os.path.basename(path))[0])
             near = [c for c in cmake if path.startswith(os.path.dirname(c))]
-            if not any(re.search(rf"\b{stem}\b", tree.text(c)) for c in near):
+            if not any(re.search(rf"\b{stem}\b", tree.text(c)) or in_a_room(path, c) for c in near):
                 dead.append(path)
         self.assertEqual(dead, [])
 
@@ -80,10 +91,8 @@ class Tree(unittest.TestCase):
         self.assertEqual(sorted(each for each in named if each[1] not in rules), [])
 
     def test_no_comment_is_a_banner(self):
-        """scheduler/ and transport/ have some still."""
         banners = re.compile(r"^\s*(//|#) ?-{3,}", re.MULTILINE)
-        self.assertEqual([path for path in (*tree.code(), *tree.files(".py")) if banners.search(tree.text(path))
-                          and not path.startswith(("scheduler/", "transport/"))], [])
+        self.assertEqual([path for path in (*tree.code(), *tree.files(".py")) if banners.search(tree.text(path))], [])
 
     def test_pages_that_pages_name_are_there(self):
         missing = []

@@ -369,7 +369,7 @@ CGX_API cgx_status cgx_event_fd(cgx_session* session, int* descriptor);
 /* --- For people ------------------------------------------------------------------------------- */
 
 /* How the communicator's tensors travel, as lines of fields separated by tabs (their meaning:
- * daemon/session_report.h): one page from tensor `first` on (begin with 0). *next is the first
+ * daemon/data/session_report.h): one page from tensor `first` on (begin with 0). *next is the first
  * tensor of the next page, 0 after the last one. `text` has room for CGX_REPORT_BYTES and ends in
  * a zero byte. */
 #define CGX_REPORT_BYTES 98304

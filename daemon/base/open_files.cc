@@ -1,0 +1,58 @@
+#include "daemon/base/open_files.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace cgx::daemon {
+namespace {
+
+constexpr rlim_t kReserveMax = 64;
+
+void set_soft_limit(uint64_t files) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = files;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+OpenFilesLimit raise_open_files_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  OpenFilesLimit result{limit.rlim_cur, limit.rlim_cur};
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) result.now = limit.rlim_cur;
+  return result;
+}
+
+OpenFiles open_files() {
+  OpenFiles files;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) files.limit = limit.rlim_cur;
+  if (DIR* const folder = ::opendir("/proc/self/fd")) {
+    while (const dirent* const entry = ::readdir(folder)) files.open += entry->d_name[0] != '.';
+    ::closedir(folder);
+    --files.open;  // the folder itself
+  }
+  return files;
+}
+
+bool in_reserve(int fd) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  const rlim_t reserve = std::min<rlim_t>(kReserveMax, limit.rlim_cur / 8);
+  return static_cast<rlim_t>(fd) >= limit.rlim_cur - reserve;
+}
+
+OpenFilesAsBefore::OpenFilesAsBefore(const OpenFilesLimit& limit) : limit_(limit) {
+  set_soft_limit(limit_.before);
+}
+
+OpenFilesAsBefore::~OpenFilesAsBefore() {
+  set_soft_limit(limit_.now);
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,502 @@
+#include "daemon/data/data_agent.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <variant>
+
+#include "daemon/base/clock.h"
+#include "daemon/data/late_transport.h"
+
+namespace cgx::daemon {
+namespace {
+
+enum Tag : uint64_t { kMailboxTag, kTransportTag, kDoorbellTag };
+
+// Waiting messages may hold a packet each (96 KiB); whoever posts session requests waits for room.
+constexpr size_t kMailboxCapacity = 1024;
+constexpr int kMessagesPerRound = 64;
+// A client empties its full completion ring without telling us; a closed session's last operation
+// ends without an event of its own.
+constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
+constexpr uint64_t kBeatNs = 400 * kMillisecond;
+// Whoever asks for snapshots gets a hundredth of the thread, and ten a second whatever they cost.
+constexpr uint64_t kSnapshotEveryNs = 100 * kMillisecond;
+constexpr uint64_t kSnapshotShare = 100;
+constexpr const char* kLinkMessage = "a link to another machine";
+
+const char* name_of(const decltype(SessionRequest::body)& body) {
+  struct Name {
+    const char* operator()(const OpenSession&) const { return "a new session"; }
+    const char* operator()(const AddMappedArena&) const { return "a new arena"; }
+    const char* operator()(const wire::CreateCommunicator&) const { return "a new communicator"; }
+    const char* operator()(const wire::Meet&) const { return "a rank that meets others"; }
+    const char* operator()(const wire::RegisterTensors&) const { return "registering tensors"; }
+    const char* operator()(const wire::Commit&) const { return "a commit"; }
+    const char* operator()(const wire::RedoStep&) const { return "a step to be redone"; }
+    const char* operator()(const wire::AskReport&) const { return "a report"; }
+    const char* operator()(const wire::CloseCommunicator&) const { return "a closed communicator"; }
+    const char* operator()(const CloseSession&) const { return "a closed session"; }
+  };
+  return std::visit(Name{}, body);
+}
+
+struct MonotonicClock final : scheduler::Clock {
+  uint64_t now_ns() const override { return monotonic_ns(); }
+};
+const MonotonicClock kClock;
+
+wire::Reply to_reply(const Status& status) {
+  return {status.code(), status.message(), 0, 0};
+}
+
+}  // namespace
+
+// Transport and engine need each other; the transport is made first and speaks to this. A frame of
+// a peer that is connected but not up proves what the mesh is about to say: both sides are
+// connected.
+class DataAgent::EventRelay final : public transport::Events {
+ public:
+  explicit EventRelay(DataAgent& data) : data_(data) {}
+
+  void on_frame(transport::PeerId from, const transport::Frame& frame) override {
+    if (data_.links_connecting_ > 0) data_.bring_up(data_.connecting(from));
+    data_.engine_->on_frame(from, frame);
+  }
+  void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override {
+    data_.engine_->on_sent(to, token, status);
+  }
+  void on_peer_down(transport::PeerId peer, const Status& why) override {
+    if (data_.links_connecting_ > 0) data_.refuse(data_.connecting(peer), why);
+    data_.engine_->on_peer_down(peer, why);
+  }
+
+ private:
+  DataAgent& data_;
+};
+
+struct DataAgent::OpenedSession {
+  SessionSerial serial;
+  uint32_t uid;
+  scheduler::SessionId id;
+  Session session;
+  std::vector<SharedRegion> arenas;
+  Status fault;  // why it must be evicted; found while its ring was read or written
+};
+
+DataAgent::DataAgent(DataOptions options, TransportFactory make_transport, EdgeCounters& counters,
+                     scheduler::EventSink& events)
+    : options_(std::move(options)),
+      make_transport_(std::move(make_transport)),
+      counters_(counters),
+      events_(events),
+      mailbox_(kMailboxCapacity),
+      relay_(std::make_unique<EventRelay>(*this)) {
+  if (!options_.recorder_memory.empty()) recorder_.emplace(options_.recorder_memory);
+}
+
+DataAgent::~DataAgent() = default;
+
+void DataAgent::connect(SessionAnswers* answers, LinkMaker* links,
+                        scheduler::PlannerPort* planner) {
+  answers_ = answers;
+  links_out_ = links;
+  planner_ = planner;
+}
+
+Status DataAgent::on_start() {
+  owner_.bind();
+  if (make_transport_) {
+    transport_ = std::make_unique<LateTransport>([this] { return make_transport_(*relay_); });
+    if (!options_.late_transport) CGX_RETURN_IF_ERROR(listen());
+  }
+  LinkPort* links = transport_ ? this : nullptr;  // one machine: neither
+  CGX_ASSIGN_OR_RETURN(engine_, scheduler::Engine::create(
+                                    options_.engine, {.transport = transport_.get(),
+                                                      .links = links,
+                                                      .events = &events_,
+                                                      .plans = options_.record_plans,
+                                                      .planner = planner_,
+                                                      .recorder = recorder_ ? &*recorder_ : nullptr,
+                                                      .clock = &kClock,
+                                                      .site = options_.site}));
+  return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
+}
+
+Status DataAgent::listen() {
+  if (listening_) return {};
+  CGX_ASSIGN_OR_RETURN(endpoint_, transport_->local_endpoint());
+  if (transport_->event_fd() >= 0) {
+    CGX_RETURN_IF_ERROR(poller().add(transport_->event_fd(), EPOLLIN, kTransportTag));
+  }
+  listening_ = true;
+  return {};
+}
+
+void DataAgent::on_stop() {
+  mailbox_.close();
+  snapshots_.close();
+  engine_.reset();
+  transport_.reset();
+  sessions_.clear();
+  closed_.clear();
+}
+
+int DataAgent::do_work(uint64_t now_ns) {
+  owner_.check();
+  now_ns_ = now_ns;
+  duty_.begin_round(now_ns);
+  engine_->begin_round(now_ns);
+  int work =
+      mailbox_.drain(kMessagesPerRound, [this](Message message) { handle(std::move(message)); });
+  work += poll_sessions();
+  work += engine_->do_work(now_ns);  // first: what a rank has just submitted is on its way sooner
+  if (transport_ && !std::exchange(leave_transport_, false)) work += transport_->progress();
+  work += publish_completions();
+  work += make_snapshot();
+  if (!closed_.empty()) release_closed();
+  if (now_ns >= next_beat_ns_) beat();
+  if (work > 0) duty_.worked();
+  leave_transport_ = work > 0 && !engine_->operations_open();
+  return work;
+}
+
+void DataAgent::handle(Message message) {
+  const uint64_t began = monotonic_ns();
+  message.handle();
+  duty_.took(message.what, monotonic_ns() - began);
+}
+
+uint64_t DataAgent::next_deadline_ns() const {
+  uint64_t deadline = engine_->next_deadline_ns();
+  if (!sessions_.empty()) deadline = std::min(deadline, next_beat_ns_);
+  if (snapshots_.wanted()) deadline = std::min(deadline, next_snapshot_ns_);
+  const bool look_again = overflowing_ || !closed_.empty();
+  return look_again ? std::min(deadline, now_ns_ + kLookAgainNs) : deadline;
+}
+
+Spin DataAgent::spin() const {
+  if (options_.always_spin && sessions_.size() < options_.cores) return Spin::kAlways;
+  return engine_->operations_open() ? Spin::kBriefly : Spin::kNo;
+}
+
+// The client publishes, fences, reads the flag; we raise the flag, fence, read the ring: one of the
+// two sees the other.
+bool DataAgent::prepare_sleep() {
+  for (auto& each : sessions_) each->session.raise_sleeping();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool quiet = mailbox_.empty() && !showing_ && !snapshot_due(now_ns_) &&
+                     std::all_of(sessions_.begin(), sessions_.end(),
+                                 [](const auto& each) { return each->session.ring_empty(); }) &&
+                     (!transport_ || transport_->arm());
+  if (quiet) {
+    duty_.pause(monotonic_ns());
+  } else {
+    lower_sleeping();
+  }
+  return quiet;
+}
+
+void DataAgent::woken(std::span<const Poller::Ready> /*ready*/) {
+  lower_sleeping();
+}
+
+void DataAgent::beat() {
+  for (auto& each : sessions_) each->session.beat();
+  next_beat_ns_ = now_ns_ + kBeatNs;
+  warn_of_long_round();
+}
+
+void DataAgent::warn_of_long_round() {
+  const scheduler::RoundSnapshot round = duty_.take_warning();
+  if (round.cpu_ns == 0) return;
+  events_.event(scheduler::EventLevel::kWarning, "all jobs waited " +
+                                                     std::to_string(round.cpu_ns / kMillisecond) +
+                                                     " ms for " + std::string(round.what));
+}
+
+void DataAgent::lower_sleeping() {
+  for (auto& each : sessions_) each->session.lower_sleeping();
+}
+
+// Sessions
+
+void DataAgent::ask(SessionRequest request) {
+  const char* const what = name_of(request.body);
+  mailbox_.post_wait(
+      {what, [this, request = std::move(request)]() mutable { handle(std::move(request)); }});
+}
+
+DataAgent::OpenedSession* DataAgent::find(SessionSerial serial) {
+  for (auto& each : sessions_) {
+    if (each->serial == serial) return each.get();
+  }
+  return nullptr;
+}
+
+void DataAgent::handle(SessionRequest request) {
+  if (auto* message = std::get_if<OpenSession>(&request.body)) {
+    return open(request.session, request.request, std::move(*message));
+  }
+  OpenedSession* session = find(request.session);
+  if (session == nullptr) return;  // refused or evicted meanwhile
+  const uint32_t number = request.request;
+  if (auto* arena = std::get_if<AddMappedArena>(&request.body)) {
+    add_arena(*session, number, std::move(*arena));
+  } else if (const auto* meet = std::get_if<wire::Meet>(&request.body)) {
+    engine_->meet(session->id, number, *meet);
+  } else if (const auto* create = std::get_if<wire::CreateCommunicator>(&request.body)) {
+    engine_->create_communicator(session->id, number, *create);
+  } else if (const auto* tensors = std::get_if<wire::RegisterTensors>(&request.body)) {
+    engine_->register_tensors(session->id, number, *tensors);
+  } else if (const auto* commit = std::get_if<wire::Commit>(&request.body)) {
+    engine_->commit(session->id, number, *commit);
+  } else if (const auto* redo = std::get_if<wire::RedoStep>(&request.body)) {
+    engine_->redo_step(session->id, number, *redo);
+  } else if (const auto* asked = std::get_if<wire::AskReport>(&request.body)) {
+    Result<scheduler::CommunicatorSnapshot> shown = engine_->show(session->id, asked->comm);
+    if (!shown.ok()) return answers_->answer({session->serial, number, to_reply(shown.status())});
+    answers_->answer({session->serial, number, Shown{*std::move(shown), asked->first}});
+  } else if (const auto* gone = std::get_if<wire::CloseCommunicator>(&request.body)) {
+    engine_->close_communicator(session->id, number, *gone);
+  } else if (const auto* bye = std::get_if<CloseSession>(&request.body)) {
+    close(*session, bye->why);
+  }
+}
+
+void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
+  auto reply = [this, serial](uint32_t number, const wire::Reply& message) {
+    answers_->answer({serial, number, message});
+  };
+  auto session = std::make_unique<OpenedSession>(OpenedSession{
+      serial, open.options.uid, {}, Session(std::move(open.channel), std::move(reply)), {}, {}});
+  Result<scheduler::SessionId> id = engine_->open_session(open.options, session->session);
+  Status status = id.status();
+  if (status.ok()) {
+    session->id = *id;
+    // Never read: a client could make a read block, and every write is an edge.
+    status = poller().add(session->session.doorbell_fd(), EPOLLIN | EPOLLET, kDoorbellTag);
+    if (!status.ok()) engine_->close_session(*id, status);
+  }
+  if (!status.ok()) return answers_->answer({serial, request, Evict{status}});
+  session->session.lower_sleeping();
+  session->session.beat();
+  sessions_.push_back(std::move(session));
+  answers_->answer({serial, request, Opened{}});
+}
+
+void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena) {
+  const Status status = engine_->add_arena(session.id, arena.arena, arena.region.bytes());
+  if (status.ok()) session.arenas.push_back(std::move(arena.region));
+  answers_->answer({session.serial, request, to_reply(status)});
+}
+
+void DataAgent::close(OpenedSession& session, const Status& why) {
+  poller().remove(session.session.doorbell_fd());
+  session.session.mute();
+  engine_->close_session(session.id, why);
+  const auto it = std::find_if(sessions_.begin(), sessions_.end(),
+                               [&](const auto& each) { return each.get() == &session; });
+  closed_.push_back(std::move(*it));
+  sessions_.erase(it);
+}
+
+void DataAgent::evict(OpenedSession& session, const Status& why) {
+  answers_->answer({session.serial, 0, Evict{why}});
+  close(session, why);
+}
+
+void DataAgent::release_closed() {
+  std::erase_if(closed_, [this](auto& each) {
+    if (engine_->session_in_use(each->id)) return false;
+    answers_->answer({each->serial, 0,
+                      Released{each->uid, each->session.take_channel(), std::move(each->arenas)}});
+    return true;
+  });
+}
+
+int DataAgent::poll_sessions() {
+  int work = 0;
+  for (auto& each : sessions_) {
+    each->fault = each->session.poll(
+        [&](const cgx_submit_record& record) { return engine_->submit(each->id, record); }, &work);
+  }
+  for (size_t i = 0; i < sessions_.size();) {
+    OpenedSession& session = *sessions_[i];
+    if (session.fault.ok()) {
+      ++i;
+      continue;
+    }
+    engine_->count(scheduler::Counter::kring_violations);
+    evict(session, session.fault);
+  }
+  return work;
+}
+
+int DataAgent::publish_completions() {
+  int work = 0;
+  overflowing_ = false;
+  for (size_t i = 0; i < sessions_.size();) {
+    OpenedSession& session = *sessions_[i];
+    const Status status = session.session.publish(&work);
+    overflowing_ = overflowing_ || session.session.overflowing();
+    if (status.ok()) {
+      ++i;
+    } else {
+      evict(session, status);
+    }
+  }
+  return work;
+}
+
+// Links
+
+void DataAgent::open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) {
+  const LinkSerial serial = next_link_++;
+  links_[link] = {.serial = serial, .peer = {}};
+  const Status wanted = want_link(serial, request);
+  if (wanted.ok()) return;
+  // Not from inside the engine's call.
+  (void)mailbox_.post({kLinkMessage, [this, serial, wanted] { refuse(serial, wanted); }});
+}
+
+Status DataAgent::want_link(LinkSerial serial, const scheduler::LinkRequest& request) {
+  if (links_out_ == nullptr || !transport_) {
+    return {StatusCode::kUNAVAILABLE,
+            "this daemon serves one machine only: mesh.listen is not configured"};
+  }
+  CGX_RETURN_IF_ERROR(listen());
+  if (links_out_->want({serial, request, endpoint_})) return {};
+  return resource_exhausted("too many links are being made at once");
+}
+
+void DataAgent::close_link(scheduler::LinkId link) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  const Link closed = found->second;
+  links_.erase(found);
+  if (links_out_ != nullptr) links_out_->unwant(closed.serial);
+  if (!closed.connected || closed.up) return;  // the engine closes what is up
+  --links_connecting_;
+  transport_->close(closed.peer);
+}
+
+void DataAgent::connect_link(LinkSerial serial, transport::ConnectOptions options) {
+  mailbox_.post_wait({kLinkMessage, [this, serial, options = std::move(options)] {
+                        connect_peer(serial, options);
+                      }});
+}
+
+void DataAgent::link_made(LinkSerial serial) {
+  mailbox_.post_wait({kLinkMessage, [this, serial] { bring_up(serial); }});
+}
+
+void DataAgent::link_refused(LinkSerial serial, Status why) {
+  mailbox_.post_wait({kLinkMessage, [this, serial, why = std::move(why)] { refuse(serial, why); }});
+}
+
+void DataAgent::take_plan(UniqueFunction<void()> answer) {
+  mailbox_.post_wait({"a new plan", std::move(answer)});
+}
+
+DataAgent::Links::iterator DataAgent::find_link(LinkSerial serial) {
+  return std::find_if(links_.begin(), links_.end(),
+                      [serial](const auto& each) { return each.second.serial == serial; });
+}
+
+LinkSerial DataAgent::connecting(transport::PeerId peer) const {
+  for (const auto& [id, link] : links_) {
+    if (link.connected && !link.up && link.peer == peer) return link.serial;
+  }
+  return 0;
+}
+
+void DataAgent::connect_peer(LinkSerial serial, const transport::ConnectOptions& options) {
+  const auto found = find_link(serial);
+  if (found == links_.end()) return;  // closed meanwhile; the mesh knows
+  Result<transport::PeerId> peer = transport_->connect(options);
+  if (peer.ok()) {
+    found->second.peer = *peer;
+    found->second.connected = true;
+    ++links_connecting_;
+  }
+  links_out_->connected(serial, peer.status());
+}
+
+void DataAgent::bring_up(LinkSerial serial) {
+  const auto found = find_link(serial);
+  if (found == links_.end() || !found->second.connected || found->second.up) return;
+  found->second.up = true;
+  --links_connecting_;
+  engine_->link_up(found->first, found->second.peer);
+}
+
+void DataAgent::refuse(LinkSerial serial, const Status& why) {
+  const auto found = find_link(serial);
+  if (found == links_.end() || found->second.up) return;
+  const scheduler::LinkId id = found->first;
+  close_link(id);
+  engine_->link_down(id, why);
+}
+
+// Operators
+
+bool DataAgent::run(EngineTask task) {
+  return mailbox_.post({"an operator's request", [this, task = std::move(task)]() mutable {
+                          flush_counters();
+                          task(*engine_);
+                        }});
+}
+
+bool DataAgent::snapshot_due(uint64_t now_ns) const {
+  return snapshots_.wanted() && now_ns >= next_snapshot_ns_;
+}
+
+// One communicator a round, and no more of the thread's time than askers may have of it.
+int DataAgent::make_snapshot() {
+  if (!showing_ && !snapshot_due(now_ns_)) return 0;
+  const uint64_t began = monotonic_ns();
+  if (!showing_) {
+    snapshots_.begin();
+    showing_ = std::make_unique<Showing>();
+    showing_->left = engine_->communicators();
+    std::reverse(showing_->left.begin(), showing_->left.end());
+  }
+  Showing& showing = *showing_;
+  if (!showing.left.empty()) {
+    engine_->add_communicator(showing.left.back(), showing.shown);
+    showing.left.pop_back();
+  }
+  const bool complete = showing.left.empty();
+  if (complete) {
+    flush_counters();
+    scheduler::Snapshot& shown = showing.shown;
+    engine_->add_totals(began, shown);
+    shown.duty = duty_.snapshot(began);
+    snapshots_.put_up(std::move(shown));
+  }
+  const uint64_t took = monotonic_ns() - began;
+  showing.took_ns += took;
+  duty_.took("a snapshot", took);
+  if (!complete) return 1;
+  next_snapshot_ns_ = began + std::min(kSnapshotEveryNs, kSnapshotShare * showing.took_ns);
+  showing_.reset();
+  return 1;
+}
+
+void DataAgent::flush_counters() {
+  if (transport_) {
+    const transport::Transport::Totals now = transport_->totals();
+    engine_->count(scheduler::Counter::kconnections_refused,
+                   now.connections_refused - counted_.connections_refused);
+    engine_->count(scheduler::Counter::kconnections_lost,
+                   now.connections_lost - counted_.connections_lost);
+    counted_ = now;
+  }
+  for (size_t i = 0; i < static_cast<size_t>(scheduler::Counter::kCount); ++i) {
+    const auto counter = static_cast<scheduler::Counter>(i);
+    if (const uint64_t amount = counters_.take(counter)) engine_->count(counter, amount);
+  }
+}
+
+}  // namespace cgx::daemon

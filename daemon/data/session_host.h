@@ -1,0 +1,113 @@
+// What crosses between the ipc agent (sockets) and the data agent (engine): typed messages both
+// ways.
+//
+// A session is named by a serial number that is never reused. The ipc agent opens it, feeds it and
+// closes it exactly once; after Close the data agent answers with Released when no operation
+// touches the session's memory any more, and the ipc agent unmaps it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "daemon/data/session.h"
+#include "daemon/data/share_board.h"
+#include "proto/wire/session_messages.h"
+#include "scheduler/communicator/snapshot.h"
+
+namespace cgx::daemon {
+
+using SessionSerial = uint64_t;
+
+// ipc agent -> data agent
+
+struct OpenSession {
+  scheduler::SessionOptions options;
+  SessionChannel channel;
+};
+struct AddMappedArena {
+  uint32_t arena = 0;
+  SharedRegion region;
+};
+struct CloseSession {
+  Status why;  // kOK: it said goodbye
+};
+
+struct SessionRequest {
+  SessionSerial session = 0;
+  uint32_t request = 0;
+  std::variant<OpenSession, AddMappedArena, wire::Meet, wire::CreateCommunicator,
+               wire::RegisterTensors, wire::Commit, wire::RedoStep, wire::AskReport,
+               wire::CloseCommunicator, CloseSession>
+      body;
+};
+
+// data agent -> ipc agent
+
+struct Opened {};
+struct Shown {  // for the ipc agent to make a page of: the data agent only hands it out
+  scheduler::CommunicatorSnapshot communicator;
+  uint32_t first = 0;  // tensor of the page
+};
+struct Evict {  // the session broke a contract: tell the client why, hang up, then Close it
+  Status why;
+};
+struct Released {
+  uint32_t uid = 0;
+  SessionChannel channel;
+  std::vector<SharedRegion> arenas;
+};
+
+// a user's thread -> ipc agent
+
+struct ArenaMapped {
+  uint32_t uid = 0;
+  uint32_t arena = 0;
+  uint64_t reserved_bytes = 0;  // of the session's quota
+  Result<SharedRegion> region;
+};
+
+struct SessionAnswer {
+  SessionSerial session = 0;
+  uint32_t request = 0;
+  std::variant<Opened, wire::Reply, Shown, Evict, Released, ArenaMapped> body;
+};
+
+// Implemented by the data agent; called on the ipc agent's thread.
+class SessionHost {
+ public:
+  virtual ~SessionHost() = default;
+  virtual void ask(SessionRequest request) = 0;  // waits for room in the mailbox
+};
+
+// Implemented by the ipc agent; called on the data agent's thread, never blocks.
+class SessionAnswers {
+ public:
+  virtual ~SessionAnswers() = default;
+  virtual void answer(SessionAnswer answer) = 0;
+};
+
+// Counters of what happens at the daemon's edges, on other threads than the engine's, and who holds
+// what there.
+class EdgeCounters {
+ public:
+  ShareBoard& shares() { return shares_; }
+  void add(scheduler::Counter counter, uint64_t amount = 1) {
+    at(counter).fetch_add(amount, std::memory_order_relaxed);
+  }
+  uint64_t take(scheduler::Counter counter) {
+    return at(counter).exchange(0, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<uint64_t>& at(scheduler::Counter counter) {
+    return counts_[static_cast<size_t>(counter)];
+  }
+  std::array<std::atomic<uint64_t>, static_cast<size_t>(scheduler::Counter::kCount)> counts_{};
+  ShareBoard shares_;
+};
+
+}  // namespace cgx::daemon

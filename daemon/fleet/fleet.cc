@@ -1,0 +1,217 @@
+#include "daemon/fleet/fleet.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <set>
+#include <span>
+
+#include "config/text.h"
+#include "daemon/base/clock.h"
+#include "daemon/fleet/mesh_credentials.h"
+#include "proto/messages/fleet.grpc.pb.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr auto kShowLimit = std::chrono::seconds(2);
+constexpr uint64_t kShowNs = 1 * kSecond;
+constexpr uint64_t kChallengeNs = 10 * kSecond;
+constexpr size_t kIssuedMax = 1024, kIssuedPerHostMax = 64;
+constexpr size_t kMachinesMax = 256;
+constexpr int kReplyBytesMax = 64 << 20;  // tensor lists of large models
+
+template <typename Array>
+std::string text_of(const Array& array) {
+  return {reinterpret_cast<const char*>(array.data()), array.size()};
+}
+
+template <typename Array>
+bool read(const std::string& field, Array& array) {
+  if (field.size() != array.size()) return false;
+  std::memcpy(array.data(), field.data(), field.size());
+  return true;
+}
+
+std::set<std::string> addresses_in(const std::string& list) {
+  std::set<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) parts.insert(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+v1::ShowReply refused(const Status& why) {
+  v1::ShowReply reply;
+  reply.mutable_verdict()->set_code(static_cast<uint32_t>(why.code()));
+  reply.mutable_verdict()->set_message(why.message());
+  return reply;
+}
+
+// Asks one daemon: for a challenge, then with the proof.
+class Question {
+ public:
+  Question(const std::string& address, const MeshTls& tls) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
+    stub_ =
+        v1::Fleet::NewStub(grpc::CreateCustomChannel(address, channel_credentials(tls), arguments));
+  }
+
+  Result<v1::ShowReply> ask(v1::ShowRequest request, const LinkKey& key) {
+    CGX_ASSIGN_OR_RETURN(const v1::ShowReply first, call(request));
+    Nonce challenge;
+    if (!read(first.challenge(), challenge)) return protocol_error("its challenge is malformed");
+    request.set_challenge(first.challenge());
+    request.set_proof(
+        text_of(key.prove_question(challenge, {request.job(), request.uid()}, request.address())));
+    return call(request);
+  }
+
+ private:
+  Result<v1::ShowReply> call(const v1::ShowRequest& request) {
+    v1::ShowReply reply;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kShowLimit);
+    const grpc::Status status = stub_->Show(&context, request, &reply);
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return Status(StatusCode::kVERSION_MISMATCH, "its daemon is of another version");
+    }
+    if (!status.ok()) return Status(StatusCode::kUNAVAILABLE, status.error_message());
+    if (reply.verdict().code() == 0) return reply;
+    return Status(static_cast<StatusCode>(reply.verdict().code()), reply.verdict().message());
+  }
+
+  std::unique_ptr<v1::Fleet::Stub> stub_;
+};
+
+void add(const std::string& address, const Result<v1::ShowReply>& reply, FleetAnswer& all) {
+  if (!reply.ok()) {
+    v1::Finding& finding = all.findings.emplace_back();
+    finding.set_machine(address);
+    finding.set_text(config::plain_text(reply.status().message()));
+    return;
+  }
+  const auto& communicators = reply->communicators();
+  all.communicators.insert(all.communicators.end(), communicators.begin(), communicators.end());
+  all.tensors.insert(all.tensors.end(), reply->tensors().begin(), reply->tensors().end());
+}
+
+}  // namespace
+
+bool Fleet::issue(const std::string& host, Nonce& challenge) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t now_ns = monotonic_ns();
+  std::erase_if(issued_, [&](const auto& each) { return each.second.expires_ns <= now_ns; });
+  const auto of_host = std::count_if(issued_.begin(), issued_.end(),
+                                     [&](const auto& each) { return each.second.host == host; });
+  if (issued_.size() >= kIssuedMax || static_cast<size_t>(of_host) >= kIssuedPerHostMax) {
+    return false;
+  }
+  challenge = new_nonce();
+  issued_[challenge] = {host, now_ns + kChallengeNs};
+  return true;
+}
+
+// Good once.
+bool Fleet::take(const std::string& host, const Nonce& challenge) {
+  const std::lock_guard lock(mutex_);
+  const auto found = issued_.find(challenge);
+  if (found == issued_.end() || found->second.host != host) return false;
+  const bool fresh = found->second.expires_ns > monotonic_ns();
+  issued_.erase(found);
+  return fresh;
+}
+
+Status Fleet::check(const std::string& host, const v1::ShowRequest& request) {
+  // One answer for all: nothing is said about which jobs there are.
+  const Status no(StatusCode::kAUTH_FAILED,
+                  "no link of job '" + request.job() + "' was made here with that key");
+  Nonce challenge;
+  Mac proof;
+  KeyId id;
+  if (!read(request.challenge(), challenge) || !read(request.proof(), proof) ||
+      !read(request.key_id(), id) || !take(host, challenge) ||
+      !addresses_in(facts_.mesh_address).contains(request.address())) {
+    return no;
+  }
+  const JobOwner of{request.job(), request.uid()};
+  const auto key = keys_.find(of, id);
+  if (!key || !key->secret()) return no;
+  const Mac right = key->prove_question(challenge, of, request.address());
+  return equal_in_constant_time(right, proof) ? Status() : no;
+}
+
+v1::ShowReply Fleet::answer(const std::string& host, const v1::ShowRequest& request) {
+  if (!facts_.trusted.contains(host)) {
+    return refused({StatusCode::kPERMISSION_DENIED, host + " is in none of the networks here"});
+  }
+  v1::ShowReply reply;
+  if (request.challenge().empty()) {
+    Nonce challenge;
+    if (!issue(host, challenge)) return refused({StatusCode::kBUSY, "too many questions"});
+    reply.set_challenge(text_of(challenge));
+    return reply;
+  }
+  if (const Status checked = check(host, request); !checked.ok()) return refused(checked);
+  const Result<Snapshot> snapshot = port_.snapshot(kShowNs);
+  if (!snapshot.ok()) return refused(snapshot.status());
+  for (const CommunicatorSnapshot& one : snapshot->communicators) {
+    if (one.job != request.job() || one.uid != request.uid()) continue;
+    if (request.tensors()) {
+      v1::TensorList& shown = *reply.add_tensors();
+      shown = tensors_of(one);
+      shown.set_machine(facts_.name);
+    } else {
+      v1::Communicator& shown = *reply.add_communicators();
+      shown = communicator_of(one);
+      shown.set_machine(facts_.name);
+    }
+  }
+  return reply;
+}
+
+// One address of each.
+std::set<std::string> Fleet::machines(const Snapshot& snapshot, const JobOwner& of) const {
+  std::set<std::string> addresses;
+  for (const scheduler::PeerSnapshot& peer : snapshot.peers) {
+    if (JobOwner{peer.job, peer.uid} != of || addresses.size() >= kMachinesMax) continue;
+    for (const std::string& each : addresses_in(peer.address)) {
+      if (!facts_.trusted.contains(host_of(each))) continue;
+      addresses.insert(each);
+      break;
+    }
+  }
+  return addresses;
+}
+
+FleetAnswer Fleet::ask(const Snapshot& snapshot, const CommunicatorSnapshot& of,
+                       bool tensors) const {
+  v1::ShowRequest request;
+  request.set_job(of.job);
+  request.set_uid(of.uid);
+  request.set_tensors(tensors);
+  const auto key = keys_.newest({of.job, of.uid});
+  if (key) request.set_key_id(text_of(key->id()));
+  std::vector<std::pair<std::string, std::future<Result<v1::ShowReply>>>> asked;
+  for (const std::string& address : machines(snapshot, {of.job, of.uid})) {
+    request.set_address(address);
+    asked.emplace_back(
+        address, std::async(std::launch::async, [this, request, &key]() -> Result<v1::ShowReply> {
+          if (!key) return Status(StatusCode::kAUTH_FAILED, "no key of the job is known here");
+          return Question(request.address(), facts_.tls).ask(request, *key);
+        }));
+  }
+  FleetAnswer all;
+  for (auto& [address, future] : asked) add(address, future.get(), all);
+  return all;
+}
+
+}  // namespace cgx::daemon

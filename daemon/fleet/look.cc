@@ -1,0 +1,269 @@
+#include "daemon/fleet/look.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <set>
+
+#include "config/text.h"
+#include "daemon/base/clock.h"
+#include "daemon/fleet/mesh_credentials.h"
+#include "daemon/net/reach.h"
+#include "proto/messages/mesh.grpc.pb.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr int kReachMs = 3000;
+constexpr auto kAnswerLimit = std::chrono::seconds(4);
+constexpr uint64_t kTotalsNs = 500 * kMillisecond;
+constexpr uint64_t kSnapshotNs = 1 * kSecond;
+constexpr size_t kPeersMax = 256;
+constexpr const char kNetwork[] = "mesh.network";
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+bool all_loopback(const std::string& addresses) {
+  const NetworkList loopback = NetworkList::loopback();
+  const std::vector<std::string> each = split(addresses);
+  return std::all_of(each.begin(), each.end(),
+                     [&](const std::string& one) { return loopback.contains(host_of(one)); });
+}
+
+uint16_t port_of(const std::string& address) {
+  return static_cast<uint16_t>(std::strtoul(address.c_str() + address.rfind(':') + 1, nullptr, 10));
+}
+
+Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const KeyId& key_id) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto stub = v1::MeshHandshake::NewStub(
+      grpc::CreateCustomChannel(address, channel_credentials(tls), arguments));
+  v1::LookRequest request;
+  request.set_key_id(key_id.data(), key_id.size());
+  v1::LookReply reply;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
+  const grpc::Status status = stub->Look(&context, request, &reply);
+  if (status.ok()) return reply;
+  return Status(status.error_code() == grpc::StatusCode::UNIMPLEMENTED
+                    ? StatusCode::kVERSION_MISMATCH
+                    : StatusCode::kUNAVAILABLE,
+                status.error_message());
+}
+
+const char* or_nothing(const std::string& value) {
+  return value.empty() ? "nothing" : value.c_str();
+}
+
+}  // namespace
+
+struct Look::Seen {
+  std::optional<v1::Machine> machine;
+  std::vector<v1::Finding> findings;
+
+  void find(const std::string& machine_name, const std::string& key, const std::string& text) {
+    v1::Finding& finding = findings.emplace_back();
+    finding.set_machine(config::plain_text(machine_name));
+    finding.set_key(key);
+    finding.set_text(config::plain_text(text));
+  }
+};
+
+Look::Look(LookFacts facts, OperatorPort& port)
+    : facts_(std::move(facts)),
+      key_id_(LinkKey(facts_.cluster_key, {}).id()),
+      loopback_only_(all_loopback(facts_.mesh_address)),
+      port_(port) {}
+
+v1::LookReply Look::answer(const std::string& host, const v1::LookRequest& request) {
+  v1::LookReply reply;
+  if (!facts_.trusted.contains(host)) {
+    reply.mutable_verdict()->set_code(static_cast<uint32_t>(StatusCode::kPERMISSION_DENIED));
+    reply.mutable_verdict()->set_message(host + " is in none of the networks of " + facts_.name +
+                                         " (" + facts_.trusted.to_string() + ")");
+    return reply;
+  }
+  reply.set_name(facts_.name);
+  for (const auto& [key, value] : facts_.agreed) {
+    v1::Agreed& agreed = *reply.add_agreed();
+    agreed.set_key(key);
+    agreed.set_value(value);
+  }
+  reply.set_has_key(!facts_.cluster_key.empty());
+  reply.set_same_key(request.key_id() ==
+                     std::string(reinterpret_cast<const char*>(key_id_.data()), key_id_.size()));
+  for (const std::string& address : own_listeners(facts_.other_ports)) reply.add_data(address);
+  *reply.mutable_totals() = totals();
+  return reply;
+}
+
+// However many ask, the engine is asked twice a second.
+v1::Totals Look::totals() {
+  const std::lock_guard lock(mutex_);
+  if (totals_ns_ != 0 && monotonic_ns() - totals_ns_ < kTotalsNs) return totals_;
+  const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
+  if (!snapshot.ok()) return totals_;
+  const auto counter = [&](scheduler::Counter which) {
+    return snapshot->counters[static_cast<size_t>(which)];
+  };
+  totals_.set_uptime_ns(snapshot->uptime_ns);
+  totals_.set_sessions(static_cast<uint32_t>(snapshot->sessions.size()));
+  totals_.set_communicators(static_cast<uint32_t>(snapshot->communicators.size()));
+  totals_.set_gradient_bytes(counter(scheduler::Counter::kgradient_bytes));
+  totals_.set_wire_bytes_sent(counter(scheduler::Counter::kencoded_bytes_sent));
+  totals_.set_operations_failed(counter(scheduler::Counter::koperations_failed));
+  uint64_t late_ns = 0;
+  for (const auto& communicator : snapshot->communicators) {
+    for (const auto& rank : communicator.rank_list) late_ns = std::max(late_ns, rank.late_ns);
+  }
+  totals_.set_late_ns(late_ns);
+  totals_ns_ = monotonic_ns();
+  return totals_;
+}
+
+// One address of each daemon that this one has links with.
+std::vector<std::string> Look::linked() {
+  const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
+  std::set<std::string> addresses;
+  for (const auto& peer : snapshot.ok() ? snapshot->peers : decltype(snapshot->peers){}) {
+    for (const std::string& each : split(peer.address)) {
+      if (!facts_.trusted.contains(host_of(each))) continue;
+      addresses.insert(each);
+      break;
+    }
+  }
+  return {addresses.begin(), addresses.end()};
+}
+
+v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request) {
+  v1::Diagnosis diagnosis;
+  v1::Machine& here = *diagnosis.mutable_here();
+  here.set_name(facts_.name);
+  here.set_address(facts_.mesh_address);
+  here.set_networks(facts_.trusted.to_string());
+  for (const auto& [key, value] : facts_.agreed) {
+    v1::Agreed& agreed = *here.add_agreed();
+    agreed.set_key(key);
+    agreed.set_value(value);
+  }
+  *here.mutable_totals() = totals();
+  std::vector<std::string> peers(request.peers().begin(), request.peers().end());
+  if (request.linked()) {
+    for (std::string& each : linked()) peers.push_back(std::move(each));
+  }
+  if (peers.size() > kPeersMax) peers.resize(kPeersMax);
+  std::vector<std::future<Seen>> looks;
+  for (const std::string& peer : peers) {
+    looks.push_back(std::async(std::launch::async, [this, peer] { return look_at(peer); }));
+  }
+  for (std::future<Seen>& look : looks) {
+    Seen seen = look.get();
+    if (seen.machine) *diagnosis.add_others() = std::move(*seen.machine);
+    for (v1::Finding& finding : seen.findings) *diagnosis.add_findings() = std::move(finding);
+  }
+  return diagnosis;
+}
+
+Look::Seen Look::look_at(const std::string& asked) const {
+  Seen seen;
+  const bool has_port = !host_of(asked).empty();
+  const std::string host = numeric_host(has_port ? host_of(asked) : asked);
+  const uint16_t port = has_port ? port_of(asked) : facts_.usual_port;
+  if (host.empty()) {
+    seen.find(asked, "mesh.listen", "no address is known for " + asked);
+    return seen;
+  }
+  if (loopback_only_ && !NetworkList::loopback().contains(host)) {
+    seen.find(facts_.name, kNetwork,
+              "the daemon listens on loopback only (" + facts_.mesh_address +
+                  "): other machines cannot reach it; set mesh.network (cgxd --network "
+                  "10.1.0.0/24)");
+    return seen;
+  }
+  if (!facts_.trusted.contains(host)) {
+    seen.find(facts_.name, kNetwork,
+              host + " is in none of this machine's networks (" + facts_.trusted.to_string() +
+                  "): its daemon would not be called nor let in");
+    return seen;
+  }
+  const std::string address = address_of(host, port);
+  const std::string own = has_port ? "" : " (the usual port, as none was given)";
+  const Status reached = reach(host, port, kReachMs);
+  if (reached.code() == StatusCode::kTIMED_OUT) {
+    seen.find(host, "mesh.listen",
+              address + own + ": " + reached.message() +
+                  ": a firewall drops what goes to mesh.listen's port, or the machine is away");
+    return seen;
+  }
+  if (!reached.ok()) {
+    seen.find(host, "mesh.listen",
+              address + own + ": " + reached.message() +
+                  ": no daemon runs there, its mesh.listen has another port, it listens on "
+                  "loopback only (mesh.network), or a firewall refuses");
+    return seen;
+  }
+  const Result<v1::LookReply> reply = ask(address, facts_.tls, key_id_);
+  if (reply.ok()) {
+    compare(*reply, address, seen);
+  } else if (reply.status().code() == StatusCode::kVERSION_MISMATCH) {
+    seen.find(host, "version", address + ": its daemon is of another version");
+  } else {
+    seen.find(host, "mesh.tls",
+              address + ": it answers, but not as a daemon does (" + reply.status().message() +
+                  "): another program has that port, or mesh.tls is configured on one side only");
+  }
+  return seen;
+}
+
+void Look::compare(const v1::LookReply& reply, const std::string& address, Seen& seen) const {
+  if (reply.verdict().code() != 0) {
+    return seen.find(host_of(address), kNetwork, reply.verdict().message());
+  }
+  v1::Machine& machine = seen.machine.emplace();
+  machine.set_name(config::plain_text(reply.name()));
+  machine.set_address(address);
+  *machine.mutable_agreed() = reply.agreed();
+  *machine.mutable_totals() = reply.totals();
+  for (const auto& [key, value] : facts_.agreed) {
+    const auto theirs =
+        std::find_if(reply.agreed().begin(), reply.agreed().end(),
+                     [&, name = key](const v1::Agreed& one) { return one.key() == name; });
+    const std::string their = theirs == reply.agreed().end() ? "" : theirs->value();
+    if (their == value) continue;
+    seen.find(machine.name(), key,
+              "is " + std::string(or_nothing(their)) + " there, " + or_nothing(value) + " on " +
+                  facts_.name);
+  }
+  if (!reply.same_key()) {
+    const bool here = !facts_.cluster_key.empty();
+    seen.find(machine.name(), "mesh.key_file",
+              here && reply.has_key() ? "the cluster key is another one than that of " + facts_.name
+              : here                  ? "there is no cluster key, " + facts_.name + " has one"
+                                      : "there is a cluster key, " + facts_.name + " has none");
+  }
+  for (const std::string& data : reply.data()) {
+    const std::string host = host_of(data);
+    const bool any = host == "0.0.0.0" || host == "::";
+    const std::string at = any ? host_of(address) : host;
+    if (!facts_.trusted.contains(at)) continue;
+    const Status reached = reach(at, port_of(data), kReachMs);
+    if (reached.ok()) continue;
+    seen.find(machine.name(), "transport.ports",
+              data + ", where gradients go, cannot be reached: " + reached.message() +
+                  "; a firewall wants transport.ports open");
+  }
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,62 @@
+// Looking at daemons from outside a job: what another one is told about this one, and what this one
+// finds when it looks at others. cgxctl doctor and status --all are made of it.
+//
+// Thread rule: immutable but for the totals it keeps; called by gRPC's threads, any number at once.
+// Invariants: strangers are told nothing, and cost the engine one snapshot per half second at most;
+// only addresses inside the trusted networks are called.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/fleet/mesh_tls.h"
+#include "daemon/mesh/mesh_handshake.h"
+#include "daemon/net/networks.h"
+#include "daemon/operators/operator_port.h"
+#include "proto/messages/control.pb.h"
+
+namespace cgx::daemon {
+
+// Keys, with values, that all machines of a job must have the same.
+using AgreedKeys = std::vector<std::pair<std::string, std::string>>;
+
+struct LookFacts {
+  std::string name;          // of this machine
+  std::string mesh_address;  // advertised; may be several, separated by commas
+  NetworkList trusted;
+  AgreedKeys agreed;
+  std::string cluster_key;
+  MeshTls tls;
+  std::vector<uint16_t> other_ports;  // that this process listens on beside the data path's
+  uint16_t usual_port;                // of other machines, where none is said
+};
+
+class Look {
+ public:
+  Look(LookFacts facts, OperatorPort& port);
+
+  // What another daemon, at `host`, is told.
+  v1::LookReply answer(const std::string& host, const v1::LookRequest& request);
+  // What this one finds. Takes some seconds where something does not answer.
+  v1::Diagnosis diagnose(const v1::DiagnoseRequest& request);
+
+ private:
+  struct Seen;  // of one address
+  Seen look_at(const std::string& asked) const;
+  void compare(const v1::LookReply& reply, const std::string& address, Seen& seen) const;
+  std::vector<std::string> linked();
+  v1::Totals totals();
+
+  const LookFacts facts_;
+  const KeyId key_id_;
+  const bool loopback_only_;
+  OperatorPort& port_;
+  std::mutex mutex_;  // of what follows
+  v1::Totals totals_;
+  uint64_t totals_ns_ = 0;  // when they were taken
+};
+
+}  // namespace cgx::daemon

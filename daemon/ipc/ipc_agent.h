@@ -1,0 +1,112 @@
+// The edge to trainers: accepts connections on the Unix socket, checks who they are and what they
+// send, maps arenas, and notices when they die. Everything that may take long or be hostile happens
+// here or on a thread of the user's own, so that the data agent only sees checked, decoded
+// messages.
+//
+// Thread rule: an agent on a thread of its own; answer(), stop_accepting() and the counts may be
+// used from anywhere.
+// Invariants: at most `pending_max` connections have not introduced themselves, each for at most
+// `handshake_ns`; a session is opened once and closed once; a client that does not read is hung up
+// on; no descriptor that a client had a hand in is closed on this thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "daemon/base/agent.h"
+#include "daemon/base/limited_events.h"
+#include "daemon/base/mailbox.h"
+#include "daemon/base/user_threads.h"
+#include "daemon/data/session_host.h"
+#include "daemon/net/listen_socket.h"
+#include "daemon/net/packet_socket.h"
+#include "daemon/net/peer_process.h"
+
+namespace cgx::daemon {
+
+struct IpcOptions {
+  ListenSocketOptions socket;
+  wire::InstanceId instance{};
+  std::string mesh_address;
+  std::string version;
+  uint64_t handshake_ns = 2'000'000'000;
+  uint32_t pending_max = 64;       // connections that have not introduced themselves
+  uint32_t user_tasks_max = 1024;  // of one user's, not done yet
+  uint32_t sessions_max = 256;
+  uint64_t arena_bytes_max = 64ull << 30;  // all arenas of one session
+  uint64_t shared_bytes_max = UINT64_MAX;  // and of all sessions
+};
+
+class IpcAgent final : public Agent, public SessionAnswers {
+ public:
+  struct Ports {
+    SessionHost& host;
+    EdgeCounters& counters;
+    scheduler::EventSink& events;
+  };
+
+  static Result<std::unique_ptr<IpcAgent>> create(const IpcOptions& options, const Ports& ports);
+  ~IpcAgent() override;
+
+  std::string_view name() const override { return "cgxd-ipc"; }
+  Status on_start() override;
+  void on_stop() override;
+  int do_work(uint64_t now_ns) override;
+  uint64_t next_deadline_ns() const override;
+  bool prepare_sleep() override { return inbox_->empty(); }
+  void woken(std::span<const Poller::Ready> ready) override;
+
+  void answer(SessionAnswer answer) override;
+
+  // New connections are refused; sessions are told `why` when the agent stops.
+  void stop_accepting(const std::string& why = {});
+  uint32_t sessions_open() const { return sessions_open_.load(); }
+  uint32_t connections() const { return connections_open_.load(); }  // sessions and those to be
+  uint64_t sessions_ever() const { return sessions_ever_.load(); }
+
+ private:
+  class Connection;
+  friend class Connection;
+  using Connections = std::unordered_map<SessionSerial, std::unique_ptr<Connection>>;
+
+  IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket listener);
+
+  void accept_all();
+  void admit(UniqueFd socket, uint64_t now_ns);
+  Status may_admit(const PeerProcess& peer, const std::string& holder) const;
+  Status may_open(const std::string& holder) const;
+  scheduler::Share pending() const;
+  void show_pending();
+  Status may_share(const std::string& holder, uint64_t bytes) const;
+  void refuse(int socket, const Status& why);  // counted, told, named in the log
+  void turn_away(UniqueFd socket, uid_t uid, const Status& why);
+  void handle(SessionAnswer answer);
+  void on_ready(uint64_t tag);
+  void expire(uint64_t now_ns);
+  void drop(Connection& connection);
+
+  IpcOptions options_;
+  Ports ports_;
+  LimitedEvents refusals_;
+  scheduler::Share shown_pending_;
+  ListenSocket listener_;
+  std::shared_ptr<Mailbox<SessionAnswer>> inbox_;  // users' threads may outlive the agent
+  UserThreads users_;
+  Connections connections_;
+  SessionSerial next_serial_ = 1;
+  UniqueFd spare_fd_;  // given up to accept and refuse when descriptors run out
+  bool listening_ = false;
+  uint64_t now_ns_ = 0;
+  std::mutex last_words_mutex_;
+  std::string last_words_;
+  std::atomic<bool> accepting_{true};
+  std::atomic<uint32_t> sessions_open_{0}, connections_open_{0};
+  std::atomic<uint64_t> sessions_ever_{0};
+  ThreadOwner owner_;
+};
+
+}  // namespace cgx::daemon

@@ -1,0 +1,213 @@
+#include "daemon/ipc/ipc_connection.h"
+
+#include <algorithm>
+
+#include "daemon/base/clock.h"
+
+namespace cgx::daemon {
+
+using wire::SessionMessageType;
+
+IpcAgent::Connection::Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket,
+                                 PeerProcess peer, std::string holder, uint64_t deadline_ns)
+    : agent_(agent),
+      serial_(serial),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      holder_(std::move(holder)),
+      deadline_ns_(deadline_ns) {}
+
+Status IpcAgent::Connection::watch() {
+  CGX_RETURN_IF_ERROR(agent_.poller().add(socket_.get(), EPOLLIN, serial_ * 2));
+  if (!peer_.pidfd) return {};
+  return agent_.poller().add(peer_.pidfd.get(), EPOLLIN, serial_ * 2 + 1);
+}
+
+std::string IpcAgent::Connection::description() const {
+  std::string text = peer_.pid != 0 ? "process " + std::to_string(peer_.pid)
+                                    : std::string("a process of another pid namespace");
+  if (!client_.empty()) text += " (" + client_ + ")";
+  if (!job_.empty()) text += " of job '" + job_ + "'";
+  return text + ", uid " + std::to_string(peer_.uid);
+}
+
+Status IpcAgent::Connection::death() const {
+  const bool dead = peer_.pidfd && has_exited(peer_.pidfd.get());
+  return Status(StatusCode::kRANK_LOST,
+                description() + (dead ? " died" : " closed its session without saying goodbye"));
+}
+
+Status IpcAgent::Connection::read_packets() {
+  for (int i = 0; i < kPacketsPerRound; ++i) {
+    Packet packet;
+    const Result<ReceiveOutcome> outcome =
+        receive_packet(socket_.get(), wire::kSessionPacketBytesMax, packet);
+    Status status = outcome.status();
+    if (outcome.ok() && *outcome == ReceiveOutcome::kClosed) status = death();
+    if (outcome.ok() && *outcome == ReceiveOutcome::kPacket) status = handle(packet);
+    for (UniqueFd& fd : packet.fds) agent_.users_.close(uid(), std::move(fd));
+    if (!status.ok() || goodbye_ || *outcome == ReceiveOutcome::kNothing) return status;
+  }
+  return {};
+}
+
+Status IpcAgent::Connection::handle(Packet& packet) {
+  CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header,
+                       wire::parse_header(packet.bytes, wire::Side::kDaemon));
+  const auto body = std::span<const std::byte>(packet.bytes).subspan(sizeof(header));
+  UniqueFd none;
+  UniqueFd& fd = packet.fds.empty() ? none : packet.fds.front();
+  if (state_ == State::kOpen) return handle_open(header, body, fd);
+  if (state_ == State::kOpening ||
+      header.type != static_cast<uint16_t>(SessionMessageType::kHello)) {
+    return protocol_error("message " + std::to_string(header.type) + " before the handshake ended");
+  }
+  CGX_ASSIGN_OR_RETURN(const wire::Hello message, wire::decode_body<wire::Hello>(body));
+  return hello(header.request, message, fd);
+}
+
+Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, UniqueFd& pidfd) {
+  if (hello.job.empty() || hello.job.size() > wire::kNameBytesMax ||
+      hello.client.size() > wire::kNameBytesMax) {
+    return invalid_argument("Hello: job name of " + std::to_string(hello.job.size()) +
+                            " bytes, client name of " + std::to_string(hello.client.size()) +
+                            "; 1 to " + std::to_string(wire::kNameBytesMax) + " are allowed");
+  }
+  if (!peer_.pidfd) {
+    CGX_RETURN_IF_ERROR(adopt_pidfd(pidfd, peer_));
+    CGX_RETURN_IF_ERROR(agent_.poller().add(peer_.pidfd.get(), EPOLLIN, serial_ * 2 + 1));
+  }
+  CGX_RETURN_IF_ERROR(agent_.may_open(holder_));
+  job_ = hello.job;
+  client_ = hello.client;
+  hello_request_ = request;
+  CGX_ASSIGN_OR_RETURN(ChannelEnds channel, make_session_channel());
+  ends_ = std::move(channel.theirs);
+  state_ = State::kOpening;
+  deadline_ns_ = kNever;
+  agent_.ports_.host.ask(
+      {serial_, request,
+       OpenSession{{job_, client_, peer_.uid, peer_.pid, holder_}, std::move(channel.ours)}});
+  return {};
+}
+
+Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
+                                         std::span<const std::byte> body, UniqueFd& fd) {
+  const uint32_t request = header.request;
+  switch (static_cast<SessionMessageType>(header.type)) {
+    case SessionMessageType::kAddArena: {
+      CGX_ASSIGN_OR_RETURN(const auto message, wire::decode_body<wire::AddArena>(body));
+      return add_arena(request, message, fd);
+    }
+    case SessionMessageType::kMeet:
+      return forward<wire::Meet>(request, body);
+    case SessionMessageType::kCreateCommunicator:
+      return forward<wire::CreateCommunicator>(request, body);
+    case SessionMessageType::kRegisterTensors:
+      return forward<wire::RegisterTensors>(request, body);
+    case SessionMessageType::kCommit:
+      return forward<wire::Commit>(request, body);
+    case SessionMessageType::kRedoStep:
+      return forward<wire::RedoStep>(request, body);
+    case SessionMessageType::kAskReport:
+      return forward<wire::AskReport>(request, body);
+    case SessionMessageType::kCloseCommunicator:
+      return forward<wire::CloseCommunicator>(request, body);
+    case SessionMessageType::kGoodbye:
+      goodbye_ = true;
+      return wire::decode_body<wire::Goodbye>(body).status();
+    case SessionMessageType::kHello:
+    case SessionMessageType::kWelcome:
+    case SessionMessageType::kReply:
+      break;
+  }
+  return protocol_error("message " + std::to_string(header.type) +
+                        " is none a client sends on an open session");
+}
+
+template <typename Message>
+Status IpcAgent::Connection::forward(uint32_t request, std::span<const std::byte> body) {
+  CGX_ASSIGN_OR_RETURN(Message message, wire::decode_body<Message>(body));
+  agent_.ports_.host.ask({serial_, request, std::move(message)});
+  return {};
+}
+
+// Mapping takes seconds where the arena is large: the user's own thread does it.
+Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& message,
+                                       UniqueFd& memory) {
+  if (message.kind != wire::ArenaKind::kHost) {
+    const bool device = message.kind == wire::ArenaKind::kDevice;
+    return send(
+        {StatusCode::kUNIMPLEMENTED,
+         device ? "arenas on a device are not built yet; host arenas are"
+                : "arena kind " + std::to_string(static_cast<int>(message.kind)) + " is not known",
+         0, 0},
+        request);
+  }
+  if (!memory) return protocol_error("AddArena without its descriptor");
+  if (message.arena >= wire::kArenasMax || arenas_[message.arena]) {
+    return protocol_error("AddArena " + std::to_string(message.arena) +
+                          ": taken, or beyond the last one, " +
+                          std::to_string(wire::kArenasMax - 1));
+  }
+  if (const Status room = agent_.may_share(holder_, message.bytes); !room.ok()) {
+    return send(
+        {room.code(), "an arena of " + std::to_string(message.bytes) + " bytes: " + room.message(),
+         0, 0},
+        request);
+  }
+  const uint64_t quota_left = agent_.options_.arena_bytes_max - arena_bytes_;
+  const uint64_t reserved = std::min(message.bytes, quota_left);
+  arenas_.set(message.arena);
+  arena_bytes_ += reserved;
+  agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request, message, quota_left,
+                            reserved, uid = uid(), memory = std::move(memory)] {
+    ArenaMapped mapped{uid, message.arena, reserved,
+                       map_arena(memory.get(), message.bytes, quota_left)};
+    // A mailbox that takes no more is an agent that has stopped: the mapping ends here.
+    (void)inbox->post({serial, request, std::move(mapped)});
+  });
+  return {};
+}
+
+Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
+  if (!mapped.region.ok()) {
+    arenas_.reset(mapped.arena);
+    arena_bytes_ -= mapped.reserved_bytes;
+    const Status& why = mapped.region.status();
+    return send({why.code(), why.message(), 0, 0}, request);
+  }
+  agent_.ports_.host.ask(
+      {serial_, request, AddMappedArena{mapped.arena, std::move(mapped.region).value()}});
+  return {};
+}
+
+Status IpcAgent::Connection::on_answer(uint32_t /*request*/, const Opened&) {
+  CGX_ASSERT(state_ == State::kOpening);
+  state_ = State::kOpen;
+  const ClientEnds ends = std::move(ends_);
+  const wire::Welcome welcome{agent_.options_.instance, agent_.options_.mesh_address,
+                              agent_.options_.version};
+  return send_packet(socket_.get(), wire::encode_packet(welcome, hello_request_),
+                     {ends.memory.get(), ends.doorbell.get(), ends.notifier.get()});
+}
+
+Status IpcAgent::Connection::on_answer(uint32_t request, const wire::Reply& reply) {
+  return send(reply, request);
+}
+
+Status IpcAgent::Connection::send(const wire::Reply& reply, uint32_t request) {
+  return send_packet(socket_.get(), wire::encode_packet(reply, request));
+}
+
+void IpcAgent::Connection::say(const Status& why) {
+  (void)send({why.code(), why.message(), 0, 0}, 0);  // it may be gone: nobody to tell
+}
+
+void IpcAgent::Connection::hang_up(const Status& why) {
+  if (!why.ok()) say(why);
+  if (state_ == State::kGreeting) return;
+  agent_.ports_.host.ask({serial_, 0, CloseSession{why}});
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,78 @@
+// One client's connection: its handshake, its messages, its end. Internal to the ipc agent.
+// Thread rule: the ipc agent's.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "daemon/ipc/ipc_agent.h"
+
+namespace cgx::daemon {
+
+class IpcAgent::Connection {
+ public:
+  enum class State : uint8_t {
+    kGreeting,  // nothing heard yet
+    kOpening,   // Hello accepted, the data agent has not answered
+    kOpen,
+  };
+
+  Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket, PeerProcess peer,
+             std::string holder, uint64_t deadline_ns);
+
+  Status watch();         // socket and pidfd into the agent's poller
+  Status read_packets();  // an error: hang up, it says why
+  // What kRANK_LOST should say of this client.
+  Status death() const;
+  std::string description() const;  // "process 42 (python3 train.py) of job 'a', uid 1000"
+
+  Status on_answer(uint32_t request, const Opened& opened);
+  Status on_answer(uint32_t request, const wire::Reply& reply);
+  Status on_mapped(uint32_t request, ArenaMapped mapped);
+  void say(const Status& why);  // if it still listens
+  // Tells the client and the data agent; the connection is to be destroyed then.
+  void hang_up(const Status& why);
+
+  State state() const { return state_; }
+  bool said_goodbye() const { return goodbye_; }
+  SessionSerial serial() const { return serial_; }
+  uid_t uid() const { return peer_.uid; }
+  const std::string& holder() const { return holder_; }  // who its shares count for
+  uint64_t arenas() const { return arenas_.count(); }
+  uint64_t arena_bytes() const { return arena_bytes_; }
+  int socket() const { return socket_.get(); }
+  UniqueFd take_socket() { return std::move(socket_); }  // descriptors may wait in it unread
+  int pidfd() const { return peer_.pidfd.get(); }
+  uint64_t deadline_ns() const { return deadline_ns_; }
+
+ private:
+  static constexpr int kPacketsPerRound = 16;
+
+  // What they have no use for stays in the packet or in `fd`.
+  Status handle(Packet& packet);
+  Status handle_open(const wire::PacketHeader& header, std::span<const std::byte> body,
+                     UniqueFd& fd);
+  Status hello(uint32_t request, const wire::Hello& hello, UniqueFd& pidfd);
+  Status add_arena(uint32_t request, const wire::AddArena& message, UniqueFd& memory);
+  template <typename Message>
+  Status forward(uint32_t request, std::span<const std::byte> body);
+  Status send(const wire::Reply& reply, uint32_t request);
+
+  IpcAgent& agent_;
+  const SessionSerial serial_;
+  UniqueFd socket_;
+  PeerProcess peer_;
+  const std::string holder_;
+  State state_ = State::kGreeting;
+  bool goodbye_ = false;
+  uint64_t deadline_ns_;
+  std::string job_, client_;
+  ClientEnds ends_;  // until Welcome has been sent
+  uint32_t hello_request_ = 0;
+  std::bitset<wire::kArenasMax> arenas_;
+  uint64_t arena_bytes_ = 0;
+};
+
+}  // namespace cgx::daemon

@@ -1,0 +1,256 @@
+#include "daemon/net/guarded_listener.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/holder.h"
+#include "daemon/base/open_files.h"
+
+namespace cgx::daemon {
+namespace {
+
+// A connection whose first bytes have arrived only in part is looked at again after this.
+constexpr uint64_t kPartialRetry = 20 * kMillisecond;
+constexpr int kAcceptsPerRound = 64;
+
+Opening compare(const std::string& expected, std::string_view seen) {
+  if (std::string_view(expected).substr(0, seen.size()) != seen) return Opening::kWrong;
+  return seen.size() == expected.size() ? Opening::kRight : Opening::kIncomplete;
+}
+
+// Nothing: it was closed by somebody who only looked whether anyone listens.
+std::optional<Opening> look_at(int fd, const ListenerOptions& options, bool& some) {
+  std::string bytes(options.judge ? options.judged_bytes : options.opening.size(), '\0');
+  const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Opening::kIncomplete;
+  if (got < 0) return std::nullopt;
+  if (got == 0) return some ? std::optional(Opening::kWrong) : std::nullopt;
+  some = true;
+  const auto seen = std::string_view(bytes).substr(0, static_cast<size_t>(got));
+  const Opening opening = options.judge ? options.judge(seen) : compare(options.opening, seen);
+  const bool all = seen.size() == bytes.size();
+  return opening == Opening::kIncomplete && all ? Opening::kWrong : opening;
+}
+
+}  // namespace
+
+namespace {
+
+bool is_local(int fd) {
+  int family = AF_UNSPEC;
+  socklen_t bytes = sizeof family;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
+}
+
+// "uid 1000", as holder_name() has it, or "10.0.0.2".
+std::string origin_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  char host[NI_MAXHOST] = "";
+  if (is_local(fd)) return holder_behind(fd);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, host, sizeof(host), nullptr, 0,
+                NI_NUMERICHOST);
+  return host;
+}
+
+// The oldest of those whose origin has most.
+template <typename Connections>
+typename Connections::iterator oldest_of_most(Connections& connections) {
+  std::map<std::string, size_t> count;
+  for (const auto& one : connections) ++count[one.origin];
+  const auto most = std::max_element(
+      count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return std::find_if(connections.begin(), connections.end(),
+                      [&](const auto& one) { return one.origin == most->first; });
+}
+
+}  // namespace
+
+class GuardedListener::Loop {
+ public:
+  Loop(int listening_fd, const ListenerOptions& options, const ListenerEvents& events,
+       UniqueFd stop)
+      : listening_fd_(listening_fd), options_(options), events_(events), stop_(std::move(stop)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Loop() {
+    ::eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+
+ private:
+  struct Waiting {
+    UniqueFd fd;
+    std::string origin;
+    uint64_t deadline_ns;
+    bool some = false;  // a part of the opening is there: poll() would return at once
+  };
+  struct Alive {
+    UniqueFd watch;  // our own descriptor of a connection that was handed over
+    std::string origin;
+  };
+
+  void run() {
+    for (;;) {
+      collect();
+      ::poll(polled_.data(), polled_.size(), timeout_ms());
+      if (polled_[0].revents != 0) return;
+      drop_ended();
+      check_openings();
+      if (polled_[1].revents != 0) accept_all();
+      show_share();
+    }
+  }
+
+  // stop, listening socket, then one entry per waiting and per living connection.
+  void collect() {
+    polled_.assign({{stop_.get(), POLLIN, 0}, {listening_fd_, POLLIN, 0}});
+    for (const Waiting& one : waiting_) {
+      polled_.push_back({one.some ? -1 : one.fd.get(), POLLIN, 0});
+    }
+    for (const Alive& one : alive_) polled_.push_back({one.watch.get(), POLLRDHUP, 0});
+  }
+
+  int timeout_ms() const {
+    uint64_t earliest = kNever;
+    const uint64_t now = monotonic_ns();
+    for (const Waiting& one : waiting_) {
+      const uint64_t retry = one.some ? now + kPartialRetry : kNever;
+      earliest = std::min({earliest, one.deadline_ns, retry});
+    }
+    if (earliest == kNever) return -1;
+    return earliest <= now ? 0 : static_cast<int>((earliest - now) / kMillisecond + 1);
+  }
+
+  void drop_ended() {
+    const size_t first = 2 + waiting_.size();
+    size_t index = 0;
+    std::erase_if(alive_, [&](const Alive&) { return polled_[first + index++].revents != 0; });
+  }
+
+  void check_openings() {
+    const uint64_t now = monotonic_ns();
+    std::erase_if(waiting_, [&](Waiting& one) { return decided(one, now); });
+  }
+
+  bool decided(Waiting& one, uint64_t now) {
+    const std::optional<Opening> opening = look_at(one.fd.get(), options_, one.some);
+    if (!opening) return true;
+    switch (*opening) {
+      case Opening::kIncomplete:
+        if (now < one.deadline_ns) return false;
+        events_.on_junk();
+        return true;
+      case Opening::kRight:
+        hand_over(std::move(one.fd), std::move(one.origin));
+        return true;
+      case Opening::kWrong:
+        events_.on_junk();
+        return true;
+    }
+    return true;
+  }
+
+  void hand_over(UniqueFd fd, std::string origin) {
+    if (is_local(fd.get())) {
+      if (!share_of(alive_, options_.alive_max).check(origin).ok()) return;  // closed
+    } else {
+      make_room_for(origin);
+    }
+    UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!watch) return;
+    alive_.push_back({std::move(watch), std::move(origin)});
+    events_.on_connection(std::move(fd));
+  }
+
+  // Over TCP a host's oldest connection goes for its newest, and the oldest of the largest crowd
+  // where all are too many.
+  void make_room_for(const std::string& host) {
+    const auto same = [&](const Alive& other) { return other.origin == host; };
+    if (std::count_if(alive_.begin(), alive_.end(), same) >= options_.alive_per_host_max) {
+      end(std::find_if(alive_.begin(), alive_.end(), same));
+    }
+    if (!alive_.empty() && alive_.size() >= options_.alive_max) end(oldest_of_most(alive_));
+  }
+
+  template <typename Connections>
+  scheduler::Share share_of(const Connections& connections, uint64_t limit) const {
+    scheduler::Share share(options_.name, limit);
+    for (const auto& one : connections) share.add(one.origin);
+    return share;
+  }
+
+  void show_share() {
+    if (!events_.on_share) return;
+    scheduler::Share share = share_of(alive_, options_.waiting_max + options_.alive_max);
+    for (const Waiting& one : waiting_) share.add(one.origin);
+    if (share.holders() == shown_) return;
+    shown_ = share.holders();
+    events_.on_share(share);
+  }
+
+  void end(std::vector<Alive>::iterator one) {
+    ::shutdown(one->watch.get(), SHUT_RDWR);
+    alive_.erase(one);
+  }
+
+  void accept_all() {
+    for (int i = 0; i < kAcceptsPerRound; ++i) {
+      UniqueFd fd(::accept4(listening_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!fd) return out_of_descriptors();
+      if (in_reserve(fd.get())) continue;  // closed
+      std::string origin = origin_of(fd.get());
+      if (options_.admits && !options_.admits(origin)) {
+        events_.on_junk();
+        continue;
+      }
+      if (waiting_.size() >= options_.waiting_max) waiting_.erase(oldest_of_most(waiting_));
+      waiting_.push_back(
+          {std::move(fd), std::move(origin), monotonic_ns() + options_.opening_timeout_ns});
+    }
+  }
+
+  // The pending connection stays readable: without a pause the loop would spin until one is freed.
+  void out_of_descriptors() const {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
+    pollfd stop{stop_.get(), POLLIN, 0};
+    ::poll(&stop, 1, 100);
+  }
+
+  const int listening_fd_;
+  const ListenerOptions options_;
+  const ListenerEvents events_;
+  UniqueFd stop_;
+  std::vector<Waiting> waiting_;
+  std::vector<Alive> alive_;
+  std::vector<pollfd> polled_;
+  std::vector<std::pair<std::string, uint64_t>> shown_;
+  std::thread thread_;
+};
+
+Result<std::unique_ptr<GuardedListener>> GuardedListener::create(int listening_fd,
+                                                                 const ListenerOptions& options,
+                                                                 const ListenerEvents& events) {
+  CGX_ASSERT((options.judge || !options.opening.empty()) && events.on_connection && events.on_junk);
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "eventfd");
+  return std::unique_ptr<GuardedListener>(
+      new GuardedListener(std::make_unique<Loop>(listening_fd, options, events, std::move(stop))));
+}
+
+GuardedListener::GuardedListener(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+GuardedListener::~GuardedListener() = default;
+
+}  // namespace cgx::daemon

@@ -1,0 +1,129 @@
+#include "daemon/net/reach.h"
+
+#include <fcntl.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "daemon/base/fd.h"
+#include "daemon/net/interfaces.h"
+#include "daemon/net/networks.h"
+
+namespace cgx::daemon {
+namespace {
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+Addresses resolve(const std::string& host, const std::string& port, int flags) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_flags = flags;
+  hints.ai_socktype = SOCK_STREAM;
+  return Addresses(::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) == 0 ? found
+                                                                                  : nullptr);
+}
+
+// Where a listening socket is bound; empty: it is none, or not TCP's.
+std::string bound_to(int fd) {
+  int listening = 0;
+  socklen_t bytes = sizeof listening;
+  sockaddr_storage address{};
+  socklen_t address_bytes = sizeof address;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || listening == 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_bytes) != 0 ||
+      (address.ss_family != AF_INET && address.ss_family != AF_INET6)) {
+    return {};
+  }
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "0";
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), address_bytes, host, sizeof host, port,
+                sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+  return address_of(host, static_cast<uint16_t>(std::strtoul(port, nullptr, 10)));
+}
+
+}  // namespace
+
+Status reach(const std::string& host, uint16_t port, int timeout_ms) {
+  const Addresses to = resolve(host, std::to_string(port), AI_NUMERICHOST);
+  if (!to) return invalid_argument(host + " is no address");
+  const UniqueFd fd(::socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return errno_status(StatusCode::kUNAVAILABLE, "socket");
+  int error = ::connect(fd.get(), to->ai_addr, to->ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    pollfd entry{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+    if (::poll(&entry, 1, timeout_ms) <= 0) {
+      return Status(StatusCode::kTIMED_OUT,
+                    "no answer within " + std::to_string(timeout_ms) + " ms");
+    }
+    socklen_t bytes = sizeof error;
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  }
+  return error == 0 ? Status() : Status(StatusCode::kUNAVAILABLE, std::strerror(error));
+}
+
+std::vector<std::string> own_listeners(const std::vector<uint16_t>& but) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const std::string name = entry.path().filename().string();
+    int fd = -1;
+    std::from_chars(name.data(), name.data() + name.size(), fd);
+    const std::string address = fd < 0 ? std::string() : bound_to(fd);
+    if (address.empty()) continue;
+    const auto port = std::strtoul(address.c_str() + address.rfind(':') + 1, nullptr, 10);
+    if (std::find(but.begin(), but.end(), port) == but.end()) found.push_back(address);
+  }
+  return found;
+}
+
+double line_rate(const std::string& address) {
+  const std::string host = host_of(address.substr(0, address.find(',')));
+  const Addresses to = resolve(host, "9", AI_NUMERICHOST);
+  if (!to) return 0;
+  const UniqueFd fd(::socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof own;
+  // Nothing is sent: connecting a datagram socket only chooses the way.
+  if (!fd || ::connect(fd.get(), to->ai_addr, to->ai_addrlen) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &bytes) != 0) {
+    return 0;
+  }
+  char text[NI_MAXHOST] = "";
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), bytes, text, sizeof text, nullptr, 0,
+                NI_NUMERICHOST);
+  for (const auto& [interface, at] : interface_addresses()) {
+    if (at != text) continue;
+    ethtool_cmd link{};
+    link.cmd = ETHTOOL_GSET;
+    ifreq request{};
+    interface.copy(request.ifr_name, sizeof request.ifr_name - 1);
+    request.ifr_data = reinterpret_cast<char*>(&link);
+    if (::ioctl(fd.get(), SIOCETHTOOL, &request) != 0) return 0;
+    const uint32_t megabits = ethtool_cmd_speed(&link);
+    return megabits == 0 || megabits == static_cast<uint32_t>(SPEED_UNKNOWN) ? 0
+                                                                             : megabits * 1e6 / 8;
+  }
+  return 0;
+}
+
+std::string numeric_host(const std::string& host) {
+  const Addresses found = resolve(host, "", 0);
+  if (!found) return {};
+  char text[NI_MAXHOST] = "";
+  ::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
+}  // namespace cgx::daemon

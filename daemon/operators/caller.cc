@@ -1,0 +1,59 @@
+#include "daemon/operators/caller.h"
+
+#include <grp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include "daemon/base/fd.h"
+
+namespace cgx::daemon {
+namespace {
+
+Result<std::vector<gid_t>> peer_groups(int fd) {
+  std::vector<gid_t> groups(64);
+  socklen_t length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+  int result = ::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length);
+  if (result != 0 && errno == ERANGE) {  // `length` now says how much is needed
+    groups.resize(length / sizeof(gid_t));
+    result = ::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length);
+  }
+  if (result != 0) return errno_status(StatusCode::kPERMISSION_DENIED, "groups of a caller");
+  groups.resize(length / sizeof(gid_t));
+  return groups;
+}
+
+}  // namespace
+
+Result<Caller> identify_peer(int fd, gid_t operators) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return errno_status(StatusCode::kPERMISSION_DENIED, "credentials of a caller");
+  }
+  Caller caller{"uid " + std::to_string(peer.uid), peer.uid,
+                peer.uid == 0 || peer.uid == ::geteuid()};
+  if (caller.is_operator || operators == kNoGroup) return caller;
+  CGX_ASSIGN_OR_RETURN(const std::vector<gid_t> groups, peer_groups(fd));
+  caller.is_operator =
+      peer.gid == operators || std::find(groups.begin(), groups.end(), operators) != groups.end();
+  return caller;
+}
+
+Result<gid_t> find_group(const std::string& text) {
+  if (text.empty()) return kNoGroup;
+  gid_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  group entry{};
+  group* found = nullptr;
+  std::vector<char> buffer(16 * 1024);
+  ::getgrnam_r(text.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) return Status(StatusCode::kNOT_FOUND, "there is no group " + text);
+  return found->gr_gid;
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,69 @@
+#include "daemon/operators/operator.h"
+
+#include <future>
+
+#include "daemon/base/clock.h"
+
+namespace cgx::daemon {
+namespace {
+
+// The promise is shared with the engine, which may answer after the caller has given up.
+template <typename T, typename Task>
+Result<T> ask_engine(DataAgent& data, uint64_t timeout_ns, const char* what, Task task) {
+  auto promise = std::make_shared<std::promise<Result<T>>>();
+  std::future<Result<T>> answer = promise->get_future();
+  const bool taken = data.run([promise, task = std::move(task)](scheduler::Engine& engine) mutable {
+    task(engine, promise);
+  });
+  if (!taken) {
+    return Status(StatusCode::kBUSY, std::string(what) + ": the daemon is busy or stopping");
+  }
+  if (answer.wait_for(std::chrono::nanoseconds(timeout_ns)) == std::future_status::ready) {
+    try {
+      return answer.get();
+    } catch (const std::future_error&) {  // dropped unanswered: the engine has ended
+      return Status(StatusCode::kCANCELLED, std::string(what) + ": the daemon is stopping");
+    }
+  }
+  return Status(StatusCode::kTIMED_OUT, std::string(what) + ": no answer within " +
+                                            std::to_string(timeout_ns / kMillisecond) + " ms");
+}
+
+}  // namespace
+
+Result<scheduler::Snapshot> MailboxOperator::snapshot(uint64_t timeout_ns) {
+  CGX_ASSIGN_OR_RETURN(const SnapshotBoard::Shown shown, data_.snapshots().ask(timeout_ns));
+  scheduler::Snapshot snapshot = *shown;
+  for (scheduler::CommunicatorSnapshot& one : snapshot.communicators) show_plan(one);
+  for (scheduler::Share& share : shares_.shown()) snapshot.shares.push_back(std::move(share));
+  return snapshot;
+}
+
+Result<scheduler::RecorderReader::Reading> MailboxOperator::events(uint64_t from) {
+  if (recorder_.empty()) {
+    return Status(StatusCode::kUNAVAILABLE,
+                  "nothing is recorded: recorder.events is 0 in this daemon's configuration");
+  }
+  CGX_ASSIGN_OR_RETURN(const scheduler::RecorderReader reader,
+                       scheduler::RecorderReader::create(recorder_));
+  return reader.read(from);
+}
+
+Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const CommunicatorName& target,
+                                                              const scheduler::Policy& policy,
+                                                              bool dry_run, uint64_t timeout_ns) {
+  scheduler::PolicyRequest request{.job = target.job,
+                                   .communicator = target.communicator,
+                                   .uid = target.uid,
+                                   .policy = policy,
+                                   .dry_run = dry_run};
+  return ask_engine<scheduler::PolicyChange>(
+      data_, timeout_ns, "policy change",
+      [request = std::move(request)](scheduler::Engine& engine, auto promise) {
+        engine.apply_policy(request, [promise](const Result<scheduler::PolicyChange>& change) {
+          promise->set_value(change);
+        });
+      });
+}
+
+}  // namespace cgx::daemon

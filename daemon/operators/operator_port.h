@@ -1,0 +1,36 @@
+// What the control service may ask of the engine: a thread-safe port, implemented by a mailbox into
+// the engine's thread. Every call is bounded by its deadline; nothing here blocks the engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/wire/status.h"
+#include "scheduler/communicator/snapshot.h"
+#include "scheduler/recorder.h"
+
+namespace cgx::daemon {
+
+struct CommunicatorName {
+  std::string job;           // empty: the only one there is, else an error lists the names
+  std::string communicator;  // empty: likewise
+  uint32_t uid = 0;          // the job's owner: two users' jobs may share a name
+};
+
+class OperatorPort {
+ public:
+  virtual ~OperatorPort() = default;
+
+  virtual Result<scheduler::Snapshot> snapshot(uint64_t timeout_ns) = 0;
+
+  // What the recorder still holds from event number `from` on. Does not ask the engine.
+  virtual Result<scheduler::RecorderReader::Reading> events(uint64_t from) = 0;
+
+  // Forwards to the coordinator if this daemon is not it. dry_run prepares, reports and drops.
+  // Blocks until the plan took effect everywhere (the switch step is known), or the time-out.
+  virtual Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
+                                                       const scheduler::Policy& policy,
+                                                       bool dry_run, uint64_t timeout_ns) = 0;
+};
+
+}  // namespace cgx::daemon

@@ -1,0 +1,43 @@
+// One gRPC server per user of the Unix socket: the server a call reaches says who called.
+//
+// Invariants: at most kUserServersMax servers; the longest unused one without a running call makes
+// room. Thread rule: owned by the listener's thread after creation; destroyed after it has ended.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <list>
+#include <memory>
+
+#include "daemon/base/fd.h"
+#include "daemon/operators/control_calls.h"
+
+namespace cgx::daemon {
+
+constexpr size_t kUserServersMax = 16;
+
+// Limits every control server has: message sizes, streams, idle connections, threads.
+void apply_limits(grpc::ServerBuilder& builder);
+
+class UserServers {
+ public:
+  explicit UserServers(const ControlContext& context) : context_(context) {}
+  ~UserServers();
+
+  // Takes the connection; closes it and says why when it cannot be served.
+  Status serve(UniqueFd connection, const Caller& caller);
+
+ private:
+  struct UserServer {
+    Caller caller;
+    std::unique_ptr<ControlCalls> calls;
+    std::unique_ptr<grpc::Server> server;
+  };
+  Result<UserServer*> find_or_start(const Caller& caller);
+  Status make_room();
+
+  const ControlContext& context_;
+  std::list<UserServer> servers_;  // most recently used first
+};
+
+}  // namespace cgx::daemon

@@ -1,0 +1,61 @@
+#include "daemon/planner/plan_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace cgx::daemon {
+namespace {
+
+Status file_error(const char* what, const std::string& path) {
+  return {StatusCode::kUNAVAILABLE, std::string(what) + " " + path + ": " + std::strerror(errno)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PlanFile>> PlanFile::create(const std::string& path,
+                                                   scheduler::EventSink& events) {
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+  if (!file) return file_error("--record-plans: cannot create", path);
+  std::unique_ptr<PlanFile> made(new PlanFile(path, std::move(file), events));
+  CGX_RETURN_IF_ERROR(made->write(scheduler::kPlanHistoryHead));
+  return made;
+}
+
+Result<std::shared_ptr<const std::vector<scheduler::PlanEntry>>> PlanFile::read(
+    const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return file_error("--replay-plans: cannot read", path);
+  Result<std::vector<scheduler::PlanEntry>> entries = scheduler::parse_plan_history(text.str());
+  if (!entries.ok()) {
+    return Status(entries.status().code(),
+                  "--replay-plans: " + path + ": " + entries.status().message());
+  }
+  return std::make_shared<const std::vector<scheduler::PlanEntry>>(*std::move(entries));
+}
+
+Status PlanFile::write(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file_.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return file_error("--record-plans: cannot write", path_);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+void PlanFile::took_force(const scheduler::PlanEntry& entry) {
+  if (!file_) return;
+  const Status status = write(scheduler::format_plan_entry(entry));
+  if (status.ok()) return;
+  events_.event(scheduler::EventLevel::kError, status.message() + "; no more plans are recorded");
+  file_ = UniqueFd();
+}
+
+}  // namespace cgx::daemon

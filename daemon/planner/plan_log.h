@@ -1,0 +1,37 @@
+// The file in which a daemon keeps the plans of the communicators it coordinates (--record-plans),
+// and reads those it is to repeat (--replay-plans).
+//
+// Thread rule: read on main's thread before any other exists; then the data agent's, which writes a
+// line whenever a plan takes force. A line that cannot be written is said once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/base/fd.h"
+#include "scheduler/engine/engine.h"
+
+namespace cgx::daemon {
+
+class PlanFile final : public scheduler::PlanLog {
+ public:
+  // Begins a new history; an existing file is refused, so that no record is lost.
+  static Result<std::unique_ptr<PlanFile>> create(const std::string& path,
+                                                  scheduler::EventSink& events);
+  static Result<std::shared_ptr<const std::vector<scheduler::PlanEntry>>> read(
+      const std::string& path);
+
+  void took_force(const scheduler::PlanEntry& entry) override;
+
+ private:
+  PlanFile(std::string path, UniqueFd file, scheduler::EventSink& events)
+      : path_(std::move(path)), file_(std::move(file)), events_(events) {}
+  Status write(std::string_view text);
+
+  std::string path_;
+  UniqueFd file_;
+  scheduler::EventSink& events_;
+};
+
+}  // namespace cgx::daemon

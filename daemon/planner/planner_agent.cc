@@ -1,0 +1,133 @@
+#include "daemon/planner/planner_agent.h"
+
+#include <sys/resource.h>
+
+namespace cgx::daemon {
+namespace {
+
+enum Tag : uint64_t { kCommitsTag, kOthersTag };
+
+constexpr size_t kTasksMax = 4096;
+constexpr int kNiceness = 10;
+// Of a search, until others have their turn: some milliseconds.
+constexpr uint64_t kSliceEvaluations = 1 << 14;
+
+}  // namespace
+
+PlannerAgent::PlannerAgent(PlanTaker& taker)
+    : taker_(taker),
+      commits_(std::make_shared<Tasks>(kTasksMax)),
+      others_(std::make_shared<Tasks>(kTasksMax)) {}
+
+Status PlannerAgent::on_start() {
+  (void)::setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread; a wish
+  CGX_RETURN_IF_ERROR(poller().add(commits_->event_fd(), EPOLLIN | EPOLLET, kCommitsTag));
+  return poller().add(others_->event_fd(), EPOLLIN | EPOLLET, kOthersTag);
+}
+
+void PlannerAgent::on_stop() {
+  commits_->close();
+  others_->close();
+}
+
+int PlannerAgent::do_work(uint64_t /*now_ns*/) {
+  const auto run = [](Task task) { task(); };
+  for (const auto& tasks : {commits_, others_}) {
+    if (const int done = tasks->drain(1, run); done > 0) return done;
+  }
+  if (searches_.empty()) return 0;
+  go_on();
+  return 1;
+}
+
+bool PlannerAgent::prepare_sleep() {
+  return commits_->empty() && others_->empty() && searches_.empty();
+}
+
+void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
+  Tasks& tasks = question.ranks_wait ? *commits_ : *others_;
+  const bool taken = tasks.post([this, question = std::move(question), answer]() mutable {
+    plan(question, std::move(answer));
+  });
+  if (taken) return;
+  answer(Status(StatusCode::kBUSY,
+                std::to_string(kTasksMax) + " plans wait to be made; ask again later"));
+}
+
+void PlannerAgent::survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
+  const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
+    begin_survey(std::move(question), std::move(answer));
+  });
+  if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
+}
+
+void PlannerAgent::search(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
+  const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
+    begin_ceilings(std::move(question), std::move(answer));
+  });
+  if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
+}
+
+void PlannerAgent::begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
+  Result<scheduler::Surveyor> made = scheduler::Surveyor::create(std::move(question));
+  if (!made.ok()) return take(std::move(answer), Result<scheduler::SurveyPtr>(made.status()));
+  auto surveyor = std::make_shared<scheduler::Surveyor>(*std::move(made));
+  searches_.push_back({[surveyor] { return surveyor->work(kSliceEvaluations); },
+                       [this, surveyor, answer = std::move(answer)]() mutable {
+                         take(std::move(answer), Result<scheduler::SurveyPtr>(surveyor->survey()));
+                       }});
+}
+
+void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
+  auto made = scheduler::begin_ceilings(std::move(question));
+  if (!made.ok()) {
+    return take(std::move(answer), Result<scheduler::CeilingAnswer>(made.status()));
+  }
+  std::shared_ptr<scheduler::CeilingSearch> search = *std::move(made);
+  searches_.push_back({[search] { return search->work(kSliceEvaluations); },
+                       [this, search, answer = std::move(answer)]() mutable {
+                         take(std::move(answer),
+                              Result<scheduler::CeilingAnswer>(search->answer()));
+                       }});
+}
+
+// One slice of the search whose turn it is.
+void PlannerAgent::go_on() {
+  Search next = std::move(searches_.front());
+  searches_.pop_front();
+  if (next.slice()) return next.answer();
+  searches_.push_back(std::move(next));
+}
+
+template <typename Then, typename Found>
+void PlannerAgent::take(Then answer, Found found) {
+  taker_.take_plan([found = std::move(found), answer = std::move(answer)] { answer(found); });
+}
+
+void PlannerAgent::run(const std::function<void()>& work, const std::function<void()>& then) {
+  const bool taken = commits_->post([this, work, then] {
+    work();
+    taker_.take_plan(then);
+  });
+  if (!taken) PlannerPort::run(work, then);  // no room: here and now
+}
+
+void PlannerAgent::release(std::shared_ptr<const void> memory) {
+  (void)others_->post([last = std::move(memory)] {});
+}
+
+void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) {
+  Result<scheduler::FactsPtr> facts = scheduler::make_facts(question);
+  if (facts.ok()) facts = freed_here(*std::move(facts));
+  taker_.take_plan([facts = std::move(facts), answer = std::move(answer)] { answer(facts); });
+}
+
+// The same plan, freed on this thread whoever drops it last.
+scheduler::FactsPtr PlannerAgent::freed_here(scheduler::FactsPtr facts) const {
+  const scheduler::PlanFacts* const shown = facts.get();
+  return {shown, [own = std::move(facts), tasks = others_](const auto*) mutable {
+            (void)tasks->post([last = std::move(own)] {});
+          }};
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,60 @@
+// Makes plans, and frees them, away from the thread that moves gradients: both take milliseconds
+// for a large model.
+//
+// Thread rule: an agent; request() belongs to the data agent and never waits for room. Plans may be
+// dropped on any thread, after this agent has gone, too.
+// Commits go before what operators ask, and both before searches, which take turns in slices. The
+// thread is nice: trainers need their cores.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "daemon/base/agent.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/mailbox.h"
+#include "daemon/data/plan_taker.h"
+#include "scheduler/planners/planner_port.h"
+
+namespace cgx::daemon {
+
+class PlannerAgent final : public Agent, public scheduler::PlannerPort {
+ public:
+  explicit PlannerAgent(PlanTaker& taker);
+
+  std::string_view name() const override { return "cgxd-planner"; }
+  Status on_start() override;
+  void on_stop() override;
+  int do_work(uint64_t now_ns) override;
+  uint64_t next_deadline_ns() const override { return kNever; }
+  bool prepare_sleep() override;
+
+  void request(scheduler::PlanQuestion question, Answer answer) override;
+  void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override;
+  void search(scheduler::CeilingQuestion question, CeilingsAnswer answer) override;
+  void run(const std::function<void()>& work, const std::function<void()>& then) override;
+  void release(std::shared_ptr<const void> memory) override;
+
+ private:
+  using Task = UniqueFunction<void()>;
+  using Tasks = Mailbox<Task>;
+
+  void plan(const scheduler::PlanQuestion& question, Answer answer);
+  scheduler::FactsPtr freed_here(scheduler::FactsPtr facts) const;
+
+  PlanTaker& taker_;
+  struct Search {
+    UniqueFunction<bool()> slice;  // true: done
+    Task answer;
+  };
+  void begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer);
+  void begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer);
+  void go_on();
+  template <typename Then, typename Found>
+  void take(Then answer, Found found);
+
+  std::shared_ptr<Tasks> commits_, others_;  // plans that are dropped post to the second
+  std::deque<Search> searches_;
+};
+
+}  // namespace cgx::daemon

@@ -1,0 +1,94 @@
+// cgxsim: what training would cost under policies, on paper. Exit status: 0 done, 1 an error named
+// on standard error, or a published figure is missed; 2 wrong usage.
+#include <cstdio>
+#include <fstream>
+
+#include "config/config.h"
+#include "daemon/sim/sim_options.h"
+#include "daemon/sim/sim_report.h"
+#include "scheduler/sim/pictures.h"
+#include "scheduler/sim/published.h"
+
+namespace cgx::daemon {
+namespace {
+
+namespace sim = scheduler::sim;
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file.good()) return {};
+  return Status(StatusCode::kUNAVAILABLE, "cannot write " + path);
+}
+
+void show(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+}
+
+// Every policy under every planner.
+Result<std::vector<sim::Run>> runs_of(const SimOptions& options, const sim::Scene& scene) {
+  CGX_ASSIGN_OR_RETURN(const std::vector<NamedPolicy> policies, policies_of(options));
+  std::vector<sim::Run> runs;
+  for (const NamedPolicy& each : policies) {
+    for (const std::string& warning : each.warnings) {
+      std::fprintf(stderr, "cgxsim: %s: %s\n", each.name.c_str(), warning.c_str());
+    }
+    for (const std::string& planner : options.planners) {
+      CGX_ASSIGN_OR_RETURN(const sim::Planner how, sim::planner_of(planner));
+      CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, each.policy, how));
+      run.name = each.name + (how == sim::Planner::kFixed ? "" : ", " + planner);
+      runs.push_back(std::move(run));
+    }
+  }
+  return runs;
+}
+
+Status draw(const SimOptions& options, const sim::Model& model, std::span<const sim::Run> runs) {
+  if (!options.trace.empty()) {
+    CGX_RETURN_IF_ERROR(write_file(options.trace, sim::chrome_trace(runs, model.table)));
+  }
+  if (options.svg.empty()) return {};
+  const std::string title = model.name + ", " + std::to_string(options.machines) + " machines, " +
+                            options.link + ": one step on paper";
+  return write_file(options.svg, sim::svg_picture(runs, model, title));
+}
+
+Status compare(const SimOptions& options) {
+  CGX_ASSIGN_OR_RETURN(const sim::Model model, model_of(options));
+  if (options.print_model) {
+    show(sim::print_model(model));
+    return {};
+  }
+  CGX_ASSIGN_OR_RETURN(scheduler::Conditions conditions, conditions_of(options));
+  const sim::Scene scene{model, options.machines, std::move(conditions)};
+  CGX_ASSIGN_OR_RETURN(const std::vector<sim::Run> runs, runs_of(options, scene));
+  show(options.json ? runs_json(options, runs) : scene_text(options, scene) + runs_text(runs));
+  return draw(options, model, runs);
+}
+
+Status validate(const SimOptions& options) {
+  CGX_ASSIGN_OR_RETURN(const std::string text, config::read_file(options.validate));
+  CGX_ASSIGN_OR_RETURN(const sim::Validation done, sim::validate(text, options.validate));
+  show(options.json ? validation_json(done) : validation_text(done));
+  for (const sim::PublishedRow& row : done.rows) {
+    if (!row.holds()) return Status(StatusCode::kMISMATCH, row.id + " is outside its tolerance");
+  }
+  return {};
+}
+
+int main_of(int argc, char** argv) {
+  const SimOptions options = parse_sim_options(argc, argv);
+  if (options.ends) return options.exit_code;
+  const Status status = options.validate.empty() ? compare(options) : validate(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "cgxsim: %s\n", status.message().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace cgx::daemon
+
+int main(int argc, char** argv) {
+  return cgx::daemon::main_of(argc, argv);
+}

@@ -1,0 +1,150 @@
+#include "daemon/sim/sim_options.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "config/config.h"
+#include "daemon/policy/policy_message.h"
+#include "proto/wire/revision.h"
+#include "scheduler/sim/cost_file.h"
+#include "scheduler/sim/lines.h"
+
+namespace cgx::daemon {
+namespace {
+
+namespace sim = scheduler::sim;
+
+constexpr int kUsageError = 2;
+constexpr const char kAbout[] =
+    "Says on paper how long a training step takes under policies, before there are machines.\n"
+    "The plans are those that cgxd would make, and their bytes are counted in its own frames. Time "
+    "is a model: lanes of one machine, costs from a table. Nothing is sent, nothing is measured.";
+
+void add_scene(CLI::App& app, SimOptions& options) {
+  app.add_option("-m,--model", options.model,
+                 "an architecture (" + sim::architecture_names() +
+                     ") or a file that lists tensors; without it resnet50");
+  app.add_option("-n,--machines", options.machines, "machines, with one rank each; 2 without it")
+      ->check(CLI::Range(1u, 1024u))
+      ->type_name("NUMBER");
+  app.add_option("-l,--link", options.link,
+                 "rate of each machine's link: 25gbit, 500mbit; 10gbit without it")
+      ->type_name("RATE");
+  app.add_option("--latency", options.latency,
+                 "of one trip, with the wake-up at its end; 50us without it")
+      ->type_name("TIME");
+  app.add_option("--batch", options.batch,
+                 "samples a step and machine; without it the architecture's")
+      ->check(CLI::PositiveNumber)
+      ->type_name("NUMBER");
+  app.add_option("--tflops", options.tflops,
+                 "what a trainer sustains, for gaps between gradients; 10 without it")
+      ->check(CLI::PositiveNumber)
+      ->type_name("NUMBER");
+  app.add_option(
+         "--share", options.share,
+         "of the daemon's processor time that the trainers lose: 0 with idle cores, 1 without")
+      ->check(CLI::Range(0.0, 1.0))
+      ->type_name("NUMBER");
+  app.add_option("--costs", options.costs,
+                 "file with what codecs cost, as bench_codec_cost writes it")
+      ->check(CLI::ExistingFile);
+  app.add_option("--lane", options.lane, "arithmetic of that table: avx512, avx2, scalar");
+}
+
+void add_work(CLI::App& app, SimOptions& options) {
+  app.add_option(
+         "-p,--policy", options.policies,
+         "keys of a policy as YAML (codec: maxmin:4), or its file; may be repeated. Without "
+         "it: the default, and codec: fp32")
+      ->allow_extra_args(false)
+      ->type_name("POLICY");
+  app.add_option("--planner", options.planners,
+                 "fixed: what the policy says, as cgxd plans today; boundaries: the shortest step "
+                 "below the policy, to one percent; choose: a codec for each tensor; may be "
+                 "repeated")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"fixed", "boundaries", "choose"}));
+  app.add_option("--trace", options.trace, "write a Chrome trace of the lanes into this file");
+  app.add_option("--svg", options.svg, "write a picture of the lanes into this file");
+  app.add_flag("--json", options.json, "print JSON");
+  app.add_flag("--print-model", options.print_model,
+               "print the model as --model reads it, and exit");
+  app.add_option("--validate", options.validate,
+                 "print what this file says others published beside what the model says, and exit")
+      ->check(CLI::ExistingFile);
+}
+
+Result<std::string> file_text(const std::string& path) {
+  return config::read_file(path);
+}
+
+Result<NamedPolicy> policy_of(const std::string& text) {
+  v1::Policy message;
+  if (std::filesystem::is_regular_file(text)) {
+    CGX_RETURN_IF_ERROR(config::load_file(text, config_checks(), message));
+  } else {
+    CGX_RETURN_IF_ERROR(config::load_text(text, "--policy", config_checks(), message));
+  }
+  CGX_ASSIGN_OR_RETURN(CheckedPolicy checked, check_policy(message));
+  return NamedPolicy{text, std::move(checked.plain), std::move(checked.warnings)};
+}
+
+}  // namespace
+
+SimOptions parse_sim_options(int argc, char** argv) {
+  SimOptions options;
+  CLI::App app(kAbout, "cgxsim");
+  app.set_version_flag("--version", program_text("cgxsim", CGX_VERSION),
+                       "Print version and revision, and exit");
+  add_scene(app, options);
+  add_work(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    options.ends = true;
+    options.exit_code = app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  if (options.policies.empty()) options.policies = {"{}", "codec: fp32"};
+  if (options.planners.empty()) options.planners = {"fixed"};
+  return options;
+}
+
+Result<sim::Model> model_of(const SimOptions& options) {
+  const sim::Trainer trainer{.batch = options.batch, .flops_per_ns = options.tflops * 1e3};
+  Result<sim::Model> model = sim::make_model(options.model, trainer);
+  if (model.ok() || !std::filesystem::is_regular_file(options.model)) {
+    if (model.ok()) return model;
+    return Status(model.status().code(), model.status().message() + ", and no file has that name");
+  }
+  CGX_ASSIGN_OR_RETURN(const std::string text, file_text(options.model));
+  return sim::parse_model(text, options.model);
+}
+
+Result<scheduler::Conditions> conditions_of(const SimOptions& options) {
+  scheduler::Conditions conditions{.share = options.share};
+  std::string text(sim::builtin_costs()), name = "the built-in costs";
+  if (!options.costs.empty()) {
+    name = options.costs;
+    CGX_ASSIGN_OR_RETURN(text, file_text(name));
+  }
+  CGX_ASSIGN_OR_RETURN(conditions.costs, sim::parse_costs(text, name, options.lane));
+  const Result<double> rate = sim::parse_rate(options.link);
+  if (!rate.ok()) return invalid_argument("--link: " + rate.status().message());
+  const Result<double> latency = sim::parse_time_ns(options.latency);
+  if (!latency.ok()) return invalid_argument("--latency: " + latency.status().message());
+  conditions.link = {.ns_per_byte = *rate, .trip_ns = *latency};
+  return conditions;
+}
+
+Result<std::vector<NamedPolicy>> policies_of(const SimOptions& options) {
+  std::vector<NamedPolicy> policies;
+  for (const std::string& text : options.policies) {
+    CGX_ASSIGN_OR_RETURN(NamedPolicy policy, policy_of(text));
+    if (text == "{}") policy.name = "default";
+    policies.push_back(std::move(policy));
+  }
+  return policies;
+}
+
+}  // namespace cgx::daemon

@@ -1,0 +1,99 @@
+#include "scheduler/communicator/ceiling_watch.h"
+
+#include <utility>
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr uint32_t kMeasuredFirst = 2;  // steps
+constexpr size_t kCeilingNotesMax = 16;
+
+}  // namespace
+
+void CeilingWatch::follow(const PlanFacts& plan) {
+  if (same_wish(policy_, plan.policy) && table_hash_ == plan.plan.table_hash) return;
+  policy_ = plan.policy;
+  table_hash_ = plan.plan.table_hash;
+  losses_.begin(strengths_of(policy_), table_hash_, plan.by_default, policy_.stats_steps);
+  losses_.forget();
+  ceilings_.clear();
+  base_.clear();
+  guards_.clear();
+  everywhere_ = {};
+  level_ = 0;
+  ++life_;
+  asked_ = known_ = false;
+  due_ = kMeasuredFirst;
+}
+
+bool CeilingWatch::completed(uint64_t step) {
+  if (!losses_.close_step(step)) return false;
+  everywhere_ = everywhere_.times(LossMeter::kFades);
+  everywhere_ += losses_.last();
+  if (due_ > 0) --due_;
+  return true;
+}
+
+void CeilingWatch::work(const FactsPtr& base) {
+  const bool due = losses_.strengths() != nullptr && due_ == 0;
+  if (due && !asked_ && port_.may_set_ceilings()) ask(base);
+}
+
+void CeilingWatch::ask(const FactsPtr& base) {
+  asked_ = true;
+  port_.search_ceilings({.running = base,
+                         .strengths = losses_.strengths(),
+                         .losses = losses_.tensors(),
+                         .everywhere = everywhere_,
+                         .now = base_,
+                         .guards = guards_,
+                         .level = level_},
+                        [this, life = life_](const Result<CeilingAnswer>& answer) {
+                          if (life == life_) on_answer(answer);
+                        });
+}
+
+void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
+  if (answer.ok() && answer->changes) return propose(*answer);
+  if (!answer.ok()) {
+    note({.name = kCeilingPlanners[static_cast<size_t>(policy_.ceilings)],
+          .verdict = answer.status().to_string()});
+  }
+  asked_ = false;
+  known_ = true;
+  if (answer.ok()) {
+    guards_ = answer->guards;
+    if (ceilings_.empty()) ceilings_ = answer->ceilings;  // what tensors have begun with
+  }
+  due_ = answer.ok() ? answer->again : kMeasuredFirst;
+}
+
+void CeilingWatch::propose(const CeilingAnswer& answer) {
+  port_.propose_ceilings(
+      answer.ceilings, [this, life = life_, answer](const Result<CeilingPort::Agreed>& agreed) {
+        if (life != life_) return;
+        asked_ = false;
+        due_ = agreed.ok() ? answer.again : 1;
+        PlanNote said{.name = std::string(kCeilingPlanners[static_cast<size_t>(policy_.ceilings)]) +
+                              ": " + answer.why};
+        said.verdict = agreed.ok() ? "in force" : agreed.status().to_string();
+        if (agreed.ok()) {
+          known_ = true;
+          ceilings_ = answer.ceilings;
+          base_ = answer.base;
+          guards_ = answer.guards;
+          level_ = answer.level;
+          everywhere_ = {};  // residuals follow the codec
+          said.epoch = agreed->epoch;
+          said.step = agreed->first_step;
+        }
+        note(std::move(said));
+      });
+}
+
+void CeilingWatch::note(PlanNote note) {
+  if (notes_.size() == kCeilingNotesMax) notes_.erase(notes_.begin());
+  port_.report(notes_.emplace_back(std::move(note)));
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,72 @@
+// When a job's ceilings are looked for and changed (scheduler/planners/ceilings.h): after the first steps
+// that were measured, and again every few of them. Whoever looks for short steps waits for the
+// first answer. On the coordinator alone; other machines see plans.
+//
+// Reads no clock. Owned by one communicator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "scheduler/communicator/snapshot.h"
+#include "scheduler/planners/ceilings.h"
+
+namespace cgx::scheduler {
+
+class CeilingPort {
+ public:
+  virtual ~CeilingPort() = default;
+  // No plan is being agreed on or on trial, nor will one be soon.
+  virtual bool may_set_ceilings() const = 0;
+  // Answers come later or at once, and never once the port has gone.
+  virtual void search_ceilings(CeilingQuestion question,
+                               std::function<void(const Result<CeilingAnswer>&)> answer) = 0;
+  struct Agreed {
+    uint64_t epoch = 0, first_step = 0;
+  };
+  virtual void propose_ceilings(std::vector<CodecSpec> ceilings,
+                                std::function<void(const Result<Agreed>&)> answer) = 0;
+  virtual void report(const PlanNote& note) = 0;
+};
+
+class CeilingWatch {
+ public:
+  explicit CeilingWatch(CeilingPort& port) : port_(port) {}
+
+  LossMeter& losses() { return losses_; }
+  // A plan takes force here, on any machine.
+  void follow(const PlanFacts& plan);
+  // The coordinator's: a step is complete; later, between steps, what is due is asked for.
+  bool completed(uint64_t step);  // true: it was measured
+  // What another machine has measured in a step, of all tensors.
+  void heard(const LossSample& sample) { everywhere_ += sample; }
+  void work(const FactsPtr& base);
+
+  // By tensor, of the last plan agreed on; empty: the policy's codec for all.
+  const std::vector<CodecSpec>& ceilings() const { return ceilings_; }
+  bool known() const { return losses_.strengths() == nullptr || known_; }
+  const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 16
+
+ private:
+  void ask(const FactsPtr& base);
+  void on_answer(const Result<CeilingAnswer>& answer);
+  void propose(const CeilingAnswer& answer);
+  void note(PlanNote note);
+
+  CeilingPort& port_;
+  LossMeter losses_;
+  Policy policy_;  // of the plan in force
+  uint64_t table_hash_ = 0;
+  std::vector<CodecSpec> ceilings_;
+  std::vector<CodecSpec> base_;  // before guards
+  std::vector<Guard> guards_;
+  std::vector<PlanNote> notes_;
+  LossSample everywhere_;  // added up over machines; older steps count less
+  int level_ = 0;
+  bool known_ = false, asked_ = false;
+  uint32_t due_ = 0;   // measured steps until ceilings are looked for
+  uint64_t life_ = 0;  // answers for an earlier one are not looked at
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,391 @@
+#include "scheduler/communicator/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/wire/submit_record.h"
+#include "scheduler/planners/planner.h"
+
+namespace cgx::scheduler {
+const char* state_name(Communicator::State state) {
+  switch (state) {
+    case Communicator::State::kJoining:
+      return "joining";
+    case Communicator::State::kReady:
+      return "ready";
+    case Communicator::State::kRunning:
+      return "running";
+    case Communicator::State::kFrozen:
+      return "frozen";
+    case Communicator::State::kFailed:
+      return "failed";
+    case Communicator::State::kClosed:
+      return "closed";
+  }
+  return "unknown";
+}
+
+Communicator::Communicator(Members members, const wire::CreateCommunicator& first,
+                           CommunicatorServices& services)
+    : members_(std::move(members)),
+      services_(services),
+      index_(services.new_index()),
+      pool_(services.slabs()),
+      desk_(
+          services.options().job_weights.starting_policy(services.options().policy, members_.job)),
+      local_(members_.local.size()),
+      attempts_(members_.local.size()),
+      joining_(members_, first),
+      peers_(members_),
+      terms_(members_),
+      tables_(members_.machines()),
+      replay_(services.options().plan_history.get(), members_.job, members_.name),
+      agreement_(members_, *this),
+      steps_(
+          {members_, members_.view_of(0), services.site(), pool_, *this},
+          [this](uint64_t step) {
+            const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
+            if (plan == steps_.plan()) return plan;
+            keep_history(PlanPurpose::kPolicy, *plan, step);
+            took_force(*plan, step);
+            return plan;
+          },
+          [this] {
+            return steps_.plan()->facts->hears_coordinator || !agreement_.awaits_decision();
+          }),
+      calls_({members_, members_.view_of(0), services.site(), pool_, *this}),
+      pilot_(*this, services.options().search),
+      next_tick_ns_(services.now_ns()) {
+  created_ns_ = services_.now_ns();
+  steps_.measure_losses(ceilings_.losses());
+  begin_with_policy();
+}
+
+Communicator::~Communicator() {
+  pool_.unreserve(call_slabs_);
+}
+
+ResidualStore::Owner Communicator::owner() const {
+  return {members_.uid, members_.job, members_.name};
+}
+
+bool Communicator::uses(SessionId session) const {
+  return std::any_of(members_.local.begin(), members_.local.end(), [&](const LocalRank& local) {
+    return local.session == session && (local.port != nullptr || tickets_open());
+  });
+}
+
+bool Communicator::operations_open() const {
+  return steps_.operations_open() || calls_.operations_open();
+}
+
+std::string Communicator::in_flight() const {
+  if (!living() || (!operations_open() && steps_.idle())) return {};
+  std::string groups, calls;
+  for (const auto& operation : steps_.operations()) {
+    groups += (groups.empty() ? "" : ", ") + std::to_string(operation->group_index());
+  }
+  for (const auto& operation : calls_.operations()) {
+    calls += (calls.empty() ? "" : ", ") + std::to_string(operation->step());
+  }
+  std::string text = members_.title();
+  if (!steps_.idle()) text += ", step " + std::to_string(step());
+  if (!groups.empty()) text += ": groups " + groups;
+  if (!calls.empty()) text += ", calls " + calls;
+  return groups.empty() && calls.empty() ? text + ": waits for ranks" : text;
+}
+
+uint32_t Communicator::weight() const {
+  const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : desk_.policy().weight;
+  return std::min(wanted, services_.options().limits.weight);
+}
+
+uint64_t Communicator::reserved_bytes() const {
+  const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
+  const uint64_t running = steps_.installed() ? steps_.plan()->slab_bytes : 0;
+  uint64_t registered = 0;
+  for (const LocalState& state : local_) registered += state.tensors.bytes();
+  return calls + registered + running + steps_.residuals().bytes() +
+         agreement_.reserved_bytes(steps_.plan());
+}
+
+Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
+  if (record.kind < CGX_SUBMIT_TENSOR || record.kind > CGX_SUBMIT_CALL) {
+    return protocol_error("submit record of unknown kind " + std::to_string(record.kind));
+  }
+  if (state_ == State::kFrozen) {
+    return attempts_.hold(local, record);
+  }
+  const Status status = apply_record(local, record);
+  if (status.ok()) {
+    check_left();
+    return {};
+  }
+  // A straggler of a failed attempt is told why that failed; the attempt under way goes on.
+  const bool fails_step = status.code() == StatusCode::kSTEP_ABANDONED &&
+                          record.kind == CGX_SUBMIT_TENSOR &&
+                          attempts_.current(local, record.attempt);
+  refuse(local, record, status);
+  if (!fails_step) return {};
+  attempts_.abandon(local, record.step);
+  fail(status, Scope::kStep);
+  return {};
+}
+
+Status Communicator::apply_record(uint32_t local, const cgx_submit_record& record) {
+  CGX_RETURN_IF_ERROR(wire::check_built(record));
+  if (state_ == State::kFailed || state_ == State::kClosed) return failure_;
+  if (state_ == State::kJoining) {
+    return {StatusCode::kNOT_COMMITTED, members_.title() + " is still joining"};
+  }
+  return record.kind == CGX_SUBMIT_CALL ? submit_call(local, record) : submit_tensor(local, record);
+}
+
+Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& record) {
+  if (!steps_.installed()) {
+    return {StatusCode::kNOT_COMMITTED, members_.title() + " has not been committed"};
+  }
+  // What became of a complete step does not depend on what failed since.
+  if (record.kind == CGX_SUBMIT_STEP_DONE) {
+    return steps_.done(local, record.step, record.flags & CGX_STEP_DROPPED);
+  }
+  CGX_RETURN_IF_ERROR(attempts_.check(local, record.attempt, failure_));
+  local_[local].last_step = record.step;
+  const double unit = record.gradient_unit == 0 ? 1.0 : record.gradient_unit;
+  CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));
+  switch (static_cast<cgx_submit_kind>(record.kind)) {
+    case CGX_SUBMIT_TENSOR: {
+      if (record.tensor >= table_->size()) {
+        return {StatusCode::kNOT_COMMITTED, "tensor " + std::to_string(record.tensor) +
+                                                " is not in the committed table of " +
+                                                std::to_string(table_->size()) + " tensors"};
+      }
+      const TensorDesc& tensor = (*table_)[record.tensor];
+      CGX_ASSIGN_OR_RETURN(const Buffers memory,
+                           buffers(local, record, tensor.dtype, tensor.elements));
+      return steps_.submit(local, record.step,
+                           {record.tensor, memory.input, memory.output, record.cookie});
+    }
+    case CGX_SUBMIT_ABSENT:
+      return steps_.absent(local, record.step, record.tensor, record.cookie);
+    case CGX_SUBMIT_STEP_END:
+      return steps_.end(local, record.step, record.cookie, services_.now_ns());
+    case CGX_SUBMIT_STEP_DONE:
+    case CGX_SUBMIT_CALL:
+      break;
+  }
+  return internal_error("not a step record");
+}
+
+Status Communicator::submit_call(uint32_t local, const cgx_submit_record& record) {
+  if (!dtype_known(record.dtype)) {
+    return invalid_argument("dtype " + std::to_string(record.dtype) + " is not known");
+  }
+  CallRunner::Submission submission;
+  submission.descriptor.elements = record.count;
+  submission.descriptor.dtype = static_cast<DType>(record.dtype);
+  submission.descriptor.op = static_cast<ReduceOp>(record.op);
+  const DType dtype = submission.descriptor.dtype;
+  if (record.op > static_cast<uint8_t>(ReduceOp::kAvg)) {
+    return invalid_argument("op " + std::to_string(record.op) + " is not sum (0) or avg (1)");
+  }
+  if (submission.descriptor.op == ReduceOp::kAvg && !dtype_is_small_float(dtype) &&
+      dtype != DType::kF64) {
+    return invalid_argument("avg is defined for floating types, not for " +
+                            std::string(dtype_name(dtype)));
+  }
+  CGX_ASSIGN_OR_RETURN(const Buffers memory, buffers(local, record, dtype, record.count));
+  submission.input = memory.input;
+  submission.output = memory.output;
+  submission.cookie = record.cookie;
+  const Status status = calls_.submit(local, record.step, submission, services_.now_ns());
+  publish_call_failures();
+  return status;
+}
+
+Result<Communicator::Buffers> Communicator::buffers(uint32_t local, const cgx_submit_record& record,
+                                                    DType dtype, uint64_t elements) const {
+  const uint64_t width = dtype_bytes(dtype);
+  const auto locate = [&](uint32_t arena, uint64_t offset, const char* what) -> Result<Place> {
+    const auto [id, bytes] = services_.arena(members_.local[local].session, arena);
+    const bool fits =
+        elements <= bytes / width && offset <= bytes && elements * width <= bytes - offset;
+    if (!fits || offset % width != 0) {
+      return invalid_argument(std::string(what) + " of " + std::to_string(elements) + " " +
+                              std::string(dtype_name(dtype)) + " at offset " +
+                              std::to_string(offset) + " of arena " + std::to_string(arena) +
+                              (fits ? " is not aligned to its type"
+                                    : " does not fit its " + std::to_string(bytes) + " bytes"));
+    }
+    return Place{id, offset};
+  };
+  CGX_ASSIGN_OR_RETURN(const Place input, locate(record.in_arena, record.in_offset, "input"));
+  CGX_ASSIGN_OR_RETURN(const Place output, locate(record.out_arena, record.out_offset, "output"));
+  const uint64_t bytes = elements * width;
+  if (input.arena == output.arena && input.offset != output.offset &&
+      input.offset < output.offset + bytes && output.offset < input.offset + bytes) {
+    return invalid_argument("input and output overlap without being the same");
+  }
+  return Buffers{input, output};
+}
+
+void Communicator::refuse(uint32_t local, const cgx_submit_record& record, const Status& why) {
+  cgx_completion_record answer{};
+  switch (static_cast<cgx_submit_kind>(record.kind)) {
+    case CGX_SUBMIT_TENSOR:
+    case CGX_SUBMIT_ABSENT:
+      answer.kind = CGX_COMPLETE_TENSOR;
+      break;
+    case CGX_SUBMIT_STEP_END:
+      answer.kind = CGX_COMPLETE_STEP;
+      break;
+    case CGX_SUBMIT_CALL:
+      answer.kind = CGX_COMPLETE_CALL;
+      break;
+    case CGX_SUBMIT_STEP_DONE:
+      return;  // has no completion; the step that follows will not match
+  }
+  answer.outcome = CGX_OUTCOME_ERROR;
+  answer.status = static_cast<uint16_t>(why.code());
+  answer.comm = record.comm;
+  answer.step = record.step;
+  answer.tensor = record.tensor;
+  answer.attempt = record.attempt;
+  answer.cookie = record.cookie;
+  if (members_.local[local].port != nullptr) {
+    members_.local[local].port->complete(answer, why.message());
+  }
+}
+
+void Communicator::publish_call_failures() {
+  for (auto& [call, why] : calls_.take_failures()) {
+    broadcast(CallFailure{call, why.code(), why.message()});
+  }
+}
+
+void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer) {
+  question.machine = members_.machine;
+  question.machines = members_.machines();
+  question.slab_bytes = pool_.slab_bytes();
+  question.site_consumes = services_.site().consumes_inside();
+  question.make_residual = services_.site().residual_maker();
+  question.bytes_free = services_.plan_share().left_for(members_.holder);
+  if (!steps_.residuals().empty()) {
+    question.residual_table = steps_.residuals().table();
+    question.has_residual = steps_.residuals().existing(question.residual_table);
+  }
+  services_.planner().request(
+      std::move(question),
+      [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {
+        if (!alive.expired()) answer(facts);
+      });
+}
+
+Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
+  const Share share = services_.plan_share();
+  auto prepared = PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
+                                       share.left_for(members_.holder));
+  const Status& status = prepared.status();
+  if (status.code() != StatusCode::kRESOURCE_EXHAUSTED) return prepared;
+  return Status(status.code(), status.message() + "; " + share.text(members_.holder));
+}
+
+uint64_t Communicator::next_switch_step() const {
+  return steps_.started_end() + 1;
+}
+
+bool Communicator::work() {
+  if (state_ == State::kFrozen) return work_frozen();
+  if ((state_ != State::kRunning && state_ != State::kReady) || leaving_) return false;
+  replay_next_plan();
+  const Result<bool> called = calls_.work(services_.now_ns());
+  publish_call_failures();
+  const bool steps_run = state_ == State::kRunning && !must_wait_for_replay();
+  const Result<bool> stepped = called.ok() && steps_run ? steps_.work(services_.now_ns()) : called;
+  for (const Result<bool>* result : {&called, &stepped}) {
+    if (result->ok()) continue;
+    fail(result->status(), scope_of(result->status()));
+    return true;
+  }
+  publish_result_hashes();
+  services_.release(steps_.take_freed());
+  reorder_if_useful();
+  pursue_wish();
+  tell_losses();
+  if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
+  if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
+  return *called || *stepped;
+}
+
+// The site has answered; the operation may have ended meanwhile.
+void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer& answer) {
+  const bool of_step = operation.kind() == wire::StepKind::kStep;
+  const Status status = of_step ? steps_.settle(operation, ticket, answer, services_.now_ns())
+                                : calls_.settle(operation, ticket, answer, services_.now_ns());
+  if (status.code() == StatusCode::kDEVICE_LOST) {
+    fail({status.code(), members_.machine_name(members_.machine) + ": " + status.message()},
+         Scope::kCommunicator);
+  } else if (!status.ok()) {
+    fail(status, scope_of(status));
+  }
+  publish_result_hashes();
+  report_if_flushed();
+}
+
+CommunicatorSnapshot Communicator::snapshot() const {
+  CommunicatorSnapshot shown;
+  shown.job = members_.job;
+  shown.name = members_.name;
+  shown.uid = members_.uid;
+  shown.id = members_.id;
+  shown.index = index_;
+  shown.created_ns = created_ns_;
+  shown.ranks = members_.ranks();
+  shown.machines = members_.machines();
+  shown.local_machine = members_.machine;
+  shown.term = terms_.number();
+  shown.step = steps_.step();
+  shown.watermark = steps_.completed_end();
+  shown.state = state_name(state_);
+  shown.error = failure_.ok() ? "" : failure_.to_string();
+  shown.switches = agreement_.switches();
+  shown.searching = searches_plans() ? pilot_.doing() : "";
+  shown.plan_notes = pilot_.notes();
+  const auto& set = ceilings_.notes();
+  shown.plan_notes.insert(shown.plan_notes.begin(), set.begin(), set.end());
+  std::stable_sort(shown.plan_notes.begin(), shown.plan_notes.end(),
+                   [](const auto& one, const auto& other) { return one.step < other.step; });
+  shown.policies = desk_.history();
+  shown.reserved_bytes = reserved_bytes();
+  shown.operations = steps_.totals().operations + calls_.totals().operations;
+  shown.exchange_ns = steps_.totals().exchange_ns + calls_.totals().exchange_ns;
+  shown.gradient_bytes = steps_.totals().gradient_bytes + calls_.totals().gradient_bytes;
+  shown.wire_bytes_sent = wire_bytes_sent_;
+  for (uint32_t rank = 0; rank < members_.ranks(); ++rank) {
+    RankSnapshot& entry = shown.rank_list.emplace_back();
+    entry.rank = rank;
+    entry.machine = members_.machine_of_rank[rank];
+    entry.local = entry.machine == members_.machine;
+  }
+  for (uint32_t i = 0; i < local_.size(); ++i) {
+    shown.rank_list[members_.local[i].rank].step = local_[i].last_step;
+  }
+  show_late(shown.rank_list);
+  if (!steps_.installed()) {
+    shown.policy = desk_.policy();
+    shown.policy_version = desk_.version();
+    return shown;
+  }
+  const PreparedPlan& plan = *steps_.plan();
+  shown.epoch = plan.plan.epoch;
+  shown.policy_version = plan.plan.policy_version;
+  shown.plan = plan.facts;
+  shown.norms = steps_.norms();
+  return shown;
+}
+
+void Communicator::add_peers(std::vector<PeerSnapshot>& list) const {
+  peers_.show(services_.now_ns(), list);
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,259 @@
+// Communicator, its frames: what goes out to other machines and what comes in from them.
+#include <algorithm>
+
+#include "proto/wire/bytes.h"
+#include "scheduler/communicator/communicator.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Of a term, and void in another. Joining, plans, who left and what cannot be redone are not.
+bool belongs_to_term(const ControlMessage& message) {
+  if (const auto* failure = std::get_if<Failure>(&message)) return failure->scope == Scope::kStep;
+  return std::holds_alternative<Flush>(message) || std::holds_alternative<Report>(message) ||
+         std::holds_alternative<Start>(message) || std::holds_alternative<CallFailure>(message) ||
+         std::holds_alternative<ReplicaHash>(message);
+}
+
+}  // namespace
+
+wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
+  wire::FrameHeader header;
+  header.type = type;
+  header.communicator = members_.id;
+  header.term = terms_.number();
+  header.source = members_.machine;
+  header.watermark_step = steps_.completed_end();
+  header.watermark_call = calls_.completed_end();
+  header.started_step = steps_.started_end();
+  const PlanAgreement::Announcement known = agreement_.newest_known();
+  header.next_epoch = known.epoch;
+  header.switch_step = known.switch_step;
+  return header;
+}
+
+void Communicator::send_part(const Operation& operation, const PartFrame& frame) {
+  wire::FrameHeader header = header_for(wire::FrameType::kData);
+  header.step_kind = operation.kind();
+  header.step = operation.step();
+  header.group = operation.group_index();
+  header.round = frame.round;
+  header.part = frame.part;
+  if (frame.bitmap) header.flags |= wire::FrameHeader::kBitmap;
+  if (frame.descriptor) header.flags |= wire::FrameHeader::kDescriptor;
+  if (operation.kind() == wire::StepKind::kStep) {
+    header.epoch = steps_.plan()->plan.epoch;
+    header.plan_hash = steps_.plan()->hash;
+    if (steps_.previous_dropped()) header.flags |= wire::FrameHeader::kStepDropped;
+  } else {
+    header.plan_hash =
+        reinterpret_cast<const CallDescriptor*>(operation.setup().descriptor.data())->hash();
+  }
+  count(Counter::kencoded_bytes_sent, frame.length);
+  wire_bytes_sent_ += frame.length + sizeof(header);
+  Event sent = operation.event(EventKind::ksent);
+  sent.peer = static_cast<uint16_t>(frame.machine);
+  sent.a = frame.length;
+  sent.b = frame.part;
+  record(sent);
+  send_to(frame.machine, header, pool_.bytes(frame.slab).first(frame.length), frame.slab);
+}
+
+void Communicator::send_control(uint32_t machine, const ControlMessage& message) {
+  send_body(machine, encode_control(message));
+}
+
+void Communicator::send_body(uint32_t machine, std::span<const std::byte> encoded_control) {
+  send_to(machine, header_for(wire::FrameType::kControl), encoded_control, kNoSlab);
+}
+
+void Communicator::broadcast(const ControlMessage& message) {
+  const std::vector<std::byte> body = encode_control(message);
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine) send_body(k, body);
+  }
+}
+
+void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
+                           std::span<const std::byte> payload, SlabId slab) {
+  if (!peers_[machine].up) {
+    if (slab != kNoSlab) pool_.release(slab);
+    return;
+  }
+  peers_.sent(machine, payload.size() + sizeof(header));
+  const Status status = services_.send(peers_[machine].id, header, payload, slab);
+  if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
+  fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
+                           " cannot be sent: " + status.message()},
+       Scope::kCommunicator);
+}
+
+void Communicator::count(Counter counter, uint64_t amount) {
+  services_.count(counter, amount);
+}
+
+void Communicator::record(Event event) {
+  event.communicator = index_;
+  services_.record(event);
+  if (searches_plans()) measure(event);
+  if (steps_.installed()) follow_ceilings(event);
+}
+
+void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  peers_.heard(header.source, payload.size() + sizeof(header), services_.now_ns());
+  if (state_ == State::kFailed) return answer_join(header, payload);
+  if (state_ == State::kClosed) return;
+  if (header.type == wire::FrameType::kControl) return receive_control(header, payload);
+  if (header.term < terms_.number()) {
+    count(Counter::kframes_stale, 1);
+    return;
+  }
+  if (header.term > terms_.number()) {
+    if (header.type == wire::FrameType::kData) keep_early(header, payload);
+    return;
+  }
+  peers_.take_marks(header);
+  if (header.source != 0) {
+    agreement_.on_rumour(header.next_epoch, header.switch_step);
+  } else if (state_ != State::kFrozen) {
+    const Status status = agreement_.on_announcement(header.next_epoch, header.switch_step);
+    if (!status.ok()) return fail(status, Scope::kCommunicator);
+  }
+  switch (header.type) {
+    case wire::FrameType::kData:
+      peers_.heard_data(header.source, services_.now_ns());
+      return receive_data(header, payload);
+    case wire::FrameType::kControl:
+      break;
+    case wire::FrameType::kHeartbeat:
+      return peers_.take_beat(header.source, header.progress, payload, services_.now_ns());
+  }
+  count(Counter::kframes_unexpected, 1);
+}
+
+// A machine that joins after the failure was told to the others.
+void Communicator::answer_join(const wire::FrameHeader& header,
+                               std::span<const std::byte> payload) {
+  if (header.type != wire::FrameType::kControl) return;
+  const Result<ControlMessage> message = decode_control(payload);
+  if (!message.ok() || !std::holds_alternative<Join>(*message)) return;
+  tell_failure(header.source);
+}
+
+// Other machines' frames overtake the coordinator's word that all have joined, or for a term.
+void Communicator::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (terms_.keep_early(header, payload)) return;
+  fail(protocol_error(members_.machine_name(header.source) +
+                      " sent more frames ahead of its coordinator than windows allow"),
+       Scope::kCommunicator);
+}
+
+void Communicator::receive_data(const wire::FrameHeader& header,
+                                std::span<const std::byte> payload) {
+  if (state_ == State::kJoining) return keep_early(header, payload);
+  count(Counter::kencoded_bytes_received, payload.size());
+  const bool of_call = header.step_kind == wire::StepKind::kCall;
+  record({.step = static_cast<uint32_t>(header.step),
+          .kind = EventKind::kreceived,
+          .group = of_call ? Event::kCall : Event::group_number(header.group),
+          .peer = static_cast<uint16_t>(header.source),
+          .a = static_cast<uint32_t>(payload.size()),
+          .b = header.part});
+  const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
+                                : steps_.receive(header, payload, services_.now_ns());
+  publish_call_failures();
+  publish_result_hashes();
+  if (status.ok()) return;
+  if (scope_of(status) == Scope::kCommunicator) count(Counter::kframes_corrupt, 1);
+  fail(status, scope_of(status));
+}
+
+// Of an error that arithmetic or a frame has brought up.
+Scope Communicator::scope_of(const Status& why) {
+  const bool redoable = why.code() == StatusCode::kMISMATCH || why.code() == StatusCode::kCORRUPT;
+  return redoable ? Scope::kStep : Scope::kCommunicator;
+}
+
+void Communicator::receive_control(const wire::FrameHeader& header,
+                                   std::span<const std::byte> payload) {
+  Result<ControlMessage> message = decode_control(payload);
+  if (!message.ok()) return fail(message.status(), Scope::kCommunicator);
+  const bool of_term = belongs_to_term(*message);
+  const bool before_joined =
+      state_ == State::kJoining && (of_term || std::holds_alternative<Left>(*message));
+  if (before_joined || (of_term && header.term > terms_.number())) {
+    return keep_early(header, payload);
+  }
+  if (of_term && header.term < terms_.number()) {
+    count(Counter::kframes_stale, 1);
+    return;
+  }
+  std::visit([&](auto&& m) { handle(header.source, std::forward<decltype(m)>(m)); },
+             std::move(*message));
+}
+
+void Communicator::handle(uint32_t machine, const Prepare& message) {
+  if (machine == 0) agreement_.on_prepare(message);
+}
+
+void Communicator::handle(uint32_t machine, const Prepared& message) {
+  if (members_.coordinator()) agreement_.on_prepared(machine, message);
+}
+
+void Communicator::handle(uint32_t machine, const Decided& message) {
+  if (machine != 0) return;
+  const Status status = agreement_.on_decided(message);
+  if (!status.ok()) return fail(status, Scope::kCommunicator);
+  if (message.purpose != PlanPurpose::kCommit || message.code == StatusCode::kOK) return;
+  refuse_commit(Status(message.code, message.text));
+}
+
+// Passed on once: whoever goes on with later calls has said before why.
+void Communicator::handle(uint32_t machine, const CallFailure& message) {
+  if (!calls_.fail_call(message.call, Status(message.code, message.text))) return;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine && k != machine) send_control(k, message);
+  }
+}
+
+void Communicator::publish_result_hashes() {
+  for (const StepRunner::ResultHash& result : steps_.take_result_hashes()) {
+    const ReplicaHash message{result.step, result.tensor, result.hash,
+                              services_.options().lane->name};
+    if (members_.coordinator()) {
+      handle(members_.machine, message);
+    } else {
+      send_control(0, message);
+    }
+  }
+}
+
+void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
+  if (!members_.coordinator() || !table_ || message.tensor >= table_->size()) return;
+  const ReplicaWatch::Comparison found = replicas_.compare(machine, message);
+  count(Counter::kreplica_checks, found.compared);
+  if (!found.difference) return;
+  count(Counter::kreplica_divergences, 1);
+  const ReplicaWatch::Difference& differ = *found.difference;
+  fail({StatusCode::kREPLICA_DIVERGED,
+        "the result of tensor '" + (*table_)[message.tensor].name + "' in step " +
+            std::to_string(message.step) + " differs between " +
+            members_.machine_name(differ.machine) + " (lane " + differ.lane + ") and " +
+            members_.machine_name(differ.other) + " (lane " + differ.other_lane + ")"},
+       Scope::kCommunicator);
+}
+
+void Communicator::handle(uint32_t machine, const Bye& message) {
+  (void)message;
+  peers_.depart(machine);
+}
+
+void Communicator::reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0,
+                         uint64_t value1) {
+  if (request == 0) return;
+  const uint32_t answered = std::exchange(request, 0);
+  if (members_.local[local].port == nullptr) return;
+  members_.local[local].port->reply(answered, {status.code(), status.message(), value0, value1});
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,82 @@
+// Communicator, mode auto: what its pilot sees and asks for.
+#include <algorithm>
+
+#include "scheduler/communicator/communicator.h"
+
+namespace cgx::scheduler {
+
+bool Communicator::searches_plans() const {
+  return members_.coordinator() && members_.machines() > 1 && !replay_.on() && steps_.installed() &&
+         steps_.plan()->policy.mode != PlanMode::kFixed;
+}
+
+void Communicator::measure(const Event& event) {
+  std::optional<StepSample> sample = meter_.take(event, services_.now_ns());
+  if (!sample) return;
+  const Plan& plan = steps_.plan()->plan;
+  const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
+  const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
+                     !ceilings_.losses().due(sample->step);
+  pilot_.completed(agreement_.base(steps_.plan()), *std::move(sample), usual);
+}
+
+bool Communicator::may_propose() const {
+  return free_to_propose() && ceilings_.known();
+}
+
+void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
+  const EngineOptions& options = services_.options();
+  if (options.costs == nullptr) {
+    return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
+  }
+  uint64_t rtt_ns = 0;
+  for (uint32_t k = 0; k < members_.machines(); ++k) rtt_ns = std::max(rtt_ns, peers_[k].rtt_ns);
+  // Trainers lose what the daemon takes of their cores.
+  const bool crowded = options.cores != 0 && members_.local_count() + 1 > options.cores;
+  services_.planner().survey(
+      {.running = agreement_.base(steps_.plan())->facts,
+       .measured = std::move(known.measured),
+       .seen = std::move(known.seen),
+       .lost = std::move(known.lost),
+       .order = running_order(),
+       .ceilings = ceilings_.ceilings(),
+       .machines = members_.machines(),
+       .slab_bytes = pool_.slab_bytes(),
+       .trip_ns = static_cast<double>(rtt_ns) / 2,
+       .share = crowded ? 1.0 : 0.0,
+       .costs = options.costs},
+      [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<SurveyPtr>& survey) {
+        if (!alive.expired()) answer(survey);
+      });
+}
+
+void Communicator::propose(std::vector<Group> groups, const Trial& trial,
+                           std::function<void(const Result<PilotPort::Agreed>&)> answer) {
+  agreement_.propose(
+      PlanPurpose::kPlanner, /*dry_run=*/false, 0,
+      [this, groups = std::move(groups), trial](uint64_t epoch) -> Result<PlanQuestion> {
+        PlanQuestion question = question_of_own(epoch, running_order());
+        question.groups = groups;
+        question.trial = trial;
+        return question;
+      },
+      [answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {
+        if (!outcome.ok()) return answer(outcome.status());
+        answer(PilotPort::Agreed{outcome->plan, outcome->switch_step});
+      });
+}
+
+void Communicator::report(const PlanNote& note) {
+  const auto percent = [](double share) { return static_cast<uint64_t>(100 * share + 0.5); };
+  services_.note(EventLevel::kInfo, "a plan was looked at",
+                 {{"job", members_.job},
+                  {"communicator", members_.name},
+                  {"plan", note.name},
+                  {"verdict", note.verdict},
+                  {"epoch", note.epoch},
+                  {"step", note.step},
+                  {"predicted_percent", percent(note.predicted)},
+                  {"measured_percent", percent(note.measured)}});
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,152 @@
+#include "scheduler/communicator/control.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "proto/wire/bytes.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// `Io` is Out or In; one overload of `visit` per message names its fields once for both directions.
+struct Out {
+  wire::Writer writer;
+  template <typename T>
+  void operator()(const T& value) {
+    writer.put(value);
+  }
+  void operator()(const std::string& text) { writer.put_string(text); }
+  void operator()(const std::vector<std::byte>& bytes) { writer.put_bytes(bytes); }
+  template <typename T, typename Each>
+  void list(const std::vector<T>& values, size_t, Each each) {
+    writer.put<uint32_t>(static_cast<uint32_t>(values.size()));
+    for (const T& value : values) each(*this, value);
+  }
+};
+
+struct In {
+  wire::Reader reader;
+  template <typename T>
+  void operator()(T& value) {
+    value = reader.get<T>();
+  }
+  void operator()(bool& value) { value = reader.get<uint8_t>() != 0; }
+  void operator()(std::string& text) { text = reader.get_string(); }
+  void operator()(std::vector<std::byte>& bytes) {
+    const auto view = reader.get_bytes();
+    bytes.assign(view.begin(), view.end());
+  }
+  template <typename T, typename Each>
+  void list(std::vector<T>& values, size_t element_bytes_min, Each each) {
+    values.resize(reader.get_count(element_bytes_min));
+    for (T& value : values) each(*this, value);
+  }
+};
+
+template <typename Io, typename... Fields>
+void all(Io& io, Fields&... fields) {
+  (io(fields), ...);
+}
+
+template <typename Io, typename P>
+void policy_fields(Io& io, P& p) {
+  all(io, p.default_codec, p.min_elements, p.raw_one_dimensional, p.group_bytes, p.segment_bytes,
+      p.window, p.weight, p.replica_check_steps, p.collective, p.rack_machines, p.feedback_decay,
+      p.stats_steps);
+  all(io, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
+  all(io, p.mode, p.ceilings, p.layerwise_alpha, p.layerwise_solver, p.gravac_min, p.gravac_max,
+      p.gravac_epsilon);
+  io.list(p.menu, sizeof(CodecSpec), [](Io& each, auto& codec) { each(codec); });
+  io.list(p.rules, 13, [](Io& each, auto& rule) { all(each, rule.match, rule.codec, rule.small); });
+}
+
+template <typename M, typename Io, typename Message>
+void visit(Io& io, Message& m) {
+  if constexpr (std::is_same_v<M, Join>) {
+    all(io, m.shape_hash, m.first_step, m.residual_step_end, m.residual_lineage);
+  } else if constexpr (std::is_same_v<M, Joined>) {
+    all(io, m.code, m.text, m.keep_residuals);
+    policy_fields(io, m.configured);
+  } else if constexpr (std::is_same_v<M, Table>) {
+    all(io, m.table);
+  } else if constexpr (std::is_same_v<M, Prepare>) {
+    all(io, m.purpose, m.dry_run, m.plan);
+    policy_fields(io, m.policy);
+  } else if constexpr (std::is_same_v<M, Prepared>) {
+    all(io, m.epoch, m.code, m.text, m.reserved_bytes);
+  } else if constexpr (std::is_same_v<M, Decided>) {
+    all(io, m.epoch, m.code, m.text, m.purpose, m.switch_step);
+  } else if constexpr (std::is_same_v<M, Failure>) {
+    all(io, m.code, m.text, m.scope);
+  } else if constexpr (std::is_same_v<M, CallFailure>) {
+    all(io, m.call, m.code, m.text);
+  } else if constexpr (std::is_same_v<M, Report>) {
+    all(io, m.completed_end, m.results_end, m.started_end, m.epoch, m.plan_hash, m.calls_end);
+    const auto number = [](Io& each, auto& call) { each(call); };
+    io.list(m.calls_open, sizeof(uint64_t), number);
+    io.list(m.calls_done, sizeof(uint64_t), number);
+  } else if constexpr (std::is_same_v<M, Start>) {
+    all(io, m.first_step, m.calls_end, m.code, m.text, m.epoch, m.plan_hash, m.plan);
+    policy_fields(io, m.policy);
+  } else if constexpr (std::is_same_v<M, Left>) {
+    all(io, m.rank, m.step_end, m.calls_end, m.commits_end);
+  } else if constexpr (std::is_same_v<M, PolicyAsk>) {
+    all(io, m.ticket, m.dry_run);
+    policy_fields(io, m.policy);
+  } else if constexpr (std::is_same_v<M, PolicyAnswerMessage>) {
+    all(io, m.ticket, m.code, m.text, m.policy_version, m.epoch, m.switch_step, m.reserved_bytes);
+    io.list(m.warnings, 4, [](Io& each, auto& warning) { each(warning); });
+  } else if constexpr (std::is_same_v<M, ReplicaHash>) {
+    all(io, m.step, m.tensor, m.hash, m.lane);
+  } else if constexpr (std::is_same_v<M, Losses>) {
+    all(io, m.step, m.values, m.intended);
+    io.list(m.lost, sizeof(double), [](Io& each, auto& lost) { each(lost); });
+  } else {
+    static_assert(std::is_same_v<M, Bye> || std::is_same_v<M, Flush>,
+                  "every control message lists its fields here");
+  }
+}
+
+template <size_t kIndex = 0>
+Result<ControlMessage> decode_as(uint8_t type, In& in) {
+  if constexpr (kIndex == std::variant_size_v<ControlMessage>) {
+    return protocol_error("control message of unknown type " + std::to_string(type));
+  } else {
+    if (type != kIndex) return decode_as<kIndex + 1>(type, in);
+    using M = std::variant_alternative_t<kIndex, ControlMessage>;
+    M message;
+    visit<M>(in, message);
+    if (!in.reader.done()) {
+      return protocol_error("control message of type " + std::to_string(type) +
+                            " does not decode exactly");
+    }
+    return ControlMessage(std::move(message));
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_control(const ControlMessage& message) {
+  Out out;
+  out.writer.put<uint8_t>(static_cast<uint8_t>(message.index()));
+  std::visit([&](const auto& m) { visit<std::decay_t<decltype(m)>>(out, m); }, message);
+  return out.writer.take();
+}
+
+Result<ControlMessage> decode_control(std::span<const std::byte> body) {
+  In in{wire::Reader(body)};
+  const auto type = in.reader.get<uint8_t>();
+  return decode_as(type, in);
+}
+
+std::optional<LossSample> sample_of(const Losses& message) {
+  LossSample sample{.values = message.values, .intended = message.intended};
+  if (message.lost.size() != sample.lost.size()) return {};
+  std::copy(message.lost.begin(), message.lost.end(), sample.lost.begin());
+  const auto sound = [](double value) { return value >= 0 && std::isfinite(value); };
+  const bool all = sound(sample.values) && sound(sample.intended) &&
+                   std::all_of(sample.lost.begin(), sample.lost.end(), sound);
+  return all ? std::optional(sample) : std::nullopt;
+}
+
+}  // namespace cgx::scheduler

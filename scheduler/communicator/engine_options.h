@@ -1,0 +1,65 @@
+// What an engine is made with, and what operators may ask of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/codec.h"
+#include "scheduler/communicator/plan_history.h"
+#include "scheduler/communicator/snapshot.h"
+#include "scheduler/exchange/site.h"
+#include "scheduler/plan/job_weight.h"
+#include "scheduler/plan/policy.h"
+#include "scheduler/planners/costs.h"
+#include "scheduler/planners/planner_port.h"
+#include "scheduler/planners/survey.h"
+#include "scheduler/ports.h"
+#include "scheduler/recorder.h"
+#include "transport/transport.h"
+
+namespace cgx::scheduler {
+
+struct EngineOptions {
+  wire::InstanceId instance{};
+  std::string mesh_address;  // advertised; empty: one machine only
+  std::string name;          // for messages: "node3"
+  const kernels::Lane* lane = nullptr;
+  Policy policy;  // default of communicators coordinated here
+  JobWeights job_weights;
+  Timeouts timeouts;
+  Limits limits;
+  // Communicators coordinated here follow it; null: they plan.
+  std::shared_ptr<const std::vector<PlanEntry>> plan_history;
+  // For policies of mode auto; null: they stay with the plan they begin with.
+  std::shared_ptr<const MachineCosts> costs;
+  uint32_t cores = 0;  // for trainers and daemon together; 0: enough
+  SearchPace search;
+};
+
+// Makes the site at which a machine's host ranks compute, of the one that computes inline.
+using SiteMaker = std::function<std::unique_ptr<Site>(std::unique_ptr<Site> inline_site)>;
+
+struct EnginePorts {
+  transport::Transport* transport = nullptr;  // null: one machine only
+  LinkPort* links = nullptr;
+  EventSink* events = nullptr;
+  PlanLog* plans = nullptr;        // null: no history is kept
+  PlannerPort* planner = nullptr;  // null: plans are made on this thread
+  Recorder* recorder = nullptr;    // null: nothing is recorded
+  const Clock* clock = nullptr;    // of what is recorded; null: nothing takes time within a round
+  SiteMaker site = {};             // null: the inline one
+};
+
+struct PolicyRequest {
+  std::string job, communicator;  // empty: the only one
+  uint32_t uid = 0;
+  bool any_uid = false;  // operators may change every job
+  Policy policy;
+  bool dry_run = false;
+};
+using PolicyAnswer = std::function<void(const Result<PolicyChange>&)>;
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,204 @@
+#include "scheduler/communicator/link_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kLingerNs = 3'000'000'000;  // a link outlives its last user by this
+constexpr uint64_t kDrainNs = 27'000'000'000;  // and by this more while frames wait to leave
+constexpr LinkId kNoLink = UINT32_MAX;
+
+}  // namespace
+
+LinkTable::Link* LinkTable::find(transport::PeerId peer) {
+  const LinkId id = peer.index < of_peer_.size() ? of_peer_[peer.index] : kNoLink;
+  return id != kNoLink && links_[id].peer == peer ? &links_[id] : nullptr;
+}
+
+std::optional<LinkId> LinkTable::find(const LinkUser& user, uint32_t machine) const {
+  const wire::InstanceId& instance = user.members().instances[machine];
+  for (LinkId id = 0; id < links_.size(); ++id) {
+    const Link& link = links_[id];
+    if (link.open && link.job_key == user.job_key() && link.instance == instance) return id;
+  }
+  return std::nullopt;
+}
+
+LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
+  const Members& members = user.members();
+  const auto unused = std::find_if(links_.begin(), links_.end(), [](const Link& link) {
+    return !link.open && link.uses.empty() && link.frames == 0;
+  });
+  const auto id = static_cast<LinkId>(unused - links_.begin());
+  if (unused == links_.end()) links_.emplace_back();
+  Link& made = links_[id] = {};
+  made.job_key = user.job_key();
+  made.instance = members.instances[machine];
+  made.holder = members.holder;
+  made.open = true;
+  port_->open_link(id, {.job = members.job,
+                        .uid = members.uid,
+                        .job_key = user.job_key(),
+                        .instance = members.instances[machine],
+                        .mesh_address = members.addresses[machine]});
+  return id;
+}
+
+bool LinkTable::worth_using(const Link& link, uint64_t now_ns, uint64_t quiet_ns) const {
+  const bool watched = std::any_of(link.uses.begin(), link.uses.end(),
+                                   [](const Use& use) { return use.user->living(); });
+  const uint64_t needed_ns = link.uses.empty() ? link.close_at_ns - kLingerNs : now_ns;
+  return !link.up || watched || link.heard_ns + quiet_ns >= needed_ns;
+}
+
+void LinkTable::use(LinkId id, const Use& use) {
+  links_[id].uses.push_back(use);
+  if (links_[id].up) use.user->link_up(use.machine, links_[id].peer);
+}
+
+uint32_t LinkTable::missing(const LinkUser& user) const {
+  const Members& members = user.members();
+  uint32_t count = 0;
+  for (uint32_t machine = 0; machine < members.machines(); ++machine) {
+    count += machine != members.machine && !find(user, machine);
+  }
+  return count;
+}
+
+void LinkTable::open(LinkUser& user, uint64_t now_ns, uint64_t quiet_ns) {
+  const Members& members = user.members();
+  for (uint32_t machine = 0; machine < members.machines(); ++machine) {
+    if (machine == members.machine) continue;
+    std::optional<LinkId> known = find(user, machine);
+    if (known && !worth_using(links_[*known], now_ns, quiet_ns)) {
+      end(*known, {StatusCode::kPEER_LOST, "the link has been silent and is made anew"});
+      known.reset();
+    }
+    use(known ? *known : make(user, machine), {&user, machine, known.has_value()});
+  }
+}
+
+void LinkTable::leave(const LinkUser& user, uint64_t now_ns) {
+  for (Link& link : links_) {
+    const auto removed =
+        std::erase_if(link.uses, [&](const Use& use) { return use.user == &user; });
+    if (removed > 0 && link.uses.empty()) link.close_at_ns = now_ns + kLingerNs;
+  }
+}
+
+void LinkTable::lose(LinkUser& user, uint32_t machine, const Status& why) {
+  for (LinkId id = 0; id < links_.size(); ++id) {
+    const auto& uses = links_[id].uses;
+    const bool carries = std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return use.user == &user && use.machine == machine;
+    });
+    if (carries && links_[id].open) return end(id, why);
+  }
+  user.link_lost(machine, why);
+}
+
+void LinkTable::up(LinkId id, transport::PeerId peer, uint64_t now_ns) {
+  Link& link = links_[id];
+  if (!link.open || link.up) return;
+  link.up = true;
+  link.peer = peer;
+  link.heard_ns = now_ns;
+  if (peer.index >= of_peer_.size()) of_peer_.resize(peer.index + 1, kNoLink);
+  of_peer_[peer.index] = id;
+  for (const Use& use : std::vector(link.uses)) use.user->link_up(use.machine, peer);
+}
+
+void LinkTable::refused(LinkId id, const Status& why) {
+  if (!links_[id].open) return;
+  close(links_[id]);
+  tell(id, why);
+}
+
+void LinkTable::peer_down(transport::PeerId peer, const Status& why) {
+  const Link* const link = find(peer);
+  if (link != nullptr) end(static_cast<LinkId>(link - links_.data()), why);
+}
+
+void LinkTable::end(LinkId id, const Status& why) {
+  if (!links_[id].open) return;
+  close(links_[id]);
+  port_->close_link(id);
+  tell(id, why);
+}
+
+// Frees the peer's id; the other side hears of it.
+void LinkTable::close(Link& link) {
+  if (link.up) transport_->close(link.peer);
+  link.open = link.up = false;
+}
+
+// Who joins over a link from before may have met a dead one, which the other side has given up
+// already: it asks for another, once.
+void LinkTable::tell(LinkId id, const Status& why) {
+  for (const Use& each : std::vector(links_[id].uses)) {
+    LinkUser& user = *each.user;
+    if (!each.reused || !user.needs_links()) {
+      user.link_lost(each.machine, why);
+      continue;
+    }
+    std::erase_if(links_[id].uses, [&](const Use& other) {
+      return other.user == &user && other.machine == each.machine;
+    });
+    user.link_remade(each.machine);
+    const std::optional<LinkId> known = find(user, each.machine);
+    use(known ? *known : make(user, each.machine), {&user, each.machine, false});
+  }
+}
+
+std::optional<LinkId> LinkTable::heard(transport::PeerId from, uint64_t now_ns) {
+  Link* const link = find(from);
+  if (link == nullptr || !link->open) return std::nullopt;
+  link->heard_ns = now_ns;
+  return static_cast<LinkId>(link - links_.data());
+}
+
+void LinkTable::sending(transport::PeerId to) {
+  Link* const link = find(to);
+  if (link != nullptr) ++link->frames;
+}
+
+// The link may have ended meanwhile, and its peer's number be another's.
+void LinkTable::sent(transport::PeerId to) {
+  const auto link = std::find_if(links_.begin(), links_.end(),
+                                 [&](const Link& known) { return known.peer == to; });
+  if (link != links_.end()) --link->frames;
+}
+
+void LinkTable::close_idle(uint64_t now_ns) {
+  for (LinkId id = 0; id < links_.size(); ++id) {
+    Link& idle = links_[id];
+    if (!idle.open || !idle.uses.empty() || now_ns < idle.close_at_ns) continue;
+    if (idle.frames > 0 && now_ns < idle.close_at_ns + kDrainNs) continue;
+    close(idle);
+    port_->close_link(id);
+  }
+}
+
+uint64_t LinkTable::next_closing_ns() const {
+  uint64_t next = UINT64_MAX;
+  for (const Link& link : links_) {
+    if (!link.open || !link.uses.empty()) continue;
+    next = std::min(next, link.close_at_ns + (link.frames > 0 ? kDrainNs : 0));
+  }
+  return next;
+}
+
+void LinkTable::count_into(Share& share) const {
+  for (const Link& link : links_) {
+    if (link.open) share.add(link.holder);
+  }
+}
+
+uint32_t LinkTable::open_count() const {
+  return static_cast<uint32_t>(
+      std::count_if(links_.begin(), links_.end(), [](const Link& link) { return link.open; }));
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,142 @@
+#include "scheduler/communicator/peers.h"
+
+#include <algorithm>
+
+#include "proto/wire/bytes.h"
+
+namespace cgx::scheduler {
+
+bool Peers::all_up() const {
+  for (uint32_t k = 0; k < peers_.size(); ++k) {
+    if (k != members_.machine && !peers_[k].up) return false;
+  }
+  return true;
+}
+
+void Peers::link_up(uint32_t machine, transport::PeerId id, uint64_t now_ns) {
+  Peer& peer = peers_[machine];
+  peer.id = id;
+  peer.up = true;
+  peer.last_heard_ns = peer.last_data_ns = now_ns;
+}
+
+void Peers::sent(uint32_t machine, uint64_t bytes) {
+  ++peers_[machine].frames_sent;
+  peers_[machine].bytes_sent += bytes;
+}
+
+void Peers::heard(uint32_t machine, uint64_t bytes, uint64_t now_ns) {
+  Peer& peer = peers_[machine];
+  peer.last_heard_ns = now_ns;
+  ++peer.frames_received;
+  peer.bytes_received += bytes;
+}
+
+void Peers::take_marks(const wire::FrameHeader& header) {
+  Peer& peer = peers_[header.source];
+  peer.started_end = std::max(peer.started_end, header.started_step);
+  peer.completed_end = std::max(peer.completed_end, header.watermark_step);
+  peer.calls_end = std::max(peer.calls_end, header.watermark_call);
+}
+
+void Peers::begin_term(uint64_t first_step, uint64_t now_ns) {
+  for (Peer& peer : peers_) {
+    peer.started_end = first_step;
+    peer.last_data_ns = now_ns;
+  }
+}
+
+void Peers::forgive_silence(uint64_t now_ns) {
+  for (Peer& peer : peers_) {
+    if (peer.up) peer.last_heard_ns = peer.last_data_ns = now_ns;
+  }
+}
+
+std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64_t now_ns) const {
+  const Peer& peer = peers_[machine];
+  wire::Writer writer;
+  writer.put(own.step);
+  writer.put(own.call);
+  writer.put(now_ns);
+  writer.put(peer.beat_sent_ns);
+  writer.put(peer.beat_sent_ns == 0 ? 0 : now_ns - peer.beat_heard_ns);
+  for (const std::vector<uint32_t>* missing :
+       {&own.missing_step, &own.missing_call, &own.missing_commit}) {
+    writer.put<uint32_t>(static_cast<uint32_t>(missing->size()));
+    for (const uint32_t rank : *missing) writer.put(rank);
+  }
+  return writer.take();
+}
+
+void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
+                      uint64_t now_ns) {
+  Peer& peer = peers_[machine];
+  peer.progress = progress;
+  wire::Reader reader(payload);
+  peer.step = reader.get<uint64_t>();
+  peer.call = reader.get<uint64_t>();
+  peer.beat_sent_ns = reader.get<uint64_t>();
+  peer.beat_heard_ns = now_ns;
+  const auto echo_ns = reader.get<uint64_t>();
+  const auto held_ns = reader.get<uint64_t>();
+  const bool plausible = echo_ns != 0 && echo_ns <= now_ns && held_ns <= now_ns - echo_ns;
+  if (plausible) peer.rtt_ns = now_ns - echo_ns - held_ns;
+  for (std::vector<uint32_t>* list :
+       {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
+    list->resize(reader.get_count(4));
+    for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
+  }
+}
+
+std::optional<uint32_t> Peers::silent(uint64_t now_ns, uint64_t limit_ns) const {
+  for (uint32_t k = 0; k < peers_.size(); ++k) {
+    const Peer& peer = peers_[k];
+    if (k == members_.machine || peer.departed || !peer.up) continue;
+    if (now_ns - peer.last_heard_ns >= limit_ns) return k;
+  }
+  return std::nullopt;
+}
+
+uint64_t Peers::last_data_ns() const {
+  uint64_t last = 0;
+  for (const Peer& peer : peers_) last = std::max(last, peer.last_data_ns);
+  return last;
+}
+
+void Peers::add_missing(bool of_step, uint64_t number, std::vector<uint32_t>& ranks) const {
+  for (uint32_t k = 0; k < peers_.size(); ++k) {
+    const Peer& peer = peers_[k];
+    if (k == members_.machine || (of_step ? peer.step : peer.call) > number) continue;
+    const std::vector<uint32_t>& missing = of_step ? peer.missing_step : peer.missing_call;
+    ranks.insert(ranks.end(), missing.begin(), missing.end());
+  }
+}
+
+void Peers::add_not_committing(std::vector<uint32_t>& ranks) const {
+  for (const Peer& peer : peers_) {
+    ranks.insert(ranks.end(), peer.missing_commit.begin(), peer.missing_commit.end());
+  }
+}
+
+void Peers::show(uint64_t now_ns, std::vector<PeerSnapshot>& list) const {
+  for (uint32_t k = 0; k < peers_.size(); ++k) {
+    if (k == members_.machine) continue;
+    const Peer& peer = peers_[k];
+    PeerSnapshot& shown = list.emplace_back();
+    shown.job = members_.job;
+    shown.uid = members_.uid;
+    shown.name = members_.name + "/" + std::to_string(k);
+    shown.address = members_.addresses[k];
+    shown.machine = k;
+    shown.state = peer.up ? "up" : peer.last_heard_ns != 0 ? "lost" : "connecting";
+    shown.heartbeat_age_ns = peer.last_heard_ns ? now_ns - peer.last_heard_ns : 0;
+    shown.rtt_ns = peer.rtt_ns;
+    shown.frames_sent = peer.frames_sent;
+    shown.frames_received = peer.frames_received;
+    shown.bytes_sent = peer.bytes_sent;
+    shown.bytes_received = peer.bytes_received;
+    shown.progress = peer.progress;
+  }
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,77 @@
+// What a communicator knows of its other machines: their links, how far they say they are, who is
+// missing there, and when they were heard.
+//
+// Owned by one communicator; told of everything, it asks nobody. Machines by their number, this one
+// included: of it only the heartbeats are counted.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "proto/wire/frame.h"
+#include "scheduler/communicator/members.h"
+#include "scheduler/communicator/snapshot.h"
+#include "transport/transport.h"
+
+namespace cgx::scheduler {
+
+class Peers {
+ public:
+  struct Peer {
+    transport::PeerId id;
+    bool up = false, departed = false;
+    uint64_t last_heard_ns = 0, last_data_ns = 0;  // the second: something of the steps
+    uint64_t started_end = 0;                      // first step it has not started
+    uint64_t completed_end = 0, calls_end = 0;     // its watermarks
+    uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
+    uint32_t progress = 0;
+    // Of its last heartbeat.
+    uint64_t step = 0, call = 0;
+    std::vector<uint32_t> missing_step, missing_call, missing_commit;
+    uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
+    uint64_t rtt_ns = 0;                           // of the last echo
+  };
+
+  explicit Peers(const Members& members) : members_(members), peers_(members.machines()) {}
+
+  const Peer& operator[](uint32_t machine) const { return peers_[machine]; }
+  bool all_up() const;
+
+  void link_up(uint32_t machine, transport::PeerId id, uint64_t now_ns);
+  void link_down(uint32_t machine) { peers_[machine].up = false; }
+  void depart(uint32_t machine) { peers_[machine].departed = true; }
+  void sent(uint32_t machine, uint64_t bytes);
+  void heard(uint32_t machine, uint64_t bytes, uint64_t now_ns);
+  void heard_data(uint32_t machine, uint64_t now_ns) { peers_[machine].last_data_ns = now_ns; }
+  // What each frame of the term says.
+  void take_marks(const wire::FrameHeader& header);
+  // What was said of steps before is void.
+  void begin_term(uint64_t first_step, uint64_t now_ns);
+  void forgive_silence(uint64_t now_ns);  // this daemon itself was stopped
+
+  // Heartbeats
+  struct Beat {  // of this machine
+    uint64_t step = 0, call = 0;
+    std::vector<uint32_t> missing_step, missing_call, missing_commit;
+  };
+  uint32_t next_beat() { return ++peers_[members_.machine].progress; }  // its number
+  // Echoes what came last, so that the other side can tell how long the way is.
+  std::vector<std::byte> beat_for(uint32_t machine, const Beat& own, uint64_t now_ns) const;
+  void take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
+                 uint64_t now_ns);
+
+  // A machine with a link that was not heard for so long.
+  std::optional<uint32_t> silent(uint64_t now_ns, uint64_t limit_ns) const;
+  uint64_t last_data_ns() const;  // of all
+  // Ranks elsewhere that are missing at that step or call, as far as heartbeats have told.
+  void add_missing(bool of_step, uint64_t number, std::vector<uint32_t>& ranks) const;
+  void add_not_committing(std::vector<uint32_t>& ranks) const;
+  void show(uint64_t now_ns, std::vector<PeerSnapshot>& list) const;
+
+ private:
+  const Members& members_;
+  std::vector<Peer> peers_;  // by machine
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,479 @@
+#include "scheduler/engine/engine.h"
+
+#include <algorithm>
+#include <string>
+
+#include "scheduler/engine/engine_state.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kOwnStallNs = 1'000'000'000;
+
+}  // namespace
+
+uint16_t Engine::State::new_index() {
+  const auto used = [this](uint16_t index) {
+    return std::any_of(communicators_.begin(), communicators_.end(),
+                       [index](const auto& other) { return other->index() == index; });
+  };
+  do ++last_index_;
+  while (last_index_ == 0 || used(last_index_));
+  return last_index_;
+}
+
+Communicator* Engine::State::find_communicator(const SessionOptions& session,
+                                               const std::string& name) {
+  for (const auto& communicator : communicators_) {
+    const Members& members = communicator->members();
+    const bool same = members.uid == session.uid && members.job == session.job &&
+                      members.name == name && communicator->state() != Communicator::State::kClosed;
+    if (same) return communicator.get();
+  }
+  return nullptr;
+}
+
+// A rank that closed may use its memory again: nothing of the communicator is read or written
+// there.
+void Engine::State::answer_closings() {
+  std::erase_if(closings_, [this](const Closing& closing) {
+    if (closing.communicator->tickets_open()) return false;
+    Session* const session = find(closing.session);
+    if (session != nullptr) session->port->reply(closing.request, {});
+    return true;
+  });
+}
+
+void Engine::State::drop_closed_communicators() {
+  answer_closings();
+  for (size_t i = 0; i < communicators_.size();) {
+    Communicator* const communicator = communicators_[i].get();
+    if (communicator->state() != Communicator::State::kClosed || communicator->tickets_open()) {
+      ++i;
+      continue;
+    }
+    links_.leave(*communicator, now_ns_);
+    for (Session& session : sessions_) {
+      std::erase_if(session.communicators,
+                    [&](const auto& entry) { return entry.second.first == communicator; });
+    }
+    keep_residuals(*communicator);
+    record({.kind = EventKind::kclosed, .communicator = communicator->index()});
+    communicators_.erase(communicators_.begin() + static_cast<int64_t>(i));
+  }
+}
+
+// For the next communicator of the name.
+void Engine::State::keep_residuals(Communicator& communicator) {
+  KeptResiduals kept = communicator.take_residuals();
+  if (!kept.mark.any() || kept.residuals.empty()) return release(kept.residuals.take_all());
+  const Members& members = communicator.members();
+  const bool in_session = sessions_of({.job = members.job, .uid = members.uid}) > 0;
+  residuals_.keep(communicator.owner(), std::move(kept),
+                  in_session ? UINT64_MAX : now_ns_ + options_.timeouts.residuals_ns);
+}
+
+// What nobody borrowed in time, or stands in the way of plans.
+void Engine::State::free_residuals() {
+  if (residuals_.bytes() == 0) return;
+  uint64_t room = options_.limits.plan_bytes;
+  for (const auto& communicator : communicators_) {
+    room -= std::min(room, communicator->reserved_bytes());
+  }
+  for (Residuals& expired : residuals_.take_expired(now_ns_, room)) {
+    release(expired.take_all());
+  }
+}
+
+void Engine::State::release(std::vector<Residuals::Memory> memory) {
+  if (memory.empty()) return;
+  planner().release(std::make_shared<const std::vector<Residuals::Memory>>(std::move(memory)));
+}
+
+void Engine::State::site_answered(Ticket ticket, const SiteAnswer& answer) {
+  const auto found = expected_.extract(ticket);
+  CGX_ASSERT(!found.empty());
+  found.mapped().communicator->settle(*found.mapped().operation, ticket, answer);
+}
+
+bool Engine::State::in_use(SessionId id) const {
+  return std::any_of(communicators_.begin(), communicators_.end(),
+                     [&](const auto& communicator) { return communicator->uses(id); });
+}
+
+void Engine::State::forget_arenas() {
+  std::erase_if(left_arenas_, [this](const auto& left) {
+    if (in_use(left.first)) return false;
+    for (const ArenaId arena : left.second) arenas_.remove(arena);
+    return true;
+  });
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
+                                               const EnginePorts& ports) {
+  if (options.lane == nullptr) return internal_error("EngineOptions::lane is not set");
+  if ((ports.transport == nullptr) != (ports.links == nullptr)) {
+    return internal_error("EnginePorts needs both transport and links, or neither");
+  }
+  return std::unique_ptr<Engine>(new Engine(std::make_unique<State>(options, ports)));
+}
+
+void EventSink::note(EventLevel level, std::string_view text, std::span<const EventField> fields) {
+  std::string line(text);
+  for (const EventField& field : fields)
+    line.append(" ").append(field.key).append("=" + field.text);
+  event(level, line);
+}
+
+Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPort& port) {
+  if (!state_->draining_.ok()) return state_->draining_;
+  uint32_t index = static_cast<uint32_t>(state_->sessions_.size());
+  for (uint32_t i = 0; i < state_->sessions_.size(); ++i) {
+    if (!state_->sessions_[i].open) index = i;
+  }
+  SessionOptions known = options;
+  if (known.holder.empty()) known.holder = "uid " + std::to_string(options.uid);
+  if (Status room = state_->session_share().check(known.holder); !room.ok()) {
+    count(Counter::ksessions_refused);
+    return room;
+  }
+  if (index == state_->sessions_.size()) state_->sessions_.emplace_back();
+  State::Session& session = state_->sessions_[index];
+  session = {.open = true,
+             .generation = session.generation + 1,
+             .options = std::move(known),
+             .port = nullptr,
+             .arenas = {},
+             .communicators = {}};
+  session.port = std::make_unique<CountedPort>(port);
+  count(Counter::ksessions_opened);
+  if (state_->sessions_of(options) == 1) {
+    state_->residuals_.free_at(options.uid, options.job, UINT64_MAX);
+    state_->note(EventLevel::kInfo, "job begins", {{"job", options.job}, {"uid", options.uid}});
+  }
+  return SessionId{index, session.generation};
+}
+
+Status Engine::add_arena(SessionId id, uint32_t arena, std::span<std::byte> memory) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
+  if (arena != session->arenas.size() || arena >= wire::kArenasMax) {
+    return invalid_argument("arena " + std::to_string(arena) + " is not the next one (" +
+                            std::to_string(session->arenas.size()) + " of at most " +
+                            std::to_string(wire::kArenasMax) + ")");
+  }
+  const ArenaId added = state_->arenas_.add(memory);
+  if (added == kNoArena) {
+    return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
+                              " arenas already");
+  }
+  session->arenas.push_back(added);
+  return {};
+}
+
+void Engine::close_session(SessionId id, const Status& why) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return;
+  const auto communicators = std::move(session->communicators);
+  session->communicators.clear();
+  for (const auto& [handle, member] : communicators) {
+    if (why.ok()) {
+      member.first->leave(member.second);
+    } else {
+      member.first->lose_rank(member.second, why);
+    }
+  }
+  const std::string gone = why.ok() ? "it left" : why.message();
+  for (const Comer& comer : state_->meetings_.lose(id, gone)) {
+    Communicator* const joining = state_->find_communicator(comer.process, comer.name);
+    if (joining != nullptr) joining->miss_rank(comer.rank, gone);
+  }
+  if (!why.ok()) count(Counter::ksessions_lost);
+  session->open = false;
+  if (state_->sessions_of(session->options) == 0) {
+    const SessionOptions& last = session->options;
+    state_->residuals_.free_at(last.uid, last.job,
+                               state_->now_ns_ + state_->options_.timeouts.residuals_ns);
+    state_->note(why.ok() ? EventLevel::kInfo : EventLevel::kWarning, "job ends",
+                 {{"job", last.job}, {"uid", last.uid}, {"cause", gone}});
+  }
+  session->port.reset();
+  state_->left_arenas_.emplace_back(id, std::exchange(session->arenas, {}));
+  state_->drop_closed_communicators();
+}
+
+bool Engine::session_in_use(SessionId id) const {
+  return state_->in_use(id);
+}
+
+void Engine::meet(SessionId id, uint32_t request, const wire::Meet& message) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return;
+  const Communicator* const met = state_->find_communicator(session->options, message.name);
+  const Status status = met != nullptr && met->has(message.rank)
+                            ? met->is_alive(message.rank)
+                            : state_->meetings_.come(id, session->options, message);
+  session->port->reply(request, {status.code(), status.message()});
+}
+
+void Engine::create_communicator(SessionId id, uint32_t request,
+                                 const wire::CreateCommunicator& message) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return;
+  state_->meetings_.leave(id, message.comm);
+  const auto refuse = [&](const Status& status) {
+    session->port->reply(request, {status.code(), status.message()});
+  };
+  if (session->communicators.count(message.comm) > 0) {
+    return refuse(
+        {StatusCode::kALREADY_EXISTS,
+         "communicator handle " + std::to_string(message.comm) + " is in use by this session"});
+  }
+  Communicator* communicator = state_->find_communicator(session->options, message.name);
+  if (communicator != nullptr && communicator->gives_way_to(message)) {
+    communicator = nullptr;
+    state_->drop_closed_communicators();
+  }
+  if (!state_->draining_.ok()) return refuse(state_->draining_);
+  if (communicator == nullptr) {
+    const Status room = state_->communicator_share().check(session->options.holder);
+    if (!room.ok()) return refuse(room);
+    Result<std::unique_ptr<Communicator>> made =
+        Communicator::create(session->options, message, *state_);
+    if (!made.ok()) return refuse(made.status());
+    communicator = made->get();
+    if (communicator->members().machines() > 1 && state_->ports_.transport == nullptr) {
+      return refuse({StatusCode::kUNAVAILABLE, "this daemon has no transport"});
+    }
+    if (const Status links = state_->check_links(*communicator); !links.ok()) return refuse(links);
+    state_->record({.kind = EventKind::kmade,
+                    .communicator = communicator->index(),
+                    .a = communicator->members().ranks(),
+                    .b = communicator->members().machines()});
+    state_->account_of(*communicator) = {};
+    state_->communicators_.push_back(std::move(*made));
+    state_->links_.open(*communicator, state_->now_ns_, 2 * state_->options_.timeouts.heartbeat_ns);
+  }
+  const auto& local = communicator->members().local;
+  const auto found = std::find_if(local.begin(), local.end(),
+                                  [&](const LocalRank& rank) { return rank.rank == message.rank; });
+  const bool free_rank = found != local.end() && found->port == nullptr;
+  communicator->join({id, session->port.get(), request}, message);
+  if (free_rank && found->port != nullptr) {
+    session->communicators[message.comm] = {communicator,
+                                            static_cast<uint32_t>(found - local.begin())};
+  }
+  state_->drop_closed_communicators();
+}
+
+#define CGX_FIND_MEMBER(comm_handle)                                                          \
+  State::Session* const session = state_->find(id);                                           \
+  if (session == nullptr) return;                                                             \
+  const auto found = session->communicators.find(comm_handle);                                \
+  if (found == session->communicators.end()) {                                                \
+    session->port->reply(                                                                     \
+        request, {StatusCode::kNOT_FOUND, "no communicator " + std::to_string(comm_handle)}); \
+    return;                                                                                   \
+  }
+
+void Engine::register_tensors(SessionId id, uint32_t request,
+                              const wire::RegisterTensors& message) {
+  CGX_FIND_MEMBER(message.comm);
+  found->second.first->register_tensors(found->second.second, message);
+}
+
+void Engine::commit(SessionId id, uint32_t request, const wire::Commit& message) {
+  CGX_FIND_MEMBER(message.comm);
+  found->second.first->commit(found->second.second, request, message);
+}
+
+void Engine::redo_step(SessionId id, uint32_t request, const wire::RedoStep& message) {
+  CGX_FIND_MEMBER(message.comm);
+  found->second.first->redo(found->second.second, request);
+}
+#undef CGX_FIND_MEMBER
+
+void Engine::close_communicator(SessionId id, uint32_t request,
+                                const wire::CloseCommunicator& message) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return;
+  state_->meetings_.leave(id, message.comm);
+  const auto found = session->communicators.find(message.comm);
+  if (found == session->communicators.end()) return session->port->reply(request, {});
+  const auto [communicator, local] = found->second;
+  session->communicators.erase(found);
+  communicator->leave(local);
+  state_->closings_.push_back({id, request, communicator});
+  state_->drop_closed_communicators();
+}
+
+Status Engine::submit(SessionId id, const cgx_submit_record& record) {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
+  ++session->submits;
+  const auto found = session->communicators.find(record.comm);
+  if (found == session->communicators.end()) {
+    return protocol_error("submit to communicator handle " + std::to_string(record.comm) +
+                          ", which this session has not created");
+  }
+  return found->second.first->submit(found->second.second, record);
+}
+
+Snapshot Engine::snapshot(uint64_t now_ns) const {
+  Snapshot shown;
+  for (const uint16_t index : communicators()) add_communicator(index, shown);
+  add_totals(now_ns, shown);
+  return shown;
+}
+
+std::vector<uint16_t> Engine::communicators() const {
+  std::vector<uint16_t> indices;
+  for (const auto& communicator : state_->communicators_) indices.push_back(communicator->index());
+  return indices;
+}
+
+void Engine::add_communicator(uint16_t index, Snapshot& shown) const {
+  for (const auto& communicator : state_->communicators_) {
+    if (communicator->index() != index) continue;
+    if (communicator->state() == Communicator::State::kClosed) return;
+    shown.communicators.push_back(communicator->snapshot());
+    return communicator->add_peers(shown.peers);
+  }
+}
+
+void Engine::add_totals(uint64_t now_ns, Snapshot& shown) const {
+  shown.uptime_ns = now_ns - state_->start_ns_;
+  shown.counters = state_->counters_;
+  shown.links = state_->links_.open_count();
+  shown.residual_bytes = state_->residuals_.bytes();
+  shown.shares = state_->shares();
+  for (const State::Session& session : state_->sessions_) {
+    if (!session.open) continue;
+    uint64_t arena_bytes = 0;
+    for (const ArenaId arena : session.arenas) arena_bytes += state_->arenas_.bytes(arena);
+    shown.sessions.push_back(SessionSnapshot{.uid = session.options.uid,
+                                             .pid = session.options.pid,
+                                             .job = session.options.job,
+                                             .arena_bytes = arena_bytes,
+                                             .arenas = static_cast<uint32_t>(session.arenas.size()),
+                                             .submits = session.submits,
+                                             .completions = session.port->completions()});
+  }
+}
+
+Result<CommunicatorSnapshot> Engine::show(SessionId id, uint32_t comm) const {
+  State::Session* const session = state_->find(id);
+  if (session == nullptr) return Status(StatusCode::kNOT_FOUND, "no such session");
+  const auto found = session->communicators.find(comm);
+  if (found != session->communicators.end()) return found->second.first->snapshot();
+  return Status(StatusCode::kNOT_FOUND,
+                "this session has no communicator of handle " + std::to_string(comm));
+}
+
+Result<Communicator*> Engine::State::pick_communicator(const PolicyRequest& request) {
+  std::vector<Communicator*> matching;
+  std::string names;
+  for (const auto& communicator : communicators_) {
+    if (communicator->state() == Communicator::State::kClosed)
+      continue;  // a site has yet to answer
+    const Members& members = communicator->members();
+    if (!request.any_uid && members.uid != request.uid) continue;
+    names += (names.empty() ? "" : ", ") + members.job + "/" + members.name;
+    if (!request.job.empty() && members.job != request.job) continue;
+    if (!request.communicator.empty() && members.name != request.communicator) continue;
+    matching.push_back(communicator.get());
+  }
+  if (matching.size() == 1) return matching[0];
+  return Status(
+      matching.empty() ? StatusCode::kNOT_FOUND : StatusCode::kINVALID_ARGUMENT,
+      (matching.empty() ? "no communicator matches job '" : "several communicators match job '") +
+          request.job + "', communicator '" + request.communicator +
+          "'; there are: " + (names.empty() ? "none" : names));
+}
+
+void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
+  const Result<Communicator*> communicator = state_->pick_communicator(request);
+  if (!communicator.ok()) return answer(communicator.status());
+  (*communicator)->apply_policy(request.policy, request.dry_run, std::move(answer));
+}
+
+void Engine::change(Changes changes) {
+  state_->options_.policy = std::move(changes.policy);
+  state_->options_.job_weights = std::move(changes.job_weights);
+  state_->options_.timeouts = changes.timeouts;
+  state_->options_.limits = changes.limits;
+}
+
+void Engine::drain(const std::string& why) {
+  state_->draining_ = Status(StatusCode::kUNAVAILABLE, why);
+}
+
+std::vector<std::string> Engine::undrained() const {
+  std::vector<std::string> names;
+  for (const auto& communicator : state_->communicators_) {
+    if (!communicator->living()) continue;
+    names.push_back(communicator->members().title() + " in step " +
+                    std::to_string(communicator->step()));
+  }
+  return names;
+}
+
+std::vector<std::string> Engine::in_flight() const {
+  std::vector<std::string> all;
+  for (const auto& communicator : state_->communicators_) {
+    std::string one = communicator->in_flight();
+    if (!one.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
+void Engine::count(Counter counter, uint64_t amount) {
+  state_->count(counter, amount);
+}
+
+void Engine::begin_round(uint64_t now_ns) {
+  state_->now_ns_ = now_ns;
+}
+
+int Engine::do_work(uint64_t now_ns) {
+  if (!state_->started_) state_->start_ns_ = now_ns;
+  const bool stalled = state_->started_ && now_ns - state_->worked_ns_ > kOwnStallNs;
+  const bool long_sleep = stalled && next_deadline_ns() + kOwnStallNs < now_ns;
+  state_->started_ = true;
+  state_->now_ns_ = state_->worked_ns_ = now_ns;
+  int worked = state_->site_->poll(*state_, now_ns);
+  const size_t count = state_->communicators_.size();
+  for (size_t i = 0; long_sleep && i < count; ++i) state_->communicators_[i]->forgive_silence();
+  if (count > 0) worked += state_->take_turns();
+  for (size_t i = 0; i < count; ++i) {
+    Communicator& communicator = *state_->communicators_[(state_->turn_ + i) % count];
+    if (!state_->draining_.ok()) communicator.leave_at_border(state_->draining_);
+    communicator.tick();
+    communicator.sweep();
+  }
+  ++state_->turn_;
+  state_->drop_closed_communicators();
+  state_->free_residuals();
+  state_->forget_arenas();
+  state_->links_.close_idle(now_ns);
+  return worked;
+}
+
+uint64_t Engine::next_deadline_ns() const {
+  uint64_t next = UINT64_MAX;
+  for (const auto& communicator : state_->communicators_) {
+    next = std::min(next, communicator->next_deadline_ns());
+  }
+  return std::min({next, state_->links_.next_closing_ns(), state_->residuals_.next_ns(),
+                   state_->site_->next_answer_ns()});
+}
+
+bool Engine::operations_open() const {
+  return std::any_of(state_->communicators_.begin(), state_->communicators_.end(),
+                     [](const auto& communicator) { return communicator->operations_open(); });
+}
+
+}  // namespace cgx::scheduler

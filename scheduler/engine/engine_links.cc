@@ -1,0 +1,93 @@
+// Engine, the links between daemons and what passes over them.
+#include "scheduler/engine/engine_state.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Tokens: slab frames carry slab + 1, copied payloads the bit above with their number.
+constexpr transport::SendToken kCopyBit = uint64_t{1} << 63;
+
+}  // namespace
+
+Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
+                           std::span<const std::byte> payload, SlabId slab) {
+  transport::SendToken token = transport::kNoToken;
+  std::span<const std::byte> stable = payload;
+  if (slab != kNoSlab) {
+    token = uint64_t{slab} + 1;
+  } else if (!payload.empty()) {
+    token = kCopyBit | next_copy_++;
+    std::vector<std::byte>& copy = copied_payloads_[token];
+    copy.assign(payload.begin(), payload.end());
+    stable = copy;
+  }
+  count(Counter::kframes_sent, 1);
+  wire::seal(header, stable, payload_check());
+  const Status status =
+      ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), stable}, token);
+  if (status.ok()) {
+    if (token != transport::kNoToken) links_.sending(peer);
+    return {};
+  }
+  if (slab != kNoSlab) slabs_->release(slab);
+  copied_payloads_.erase(token);
+  const bool link_gone =
+      status.code() == StatusCode::kPEER_LOST || status.code() == StatusCode::kNOT_FOUND ||
+      status.code() == StatusCode::kUNAVAILABLE || status.code() == StatusCode::kCANCELLED;
+  return link_gone ? Status() : resource_exhausted(status.message());  // on_peer_down tells
+}
+
+void Engine::State::lose_link(LinkUser& user, uint32_t machine, const Status& why) {
+  links_.lose(user, machine, why);
+}
+
+void Engine::link_up(LinkId id, transport::PeerId peer) {
+  state_->links_.up(id, peer, state_->now_ns_);
+}
+
+void Engine::link_down(LinkId id, const Status& why) {
+  state_->links_.refused(id, why);
+}
+
+void Engine::on_peer_down(transport::PeerId peer, const Status& why) {
+  state_->links_.peer_down(peer, why);
+}
+
+void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Status& status) {
+  (void)status;  // a failed link reports itself through on_peer_down
+  state_->links_.sent(to);
+  if (token & kCopyBit) {
+    state_->copied_payloads_.erase(token);
+  } else {
+    state_->slabs_->release(static_cast<SlabId>(token - 1));
+  }
+}
+
+void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
+  count(Counter::kframes_received);
+  const std::optional<LinkId> link = state_->links_.heard(from, state_->now_ns_);
+  if (!link) {
+    count(Counter::kframes_unexpected);
+    return;
+  }
+  const Result<wire::FrameHeader> header =
+      wire::open_frame(frame.header, frame.payload, state_->payload_check());
+  if (!header.ok()) {
+    count(Counter::kframes_corrupt);
+    return link_down(*link, header.status());
+  }
+  for (const LinkTable::Use& use : state_->links_.uses(*link)) {
+    if (use.user->members().id != header->communicator) continue;
+    if (use.machine != header->source) {
+      return link_down(
+          *link, protocol_error("frame of machine " + std::to_string(header->source) +
+                                " came over the link of machine " + std::to_string(use.machine)));
+    }
+    const uint64_t began_ns = state_->turn_clock_ns();
+    use.user->receive(*header, frame.payload);
+    return state_->charge(static_cast<const Communicator&>(*use.user), began_ns);
+  }
+  count(Counter::kframes_unexpected);
+}
+
+}  // namespace cgx::scheduler

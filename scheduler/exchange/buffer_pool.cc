@@ -1,0 +1,93 @@
+#include "scheduler/exchange/buffer_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace cgx::scheduler {
+
+SlabStore::~SlabStore() {
+  for (const Block& block : blocks_) munmap(block.memory, block.bytes);
+}
+
+Status SlabStore::grow(uint32_t slabs) {
+  const uint64_t bytes = slabs * slab_bytes_;
+  if (slabs_.size() + slabs > kSlabsMax) {
+    return resource_exhausted(std::to_string(slabs) + " frame buffers beside " +
+                              std::to_string(slabs_.size()) + "; there may be " +
+                              std::to_string(kSlabsMax));
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return resource_exhausted("cannot map " + std::to_string(bytes) +
+                              " bytes of frame buffers: " + std::strerror(errno));
+  }
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  blocks_.push_back({static_cast<std::byte*>(memory), bytes});
+  std::vector<SlabId> fresh(slabs);  // below the warm ones
+  for (uint32_t i = 0; i < slabs; ++i) {
+    fresh[i] = static_cast<SlabId>(slabs_.size() + slabs - 1 - i);
+  }
+  free_.insert(free_.begin(), fresh.begin(), fresh.end());
+  for (uint32_t i = 0; i < slabs; ++i) {
+    slabs_.push_back(static_cast<std::byte*>(memory) + i * slab_bytes_);
+  }
+  uses_.resize(slabs_.size());
+  return {};
+}
+
+Status SlabStore::reserve(uint32_t slabs) {
+  const uint64_t wanted = reserved_ + slabs;
+  if (wanted > slabs_.size()) {
+    CGX_RETURN_IF_ERROR(grow(static_cast<uint32_t>(wanted - slabs_.size())));
+  }
+  reserved_ = wanted;
+  return {};
+}
+
+// None is free where slabs of a pool that has gone still wait for their link.
+SlabId SlabStore::take(const std::shared_ptr<SlabCounts>& in_use, bool received) {
+  if (free_.empty() && !grow(1).ok()) return kNoSlab;
+  const SlabId slab = free_.back();
+  free_.pop_back();
+  uses_[slab] = {1, received, in_use};
+  ++(received ? in_use->received : in_use->own);
+  return slab;
+}
+
+void SlabStore::release(SlabId slab) {
+  Use& use = uses_[slab];
+  CGX_ASSERT(use.references > 0);
+  if (--use.references > 0) return;
+  --(use.received ? use.in_use->received : use.in_use->own);
+  use.in_use.reset();
+  free_.push_back(slab);
+}
+
+Status BufferPool::reserve(const SlabCounts& slabs) {
+  CGX_RETURN_IF_ERROR(store_->reserve(slabs.sum()));
+  reserved_.received += slabs.received;
+  reserved_.own += slabs.own;
+  return {};
+}
+
+void BufferPool::unreserve(const SlabCounts& slabs) {
+  CGX_ASSERT(slabs.received <= reserved_.received && slabs.own <= reserved_.own);
+  reserved_.received -= slabs.received;
+  reserved_.own -= slabs.own;
+  store_->unreserve(slabs.sum());
+}
+
+SlabId BufferPool::take_for_received() {
+  return in_use_->sum() < reserved_.sum() ? store_->take(in_use_, true) : kNoSlab;
+}
+
+SlabId BufferPool::take_for_own() {
+  const uint32_t kept = std::max(reserved_.received, in_use_->received);
+  return in_use_->own + kept < reserved_.sum() ? store_->take(in_use_, false) : kNoSlab;
+}
+
+}  // namespace cgx::scheduler

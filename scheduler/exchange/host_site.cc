@@ -1,0 +1,381 @@
+#include "scheduler/exchange/host_site.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "kernels/floats.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Fresh memory costs as much as much arithmetic, a page at a time: it is touched here, not when it
+// is first used.
+class HostResidual final : public SiteResidual {
+ public:
+  static std::shared_ptr<SiteResidual> make(uint64_t elements) {
+    auto residual = std::make_shared<HostResidual>(elements);
+    return residual->memory_ == MAP_FAILED ? nullptr : residual;
+  }
+  explicit HostResidual(uint64_t elements)
+      : bytes_((elements * sizeof(float) + kPage - 1) / kPage * kPage + kPage) {
+    memory_ = mmap(nullptr, 2 * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) return;
+    if (bytes_ >= kHugePage) (void)madvise(memory_, 2 * bytes_, MADV_HUGEPAGE);  // a wish
+    auto* const touched = static_cast<volatile std::byte*>(memory_);
+    for (uint64_t at = 0; at < 2 * bytes_; at += kPage) touched[at] = std::byte{0};
+  }
+  ~HostResidual() override {
+    if (memory_ != MAP_FAILED) munmap(memory_, 2 * bytes_);
+  }
+  HostResidual(const HostResidual&) = delete;
+  HostResidual& operator=(const HostResidual&) = delete;
+
+  float* slot(uint32_t index) const {
+    return reinterpret_cast<float*>(static_cast<std::byte*>(memory_) + index * bytes_);
+  }
+
+ private:
+  static constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
+  uint64_t bytes_;  // of a slot
+  void* memory_;
+};
+
+struct ResidualSlots {  // null where there is none to read, or to write
+  const float* confirmed = nullptr;
+  float* tentative = nullptr;
+};
+
+class HostOperation final : public SiteOperation {
+ public:
+  HostOperation(const OperationSetup& setup, const kernels::Lane& lane, const ArenaTable& arenas,
+                const SlabStore& slabs, HostScratch& scratch)
+      : setup_(setup), lane_(lane), arenas_(arenas), slabs_(slabs), scratch_(scratch) {
+    if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
+    if (setup.strengths && setup.machines > 1) losses_.resize(setup.segments.size());
+  }
+
+  std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
+    (void)ticket;
+    SiteAnswer answer;
+    answer.status = run(job, answer);
+    return answer;
+  }
+  const std::vector<Norms>& norms() const override { return norms_; }
+  const std::vector<LossSample>& losses() const override { return losses_; }
+
+ private:
+  Status run(const SiteJob& job, SiteAnswer& answer) {
+    switch (job.kind) {
+      case SiteJobKind::kEncode:
+        return encode(job, answer);
+      case SiteJobKind::kDecode:
+        return decode(job);
+      case SiteJobKind::kReduce:
+        return reduce(job, answer);
+      case SiteJobKind::kCombine:
+        return combine(job, answer);
+      case SiteJobKind::kLocalReduce:
+        return local_reduce(job);
+      case SiteJobKind::kKeep:
+        return keep(job);
+      case SiteJobKind::kHash:
+        return hash(job, answer);
+    }
+    return internal_error("no such job of a site");
+  }
+
+  Status encode(const SiteJob& job, SiteAnswer& answer) {
+    const std::span<std::byte> out = slabs_.bytes(job.into).subspan(job.offset);
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      measure_losses(slice);
+      const ResidualSlots residual = residual_of(slice);
+      const kernels::EncodeJob task{.spec = setup_.planned(slice).spec,
+                                    .source = raw_view(slice),
+                                    .elements = slice.elements,
+                                    .key = draw_key(slice, kFirstEncoding),
+                                    .residual_out = residual.tentative,
+                                    .encoded = out.subspan(answer.bytes, slice.range_bytes),
+                                    .norms = wants_norms(slice)};
+      kernels::RangeStats stats;
+      const uint64_t used = lane_.encode(task, stats);
+      note(slice, stats, answer);
+      answer.bytes += static_cast<uint32_t>(pad_range(out.subspan(answer.bytes), used));
+    }
+    return {};
+  }
+
+  Status decode(const SiteJob& job) {
+    std::span<const std::byte> rest = bytes_of(job.frame);
+    kernels::RangeStats stats;
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      auto task = job_into<kernels::DecodeJob>(slice);
+      CGX_ASSIGN_OR_RETURN(task.encoded,
+                           take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest));
+      CGX_RETURN_IF_ERROR(lane_.decode(task, stats));
+    }
+    return {};
+  }
+
+  Status reduce(const SiteJob& job, SiteAnswer& answer) {
+    const std::span<std::byte> out = slabs_.bytes(job.into).subspan(job.offset);
+    open(job.from);
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
+      auto task = job_into<kernels::ReduceJob>(slice);
+      if (!job.results) task.target_count = 0;
+      task.contributions = scratch_.contributions;
+      task.key = draw_key(slice, kSecondEncoding);
+      task.encoded = out.subspan(answer.bytes, slice.range_bytes);
+      task.norms = wants_norms(slice);
+      kernels::RangeStats stats;
+      CGX_ASSIGN_OR_RETURN(const uint64_t used, lane_.reduce(task, stats));
+      note(slice, stats, answer);
+      answer.bytes += static_cast<uint32_t>(pad_range(out.subspan(answer.bytes), used));
+    }
+    return {};
+  }
+
+  Status combine(const SiteJob& job, SiteAnswer& answer) {
+    open(job.from);
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
+      auto task = job_into<kernels::CombineJob>(slice);
+      task.contributions = scratch_.contributions;
+      kernels::RangeStats stats;
+      CGX_RETURN_IF_ERROR(lane_.combine(task, stats));
+      note(slice, stats, answer);
+    }
+    return {};
+  }
+
+  Status local_reduce(const SiteJob& job) {
+    for (const Slice& slice : slices(job)) {
+      if (!job.presence->test(slice.segment)) continue;
+      lane_.local_reduce({.source = raw_view(slice),
+                          .elements = slice.elements,
+                          .targets = targets(slice),
+                          .target_count = target_count(slice),
+                          .residual_out = residual_of(slice).tentative,
+                          .bucket = std::min(setup_.planned(slice).spec.bucket, kBucketMax)});
+    }
+    return {};
+  }
+
+  Status keep(const SiteJob& job) {
+    const LocalSegment& segment = setup_.segments[job.segment];
+    const ResidualSlots slots = slots_of(segment);
+    const float* const from = slots.confirmed + job.first;
+    std::transform(
+        from, from + job.count, slots.tentative + job.first,
+        [scale = segment.residual_scale](float kept) { return kernels::rescaled(kept, scale); });
+    return {};
+  }
+
+  Status hash(const SiteJob& job, SiteAnswer& answer) {
+    const std::byte* const result = arenas_.address(setup_.segments[job.segment].outputs.front());
+    answer.hash = wire::checksum({result + job.first, job.count});
+    return {};
+  }
+
+  std::span<const Slice> slices(const SiteJob& job) const {
+    return setup_.layout->slices(setup_.layout->part(job.part));
+  }
+  std::span<const std::byte> bytes_of(const FrameBytes& frame) const {
+    if (frame.length == 0) return {};
+    if (frame.live != nullptr) return {frame.live, frame.length};
+    return slabs_.bytes(frame.slab).subspan(frame.offset, frame.length);
+  }
+  bool wants_norms(const Slice& slice) const {
+    return !norms_.empty() && setup_.planned(slice).spec.codec != 0;
+  }
+  uint32_t target_count(const Slice& slice) const {
+    return static_cast<uint32_t>(setup_.segments[slice.segment].outputs.size());
+  }
+
+  static ResidualSlots slots_of(const LocalSegment& segment) {
+    if (segment.residual == nullptr) return {};
+    const auto& residual = static_cast<const HostResidual&>(*segment.residual);
+    return {residual.slot(segment.confirmed),
+            segment.drains ? nullptr : residual.slot(1 - segment.confirmed)};
+  }
+  ResidualSlots residual_of(const Slice& slice) const {
+    ResidualSlots slots = slots_of(setup_.segments[slice.segment]);
+    if (slots.confirmed != nullptr) slots.confirmed += slice.first_element;
+    if (slots.tentative != nullptr) slots.tentative += slice.first_element;
+    return slots;
+  }
+
+  // Each contribution from its first range on.
+  void open(std::span<const SiteContribution> from) {
+    scratch_.contributions.resize(from.size());
+    scratch_.rest.clear();
+    for (const SiteContribution& each : from) scratch_.rest.push_back(bytes_of(each.frame));
+  }
+  Status take_contributions(std::span<const SiteContribution> from, const Slice& slice) {
+    for (uint32_t k = 0; k < from.size(); ++k) {
+      kernels::Contribution& contribution = scratch_.contributions[k];
+      contribution = {};
+      if (from[k].own_ranks) {
+        measure_losses(slice);
+        contribution = {.kind = kernels::Contribution::Kind::kRaw, .raw = raw_view(slice)};
+        continue;
+      }
+      if (from[k].presence == nullptr || !from[k].presence->test(slice.segment)) continue;
+      contribution.kind = kernels::Contribution::Kind::kEncoded;
+      CGX_ASSIGN_OR_RETURN(
+          contribution.encoded,
+          take_range(setup_.planned(slice), setup_.dtype(slice), slice, scratch_.rest[k]));
+    }
+    return {};
+  }
+
+  // Where a slice's result and its residual go, for any job that has both.
+  template <class Job>
+  Job job_into(const Slice& slice) {
+    Job job{.spec = setup_.planned(slice).spec};
+    job.elements = slice.elements;
+    job.dtype = setup_.dtype(slice);
+    job.targets = targets(slice);
+    job.target_count = target_count(slice);
+    const ResidualSlots residual = residual_of(slice);
+    if (residual.tentative == nullptr) return job;
+    job.residual_in = residual.confirmed;
+    job.residual_out = residual.tentative;
+    job.residual_scale = setup_.segments[slice.segment].residual_scale;
+    return job;
+  }
+
+  kernels::RawView raw_view(const Slice& slice) {
+    const LocalSegment& segment = setup_.segments[slice.segment];
+    const DType dtype = setup_.dtype(slice);
+    const uint64_t offset = slice.first_element * dtype_bytes(dtype);
+    scratch_.inputs.clear();
+    for (const Place& input : segment.inputs)
+      scratch_.inputs.push_back(arenas_.address(input) + offset);
+    return {.ranks = scratch_.inputs.data(),
+            .rank_count = static_cast<uint32_t>(scratch_.inputs.size()),
+            .dtype = dtype,
+            .scale = segment.scale,
+            .residual_in = residual_of(slice).confirmed,
+            .residual_scale = segment.residual_scale};
+  }
+
+  void* const* targets(const Slice& slice) {
+    const uint64_t offset = slice.first_element * dtype_bytes(setup_.dtype(slice));
+    scratch_.targets.clear();
+    for (const Place& output : setup_.segments[slice.segment].outputs) {
+      scratch_.targets.push_back(arenas_.address(output) + offset);
+    }
+    return scratch_.targets.data();
+  }
+
+  kernels::DrawKey draw_key(const Slice& slice, uint32_t encoding) const {
+    const bool shared = kernels::find_codec(setup_.planned(slice).spec.codec)->shared_draws;
+    const kernels::DrawSource source{.job_seed = setup_.draw_seed,
+                                     .communicator = setup_.draw_communicator,
+                                     .tensor_name_hash = setup_.segments[slice.segment].name_hash,
+                                     .step = setup_.step,
+                                     .phase = shared ? 0 : encoding,
+                                     .site = shared ? 0 : setup_.machine};
+    return {kernels::draw_stream(source), slice.first_bucket};
+  }
+
+  void note(const Slice& slice, const kernels::RangeStats& stats, SiteAnswer& answer) {
+    answer.nonfinite_buckets += stats.nonfinite_buckets;
+    answer.saturated += stats.saturated;
+    if (norms_.empty()) return;
+    norms_[slice.segment].intended_sq += stats.intended_sq;
+    norms_[slice.segment].sent_sq += stats.sent_sq;
+  }
+
+  // The own ranks' values of a slice are all looked at in one place: where they are encoded, or
+  // added without being.
+  void measure_losses(const Slice& slice) {
+    const LocalSegment& segment = setup_.segments[slice.segment];
+    if (losses_.empty() || !segment.measured || segment.inputs.empty()) return;
+    constexpr uint64_t kValues = 8192, kPieceMin = 1024;
+    const std::vector<CodecSpec>& strengths = *setup_.strengths;
+    uint64_t piece = kPieceMin;
+    for (const CodecSpec& spec : strengths) piece = std::max<uint64_t>(piece, spec.bucket);
+    piece = std::min(piece, slice.elements);
+    const uint64_t count =
+        std::clamp<uint64_t>(slice.elements / piece, 1, std::max<uint64_t>(1, kValues / piece));
+    LossSample sample;
+    for (uint64_t i = 0; i < count; ++i) {
+      Slice part = slice;
+      part.first_element += count == 1 ? 0 : (slice.elements - piece) / (count - 1) * i;
+      part.elements = piece;
+      sample += loss_of(part, strengths);
+    }
+    const double looked_at = sample.values + sample.nonfinite;
+    losses_[slice.segment] += sample.times(static_cast<double>(slice.elements) / looked_at);
+  }
+
+  LossSample loss_of(const Slice& slice, const std::vector<CodecSpec>& strengths) {
+    LossSample sample{.values = static_cast<double>(slice.elements)};
+    scratch_.lost.resize(slice.elements);
+    for (size_t i = 0; i < strengths.size(); ++i) {
+      const kernels::RangeStats stats = lose(slice, strengths[i], raw_view(slice));
+      if (stats.nonfinite_buckets > 0) return {.nonfinite = static_cast<double>(slice.elements)};
+      sample.intended = stats.intended_sq;
+      sample.lost[i] = squares_of(scratch_.lost);
+    }
+    kernels::RawView gradient = raw_view(slice);
+    if (gradient.residual_in == nullptr) return sample;
+    const std::span<const float> kept(gradient.residual_in, slice.elements);
+    const double scale = gradient.residual_scale;
+    sample.residual = squares_of(kept) * scale * scale;
+    gradient.residual_in = nullptr;
+    sample.gradient = lose(slice, strengths.front(), gradient).intended_sq;
+    return sample;
+  }
+
+  // What the codec does not send, into the scratch.
+  kernels::RangeStats lose(const Slice& slice, const CodecSpec& spec,
+                           const kernels::RawView& source) {
+    scratch_.encoded.resize(kernels::encoded_bytes(spec, setup_.dtype(slice), slice.elements));
+    kernels::RangeStats stats;
+    (void)lane_.encode({.spec = spec,
+                        .source = source,
+                        .elements = slice.elements,
+                        .key = {setup_.step, slice.first_element},
+                        .residual_out = scratch_.lost.data(),
+                        .encoded = scratch_.encoded,
+                        .norms = true},
+                       stats);
+    return stats;
+  }
+
+  static double squares_of(std::span<const float> values) {
+    return std::transform_reduce(values.begin(), values.end(), 0.0, std::plus<>(), [](float value) {
+      return static_cast<double>(value) * static_cast<double>(value);
+    });
+  }
+
+  const OperationSetup& setup_;
+  const kernels::Lane& lane_;
+  const ArenaTable& arenas_;
+  const SlabStore& slabs_;
+  HostScratch& scratch_;
+  std::vector<Norms> norms_;
+  std::vector<LossSample> losses_;
+};
+
+}  // namespace
+
+std::unique_ptr<SiteOperation> HostSite::begin(const OperationSetup& setup) {
+  return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_, scratch_);
+}
+
+ResidualMaker HostSite::residual_maker() const {
+  return HostResidual::make;
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,64 @@
+// What an operation is about: which step and group, and where on this machine its tensors lie. Made
+// once by a runner; the operation owns it, the site reads it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "proto/wire/frame.h"
+#include "scheduler/exchange/layout.h"
+#include "scheduler/exchange/place.h"
+#include "scheduler/exchange/schedule.h"
+#include "scheduler/plan/losses.h"
+
+namespace cgx::scheduler {
+
+class SiteResidual;
+
+// Random draws tell a part's two encodings apart.
+constexpr uint32_t kFirstEncoding = 1, kSecondEncoding = 2;
+
+// Everything of a segment that lies on this machine.
+struct LocalSegment {
+  std::vector<Place> inputs;   // of the present ranks, in rank order; empty: absent here
+  std::vector<Place> outputs;  // of every local rank (home region where absent)
+  bool measured = false;       // OperationSetup::strengths are
+  float scale = 1.0f;
+  uint64_t name_hash = 0;
+  SiteResidual* residual = nullptr;  // null: it has none
+  bool drains = false;               // the confirmed slot is added, and nothing is written
+  uint32_t confirmed = 0;            // which of its slots is; the other one is written
+  float residual_scale = 1.0f;       // from the confirmed one to this step's units, decay included
+};
+
+// A piece of the result that other machines will compare: of the lowest local rank's output.
+struct HashWish {
+  uint32_t segment = 0;
+  uint64_t first_byte = 0, bytes = 0;
+};
+
+struct OperationSetup {
+  wire::StepKind kind = wire::StepKind::kStep;
+  uint64_t step = 0;
+  uint32_t group_index = 0;
+  std::shared_ptr<const void> keeps_alive;  // owner of layout, schedule, group and table
+  const GroupLayout* layout = nullptr;
+  const Schedule* schedule = nullptr;
+  const Group* group = nullptr;
+  const TensorTable* table = nullptr;
+  uint32_t machine = 0, machines = 1;
+  bool norms = false;   // measure what the lossy codecs lose
+  Strengths strengths;  // and what each of these would lose; null: nothing
+  uint64_t draw_seed = 0, draw_communicator = 0;
+  std::vector<LocalSegment> segments;
+  std::vector<std::byte> descriptor;  // calls: in front of each shard's first part, round 1
+  std::optional<HashWish> hash;
+
+  const Segment& planned(const Slice& slice) const { return group->segments[slice.segment]; }
+  DType dtype(const Slice& slice) const { return (*table)[planned(slice).tensor].dtype; }
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,33 @@
+#include "scheduler/exchange/plan_facts.h"
+
+#include <string_view>
+#include <unordered_map>
+
+#include "scheduler/plan/way.h"
+
+namespace cgx::scheduler {
+
+SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machines) {
+  if (machines == 1) return {};
+  const uint32_t parts = scatter_parts(machines);
+  const uint32_t sending = 2 * (machines - 1) * parts + parts;
+  // Own parts that wait for peers' must leave room for those of an operation that starts late.
+  return {.received = operations * (2 * each.received + each.results),
+          .own = operations * each.kept + sending};
+}
+
+Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTable& table) {
+  std::unordered_map<std::string_view, uint32_t> numbers;
+  numbers.reserve(before->size());
+  for (uint32_t tensor = 0; tensor < before->size(); ++tensor) {
+    numbers.emplace((*before)[tensor].name, tensor);
+  }
+  Renumbering made{std::move(before), std::vector<uint32_t>(table.size(), Renumbering::kNone)};
+  for (uint32_t tensor = 0; tensor < table.size(); ++tensor) {
+    const auto found = numbers.find(table[tensor].name);
+    if (found != numbers.end()) made.of[tensor] = found->second;
+  }
+  return made;
+}
+
+}  // namespace cgx::scheduler

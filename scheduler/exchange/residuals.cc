@@ -1,0 +1,190 @@
+#include "scheduler/exchange/residuals.h"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+
+namespace cgx::scheduler {
+namespace {
+
+uint64_t slot_bytes(uint64_t elements) {
+  return 2 * sizeof(float) * elements;
+}
+
+Residuals::Memory make(const Site& site, uint64_t elements) {
+  Residuals::Memory made = site.residual_maker()(elements);
+  if (!made) throw std::bad_alloc();
+  return made;
+}
+
+template <class Predicate>
+uint64_t bytes_if(const Plan& plan, const TensorTable& table, Predicate counts) {
+  uint64_t bytes = 0;
+  for_each_feedback(plan, table, [&](uint32_t tensor, const TensorDesc& described) {
+    if (counts(tensor)) bytes += Residuals::bytes_of(described);
+  });
+  return bytes;
+}
+
+}  // namespace
+
+void Residuals::prepare(const PlanFacts& facts, const Site& site) {
+  number(facts);
+  for (Slots& slots : slots_) slots.wanted = false;
+  for_each_feedback(facts.plan, *facts.table, [&](uint32_t tensor, const TensorDesc& described) {
+    Slots& slots = slots_[tensor];
+    slots.wanted = true;
+    if (slots.memory) return;
+    if (facts.made) slots.memory = std::move(facts.made->by_tensor[tensor]);
+    if (!slots.memory) slots.memory = make(site, described.elements);
+    slots.elements = described.elements;
+    ++count_;
+    bytes_ += slot_bytes(slots.elements);
+  });
+  for (Slots& slots : slots_) {
+    if (slots.memory && !slots.wanted && !slots.filled && !slots.written) release(slots);
+  }
+}
+
+void Residuals::number(const PlanFacts& facts) {
+  if (facts.table == table_) return;
+  const auto before = std::exchange(table_, facts.table);
+  std::vector<Slots> slots = std::exchange(slots_, std::vector<Slots>(table_->size()));
+  touched_.clear();
+  if (empty()) return;
+  // Normally the question was asked under the table of now.
+  const bool asked = facts.residuals.before == before;
+  take_over(std::move(slots), asked ? facts.residuals : renumber(before, *table_));
+  if (!stray_.empty()) take_strays();
+  for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
+    if (slots_[tensor].touched()) touched_.push_back(tensor);
+  }
+}
+
+// What is here gets the table's numbers. A tensor that has changed its size starts anew.
+void Residuals::take_over(std::vector<Slots> before, const Renumbering& from) {
+  for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
+    if (from.of[tensor] == Renumbering::kNone) continue;
+    Slots& slots = before[from.of[tensor]];
+    if (!slots.memory) continue;
+    if (slots.elements != (*table_)[tensor].elements) {
+      release(slots);
+    } else {
+      slots_[tensor] = std::exchange(slots, {});
+    }
+  }
+  for (uint32_t tensor = 0; tensor < before.size(); ++tensor) {
+    if (before[tensor].memory) stray_[(*from.before)[tensor].name] = std::move(before[tensor]);
+  }
+}
+
+// Tensors that an earlier table had may be back.
+void Residuals::take_strays() {
+  for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
+    auto found = stray_.extract((*table_)[tensor].name);
+    if (found.empty()) continue;
+    if (found.mapped().elements == (*table_)[tensor].elements) {
+      slots_[tensor] = std::move(found.mapped());
+    } else {
+      release(found.mapped());
+    }
+  }
+}
+
+void Residuals::release(Slots& slots) {
+  bytes_ -= slot_bytes(slots.elements);
+  --count_;
+  freed_.push_back(std::move(slots.memory));
+  slots = {};
+}
+
+// `number`: the tensor's in the table of now.
+bool Residuals::is_here(const TensorDesc& tensor, uint32_t number) const {
+  if (number != Renumbering::kNone && slots_[number].memory) {
+    return slots_[number].elements == tensor.elements;
+  }
+  if (stray_.empty()) return false;
+  const auto found = stray_.find(tensor.name);
+  return found != stray_.end() && found->second.elements == tensor.elements;
+}
+
+std::vector<bool> Residuals::existing(const std::shared_ptr<const TensorTable>& table) const {
+  std::vector<bool> here;
+  if (empty()) return here;
+  const Renumbering from = table == table_ ? Renumbering() : renumber(table_, *table);
+  for (uint32_t tensor = 0; tensor < table->size(); ++tensor) {
+    here.push_back(is_here((*table)[tensor], table == table_ ? tensor : from.of[tensor]));
+  }
+  return here;
+}
+
+uint64_t Residuals::bytes_needed(const Plan& plan, const TensorTable& table) {
+  return bytes_if(plan, table, [](uint32_t) { return true; });
+}
+
+uint64_t Residuals::bytes_missing(const PlanFacts& facts) const {
+  if (empty()) return bytes_needed(facts.plan, *facts.table);
+  const bool same = facts.table == table_, asked = facts.residuals.before == table_;
+  const Renumbering other = same || asked ? Renumbering() : renumber(table_, *facts.table);
+  const Renumbering& from = asked ? facts.residuals : other;
+  return bytes_if(facts.plan, *facts.table, [&](uint32_t tensor) {
+    return !is_here((*facts.table)[tensor], same ? tensor : from.of[tensor]);
+  });
+}
+
+float Residuals::scale(uint32_t tensor, double unit, double decay) const {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return static_cast<float>(std::min(kMost, decay * (unit / slots(tensor).unit)));
+}
+
+void Residuals::mark_written(uint32_t tensor, double unit) {
+  slots_[tensor].written = true;
+  slots_[tensor].tentative_unit = unit;
+  touched_.push_back(tensor);
+}
+
+void Residuals::mark_drained(uint32_t tensor) {
+  slots_[tensor].drained = true;
+  touched_.push_back(tensor);
+}
+
+void Residuals::commit(const Site& site) {
+  for (const uint32_t tensor : std::exchange(touched_, {})) commit(slots_[tensor], site);
+  for (auto& [name, slots] : stray_) {
+    if (slots.touched()) commit(slots, site);
+  }
+  std::erase_if(stray_, [](const auto& entry) { return !entry.second.memory; });
+}
+
+void Residuals::commit(Slots& slots, const Site& site) {
+  if (slots.drained && !slots.wanted) return release(slots);
+  if (slots.drained) {  // feedback is back already
+    freed_.push_back(std::exchange(slots.memory, make(site, slots.elements)));
+    slots = {.memory = std::move(slots.memory), .elements = slots.elements, .wanted = true};
+    return;
+  }
+  slots.confirmed = 1 - slots.confirmed;
+  slots.unit = slots.tentative_unit;
+  slots.filled = true;
+  slots.written = false;
+}
+
+void Residuals::drop() {
+  for (const uint32_t tensor : std::exchange(touched_, {})) {
+    Slots& slots = slots_[tensor];
+    slots.written = slots.drained = false;
+  }
+  for (auto& [name, slots] : stray_) slots.written = slots.drained = false;
+}
+
+std::vector<Residuals::Memory> Residuals::take_all() {
+  std::vector<Memory> all = take_freed();
+  for (Slots& slots : slots_) {
+    if (slots.memory) all.push_back(std::move(slots.memory));
+  }
+  for (auto& [name, slots] : stray_) all.push_back(std::move(slots.memory));
+  *this = {};
+  return all;
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,91 @@
+// What the operator wants: the plain form of the policy message (proto/messages/policy.proto).
+// Rules are tried in order on the tensor's full name; the first match decides. Small tensors travel
+// raw: only rules that say so reach them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/wire/types.h"
+#include "scheduler/plan/collective.h"
+
+namespace cgx::scheduler {
+
+struct PolicyRule {
+  std::string
+      match;  // regular expression (scheduler/plan/pattern.h), searched in the tensor's name
+  CodecSpec codec;
+  bool small = false;  // reaches small tensors, too
+  friend bool operator==(const PolicyRule&, const PolicyRule&) = default;
+};
+
+// A one-dimensional tensor with fewer elements is taken for a bias or a norm.
+constexpr uint64_t kVectorElements = 65'536;
+
+// Who wanted a policy, when, why. Shown; it decides nothing but what `keep` says.
+struct PolicyNote {
+  std::string by, reason;  // by empty: the coordinator's configuration
+  uint64_t unix_ns = 0;
+  bool keep = false;  // later communicators of the job's name begin with it
+  friend bool operator==(const PolicyNote&, const PolicyNote&) = default;
+};
+
+struct JobWeight {
+  std::string match;  // regular expression, searched in the job's name; the first match decides
+  uint32_t weight = 1;
+};
+
+// Who decides what a plan says beyond the rules: the policy alone, or a search that measures and
+// tries plans, for which `default_codec` is the strongest codec it may take; or one for how much
+// travels together alone.
+enum class PlanMode : uint8_t { kFixed, kAuto, kMerge };
+inline constexpr const char* kPlanModes[] = {"fixed", "auto", "merge"};
+
+// Who says how strong a codec tensors may take that no rule matches: a row of ceilings.def.
+enum class CeilingPlanner : uint8_t {
+#define X(name, help) k##name,
+#include "scheduler/plan/ceilings.def"
+#undef X
+};
+inline constexpr const char* kCeilingPlanners[] = {
+#define X(name, help) #name,
+#include "scheduler/plan/ceilings.def"
+#undef X
+};
+enum class LayerSolver : uint8_t { kExact, kKmeans };
+inline constexpr const char* kLayerSolvers[] = {"exact", "kmeans"};
+
+struct Policy {
+  CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
+  std::vector<PolicyRule> rules;
+  uint64_t min_elements = 1024;        // smaller tensors travel raw
+  bool raw_one_dimensional = true;     // so do biases and norms: kVectorElements
+  uint64_t group_bytes = 4u << 20;     // target of raw bytes per group
+  uint64_t segment_bytes = 0;          // tensors are cut into pieces of so many raw bytes; 0: never
+  uint32_t window = 4;                 // operations in flight per communicator
+  uint32_t weight = 1;                 // share of the links against other jobs
+  uint32_t replica_check_steps = 100;  // 0: never
+  CollectiveWish collective = CollectiveWish::kAuto;
+  uint32_t rack_machines = 0;   // two_level: so many machines that follow each other are near
+  float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
+  uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
+  PlanMode mode = PlanMode::kFixed;
+  std::vector<CodecSpec> menu;  // auto: what it may choose from beside default_codec; empty:
+                                // default_menu()
+  CeilingPlanner ceilings = CeilingPlanner::kpolicy;
+  float layerwise_alpha = 1;  // squared error at most so many times the default codec's
+  LayerSolver layerwise_solver = LayerSolver::kExact;
+  float gravac_min = 10, gravac_max = 1000;  // one value in so many is sent
+  float gravac_epsilon = 0.7f;               // of the squared norm, that has to be kept
+  PolicyNote note;
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+// Whoever wanted them.
+inline bool same_wish(Policy one, Policy other) {
+  one.note = other.note = {};
+  return one == other;
+}
+
+}  // namespace cgx::scheduler

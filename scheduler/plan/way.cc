@@ -1,0 +1,98 @@
+#include "scheduler/plan/way.h"
+
+#include <algorithm>
+
+#include "kernels/codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+struct Choice {
+  Collective collective;
+  WayReason reason;
+};
+
+bool travels_raw(const Group& group) {
+  return std::all_of(group.segments.begin(), group.segments.end(),
+                     [](const Segment& segment) { return segment.spec.codec == 0; });
+}
+
+Choice choose(const WayQuestion& question, const Group& group, const TensorTable& table) {
+  if (question.machines == 1) return {Collective::kScatter, WayReason::kAlone};
+  if (question.wish != CollectiveWish::kAuto) return {wished(question.wish), WayReason::kPolicy};
+  uint64_t raw_bytes = 0;
+  bool lossy = false, gathers = question.machines <= kGatherMachinesMax;
+  for (const Segment& segment : group.segments) {
+    if (segment.spec.codec == 0) {
+      raw_bytes += segment_bytes(segment, table);
+      continue;
+    }
+    lossy = true;
+    gathers = gathers && kernels::find_codec(segment.spec.codec)->gathers;
+  }
+  if (!lossy && raw_bytes <= kOneTripBytesMax) return {Collective::kAllgather, WayReason::kOneTrip};
+  if (lossy && gathers) return {Collective::kAllgather, WayReason::kGathersWell};
+  return {Collective::kScatter, WayReason::kFewerBytes};
+}
+
+uint32_t ahead_of(Collective collective, uint32_t machines, const Group& group) {
+  switch (collective) {
+    case Collective::kAllgather:
+      return gather_parts(machines);
+    case Collective::kScatter:
+      return travels_raw(group) ? raw_scatter_parts(machines) : scatter_parts(machines);
+    case Collective::kTwoLevel:
+      break;
+  }
+  return scatter_parts(machines);
+}
+
+Status check_racks(const Way& way, const Group& group, uint32_t machines) {
+  const uint32_t rack = way.rack_machines;
+  if (rack < 2 || rack >= machines || machines % rack != 0) {
+    return invalid_argument("collective two_level needs rack_machines that divides " +
+                            std::to_string(machines) + " machines into racks of two or more, not " +
+                            std::to_string(rack));
+  }
+  for (const Segment& segment : group.segments) {
+    if (segment.spec.codec == 0) continue;
+    return invalid_argument("collective two_level travels without loss only, not with " +
+                            kernels::to_string(segment.spec));
+  }
+  return {};
+}
+
+}  // namespace
+
+Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table) {
+  const Choice choice = choose(question, group, table);
+  Way way{.collective = choice.collective, .reason = choice.reason};
+  way.ahead = static_cast<uint16_t>(ahead_of(choice.collective, question.machines, group));
+  if (choice.collective == Collective::kTwoLevel) way.rack_machines = question.rack_machines;
+  return way;
+}
+
+PartLimits part_limits(uint64_t slab_bytes) {
+  PartLimits limits;
+  limits.encoded_bytes = std::min(limits.encoded_bytes, slab_bytes / 32 * 27);
+  return limits;
+}
+
+Status check_way(const Way& way, const Group& group, uint32_t machines) {
+  if (!collective_known(way.collective)) {
+    return {StatusCode::kMISMATCH,
+            "collective " + std::to_string(static_cast<uint32_t>(way.collective)) +
+                " is not one that this daemon knows; install the same version of cgxd on all "
+                "machines"};
+  }
+  if (way.ahead < 1 || way.ahead > kPartsAheadMax) {
+    return invalid_argument("a group with " + std::to_string(way.ahead) +
+                            " parts ahead; it may have 1.." + std::to_string(kPartsAheadMax));
+  }
+  if (way.collective == Collective::kTwoLevel && machines > 1) {
+    return check_racks(way, group, machines);
+  }
+  return {};
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,50 @@
+// Which way suits a group, and why. The planner asks, and whoever starts a call; what they chose
+// stands in the plan or in the call's descriptor, so that machines never decide differently.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "scheduler/plan/plan.h"
+
+namespace cgx::scheduler {
+
+// Up to here a group without loss takes one trip: time on the wire matters less than a second trip.
+constexpr uint64_t kOneTripBytesMax = 32 * 1024;
+// Up to so many machines codecs that gather well do so: each machine sends (M-1) times its encoded
+// bytes instead of 2(M-1)/M times, which for their few bits costs less than the second trip, and
+// the values are encoded once instead of twice.
+constexpr uint32_t kGatherMachinesMax = 4;
+
+struct WayQuestion {
+  CollectiveWish wish = CollectiveWish::kAuto;
+  uint32_t machines = 1;
+  uint32_t rack_machines = 0;  // of the policy
+};
+Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table);
+
+// Parts in flight: about the same bytes whatever the number of machines. Scatter: per peer without
+// an answer.
+constexpr uint32_t scatter_parts(uint32_t machines) {
+  return machines <= 2 ? 8 : machines <= 8 ? 8 / (machines - 1) + 1 : 1;
+}
+// Parts without loss are as large as frames may be: with eight of them and the results on their way
+// a slab has left the core's cache before its turn comes again.
+constexpr uint32_t raw_scatter_parts(uint32_t machines) {
+  return std::min(3u, scatter_parts(machines));
+}
+// Allgather: own parts encoded beyond the lowest that is not combined. Combining needs everybody's
+// part, so a machine sends at most one window beyond what a peer has encoded, which, among more
+// than two machines, may itself be one window beyond what that peer has combined.
+constexpr uint32_t gather_parts(uint32_t machines) {
+  return machines <= 2 ? scatter_parts(machines) : (scatter_parts(machines) + 1) / 2;
+}
+
+// Parts are so small that their frames fit a slab, with what stands before the values.
+PartLimits part_limits(uint64_t slab_bytes);
+
+// An error names what the way lacks.
+Status check_way(const Way& way, const Group& group, uint32_t machines);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,119 @@
+// The row `gravac`: one share for all tensors, after GraVAC, but with every candidate's gain known
+// from the same gradients, and one decision for all machines. The gain of a share is what it keeps of
+// the squared norm of what is to be sent, residuals included. One step stronger at a time, because
+// residuals grow with it; as far back as it takes, uncompressed at last.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "kernels/codec.h"
+#include "scheduler/planners/ceilings.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr size_t kSharesTried = 7;
+// More than enough, so that what is just enough does not go back and forth.
+constexpr double kPlainlyEnough = 0.25;  // of the way from epsilon to 1
+constexpr uint32_t kMeasuredAgain = 2;
+
+std::vector<CodecSpec> gravac_strengths(const Policy& policy) {
+  std::vector<CodecSpec> strengths;
+  const double least = policy.gravac_min, most = policy.gravac_max;
+  const size_t count = least == most ? 1 : kSharesTried;
+  for (size_t i = 0; i < count; ++i) {
+    const double along = count == 1 ? 0 : static_cast<double>(i) / static_cast<double>(count - 1);
+    CodecSpec spec = policy.default_codec;
+    spec.amount = static_cast<float>(1 / (least * std::pow(most / least, along)));
+    spec.amount = std::clamp(spec.amount, kernels::kShareMin, kernels::kShareMax);
+    strengths.push_back(spec);
+  }
+  return strengths;
+}
+
+Status check_gravac(const Policy& policy) {
+  const kernels::CodecRow* const row = kernels::find_codec(policy.default_codec.codec);
+  if (row->strength != kernels::Strength::kShare || !policy.default_codec.feedback()) {
+    return invalid_argument("ceilings: gravac finds the share that is sent, but codec " +
+                            kernels::to_string(policy.default_codec) +
+                            " has no share and feedback; give one such as topk:0.01,feedback");
+  }
+  const auto within = [](const char* key, float factor) -> Status {
+    const float least = 1 / kernels::kShareMax, most = 1 / kernels::kShareMin;
+    if (factor >= least && factor <= most) return {};
+    char text[96];
+    std::snprintf(text, sizeof text, "%s: %g is not within %g and %g", key, factor, least, most);
+    return invalid_argument(text);
+  };
+  CGX_RETURN_IF_ERROR(within("gravac_min", policy.gravac_min));
+  CGX_RETURN_IF_ERROR(within("gravac_max", policy.gravac_max));
+  if (policy.gravac_min <= policy.gravac_max) return {};
+  char text[96];
+  std::snprintf(text, sizeof text, "gravac_min: %g is above gravac_max, %g", policy.gravac_min,
+                policy.gravac_max);
+  return invalid_argument(text);
+}
+
+class GravacSearch final : public CeilingSearch {
+ public:
+  static Result<std::unique_ptr<CeilingSearch>> begin(CeilingQuestion question) {
+    return std::unique_ptr<CeilingSearch>(std::make_unique<GravacSearch>(std::move(question)));
+  }
+  explicit GravacSearch(CeilingQuestion question) : question_(std::move(question)) {}
+
+  bool work(uint64_t) override { return true; }
+  CeilingAnswer answer() const override;
+
+ private:
+  const std::vector<CodecSpec>& strengths() const { return *question_.strengths; }
+  double gain(size_t level) const {
+    const LossSample& all = question_.everywhere;
+    return all.intended <= 0 ? 1 : 1 - all.lost[level] / all.intended;
+  }
+  // Of the strengths; -1: uncompressed.
+  int level_now() const;
+  int next_level() const;
+
+  CeilingQuestion question_;
+};
+
+int GravacSearch::level_now() const {
+  return question_.level < static_cast<int>(strengths().size()) ? question_.level : 0;
+}
+
+int GravacSearch::next_level() const {
+  const double epsilon = question_.running->policy.gravac_epsilon;
+  int level = level_now();
+  const size_t next = static_cast<size_t>(level) + 1;
+  const double plainly = epsilon + kPlainlyEnough * (1 - epsilon);
+  if (next < strengths().size() && gain(next) >= plainly) return level + 1;
+  while (level >= 0 && gain(static_cast<size_t>(level)) < epsilon) --level;
+  return level;
+}
+
+CeilingAnswer GravacSearch::answer() const {
+  CeilingAnswer answer{.again = kMeasuredAgain};
+  answer.level = next_level();
+  answer.changes = answer.level != level_now();
+  const bool raw = answer.level < 0;
+  const CodecSpec exact = exact_for(strengths().front());
+  const CodecSpec& spec = raw ? exact : strengths()[static_cast<size_t>(answer.level)];
+  answer.ceilings.assign(question_.running->table->size(), spec);
+  char text[96];
+  const auto kept = [&](int level) { return 100 * gain(static_cast<size_t>(level)); };
+  if (raw) {
+    std::snprintf(text, sizeof text, "uncompressed, since 1 in %.0f keeps %.0f %% of the norm",
+                  1 / strengths()[0].amount, kept(0));
+  } else {
+    std::snprintf(text, sizeof text, "1 in %.0f, which keeps %.0f %% of the norm", 1 / spec.amount,
+                  kept(answer.level));
+  }
+  answer.why = text;
+  return answer;
+}
+
+}  // namespace
+
+const CeilingRow kCeilings_gravac{gravac_strengths, check_gravac, GravacSearch::begin};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,130 @@
+// Keeps a job on the best plan that measurement finds: what `mode: auto` does.
+//
+//   measuring  steps under the plan that runs; at first gradients travel uncompressed
+//   surveying  what else could run, and how long it would take (scheduler/planners/survey.h)
+//   proposing  a candidate, on trial against the plan that runs
+//   trying     both alternate, in blocks of steps (Trial), until there is a verdict
+//   adopting   the faster one is proposed for good; then the next candidate
+//   settled    until steps take longer or shorter for a while: then it has plans surveyed anew
+//
+// On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator or
+// a commit brings comes first: the pilot begins again. Owned by one communicator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "scheduler/exchange/prepared_plan.h"
+#include "scheduler/planners/plan_note.h"
+#include "scheduler/planners/survey.h"
+#include "scheduler/planners/verdict.h"
+
+namespace cgx::scheduler {
+
+class PilotPort {
+ public:
+  virtual ~PilotPort() = default;
+  using PlanPtr = std::shared_ptr<const PreparedPlan>;
+
+  // No plan is being agreed on or waits for its step, nor will one soon.
+  virtual bool may_propose() const = 0;
+  // What a search has learned so far.
+  struct Known {
+    StepSample measured;  // a usual step under the plan in force
+    std::vector<SeenPlan> seen;
+    std::vector<std::vector<Group>> lost;
+  };
+  // Answers come later or at once, and never once the port has gone.
+  virtual void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) = 0;
+  struct Agreed {
+    PlanPtr plan;
+    uint64_t first_step = 0;
+  };
+  virtual void propose(std::vector<Group> groups, const Trial& trial,
+                       std::function<void(const Result<Agreed>&)> answer) = 0;
+  virtual void report(const PlanNote& note) = 0;
+};
+
+class Pilot {
+ public:
+  Pilot(PilotPort& port, const SearchPace& pace) : port_(port), pace_(pace) {}
+
+  // A step is complete; `base` is the plan in force, the one that a trial is against. `usual`: no
+  // codec's loss was measured in it, nor a result compared.
+  void completed(const PilotPort::PlanPtr& base, StepSample sample, bool usual);
+  // Between steps: asks for what is due, if nothing has come since the last step.
+  void work(const PilotPort::PlanPtr& base);
+
+  const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 32
+  const char* doing() const;                                     // empty: nothing
+  bool idle() const {  // nothing is being tried or looked for
+    return stage_ == Stage::kOff || stage_ == Stage::kMeasuring || stage_ == Stage::kSettled;
+  }
+
+ private:
+  enum class Stage : uint8_t {
+    kOff,
+    kMeasuring,
+    kSurveying,
+    kProposing,
+    kTrying,
+    kAdopting,
+    kSettled,
+  };
+  struct Tried {
+    PilotPort::Agreed agreed;
+    TrialScore score;
+    std::vector<StepSample> samples;  // of its steps that counted
+  };
+
+  void begin(const PilotPort::PlanPtr& base);
+  void go_on_with(const PilotPort::PlanPtr& base);
+  void begin_search();
+  void on_survey(const Result<SurveyPtr>& survey);
+  const Candidate* worth_trying() const;  // null: none
+  void propose();
+  void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
+  void try_step(StepSample sample, bool usual);
+  void end_trial(bool faster);
+  void remember();
+  void see(SeenPlan plan);
+  void end_search();
+  void adopt();
+  void on_adopted(const Result<PilotPort::Agreed>& agreed);
+  void settle();
+  void watch(StepSample sample);
+  bool changed_plainly(const StepSample& sample);
+  void note(PlanNote note);
+  template <typename T>
+  std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
+
+  PilotPort& port_;
+  const SearchPace pace_;
+  Stage stage_ = Stage::kOff;
+  uint64_t step_ = 0;   // the last complete one
+  uint64_t life_ = 0;   // answers for an earlier one are not looked at
+  bool asked_ = false;  // and no answer yet
+  PilotPort::PlanPtr running_;
+  std::vector<StepSample> samples_;  // of usual steps under it
+  uint32_t warming_ = 0;             // steps until they count
+  std::vector<SeenPlan> seen_;       // as PilotPort::Known's
+  std::vector<std::vector<Group>> lost_;
+  SurveyPtr survey_;
+  const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
+  uint32_t trials_ = 0;                   // of this search
+  std::optional<Tried> tried_;
+  bool faster_ = false;  // the one that is being adopted
+  uint64_t adopted_epoch_ = 0;
+  double accepted_ns_ = 0;  // a step's period, while settled
+  std::vector<StepSample> window_;
+  int windows_off_ = 0;              // in a row; below 0: steps became shorter
+  int steps_off_ = 0;                // likewise, steps that are plainly off
+  uint32_t settled_for_ = 0;         // steps
+  uint32_t resting_ = 0, rest_ = 0;  // so many before it looks again: this time, the next
+  std::vector<PlanNote> notes_;
+};
+
+}  // namespace cgx::scheduler

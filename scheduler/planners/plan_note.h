@@ -1,0 +1,19 @@
+// What is said of a plan that was tried.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cgx::scheduler {
+
+// What a search of `mode: auto` found out about a plan.
+struct PlanNote {
+  uint64_t epoch = 0, step = 0;  // the plan's, its first one; 0: it never ran
+  std::string name;              // "choose", a codec
+  std::string verdict;           // "kept", "no faster", why it could not run
+  double predicted = 0;          // share of the step under the plan before; 0: nobody has said
+  double measured = 0;           // as predicted
+  double step_ns = 0;            // from one step's end to the next; 0: not measured
+};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,39 @@
+// What somebody wants a plan for, and how it becomes a plan with all that follows from it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "scheduler/exchange/plan_facts.h"
+
+namespace cgx::scheduler {
+
+// What somebody wants a plan for, with all that an answer needs: it may be answered on any thread.
+struct PlanQuestion {
+  std::shared_ptr<const TensorTable> table;
+  Policy policy;
+  uint64_t epoch = 0;
+  // Which plan: one another machine has made, or, where that is empty, one to be made.
+  std::vector<std::byte> encoded_plan;
+  uint64_t policy_version = 0;
+  std::vector<uint32_t> order;      // tensor indices in the order they are expected to arrive
+  std::vector<Group> groups;        // that somebody has chosen; empty: as the policy says
+  std::vector<CodecSpec> ceilings;  // by tensor; empty: the policy's codec for all
+  bool under_new_ceilings = false;  // groups: what is compressed by default takes its ceiling
+  Trial trial;
+
+  uint32_t machine = 0, machines = 1;
+  uint64_t slab_bytes = 0;    // a frame must fit
+  bool site_consumes = true;  // Site::consumes_inside()
+  bool ranks_wait = false;    // a commit: goes before what operators ask
+  bool dry_run = false;       // it will not run
+
+  // What is there for residuals; without a maker memory is made when the plan takes force.
+  ResidualMaker make_residual;
+  std::shared_ptr<const TensorTable> residual_table;  // null: there are none
+  std::vector<bool> has_residual;                     // by tensor of that table
+  uint64_t bytes_free = 0;
+};
+Result<FactsPtr> make_facts(const PlanQuestion& question);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,74 @@
+// Makes a plan from a table, a policy and an order of arrival. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/wire/status.h"
+#include "scheduler/plan/pattern.h"
+#include "scheduler/plan/plan.h"
+
+namespace cgx::scheduler {
+
+struct Choice {
+  CodecSpec spec;
+  std::string reason;  // "default", "rule 2: \\.weight$", "fewer than 1024 elements", ...
+  bool small = false;
+  int rule = -1;                    // that decided; -1: none
+  std::span<const int> found = {};  // rules that match, until the next choice
+  bool by_default = false;          // nothing but the policy's default codec decided
+};
+
+// Names to which rules are held; more would keep whoever plans busy.
+constexpr uint64_t kMatchesMax = 1 << 20;
+
+// Compiled once per policy and table; an error names the rule and what its regular expression
+// lacks, or how many rules and tensors are too many together.
+class CodecChooser {
+ public:
+  static Result<CodecChooser> create(const Policy& policy, size_t tensors);
+  Result<Choice> choose(const TensorDesc& tensor);
+
+ private:
+  CodecChooser(const Policy& policy, PatternSet patterns)
+      : policy_(policy), patterns_(std::move(patterns)) {}
+  Policy policy_;
+  PatternSet patterns_;
+};
+
+// More would keep whoever plans busy.
+constexpr uint64_t kSegmentsMax = 1 << 18;
+
+struct PlanInputs {
+  const TensorTable& table;
+  const Policy& policy;
+  uint64_t policy_version = 0;
+  uint64_t epoch = 0;
+  std::span<const uint32_t> order;  // tensor indices in the order they are expected to arrive
+  uint32_t machines = 1;
+  uint64_t slab_bytes = 256 * 1024;  // a frame must fit
+  // By tensor, instead of the policy's default codec; empty: that.
+  std::span<const CodecSpec> ceilings = {};
+};
+Result<Plan> make_plan(const PlanInputs& inputs);
+// The same of groups that somebody proposes, checked.
+Result<Plan> make_plan(const PlanInputs& inputs, std::vector<Group> groups);
+
+struct PlannedSegment {
+  Segment segment;
+  bool by_default = false;  // its codec: no rule and nothing about the tensor decided
+};
+// All segments in the order of arrival, as the policy says.
+Result<std::vector<PlannedSegment>> segments_of(const PlanInputs& inputs);
+
+// Gradients arrive last layer first: the order until arrivals have been seen.
+std::vector<uint32_t> reverse_registration(size_t tensors);
+
+// The order for a table whose tensors have arrived: from the end they came from, and last what no
+// rank had. Close arrivals, which differ from run to run, do not show in it: equal runs get equal
+// plans.
+std::vector<uint32_t> shared_order(const std::vector<uint32_t>& arrived,
+                                   const std::vector<uint32_t>& absent);
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,53 @@
+#include "scheduler/planners/proposal.h"
+
+#include <algorithm>
+
+#include "kernels/codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+uint64_t weight_of(const CodecSpec& spec) {
+  return kernels::encoded_bytes(spec, DType::kF32, kSparseBucket);
+}
+
+}  // namespace
+
+std::vector<CodecSpec> default_menu() {
+  return {{.codec = 0, .bucket = 512},
+          {.codec = 3, .bits = 8, .bucket = 512},
+          {.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512}};
+}
+
+std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu) {
+  std::vector<CodecSpec> levels = {policy.default_codec};
+  for (const CodecSpec& each : menu) {
+    const bool known = std::find(levels.begin(), levels.end(), each) != levels.end();
+    // Pieces of a cut tensor are counted in buckets.
+    const bool fits = policy.segment_bytes == 0 || each.bucket == policy.default_codec.bucket;
+    const bool weaker = weight_of(each) > weight_of(policy.default_codec);
+    if (!known && fits && weaker) levels.push_back(each);
+  }
+  return levels;
+}
+
+Result<Proposal> proposal_of_policy(const PlannerQuestion& question) {
+  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs));
+  CGX_ASSIGN_OR_RETURN(
+      const Timeline timeline,
+      timeline_of(plan, question.inputs.table, question.arrival_ns, question.conditions));
+  return Proposal{std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns};
+}
+
+const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other) {
+  return weight_of(other) > weight_of(one) ? other : one;
+}
+
+Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& levels,
+                 uint32_t level) {
+  Segment made = segment.segment;
+  if (segment.by_default && level > 0) made.spec = weaker_of(made.spec, levels[level]);
+  return made;
+}
+
+}  // namespace cgx::scheduler

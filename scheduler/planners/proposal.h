@@ -1,0 +1,48 @@
+// What planners that look for the shortest step are asked, and what they answer. Values.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "scheduler/planners/planner.h"
+#include "scheduler/planners/timeline.h"
+
+namespace cgx::scheduler {
+
+// fp32, maxmin:8, maxmin:4 stochastic.
+std::vector<CodecSpec> default_menu();
+// What tensors may take whose codec the policy's default decides: that one first, and those of the
+// menu that send more bytes.
+std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu);
+
+struct PlannerQuestion {
+  PlanInputs inputs;
+  std::span<const double> arrival_ns;  // by tensor, without disturbance
+  Conditions conditions;
+  std::vector<CodecSpec> menu = default_menu();
+  double tolerance =
+      0.01;  // a step so much longer is as good, if it takes less of the daemon's work
+};
+
+struct Proposal {
+  std::vector<Group> groups;  // for make_plan
+  double step_ns = 0;         // predicted, from the start of the backward pass
+  double work_ns = 0;         // of one daemon
+  bool exact = true;          // false: the best of what was looked at
+};
+
+// The policy's own plan, to be better than; an error says why there is none.
+Result<Proposal> proposal_of_policy(const PlannerQuestion& question);
+// The segment at one of the levels, where nothing but the policy's default has decided: the first
+// is the segment's own, its ceiling; others are no stronger than that.
+Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& levels,
+                 uint32_t level);
+// Of two codecs the one that sends more bytes.
+const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other);
+// Raw bytes of a group that searches try for all groups alike.
+inline constexpr std::array kUniformBytes = {uint64_t{0},       uint64_t{1} << 18,
+                                             uint64_t{1} << 20, uint64_t{1} << 22,
+                                             uint64_t{1} << 24, UINT64_MAX};
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,100 @@
+// How long a step takes under a plan, on paper: the lanes of one machine, group after group. Pure;
+// a plan costs O(groups).
+//
+//   backprop  hands over the groups in plan order: ready := backprop + gap + stall
+//   window    W operations at once, of which one takes a W-th of its trips:
+//             start := max(ready, window)
+//   daemon    arithmetic and frames, on one core: begin := max(start, daemon),
+//             daemon := begin + work
+//   link      what this machine sends; the first part leaves early:
+//             link := max(begin + first, link) + bytes
+//   end of the group: max(daemon, link + last) + trips; backprop := ready + share x work
+//
+// The trainers lose `share` of the daemon's work. What is not in it: parts waiting for each other,
+// machines that differ, other jobs, congestion.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler/plan/plan.h"
+#include "scheduler/planners/costs.h"
+
+namespace cgx::scheduler {
+
+// What a collective asks of one machine, as multiples of a group's values or encoded bytes: counted
+// in the schedule of the machine that is asked.
+struct Travel {
+  double encodes = 0, decodes = 0;
+  double sent = 0, received = 0;
+  uint32_t shards = 1, trips = 0;
+};
+Travel travel_of(const Way& way, uint32_t machines);
+
+// What segments weigh, whichever way they go. Adds up.
+struct GroupLoad {
+  uint64_t segments = 0;
+  double encode_ns = 0, decode_ns = 0;  // of all values, once
+  uint64_t raw_bytes = 0, encoded_bytes = 0;
+
+  GroupLoad& operator+=(const GroupLoad& other);
+  GroupLoad minus(const GroupLoad& other) const;
+};
+// Of sums up to two places, what lies between.
+Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
+                          const MachineCosts& costs);
+
+// What one group takes of each lane.
+struct LaneTimes {
+  double gap_ns = 0;    // since the group before it was ready, with idle cores
+  double stall_ns = 0;  // work that the trainers do themselves before they hand it over
+  double daemon_ns = 0;
+  double first_ns = 0, last_ns = 0;  // of the daemon's work: before the first frame, after the last
+  double link_ns = 0;
+  double trips_ns = 0;
+  double slot_ns = 0;  // of the window
+  uint64_t sent_bytes = 0;
+};
+struct LaneRules {
+  const Conditions& conditions;
+  PartLimits limits;
+  uint32_t window = 4;
+};
+LaneTimes times_of(const GroupLoad& load, const Travel& travel, const LaneRules& rules);
+
+// When a group is where.
+struct GroupSpan {
+  double arrives_ns = 0;  // its last gradient's computation begins here less the gap
+  double ready_ns = 0, start_ns = 0;
+  double daemon_begin_ns = 0, daemon_end_ns = 0;
+  double link_begin_ns = 0, link_end_ns = 0;
+  double end_ns = 0;
+};
+
+// The state after some groups. Every lane only grows with every lane, so of two states that differ
+// the one that is nowhere later is never worse.
+struct Lanes {
+  double backprop_ns = 0, window_ns = 0, daemon_ns = 0, link_ns = 0;
+  double end_ns = 0;   // of the last operation to end
+  double work_ns = 0;  // of the daemon, in all
+
+  GroupSpan advance(const LaneTimes& group, double share);
+  double step_ns() const { return end_ns > backprop_ns ? end_ns : backprop_ns; }
+};
+
+struct Timeline {
+  std::vector<GroupSpan> groups;
+  std::vector<LaneTimes> times;
+  Lanes after;  // the last group
+  uint64_t sent_bytes = 0;
+
+  double step_ns() const { return after.step_ns(); }  // from the start of the backward pass
+};
+Timeline play(std::span<const LaneTimes> groups, double share);
+
+// `arrival_ns`: by tensor, when its gradient is there if nobody disturbs the trainers.
+Result<Timeline> timeline_of(const Plan& plan, const TensorTable& table,
+                             std::span<const double> arrival_ns, const Conditions& conditions);
+
+}  // namespace cgx::scheduler

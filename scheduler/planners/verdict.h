@@ -1,0 +1,48 @@
+// Whether a plan on trial is faster than the one it alternates with: steps of a block against those
+// of the other block of its pair. Pure; fed in the order of steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/plan/plan.h"
+
+namespace cgx::scheduler {
+
+class TrialScore {
+ public:
+  TrialScore(const Trial& trial, uint64_t first_step) : trial_(trial), first_step_(first_step) {}
+
+  // What the step took since the one before; 0: it does not count. The first step of a block does
+  // not either: it follows one under the other plan.
+  void add(uint64_t step, double period_ns);
+
+  enum class Verdict : uint8_t { kOpen, kFaster, kNotFaster };
+  Verdict verdict() const;
+  bool over(uint64_t step) const { return step + 1 >= first_step_ + trial_.steps(); }
+
+  // Medians over pairs: of the step under the plan on trial, under the other, and of their ratio.
+  double tried_ns() const;
+  double other_ns() const;
+  double ratio() const;
+  uint32_t pairs() const { return static_cast<uint32_t>(ratios_.size()); }
+
+ private:
+  void close_block();
+  void close_pair();
+
+  Trial trial_;
+  uint64_t first_step_ = 0;
+  uint64_t block_ = UINT64_MAX;  // that is being read
+  std::vector<double> periods_;  // of it
+  struct Block {
+    double median = 0, least = 0, most = 0;  // 0: none yet
+  };
+  Block tried_, other_;  // of the open pair
+  std::vector<double> tried_all_, other_all_, ratios_;
+  Verdict plain_ = Verdict::kOpen;  // a pair says that needs no second one
+};
+
+double median_of(std::vector<double> values);  // 0 of none
+
+}  // namespace cgx::scheduler

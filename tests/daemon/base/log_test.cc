@@ -1,0 +1,162 @@
+#include "daemon/base/log.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+
+#include "daemon/operators/audit.h"
+#include "tests/daemon/operators/control_harness.h"
+
+namespace cgx::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class LogTest : public ::testing::Test {
+ protected:
+  LogTest() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    reading_ = UniqueFd(ends[0]);
+    writing_ = UniqueFd(ends[1]);
+  }
+  // Everything the log wrote, after it ended.
+  std::string written() {
+    std::string text(1 << 20, '\0');
+    const ssize_t got = ::read(reading_.get(), text.data(), text.size());
+    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    return text;
+  }
+  std::string line_of(LogFormat format, std::string_view message,
+                      std::initializer_list<LogField> fields) {
+    Log(LogSettings{.format = format, .fd = writing_.get()})
+        .write(LogLevel::kWarning, message, fields);
+    return written();
+  }
+  UniqueFd reading_, writing_;
+};
+
+TEST_F(LogTest, WritesTextForPeople) {
+  const std::string line = line_of(LogFormat::kText, "rank is late", {{"job", "a b"}, {"rank", 3}});
+  EXPECT_THAT(line, MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{12}Z warning rank is late "
+                                 "job=\"a b\" rank=3\n"));
+}
+
+TEST_F(LogTest, WritesJsonForMachines) {
+  const std::string line =
+      line_of(LogFormat::kJson, "a \"quote\"\n", {{"job", "\xff"}, {"rank", 3}});
+  google::protobuf::Struct parsed;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(line, &parsed).ok()) << line;
+  EXPECT_EQ(parsed.fields().at("message").string_value(), "a \"quote\"?");
+  EXPECT_EQ(parsed.fields().at("level").string_value(), "warning");
+  EXPECT_EQ(parsed.fields().at("job").string_value(), "?");
+  EXPECT_EQ(parsed.fields().at("rank").number_value(), 3);
+}
+
+TEST_F(LogTest, KeepsAHostileNameOnItsLine) {
+  const std::string line = line_of(LogFormat::kText, "x", {{"job", "a\n2026 error forged\x1b[2J"}});
+  EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
+  EXPECT_EQ(line.find('\x1b'), std::string::npos);
+}
+
+TEST_F(LogTest, CutsLinesThatAreTooLong) {
+  for (LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    const std::string line = line_of(format, std::string(100'000, '\x01'), {});
+    EXPECT_LE(line.size(), kLogLineBytes);
+    EXPECT_EQ(line.back(), '\n');
+  }
+}
+
+TEST_F(LogTest, LeavesOutWhatIsNotSevereEnough) {
+  {
+    Log log(LogSettings{.level = LogLevel::kWarning, .fd = writing_.get()});
+    log.write(LogLevel::kInfo, "quiet");
+    log.write(LogLevel::kError, "loud");
+  }
+  const std::string text = written();
+  EXPECT_EQ(text.find("quiet"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("error loud"));
+}
+
+TEST_F(LogTest, DropsAndCountsWhenNobodyReads) {
+  const std::string line(1'000, 'x');
+  Log log(LogSettings{.fd = writing_.get()});
+  for (int i = 0; i < 2'000; ++i) log.write(LogLevel::kInfo, line);  // 2 MB into 64 KiB
+  EXPECT_TRUE(eventually([&] { return log.dropped() > 1'900; }));
+}
+
+class AuditTest : public ::testing::Test {
+ protected:
+  AuditRecord record(const std::string& reason) {
+    return {.caller = "uid 7",
+            .action = "policy apply",
+            .job = "j",
+            .communicator = "c",
+            .reason = reason,
+            .result = Status(StatusCode::kBUSY, "later"),
+            .policy_version = 2,
+            .epoch = 3,
+            .switch_step = 4,
+            .changes = {"window: 4 -> 8"}};
+  }
+  OpenDirectory directory_;
+  std::string path_ = directory_ / "audit";
+  Log log_{LogSettings{.level = LogLevel::kError}};
+};
+
+TEST_F(AuditTest, WritesOneJsonLinePerAttempt) {
+  auto audit = AuditLog::open(path_, log_);
+  ASSERT_TRUE(audit.ok());
+  EXPECT_TRUE((*audit)->make_room().ok());
+  EXPECT_TRUE((*audit)->write(record("because \"so\"\n")).ok());
+  const std::string text = read_file(path_);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  google::protobuf::Struct parsed;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(text, &parsed).ok()) << text;
+  EXPECT_EQ(parsed.fields().at("caller").string_value(), "uid 7");
+  EXPECT_EQ(parsed.fields().at("result").string_value(), "BUSY");
+  EXPECT_EQ(parsed.fields().at("switch_step").number_value(), 4);
+  EXPECT_EQ(parsed.fields().at("changes").list_value().values(0).string_value(), "window: 4 -> 8");
+}
+
+TEST_F(AuditTest, SaysWhatItCouldNotWrite) {
+  const auto audit = AuditLog::open("/dev/full", log_);
+  ASSERT_TRUE(audit.ok());
+  const Status status = (*audit)->write(record("x"));
+  EXPECT_EQ(status.code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(status.message().find("/dev/full"), std::string::npos) << status.message();
+}
+
+TEST_F(AuditTest, AppendsToAFileThatExists) {
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE((*AuditLog::open(path_, log_))->write(record("x")).ok());
+  }
+  const std::string text = read_file(path_);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST_F(AuditTest, IsReadableByItsOwnerAlone) {
+  ASSERT_TRUE(AuditLog::open(path_, log_).ok());
+  struct stat info {};
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(AuditTest, KeepsOneFileAndItsPredecessor) {
+  auto audit = AuditLog::open(path_, log_, 1'000);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE((*audit)->write(record(std::to_string(i))).ok());
+  EXPECT_LE(read_file(path_).size(), 1'000u);
+  EXPECT_LE(read_file(path_ + ".1").size(), 1'000u);
+  EXPECT_THAT(read_file(path_), HasSubstr("\"reason\":\"19\""));
+}
+
+TEST_F(AuditTest, SaysWhyTheFileCannotBeOpened) {
+  const auto audit = AuditLog::open("/nonexistent/audit", log_);
+  EXPECT_THAT(audit.status().message(), HasSubstr("cannot open the audit file /nonexistent/audit"));
+}
+
+}  // namespace
+}  // namespace cgx::daemon

@@ -1,0 +1,57 @@
+// One user's tasks keep nobody else waiting, come one after another, and are done at last.
+#include "daemon/base/user_threads.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <vector>
+
+namespace cgx::daemon {
+namespace {
+
+constexpr auto kLong = std::chrono::seconds(10);
+
+TEST(UserThreadsTest, OneUsersStuckTaskKeepsNobodyElseWaiting) {
+  UserThreads users;
+  std::promise<void> let_go, other_done, own_done;
+  std::shared_future<void> stuck = let_go.get_future().share();
+  users.run(1, [stuck] { stuck.wait(); });
+  users.run(1, [&own_done] { own_done.set_value(); });
+  users.run(2, [&other_done] { other_done.set_value(); });
+  ASSERT_EQ(other_done.get_future().wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(users.waiting(1), 2u);
+  std::future<void> own = own_done.get_future();
+  EXPECT_EQ(own.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  let_go.set_value();
+  EXPECT_EQ(own.wait_for(kLong), std::future_status::ready);
+}
+
+TEST(UserThreadsTest, AUsersTasksComeInOrder) {
+  UserThreads users;
+  std::vector<int> order;
+  std::promise<void> done;
+  for (int i = 0; i < 100; ++i) users.run(7, [&order, i] { order.push_back(i); });
+  users.run(7, [&done] { done.set_value(); });
+  ASSERT_EQ(done.get_future().wait_for(kLong), std::future_status::ready);
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+}
+
+TEST(UserThreadsTest, TasksOutliveTheObjectAndDescriptorsAreClosed) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  std::promise<void> let_go;
+  {
+    UserThreads users;
+    users.run(3, [go = let_go.get_future().share()] { go.wait(); });
+    users.close(3, UniqueFd(ends[1]));
+  }
+  let_go.set_value();
+  char byte;
+  EXPECT_EQ(::read(reading.get(), &byte, 1), 0) << "the end of the pipe, once its other end closed";
+}
+
+}  // namespace
+}  // namespace cgx::daemon

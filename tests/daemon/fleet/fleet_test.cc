@@ -1,0 +1,135 @@
+// What a daemon shows of a job to other machines' daemons: to whom, and how often.
+#include "daemon/fleet/fleet.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/daemon/operators/fake_operator_port.h"
+
+namespace cgx::daemon {
+namespace {
+
+constexpr const char kHere[] = "127.0.0.1:7070";
+constexpr const char kThere[] = "127.0.0.2";
+
+class FleetTest : public ::testing::Test {
+ protected:
+  FleetTest() {
+    port_.show(two_users());
+    fleet_.keys().keep({"resnet", 1000}, key_);
+  }
+
+  static std::string bytes(const auto& array) {
+    return {reinterpret_cast<const char*>(array.data()), array.size()};
+  }
+  v1::ShowRequest question() const {
+    v1::ShowRequest request;
+    request.set_job("resnet");
+    request.set_uid(1000);
+    request.set_key_id(bytes(key_.id()));
+    request.set_address(kHere);
+    return request;
+  }
+  // As who knows `key` makes it.
+  v1::ShowRequest proved(v1::ShowRequest request, const LinkKey& key) {
+    const v1::ShowReply first = fleet_.answer(kThere, request);
+    Nonce challenge{};
+    EXPECT_EQ(first.challenge().size(), challenge.size());
+    std::memcpy(challenge.data(), first.challenge().data(), first.challenge().size());
+    request.set_challenge(first.challenge());
+    request.set_proof(
+        bytes(key.prove_question(challenge, {request.job(), request.uid()}, request.address())));
+    return request;
+  }
+  StatusCode answer(const v1::ShowRequest& request, const std::string& host = kThere) {
+    last_ = fleet_.answer(host, request);
+    return static_cast<StatusCode>(last_.verdict().code());
+  }
+
+  static wire::JobKey job_key(int first) { return {std::byte(first)}; }
+
+  FakeOperatorPort port_;
+  const LinkKey key_{"", job_key(7)}, other_{"", job_key(8)};
+  Fleet fleet_{
+      {.name = "here", .mesh_address = kHere, .trusted = NetworkList::loopback(), .tls = {}},
+      port_};
+  v1::ShowReply last_;
+};
+
+TEST_F(FleetTest, ShowsAJobToWhoProvesThatHeKnowsItsKey) {
+  ASSERT_EQ(answer(proved(question(), key_)), StatusCode::kOK) << last_.verdict().message();
+  ASSERT_EQ(last_.communicators_size(), 2) << "dp and tp, nothing of bert";
+  EXPECT_EQ(last_.communicators(0).name(), "dp");
+  EXPECT_EQ(last_.communicators(0).machine(), "here");
+  EXPECT_EQ(last_.tensors_size(), 0);
+}
+
+TEST_F(FleetTest, ShowsNothingToWhoKnowsAnotherKey) {
+  EXPECT_EQ(answer(proved(question(), other_)), StatusCode::kAUTH_FAILED);
+  EXPECT_EQ(last_.communicators_size(), 0);
+  v1::ShowRequest with_own_key = question();
+  with_own_key.set_key_id(bytes(other_.id()));
+  EXPECT_EQ(answer(proved(with_own_key, other_)), StatusCode::kAUTH_FAILED);
+}
+
+TEST_F(FleetTest, ShowsNothingOfOtherUsersJobsOrThatThereAreNone) {
+  v1::ShowRequest of_nobody = question();
+  of_nobody.set_uid(1001);
+  EXPECT_EQ(answer(proved(of_nobody, key_)), StatusCode::kAUTH_FAILED);
+  const std::string said = last_.verdict().message();
+  EXPECT_EQ(answer(proved(question(), other_)), StatusCode::kAUTH_FAILED);
+  EXPECT_EQ(last_.verdict().message(), said);
+}
+
+TEST_F(FleetTest, TakesAProofOnce) {
+  const v1::ShowRequest request = proved(question(), key_);
+  EXPECT_EQ(answer(request), StatusCode::kOK);
+  EXPECT_EQ(answer(request), StatusCode::kAUTH_FAILED);
+}
+
+TEST_F(FleetTest, TakesAProofOnlyFromTheHostThatWasChallenged) {
+  EXPECT_EQ(answer(proved(question(), key_), "127.0.0.3"), StatusCode::kAUTH_FAILED);
+}
+
+TEST_F(FleetTest, TakesNoProofThatWasMadeForAnotherDaemon) {
+  v1::ShowRequest elsewhere = question();
+  elsewhere.set_address("127.0.0.9:7070");
+  EXPECT_EQ(answer(proved(elsewhere, key_)), StatusCode::kAUTH_FAILED);
+}
+
+TEST_F(FleetTest, ToldNothingButAKeyEverybodyKnowsItShowsNothing) {
+  const LinkKey nobodys("", wire::JobKey{});
+  fleet_.keys().keep({"resnet", 1000}, nobodys);
+  v1::ShowRequest request = question();
+  request.set_key_id(bytes(nobodys.id()));
+  EXPECT_EQ(answer(proved(request, nobodys)), StatusCode::kAUTH_FAILED);
+}
+
+TEST_F(FleetTest, RefusesHostsOutsideItsNetworks) {
+  EXPECT_EQ(answer(question(), "10.9.9.9"), StatusCode::kPERMISSION_DENIED);
+}
+
+TEST_F(FleetTest, OneHostCannotTakeAllChallenges) {
+  int given = 0;
+  while (answer(question()) == StatusCode::kOK && given < 1000) ++given;
+  EXPECT_EQ(given, 64);
+  EXPECT_EQ(answer(question(), "127.0.0.3"), StatusCode::kOK);
+}
+
+TEST(LinkKeys, ForgetTheOldestAndKnowTheNewest) {
+  LinkKeys keys;
+  const auto key = [](uint16_t number) {
+    wire::JobKey job_key{};
+    std::memcpy(&job_key, &number, sizeof number);
+    return LinkKey("", job_key);
+  };
+  for (uint16_t i = 0; i < 1025; ++i) keys.keep({"a", 1}, key(i));
+  EXPECT_FALSE(keys.find({"a", 1}, key(0).id()));
+  EXPECT_TRUE(keys.find({"a", 1}, key(1).id()));
+  EXPECT_FALSE(keys.find({"a", 2}, key(1).id()));
+  EXPECT_EQ(keys.newest({"a", 1})->id(), key(1024).id());
+}
+
+}  // namespace
+}  // namespace cgx::daemon

@@ -1,0 +1,332 @@
+#include "daemon/operators/control_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "daemon/operators/user_servers.h"
+#include "proto/messages/control.grpc.pb.h"
+#include "tests/daemon/operators/control_harness.h"
+
+namespace cgx::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ControlServiceTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<grpc::Channel> channel() {
+    return grpc::CreateChannel("unix:" + harness_.socket_path(),
+                               grpc::InsecureChannelCredentials());
+  }
+  v1::ChangePolicyRequest wish(const std::string& codec) {
+    v1::ChangePolicyRequest request;
+    request.mutable_target()->set_job("bert");
+    request.mutable_policy()->set_codec(codec);
+    return request;
+  }
+  // Bytes in, first message of bytes out, for services whose code is not generated here.
+  std::string raw_call(const std::string& method, const std::string& request) {
+    grpc::GenericStub stub(channel());
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    grpc::CompletionQueue queue;
+    const auto wait = [&] {
+      void* tag;
+      bool ok = false;
+      return queue.Next(&tag, &ok) && ok;
+    };
+    auto call = stub.PrepareCall(&context, method, &queue);
+    call->StartCall(nullptr);
+    grpc::Slice slice(request);
+    grpc::ByteBuffer answer;
+    if (!wait()) return "not started";
+    call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    if (!wait()) return "not written";
+    call->Read(&answer, nullptr);
+    if (!wait()) return "not answered";
+    grpc::Slice bytes;
+    EXPECT_TRUE(answer.DumpToSingleSlice(&bytes).ok());
+    context.TryCancel();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    wait();
+    return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+  }
+
+  ControlHarness harness_;
+  std::unique_ptr<v1::Control::Stub> stub_ = v1::Control::NewStub(channel());
+  grpc::ClientContext context_;
+};
+
+TEST_F(ControlServiceTest, KnowsWhoCalls) {
+  v1::DaemonStatus status;
+  const grpc::Status result = stub_->GetStatus(&context_, {}, &status);
+  ASSERT_TRUE(result.ok()) << result.error_message();
+  EXPECT_EQ(status.role(), "operator");  // the test runs as the daemon's user
+  EXPECT_EQ(status.instance(), "node1");
+}
+
+TEST_F(ControlServiceTest, AppliesAPolicyAndAnswersItsStep) {
+  v1::PolicyChange change;
+  const grpc::Status result = stub_->ApplyPolicy(&context_, wish("maxmin:8,bucket=512"), &change);
+  ASSERT_TRUE(result.ok()) << result.error_message();
+  EXPECT_EQ(change.switch_step(), 1201u);
+  EXPECT_EQ(change.differences(0).key(), "codec");
+  EXPECT_EQ(change.differences(0).to(), "maxmin:8,bucket=512");
+  ASSERT_EQ(harness_.port.changes().size(), 1u);
+  const FakeOperatorPort::Change asked = harness_.port.changes()[0];
+  EXPECT_EQ(asked.target.job, "bert");
+  EXPECT_EQ(asked.target.communicator, "dp");
+  EXPECT_EQ(asked.target.uid, 2000u);
+  EXPECT_EQ(asked.policy.default_codec.bits, 8);
+  EXPECT_FALSE(asked.dry_run);
+}
+
+TEST_F(ControlServiceTest, AuditsChangesGrantedOrNot) {
+  v1::PolicyChange change;
+  v1::ChangePolicyRequest request = wish("maxmin:8");
+  request.set_reason("loss is fine");
+  ASSERT_TRUE(stub_->ApplyPolicy(&context_, request, &change).ok());
+  grpc::ClientContext second;
+  EXPECT_FALSE(stub_->ApplyPolicy(&second, wish("nonsense"), &change).ok());
+  const std::string audit = read_file(harness_.audit_path());
+  EXPECT_THAT(audit, HasSubstr("\"reason\":\"loss is fine\",\"result\":\"OK\""));
+  EXPECT_THAT(audit, HasSubstr("\"switch_step\":1201"));
+  EXPECT_THAT(audit, HasSubstr("\"result\":\"INVALID_ARGUMENT\""));
+}
+
+TEST_F(ControlServiceTest, ChecksWithoutChanging) {
+  v1::PolicyChange change;
+  ASSERT_TRUE(stub_->CheckPolicy(&context_, wish("maxmin:2,bucket=512,feedback"), &change).ok());
+  EXPECT_TRUE(harness_.port.changes().at(0).dry_run);
+  EXPECT_EQ(change.warnings_size(), 1);
+  EXPECT_EQ(read_file(harness_.audit_path()), "");
+}
+
+TEST_F(ControlServiceTest, ShowsTheDifferenceOnly) {
+  v1::PolicyDiff diff;
+  v1::ChangePolicyRequest request = wish("maxmin:4,bucket=512,stochastic");
+  request.mutable_policy()->set_window(8);
+  ASSERT_TRUE(stub_->DiffPolicy(&context_, request, &diff).ok());
+  ASSERT_EQ(diff.differences_size(), 1);
+  EXPECT_EQ(diff.differences(0).key(), "window");
+  EXPECT_EQ(diff.differences(0).from(), "4");
+  EXPECT_EQ(diff.differences(0).to(), "8");
+  EXPECT_TRUE(harness_.port.changes().empty());
+}
+
+TEST_F(ControlServiceTest, RefusesAChangeMadeAgainstAnOlderVersion) {
+  v1::PolicyChange change;
+  v1::ChangePolicyRequest request = wish("maxmin:8");
+  request.set_expected_version(7);
+  const grpc::Status result = stub_->ApplyPolicy(&context_, request, &change);
+  EXPECT_EQ(result.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(result.error_message(), HasSubstr("version 1, not 7"));
+  EXPECT_TRUE(harness_.port.changes().empty());
+}
+
+TEST_F(ControlServiceTest, NamesTheStatusOfTheEngine) {
+  v1::DaemonStatus status;
+  harness_.port.fail(Status(StatusCode::kPEER_LOST, "node2 is gone"));
+  const grpc::Status result = stub_->GetStatus(&context_, {}, &status);
+  EXPECT_EQ(result.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(result.error_message(), "PEER_LOST: node2 is gone");
+}
+
+TEST_F(ControlServiceTest, PassesTheDeadlineOn) {
+  v1::PolicyChange change;
+  context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  ASSERT_TRUE(stub_->ApplyPolicy(&context_, wish("maxmin:8"), &change).ok());
+  EXPECT_LE(harness_.port.changes()[0].timeout_ns, 31'000'000'000u);  // gRPC rounds up
+  EXPECT_GE(harness_.port.changes()[0].timeout_ns, 10'000'000'000u);
+  EXPECT_LE(harness_.port.snapshot_timeout_ns(), 5'000'000'000u);
+}
+
+TEST_F(ControlServiceTest, LimitsACallWithoutDeadline) {
+  v1::PolicyChange change;
+  ASSERT_TRUE(stub_->ApplyPolicy(&context_, wish("maxmin:8"), &change).ok());
+  EXPECT_LE(harness_.port.changes()[0].timeout_ns, 60'000'000'000u);
+}
+
+TEST_F(ControlServiceTest, RefusesMessagesThatAreTooLarge) {
+  v1::PolicyChange change;
+  v1::ChangePolicyRequest request = wish(std::string(2 << 20, 'x'));
+  const grpc::Status result = stub_->ApplyPolicy(&context_, request, &change);
+  EXPECT_EQ(result.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(ControlServiceTest, CountsGarbageAndGoesOn) {
+  for (const char* garbage : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01", "PRI * HTTP/1"}) {
+    const UniqueFd fd = connect_unix(harness_.socket_path());
+    ASSERT_GT(::send(fd.get(), garbage, std::strlen(garbage), MSG_NOSIGNAL), 0);
+    char byte;
+    EXPECT_LE(::recv(fd.get(), &byte, 1, 0), 0);
+  }
+  EXPECT_EQ(harness_.junk, 3);
+  v1::CodecList codecs;
+  EXPECT_TRUE(stub_->ListCodecs(&context_, {}, &codecs).ok());
+}
+
+TEST_F(ControlServiceTest, SurvivesGarbageBehindARightOpening) {
+  std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  bytes.append(4'096, '\xee');
+  const UniqueFd fd = connect_unix(harness_.socket_path());
+  ASSERT_GT(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+  char received[256];
+  while (::recv(fd.get(), received, sizeof received, 0) > 0) {
+  }
+  v1::CodecList codecs;
+  EXPECT_TRUE(stub_->ListCodecs(&context_, {}, &codecs).ok());
+}
+
+TEST_F(ControlServiceTest, AnswersReadsWhileAChangeWaits) {
+  harness_.port.hold(true);
+  grpc::Status applied;
+  std::thread changer([&] {
+    v1::PolicyChange change;
+    applied = stub_->ApplyPolicy(&context_, wish("maxmin:8"), &change);
+  });
+  harness_.port.await_change();
+  grpc::ClientContext context;
+  v1::CodecList codecs;
+  EXPECT_TRUE(stub_->ListCodecs(&context, {}, &codecs).ok());
+  harness_.port.hold(false);
+  changer.join();
+  EXPECT_TRUE(applied.ok());
+}
+
+TEST_F(ControlServiceTest, ReportsHealthAndItsServices) {
+  EXPECT_EQ(raw_call("/grpc.health.v1.Health/Check", ""), std::string("\x08\x01"));
+  EXPECT_THAT(
+      raw_call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*"),
+      HasSubstr("cgx.v1.Control"));
+}
+
+TEST(UserServersTest, KeepTheRightsOfEachConnection) {
+  FakeOperatorPort port;
+  port.show(two_users());
+  Log log(LogSettings{.level = LogLevel::kError});
+  const auto audit = AuditLog::open("", log);
+  const ControlContext context{.port = port, .audit = **audit};
+  UserServers servers(context);
+  // Twice as many users as there may be servers, first to last and again.
+  for (uint32_t i = 0; i < 4 * kUserServersMax; ++i) {
+    const uint32_t uid = 1000 * (i % (2 * kUserServersMax));
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    ASSERT_TRUE(servers.serve(UniqueFd(ends[0]), {.name = "x", .uid = uid}).ok());
+    const auto stub = v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("x", ends[1]));
+    grpc::ClientContext call;
+    v1::JobList jobs;
+    ASSERT_TRUE(stub->ListJobs(&call, {}, &jobs).ok());
+    EXPECT_EQ(jobs.communicators_size(), uid == 1000 ? 2 : uid == 2000 ? 1 : 0) << uid;
+  }
+}
+
+// TCP
+
+class ControlTls : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    directory_ = new OpenDirectory();
+    const std::string script =
+        "cd " + *directory_ / "." +
+        " && exec 2>/dev/null && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
+        "-nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem && for name in localhost alice "
+        "mallory; "
+        "do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=$name -keyout "
+        "$name.key -out $name.csr && printf subjectAltName=DNS:$name > $name.ext && openssl x509 "
+        "-req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile $name.ext "
+        "-out $name.pem; done && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
+        "-nodes -days 2 -subj /CN=alice -keyout forged.key -out forged.pem";
+    made_ = std::system(script.c_str()) == 0;
+  }
+  static void TearDownTestSuite() { delete directory_; }
+
+  void SetUp() override {
+    if (!made_) GTEST_SKIP() << "openssl is not installed";
+    harness_ = std::make_unique<ControlHarness>(port_config());
+    ASSERT_NE(harness_->service, nullptr);
+  }
+  static v1::ControlPort port_config() {
+    v1::ControlPort config;
+    config.set_listen("127.0.0.1:0");
+    config.mutable_tls()->set_ca_file(*directory_ / "ca.pem");
+    config.mutable_tls()->set_certificate_file(*directory_ / "localhost.pem");
+    config.mutable_tls()->set_key_file(*directory_ / "localhost.key");
+    config.add_operators("alice");
+    return config;
+  }
+  grpc::Status role_of(const std::string& name, std::string& role) {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = read_file(*directory_ / "ca.pem");
+    if (!name.empty()) {
+      options.pem_cert_chain = read_file(*directory_ / (name + ".pem"));
+      options.pem_private_key = read_file(*directory_ / (name + ".key"));
+    }
+    const std::string target = "localhost:" + std::to_string(harness_->service->tcp_port());
+    const auto stub =
+        v1::Control::NewStub(grpc::CreateChannel(target, grpc::SslCredentials(options)));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    v1::DaemonStatus status;
+    const grpc::Status result = stub->GetStatus(&context, {}, &status);
+    role = status.role();
+    return result;
+  }
+
+  static inline OpenDirectory* directory_ = nullptr;
+  static inline bool made_ = false;
+  std::unique_ptr<ControlHarness> harness_;
+};
+
+TEST_F(ControlTls, GivesListedCertificatesEverythingAndOthersTotals) {
+  std::string role;
+  ASSERT_TRUE(role_of("alice", role).ok());
+  EXPECT_EQ(role, "operator");
+  ASSERT_TRUE(role_of("mallory", role).ok());
+  EXPECT_EQ(role, "other");
+}
+
+TEST_F(ControlTls, RefusesNoneOrForeignCertificates) {
+  std::string role;
+  EXPECT_EQ(role_of("", role).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(role_of("forged", role).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(ControlTls, CountsWhoeverDoesNotSpeakTls) {
+  const UniqueFd fd = connect_tcp(harness_->service->tcp_port());
+  ASSERT_GT(::send(fd.get(), "PRI * HTTP/2.0", 14, MSG_NOSIGNAL), 0);
+  EXPECT_TRUE(eventually([&] { return harness_->junk == 1; }));
+}
+
+TEST_F(ControlTls, ServesOperatorsBesideConnectionsThatSaidThreeBytes) {
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 150; ++i) {
+    crowd.push_back(connect_tcp(harness_->service->tcp_port()));
+    ::send(crowd.back().get(), "\x16\x03\x01", 3, MSG_NOSIGNAL);  // it may have gone already
+  }
+  std::string role;
+  ASSERT_TRUE(role_of("alice", role).ok());
+  EXPECT_EQ(role, "operator");
+}
+
+TEST_F(ControlTls, NamesAFileItCannotRead) {
+  v1::ControlPort config = port_config();
+  config.mutable_tls()->set_key_file("/nonexistent.key");
+  FakeOperatorPort port;
+  Log log(LogSettings{.level = LogLevel::kError});
+  const auto audit = AuditLog::open("", log);
+  const OpenDirectory directory;
+  const UniqueFd listening = listen_unix(directory / "s");
+  const auto created = ControlService::create(
+      {.config = config, .unix_fd = listening.get(), .on_junk = [] {}}, port, **audit, log);
+  EXPECT_THAT(created.status().message(), HasSubstr("/nonexistent.key"));
+}
+
+}  // namespace
+}  // namespace cgx::daemon

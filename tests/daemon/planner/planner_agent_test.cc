@@ -1,0 +1,224 @@
+#include "daemon/planner/planner_agent.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/planners/planner.h"
+#include "scheduler/planners/proposal.h"
+
+namespace cgx::daemon {
+namespace {
+
+using scheduler::FactsPtr;
+using scheduler::PlanQuestion;
+using scheduler::TensorTable;
+
+// The asking side: plays the data agent between two rounds.
+struct Asker final : PlanTaker {
+  void take_plan(UniqueFunction<void()> answer) override { answers.push_back(std::move(answer)); }
+  void read_answers() {
+    for (auto& answer : std::exchange(answers, {})) answer();
+  }
+  PlanQuestion question(uint64_t epoch, bool ranks_wait) const {
+    return {.table = table,
+            .epoch = epoch,
+            .order = {0},
+            .slab_bytes = 256 * 1024,
+            .ranks_wait = ranks_wait};
+  }
+  scheduler::PlannerPort::Answer keep() {
+    return [this](const Result<FactsPtr>& facts) {
+      if (!facts.ok()) return refused.push_back(facts.status().code());
+      epochs.push_back((*facts)->plan.epoch);
+      plan = *facts;
+    };
+  }
+
+  std::shared_ptr<const TensorTable> table =
+      std::make_shared<TensorTable>(TensorTable{{.name = "weight", .elements = 4096}});
+  std::vector<UniqueFunction<void()>> answers;
+  std::vector<uint64_t> epochs;
+  std::vector<StatusCode> refused;
+  FactsPtr plan;
+};
+
+class PlannerAgentTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(agent_.on_start().ok()); }
+  void work_until_quiet() {
+    while (agent_.do_work(0) > 0) {
+    }
+  }
+  Asker asker_;
+  PlannerAgent agent_{asker_};
+};
+
+TEST_F(PlannerAgentTest, AnswersOnTheAskersThreadOnly) {
+  agent_.request(asker_.question(3, false), asker_.keep());
+  EXPECT_FALSE(agent_.prepare_sleep()) << "a question waits";
+  work_until_quiet();
+  EXPECT_TRUE(agent_.prepare_sleep());
+  EXPECT_TRUE(asker_.epochs.empty()) << "the asker has not looked yet";
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{3});
+}
+
+TEST_F(PlannerAgentTest, PlansCommitsBeforeWhatOperatorsAsk) {
+  agent_.request(asker_.question(1, false), asker_.keep());
+  agent_.request(asker_.question(2, false), asker_.keep());
+  agent_.request(asker_.question(3, true), asker_.keep());
+  work_until_quiet();
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, (std::vector<uint64_t>{3, 1, 2}));
+}
+
+// What runs here and what follows there, as letters.
+struct Runs {
+  std::string log;
+  void ask(PlannerAgent& agent) {
+    agent.run([this] { log += "w"; }, [this] { log += "t"; });
+  }
+};
+
+TEST_F(PlannerAgentTest, DoesOtherWorkHereAndLeavesWhatFollowsToTheAsker) {
+  Runs runs;
+  agent_.request(asker_.question(1, false), asker_.keep());
+  runs.ask(agent_);
+  EXPECT_EQ(runs.log, "");
+  EXPECT_EQ(agent_.do_work(0), 1);
+  EXPECT_EQ(runs.log, "w") << "ranks wait: it goes before what operators ask";
+  asker_.read_answers();
+  EXPECT_EQ(runs.log, "wt");
+}
+
+TEST_F(PlannerAgentTest, HasWorkDoneInPlaceRatherThanNever) {
+  for (int i = 0; i < 4096; ++i) agent_.request(asker_.question(1, true), asker_.keep());
+  Runs runs;
+  runs.ask(agent_);
+  EXPECT_EQ(runs.log, "wt");
+}
+
+// A search of many slices.
+scheduler::SurveyQuestion long_question() {
+  TensorTable tensors;
+  for (int i = 0; i < 64; ++i) {
+    tensors.push_back(
+        {.name = "layer" + std::to_string(i), .elements = 1 << 16, .shape = {256, 256}});
+  }
+  const auto table = std::make_shared<const TensorTable>(std::move(tensors));
+  scheduler::Policy policy;
+  policy.mode = scheduler::PlanMode::kAuto;
+  const std::vector<uint32_t> order = scheduler::reverse_registration(table->size());
+  const auto facts = scheduler::make_facts({.table = table,
+                                            .policy = policy,
+                                            .epoch = 1,
+                                            .order = order,
+                                            .machines = 2,
+                                            .slab_bytes = 256 * 1024});
+  EXPECT_TRUE(facts.ok());
+  auto costs = std::make_shared<scheduler::MachineCosts>();
+  for (const CodecSpec& spec : scheduler::default_menu()) {
+    costs->codecs.push_back({spec, {0, 0.1}, {0, 0.1}});
+  }
+  scheduler::StepSample measured;
+  for (size_t t = 0; t < table->size(); ++t) measured.arrival_ns.push_back(1e5f * float(64 - t));
+  measured.step_ns = 5e8;
+  return {.running = *facts,
+          .measured = measured,
+          .order = order,
+          .machines = 2,
+          .slab_bytes = 256 * 1024,
+          .costs = costs};
+}
+
+TEST_F(PlannerAgentTest, MakesPlansBetweenSlicesOfASearch) {
+  bool surveyed = false;
+  agent_.survey(long_question(), [&](const Result<scheduler::SurveyPtr>& survey) {
+    ASSERT_TRUE(survey.ok()) << survey.status().to_string();
+    EXPECT_FALSE((*survey)->candidates.empty());
+    surveyed = true;
+  });
+  agent_.do_work(0);  // it begins
+  agent_.do_work(0);  // a slice
+  EXPECT_FALSE(agent_.prepare_sleep()) << "there is more to search";
+  agent_.request(asker_.question(5, false), asker_.keep());
+  agent_.do_work(0);
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{5}) << "the plan was made before the search ended";
+  EXPECT_FALSE(surveyed);
+  work_until_quiet();
+  asker_.read_answers();
+  EXPECT_TRUE(surveyed);
+}
+
+TEST_F(PlannerAgentTest, FreesPlansItself) {
+  agent_.request(asker_.question(1, true), asker_.keep());
+  work_until_quiet();
+  asker_.read_answers();
+  const long held = asker_.table.use_count();
+  asker_.plan.reset();
+  EXPECT_EQ(asker_.table.use_count(), held) << "who drops a plan does not free it";
+  EXPECT_FALSE(agent_.prepare_sleep());
+  work_until_quiet();
+  EXPECT_EQ(asker_.table.use_count(), 1);
+}
+
+TEST_F(PlannerAgentTest, LeavesPlansAliveWhenItGoes) {
+  {
+    PlannerAgent gone(asker_);
+    ASSERT_TRUE(gone.on_start().ok());
+    gone.request(asker_.question(7, true), asker_.keep());
+    gone.do_work(0);
+    gone.on_stop();
+  }
+  asker_.read_answers();
+  EXPECT_EQ(asker_.plan->plan.epoch, 7u);
+  asker_.plan.reset();
+  EXPECT_EQ(asker_.table.use_count(), 1) << "freed by who dropped it";
+}
+
+TEST_F(PlannerAgentTest, RefusesMoreThanItCanRemember) {
+  for (int i = 0; i < 4096; ++i) agent_.request(asker_.question(1, false), asker_.keep());
+  EXPECT_TRUE(asker_.refused.empty());
+  agent_.request(asker_.question(1, false), asker_.keep());
+  EXPECT_EQ(asker_.refused, std::vector{StatusCode::kBUSY});
+  agent_.request(asker_.question(2, true), asker_.keep());
+  agent_.do_work(0);
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{2}) << "commits have room of their own";
+}
+
+// Both threads at work: plans are asked for, taken and dropped here while others are made there.
+TEST(PlannerThread, AnswersWhileTheAskerGoesOn) {
+  struct Inbox final : PlanTaker {
+    void take_plan(UniqueFunction<void()> answer) override {
+      messages.post_wait(std::move(answer));
+    }
+    Mailbox<UniqueFunction<void()>> messages{4};  // so small that the planner waits for room
+  } inbox;
+  constexpr uint64_t kPlans = 400;
+  Asker asker;
+  PlannerAgent agent(inbox);
+  auto thread = AgentThread::start(agent);
+  ASSERT_TRUE(thread.ok()) << thread.status().to_string();
+  uint64_t asked = 0;
+  while (asker.epochs.size() < kPlans) {
+    if (asked < kPlans) {
+      ++asked;
+      agent.request(asker.question(asked, asked % 3 == 0), asker.keep());
+    }
+    inbox.messages.drain(8, [](UniqueFunction<void()> answer) { answer(); });
+  }
+  asker.plan.reset();
+  (*thread)->stop();
+  EXPECT_TRUE(asker.refused.empty());
+  std::sort(asker.epochs.begin(), asker.epochs.end());
+  EXPECT_EQ(std::unique(asker.epochs.begin(), asker.epochs.end()), asker.epochs.end());
+}
+
+}  // namespace
+}  // namespace cgx::daemon

@@ -1,0 +1,143 @@
+#include "scheduler/communicator/peers.h"
+
+#include <gtest/gtest.h>
+
+#include "proto/wire/bytes.h"
+
+namespace cgx::scheduler {
+namespace {
+
+Members three_machines(uint32_t machine) {
+  Members members;
+  members.job = "job";
+  members.name = "world";
+  members.machine = machine;
+  members.machine_of_rank = {0, 1, 1, 2};
+  members.lowest_rank = {0, 1, 3};
+  members.addresses = {"a", "b", "c"};
+  return members;
+}
+
+struct PeersTest : ::testing::Test {
+  Members members = three_machines(0);
+  Peers peers{members};
+
+  void connect() {
+    for (const uint32_t machine : {1u, 2u}) peers.link_up(machine, {}, 100);
+  }
+};
+
+TEST_F(PeersTest, AreUpWhenEveryOtherMachineIs) {
+  peers.link_up(1, {}, 100);
+  EXPECT_FALSE(peers.all_up());
+  peers.link_up(2, {}, 100);
+  EXPECT_TRUE(peers.all_up());
+  peers.link_down(1);
+  EXPECT_FALSE(peers.all_up());
+}
+
+TEST_F(PeersTest, AreSilentWhenNotHeardForTheLimit) {
+  connect();
+  peers.heard(1, 10, 150);
+  EXPECT_EQ(peers.silent(199, 100), std::nullopt);
+  EXPECT_EQ(peers.silent(200, 100), 2u);
+  peers.heard(2, 10, 200);
+  EXPECT_EQ(peers.silent(250, 100), 1u);
+}
+
+TEST_F(PeersTest, AreNotMissedWithoutALinkOrAfterTheirGoodbye) {
+  connect();
+  peers.link_down(1);
+  peers.depart(2);
+  EXPECT_EQ(peers.silent(1'000'000, 100), std::nullopt);
+}
+
+TEST_F(PeersTest, AreForgivenWhatThisDaemonSleptThrough) {
+  connect();
+  peers.forgive_silence(1000);
+  EXPECT_EQ(peers.silent(1099, 100), std::nullopt);
+  EXPECT_EQ(peers.last_data_ns(), 1000u);
+}
+
+TEST_F(PeersTest, KeepTheHighestMarksOfATermAndForgetWhatWasStarted) {
+  wire::FrameHeader header;
+  header.source = 1;
+  header.started_step = 8;
+  header.watermark_step = 7;
+  header.watermark_call = 3;
+  peers.take_marks(header);
+  header.started_step = header.watermark_step = header.watermark_call = 1;
+  peers.take_marks(header);
+  EXPECT_EQ(peers[1].started_end, 8u);
+  EXPECT_EQ(peers[1].completed_end, 7u);
+  EXPECT_EQ(peers[1].calls_end, 3u);
+  peers.begin_term(7, 500);
+  EXPECT_EQ(peers[1].started_end, 7u);
+  EXPECT_EQ(peers[1].completed_end, 7u);
+  EXPECT_EQ(peers[2].last_data_ns, 500u);
+}
+
+// Both ends of a link, with clocks that have nothing to do with each other.
+TEST_F(PeersTest, MeasureTheWayByTheEchoOfTheirHeartbeats) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  const Peers::Beat nothing;
+  theirs.take_beat(0, 1, peers.beat_for(1, nothing, 1'000), 70'000);
+  EXPECT_EQ(theirs[0].rtt_ns, 0u) << "nothing was echoed yet";
+  peers.take_beat(1, 1, theirs.beat_for(0, nothing, 70'500), 1'800);
+  EXPECT_EQ(peers[1].rtt_ns, 300u) << "800 since it was sent, 500 of them held there";
+}
+
+TEST_F(PeersTest, DoNotBelieveAnEchoOfTheFuture) {
+  wire::Writer writer;
+  for (const uint64_t value : {0ull, 0ull, 1ull, 5'000ull, 0ull}) writer.put<uint64_t>(value);
+  for (int list = 0; list < 3; ++list) writer.put<uint32_t>(0);
+  peers.take_beat(1, 1, writer.take(), 4'000);
+  EXPECT_EQ(peers[1].rtt_ns, 0u);
+}
+
+TEST_F(PeersTest, TellWhoIsMissingElsewhere) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  const Peers::Beat beat{5, 2, {1, 2}, {2}, {1}};
+  peers.take_beat(1, theirs.next_beat(), theirs.beat_for(0, beat, 1), 10);
+  EXPECT_EQ(peers[1].progress, 1u);
+  const auto missing = [&](bool of_step, uint64_t number) {
+    std::vector<uint32_t> ranks;
+    peers.add_missing(of_step, number, ranks);
+    return ranks;
+  };
+  EXPECT_EQ(missing(true, 5), (std::vector<uint32_t>{1, 2}));
+  EXPECT_TRUE(missing(true, 4).empty()) << "it is beyond that step";
+  EXPECT_EQ(missing(false, 2), std::vector<uint32_t>{2});
+  std::vector<uint32_t> committing;
+  peers.add_not_committing(committing);
+  EXPECT_EQ(committing, std::vector<uint32_t>{1});
+}
+
+TEST_F(PeersTest, ThatSendHalfAHeartbeatAreTakenAsFarAsItGoes) {
+  const Members others = three_machines(1);
+  std::vector<std::byte> beat = Peers(others).beat_for(0, {5, 2, {1, 2}, {}, {}}, 1);
+  beat.resize(beat.size() - 6);
+  peers.take_beat(1, 1, beat, 10);
+  EXPECT_EQ(peers[1].step, 5u);
+}
+
+TEST_F(PeersTest, AreShownWithoutThisMachine) {
+  connect();
+  peers.sent(1, 50);
+  peers.heard(1, 30, 200);
+  peers.link_down(2);
+  std::vector<PeerSnapshot> shown;
+  peers.show(260, shown);
+  ASSERT_EQ(shown.size(), 2u);
+  EXPECT_EQ(shown[0].name, "world/1");
+  EXPECT_EQ(shown[0].state, "up");
+  EXPECT_EQ(shown[0].heartbeat_age_ns, 60u);
+  EXPECT_EQ(shown[0].bytes_sent, 50u);
+  EXPECT_EQ(shown[0].frames_received, 1u);
+  EXPECT_EQ(shown[1].state, "lost");
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

@@ -1,0 +1,64 @@
+#include "scheduler/communicator/plan_history.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/planners/planner.h"
+
+namespace cgx::scheduler {
+namespace {
+
+PlanEntry some_entry(const std::string& name, uint64_t step) {
+  const TensorTable table = {{.name = "a", .elements = 5000}, {.name = "b", .elements = 3}};
+  Policy policy;
+  policy.window = 7;
+  const std::vector<uint32_t> order = reverse_registration(table.size());
+  Result<Plan> plan = make_plan({table, policy, 4, 9, order});
+  EXPECT_TRUE(plan.ok());
+  return {"job", name, step, PlanPurpose::kCommit, policy, *plan};
+}
+
+TEST(PlanHistory, ReadsWhatItWrites) {
+  const PlanEntry first = some_entry("tab\tand\npercent%", 0), second = some_entry("\xff dp", 12);
+  const Result<std::vector<PlanEntry>> read = parse_plan_history(
+      std::string(kPlanHistoryHead) + format_plan_entry(first) + format_plan_entry(second));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->size(), 2u);
+  EXPECT_EQ((*read)[0].communicator, first.communicator);
+  EXPECT_EQ((*read)[1].communicator, second.communicator);
+  EXPECT_EQ((*read)[1].step, 12u);
+  EXPECT_EQ((*read)[0].plan.hash(), first.plan.hash());
+  EXPECT_EQ((*read)[0].policy.window, 7u);
+}
+
+TEST(PlanHistory, NamesTheLineThatIsWrong) {
+  const std::string good = format_plan_entry(some_entry("dp", 1));
+  const auto error_of = [&](const std::string& text) {
+    const auto read = parse_plan_history(text);
+    return read.ok() ? "" : read.status().message();
+  };
+  EXPECT_NE(error_of("cgx-plans 2\n" + good).find("does not begin"), std::string::npos);
+  const std::string head(kPlanHistoryHead);
+  EXPECT_EQ(error_of(head), "");
+  for (const std::string& bad :
+       {std::string("job\tdp\tone\t00\n"), std::string("job\tdp\t1\t0\n"),
+        std::string("job\td%zp\t1\t00\n"), std::string("\n"), good.substr(0, good.size() - 9)}) {
+    EXPECT_NE(error_of(head + good + bad).find("line 3 of the plan history"), std::string::npos)
+        << bad.substr(0, 40);
+  }
+}
+
+TEST(PlanReplay, FollowsTheEntriesOfItsCommunicator) {
+  const std::vector<PlanEntry> history = {some_entry("dp", 3), some_entry("tp", 0)};
+  PlanReplay replay(&history, "job", "dp");
+  const uint64_t hash = history[0].plan.table_hash;
+  EXPECT_FALSE(replay.next_commit(hash, 2).ok());
+  EXPECT_FALSE(replay.next_commit(hash + 1, 3).ok());
+  ASSERT_TRUE(replay.next_commit(hash, 3).ok());
+  replay.advance();
+  EXPECT_EQ(replay.next(), nullptr);
+  EXPECT_NE(replay.next_commit(hash, 9).status().message().find("at its end"), std::string::npos);
+  EXPECT_FALSE(PlanReplay(nullptr, "job", "dp").on());
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

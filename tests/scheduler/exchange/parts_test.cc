@@ -1,0 +1,134 @@
+// The small parts: slabs, ledgers, control messages.
+#include <gtest/gtest.h>
+
+#include "scheduler/communicator/control.h"
+#include "scheduler/communicator/step_ledger.h"
+#include "scheduler/exchange/buffer_pool.h"
+
+namespace cgx::scheduler {
+namespace {
+
+TEST(BufferPool, HandsOutWarmSlabsFirstAndStopsAtTheReservation) {
+  BufferPool pool(4096);
+  ASSERT_TRUE(pool.reserve({.own = 2}).ok());
+  const SlabId first = pool.take_for_own();
+  const SlabId second = pool.take_for_own();
+  EXPECT_NE(first, second);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
+  pool.release(first);
+  EXPECT_EQ(pool.take_for_own(), first);
+  ASSERT_TRUE(pool.reserve({.own = 3}).ok());
+  pool.release(second);
+  EXPECT_EQ(pool.take_for_own(), second) << "fresh slabs lie below warm ones";
+}
+
+TEST(BufferPool, KeepsRoomForFramesThatPeersMaySendWhenOwnOnesWaitForTheLink) {
+  BufferPool pool(4096);
+  ASSERT_TRUE(pool.reserve({.received = 2, .own = 1}).ok());
+  const SlabId own = pool.take_for_own();
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
+  const SlabId received = pool.take_for_received();
+  EXPECT_NE(received, kNoSlab);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab) << "one more frame may still come";
+  EXPECT_NE(pool.take_for_received(), kNoSlab);
+  EXPECT_EQ(pool.take_for_received(), kNoSlab);
+  pool.release(received);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab) << "a peer's slab went back to the peers' share";
+  pool.release(own);
+  EXPECT_NE(pool.take_for_own(), kNoSlab);
+}
+
+TEST(BufferPool, FreesASlabWithItsLastReference) {
+  BufferPool pool(4096);
+  ASSERT_TRUE(pool.reserve({.own = 1}).ok());
+  const SlabId slab = pool.take_for_own();
+  pool.add_reference(slab);
+  pool.release(slab);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
+  pool.release(slab);
+  EXPECT_EQ(pool.in_use(), 0u);
+}
+
+TEST(BufferPool, TakesNothingOfAnotherOnesShare) {
+  const auto store = std::make_shared<SlabStore>(4096);
+  BufferPool greedy(store), other(store);
+  ASSERT_TRUE(greedy.reserve({.received = 1, .own = 2}).ok());
+  ASSERT_TRUE(other.reserve({.received = 1, .own = 1}).ok());
+  EXPECT_NE(greedy.take_for_own(), kNoSlab);
+  EXPECT_NE(greedy.take_for_own(), kNoSlab);
+  EXPECT_EQ(greedy.take_for_own(), kNoSlab);
+  EXPECT_NE(other.take_for_own(), kNoSlab);
+  EXPECT_NE(other.take_for_received(), kNoSlab);
+}
+
+TEST(BufferPool, OutlivedByASlabOnItsWayStillLeavesOthersTheirs) {
+  const auto store = std::make_shared<SlabStore>(4096);
+  auto gone = std::make_unique<BufferPool>(store);
+  ASSERT_TRUE(gone->reserve({.own = 1}).ok());
+  const SlabId sending = gone->take_for_own();
+  gone.reset();
+  BufferPool next(store);
+  ASSERT_TRUE(next.reserve({.own = 1}).ok());
+  const SlabId own = next.take_for_own();
+  EXPECT_NE(own, kNoSlab);
+  EXPECT_NE(own, sending);
+  store->release(sending);
+}
+
+TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
+  StepLedger ledger(5, 2, 2);
+  ledger.submit(0, 1, {.say = StepLedger::Say::kSubmitted});
+  EXPECT_FALSE(ledger.decided(1));
+  ledger.end(1, 77, 5);
+  EXPECT_TRUE(ledger.decided(1));
+  EXPECT_FALSE(ledger.decided(0));
+  EXPECT_EQ(ledger.entry(1, 1).say, StepLedger::Say::kAbsent);
+  EXPECT_FALSE(ledger.all_ended());
+  ledger.end(0, 78, 9);
+  EXPECT_EQ(ledger.first_end_ns(), 5u);
+  EXPECT_TRUE(ledger.all_ended());
+  EXPECT_TRUE(ledger.decided(0));
+  EXPECT_EQ(ledger.end_cookie(1), 77u);
+}
+
+class ControlMessages : public ::testing::TestWithParam<ControlMessage> {};
+
+TEST_P(ControlMessages, SurviveTheWireAndRejectTruncation) {
+  const std::vector<std::byte> bytes = encode_control(GetParam());
+  const Result<ControlMessage> read = decode_control(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(read->index(), GetParam().index());
+  EXPECT_EQ(encode_control(*read), bytes);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode_control(std::span(bytes).first(length)).ok());
+  }
+  std::vector<std::byte> longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode_control(longer).ok());
+}
+
+Policy some_policy() {
+  Policy policy;
+  policy.rules = {{"weight$", {.codec = 3, .bits = 8, .bucket = 128}}, {"", {}}};
+  return policy;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ControlMessages,
+    ::testing::Values(Join{1, 2}, Joined{StatusCode::kMISMATCH, "x"}, Table{{std::byte{1}}},
+                      Prepare{PlanPurpose::kPolicy, 1, some_policy(), {std::byte{2}}},
+                      Prepared{3, StatusCode::kOK, "", 9},
+                      Decided{3, StatusCode::kTIMED_OUT, "late", PlanPurpose::kPlanner, 8},
+                      Failure{StatusCode::kRANK_LOST, "rank 3", Scope::kCommunicator},
+                      CallFailure{5, StatusCode::kMISMATCH, "sizes"}, Report{4, 2}, Start{4, 2},
+                      PolicyAsk{1, 0, some_policy()},
+                      PolicyAnswerMessage{1, StatusCode::kOK, "", 2, 3, 4, 5, {"a", "b"}},
+                      ReplicaHash{100, 3, 77, "avx2"}, Losses{7, 100.0, 2.5, {0.5, 0.25}}, Bye{}));
+
+TEST(ControlMessages, RejectAnUnknownType) {
+  const std::vector<std::byte> bytes = {std::byte{200}};
+  EXPECT_EQ(decode_control(bytes).status().code(), StatusCode::kPROTOCOL_ERROR);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

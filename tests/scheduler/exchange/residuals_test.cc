@@ -1,0 +1,292 @@
+// What error feedback holds: by name, in two slots, drained where nobody asks for it, and kept for
+// another communicator.
+#include "scheduler/exchange/residuals.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/exchange/host_site.h"
+#include "scheduler/exchange/residual_store.h"
+#include "scheduler/planners/plan_question.h"
+
+namespace cgx::scheduler {
+namespace {
+
+struct OneHost {
+  ArenaTable arenas;
+  SlabStore slabs{4096};
+  HostSite site{kernels::best_lane(), arenas, slabs};
+};
+
+constexpr CodecSpec kFeedbackSpec{
+    .codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+constexpr CodecSpec kRaw{.codec = 0, .bucket = 512};
+
+PlanFacts facts_of(std::shared_ptr<const TensorTable> table, const CodecSpec& spec) {
+  PlanFacts facts;
+  facts.table = std::move(table);
+  Group group;
+  for (uint32_t tensor = 0; tensor < facts.table->size(); ++tensor) {
+    group.segments.push_back({tensor, spec});
+  }
+  facts.plan.groups = {group};
+  return facts;
+}
+
+std::shared_ptr<const TensorTable> table_of(TensorTable table) {
+  return std::make_shared<const TensorTable>(std::move(table));
+}
+
+TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
+  const PlanFacts facts = facts_of(
+      table_of({{.name = "a", .elements = 2}, {.name = "b", .elements = 2}}), kFeedbackSpec);
+  Residuals residuals;
+  OneHost host;
+  residuals.prepare(facts, host.site);
+  EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f);
+  residuals.mark_written(0, 4.0);
+  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 8.0f) << "tentative: not yet";
+  residuals.commit(host.site);
+  residuals.commit(host.site);
+  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
+  EXPECT_EQ(residuals.scale(0, 4.0, 0.5), 0.5f);
+  EXPECT_EQ(residuals.scale(1, 8.0, 1.0), 8.0f) << "a tensor nobody wrote keeps its unit";
+  residuals.mark_written(0, 1.0);
+  residuals.drop();
+  EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
+}
+
+TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
+  const PlanFacts facts = facts_of(
+      table_of({{.name = "a", .elements = 2}, {.name = "b", .elements = 2}}), kFeedbackSpec);
+  Residuals residuals;
+  OneHost host;
+  residuals.prepare(facts, host.site);
+  const SiteResidual* const memory = residuals.memory(0);
+  ASSERT_NE(memory, nullptr);
+  residuals.mark_written(0, 1.0);
+  residuals.drop();
+  residuals.commit(host.site);
+  EXPECT_EQ(residuals.confirmed(0), 0u) << "dropped";
+  residuals.mark_written(0, 1.0);
+  residuals.commit(host.site);
+  EXPECT_EQ(residuals.confirmed(0), 1u);
+  EXPECT_EQ(residuals.confirmed(1), 0u) << "not written";
+  residuals.prepare(facts, host.site);
+  EXPECT_EQ(residuals.memory(0), memory) << "survives another plan";
+  EXPECT_EQ(residuals.confirmed(0), 1u);
+}
+
+TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
+  const auto table = std::make_shared<const TensorTable>(
+      TensorTable{{.name = "a", .elements = 5000}, {.name = "b", .elements = 7}});
+  Policy policy;
+  policy.default_codec.flags = CodecSpec::kFeedback;
+  policy.min_elements = 1;
+  OneHost host;
+  std::vector<uint64_t> made;
+  const ResidualMaker maker = [&](uint64_t elements) {
+    made.push_back(elements);
+    return host.site.residual_maker()(elements);
+  };
+  PlanQuestion question{.table = table, .policy = policy, .order = {0, 1}};
+  question.slab_bytes = 256 * 1024;
+  question.make_residual = maker;
+  question.residual_table = table;
+  question.has_residual = {false, true};
+  question.bytes_free = 8 * 5000 - 1;
+  Result<FactsPtr> facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  EXPECT_TRUE(made.empty()) << "no room: whoever reserves refuses";
+  question.bytes_free += 1;
+  question.dry_run = true;
+  facts = make_facts(question);
+  EXPECT_TRUE(made.empty()) << "it will not run";
+  question.dry_run = false;
+  facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  EXPECT_EQ(made, std::vector<uint64_t>{5000}) << "the other one is there";
+  EXPECT_EQ((*facts)->made_bytes, 8u * 5000);
+  const SiteResidual* const memory = (*facts)->made->by_tensor.at(0).get();
+  Residuals residuals;
+  residuals.prepare(**facts, host.site);
+  EXPECT_EQ(residuals.memory(0), memory);
+  EXPECT_EQ(residuals.bytes(), 8u * (5000 + 7));
+  question.make_residual = [](uint64_t) { return nullptr; };
+  EXPECT_EQ(make_facts(question).status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+}
+
+struct OneTensor : ::testing::Test {
+  const std::shared_ptr<const TensorTable> table = table_of({{.name = "a", .elements = 8}});
+  const PlanFacts with = facts_of(table, kFeedbackSpec), without = facts_of(table, kRaw);
+  Residuals residuals;
+  OneHost host;
+};
+
+TEST_F(OneTensor, ThatLeftFeedbackHoldsResidualsUntilAStepHasTakenThemUp) {
+  residuals.prepare(with, host.site);
+  residuals.mark_written(0, 1.0);
+  residuals.prepare(without, host.site);
+  ASSERT_TRUE(residuals.has(0)) << "the step that wrote it may be kept";
+  residuals.commit(host.site);
+  EXPECT_TRUE(residuals.drains(0));
+  residuals.mark_drained(0);
+  residuals.drop();
+  EXPECT_TRUE(residuals.drains(0)) << "the step was dropped";
+  residuals.mark_drained(0);
+  residuals.commit(host.site);
+  EXPECT_FALSE(residuals.has(0));
+  EXPECT_EQ(residuals.bytes(), 0u);
+  EXPECT_EQ(residuals.take_freed().size(), 1u);
+}
+
+TEST_F(OneTensor, ThatNoStepHasWrittenLosesItsResidualsWithThePlan) {
+  residuals.prepare(with, host.site);
+  EXPECT_FALSE(residuals.drains(0));
+  residuals.prepare(without, host.site);
+  EXPECT_FALSE(residuals.has(0));
+}
+
+TEST_F(OneTensor, BeginsAtZeroWhereFeedbackIsBackBeforeTheDrainedStepIsKept) {
+  residuals.prepare(with, host.site);
+  residuals.mark_written(0, 4.0);
+  residuals.commit(host.site);
+  residuals.prepare(without, host.site);
+  residuals.mark_drained(0);
+  const SiteResidual* const old = residuals.memory(0);
+  residuals.prepare(with, host.site);
+  EXPECT_EQ(residuals.memory(0), old);
+  residuals.commit(host.site);
+  EXPECT_NE(residuals.memory(0), old);
+  EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f) << "in no step's unit";
+  EXPECT_FALSE(residuals.drains(0));
+  EXPECT_EQ(residuals.bytes(), 2 * sizeof(float) * 8);
+}
+
+TEST(Residuals, GoByTheTensorsNameInAnotherTable) {
+  const PlanFacts first = facts_of(
+      table_of({{.name = "a", .elements = 8}, {.name = "b", .elements = 9}}), kFeedbackSpec);
+  const PlanFacts second = facts_of(table_of({{.name = "c", .elements = 5},
+                                              {.name = "b", .elements = 9},
+                                              {.name = "a", .elements = 7}}),
+                                    kFeedbackSpec);
+  Residuals residuals;
+  OneHost host;
+  residuals.prepare(first, host.site);
+  residuals.mark_written(1, 1.0);
+  residuals.commit(host.site);
+  const SiteResidual* const of_b = residuals.memory(1);
+  EXPECT_EQ(residuals.existing(second.table), (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(residuals.bytes_missing(second), 2 * sizeof(float) * (5 + 7));
+  residuals.prepare(second, host.site);
+  EXPECT_EQ(residuals.memory(1), of_b);
+  EXPECT_TRUE(residuals.drains(1)) << "filled";
+  EXPECT_FALSE(residuals.drains(2)) << "of another size: it begins at zero";
+  EXPECT_EQ(residuals.bytes(), 2 * sizeof(float) * (5 + 9 + 7));
+}
+
+// Facts as they are asked for where `residuals` are.
+PlanFacts asked_with(const Residuals& residuals, PlanFacts facts) {
+  facts.residuals = renumber(residuals.table(), *facts.table);
+  return facts;
+}
+
+TEST(Residuals, KeepTheirPlaceInTheOrderOfAnyTableWhoeverNumberedThem) {
+  const auto a = TensorDesc{.name = "a", .elements = 8}, b = TensorDesc{.name = "b", .elements = 9},
+             c = TensorDesc{.name = "c", .elements = 5};
+  const PlanFacts first = facts_of(table_of({a, b}), kFeedbackSpec);
+  const PlanFacts without_b = facts_of(table_of({c, a}), kFeedbackSpec);
+  const PlanFacts again = facts_of(table_of({b, c, a}), kFeedbackSpec);
+  for (const bool asked : {false, true}) {
+    Residuals residuals;
+    OneHost host;
+    residuals.prepare(first, host.site);
+    const SiteResidual *const of_a = residuals.memory(0), *const of_b = residuals.memory(1);
+    residuals.mark_written(0, 2.0);
+    residuals.mark_written(1, 4.0);
+    residuals.prepare(asked ? asked_with(residuals, without_b) : without_b, host.site);
+    EXPECT_EQ(residuals.memory(1), of_a);
+    residuals.commit(host.site);  // the step before the tables changed was kept
+    EXPECT_EQ(residuals.confirmed(1), 1u);
+    const PlanFacts third = asked ? asked_with(residuals, again) : again;
+    EXPECT_EQ(residuals.bytes_missing(third), 0u) << "the one that the table lacked is here";
+    residuals.prepare(third, host.site);
+    EXPECT_EQ(residuals.memory(0), of_b);
+    EXPECT_EQ(residuals.confirmed(0), 1u);
+    EXPECT_EQ(residuals.scale(0, 4.0, 1.0), 1.0f);
+    EXPECT_EQ(residuals.memory(2), of_a);
+    EXPECT_EQ(residuals.bytes(), 2 * sizeof(float) * (8 + 9 + 5));
+    EXPECT_EQ(residuals.take_all().size(), 3u);
+    EXPECT_TRUE(residuals.empty());
+  }
+}
+
+TEST(Residuals, AreNotMadeForTensorsThatHaveThemUnderAnotherNumber) {
+  const auto before = table_of({{.name = "a", .elements = 50}, {.name = "b", .elements = 7}});
+  const auto table = table_of(
+      {{.name = "b", .elements = 7}, {.name = "a", .elements = 60}, {.name = "c", .elements = 3}});
+  Policy policy;
+  policy.default_codec.flags = CodecSpec::kFeedback;
+  policy.min_elements = 1;
+  OneHost host;
+  std::vector<uint64_t> made;
+  PlanQuestion question{.table = table, .policy = policy, .order = {0, 1, 2}};
+  question.slab_bytes = 256 * 1024;
+  question.make_residual = [&](uint64_t elements) {
+    made.push_back(elements);
+    return host.site.residual_maker()(elements);
+  };
+  question.residual_table = before;
+  question.has_residual = {true, true};
+  question.bytes_free = 1 << 20;
+  const Result<FactsPtr> facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  EXPECT_EQ(made, (std::vector<uint64_t>{60, 3})) << "another size, and a new one";
+  EXPECT_EQ((*facts)->residuals.of, (std::vector<uint32_t>{1, 0, Renumbering::kNone}));
+}
+
+// Of one tensor, after a step.
+KeptResiduals kept_of(const OneHost& host, uint64_t step_end, uint64_t elements) {
+  KeptResiduals kept{.mark = {step_end, 1}, .residuals = {}};
+  const PlanFacts facts = facts_of(table_of({{.name = "a", .elements = elements}}), kFeedbackSpec);
+  kept.residuals.prepare(facts, host.site);
+  return kept;
+}
+
+TEST(ResidualStore, LendsWhatItKeepsOnceAndToItsOwnerOnly) {
+  const OneHost host;
+  ResidualStore store;
+  const ResidualStore::Owner owner{.uid = 5, .job = "job", .communicator = "dp"};
+  store.keep(owner, kept_of(host, 3, 100), UINT64_MAX);
+  store.keep(owner, kept_of(host, 4, 10), UINT64_MAX);
+  EXPECT_EQ(store.bytes(), 80u) << "in place of the older ones";
+  for (const ResidualStore::Owner& other :
+       {ResidualStore::Owner{6, "job", "dp"}, ResidualStore::Owner{5, "jobs", "dp"},
+        ResidualStore::Owner{5, "job", "tp"}}) {
+    EXPECT_FALSE(store.mark(other).any());
+    EXPECT_FALSE(store.take(other).has_value());
+  }
+  EXPECT_EQ(store.mark(owner), (ResidualMark{4, 1}));
+  EXPECT_EQ(store.take(owner)->residuals.bytes(), 80u);
+  EXPECT_FALSE(store.take(owner).has_value());
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+TEST(ResidualStore, FreesWhatNobodyCameBackForAndTheOldestWhereRoomIsNeeded) {
+  const OneHost host;
+  ResidualStore store;
+  store.keep({1, "old", "dp"}, kept_of(host, 1, 10), UINT64_MAX);
+  store.keep({1, "job", "dp"}, kept_of(host, 1, 20), UINT64_MAX);
+  store.keep({2, "job", "dp"}, kept_of(host, 1, 30), UINT64_MAX);
+  EXPECT_EQ(store.next_ns(), UINT64_MAX);
+  store.free_at(2, "job", 1000);
+  EXPECT_EQ(store.next_ns(), 1000u);
+  EXPECT_TRUE(store.take_expired(999, 480).empty());
+  EXPECT_EQ(store.take_expired(1000, 480).size(), 1u);
+  EXPECT_FALSE(store.mark({2, "job", "dp"}).any());
+  EXPECT_EQ(store.take_expired(1000, 239).size(), 1u);
+  EXPECT_FALSE(store.mark({1, "old", "dp"}).any());
+  EXPECT_EQ(store.bytes(), 160u);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

@@ -1,0 +1,94 @@
+#include "scheduler/plan/way.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "scheduler/exchange/layout.h"
+#include "scheduler/planners/planner.h"
+#include "tests/scheduler/exchange/built_group.h"
+#include "tests/scheduler/exchange/every_codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+Collective chosen(const Case& c, CollectiveWish wish = CollectiveWish::kAuto) {
+  const Built built = build(c);
+  return choose_way({.wish = wish, .machines = c.machines}, built.group, built.table).collective;
+}
+
+TEST(Way, IsAllgatherForSmallRawGroupsAndScatterForLargeOnes) {
+  for (uint32_t machines : {2u, 4u, 16u}) {
+    EXPECT_EQ(chosen({{{8192, kRaw}}, machines}), Collective::kAllgather);
+    EXPECT_EQ(chosen({{{8193, kRaw}}, machines}), Collective::kScatter);
+  }
+  EXPECT_EQ(chosen({{{1, kRaw}}, 1}), Collective::kScatter) << "one machine sends nothing";
+}
+
+TEST(Way, IsAllgatherOnFewMachinesIfEveryLossyCodecGathersWell) {
+  for (const CodecSpec& spec : every_codec()) {
+    if (spec.codec == 0) continue;
+    const Collective few = row_of(spec).gathers ? Collective::kAllgather : Collective::kScatter;
+    EXPECT_EQ(chosen({{{1 << 20, spec}}, 2}), few) << kernels::to_string(spec);
+    EXPECT_EQ(chosen({{{1 << 20, spec}, {5000, kRaw}}, 4}), few) << kernels::to_string(spec);
+    EXPECT_EQ(chosen({{{1 << 20, spec}}, 5}), Collective::kScatter);
+    EXPECT_EQ(chosen({{{1 << 20, spec}, {2000, kFourBits}}, 2}), Collective::kScatter);
+  }
+}
+
+// With what is on its way a machine's own slabs stay in a core's cache.
+TEST(Way, KeepsFewPartsAheadWhereTheyAreLarge) {
+  const auto ahead = [](const CodecSpec& spec, uint32_t machines) {
+    const Built built = build({{{1 << 20, spec}, {1 << 20, kRaw}}, machines});
+    return choose_way({.machines = machines}, built.group, built.table).ahead;
+  };
+  for (uint32_t machines : {2u, 3u, 4u, 8u, 16u}) {
+    EXPECT_EQ(ahead(kFourBits, machines), scatter_parts(machines)) << machines;
+    EXPECT_EQ(ahead(kRaw, machines), std::min(3u, scatter_parts(machines))) << machines;
+  }
+}
+
+TEST(Way, CutsPartsThatFitASlabWithWhatStandsBeforeThem) {
+  const uint64_t slab = 256 << 10, bitmap = kSegmentsMax / 8, descriptor = 64;
+  EXPECT_EQ(part_limits(slab).encoded_bytes, 216u << 10);
+  EXPECT_LE(part_limits(slab).encoded_bytes + bitmap + descriptor + kRangeAlignment, slab);
+  EXPECT_EQ(part_limits(64 << 10).encoded_bytes, 54u << 10) << "of smaller frames";
+}
+
+TEST(Way, IsWhatThePolicyWishes) {
+  for (const CodecSpec& spec : {kRaw, kFourBits}) {
+    for (uint64_t elements : {1u, 1u << 20}) {
+      const Case c{{{elements, spec}}, 7};
+      EXPECT_EQ(chosen(c, CollectiveWish::kScatter), Collective::kScatter);
+      EXPECT_EQ(chosen(c, CollectiveWish::kAllgather), Collective::kAllgather);
+    }
+  }
+}
+
+TEST(Way, OfTwoLevelsNeedsRacksOfEqualSizeAndNoLoss) {
+  const Group raw = build({{{1000, kRaw}}, 4}).group, lossy = build({{{1000, kFourBits}}, 4}).group;
+  const auto why = [](uint32_t rack, const Group& group, uint32_t machines) {
+    const Way way{.collective = Collective::kTwoLevel, .rack_machines = rack};
+    return check_way(way, group, machines).message();
+  };
+  EXPECT_EQ(why(2, raw, 4), "");
+  EXPECT_EQ(why(0, raw, 1), "") << "one machine sends nothing";
+  for (uint32_t rack : {0u, 1u, 3u, 4u, 5u}) {
+    EXPECT_NE(why(rack, raw, 4).find("rack_machines"), std::string::npos) << rack;
+  }
+  EXPECT_NE(why(2, lossy, 4).find("without loss only, not with maxmin:4"), std::string::npos)
+      << why(2, lossy, 4);
+}
+
+TEST(Way, OfAnotherVersionIsRefusedByName) {
+  const Group group = build({{{1000, kRaw}}, 2}).group;
+  const Status unknown = check_way({.collective = static_cast<Collective>(77)}, group, 2);
+  EXPECT_EQ(unknown.code(), StatusCode::kMISMATCH);
+  EXPECT_NE(unknown.message().find("collective 77"), std::string::npos);
+  for (uint16_t ahead : {0, 1025}) {
+    EXPECT_FALSE(check_way({.ahead = ahead}, group, 2).ok()) << ahead;
+  }
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

@@ -1,0 +1,163 @@
+#include "scheduler/planners/choose.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "scheduler/planners/boundaries.h"
+#include "scheduler/planners/choices.h"
+#include "tests/scheduler/planners/planning_scene.h"
+
+namespace cgx::scheduler {
+namespace {
+
+TEST(Choices, AreAsManyAsThePaperCounts) {
+  const std::vector<Choices> all = all_choices({});
+  EXPECT_EQ(all.size(), 4341u);
+  EXPECT_EQ(all_choices({.cpu = false, .gpu = true}).size(), 174u);
+  std::set<std::string> texts;
+  for (const Choices& each : all) {
+    texts.insert(to_string(each));
+    // Second steps pair with first ones, and what is compressed is decompressed in the end.
+    int open = 0;
+    bool coded = false;
+    for (const Stage& stage : each.stages) {
+      const bool first = stage.task == Task::kFirst || stage.task == Task::kFirstCoded;
+      const bool second = stage.task == Task::kSecond || stage.task == Task::kSecondCoded;
+      open += first ? 1 : second ? -1 : 0;
+      EXPECT_GE(open, 0) << to_string(each);
+      if (stage.task == Task::kCompress) coded = true;
+      if (stage.task == Task::kDecompress) coded = false;
+      const bool carries_coded = stage.task == Task::kWholeCoded ||
+                                 stage.task == Task::kFirstCoded ||
+                                 stage.task == Task::kSecondCoded;
+      const bool carries_plain =
+          stage.task == Task::kWhole || stage.task == Task::kFirst || stage.task == Task::kSecond;
+      EXPECT_TRUE(!carries_coded || coded) << to_string(each);
+      EXPECT_TRUE(!carries_plain || !coded) << to_string(each);
+    }
+    EXPECT_EQ(open, 0) << to_string(each);
+    EXPECT_FALSE(coded) << to_string(each);
+  }
+  // Texts name no scheme twice, but a coded allgather is one in one step or the second of two.
+  EXPECT_GT(texts.size(), 4000u);
+}
+
+TEST(Choices, LeaveTwelveFlatOnesToOneKindOfProcessor) {
+  int flat = 0;
+  std::set<std::pair<bool, Collective>> ways;
+  for (const Choices& each : all_choices({.cpu = true, .gpu = false})) {
+    flat += each.two_levels ? 0 : 1;
+    if (const auto how = realisable(each)) {
+      EXPECT_TRUE(ways.insert({how->coded, how->collective}).second) << to_string(each);
+    }
+  }
+  EXPECT_EQ(flat, 12);
+  EXPECT_EQ(ways.size(), 4u);  // raw and coded, scatter and allgather
+  for (const Choices& each : all_choices({.cpu = false, .gpu = true})) {
+    const bool computes = std::any_of(each.stages.begin(), each.stages.end(),
+                                      [](const Stage& stage) { return stage.gpu; });
+    EXPECT_FALSE(computes && realisable(each)) << to_string(each);
+  }
+}
+
+Proposal chosen(const Scene& scene, uint64_t slice = UINT64_MAX) {
+  auto search = Choose::create(scene.question());
+  EXPECT_TRUE(search.ok()) << search.status().to_string();
+  while (!search->work(slice)) {
+  }
+  return search->proposal();
+}
+
+TEST(Choose, ProposesPlansThatTakeWhatItSays) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    Scene scene = random_scene(random, 1 + random() % 40);
+    if (round % 5 == 0) scene.policy.segment_bytes = 64 * 1024;
+    const Proposal proposal = chosen(scene);
+    const auto plan = make_plan(scene.inputs(), proposal.groups);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    const auto timeline = timeline_of(*plan, scene.table, scene.arrivals, scene.conditions);
+    EXPECT_NEAR(timeline->step_ns(), proposal.step_ns, 1e-9 * proposal.step_ns);
+    EXPECT_NEAR(timeline->after.work_ns, proposal.work_ns, 1e-9 * proposal.work_ns);
+  }
+}
+
+// Layer-wise, one group, 1 MiB, raw and at the policy's codec.
+TEST(Choose, IsNeverWorseThanAFixedPlan) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const Scene scene = random_scene(random, 30);
+    const double ours = chosen(scene).step_ns;
+    for (const uint64_t bytes : {uint64_t{4096}, uint64_t{1} << 20, uint64_t{1} << 30}) {
+      for (const CodecSpec& codec : {kRaw, scene.policy.default_codec}) {
+        Scene fixed = scene;
+        fixed.policy.group_bytes = bytes;
+        fixed.policy.default_codec = codec;
+        const auto plan = make_plan(fixed.inputs());
+        ASSERT_TRUE(plan.ok());
+        const auto timeline = timeline_of(*plan, scene.table, scene.arrivals, scene.conditions);
+        // Its groups may be cut a tensor earlier or later than a start's.
+        EXPECT_LE(ours, timeline->step_ns() * 1.02) << "round " << round;
+      }
+    }
+    const auto own = make_plan(scene.inputs());
+    const auto timeline = timeline_of(*own, scene.table, scene.arrivals, scene.conditions);
+    EXPECT_LE(ours, timeline->step_ns() * (1 + 1e-9)) << "round " << round;
+  }
+}
+
+// What boundaries finds is the best of plans with one codec a group; greed comes close.
+TEST(Choose, ComesCloseToTheExactPlanner) {
+  std::mt19937 random(7);
+  std::vector<double> ratios;
+  for (int round = 0; round < 100; ++round) {
+    Scene scene = random_scene(random, 2 + random() % 12);
+    scene.tolerance = 0;
+    auto exact = Boundaries::create(scene.question());
+    exact->work(UINT64_MAX);
+    ratios.push_back(chosen(scene).step_ns / exact->proposal().step_ns);
+  }
+  std::sort(ratios.begin(), ratios.end());
+  EXPECT_LE(ratios[50], 1.01);
+  EXPECT_LE(ratios[95], 1.10);
+  EXPECT_LE(ratios.back(), 1.25);
+}
+
+TEST(Choose, GivesTheSameHoweverTheSearchIsSliced) {
+  std::mt19937 random(9);
+  const Scene scene = random_scene(random, 20);
+  EXPECT_EQ(chosen(scene).groups, chosen(scene, 1).groups);
+  auto search = Choose::create(scene.question());
+  EXPECT_FALSE(search->work(1));
+  EXPECT_FALSE(search->proposal().groups.empty());  // the best so far
+}
+
+TEST(Choose, ProposesNothingForATableWithoutTensors) {
+  EXPECT_TRUE(chosen(Scene{}).groups.empty());
+}
+
+TEST(Choose, KeepsToWhatThePolicySays) {
+  std::mt19937 random(15);
+  for (int round = 0; round < 30; ++round) {
+    Scene scene = random_scene(random, 12);
+    scene.policy.rules = {{"pinned", kFourBits}};
+    scene.policy.default_codec = kEightBits;
+    scene.policy.collective = CollectiveWish::kScatter;
+    for (const Group& group : chosen(scene).groups) {
+      EXPECT_EQ(group.way.collective, Collective::kScatter);
+      for (const Segment& segment : group.segments) {
+        const TensorDesc& tensor = scene.table[segment.tensor];
+        const bool small = tensor.elements < scene.policy.min_elements;
+        const bool pinned = !small && tensor.name.starts_with("pinned");
+        EXPECT_EQ(segment.spec == kFourBits, pinned) << tensor.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

@@ -1,0 +1,323 @@
+// The pilot with a job played around it: steps take what their plan says.
+#include "scheduler/planners/pilot.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "scheduler/planners/planner.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr CodecSpec kRawSpec{.codec = 0, .bucket = 512};
+constexpr CodecSpec kEight{.codec = 3, .bits = 8, .bucket = 512};
+constexpr CodecSpec kFour{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
+
+class PlayedJob final : public PilotPort {
+ public:
+  PlayedJob() { take(make({}, {})); }
+
+  // PilotPort
+  bool may_propose() const override { return may; }
+  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override {
+    if (known.lost.empty()) ++searches;
+    if (!survey_status.ok()) return answer(survey_status);
+    auto made = std::make_shared<Survey>();
+    made->running_ns = period_of(*base);
+    for (const CodecSpec& spec : menu) {
+      const auto lost = [&](const auto& groups) { return groups[0].segments[0].spec == spec; };
+      if (spec == running() || std::any_of(known.lost.begin(), known.lost.end(), lost)) continue;
+      if (predicted(spec) > 1.1 * made->running_ns) continue;
+      made->candidates.push_back({spec == kFour    ? "four"
+                                  : spec == kEight ? "eight"
+                                                   : "raw",
+                                  groups_of(spec), predicted(spec), spec == kRawSpec});
+    }
+    std::sort(made->candidates.begin(), made->candidates.end(),
+              [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
+    answer(SurveyPtr(made));
+  }
+  void propose(std::vector<Group> groups, const Trial& trial,
+               std::function<void(const Result<Agreed>&)> answer) override {
+    ++proposals;
+    if (!refusal.ok()) return answer(std::exchange(refusal, {}));
+    next = Agreed{make(std::move(groups), trial), step + 2};
+    answer(*next);
+  }
+  void report(const PlanNote& note) override { reported.push_back(note); }
+
+  // One step; its plan follows from what was agreed, as PlanAgreement has it.
+  void play_step() {
+    if (next && step >= next->first_step) {
+      const Agreed taken = *std::exchange(next, std::nullopt);
+      trial.reset();
+      if (taken.plan->plan.trial.on()) {
+        trial = taken;
+      } else {
+        base = taken.plan;
+      }
+    }
+    const bool trying = trial && trial->plan->plan.trial.tries(step - trial->first_step);
+    const PreparedPlan& plan = trying ? *trial->plan : *base;
+    StepSample sample;
+    sample.step = step;
+    sample.epoch = plan.plan.epoch;
+    sample.period_ns = sample.step_ns = period_of(plan);
+    total_ns += sample.period_ns;
+    pilot.completed(base, sample, true);
+    ++step;
+    if (trial && step >= trial->first_step + trial->plan->plan.trial.steps()) trial.reset();
+    pilot.work(base);
+  }
+  void play(int steps) {
+    for (int i = 0; i < steps; ++i) play_step();
+  }
+  PlanPtr make(std::vector<Group> groups, const Trial& on_trial) {
+    const auto facts = make_facts({.table = table,
+                                   .policy = policy,
+                                   .epoch = ++epoch,
+                                   .policy_version = 1,
+                                   .order = {0},
+                                   .groups = std::move(groups),
+                                   .trial = on_trial,
+                                   .machines = 2,
+                                   .slab_bytes = 256 * 1024});
+    EXPECT_TRUE(facts.ok()) << facts.status().to_string();
+    const auto prepared = PreparedPlan::create(*facts, pool, 0, UINT64_MAX);
+    EXPECT_TRUE(prepared.ok());
+    return *prepared;
+  }
+  void take(PlanPtr plan) { base = std::move(plan); }
+  static std::vector<Group> groups_of(const CodecSpec& spec) {
+    return {Group{.segments = {{0, spec}}, .way = {}}};
+  }
+  static CodecSpec codec_of(const PreparedPlan& plan) { return plan.spec_of(0); }
+  double period_of(const PreparedPlan& plan) const { return truth(codec_of(plan)); }
+  CodecSpec running() const { return codec_of(*base); }
+  std::string verdicts() const {
+    std::string text;
+    for (const PlanNote& note : reported) text += note.name + ": " + note.verdict + "; ";
+    return text;
+  }
+
+  std::shared_ptr<const TensorTable> table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "weight", .elements = 1 << 16, .shape = {256, 256}}});
+  Policy policy = [] {
+    Policy policy;
+    policy.mode = PlanMode::kAuto;
+    return policy;
+  }();
+  BufferPool pool{1024 * 1024};
+  uint64_t epoch = 0, step = 0;
+  double total_ns = 0;
+  PlanPtr base;
+  std::optional<Agreed> next, trial;
+  bool may = true;
+  Status survey_status, refusal;
+  std::vector<CodecSpec> menu = {kFour, kEight, kRawSpec};
+  std::function<double(const CodecSpec&)> truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 30.0 : spec == kEight ? 50.0 : 100.0;
+  };
+  std::function<double(const CodecSpec&)> predicted = truth;
+  int searches = 0, proposals = 0;
+  std::vector<PlanNote> reported;
+  Pilot pilot{*this, {}};
+};
+
+TEST(Pilot, KeepsTheFasterPlanWithinSixtySteps) {
+  PlayedJob job;
+  job.play(60);
+  EXPECT_EQ(job.running(), kFour);
+  EXPECT_STREQ(job.pilot.doing(), "settled") << job.verdicts();
+  ASSERT_GE(job.reported.size(), 1u);
+  EXPECT_EQ(job.reported[0].verdict, "kept");
+  EXPECT_NEAR(job.reported[0].measured, 0.3, 1e-9);
+  EXPECT_NEAR(job.reported[0].predicted, 0.3, 1e-9);
+  EXPECT_EQ(job.reported[0].step_ns, 30);
+  const int proposals = job.proposals;
+  job.play(1000);
+  EXPECT_EQ(job.proposals, proposals) << "nothing has changed";
+}
+
+TEST(Pilot, StaysWhereNothingIsFaster) {
+  PlayedJob job;
+  job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 140.0; };
+  job.play(80);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+  EXPECT_STREQ(job.pilot.doing(), "settled");
+  for (const PlanNote& note : job.reported) EXPECT_EQ(note.verdict, "no faster");
+}
+
+TEST(Pilot, TriesNothingThatIsPredictedToBeFarSlower) {
+  PlayedJob job;
+  job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 130.0; };
+  job.play(40);
+  EXPECT_EQ(job.proposals, 0);
+  EXPECT_STREQ(job.pilot.doing(), "settled");
+}
+
+TEST(Pilot, FindsTheBestOfWrongPredictions) {
+  PlayedJob job;  // 4 bits are promised to be the fastest, and 8 bits are
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 120.0 : spec == kEight ? 60.0 : 100.0;
+  };
+  job.play(120);
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+}
+
+TEST(Pilot, GoesOnWithTheNextWhereOneIsRefused) {
+  PlayedJob job;
+  job.refusal = Status(StatusCode::kRESOURCE_EXHAUSTED, "machine 1 refuses");
+  job.play(80);
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+  EXPECT_NE(job.reported[0].verdict.find("machine 1 refuses"), std::string::npos);
+}
+
+TEST(Pilot, SaysWhyThereIsNoSurvey) {
+  PlayedJob job;
+  job.survey_status = Status(StatusCode::kNOT_FOUND, "no cost of codec efsign");
+  job.play(40);
+  EXPECT_EQ(job.searches, 1);
+  EXPECT_NE(job.verdicts().find("no cost of codec efsign"), std::string::npos);
+  EXPECT_STREQ(job.pilot.doing(), "settled");
+}
+
+TEST(Pilot, WaitsWhileOthersPropose) {
+  PlayedJob job;
+  job.may = false;
+  job.play(50);
+  EXPECT_EQ(job.searches + job.proposals, 0);
+  job.may = true;
+  job.play(60);
+  EXPECT_EQ(job.running(), kFour);
+}
+
+TEST(Pilot, SurveysAnewWhenStepsChangeForAWhile) {
+  PlayedJob job;
+  job.play(100);
+  ASSERT_EQ(job.running(), kFour);
+  job.truth = [](const CodecSpec& spec) {  // the network is fast now, and cores are short
+    return spec == kFour ? 60.0 : spec == kEight ? 50.0 : 20.0;
+  };
+  job.predicted = job.truth;
+  job.play(50);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+  EXPECT_EQ(job.searches, 2);
+}
+
+TEST(Pilot, LooksAgainAfterFiveStepsThatArePlainlyOff) {
+  PlayedJob job;
+  job.play(120);
+  ASSERT_EQ(job.searches, 1);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 300.0 : spec == kEight ? 200.0 : 100.0;
+  };
+  int steps = 0;
+  while (job.searches == 1 && steps < 50) job.play(1), ++steps;
+  EXPECT_GE(steps, 5);
+  EXPECT_LE(steps, 9) << "a window of eight steps may have to fill up first";
+  job.play(20);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+}
+
+TEST(Pilot, BeginsAgainWhereStepsChangeDuringATrial) {
+  PlayedJob job;
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kRawSpec ? 100.0 : 97.0;  // a trial of many pairs
+  };
+  while (!job.trial) job.play_step();
+  job.play(6);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 200.0 : spec == kEight ? 300.0 : 900.0;
+  };
+  job.play(70);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  EXPECT_NE(job.verdicts().find("void: steps changed meanwhile"), std::string::npos)
+      << job.verdicts();
+}
+
+// Searches that kept nothing make it rest longer, but for a plain change.
+TEST(Pilot, LooksAgainSoonAfterAPlainChangeThoughItRests) {
+  PlayedJob job;
+  job.truth =
+      job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 105.0; };
+  job.play(300);
+  for (const double slower : {120.0, 144.0, 175.0}) {  // small changes, each a search in vain
+    job.truth = job.predicted = [slower](const CodecSpec& spec) {
+      return spec == kRawSpec ? slower : 1.05 * slower;
+    };
+    job.play(slower == 175.0 ? 150 : 600);
+  }
+  const int searches = job.searches;
+  EXPECT_GE(searches, 3);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 200.0 : spec == kEight ? 300.0 : 900.0;
+  };
+  job.play(60);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+}
+
+TEST(Pilot, GivesThePlanThatLosesNothingItsChanceInTheEnd) {
+  PlayedJob job;
+  job.play(100);
+  ASSERT_EQ(job.running(), kFour);
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 60.0 : spec == kEight ? 90.0 : 40.0;
+  };
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 60.0 : spec == kEight ? 50.0 : 62.0;
+  };
+  job.play(80);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+}
+
+TEST(Pilot, TakesAShortDisturbanceForNone) {
+  PlayedJob job;
+  job.play(100);
+  const auto quiet = job.truth;
+  job.truth = [](const CodecSpec&) { return 500.0; };
+  job.play(4);
+  job.truth = quiet;
+  job.play(300);
+  EXPECT_EQ(job.searches, 1);
+}
+
+TEST(Pilot, BeginsAgainUnderAnOperatorsPlan) {
+  PlayedJob job;
+  job.play(100);
+  ASSERT_EQ(job.running(), kFour);
+  job.take(job.make({}, {}));  // a policy of mode auto begins uncompressed
+  job.play(60);
+  EXPECT_EQ(job.searches, 2);
+  EXPECT_EQ(job.running(), kFour);
+  job.policy.mode = PlanMode::kFixed;
+  job.take(job.make(PlayedJob::groups_of(kEight), {}));
+  job.play(100);
+  EXPECT_EQ(job.searches, 2);
+  EXPECT_EQ(job.running(), kEight);
+  EXPECT_STREQ(job.pilot.doing(), "");
+}
+
+// It takes force between two steps: none has completed under it yet.
+TEST(Pilot, AsksForNothingBetweenAnotherPlanAndItsFirstStep) {
+  PlayedJob job;
+  job.may = false;
+  job.play(30);  // a survey is due
+  job.may = true;
+  job.pilot.work(job.make({}, {}));
+  EXPECT_EQ(job.searches, 0) << "of a plan that has gone";
+  job.pilot.work(job.base);
+  EXPECT_EQ(job.searches, 1);
+}
+
+TEST(Pilot, CostsLittleWhereNothingIsFaster) {
+  PlayedJob job;
+  job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 150.0; };
+  job.play(2000);
+  EXPECT_LE(job.total_ns, 2000 * 100.0 / 0.97);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

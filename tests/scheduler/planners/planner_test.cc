@@ -1,0 +1,321 @@
+#include "scheduler/planners/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "scheduler/exchange/prepared_plan.h"
+#include "scheduler/planners/plan_question.h"
+#include "tests/scheduler/exchange/every_codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+TensorTable network() {
+  return {{.name = "embedding.weight", .elements = 64'000, .shape = {1000, 64}},
+          {.name = "layer.weight", .elements = 4096, .shape = {64, 64}},
+          {.name = "layer.bias", .elements = 4096, .shape = {4096}},
+          {.name = "tiny.weight", .elements = 64, .shape = {8, 8}},
+          {.name = "counts", .dtype = DType::kI64, .elements = 2000, .shape = {2, 1000}}};
+}
+
+Choice choose(const Policy& policy, size_t tensor) {
+  auto chooser = CodecChooser::create(policy, network().size());
+  EXPECT_TRUE(chooser.ok()) << chooser.status().to_string();
+  return *chooser->choose(network()[tensor]);
+}
+
+TEST(CodecChooser, CompressesMatricesAndSendsTheRestRaw) {
+  EXPECT_EQ(choose({}, 1).spec, Policy{}.default_codec);
+  EXPECT_EQ(choose({}, 1).reason, "default");
+  EXPECT_EQ(choose({}, 2).spec.codec, 0);
+  EXPECT_EQ(choose({}, 2).reason, "one-dimensional, fewer than 65536 elements");
+  EXPECT_EQ(choose({}, 3).spec.codec, 0);
+  EXPECT_EQ(choose({}, 4).spec.codec, 0);
+}
+
+TEST(CodecChooser, LetsTheFirstMatchingRuleDecide) {
+  Policy policy;
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
+  const CodecSpec two{.codec = 3, .bits = 2, .bucket = 512};
+  policy.rules = {{"embed", eight}, {"e", two}};
+  EXPECT_EQ(choose(policy, 0).spec, eight);
+  EXPECT_EQ(choose(policy, 0).reason, "rule 1: embed");
+  EXPECT_EQ(choose(policy, 1).spec, two);
+  policy.rules.pop_back();
+  EXPECT_EQ(choose(policy, 1).spec, policy.default_codec);
+}
+
+TEST(CodecChooser, KeepsSmallTensorsFromRulesThatDoNotNameThem) {
+  Policy policy;
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
+  policy.rules = {{".*", eight}};
+  EXPECT_EQ(choose(policy, 1).spec, eight);
+  EXPECT_EQ(choose(policy, 2).reason, "one-dimensional, fewer than 65536 elements");
+  EXPECT_EQ(choose(policy, 3).reason, "fewer than 1024 elements");
+  policy.rules.push_back({"bias$|tiny", eight, /*small=*/true});
+  EXPECT_EQ(choose(policy, 2).reason, "rule 2: bias$|tiny");
+  EXPECT_EQ(choose(policy, 3).spec, eight);
+}
+
+TEST(CodecChooser, TakesALargeVectorForWhatItIs) {
+  auto chooser = CodecChooser::create({}, 1);
+  ASSERT_TRUE(chooser.ok());
+  const auto reason = [&](uint64_t elements) {
+    return chooser->choose({.name = "flat", .elements = elements, .shape = {elements}})->reason;
+  };
+  EXPECT_EQ(reason(10'000'000), "default");
+  EXPECT_EQ(reason(kVectorElements), "default");
+  EXPECT_NE(reason(kVectorElements - 1), "default");
+}
+
+TEST(CodecChooser, NamesTheRuleThatIsNoRegularExpression) {
+  Policy policy;
+  policy.rules = {{"ok", {}}, {"broken(", {}}};
+  const auto chooser = CodecChooser::create(policy, 1);
+  ASSERT_FALSE(chooser.ok());
+  EXPECT_NE(chooser.status().message().find("rule 2"), std::string::npos);
+  EXPECT_NE(chooser.status().message().find("broken("), std::string::npos);
+}
+
+TEST(CodecChooser, RefusesMoreRulesThanTheTableAllows) {
+  Policy policy;
+  policy.rules.assign(17, {"weight", {}});
+  EXPECT_TRUE(CodecChooser::create(policy, 1000).ok());
+  const auto chooser = CodecChooser::create(policy, 65'536);
+  ASSERT_FALSE(chooser.ok());
+  EXPECT_EQ(chooser.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(chooser.status().message().find("17 rules for 65536 tensors"), std::string::npos);
+  EXPECT_NE(chooser.status().message().find("16 rules here"), std::string::npos);
+}
+
+Plan plan_of(const TensorTable& table, const Policy& policy, uint32_t machines = 1) {
+  const std::vector<uint32_t> order = reverse_registration(table.size());
+  Result<Plan> plan = make_plan({table, policy, 3, 9, order, machines});
+  EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+  return *plan;
+}
+
+TEST(Planner, GroupsUpToTheByteTargetInTheGivenOrder) {
+  Policy policy;
+  policy.group_bytes = 40'000;
+  const Plan plan = plan_of(network(), policy);
+  std::vector<std::vector<uint32_t>> groups;
+  for (const Group& group : plan.groups) {
+    auto& tensors = groups.emplace_back();
+    for (const Segment& segment : group.segments) tensors.push_back(segment.tensor);
+  }
+  EXPECT_EQ(groups, (std::vector<std::vector<uint32_t>>{{4, 3, 2}, {1}, {0}}));
+  EXPECT_EQ(plan.epoch, 9u);
+  EXPECT_EQ(plan.policy_version, 3u);
+}
+
+// Raw tensors with either, unlike codecs apart, unless the policy decides for all.
+TEST(Planner, KeepsWhatGathersApartFromWhatDoesNot) {
+  std::vector<CodecSpec> kinds[2];
+  for (const CodecSpec& spec : every_codec()) {
+    if (spec.codec != 0) kinds[row_of(spec).gathers].push_back(spec);
+  }
+  if (kinds[1].empty()) GTEST_SKIP() << "no codec gathers yet";
+  Policy policy;
+  policy.rules = {{"layer.weight", kinds[1][0]}, {"embedding", kinds[0][0]}};
+  const auto groups = [&] {
+    std::vector<std::vector<uint32_t>> found;
+    for (const Group& group : plan_of(network(), policy).groups) {
+      auto& tensors = found.emplace_back();
+      for (const Segment& segment : group.segments) tensors.push_back(segment.tensor);
+    }
+    return found;
+  };
+  EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1}, {0}}));
+  policy.collective = CollectiveWish::kScatter;
+  EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1, 0}}));
+  policy.collective = CollectiveWish::kAuto;
+  policy.rules[0].codec = kinds[0].back();
+  EXPECT_EQ(groups(), (std::vector<std::vector<uint32_t>>{{4, 3, 2, 1, 0}}));
+}
+
+TEST(Planner, CutsLargeTensorsIntoPiecesAtBucketBorders) {
+  Policy policy;
+  policy.segment_bytes = 5000;
+  policy.group_bytes = 6000;
+  const TensorTable table = network();
+  const Plan plan = plan_of(table, policy);
+  std::vector<uint64_t> covered(table.size());
+  for (const Group& group : plan.groups) {
+    for (const Segment& segment : group.segments) {
+      EXPECT_EQ(segment.first_element(), covered[segment.tensor]);
+      EXPECT_LE(segment_bytes(segment, table), 5000u);
+      covered[segment.tensor] += element_count(segment, table);
+    }
+  }
+  for (size_t t = 0; t < table.size(); ++t) EXPECT_EQ(covered[t], table[t].elements) << t;
+  EXPECT_GT(plan.groups.size(), table.size());
+}
+
+TEST(Planner, RefusesToCutIntoTooManyPieces) {
+  Policy policy;
+  policy.segment_bytes = 1;
+  const TensorTable table = {{.name = "huge", .elements = uint64_t{1} << 40}};
+  const std::vector<uint32_t> order = {0};
+  const Result<Plan> plan = make_plan({table, policy, 3, 9, order});
+  EXPECT_EQ(plan.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(plan.status().message().find("segment_bytes 1 cuts"), std::string::npos);
+}
+
+TEST(Plan, IsRefusedWhoseSegmentsDoNotMakeUpTheirTensor) {
+  Policy policy;
+  policy.segment_bytes = 5000;
+  policy.min_elements = 1;
+  const TensorTable table = {{.name = "w", .elements = 10'000, .shape = {100, 100}}};
+  const std::vector<uint32_t> order = {0};
+  const Result<Plan> good = make_plan({table, policy, 3, 9, order});
+  ASSERT_TRUE(good.ok());
+  ASSERT_GT(good->groups.at(0).segments.size(), 2u);
+  const auto why = [&](const auto& spoil) {
+    Plan plan = *good;
+    spoil(plan.groups[0].segments);
+    return check_plan(plan, table).message();
+  };
+  using Segments = std::vector<Segment>;
+  EXPECT_NE(why([](Segments& s) { s.pop_back(); }).find("end before it does"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.erase(s.begin() + 1); }).find("gap"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.push_back(s[1]); }).find("overlap"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().buckets = 0; }).find("no bucket"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().buckets += 1; }).find("more than"), std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().first_bucket = UINT64_MAX; }).find("gap"),
+            std::string::npos);
+  EXPECT_NE(why([](Segments& s) { s.back().spec.bits = 8; }).find("codecs"), std::string::npos);
+  EXPECT_EQ(why([](Segments& s) { s.back().buckets = Segment::kToTheEnd; }), "");
+}
+
+TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
+  Plan plan = plan_of(network(), {});
+  plan.groups.back().way.collective = static_cast<Collective>(9);
+  EXPECT_NE(check_plan(plan, network()).message().find("collective 9"), std::string::npos);
+  plan.groups.back().way.collective = Collective::kAllgather;
+  for (float decay : {0.0f, -1.0f, 1.5f, NAN}) {
+    plan.feedback_decay = decay;
+    EXPECT_NE(check_plan(plan, network()).message().find("feedback_decay"), std::string::npos);
+  }
+}
+
+TEST(Plan, IsRefusedFromADaemonWhoseCodecsWriteOtherFormats) {
+  Plan plan = plan_of(network(), {});
+  ++plan.codec_formats;
+  const Status status = check_plan(plan, network());
+  EXPECT_EQ(status.code(), StatusCode::kMISMATCH);
+  EXPECT_NE(status.message().find("same version of cgxd"), std::string::npos);
+}
+
+TEST(Plan, OfAnotherFormIsRefusedByName) {
+  Plan plan = plan_of(network(), {});
+  ++plan.form;
+  const Result<Plan> read = decode_plan(encode_plan(plan));
+  EXPECT_EQ(read.status().code(), StatusCode::kMISMATCH);
+  EXPECT_NE(read.status().message().find("same version of cgxd"), std::string::npos);
+}
+
+TEST(Plan, ForAnotherNumberOfMachinesIsRefusedByName) {
+  const auto table = std::make_shared<const TensorTable>(network());
+  PlanQuestion question;
+  question.table = table;
+  question.encoded_plan = encode_plan(plan_of(*table, {}));
+  question.machines = 3;
+  question.slab_bytes = 256 * 1024;
+  const Result<FactsPtr> facts = make_facts(question);
+  EXPECT_EQ(facts.status().code(), StatusCode::kMISMATCH);
+  EXPECT_NE(facts.status().message().find("made for 1 machines, here are 3"), std::string::npos)
+      << facts.status().message();
+}
+
+TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
+  Policy policy;
+  policy.collective = CollectiveWish::kAllgather;
+  policy.feedback_decay = 0.5f;
+  policy.stats_steps = 3;
+  const Plan plan = plan_of(network(), policy);
+  const std::vector<std::byte> bytes = encode_plan(plan);
+  const Result<Plan> read = decode_plan(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->hash(), plan.hash());
+  EXPECT_EQ(read->groups, plan.groups);
+  EXPECT_EQ(read->feedback_decay, 0.5f);
+  EXPECT_EQ(read->stats_steps, 3u);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode_plan(std::span(bytes).first(length)).ok()) << length;
+  }
+}
+
+TEST(Plan, IsRefusedWhenItNamesTensorsTwiceOrNotAtAll) {
+  Plan plan = plan_of(network(), {});
+  EXPECT_TRUE(check_plan(plan, network()).ok());
+  Plan twice = plan;
+  twice.groups[0].segments.push_back(plan.groups[0].segments[0]);
+  EXPECT_EQ(check_plan(twice, network()).code(), StatusCode::kINVALID_ARGUMENT);
+  Plan missing = plan;
+  missing.groups[0].segments.pop_back();
+  EXPECT_EQ(check_plan(missing, network()).code(), StatusCode::kINVALID_ARGUMENT);
+  Plan other = plan;
+  other.table_hash ^= 1;
+  EXPECT_EQ(check_plan(other, network()).code(), StatusCode::kMISMATCH);
+}
+
+TEST(TensorTable, NamesTheFirstDifference) {
+  TensorTable theirs = network();
+  theirs[1].elements = 4000;
+  theirs[1].shape = {40, 100};
+  const std::string text = first_difference(network(), "rank 0", theirs, "rank 2");
+  EXPECT_NE(text.find("tensor 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("fp32[64,64]"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 2 has layer.weight fp32[40,100]"), std::string::npos) << text;
+  theirs = network();
+  theirs.pop_back();
+  EXPECT_NE(first_difference(network(), "rank 0", theirs, "rank 2").find("counts"),
+            std::string::npos);
+  EXPECT_EQ(first_difference(network(), "a", network(), "b"), "");
+}
+
+TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
+  BufferPool pool(256 * 1024);
+  Policy policy;
+  policy.default_codec.flags = CodecSpec::kFeedback;
+  const auto table = std::make_shared<const TensorTable>(network());
+  const Result<FactsPtr> facts =
+      make_facts({.table = table,
+                  .policy = policy,
+                  .encoded_plan = encode_plan(plan_of(*table, policy, 2)),
+                  .machines = 2,
+                  .slab_bytes = pool.slab_bytes()});
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  const auto prepared =
+      PreparedPlan::create(*facts, pool, (*facts)->residual_bytes, /*bytes_free=*/1000);
+  ASSERT_FALSE(prepared.ok());
+  EXPECT_EQ(prepared.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(prepared.status().message().find("leaves 1000"), std::string::npos);
+  // Residuals: two fp32 slots of the two compressed tensors.
+  EXPECT_NE(prepared.status().message().find(std::to_string(8 * (64'000 + 4096))),
+            std::string::npos);
+  // Where those of the larger tensor exist, the rest is charged, and said so.
+  const auto again = PreparedPlan::create(*facts, pool, 8 * 4096, /*bytes_free=*/1000);
+  EXPECT_NE(again.status().message().find("32768 of residuals beside 512000 that exist"),
+            std::string::npos)
+      << again.status().message();
+}
+
+TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {
+  const std::vector<uint32_t> last_first = {5, 4, 3, 2, 1, 0};
+  EXPECT_EQ(shared_order({5, 4, 3, 2, 1, 0}, {}), last_first);
+  EXPECT_EQ(shared_order({4, 5, 2, 3, 0, 1}, {}), last_first) << "two threads take turns";
+  EXPECT_EQ(shared_order({2, 5, 1, 4, 0, 3}, {}), last_first) << "two threads, two halves";
+  const std::vector<uint32_t> first_first = {0, 1, 2, 3, 4, 5};
+  EXPECT_EQ(shared_order({1, 0, 2, 3, 5, 4}, {}), first_first);
+}
+
+TEST(SharedOrder, PutsWhatNoRankHadLast) {
+  EXPECT_EQ(shared_order({3, 2, 1, 0}, {3, 1}), (std::vector<uint32_t>{2, 0, 3, 1}));
+  EXPECT_EQ(shared_order({}, {}), std::vector<uint32_t>{});
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

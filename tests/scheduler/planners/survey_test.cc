@@ -1,0 +1,256 @@
+#include "scheduler/planners/survey.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/codec.h"
+#include "scheduler/planners/planner.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr CodecSpec kRawSpec{.codec = 0, .bucket = 512};
+
+// Eight layers of 1 MiB that arrive a millisecond apart, uncompressed at first.
+struct Job {
+  explicit Job(Policy wanted = auto_policy()) : policy(std::move(wanted)) {
+    TensorTable tensors;
+    for (int i = 0; i < 8; ++i) {
+      tensors.push_back(
+          {.name = "layer" + std::to_string(i), .elements = 1 << 18, .shape = {512, 512}});
+    }
+    table = std::make_shared<TensorTable>(std::move(tensors));
+    order = reverse_registration(table->size());
+    MachineCosts here;
+    here.codecs = {{kRawSpec, {0, 0.06}, {0, 0.07}},
+                   {{.codec = 3, .bits = 8, .bucket = 512}, {0, 0.05}, {0, 0.05}},
+                   {policy.default_codec, {0, 0.04}, {0, 0.05}}};
+    here.operation_ns = 12'000;
+    here.segment_ns = 1'500;
+    here.frame_ns = 3'000;
+    here.wire_ns_per_byte = 0.14;
+    costs = std::make_shared<const MachineCosts>(here);
+    running = facts_of({});
+  }
+  static Policy auto_policy() {
+    Policy policy;
+    policy.mode = PlanMode::kAuto;
+    policy.group_bytes = 2u << 20;
+    return policy;
+  }
+  FactsPtr facts_of(std::vector<Group> groups) const {
+    const auto facts = make_facts({.table = table,
+                                   .policy = policy,
+                                   .epoch = 1,
+                                   .policy_version = 1,
+                                   .order = order,
+                                   .groups = std::move(groups),
+                                   .machines = 2,
+                                   .slab_bytes = 256 * 1024});
+    EXPECT_TRUE(facts.ok()) << facts.status().to_string();
+    return *facts;
+  }
+  // What steps take here in truth, by the timeline itself.
+  SurveyQuestion question(const Conditions& truth) const {
+    StepSample measured;
+    for (size_t t = 0; t < table->size(); ++t) {
+      measured.arrival_ns.push_back(1e6f * static_cast<float>(table->size() - 1 - t));
+    }
+    const std::vector<double> arrivals(measured.arrival_ns.begin(), measured.arrival_ns.end());
+    const auto timeline = timeline_of(running->plan, *table, arrivals, truth);
+    EXPECT_TRUE(timeline.ok());
+    measured.step_ns = timeline->step_ns();
+    return {.running = running,
+            .measured = measured,
+            .order = order,
+            .machines = 2,
+            .slab_bytes = 256 * 1024,
+            .trip_ns = truth.link.trip_ns,
+            .costs = costs};
+  }
+  Policy policy;
+  std::shared_ptr<const TensorTable> table;
+  std::vector<uint32_t> order;
+  std::shared_ptr<const MachineCosts> costs;
+  FactsPtr running;
+};
+
+SurveyPtr survey_of(const SurveyQuestion& question) {
+  const Result<SurveyPtr> survey = make_survey(question);
+  EXPECT_TRUE(survey.ok()) << survey.status().to_string();
+  return *survey;
+}
+
+TEST(Survey, BeginsWithThePlanThatCompressesNothing) {
+  const Job job;
+  for (const Group& group : job.running->plan.groups) {
+    for (const Segment& segment : group.segments) EXPECT_EQ(segment.spec, kRawSpec);
+  }
+}
+
+TEST(Survey, FindsTheLinkThatExplainsTheStep) {
+  const Job job;
+  for (const double ns_per_byte : {0.8, 8.0, 80.0}) {
+    const Conditions truth{*job.costs, {ns_per_byte, 50'000}, 0};
+    const SurveyQuestion question = job.question(truth);
+    const SurveyPtr survey = survey_of(question);
+    EXPECT_NEAR(survey->conditions.link.ns_per_byte, ns_per_byte, 0.01 * ns_per_byte);
+    EXPECT_NEAR(survey->running_ns, question.measured.step_ns, 1e-3 * question.measured.step_ns);
+  }
+}
+
+TEST(Survey, NamesStrongCodecsFirstWhereTheLinkIsSlow) {
+  const Job job;
+  const SurveyPtr survey = survey_of(job.question({*job.costs, {80, 50'000}, 0}));
+  ASSERT_FALSE(survey->candidates.empty());
+  const Candidate& best = survey->candidates.front();
+  EXPECT_LT(best.step_ns, 0.25 * survey->running_ns);
+  for (const Group& group : best.groups) {
+    for (const Segment& segment : group.segments) EXPECT_EQ(segment.spec, job.policy.default_codec);
+  }
+  for (size_t i = 1; i < survey->candidates.size(); ++i) {
+    EXPECT_GE(survey->candidates[i].step_ns, survey->candidates[i - 1].step_ns);
+  }
+}
+
+TEST(Survey, NamesNothingThatIsMuchSlowerOrRunsAlready) {
+  Job job;
+  MachineCosts slow = *job.costs;
+  for (CodecCurves& codec : slow.codecs) {
+    if (codec.spec == kRawSpec) continue;
+    codec.encode.ns_per_byte = codec.decode.ns_per_byte = 5;
+  }
+  job.costs = std::make_shared<const MachineCosts>(slow);
+  const SurveyPtr survey = survey_of(job.question({*job.costs, {0.1, 20'000}, 0}));
+  for (const Candidate& candidate : survey->candidates) {
+    EXPECT_LE(candidate.step_ns, 1.1 * survey->running_ns) << candidate.name;
+    EXPECT_NE(candidate.groups, job.running->plan.groups) << candidate.name;
+  }
+}
+
+TEST(Survey, MakesArithmeticAsSlowAsItIsHere) {
+  const Job job;
+  SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  EXPECT_EQ(survey_of(question)->arithmetic, 1) << "nobody has timed it";
+  question.measured.arithmetic_ns = 1e3;
+  EXPECT_EQ(survey_of(question)->arithmetic, 0.5) << "no machine is that fast";
+  question.measured.arithmetic_ns = 8e6 * 0.2 * 2;
+  const double times = survey_of(question)->arithmetic;
+  EXPECT_GT(times, 1);
+  EXPECT_LT(times, 8);
+}
+
+// With raw gradients alone seen, a slow link and slow work look alike; a compressed plan beside them
+// tells.
+TEST(Survey, TellsASlowLinkFromSlowWorkOnceAnotherPlanWasSeen) {
+  const Job job;
+  std::vector<Group> four = job.running->plan.groups;
+  for (Group& group : four) {
+    for (Segment& segment : group.segments) segment.spec = job.policy.default_codec;
+  }
+  const FactsPtr compressed = job.facts_of(four);
+  MachineCosts crowded = *job.costs;
+  for (double* cost :
+       {&crowded.operation_ns, &crowded.segment_ns, &crowded.frame_ns, &crowded.wire_ns_per_byte}) {
+    *cost *= 4;
+  }
+  for (CodecCurves& codec : crowded.codecs) {
+    for (Curve* curve : {&codec.encode, &codec.decode}) curve->ns_per_byte *= 4;
+  }
+  const Conditions truth{crowded, {0.1, 20'000}, 0};
+  SurveyQuestion question = job.question(truth);
+  EXPECT_EQ(survey_of(question)->crowd, 1) << "nothing else was seen";
+  const std::vector<double> arrivals(question.measured.arrival_ns.begin(),
+                                     question.measured.arrival_ns.end());
+  const auto took = timeline_of(compressed->plan, *job.table, arrivals, truth);
+  ASSERT_TRUE(took.ok());
+  question.seen = {{compressed, 0, took->step_ns()}};
+  const SurveyPtr survey = survey_of(question);
+  EXPECT_EQ(survey->crowd, 4);
+  EXPECT_LT(survey->conditions.link.ns_per_byte, 0.5);
+}
+
+TEST(Survey, LearnsEachCodecFromThePlansThatHadIt) {
+  const Job job;
+  SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  std::vector<Group> eight = job.running->plan.groups;
+  const CodecSpec spec{.codec = 3, .bits = 8, .bucket = 512};
+  for (Group& group : eight) {
+    for (Segment& segment : group.segments) segment.spec = spec;
+  }
+  const auto cost = [](const Survey& survey, const CodecSpec& codec) {
+    return survey.conditions.costs.curves_of(codec)->encode.ns_per_byte;
+  };
+  question.seen = {{job.facts_of(eight), 1e9}};  // far slower than the table has it
+  const SurveyPtr survey = survey_of(question);
+  EXPECT_NEAR(cost(*survey, spec), 0.05 * 8 * 8 * 8, 0.05) << "three passes, each bounded";
+  EXPECT_EQ(cost(*survey, job.policy.default_codec), 0.04) << "no plan had it";
+}
+
+TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
+  Job job;
+  std::vector<Group> four = job.running->plan.groups;
+  const std::vector<Group> raw = four;
+  for (Group& group : four) {
+    for (Segment& segment : group.segments) segment.spec = job.policy.default_codec;
+  }
+  job.running = job.facts_of(four);
+  SurveyQuestion question = job.question({*job.costs, {1.0, 20'000}, 0});
+  const SurveyPtr survey = survey_of(question);
+  ASSERT_FALSE(survey->candidates.empty());
+  const Candidate& last = survey->candidates.back();
+  EXPECT_TRUE(last.bypass);
+  EXPECT_GT(last.step_ns, 1.1 * survey->running_ns);
+  EXPECT_LE(last.step_ns, 1.5 * survey->running_ns);
+  question.lost = {last.groups};
+  const SurveyPtr without = survey_of(question);
+  for (const Candidate& candidate : without->candidates) EXPECT_FALSE(candidate.bypass);
+}
+
+TEST(Survey, KeepsToTheMenuAndTheRules) {
+  Policy policy = Job::auto_policy();
+  policy.menu = {kRawSpec};
+  policy.rules = {{"layer0", {.codec = 3, .bits = 8, .bucket = 512}}};
+  const Job job(policy);
+  const SurveyPtr survey = survey_of(job.question({*job.costs, {80, 50'000}, 0}));
+  ASSERT_FALSE(survey->candidates.empty());
+  for (const Candidate& candidate : survey->candidates) {
+    for (const Group& group : candidate.groups) {
+      for (const Segment& segment : group.segments) {
+        if (segment.tensor == 0) {
+          EXPECT_EQ(segment.spec, policy.rules[0].codec);
+        } else {
+          EXPECT_TRUE(segment.spec == kRawSpec || segment.spec == policy.default_codec);
+        }
+      }
+    }
+  }
+}
+
+TEST(Survey, IsTheSameHoweverItIsSliced) {
+  const Job job;
+  const SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  const SurveyPtr whole = survey_of(question);
+  Result<Surveyor> sliced = Surveyor::create(question);
+  ASSERT_TRUE(sliced.ok());
+  int slices = 1;
+  while (!sliced->work(8)) ++slices;
+  EXPECT_GT(slices, 3);
+  ASSERT_EQ(sliced->survey()->candidates.size(), whole->candidates.size());
+  for (size_t i = 0; i < whole->candidates.size(); ++i) {
+    EXPECT_EQ(sliced->survey()->candidates[i].groups, whole->candidates[i].groups);
+  }
+}
+
+TEST(Survey, SaysWhichCodecHasNoCost) {
+  Job job;
+  MachineCosts poor = *job.costs;
+  poor.codecs.resize(1);
+  job.costs = std::make_shared<const MachineCosts>(poor);
+  const auto survey = make_survey(job.question({poor, {8, 50'000}, 0}));
+  EXPECT_EQ(survey.status().code(), StatusCode::kNOT_FOUND);
+  EXPECT_NE(survey.status().message().find("maxmin:4"), std::string::npos)
+      << survey.status().message();
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

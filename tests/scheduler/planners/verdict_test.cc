@@ -1,0 +1,123 @@
+#include "scheduler/planners/verdict.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace cgx::scheduler {
+namespace {
+
+using Verdict = TrialScore::Verdict;
+
+constexpr Trial kTrial{.against = 1, .block = 4, .pairs = 6};
+constexpr uint64_t kFirst = 100;
+
+// Plays the steps until there is a verdict; `period` says what a step takes.
+struct Played {
+  Verdict verdict = Verdict::kOpen;
+  uint64_t steps = 0;
+  double ratio = 0;
+};
+Played play(const std::function<double(uint64_t step, bool tried)>& period) {
+  TrialScore score(kTrial, kFirst);
+  for (uint64_t step = kFirst; step < kFirst + kTrial.steps(); ++step) {
+    score.add(step, period(step, kTrial.tries(step - kFirst)));
+    if (score.verdict() != Verdict::kOpen)
+      return {score.verdict(), step + 1 - kFirst, score.ratio()};
+  }
+  return {score.verdict(), kTrial.steps(), score.ratio()};
+}
+
+TEST(Trial, GivesBothPlansAsManyStepsAndTurnsAtComingFirst) {
+  uint32_t tried = 0, came_first = 0;
+  for (uint64_t step = 0; step < kTrial.steps(); ++step) {
+    if (!kTrial.tries(step)) continue;
+    ++tried;
+    if (step % (2 * kTrial.block) == 0) ++came_first;
+  }
+  EXPECT_EQ(tried, kTrial.steps() / 2);
+  EXPECT_EQ(came_first, kTrial.pairs / 2);
+  EXPECT_FALSE(kTrial.tries(kTrial.steps())) << "then it gives way";
+  EXPECT_FALSE(kTrial.tries(kTrial.steps() + 3));
+}
+
+TEST(TrialScore, SeesAPlainDifferenceAfterAPair) {
+  const Played faster = play([](uint64_t, bool tried) { return tried ? 50.0 : 100.0; });
+  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.steps, 8u);
+  EXPECT_DOUBLE_EQ(faster.ratio, 0.5);
+  const Played slower = play([](uint64_t, bool tried) { return tried ? 160.0 : 100.0; });
+  EXPECT_EQ(slower.verdict, Verdict::kNotFaster);
+  EXPECT_EQ(slower.steps, 8u);
+}
+
+TEST(TrialScore, SeesAClearDifferenceAfterTwoPairs) {
+  const Played faster = play([](uint64_t, bool tried) { return tried ? 80.0 : 100.0; });
+  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.steps, 16u);
+  const Played slower = play([](uint64_t, bool tried) { return tried ? 120.0 : 100.0; });
+  EXPECT_EQ(slower.verdict, Verdict::kNotFaster);
+  EXPECT_EQ(slower.steps, 16u);
+}
+
+TEST(TrialScore, WantsASecondPairWhereOneStepOfABlockDisagrees) {
+  // The block's last step takes as long as the other plan's.
+  const auto period = [](uint64_t step, bool tried) {
+    const bool last = (step - kFirst) % kTrial.block == kTrial.block - 1;
+    return tried && !last ? 50.0 : 100.0;
+  };
+  EXPECT_EQ(play(period).steps, 16u);
+}
+
+TEST(TrialScore, WantsASecondPairWhereFewStepsOfABlockCounted) {
+  const auto period = [](uint64_t step, bool tried) {
+    return (step - kFirst) % kTrial.block == 2 ? 0.0 : tried ? 50.0 : 100.0;
+  };
+  EXPECT_EQ(play(period).steps, 16u);
+}
+
+TEST(TrialScore, WantsMorePairsForASmallDifference) {
+  const Played faster = play([](uint64_t, bool tried) { return tried ? 95.0 : 100.0; });
+  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.steps, 32u);
+  const Played equal = play([](uint64_t, bool) { return 100.0; });
+  EXPECT_EQ(equal.verdict, Verdict::kNotFaster) << "a tie keeps what runs";
+  const Played hardly = play([](uint64_t, bool tried) { return tried ? 99.0 : 100.0; });
+  EXPECT_EQ(hardly.verdict, Verdict::kNotFaster) << "not worth a switch";
+}
+
+TEST(TrialScore, TakesNoDriftForADifference) {
+  // Every step takes 2 % longer than the one before.
+  const Played drift = play([](uint64_t step, bool) { return 100 + 2.0 * double(step - kFirst); });
+  EXPECT_EQ(drift.verdict, Verdict::kNotFaster);
+}
+
+TEST(TrialScore, IgnoresPausesAndTheFirstStepOfABlock) {
+  const auto period = [](uint64_t step, bool tried) {
+    const uint64_t in_block = (step - kFirst) % kTrial.block;
+    if (in_block == 0) return 10'000.0;              // a switch
+    if (in_block == 2 && step % 3 == 0) return 0.0;  // does not count
+    return tried ? 80.0 : 100.0;
+  };
+  const Played played = play(period);
+  EXPECT_EQ(played.verdict, Verdict::kFaster);
+  EXPECT_DOUBLE_EQ(played.ratio, 0.8);
+}
+
+TEST(TrialScore, SaysNothingOfStepsThatNeverCounted) {
+  TrialScore score(kTrial, kFirst);
+  for (uint64_t step = kFirst; step < kFirst + kTrial.steps(); ++step) score.add(step, 0);
+  EXPECT_EQ(score.pairs(), 0u);
+  EXPECT_EQ(score.verdict(), Verdict::kOpen);
+  EXPECT_TRUE(score.over(kFirst + kTrial.steps() - 1));
+  EXPECT_FALSE(score.over(kFirst + kTrial.steps() - 2));
+}
+
+TEST(Median, IsTheMiddleOne) {
+  EXPECT_EQ(median_of({}), 0);
+  EXPECT_EQ(median_of({3, 1, 2}), 2);
+  EXPECT_EQ(median_of({4, 1, 3, 2}), 2.5);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler
