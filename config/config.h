@@ -63,6 +63,9 @@ struct KeyDifference {
 };
 std::vector<KeyDifference> diff(const Message& from, const Message& to);
 
+// What a running daemon takes over of a changed configuration: the keys with the option `reload`.
+void take_reloaded(const Message& changed, Message& running);
+
 // Generated from the field options of `message`'s type.
 std::string help_text(const Message& message);           // for --help
 std::string reference_markdown(const Message& message);  // tables, one per section

@@ -26,17 +26,22 @@ std::string pad(std::string text, size_t width) {
 }
 
 // Depth first, each section once: its key ("policy.rules[]"; empty for the root), what it is for
-// (null for the root) and its type.
-using SectionVisitor =
-    std::function<void(const std::string&, const FieldDescriptor*, const Descriptor&)>;
+// (null for the root), its type, and whether a running daemon takes over all of it.
+struct Section {
+  std::string key;
+  const FieldDescriptor* field;
+  const Descriptor& type;
+  bool reload;
+};
+using SectionVisitor = std::function<void(const Section&)>;
 
-void visit(const Descriptor& type, const std::string& key, const FieldDescriptor* field,
-           const SectionVisitor& visitor) {
-  visitor(key, field, type);
-  for (const FieldDescriptor* child : fields(type)) {
+void visit(const Section& section, const SectionVisitor& visitor) {
+  visitor(section);
+  for (const FieldDescriptor* child : fields(section.type)) {
     if (!is_section(*child)) continue;
-    const std::string name = join_key(key, child->name()) + (child->is_repeated() ? "[]" : "");
-    visit(*child->message_type(), name, child, visitor);
+    visit({join_key(section.key, child->name()) + (child->is_repeated() ? "[]" : ""), child,
+           *child->message_type(), section.reload || rule(*child).reload()},
+          visitor);
   }
 }
 
@@ -62,13 +67,14 @@ std::string code(const std::string& text) {
   return text.empty() ? "" : "`" + escaped(text) + "`";
 }
 
-std::string markdown_rows(const Descriptor& type) {
+std::string markdown_rows(const Section& section) {
   std::string text;
-  for (const FieldDescriptor* field : fields(type)) {
+  for (const FieldDescriptor* field : fields(section.type)) {
     if (is_section(*field)) continue;
     text += "| `" + field->name() + "` | " + escaped(rule(*field).help()) + " | " +
             escaped(allowed_text(*field)) + " | " + code(shown_default(*field)) + " | " +
-            code(rule(*field).example()) + " |\n";
+            code(rule(*field).example()) + " | " +
+            (section.reload || rule(*field).reload() ? "yes" : "") + " |\n";
   }
   return text;
 }
@@ -109,26 +115,27 @@ std::string sample_section(const Descriptor& type, size_t depth) {
 
 std::string help_text(const Message& message) {
   std::string text;
-  visit(*message.GetDescriptor(), "", nullptr,
-        [&](const std::string& key, const FieldDescriptor* field, const Descriptor& type) {
-          if (field != nullptr) text += "\n" + key + ": " + rule(*field).help() + "\n";
-          text += help_section(type);
-        });
+  visit({"", nullptr, *message.GetDescriptor(), false}, [&](const Section& section) {
+    if (section.field != nullptr) {
+      text += "\n" + section.key + ": " + rule(*section.field).help() + "\n";
+    }
+    text += help_section(section.type);
+  });
   return text;
 }
 
 std::string reference_markdown(const Message& message) {
   std::string text;
-  visit(*message.GetDescriptor(), "", nullptr,
-        [&](const std::string& key, const FieldDescriptor* field, const Descriptor& type) {
-          const std::string rows = markdown_rows(type);
-          if (field != nullptr) {
-            text += "\n## `" + key + "`\n\n" + rule(*field).help() + "\n";
-          }
-          if (rows.empty()) return;
-          text +=
-              "\n| key | meaning | allowed | default | example |\n|---|---|---|---|---|\n" + rows;
-        });
+  visit({"", nullptr, *message.GetDescriptor(), false}, [&](const Section& section) {
+    const std::string rows = markdown_rows(section);
+    if (section.field != nullptr) {
+      text += "\n## `" + section.key + "`\n\n" + rule(*section.field).help() + "\n";
+    }
+    if (rows.empty()) return;
+    text +=
+        "\n| key | meaning | allowed | default | example | reload |\n|---|---|---|---|---|---|\n" +
+        rows;
+  });
   return text;
 }
 

@@ -61,14 +61,11 @@ std::string host_name() {
 }
 
 scheduler::Timeouts timeouts(const v1::Timeouts& config) {
-  return {.heartbeat_ns = config.heartbeat_ms() * kMillisecond,
-          .peer_lost_ns = config.peer_lost_ms() * kMillisecond,
-          .stalled_ns = config.stalled_ms() * kMillisecond,
-          .late_warning_ns = config.late_warning_ms() * kMillisecond,
-          .join_ns = config.join_ms() * kMillisecond,
-          .prepare_ns = config.prepare_ms() * kMillisecond,
-          .communicator_ns = config.communicator_ms() * kMillisecond,
-          .residuals_ns = config.residuals_ms() * kMillisecond};
+  scheduler::Timeouts timeouts;
+#define X(name, ns) timeouts.name##_ns = config.name##_ms() * kMillisecond;
+#include "scheduler/timeouts.def"
+#undef X
+  return timeouts;
 }
 
 std::string listed(const google::protobuf::RepeatedPtrField<std::string>& parts) {

@@ -85,14 +85,9 @@ class Clock {
 };
 
 struct Timeouts {  // every one can be set in the configuration
-  uint64_t heartbeat_ns = 500'000'000;
-  uint64_t peer_lost_ns = 4'000'000'000;
-  uint64_t stalled_ns = 10'000'000'000;
-  uint64_t late_warning_ns = 5'000'000'000;
-  uint64_t join_ns = 120'000'000'000;  // ranks of a communicator arrive within this
-  uint64_t prepare_ns = 2'000'000'000;
-  uint64_t communicator_ns = 1'800'000'000'000;  // default of the communicator's own time-out
-  uint64_t residuals_ns = 60'000'000'000;        // a job's, after its last session
+#define X(name, ns) uint64_t name##_ns = ns;
+#include "scheduler/timeouts.def"
+#undef X
 };
 
 struct Limits {

@@ -1,7 +1,7 @@
 // The loop everything else serves: sessions' rings, the transport, the engine, in one thread.
 //
 // Thread rule: an agent; engine, transport and sessions are made, used and dropped on its thread.
-// Others reach them through the mailbox: ask(), run(), take_plan() and what LinkHost lists.
+// Others reach them through the mailbox: ask(), run(), take_plan() and what LinksPort lists.
 // Invariants: no call blocks but the sleep; every round is bounded (records per session, messages,
 // one chunk per communicator in the engine); completions of a round are published once, at its end.
 #pragma once
@@ -16,10 +16,10 @@
 #include "daemon/base/agent.h"
 #include "daemon/base/mailbox.h"
 #include "daemon/data/duty_cycle.h"
-#include "daemon/data/link_host.h"
+#include "daemon/data/links_port.h"
 #include "daemon/data/plan_taker.h"
 #include "daemon/data/session.h"
-#include "daemon/data/session_host.h"
+#include "daemon/data/sessions_port.h"
 #include "daemon/data/snapshot_board.h"
 #include "scheduler/engine/engine.h"
 #include "transport/transport.h"
@@ -40,8 +40,8 @@ struct DataOptions {
 };
 
 class DataAgent final : public Agent,
-                        public SessionHost,
-                        public LinkHost,
+                        public SessionsPort,
+                        public LinksPort,
                         public PlanTaker,
                         private scheduler::LinkPort {
  public:

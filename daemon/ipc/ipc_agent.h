@@ -21,7 +21,7 @@
 #include "daemon/base/limited_events.h"
 #include "daemon/base/mailbox.h"
 #include "daemon/base/user_threads.h"
-#include "daemon/data/session_host.h"
+#include "daemon/data/sessions_port.h"
 #include "daemon/net/listen_socket.h"
 #include "daemon/net/packet_socket.h"
 #include "daemon/net/peer_process.h"
@@ -44,7 +44,7 @@ struct IpcOptions {
 class IpcAgent final : public Agent, public SessionAnswers {
  public:
   struct Ports {
-    SessionHost& host;
+    SessionsPort& host;
     EdgeCounters& counters;
     scheduler::EventSink& events;
   };

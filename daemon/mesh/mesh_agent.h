@@ -21,8 +21,8 @@
 #include "daemon/base/limited_events.h"
 #include "daemon/base/mailbox.h"
 #include "daemon/base/unique_function.h"
-#include "daemon/data/link_host.h"
-#include "daemon/data/session_host.h"
+#include "daemon/data/links_port.h"
+#include "daemon/data/sessions_port.h"
 #include "daemon/mesh/link_keys.h"
 #include "daemon/mesh/mesh_handshake.h"
 #include "daemon/net/networks.h"
@@ -78,7 +78,7 @@ struct MeshOptions {
 class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
  public:
   struct Ports {
-    LinkHost& host;
+    LinksPort& host;
     MeshDialer& dialer;
     EdgeCounters& counters;
     scheduler::EventSink& events;

@@ -35,9 +35,9 @@ Result<std::vector<sim::Run>> runs_of(const SimOptions& options, const sim::Scen
       std::fprintf(stderr, "cgxsim: %s: %s\n", each.name.c_str(), warning.c_str());
     }
     for (const std::string& planner : options.planners) {
-      CGX_ASSIGN_OR_RETURN(const sim::Planner how, sim::planner_of(planner));
+      CGX_ASSIGN_OR_RETURN(const scheduler::Planner how, scheduler::planner_of(planner));
       CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, each.policy, how));
-      run.name = each.name + (how == sim::Planner::kFixed ? "" : ", " + planner);
+      run.name = each.name + (how == scheduler::Planner::kfixed ? "" : ", " + planner);
       runs.push_back(std::move(run));
     }
   }

@@ -60,11 +60,15 @@ void add_work(CLI::App& app, SimOptions& options) {
       ->allow_extra_args(false)
       ->type_name("POLICY");
   app.add_option("--planner", options.planners,
-                 "fixed: what the policy says, as cgxd plans today; boundaries: the shortest step "
-                 "below the policy, to one percent; choose: a codec for each tensor; may be "
-                 "repeated")
+#define X(name, help) #name ": " help "; "
+#include "scheduler/planners/planners.def"
+#undef X
+                 "may be repeated")
       ->allow_extra_args(false)
-      ->check(CLI::IsMember({"fixed", "boundaries", "choose"}));
+      ->check([](const std::string& name) {
+        const Result<scheduler::Planner> found = scheduler::planner_of(name);
+        return found.ok() ? std::string() : found.status().message();
+      });
   app.add_option("--trace", options.trace, "write a Chrome trace of the lanes into this file");
   app.add_option("--svg", options.svg, "write a picture of the lanes into this file");
   app.add_flag("--json", options.json, "print JSON");

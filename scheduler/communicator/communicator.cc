@@ -26,7 +26,7 @@ const char* state_name(Communicator::State state) {
 }
 
 Communicator::Communicator(Members members, const wire::CreateCommunicator& first,
-                           CommunicatorServices& services)
+                           CommunicatorPort& services)
     : members_(std::move(members)),
       services_(services),
       index_(services.new_index()),

@@ -9,7 +9,7 @@
 // local rank has gone: whoever still comes to that meeting is told.
 //
 // Everything local ranks and peers say passes here, is checked and goes to a runner or the plan
-// agreement; everything that must be said goes out through CommunicatorServices. Owned by the
+// agreement; everything that must be said goes out through CommunicatorPort. Owned by the
 // engine.
 #pragma once
 
@@ -41,9 +41,9 @@
 
 namespace cgx::scheduler {
 
-class CommunicatorServices {
+class CommunicatorPort {
  public:
-  virtual ~CommunicatorServices() = default;
+  virtual ~CommunicatorPort() = default;
   virtual const EngineOptions& options() const = 0;
   virtual const std::shared_ptr<SlabStore>& slabs() = 0;
   virtual uint64_t now_ns() const = 0;
@@ -68,7 +68,7 @@ class CommunicatorServices {
   // Memory that nobody needs any more; empty: nothing to do.
   virtual void release(std::vector<Residuals::Memory> memory) = 0;
   virtual uint16_t new_index() = 0;  // of a communicator: not 0, and no other one's that is here
-  // As OperationHost's, of a communicator that the event names.
+  // As OperationPort's, of a communicator that the event names.
   virtual void record(Event event) = 0;
   virtual uint64_t fine_ns() = 0;
   // Seals the header and takes over one reference to the slab (kNoSlab: `payload` is copied). An
@@ -79,8 +79,8 @@ class CommunicatorServices {
   virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };
 
-class Communicator final : public OperationHost,
-                           public PlanAgreement::Host,
+class Communicator final : public OperationPort,
+                           public PlanAgreement::Port,
                            public LinkUser,
                            private PilotPort,
                            private CeilingPort {
@@ -90,7 +90,7 @@ class Communicator final : public OperationHost,
   // Checks the first local rank's message; `own` is this daemon's instance.
   static Result<std::unique_ptr<Communicator>> create(const SessionOptions& session,
                                                       const wire::CreateCommunicator& message,
-                                                      CommunicatorServices& services);
+                                                      CommunicatorPort& services);
   ~Communicator() override;
 
   const Members& members() const override { return members_; }
@@ -157,7 +157,7 @@ class Communicator final : public OperationHost,
   uint32_t weight() const;
   uint64_t reserved_bytes() const;
 
-  // OperationHost
+  // OperationPort
   void send_part(const Operation& operation, const PartFrame& frame) override;
   void count(Counter counter, uint64_t amount) override;
   void record(Event event) override;
@@ -166,7 +166,7 @@ class Communicator final : public OperationHost,
   void expect(Ticket ticket, Operation& operation) override {
     services_.expect(ticket, *this, operation);
   }
-  // PlanAgreement::Host
+  // PlanAgreement::Port
   void send_control(uint32_t machine, const ControlMessage& message) override;
   void broadcast(const ControlMessage& message) override;
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
@@ -189,8 +189,7 @@ class Communicator final : public OperationHost,
     Registration tensors;
   };
 
-  Communicator(Members members, const wire::CreateCommunicator& first,
-               CommunicatorServices& services);
+  Communicator(Members members, const wire::CreateCommunicator& first, CommunicatorPort& services);
 
   // communicator_join.cc
   Status is_gone(uint32_t rank, const std::string& why) const;
@@ -322,7 +321,7 @@ class Communicator final : public OperationHost,
   void send_heartbeats();
 
   Members members_;
-  CommunicatorServices& services_;
+  CommunicatorPort& services_;
   const uint16_t index_;
   BufferPool pool_;  // outlives the plans that reserve from it
   State state_ = State::kJoining;

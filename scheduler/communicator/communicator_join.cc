@@ -73,7 +73,7 @@ PlanQuestion repeat_plan(const PlanEntry& entry, const std::shared_ptr<const Ten
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions& session,
                                                            const wire::CreateCommunicator& message,
-                                                           CommunicatorServices& services) {
+                                                           CommunicatorPort& services) {
   CGX_RETURN_IF_ERROR(check(message));
   const EngineOptions& options = services.options();
   if (message.members[message.rank].instance != options.instance) {

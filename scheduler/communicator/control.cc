@@ -50,12 +50,10 @@ void all(Io& io, Fields&... fields) {
 
 template <typename Io, typename P>
 void policy_fields(Io& io, P& p) {
-  all(io, p.default_codec, p.min_elements, p.raw_one_dimensional, p.group_bytes, p.segment_bytes,
-      p.window, p.weight, p.replica_check_steps, p.collective, p.rack_machines, p.feedback_decay,
-      p.stats_steps);
-  all(io, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
-  all(io, p.mode, p.ceilings, p.layerwise_alpha, p.layerwise_solver, p.gravac_min, p.gravac_max,
-      p.gravac_epsilon);
+  all(io, p.default_codec, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
+#define X(name, type, value) io(p.name);
+#include "scheduler/plan/policy.def"
+#undef X
   io.list(p.menu, sizeof(CodecSpec), [](Io& each, auto& codec) { each(codec); });
   io.list(p.rules, 13, [](Io& each, auto& rule) { all(each, rule.match, rule.codec, rule.small); });
 }

@@ -48,7 +48,7 @@ void PlanAgreement::ask(uint64_t number) {
   }
   question->dry_run = proposal.dry_run;
   proposal.epoch = question->epoch;
-  host_.ask_planner(std::move(*question),
+  port_.ask_planner(std::move(*question),
                     [this, number](const Result<FactsPtr>& facts) { on_planned(number, facts); });
 }
 
@@ -57,17 +57,17 @@ void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
   if (proposal == nullptr) return;  // dropped meanwhile
   if (!facts.ok()) return refuse(*proposal, facts.status());
   const bool stale =
-      proposal->epoch <= highest_epoch_ || (*facts)->table != host_.table_for(proposal->purpose);
+      proposal->epoch <= highest_epoch_ || (*facts)->table != port_.table_for(proposal->purpose);
   if (stale) return ask(number);
-  const Result<PlanPtr> plan = host_.reserve(*facts);
+  const Result<PlanPtr> plan = port_.reserve(*facts);
   if (!plan.ok()) return refuse(*proposal, plan.status());
   highest_epoch_ = proposal->epoch;
   proposal->plan = *plan;
-  proposal->deadline_ns = host_.prepare_deadline_ns() + making_ns((*facts)->made_bytes);
+  proposal->deadline_ns = port_.prepare_deadline_ns() + making_ns((*facts)->made_bytes);
   proposal->answered.resize(members_.machines());
   proposal->answered[0] = true;
   if (members_.machines() == 1) return decide(static_cast<size_t>(proposal - proposals_.data()));
-  host_.broadcast(Prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
+  port_.broadcast(Prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
                           (*facts)->policy, (*facts)->encoded});
 }
 
@@ -113,20 +113,20 @@ void PlanAgreement::decide(size_t index) {
   }
   const Proposal proposal = take(index);
   Outcome outcome{proposal.plan, proposal.switch_step};
-  if (!commit) outcome.switch_step = std::max(outcome.switch_step, host_.next_switch_step());
+  if (!commit) outcome.switch_step = std::max(outcome.switch_step, port_.next_switch_step());
   if (!commit && !announced_.empty()) {
     outcome.switch_step = std::max(outcome.switch_step, newest().switch_step + 1);
   }
   if (proposal.dry_run) return proposal.answer(outcome);
   for (uint32_t k = 1; k < members_.machines(); ++k) {
-    host_.send_control(k, Decided{.epoch = outcome.plan->plan.epoch,
+    port_.send_control(k, Decided{.epoch = outcome.plan->plan.epoch,
                                   .purpose = proposal.purpose,
                                   .switch_step = outcome.switch_step});
   }
   if (commit) {
     announced_.clear();
     end_trial();
-    host_.install_committed(outcome.plan, outcome.switch_step);
+    port_.install_committed(outcome.plan, outcome.switch_step);
   } else {
     announced_.push_back(outcome);
   }
@@ -139,12 +139,12 @@ void PlanAgreement::drop(size_t index, const Status& why) {
   const bool others_wait = proposal.plan != nullptr || proposal.purpose == PlanPurpose::kCommit;
   const bool tell = others_wait && !proposal.dry_run;
   for (uint32_t k = 1; k < members_.machines() && tell; ++k) {
-    host_.send_control(k, Decided{.epoch = proposal.plan != nullptr ? proposal.epoch : 0,
+    port_.send_control(k, Decided{.epoch = proposal.plan != nullptr ? proposal.epoch : 0,
                                   .code = why.code(),
                                   .text = why.message(),
                                   .purpose = proposal.purpose});
   }
-  if (why.code() != StatusCode::kSUPERSEDED) host_.count(Counter::kplans_refused, 1);
+  if (why.code() != StatusCode::kSUPERSEDED) port_.count(Counter::kplans_refused, 1);
   proposal.answer(why);
 }
 
@@ -179,7 +179,7 @@ void PlanAgreement::postpone(uint64_t deadline_ns) {
     if (proposal.plan != nullptr)
       proposal.deadline_ns = std::max(proposal.deadline_ns, deadline_ns);
   }
-  prepared_since_ns_ = host_.now_ns();
+  prepared_since_ns_ = port_.now_ns();
 }
 
 void PlanAgreement::on_prepare(const Prepare& prepare) {
@@ -187,7 +187,7 @@ void PlanAgreement::on_prepare(const Prepare& prepare) {
   if (!epoch.ok()) return answer_prepare(0, epoch.status());
   if (*epoch <= highest_epoch_) return;  // a duplicate
   highest_epoch_ = *epoch;
-  const auto table = host_.table_for(prepare.purpose);
+  const auto table = port_.table_for(prepare.purpose);
   if (!table) {
     return answer_prepare(
         *epoch, Status(StatusCode::kNOT_COMMITTED, members_.ranks_of(members_.machine) +
@@ -200,7 +200,7 @@ void PlanAgreement::on_prepare(const Prepare& prepare) {
                                               members_.title() + " are being prepared"));
   }
   preparing_[*epoch] = {prepare.purpose, prepare.dry_run != 0};
-  host_.ask_planner({.table = table,
+  port_.ask_planner({.table = table,
                      .policy = prepare.policy,
                      .epoch = *epoch,
                      .encoded_plan = prepare.plan,
@@ -222,15 +222,15 @@ void PlanAgreement::on_question_answered(uint64_t epoch, const Result<FactsPtr>&
 Result<PlanAgreement::PlanPtr> PlanAgreement::keep_prepared(uint64_t epoch, Preparing what,
                                                             const Result<FactsPtr>& facts) {
   CGX_RETURN_IF_ERROR(facts.status());
-  if ((*facts)->table != host_.table_for(what.purpose)) {
+  if ((*facts)->table != port_.table_for(what.purpose)) {
     return Status(StatusCode::kSUPERSEDED, "a commit of " + members_.title() + " came first");
   }
-  CGX_ASSIGN_OR_RETURN(const PlanPtr plan, host_.reserve(*facts));
+  CGX_ASSIGN_OR_RETURN(const PlanPtr plan, port_.reserve(*facts));
   if (what.dry_run) return plan;
   prepared_[epoch] = plan;
   if (what.purpose == PlanPurpose::kCommit) {
     prepared_commit_ = true;
-    prepared_since_ns_ = host_.now_ns();
+    prepared_since_ns_ = port_.now_ns();
     undecided_making_ns_ = making_ns((*facts)->made_bytes);
   }
   return plan;
@@ -240,7 +240,7 @@ void PlanAgreement::answer_prepare(uint64_t epoch, const Result<PlanPtr>& prepar
   Prepared answer{
       .epoch = epoch, .code = prepared.status().code(), .text = prepared.status().message()};
   if (prepared.ok()) answer.reserved_bytes = (*prepared)->needed_bytes();
-  host_.send_control(0, answer);
+  port_.send_control(0, answer);
 }
 
 Status PlanAgreement::on_decided(const Decided& decided) {
@@ -263,7 +263,7 @@ Status PlanAgreement::on_decided(const Decided& decided) {
   }
   announced_.clear();
   end_trial();
-  host_.install_committed(plan, decided.switch_step);
+  port_.install_committed(plan, decided.switch_step);
   return {};
 }
 
@@ -277,7 +277,7 @@ Status PlanAgreement::on_announcement(uint64_t epoch, uint64_t switch_step) {
 
 void PlanAgreement::on_rumour(uint64_t epoch, uint64_t switch_step) {
   if (members_.coordinator() || epoch <= decided_epoch_ || epoch <= awaited_.epoch) return;
-  if (!awaits_decision()) awaited_since_ns_ = host_.now_ns();
+  if (!awaits_decision()) awaited_since_ns_ = port_.now_ns();
   awaited_ = {epoch, switch_step};
 }
 
@@ -319,7 +319,7 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
   if (switches_.size() == kSwitchesKept) switches_.erase(switches_.begin());
   switches_.push_back(
       SwitchSnapshot{plan->plan.epoch, step, plan->plan.policy_version, plan->hash});
-  host_.count(Counter::kepochs_switched, 1);
+  port_.count(Counter::kepochs_switched, 1);
 }
 
 uint64_t PlanAgreement::reserved_bytes(const PlanPtr& running) const {

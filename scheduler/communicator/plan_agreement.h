@@ -38,9 +38,9 @@ class PlanAgreement {
   };
   using Answer = std::function<void(const Result<Outcome>&)>;
 
-  class Host {
+  class Port {
    public:
-    virtual ~Host() = default;
+    virtual ~Port() = default;
     virtual void send_control(uint32_t machine, const ControlMessage& message) = 0;
     virtual void broadcast(const ControlMessage& message) = 0;  // to all other machines
     // A commit's plan is for the table that is being committed, any other for the one in force;
@@ -56,7 +56,7 @@ class PlanAgreement {
     virtual void count(Counter counter, uint64_t amount) = 0;
   };
 
-  PlanAgreement(const Members& members, Host& host) : members_(members), host_(host) {}
+  PlanAgreement(const Members& members, Port& port) : members_(members), port_(port) {}
 
   // What to plan, as things are when it is called; the table of its purpose. It may be called
   // again.
@@ -164,7 +164,7 @@ class PlanAgreement {
   std::string silent_machines(const Proposal& proposal) const;
 
   const Members& members_;
-  Host& host_;
+  Port& port_;
   std::vector<Proposal> proposals_;  // coordinator: dry runs, and at most one other
   uint64_t next_number_ = 1;
   std::map<uint64_t, Preparing> preparing_;  // member: by epoch, being planned

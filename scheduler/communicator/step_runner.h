@@ -31,7 +31,7 @@ struct RunnerPorts {
   ViewPtr view;            // of the first term
   Site& site;
   BufferPool& pool;
-  OperationHost& host;
+  OperationPort& host;
 };
 
 class StepRunner {

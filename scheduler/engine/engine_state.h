@@ -21,7 +21,7 @@
 
 namespace cgx::scheduler {
 
-class Engine::State final : public CommunicatorServices, public SiteEvents {
+class Engine::State final : public CommunicatorPort, public SiteEvents {
  public:
   static constexpr uint64_t kSlabBytes = 256 * 1024;
   struct Session {
@@ -45,7 +45,7 @@ class Engine::State final : public CommunicatorServices, public SiteEvents {
     if (ports.site) site_ = ports.site(std::move(site_));
   }
 
-  // CommunicatorServices
+  // CommunicatorPort
   const EngineOptions& options() const override { return options_; }
   const std::shared_ptr<SlabStore>& slabs() override { return slabs_; }
   uint64_t now_ns() const override { return now_ns_; }

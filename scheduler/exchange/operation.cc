@@ -5,7 +5,7 @@
 
 namespace cgx::scheduler {
 
-Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationHost& host,
+Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& host,
                      uint64_t now_ns)
     : setup_(std::move(setup)),
       work_(site.begin(setup_)),

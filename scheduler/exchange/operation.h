@@ -39,9 +39,9 @@ struct PartFrame {
   uint32_t length = 0;
 };
 
-class OperationHost {
+class OperationPort {
  public:
-  virtual ~OperationHost() = default;
+  virtual ~OperationPort() = default;
   virtual void send_part(const class Operation& operation, const PartFrame& frame) = 0;
   virtual void count(Counter counter, uint64_t amount) = 0;
   // Of now, unless the event says when. The host adds which communicator it is of.
@@ -57,7 +57,7 @@ class Operation {
  public:
   enum class State : uint8_t { kExchanging, kComplete };
 
-  Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationHost& host,
+  Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& host,
             uint64_t now_ns);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -207,7 +207,7 @@ class Operation {
   const std::unique_ptr<SiteOperation> work_;
   const bool site_consumes_;
   BufferPool& pool_;
-  OperationHost& host_;
+  OperationPort& host_;
   State state_ = State::kExchanging;
   uint64_t started_ns_, last_progress_ns_;
   Presence own_presence_, union_;

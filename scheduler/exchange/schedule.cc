@@ -6,6 +6,7 @@
 
 #include "proto/wire/status.h"
 #include "scheduler/exchange/schedules.h"
+#include "scheduler/plan/way.h"
 
 namespace cgx::scheduler {
 
@@ -113,15 +114,7 @@ std::vector<uint32_t> Setting::others() const {
 }
 
 uint32_t Schedule::shards(const Setting& setting) {
-  switch (setting.way.collective) {
-    case Collective::kScatter:
-      return setting.machines;
-    case Collective::kAllgather:
-      return 1;
-    case Collective::kTwoLevel:
-      return setting.way.rack_machines;
-  }
-  return 1;
+  return row_of(setting.way.collective).shards(setting);
 }
 
 Schedule Schedule::create(const Setting& setting, const GroupLayout& layout) {
@@ -132,14 +125,7 @@ Schedule Schedule::create(const Setting& setting, const GroupLayout& layout) {
     alone.local_reduce();
     schedule.add(std::move(alone), {0, layout.parts()}, layout.parts());
   } else {
-    switch (setting.way.collective) {
-#define X(name, text, help)                 \
-  case Collective::k##name:                 \
-    make_##text(setting, layout, schedule); \
-    break;
-#include "scheduler/plan/schedules.def"
-#undef X
-    }
+    row_of(setting.way.collective).make(setting, layout, schedule);
   }
   schedule.close(layout.parts());
   return schedule;

@@ -4,8 +4,17 @@
 #include "scheduler/exchange/schedules.h"
 
 namespace cgx::scheduler {
+namespace {
 
-void make_allgather(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
+uint32_t allgather_ahead(uint32_t machines, const Group&) {
+  return gather_parts(machines);
+}
+
+uint32_t allgather_shards(const Setting&) {
+  return 1;
+}
+
+void allgather_make(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
   Course course;
   const std::vector<uint32_t> others = setting.others();
   const Course::Bytes own = course.encode();
@@ -16,5 +25,10 @@ void make_allgather(const Setting& setting, const GroupLayout& layout, Schedule&
   course.combine(sources);
   schedule.add(std::move(course), layout.shard(0), setting.way.ahead);
 }
+
+}  // namespace
+
+const CollectiveRow kCollective_allgather{
+    .ahead = allgather_ahead, .shards = allgather_shards, .make = allgather_make};
 
 }  // namespace cgx::scheduler

@@ -17,13 +17,24 @@ Course of_own_shard(const Setting& setting) {
   return course;
 }
 
-}  // namespace
+uint32_t scatter_ahead(uint32_t machines, const Group& group) {
+  return travels_raw(group) ? raw_scatter_parts(machines) : scatter_parts(machines);
+}
 
-void make_scatter(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
+uint32_t scatter_shards(const Setting& setting) {
+  return setting.machines;
+}
+
+void scatter_make(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
   schedule.add(of_own_shard(setting), layout.shard(setting.machine));
   for (const uint32_t owner : setting.others()) {
     schedule.add(sent_and_taken_back(owner, 2), layout.shard(owner), setting.way.ahead);
   }
 }
+
+}  // namespace
+
+const CollectiveRow kCollective_scatter{
+    .ahead = scatter_ahead, .shards = scatter_shards, .make = scatter_make};
 
 }  // namespace cgx::scheduler

@@ -56,9 +56,30 @@ Course of_own_shard(const Racks& racks) {
   return course;
 }
 
-}  // namespace
+uint32_t two_level_ahead(uint32_t machines, const Group&) {
+  return scatter_parts(machines);
+}
 
-void make_two_level(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
+uint32_t two_level_shards(const Setting& setting) {
+  return setting.way.rack_machines;
+}
+
+Status two_level_check(const Way& way, const Group& group, uint32_t machines) {
+  const uint32_t rack = way.rack_machines;
+  if (rack < 2 || rack >= machines || machines % rack != 0) {
+    return invalid_argument("collective two_level needs rack_machines that divides " +
+                            std::to_string(machines) + " machines into racks of two or more, not " +
+                            std::to_string(rack));
+  }
+  for (const Segment& segment : group.segments) {
+    if (segment.spec.codec == 0) continue;
+    return invalid_argument("collective two_level travels without loss only, not with " +
+                            kernels::to_string(segment.spec));
+  }
+  return {};
+}
+
+void two_level_make(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
   const Racks racks(setting);
   schedule.add(of_own_shard(racks), layout.shard(racks.index));
   for (const uint32_t owner : racks.neighbours()) {
@@ -66,5 +87,13 @@ void make_two_level(const Setting& setting, const GroupLayout& layout, Schedule&
                  setting.way.ahead);
   }
 }
+
+}  // namespace
+
+const CollectiveRow kCollective_two_level{.ahead = two_level_ahead,
+                                          .check = two_level_check,
+                                          .in_racks = true,
+                                          .shards = two_level_shards,
+                                          .make = two_level_make};
 
 }  // namespace cgx::scheduler

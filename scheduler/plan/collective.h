@@ -31,8 +31,14 @@ enum class CollectiveWish : uint8_t {
 #include "scheduler/plan/schedules.def"
 #undef X
 };
+constexpr const char* kCollectiveWishes[] = {
+    "auto",
+#define X(name, text, help) #text,
+#include "scheduler/plan/schedules.def"
+#undef X
+};
 inline const char* wish_name(CollectiveWish wish) {
-  return wish == CollectiveWish::kAuto ? "auto" : kCollectives[static_cast<size_t>(wish) - 1];
+  return kCollectiveWishes[static_cast<size_t>(wish)];
 }
 inline CollectiveWish wish_for(Collective collective) {
   return static_cast<CollectiveWish>(static_cast<uint8_t>(collective) + 1);

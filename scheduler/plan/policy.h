@@ -1,9 +1,11 @@
-// What the operator wants: the plain form of the policy message (proto/messages/policy.proto).
+// What the operator wants: the plain form of the policy message (proto/messages/policy.proto). Its
+// keys are in policy.def.
 // Rules are tried in order on the tensor's full name; the first match decides. Small tensors travel
 // raw: only rules that say so reach them.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,28 +58,28 @@ inline constexpr const char* kCeilingPlanners[] = {
 enum class LayerSolver : uint8_t { kExact, kKmeans };
 inline constexpr const char* kLayerSolvers[] = {"exact", "kmeans"};
 
+// What the choices are called in a policy's text, in their order.
+inline std::span<const char* const> names_of(CollectiveWish) {
+  return kCollectiveWishes;
+}
+inline std::span<const char* const> names_of(PlanMode) {
+  return kPlanModes;
+}
+inline std::span<const char* const> names_of(CeilingPlanner) {
+  return kCeilingPlanners;
+}
+inline std::span<const char* const> names_of(LayerSolver) {
+  return kLayerSolvers;
+}
+
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::vector<PolicyRule> rules;
-  uint64_t min_elements = 1024;        // smaller tensors travel raw
-  bool raw_one_dimensional = true;     // so do biases and norms: kVectorElements
-  uint64_t group_bytes = 4u << 20;     // target of raw bytes per group
-  uint64_t segment_bytes = 0;          // tensors are cut into pieces of so many raw bytes; 0: never
-  uint32_t window = 4;                 // operations in flight per communicator
-  uint32_t weight = 1;                 // share of the links against other jobs
-  uint32_t replica_check_steps = 100;  // 0: never
-  CollectiveWish collective = CollectiveWish::kAuto;
-  uint32_t rack_machines = 0;   // two_level: so many machines that follow each other are near
-  float feedback_decay = 1.0f;  // what is left of a residual after a step; above 0, at most 1
-  uint32_t stats_steps = 50;    // steps between measurements of what codecs lose; 0: never
-  PlanMode mode = PlanMode::kFixed;
   std::vector<CodecSpec> menu;  // auto: what it may choose from beside default_codec; empty:
                                 // default_menu()
-  CeilingPlanner ceilings = CeilingPlanner::kpolicy;
-  float layerwise_alpha = 1;  // squared error at most so many times the default codec's
-  LayerSolver layerwise_solver = LayerSolver::kExact;
-  float gravac_min = 10, gravac_max = 1000;  // one value in so many is sent
-  float gravac_epsilon = 0.7f;               // of the squared norm, that has to be kept
+#define X(name, type, value) type name = value;
+#include "scheduler/plan/policy.def"
+#undef X
   PolicyNote note;
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -12,11 +12,6 @@ struct Choice {
   WayReason reason;
 };
 
-bool travels_raw(const Group& group) {
-  return std::all_of(group.segments.begin(), group.segments.end(),
-                     [](const Segment& segment) { return segment.spec.codec == 0; });
-}
-
 Choice choose(const WayQuestion& question, const Group& group, const TensorTable& table) {
   if (question.machines == 1) return {Collective::kScatter, WayReason::kAlone};
   if (question.wish != CollectiveWish::kAuto) return {wished(question.wish), WayReason::kPolicy};
@@ -35,40 +30,29 @@ Choice choose(const WayQuestion& question, const Group& group, const TensorTable
   return {Collective::kScatter, WayReason::kFewerBytes};
 }
 
-uint32_t ahead_of(Collective collective, uint32_t machines, const Group& group) {
-  switch (collective) {
-    case Collective::kAllgather:
-      return gather_parts(machines);
-    case Collective::kScatter:
-      return travels_raw(group) ? raw_scatter_parts(machines) : scatter_parts(machines);
-    case Collective::kTwoLevel:
-      break;
-  }
-  return scatter_parts(machines);
-}
-
-Status check_racks(const Way& way, const Group& group, uint32_t machines) {
-  const uint32_t rack = way.rack_machines;
-  if (rack < 2 || rack >= machines || machines % rack != 0) {
-    return invalid_argument("collective two_level needs rack_machines that divides " +
-                            std::to_string(machines) + " machines into racks of two or more, not " +
-                            std::to_string(rack));
-  }
-  for (const Segment& segment : group.segments) {
-    if (segment.spec.codec == 0) continue;
-    return invalid_argument("collective two_level travels without loss only, not with " +
-                            kernels::to_string(segment.spec));
-  }
-  return {};
-}
+constexpr const CollectiveRow* kRows[] = {
+#define X(name, text, help) &kCollective_##text,
+#include "scheduler/plan/schedules.def"
+#undef X
+};
 
 }  // namespace
+
+const CollectiveRow& row_of(Collective collective) {
+  return *kRows[static_cast<size_t>(collective)];
+}
+
+bool travels_raw(const Group& group) {
+  return std::all_of(group.segments.begin(), group.segments.end(),
+                     [](const Segment& segment) { return segment.spec.codec == 0; });
+}
 
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table) {
   const Choice choice = choose(question, group, table);
   Way way{.collective = choice.collective, .reason = choice.reason};
-  way.ahead = static_cast<uint16_t>(ahead_of(choice.collective, question.machines, group));
-  if (choice.collective == Collective::kTwoLevel) way.rack_machines = question.rack_machines;
+  const CollectiveRow& row = row_of(choice.collective);
+  way.ahead = static_cast<uint16_t>(row.ahead(question.machines, group));
+  if (row.in_racks) way.rack_machines = question.rack_machines;
   return way;
 }
 
@@ -89,10 +73,8 @@ Status check_way(const Way& way, const Group& group, uint32_t machines) {
     return invalid_argument("a group with " + std::to_string(way.ahead) +
                             " parts ahead; it may have 1.." + std::to_string(kPartsAheadMax));
   }
-  if (way.collective == Collective::kTwoLevel && machines > 1) {
-    return check_racks(way, group, machines);
-  }
-  return {};
+  const auto lacks = row_of(way.collective).check;
+  return lacks != nullptr && machines > 1 ? lacks(way, group, machines) : Status();
 }
 
 }  // namespace cgx::scheduler

@@ -44,6 +44,26 @@ constexpr uint32_t gather_parts(uint32_t machines) {
 // Parts are so small that their frames fit a slab, with what stands before the values.
 PartLimits part_limits(uint64_t slab_bytes);
 
+// What a row of schedules.def is: schedule_<text>.cc fills it in.
+class GroupLayout;
+class Schedule;
+struct Setting;
+struct CollectiveRow {
+  uint32_t (*ahead)(uint32_t machines, const Group& group) = nullptr;  // parts in flight
+  // What the way lacks among two or more machines; null: nothing.
+  Status (*check)(const Way& way, const Group& group, uint32_t machines) = nullptr;
+  bool in_racks = false;  // a way has the policy's rack_machines
+  uint32_t (*shards)(const Setting& setting) = nullptr;
+  // Writes the courses of one machine's parts; among two or more machines.
+  void (*make)(const Setting& setting, const GroupLayout& layout, Schedule& schedule) = nullptr;
+};
+#define X(name, text, help) extern const CollectiveRow kCollective_##text;
+#include "scheduler/plan/schedules.def"
+#undef X
+const CollectiveRow& row_of(Collective collective);  // REQUIRES: collective_known()
+
+bool travels_raw(const Group& group);
+
 // An error names what the way lacks.
 Status check_way(const Way& way, const Group& group, uint32_t machines);
 

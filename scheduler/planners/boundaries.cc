@@ -333,4 +333,8 @@ Proposal Boundaries::proposal() const {
   return search_->proposal();
 }
 
+Result<Proposal> propose_boundaries(const PlannerQuestion& question) {
+  return propose_by<Boundaries>(question);
+}
+
 }  // namespace cgx::scheduler

@@ -335,4 +335,8 @@ Proposal Choose::proposal() const {
   return search_->proposal();
 }
 
+Result<Proposal> propose_choose(const PlannerQuestion& question) {
+  return propose_by<Choose>(question);
+}
+
 }  // namespace cgx::scheduler

@@ -1,6 +1,9 @@
 #include "scheduler/planners/proposal.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "kernels/codec.h"
 
@@ -48,6 +51,34 @@ Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& le
   Segment made = segment.segment;
   if (segment.by_default && level > 0) made.spec = weaker_of(made.spec, levels[level]);
   return made;
+}
+
+Result<Proposal> propose_fixed(const PlannerQuestion& question) {
+  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs));
+  return Proposal{.groups = std::move(plan.groups)};
+}
+
+Result<Proposal> propose(Planner planner, const PlannerQuestion& question) {
+  constexpr Result<Proposal> (*kPropose[])(const PlannerQuestion&) = {
+#define X(name, help) propose_##name,
+#include "scheduler/planners/planners.def"
+#undef X
+  };
+  return kPropose[static_cast<size_t>(planner)](question);
+}
+
+Result<Planner> planner_of(const std::string& name) {
+  constexpr std::string_view kNames[] = {
+#define X(name, help) #name,
+#include "scheduler/planners/planners.def"
+#undef X
+  };
+  std::string all;
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] == name) return static_cast<Planner>(i);
+    all += (all.empty() ? "" : ", ") + std::string(kNames[i]);
+  }
+  return invalid_argument("no planner \"" + name + "\"; there are " + all);
 }
 
 }  // namespace cgx::scheduler

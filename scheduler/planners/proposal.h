@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "scheduler/planners/planner.h"
@@ -31,6 +33,26 @@ struct Proposal {
   double work_ns = 0;         // of one daemon
   bool exact = true;          // false: the best of what was looked at
 };
+
+// The rows of planners.def, each with a whole search at once.
+enum class Planner : uint8_t {
+#define X(name, help) k##name,
+#include "scheduler/planners/planners.def"
+#undef X
+};
+#define X(name, help) Result<Proposal> propose_##name(const PlannerQuestion& question);
+#include "scheduler/planners/planners.def"
+#undef X
+Result<Proposal> propose(Planner planner, const PlannerQuestion& question);
+Result<Planner> planner_of(const std::string& name);
+template <typename Search>
+Result<Proposal> propose_by(const PlannerQuestion& question) {
+  constexpr uint64_t kSlice = 1 << 20;  // evaluations between looks at whether it is done
+  CGX_ASSIGN_OR_RETURN(Search search, Search::create(question));
+  while (!search.work(kSlice)) {
+  }
+  return search.proposal();
+}
 
 // The policy's own plan, to be better than; an error says why there is none.
 Result<Proposal> proposal_of_policy(const PlannerQuestion& question);

@@ -3,54 +3,17 @@
 #include <set>
 
 #include "kernels/codec.h"
-#include "scheduler/planners/boundaries.h"
-#include "scheduler/planners/choose.h"
 #include "scheduler/sim/lines.h"
 
 namespace cgx::scheduler::sim {
-namespace {
-
-constexpr uint64_t kSlice = 1 << 20;  // evaluations between looks at whether it is done
-
-template <typename Search>
-Result<Proposal> found(const PlannerQuestion& question) {
-  CGX_ASSIGN_OR_RETURN(Search search, Search::create(question));
-  while (!search.work(kSlice)) {
-  }
-  return search.proposal();
-}
-
-Result<Proposal> proposed(const PlannerQuestion& question, Planner planner) {
-  switch (planner) {
-    case Planner::kBoundaries:
-      return found<Boundaries>(question);
-    case Planner::kChoose:
-      return found<Choose>(question);
-    case Planner::kFixed:
-      break;
-  }
-  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs));
-  return Proposal{.groups = std::move(plan.groups)};
-}
-
-}  // namespace
-
-Result<Planner> planner_of(const std::string& name) {
-  if (name == "fixed") return Planner::kFixed;
-  if (name == "boundaries") return Planner::kBoundaries;
-  if (name == "choose") return Planner::kChoose;
-  return invalid_argument("no planner \"" + name + "\"; there are fixed, boundaries, choose");
-}
-
 Result<Run> run(const Scene& scene, const Policy& policy, Planner planner) {
   const Model& model = scene.model;
   const PlanInputs inputs{
       .table = model.table, .policy = policy, .order = model.order, .machines = scene.machines};
   Run run{.forward_ns = model.forward_ns, .compute_ns = model.compute_ns()};
-  CGX_ASSIGN_OR_RETURN(
-      Proposal proposal,
-      proposed({.inputs = inputs, .arrival_ns = model.arrival_ns, .conditions = scene.conditions},
-               planner));
+  CGX_ASSIGN_OR_RETURN(Proposal proposal, propose(planner, {.inputs = inputs,
+                                                            .arrival_ns = model.arrival_ns,
+                                                            .conditions = scene.conditions}));
   run.exact = proposal.exact;
   CGX_ASSIGN_OR_RETURN(run.plan, make_plan(inputs, std::move(proposal.groups)));
   CGX_ASSIGN_OR_RETURN(run.timeline,

@@ -3,14 +3,10 @@
 
 #include <string>
 
-#include "scheduler/planners/costs.h"
-#include "scheduler/planners/timeline.h"
+#include "scheduler/planners/proposal.h"
 #include "scheduler/sim/model.h"
 
 namespace cgx::scheduler::sim {
-
-enum class Planner : uint8_t { kFixed, kBoundaries, kChoose };
-Result<Planner> planner_of(const std::string& name);
 
 struct Scene {
   const Model& model;

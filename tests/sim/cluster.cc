@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/codec.h"
+#include "scheduler/planners/plan_question.h"
 
 namespace cgx::sim {
 

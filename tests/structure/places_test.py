@@ -29,7 +29,7 @@ def rows(path):
 
 
 def key_forms(key):
-    return rf"\b(?:set_)?{key}\b|\b{re.sub('_ms$', '_ns', key)}\b"
+    return rf"\b(?:set_)?{key}\b|\b{re.sub('_ms$', '_ns', key)}\b|\bX\({re.sub('_ms$', '', key)}\b"
 
 
 def lists():
@@ -39,8 +39,8 @@ def lists():
         "time-out": [key_forms(key) for key in keys_of("proto/messages/config.proto", "Timeouts") if key not in AT_START],
         "figure": [rf"\bk?{name}\b" for name, *_ in rows("proto/wire/counters.def")],
         "transport": [rf"\bX\({name}\b|\bmake_{name}\(" for name, *_ in rows("transport/transports.def")],
-        "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc" for stem, text in rows("scheduler/plan/schedules.def")],
-        "planner": [rf"\bk{name.capitalize()}\b|\"{name}\"" for name in ("fixed", "boundaries", "choose")],
+        "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc|\bkCollective_{text}\b" for stem, text in rows("scheduler/plan/schedules.def")],
+        "planner": [rf"\bX\({name}\b|\bk{name}\b|\bpropose_{name}\b|\"{name}\"" for name, *_ in rows("scheduler/planners/planners.def")],
         "codec": [rf"\bX\({stem}\b|\bk{stem}\b" for stem, *_ in rows("kernels/codecs.def")],
     }
 

@@ -24,7 +24,7 @@ class Quiet final : public scheduler::EventSink {
 };
 
 // A whole side with threads, as the daemon makes it.
-class Side final : public LinkHost {
+class Side final : public LinksPort {
  public:
   explicit Side(wire::InstanceId instance, const MeshTls& tls = {}) : instance_(instance) {
     TcpListener listener = std::move(TcpListener::open("127.0.0.1:0", "test")).value();

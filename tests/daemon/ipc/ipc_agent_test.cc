@@ -18,7 +18,7 @@ namespace {
 using scheduler::Counter;
 
 // The data agent's place: takes every request, opens sessions at once.
-class FakeHost final : public SessionHost {
+class FakeHost final : public SessionsPort {
  public:
   void ask(SessionRequest request) override {
     if (std::holds_alternative<OpenSession>(request.body) && open_sessions) {

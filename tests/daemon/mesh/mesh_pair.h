@@ -20,7 +20,7 @@ struct CollectedEvents final : scheduler::EventSink {
 };
 
 // One daemon: its mesh agent and what it told the data agent.
-class MeshSide final : public LinkHost, private MeshDialer {
+class MeshSide final : public LinksPort, private MeshDialer {
  public:
   // What happens to a call on its way: changes it, or returns false to lose the answer.
   struct Interference {

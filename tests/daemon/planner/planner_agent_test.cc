@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 #include "scheduler/planners/proposal.h"
 

@@ -6,12 +6,13 @@
 
 #include <utility>
 
+#include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {
 namespace {
 
-class Machine final : public PlanAgreement::Host {
+class Machine final : public PlanAgreement::Port {
  public:
   explicit Machine(uint32_t machine) {
     members.machine = machine;

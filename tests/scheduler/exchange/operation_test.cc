@@ -22,7 +22,7 @@ struct Sent {
 };
 
 // Two machines' view of one group with one local rank each; what is sent is kept.
-class Machine final : public OperationHost {
+class Machine final : public OperationPort {
  public:
   Machine(uint32_t machine, const CodecSpec& spec, Collective collective, bool present = true)
       : slabs_(std::make_shared<SlabStore>(256 * 1024)),

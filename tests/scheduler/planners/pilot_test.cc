@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {

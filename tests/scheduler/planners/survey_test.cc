@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/codec.h"
+#include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {

@@ -152,8 +152,8 @@ Policy exact() {
 TEST(Runs, SendWhatTheArithmeticOfRingsAndBitsSays) {
   const auto model = make_model("resnet50", {});
   const Scene scene{*model, 8, conditions_at("1gbit")};
-  const auto raw = run(scene, exact(), Planner::kFixed);
-  const auto four = run(scene, {}, Planner::kFixed);
+  const auto raw = run(scene, exact(), Planner::kfixed);
+  const auto four = run(scene, {}, Planner::kfixed);
   ASSERT_TRUE(raw.ok() && four.ok());
   const double whole = 4.0 * 25'557'032 * 2 * 7 / 8;
   EXPECT_NEAR(static_cast<double>(raw->timeline.sent_bytes), whole, 0.01 * whole);
@@ -167,7 +167,7 @@ TEST(Runs, SendWhatTheArithmeticOfRingsAndBitsSays) {
 
 TEST(Runs, CostNothingOnOneMachine) {
   const auto model = make_model("bert", {});
-  const auto alone = run({*model, 1, conditions_at("1gbit")}, {}, Planner::kFixed);
+  const auto alone = run({*model, 1, conditions_at("1gbit")}, {}, Planner::kfixed);
   EXPECT_EQ(alone->timeline.sent_bytes, 0u);
   EXPECT_GT(alone->scaling(), 0.99);
 }
@@ -177,8 +177,8 @@ TEST(Runs, GetNoWorseWithTheirBoundariesPlanned) {
     const auto model = make_model(name, {});
     for (const char* rate : {"1gbit", "10gbit", "100gbit"}) {
       const Scene scene{*model, 16, conditions_at(rate)};
-      const auto fixed = run(scene, {}, Planner::kFixed);
-      const auto planned = run(scene, {}, Planner::kBoundaries);
+      const auto fixed = run(scene, {}, Planner::kfixed);
+      const auto planned = run(scene, {}, Planner::kboundaries);
       ASSERT_TRUE(planned.ok()) << planned.status().to_string();
       EXPECT_LE(planned->timeline.step_ns(), fixed->timeline.step_ns() * 1.01) << name << rate;
     }
@@ -187,7 +187,7 @@ TEST(Runs, GetNoWorseWithTheirBoundariesPlanned) {
 
 TEST(Bars, FollowEachOtherOnEachLaneAndEndWithTheStep) {
   const auto model = make_model("vit", {});
-  const auto made = run({*model, 4, conditions_at("10gbit")}, {}, Planner::kFixed);
+  const auto made = run({*model, 4, conditions_at("10gbit")}, {}, Planner::kfixed);
   std::array<double, kLanes.size()> free{};
   double end_ns = 0;
   for (const Bar& bar : bars_of(*made)) {

@@ -77,9 +77,9 @@ struct SessionAnswer {
 };
 
 // Implemented by the data agent; called on the ipc agent's thread.
-class SessionHost {
+class SessionsPort {
  public:
-  virtual ~SessionHost() = default;
+  virtual ~SessionsPort() = default;
   virtual void ask(SessionRequest request) = 0;  // waits for room in the mailbox
 };
 

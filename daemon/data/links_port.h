@@ -36,9 +36,9 @@ class LinkMaker {
 };
 
 // Implemented by the data agent; called on the mesh agent's thread.
-class LinkHost {
+class LinksPort {
  public:
-  virtual ~LinkHost() = default;
+  virtual ~LinksPort() = default;
   virtual void connect_link(LinkSerial serial, transport::ConnectOptions options) = 0;
   virtual void link_made(LinkSerial serial) = 0;
   virtual void link_refused(LinkSerial serial, Status why) = 0;
