@@ -21,7 +21,8 @@ def sources(build):
 
 
 def check(build, path):
-    done = subprocess.run(["clang-tidy-14", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option", path],
+    done = subprocess.run(["clang-tidy-14", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+                           "--extra-arg=-Wthread-safety", path],
                           cwd=ROOT, capture_output=True, text=True)
     return path, done.returncode, done.stdout
 

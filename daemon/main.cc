@@ -8,7 +8,6 @@
 
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "config/config.h"
@@ -27,6 +26,7 @@
 #include "daemon/run_command.h"
 #include "daemon/serve.h"
 #include "daemon/transports.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/run_directory.h"
 #include "transport/ucx.h"
 
@@ -156,19 +156,19 @@ class Stopper {
  public:
   void stop(const StopOrder& order) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       order_ = order;
     }
     ::kill(::getpid(), SIGTERM);
   }
   StopOrder order() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return order_;
   }
 
  private:
-  std::mutex mutex_;
-  StopOrder order_;
+  Mutex mutex_;
+  StopOrder order_ CGX_GUARDED_BY(mutex_);
 };
 
 int start(const CommandLine& line, const v1::Config& config) {

@@ -10,13 +10,12 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <utility>
 
 #include "daemon/base/fd.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -30,13 +29,13 @@ class Mailbox {
 
   // False: full or closed; the message is lost.
   bool post(Message message) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return !closed_ && queue_.size() < capacity_ && push(std::move(message));
   }
   // Waits for room; for agents the owner never waits for. False: closed.
   bool post_wait(Message message) {
-    std::unique_lock lock(mutex_);
-    room_.wait(lock, [&] { return closed_ || queue_.size() < capacity_; });
+    MutexLock lock(mutex_);
+    while (!closed_ && queue_.size() >= capacity_) room_.wait(mutex_);
     return !closed_ && push(std::move(message));
   }
 
@@ -54,7 +53,7 @@ class Mailbox {
 
   // No message gets in any more; what is queued is dropped with the mailbox.
   void close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     room_.notify_all();
   }
@@ -62,13 +61,13 @@ class Mailbox {
   void wake() { ::eventfd_write(wake_.get(), 1); }
 
  private:
-  bool push(Message message) {
+  bool push(Message message) CGX_REQUIRES(mutex_) {
     queue_.push_back(std::move(message));
     if (size_.fetch_add(1, std::memory_order_release) == 0) wake();
     return true;
   }
   Message pop() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Message message = std::move(queue_.front());
     queue_.pop_front();
     size_.fetch_sub(1, std::memory_order_release);
@@ -78,11 +77,11 @@ class Mailbox {
 
   const size_t capacity_;
   UniqueFd wake_;
-  std::mutex mutex_;
-  std::condition_variable room_;
-  std::deque<Message> queue_;
+  Mutex mutex_;
+  Condition room_;
+  std::deque<Message> queue_ CGX_GUARDED_BY(mutex_);
   std::atomic<size_t> size_{0};
-  bool closed_ = false;
+  bool closed_ CGX_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cgx::daemon

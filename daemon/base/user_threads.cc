@@ -4,9 +4,10 @@
 
 #include <deque>
 #include <map>
-#include <mutex>
 #include <system_error>
 #include <thread>
+
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -25,7 +26,7 @@ struct UserThreads::Lanes {
   // Until the lane is empty; then it is gone, and so is the thread.
   static void work(const std::shared_ptr<Lanes>& lanes, uint64_t number) {
     ::pthread_setname_np(::pthread_self(), "cgxd-user");
-    std::unique_lock lock(lanes->mutex);
+    MutexLock lock(lanes->mutex);
     for (;;) {
       Lane& lane = lanes->by_number[number];
       if (lane.tasks.empty()) break;
@@ -41,8 +42,8 @@ struct UserThreads::Lanes {
     lanes->by_number.erase(number);
   }
 
-  mutable std::mutex mutex;
-  std::map<uint64_t, Lane> by_number;
+  mutable Mutex mutex;
+  std::map<uint64_t, Lane> by_number CGX_GUARDED_BY(mutex);
 };
 
 UserThreads::UserThreads() : lanes_(std::make_shared<Lanes>()) {}
@@ -58,7 +59,7 @@ void UserThreads::close(uint32_t uid, UniqueFd fd) {
 }
 
 void UserThreads::run_in(uint64_t number, Task task) {
-  std::unique_lock lock(lanes_->mutex);
+  MutexLock lock(lanes_->mutex);
   Lanes::Lane& lane = lanes_->by_number[number];
   lane.tasks.push_back(std::move(task));
   if (++lane.waiting > 1) return;
@@ -71,7 +72,7 @@ void UserThreads::run_in(uint64_t number, Task task) {
 }
 
 size_t UserThreads::waiting(uint32_t uid) const {
-  const std::lock_guard lock(lanes_->mutex);
+  const MutexLock lock(lanes_->mutex);
   size_t waiting = 0;
   for (const uint64_t number : {uint64_t{uid}, uid | kClosing}) {
     const auto found = lanes_->by_number.find(number);

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "proto/wire/mutex.h"
 #include "scheduler/shares.h"
 
 namespace cgx::daemon {
@@ -14,19 +14,19 @@ namespace cgx::daemon {
 class ShareBoard {
  public:
   void show(const scheduler::Share& share) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     by_name_[share.name()] = share;
   }
   std::vector<scheduler::Share> shown() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<scheduler::Share> all;
     for (const auto& [name, share] : by_name_) all.push_back(share);
     return all;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, scheduler::Share> by_name_;
+  mutable Mutex mutex_;
+  std::map<std::string, scheduler::Share> by_name_ CGX_GUARDED_BY(mutex_);
 };
 
 }  // namespace cgx::daemon

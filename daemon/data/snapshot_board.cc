@@ -7,15 +7,17 @@
 namespace cgx::daemon {
 
 Result<SnapshotBoard::Shown> SnapshotBoard::ask(uint64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) {
     return Status(StatusCode::kBUSY, "snapshot: the daemon is busy or stopping");
   }
   const uint64_t next = begun_ + 1;
   if (!wanted_.exchange(true)) wake_();
   ++waiting_;
-  const bool told = changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                                      [&] { return closed_ || made_ >= next; });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  while (!closed_ && made_ < next && changed_.wait_until(mutex_, end)) {
+  }
+  const bool told = closed_ || made_ >= next;
   const Shown shown = made_ >= next ? last_ : nullptr;
   if (--waiting_ == 0) last_.reset();
   if (shown != nullptr) return shown;
@@ -25,21 +27,21 @@ Result<SnapshotBoard::Shown> SnapshotBoard::ask(uint64_t timeout_ns) {
 }
 
 void SnapshotBoard::begin() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++begun_;
   wanted_ = false;
 }
 
 void SnapshotBoard::put_up(scheduler::Snapshot made) {
   auto shown = std::make_shared<const scheduler::Snapshot>(std::move(made));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   made_ = begun_;
   if (waiting_ > 0) last_ = std::move(shown);
   changed_.notify_all();
 }
 
 void SnapshotBoard::close() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
   changed_.notify_all();
 }

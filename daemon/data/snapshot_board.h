@@ -6,12 +6,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "daemon/base/unique_function.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/status.h"
 #include "scheduler/communicator/snapshot.h"
 
@@ -33,12 +32,13 @@ class SnapshotBoard {
  private:
   UniqueFunction<void()> wake_;  // the data thread
   std::atomic<bool> wanted_{false};
-  std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
-  uint64_t begun_ = 0, made_ = 0;  // their numbers
-  Shown last_;
-  uint32_t waiting_ = 0;
-  bool closed_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  uint64_t begun_ CGX_GUARDED_BY(mutex_) = 0;  // the numbers of snapshots
+  uint64_t made_ CGX_GUARDED_BY(mutex_) = 0;
+  Shown last_ CGX_GUARDED_BY(mutex_);
+  uint32_t waiting_ CGX_GUARDED_BY(mutex_) = 0;
+  bool closed_ CGX_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cgx::daemon

@@ -107,7 +107,7 @@ void add(const std::string& address, const Result<v1::ShowReply>& reply, FleetAn
 }  // namespace
 
 bool Fleet::issue(const std::string& host, Nonce& challenge) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t now_ns = monotonic_ns();
   std::erase_if(issued_, [&](const auto& each) { return each.second.expires_ns <= now_ns; });
   const auto of_host = std::count_if(issued_.begin(), issued_.end(),
@@ -122,7 +122,7 @@ bool Fleet::issue(const std::string& host, Nonce& challenge) {
 
 // Good once.
 bool Fleet::take(const std::string& host, const Nonce& challenge) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = issued_.find(challenge);
   if (found == issued_.end() || found->second.host != host) return false;
   const bool fresh = found->second.expires_ns > monotonic_ns();

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 
@@ -18,6 +17,7 @@
 #include "daemon/operators/control_view.h"
 #include "daemon/operators/operator_port.h"
 #include "proto/messages/fleet.pb.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -53,8 +53,8 @@ class Fleet {
   const FleetFacts facts_;
   OperatorPort& port_;
   LinkKeys keys_;
-  std::mutex mutex_;  // of what follows
-  std::map<Nonce, Issued> issued_;
+  Mutex mutex_;
+  std::map<Nonce, Issued> issued_ CGX_GUARDED_BY(mutex_);
 };
 
 }  // namespace cgx::daemon

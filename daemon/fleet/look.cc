@@ -111,7 +111,7 @@ v1::LookReply Look::answer(const std::string& host, const v1::LookRequest& reque
 
 // However many ask, the engine is asked twice a second.
 v1::Totals Look::totals() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (totals_ns_ != 0 && monotonic_ns() - totals_ns_ < kTotalsNs) return totals_;
   const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
   if (!snapshot.ok()) return totals_;

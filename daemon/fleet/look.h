@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "daemon/net/networks.h"
 #include "daemon/operators/operator_port.h"
 #include "proto/messages/control.pb.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -54,9 +54,9 @@ class Look {
   const KeyId key_id_;
   const bool loopback_only_;
   OperatorPort& port_;
-  std::mutex mutex_;  // of what follows
-  v1::Totals totals_;
-  uint64_t totals_ns_ = 0;  // when they were taken
+  Mutex mutex_;
+  v1::Totals totals_ CGX_GUARDED_BY(mutex_);
+  uint64_t totals_ns_ CGX_GUARDED_BY(mutex_) = 0;  // when they were taken
 };
 
 }  // namespace cgx::daemon

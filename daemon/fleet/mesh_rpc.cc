@@ -4,9 +4,7 @@
 #include <grpcpp/resource_quota.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 
 #include "daemon/fleet/fleet.h"
 #include "daemon/fleet/look.h"
@@ -15,6 +13,7 @@
 #include "daemon/net/guarded_listener.h"
 #include "proto/messages/fleet.grpc.pb.h"
 #include "proto/messages/mesh.grpc.pb.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 namespace {
@@ -195,9 +194,9 @@ class GrpcDialer final : public MeshDialer {
       : credentials_(channel_credentials(tls)), timeout_ns_(timeout_ns) {}
 
   ~GrpcDialer() override {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [id, context] : calls_) context->TryCancel();
-    idle_.wait(lock, [&] { return calls_.empty(); });
+    while (!calls_.empty()) idle_.wait(mutex_);
   }
 
   void greet(const std::string& address, const Greeting& greeting,
@@ -247,14 +246,14 @@ class GrpcDialer final : public MeshDialer {
   }
 
   grpc::ClientContext* open_call(uint64_t& id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id = ++next_call_;
     auto& context = calls_[id] = std::make_unique<grpc::ClientContext>();
     context->set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns_));
     return context.get();
   }
   void close_call(uint64_t id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     calls_.erase(id);
     if (calls_.empty()) idle_.notify_all();
   }
@@ -276,10 +275,10 @@ class GrpcDialer final : public MeshDialer {
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const uint64_t timeout_ns_;
   std::map<std::string, std::shared_ptr<v1::MeshHandshake::Stub>> stubs_;  // the mesh agent's
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  std::map<uint64_t, std::unique_ptr<grpc::ClientContext>> calls_;
-  uint64_t next_call_ = 0;
+  Mutex mutex_;
+  Condition idle_;
+  std::map<uint64_t, std::unique_ptr<grpc::ClientContext>> calls_ CGX_GUARDED_BY(mutex_);
+  uint64_t next_call_ CGX_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -66,7 +66,7 @@ Status IpcAgent::on_start() {
 // The daemon ends: clients see the end of their connection and report DAEMON_LOST.
 void IpcAgent::on_stop() {
   listener_.close();
-  const std::lock_guard lock(last_words_mutex_);
+  const MutexLock lock(last_words_mutex_);
   while (!connections_.empty()) {
     Connection& connection = *connections_.begin()->second;
     if (!last_words_.empty()) connection.say({StatusCode::kUNAVAILABLE, last_words_});
@@ -286,7 +286,7 @@ void IpcAgent::handle(SessionAnswer answer) {
 
 void IpcAgent::stop_accepting(const std::string& why) {
   if (!why.empty()) {
-    const std::lock_guard lock(last_words_mutex_);
+    const MutexLock lock(last_words_mutex_);
     last_words_ = why;
   }
   accepting_.store(false);

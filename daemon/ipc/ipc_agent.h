@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
@@ -25,6 +24,7 @@
 #include "daemon/net/listen_socket.h"
 #include "daemon/net/packet_socket.h"
 #include "daemon/net/peer_process.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -101,8 +101,8 @@ class IpcAgent final : public Agent, public SessionAnswers {
   UniqueFd spare_fd_;  // given up to accept and refuse when descriptors run out
   bool listening_ = false;
   uint64_t now_ns_ = 0;
-  std::mutex last_words_mutex_;
-  std::string last_words_;
+  Mutex last_words_mutex_;
+  std::string last_words_ CGX_GUARDED_BY(last_words_mutex_);
   std::atomic<bool> accepting_{true};
   std::atomic<uint32_t> sessions_open_{0}, connections_open_{0};
   std::atomic<uint64_t> sessions_ever_{0};

@@ -10,7 +10,7 @@ constexpr size_t kKeptMax = 1024;
 }  // namespace
 
 void LinkKeys::keep(const JobOwner& of, const LinkKey& key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const KeyId id = key.id();
   std::erase_if(kept_, [&](const Kept& one) { return one.of == of && one.id == id; });
   kept_.push_front({of, id, key});
@@ -18,7 +18,7 @@ void LinkKeys::keep(const JobOwner& of, const LinkKey& key) {
 }
 
 std::optional<LinkKey> LinkKeys::newest(const JobOwner& of) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found =
       std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.of == of; });
   if (found == kept_.end()) return std::nullopt;
@@ -26,7 +26,7 @@ std::optional<LinkKey> LinkKeys::newest(const JobOwner& of) const {
 }
 
 std::optional<LinkKey> LinkKeys::find(const JobOwner& of, const KeyId& id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = std::find_if(kept_.begin(), kept_.end(),
                                   [&](const Kept& one) { return one.of == of && one.id == id; });
   if (found == kept_.end()) return std::nullopt;

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "daemon/mesh/mesh_handshake.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -26,8 +26,8 @@ class LinkKeys {
     KeyId id;
     LinkKey key;
   };
-  mutable std::mutex mutex_;
-  std::deque<Kept> kept_;  // newest first
+  mutable Mutex mutex_;
+  std::deque<Kept> kept_ CGX_GUARDED_BY(mutex_);  // newest first
 };
 
 }  // namespace cgx::daemon

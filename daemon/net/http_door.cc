@@ -5,11 +5,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "daemon/base/clock.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 namespace {
@@ -86,7 +86,7 @@ class HttpDoor::Serving {
     guard_.reset();
     if (!thread_.joinable()) return;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     ::eventfd_write(wake_.get(), 1);
@@ -121,7 +121,7 @@ class HttpDoor::Serving {
 
   void add(UniqueFd fd) {  // on the listener's thread
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       asking_.push_back(std::move(fd));
     }
     ::eventfd_write(wake_.get(), 1);
@@ -137,7 +137,7 @@ class HttpDoor::Serving {
       if (polled[0].revents != 0) ::eventfd_read(wake_.get(), &ignored);
       std::vector<UniqueFd> asking;
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (stopping_) return;
         std::swap(asking, asking_);
       }
@@ -189,9 +189,9 @@ class HttpDoor::Serving {
   const HttpOptions options_;
   const Answer answer_;
   const UniqueFd wake_;
-  std::mutex mutex_;
-  std::vector<UniqueFd> asking_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  std::vector<UniqueFd> asking_ CGX_GUARDED_BY(mutex_);
+  bool stopping_ CGX_GUARDED_BY(mutex_) = false;
   std::vector<Leaving> leaving_;  // the thread's
   std::thread thread_;
   std::unique_ptr<GuardedListener> guard_;

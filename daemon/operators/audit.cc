@@ -70,7 +70,11 @@ std::string to_line(const AuditRecord& record) {
 Result<std::unique_ptr<AuditLog>> AuditLog::open(const std::string& path, Log& log,
                                                  uint64_t file_bytes_max) {
   std::unique_ptr<AuditLog> audit(new AuditLog(path, log, file_bytes_max));
-  if (!path.empty()) CGX_RETURN_IF_ERROR(audit->open_file());
+  if (path.empty()) return audit;
+  {
+    const MutexLock lock(audit->mutex_);
+    CGX_RETURN_IF_ERROR(audit->open_file());
+  }
   return audit;
 }
 
@@ -92,7 +96,7 @@ Status AuditLog::cannot_write() const {
 // Blocks behind the end of the file, which a full disk does not have.
 Status AuditLog::make_room() {
   if (path_.empty()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!file_) CGX_RETURN_IF_ERROR(open_file());
   const auto end = static_cast<off_t>(file_bytes_);
   if (::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, end, kRoomBytes) == 0) return {};
@@ -115,7 +119,7 @@ Status AuditLog::write(const AuditRecord& record) {
 }
 
 Status AuditLog::append(const std::string& line) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file_bytes_ + line.size() > file_bytes_max_) {
     ::rename(path_.c_str(), (path_ + ".1").c_str());
     CGX_RETURN_IF_ERROR(open_file());

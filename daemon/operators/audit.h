@@ -4,12 +4,12 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "daemon/base/fd.h"
 #include "daemon/base/log.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -38,16 +38,16 @@ class AuditLog {
  private:
   AuditLog(std::string path, Log& log, uint64_t file_bytes_max)
       : path_(std::move(path)), log_(log), file_bytes_max_(file_bytes_max) {}
-  Status open_file();
+  Status open_file() CGX_REQUIRES(mutex_);
   Status append(const std::string& line);
   Status cannot_write() const;
 
   const std::string path_;
   Log& log_;
   const uint64_t file_bytes_max_;
-  std::mutex mutex_;
-  UniqueFd file_;
-  uint64_t file_bytes_ = 0;
+  Mutex mutex_;
+  UniqueFd file_ CGX_GUARDED_BY(mutex_);
+  uint64_t file_bytes_ CGX_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace cgx::daemon

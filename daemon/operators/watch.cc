@@ -53,16 +53,23 @@ Watch::Watch(OperatorPort& port, bool job_names)
 
 Watch::~Watch() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   ended_.notify_all();
   thread_.join();
 }
 
+bool Watch::ended_within(std::chrono::nanoseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (!ending_ && ended_.wait_until(mutex_, end)) {
+  }
+  return ending_;
+}
+
 void Watch::run() {
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kEvents, [this] { return ending_; })) {
+  MutexLock lock(mutex_);
+  while (!ended_within(kEvents)) {
     take_events();
     if (monotonic_ns() - last_look_ns_ < kLookNs) continue;
     lock.unlock();

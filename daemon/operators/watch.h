@@ -5,17 +5,16 @@
 // engine for snapshots like an operator, and reads the recorder without asking.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "daemon/operators/operator_port.h"
 #include "daemon/operators/tally.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
@@ -54,25 +53,27 @@ class Watch {
   // false where nothing is, so that the tally knows nothing.
   template <typename Use>
   auto look(Use use) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool recorded = take_events();
     return use(tally_, jobs_, links_, recorded);
   }
 
  private:
   void run();
-  bool take_events();
-  void take_snapshot(const scheduler::Snapshot& snapshot, uint64_t now_ns);
+  bool take_events() CGX_REQUIRES(mutex_);
+  void take_snapshot(const scheduler::Snapshot& snapshot, uint64_t now_ns) CGX_REQUIRES(mutex_);
+  bool ended_within(std::chrono::nanoseconds time) CGX_REQUIRES(mutex_);
 
   OperatorPort& port_;
   const bool job_names_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool ending_ = false;
-  Tally tally_;
-  uint64_t next_event_ = 0, last_look_ns_ = 0;
-  std::map<JobKey, JobPast> jobs_;
-  std::map<LinkKey, LinkPast> links_;
+  Mutex mutex_;
+  Condition ended_;
+  bool ending_ CGX_GUARDED_BY(mutex_) = false;
+  Tally tally_ CGX_GUARDED_BY(mutex_);
+  uint64_t next_event_ CGX_GUARDED_BY(mutex_) = 0;
+  uint64_t last_look_ns_ CGX_GUARDED_BY(mutex_) = 0;
+  std::map<JobKey, JobPast> jobs_ CGX_GUARDED_BY(mutex_);
+  std::map<LinkKey, LinkPast> links_ CGX_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
