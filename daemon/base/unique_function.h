@@ -29,7 +29,7 @@ class UniqueFunction<R(Args...)> {
   };
   template <typename F>
   struct Holder final : Call {
-    explicit Holder(F function) : function(std::move(function)) {}
+    explicit Holder(F held) : function(std::move(held)) {}
     R run(Args... args) override { return function(std::forward<Args>(args)...); }
     F function;
   };

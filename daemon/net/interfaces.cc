@@ -26,7 +26,7 @@ std::vector<InterfaceAddress> interface_addresses() {
   if (::getifaddrs(&first) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
   std::vector<InterfaceAddress> found;
-  for (const sa_family_t family : {AF_INET, AF_INET6}) {
+  for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
       if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
       if (each->ifa_addr->sa_family != family) continue;
