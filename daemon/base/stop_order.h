@@ -8,7 +8,7 @@
 namespace cgx::daemon {
 
 struct StopOrder {
-  std::string by;                    // "cgxctl drain by uid 0: new kernel"; empty: nobody has asked
+  std::string by;       // "cgxctl drain by uid 0: new kernel"; empty: nobody has asked
   bool failed = false;  // the daemon itself: `by` is what it lacks, another process may have it
   std::optional<uint64_t> limit_ns;  // for running steps; without it timeouts.drain_ms
 };
