@@ -92,7 +92,8 @@ DataOptions data_options(const DaemonOptions& options, const kernels::Lane& lane
           .always_spin = options.always_spin,
           .cores = usable_cores(),
           .late_transport = NetworkList::loopback().contains(host_of(options.mesh_listen)),
-          .site = options.site ? options.site : pooled_site(options.compute_threads)};
+          .site = options.site ? options.site : pooled_site(options.compute_threads),
+          .on_unfit = options.on_unfit};
 }
 
 }  // namespace

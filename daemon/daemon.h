@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,8 @@ struct DaemonOptions {
   bool always_spin = false;
   uint32_t compute_threads = 1;
   scheduler::SiteMaker site = {};  // empty: it computes inline
+  // Said once, from the data thread: no link can be made any more, it should be started again.
+  std::function<void(const Status&)> on_unfit = {};
 
   std::string mesh_listen;             // empty: one machine only
   std::vector<std::string> advertise;  // empty: computed

@@ -151,7 +151,7 @@ Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
   return {};
 }
 
-// An operator's call becomes a signal, which is what main waits for.
+// An operator's call, or what the daemon lacks, becomes a signal: that is what main waits for.
 class Stopper {
  public:
   void stop(const StopOrder& order) {
@@ -183,6 +183,10 @@ int start(const CommandLine& line, const v1::Config& config) {
   if (!planned.ok()) return refuse(line, planned);
   Result<TransportChoice> transport = choose_transport(config);
   if (!transport.ok()) return refuse(line, transport.status());
+  const auto stopper = std::make_shared<Stopper>();
+  options->on_unfit = [stopper](const Status& why) {
+    stopper->stop({.by = why.message(), .failed = true, .limit_ns = {}});
+  };
   auto daemon = Daemon::start(*options, std::move(transport->make), events);
   if (!daemon.ok()) return refuse(line, daemon.status());
   const kernels::Lane& lane = (*daemon)->lane();
@@ -194,7 +198,6 @@ int start(const CommandLine& line, const v1::Config& config) {
   const auto on_share = [&shares = (*daemon)->counters().shares()](const scheduler::Share& share) {
     shares.show(share);
   };
-  const auto stopper = std::make_shared<Stopper>();
   const auto operators = OperatorsEdge::open(
       config, facts, (*daemon)->operators(), log, (*daemon)->look(), (*daemon)->fleet(),
       {on_junk, on_share, [stopper](const StopOrder& order) { stopper->stop(order); }});

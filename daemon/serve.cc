@@ -159,7 +159,7 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
       const StopOrder order = options.stop_order();
       stop(daemon, log, signals, order.by.empty() ? sender_text(*signal) : order.by,
            order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond));
-      return 0;
+      return order.failed ? 1 : 0;
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options);
     watchdog.look(daemon);

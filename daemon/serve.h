@@ -26,7 +26,7 @@ struct ServeOptions {
   bool private_daemon = false;               // ends when nobody is connected any more
 };
 
-// Returns when the daemon is to end, drained: 0.
+// Returns when the daemon is to end, drained: 0, or 1 where it ends for what it lacks.
 int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options);
 
 }  // namespace cgx::daemon

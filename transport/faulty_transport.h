@@ -31,6 +31,7 @@ class FaultyTransport final : public Transport, private Events {
   int progress() override;
   int event_fd() const override { return inner_->event_fd(); }
   bool arm() override;
+  Status fit() const override { return inner_->fit(); }
   Totals totals() const override { return inner_->totals(); }
 
   // For Faults. The earliest future time at which a held frame may go.

@@ -294,7 +294,22 @@ bool TcpTransport::tick_open(TcpLink& link) {
   link.barren_ticks += link.failing;
   const bool silent = ++link.silent_ticks >= ticks(kSilentMs);
   if (link.dials && silent && !link.dialing && link.retry_ticks == 0) dial_now(link);
+  if (!silent && takes_nothing_in(link)) {
+    lose(link,
+         "it speaks, but has acknowledged nothing for " + std::to_string(options_.lost_ms) + " ms");
+    return false;
+  }
   return true;
+}
+
+// A peer that reads acknowledges within a tick or two. What it never does would be kept for it for
+// ever, heartbeats too.
+bool TcpTransport::takes_nothing_in(TcpLink& link) const {
+  const TcpConnection& connection = *link.connection;
+  const bool left = link.unsent == nullptr && connection.current == nullptr &&
+                    bytes_on_their_way(connection.socket.get()) == 0;
+  link.deaf_ticks = left ? link.deaf_ticks + 1 : 0;
+  return link.deaf_ticks >= ticks(options_.lost_ms);
 }
 
 bool TcpTransport::tick_absent(TcpLink& link) {

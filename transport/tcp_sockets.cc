@@ -1,7 +1,9 @@
 #include "transport/tcp_sockets.h"
 
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -142,6 +144,11 @@ uint32_t round_trip_ms(int socket) {
   socklen_t bytes = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 1;
   return info.tcpi_rtt / 1000 + 1;
+}
+
+int bytes_on_their_way(int socket) {
+  int bytes = 0;
+  return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
 }
 
 }  // namespace cgx::transport

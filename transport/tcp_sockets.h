@@ -59,5 +59,6 @@ Result<Socket> listen_at(const std::string& host, uint16_t port_first, uint16_t 
 Result<Socket> dial(const SocketAddress& to, const SocketOptions& options);
 int pending_error(int socket);       // of a connection attempt: 0 or errno
 uint32_t round_trip_ms(int socket);  // as TCP has measured it, rounded up
+int bytes_on_their_way(int socket);  // sent, and not there yet for all TCP knows
 
 }  // namespace cgx::transport

@@ -40,6 +40,7 @@ struct TcpLink {
   bool failing = false;       // a connection has ended, and nothing has got through since
   uint32_t barren_ticks = 0;  // since then, or without the first connection
   uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing
+  uint32_t deaf_ticks = 0;    // it owes one, and all has left here
   Status silence;             // why the last try failed
 
   // Frames that the peer has not acknowledged, oldest first; those from `unsent` on have not left.
@@ -56,7 +57,7 @@ struct TcpLink {
   // A new frame has come, or word that one has arrived, or none is waiting.
   void got_through() {
     failing = false;
-    barren_ticks = 0;
+    barren_ticks = deaf_ticks = 0;
   }
 };
 
@@ -161,6 +162,7 @@ class TcpTransport final : public Transport {
   bool tick();
   bool tick(TcpLink& link);
   bool tick_open(TcpLink& link);
+  bool takes_nothing_in(TcpLink& link) const;
   bool tick_absent(TcpLink& link);
 
   const TcpOptions options_;

@@ -112,6 +112,9 @@ class Transport {
   virtual int event_fd() const = 0;
   virtual bool arm() = 0;
 
+  // Not OK: it makes no more links, and only another process would. Those that are up go on.
+  virtual Status fit() const { return {}; }
+
   // Bytes handed to the medium and received from it, payload + header, since the start.
   struct Totals {
     uint64_t frames_sent = 0, frames_received = 0;

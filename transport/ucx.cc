@@ -9,8 +9,7 @@ Result<std::unique_ptr<Transport>> make_ucx_transport(const UcxOptions& options,
   CGX_ASSIGN_OR_RETURN(UcxContext ucx, make_ucx_context(options));
   std::set<int> listening = listening_sockets();
   for (const int socket : before) listening.erase(socket);
-  auto transport =
-      std::make_unique<UcxTransport>(std::move(ucx), options, addresses_of(listening), events);
+  auto transport = std::make_unique<UcxTransport>(std::move(ucx), options, listening, events);
   CGX_RETURN_IF_ERROR(transport->open());
   return Result<std::unique_ptr<Transport>>(std::move(transport));
 }

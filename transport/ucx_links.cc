@@ -11,20 +11,19 @@ namespace cgx::transport {
 
 // UCX closes a listener that could not accept for want of descriptors, and says nothing: a peer that
 // dials it then aborts. Nobody links with a daemon that is deaf.
-Status UcxTransport::check_listeners() const {
-  const SocketAddresses open = addresses_of(listening_sockets());
-  for (const std::string& each : listening_) {
-    if (std::find(open.begin(), open.end(), each) != open.end()) continue;
+Status UcxTransport::fit() const {
+  for (size_t i = 0; i < doors_.size(); ++i) {
+    const std::string& address = listening_[i];
+    if (is_listening(doors_[i]) && own_address(doors_[i]).text() == address) continue;
     return {StatusCode::kUNAVAILABLE,
-            "UCX no longer listens at " + each +
-                ": this daemon was out of descriptors; raise its limit (ulimit -n) and start it "
-                "again"};
+            "UCX no longer listens at " + address +
+                ": this daemon was out of descriptors; raise its limit (ulimit -n)"};
   }
   return {};
 }
 
 Result<PeerId> UcxTransport::connect(const ConnectOptions& options) {
-  CGX_RETURN_IF_ERROR(check_listeners());
+  CGX_RETURN_IF_ERROR(fit());
   if (Status same = compare_ucx_settings(settings_, options.remote.settings); !same.ok()) {
     return Status(same.code(), options.name + ": " + same.message());
   }

@@ -25,10 +25,6 @@ bool is_tcp(int socket) {
   return option_of(socket, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
-bool is_listening(int socket) {
-  return option_of(socket, SOL_SOCKET, SO_ACCEPTCONN) == 1;
-}
-
 bool contains(const SocketAddresses& addresses, const std::string& address) {
   return !address.empty() &&
          std::find(addresses.begin(), addresses.end(), address) != addresses.end();
@@ -46,6 +42,10 @@ void for_each_tcp_socket(Visit visit) {
 }
 
 }  // namespace
+
+bool is_listening(int socket) {
+  return option_of(socket, SOL_SOCKET, SO_ACCEPTCONN) == 1;
+}
 
 std::set<int> listening_sockets() {
   std::set<int> sockets;

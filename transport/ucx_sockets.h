@@ -20,6 +20,7 @@ using SocketAddresses = std::vector<std::string>;  // "10.0.0.3 4711"
 // its own; the difference is UCX's.
 std::set<int> listening_sockets();
 SocketAddresses addresses_of(const std::set<int>& sockets);
+bool is_listening(int socket);  // false, too: the descriptor is closed, or is another's
 
 // Sets the options of the sockets at the `own` addresses (listeners, and what they accepted; later
 // ones inherit) and of those connected to a `remote` address.

@@ -11,11 +11,12 @@ constexpr int kFinalRounds = 1000;  // of progress when the transport ends
 
 }  // namespace
 
-UcxTransport::UcxTransport(UcxContext ucx, UcxOptions options, SocketAddresses listening,
+UcxTransport::UcxTransport(UcxContext ucx, UcxOptions options, const std::set<int>& listening,
                            Events& events)
     : options_(std::move(options)),
       settings_(ucx_settings(options_)),
-      listening_(std::move(listening)),
+      doors_(listening.begin(), listening.end()),
+      listening_(addresses_of(listening)),
       events_(events),
       ucx_(std::move(ucx)) {}
 

@@ -25,8 +25,8 @@ namespace cgx::transport {
 
 class UcxTransport final : public Transport {
  public:
-  // `listening`: the addresses of the worker's TCP listeners.
-  UcxTransport(UcxContext ucx, UcxOptions options, SocketAddresses listening, Events& events);
+  // `listening`: the worker's TCP listeners.
+  UcxTransport(UcxContext ucx, UcxOptions options, const std::set<int>& listening, Events& events);
   ~UcxTransport() override;
   Status open();  // once, before anything else
 
@@ -39,6 +39,7 @@ class UcxTransport final : public Transport {
   int progress() override;
   int event_fd() const override { return ucx_.event_fd; }
   bool arm() override;
+  Status fit() const override;
   Totals totals() const override { return totals_; }
 
  private:
@@ -122,7 +123,6 @@ class UcxTransport final : public Transport {
   void drop_failed_connections();
 
   // Frames (ucx_transport.cc).
-  Status check_listeners() const;
   Status handle(unsigned id, ucp_am_recv_callback_t callback);
   Sending& take_sending(Link* link, Message message, uint64_t tag);
   ucs_status_ptr_t start(ucp_ep_h endpoint, Sending& sending, size_t header_bytes,
@@ -134,7 +134,8 @@ class UcxTransport final : public Transport {
 
   const UcxOptions options_;
   const std::string settings_;
-  const SocketAddresses listening_;
+  const std::vector<int> doors_;     // UCX's own descriptors
+  const SocketAddresses listening_;  // their addresses
   Events& events_;
   UcxContext ucx_;
   PeerTable<Link> links_;

@@ -1,9 +1,13 @@
 #include "daemon/base/open_files.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+
+#include "daemon/base/fd.h"
 
 namespace cgx::daemon {
 namespace {
@@ -45,6 +49,19 @@ bool in_reserve(int fd) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
   const rlim_t reserve = std::min<rlim_t>(kReserveMax, limit.rlim_cur / 8);
   return static_cast<rlim_t>(fd) >= limit.rlim_cur - reserve;
+}
+
+Admission::Answer Admission::ask(int door, uint64_t now_ns) {
+  const UniqueFd next(::fcntl(door, F_DUPFD_CLOEXEC, 0));
+  if (next && !in_reserve(next.get())) {
+    waiting_since_ns_ = UINT64_MAX;
+    in_vain_ = false;
+    return Answer::kLetIn;
+  }
+  if (in_vain_) return Answer::kTurnAway;
+  waiting_since_ns_ = std::min(waiting_since_ns_, now_ns);
+  in_vain_ = now_ns - waiting_since_ns_ >= kPatienceNs;
+  return in_vain_ ? Answer::kTurnAway : Answer::kWait;
 }
 
 OpenFilesAsBefore::OpenFilesAsBefore(const OpenFilesLimit& limit) : limit_(limit) {

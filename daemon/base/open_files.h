@@ -24,6 +24,25 @@ OpenFiles open_files();
 // what serves those who are in already.
 bool in_reserve(int fd);
 
+// Whether one more may come in at a door. Where no descriptor is free outside the reserve, whoever
+// comes waits a moment at the door: others may be about to let go of theirs. (A process that was
+// stopped finds all who came and went meanwhile, and closing takes longer than accepting.) Where
+// the moment was in vain, they are turned away until there is room again.
+// Thread rule: as the door that owns it.
+class Admission {
+ public:
+  enum class Answer : uint8_t { kLetIn, kWait, kTurnAway };
+
+  static constexpr uint64_t kPatienceNs = 250'000'000;
+  static constexpr uint64_t kLookAgainNs = 1'000'000;  // while somebody waits
+
+  Answer ask(int door, uint64_t now_ns);  // `door`: the listening socket
+
+ private:
+  uint64_t waiting_since_ns_ = UINT64_MAX;  // and that: nobody waits
+  bool in_vain_ = false;
+};
+
 // To the most this process may give itself (the hard limit).
 OpenFilesLimit raise_open_files_limit();
 

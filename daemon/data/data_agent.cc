@@ -205,6 +205,16 @@ void DataAgent::beat() {
   for (auto& each : sessions_) each->session.beat();
   next_beat_ns_ = now_ns_ + kBeatNs;
   warn_of_long_round();
+  look_at_transport();
+}
+
+void DataAgent::look_at_transport() {
+  if (!transport_ || unfit_) return;
+  const Status fit = transport_->fit();
+  if (fit.ok()) return;
+  unfit_ = true;
+  events_.event(scheduler::EventLevel::kError, fit.message());
+  if (options_.on_unfit) options_.on_unfit(fit);
 }
 
 void DataAgent::warn_of_long_round() {
@@ -419,6 +429,8 @@ void DataAgent::connect_peer(LinkSerial serial, const transport::ConnectOptions&
     found->second.peer = *peer;
     found->second.connected = true;
     ++links_connecting_;
+  } else {
+    look_at_transport();
   }
   links_out_->connected(serial, peer.status());
 }

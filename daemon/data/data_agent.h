@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,7 @@ struct DataOptions {
   uint32_t cores = 1;              // spinning stops when sessions need them all
   bool late_transport = false;     // made when the first other machine is to be reached
   scheduler::SiteMaker site = {};  // of the engine
+  std::function<void(const Status&)> on_unfit = {};  // said once: the transport makes no more links
 };
 
 class DataAgent final : public Agent,
@@ -102,6 +104,7 @@ class DataAgent final : public Agent,
   void handle(Message message);
   void warn_of_long_round();
   void beat();
+  void look_at_transport();
   void lower_sleeping();
   void flush_counters();
   int make_snapshot();
@@ -133,6 +136,7 @@ class DataAgent final : public Agent,
   std::optional<scheduler::Recorder> recorder_;
   std::unique_ptr<scheduler::Engine> engine_;
   transport::Endpoint endpoint_;
+  bool unfit_ = false;                    // transport_ is
   bool listening_ = false;                // endpoint_ is known
   Links links_;                           // those the engine has open
   uint32_t links_connecting_ = 0;         // connected, not up

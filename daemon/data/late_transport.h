@@ -41,6 +41,7 @@ class LateTransport final : public transport::Transport {
   int progress() override { return made() ? made_->progress() : 0; }
   int event_fd() const override { return made() ? made_->event_fd() : -1; }
   bool arm() override { return !made() || made_->arm(); }
+  Status fit() const override { return made() ? made_->fit() : Status(); }
   Totals totals() const override { return made() ? made_->totals() : Totals{}; }
 
  private:

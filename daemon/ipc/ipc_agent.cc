@@ -84,13 +84,14 @@ int IpcAgent::do_work(uint64_t now_ns) {
     listening_ = false;
   }
   expire(now_ns);
+  if (paused_) go_on_accepting();
   show_pending();
   return inbox_->drain(kAnswersPerRound,
                        [this](SessionAnswer answer) { handle(std::move(answer)); });
 }
 
 uint64_t IpcAgent::next_deadline_ns() const {
-  uint64_t deadline = kNever;
+  uint64_t deadline = paused_ ? now_ns_ + Admission::kLookAgainNs : kNever;
   for (const auto& [serial, connection] : connections_) {
     deadline = std::min(deadline, connection->deadline_ns());
   }
@@ -122,8 +123,10 @@ void IpcAgent::on_ready(uint64_t tag) {
 
 void IpcAgent::accept_all() {
   for (int i = 0; i < kAcceptsPerRound && listening_; ++i) {
+    const Admission::Answer answer = admission_.ask(listener_.fd(), now_ns_);
+    if (answer == Admission::Answer::kWait) return pause_accepting();
     UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket && in_reserve(socket.get())) {
+    if (socket && answer == Admission::Answer::kTurnAway) {
       const uid_t uid = uid_behind(socket.get());
       turn_away(std::move(socket), uid, no_descriptor_left());
       continue;
@@ -141,6 +144,18 @@ void IpcAgent::accept_all() {
     }
     spare_fd_ = open_spare();
   }
+}
+
+void IpcAgent::pause_accepting() {
+  paused_ = true;
+  poller().change(listener_.fd(), 0, kListenerTag);
+}
+
+void IpcAgent::go_on_accepting() {
+  paused_ = false;
+  if (!listening_) return;
+  poller().change(listener_.fd(), EPOLLIN, kListenerTag);
+  accept_all();
 }
 
 void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {

@@ -19,6 +19,7 @@
 #include "daemon/base/agent.h"
 #include "daemon/base/limited_events.h"
 #include "daemon/base/mailbox.h"
+#include "daemon/base/open_files.h"
 #include "daemon/base/user_threads.h"
 #include "daemon/data/sessions_port.h"
 #include "daemon/net/listen_socket.h"
@@ -76,6 +77,8 @@ class IpcAgent final : public Agent, public SessionAnswers {
   IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket listener);
 
   void accept_all();
+  void pause_accepting();
+  void go_on_accepting();
   void admit(UniqueFd socket, uint64_t now_ns);
   Status may_admit(const PeerProcess& peer, const std::string& holder) const;
   Status may_open(const std::string& holder) const;
@@ -99,7 +102,9 @@ class IpcAgent final : public Agent, public SessionAnswers {
   Connections connections_;
   SessionSerial next_serial_ = 1;
   UniqueFd spare_fd_;  // given up to accept and refuse when descriptors run out
+  Admission admission_;
   bool listening_ = false;
+  bool paused_ = false;  // who comes waits at the door
   uint64_t now_ns_ = 0;
   Mutex last_words_mutex_;
   std::string last_words_ CGX_GUARDED_BY(last_words_mutex_);

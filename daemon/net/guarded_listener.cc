@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/base/clock.h"
@@ -109,14 +110,14 @@ class GuardedListener::Loop {
       if (polled_[0].revents != 0) return;
       drop_ended();
       check_openings();
-      if (polled_[1].revents != 0) accept_all();
+      if (std::exchange(paused_, false) || polled_[1].revents != 0) accept_all();
       show_share();
     }
   }
 
   // stop, listening socket, then one entry per waiting and per living connection.
   void collect() {
-    polled_.assign({{stop_.get(), POLLIN, 0}, {listening_fd_, POLLIN, 0}});
+    polled_.assign({{stop_.get(), POLLIN, 0}, {paused_ ? -1 : listening_fd_, POLLIN, 0}});
     for (const Waiting& one : waiting_) {
       polled_.push_back({one.some ? -1 : one.fd.get(), POLLIN, 0});
     }
@@ -124,8 +125,8 @@ class GuardedListener::Loop {
   }
 
   int timeout_ms() const {
-    uint64_t earliest = kNever;
     const uint64_t now = monotonic_ns();
+    uint64_t earliest = paused_ ? now + Admission::kLookAgainNs : kNever;
     for (const Waiting& one : waiting_) {
       const uint64_t retry = one.some ? now + kPartialRetry : kNever;
       earliest = std::min({earliest, one.deadline_ns, retry});
@@ -208,9 +209,11 @@ class GuardedListener::Loop {
 
   void accept_all() {
     for (int i = 0; i < kAcceptsPerRound; ++i) {
+      const Admission::Answer answer = admission_.ask(listening_fd_, monotonic_ns());
+      if ((paused_ = answer == Admission::Answer::kWait)) return;
       UniqueFd fd(::accept4(listening_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) return out_of_descriptors();
-      if (in_reserve(fd.get())) continue;  // closed
+      if (answer == Admission::Answer::kTurnAway) continue;  // closed
       std::string origin = origin_of(fd.get());
       if (options_.admits && !options_.admits(origin)) {
         events_.on_junk();
@@ -233,6 +236,8 @@ class GuardedListener::Loop {
   const ListenerOptions options_;
   const ListenerEvents events_;
   UniqueFd stop_;
+  Admission admission_;
+  bool paused_ = false;  // who comes waits at the door
   std::vector<Waiting> waiting_;
   std::vector<Alive> alive_;
   std::vector<pollfd> polled_;

@@ -387,7 +387,7 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
                               .changes = {}});
   if (status.ok()) {
     const std::string reason = config::plain_text(request->reason().substr(0, kReasonBytes));
-    StopOrder order{.by = "drain by " + call.caller().name, .limit_ns = {}};
+    StopOrder order{.by = "drain by " + call.caller().name, .failed = false, .limit_ns = {}};
     if (!reason.empty()) order.by += ": " + reason;
     if (request->has_limit_ms()) order.limit_ns = request->limit_ms() * kMillisecond;
     context_.stop(order);

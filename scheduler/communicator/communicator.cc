@@ -30,7 +30,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
     : members_(std::move(members)),
       services_(services),
       index_(services.new_index()),
-      pool_(services.slabs()),
+      pool_(services.slabs(), members_.holder),
       desk_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),

@@ -22,6 +22,9 @@ Share Engine::State::plan_share() const {
   for (const auto& communicator : communicators_) {
     share.add(communicator->members().holder, communicator->reserved_bytes());
   }
+  for (const SlabStore::Left& left : slabs_->left()) {
+    share.add(left.holder, left.in_use->sum() * slabs_->slab_bytes());
+  }
   return share;
 }
 

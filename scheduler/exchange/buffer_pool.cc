@@ -40,15 +40,24 @@ Status SlabStore::grow(uint32_t slabs) {
 }
 
 Status SlabStore::reserve(uint32_t slabs) {
-  const uint64_t wanted = reserved_ + slabs;
+  uint64_t wanted = reserved_ + slabs;
+  for (const Left& each : left()) wanted += each.in_use->sum();
   if (wanted > slabs_.size()) {
     CGX_RETURN_IF_ERROR(grow(static_cast<uint32_t>(wanted - slabs_.size())));
   }
-  reserved_ = wanted;
+  reserved_ += slabs;
   return {};
 }
 
-// None is free where slabs of a pool that has gone still wait for their link.
+void SlabStore::leave(std::string holder, std::shared_ptr<SlabCounts> in_use) {
+  if (in_use->sum() > 0) left_.push_back({std::move(holder), std::move(in_use)});
+}
+
+const std::vector<SlabStore::Left>& SlabStore::left() {
+  std::erase_if(left_, [](const Left& each) { return each.in_use->sum() == 0; });
+  return left_;
+}
+
 SlabId SlabStore::take(const std::shared_ptr<SlabCounts>& in_use, bool received) {
   if (free_.empty() && !grow(1).ok()) return kNoSlab;
   const SlabId slab = free_.back();

@@ -4,7 +4,8 @@
 // One store per engine holds the memory; each communicator has a pool, its share: it takes no more
 // than it has reserved, so a job whose link stands still takes nothing from another. A slab may be
 // referenced several times (one encoded shard sent to all peers); it is free again when the last
-// reference is released, which may be after its pool has gone. What was reserved for received
+// reference is released, which may be after its pool has gone: until then it stays reserved, and
+// counts for whoever had the pool. What was reserved for received
 // frames is never taken for own ones: those may have to wait for a slow link, while a peer that
 // keeps to the protocol must always find room here. Owned by the engine.
 #pragma once
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/status.h"
@@ -43,6 +46,15 @@ class SlabStore {
   Status reserve(uint32_t slabs);
   void unreserve(uint32_t slabs) { reserved_ -= slabs; }
 
+  // What a pool that goes still has in use.
+  void leave(std::string holder, std::shared_ptr<SlabCounts> in_use);
+  // Of pools that have gone.
+  struct Left {
+    std::string holder;
+    std::shared_ptr<SlabCounts> in_use;
+  };
+  const std::vector<Left>& left();
+
   // One reference, counted in `in_use`; kNoSlab only if no memory is to be had.
   SlabId take(const std::shared_ptr<SlabCounts>& in_use, bool received);
   void add_reference(SlabId slab) { ++uses_[slab].references; }
@@ -62,7 +74,8 @@ class SlabStore {
   Status grow(uint32_t slabs);
 
   uint64_t slab_bytes_;
-  uint64_t reserved_ = 0;
+  uint64_t reserved_ = 0;  // by pools that are there
+  std::vector<Left> left_;
   std::vector<Block> blocks_;
   std::vector<std::byte*> slabs_;
   std::vector<Use> uses_;  // by slab
@@ -71,9 +84,14 @@ class SlabStore {
 
 class BufferPool {
  public:
-  explicit BufferPool(std::shared_ptr<SlabStore> store) : store_(std::move(store)) {}
+  // `holder`: who its memory counts for.
+  explicit BufferPool(std::shared_ptr<SlabStore> store, std::string holder = {})
+      : store_(std::move(store)), holder_(std::move(holder)) {}
   explicit BufferPool(uint64_t slab_bytes) : BufferPool(std::make_shared<SlabStore>(slab_bytes)) {}
-  ~BufferPool() { store_->unreserve(reserved_.sum()); }
+  ~BufferPool() {
+    store_->unreserve(reserved_.sum());
+    store_->leave(std::move(holder_), std::move(in_use_));
+  }
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
@@ -91,6 +109,7 @@ class BufferPool {
 
  private:
   std::shared_ptr<SlabStore> store_;
+  std::string holder_;
   SlabCounts reserved_;
   std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
 };

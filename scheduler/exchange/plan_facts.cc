@@ -10,10 +10,10 @@ namespace cgx::scheduler {
 SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machines) {
   if (machines == 1) return {};
   const uint32_t parts = scatter_parts(machines);
-  const uint32_t sending = 2 * (machines - 1) * parts + parts;
+  const uint32_t few = 2 * (machines - 1) * parts + parts;  // of several operations with one part
   // Own parts that wait for peers' must leave room for those of an operation that starts late.
   return {.received = operations * (2 * each.received + each.results),
-          .own = operations * each.kept + sending};
+          .own = operations * each.kept + std::max(operations * each.unheard, few)};
 }
 
 Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTable& table) {

@@ -190,6 +190,29 @@ bool answered(const Course& course, uint32_t receive) {
   return false;
 }
 
+// Word of a frame rides in whatever its receiver sends when it has taken it in: here in what answers
+// it, or in what is sent of the same part later, which its receivers begin when they are done with
+// this one.
+bool heard_in_time(const Course& course, uint32_t send) {
+  const std::span<const Move> moves = course.moves();
+  const auto all_of = [&](uint32_t receive) {
+    const auto& from = moves[receive].machines;
+    return moves[receive].kind == MoveKind::kReceive &&
+           std::all_of(moves[send].machines.begin(), moves[send].machines.end(), [&](uint32_t to) {
+             return std::find(from.begin(), from.end(), to) != from.end();
+           });
+  };
+  uint32_t before = moves[send].after;  // and what those need
+  for (uint32_t i = send; i-- > 0;) {
+    if (before >> i & 1) before |= moves[i].after;
+  }
+  for (uint32_t i = 0; i < moves.size(); ++i) {
+    const bool linked = before >> i & 1 || moves[i].after >> send & 1;
+    if (linked && all_of(i)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 // Nobody is done with a part before everybody has contributed, and nobody begins one more than
@@ -215,6 +238,10 @@ FrameNeeds frame_needs(const Schedule& schedule, bool site_consumes) {
       needs.received += frames * at_most(windows * ahead);
     }
     if (leg.course.frames() > 0) needs.kept += leg.course.kept_buffers() * at_most(ahead);
+    for (uint32_t i = 0; i < moves.size(); ++i) {
+      if (moves[i].kind != MoveKind::kSend) continue;
+      needs.unheard += at_most((heard_in_time(leg.course, i) ? 1 : 2) * ahead);
+    }
   }
   return needs;
 }

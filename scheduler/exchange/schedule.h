@@ -160,11 +160,13 @@ struct FrameNeeds {
   uint32_t received = 0;  // frames that wait for others
   uint32_t results = 0;   // frames with results, where the site does not read them at once
   uint32_t kept = 0;      // own buffers that wait for frames
+  uint32_t unheard = 0;   // own buffers that were sent and wait for their receivers' word
 
   void cover(const FrameNeeds& other) {  // enough for either
     received = std::max(received, other.received);
     results = std::max(results, other.results);
     kept = std::max(kept, other.kept);
+    unheard = std::max(unheard, other.unheard);
   }
 };
 FrameNeeds frame_needs(const Schedule& schedule, bool site_consumes);

@@ -112,6 +112,33 @@ class OneKey(Isolated):
             self.assertEqual(set(listeners(first)) & set(listeners(second)), set())
 
 
+class OneKeyOverUcx(OneKey):
+    """UCX proves no key: whoever reaches its port may end the daemon or write to it. So nobody outside the network does."""
+
+    CONFIG = {**OneKey.CONFIG, "transport": {"name": "ucx"}}
+    # What does so: UCX's first word and a header that makes no sense, a message to write memory with, a cut one.
+    MAGIC = bytes.fromhex("cafebabe00000000")
+    PACKETS = (MAGIC + b"\xff" * 5, MAGIC + bytes((33,)) + (64).to_bytes(4, "little") + (0x414141410000).to_bytes(8, "little") + bytes(56),
+               MAGIC[:3])
+
+    def test_the_packets_that_end_a_daemon_do_not_reach_it_from_elsewhere(self):
+        subprocess.run(self.machines[0].command(["ip", "addr", "add", f"{OUTSIDE}/32", "dev", "lo"]), check=True)
+        script = ("import socket, sys\n"
+                  "for packet in sys.argv[3:]:\n"
+                  "    try:\n"
+                  "        with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2) as link:\n"
+                  "            link.sendall(bytes.fromhex(packet))\n"
+                  "        print('reached')\n"
+                  "    except OSError as error: print(type(error).__name__)\n")
+        self.assert_daemons_serve()
+        for address, port in listeners(self.daemons[0]):
+            for target in ("127.0.0.1", OUTSIDE):
+                said = self.machines[0].run(["/usr/bin/python3", "-c", script, target, str(port), *(p.hex() for p in self.PACKETS)],
+                                            capture_output=True, text=True).stdout.split()
+                self.assertEqual(said, 3 * ["ConnectionRefusedError"], f"{target}:{port}, where {address} listens")
+        self.assert_daemons_serve()
+
+
 class DifferentNetworks(Isolated):
     """Machine 1 was given another network, in which it has an address, too."""
 

@@ -18,8 +18,10 @@ import unittest
 
 from cluster_case import RAW, ClusterCase, figure
 from daemons import binary, merged
+from doors_test import listeners
 from ranks import Job, Rank
 from strangers_test import MEETING_MAGIC, greeting, mesh_greeting, mesh_message, words
+from use import Use, settle
 
 ROOT = os.geteuid() == 0
 MIB = 1 << 20
@@ -105,6 +107,64 @@ class Descriptors(Hostile):
             with contextlib.suppress(ConnectionError):  # it hangs up at the first
                 self.send_lingering(link, b"junk")
         self.assert_others_are_served()
+
+
+class Crowds(Hostile):
+    """Connections from another machine that never prove a key, at the port for other daemons."""
+
+    SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+    def crowd(self, many, says):
+        """They stay until the test is over; the other machine's are one host's."""
+        script = ("import socket, sys, time\n"
+                  "held = []\n"
+                  "for _ in range(int(sys.argv[3])):\n"
+                  "    link = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)\n"
+                  "    link.sendall(bytes.fromhex(sys.argv[4]))\n"
+                  "    held.append(link)\n"
+                  "print('there', flush=True)\n"
+                  "sys.stdin.read()\n")
+        daemon = self.daemons[0]
+        port = daemon.config["mesh"]["listen"].rsplit(":", 1)[1]
+        crowd = self.machines[1].start(["/usr/bin/python3", "-c", script, daemon.machine.address, port, str(many), says.hex()],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(crowd.communicate, b"", 10)
+        self.assertEqual(crowd.stdout.readline(), b"there\n")
+
+    def test_that_begin_to_speak_or_say_nothing_keep_no_job_no_session_and_no_operator_out(self):
+        daemon = self.daemons[0]
+        before = Use(daemon).descriptors
+        for what, many, says in (("preface and settings", 500, self.SETTINGS), ("nothing", 800, b"")):
+            with self.subTest(what):
+                self.crowd(many, says)
+                self.assertLess(Use(daemon).descriptors, before + 300, "they share few places")
+                job = self.quickly(f"a session and a meeting beside {many} that say {what}",
+                                   lambda: self.job([0, 1], arena_bytes=4 * MIB))
+                comm = self.quickly(f"meeting beside {many} that say {what}", job.join)
+                job.step(comm, 1)
+                self.quickly("an operator's question", lambda: daemon.control_tool("status"))
+
+
+@unittest.skipUnless(ROOT, "machines of their own need root")
+class JunkOverUcx(Hostile):
+    """Inside the trusted network UCX's port is open to all (F1); what is no UCX leaves nothing behind."""
+
+    CONFIG = merged(Hostile.CONFIG, {"transport": {"name": "ucx"}})
+    JUNK, KEPT = 2000, 8
+
+    def test_leaves_a_few_descriptors_at_most(self):
+        daemon = self.daemons[0]
+        settle(self.daemons, 1)
+        before = Use(daemon).descriptors
+        script = ("import socket, sys\n"
+                  "for _ in range(int(sys.argv[1])):\n"
+                  "    for port in sys.argv[3:]:\n"
+                  "        with socket.create_connection((sys.argv[2], int(port)), timeout=5) as link:\n"
+                  "            link.sendall(b'no words of UCX' * 9)\n")
+        ports = [str(port) for address, port in listeners(daemon) if address == daemon.machine.address]
+        self.machines[1].run(["/usr/bin/python3", "-c", script, str(self.JUNK // len(ports)), daemon.machine.address, *ports], check=True)
+        settle(self.daemons, 3)
+        self.assertLessEqual(Use(daemon).descriptors, before + self.KEPT)
 
 
 class Memory(Hostile):

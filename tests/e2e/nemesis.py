@@ -23,14 +23,13 @@ import time
 from cluster_case import RAW
 from daemons import Daemon, merged
 from machines import Machines, isolation_possible
-from nemesis_deeds import BACKDROPS, BUSY_S, DEEDS, Descriptors, Junk
+from nemesis_deeds import BACKDROPS, BUSY_S, DEEDS
 from ranks import Job, Rank, Tensor
 from use import Use, settle
 
 METRICS_PORT = 9464
 LINGER_S = 3.0    # a link outlives its job by this
 MORE_BYTES = 16 << 20  # of memory that a daemon may hold in the end
-LET_GO_S = 2.0    # a crowd that is gone holds no descriptor any more
 MEET_S = 10.0     # a job that was hurt is running again
 ROUNDS_PER_JOB = 12
 PLACES = ([0, 1, 2], [2, 0, 1], [0, 2, 2], [1, 2], [2, 1, 0, 2])
@@ -102,7 +101,7 @@ class Victim:
         for rank, each in enumerate(self.job.ranks):
             each.send("wait", self.comms[rank], self.next_step)
 
-    def replace_lost(self, told, patience_s=0.0):
+    def replace_lost(self, told):
         """Who died is started anew, who lost its daemon opens a new session, the others close what failed."""
         for rank, answer in enumerate(told):
             process = self.job.ranks[rank]
@@ -114,16 +113,13 @@ class Victim:
             else:
                 process.must("close_comm", self.comms[rank])
                 continue
-            self.open(rank, patience_s)
+            self.open(rank)
         self.next_step += 1
 
-    def open(self, rank, patience_s):
-        """`patience_s`: while a crowd's or junk's connections are being let go, it may be refused for want of descriptors."""
-        deadline = time.monotonic() + patience_s
-        while not (answer := self.job.ranks[rank].ask("open", self.job.name, "-", 8 << 20)).ok:
-            if answer.status != "RESOURCE_EXHAUSTED" or time.monotonic() > deadline:
-                raise Violation(f"rank {rank} got no session: {answer.status}: {answer.text}")
-            time.sleep(0.01)
+    def open(self, rank):
+        answer = self.job.ranks[rank].ask("open", self.job.name, "-", 8 << 20)
+        if not answer.ok:
+            raise Violation(f"rank {rank} got no session: {answer.status}: {answer.text}")
 
     def close(self):
         self.job.must("close")
@@ -199,10 +195,7 @@ class Nemesis:
         if backdrop:
             backdrop.end()
         deed.end()
-        # Behind a stopped daemon's door a crowd waits to be let in and go.
-        # A daemon that was stopped meanwhile finds all the junk of that time at its doors at once.
-        crowded = isinstance(backdrop, (Descriptors, Junk))
-        victim.replace_lost(told, LET_GO_S if crowded else 0.0)
+        victim.replace_lost(told)
         back = time.monotonic()
         victim.meet()
         self.met_s[type(deed).__name__].append(time.monotonic() - back)

@@ -212,5 +212,34 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Leaving,
                                            std::vector<uint32_t>{1, 2},
                                            std::vector<uint32_t>{1, 1, 2}));
 
+uint64_t plan_bytes_taken(Cluster& cluster, uint32_t machine) {
+  const auto now_ns = static_cast<uint64_t>(cluster.now_ns());
+  for (const scheduler::Share& share : cluster.engine(machine).snapshot(now_ns).shares) {
+    if (share.name() == "limits.plan_bytes") return share.used();
+  }
+  return 0;
+}
+
+// Machine 1 takes nothing in from the fifth second on, and is given up after four more.
+TEST(Closed, WhatThePeerHasNotTakenInCountsForItsHolderUntilTheLinkEnds) {
+  using enum transport::Fault;
+  ClusterOptions options{.policy = raw_policy()};
+  options.faults.script = {{.fault = kCut, .from = 0, .to = 1, .at_ns = 5 * kSecond}};
+  Cluster cluster(options);
+  cluster.create();
+  std::vector<Tensor> tensors = {{.name = "small", .elements = 64, .shape = {}}};  // gathered
+  cluster.commit(tensors);
+  cluster.run_for(5 * kSecond - cluster.now_ns() + 1);
+  submit_step(cluster, tensors, 0);
+  ASSERT_TRUE(cluster.run_until(
+      [&] { return cluster.rank(0).find(CGX_COMPLETE_STEP, 0) != nullptr; }, kSecond));
+  cluster.close_communicator(0);
+  cluster.run_for(kSecond);
+  EXPECT_TRUE(cluster.engine(0).communicators().empty());
+  EXPECT_GT(plan_bytes_taken(cluster, 0), 0u);
+  cluster.run_for(10 * kSecond);
+  EXPECT_EQ(plan_bytes_taken(cluster, 0), 0u);
+}
+
 }  // namespace
 }  // namespace cgx::sim

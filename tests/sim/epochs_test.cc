@@ -295,7 +295,7 @@ struct FullOfResiduals : ::testing::Test {
     options.arena_bytes = 64 << 20;
     options.limits = [](uint32_t) {
       scheduler::Limits limits;
-      limits.plan_bytes = (uint64_t{128} << 20) / 7 * 8;  // one user may have 7 eighths
+      limits.plan_bytes = (uint64_t{136} << 20) / 7 * 8;  // one user may have 7 eighths
       return limits;
     };
     return options;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "tests/transport/recorder.h"
@@ -457,6 +458,66 @@ TEST_F(TcpTest, BuffersStayTheSendersUntilThePeerHasTakenThemIn) {
   for (int i = 0; i < 100; ++i) a.transport->progress();
   EXPECT_TRUE(a.events.sent.empty()) << "b has not even looked";
   EXPECT_TRUE(until([&] { return a.events.sent.size() == 1; }));
+}
+
+// It holds the key, so it may say what it likes; what waits for its word must not wait for ever.
+class MutePeer {
+ public:
+  MutePeer(Transport& transport, const SocketAddress& door, uint64_t tag, const LinkSecret& secret)
+      : wire_(connect_to(door)) {
+    TcpHello hello{.tag = tag, .nonce = new_tcp_nonce()};
+    send(hello);
+    TcpWelcome welcome;
+    while (::recv(wire_.get(), &welcome, sizeof welcome, MSG_DONTWAIT | MSG_WAITALL) < 0) {
+      transport.progress();
+    }
+    send(TcpProof{prove_tcp_dialer(secret, hello, welcome)});
+    sealer_.emplace(TcpSeal::kLink, make_seal_keys(secret, hello, welcome).to_listener);
+  }
+  // A record that acknowledges nothing; what has come is read and forgotten.
+  void speak() {
+    RecordHead head{.type = RecordType::kAck};
+    sealer_->seal(head, {}, {}, nullptr);
+    send(head);
+    std::byte bytes[4096];
+    while (::recv(wire_.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+  }
+
+ private:
+  template <typename Message>
+  void send(const Message& message) {
+    (void)::send(wire_.get(), &message, sizeof message, MSG_NOSIGNAL);
+  }
+
+  Socket wire_;
+  std::optional<Sealer> sealer_;
+};
+
+TEST_F(TcpTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
+  const LinkSecret secret{std::byte{7}};
+  open(a, {.lost_ms = 400});
+  a.peer = *a.transport->connect({.remote = *a.transport->local_endpoint(),
+                                  .inbound_tag = 5,
+                                  .outbound_tag = 6,
+                                  .secret = secret,
+                                  .name = "machine 2"});
+  MutePeer mute(*a.transport, door(a), 5, secret);
+  const std::vector<std::byte> payload(1000, std::byte{3});
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  const auto began = Clock::now();
+  auto next = began;
+  ASSERT_TRUE(until([&] {
+    if (Clock::now() > next) {
+      mute.speak();
+      next += std::chrono::milliseconds(10);
+    }
+    return a.events.downs.size() == 1;
+  }));
+  EXPECT_GE(Clock::now() - began, std::chrono::milliseconds(400));
+  EXPECT_THAT(a.events.downs[0].why.message(),
+              HasSubstr("machine 2: it speaks, but has acknowledged nothing for 400 ms"));
+  EXPECT_EQ(a.events.sent.size(), 1u) << "the buffer is its owner's again";
 }
 
 TEST_F(TcpTest, LinksLeaveNoDescriptorBehind) {

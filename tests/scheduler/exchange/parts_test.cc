@@ -75,6 +75,37 @@ TEST(BufferPool, OutlivedByASlabOnItsWayStillLeavesOthersTheirs) {
   store->release(sending);
 }
 
+// As at a peer that acknowledges nothing, communicator after communicator.
+TEST(BufferPool, WhatAPeerNeverAcknowledgesCountsForItsHolderAndNobodyElse) {
+  constexpr uint32_t kEach = 3, kJobs = 5;
+  const auto store = std::make_shared<SlabStore>(4096);
+  BufferPool other(store, "uid 2");
+  std::vector<SlabId> unheard;
+  for (uint32_t job = 0; job < kJobs; ++job) {
+    BufferPool greedy(store, "uid 1");
+    ASSERT_TRUE(greedy.reserve({.received = 1, .own = kEach}).ok());
+    while (true) {
+      const SlabId slab = greedy.take_for_own();
+      if (slab == kNoSlab) break;
+      unheard.push_back(slab);
+    }
+  }
+  EXPECT_EQ(unheard.size(), kEach * kJobs) << "no more than was reserved, each time";
+  uint32_t left = 0;
+  for (const SlabStore::Left& each : store->left()) {
+    EXPECT_EQ(each.holder, "uid 1");
+    left += each.in_use->sum();
+  }
+  EXPECT_EQ(left, unheard.size());
+  ASSERT_TRUE(other.reserve({.received = 2, .own = 2}).ok());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NE(other.take_for_own(), kNoSlab);
+    EXPECT_NE(other.take_for_received(), kNoSlab);
+  }
+  for (const SlabId slab : unheard) store->release(slab);
+  EXPECT_TRUE(store->left().empty());
+}
+
 TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
   StepLedger ledger(5, 2, 2);
   ledger.submit(0, 1, {.say = StepLedger::Say::kSubmitted});

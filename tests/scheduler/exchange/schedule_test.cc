@@ -74,6 +74,7 @@ class Paper {
       const FrameNeeds needs = frame_needs(machine.schedule, !late_);
       EXPECT_LE(machine.held_most, needs.received + needs.results) << "machine " << k;
       EXPECT_LE(machine.kept_most, needs.kept) << "machine " << k;
+      EXPECT_LE(machine.unheard_most, needs.unheard) << "machine " << k;
       for (uint32_t part = 0; part < layout_.parts(); ++part) {
         const PartPaper& paper = machine.parts[part];
         EXPECT_EQ(paper.done, machine.schedule.course(part).all())
@@ -93,6 +94,12 @@ class Paper {
     uint32_t part;
     uint8_t round;
     std::string value;
+    uint64_t taken_in = 0;  // of its receiver's frames, when it was sent
+  };
+  struct Sent {
+    std::pair<uint32_t, uint32_t> buffer;  // of which part, which
+    uint64_t number = 0;                   // to this machine
+    uint32_t to = 0;
   };
   struct PartPaper {
     uint32_t begun = 0, done = 0;
@@ -105,7 +112,8 @@ class Paper {
     Schedule schedule;
     std::vector<PartPaper> parts = {};
     std::vector<uint32_t> next = {};
-    uint32_t held = 0, held_most = 0, kept_most = 0;
+    uint32_t held = 0, held_most = 0, kept_most = 0, unheard_most = 0;
+    std::vector<Sent> unheard = {};
   };
 
   void expect_every_machine_once() const {
@@ -158,6 +166,10 @@ class Paper {
     const Frame frame = link.front();
     link.pop_front();
     Machine& machine = machines_[k];
+    ++taken_in_[{from, k}];
+    std::erase_if(machine.unheard, [&](const Sent& sent) {
+      return sent.to == from && sent.number <= frame.taken_in;
+    });
     const Course& course = machine.schedule.course(frame.part);
     PartPaper& part = machine.parts[frame.part];
     const uint16_t index = course.frame_of(frame.round, from);
@@ -238,7 +250,9 @@ class Paper {
         break;
       case MoveKind::kSend:
         for (const uint32_t to : move.machines) {
-          links_[{k, to}].push_back({part, move.round, paper.buffers.at(move.buffer)});
+          links_[{k, to}].push_back(
+              {part, move.round, paper.buffers.at(move.buffer), taken_in_[{to, k}]});
+          machine.unheard.push_back({{part, move.buffer}, ++sent_[{k, to}], to});
         }
         break;
       case MoveKind::kReceive:
@@ -254,7 +268,8 @@ class Paper {
     paper.result = result;
   }
 
-  // Frames that wait, and own buffers that a later sum reads.
+  // Frames that wait, own buffers that a later sum reads, and those that their receivers may not
+  // have taken in, for all that this machine has heard.
   static void count(Machine& machine) {
     uint32_t held = 0, kept = 0;
     for (uint32_t part = 0; part < machine.parts.size(); ++part) {
@@ -264,6 +279,9 @@ class Paper {
       if (paper.done == course.all()) continue;
       for (const auto& [buffer, value] : paper.buffers) kept += course.keeps(buffer) ? 1 : 0;
     }
+    std::set<std::pair<uint32_t, uint32_t>> unheard;
+    for (const Sent& sent : machine.unheard) unheard.insert(sent.buffer);
+    machine.unheard_most = std::max(machine.unheard_most, static_cast<uint32_t>(unheard.size()));
     machine.held_most = std::max(machine.held_most, held);
     machine.kept_most = std::max(machine.kept_most, kept);
   }
@@ -273,6 +291,7 @@ class Paper {
   std::mt19937_64 random_;
   std::vector<Machine> machines_;
   std::map<std::pair<uint32_t, uint32_t>, std::deque<Frame>> links_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> sent_, taken_in_;  // frames, by link
 };
 
 std::vector<Case> every_case() {
