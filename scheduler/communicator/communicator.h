@@ -299,6 +299,7 @@ class Communicator final : public OperationHost,
   void start_term_if_reported();
   bool lacks_plan_of(const Start& start) const;
   void ask_for_plan_of(const Start& start);
+  void flush();
   void start_awaited(const Result<FactsPtr>& facts);
   void start_term(const Start& start, const PlanAgreement::PlanPtr& plan = nullptr);
   void replay_early();

@@ -5,7 +5,8 @@
 //   bound:   the step before it is complete here
 //   started: all local ranks have decided every tensor of the group and its index is in the window
 //   failing: nothing starts, is encoded, reduced or sent any more, but results that others had sent
-//            before they heard of the failure are still decoded; restart() says what came of it
+//            before they heard of the failure are still decoded, and passed on where this machine
+//            is on their way; restart() says what came of it
 //
 // Owned by one communicator. Frames that come before their group has started wait in slabs.
 #pragma once
@@ -77,6 +78,10 @@ class StepRunner {
   void freeze(bool take_results);
   bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
   // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
+  // After freeze(): results may still go there, from frames that are not here yet.
+  bool passes_on_to(uint32_t machine) const {
+    return mode_ == Mode::kResultsOnly && operations_.pass_on_to(machine);
+  }
   // of later steps is answered with `why`; returns which ranks were told, who have to say it again.
   std::vector<bool> restart(ViewPtr view, uint64_t first_step, const Status& why);
   // For good: everything said about open steps is answered with `why`, once the site has let go of
