@@ -11,6 +11,7 @@
 // Owned by one communicator. Frames that come before their group has started wait in slabs.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,10 +21,10 @@
 #include <vector>
 
 #include "scheduler/communicator/members.h"
-#include "scheduler/communicator/step_ledger.h"
 #include "scheduler/exchange/operations.h"
 #include "scheduler/exchange/prepared_plan.h"
 #include "scheduler/exchange/residual_store.h"
+#include "scheduler/exchange/step_ledger.h"
 
 namespace cgx::scheduler {
 
@@ -77,11 +78,11 @@ class StepRunner {
   // Until restart(): work() and receive() make results of what others have sent, or do nothing.
   void freeze(bool take_results);
   bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
-  // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
   // After freeze(): results may still go there, from frames that are not here yet.
   bool passes_on_to(uint32_t machine) const {
     return mode_ == Mode::kResultsOnly && operations_.pass_on_to(machine);
   }
+  // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
   // of later steps is answered with `why`; returns which ranks were told, who have to say it again.
   std::vector<bool> restart(ViewPtr view, uint64_t first_step, const Status& why);
   // For good: everything said about open steps is answered with `why`, once the site has let go of
@@ -179,7 +180,7 @@ class StepRunner {
   void adopt(PlanPtr plan, uint64_t step);
   std::optional<HashWish> hash_due(const Group& group) const;
   void complete_step_if_done();
-  std::unique_ptr<StepLedger> ledger_of(uint64_t step) const;
+  std::unique_ptr<StepLedger> ledger_of(uint64_t step);
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
   void complete(uint32_t rank, const cgx_completion_record& record, std::string_view text) const;
   void answer(const StepLedger& ledger, const Status& why, std::vector<bool>& told) const;
@@ -198,6 +199,7 @@ class StepRunner {
   Residuals residuals_;
   ResidualMark borrowed_;
   std::unique_ptr<StepLedger> current_, next_;
+  std::array<std::unique_ptr<StepLedger>, 2> spare_;  // null: in use, or never made
   std::vector<GroupState> groups_;
   std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
   Operations operations_;

@@ -96,8 +96,9 @@ class Operation {
   // already lies in a slab comes with it (`owned`), so that holding it costs no copy.
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns, Slab* owned = nullptr);
-  // The step has failed somewhere: nothing more is sent. Takes what needs no answer of this
-  // machine, so that what another machine may have completed completes here too.
+  // The step has failed somewhere: nothing more is sent but results that others may have without
+  // this machine. Takes what needs no answer of this machine, so that what another may have
+  // completed completes here too.
   void stop_sending() { results_only_ = true; }
   Status receive_result(const wire::FrameHeader& header, std::span<const std::byte> payload,
                         uint64_t now_ns);
