@@ -4,15 +4,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "proto/wire/session_messages.h"
 #include "proto/wire/shm_layout.h"
 #include "proto/wire/status.h"
 
 namespace cgx::scheduler {
+
+// That several readers keep.
+using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
 struct SessionId {
   uint32_t index = UINT32_MAX;

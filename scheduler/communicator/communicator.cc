@@ -102,7 +102,8 @@ uint32_t Communicator::weight() const {
 
 uint64_t Communicator::reserved_bytes() const {
   const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
-  const uint64_t running = steps_.installed() ? steps_.plan()->slab_bytes : 0;
+  const uint64_t running =
+      steps_.installed() ? steps_.plan()->slab_bytes + steps_.plan()->facts->decided_bytes() : 0;
   uint64_t registered = 0;
   for (const LocalState& state : local_) registered += state.tensors.bytes();
   return calls + registered + running + steps_.residuals().bytes() +
@@ -270,6 +271,11 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.site_consumes = services_.site().consumes_inside();
   question.make_residual = services_.site().residual_maker();
   question.bytes_free = services_.plan_share().left_for(members_.holder);
+  if (steps_.installed() && steps_.plan()->table == question.table) {
+    question.decisions = steps_.plan()->facts->decisions;
+  } else {
+    question.local_ranks = members_.local_count();
+  }
   if (!steps_.residuals().empty()) {
     question.residual_table = steps_.residuals().table();
     question.has_residual = steps_.residuals().existing(question.residual_table);

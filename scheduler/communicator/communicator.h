@@ -75,6 +75,8 @@ class CommunicatorPort {
   // error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
                       std::span<const std::byte> payload, SlabId slab) = 0;
+  virtual Status send_shared(transport::PeerId peer, wire::FrameHeader header,
+                             SharedBytes payload) = 0;
   // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
   virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };
@@ -168,7 +170,8 @@ class Communicator final : public OperationPort,
   }
   // PlanAgreement::Port
   void send_control(uint32_t machine, const ControlMessage& message) override;
-  void broadcast(const ControlMessage& message) override;
+  void broadcast(const ControlMessage& message);
+  void broadcast_body(SharedBytes encoded_control) override;
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
     return purpose == PlanPurpose::kCommit ? pending_ : table_;
   }
@@ -234,6 +237,7 @@ class Communicator final : public OperationPort,
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);
+  void check_sent(uint32_t machine, const Status& status);
   void send_body(uint32_t machine, std::span<const std::byte> encoded_control);
   void reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0 = 0,
              uint64_t value1 = 0);
@@ -294,6 +298,7 @@ class Communicator final : public OperationPort,
   void handle(uint32_t machine, const Start& message);
   void handle(uint32_t machine, const Left& message);
   Report make_report() const;
+  void flush();
   void report_if_flushed();
   void start_term_if_reported();
   bool lacks_plan_of(const Start& start) const;

@@ -68,9 +68,15 @@ void Communicator::send_body(uint32_t machine, std::span<const std::byte> encode
 }
 
 void Communicator::broadcast(const ControlMessage& message) {
-  const std::vector<std::byte> body = encode_control(message);
+  broadcast_body(std::make_shared<const std::vector<std::byte>>(encode_control(message)));
+}
+
+void Communicator::broadcast_body(SharedBytes encoded_control) {
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine) send_body(k, body);
+    if (k == members_.machine || !peers_[k].up) continue;
+    const wire::FrameHeader header = header_for(wire::FrameType::kControl);
+    peers_.sent(k, encoded_control->size() + sizeof(header));
+    check_sent(k, services_.send_shared(peers_[k].id, header, encoded_control));
   }
 }
 
@@ -81,7 +87,10 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
     return;
   }
   peers_.sent(machine, payload.size() + sizeof(header));
-  const Status status = services_.send(peers_[machine].id, header, payload, slab);
+  check_sent(machine, services_.send(peers_[machine].id, header, payload, slab));
+}
+
+void Communicator::check_sent(uint32_t machine, const Status& status) {
   if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
   fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
                            " cannot be sent: " + status.message()},

@@ -41,7 +41,7 @@ void Communicator::freeze(bool take_results) {
   terms_.freeze(services_.now_ns());
   steps_.freeze(take_results);
   calls_.freeze(/*take_results=*/true);
-  broadcast(Flush{});
+  flush();
   check_left();
   report_if_flushed();
 }
@@ -85,6 +85,20 @@ void Communicator::handle(uint32_t machine, const Flush& message) {
   report_if_flushed();
 }
 
+// Behind the last frame to each. Results that pass through here come from machines that hear of the
+// end at once; when all of those have said so, nothing more is passed on.
+void Communicator::flush() {
+  const auto passes_on_to = [this](uint32_t k) { return steps_.passes_on_to(k); };
+  bool more = steps_.settling();
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    more = more || (k != members_.machine && !passes_on_to(k) && !terms_.flushed(k));
+  }
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k == members_.machine || (more && passes_on_to(k))) continue;
+    if (terms_.tell_flush(k)) send_control(k, Flush{});
+  }
+}
+
 Report Communicator::make_report() const {
   Report report;
   // A rank that gave the step up will not end it, though all results may be here.
@@ -118,7 +132,9 @@ bool Communicator::work_frozen() {
 // Every other machine has sent its last frame of this term, and the site has answered, so nothing
 // here changes any more.
 void Communicator::report_if_flushed() {
-  if (state_ != State::kFrozen || terms_.has_reported() || !terms_.all_flushed()) return;
+  if (state_ != State::kFrozen || terms_.has_reported()) return;
+  flush();
+  if (state_ != State::kFrozen || !terms_.all_flushed()) return;
   if (steps_.settling() || calls_.settling()) return;
   steps_.freeze(/*take_results=*/false);
   calls_.freeze(/*take_results=*/false);

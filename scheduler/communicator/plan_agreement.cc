@@ -47,6 +47,13 @@ void PlanAgreement::ask(uint64_t number) {
                                            std::to_string(highest_epoch_)));
   }
   question->dry_run = proposal.dry_run;
+  if (members_.machines() > 1) {
+    question->message = [purpose = proposal.purpose,
+                         dry_run = proposal.dry_run](const PlanFacts& facts) {
+      return encode_control(
+          Prepare{purpose, static_cast<uint8_t>(dry_run), facts.policy, facts.encoded});
+    };
+  }
   proposal.epoch = question->epoch;
   port_.ask_planner(std::move(*question),
                     [this, number](const Result<FactsPtr>& facts) { on_planned(number, facts); });
@@ -67,8 +74,7 @@ void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
   proposal->answered.resize(members_.machines());
   proposal->answered[0] = true;
   if (members_.machines() == 1) return decide(static_cast<size_t>(proposal - proposals_.data()));
-  port_.broadcast(Prepare{proposal->purpose, static_cast<uint8_t>(proposal->dry_run),
-                          (*facts)->policy, (*facts)->encoded});
+  port_.broadcast_body(std::exchange((*facts)->made->message, nullptr));
 }
 
 // It cannot be planned here.

@@ -42,7 +42,7 @@ class PlanAgreement {
    public:
     virtual ~Port() = default;
     virtual void send_control(uint32_t machine, const ControlMessage& message) = 0;
-    virtual void broadcast(const ControlMessage& message) = 0;  // to all other machines
+    virtual void broadcast_body(SharedBytes encoded_control) = 0;  // to all other machines
     // A commit's plan is for the table that is being committed, any other for the one in force;
     // null: there is none.
     virtual std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const = 0;

@@ -1,7 +1,6 @@
 #include "scheduler/communicator/snapshot.h"
 
 #include "scheduler/exchange/prepared_plan.h"
-#include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {
 
@@ -27,21 +26,21 @@ void show_plan(CommunicatorSnapshot& shown) {
 }
 
 void show_reasons(CommunicatorSnapshot& shown) {
-  if (shown.plan == nullptr) return;
-  const TensorTable& table = *shown.plan->table;
-  Result<CodecChooser> chooser = CodecChooser::create(shown.plan->policy, table.size());
-  if (!chooser.ok()) return;  // another machine made the plan, with other limits
-  for (uint32_t t = 0; t < table.size(); ++t) {
-    const Result<Choice> choice = chooser->choose(table[t]);
-    if (!choice.ok()) continue;
-    const bool as_said = shown.tensors[t].codec == choice->spec;
-    const Policy& policy = shown.plan->policy;
-    const bool ceiling = policy.ceilings != CeilingPlanner::kpolicy && choice->by_default &&
-                         policy.mode != PlanMode::kAuto;
-    const std::string other =
-        ceiling ? std::string("ceilings: ") + kCeilingPlanners[static_cast<size_t>(policy.ceilings)]
-                : "mode auto: the faster one";
-    shown.tensors[t].reason = as_said ? choice->reason : other;
+  if (shown.plan == nullptr || shown.plan->decisions == nullptr) return;
+  const Decisions& decisions = *shown.plan->decisions;
+  const Policy& policy = shown.plan->policy;
+  const bool ceilings =
+      policy.ceilings != CeilingPlanner::kpolicy && policy.mode != PlanMode::kAuto;
+  for (uint32_t t = 0; t < decisions.tensors(); ++t) {
+    TensorSnapshot& tensor = shown.tensors[t];
+    if (tensor.codec == decisions.spec_of(t, policy)) {
+      tensor.reason = decisions.reason(t);
+    } else if (ceilings && decisions.by_default(t)) {
+      tensor.reason =
+          std::string("ceilings: ") + kCeilingPlanners[static_cast<size_t>(policy.ceilings)];
+    } else {
+      tensor.reason = "mode auto: the faster one";
+    }
   }
 }
 

@@ -24,9 +24,15 @@ StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, Know
       knows_plan_(std::move(knows_plan)),
       attempts_(ports.members.local_count()) {}
 
-std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) const {
-  return std::make_unique<StepLedger>(step, ports_.members.local_count(),
-                                      static_cast<uint32_t>(plan_->table->size()));
+std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) {
+  const uint32_t ranks = ports_.members.local_count();
+  const auto tensors = static_cast<uint32_t>(plan_->table->size());
+  for (std::unique_ptr<StepLedger>& spare : spare_) {
+    if (spare == nullptr || !spare->fits(ranks, tensors)) continue;
+    spare->restart(step);
+    return std::move(spare);
+  }
+  return std::make_unique<StepLedger>(step, ranks, tensors);
 }
 
 void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
@@ -42,6 +48,8 @@ void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
 void StepRunner::adopt(PlanPtr plan, uint64_t step) {
   const PlanPtr before = std::exchange(plan_, std::move(plan));
   residuals_.prepare(*plan_->facts, ports_.site);
+  MadeMemory* const made = plan_->facts->made.get();
+  if (made != nullptr && made->ledgers[0] != nullptr) spare_.swap(made->ledgers);
   norms_.resize(plan_->table->size());
   for (uint32_t tensor = 0; before && tensor < before->table->size(); ++tensor) {
     if (!(before->spec_of(tensor) == plan_->spec_of(tensor))) norms_[tensor] = {};
@@ -167,13 +175,11 @@ void StepRunner::bind() {
   order_.clear();
   absent_.clear();
   lowest_ = 0;
-  segments_left_.clear();
-  for (const auto& places : plan_->facts->places) {
-    segments_left_.push_back(static_cast<uint32_t>(places.size()));
-  }
+  segments_left_ = plan_->facts->segment_counts;
   for (uint32_t g = 0; g < groups_.size(); ++g) {
     groups_[g].undecided = static_cast<uint32_t>(plan_->plan.groups[g].segments.size());
   }
+  if (!current_->any_touched()) return;
   for (uint32_t t = 0; t < plan_->table->size(); ++t) decided(*current_, t);
 }
 
@@ -218,13 +224,14 @@ Status StepRunner::close_previous() {
 Result<bool> StepRunner::start_ready(uint64_t now_ns) {
   const auto end = static_cast<uint32_t>(
       std::min<uint64_t>(groups_.size(), uint64_t{lowest_} + plan_->plan.window));
-  bool started = false;
-  for (uint32_t g = lowest_; g < end; ++g) {
+  constexpr size_t kSegments = 4096;  // to begin so many takes long enough for one round
+  size_t started = 0;
+  for (uint32_t g = lowest_; g < end && started < kSegments; ++g) {
     if (groups_[g].started || groups_[g].undecided > 0) continue;
     CGX_RETURN_IF_ERROR(start(g, now_ns));
-    started = true;
+    started += std::max<size_t>(1, plan_->plan.groups[g].segments.size());
   }
-  return started;
+  return started > 0;
 }
 
 Status StepRunner::start(uint32_t group, uint64_t now_ns) {
@@ -541,7 +548,7 @@ void StepRunner::complete_step_if_done() {
   std::fill(closings_.begin(), closings_.end(), Closing::kOpen);
   previous_closed_ = false;
   if (next_) {
-    current_ = std::move(next_);
+    spare_[0] = std::exchange(current_, std::move(next_));
   } else if (current_->tensors() == plan_->table->size()) {
     current_->restart(step + 1);
   } else {

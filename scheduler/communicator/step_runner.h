@@ -5,11 +5,13 @@
 //   bound:   the step before it is complete here
 //   started: all local ranks have decided every tensor of the group and its index is in the window
 //   failing: nothing starts, is encoded, reduced or sent any more, but results that others had sent
-//            before they heard of the failure are still decoded; restart() says what came of it
+//            before they heard of the failure are still decoded, and passed on where this machine
+//            is on their way; restart() says what came of it
 //
 // Owned by one communicator. Frames that come before their group has started wait in slabs.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,10 +21,10 @@
 #include <vector>
 
 #include "scheduler/communicator/members.h"
-#include "scheduler/communicator/step_ledger.h"
 #include "scheduler/exchange/operations.h"
 #include "scheduler/exchange/prepared_plan.h"
 #include "scheduler/exchange/residual_store.h"
+#include "scheduler/exchange/step_ledger.h"
 
 namespace cgx::scheduler {
 
@@ -76,6 +78,10 @@ class StepRunner {
   // Until restart(): work() and receive() make results of what others have sent, or do nothing.
   void freeze(bool take_results);
   bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
+  // After freeze(): results may still go there, from frames that are not here yet.
+  bool passes_on_to(uint32_t machine) const {
+    return mode_ == Mode::kResultsOnly && operations_.pass_on_to(machine);
+  }
   // REQUIRES: completed_end() <= first_step <= results_end(). What local ranks have said of it and
   // of later steps is answered with `why`; returns which ranks were told, who have to say it again.
   std::vector<bool> restart(ViewPtr view, uint64_t first_step, const Status& why);
@@ -174,7 +180,7 @@ class StepRunner {
   void adopt(PlanPtr plan, uint64_t step);
   std::optional<HashWish> hash_due(const Group& group) const;
   void complete_step_if_done();
-  std::unique_ptr<StepLedger> ledger_of(uint64_t step) const;
+  std::unique_ptr<StepLedger> ledger_of(uint64_t step);
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;
   void complete(uint32_t rank, const cgx_completion_record& record, std::string_view text) const;
   void answer(const StepLedger& ledger, const Status& why, std::vector<bool>& told) const;
@@ -193,6 +199,7 @@ class StepRunner {
   Residuals residuals_;
   ResidualMark borrowed_;
   std::unique_ptr<StepLedger> current_, next_;
+  std::array<std::unique_ptr<StepLedger>, 2> spare_;  // null: in use, or never made
   std::vector<GroupState> groups_;
   std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
   Operations operations_;

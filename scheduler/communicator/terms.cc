@@ -82,7 +82,7 @@ Status Terms::check(const Start& start, bool has_groups) const {
 
 void Terms::begin() {
   ++number_;
-  for (Machine& machine : machines_) machine.flushed = machine.reported = false;
+  for (Machine& machine : machines_) machine.flushed = machine.told = machine.reported = false;
 }
 
 bool Terms::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {

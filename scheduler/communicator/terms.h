@@ -28,6 +28,9 @@ class Terms {
   void freeze(uint64_t now_ns) { frozen_since_ns_ = now_ns; }
   uint64_t frozen_since_ns() const { return frozen_since_ns_; }
   void flush(uint32_t machine) { machines_[machine].flushed = true; }
+  bool flushed(uint32_t machine) const { return machines_[machine].flushed; }
+  // This machine's own to another one; true: it has not been said yet.
+  bool tell_flush(uint32_t machine) { return !std::exchange(machines_[machine].told, true); }
   bool all_flushed() const;  // all other machines
   void report(uint32_t machine, Report report);
   bool has_reported() const { return machines_[members_.machine].reported; }  // this machine
@@ -56,6 +59,7 @@ class Terms {
  private:
   struct Machine {
     bool flushed = false;  // nothing more of this term comes from it
+    bool told = false;     // nothing more of this term goes to it
     bool reported = false;
     Report report;
   };

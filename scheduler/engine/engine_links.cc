@@ -7,34 +7,46 @@ namespace {
 // Tokens: slab frames carry slab + 1, copied payloads the bit above with their number.
 constexpr transport::SendToken kCopyBit = uint64_t{1} << 63;
 
+// A link that has gone is told of by on_peer_down.
+Status gone_or(const Status& status) {
+  const StatusCode code = status.code();
+  const bool link_gone = code == StatusCode::kPEER_LOST || code == StatusCode::kNOT_FOUND ||
+                         code == StatusCode::kUNAVAILABLE || code == StatusCode::kCANCELLED;
+  return status.ok() || link_gone ? Status() : resource_exhausted(status.message());
+}
+
 }  // namespace
 
 Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
                            std::span<const std::byte> payload, SlabId slab) {
-  transport::SendToken token = transport::kNoToken;
-  std::span<const std::byte> stable = payload;
-  if (slab != kNoSlab) {
-    token = uint64_t{slab} + 1;
-  } else if (!payload.empty()) {
-    token = kCopyBit | next_copy_++;
-    std::vector<std::byte>& copy = copied_payloads_[token];
-    copy.assign(payload.begin(), payload.end());
-    stable = copy;
+  if (slab == kNoSlab && !payload.empty()) {
+    return send_shared(
+        peer, header,
+        std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end()));
   }
-  count(Counter::kframes_sent, 1);
-  wire::seal(header, stable, payload_check());
   const Status status =
-      ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), stable}, token);
-  if (status.ok()) {
-    if (token != transport::kNoToken) links_.sending(peer);
-    return {};
-  }
-  if (slab != kNoSlab) slabs_->release(slab);
-  copied_payloads_.erase(token);
-  const bool link_gone =
-      status.code() == StatusCode::kPEER_LOST || status.code() == StatusCode::kNOT_FOUND ||
-      status.code() == StatusCode::kUNAVAILABLE || status.code() == StatusCode::kCANCELLED;
-  return link_gone ? Status() : resource_exhausted(status.message());  // on_peer_down tells
+      pass_on(peer, header, payload, slab != kNoSlab ? uint64_t{slab} + 1 : transport::kNoToken);
+  if (slab != kNoSlab && !status.ok()) slabs_->release(slab);
+  return gone_or(status);
+}
+
+Status Engine::State::send_shared(transport::PeerId peer, wire::FrameHeader header,
+                                  SharedBytes payload) {
+  const transport::SendToken token = kCopyBit | next_copy_++;
+  const SharedBytes& kept = copied_payloads_[token] = std::move(payload);
+  const Status status = pass_on(peer, header, *kept, token);
+  if (!status.ok()) copied_payloads_.erase(token);
+  return gone_or(status);
+}
+
+Status Engine::State::pass_on(transport::PeerId peer, wire::FrameHeader header,
+                              std::span<const std::byte> payload, transport::SendToken token) {
+  count(Counter::kframes_sent, 1);
+  wire::seal(header, payload, payload_check());
+  const Status status =
+      ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), payload}, token);
+  if (status.ok() && token != transport::kNoToken) links_.sending(peer);
+  return status;
 }
 
 void Engine::State::lose_link(LinkUser& user, uint32_t machine, const Status& why) {

@@ -91,6 +91,10 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   }
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
               SlabId slab) override;
+  Status send_shared(transport::PeerId peer, wire::FrameHeader header,
+                     SharedBytes payload) override;
+  Status pass_on(transport::PeerId peer, wire::FrameHeader header,
+                 std::span<const std::byte> payload, transport::SendToken token);
   wire::PayloadCheck payload_check() const {
     return ports_.transport->caps().checks_payloads ? wire::PayloadCheck::kTransport
                                                     : wire::PayloadCheck::kFrame;
@@ -167,7 +171,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   std::vector<Turns::Account> accounts_;     // by Communicator::index()
   std::vector<Communicator*> line_, ahead_;  // of this round
   Counters counters_{};
-  std::map<uint64_t, std::vector<std::byte>> copied_payloads_;
+  std::map<uint64_t, SharedBytes> copied_payloads_;
   uint64_t next_copy_ = 1;
 };
 

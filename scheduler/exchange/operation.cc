@@ -225,8 +225,9 @@ void Operation::send(const MoveOf& of) {
 
 std::vector<Operation::MoveOf>::const_iterator Operation::next_ready() const {
   if (!results_only_) return ready_.begin();
-  return std::find_if(ready_.begin(), ready_.end(),
-                      [this](const MoveOf& of) { return move_of(of).kind == MoveKind::kCombine; });
+  return std::find_if(ready_.begin(), ready_.end(), [this](const MoveOf& of) {
+    return move_of(of).kind == MoveKind::kCombine || move_of(of).shared;
+  });
 }
 
 Result<bool> Operation::finish_ready() {

@@ -72,6 +72,10 @@ class Operation {
   bool present_anywhere(uint32_t segment) const { return union_.test(segment); }
   // No frame of this operation came from the machine yet.
   bool silent(uint32_t machine) const { return !heard_[machine]; }
+  // Results may go there even after stop_sending().
+  bool passes_on_to(uint32_t machine) const {
+    return state_ == State::kExchanging && setup_.schedule->passes_on_to(machine);
+  }
   // The earliest round of which a frame of the machine is missing; 0: none is.
   uint32_t waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
@@ -83,7 +87,7 @@ class Operation {
   // Of the piece that the setup asked for, once complete; nothing if its tensor is absent.
   const std::optional<uint64_t>& result_hash() const { return result_hash_; }
   bool tickets_open() const { return !asked_.empty(); }
-  // Nothing more is sent, but advance() can still make results of what is here.
+  // Nothing new is sent, but advance() can still make results of what is here.
   bool results_ready() const { return results_only_ && next_ready() != ready_.end(); }
 
   // At most one part's work. False: nothing to do until a frame or a slab arrives.
@@ -92,8 +96,9 @@ class Operation {
   // already lies in a slab comes with it (`owned`), so that holding it costs no copy.
   Status receive(const wire::FrameHeader& header, std::span<const std::byte> payload,
                  uint64_t now_ns, Slab* owned = nullptr);
-  // The step has failed somewhere: nothing more is sent. Takes what needs no answer of this
-  // machine, so that what another machine may have completed completes here too.
+  // The step has failed somewhere: nothing more is sent but results that others may have without
+  // this machine. Takes what needs no answer of this machine, so that what another may have
+  // completed completes here too.
   void stop_sending() { results_only_ = true; }
   Status receive_result(const wire::FrameHeader& header, std::span<const std::byte> payload,
                         uint64_t now_ns);

@@ -27,7 +27,8 @@ Status Operation::receive_result(const wire::FrameHeader& header,
                                  std::span<const std::byte> payload, uint64_t now_ns) {
   if (state_ == State::kExchanging) {
     CGX_ASSIGN_OR_RETURN(const Expected what, expected(header));
-    if (!move_of({header.part, what.move}).for_results) return {};
+    const Move& receive = move_of({header.part, what.move});
+    if (!receive.for_results && !receive.shared) return {};
   }
   return receive(header, payload, now_ns);
 }

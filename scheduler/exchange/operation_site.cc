@@ -86,7 +86,8 @@ Status Operation::take(Asked& asked, const SiteAnswer& answer) {
 
 // What was encoded goes out; it is kept where it will be added.
 Status Operation::made(Asked& asked, const SiteAnswer& answer) {
-  if (results_only_) return {};  // it is not sent any more, so a sum is no result
+  // It is not sent any more, so no machine has it.
+  if (results_only_ && !move_of(asked.of).shared) return {};
   const uint32_t part = asked.of.part, buffer = move_of(asked.of).buffer;
   buffer_at(part, buffer) = {true, std::move(asked.slab), asked.offset, answer.bytes};
   release_sources(asked.of);

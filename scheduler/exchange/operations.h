@@ -50,6 +50,11 @@ class Operations {
   void stop_sending() {
     for (const Pointer& operation : open_) operation->stop_sending();
   }
+  bool pass_on_to(uint32_t machine) const {
+    return std::any_of(open_.begin(), open_.end(), [machine](const Pointer& operation) {
+      return operation->passes_on_to(machine);
+    });
+  }
   void sweep() {
     std::erase_if(ended_, [](const Pointer& operation) { return !operation->tickets_open(); });
   }
@@ -66,7 +71,7 @@ class Operations {
   bool tickets_open() const {
     return tickets_open_if([](const Operation&) { return true; });
   }
-  // Something can still come of what is here, though nothing more is sent.
+  // Something can still come of what is here, though nothing new is sent.
   bool settling() const {
     return tickets_open() || std::any_of(open_.begin(), open_.end(), [](const Pointer& operation) {
              return operation->results_ready();

@@ -2,21 +2,41 @@
 // is. Immutable; whoever shows it may keep it, on any thread.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "scheduler/exchange/buffer_pool.h"
 #include "scheduler/exchange/schedule.h"
 #include "scheduler/exchange/site.h"
+#include "scheduler/exchange/step_ledger.h"
+#include "scheduler/plan/decisions.h"
 #include "scheduler/plan/plan.h"
 #include "scheduler/plan/policy.h"
+#include "scheduler/ports.h"
 
 namespace cgx::scheduler {
 
-// Memory that a plan's residuals lacked when it was made. Taken out by the first that runs it, on
-// the engine's thread; nobody else looks.
-struct MadeResiduals {
-  std::vector<std::shared_ptr<SiteResidual>> by_tensor;  // null: it was not missing
+// What one site keeps of a tensor with feedback (residuals.h).
+struct TensorResidual {
+  std::shared_ptr<SiteResidual> memory;  // null: there are none
+  uint64_t elements = 0;
+  double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
+  uint8_t confirmed = 0;
+  bool wanted = false;  // by the plan in force
+  bool filled = false;  // some step's error was confirmed
+  bool written = false, drained = false;
+  bool touched() const { return written || drained; }
+};
+
+// Memory that a plan needs beside itself, made and touched with it: fresh pages cost the thread that
+// moves gradients more than all that it does with them when the plan takes force. Each is taken out
+// by the first that needs it, on the engine's thread; nobody else looks.
+struct MadeMemory {
+  std::vector<std::shared_ptr<SiteResidual>> residuals;  // by tensor; null: it was not missing
+  std::vector<TensorResidual> slots;                     // by tensor; empty: there are
+  std::array<std::unique_ptr<StepLedger>, 2> ledgers;    // of a new table
+  SharedBytes message;                                   // that asks other machines to prepare it
 };
 
 // Which tensors of a table had what number in another one, by their names.
@@ -32,6 +52,8 @@ struct PlanFacts {
   Plan plan;
   Policy policy;
   std::shared_ptr<const TensorTable> table;
+  // Null: the policy, another machine's, cannot be matched here.
+  DecisionsPtr decisions;
   std::vector<std::byte> encoded;    // the plan, as it travels
   uint64_t hash = 0;                 // of that
   std::vector<GroupLayout> layouts;  // by group
@@ -41,17 +63,19 @@ struct PlanFacts {
     uint32_t group = 0, segment = 0;
   };
   std::vector<std::vector<PlaceInPlan>> places;
-  std::vector<uint64_t> name_hashes;  // by tensor
+  std::vector<uint32_t> segment_counts;  // by tensor: of those
+  std::vector<uint64_t> name_hashes;     // by tensor
   // By tensor: nothing but the policy's default decides its codec. Only where ceilings are set.
   std::vector<bool> by_default;
   SlabCounts slabs;  // for frames
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
   uint64_t residual_bytes = 0;
-  Renumbering residuals;                // from the table that they were numbered by when asked
-  std::shared_ptr<MadeResiduals> made;  // null: none is missing, or there is no room
-  uint64_t made_bytes = 0;
+  Renumbering residuals;             // from the table that they were numbered by when asked
+  std::shared_ptr<MadeMemory> made;  // null: nobody asked
+  uint64_t made_bytes = 0;           // of residuals in it
 
+  uint64_t decided_bytes() const { return decisions == nullptr ? 0 : decisions->bytes(); }
   uint32_t first_group_of(uint32_t tensor) const { return places[tensor].front().group; }
   const CodecSpec& spec_of(uint32_t tensor) const {
     const PlaceInPlan& place = places[tensor].front();

@@ -32,10 +32,13 @@ void Residuals::prepare(const PlanFacts& facts, const Site& site) {
   number(facts);
   for (Slots& slots : slots_) slots.wanted = false;
   for_each_feedback(facts.plan, *facts.table, [&](uint32_t tensor, const TensorDesc& described) {
+    if (slots_.empty()) slots_ = fresh_slots(facts);
     Slots& slots = slots_[tensor];
     slots.wanted = true;
     if (slots.memory) return;
-    if (facts.made) slots.memory = std::move(facts.made->by_tensor[tensor]);
+    if (facts.made && !facts.made->residuals.empty()) {
+      slots.memory = std::move(facts.made->residuals[tensor]);
+    }
     if (!slots.memory) slots.memory = make(site, described.elements);
     slots.elements = described.elements;
     ++count_;
@@ -49,9 +52,9 @@ void Residuals::prepare(const PlanFacts& facts, const Site& site) {
 void Residuals::number(const PlanFacts& facts) {
   if (facts.table == table_) return;
   const auto before = std::exchange(table_, facts.table);
-  std::vector<Slots> slots = std::exchange(slots_, std::vector<Slots>(table_->size()));
   touched_.clear();
-  if (empty()) return;
+  if (empty()) return slots_.clear();
+  std::vector<Slots> slots = std::exchange(slots_, fresh_slots(facts));
   // Normally the question was asked under the table of now.
   const bool asked = facts.residuals.before == before;
   take_over(std::move(slots), asked ? facts.residuals : renumber(before, *table_));
@@ -59,6 +62,13 @@ void Residuals::number(const PlanFacts& facts) {
   for (uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
     if (slots_[tensor].touched()) touched_.push_back(tensor);
   }
+}
+
+std::vector<Residuals::Slots> Residuals::fresh_slots(const PlanFacts& facts) {
+  if (facts.made && facts.made->slots.size() == facts.table->size()) {
+    return std::exchange(facts.made->slots, {});
+  }
+  return std::vector<Slots>(facts.table->size());
 }
 
 // What is here gets the table's numbers. A tensor that has changed its size starts anew.

@@ -65,19 +65,10 @@ class Residuals {
   std::vector<Memory> take_all();
 
  private:
-  struct Slots {
-    Memory memory;  // null: there are none
-    uint64_t elements = 0;
-    double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
-    uint8_t confirmed = 0;
-    bool wanted = false;  // by the plan in force
-    bool filled = false;  // some step's error was confirmed
-    bool written = false, drained = false;
-    bool touched() const { return written || drained; }
-  };
-
+  using Slots = TensorResidual;
   const Slots& slots(uint32_t tensor) const { return slots_[tensor]; }
   void number(const PlanFacts& facts);
+  static std::vector<Slots> fresh_slots(const PlanFacts& facts);
   void take_over(std::vector<Slots> before, const Renumbering& from);
   void take_strays();
   bool is_here(const TensorDesc& tensor, uint32_t number) const;
@@ -85,7 +76,7 @@ class Residuals {
   void commit(Slots& slots, const Site& site);
 
   std::shared_ptr<const TensorTable> table_;
-  std::vector<Slots> slots_;                      // by tensor
+  std::vector<Slots> slots_;                      // by tensor; empty: none has any
   std::unordered_map<std::string, Slots> stray_;  // of tensors that the table lacks, by name
   std::vector<uint32_t> touched_;                 // written or drained since commit()
   size_t count_ = 0;                              // of slots with memory

@@ -30,10 +30,22 @@ Course::Bytes Course::encode() {
   return {{Source::Kind::kBuffer, move.buffer}, 1u << (moves_.size() - 1)};
 }
 
+// What this machine adds was sent to all that add the same: nothing of it is the own ranks'.
+void Course::share(Move& sum) {
+  for (const Source& source : sum.sources) {
+    if (source.kind == Source::Kind::kOwnRanks) return;
+  }
+  sum.shared = true;
+  for (uint32_t i = 0; i < moves_.size(); ++i) {
+    if (moves_[i].kind == MoveKind::kReceive && sum.after >> i & 1) moves_[i].shared = true;
+  }
+}
+
 Course::Bytes Course::reduce(std::span<const Bytes> from, bool results) {
   Move& move = add(MoveKind::kReduce);
   take(move, from);
   move.results = results;
+  if (results) share(move);
   move.buffer = static_cast<uint8_t>(buffers_++);
   return {{Source::Kind::kBuffer, move.buffer}, 1u << (moves_.size() - 1)};
 }
@@ -153,6 +165,21 @@ void Schedule::close(uint32_t parts) {
     first_frame_.push_back(first_frame_.back() + course(part).frames());
     first_buffer_.push_back(first_buffer_.back() + course(part).buffers());
   }
+}
+
+bool Schedule::passes_on_to(uint32_t machine) const {
+  for (const Leg& leg : courses_) {
+    const std::span<const Move> moves = leg.course.moves();
+    for (const Move& sum : moves) {
+      if (!sum.shared || sum.kind != MoveKind::kReduce) continue;
+      for (const Move& move : moves) {
+        const bool sends = move.kind == MoveKind::kSend && move.buffer == sum.buffer;
+        const auto& to = move.machines;
+        if (sends && std::find(to.begin(), to.end(), machine) != to.end()) return true;
+      }
+    }
+  }
+  return false;
 }
 
 bool Schedule::hears(uint32_t machine) const {

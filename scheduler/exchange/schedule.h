@@ -46,6 +46,9 @@ struct Move {
   bool results = false;      // reduce: also into every local output
   bool decoded = false;      // receive: its frame is a result
   bool for_results = false;  // receive: all that follows is results of this machine
+  // reduce: of sums that others have, too, so that one of them may be done without this machine;
+  // receive: of such a sum's frames.
+  bool shared = false;
   uint16_t first_frame = 0;  // receive: index of its first frame in the course
   uint32_t after = 0;        // moves that come before, a bit each
   std::vector<uint32_t> machines;
@@ -93,6 +96,7 @@ class Course {
  private:
   Move& add(MoveKind kind);
   void take(Move& move, std::span<const Bytes> from);
+  void share(Move& sum);
 
   std::vector<Move> moves_;
   uint32_t frames_ = 0, buffers_ = 0, kept_ = 0;
@@ -136,6 +140,8 @@ class Schedule {
   uint32_t sources_max() const { return sources_max_; }
   uint32_t rounds() const { return rounds_; }
   bool hears(uint32_t machine) const;  // some frame comes from it
+  // It has results from here that other machines may have had from each other.
+  bool passes_on_to(uint32_t machine) const;
 
   struct Leg {  // parts that go the same course
     Course course;

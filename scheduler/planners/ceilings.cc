@@ -91,14 +91,4 @@ Result<CeilingAnswer> make_ceilings(CeilingQuestion question) {
   return search->answer();
 }
 
-Result<std::vector<bool>> decided_by_default(const TensorTable& table, const Policy& policy) {
-  CGX_ASSIGN_OR_RETURN(CodecChooser chooser, CodecChooser::create(policy, table.size()));
-  std::vector<bool> by_default;
-  for (const TensorDesc& tensor : table) {
-    CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose(tensor));
-    by_default.push_back(choice.by_default);
-  }
-  return by_default;
-}
-
 }  // namespace cgx::scheduler

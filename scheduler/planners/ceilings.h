@@ -76,7 +76,4 @@ struct CeilingRow {
 #include "scheduler/plan/ceilings.def"
 #undef X
 
-// By tensor: nothing but the policy's default decides its codec.
-Result<std::vector<bool>> decided_by_default(const TensorTable& table, const Policy& policy);
-
 }  // namespace cgx::scheduler

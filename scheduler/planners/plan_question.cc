@@ -26,13 +26,11 @@ Policy starting_policy(const Policy& policy) {
 
 // The groups with the ceiling of each tensor, where the policy's default decides and it is
 // compressed at all.
-Result<std::vector<Group>> groups_under_ceilings(const PlanQuestion& question) {
+std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Decisions& decisions) {
   std::vector<Group> groups = question.groups;
-  CGX_ASSIGN_OR_RETURN(const std::vector<bool> by_default,
-                       decided_by_default(*question.table, question.policy));
   for (Group& group : groups) {
     for (Segment& segment : group.segments) {
-      if (!by_default[segment.tensor] || segment.spec.codec == 0) continue;
+      if (!decisions.by_default(segment.tensor) || segment.spec.codec == 0) continue;
       const CodecSpec& spec = question.ceilings[segment.tensor];
       if (segment.spec.bucket != spec.bucket) {  // pieces stay what they are, or are refused
         segment.first_bucket = segment.first_element() / spec.bucket;
@@ -45,23 +43,35 @@ Result<std::vector<Group>> groups_under_ceilings(const PlanQuestion& question) {
   return groups;
 }
 
-Result<Plan> new_plan(const PlanQuestion& question) {
+// What was matched for another plan of this table may do. A plan that another machine has made
+// runs without, and says no reasons.
+Result<DecisionsPtr> decisions_of(const PlanQuestion& question) {
+  const DecisionsPtr& known = question.decisions;
+  if (known != nullptr && known->hold_for(question.policy)) return known;
+  Result<DecisionsPtr> made = Decisions::create(question.policy, *question.table);
+  const bool needed =
+      question.encoded_plan.empty() || question.policy.ceilings != CeilingPlanner::kpolicy;
+  return made.ok() || needed ? made : DecisionsPtr();
+}
+
+Result<Plan> new_plan(const PlanQuestion& question, const Decisions& decisions) {
   const Policy policy = starting_policy(question.policy);
   PlanInputs inputs{*question.table,    policy,         question.policy_version,
                     question.epoch,     question.order, question.machines,
                     question.slab_bytes};
+  inputs.decisions = &decisions;
   if (policy.mode != PlanMode::kAuto) inputs.ceilings = question.ceilings;
   std::vector<Group> groups = question.groups;
   if (question.under_new_ceilings && !groups.empty()) {
-    CGX_ASSIGN_OR_RETURN(groups, groups_under_ceilings(question));
+    groups = groups_under_ceilings(question, decisions);
   }
   Result<Plan> plan = groups.empty() ? make_plan(inputs) : make_plan(inputs, std::move(groups));
   if (plan.ok()) plan->trial = question.trial;
   return plan;
 }
 
-Result<Plan> plan_of(const PlanQuestion& question) {
-  if (question.encoded_plan.empty()) return new_plan(question);
+Result<Plan> plan_of(const PlanQuestion& question, const DecisionsPtr& decisions) {
+  if (question.encoded_plan.empty()) return new_plan(question, *decisions);
   CGX_ASSIGN_OR_RETURN(Plan plan, decode_plan(question.encoded_plan));
   if (plan.machines != question.machines) {
     return Status(StatusCode::kMISMATCH, "plan of epoch " + std::to_string(plan.epoch) +
@@ -92,6 +102,9 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
     const Schedule& schedule = facts.schedules.emplace_back(Schedule::create(setting, layout));
     most.cover(frame_needs(schedule, question.site_consumes));
   }
+  for (const auto& places : facts.places) {
+    facts.segment_counts.push_back(static_cast<uint32_t>(places.size()));
+  }
   const auto hears = [](const Schedule& schedule) { return schedule.hears(0); };
   facts.hears_coordinator = question.machine == 0 || facts.schedules.empty() ||
                             std::any_of(facts.schedules.begin(), facts.schedules.end(), hears);
@@ -119,28 +132,44 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   uint64_t bytes = 0;
   each([&](uint32_t, const TensorDesc& what) { bytes += Residuals::bytes_of(what); });
   if (bytes == 0 || bytes > question.bytes_free) return {};
-  facts.made = std::make_shared<MadeResiduals>();
-  facts.made->by_tensor.resize(question.table->size());
+  facts.made->residuals.resize(question.table->size());
   facts.made_bytes = bytes;
   bool made = true;
   each([&](uint32_t tensor, const TensorDesc& what) {
     if (!made) return;
-    made = (facts.made->by_tensor[tensor] = question.make_residual(what.elements)) != nullptr;
+    made = (facts.made->residuals[tensor] = question.make_residual(what.elements)) != nullptr;
   });
   if (made) return {};
   return resource_exhausted("this machine has no memory for " + std::to_string(bytes) +
                             " bytes of residuals");
 }
 
+// What taking the plan into force would have to make.
+void make_tables(const PlanQuestion& question, PlanFacts& facts) {
+  if (question.message) {
+    facts.made->message = std::make_shared<const std::vector<std::byte>>(question.message(facts));
+  }
+  if (question.dry_run) return;
+  const auto tensors = static_cast<uint32_t>(question.table->size());
+  const bool numbered = question.residual_table == question.table;
+  if (facts.residual_bytes > 0 && !numbered) facts.made->slots.resize(tensors);
+  if (question.local_ranks == 0) return;
+  for (std::unique_ptr<StepLedger>& ledger : facts.made->ledgers) {
+    ledger = std::make_unique<StepLedger>(0, question.local_ranks, tensors);
+  }
+}
+
 }  // namespace
 
 Result<FactsPtr> make_facts(const PlanQuestion& question) {
   const auto facts = std::make_shared<PlanFacts>();
-  CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question));
+  CGX_ASSIGN_OR_RETURN(facts->decisions, decisions_of(question));
+  CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question, facts->decisions));
   const TensorTable& table = *question.table;
   facts->policy = question.policy;
-  if (question.policy.ceilings != CeilingPlanner::kpolicy) {
-    CGX_ASSIGN_OR_RETURN(facts->by_default, decided_by_default(table, question.policy));
+  for (uint32_t tensor = 0;
+       facts->policy.ceilings != CeilingPlanner::kpolicy && tensor < table.size(); ++tensor) {
+    facts->by_default.push_back(facts->decisions->by_default(tensor));
   }
   facts->table = question.table;
   facts->encoded = encode_plan(facts->plan);
@@ -153,7 +182,9 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
     facts->residuals = renumber(question.residual_table, table);
   }
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
+  facts->made = std::make_shared<MadeMemory>();
   CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
+  make_tables(question, *facts);
   return FactsPtr(facts);
 }
 

@@ -1,6 +1,7 @@
 // What somebody wants a plan for, and how it becomes a plan with all that follows from it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct PlanQuestion {
   std::vector<Group> groups;        // that somebody has chosen; empty: as the policy says
   std::vector<CodecSpec> ceilings;  // by tensor; empty: the policy's codec for all
   bool under_new_ceilings = false;  // groups: what is compressed by default takes its ceiling
+  DecisionsPtr decisions;           // of the same table, if somebody has matched its names
   Trial trial;
 
   uint32_t machine = 0, machines = 1;
@@ -27,6 +29,10 @@ struct PlanQuestion {
   bool site_consumes = true;  // Site::consumes_inside()
   bool ranks_wait = false;    // a commit: goes before what operators ask
   bool dry_run = false;       // it will not run
+
+  uint32_t local_ranks = 0;  // of a new table: ledgers for so many are made, too
+  // The message that asks other machines to prepare it.
+  std::function<std::vector<std::byte>(const PlanFacts&)> message;
 
   // What is there for residuals; without a maker memory is made when the plan takes force.
   ResidualMaker make_residual;

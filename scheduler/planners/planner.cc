@@ -7,51 +7,6 @@
 
 namespace cgx::scheduler {
 
-namespace {
-
-// Empty: it is not.
-std::string why_small(const Policy& policy, const TensorDesc& tensor) {
-  if (tensor.elements < policy.min_elements) {
-    return "fewer than " + std::to_string(policy.min_elements) + " elements";
-  }
-  const bool vector = tensor.shape.size() == 1 && !tensor.name.empty();
-  if (policy.raw_one_dimensional && vector && tensor.elements < kVectorElements) {
-    return "one-dimensional, fewer than " + std::to_string(kVectorElements) + " elements";
-  }
-  return "";
-}
-
-}  // namespace
-
-Result<CodecChooser> CodecChooser::create(const Policy& policy, size_t tensors) {
-  if (policy.rules.size() * tensors > kMatchesMax) {
-    return resource_exhausted(
-        "policy: " + std::to_string(policy.rules.size()) + " rules for " + std::to_string(tensors) +
-        " tensors; rules x tensors may be " + std::to_string(kMatchesMax) + ", that is " +
-        std::to_string(kMatchesMax / tensors) + " rules here (several patterns make one with '|')");
-  }
-  std::vector<std::string> texts;
-  for (const PolicyRule& rule : policy.rules) texts.push_back(rule.match);
-  CGX_ASSIGN_OR_RETURN(PatternSet patterns, PatternSet::compile(texts, "policy rule"));
-  return CodecChooser(policy, std::move(patterns));
-}
-
-Result<Choice> CodecChooser::choose(const TensorDesc& tensor) {
-  const CodecSpec raw{.codec = 0, .bucket = 512};
-  if (!dtype_is_small_float(tensor.dtype)) return Choice{raw, "not a small float type"};
-  const std::string small = why_small(policy_, tensor);
-  CGX_ASSIGN_OR_RETURN(const std::span<const int> found, patterns_.found_in(tensor.name));
-  for (const int number : found) {
-    const PolicyRule& rule = policy_.rules[static_cast<size_t>(number)];
-    if (!small.empty() && !rule.small) continue;
-    const std::string reason = "rule " + std::to_string(number + 1) + ": " + rule.match;
-    return Choice{rule.codec, reason, !small.empty(), number, found};
-  }
-  if (!small.empty()) return Choice{raw, small, true, -1, found};
-  return Choice{
-      .spec = policy_.default_codec, .reason = "default", .found = found, .by_default = true};
-}
-
 std::vector<uint32_t> reverse_registration(size_t tensors) {
   std::vector<uint32_t> order(tensors);
   for (size_t i = 0; i < tensors; ++i) order[i] = static_cast<uint32_t>(tensors - 1 - i);
@@ -86,7 +41,8 @@ class GroupMaker {
   void add(const Segment& segment, uint64_t bytes) {
     const kernels::CodecRow* const row =
         segment.spec.codec == 0 ? nullptr : kernels::find_codec(segment.spec.codec);
-    const bool full = bytes_ + bytes > policy_.group_bytes;
+    const bool full = bytes_ + bytes > policy_.group_bytes ||
+                      (!groups_.empty() && groups_.back().segments.size() >= kGroupSegmentsMax);
     // A group goes one way: what gathers well and what does not travel apart, raw tensors with
     // either.
     const bool apart = may_gather_ && row && lossy_ && row->gathers != lossy_->gathers;
@@ -132,25 +88,36 @@ std::vector<Segment> cut(uint32_t tensor, const CodecSpec& spec, const PlanInput
   return segments;
 }
 
+// Null: those that were asked with hold.
+Result<DecisionsPtr> decisions_lacking(const PlanInputs& inputs) {
+  if (inputs.decisions == nullptr || !inputs.decisions->hold_for(inputs.policy)) {
+    return Decisions::create(inputs.policy, inputs.table);
+  }
+  CGX_ASSERT(inputs.decisions->tensors() == inputs.table.size());
+  return DecisionsPtr();
+}
+
 }  // namespace
 
 Result<std::vector<PlannedSegment>> segments_of(const PlanInputs& inputs) {
-  CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
-                       CodecChooser::create(inputs.policy, inputs.table.size()));
+  CGX_ASSIGN_OR_RETURN(const DecisionsPtr made, decisions_lacking(inputs));
+  const Decisions& decisions = made != nullptr ? *made : *inputs.decisions;
   CGX_ASSERT(inputs.order.size() == inputs.table.size());
   std::vector<PlannedSegment> segments;
   uint64_t pieces = 0;
   for (uint32_t tensor : inputs.order) {
-    CGX_ASSIGN_OR_RETURN(Choice choice, chooser.choose(inputs.table[tensor]));
-    if (choice.by_default && !inputs.ceilings.empty()) choice.spec = inputs.ceilings[tensor];
-    pieces += piece_count(tensor, choice.spec, inputs);
+    const bool by_default = decisions.by_default(tensor);
+    const bool under_ceiling = by_default && !inputs.ceilings.empty();
+    const CodecSpec spec =
+        under_ceiling ? inputs.ceilings[tensor] : decisions.spec_of(tensor, inputs.policy);
+    pieces += piece_count(tensor, spec, inputs);
     if (pieces > std::max<uint64_t>(kSegmentsMax, inputs.table.size())) {
       return resource_exhausted(
           "policy: segment_bytes " + std::to_string(inputs.policy.segment_bytes) +
           " cuts the tensors into more than " + std::to_string(kSegmentsMax) + " pieces");
     }
-    for (const Segment& segment : cut(tensor, choice.spec, inputs)) {
-      segments.push_back({segment, choice.by_default});
+    for (const Segment& segment : cut(tensor, spec, inputs)) {
+      segments.push_back({segment, by_default});
     }
   }
   return segments;

@@ -6,39 +6,15 @@
 #include <vector>
 
 #include "proto/wire/status.h"
-#include "scheduler/plan/pattern.h"
+#include "scheduler/plan/decisions.h"
 #include "scheduler/plan/plan.h"
 
 namespace cgx::scheduler {
 
-struct Choice {
-  CodecSpec spec;
-  std::string reason;  // "default", "rule 2: \\.weight$", "fewer than 1024 elements", ...
-  bool small = false;
-  int rule = -1;                    // that decided; -1: none
-  std::span<const int> found = {};  // rules that match, until the next choice
-  bool by_default = false;          // nothing but the policy's default codec decided
-};
-
-// Names to which rules are held; more would keep whoever plans busy.
-constexpr uint64_t kMatchesMax = 1 << 20;
-
-// Compiled once per policy and table; an error names the rule and what its regular expression
-// lacks, or how many rules and tensors are too many together.
-class CodecChooser {
- public:
-  static Result<CodecChooser> create(const Policy& policy, size_t tensors);
-  Result<Choice> choose(const TensorDesc& tensor);
-
- private:
-  CodecChooser(const Policy& policy, PatternSet patterns)
-      : policy_(policy), patterns_(std::move(patterns)) {}
-  Policy policy_;
-  PatternSet patterns_;
-};
-
 // More would keep whoever plans busy.
 constexpr uint64_t kSegmentsMax = 1 << 18;
+// Of a group, so that whoever moves gradients begins and ends one in a fraction of a millisecond.
+constexpr size_t kGroupSegmentsMax = 4096;
 
 struct PlanInputs {
   const TensorTable& table;
@@ -50,6 +26,8 @@ struct PlanInputs {
   uint64_t slab_bytes = 256 * 1024;  // a frame must fit
   // By tensor, instead of the policy's default codec; empty: that.
   std::span<const CodecSpec> ceilings = {};
+  // Of the table; null, or not of the policy's rules: they are matched again.
+  const Decisions* decisions = nullptr;
 };
 Result<Plan> make_plan(const PlanInputs& inputs);
 // The same of groups that somebody proposes, checked.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/codec.h"
-#include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -21,19 +20,10 @@ std::string idle_text(const RuleReach& reach) {
 }  // namespace
 
 Result<PolicyEffect> effect_of(const TensorTable& table, const Policy& policy) {
-  PolicyEffect effect;
-  effect.rules.resize(policy.rules.size());
-  CGX_ASSIGN_OR_RETURN(CodecChooser chooser,
-                       CodecChooser::create(policy, std::max<size_t>(1, table.size())));
-  for (const TensorDesc& tensor : table) {
-    CGX_ASSIGN_OR_RETURN(const Choice choice, chooser.choose(tensor));
-    effect.specs.push_back(choice.spec);
-    for (const int number : choice.found) {
-      RuleReach& reach = effect.rules[static_cast<size_t>(number)];
-      ++reach.found;
-      reach.decided += choice.rule == number ? 1 : 0;
-      reach.spared += choice.small && !policy.rules[static_cast<size_t>(number)].small ? 1 : 0;
-    }
+  CGX_ASSIGN_OR_RETURN(const DecisionsPtr decisions, Decisions::create(policy, table));
+  PolicyEffect effect{.rules = decisions->reach()};
+  for (uint32_t tensor = 0; tensor < table.size(); ++tensor) {
+    effect.specs.push_back(decisions->spec_of(tensor, policy));
   }
   return effect;
 }

@@ -7,15 +7,9 @@
 #include <vector>
 
 #include "proto/wire/status.h"
-#include "scheduler/plan/plan.h"
+#include "scheduler/plan/decisions.h"
 
 namespace cgx::scheduler {
-
-struct RuleReach {
-  uint32_t found = 0;    // tensors whose names it matches
-  uint32_t decided = 0;  // for which it is the first that counts
-  uint32_t spared = 0;   // small ones, which it may not reach
-};
 
 struct PolicyEffect {
   std::vector<CodecSpec> specs;  // by tensor

@@ -97,7 +97,8 @@ struct Surveyor::State {
             .order = question.order,
             .machines = question.machines,
             .slab_bytes = question.slab_bytes,
-            .ceilings = question.ceilings};
+            .ceilings = question.ceilings,
+            .decisions = question.running->decisions.get()};
   }
   Result<double> step_of(const Plan& plan, const Conditions& conditions) const {
     CGX_ASSIGN_OR_RETURN(const Timeline timeline,

@@ -14,6 +14,7 @@ namespace {
 
 using scheduler::CollectiveWish;
 using scheduler::TensorDesc;
+using scheduler::TensorTable;
 
 constexpr uint64_t kArenaBytes = 4 << 20;
 
@@ -89,14 +90,15 @@ class Reference {
       : tensors_(tensors),
         decay_(policy.feedback_decay),
         shape_(std::move(shape)),
-        chooser_(*scheduler::CodecChooser::create(policy, tensors.size())) {
+        policy_(policy),
+        decisions_(*scheduler::Decisions::create(policy, described(tensors))) {
     residuals_.resize(shape_.size());
     for (auto& machine : residuals_) {
       for (const Tensor& tensor : tensors_) machine.emplace_back(tensor.elements);
     }
   }
 
-  CodecSpec spec(uint32_t tensor) { return chooser_.choose(described(tensor))->spec; }
+  CodecSpec spec(uint32_t tensor) const { return decisions_->spec_of(tensor, policy_); }
 
   std::vector<float> step(uint64_t step, uint32_t t) {
     const uint64_t elements = tensors_[t].elements;
@@ -125,8 +127,13 @@ class Reference {
 
  private:
   static const kernels::Lane& lane() { return **kernels::find_lane("scalar"); }
-  TensorDesc described(uint32_t t) const {
-    return {.name = tensors_[t].name, .elements = tensors_[t].elements, .shape = {1, 1}};
+  static TensorDesc described(const Tensor& tensor) {
+    return {.name = tensor.name, .elements = tensor.elements, .shape = {1, 1}};
+  }
+  static TensorTable described(const std::vector<Tensor>& tensors) {
+    TensorTable table;
+    for (const Tensor& tensor : tensors) table.push_back(described(tensor));
+    return table;
   }
   static uint64_t hash(const std::string& text) {
     return wire::checksum(std::as_bytes(std::span(text)));
@@ -152,9 +159,10 @@ class Reference {
       job.residual_out = next.data();
     }
     const bool shared = kernels::find_codec(spec(t).codec)->shared_draws;
-    job.key = {kernels::draw_stream({hash("job"), hash("world"), described(t).name_hash(), step,
-                                     shared ? 0 : scheduler::kFirstEncoding, shared ? 0 : machine}),
-               0};
+    job.key = {
+        kernels::draw_stream({hash("job"), hash("world"), described(tensors_[t]).name_hash(), step,
+                              shared ? 0 : scheduler::kFirstEncoding, shared ? 0 : machine}),
+        0};
     job.encoded = bytes;
     kernels::RangeStats stats;
     bytes.resize(lane().encode(job, stats));
@@ -165,7 +173,8 @@ class Reference {
   const std::vector<Tensor>& tensors_;
   float decay_;
   std::vector<uint32_t> shape_;
-  scheduler::CodecChooser chooser_;
+  scheduler::Policy policy_;
+  scheduler::DecisionsPtr decisions_;
   std::vector<std::vector<std::vector<float>>> residuals_;  // [machine][tensor]
 };
 

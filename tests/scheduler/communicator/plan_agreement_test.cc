@@ -24,8 +24,10 @@ class Machine final : public PlanAgreement::Port {
     if (const auto* prepare = std::get_if<Prepare>(&message)) proposals.push_back(*prepare);
     if (const auto* decided = std::get_if<Decided>(&message)) decisions.push_back(*decided);
   }
-  void broadcast(const ControlMessage& message) override {
-    for (uint32_t k = 1; k < members.machines(); ++k) send_control(k, message);
+  void broadcast_body(SharedBytes encoded) override {
+    const Result<ControlMessage> message = decode_control(*encoded);
+    ASSERT_TRUE(message.ok());
+    for (uint32_t k = 1; k < members.machines(); ++k) send_control(k, *message);
   }
   std::shared_ptr<const TensorTable> table_for(PlanPurpose) const override { return table; }
   void ask_planner(PlanQuestion question, PlannerPort::Answer answer) override {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/communicator/control.h"
-#include "scheduler/communicator/step_ledger.h"
+#include "scheduler/exchange/step_ledger.h"
 #include "scheduler/exchange/buffer_pool.h"
 
 namespace cgx::scheduler {

@@ -106,7 +106,7 @@ TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
   EXPECT_EQ(made, std::vector<uint64_t>{5000}) << "the other one is there";
   EXPECT_EQ((*facts)->made_bytes, 8u * 5000);
-  const SiteResidual* const memory = (*facts)->made->by_tensor.at(0).get();
+  const SiteResidual* const memory = (*facts)->made->residuals.at(0).get();
   Residuals residuals;
   residuals.prepare(**facts, host.site);
   EXPECT_EQ(residuals.memory(0), memory);

@@ -349,6 +349,19 @@ TEST(Schedule, SaysWhomAMachineHears) {
   for (uint32_t machine : {0u, 3u, 4u}) EXPECT_FALSE(schedule.hears(machine)) << machine;
 }
 
+TEST(Schedule, SaysForWhomOthersMayHaveWhatAMachineHasNot) {
+  const Case racks{Collective::kTwoLevel, 6, 2, 1, 1};
+  const Schedule schedule = Schedule::create({3, 6, way_of(racks)}, layout_of(racks));
+  for (uint32_t machine = 0; machine < 6; ++machine) {
+    EXPECT_EQ(schedule.passes_on_to(machine), machine == 2) << machine << ": the other of its rack";
+  }
+  for (const Collective row : {Collective::kScatter, Collective::kAllgather}) {
+    const Case flat{row, 3, 0, 1, 1};
+    const Schedule alone = Schedule::create({1, 3, way_of(flat)}, layout_of(flat));
+    for (uint32_t machine = 0; machine < 3; ++machine) EXPECT_FALSE(alone.passes_on_to(machine));
+  }
+}
+
 TEST(Schedule, OfTwoMachinesHoldsNoMoreThanAWindow) {
   const auto needs = [](Collective collective, uint32_t machines, bool consumes) {
     const Case c{collective, machines, 0, 8, 100};

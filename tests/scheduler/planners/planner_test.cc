@@ -19,81 +19,19 @@ TensorTable network() {
           {.name = "counts", .dtype = DType::kI64, .elements = 2000, .shape = {2, 1000}}};
 }
 
-Choice choose(const Policy& policy, size_t tensor) {
-  auto chooser = CodecChooser::create(policy, network().size());
-  EXPECT_TRUE(chooser.ok()) << chooser.status().to_string();
-  return *chooser->choose(network()[tensor]);
-}
-
-TEST(CodecChooser, CompressesMatricesAndSendsTheRestRaw) {
-  EXPECT_EQ(choose({}, 1).spec, Policy{}.default_codec);
-  EXPECT_EQ(choose({}, 1).reason, "default");
-  EXPECT_EQ(choose({}, 2).spec.codec, 0);
-  EXPECT_EQ(choose({}, 2).reason, "one-dimensional, fewer than 65536 elements");
-  EXPECT_EQ(choose({}, 3).spec.codec, 0);
-  EXPECT_EQ(choose({}, 4).spec.codec, 0);
-}
-
-TEST(CodecChooser, LetsTheFirstMatchingRuleDecide) {
-  Policy policy;
-  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
-  const CodecSpec two{.codec = 3, .bits = 2, .bucket = 512};
-  policy.rules = {{"embed", eight}, {"e", two}};
-  EXPECT_EQ(choose(policy, 0).spec, eight);
-  EXPECT_EQ(choose(policy, 0).reason, "rule 1: embed");
-  EXPECT_EQ(choose(policy, 1).spec, two);
-  policy.rules.pop_back();
-  EXPECT_EQ(choose(policy, 1).spec, policy.default_codec);
-}
-
-TEST(CodecChooser, KeepsSmallTensorsFromRulesThatDoNotNameThem) {
-  Policy policy;
-  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
-  policy.rules = {{".*", eight}};
-  EXPECT_EQ(choose(policy, 1).spec, eight);
-  EXPECT_EQ(choose(policy, 2).reason, "one-dimensional, fewer than 65536 elements");
-  EXPECT_EQ(choose(policy, 3).reason, "fewer than 1024 elements");
-  policy.rules.push_back({"bias$|tiny", eight, /*small=*/true});
-  EXPECT_EQ(choose(policy, 2).reason, "rule 2: bias$|tiny");
-  EXPECT_EQ(choose(policy, 3).spec, eight);
-}
-
-TEST(CodecChooser, TakesALargeVectorForWhatItIs) {
-  auto chooser = CodecChooser::create({}, 1);
-  ASSERT_TRUE(chooser.ok());
-  const auto reason = [&](uint64_t elements) {
-    return chooser->choose({.name = "flat", .elements = elements, .shape = {elements}})->reason;
-  };
-  EXPECT_EQ(reason(10'000'000), "default");
-  EXPECT_EQ(reason(kVectorElements), "default");
-  EXPECT_NE(reason(kVectorElements - 1), "default");
-}
-
-TEST(CodecChooser, NamesTheRuleThatIsNoRegularExpression) {
-  Policy policy;
-  policy.rules = {{"ok", {}}, {"broken(", {}}};
-  const auto chooser = CodecChooser::create(policy, 1);
-  ASSERT_FALSE(chooser.ok());
-  EXPECT_NE(chooser.status().message().find("rule 2"), std::string::npos);
-  EXPECT_NE(chooser.status().message().find("broken("), std::string::npos);
-}
-
-TEST(CodecChooser, RefusesMoreRulesThanTheTableAllows) {
-  Policy policy;
-  policy.rules.assign(17, {"weight", {}});
-  EXPECT_TRUE(CodecChooser::create(policy, 1000).ok());
-  const auto chooser = CodecChooser::create(policy, 65'536);
-  ASSERT_FALSE(chooser.ok());
-  EXPECT_EQ(chooser.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
-  EXPECT_NE(chooser.status().message().find("17 rules for 65536 tensors"), std::string::npos);
-  EXPECT_NE(chooser.status().message().find("16 rules here"), std::string::npos);
-}
-
 Plan plan_of(const TensorTable& table, const Policy& policy, uint32_t machines = 1) {
   const std::vector<uint32_t> order = reverse_registration(table.size());
   Result<Plan> plan = make_plan({table, policy, 3, 9, order, machines});
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
   return *plan;
+}
+
+TEST(Planner, GroupsNoMoreTensorsThanARoundCanBegin) {
+  const TensorTable table(2 * kGroupSegmentsMax + 1, {.elements = 1, .shape = {1}});
+  const Plan plan = plan_of(table, {});
+  ASSERT_EQ(plan.groups.size(), 3u);
+  EXPECT_EQ(plan.groups[0].segments.size(), kGroupSegmentsMax);
+  EXPECT_EQ(plan.groups[2].segments.size(), 1u);
 }
 
 TEST(Planner, GroupsUpToTheByteTargetInTheGivenOrder) {
@@ -315,6 +253,55 @@ TEST(SharedOrder, IsTheSameForArrivalsThatDifferALittle) {
 TEST(SharedOrder, PutsWhatNoRankHadLast) {
   EXPECT_EQ(shared_order({3, 2, 1, 0}, {3, 1}), (std::vector<uint32_t>{2, 0, 3, 1}));
   EXPECT_EQ(shared_order({}, {}), std::vector<uint32_t>{});
+}
+
+TEST(MakeFacts, MatchesAPolicyWithATableOnce) {
+  PlanQuestion question{.table = std::make_shared<const TensorTable>(network()),
+                        .order = reverse_registration(network().size()),
+                        .slab_bytes = 256 * 1024};
+  question.policy.rules = {{"embed", {.codec = 0, .bucket = 512}}};
+  const Result<FactsPtr> first = make_facts(question);
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  EXPECT_EQ((*first)->decisions->reason(0), "rule 1: embed");
+
+  question.decisions = (*first)->decisions;
+  question.policy.window = 7;
+  const Result<FactsPtr> again = make_facts(question);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ((*again)->decisions, (*first)->decisions);
+  EXPECT_EQ((*again)->plan.groups, (*first)->plan.groups);
+
+  question.policy.rules[0].match = "layer";
+  const Result<FactsPtr> other = make_facts(question);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ((*other)->decisions->reason(1), "rule 1: layer");
+}
+
+TEST(MakeFacts, MakesTheMemoryThatTakingForceNeeds) {
+  PlanQuestion question{.table = std::make_shared<const TensorTable>(network()),
+                        .order = reverse_registration(network().size()),
+                        .slab_bytes = 256 * 1024,
+                        .local_ranks = 3,
+                        .message = [](const PlanFacts& facts) { return facts.encoded; }};
+  Result<FactsPtr> facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  for (const auto& ledger : (*facts)->made->ledgers) {
+    ASSERT_NE(ledger, nullptr);
+    EXPECT_TRUE(ledger->fits(3, 5));
+    EXPECT_FALSE(ledger->fits(2, 5));
+  }
+  EXPECT_EQ(*(*facts)->made->message, (*facts)->encoded);
+  EXPECT_TRUE((*facts)->made->slots.empty()) << "nothing has feedback";
+  question.policy.default_codec.flags |= CodecSpec::kFeedback;
+  facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  EXPECT_EQ((*facts)->made->slots.size(), 5u);
+  question.residual_table = question.table;
+  question.has_residual.assign(5, true);
+  EXPECT_TRUE((*make_facts(question))->made->slots.empty()) << "they are there";
+  question.dry_run = true;
+  facts = make_facts(question);
+  EXPECT_EQ((*facts)->made->ledgers[0], nullptr) << "it will not run";
 }
 
 }  // namespace

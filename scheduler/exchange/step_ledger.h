@@ -29,14 +29,18 @@ class StepLedger {
         units_(ranks),
         decided_(tensors) {}
 
+  bool fits(uint32_t ranks, uint32_t tensors) const {
+    return ended_.size() == ranks && tensors_ == tensors;
+  }
   // Of the same ranks and tensors, who have said nothing of this step.
   void restart(uint64_t step) {
     step_ = step;
+    units_.assign(units_.size(), 0);
+    if (touched_count_ == 0) return;
     entries_.assign(entries_.size(), {});
     ended_.assign(ended_.size(), false);
     touched_.assign(touched_.size(), false);
     end_cookies_.assign(end_cookies_.size(), 0);
-    units_.assign(units_.size(), 0);
     decided_.assign(decided_.size(), 0);
     ended_count_ = touched_count_ = 0;
     first_end_ns_ = 0;
