@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "client/allocator.h"
-#include "client/unique_fd.h"
 #include "proto/wire/session_messages.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::client {
 

@@ -7,7 +7,7 @@
 
 #include "client/deadline.h"
 #include "client/environment.h"
-#include "client/unique_fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::client {
 

@@ -10,9 +10,9 @@
 #include <memory>
 #include <string>
 
-#include "client/unique_fd.h"
 #include "proto/wire/ring.h"
 #include "proto/wire/status.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::client {
 

@@ -12,7 +12,7 @@
 #include <memory>
 #include <optional>
 
-#include "client/unique_fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::client {
 namespace {

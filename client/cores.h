@@ -1,15 +1,14 @@
-// What this process may run on, and whether spinning there is allowed. Spinning on shared cores
+// Whether spinning is allowed on what this process may run on (proto/wire/cores.h). Spinning on shared cores
 // costs every neighbour (1,046 us instead of 14 us per exchange), so it is refused rather than
 // granted badly.
 #pragma once
 
 #include <cstdint>
 
+#include "proto/wire/cores.h"
 #include "proto/wire/status.h"
 
 namespace cgx::client {
-
-uint32_t usable_cores();  // of the affinity mask, which a cpuset narrows
 
 // RESOURCE_EXHAUSTED unless `ranks` trainers and the daemon have a core each, or nobody spins.
 Status check_spinning(uint32_t spin_us, uint32_t ranks);

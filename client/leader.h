@@ -15,7 +15,7 @@
 
 #include "client/deadline.h"
 #include "client/rendezvous.h"
-#include "client/unique_fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::client {
 

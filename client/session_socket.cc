@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "client/checks.h"
+#include "proto/wire/packet_fds.h"
 #include "proto/wire/run_directory.h"
 
 namespace cgx::client {
@@ -38,18 +39,6 @@ timeval to_timeval(int64_t ms) {
 void bound_sends(int fd, Deadline deadline) {
   const timeval limit = to_timeval(std::max<int64_t>(ms_until(deadline), 1));
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-}
-
-void take_fds(msghdr& message, std::vector<UniqueFd>& fds) {
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      fds.emplace_back(fd);
-    }
-  }
 }
 
 // Errno says why connect() failed.
@@ -149,16 +138,8 @@ Status SessionSocket::send(const std::vector<std::byte>& packet, int fd) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(c), &fd, sizeof(int));
-  }
+  wire::FdRoom<1> room;
+  if (fd >= 0) wire::attach_fds(message, room.bytes, {&fd, 1});
   ssize_t sent;
   do sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
@@ -192,7 +173,7 @@ Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds
   do size = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | flags);
   while (size < 0 && errno == EINTR);
   std::vector<UniqueFd> received;
-  if (size >= 0) take_fds(message, received);
+  if (size >= 0) wire::take_fds(message, received);
   if (size < 0) return lost("receiving failed: " + errno_text());
   if (size == 0) return lost("it closed the session");
   if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {

@@ -10,13 +10,13 @@
 #include <cstring>
 #include <string>
 
-#include "daemon/base/fd.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/reach.h"
 #include "daemon/net/tcp_listener.h"
 #include "daemon/operators/caller.h"
 #include "daemon/options.h"
 #include "daemon/transports.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 namespace {

@@ -4,10 +4,10 @@
 #include <future>
 
 #include "daemon/base/clock.h"
-#include "daemon/base/cores.h"
 #include "daemon/data/duty_cycle.h"
 #include "daemon/data/pooled_site.h"
 #include "daemon/net/interfaces.h"
+#include "proto/wire/cores.h"
 #include "scheduler/sim/cost_file.h"
 
 namespace cgx::daemon {

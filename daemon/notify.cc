@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

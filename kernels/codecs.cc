@@ -2,8 +2,8 @@
 #include <string>
 
 #include "kernels/codec.h"
-#include "kernels/codec_refusal.h"
 #include "kernels/codecs/casts.h"
+#include "kernels/codecs/codec_refusal.h"
 #include "kernels/codecs/fp8.h"
 #include "kernels/codecs/maxmin.h"
 #include "kernels/codecs/natural.h"

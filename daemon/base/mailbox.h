@@ -14,8 +14,8 @@
 #include <deque>
 #include <utility>
 
-#include "daemon/base/fd.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

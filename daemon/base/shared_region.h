@@ -11,7 +11,7 @@
 #include <memory>
 #include <span>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "daemon/base/fd.h"
 #include "daemon/base/unique_function.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

@@ -11,11 +11,11 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/fd.h"
 #include "daemon/base/shared_region.h"
 #include "daemon/base/unique_function.h"
 #include "proto/wire/ring.h"
 #include "proto/wire/session_messages.h"
+#include "proto/wire/unique_fd.h"
 #include "scheduler/engine/engine.h"
 
 namespace cgx::daemon {

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 #include "scheduler/shares.h"
 
 namespace cgx::daemon {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

@@ -16,9 +16,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "daemon/base/fd.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/networks.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/fd.h"
 #include "daemon/net/networks.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

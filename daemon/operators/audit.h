@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/fd.h"
 #include "daemon/base/log.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

@@ -8,7 +8,7 @@
 #include <charconv>
 #include <vector>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 namespace {

@@ -10,7 +10,7 @@
 #include "daemon/base/open_files.h"
 #include "daemon/policy/policy_message.h"
 #include "kernels/codec.h"
-#include "kernels/codec_reference.h"
+#include "kernels/codecs/codec_reference.h"
 
 namespace cgx::daemon {
 namespace {

@@ -9,8 +9,8 @@
 #include <list>
 #include <memory>
 
-#include "daemon/base/fd.h"
 #include "daemon/operators/control_calls.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

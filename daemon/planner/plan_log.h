@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 #include "scheduler/engine/engine.h"
 
 namespace cgx::daemon {

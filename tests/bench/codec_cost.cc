@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/codec_reference.h"
+#include "kernels/codecs/codec_reference.h"
 
 namespace cgx::bench {
 namespace {

@@ -53,7 +53,7 @@ TEST_F(CtlOfARealDaemon, ShowsAnIdleDaemon) {
 }
 
 TEST_F(CtlOfARealDaemon, CountsJunkInItsCounters) {
-  const daemon::UniqueFd fd = daemon::connect_unix(socket_path());
+  const cgx::UniqueFd fd = daemon::connect_unix(socket_path());
   ASSERT_GT(::send(fd.get(), "garbage", 7, MSG_NOSIGNAL), 0);
   EXPECT_TRUE(daemon::eventually(
       [&] { return run({"counters"}).out.find("control_junk") != std::string::npos; }));

@@ -15,7 +15,7 @@
 
 namespace cgx::testing {
 
-using client::UniqueFd;
+using cgx::UniqueFd;
 using wire::SessionMessageType;
 
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "client/unique_fd.h"
 #include "proto/wire/ring.h"
 #include "proto/wire/session_messages.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::testing {
 
@@ -70,9 +70,9 @@ class FakeDaemon {
   void greet(Session& session, uint32_t request);
   void read_socket(Session& session);
   void dispatch(Session& session, const wire::PacketHeader& header, std::span<const std::byte> body,
-                client::UniqueFd fd);
+                cgx::UniqueFd fd);
   void add_arena(Session& session, uint32_t request, const wire::AddArena& message,
-                 client::UniqueFd fd);
+                 cgx::UniqueFd fd);
   void meet(Session& session, uint32_t request, const wire::Meet& message);
   void create(Session& session, uint32_t request, const wire::CreateCommunicator& message);
   void register_tensors(Session& session, const wire::RegisterTensors& message);
@@ -94,7 +94,7 @@ class FakeDaemon {
   Comm* comm_of(Session& session, uint32_t handle, Member** member);
 
   const Options options_;
-  client::UniqueFd listener_;
+  cgx::UniqueFd listener_;
   std::thread thread_;
   std::atomic<bool> stop_{false}, frozen_{false}, frozen_seen_{false}, held_{false},
       keeps_memory_{false};

@@ -34,7 +34,7 @@ struct Mapping {
 };
 
 struct FakeDaemon::Session {
-  client::UniqueFd socket, doorbell, event;
+  cgx::UniqueFd socket, doorbell, event;
   std::string job;
   std::unique_ptr<Mapping> memory;
   std::unique_ptr<wire::SubmitConsumer> submits;

@@ -1,6 +1,6 @@
 // CODECS.md is generated. After a change of codecs.def, of a promise or of the measured costs run
 // this test once with CGX_UPDATE_GENERATED=1 and commit what it wrote.
-#include "kernels/codec_reference.h"
+#include "kernels/codecs/codec_reference.h"
 
 #include <cstdlib>
 #include <fstream>

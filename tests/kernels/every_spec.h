@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/codec_reference.h"
+#include "kernels/codecs/codec_reference.h"
 
 namespace cgx::kernels::testing {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "daemon/base/fd.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 namespace {

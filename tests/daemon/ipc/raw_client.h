@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/fd.h"
 #include "daemon/net/packet_socket.h"
 #include "proto/wire/session_messages.h"
+#include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
 

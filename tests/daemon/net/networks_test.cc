@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "daemon/base/cores.h"
 #include "daemon/net/tcp_listener.h"
+#include "proto/wire/cores.h"
 
 namespace cgx::daemon {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/codec_reference.h"
+#include "kernels/codecs/codec_reference.h"
 
 #include <algorithm>
 #include <cstdio>

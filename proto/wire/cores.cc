@@ -1,19 +1,27 @@
-#include "daemon/base/cores.h"
+#include "proto/wire/cores.h"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 
-namespace cgx::daemon {
+namespace cgx {
 namespace {
 
 uint32_t cores_of_affinity() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return UINT32_MAX;  // more than 1024 CPUs
-  return static_cast<uint32_t>(CPU_COUNT(&set));
+  // The kernel refuses a mask shorter than its own: grow until it fits.
+  for (int cores = 1024; cores <= 65'536; cores *= 2) {
+    const size_t bytes = CPU_ALLOC_SIZE(cores);
+    const auto mask = std::make_unique<unsigned long[]>(bytes / sizeof(unsigned long));
+    auto* set = reinterpret_cast<cpu_set_t*>(mask.get());
+    if (::sched_getaffinity(0, bytes, set) == 0) {
+      return static_cast<uint32_t>(CPU_COUNT_S(bytes, set));
+    }
+  }
+  return 1;
 }
 
 std::string first_line(const std::string& path) {
@@ -66,4 +74,4 @@ uint32_t usable_cores() {
   return std::min(cores_of_affinity(), cores_of_cgroup());
 }
 
-}  // namespace cgx::daemon
+}  // namespace cgx

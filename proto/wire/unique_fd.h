@@ -10,7 +10,7 @@
 
 #include "proto/wire/status.h"
 
-namespace cgx::daemon {
+namespace cgx {
 
 class UniqueFd {
  public:
@@ -24,11 +24,12 @@ class UniqueFd {
   ~UniqueFd() { reset(); }
 
   int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
+  bool valid() const { return fd_ >= 0; }
+  explicit operator bool() const { return valid(); }
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
+    const int old = std::exchange(fd_, fd);
+    if (old >= 0) ::close(old);
   }
 
  private:
@@ -41,4 +42,4 @@ inline Status errno_status(StatusCode code, const std::string& what) {
   return {code, what + ": " + std::strerror(error)};
 }
 
-}  // namespace cgx::daemon
+}  // namespace cgx

@@ -1,7 +1,7 @@
 // Which codecs keep training sound: what diverges is refused, what is doubtful warned of. The
 // limits are measured (README.md "Sound combinations"); tests/kernels/feedback_test.cc holds them.
 #include "kernels/codec.h"
-#include "kernels/codec_refusal.h"
+#include "kernels/codecs/codec_refusal.h"
 
 namespace cgx::kernels {
 namespace {

@@ -2,7 +2,7 @@
 #include <charconv>
 
 #include "kernels/codec.h"
-#include "kernels/codec_refusal.h"
+#include "kernels/codecs/codec_refusal.h"
 
 namespace cgx::kernels {
 namespace {

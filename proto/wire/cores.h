@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace cgx::daemon {
+namespace cgx {
 
 uint32_t usable_cores();
 
@@ -13,4 +13,4 @@ uint32_t usable_cores();
 // limit. Exposed for tests.
 uint32_t cores_of_quota(const std::string& quota);
 
-}  // namespace cgx::daemon
+}  // namespace cgx
