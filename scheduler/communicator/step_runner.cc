@@ -224,7 +224,7 @@ Status StepRunner::close_previous() {
 Result<bool> StepRunner::start_ready(uint64_t now_ns) {
   const auto end = static_cast<uint32_t>(
       std::min<uint64_t>(groups_.size(), uint64_t{lowest_} + plan_->plan.window));
-  constexpr size_t kSegments = 4096;  // to begin so many takes long enough for one round
+  constexpr size_t kSegments = 1024;  // to begin so many takes long enough for one round
   size_t started = 0;
   for (uint32_t g = lowest_; g < end && started < kSegments; ++g) {
     if (groups_[g].started || groups_[g].undecided > 0) continue;

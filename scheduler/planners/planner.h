@@ -14,7 +14,7 @@ namespace cgx::scheduler {
 // More would keep whoever plans busy.
 constexpr uint64_t kSegmentsMax = 1 << 18;
 // Of a group, so that whoever moves gradients begins and ends one in a fraction of a millisecond.
-constexpr size_t kGroupSegmentsMax = 4096;
+constexpr size_t kGroupSegmentsMax = 1024;
 
 struct PlanInputs {
   const TensorTable& table;

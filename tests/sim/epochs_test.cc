@@ -342,5 +342,37 @@ TEST_F(FullOfResiduals, DrainsThemUnderAPolicyThatHasNoUseForThem) {
   EXPECT_LT(reserved(), 8 * kElements) << "added to a step, and gone";
 }
 
+// Machine 3 has no frame of a step from the coordinator, and hears its decision late: others tell it
+// that there is one.
+TEST(TwoLevel, WhoHearsTheCoordinatorThroughOthersWaitsForItsDecision) {
+  SlowLink link{.from = 0, .to = 3, .slow_ns = 20'000'000};
+  ClusterOptions options = link.options();
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kTwoLevel;
+  options.policy.rack_machines = 2;
+  const scheduler::Policy before = options.policy;
+  World world({1, 1, 1, 1}, options, /*raw=*/false);
+  uint64_t step = 0;
+  while (step < 6) ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step++));
+  link.slow = true;
+  std::optional<Result<scheduler::PolicyChange>> change;
+  scheduler::Policy policy = before;
+  policy.window = 3;
+  world.cluster.engine(0).apply_policy({.job = "job", .policy = policy},
+                                       [&](const auto& answer) { change = answer; });
+  const auto goes_on = [&] { return !change || step < (*change)->switch_step + 3; };
+  while (goes_on()) {
+    ASSERT_LT(step, 10'000u);
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step));
+    for (uint32_t r = 1; r < 4; ++r) {
+      const auto version = [&](uint32_t rank) {
+        return world.cluster.rank(rank).find(CGX_COMPLETE_STEP, step)->record.policy_version;
+      };
+      ASSERT_EQ(version(r), version(0)) << "rank " << r << " in step " << step;
+    }
+    ++step;
+  }
+}
+
 }  // namespace
 }  // namespace cgx::sim

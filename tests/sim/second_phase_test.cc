@@ -22,7 +22,7 @@ const std::vector<Row>& rows() {
       {"scatter", {1, 1, 1}, Wish::kScatter},
       {"allgather", {1, 1, 1}, Wish::kAllgather},
       {"two_level", {1, 1, 1, 1}, Wish::kTwoLevel, 2},
-      {"two_level on slow sites", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 30'000}};
+      {"two_level on slow sites", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 100'000}};
   return all;
 }
 

@@ -182,5 +182,38 @@ TEST(Policy, SwitchesEveryRankAtTheAnnouncedStep) {
   }
 }
 
+// On every machine: the coordinator plans, the others prepare what it says.
+TEST(Policy, IsMatchedWithATableOnceHoweverManyPlansAreMade) {
+  Cluster cluster({.ranks_per_machine = {1, 1}});
+  cluster.create();
+  std::vector<Tensor> tensors = some_tensors(ReduceOp::kAvg);
+  cluster.commit(tensors);
+  const auto decisions = [&](uint32_t machine) {
+    return cluster.engine(machine).snapshot(0).communicators.at(0).plan->decisions;
+  };
+  const scheduler::DecisionsPtr first[] = {decisions(0), decisions(1)};
+  uint64_t step = 0, switched = UINT64_MAX;
+  const auto apply = [&](const scheduler::Policy& policy) {
+    switched = UINT64_MAX;
+    cluster.engine(0).apply_policy({.job = "job", .policy = policy}, [&](const auto& answer) {
+      ASSERT_TRUE(answer.ok()) << answer.status().to_string();
+      switched = answer->switch_step;
+    });
+    ASSERT_TRUE(cluster.run_until([&] { return switched != UINT64_MAX; }));
+    while (step <= switched) ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step++));
+  };
+  while (step < 6) ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step++));  // and reorders
+  scheduler::Policy policy;
+  policy.default_codec.bits = 8;
+  ASSERT_NO_FATAL_FAILURE(apply(policy));
+  for (uint32_t machine : {0u, 1u}) EXPECT_EQ(decisions(machine), first[machine]);
+  policy.rules = {{"linear", {.codec = 0, .bucket = 512}}};
+  ASSERT_NO_FATAL_FAILURE(apply(policy));
+  for (uint32_t machine : {0u, 1u}) {
+    EXPECT_NE(decisions(machine), first[machine]);
+    EXPECT_EQ(decisions(machine)->reason(3), "rule 1: linear");
+  }
+}
+
 }  // namespace
 }  // namespace cgx::sim

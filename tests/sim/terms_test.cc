@@ -154,5 +154,33 @@ TEST_F(Lacking, APlanIsNoReasonToMissWhoHasLeft) {
       << world.step_text(kLacking, step);
 }
 
+// A group of the attempt that failed had completed, with its error written.
+TEST(Abandoned, AStepIsRedoneWithTheResidualsOfTheStepBefore) {
+  const auto trained = [](bool failing) {
+    ClusterOptions options;
+    options.policy.default_codec = {.codec = 3, .bits = 3, .flags = CodecSpec::kFeedback};
+    options.policy.default_codec.bucket = 512;
+    options.policy.group_bytes = 1;
+    World world({1, 1}, options, /*raw=*/false);
+    run_step(world.cluster, world.tensors, 0);
+    if (failing) {
+      fill(world.cluster, world.tensors, 1);
+      for (uint32_t r : {0u, 1u}) {
+        EXPECT_TRUE(world.cluster.submit(r, 1, 3, world.tensors[3]).ok());
+      }
+      world.cluster.run_for(kSecond / 100);
+      EXPECT_TRUE(world.cluster.submit(1, 1, 3, world.tensors[3]).ok());
+      world.cluster.run_for(kSecond / 100);
+      world.ask_for_redo(1);
+    }
+    run_step(world.cluster, world.tensors, 1);
+    const Tensor& tensor = world.tensors[3];
+    const float* const data = world.cluster.rank(0).at<float>(tensor.offset);
+    return std::vector<float>(data, data + tensor.elements);
+  };
+  const std::vector<float> redone = trained(true);
+  EXPECT_EQ(redone, trained(false));
+}
+
 }  // namespace
 }  // namespace cgx::sim

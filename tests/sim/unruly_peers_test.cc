@@ -78,5 +78,27 @@ TEST_F(LateFrames, OfControlFailNothingAgain) {
   expect_step();
 }
 
+// A result for what this machine has not sent yet.
+TEST(EarlyResult, IsNobodysAndEndsTheJobByName) {
+  ClusterOptions options{.policy = raw_policy()};
+  options.policy.collective = scheduler::CollectiveWish::kScatter;
+  World world({1, 1}, options, /*raw=*/false);
+  std::vector<KeptFrame> results;
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 0 && is_data(frame) && header_of(frame).round == 2) results.emplace_back(frame);
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  world.cluster.tap({});
+  ASSERT_FALSE(results.empty());
+  for (KeptFrame& frame : results) {
+    frame.header.step = 1;
+    frame.deliver(world.cluster, 0);
+  }
+  submit_step(world.cluster, world.tensors, 1);
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(world.step_status(0, 1), StatusCode::kPROTOCOL_ERROR) << world.step_text(0, 1);
+  EXPECT_NE(world.step_text(0, 1).find("machine 1"), std::string::npos) << world.step_text(0, 1);
+}
+
 }  // namespace
 }  // namespace cgx::sim
