@@ -30,7 +30,7 @@ void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr
     return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
   }
   uint64_t rtt_ns = 0;
-  for (uint32_t k = 0; k < members_.machines(); ++k) rtt_ns = std::max(rtt_ns, peers_[k].rtt_ns);
+  for (uint32_t k = 0; k < members_.machines(); ++k) rtt_ns = std::max(rtt_ns, peers_[k].least_rtt_ns());
   // Trainers lose what the daemon takes of their cores.
   const bool crowded = options.cores != 0 && members_.local_count() + 1 > options.cores;
   services_.planner().survey(
@@ -38,6 +38,8 @@ void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr
        .measured = std::move(known.measured),
        .seen = std::move(known.seen),
        .lost = std::move(known.lost),
+       .unsure = known.unsure,
+       .shorter = known.shorter,
        .order = running_order(),
        .ceilings = ceilings_.ceilings(),
        .machines = members_.machines(),
