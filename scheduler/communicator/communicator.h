@@ -139,6 +139,10 @@ class Communicator final : public OperationPort,
 
   // Operators
   void apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer);
+  // What the tensor's choice costs; what a step would take under another policy, on so many
+  // machines (0: as many as there are). The coordinator's: steps are measured for it.
+  void explain(const std::string& tensor, ExplainAnswer answer);
+  void what_if(const Policy& policy, uint32_t machines, WhatIfAnswer answer);
   CommunicatorSnapshot snapshot() const;
   void add_peers(std::vector<PeerSnapshot>& peers) const;
 
@@ -260,12 +264,29 @@ class Communicator final : public OperationPort,
 
   // communicator_pilot.cc
   bool searches_plans() const;
+  bool measures_steps() const;
+  SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
                std::function<void(const Result<PilotPort::Agreed>&)> answer) override;
   void report(const PlanNote& note) override;
+
+  // communicator_looks.cc
+  using LookAnswer = std::function<void(const Result<SurveyQuestion>&)>;
+  struct Look {
+    LookAnswer answer;
+    uint64_t deadline_ns = 0;
+  };
+  Status check_look() const;
+  void look(LookAnswer answer);
+  void note_step_end();
+  void show_step(const StepSample& sample);
+  void answer_looks();
+  void answer_late_looks();
+  template <typename T, typename Search>
+  void consider(Search search, std::function<void(const Result<T>&)> answer);
 
   // communicator_ceilings.cc
   bool sets_ceilings() const;
@@ -354,6 +375,9 @@ class Communicator final : public OperationPort,
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
+  uint64_t step_ended_ns_ = 0, step_gap_ns_ = 0;  // of the last one, since the one before
+  std::vector<Look> looks_;                       // that wait for steps
+  std::vector<StepSample> looked_;                // usual ones since the first of them came
   CeilingWatch ceilings_{*this};
   std::optional<Losses> losses_to_tell_;  // member: the coordinator, in the next round
   uint64_t commit_since_ns_ = 0;

@@ -1,6 +1,9 @@
 // Mode auto: plans that are searched, tried and kept, on several machines at once.
+#include <gmock/gmock.h>
+
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "scheduler/planners/proposal.h"
@@ -8,6 +11,9 @@
 
 namespace cgx::sim {
 namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
 
 // Figures of no machine: arithmetic takes no time here, only links do.
 std::shared_ptr<const scheduler::MachineCosts> some_costs() {
@@ -123,6 +129,42 @@ TEST(Search, StepsOfATrialAlternateOnAllMachines) {
   for (uint64_t step = first; step < first + 10; ++step) {  // one pair tells here: then others come
     EXPECT_EQ(job.epoch_of[step] == tried, rule.tries(step - first)) << step;
   }
+}
+
+TEST(Search, ExplainsAChoiceByStepsThatAreMeasuredForIt) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  std::optional<Result<scheduler::Explanation>> told, elsewhere;
+  std::optional<Result<scheduler::WhatIf>> found;
+  const scheduler::ExplainRequest request{.job = "job", .tensor = "linear.weight"};
+  job.world.cluster.engine(0).explain(request, [&](const auto& answer) { told = answer; });
+  job.world.cluster.engine(1).explain(request, [&](const auto& answer) { elsewhere = answer; });
+  job.world.cluster.engine(0).what_if({.job = "job", .policy = auto_policy(), .machines = 16},
+                                      [&](const auto& answer) { found = answer; });
+  ASSERT_TRUE(elsewhere) << "steps are not measured there";
+  EXPECT_EQ(elsewhere->status().code(), StatusCode::kUNAVAILABLE);
+  EXPECT_THAT(elsewhere->status().message(), HasSubstr("measured by machine 0"));
+  EXPECT_FALSE(told) << "no step has been measured";
+  for (uint64_t step = 0; step < 12; ++step) job.play(step);
+  ASSERT_TRUE(told && told->ok()) << (told ? told->status().to_string() : "no answer");
+  EXPECT_GT((*told)->chosen.step_ns, 0);
+  ASSERT_FALSE((*told)->others.empty());
+  ASSERT_TRUE(found && found->ok()) << (found ? found->status().to_string() : "no answer");
+  EXPECT_GT((*found)->step_ns, 0);
+}
+
+TEST(Search, AnswersWhoAsksWhatAStepCostsThoughNoneComes) {
+  Job job({});
+  std::optional<Result<scheduler::Explanation>> told, unknown;
+  job.world.cluster.engine(0).explain({.job = "job", .tensor = "bias"},
+                                      [&](const auto& answer) { told = answer; });
+  job.world.cluster.run_for(40 * kSecond);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->status().code(), StatusCode::kTIMED_OUT);
+  job.world.cluster.engine(0).explain({.job = "job", .tensor = "nobody"},
+                                      [&](const auto& answer) { unknown = answer; });
+  for (uint64_t step = 0; step < 8; ++step) job.play(step);
+  ASSERT_TRUE(unknown);
+  EXPECT_EQ(unknown->status().code(), StatusCode::kNOT_FOUND);
 }
 
 TEST(Search, RepeatsATrialFromTheHistoryBitByBit) {
