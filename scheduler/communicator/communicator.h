@@ -27,6 +27,7 @@
 #include "scheduler/communicator/engine_options.h"
 #include "scheduler/communicator/joining.h"
 #include "scheduler/communicator/kept_policies.h"
+#include "scheduler/communicator/kept_profiles.h"
 #include "scheduler/communicator/link_table.h"
 #include "scheduler/communicator/members.h"
 #include "scheduler/communicator/peers.h"
@@ -64,6 +65,7 @@ class CommunicatorPort {
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
   virtual PlannerPort& planner() = 0;
   virtual KeptPolicies& kept_policies() = 0;
+  virtual KeptProfiles& kept_profiles() = 0;
   virtual ResidualStore& residuals() = 0;
   // Memory that nobody needs any more; empty: nothing to do.
   virtual void release(std::vector<Residuals::Memory> memory) = 0;
@@ -210,7 +212,7 @@ class Communicator final : public OperationPort,
   void handle(uint32_t machine, Table&& message);
   void plan_if_tables_complete();
   void refuse_commit(const Status& why);
-  Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step) const;
+  Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step);
   void keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step);
   bool must_wait_for_replay() const;
   void replay_next_plan();
@@ -265,6 +267,8 @@ class Communicator final : public OperationPort,
   // communicator_pilot.cc
   bool searches_plans() const;
   bool measures_steps() const;
+  void keep_profile(const PreparedPlan& plan);
+  std::vector<Group> groups_of_profile();
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   bool may_propose() const override;
@@ -375,6 +379,8 @@ class Communicator final : public OperationPort,
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
+  uint64_t profiled_epoch_ = 0;  // of the plan that was kept for the name
+  bool begins_with_profile_ = false;
   uint64_t step_ended_ns_ = 0, step_gap_ns_ = 0;  // of the last one, since the one before
   std::vector<Look> looks_;                       // that wait for steps
   std::vector<StepSample> looked_;                // usual ones since the first of them came

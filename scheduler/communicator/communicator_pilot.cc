@@ -25,6 +25,37 @@ void Communicator::measure(const Event& event) {
   if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
   if (!searches_plans()) return;
   pilot_.completed(base, *std::move(sample), usual);
+  if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
+}
+
+void Communicator::keep_profile(const PreparedPlan& plan) {
+  profiled_epoch_ = plan.plan.epoch;
+  services_.kept_profiles().keep({members_.uid, members_.job, members_.name},
+                                 {.table_hash = plan.plan.table_hash,
+                                  .machines = plan.plan.machines,
+                                  .policy = plan.policy,
+                                  .groups = plan.plan.groups});
+}
+
+// Of the last communicator of this name; empty: the policy's own.
+std::vector<Group> Communicator::groups_of_profile() {
+  begins_with_profile_ = false;
+  const Policy& policy = desk_.policy();
+  const bool bounded = policy.ceilings != CeilingPlanner::kpolicy;  // nothing is measured yet
+  if (policy.mode == PlanMode::kFixed || bounded || steps_.installed()) return {};
+  const Result<const Profile*> found = services_.kept_profiles().find(
+      {members_.uid, members_.job, members_.name}, *pending_, members_.machines(), policy);
+  if (found.ok() && *found == nullptr) return {};
+  begins_with_profile_ = found.ok();
+  services_.note(EventLevel::kInfo,
+                 found.ok() ? "communicator begins with the plan kept for its name"
+                            : "the plan kept for the name " + found.status().message(),
+                 {{"job", members_.job}, {"communicator", members_.name}});
+  return found.ok() ? (*found)->groups : std::vector<Group>();
+}
+
+bool Communicator::may_propose() const {
+  return free_to_propose() && ceilings_.known();
 }
 
 SurveyQuestion Communicator::question_of_job(Known known) const {

@@ -225,6 +225,43 @@ TEST(Search, ATrialGoesOnBehindAFailure) {
   EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
 }
 
+TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  while (step < 90 && job.shown().searching != "settled") job.play(step++);
+  ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+  const auto groups = job.shown().plan->plan.groups;
+  const auto begin_again = [&](const std::vector<Tensor>& tensors) {
+    Cluster& cluster = job.world.cluster;
+    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
+    cluster.run_for(kSecond / 10);
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      cluster.rank(r).replies.clear();
+      cluster.rank(r).completions.clear();
+    }
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
+    }
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      ASSERT_TRUE(
+          cluster.run_until([&] { return cluster.rank(r).replies.count(Cluster::kCreate) != 0; }));
+    }
+    job.world.tensors = tensors;
+    cluster.commit(job.world.tensors);
+  };
+  ASSERT_NO_FATAL_FAILURE(begin_again(job.world.tensors));
+  EXPECT_EQ(job.shown().plan->plan.groups, groups);
+  for (int i = 0; i < 40; ++i) job.play(step++);
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+
+  std::vector<Tensor> fewer = job.world.tensors;
+  fewer.pop_back();
+  ASSERT_NO_FATAL_FAILURE(begin_again(fewer));
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << "of another table nothing is taken over";
+  EXPECT_THAT(job.world.cluster.events(),
+              Contains(HasSubstr("the plan kept for the name is of another table")));
+}
+
 TEST(Search, MergesWhereEveryOperationWaits) {
   scheduler::Policy policy = auto_policy();
   policy.mode = scheduler::PlanMode::kMerge;
