@@ -7,6 +7,7 @@
 #include "scheduler/plan/way.h"
 #include "scheduler/planners/ceilings.h"
 #include "scheduler/planners/planner.h"
+#include "scheduler/planners/proposal.h"
 
 namespace cgx::scheduler {
 
@@ -25,7 +26,7 @@ Policy starting_policy(const Policy& policy) {
 }
 
 // The groups with the ceiling of each tensor, where the policy's default decides and it is
-// compressed at all.
+// compressed at all. Where nobody searches ceilings a tensor keeps what is weaker than its own.
 Result<std::vector<Group>> groups_under_ceilings(const PlanQuestion& question) {
   std::vector<Group> groups = question.groups;
   CGX_ASSIGN_OR_RETURN(const std::vector<bool> by_default,
@@ -33,7 +34,9 @@ Result<std::vector<Group>> groups_under_ceilings(const PlanQuestion& question) {
   for (Group& group : groups) {
     for (Segment& segment : group.segments) {
       if (!by_default[segment.tensor] || segment.spec.codec == 0) continue;
-      const CodecSpec& spec = question.ceilings[segment.tensor];
+      const CodecSpec& ceiling = question.ceilings[segment.tensor];
+      const bool searched = question.policy.ceilings != CeilingPlanner::kpolicy;
+      const CodecSpec spec = searched ? ceiling : weaker_of(segment.spec, ceiling);
       if (segment.spec.bucket != spec.bucket) {  // pieces stay what they are, or are refused
         segment.first_bucket = segment.first_element() / spec.bucket;
         const bool to_the_end = segment.buckets == Segment::kToTheEnd;
@@ -139,7 +142,7 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question));
   const TensorTable& table = *question.table;
   facts->policy = question.policy;
-  if (question.policy.ceilings != CeilingPlanner::kpolicy) {
+  if (!strengths_of(question.policy).empty()) {
     CGX_ASSIGN_OR_RETURN(facts->by_default, decided_by_default(table, question.policy));
   }
   facts->table = question.table;
