@@ -229,6 +229,7 @@ TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
   Job job({.port_bytes_per_second = 2'000'000});
   uint64_t step = 0;
   while (step < 90 && job.shown().searching != "settled") job.play(step++);
+  job.play(step++);
   ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
   const auto groups = job.shown().plan->plan.groups;
   const auto begin_again = [&](const std::vector<Tensor>& tensors) {
