@@ -46,6 +46,7 @@ struct Options {
   std::string config_file;
   std::string tensor, codec;  // to be pinned
   bool over_rules = false;
+  uint32_t machines = 0;  // to be simulated; 0: as many as there are
 };
 
 constexpr double kReadTimeoutS = 10;

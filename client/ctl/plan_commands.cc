@@ -125,30 +125,62 @@ int unpin(const Options& options, const Environment& environment) {
       });
 }
 
-int print_explanation(const Options& options, Caller& caller, const v1::Tensor& tensor) {
+int explain(const Options& options, const Environment& environment) {
+  Result<Connection> connection = connect(options.address, environment);
+  if (!connection.ok()) return fail(connection.status());
+  Caller caller(*std::move(connection), options);
   v1::JobList jobs;
-  const grpc::Status status = caller.call(
-      &v1::Control::Stub::ListJobs, targeted<v1::ListJobsRequest>(options), jobs, kReadTimeoutS);
+  grpc::Status status = caller.call(&v1::Control::Stub::ListJobs,
+                                    targeted<v1::ListJobsRequest>(options), jobs, kReadTimeoutS);
+  if (!status.ok()) return caller.fail_call(status);
+  v1::ExplainTensorRequest request = targeted<v1::ExplainTensorRequest>(options);
+  request.set_tensor(options.tensor);
+  v1::TensorExplanation explanation;
+  status = caller.call(&v1::Control::Stub::ExplainTensor, request, explanation, kChangeTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
   if (jobs.communicators_size() != 1) return fail(kError, "the communicator has ended");
-  return print(tensor, options, [&](const v1::Tensor& shown) {
+  return print(explanation, options, [&](const v1::TensorExplanation& shown) {
     return show_explanation(shown, jobs.communicators(0));
   });
 }
 
-int explain(const Options& options, const Environment& environment) {
-  return with_tensor(options, environment, [&](Caller& caller, const v1::Tensor& tensor) {
-    return print_explanation(options, caller, tensor);
-  });
+// Under the running policy, unless a file or --set says another.
+int simulate(const Options& options, const Environment& environment) {
+  Result<Connection> connection = connect(options.address, environment);
+  if (!connection.ok()) return fail(connection.status());
+  Caller caller(*std::move(connection), options);
+  v1::SimulatePlanRequest request = targeted<v1::SimulatePlanRequest>(options);
+  request.set_machines(options.machines);
+  if (!options.policy_file.empty() || !options.assignments.empty()) {
+    v1::ChangePolicyRequest wanted;
+    if (const int code = prepare_change(options, caller, wanted); code != kOk) return code;
+    *request.mutable_policy() = wanted.policy();
+    request.set_no_rules(wanted.no_rules());
+  }
+  v1::SimulatedPlan answer;
+  const grpc::Status status =
+      caller.call(&v1::Control::Stub::SimulatePlan, request, answer, kChangeTimeoutS);
+  if (!status.ok()) return caller.fail_call(status);
+  return print(answer, options, show_simulated);
 }
 
 void add_explain(CLI::App& plan, Options& options, const Environment& environment, Run& run) {
   CLI::App& explaining = *plan.add_subcommand(
-      "explain", "Why a tensor travels as it does, and what was decided about it");
+      "explain", "Why a tensor travels as it does, what that costs, and what the next best would");
   add_target(explaining, options);
   explaining.add_option("TENSOR", options.tensor, "Its full name")->required();
   explaining.callback(
       [&options, &environment, &run] { run = [&] { return explain(options, environment); }; });
+}
+
+void add_simulate(CLI::App& plan, Options& options, const Environment& environment, Run& run) {
+  CLI::App& simulating = *plan.add_subcommand(
+      "simulate", "What a step of the running job would take under a policy, or on more machines");
+  add_change(simulating, options);
+  simulating.add_option("--machines", options.machines,
+                        "On so many instead of as many as there are");
+  simulating.callback(
+      [&options, &environment, &run] { run = [&] { return simulate(options, environment); }; });
 }
 
 void add_pins(CLI::App& plan, Options& options, const Environment& environment, Run& run) {
@@ -190,6 +222,7 @@ void add_plan_commands(CLI::App& app, Options& options, const Environment& envir
           "Plans that were tried: predicted, measured, verdict; and ceilings that were set",
           show_searches);
   add_explain(plan, options, environment, run);
+  add_simulate(plan, options, environment, run);
   add_pins(plan, options, environment, run);
 }
 

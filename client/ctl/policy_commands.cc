@@ -36,8 +36,8 @@ Status assign(const std::string& assignment, v1::ChangePolicyRequest& request) {
   return {};
 }
 
-// The file's policy, or the running one (and then nobody may change it meanwhile), with the
-// assignments on top.
+}  // namespace
+
 int prepare_change(const Options& options, Caller& caller, v1::ChangePolicyRequest& request) {
   *request.mutable_target() = target_of(options);
   request.set_reason(options.reason);
@@ -61,6 +61,8 @@ int prepare_change(const Options& options, Caller& caller, v1::ChangePolicyReque
   }
   return kOk;
 }
+
+namespace {
 
 // At a terminal the person there decides; elsewhere the daemon refuses what nobody allowed.
 int allow_loss(const Options& options, Caller& caller, v1::ChangePolicyRequest& request) {
@@ -195,6 +197,8 @@ int ask(const Options& options, const Environment& environment,
       });
 }
 
+}  // namespace
+
 void add_change(CLI::App& command, Options& options) {
   add_target(command, options);
   command.add_option("FILE", options.policy_file,
@@ -206,8 +210,6 @@ void add_change(CLI::App& command, Options& options) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
 }
-
-}  // namespace
 
 void add_apply_options(CLI::App& command, Options& options) {
   command.add_flag("--lossy", options.lossy,

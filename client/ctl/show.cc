@@ -336,13 +336,32 @@ std::string show_searches(const v1::JobList& jobs) {
   });
 }
 
-std::string show_explanation(const v1::Tensor& tensor, const v1::Communicator& one) {
+std::string price_text(const v1::PricedChoice& one) {
+  return one.codec() + " by " + one.collective() + ": a step takes " + human_time(one.step_ns()) +
+         ", a daemon works " + human_time(one.daemon_ns()) + ", a machine sends " +
+         human_bytes(one.sent_bytes()) + "\n";
+}
+
+std::string prices_text(const v1::TensorExplanation& explained) {
+  if (!explained.unpriced().empty()) return "what it costs: " + explained.unpriced() + "\n";
+  std::string text =
+      "predicted, with all else as it runs (measured: " + human_time(explained.measured_ns()) +
+      " a step):\n  chosen: " + price_text(explained.chosen());
+  for (int i = 0; i < explained.others_size(); ++i) {
+    text += (i == 0 ? "  next best: " : "  then: ") + price_text(explained.others(i));
+  }
+  return text + (explained.by_default() ? "" : "  planners keep to the choice: see its reason\n");
+}
+
+std::string show_explanation(const v1::TensorExplanation& explained, const v1::Communicator& one) {
+  const v1::Tensor& tensor = explained.tensor();
   std::string text = tensor.name() + ": " + tensor.codec() + ", because: " + tensor.reason() +
                      "\n" + "group " + std::to_string(tensor.group()) + " goes by " +
                      tensor.collective() + ", because: " + tensor.collective_reason() + "\n";
   if (tensor.has_sent_share()) {
     text += "of what should have been sent " + share_text(tensor) + " of the squared norm was\n";
   }
+  text += prices_text(explained);
   text += "mode " + one.mode() + (one.searching().empty() ? "" : ", " + one.searching()) + "\n";
   for (const v1::PlanNote& note : one.plan_notes()) {
     text +=
@@ -351,6 +370,17 @@ std::string show_explanation(const v1::Tensor& tensor, const v1::Communicator& o
         "\n";
   }
   return text;
+}
+
+std::string show_simulated(const v1::SimulatedPlan& answer) {
+  Table table({"", ">STEP", ">SENT BY A MACHINE"});
+  table.row({"now, measured", human_time(answer.measured_ns()), ""});
+  table.row({"now, predicted", human_time(answer.now_ns()), human_bytes(answer.now_bytes())});
+  table.row({"on " + std::to_string(answer.machines()) + " machines", human_time(answer.step_ns()),
+             human_bytes(answer.sent_bytes())});
+  return answer.job() + "/" + answer.communicator() + ": " + answer.plan() + "\n" + table.text() +
+         "a step counts from its first gradient; the last one is there after " +
+         human_time(answer.backward_ns()) + "\n";
 }
 
 std::string show(const v1::TensorList& tensors) {

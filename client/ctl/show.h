@@ -12,8 +12,9 @@ std::string show(const v1::JobList& jobs);
 std::string show(const v1::TensorList& tensors);
 std::string show_plans(const v1::JobList& jobs);  // their groups
 std::string show_searches(const v1::JobList& jobs);
-std::string show_explanation(const v1::Tensor& tensor,
-                             const v1::Communicator& one);  // what mode auto has tried
+std::string show_explanation(const v1::TensorExplanation& explained, const v1::Communicator& one);
+std::string show_simulated(const v1::SimulatedPlan& answer);
+// what mode auto has tried
 std::string show(const v1::PeerList& peers);
 std::string show(const v1::CodecList& codecs);
 std::string show(const v1::CounterList& counters);  // those that are not 0

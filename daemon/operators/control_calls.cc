@@ -111,8 +111,8 @@ AuditRecord audit_record(const Caller& caller, const v1::ChangePolicyRequest& re
 }
 
 // Completes what the request says from the configured policy.
-Result<CheckedPolicy> complete(const v1::ChangePolicyRequest& request,
-                               const CommunicatorSnapshot& communicator) {
+template <typename Request>
+Result<CheckedPolicy> complete(const Request& request, const CommunicatorSnapshot& communicator) {
   CGX_ASSIGN_OR_RETURN(const v1::Policy filled, fill_from(configured_policy(communicator),
                                                           request.policy(), request.no_rules()));
   return check_policy(filled);
@@ -287,6 +287,66 @@ Status ControlCalls::compare(const Call& call, const v1::ChangePolicyRequest& re
   answer.set_version(before.version());
   add_differences(before.policy(), to_message(wanted.plain), *answer.mutable_differences());
   CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(), effect_of(*current, wanted.plain));
+  return {};
+}
+
+grpc::Status ControlCalls::ExplainTensor(grpc::ServerContext* context,
+                                         const v1::ExplainTensorRequest* request,
+                                         v1::TensorExplanation* out) {
+  const Call call(*this, *context, context_.change_timeout_ns);
+  return to_grpc(explain(call, *request, *out));
+}
+
+// Why it travels so is known in any case; what that costs where it was measured.
+Status ControlCalls::explain(const Call& call, const v1::ExplainTensorRequest& request,
+                             v1::TensorExplanation& answer) const {
+  CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());
+  CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                       select(snapshot, request.target(), call.caller()));
+  CommunicatorSnapshot shown = *current;
+  show_reasons(shown);
+  std::erase_if(shown.tensors, [&](const auto& each) { return each.name != request.tensor(); });
+  if (shown.tensors.empty()) {
+    return {StatusCode::kNOT_FOUND, "no tensor " + request.tensor() + " among the " +
+                                        std::to_string(current->tensors.size()) +
+                                        " of the communicator; cgxctl tensors lists them"};
+  }
+  *answer.mutable_tensor() = tensors_of(shown).tensors(0);
+  const Result<scheduler::Explanation> priced = context_.port.explain(
+      {current->job, current->name, current->uid}, request.tensor(), call.time_left());
+  priced.ok() ? add_prices(*priced, answer)
+              : answer.set_unpriced(config::plain_text(priced.status().message()));
+  return {};
+}
+
+grpc::Status ControlCalls::SimulatePlan(grpc::ServerContext* context,
+                                        const v1::SimulatePlanRequest* request,
+                                        v1::SimulatedPlan* out) {
+  const Call call(*this, *context, context_.change_timeout_ns);
+  return to_grpc(simulate(call, *request, *out));
+}
+
+Status ControlCalls::simulate(const Call& call, const v1::SimulatePlanRequest& request,
+                              v1::SimulatedPlan& answer) const {
+  CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());
+  CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                       select(snapshot, request.target(), call.caller()));
+  CheckedPolicy wanted{.message = {}, .plain = current->policy, .warnings = {}};
+  if (request.has_policy() || request.no_rules()) {
+    CGX_ASSIGN_OR_RETURN(wanted, complete(request, *current));
+  }
+  constexpr uint32_t kMachinesMax = 4096;
+  if (request.machines() > kMachinesMax || request.machines() == 1) {
+    return invalid_argument("machines: " + std::to_string(request.machines()) +
+                            " is not between 2 and " + std::to_string(kMachinesMax));
+  }
+  CGX_ASSIGN_OR_RETURN(const scheduler::WhatIf found,
+                       context_.port.what_if({current->job, current->name, current->uid},
+                                             wanted.plain, request.machines(), call.time_left()));
+  answer = simulated_of(found);
+  answer.set_job(config::plain_text(current->job));
+  answer.set_communicator(config::plain_text(current->name));
+  answer.set_machines(request.machines() == 0 ? current->machines : request.machines());
   return {};
 }
 

@@ -57,6 +57,10 @@ class ControlCalls final : public v1::Control::Service {
                           v1::PolicyDiff*) override;
   grpc::Status ApplyPolicy(grpc::ServerContext*, const v1::ChangePolicyRequest*,
                            v1::PolicyChange*) override;
+  grpc::Status ExplainTensor(grpc::ServerContext*, const v1::ExplainTensorRequest*,
+                             v1::TensorExplanation*) override;
+  grpc::Status SimulatePlan(grpc::ServerContext*, const v1::SimulatePlanRequest*,
+                            v1::SimulatedPlan*) override;
   grpc::Status GetPolicyHistory(grpc::ServerContext*, const v1::GetPolicyRequest*,
                                 v1::PolicyHistory*) override;
   grpc::Status Diagnose(grpc::ServerContext*, const v1::DiagnoseRequest*, v1::Diagnosis*) override;
@@ -69,6 +73,10 @@ class ControlCalls final : public v1::Control::Service {
                    v1::JobList& list) const;
   Status compare(const Call& call, const v1::ChangePolicyRequest& request,
                  v1::PolicyDiff& answer) const;
+  Status explain(const Call& call, const v1::ExplainTensorRequest& request,
+                 v1::TensorExplanation& answer) const;
+  Status simulate(const Call& call, const v1::SimulatePlanRequest& request,
+                  v1::SimulatedPlan& answer) const;
   Status change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
                 v1::PolicyChange& answer) const;
 

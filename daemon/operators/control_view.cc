@@ -386,6 +386,45 @@ v1::TensorList tensors_of(const CommunicatorSnapshot& communicator) {
   return list;
 }
 
+namespace {
+
+uint64_t whole(double value) {
+  return value <= 0 ? 0 : static_cast<uint64_t>(value + 0.5);
+}
+
+v1::PricedChoice message_of(const scheduler::PricedChoice& priced) {
+  v1::PricedChoice message;
+  message.set_codec(kernels::to_string(priced.codec));
+  message.set_collective(collective_name(priced.collective));
+  message.set_step_ns(whole(priced.step_ns));
+  message.set_daemon_ns(whole(priced.daemon_ns));
+  message.set_sent_bytes(priced.sent_bytes);
+  return message;
+}
+
+}  // namespace
+
+void add_prices(const scheduler::Explanation& priced, v1::TensorExplanation& message) {
+  message.set_measured_ns(whole(priced.measured_ns));
+  message.set_by_default(priced.by_default);
+  *message.mutable_chosen() = message_of(priced.chosen);
+  for (const scheduler::PricedChoice& each : priced.others) {
+    *message.add_others() = message_of(each);
+  }
+}
+
+v1::SimulatedPlan simulated_of(const scheduler::WhatIf& found) {
+  v1::SimulatedPlan message;
+  message.set_measured_ns(whole(found.measured_ns));
+  message.set_now_ns(whole(found.now_ns));
+  message.set_now_bytes(found.now_bytes);
+  message.set_step_ns(whole(found.step_ns));
+  message.set_backward_ns(whole(found.backward_ns));
+  message.set_sent_bytes(found.sent_bytes);
+  message.set_plan(found.plan);
+  return message;
+}
+
 v1::CurrentPolicy policy_of(const CommunicatorSnapshot& communicator) {
   v1::CurrentPolicy current;
   current.set_job(plain_text(communicator.job));

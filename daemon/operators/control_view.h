@@ -11,6 +11,8 @@
 #include "proto/messages/control.pb.h"
 #include "proto/wire/status.h"
 #include "scheduler/communicator/snapshot.h"
+#include "scheduler/planners/explanation.h"
+#include "scheduler/planners/what_if.h"
 
 namespace cgx::daemon {
 
@@ -55,6 +57,8 @@ Result<v1::PeerList> peers_of(const Snapshot& snapshot, const v1::Target& target
                               const Caller& caller);
 v1::Communicator communicator_of(const CommunicatorSnapshot& communicator);
 v1::TensorList tensors_of(const CommunicatorSnapshot& communicator);
+void add_prices(const scheduler::Explanation& priced, v1::TensorExplanation& message);
+v1::SimulatedPlan simulated_of(const scheduler::WhatIf& found);
 v1::CurrentPolicy policy_of(const CommunicatorSnapshot& communicator);
 
 }  // namespace cgx::daemon

@@ -66,4 +66,31 @@ Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const Communicator
       });
 }
 
+Result<scheduler::Explanation> MailboxOperator::explain(const CommunicatorName& target,
+                                                        const std::string& tensor,
+                                                        uint64_t timeout_ns) {
+  const scheduler::ExplainRequest request{target.job, target.communicator, target.uid, tensor};
+  return ask_engine<scheduler::Explanation>(
+      data_, timeout_ns, "what the tensor's choice costs",
+      [request](scheduler::Engine& engine, auto promise) {
+        engine.explain(request, [promise](const Result<scheduler::Explanation>& found) {
+          promise->set_value(found);
+        });
+      });
+}
+
+Result<scheduler::WhatIf> MailboxOperator::what_if(const CommunicatorName& target,
+                                                   const scheduler::Policy& policy,
+                                                   uint32_t machines, uint64_t timeout_ns) {
+  const scheduler::WhatIfRequest request{target.job, target.communicator, target.uid, policy,
+                                         machines};
+  return ask_engine<scheduler::WhatIf>(
+      data_, timeout_ns, "what a step would take",
+      [request](scheduler::Engine& engine, auto promise) {
+        engine.what_if(request, [promise](const Result<scheduler::WhatIf>& found) {
+          promise->set_value(found);
+        });
+      });
+}
+
 }  // namespace cgx::daemon

@@ -22,6 +22,10 @@ class MailboxOperator final : public OperatorPort {
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
                                                uint64_t timeout_ns) override;
+  Result<scheduler::Explanation> explain(const CommunicatorName& target, const std::string& tensor,
+                                         uint64_t timeout_ns) override;
+  Result<scheduler::WhatIf> what_if(const CommunicatorName& target, const scheduler::Policy& policy,
+                                    uint32_t machines, uint64_t timeout_ns) override;
 
  private:
   DataAgent& data_;

@@ -7,6 +7,8 @@
 
 #include "proto/wire/status.h"
 #include "scheduler/communicator/snapshot.h"
+#include "scheduler/planners/explanation.h"
+#include "scheduler/planners/what_if.h"
 #include "scheduler/recorder.h"
 
 namespace cgx::daemon {
@@ -31,6 +33,14 @@ class OperatorPort {
   virtual Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                        const scheduler::Policy& policy,
                                                        bool dry_run, uint64_t timeout_ns) = 0;
+
+  // Both wait for steps that are measured meanwhile, on the coordinator's machine only.
+  virtual Result<scheduler::Explanation> explain(const CommunicatorName& target,
+                                                 const std::string& tensor,
+                                                 uint64_t timeout_ns) = 0;
+  virtual Result<scheduler::WhatIf> what_if(const CommunicatorName& target,
+                                            const scheduler::Policy& policy, uint32_t machines,
+                                            uint64_t timeout_ns) = 0;
 };
 
 }  // namespace cgx::daemon

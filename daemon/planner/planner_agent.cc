@@ -112,6 +112,13 @@ void PlannerAgent::run(const std::function<void()>& work, const std::function<vo
   if (!taken) PlannerPort::run(work, then);  // no room: here and now
 }
 
+bool PlannerAgent::consider(const Slice& slice, const std::function<void()>& then) {
+  return others_->post([this, slice, then] {
+    searches_.push_back(
+        {[slice] { return slice(kSliceEvaluations); }, [this, then] { taker_.take_plan(then); }});
+  });
+}
+
 void PlannerAgent::release(std::shared_ptr<const void> memory) {
   (void)others_->post([last = std::move(memory)] {});
 }

@@ -33,6 +33,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override;
   void search(scheduler::CeilingQuestion question, CeilingsAnswer answer) override;
   void run(const std::function<void()>& work, const std::function<void()>& then) override;
+  bool consider(const Slice& slice, const std::function<void()>& then) override;
   void release(std::shared_ptr<const void> memory) override;
 
  private:

@@ -22,7 +22,8 @@ void CeilingWatch::follow(const PlanFacts& plan) {
   everywhere_ = {};
   level_ = 0;
   ++life_;
-  asked_ = known_ = false;
+  asked_ = false;
+  known_ = policy_.ceilings == CeilingPlanner::kpolicy;  // nobody has to find them
   due_ = kMeasuredFirst;
 }
 

@@ -320,6 +320,7 @@ bool Communicator::work() {
   tell_losses();
   if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
   if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
+  answer_looks();
   return *called || *stepped;
 }
 

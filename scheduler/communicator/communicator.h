@@ -27,6 +27,7 @@
 #include "scheduler/communicator/engine_options.h"
 #include "scheduler/communicator/joining.h"
 #include "scheduler/communicator/kept_policies.h"
+#include "scheduler/communicator/kept_profiles.h"
 #include "scheduler/communicator/link_table.h"
 #include "scheduler/communicator/members.h"
 #include "scheduler/communicator/peers.h"
@@ -64,6 +65,7 @@ class CommunicatorPort {
   virtual PlanLog* plan_log() = 0;  // null: no history is kept
   virtual PlannerPort& planner() = 0;
   virtual KeptPolicies& kept_policies() = 0;
+  virtual KeptProfiles& kept_profiles() = 0;
   virtual ResidualStore& residuals() = 0;
   // Memory that nobody needs any more; empty: nothing to do.
   virtual void release(std::vector<Residuals::Memory> memory) = 0;
@@ -141,6 +143,10 @@ class Communicator final : public OperationPort,
 
   // Operators
   void apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer);
+  // What the tensor's choice costs; what a step would take under another policy, on so many
+  // machines (0: as many as there are). The coordinator's: steps are measured for it.
+  void explain(const std::string& tensor, ExplainAnswer answer);
+  void what_if(const Policy& policy, uint32_t machines, WhatIfAnswer answer);
   CommunicatorSnapshot snapshot() const;
   void add_peers(std::vector<PeerSnapshot>& peers) const;
 
@@ -209,7 +215,7 @@ class Communicator final : public OperationPort,
   void handle(uint32_t machine, Table&& message);
   void plan_if_tables_complete();
   void refuse_commit(const Status& why);
-  Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step) const;
+  Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step);
   void keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step);
   bool must_wait_for_replay() const;
   void replay_next_plan();
@@ -264,12 +270,31 @@ class Communicator final : public OperationPort,
 
   // communicator_pilot.cc
   bool searches_plans() const;
+  bool measures_steps() const;
+  void keep_profile(const PreparedPlan& plan);
+  std::vector<Group> groups_of_profile();
+  SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
                std::function<void(const Result<PilotPort::Agreed>&)> answer) override;
   void report(const PlanNote& note) override;
+
+  // communicator_looks.cc
+  using LookAnswer = std::function<void(const Result<SurveyQuestion>&)>;
+  struct Look {
+    LookAnswer answer;
+    uint64_t deadline_ns = 0;
+  };
+  Status check_look() const;
+  void look(LookAnswer answer);
+  void note_step_end();
+  void show_step(const StepSample& sample);
+  void answer_looks();
+  void answer_late_looks();
+  template <typename T, typename Search>
+  void consider(Search search, std::function<void(const Result<T>&)> answer);
 
   // communicator_ceilings.cc
   bool sets_ceilings() const;
@@ -359,6 +384,11 @@ class Communicator final : public OperationPort,
   ReplicaWatch replicas_;
   StepMeter meter_;
   Pilot pilot_;
+  uint64_t profiled_epoch_ = 0;  // of the plan that was kept for the name
+  bool begins_with_profile_ = false;
+  uint64_t step_ended_ns_ = 0, step_gap_ns_ = 0;  // of the last one, since the one before
+  std::vector<Look> looks_;                       // that wait for steps
+  std::vector<StepSample> looked_;                // usual ones since the first of them came
   CeilingWatch ceilings_{*this};
   std::optional<Losses> losses_to_tell_;  // member: the coordinator, in the next round
   uint64_t commit_since_ns_ = 0;

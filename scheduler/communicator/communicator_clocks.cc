@@ -24,6 +24,7 @@ void Communicator::tick() {
     answer(Status(StatusCode::kTIMED_OUT,
                   "the coordinator of " + members_.title() + " did not answer"));
   }
+  answer_late_looks();
   check_peers();
   if (state_ == State::kFrozen) return check_frozen();
   check_agreements();

@@ -104,7 +104,8 @@ void Communicator::count(Counter counter, uint64_t amount) {
 void Communicator::record(Event event) {
   event.communicator = index_;
   services_.record(event);
-  if (searches_plans()) measure(event);
+  if (event.kind == EventKind::kstep_completed) note_step_end();
+  if (measures_steps()) measure(event);
   if (steps_.installed()) follow_ceilings(event);
 }
 

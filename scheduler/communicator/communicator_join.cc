@@ -394,7 +394,7 @@ void Communicator::plan_if_tables_complete() {
       });
 }
 
-Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step) const {
+Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step) {
   if (replay_.on()) {
     CGX_ASSIGN_OR_RETURN(const PlanEntry* const entry,
                          replay_.next_commit(table_hash(*pending_), step));
@@ -407,6 +407,7 @@ Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step
                       .epoch = epoch,
                       .policy_version = desk_.version(),
                       .order = reverse_registration(pending_->size()),
+                      .groups = groups_of_profile(),
                       .ranks_wait = true};
 }
 
@@ -471,7 +472,8 @@ void Communicator::reorder_if_useful() {
   }
   reordered_ = true;
   const std::vector<uint32_t> order = shared_order(steps_.last_order(), steps_.last_absent());
-  if (order.size() != table_->size() || order == running_order()) return;
+  const bool fine = order == running_order() || begins_with_profile_;
+  if (order.size() != table_->size() || fine) return;
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, order](uint64_t epoch) -> Result<PlanQuestion> {

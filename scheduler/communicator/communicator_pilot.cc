@@ -10,6 +10,10 @@ bool Communicator::searches_plans() const {
          steps_.plan()->policy.mode != PlanMode::kFixed;
 }
 
+bool Communicator::measures_steps() const {
+  return searches_plans() || !looks_.empty();
+}
+
 void Communicator::measure(const Event& event) {
   std::optional<StepSample> sample = meter_.take(event, services_.now_ns());
   if (!sample) return;
@@ -17,34 +21,72 @@ void Communicator::measure(const Event& event) {
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
                      !ceilings_.losses().due(sample->step);
-  pilot_.completed(agreement_.base(steps_.plan()), *std::move(sample), usual);
+  const PlanAgreement::PlanPtr base = agreement_.base(steps_.plan());
+  if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
+  if (!searches_plans()) return;
+  pilot_.completed(base, *std::move(sample), usual);
+  if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
+}
+
+void Communicator::keep_profile(const PreparedPlan& plan) {
+  profiled_epoch_ = plan.plan.epoch;
+  services_.kept_profiles().keep({members_.uid, members_.job, members_.name},
+                                 {.table_hash = plan.plan.table_hash,
+                                  .machines = plan.plan.machines,
+                                  .policy = plan.policy,
+                                  .groups = plan.plan.groups});
+}
+
+// Of the last communicator of this name; empty: the policy's own.
+std::vector<Group> Communicator::groups_of_profile() {
+  begins_with_profile_ = false;
+  const Policy& policy = desk_.policy();
+  const bool bounded = policy.ceilings != CeilingPlanner::kpolicy;  // nothing is measured yet
+  if (policy.mode == PlanMode::kFixed || bounded || steps_.installed()) return {};
+  const Result<const Profile*> found = services_.kept_profiles().find(
+      {members_.uid, members_.job, members_.name}, *pending_, members_.machines(), policy);
+  if (found.ok() && *found == nullptr) return {};
+  begins_with_profile_ = found.ok();
+  services_.note(EventLevel::kInfo,
+                 found.ok() ? "communicator begins with the plan kept for its name"
+                            : "the plan kept for the name " + found.status().message(),
+                 {{"job", members_.job}, {"communicator", members_.name}});
+  return found.ok() ? (*found)->groups : std::vector<Group>();
 }
 
 bool Communicator::may_propose() const {
   return free_to_propose() && ceilings_.known();
 }
 
-void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
+SurveyQuestion Communicator::question_of_job(Known known) const {
   const EngineOptions& options = services_.options();
-  if (options.costs == nullptr) {
-    return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
-  }
   uint64_t rtt_ns = 0;
-  for (uint32_t k = 0; k < members_.machines(); ++k) rtt_ns = std::max(rtt_ns, peers_[k].rtt_ns);
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    rtt_ns = std::max(rtt_ns, peers_[k].least_rtt_ns());
+  }
   // Trainers lose what the daemon takes of their cores.
   const bool crowded = options.cores != 0 && members_.local_count() + 1 > options.cores;
+  return {.running = agreement_.base(steps_.plan())->facts,
+          .measured = std::move(known.measured),
+          .seen = std::move(known.seen),
+          .lost = std::move(known.lost),
+          .unsure = known.unsure,
+          .shorter = known.shorter,
+          .order = running_order(),
+          .ceilings = ceilings_.ceilings(),
+          .machines = members_.machines(),
+          .slab_bytes = pool_.slab_bytes(),
+          .trip_ns = static_cast<double>(rtt_ns) / 2,
+          .share = crowded ? 1.0 : 0.0,
+          .costs = options.costs};
+}
+
+void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
+  if (services_.options().costs == nullptr) {
+    return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
+  }
   services_.planner().survey(
-      {.running = agreement_.base(steps_.plan())->facts,
-       .measured = std::move(known.measured),
-       .seen = std::move(known.seen),
-       .lost = std::move(known.lost),
-       .order = running_order(),
-       .ceilings = ceilings_.ceilings(),
-       .machines = members_.machines(),
-       .slab_bytes = pool_.slab_bytes(),
-       .trip_ns = static_cast<double>(rtt_ns) / 2,
-       .share = crowded ? 1.0 : 0.0,
-       .costs = options.costs},
+      question_of_job(std::move(known)),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<SurveyPtr>& survey) {
         if (!alive.expired()) answer(survey);
       });

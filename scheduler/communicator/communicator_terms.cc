@@ -65,6 +65,7 @@ void Communicator::end(const Status& why) {
 
 void Communicator::answer_operators(const Status& why) {
   for (const PolicyAnswer& answer : desk_.take_all()) answer(why);
+  for (const Look& each : std::exchange(looks_, {})) each.answer(why);
 }
 
 void Communicator::tell_failure(uint32_t machine) {

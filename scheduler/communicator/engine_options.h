@@ -14,8 +14,10 @@
 #include "scheduler/plan/job_weight.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/planners/costs.h"
+#include "scheduler/planners/explanation.h"
 #include "scheduler/planners/planner_port.h"
 #include "scheduler/planners/survey.h"
+#include "scheduler/planners/what_if.h"
 #include "scheduler/ports.h"
 #include "scheduler/recorder.h"
 #include "transport/transport.h"
@@ -61,5 +63,20 @@ struct PolicyRequest {
   bool dry_run = false;
 };
 using PolicyAnswer = std::function<void(const Result<PolicyChange>&)>;
+
+struct ExplainRequest {
+  std::string job, communicator;  // as PolicyRequest's
+  uint32_t uid = 0;
+  std::string tensor;
+};
+using ExplainAnswer = std::function<void(const Result<Explanation>&)>;
+
+struct WhatIfRequest {
+  std::string job, communicator;  // likewise
+  uint32_t uid = 0;
+  Policy policy;
+  uint32_t machines = 0;  // 0: as many as there are
+};
+using WhatIfAnswer = std::function<void(const Result<WhatIf>&)>;
 
 }  // namespace cgx::scheduler

@@ -68,6 +68,11 @@ std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64
   return writer.take();
 }
 
+uint64_t Peers::Peer::least_rtt_ns() const {
+  const auto count = static_cast<ptrdiff_t>(std::min<size_t>(echoes, rtts_ns.size()));
+  return count == 0 ? 0 : *std::min_element(rtts_ns.begin(), rtts_ns.begin() + count);
+}
+
 void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
                       uint64_t now_ns) {
   Peer& peer = peers_[machine];
@@ -80,7 +85,10 @@ void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::
   const auto echo_ns = reader.get<uint64_t>();
   const auto held_ns = reader.get<uint64_t>();
   const bool plausible = echo_ns != 0 && echo_ns <= now_ns && held_ns <= now_ns - echo_ns;
-  if (plausible) peer.rtt_ns = now_ns - echo_ns - held_ns;
+  if (plausible) {
+    peer.rtt_ns = now_ns - echo_ns - held_ns;
+    peer.rtts_ns[peer.echoes++ % peer.rtts_ns.size()] = peer.rtt_ns;
+  }
   for (std::vector<uint32_t>* list :
        {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
     list->resize(reader.get_count(4));

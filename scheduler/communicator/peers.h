@@ -5,6 +5,7 @@
 // included: of it only the heartbeats are counted.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -31,6 +32,11 @@ class Peers {
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
     uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
     uint64_t rtt_ns = 0;                           // of the last echo
+    std::array<uint64_t, 16> rtts_ns{};            // of the last ones; 0: none yet
+    uint32_t echoes = 0;
+
+    // The way itself: most echoes have waited behind gradients.
+    uint64_t least_rtt_ns() const;
   };
 
   explicit Peers(const Members& members) : members_(members), peers_(members.machines()) {}

@@ -400,6 +400,20 @@ void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
   (*communicator)->apply_policy(request.policy, request.dry_run, std::move(answer));
 }
 
+void Engine::explain(const ExplainRequest& request, const ExplainAnswer& answer) {
+  const Result<Communicator*> communicator = state_->pick_communicator(
+      {.job = request.job, .communicator = request.communicator, .uid = request.uid, .policy = {}});
+  if (!communicator.ok()) return answer(communicator.status());
+  (*communicator)->explain(request.tensor, answer);
+}
+
+void Engine::what_if(const WhatIfRequest& request, const WhatIfAnswer& answer) {
+  const Result<Communicator*> communicator = state_->pick_communicator(
+      {.job = request.job, .communicator = request.communicator, .uid = request.uid, .policy = {}});
+  if (!communicator.ok()) return answer(communicator.status());
+  (*communicator)->what_if(request.policy, request.machines, answer);
+}
+
 void Engine::change(Changes changes) {
   state_->options_.policy = std::move(changes.policy);
   state_->options_.job_weights = std::move(changes.job_weights);

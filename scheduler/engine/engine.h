@@ -84,6 +84,8 @@ class Engine final : public transport::Events {
   // Of one communicator of a session, by the session's handle.
   Result<CommunicatorSnapshot> show(SessionId id, uint32_t comm) const;
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
+  void explain(const ExplainRequest& request, const ExplainAnswer& answer);
+  void what_if(const WhatIfRequest& request, const WhatIfAnswer& answer);
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees
 
   // Time

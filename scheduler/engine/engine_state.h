@@ -76,6 +76,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     return ports_.planner != nullptr ? *ports_.planner : inline_planner_;
   }
   KeptPolicies& kept_policies() override { return kept_policies_; }
+  KeptProfiles& kept_profiles() override { return kept_profiles_; }
   ResidualStore& residuals() override { return residuals_; }
   void release(std::vector<Residuals::Memory> memory) override;
   uint16_t new_index() override;
@@ -163,6 +164,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   std::vector<Session> sessions_;
   Meetings meetings_;
   KeptPolicies kept_policies_;
+  KeptProfiles kept_profiles_;
   ResidualStore residuals_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   LinkTable links_;

@@ -19,9 +19,6 @@ const CeilingRow& row_of(const Policy& policy) {
 
 }  // namespace
 
-// Nothing to measure, nothing to search.
-const CeilingRow kCeilings_policy{};
-
 std::vector<CodecSpec> strengths_of(const Policy& policy) {
   const CeilingRow& row = row_of(policy);
   return row.strengths == nullptr ? std::vector<CodecSpec>() : row.strengths(policy);
@@ -76,7 +73,6 @@ class GuardedSearch final : public CeilingSearch {
 
 Result<std::unique_ptr<CeilingSearch>> begin_ceilings(CeilingQuestion question) {
   const CeilingRow& row = row_of(question.running->policy);
-  if (row.begin == nullptr) return invalid_argument("the policy's codec is the only ceiling");
   CGX_ASSIGN_OR_RETURN(std::unique_ptr<CeilingSearch> search, row.begin(question));
   return std::unique_ptr<CeilingSearch>(
       std::make_unique<GuardedSearch>(std::move(question), std::move(search)));

@@ -7,21 +7,14 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr size_t kSeenMax = 8;
-constexpr size_t kWindow = 8;
-constexpr double kDrift = 0.15;
-constexpr double kPlainly = 0.4;               // by half as much again, or less than two thirds
+constexpr size_t kWindow = 6;
+constexpr double kDrift = 0.1;
+constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
+constexpr double kWorthPromising = 0.98;       // less is not kept (scheduler/planners/verdict.cc)
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
+constexpr uint32_t kPlainRestMin = 8;  // doubles up to the other one
 constexpr size_t kNotesMax = 32;
-
-// Of the steps, the one that took as long as they usually did.
-StepSample usual_of(std::vector<StepSample> samples) {
-  const auto middle = samples.begin() + static_cast<int64_t>(samples.size() / 2);
-  std::nth_element(samples.begin(), middle, samples.end(),
-                   [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
-  return std::move(*middle);
-}
 
 }  // namespace
 
@@ -90,6 +83,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   survey_.reset();
   warming_ = pace_.warm_up;
   rest_ = kRestMin;
+  plain_rest_ = kPlainRestMin;
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
 }
@@ -99,14 +93,16 @@ void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   tried_.reset();
   if (!faster_) return settle();
   rest_ = kRestMin;
+  plain_rest_ = kPlainRestMin;
   stage_ = Stage::kSurveying;
 }
 
 void Pilot::work(const PilotPort::PlanPtr& base) {
   if (asked_ || base != running_ || !port_.may_propose()) return;
-  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search();
+  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(false);
   if (stage_ == Stage::kSurveying) {
-    port_.survey({usual_of(samples_), seen_, lost_}, while_it_matters(&Pilot::on_survey));
+    port_.survey({usual_of(samples_), seen_, lost_, unsure_, shorter_},
+                 while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing) {
     propose();
   } else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0) {
@@ -114,8 +110,10 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   }
 }
 
-void Pilot::begin_search() {
+void Pilot::begin_search(bool shorter) {
   trials_ = 0;
+  unsure_ = false;
+  shorter_ = shorter;
   lost_.clear();
   for (SeenPlan& seen : seen_) seen.step_ns = 0;  // things are different now
   stage_ = Stage::kSurveying;
@@ -136,11 +134,25 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
 // that loses nothing has its chance, too.
 const Candidate* Pilot::worth_trying() const {
   if (trials_ >= survey_->trials_max) return nullptr;
+  if (unsure_) return most_different();
   for (const Candidate& candidate : survey_->candidates) {
-    const bool promises = trials_ == 0 || candidate.step_ns < survey_->running_ns;
+    const bool promises = trials_ == 0 || candidate.step_ns < kWorthPromising * survey_->running_ns;
     if (promises || candidate.bypass) return &candidate;
   }
   return nullptr;
+}
+
+// Where predictions fail, what sends far more or far fewer bytes tells most about the link.
+const Candidate* Pilot::most_different() const {
+  const auto differs = [&](const Candidate& candidate) {
+    const auto running = static_cast<double>(std::max<uint64_t>(survey_->running_bytes, 1));
+    const auto sent = static_cast<double>(std::max<uint64_t>(candidate.sent_bytes, 1));
+    return std::abs(std::log(sent / running));
+  };
+  const auto most = std::max_element(
+      survey_->candidates.begin(), survey_->candidates.end(),
+      [&](const auto& one, const auto& other) { return differs(one) < differs(other); });
+  return most == survey_->candidates.end() ? nullptr : &*most;
 }
 
 void Pilot::propose() {
@@ -148,73 +160,6 @@ void Pilot::propose() {
   port_.propose(candidate_->groups,
                 {.against = running_->hash, .block = pace_.block, .pairs = pace_.pairs},
                 while_it_matters(&Pilot::on_trial_agreed));
-}
-
-void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
-  if (!agreed.ok()) {
-    lost_.push_back(candidate_->groups);
-    stage_ = Stage::kSurveying;
-    return note(PlanNote{.name = candidate_->name, .verdict = agreed.status().to_string()});
-  }
-  stage_ = Stage::kTrying;
-  tried_ = {*agreed, TrialScore(agreed->plan->plan.trial, agreed->first_step), {}};
-}
-
-void Pilot::try_step(StepSample sample, bool usual) {
-  const Trial& trial = tried_->agreed.plan->plan.trial;
-  const uint64_t step = sample.step, first = tried_->agreed.first_step;
-  if (step < first) return;
-  const bool tries = trial.tries(step - first);
-  const PreparedPlan& plan = tries ? *tried_->agreed.plan : *running_;
-  const bool counts = usual && sample.epoch == plan.plan.epoch && sample.period_ns > 0;
-  TrialScore& score = tried_->score;
-  score.add(step, counts ? sample.period_ns : 0);
-  const bool begins = trial.block > 1 && (step - first) % trial.block == 0;
-  if (counts && tries && !begins) tried_->samples.push_back(std::move(sample));
-  const TrialScore::Verdict verdict = score.verdict();
-  if (verdict == TrialScore::Verdict::kOpen && !score.over(step)) return;
-  end_trial(verdict == TrialScore::Verdict::kFaster);
-}
-
-void Pilot::end_trial(bool faster) {
-  const double before_ns = usual_of(samples_).period_ns, beside_ns = tried_->score.other_ns();
-  const bool changed = beside_ns > 0 && std::abs(std::log(beside_ns / before_ns)) > kPlainly;
-  note(PlanNote{.epoch = tried_->agreed.plan->plan.epoch,
-                .step = tried_->agreed.first_step,
-                .name = candidate_->name,
-                .verdict = changed  ? "void: steps changed meanwhile"
-                           : faster ? "kept"
-                                    : "no faster",
-                .predicted = candidate_->step_ns / survey_->running_ns,
-                .measured = tried_->score.ratio(),
-                .step_ns = tried_->score.tried_ns()});
-  if (changed) return begin(running_);  // what was measured before is of other conditions
-  faster_ = faster;
-  adopted_epoch_ = 0;
-  remember();
-  // A trial that was lost ends by itself, or when the next one begins.
-  stage_ = faster ? Stage::kAdopting : Stage::kSurveying;
-}
-
-// What the plan on trial has shown, or, where it is the faster one, what the plan before it has.
-void Pilot::remember() {
-  const PreparedPlan& tried = *tried_->agreed.plan;
-  const StepSample before = usual_of(samples_);
-  const bool measured = !tried_->samples.empty();
-  const StepSample now = measured ? usual_of(tried_->samples) : before;
-  if (faster_) {
-    see({running_->facts, before.arithmetic_ns, before.step_ns});
-    lost_.push_back(running_->plan.groups);
-    samples_ = {now};
-    return;
-  }
-  if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns});
-  lost_.push_back(tried.plan.groups);
-}
-
-void Pilot::see(SeenPlan plan) {
-  if (seen_.size() == kSeenMax) seen_.erase(seen_.begin());
-  seen_.push_back(std::move(plan));
 }
 
 // Nothing else is worth a trial. One that was lost may still alternate: its base, proposed anew,
@@ -251,18 +196,21 @@ void Pilot::settle() {
   settled_for_ = 0;
   resting_ = rest_;
   rest_ = std::min(2 * rest_, kRestMax);
+  resting_plain_ = plain_rest_;
+  plain_rest_ = std::min(2 * plain_rest_, kRestMin);
 }
 
 // A search begins where two windows in a row are off, or some steps plainly: what changes plainly
 // does not wait as long as what may be noise.
 void Pilot::watch(StepSample sample) {
   ++settled_for_;
-  const bool plainly = changed_plainly(sample);
+  steps_off_ = in_a_row(steps_off_, sample.period_ns, accepted_ns_);
+  const bool plainly = std::abs(steps_off_) >= kStepsOff;
   window_.push_back(std::move(sample));
-  if (plainly && settled_for_ >= kRestMin && window_.size() >= kStepsOff) {
+  if (plainly && settled_for_ >= resting_plain_ && window_.size() >= kStepsOff) {
     samples_.assign(window_.end() - kStepsOff, window_.end());
     window_.clear();
-    return begin_search();
+    return begin_search(steps_off_ < 0);
   }
   if (window_.size() < kWindow) return;
   std::vector<double> periods;
@@ -272,14 +220,14 @@ void Pilot::watch(StepSample sample) {
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
   if (std::abs(windows_off_) < kWindowsOff || settled_for_ < resting_) return;
-  begin_search();
+  begin_search(windows_off_ < 0);
 }
 
-bool Pilot::changed_plainly(const StepSample& sample) {
-  const double change = std::log(sample.period_ns / accepted_ns_);
-  const int way = change > kPlainly ? 1 : change < -kPlainly ? -1 : 0;
-  steps_off_ = way * steps_off_ > 0 ? steps_off_ + way : way;
-  return std::abs(steps_off_) >= kStepsOff;
+// How many steps were plainly off, all the same way: below 0 they became shorter.
+int Pilot::in_a_row(int before, double period_ns, double usual_ns) {
+  const double change = std::log(period_ns / usual_ns);
+  const int way = change > kPlainChange ? 1 : change < -kPlainChange ? -1 : 0;
+  return way * before > 0 ? before + way : way;
 }
 
 }  // namespace cgx::scheduler

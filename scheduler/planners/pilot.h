@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "scheduler/exchange/prepared_plan.h"
@@ -36,6 +37,8 @@ class PilotPort {
     StepSample measured;  // a usual step under the plan in force
     std::vector<SeenPlan> seen;
     std::vector<std::vector<Group>> lost;
+    bool unsure = false;   // what was predicted of the last trial was far off
+    bool shorter = false;  // steps have become shorter than they were
   };
   // Answers come later or at once, and never once the port has gone.
   virtual void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) = 0;
@@ -59,7 +62,9 @@ class Pilot {
   void work(const PilotPort::PlanPtr& base);
 
   const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 32
+  const std::vector<SeenPlan>& seen() const { return seen_; }    // as PilotPort::Known's
   const char* doing() const;                                     // empty: nothing
+  bool settled() const { return stage_ == Stage::kSettled; }
   bool idle() const {  // nothing is being tried or looked for
     return stage_ == Stage::kOff || stage_ == Stage::kMeasuring || stage_ == Stage::kSettled;
   }
@@ -77,18 +82,26 @@ class Pilot {
   struct Tried {
     PilotPort::Agreed agreed;
     TrialScore score;
-    std::vector<StepSample> samples;  // of its steps that counted
+    double before_ns = 0;                      // a step's period under the plan beside it
+    std::vector<StepSample> samples, besides;  // of steps that counted: its own, the other's
+    int besides_off = 0;                       // of the latter in a row, as Pilot::steps_off_
   };
 
   void begin(const PilotPort::PlanPtr& base);
   void go_on_with(const PilotPort::PlanPtr& base);
-  void begin_search();
+  void begin_search(bool shorter);
   void on_survey(const Result<SurveyPtr>& survey);
   const Candidate* worth_trying() const;  // null: none
+  const Candidate* most_different() const;
   void propose();
   void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
   void try_step(StepSample sample, bool usual);
+  void count(StepSample sample, bool tries);
+  bool changed_meanwhile() const;
+  bool refuted() const;
   void end_trial(bool faster);
+  void search_anew();
+  void note_trial(std::string verdict);
   void remember();
   void see(SeenPlan plan);
   void end_search();
@@ -96,7 +109,7 @@ class Pilot {
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();
   void watch(StepSample sample);
-  bool changed_plainly(const StepSample& sample);
+  static int in_a_row(int before, double period_ns, double usual_ns);
   void note(PlanNote note);
   template <typename T>
   std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
@@ -113,8 +126,9 @@ class Pilot {
   std::vector<SeenPlan> seen_;       // as PilotPort::Known's
   std::vector<std::vector<Group>> lost_;
   SurveyPtr survey_;
-  const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
-  uint32_t trials_ = 0;                   // of this search
+  const Candidate* candidate_ = nullptr;   // of it, that is proposed or tried
+  uint32_t trials_ = 0;                    // of this search
+  bool unsure_ = false, shorter_ = false;  // as PilotPort::Known's
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;
@@ -124,6 +138,7 @@ class Pilot {
   int steps_off_ = 0;                // likewise, steps that are plainly off
   uint32_t settled_for_ = 0;         // steps
   uint32_t resting_ = 0, rest_ = 0;  // so many before it looks again: this time, the next
+  uint32_t resting_plain_ = 0, plain_rest_ = 0;  // likewise, where the change is plain
   std::vector<PlanNote> notes_;
 };
 

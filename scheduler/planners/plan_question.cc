@@ -7,6 +7,7 @@
 #include "scheduler/plan/way.h"
 #include "scheduler/planners/ceilings.h"
 #include "scheduler/planners/planner.h"
+#include "scheduler/planners/proposal.h"
 
 namespace cgx::scheduler {
 
@@ -25,13 +26,15 @@ Policy starting_policy(const Policy& policy) {
 }
 
 // The groups with the ceiling of each tensor, where the policy's default decides and it is
-// compressed at all.
+// compressed at all. Where nobody searches ceilings a tensor keeps what is weaker than its own.
 std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Decisions& decisions) {
   std::vector<Group> groups = question.groups;
   for (Group& group : groups) {
     for (Segment& segment : group.segments) {
       if (!decisions.by_default(segment.tensor) || segment.spec.codec == 0) continue;
-      const CodecSpec& spec = question.ceilings[segment.tensor];
+      const CodecSpec& ceiling = question.ceilings[segment.tensor];
+      const bool searched = question.policy.ceilings != CeilingPlanner::kpolicy;
+      const CodecSpec spec = searched ? ceiling : weaker_of(segment.spec, ceiling);
       if (segment.spec.bucket != spec.bucket) {  // pieces stay what they are, or are refused
         segment.first_bucket = segment.first_element() / spec.bucket;
         const bool to_the_end = segment.buckets == Segment::kToTheEnd;
@@ -50,7 +53,7 @@ Result<DecisionsPtr> decisions_of(const PlanQuestion& question) {
   if (known != nullptr && known->hold_for(question.policy)) return known;
   Result<DecisionsPtr> made = Decisions::create(question.policy, *question.table);
   const bool needed =
-      question.encoded_plan.empty() || question.policy.ceilings != CeilingPlanner::kpolicy;
+      question.encoded_plan.empty() || !strengths_of(question.policy).empty();
   return made.ok() || needed ? made : DecisionsPtr();
 }
 
@@ -167,8 +170,8 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question, facts->decisions));
   const TensorTable& table = *question.table;
   facts->policy = question.policy;
-  for (uint32_t tensor = 0;
-       facts->policy.ceilings != CeilingPlanner::kpolicy && tensor < table.size(); ++tensor) {
+  const bool ceilings = !strengths_of(question.policy).empty();
+  for (uint32_t tensor = 0; ceilings && tensor < table.size(); ++tensor) {
     facts->by_default.push_back(facts->decisions->by_default(tensor));
   }
   facts->table = question.table;

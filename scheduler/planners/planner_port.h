@@ -29,6 +29,17 @@ class PlannerPort {
     work();
     then();
   }
+  // A question of an operator: in slices of about so many evaluations, which take turns with
+  // searches; true: done, and `then` follows on the asking thread, possibly before consider()
+  // returns. They share nothing with the asker. False: there is no room for it.
+  using Slice = std::function<bool(uint64_t evaluations)>;
+  virtual bool consider(const Slice& slice, const std::function<void()>& then) {
+    constexpr uint64_t kEvaluations = 1 << 16;
+    while (!slice(kEvaluations)) {
+    }
+    then();
+    return true;
+  }
   // Frees what nobody else has, where that may take its time.
   virtual void release(std::shared_ptr<const void> memory) { memory.reset(); }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -79,6 +80,19 @@ Result<Planner> planner_of(const std::string& name) {
     all += (all.empty() ? "" : ", ") + std::string(kNames[i]);
   }
   return invalid_argument("no planner \"" + name + "\"; there are " + all);
+}
+
+std::string codecs_text(const std::vector<Group>& groups) {
+  std::map<std::string, size_t> counts;
+  for (const Group& group : groups) {
+    for (const Segment& segment : group.segments) ++counts[kernels::to_string(segment.spec)];
+  }
+  std::string text;
+  for (const auto& [codec, count] : counts) {
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + codec;
+  }
+  return text + " in " + std::to_string(groups.size()) +
+         (groups.size() == 1 ? " group" : " groups");
 }
 
 }  // namespace cgx::scheduler

@@ -62,6 +62,8 @@ Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& le
                  uint32_t level);
 // Of two codecs the one that sends more bytes.
 const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other);
+// "12 fp32, 149 maxmin:4,bucket=512 in 4 groups": pieces of tensors, by codec.
+std::string codecs_text(const std::vector<Group>& groups);
 // Raw bytes of a group that searches try for all groups alike.
 inline constexpr std::array kUniformBytes = {uint64_t{0},       uint64_t{1} << 18,
                                              uint64_t{1} << 20, uint64_t{1} << 22,

@@ -1,8 +1,16 @@
 #include "scheduler/planners/step_meter.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cgx::scheduler {
+
+StepSample usual_of(std::vector<StepSample> samples) {
+  const auto middle = samples.begin() + static_cast<int64_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end(),
+                   [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
+  return std::move(*middle);
+}
 
 void StepMeter::begin(size_t tensors) {
   *this = {};

@@ -19,6 +19,9 @@ struct StepSample {
   std::vector<float> arrival_ns;  // by tensor, since the first; of the last rank here to have it
 };
 
+// Of the steps, the one that took as long as they usually did. REQUIRES: there are some.
+StepSample usual_of(std::vector<StepSample> samples);
+
 class StepMeter {
  public:
   // A table of so many tensors; what was measured before is forgotten.

@@ -1,8 +1,6 @@
 // What else a job could run: plans that follow from a policy, as long as the timeline says they
-// would take. The timeline is fitted to steps that were measured: how fast each codec's arithmetic is
-// here, how much longer all work takes than it should, and a link so slow that the plan that runs
-// takes what it took. With one plan seen, whatever cannot be told apart counts as the link's. So a
-// survey names candidates, in order of promise; a trial decides.
+// would take, fitted to steps that were measured (scheduler/planners/fit.h). A survey names
+// candidates, in order of promise; a trial decides.
 //
 // Owned by one thread; a survey goes on where it stopped.
 #pragma once
@@ -11,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/planners/fit.h"
 #include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/proposal.h"
 #include "scheduler/planners/step_meter.h"
@@ -24,39 +23,15 @@ struct SearchPace {
   uint32_t block = 4, pairs = 6;  // of a trial
 };
 
-// What a plan took in a step.
-struct SeenPlan {
-  FactsPtr plan;
-  double arithmetic_ns = 0;
-  double step_ns = 0;  // beside the plan that runs; 0: things were different
-};
-
-struct SurveyQuestion {
-  FactsPtr running;                      // its policy is asked
-  StepSample measured;                   // a usual step under it
-  std::vector<SeenPlan> seen;            // others, of the same table
-  std::vector<std::vector<Group>> lost;  // trials against it: no candidates
-  std::vector<uint32_t> order;
-  std::vector<CodecSpec> ceilings;  // as PlanInputs::ceilings
-  uint32_t machines = 1;
-  uint64_t slab_bytes = 0;
-  double trip_ns = 0;                         // one way
-  double share = 0;                           // as Conditions::share
-  std::shared_ptr<const MachineCosts> costs;  // of this lane, on some machine
-};
-
 struct Candidate {
   std::string name;  // "choose: 40 fp32 in 3 groups", "maxmin:4,bucket=512"
   std::vector<Group> groups;
-  double step_ns = 0;   // predicted, from the first gradient on
+  double step_ns = 0;  // predicted, from the first gradient on
+  uint64_t sent_bytes = 0;
   bool bypass = false;  // compresses nothing that a rule does not
 };
 
-struct Survey {
-  Conditions conditions;    // as fitted
-  double arithmetic = 1;    // of the plan that runs, as a multiple of what its codecs should take
-  double crowd = 1;         // all work of the daemon likewise: waiting for cores, the kernel
-  double running_ns = 0;    // predicted of the plan that runs: what was measured, if it can be
+struct Survey : Fit {
   uint32_t trials_max = 3;  // of a search
   // Shortest first, but the bypass last; none is the plan that runs. One whose time nobody predicts
   // has none.

@@ -152,26 +152,65 @@ Timeline play(std::span<const LaneTimes> groups, double share) {
   return timeline;
 }
 
-Result<Timeline> timeline_of(const Plan& plan, const TensorTable& table,
-                             std::span<const double> arrival_ns, const Conditions& conditions) {
-  const LaneRules rules{conditions, plan.limits, plan.window};
+WeighedPlan WeighedPlan::slower(double times) const {
+  WeighedPlan slowed = *this;
+  for (GroupLoad& load : slowed.loads) {
+    load.encode_ns *= times;
+    load.decode_ns *= times;
+  }
+  return slowed;
+}
+
+Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
+                          std::span<const double> arrival_ns, const MachineCosts& costs) {
+  WeighedPlan weighed{
+      .loads = {}, .travels = {}, .gaps_ns = {}, .limits = plan.limits, .window = plan.window};
   std::map<std::tuple<Collective, uint32_t>, Travel> travels;  // what of a way matters here
-  std::vector<LaneTimes> groups;
   double last_ns = 0;
   for (const Group& group : plan.groups) {
     GroupLoad load;
     double arrival = last_ns;
     for (const Segment& segment : group.segments) {
-      CGX_ASSIGN_OR_RETURN(const GroupLoad more, load_of(segment, table, conditions.costs));
+      CGX_ASSIGN_OR_RETURN(const GroupLoad more, load_of(segment, table, costs));
       load += more;
       arrival = std::max(arrival, arrival_ns[segment.tensor]);
     }
     const auto [found, added] =
         travels.try_emplace({group.way.collective, group.way.rack_machines});
     if (added) found->second = travel_of(group.way, plan.machines);
-    groups.push_back(times_of(load, found->second, rules));
-    groups.back().gap_ns = arrival - last_ns;
+    weighed.loads.push_back(load);
+    weighed.travels.push_back(found->second);
+    weighed.gaps_ns.push_back(arrival - last_ns);
     last_ns = arrival;
+  }
+  return weighed;
+}
+
+namespace {
+
+LaneTimes times_of_group(const WeighedPlan& plan, size_t group, const Conditions& conditions) {
+  LaneTimes times =
+      times_of(plan.loads[group], plan.travels[group], {conditions, plan.limits, plan.window});
+  times.gap_ns = plan.gaps_ns[group];
+  return times;
+}
+
+}  // namespace
+
+Lanes play(const WeighedPlan& plan, const Conditions& conditions) {
+  Lanes lanes;
+  for (size_t g = 0; g < plan.loads.size(); ++g) {
+    lanes.advance(times_of_group(plan, g, conditions), conditions.share);
+  }
+  return lanes;
+}
+
+Result<Timeline> timeline_of(const Plan& plan, const TensorTable& table,
+                             std::span<const double> arrival_ns, const Conditions& conditions) {
+  CGX_ASSIGN_OR_RETURN(const WeighedPlan weighed, weigh(plan, table, arrival_ns, conditions.costs));
+  std::vector<LaneTimes> groups;
+  for (size_t g = 0; g < weighed.loads.size(); ++g) {
+    groups.push_back(times_of_group(weighed, g, conditions));
   }
   return play(groups, conditions.share);
 }

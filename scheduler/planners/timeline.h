@@ -93,7 +93,22 @@ struct Timeline {
 };
 Timeline play(std::span<const LaneTimes> groups, double share);
 
+// A plan as the timeline needs it, whatever the link: weighed once, played under many conditions.
+struct WeighedPlan {
+  std::vector<GroupLoad> loads;  // by group, like the others
+  std::vector<Travel> travels;
+  std::vector<double> gaps_ns;
+  PartLimits limits;
+  uint32_t window = 4;
+
+  // The codecs' work takes so many times as long.
+  WeighedPlan slower(double times) const;
+};
 // `arrival_ns`: by tensor, when its gradient is there if nobody disturbs the trainers.
+Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
+                          std::span<const double> arrival_ns, const MachineCosts& costs);
+Lanes play(const WeighedPlan& plan, const Conditions& conditions);
+
 Result<Timeline> timeline_of(const Plan& plan, const TensorTable& table,
                              std::span<const double> arrival_ns, const Conditions& conditions);
 

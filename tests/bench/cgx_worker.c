@@ -1,5 +1,5 @@
-// cgxd's side of the benchmarks: one rank, in place on one tensor per size, one step per allreduce,
-// driven by the runner like the peers (command.h). Ranks find each other through files in a folder
+// cgxd's side of the benchmarks: one rank, in place on one tensor per size, or on PIECES equal ones that
+// lie behind each other, one step per allreduce, driven by the runner like the peers (command.h). Ranks find each other through files in a folder
 // all of them see.
 #include <errno.h>
 #include <fcntl.h>
@@ -9,19 +9,20 @@
 #include "tests/bench/command.h"
 
 #define SIZES_MAX 16
+#define PIECES_MAX 4096
 
 struct tensor {  // one communicator per size, so that no other tensor is absent in its steps
   cgx_comm* comm;
   size_t bytes;
   uint64_t step;
-  uint32_t id;
+  uint32_t ids[PIECES_MAX], pieces;
   float* data;
 };
 
 struct worker {
   cgx_session* session;
   const char* folder;
-  uint32_t rank, ranks;
+  uint32_t rank, ranks, pieces;
   struct tensor tensors[SIZES_MAX];
   int tensor_count;
 };
@@ -63,6 +64,28 @@ static int get_file(void* user, const char* key, void* value, size_t capacity, s
   return -1;
 }
 
+static void register_pieces(struct tensor* tensor) {
+  const uint64_t elements = tensor->bytes / tensor->pieces / sizeof(float);
+  const uint64_t shape[2] = {elements / 64, 64};  // a matrix: one-dimensional tensors travel raw
+  for (uint32_t i = 0; i < tensor->pieces; i++) {
+    char name[32];
+    snprintf(name, sizeof(name), "gradient%u", i);
+    const cgx_tensor_options description = {.size = sizeof(description),
+                                            .name = name,
+                                            .dtype = CGX_F32,
+                                            .op = CGX_AVG,
+                                            .dims = 2,
+                                            .shape = shape};
+    require(cgx_register(tensor->comm, &description, &tensor->ids[i]), "cgx_register");
+  }
+}
+
+static float* home_of(const struct tensor* tensor, uint32_t piece) {
+  void* memory = NULL;
+  require(cgx_tensor_home(tensor->comm, tensor->ids[piece], &memory, NULL), "cgx_tensor_home");
+  return memory;
+}
+
 static struct tensor* tensor_of(struct worker* worker, size_t bytes) {
   for (int i = 0; i < worker->tensor_count; i++) {
     if (worker->tensors[i].bytes == bytes) return &worker->tensors[i];
@@ -72,7 +95,7 @@ static struct tensor* tensor_of(struct worker* worker, size_t bytes) {
     exit(1);
   }
   struct tensor* tensor = &worker->tensors[worker->tensor_count++];
-  *tensor = (struct tensor){.bytes = bytes, .step = 1};
+  *tensor = (struct tensor){.bytes = bytes, .step = 1, .pieces = worker->pieces};
   char name[32];
   snprintf(name, sizeof(name), "bytes-%zu", bytes);
   const cgx_comm_options options = {
@@ -84,39 +107,41 @@ static struct tensor* tensor_of(struct worker* worker, size_t bytes) {
       .timeout_ms = 60000,
       .rendezvous = {.put = put_file, .get = get_file, .user = (void*)worker->folder}};
   require(cgx_comm_create(worker->session, &options, &tensor->comm), "cgx_comm_create");
-  const uint64_t shape[2] = {bytes / sizeof(float) / 64,
-                             64};  // a matrix: one-dimensional tensors travel raw
-  const cgx_tensor_options description = {.size = sizeof(description),
-                                          .name = "gradient",
-                                          .dtype = CGX_F32,
-                                          .op = CGX_AVG,
-                                          .dims = 2,
-                                          .shape = shape};
-  require(cgx_register(tensor->comm, &description, &tensor->id), "cgx_register");
+  register_pieces(tensor);
   require(cgx_commit(tensor->comm), "cgx_commit");
-  void* memory = NULL;
-  require(cgx_tensor_home(tensor->comm, tensor->id, &memory, NULL), "cgx_tensor_home");
-  tensor->data = memory;
+  tensor->data = home_of(tensor, 0);
+  for (uint32_t i = 1; i < tensor->pieces; i++) {
+    const char* const expected = (const char*)tensor->data + i * (bytes / tensor->pieces);
+    if ((const char*)home_of(tensor, i) == expected) continue;
+    fprintf(stderr, "cgx_worker: piece %u does not lie behind the one before\n", i);
+    exit(1);
+  }
   return tensor;
 }
 
 static void allreduce(void* context) {
   struct tensor* tensor = context;
-  require(cgx_submit(tensor->comm, tensor->step, &tensor->id, 1), "cgx_submit");
+  require(cgx_submit(tensor->comm, tensor->step, tensor->ids, tensor->pieces), "cgx_submit");
   require(cgx_step_end(tensor->comm, tensor->step), "cgx_step_end");
   require(cgx_wait(tensor->comm, tensor->step, -1), "cgx_wait");
   tensor->step++;
 }
 
 int main(int argc, char** argv) {
-  if (argc != 6 && argc != 7) {
-    fprintf(stderr, "usage: cgx_worker COMMANDS RENDEZVOUS RANK RANKS BYTES_MAX [JOB]\n");
+  if (argc < 6 || argc > 8) {
+    fprintf(stderr, "usage: cgx_worker COMMANDS RENDEZVOUS RANK RANKS BYTES_MAX [JOB [PIECES]]\n");
     return 2;
   }
-  struct worker worker = {
-      .folder = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4])};
+  struct worker worker = {.folder = argv[2],
+                          .rank = (uint32_t)atoi(argv[3]),
+                          .ranks = (uint32_t)atoi(argv[4]),
+                          .pieces = argc == 8 ? (uint32_t)atoi(argv[7]) : 1};
+  if (worker.pieces < 1 || worker.pieces > PIECES_MAX) {
+    fprintf(stderr, "cgx_worker: %s pieces; at most %d\n", argv[7], PIECES_MAX);
+    return 2;
+  }
   const cgx_open_options options = {.size = sizeof(options),
-                                    .job = argc == 7 ? argv[6] : "bench",
+                                    .job = argc >= 7 ? argv[6] : "bench",
                                     .arena_bytes = (uint64_t)atoll(argv[5])};
   require(cgx_open(&options, &worker.session), "cgx_open");
   struct command_channel runner = command_connect(argv[1], (int)worker.rank);

@@ -61,6 +61,21 @@ class Cgxd(Contestant):
         self._directory.cleanup()
 
 
+class CgxdPieces(Cgxd):
+    """The same bytes as equal tensors."""
+
+    def __init__(self, machines, name, pieces, policy, port, bytes_max):
+        self.name, self.pieces, self.port = name, pieces, daemons.MESH_PORT + port
+        super().__init__(machines, 1, bytes_max, policy)
+
+    def start_ranks(self, through, job=None):
+        for rank in range(self.ranks):
+            machine = self.machine_of(rank)
+            argv = [daemons.binary("cgx_worker", self.build), self.channel.path, self._directory.name, str(rank),
+                    str(self.ranks), str(self.bytes_max), job or "bench", str(self.pieces)]
+            self.spawn(machine, argv, env=dict(os.environ, CGX_SOCKET=through[machine.index].socket))
+
+
 class CgxdTcp(Cgxd):
     """Beside the same over UCX."""
 

@@ -116,6 +116,44 @@ TEST_F(Ctl, ShowsTheGroupsOfAPlanAndWhatModeAutoHasTried) {
   EXPECT_EQ(run({"plan"}).code, 2);
 }
 
+TEST_F(Ctl, ExplainsAChoiceWithItsCostAndTheNextBest) {
+  scheduler::Explanation priced{.measured_ns = 5.2e6, .others = {}, .by_default = true};
+  priced.chosen = {.step_ns = 5e6, .daemon_ns = 1e6, .sent_bytes = 4096};
+  priced.others = {{.codec = {.codec = 3, .bits = 8, .bucket = 512}, .step_ns = 5.5e6},
+                   {.codec = {.codec = 1, .bucket = 512}, .step_ns = 7e6}};
+  harness_.port.price(priced, {});
+  const std::vector<std::string> explain = {"plan", "explain", "layer.0.weight", "-j", "bert"};
+  const std::string text = run(explain).out;
+  EXPECT_THAT(text, HasSubstr("because: default\n"));
+  EXPECT_THAT(text, HasSubstr("(measured: 5.2 ms a step)"));
+  EXPECT_THAT(text,
+              HasSubstr("chosen: fp32 by scatter: a step takes 5.0 ms, a daemon works 1.0 ms, "
+                        "a machine sends 4.0 KiB\n"));
+  EXPECT_THAT(text, ContainsRegex("next best: maxmin:8[^\n]*5.5 ms"));
+  EXPECT_THAT(text, HasSubstr("then: fp16"));
+  harness_.port.price_nothing({StatusCode::kUNAVAILABLE, "node0 coordinates; ask there"});
+  EXPECT_THAT(run(explain).out, HasSubstr("what it costs: node0 coordinates; ask there\n"));
+  EXPECT_EQ(run({"plan", "explain", "nobody", "-j", "bert"}).code, 1);
+}
+
+TEST_F(Ctl, SimulatesARunningJob) {
+  harness_.port.price({}, {.measured_ns = 5e6,
+                           .now_ns = 5.1e6,
+                           .now_bytes = 1 << 20,
+                           .step_ns = 9e6,
+                           .backward_ns = 2e6,
+                           .sent_bytes = 1 << 18});
+  const Ran ran =
+      run({"plan", "simulate", "--set", "codec=maxmin:8", "--machines", "64", "-j", "bert"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("bert/dp: maxmin:8"));
+  EXPECT_THAT(ran.out, ContainsRegex("now, measured +5.0 ms"));
+  EXPECT_THAT(ran.out, ContainsRegex("now, predicted +5.1 ms +1.0 MiB"));
+  EXPECT_THAT(ran.out, ContainsRegex("on 64 machines +9.0 ms +256.0 KiB"));
+  EXPECT_THAT(run({"plan", "simulate", "--machines", "1", "-j", "bert"}).err,
+              HasSubstr("between 2 and 4096"));
+}
+
 TEST_F(Ctl, PrintsJsonThatIsTheMessage) {
   const Ran ran = run({"-o", "json", "jobs"});
   v1::JobList jobs;

@@ -3,6 +3,7 @@
 The periods here are those of a test that fills, dumps and compares; the link is slow enough to be most of a step.
 """
 
+import subprocess
 import unittest
 
 from cluster_case import ClusterCase
@@ -58,7 +59,24 @@ class Search(ClusterCase):
         self.assertIn("machine 0 of the communicator searches", self.said(1, "plan", "history"))
         self.assertIn("COLLECTIVE", self.said(1, "plan", "show"))
         self.assertIn("a plan was looked at", self.daemons[0].log())
+        self.asks_what_it_costs(job, comm, step + 1)
         job.close()
+
+    def asks_what_it_costs(self, job, comm, step):
+        """Steps go on meanwhile: some are measured for it."""
+        asked = [self.daemons[0].machine.start([binary("cgxctl"), "--socket", self.daemons[0].control, *words], text=True,
+                                               stdout=subprocess.PIPE)
+                 for words in (("plan", "explain", "layer0.weight"),
+                               ("plan", "simulate", "--set", "codec=maxmin:8", "--machines", "16"))]
+        while any(process.poll() is None for process in asked):
+            self.play(job, comm, step)
+            step += 1
+        explained, simulated = (process.communicate()[0] for process in asked)
+        for text in ("because: ", "chosen: maxmin:4", "next best: ", "a step takes "):
+            self.assertIn(text, explained)
+        for text in ("maxmin:8", "now, measured", "on 16 machines"):
+            self.assertIn(text, simulated)
+        self.assertIn("ask there", self.said(1, "plan", "explain", "layer0.weight"))
 
     def said(self, machine, *words):
         daemon = self.daemons[machine]

@@ -1,6 +1,9 @@
 // Mode auto: plans that are searched, tried and kept, on several machines at once.
+#include <gmock/gmock.h>
+
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "scheduler/planners/proposal.h"
@@ -8,6 +11,9 @@
 
 namespace cgx::sim {
 namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
 
 // Figures of no machine: arithmetic takes no time here, only links do.
 std::shared_ptr<const scheduler::MachineCosts> some_costs() {
@@ -125,6 +131,42 @@ TEST(Search, StepsOfATrialAlternateOnAllMachines) {
   }
 }
 
+TEST(Search, ExplainsAChoiceByStepsThatAreMeasuredForIt) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  std::optional<Result<scheduler::Explanation>> told, elsewhere;
+  std::optional<Result<scheduler::WhatIf>> found;
+  const scheduler::ExplainRequest request{.job = "job", .tensor = "linear.weight"};
+  job.world.cluster.engine(0).explain(request, [&](const auto& answer) { told = answer; });
+  job.world.cluster.engine(1).explain(request, [&](const auto& answer) { elsewhere = answer; });
+  job.world.cluster.engine(0).what_if({.job = "job", .policy = auto_policy(), .machines = 16},
+                                      [&](const auto& answer) { found = answer; });
+  ASSERT_TRUE(elsewhere) << "steps are not measured there";
+  EXPECT_EQ(elsewhere->status().code(), StatusCode::kUNAVAILABLE);
+  EXPECT_THAT(elsewhere->status().message(), HasSubstr("measured by machine 0"));
+  EXPECT_FALSE(told) << "no step has been measured";
+  for (uint64_t step = 0; step < 12; ++step) job.play(step);
+  ASSERT_TRUE(told && told->ok()) << (told ? told->status().to_string() : "no answer");
+  EXPECT_GT((*told)->chosen.step_ns, 0);
+  ASSERT_FALSE((*told)->others.empty());
+  ASSERT_TRUE(found && found->ok()) << (found ? found->status().to_string() : "no answer");
+  EXPECT_GT((*found)->step_ns, 0);
+}
+
+TEST(Search, AnswersWhoAsksWhatAStepCostsThoughNoneComes) {
+  Job job({});
+  std::optional<Result<scheduler::Explanation>> told, unknown;
+  job.world.cluster.engine(0).explain({.job = "job", .tensor = "bias"},
+                                      [&](const auto& answer) { told = answer; });
+  job.world.cluster.run_for(40 * kSecond);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->status().code(), StatusCode::kTIMED_OUT);
+  job.world.cluster.engine(0).explain({.job = "job", .tensor = "nobody"},
+                                      [&](const auto& answer) { unknown = answer; });
+  for (uint64_t step = 0; step < 8; ++step) job.play(step);
+  ASSERT_TRUE(unknown);
+  EXPECT_EQ(unknown->status().code(), StatusCode::kNOT_FOUND);
+}
+
 TEST(Search, RepeatsATrialFromTheHistoryBitByBit) {
   PlanLogOfEpochs recorded;
   std::vector<std::vector<float>> results;
@@ -181,6 +223,44 @@ TEST(Search, ATrialGoesOnBehindAFailure) {
   for (int i = 0; i < 60; ++i) job.play(step++);
   EXPECT_EQ(job.shown().searching, "settled");
   EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+}
+
+TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  while (step < 90 && job.shown().searching != "settled") job.play(step++);
+  job.play(step++);
+  ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+  const auto groups = job.shown().plan->plan.groups;
+  const auto begin_again = [&](const std::vector<Tensor>& tensors) {
+    Cluster& cluster = job.world.cluster;
+    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
+    cluster.run_for(kSecond / 10);
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      cluster.rank(r).replies.clear();
+      cluster.rank(r).completions.clear();
+    }
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
+    }
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      ASSERT_TRUE(
+          cluster.run_until([&] { return cluster.rank(r).replies.count(Cluster::kCreate) != 0; }));
+    }
+    job.world.tensors = tensors;
+    cluster.commit(job.world.tensors);
+  };
+  ASSERT_NO_FATAL_FAILURE(begin_again(job.world.tensors));
+  EXPECT_EQ(job.shown().plan->plan.groups, groups);
+  for (int i = 0; i < 40; ++i) job.play(step++);
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+
+  std::vector<Tensor> fewer = job.world.tensors;
+  fewer.pop_back();
+  ASSERT_NO_FATAL_FAILURE(begin_again(fewer));
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << "of another table nothing is taken over";
+  EXPECT_THAT(job.world.cluster.events(),
+              Contains(HasSubstr("the plan kept for the name is of another table")));
 }
 
 TEST(Search, MergesWhereEveryOperationWaits) {

@@ -86,6 +86,64 @@ TEST_F(ControlServiceTest, AppliesAPolicyAndAnswersItsStep) {
   EXPECT_FALSE(asked.dry_run);
 }
 
+TEST_F(ControlServiceTest, PricesATensorsChoice) {
+  scheduler::Explanation priced{.measured_ns = 5e6, .others = {}, .by_default = true};
+  priced.chosen = {.step_ns = 4.9e6, .daemon_ns = 1e6, .sent_bytes = 4096};
+  priced.others = {{.codec = {.codec = 3, .bits = 8, .bucket = 512}, .step_ns = 5.5e6}};
+  harness_.port.price(priced, {});
+  v1::ExplainTensorRequest request;
+  request.mutable_target()->set_job("bert");
+  request.set_tensor("layer.0.weight");
+  const auto explain = [&](v1::TensorExplanation& answer) {
+    grpc::ClientContext context;
+    return stub_->ExplainTensor(&context, request, &answer);
+  };
+  v1::TensorExplanation answer;
+  ASSERT_TRUE(explain(answer).ok());
+  EXPECT_EQ(answer.tensor().name(), "layer.0.weight");
+  EXPECT_EQ(answer.measured_ns(), 5'000'000u);
+  EXPECT_EQ(answer.chosen().codec(), "fp32");
+  EXPECT_EQ(answer.chosen().step_ns(), 4'900'000u);
+  ASSERT_EQ(answer.others_size(), 1);
+  EXPECT_THAT(answer.others(0).codec(), HasSubstr("maxmin:8"));
+  EXPECT_TRUE(answer.by_default());
+
+  harness_.port.price_nothing({StatusCode::kUNAVAILABLE, "node0 coordinates; ask there"});
+  v1::TensorExplanation unpriced;
+  ASSERT_TRUE(explain(unpriced).ok()) << "why it travels so is known all the same";
+  EXPECT_EQ(unpriced.unpriced(), "node0 coordinates; ask there");
+  EXPECT_FALSE(unpriced.has_chosen());
+
+  request.set_tensor("layer.9");
+  EXPECT_EQ(explain(unpriced).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ControlServiceTest, SimulatesARunningJobUnderAnotherPolicy) {
+  harness_.port.price({}, {.measured_ns = 5e6, .step_ns = 9e6, .sent_bytes = 77});
+  v1::SimulatePlanRequest request;
+  request.mutable_target()->set_job("bert");
+  request.mutable_policy()->set_codec("maxmin:8");
+  request.set_machines(1024);
+  const auto simulate = [&](v1::SimulatedPlan& answer) {
+    grpc::ClientContext context;
+    return stub_->SimulatePlan(&context, request, &answer);
+  };
+  v1::SimulatedPlan answer;
+  ASSERT_TRUE(simulate(answer).ok());
+  EXPECT_EQ(answer.machines(), 1024u);
+  EXPECT_EQ(answer.step_ns(), 9'000'000u);
+  EXPECT_THAT(answer.plan(), HasSubstr("maxmin:8"));
+  EXPECT_THAT(answer.plan(), HasSubstr("on 1024"));
+
+  request.set_machines(1);
+  const grpc::Status alone = simulate(answer);
+  EXPECT_EQ(alone.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(alone.error_message(), HasSubstr("between 2 and 4096"));
+  request.set_machines(2);
+  request.mutable_policy()->set_codec("maxmin:99");
+  EXPECT_THAT(simulate(answer).error_message(), HasSubstr("not 99"));
+}
+
 TEST_F(ControlServiceTest, AuditsChangesGrantedOrNot) {
   v1::PolicyChange change;
   v1::ChangePolicyRequest request = wish("maxmin:8");

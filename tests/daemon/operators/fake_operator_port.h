@@ -51,6 +51,30 @@ class FakeOperatorPort final : public OperatorPort {
     return answer_;
   }
 
+  Result<scheduler::Explanation> explain(const CommunicatorName&, const std::string&,
+                                         uint64_t) override {
+    std::lock_guard lock(mutex_);
+    if (!unpriced_.ok()) return unpriced_;
+    return explanation_;
+  }
+  Result<scheduler::WhatIf> what_if(const CommunicatorName&, const scheduler::Policy& policy,
+                                    uint32_t machines, uint64_t) override {
+    std::lock_guard lock(mutex_);
+    if (!unpriced_.ok()) return unpriced_;
+    scheduler::WhatIf found = what_if_;
+    found.plan = kernels::to_string(policy.default_codec) + " on " + std::to_string(machines);
+    return found;
+  }
+  void price(const scheduler::Explanation& explanation, const scheduler::WhatIf& what_if) {
+    std::lock_guard lock(mutex_);
+    explanation_ = explanation;
+    what_if_ = what_if;
+  }
+  void price_nothing(const Status& why) {
+    std::lock_guard lock(mutex_);
+    unpriced_ = why;
+  }
+
   void show(const scheduler::Snapshot& snapshot) {
     std::lock_guard lock(mutex_);
     shown_ = snapshot;
@@ -99,7 +123,9 @@ class FakeOperatorPort final : public OperatorPort {
   std::vector<scheduler::Event> events_;
   uint64_t oldest_ = 0;
   scheduler::PolicyChange answer_{2, 4, 1201, 1 << 20, {}};
-  Status failure_;
+  scheduler::Explanation explanation_;
+  scheduler::WhatIf what_if_;
+  Status failure_, unpriced_;
   bool hold_ = false, show_switches_ = true;
   std::vector<Change> changes_;
   uint64_t snapshot_timeout_ns_ = 0;

@@ -156,6 +156,25 @@ TEST_F(PlannerAgentTest, MakesPlansBetweenSlicesOfASearch) {
   EXPECT_TRUE(surveyed);
 }
 
+TEST_F(PlannerAgentTest, MakesPlansBetweenSlicesOfAnOperatorsQuestion) {
+  int slices = 0;
+  bool told = false;
+  const auto slice = [&](uint64_t evaluations) { return evaluations > 0 && ++slices == 3; };
+  EXPECT_TRUE(agent_.consider(slice, [&] { told = true; }));
+  EXPECT_EQ(slices, 0) << "not on the asker's thread";
+  ASSERT_GT(agent_.do_work(0), 0);
+  ASSERT_GT(agent_.do_work(0), 0);
+  EXPECT_EQ(slices, 1);
+  agent_.request(asker_.question(7, true), asker_.keep());
+  ASSERT_GT(agent_.do_work(0), 0);
+  EXPECT_EQ(slices, 1) << "a commit goes before it";
+  work_until_quiet();
+  EXPECT_EQ(slices, 3);
+  EXPECT_FALSE(told) << "the asker has not looked yet";
+  asker_.read_answers();
+  EXPECT_TRUE(told);
+}
+
 TEST_F(PlannerAgentTest, FreesPlansItself) {
   agent_.request(asker_.question(1, true), asker_.keep());
   work_until_quiet();

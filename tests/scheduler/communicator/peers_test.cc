@@ -88,6 +88,25 @@ TEST_F(PeersTest, MeasureTheWayByTheEchoOfTheirHeartbeats) {
   EXPECT_EQ(peers[1].rtt_ns, 300u) << "800 since it was sent, 500 of them held there";
 }
 
+// An echo on a busy link waits behind gradients; how long the way is, the quickest of some says.
+TEST_F(PeersTest, KnowTheWayByTheQuickestOfTheLastEchoes) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  const Peers::Beat nothing;
+  EXPECT_EQ(peers[1].least_rtt_ns(), 0u) << "none has come";
+  uint64_t now = 1'000'000;
+  const auto echo = [&](uint64_t rtt_ns) {
+    theirs.take_beat(0, 1, peers.beat_for(1, nothing, now), 70'000);
+    now += rtt_ns;
+    peers.take_beat(1, 1, theirs.beat_for(0, nothing, 70'000), now);
+  };
+  for (const uint64_t rtt_ns : {40'000u, 300u, 33'000u}) echo(rtt_ns);
+  EXPECT_EQ(peers[1].rtt_ns, 33'000u);
+  EXPECT_EQ(peers[1].least_rtt_ns(), 300u);
+  for (int i = 0; i < 16; ++i) echo(2'000);
+  EXPECT_EQ(peers[1].least_rtt_ns(), 2'000u) << "another way is known after some more";
+}
+
 TEST_F(PeersTest, DoNotBelieveAnEchoOfTheFuture) {
   wire::Writer writer;
   for (const uint64_t value : {0ull, 0ull, 1ull, 5'000ull, 0ull}) writer.put<uint64_t>(value);

@@ -343,6 +343,32 @@ TEST(Guards, WeakenATensorThatIsNotFiniteOrHardlyArrives) {
   EXPECT_FALSE(answer_to(gains_are(layers, {1, 0.9, 0.8, 0.72, 0.71, 0.6, 0.5}, 3)).changes);
 }
 
+TEST(Guards, HaveTheMenusLevelsBelowThePolicysCodecInModeAuto) {
+  Policy policy;
+  EXPECT_TRUE(strengths_of(policy).empty()) << "what somebody has fixed stays";
+  policy.mode = PlanMode::kAuto;
+  const std::vector<CodecSpec> strengths = strengths_of(policy);
+  ASSERT_EQ(strengths.size(), 2u);
+  EXPECT_EQ(strengths[0].bits, 8) << "weakest first";
+  EXPECT_EQ(strengths[1], policy.default_codec);
+
+  const Layers layers(policy);
+  const size_t tensors = layers.table->size();
+  CeilingQuestion question{.running = layers.running,
+                           .strengths = std::make_shared<const std::vector<CodecSpec>>(strengths),
+                           .losses = std::vector<LossSample>(tensors)};
+  for (LossSample& loss : question.losses) loss = {.values = 100, .intended = 10, .lost = {0.1, 1}};
+  EXPECT_FALSE(answer_to(question).changes);
+  question.losses[1] = {.values = 10, .nonfinite = 90};
+  CeilingAnswer answer = answer_to(question);
+  EXPECT_TRUE(answer.changes);
+  EXPECT_EQ(answer.ceilings[1], strengths[0]) << "one level down";
+  EXPECT_EQ(answer.ceilings[2], strengths[1]);
+  question.now = answer.base;
+  question.guards = answer.guards;
+  EXPECT_EQ(answer_to(question).ceilings[1].codec, 0) << "uncompressed at last";
+}
+
 TEST(Losses, AreMeasuredInTheSameStepsEverywhere) {
   LossMeter one, other;
   one.begin({kUniform}, 1, {true, true}, 10);

@@ -27,14 +27,18 @@ class PlayedJob final : public PilotPort {
     if (!survey_status.ok()) return answer(survey_status);
     auto made = std::make_shared<Survey>();
     made->running_ns = period_of(*base);
+    made->running_bytes = bytes_of(running());
     for (const CodecSpec& spec : menu) {
       const auto lost = [&](const auto& groups) { return groups[0].segments[0].spec == spec; };
       if (spec == running() || std::any_of(known.lost.begin(), known.lost.end(), lost)) continue;
       if (predicted(spec) > 1.1 * made->running_ns) continue;
-      made->candidates.push_back({spec == kFour    ? "four"
-                                  : spec == kEight ? "eight"
-                                                   : "raw",
-                                  groups_of(spec), predicted(spec), spec == kRawSpec});
+      made->candidates.push_back({.name = spec == kFour    ? "four"
+                                          : spec == kEight ? "eight"
+                                                           : "raw",
+                                  .groups = groups_of(spec),
+                                  .step_ns = predicted(spec),
+                                  .sent_bytes = bytes_of(spec),
+                                  .bypass = spec == kRawSpec});
     }
     std::sort(made->candidates.begin(), made->candidates.end(),
               [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
@@ -93,6 +97,9 @@ class PlayedJob final : public PilotPort {
   void take(PlanPtr plan) { base = std::move(plan); }
   static std::vector<Group> groups_of(const CodecSpec& spec) {
     return {Group{.segments = {{0, spec}}, .way = {}}};
+  }
+  static uint64_t bytes_of(const CodecSpec& spec) {
+    return spec == kFour ? 4'000 : spec == kEight ? 8'000 : 32'000;
   }
   static CodecSpec codec_of(const PreparedPlan& plan) { return plan.spec_of(0); }
   double period_of(const PreparedPlan& plan) const { return truth(codec_of(plan)); }
@@ -166,6 +173,43 @@ TEST(Pilot, FindsTheBestOfWrongPredictions) {
   };
   job.play(120);
   EXPECT_EQ(job.running(), kEight) << job.verdicts();
+}
+
+// 8 bits are promised to gain most and gain nothing: what sends far fewer bytes still comes next.
+TEST(Pilot, TriesWhatDiffersMostInBytesAfterAPredictionThatWasFarOff) {
+  PlayedJob job;
+  job.menu = {kEight, kFour, kRawSpec};
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kEight ? 23.0 : spec == kFour ? 108.0 : 100.0;
+  };
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kEight ? 109.0 : spec == kFour ? 25.0 : 100.0;
+  };
+  job.play(45);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  ASSERT_GE(job.reported.size(), 2u);
+  EXPECT_EQ(job.reported[0].name + job.reported[1].name, "eightfour");
+}
+
+TEST(Pilot, EndsATrialThatShowsNothingOfWhatWasPromisedAfterOnePair) {
+  PlayedJob job;
+  job.menu = {kFour, kRawSpec};
+  job.predicted = [](const CodecSpec& spec) { return spec == kFour ? 30.0 : 100.0; };
+  job.truth = [](const CodecSpec& spec) { return spec == kFour ? 99.0 : 100.0; };
+  while (!job.trial) job.play_step();
+  job.play(9);
+  ASSERT_EQ(job.reported.size(), 1u);
+  EXPECT_EQ(job.reported[0].verdict, "no faster");
+}
+
+TEST(Pilot, LooksAgainSoonAfterAPlainChangeThoughItHasJustSettled) {
+  PlayedJob job;
+  while (std::string(job.pilot.doing()) != "settled") job.play_step();
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 300.0 : spec == kEight ? 200.0 : 100.0;
+  };
+  job.play(40);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
 }
 
 TEST(Pilot, GoesOnWithTheNextWhereOneIsRefused) {

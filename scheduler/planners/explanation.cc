@@ -1,0 +1,104 @@
+#include "scheduler/planners/explanation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/plan/way.h"
+#include "scheduler/planners/ceilings.h"
+#include "scheduler/planners/proposal.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Plans that differ from the running one in what a tensor, or its group, does.
+class Pricing {
+ public:
+  Pricing(const SurveyQuestion& question, std::vector<double> arrivals, Fit fit, uint32_t tensor)
+      : question_(question),
+        arrivals_(std::move(arrivals)),
+        fit_(std::move(fit)),
+        tensor_(tensor) {}
+
+  Result<PricedChoice> price(const CodecSpec& codec, const Way* way) const {
+    Plan plan = question_.running->plan;
+    Group& own = plan.groups[question_.running->first_group_of(tensor_)];
+    if (way != nullptr) own.way = *way;
+    for (Group& group : plan.groups) {
+      for (Segment& segment : group.segments) {
+        if (segment.tensor == tensor_) segment.spec = codec;
+      }
+    }
+    CGX_ASSIGN_OR_RETURN(const Timeline timeline,
+                         timeline_of(plan, *question_.running->table, arrivals_, fit_.conditions));
+    return PricedChoice{codec, own.way.collective, timeline.step_ns(), timeline.after.work_ns,
+                        timeline.sent_bytes};
+  }
+
+ private:
+  const SurveyQuestion& question_;
+  const std::vector<double> arrivals_;
+  const Fit fit_;
+  const uint32_t tensor_;
+};
+
+// The tensor's own codec, the policy's, and those of the menu.
+std::vector<CodecSpec> codecs_for(const PlanFacts& running, uint32_t tensor) {
+  const Policy& policy = running.policy;
+  std::vector<CodecSpec> codecs = {running.spec_of(tensor)};
+  std::vector<CodecSpec> others = policy.menu.empty() ? default_menu() : policy.menu;
+  others.push_back(policy.default_codec);
+  for (const CodecSpec& each : others) {
+    const bool known = std::find(codecs.begin(), codecs.end(), each) != codecs.end();
+    // Pieces of a cut tensor are counted in buckets.
+    if (!known && (policy.segment_bytes == 0 || each.bucket == codecs[0].bucket)) {
+      codecs.push_back(each);
+    }
+  }
+  return codecs;
+}
+
+// That of its group, and the other ones that suit any group, unless the policy names one.
+std::vector<Way> ways_for(const SurveyQuestion& question, uint32_t tensor) {
+  const PlanFacts& running = *question.running;
+  std::vector<Way> ways = {running.plan.groups[running.first_group_of(tensor)].way};
+  if (running.policy.collective != CollectiveWish::kAuto || question.machines < 2) return ways;
+  for (const Collective other : {Collective::kScatter, Collective::kAllgather}) {
+    if (other == ways[0].collective) continue;
+    ways.push_back(choose_way({.wish = wish_for(other),
+                               .machines = question.machines,
+                               .rack_machines = running.policy.rack_machines},
+                              {}, *running.table));
+  }
+  return ways;
+}
+
+}  // namespace
+
+Result<Explanation> explain(const SurveyQuestion& question, uint32_t tensor) {
+  const PlanFacts& running = *question.running;
+  const std::vector<CodecSpec> codecs = codecs_for(running, tensor);
+  std::vector<double> arrivals = arrivals_of(question);
+  CGX_ASSIGN_OR_RETURN(Fit fitted, fit(question, codecs, arrivals));
+  const Pricing pricing(question, std::move(arrivals), std::move(fitted), tensor);
+  Explanation explanation{.measured_ns = question.measured.step_ns, .others = {}};
+  CGX_ASSIGN_OR_RETURN(explanation.chosen, pricing.price(codecs[0], nullptr));
+  const std::vector<Way> ways = ways_for(question, tensor);
+  for (const Way& way : ways) {
+    for (const CodecSpec& codec : codecs) {
+      const bool runs = codec == codecs[0] && way == ways[0];
+      if (runs || (way.collective != ways[0].collective && !(codec == codecs[0]))) continue;
+      CGX_ASSIGN_OR_RETURN(const PricedChoice priced, pricing.price(codec, &way));
+      explanation.others.push_back(priced);
+    }
+  }
+  std::stable_sort(explanation.others.begin(), explanation.others.end(),
+                   [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
+  DecisionsPtr decisions = running.decisions;
+  if (decisions == nullptr) {
+    CGX_ASSIGN_OR_RETURN(decisions, Decisions::create(running.policy, *running.table));
+  }
+  explanation.by_default = decisions->by_default(tensor);
+  return explanation;
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,240 @@
+#include "scheduler/planners/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/codec.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Less than this between two fits is rounding.
+constexpr double kTelling = 1e-4;
+// How much longer work may take than it should; less where it was timed while others had the core.
+constexpr double kCrowds[] = {1, 0.7, 0.5, 0.35, 0.25, 1.5, 2, 3, 4, 6, 8};
+// Of a round trip that was measured behind gradients.
+constexpr double kTrips[] = {1, 0.3, 0.1, 0};
+// What speaks against each of them, for each factor of e away from 1: so far off may a prediction be.
+constexpr double kUnlikely = 0.02;
+// A link that explains so much less of a step than was measured may be as fast as that.
+constexpr double kNoise = 0.05;
+// Of the daemon's arithmetic against the table of costs: a slow machine, cores that are shared.
+constexpr double kArithmeticMin = 0.5, kArithmeticMax = 8;
+// Of a link, in ns a byte; 100 kB/s is slower than any.
+constexpr double kSlowestLink = 10'000;
+
+double squared(double value) {
+  return value * value;
+}
+
+double unlikely(double factor) {
+  return squared(kUnlikely * std::log(std::max(factor, 0.05)));
+}
+
+void slow_down(CodecCurves& codec, double times) {
+  for (Curve* curve : {&codec.encode, &codec.decode}) {
+    curve->floor_ns *= times;
+    curve->ns_per_byte *= times;
+  }
+}
+
+// What each codec takes under a plan, by the table of costs.
+using ByCodec = std::vector<std::pair<CodecSpec, double>>;
+
+Result<ByCodec> arithmetic_of(const PlanFacts& facts, const MachineCosts& costs) {
+  ByCodec times;
+  Way last;
+  Travel travel = travel_of(last, facts.plan.machines);
+  for (const Group& group : facts.plan.groups) {
+    if (!(group.way == last)) travel = travel_of(last = group.way, facts.plan.machines);
+    for (const Segment& segment : group.segments) {
+      CGX_ASSIGN_OR_RETURN(const GroupLoad load, load_of(segment, *facts.table, costs));
+      const double ns = travel.encodes * load.encode_ns + travel.decodes * load.decode_ns;
+      const auto found = std::find_if(times.begin(), times.end(),
+                                      [&](const auto& each) { return each.first == segment.spec; });
+      if (found == times.end()) {
+        times.emplace_back(segment.spec, ns);
+      } else {
+        found->second += ns;
+      }
+    }
+  }
+  return times;
+}
+
+double sum_of(const ByCodec& times) {
+  double sum = 0;
+  for (const auto& [spec, ns] : times) sum += ns;
+  return sum;
+}
+
+// 1: one of them is not known.
+double times_longer(double measured_ns, double predicted_ns) {
+  if (predicted_ns <= 0 || measured_ns <= 0) return 1;
+  return std::clamp(measured_ns / predicted_ns, kArithmeticMin, kArithmeticMax);
+}
+
+// A row for each codec that may run, so that each is learned by itself. One with feedback goes by
+// the row of the codec without.
+void add_own_rows(std::vector<CodecSpec> specs, const CodecSpec& of_policy, MachineCosts& costs) {
+  specs.push_back(of_policy);
+  for (const CodecSpec& spec : specs) {
+    const auto same = [&](const CodecCurves& row) { return row.spec == spec; };
+    const bool has = std::any_of(costs.codecs.begin(), costs.codecs.end(), same);
+    const Result<CodecCurves> near = costs.curves_of(spec);
+    if (!has && !spec.feedback() && near.ok()) costs.codecs.push_back(*near);
+  }
+}
+
+Status learn(const SeenPlan& seen, MachineCosts& costs) {
+  CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, costs));
+  const double all = sum_of(parts);
+  const double longer = times_longer(seen.arithmetic_ns, all);
+  for (const auto& [spec, ns] : parts) {
+    for (CodecCurves& codec : costs.codecs) {
+      if (codec.spec == spec && ns > 0) slow_down(codec, std::pow(longer, ns / all));
+    }
+  }
+  return {};
+}
+
+// Each plan that was seen says how slow its codecs are here, each by its part in it; the one that
+// runs comes last and is believed most. Codecs that no plan had are as slow as its own.
+Result<double> fit_arithmetic(const SurveyQuestion& question, MachineCosts& costs) {
+  CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*question.running, costs));
+  const double all = times_longer(question.measured.arithmetic_ns, sum_of(parts));
+  for (CodecCurves& codec : costs.codecs) slow_down(codec, all);
+  costs.copy_ns_per_byte *= all;
+  std::vector<SeenPlan> seen = question.seen;
+  seen.push_back({question.running, question.measured.arithmetic_ns});
+  constexpr int kPasses = 3;  // codecs share plans
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (const SeenPlan& plan : seen) CGX_RETURN_IF_ERROR(learn(plan, costs));
+  }
+  return all;
+}
+
+// A plan that was seen, with what it took.
+struct Evidence {
+  WeighedPlan plan;
+  double step_ns = 0;
+};
+
+Result<std::vector<Evidence>> evidence_of(const SurveyQuestion& question,
+                                          std::span<const double> arrivals,
+                                          const MachineCosts& costs) {
+  std::vector<Evidence> found;
+  const auto add = [&](const PlanFacts& facts, double step_ns) -> Status {
+    CGX_ASSIGN_OR_RETURN(WeighedPlan plan, weigh(facts.plan, *facts.table, arrivals, costs));
+    found.push_back({std::move(plan), step_ns});
+    return {};
+  };
+  CGX_RETURN_IF_ERROR(add(*question.running, question.measured.step_ns));
+  for (const SeenPlan& seen : question.seen) {
+    if (seen.step_ns > 0) CGX_RETURN_IF_ERROR(add(*seen.plan, seen.step_ns));
+  }
+  return found;
+}
+
+// All work but the codecs'.
+Conditions slowed(Conditions conditions, double times) {
+  MachineCosts& costs = conditions.costs;
+  for (double* cost : {&costs.copy_ns_per_byte, &costs.operation_ns, &costs.segment_ns,
+                       &costs.frame_ns, &costs.wire_ns_per_byte}) {
+    *cost *= times;
+  }
+  return conditions;
+}
+
+// The link with which a step of the plan takes so long.
+void fit_link(const WeighedPlan& plan, double wanted_ns, Conditions& conditions) {
+  double fast = 0, slow = kSlowestLink;
+  conditions.link.ns_per_byte = 0;
+  if (play(plan, conditions).step_ns() >= wanted_ns) return;
+  for (int halvings = 0; halvings < 30; ++halvings) {
+    conditions.link.ns_per_byte = (fast + slow) / 2;
+    const double step_ns = play(plan, conditions).step_ns();
+    (step_ns < wanted_ns ? fast : slow) = conditions.link.ns_per_byte;
+  }
+}
+
+// How far predictions are from what plans took, squared.
+double error_of(const std::vector<Evidence>& seen, const Conditions& conditions) {
+  double error = 0;
+  for (const Evidence& each : seen) {
+    error += squared(std::log(play(each.plan, conditions).step_ns() / each.step_ns));
+  }
+  return error;
+}
+
+// What conditions explain best; of equals the first that was offered.
+class Best {
+ public:
+  explicit Best(Fit& fit) : fit_(fit) {}
+
+  // `doubt`: what speaks against them, squared.
+  void offer(const std::vector<Evidence>& crowded, const Fit& tried, double doubt) {
+    const double error =
+        error_of(crowded, tried.conditions) + unlikely(tried.crowd) + unlikely(tried.trips) + doubt;
+    if (error > least_ - kTelling) return;
+    least_ = error;
+    fit_.crowd = tried.crowd;
+    fit_.trips = tried.trips;
+    fit_.conditions = tried.conditions;
+  }
+
+ private:
+  Fit& fit_;
+  double least_ = INFINITY;
+};
+
+// `shorter`: as SurveyQuestion's.
+void fit_rest(const std::vector<Evidence>& seen, bool shorter, Fit& fit) {
+  const Conditions alone = fit.conditions;
+  Best best(fit);
+  for (const double crowd : kCrowds) {
+    std::vector<Evidence> crowded = seen;
+    for (Evidence& each : crowded) each.plan = each.plan.slower(crowd);
+    const Evidence& running = crowded.front();
+    for (const double trips : kTrips) {
+      Fit tried{.conditions = slowed(alone, crowd), .crowd = crowd, .trips = trips};
+      tried.conditions.link.trip_ns *= trips;
+      if (shorter) {
+        fit_link(running.plan, (1 - kNoise) * running.step_ns, tried.conditions);
+        best.offer(crowded, tried, 0);
+      }
+      fit_link(running.plan, running.step_ns, tried.conditions);
+      best.offer(crowded, tried, shorter ? squared(2 * kNoise) : 0);
+    }
+  }
+  for (CodecCurves& codec : fit.conditions.costs.codecs) slow_down(codec, fit.crowd);
+}
+
+}  // namespace
+
+std::vector<double> arrivals_of(const SurveyQuestion& question) {
+  const auto& measured = question.measured.arrival_ns;
+  std::vector<double> arrivals(measured.begin(), measured.end());
+  arrivals.resize(question.running->table->size());
+  return arrivals;
+}
+
+Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
+                std::span<const double> arrivals) {
+  Fit fit;
+  fit.conditions = {*question.costs, {.trip_ns = question.trip_ns}, question.share};
+  MachineCosts& costs = fit.conditions.costs;
+  add_own_rows({menu.begin(), menu.end()}, question.running->policy.default_codec, costs);
+  CGX_ASSIGN_OR_RETURN(fit.arithmetic, fit_arithmetic(question, costs));
+  CGX_ASSIGN_OR_RETURN(const std::vector<Evidence> seen, evidence_of(question, arrivals, costs));
+  fit_rest(seen, question.shorter, fit);
+  CGX_ASSIGN_OR_RETURN(
+      const Timeline running,
+      timeline_of(question.running->plan, *question.running->table, arrivals, fit.conditions));
+  fit.running_ns = running.step_ns();
+  fit.running_bytes = running.sent_bytes;
+  return fit;
+}
+
+}  // namespace cgx::scheduler

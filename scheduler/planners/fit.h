@@ -1,0 +1,57 @@
+// The timeline fitted to steps that were measured: how fast each codec's arithmetic is here, how much
+// longer all work takes than it should, how long the way is, and a link so slow that the plan that
+// runs takes what it took. With one plan seen, whatever cannot be told apart counts as the link's.
+//
+// Pure functions of what was seen.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "scheduler/exchange/plan_facts.h"
+#include "scheduler/planners/step_meter.h"
+#include "scheduler/planners/timeline.h"
+
+namespace cgx::scheduler {
+
+// What a plan took in a step.
+struct SeenPlan {
+  FactsPtr plan;
+  double arithmetic_ns = 0;
+  double step_ns = 0;  // beside the plan that runs; 0: things were different
+};
+
+// What is known of a job that runs, and of what a search has found out.
+struct SurveyQuestion {
+  FactsPtr running;                      // its policy is asked
+  StepSample measured;                   // a usual step under it
+  std::vector<SeenPlan> seen;            // others, of the same table
+  std::vector<std::vector<Group>> lost;  // trials against it: no candidates
+  bool unsure = false;  // the last prediction was far off: name what may be slower, too
+  // Steps have become shorter: where the link does not hold the plan that runs up, nobody knows how
+  // fast it is now, and it counts as fast.
+  bool shorter = false;
+  std::vector<uint32_t> order;
+  std::vector<CodecSpec> ceilings;  // as PlanInputs::ceilings
+  uint32_t machines = 1;
+  uint64_t slab_bytes = 0;
+  double trip_ns = 0;                         // one way
+  double share = 0;                           // as Conditions::share
+  std::shared_ptr<const MachineCosts> costs;  // of this lane, on some machine
+};
+
+struct Fit {
+  Conditions conditions;
+  double arithmetic = 1;  // of the plan that runs, as a multiple of what its codecs should take
+  double crowd = 1;       // all work of the daemon likewise: waiting for cores, the kernel
+  double trips = 1;       // of the trip that was asked with, so much is the way's
+  double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
+  uint64_t running_bytes = 0;
+};
+// REQUIRES: question.running and question.costs. `arrivals`: by tensor.
+Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
+                std::span<const double> arrivals);
+std::vector<double> arrivals_of(const SurveyQuestion& question);  // by tensor
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,125 @@
+// The pilot's trials: which steps count, when they end, and what they have shown.
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "scheduler/planners/pilot.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr size_t kSeenMax = 8;
+constexpr int kBesidesOff = 3;   // of a block's four steps the first does not count
+constexpr double kFarOff = 1.3;  // a prediction: it is of no use for the next one
+
+}  // namespace
+
+void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
+  if (!agreed.ok()) {
+    lost_.push_back(candidate_->groups);
+    stage_ = Stage::kSurveying;
+    return note(PlanNote{.name = candidate_->name, .verdict = agreed.status().to_string()});
+  }
+  stage_ = Stage::kTrying;
+  tried_ = {.agreed = *agreed,
+            .score = TrialScore(agreed->plan->plan.trial, agreed->first_step),
+            .before_ns = usual_of(samples_).period_ns,
+            .samples = {},
+            .besides = {}};
+}
+
+void Pilot::try_step(StepSample sample, bool usual) {
+  const Trial& trial = tried_->agreed.plan->plan.trial;
+  const uint64_t step = sample.step, first = tried_->agreed.first_step;
+  if (step < first) return;
+  const bool tries = trial.tries(step - first);
+  const PreparedPlan& plan = tries ? *tried_->agreed.plan : *running_;
+  const bool counts = usual && sample.epoch == plan.plan.epoch && sample.period_ns > 0;
+  TrialScore& score = tried_->score;
+  score.add(step, counts ? sample.period_ns : 0);
+  const bool begins = trial.block > 1 && (step - first) % trial.block == 0;
+  if (counts && !begins) count(std::move(sample), tries);
+  if (changed_meanwhile()) return search_anew();
+  const TrialScore::Verdict verdict = score.verdict();
+  const bool open = verdict == TrialScore::Verdict::kOpen;
+  if (open && !refuted() && !score.over(step)) return;
+  end_trial(verdict == TrialScore::Verdict::kFaster);
+}
+
+void Pilot::count(StepSample sample, bool tries) {
+  if (!tries) {
+    tried_->besides_off = in_a_row(tried_->besides_off, sample.period_ns, tried_->before_ns);
+  }
+  (tries ? tried_->samples : tried_->besides).push_back(std::move(sample));
+}
+
+// The plan that runs takes plainly more or less than before the trial.
+bool Pilot::changed_meanwhile() const {
+  return std::abs(tried_->besides_off) >= kBesidesOff;
+}
+
+// Much was promised, and a pair of blocks shows nothing of it: what is left to gain is not worth
+// more pairs.
+bool Pilot::refuted() const {
+  constexpr double kMuch = 0.7, kNothing = 0.95;
+  if (tried_->score.pairs() == 0 || survey_->running_ns <= 0) return false;
+  const double promised = candidate_->step_ns / survey_->running_ns;
+  return promised > 0 && promised < kMuch && tried_->score.ratio() > kNothing;
+}
+
+// What was measured before is of other conditions. The trial goes on until another plan is proposed.
+void Pilot::search_anew() {
+  std::vector<StepSample>& besides = tried_->besides;
+  note_trial("void: steps changed meanwhile");
+  samples_.assign(std::make_move_iterator(besides.end() - kBesidesOff),
+                  std::make_move_iterator(besides.end()));
+  begin_search(tried_->besides_off < 0);
+}
+
+void Pilot::note_trial(std::string verdict) {
+  note(PlanNote{.epoch = tried_->agreed.plan->plan.epoch,
+                .step = tried_->agreed.first_step,
+                .name = candidate_->name,
+                .verdict = std::move(verdict),
+                .predicted = candidate_->step_ns / survey_->running_ns,
+                .measured = tried_->score.ratio(),
+                .step_ns = tried_->score.tried_ns()});
+}
+
+void Pilot::end_trial(bool faster) {
+  note_trial(faster ? "kept" : "no faster");
+  const double promised = candidate_->step_ns / survey_->running_ns;
+  const double off = promised > 0 && tried_->score.ratio() > 0
+                         ? std::abs(std::log(tried_->score.ratio() / promised))
+                         : 0;
+  unsure_ = off > std::log(kFarOff) && !faster;
+  faster_ = faster;
+  adopted_epoch_ = 0;
+  remember();
+  // A trial that was lost ends by itself, or when the next one begins.
+  stage_ = faster ? Stage::kAdopting : Stage::kSurveying;
+}
+
+// Both plans ran side by side: what each of them took then is what the next survey goes by.
+void Pilot::remember() {
+  const PreparedPlan& tried = *tried_->agreed.plan;
+  if (!tried_->besides.empty()) samples_ = std::move(tried_->besides);
+  const StepSample beside = usual_of(samples_);
+  const bool measured = !tried_->samples.empty();
+  const StepSample now = measured ? usual_of(tried_->samples) : beside;
+  if (faster_) {
+    see({running_->facts, beside.arithmetic_ns, beside.step_ns});
+    lost_.push_back(running_->plan.groups);
+    samples_ = {now};
+    return;
+  }
+  if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns});
+  lost_.push_back(tried.plan.groups);
+}
+
+void Pilot::see(SeenPlan plan) {
+  if (seen_.size() == kSeenMax) seen_.erase(seen_.begin());
+  seen_.push_back(std::move(plan));
+}
+
+}  // namespace cgx::scheduler

@@ -1,0 +1,80 @@
+#include "scheduler/planners/what_if.h"
+
+#include <optional>
+#include <utility>
+
+#include "scheduler/planners/choose.h"
+
+namespace cgx::scheduler {
+
+struct WhatIfSearch::State {
+  explicit State(WhatIfQuestion asked) : question(std::move(asked)) {}
+
+  PlanInputs inputs() const {
+    return {.table = *question.job.running->table,
+            .policy = question.policy,
+            .order = question.job.order,
+            .machines = question.machines,
+            .slab_bytes = question.job.slab_bytes};
+  }
+
+  Status begin() {
+    menu = question.policy.menu.empty() ? default_menu() : question.policy.menu;
+    arrivals = arrivals_of(question.job);
+    std::vector<CodecSpec> specs = menu;
+    specs.push_back(question.policy.default_codec);
+    CGX_ASSIGN_OR_RETURN(fitted, fit(question.job, specs, arrivals));
+    if (question.policy.mode != PlanMode::kAuto) return {};
+    CGX_ASSIGN_OR_RETURN(Choose made, Choose::create({.inputs = inputs(),
+                                                      .arrival_ns = arrivals,
+                                                      .conditions = fitted.conditions,
+                                                      .menu = menu}));
+    search.emplace(std::move(made));
+    return {};
+  }
+
+  Result<WhatIf> finish() const {
+    std::vector<Group> groups = search ? search->proposal().groups : std::vector<Group>();
+    CGX_ASSIGN_OR_RETURN(const Plan plan,
+                         search ? make_plan(inputs(), std::move(groups)) : make_plan(inputs()));
+    CGX_ASSIGN_OR_RETURN(const Timeline step, timeline_of(plan, *question.job.running->table,
+                                                          arrivals, fitted.conditions));
+    return WhatIf{.measured_ns = question.job.measured.step_ns,
+                  .now_ns = fitted.running_ns,
+                  .now_bytes = fitted.running_bytes,
+                  .step_ns = step.step_ns(),
+                  .backward_ns = step.after.backprop_ns,
+                  .sent_bytes = step.sent_bytes,
+                  .plan = codecs_text(plan.groups)};
+  }
+
+  WhatIfQuestion question;
+  std::vector<CodecSpec> menu;
+  std::vector<double> arrivals;
+  Fit fitted;
+  std::optional<Choose> search;
+  std::optional<Result<WhatIf>> found;
+};
+
+WhatIfSearch::WhatIfSearch(std::unique_ptr<State> state) : state_(std::move(state)) {}
+WhatIfSearch::WhatIfSearch(WhatIfSearch&&) noexcept = default;
+WhatIfSearch::~WhatIfSearch() = default;
+
+Result<WhatIfSearch> WhatIfSearch::create(WhatIfQuestion question) {
+  auto state = std::make_unique<State>(std::move(question));
+  CGX_RETURN_IF_ERROR(state->begin());
+  return WhatIfSearch(std::move(state));
+}
+
+bool WhatIfSearch::work(uint64_t evaluations) {
+  if (state_->found) return true;
+  if (state_->search && !state_->search->work(evaluations)) return false;
+  state_->found = state_->finish();
+  return true;
+}
+
+const Result<WhatIf>& WhatIfSearch::answer() const {
+  return *state_->found;
+}
+
+}  // namespace cgx::scheduler

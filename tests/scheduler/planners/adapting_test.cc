@@ -1,0 +1,232 @@
+// Mode auto on a network that changes: the pilot with real surveys, and steps as long as the
+// timeline says they take in truth. What surveys are told of work and way is wrong, as it is live.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "scheduler/planners/pilot.h"
+#include "scheduler/planners/plan_question.h"
+#include "scheduler/planners/planner.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr CodecSpec kRawSpec{.codec = 0, .bucket = 512};
+constexpr CodecSpec kEightSpec{.codec = 3, .bits = 8, .bucket = 512};
+constexpr double k10Gbit = 0.8, k500Mbit = 16;  // ns a byte
+constexpr double kTripNs = 30'000;
+
+// A job of 32 layers of 64 KiB on two machines, with codecs of the scalar lane.
+class ChangingNetwork final : public PilotPort {
+ public:
+  ChangingNetwork() {
+    TensorTable tensors;
+    for (int i = 0; i < 32; ++i) {
+      tensors.push_back(
+          {.name = "layer" + std::to_string(i), .elements = 1 << 14, .shape = {128, 128}});
+    }
+    table = std::make_shared<TensorTable>(std::move(tensors));
+    order = reverse_registration(table->size());
+    for (size_t t = 0; t < table->size(); ++t) {
+      arrivals.push_back(62'500.0 * static_cast<double>(table->size() - t));
+    }
+    MachineCosts known;
+    known.codecs = {{kRawSpec, {100, 0.06}, {100, 0.08}},
+                    {kEightSpec, {400, 0.65}, {300, 0.35}},
+                    {policy.default_codec, {400, 0.7}, {300, 0.3}}};
+    known.operation_ns = 12'000;
+    known.segment_ns = 1'500;
+    known.frame_ns = 3'000;
+    known.wire_ns_per_byte = 0.14;
+    costs = std::make_shared<const MachineCosts>(known);
+    be({k10Gbit, kTripNs}, 1);
+    base = make({}, {});
+  }
+
+  // From the next step on. All of the daemon's work takes `crowd` times what is known of it.
+  void be(const Link& link, double crowd) {
+    truth = {*costs, link, 0};
+    MachineCosts& all = truth.costs;
+    for (double* cost :
+         {&all.operation_ns, &all.segment_ns, &all.frame_ns, &all.wire_ns_per_byte}) {
+      *cost *= crowd;
+    }
+    for (CodecCurves& codec : all.codecs) {
+      for (Curve* curve : {&codec.encode, &codec.decode}) {
+        curve->floor_ns *= crowd;
+        curve->ns_per_byte *= crowd;
+      }
+    }
+  }
+
+  // PilotPort
+  bool may_propose() const override { return true; }
+  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override {
+    answer(make_survey({.running = base->facts,
+                        .measured = std::move(known.measured),
+                        .seen = std::move(known.seen),
+                        .lost = std::move(known.lost),
+                        .unsure = known.unsure,
+                        .shorter = known.shorter,
+                        .order = order,
+                        .machines = 2,
+                        .slab_bytes = kSlabBytes,
+                        .trip_ns = told_trip_ns,
+                        .costs = costs}));
+  }
+  void propose(std::vector<Group> groups, const Trial& trial,
+               std::function<void(const Result<Agreed>&)> answer) override {
+    next = Agreed{make(std::move(groups), trial), step + 3};
+    answer(*next);
+  }
+  void report(const PlanNote& note) override {
+    said += "step " + std::to_string(step) + ": " + note.name + ": " + note.verdict + ", " +
+            std::to_string(note.predicted) + " predicted, " + std::to_string(note.measured) + "\n";
+  }
+
+  void play(int steps) {
+    for (int i = 0; i < steps; ++i) play_step();
+  }
+  double best_of_menu() const {
+    double best = INFINITY;
+    for (const CodecSpec& spec : {kRawSpec, kEightSpec, policy.default_codec}) {
+      for (const uint64_t bytes : {1u << 18, 1u << 20, 1u << 22}) {
+        Policy fixed = policy;
+        fixed.mode = PlanMode::kFixed;
+        fixed.default_codec = spec;
+        fixed.group_bytes = bytes;
+        const auto plan =
+            make_plan({.table = *table, .policy = fixed, .order = order, .machines = 2});
+        EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+        best = std::min(best, step_ns_of(*plan));
+      }
+    }
+    return best;
+  }
+  double step_ns_of(const Plan& plan) const {
+    const auto timeline = timeline_of(plan, *table, arrivals, truth);
+    EXPECT_TRUE(timeline.ok()) << timeline.status().to_string();
+    return timeline->step_ns();
+  }
+  double running_ns() const { return step_ns_of(base->plan); }
+
+  double told_trip_ns = kTripNs;
+  std::string said;
+
+ private:
+  static constexpr uint64_t kSlabBytes = 256 * 1024;
+  static constexpr double kForwardNs = 1e6;
+
+  PlanPtr make(std::vector<Group> groups, const Trial& on_trial) {
+    const auto facts = make_facts({.table = table,
+                                   .policy = policy,
+                                   .epoch = ++epoch,
+                                   .policy_version = 1,
+                                   .order = order,
+                                   .groups = std::move(groups),
+                                   .trial = on_trial,
+                                   .machines = 2,
+                                   .slab_bytes = kSlabBytes});
+    EXPECT_TRUE(facts.ok()) << facts.status().to_string();
+    const auto prepared = PreparedPlan::create(*facts, pool, 0, UINT64_MAX);
+    EXPECT_TRUE(prepared.ok()) << prepared.status().to_string();
+    return *prepared;
+  }
+  // Its plan follows from what was agreed, as PlanAgreement has it.
+  void play_step() {
+    if (next && step >= next->first_step) {
+      const Agreed taken = *std::exchange(next, std::nullopt);
+      trial.reset();
+      taken.plan->plan.trial.on() ? void(trial = taken) : void(base = taken.plan);
+    }
+    const bool trying = trial && trial->plan->plan.trial.tries(step - trial->first_step);
+    const PreparedPlan& plan = trying ? *trial->plan : *base;
+    StepSample sample;
+    sample.step = step;
+    sample.epoch = plan.plan.epoch;
+    sample.step_ns = step_ns_of(plan.plan) * (1 + 0.01 * static_cast<double>(step % 3));
+    sample.period_ns = kForwardNs + sample.step_ns;
+    sample.arrival_ns.assign(arrivals.begin(), arrivals.end());
+    pilot.completed(base, std::move(sample), true);
+    ++step;
+    if (trial && step >= trial->first_step + trial->plan->plan.trial.steps()) trial.reset();
+    pilot.work(base);
+  }
+
+  std::shared_ptr<const TensorTable> table;
+  std::vector<uint32_t> order;
+  std::vector<double> arrivals;
+  std::shared_ptr<const MachineCosts> costs;
+  Conditions truth;
+  Policy policy = [] {
+    Policy policy;
+    policy.mode = PlanMode::kAuto;
+    return policy;
+  }();
+  BufferPool pool{64 << 20};
+  uint64_t epoch = 0, step = 0;
+  PlanPtr base;
+  std::optional<Agreed> next, trial;
+  Pilot pilot{*this, {}};
+};
+
+constexpr int kStepsToAdapt = 50;
+constexpr double kCloseToTheBest = 1.1;
+
+void expect_close_to_the_best(ChangingNetwork& job) {
+  EXPECT_LE(job.running_ns(), kCloseToTheBest * job.best_of_menu()) << job.said;
+}
+
+TEST(Adapting, FollowsALinkThatBecomesSlowAndFastAgain) {
+  ChangingNetwork job;
+  job.play(200);
+  expect_close_to_the_best(job);
+  for (const double link : {k500Mbit, k10Gbit, k500Mbit}) {
+    job.said += "now " + std::to_string(link) + " ns a byte\n";
+    job.be({link, kTripNs}, 1);
+    job.play(kStepsToAdapt);
+    expect_close_to_the_best(job);
+    job.play(150);
+  }
+}
+
+// Heartbeats wait behind gradients, so the way seems as long as what a step sends takes.
+TEST(Adapting, IsNotMisledByALongWayThatIsNone) {
+  ChangingNetwork job;
+  job.play(200);
+  job.be({k500Mbit, kTripNs}, 1);
+  job.told_trip_ns = 16e6;
+  job.play(kStepsToAdapt);
+  expect_close_to_the_best(job);
+}
+
+TEST(Adapting, IsNotMisledByWorkThatTakesLongerThanIsKnown) {
+  for (const double crowd : {1.0 / 3, 3.0}) {
+    ChangingNetwork job;
+    job.be({k10Gbit, kTripNs}, crowd);
+    job.play(200);
+    expect_close_to_the_best(job);
+    job.be({k500Mbit, kTripNs}, crowd);
+    job.play(kStepsToAdapt);
+    expect_close_to_the_best(job);
+  }
+}
+
+TEST(Adapting, NoticesAChangeDuringATrial) {
+  ChangingNetwork job;
+  while (job.said.empty()) job.play(1);
+  for (int into = 1; into < 24; into += 5) {
+    ChangingNetwork changed;
+    changed.play(10 + into);
+    changed.be({k500Mbit, kTripNs}, 1);
+    changed.play(kStepsToAdapt + 10);  // its trial has to show it first
+    expect_close_to_the_best(changed);
+  }
+}
+
+}  // namespace
+}  // namespace cgx::scheduler

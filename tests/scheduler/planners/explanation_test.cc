@@ -1,0 +1,75 @@
+// What is said of one tensor's choice: prices as the timeline has them.
+#include "scheduler/planners/explanation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/scheduler/planners/measured_job.h"
+
+namespace cgx::scheduler {
+namespace {
+
+Explanation explanation_of(const SurveyQuestion& question, uint32_t tensor) {
+  const Result<Explanation> found = explain(question, tensor);
+  EXPECT_TRUE(found.ok()) << found.status().to_string();
+  return *found;
+}
+
+TEST(Explanation, PricesTheChoiceAsTheStepThatWasMeasured) {
+  const MeasuredJob job;
+  const SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  const Explanation found = explanation_of(question, 3);
+  EXPECT_EQ(found.measured_ns, question.measured.step_ns);
+  EXPECT_NEAR(found.chosen.step_ns, question.measured.step_ns, 1e-3 * question.measured.step_ns);
+  EXPECT_EQ(found.chosen.codec, MeasuredJob::kRaw);
+  EXPECT_GT(found.chosen.daemon_ns, 0);
+  EXPECT_TRUE(found.by_default);
+}
+
+TEST(Explanation, NamesTheNextBestFirstAndWhatItWouldCost) {
+  const MeasuredJob job;
+  const SurveyQuestion question = job.question({*job.costs, {80, 50'000}, 0});
+  const Explanation found = explanation_of(question, 3);
+  ASSERT_GE(found.others.size(), 3u) << "8 bits, 4 bits, and another way for its group";
+  EXPECT_EQ(found.others[0].codec, job.policy.default_codec) << "the link is slow";
+  EXPECT_LT(found.others[0].step_ns, found.chosen.step_ns);
+  EXPECT_LT(found.others[0].sent_bytes, found.chosen.sent_bytes);
+  EXPECT_TRUE(std::is_sorted(
+      found.others.begin(), found.others.end(),
+      [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; }));
+  // The same plan with that one tensor at 4 bits, under the same conditions.
+  std::vector<Group> groups = job.running->plan.groups;
+  for (Group& group : groups) {
+    for (Segment& segment : group.segments) {
+      if (segment.tensor == 3) segment.spec = job.policy.default_codec;
+    }
+  }
+  const FactsPtr changed = job.facts_of(groups);
+  const std::vector<double> arrivals = arrivals_of(question);
+  const auto took = timeline_of(changed->plan, *job.table, arrivals, {*job.costs, {80, 50'000}, 0});
+  ASSERT_TRUE(took.ok());
+  EXPECT_NEAR(found.others[0].step_ns, took->step_ns(), 0.01 * took->step_ns());
+}
+
+TEST(Explanation, SaysThatARuleHasDecided) {
+  Policy policy = MeasuredJob::auto_policy();
+  policy.rules = {{"layer3", {.codec = 3, .bits = 8, .bucket = 512}}};
+  const MeasuredJob job(policy);
+  const Explanation found = explanation_of(job.question({*job.costs, {8, 50'000}, 0}), 3);
+  EXPECT_FALSE(found.by_default);
+  EXPECT_EQ(found.chosen.codec.bits, 8);
+}
+
+TEST(Explanation, KeepsToTheCollectiveThatThePolicyNames) {
+  Policy policy = MeasuredJob::auto_policy();
+  policy.collective = CollectiveWish::kAllgather;
+  const MeasuredJob job(policy);
+  const Explanation found = explanation_of(job.question({*job.costs, {8, 50'000}, 0}), 0);
+  for (const PricedChoice& each : found.others) {
+    EXPECT_EQ(each.collective, Collective::kAllgather);
+  }
+}
+
+}  // namespace
+}  // namespace cgx::scheduler
