@@ -45,16 +45,17 @@ class CommunicatorServices {
  public:
   virtual ~CommunicatorServices() = default;
   virtual const EngineOptions& options() const = 0;
-  virtual const std::shared_ptr<SlabStore>& slabs() = 0;
+  virtual const std::shared_ptr<SlabStore>& slabs(SiteId site) = 0;
   virtual uint64_t now_ns() const = 0;
   virtual Share plan_share() const = 0;  // of Limits::plan_bytes
-  virtual Site& site() = 0;
+  virtual Site& site(SiteId site) = 0;
   virtual Ticket new_ticket() = 0;
   // The answer goes to settle(); the communicator stays until it has come.
   virtual void expect(Ticket ticket, class Communicator& communicator, Operation& operation) = 0;
   struct Arena {
     ArenaId id = kNoArena;
     uint64_t bytes = 0;
+    SiteId site = kHostSite;
   };
   virtual Arena arena(SessionId session, uint32_t arena) const = 0;  // of no bytes if there is none
   virtual void count(Counter counter, uint64_t amount) = 0;
@@ -71,10 +72,10 @@ class CommunicatorServices {
   // As OperationHost's, of a communicator that the event names.
   virtual void record(Event event) = 0;
   virtual uint64_t fine_ns() = 0;
-  // Seals the header and takes over one reference to the slab (kNoSlab: `payload` is copied). An
-  // error: the transport refuses such a frame.
+  // Seals the header and takes over one reference to the site's slab (kNoSlab: `payload` is
+  // copied). An error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
-                      std::span<const std::byte> payload, SlabId slab) = 0;
+                      std::span<const std::byte> payload, SiteId site, SlabId slab) = 0;
   // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
   virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };
@@ -90,7 +91,7 @@ class Communicator final : public OperationHost,
   // Checks the first local rank's message; `own` is this daemon's instance.
   static Result<std::unique_ptr<Communicator>> create(const SessionOptions& session,
                                                       const wire::CreateCommunicator& message,
-                                                      CommunicatorServices& services);
+                                                      SiteId site, CommunicatorServices& services);
   ~Communicator() override;
 
   const Members& members() const override { return members_; }
@@ -107,6 +108,7 @@ class Communicator final : public OperationHost,
     SessionId session;
     SessionPort* port = nullptr;
     uint32_t request = 0;
+    SiteId site = kHostSite;
   };
   void join(const Requester& from, const wire::CreateCommunicator& message);
   void register_tensors(uint32_t local, const wire::RegisterTensors& message);
@@ -117,6 +119,8 @@ class Communicator final : public OperationHost,
   void lose_rank(uint32_t local, const Status& why);  // its process died
   // A rank of this machine has gone that was to join.
   void miss_rank(uint32_t rank, const std::string& why);
+  // The place where this machine's ranks have their tensors is gone.
+  void lose_site(const Status& why);
   bool has(uint32_t rank) const;  // here or, as far as known, elsewhere
   Status is_alive(uint32_t rank) const;
   bool uses(SessionId session) const;
@@ -224,6 +228,8 @@ class Communicator final : public OperationHost,
   };
   Result<Buffers> buffers(uint32_t local, const cgx_submit_record& record, DType dtype,
                           uint64_t elements) const;
+  Status elsewhere(const std::string& what, uint32_t arena, SiteId site) const;
+  Status check_site_takes(const PlanFacts& facts) const;
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
   void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);

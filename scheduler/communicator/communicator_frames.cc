@@ -81,7 +81,7 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
     return;
   }
   peers_.sent(machine, payload.size() + sizeof(header));
-  const Status status = services_.send(peers_[machine].id, header, payload, slab);
+  const Status status = services_.send(peers_[machine].id, header, payload, members_.site, slab);
   if (status.ok() || state_ == State::kFailed) return;  // who is told of a failure is told the rest
   fail({status.code(), "a frame of " + members_.title() + " for " + members_.machine_name(machine) +
                            " cannot be sent: " + status.message()},

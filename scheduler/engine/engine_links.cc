@@ -4,17 +4,19 @@
 namespace cgx::scheduler {
 namespace {
 
-// Tokens: slab frames carry slab + 1, copied payloads the bit above with their number.
+// Tokens: slab frames carry the site above slab + 1, copied payloads the highest bit and their
+// number.
 constexpr transport::SendToken kCopyBit = uint64_t{1} << 63;
+constexpr int kSiteShift = 32;
 
 }  // namespace
 
 Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
-                           std::span<const std::byte> payload, SlabId slab) {
+                           std::span<const std::byte> payload, SiteId site, SlabId slab) {
   transport::SendToken token = transport::kNoToken;
   std::span<const std::byte> stable = payload;
   if (slab != kNoSlab) {
-    token = uint64_t{slab} + 1;
+    token = uint64_t{site} << kSiteShift | (uint64_t{slab} + 1);
   } else if (!payload.empty()) {
     token = kCopyBit | next_copy_++;
     std::vector<std::byte>& copy = copied_payloads_[token];
@@ -29,7 +31,7 @@ Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
     if (token != transport::kNoToken) links_.sending(peer);
     return {};
   }
-  if (slab != kNoSlab) slabs_->release(slab);
+  if (slab != kNoSlab) at(site).slabs->release(slab);
   copied_payloads_.erase(token);
   const bool link_gone =
       status.code() == StatusCode::kPEER_LOST || status.code() == StatusCode::kNOT_FOUND ||
@@ -59,7 +61,8 @@ void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Sta
   if (token & kCopyBit) {
     state_->copied_payloads_.erase(token);
   } else {
-    state_->slabs_->release(static_cast<SlabId>(token - 1));
+    const auto site = static_cast<SiteId>(token >> kSiteShift);
+    state_->at(site).slabs->release(static_cast<SlabId>(token) - 1);
   }
 }
 

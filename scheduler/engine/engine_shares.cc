@@ -47,8 +47,10 @@ std::vector<Share> Engine::State::shares() const {
   for (const Session& session : sessions_) {
     if (!session.open) continue;
     arenas.add(session.options.holder, session.arenas.size());
-    for (const ArenaId arena : session.arenas)
-      bytes.add(session.options.holder, arenas_.bytes(arena));
+    for (const ArenaId arena : session.arenas) {
+      const bool shared = arenas_.site(arena) == kHostSite;  // a GPU's memory is not the machine's
+      if (shared) bytes.add(session.options.holder, arenas_.bytes(arena));
+    }
   }
   return {session_share(), communicator_share(), plan_share(), link_share(), arenas, bytes};
 }
