@@ -103,7 +103,7 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self.valid()) return unavailable("pidfd_open of this process: " + errno_text());
   const uint32_t request = next_request();
-  const Status sent = send(wire::encode_packet(hello, request), self.get());
+  const Status sent = send(wire::encode_packet(hello, request), {.fd = self.get()});
   if (!wait_readable(deadline).ok()) {
     return unavailable("the daemon at " + path_ +
                        " accepted the connection but did not answer; "
@@ -139,7 +139,7 @@ uint32_t SessionSocket::next_request() {
   return last_request_;
 }
 
-Status SessionSocket::send(const std::vector<std::byte>& packet, int fd) {
+Status SessionSocket::send(const std::vector<std::byte>& packet, const CallWith& with) {
   if (packet.size() > wire::kSessionPacketBytesMax) {
     return resource_exhausted("session message of " + std::to_string(packet.size()) +
                               " bytes exceeds the limit of " +
@@ -149,15 +149,17 @@ Status SessionSocket::send(const std::vector<std::byte>& packet, int fd) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd >= 0) {
+  const int fds[] = {with.fd, with.second_fd};
+  const size_t bytes = (with.fd < 0 ? 0 : with.second_fd < 0 ? 1 : 2) * sizeof(int);
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
+  if (bytes > 0) {
     message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_controllen = CMSG_SPACE(bytes);
     cmsghdr* c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(c), &fd, sizeof(int));
+    c->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(c), fds, bytes);
   }
   ssize_t sent;
   do sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);

@@ -125,7 +125,7 @@ CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t al
 
 typedef enum cgx_arena_kind {
   CGX_ARENA_HOST = 0,
-  CGX_ARENA_DEVICE = 1, /* UNIMPLEMENTED */
+  CGX_ARENA_DEVICE = 1, /* of the GPU of the current CUDA context, which `device` names */
 } cgx_arena_kind;
 
 typedef struct cgx_arena_options {
@@ -171,6 +171,10 @@ typedef struct cgx_comm_options {
   uint64_t timeout_ms;       /* 0: 30 minutes; bounds every wait of this communicator */
   cgx_rendezvous rendezvous; /* may be empty when ranks is 1 or $CGX_LEADER=host:port is set: rank 0
                               * serves there, see deploy/REFERENCE.md */
+  uint8_t device[16]; /* UUID of the GPU of the current CUDA context: its tensors are reduced there,
+                       * by the daemon's worker, and must be of fp32, fp16 or bf16; 0: on the host.
+                       * The same for all ranks of a machine. Where the GPU's memory cannot be
+                       * shared the tensors are staged on the host, as without it. */
 } cgx_comm_options;
 
 /* Collective: returns when every rank has joined on every machine. */
