@@ -8,6 +8,7 @@
 
 #include "kernels/codec.h"
 #include "scheduler/planners/layerwise.h"
+#include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 #include "scheduler/planners/proposal.h"
 
