@@ -237,6 +237,7 @@ Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int>
     return Status(static_cast<StatusCode>(packet.status), packet.text);
   }
   kill();
+  readable(pidfd_.get(), kAnswersWithinMs);
   return Status(StatusCode::kDEVICE_LOST, death());
 }
 

@@ -37,7 +37,7 @@ TEST_F(OptionsTest, WithoutASizeAreRefusedByName) {
   EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_open_options.size is 0"));
   const cgx_comm_options world{};
   EXPECT_EQ(cgx_comm_create(session, &world, &comm), CGX_INVALID_ARGUMENT);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("set it to sizeof(cgx_comm_options), which is 64"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("set it to sizeof(cgx_comm_options), which is 80"));
   const cgx_tensor_options tensor{};
   EXPECT_EQ(cgx_register(comm, &tensor, &id), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_tensor_options.size"));

@@ -1,6 +1,7 @@
 // What a worker takes from trainers, and what it refuses by name: cgxd's end (daemon/gpu/worker.h),
 // a real cgxd-gpu behind it, memory of the driver that the environment chooses.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -112,6 +113,8 @@ TEST_F(WorkerMemory, WhoIsKilledSaysSo) {
   worker->kill();
   const auto residual = worker->make_residual(16);
   EXPECT_EQ(residual.status().code(), StatusCode::kDEVICE_LOST);
+  pollfd gone{worker->pidfd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&gone, 1, 10'000), 1);
   EXPECT_NE(worker->death().find("was killed by signal 9"), std::string::npos) << worker->death();
 }
 
