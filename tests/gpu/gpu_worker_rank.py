@@ -1,12 +1,13 @@
 """One rank of worker_test.py: as gpu_rank.py, but the tensors are what a GPU worker reduces.
 
-    gpu_worker_rank.py host|copied|arena RANK RANKS FOLDER JOB [calls|steps|raw|paced]...
+    gpu_worker_rank.py host|copied|arena RANK RANKS FOLDER JOB [PART[=ARGUMENT]]...
 
 host: the oracle. copied: arrays of the rank's own, copied within the GPU. arena: arrays that the worker has, too.
 """
 
 import ctypes
 import sys
+import time
 import uuid
 
 import gpu_rank
@@ -84,12 +85,35 @@ def families(comm, place, rank):
             say(f"step {step} tensor {number}", place.get(array))
 
 
+def counted(comm, place, steps, elements):
+    """Steps of one small tensor; yields how long each took."""
+    array = place.put(numpy.zeros(elements, "float32"))
+    tensor = comm.register("counted", array)
+    comm.commit()
+    for step in range(steps):
+        began = time.perf_counter()
+        comm.submit(step, [tensor])
+        comm.step_end(step)
+        comm.wait(step)
+        yield time.perf_counter() - began
+
+
+def small(comm, place, rank, steps):
+    for _ in counted(comm, place, int(steps), 256):
+        pass
+
+
+def timed(comm, place, rank, steps):
+    for seconds in counted(comm, place, int(steps), 70_001):
+        print("took", seconds, flush=True)
+
+
 def large(comm, place, rank):
     comm.register("large", place.put(numpy.zeros(3 << 20, "float32")))
     comm.commit()
 
 
-PARTS = {"large": large, "doubles": doubles, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"small": small, "timed": timed, "large": large, "doubles": doubles, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):
@@ -102,7 +126,8 @@ def main(kind, rank, ranks, folder, job, *parts):
         comm = session.communicator("world", int(rank), int(ranks), store.put, store.get, timeout=60, device=place.device)
         try:
             for part in parts or ("calls", "steps"):
-                PARTS[part](comm, place, int(rank))
+                name, _, argument = part.partition("=")
+                PARTS[name](comm, place, int(rank), *filter(None, [argument]))
         except cgx.CgxError as error:
             print(f"failed {error.status} {error}", flush=True)
         comm.close()
