@@ -143,9 +143,9 @@ def steady(report, quick):
         grown = {name: count for name, count in more.items() if name in ALLOCATES + WAITS}
         report.add("device", "steady", sum(grown.values()), "wanted", 0, float(not grown), "calls", " ".join(sorted(grown)))
         calls = sum(more.values()) / len(scene.daemons)
-        records = 3  # encode, reduce, decode: scatter among two machines
+        records = more["cuStreamWriteValue32"] / len(scene.daemons)  # a job ends with one
         report.add("device", "calls", calls, "wanted", 6, min(6 / calls, 4 / records), "calls",
-                   ", ".join(f"{name} {count / 2:.2f}" for name, count in sorted(more.items())))
+                   f"{records:.2f} records; " + ", ".join(f"{name} {count / 2:.2f}" for name, count in sorted(more.items())))
     finally:
         scene.close()
 
