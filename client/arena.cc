@@ -89,7 +89,7 @@ Result<std::shared_ptr<ArenaMemory>> ArenaMemory::create(uint64_t bytes) {
 }
 
 ArenaMemory::~ArenaMemory() {
-  ::munmap(base_, bytes_);
+  if (device_ == nullptr) ::munmap(base_, bytes_);
 }
 
 ArenaHold::ArenaHold(ArenaHold&& other) noexcept
@@ -124,17 +124,67 @@ Result<void*> ArenaSet::allocate(uint64_t bytes, uint64_t alignment) {
     return invalid_argument("alignment " + std::to_string(alignment) +
                             " must be a power of two up to " + std::to_string(kAlignmentMax));
   }
-  if (void* memory = try_allocate(bytes, alignment)) return memory;
+  if (void* memory = try_allocate(nullptr, bytes, alignment)) return memory;
   const std::lock_guard growing(grow_mutex_);
-  if (void* memory = try_allocate(bytes, alignment)) return memory;  // another thread has grown it
+  // Another thread may have grown it.
+  if (void* memory = try_allocate(nullptr, bytes, alignment)) return memory;
   CGX_RETURN_IF_ERROR(grow(bytes));
-  if (void* memory = try_allocate(bytes, alignment)) return memory;
+  if (void* memory = try_allocate(nullptr, bytes, alignment)) return memory;
   return full(bytes);
 }
 
-void* ArenaSet::try_allocate(uint64_t bytes, uint64_t alignment) {
+Result<void*> ArenaSet::allocate_on(const wire::DeviceId& device, uint64_t bytes,
+                                    uint64_t alignment, const MakeDevice& make) {
+  if (!std::has_single_bit(alignment) || alignment > kAlignmentMax) {
+    return invalid_argument("alignment " + std::to_string(alignment) +
+                            " must be a power of two up to " + std::to_string(kAlignmentMax));
+  }
+  if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
+  const std::lock_guard growing(grow_mutex_);
+  if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
+  CGX_RETURN_IF_ERROR(add_on(bytes, make));
+  if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
+  return full(bytes);
+}
+
+Result<uint32_t> ArenaSet::arena_on(const wire::DeviceId& device, const MakeDevice& make) {
+  const std::lock_guard growing(grow_mutex_);
+  const auto is_there = [&](const Arena& arena) {
+    return arena.usable && arena.memory->device() != nullptr &&
+           arena.memory->device()->device() == device;
+  };
+  if (std::none_of(arenas_.begin(), arenas_.end(), is_there)) {
+    CGX_RETURN_IF_ERROR(add_on(1, make));
+  }
+  return static_cast<uint32_t>(std::find_if(arenas_.begin(), arenas_.end(), is_there) -
+                               arenas_.begin());
+}
+
+// The ways that memory of a GPU can go, in the order in which they are tried.
+Status ArenaSet::add_on(uint64_t bytes, const MakeDevice& make) {
+  if (arenas_.size() == arenas_max_) return full(bytes);
+  const uint64_t wanted = ArenaGrowth{.need = bytes, .first = first_bytes_, .mapped = 0}.bytes();
+  Status first;
+  for (const wire::ArenaWay way : {wire::ArenaWay::kVmm, wire::ArenaWay::kIpc}) {
+    Result<std::unique_ptr<DeviceMemory>> made = make(way, wanted);
+    Status status = made.status();
+    if (status.ok()) status = announce(std::make_shared<ArenaMemory>(*std::move(made)));
+    if (status.ok()) return {};
+    if (!first.ok()) return {status.code(), first.message() + "; by handle: " + status.message()};
+    first = std::move(status);
+    const bool another =
+        first.code() == StatusCode::kUNIMPLEMENTED || first.code() == StatusCode::kINVALID_ARGUMENT;
+    if (!another) break;
+  }
+  return first;
+}
+
+void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment) {
   const std::lock_guard lock(mutex_);
   for (Arena& arena : arenas_) {
+    const DeviceMemory* const on = arena.memory->device();
+    const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
+    if (!there || !arena.usable) continue;
     if (const auto offset = arena.allocator.allocate(bytes, alignment)) {
       return arena.memory->base() + *offset;
     }
@@ -154,10 +204,17 @@ Status ArenaSet::grow(uint64_t bytes) {
 // Only grow_mutex_ is held: locating memory must not wait for the daemon.
 Status ArenaSet::add(uint64_t bytes) {
   CGX_ASSIGN_OR_RETURN(auto memory, ArenaMemory::create(bytes));
+  return announce(std::move(memory));
+}
+
+// What the daemon has taken keeps its number, even if it turns out to be of no use.
+Status ArenaSet::announce(std::shared_ptr<ArenaMemory> memory) {
   CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(arenas_.size()), *memory));
+  const Status status = memory->device() != nullptr ? memory->device()->check_pattern() : Status();
   const std::lock_guard lock(mutex_);
-  arenas_.push_back({memory, Allocator(memory->bytes())});
-  return {};
+  Allocator allocator(memory->bytes());
+  arenas_.push_back({std::move(memory), std::move(allocator), status.ok()});
+  return status;
 }
 
 void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
@@ -168,7 +225,9 @@ void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
 
 uint64_t ArenaSet::mapped_bytes() const {
   uint64_t mapped = 0;
-  for (const Arena& arena : arenas_) mapped += arena.memory->bytes();
+  for (const Arena& arena : arenas_) {
+    if (arena.memory->device() == nullptr) mapped += arena.memory->bytes();
+  }
   return mapped;
 }
 

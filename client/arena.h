@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "client/allocator.h"
+#include "client/device_memory.h"
 #include "proto/wire/session_messages.h"
 #include "proto/wire/unique_fd.h"
 
@@ -24,6 +25,8 @@ class ArenaMemory {
  public:
   // RESOURCE_EXHAUSTED names what was asked for and what the machine has.
   static Result<std::shared_ptr<ArenaMemory>> create(uint64_t bytes);
+  explicit ArenaMemory(std::unique_ptr<DeviceMemory> device)
+      : base_(device->base()), bytes_(device->bytes()), device_(std::move(device)) {}
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
@@ -31,6 +34,7 @@ class ArenaMemory {
   std::byte* base() const { return base_; }
   uint64_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
+  DeviceMemory* device() const { return device_.get(); }  // null: on the host
 
  private:
   ArenaMemory(UniqueFd fd, std::byte* base, uint64_t bytes)
@@ -39,6 +43,7 @@ class ArenaMemory {
   UniqueFd fd_;
   std::byte* base_;
   uint64_t bytes_;
+  std::unique_ptr<DeviceMemory> device_;
 };
 
 class ArenaSet;
@@ -88,6 +93,13 @@ class ArenaSet {
   ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max = wire::kArenasMax);
 
   Result<void*> allocate(uint64_t bytes, uint64_t alignment);
+  // In memory of a device, of which `make` makes more.
+  using MakeDevice =
+      std::function<Result<std::unique_ptr<DeviceMemory>>(wire::ArenaWay way, uint64_t bytes)>;
+  Result<void*> allocate_on(const wire::DeviceId& device, uint64_t bytes, uint64_t alignment,
+                            const MakeDevice& make);
+  // An arena on the device; one is added if there is none.
+  Result<uint32_t> arena_on(const wire::DeviceId& device, const MakeDevice& make);
   // At once, or with the last hold on it.
   Status release(const void* memory);
   // INVALID_ARGUMENT unless the whole range lies in one allocation; `what` names it in the message.
@@ -102,9 +114,12 @@ class ArenaSet {
   struct Arena {
     std::shared_ptr<ArenaMemory> memory;
     Allocator allocator;
+    bool usable = true;
   };
 
-  void* try_allocate(uint64_t bytes, uint64_t alignment);
+  void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
+  Status add_on(uint64_t bytes, const MakeDevice& make);
+  Status announce(std::shared_ptr<ArenaMemory> memory);
   void drop(uint8_t arena, Allocator::Block& block);
   Status grow(uint64_t bytes);
   Status add(uint64_t bytes);

@@ -2,6 +2,7 @@
 // here.
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -112,8 +113,9 @@ Status check_place(const cgx_arena_options& options) {
     return cgx::invalid_argument("cgx_arena_options.kind " + std::to_string(options.kind) +
                                  " must be CGX_ARENA_HOST or CGX_ARENA_DEVICE");
   }
-  if (options.kind == CGX_ARENA_DEVICE || named) {
-    return {StatusCode::kUNIMPLEMENTED, "arenas on a device are not built yet; host arenas are"};
+  if ((options.kind == CGX_ARENA_DEVICE) != named) {
+    return cgx::invalid_argument(
+        "cgx_arena_options.device names the GPU of CGX_ARENA_DEVICE, and of nothing else");
   }
   if (options.reserved == 0) return {};
   return {StatusCode::kUNIMPLEMENTED, "cgx_arena_options.reserved must be 0"};
@@ -123,6 +125,11 @@ Status allocate(cgx_session* session, const cgx_arena_options& options, void** m
   CGX_RETURN_IF_ERROR(session->session->check_not_forked());
   session->session->take_in();
   const size_t alignment = options.alignment == 0 ? 64 : options.alignment;
+  if (options.kind == CGX_ARENA_DEVICE) {
+    cgx::wire::DeviceId device;
+    std::memcpy(device.data(), options.device, sizeof(options.device));
+    return store(session->session->allocate_on(device, options.bytes, alignment), memory);
+  }
   return store(session->session->arenas().allocate(options.bytes, alignment), memory);
 }
 

@@ -114,6 +114,8 @@ Status Communicator::join(const cgx_comm_options& options) {
     CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter());
     if (!session_.job_key) session_.job_key = agreement.job_key;
   }
+  uint32_t arena = wire::kNoArena;
+  CGX_RETURN_IF_ERROR(choose_site(options, arena));
   const wire::CreateCommunicator message{.comm = handle_,
                                          .name = name_,
                                          .rank = options.rank,
@@ -121,8 +123,26 @@ Status Communicator::join(const cgx_comm_options& options) {
                                          .timeout_ms = timeout_ms_,
                                          .meeting = agreement.number,
                                          .job_key = agreement.job_key,
+                                         .arena = arena,
                                          .members = std::move(agreement.members)};
   return session_.socket().call(message, deadline()).status();
+}
+
+// On the GPU that is named, unless its memory cannot be shared: tensors are staged on the host then.
+Status Communicator::choose_site(const cgx_comm_options& options, uint32_t& arena) {
+  wire::DeviceId device{};
+  std::memcpy(device.data(), options.device, sizeof(options.device));
+  if (device == wire::DeviceId{}) return {};
+  const Result<uint32_t> there = session_.arena_on(device);
+  if (there.ok()) {
+    device_ = device;
+    arena = *there;
+    return {};
+  }
+  const bool cannot = there.status().code() == StatusCode::kUNIMPLEMENTED;
+  return cannot ? Status()
+                : Status(there.status().code(),
+                         "communicator " + name_ + ": " + there.status().message());
 }
 
 Status Communicator::cancel() {

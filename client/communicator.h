@@ -84,6 +84,7 @@ class Communicator final : public CompletionSink {
   class Use;
   struct Place {  // of the buffers of one submit
     ArenaPlace in, out;
+    Ready ready = {};  // when the input may be read; none: now
   };
   struct Deferred {  // a record that waits for the copy of its tensor, or behind such a one
     cgx_submit_record record;
@@ -102,6 +103,9 @@ class Communicator final : public CompletionSink {
   Status join(const cgx_comm_options& options);
   Result<Tensor> describe(const cgx_tensor_options& options);
   Status place_home(Tensor& tensor, void* home);
+  Status choose_site(const cgx_comm_options& options, uint32_t& arena);
+  Result<Place> place_staged(const StagedIn& staged, const DeviceBuffers& buffers,
+                             uint64_t element_bytes);
   // Sends a request and waits for its reply; close() ends the wait.
   template <typename Message>
   Result<wire::Reply> ask(Use& use, const Message& message, Deadline deadline);
@@ -148,7 +152,8 @@ class Communicator final : public CompletionSink {
   Status broken_;             // why this rank has left by itself
   std::set<uint32_t> asked_;  // requests under way
   bool closed_ = false;
-  uint32_t users_ = 0;  // threads inside
+  std::optional<wire::DeviceId> device_;  // where a GPU's worker reduces the tensors
+  uint32_t users_ = 0;                    // threads inside
   std::condition_variable left_;
 };
 

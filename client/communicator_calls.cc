@@ -58,6 +58,8 @@ Result<uint64_t> Communicator::begin_call(Use& use, const CallBuffers& buffers, 
   record.in_offset = place.in.offset;
   record.out_arena = place.out.arena;
   record.out_offset = place.out.offset;
+  record.word = place.ready.word;
+  record.word_value = place.ready.value;
   put(record, 1, copy);
   session_.publish();
   return record.step;
@@ -79,8 +81,10 @@ Result<cgx_submit_record> wishes_of(const cgx_post_options& options) {
   wishes.tag = options.tag;
   wishes.rows = options.indices != nullptr ? std::max<uint64_t>(options.rows, 1) : options.rows;
   wishes.indices_dtype = options.indices_dtype != 0 ? 1 : 0;
-  wishes.word = options.word != nullptr ? 1 : 0;
-  wishes.word_value = options.word_value;
+  if (options.word != nullptr || options.word_value != 0) {
+    return Status(StatusCode::kUNIMPLEMENTED,
+                  "cgx_post: a timeline word of the caller's is not built yet; name the stream");
+  }
   return wishes;
 }
 

@@ -18,10 +18,23 @@ DeviceBuffers target_of(const DeviceBuffers& buffers, void* stream) {
 // Nobody waits with the lock for the driver.
 Result<StagedIn> Communicator::stage_in(Use& use, const DeviceBuffers& buffers) {
   use.lock().unlock();
-  Result<StagedIn> staged = session_.stage_in(buffers);
+  Result<StagedIn> staged = session_.stage_in(buffers, device_);
   use.lock().lock();
   if (closed_) return cancelled();
   return staged;
+}
+
+// Where the daemon, or the GPU's worker, finds what was staged.
+Result<Communicator::Place> Communicator::place_staged(const StagedIn& staged,
+                                                       const DeviceBuffers& buffers,
+                                                       uint64_t element_bytes) {
+  void* const memory = staged.memory.get();
+  const bool there = memory == nullptr;
+  CGX_ASSIGN_OR_RETURN(Place place,
+                       place_of(there ? buffers.in : memory, there ? buffers.out : memory,
+                                buffers.bytes, element_bytes));
+  place.ready = staged.ready;
+  return place;
 }
 
 Status Communicator::submit_from_gpu(uint64_t number, uint32_t id, DeviceBuffers buffers) {
@@ -30,19 +43,26 @@ Status Communicator::submit_from_gpu(uint64_t number, uint32_t id, DeviceBuffers
   const Tensor& tensor = *tensors_[id];
   const wire::TensorDescription& about = tensor.description;
   buffers.bytes = tensor.bytes;
+  if (device_ && buffers.in == nullptr && buffers.out == nullptr) {
+    buffers.in = buffers.out = tensor.home;
+  }
   Result<StagedIn> staged = stage_in(use, buffers);
   if (!staged.ok()) {
     return naming(staged.status(), "tensor " + about.name, about.elements, about.dtype);
   }
-  void* const memory = staged->memory.get();
-  CGX_ASSIGN_OR_RETURN(Place place,
-                       place_of(memory, memory, tensor.bytes, dtype_bytes(about.dtype)));
+  Result<Place> placed = place_staged(*staged, buffers, dtype_bytes(about.dtype));
+  if (!placed.ok()) {
+    return naming(placed.status(), "tensor " + about.name, about.elements, about.dtype);
+  }
+  Place place = *std::move(placed);
   CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 1, deadline()));
   if (closed_) return cancelled();
   CGX_ASSIGN_OR_RETURN(Step* const step, steps_.open(number));
-  const Status spoken = speak_of(*step, id, Mark::kSubmitted, &place, &staged->copy);
+  Copy* const copy = staged->host_waits ? &staged->copy : nullptr;
+  const Status spoken = speak_of(*step, id, Mark::kSubmitted, &place, copy);
   session_.publish();
   CGX_RETURN_IF_ERROR(spoken);
+  if (staged->memory == nullptr) return {};
   staged_steps_[number].push_back({id, std::move(staged->memory), buffers});
   if (number >= kStepsStaged) {
     staged_steps_.erase(staged_steps_.begin(), staged_steps_.upper_bound(number - kStepsStaged));
@@ -56,10 +76,11 @@ Result<uint64_t> Communicator::call_from_gpu(Use& use, const CallBuffers& buffer
   const auto dtype = static_cast<DType>(buffers.dtype);
   Result<StagedIn> staged = stage_in(use, device);
   if (!staged.ok()) return naming(staged.status(), "cgx_post", buffers.count, dtype);
-  void* const memory = staged->memory.get();
-  CGX_ASSIGN_OR_RETURN(Place place, place_of(memory, memory, bytes, dtype_bytes(dtype)));
-  CGX_ASSIGN_OR_RETURN(const uint64_t call,
-                       begin_call(use, buffers, std::move(place), &staged->copy));
+  Result<Place> placed = place_staged(*staged, device, dtype_bytes(dtype));
+  if (!placed.ok()) return naming(placed.status(), "cgx_post", buffers.count, dtype);
+  Copy* const copy = staged->host_waits ? &staged->copy : nullptr;
+  CGX_ASSIGN_OR_RETURN(const uint64_t call, begin_call(use, buffers, *std::move(placed), copy));
+  if (staged->memory == nullptr) return call;
   staged_calls_[call] = {0, std::move(staged->memory), device};
   if (call >= kCallsStaged) {
     staged_calls_.erase(staged_calls_.begin(), staged_calls_.upper_bound(call - kCallsStaged));
@@ -126,7 +147,8 @@ Status Communicator::copy_out(Use& use, const Staged& staged, void* stream) {
   Status status;
   Result<Staging*> staging = session_.staging();
   if (staging.ok()) {
-    status = (*staging)->copy_out(target_of(staged.buffers, stream), staged.memory).status();
+    const DeviceBuffers target = target_of(staged.buffers, stream);
+    status = (*staging)->copy_out(target, staged.memory, device_.has_value()).status();
   }
   use.lock().lock();
   return staging.ok() ? status : staging.status();

@@ -39,6 +39,8 @@ cgx_submit_record Communicator::record_of(const Step& step, uint32_t id, Mark ma
   record.in_offset = place ? place->in.offset : about.home_offset;
   record.out_arena = place ? place->out.arena : about.home_arena;
   record.out_offset = place ? place->out.offset : about.home_offset;
+  record.word = place ? place->ready.word : 0;
+  record.word_value = place ? place->ready.value : 0;
   record.cookie = step.cookie;
   return record;
 }

@@ -46,7 +46,8 @@ Result<Tensor> Communicator::describe(const cgx_tensor_options& options) {
 
 Status Communicator::place_home(Tensor& tensor, void* home) {
   if (!home) {
-    CGX_ASSIGN_OR_RETURN(home, session_.arenas().allocate(tensor.bytes, 64));
+    CGX_ASSIGN_OR_RETURN(home, device_ ? session_.allocate_on(*device_, tensor.bytes, 64)
+                                       : session_.arenas().allocate(tensor.bytes, 64));
     tensor.owned = true;
   }
   tensor.home = static_cast<std::byte*>(home);

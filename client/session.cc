@@ -122,9 +122,31 @@ Status Session::serve_leader() {
 }
 
 Status Session::announce_arena(uint32_t arena, const ArenaMemory& memory) {
+  if (memory.device() != nullptr) return announce_device(arena, *memory.device());
   const wire::AddArena message{.arena = arena, .bytes = memory.bytes()};
   const uint64_t limit_ms = kArenaAnnounceMs + memory.bytes() / kArenaBytesPerMs;
   return socket_->call(message, deadline_in_ms(limit_ms), {.fd = memory.fd()}).status();
+}
+
+Status Session::announce_device(uint32_t arena, DeviceMemory& memory) {
+  CGX_ASSIGN_OR_RETURN(const wire::Reply reply,
+                       socket_->call(memory.announcement(arena), deadline_in_ms(kArenaAnnounceMs),
+                                     {.fd = memory.words_fd(), .second_fd = memory.memory_fd()}));
+  memory.announced(reply.value0);
+  return {};
+}
+
+ArenaSet::MakeDevice Session::make_on(const wire::DeviceId& device) {
+  return
+      [this, device](wire::ArenaWay way, uint64_t bytes) -> Result<std::unique_ptr<DeviceMemory>> {
+        CGX_ASSIGN_OR_RETURN(Staging* const driver, staging());
+        return DeviceMemory::create(driver->driver(), device, way, bytes);
+      };
+}
+
+Result<void*> Session::allocate_on(const wire::DeviceId& device, uint64_t bytes,
+                                   uint64_t alignment) {
+  return arenas_.allocate_on(device, bytes, alignment, make_on(device));
 }
 
 Status Session::check_not_forked() const {
@@ -302,17 +324,44 @@ Result<Staging*> Session::staging() {
   return staging_.get();
 }
 
-Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers) {
+Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers,
+                                   const std::optional<wire::DeviceId>& device) {
   CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
+  if (device && on_device(buffers.in) && on_device(buffers.out)) {
+    return order({.memory = nullptr, .copy = {}}, buffers.in, buffers.stream);
+  }
   CGX_RETURN_IF_ERROR(staging->check(buffers).status());
   take_in();
   staging->sweep();
+  const uint64_t bytes = std::max<uint64_t>(buffers.bytes, 1);
   CGX_ASSIGN_OR_RETURN(void* const memory,
-                       arenas_.allocate(std::max<uint64_t>(buffers.bytes, 1), 64));
+                       device ? allocate_on(*device, bytes, 64) : arenas_.allocate(bytes, 64));
   StagedIn staged{.memory = std::shared_ptr<void>(
                       memory, [this](void* p) { static_cast<void>(arenas_.release(p).ok()); })};
+  if (device) {
+    CGX_RETURN_IF_ERROR(staging->copy_within(memory, buffers));
+    return order(std::move(staged), memory, buffers.stream);
+  }
   CGX_RETURN_IF_ERROR(staging->pin(arenas_.holder(memory)));
   CGX_ASSIGN_OR_RETURN(staged.copy, staging->copy_in(staged.memory, buffers));
+  return staged;
+}
+
+bool Session::on_device(const void* memory) {
+  const std::shared_ptr<ArenaMemory> arena = arenas_.holder(memory);
+  return arena != nullptr && arena->device() != nullptr;
+}
+
+// The worker waits for the stream's word; where there is none, the host waits for the stream.
+Result<StagedIn> Session::order(StagedIn staged, const void* memory, void* stream) {
+  const Result<Ready> ready = arenas_.holder(memory)->device()->when_done(stream);
+  if (ready.ok()) {
+    staged.ready = *ready;
+    staged.host_waits = false;
+    return staged;
+  }
+  if (ready.status().code() != StatusCode::kUNIMPLEMENTED) return ready.status();
+  CGX_ASSIGN_OR_RETURN(staged.copy, staging_->copy_of_nothing(stream, staged.memory));
   return staged;
 }
 

@@ -56,8 +56,10 @@ using Lock = std::unique_lock<std::mutex>;
 
 // What a GPU's tensor is in the arena, once `copy` is over.
 struct StagedIn {
-  std::shared_ptr<void> memory;
+  std::shared_ptr<void> memory;  // null: the tensor is where it is wanted
   Copy copy;
+  Ready ready = {};  // instead of the copy, where a GPU's worker reads it
+  bool host_waits = true;
 };
 
 class Session {
@@ -114,8 +116,14 @@ class Session {
   void wake_waiters() { channel_->wake_all(); }
   // Loads the CUDA driver when it is asked for first.
   Result<Staging*> staging();
-  // Has the stream copy the tensor into memory of the arena.
-  Result<StagedIn> stage_in(const DeviceBuffers& buffers);
+  // Has the stream copy the tensor into memory of the arena, or of one on the device, unless it is
+  // there already.
+  Result<StagedIn> stage_in(const DeviceBuffers& buffers,
+                            const std::optional<wire::DeviceId>& device);
+  Result<void*> allocate_on(const wire::DeviceId& device, uint64_t bytes, uint64_t alignment);
+  Result<uint32_t> arena_on(const wire::DeviceId& device) {
+    return arenas_.arena_on(device, make_on(device));
+  }
   CopyWatch& copies() { return *copies_; }
 
   // Makes this process the one that serves at CGX_LEADER, until the session is closed. OK also
@@ -132,6 +140,10 @@ class Session {
           std::unique_ptr<Channel> channel, wire::Welcome daemon, const SessionOptions& options);
 
   Status announce_arena(uint32_t arena, const ArenaMemory& memory);
+  Status announce_device(uint32_t arena, DeviceMemory& memory);
+  ArenaSet::MakeDevice make_on(const wire::DeviceId& device);
+  bool on_device(const void* memory);
+  Result<StagedIn> order(StagedIn staged, const void* memory, void* stream);
   void lose(Status why);
   void pause_for_ring(Lock& lock);
   void spin(Lock& lock, Deadline deadline);

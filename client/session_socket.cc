@@ -92,7 +92,7 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self.valid()) return unavailable("pidfd_open of this process: " + errno_text());
   const uint32_t request = next_request();
-  const Status sent = send(wire::encode_packet(hello, request), self.get());
+  const Status sent = send(wire::encode_packet(hello, request), {.fd = self.get()});
   if (!wait_readable(deadline).ok()) {
     return unavailable("the daemon at " + path_ +
                        " accepted the connection but did not answer; "
@@ -128,7 +128,7 @@ uint32_t SessionSocket::next_request() {
   return last_request_;
 }
 
-Status SessionSocket::send(const std::vector<std::byte>& packet, int fd) {
+Status SessionSocket::send(const std::vector<std::byte>& packet, const CallWith& with) {
   if (packet.size() > wire::kSessionPacketBytesMax) {
     return resource_exhausted("session message of " + std::to_string(packet.size()) +
                               " bytes exceeds the limit of " +
@@ -138,8 +138,10 @@ Status SessionSocket::send(const std::vector<std::byte>& packet, int fd) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  wire::FdRoom<1> room;
-  if (fd >= 0) wire::attach_fds(message, room.bytes, {&fd, 1});
+  wire::FdRoom<2> room;
+  const int fds[] = {with.fd, with.second_fd};
+  const size_t count = with.fd < 0 ? 0 : with.second_fd < 0 ? 1 : 2;
+  wire::attach_fds(message, room.bytes, {fds, count});
   ssize_t sent;
   do sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);

@@ -32,7 +32,7 @@ struct Handshake {
 enum class Patience : uint8_t { kPrepares, kAnswers };
 
 struct CallWith {
-  int fd = -1;  // sent along
+  int fd = -1, second_fd = -1;  // sent along
   Patience patience = Patience::kPrepares;
 };
 
@@ -48,14 +48,14 @@ class SessionSocket {
   template <typename Message>
   Result<wire::Reply> call(const Message& message, Deadline deadline, CallWith with = {}) {
     const uint32_t request = next_request();
-    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), with.fd));
+    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), with));
     return await(request, deadline, with.patience);
   }
   // Sends without waiting for an answer; returns the number a reply would carry.
   template <typename Message>
   Result<uint32_t> post(const Message& message) {
     const uint32_t request = next_request();
-    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), -1));
+    CGX_RETURN_IF_ERROR(send(wire::encode_packet(message, request), {}));
     return request;
   }
   // Waits for the reply to a posted request.
@@ -83,7 +83,7 @@ class SessionSocket {
   SessionSocket(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   uint32_t next_request();
-  Status send(const std::vector<std::byte>& packet, int fd);
+  Status send(const std::vector<std::byte>& packet, const CallWith& with);
   void read_one(std::unique_lock<std::mutex>& lock, Deadline deadline);
   void check_health(std::unique_lock<std::mutex>& lock, Patience patience);
   void fail(const Status& why);

@@ -165,10 +165,23 @@ Result<Copy> Staging::copy_in(std::shared_ptr<void> to, const DeviceBuffers& fro
   return mark(context, from.stream, std::move(to));
 }
 
-Result<Copy> Staging::copy_out(const DeviceBuffers& to, std::shared_ptr<void> from) {
+Status Staging::copy_within(void* to, const DeviceBuffers& from) {
+  return driver_.check(driver_.cuMemcpyDtoDAsync(address_of(to), address_of(from.in), from.bytes,
+                                                 stream_of(from.stream)),
+                       "copying within the GPU");
+}
+
+Result<Copy> Staging::copy_of_nothing(void* stream, std::shared_ptr<void> memory) {
+  CGX_ASSIGN_OR_RETURN(const CUcontext context, current());
+  return mark(context, stream, std::move(memory));
+}
+
+Result<Copy> Staging::copy_out(const DeviceBuffers& to, std::shared_ptr<void> from, bool within) {
   CGX_ASSIGN_OR_RETURN(const CUcontext context, check(to));
-  const auto answer =
-      driver_.cuMemcpyHtoDAsync(address_of(to.out), from.get(), to.bytes, stream_of(to.stream));
+  const auto answer = within ? driver_.cuMemcpyDtoDAsync(address_of(to.out), address_of(from.get()),
+                                                         to.bytes, stream_of(to.stream))
+                             : driver_.cuMemcpyHtoDAsync(address_of(to.out), from.get(), to.bytes,
+                                                         stream_of(to.stream));
   CGX_RETURN_IF_ERROR(driver_.check(answer, "copying to the GPU"));
   return mark(context, to.stream, std::move(from));
 }

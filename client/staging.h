@@ -64,8 +64,14 @@ class Staging {
   // Registers an arena with the driver, once.
   Status pin(std::shared_ptr<ArenaMemory> arena);
 
+  const device::Driver& driver() const { return driver_; }
   Result<Copy> copy_in(std::shared_ptr<void> to, const DeviceBuffers& from);
-  Result<Copy> copy_out(const DeviceBuffers& to, std::shared_ptr<void> from);
+  // Into other memory of the GPU; whoever orders what follows knows when it is done.
+  Status copy_within(void* to, const DeviceBuffers& from);
+  // What the stream holds so far.
+  Result<Copy> copy_of_nothing(void* stream, std::shared_ptr<void> memory);
+  // `within`: from memory of the GPU.
+  Result<Copy> copy_out(const DeviceBuffers& to, std::shared_ptr<void> from, bool within);
 
  private:
   friend class Copy;

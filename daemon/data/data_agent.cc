@@ -11,7 +11,7 @@
 namespace cgx::daemon {
 namespace {
 
-enum Tag : uint64_t { kMailboxTag, kTransportTag, kDoorbellTag };
+enum Tag : uint64_t { kMailboxTag, kTransportTag, kDoorbellTag, kWorkerTag };
 
 // Waiting messages may hold a packet each (96 KiB); whoever posts session requests waits for room.
 constexpr size_t kMailboxCapacity = 1024;
@@ -81,6 +81,7 @@ struct DataAgent::OpenedSession {
   scheduler::SessionId id;
   Session session;
   std::vector<SharedRegion> arenas;
+  std::vector<std::shared_ptr<gpu::DeviceArena>> device_arenas;
   Status fault;  // why it must be evicted; found while its ring was read or written
 };
 
@@ -137,6 +138,7 @@ void DataAgent::on_stop() {
   mailbox_.close();
   snapshots_.close();
   engine_.reset();
+  device_sites_.clear();
   transport_.reset();
   sessions_.clear();
   closed_.clear();
@@ -155,6 +157,7 @@ int DataAgent::do_work(uint64_t now_ns) {
   work += publish_completions();
   work += make_snapshot();
   if (!closed_.empty()) release_closed();
+  if (!device_sites_.empty()) close_device_sites();
   if (now_ns >= next_beat_ns_) beat();
   if (work > 0) duty_.worked();
   leave_transport_ = work > 0 && !engine_->operations_open();
@@ -171,7 +174,9 @@ uint64_t DataAgent::next_deadline_ns() const {
   uint64_t deadline = engine_->next_deadline_ns();
   if (!sessions_.empty()) deadline = std::min(deadline, next_beat_ns_);
   if (snapshots_.wanted()) deadline = std::min(deadline, next_snapshot_ns_);
-  const bool look_again = overflowing_ || !closed_.empty();
+  const bool look_again = overflowing_ || !closed_.empty() ||
+                          std::any_of(device_sites_.begin(), device_sites_.end(),
+                                      [](auto& each) { return each.leaves; });
   return look_again ? std::min(deadline, now_ns_ + kLookAgainNs) : deadline;
 }
 
@@ -185,7 +190,9 @@ Spin DataAgent::spin() const {
 bool DataAgent::prepare_sleep() {
   for (auto& each : sessions_) each->session.raise_sleeping();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool quiet = mailbox_.empty() && !showing_ && !snapshot_due(now_ns_) &&
+  const bool quiet = std::all_of(device_sites_.begin(), device_sites_.end(),
+                                 [](auto& each) { return each.site->prepare_sleep(); }) &&
+                     mailbox_.empty() && !showing_ && !snapshot_due(now_ns_) &&
                      std::all_of(sessions_.begin(), sessions_.end(),
                                  [](const auto& each) { return each->session.ring_empty(); }) &&
                      (!transport_ || transport_->arm());
@@ -226,6 +233,7 @@ void DataAgent::warn_of_long_round() {
 }
 
 void DataAgent::lower_sleeping() {
+  for (DeviceSite& each : device_sites_) each.site->woken();
   for (auto& each : sessions_) each->session.lower_sleeping();
 }
 
@@ -278,8 +286,14 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
   auto reply = [this, serial](uint32_t number, const wire::Reply& message) {
     answers_->answer({serial, number, message});
   };
-  auto session = std::make_unique<OpenedSession>(OpenedSession{
-      serial, open.options.uid, {}, Session(std::move(open.channel), std::move(reply)), {}, {}});
+  auto session = std::make_unique<OpenedSession>(
+      OpenedSession{serial,
+                    open.options.uid,
+                    {},
+                    Session(std::move(open.channel), std::move(reply)),
+                    {},
+                    {},
+                    {}});
   Result<scheduler::SessionId> id = engine_->open_session(open.options, session->session);
   Status status = id.status();
   if (status.ok()) {
@@ -296,14 +310,70 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
 }
 
 void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena) {
-  const Status status = engine_->add_arena(session.id, arena.arena, arena.region.bytes());
-  if (status.ok()) session.arenas.push_back(std::move(arena.region));
-  answers_->answer({session.serial, request, to_reply(status)});
+  if (arena.device == nullptr) {
+    const Status status = engine_->add_arena(session.id, arena.arena, arena.region.bytes());
+    if (status.ok()) session.arenas.push_back(std::move(arena.region));
+    return answers_->answer({session.serial, request, to_reply(status)});
+  }
+  const Result<scheduler::SiteId> site = site_of(arena.device->worker());
+  Status status = site.status();
+  if (status.ok()) {
+    status = engine_->add_arena(
+        session.id, arena.arena,
+        scheduler::SiteMemory{
+            .site = *site, .name = arena.device->number(), .bytes = arena.device->bytes()});
+  }
+  if (status.ok()) {
+    engine_->count(arena.device->way() == wire::ArenaWay::kVmm
+                       ? scheduler::Counter::kdevice_arenas_vmm
+                       : scheduler::Counter::kdevice_arenas_ipc);
+    session.device_arenas.push_back(std::move(arena.device));
+  }
+  wire::Reply reply = to_reply(status);
+  reply.value0 = arena.pattern;
+  answers_->answer({session.serial, request, reply});
+}
+
+Result<scheduler::SiteId> DataAgent::site_of(const std::shared_ptr<gpu::Worker>& worker) {
+  for (const DeviceSite& each : device_sites_) {
+    if (each.worker == worker && !each.leaves) return each.id;
+  }
+  // Both are looked at when they wake us: the site finds out what it was.
+  CGX_RETURN_IF_ERROR(poller().add(worker->notifier(), EPOLLIN | EPOLLET, kWorkerTag));
+  CGX_RETURN_IF_ERROR(poller().add(worker->pidfd(), EPOLLIN | EPOLLET, kWorkerTag));
+  DeviceSite made{.worker = worker};
+  const auto staging = std::make_shared<gpu::Staging>(worker);
+  made.id = engine_->add_site(staging, [&](auto slabs, const scheduler::ArenaTable& arenas) {
+    auto site = std::make_unique<gpu::WorkerSite>(worker, staging, std::move(slabs), arenas);
+    made.site = site.get();
+    return site;
+  });
+  device_sites_.push_back(std::move(made));
+  return device_sites_.back().id;
+}
+
+// Those of workers with which no session has an arena any more.
+void DataAgent::close_device_sites() {
+  const auto names = [](const auto& sessions, const gpu::Worker* worker) {
+    return std::any_of(sessions.begin(), sessions.end(), [&](const auto& session) {
+      return std::any_of(session->device_arenas.begin(), session->device_arenas.end(),
+                         [&](const auto& arena) { return arena->worker().get() == worker; });
+    });
+  };
+  std::erase_if(device_sites_, [&](DeviceSite& each) {
+    const gpu::Worker* const worker = each.worker.get();
+    each.leaves = each.leaves || (!names(sessions_, worker) && !names(closed_, worker));
+    if (!each.leaves || !engine_->close_site(each.id)) return false;
+    poller().remove(each.worker->notifier());
+    poller().remove(each.worker->pidfd());
+    return true;
+  });
 }
 
 void DataAgent::close(OpenedSession& session, const Status& why) {
   poller().remove(session.session.doorbell_fd());
   session.session.mute();
+  for (const auto& arena : session.device_arenas) arena->worker()->free_words(arena->number());
   engine_->close_session(session.id, why);
   const auto it = std::find_if(sessions_.begin(), sessions_.end(),
                                [&](const auto& each) { return each.get() == &session; });
@@ -320,7 +390,8 @@ void DataAgent::release_closed() {
   std::erase_if(closed_, [this](auto& each) {
     if (engine_->session_in_use(each->id)) return false;
     answers_->answer({each->serial, 0,
-                      Released{each->uid, each->session.take_channel(), std::move(each->arenas)}});
+                      Released{each->uid, each->session.take_channel(), std::move(each->arenas),
+                               std::move(each->device_arenas)}});
     return true;
   });
 }

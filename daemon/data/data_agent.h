@@ -22,6 +22,7 @@
 #include "daemon/data/session.h"
 #include "daemon/data/sessions_port.h"
 #include "daemon/data/snapshot_board.h"
+#include "daemon/gpu/worker_site.h"
 #include "scheduler/engine/engine.h"
 #include "transport/transport.h"
 
@@ -92,9 +93,19 @@ class DataAgent final : public Agent,
   };
   using Links = std::unordered_map<scheduler::LinkId, Link>;
 
+  // A worker of a GPU that some session has an arena with, and the site that it is.
+  struct DeviceSite {
+    std::shared_ptr<gpu::Worker> worker;
+    gpu::WorkerSite* site = nullptr;  // the engine's
+    scheduler::SiteId id = scheduler::kHostSite;
+    bool leaves = false;
+  };
+
   void handle(SessionRequest request);
   void open(SessionSerial serial, uint32_t request, OpenSession open);
   void add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena);
+  Result<scheduler::SiteId> site_of(const std::shared_ptr<gpu::Worker>& worker);
+  void close_device_sites();
   void close(OpenedSession& session, const Status& why);
   void evict(OpenedSession& session, const Status& why);
   void release_closed();
@@ -130,6 +141,7 @@ class DataAgent final : public Agent,
 
   Mailbox<Message> mailbox_;
   std::vector<std::unique_ptr<OpenedSession>> sessions_;
+  std::vector<DeviceSite> device_sites_;
   std::vector<std::unique_ptr<OpenedSession>> closed_;  // operations may still touch their memory
   std::unique_ptr<EventRelay> relay_;
   std::unique_ptr<transport::Transport> transport_;  // null: one machine only

@@ -15,6 +15,7 @@
 
 #include "daemon/data/session.h"
 #include "daemon/data/share_board.h"
+#include "daemon/gpu/worker.h"
 #include "proto/wire/session_messages.h"
 #include "scheduler/communicator/snapshot.h"
 
@@ -30,7 +31,9 @@ struct OpenSession {
 };
 struct AddMappedArena {
   uint32_t arena = 0;
-  SharedRegion region;
+  SharedRegion region;                       // on the host
+  std::shared_ptr<gpu::DeviceArena> device;  // or on a GPU, whose worker has it
+  uint64_t pattern = 0;                      // that the client will find there
 };
 struct CloseSession {
   Status why;  // kOK: it said goodbye
@@ -59,6 +62,7 @@ struct Released {
   uint32_t uid = 0;
   SessionChannel channel;
   std::vector<SharedRegion> arenas;
+  std::vector<std::shared_ptr<gpu::DeviceArena>> device_arenas;
 };
 
 // a user's thread -> ipc agent
@@ -68,6 +72,8 @@ struct ArenaMapped {
   uint32_t arena = 0;
   uint64_t reserved_bytes = 0;  // of the session's quota
   Result<SharedRegion> region;
+  std::shared_ptr<gpu::DeviceArena> device;
+  uint64_t pattern = 0;
 };
 
 struct SessionAnswer {

@@ -51,6 +51,7 @@ IpcAgent::IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket l
       refusals_(ports.events),
       listener_(std::move(listener)),
       inbox_(std::make_shared<Mailbox<SessionAnswer>>(kInboxCapacity)),
+      workers_(std::make_shared<gpu::Workers>(options.gpu_worker)),
       spare_fd_(open_spare()) {}
 
 IpcAgent::~IpcAgent() = default;

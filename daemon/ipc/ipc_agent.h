@@ -40,6 +40,7 @@ struct IpcOptions {
   uint32_t sessions_max = 256;
   uint64_t arena_bytes_max = 64ull << 30;  // all arenas of one session
   uint64_t shared_bytes_max = UINT64_MAX;  // and of all sessions
+  std::string gpu_worker;                  // program for tensors on a GPU; empty: cgxd-gpu, beside
 };
 
 class IpcAgent final : public Agent, public SessionAnswers {
@@ -99,6 +100,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
   ListenSocket listener_;
   std::shared_ptr<Mailbox<SessionAnswer>> inbox_;  // users' threads may outlive the agent
   UserThreads users_;
+  const std::shared_ptr<gpu::Workers> workers_;
   Connections connections_;
   SessionSerial next_serial_ = 1;
   UniqueFd spare_fd_;  // given up to accept and refuse when descriptors run out

@@ -57,7 +57,7 @@ Status IpcAgent::Connection::handle(Packet& packet) {
   const auto body = std::span<const std::byte>(packet.bytes).subspan(sizeof(header));
   UniqueFd none;
   UniqueFd& fd = packet.fds.empty() ? none : packet.fds.front();
-  if (state_ == State::kOpen) return handle_open(header, body, fd);
+  if (state_ == State::kOpen) return handle_open(header, body, packet.fds);
   if (state_ == State::kOpening ||
       header.type != static_cast<uint16_t>(SessionMessageType::kHello)) {
     return protocol_error("message " + std::to_string(header.type) + " before the handshake ended");
@@ -92,12 +92,13 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
 }
 
 Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
-                                         std::span<const std::byte> body, UniqueFd& fd) {
+                                         std::span<const std::byte> body,
+                                         std::vector<UniqueFd>& fds) {
   const uint32_t request = header.request;
   switch (static_cast<SessionMessageType>(header.type)) {
     case SessionMessageType::kAddArena: {
       CGX_ASSIGN_OR_RETURN(const auto message, wire::decode_body<wire::AddArena>(body));
-      return add_arena(request, message, fd);
+      return add_arena(request, message, fds);
     }
     case SessionMessageType::kMeet:
       return forward<wire::Meet>(request, body);
@@ -132,42 +133,73 @@ Status IpcAgent::Connection::forward(uint32_t request, std::span<const std::byte
   return {};
 }
 
-// Mapping takes seconds where the arena is large: the user's own thread does it.
 Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& message,
-                                       UniqueFd& memory) {
-  if (message.kind != wire::ArenaKind::kHost) {
-    const bool device = message.kind == wire::ArenaKind::kDevice;
-    return send(
-        {StatusCode::kUNIMPLEMENTED,
-         device ? "arenas on a device are not built yet; host arenas are"
-                : "arena kind " + std::to_string(static_cast<int>(message.kind)) + " is not known",
-         0, 0},
-        request);
+                                       std::vector<UniqueFd>& fds) {
+  const bool device = message.kind == wire::ArenaKind::kDevice;
+  if (!device && message.kind != wire::ArenaKind::kHost) {
+    const std::string kind = std::to_string(static_cast<int>(message.kind));
+    return send({StatusCode::kUNIMPLEMENTED, "arena kind " + kind + " is not known", 0, 0},
+                request);
   }
-  if (!memory) return protocol_error("AddArena without its descriptor");
+  const size_t wanted = device && message.way == wire::ArenaWay::kVmm ? 2 : 1;
+  if (fds.size() < wanted) return protocol_error("AddArena without its descriptors");
   if (message.arena >= wire::kArenasMax || arenas_[message.arena]) {
     return protocol_error("AddArena " + std::to_string(message.arena) +
                           ": taken, or beyond the last one, " +
                           std::to_string(wire::kArenasMax - 1));
   }
-  if (const Status room = agent_.may_share(holder_, message.bytes); !room.ok()) {
+  const uint64_t shared = device ? 0 : message.bytes;  // a GPU's memory is not the machine's
+  if (const Status room = agent_.may_share(holder_, shared); !room.ok()) {
     return send(
         {room.code(), "an arena of " + std::to_string(message.bytes) + " bytes: " + room.message(),
          0, 0},
         request);
   }
+  arenas_.set(message.arena);
+  if (device) {
+    import_on_gpu(request, message, std::exchange(fds, {}));
+  } else {
+    map_on_host(request, message, std::move(fds.front()));
+  }
+  return {};
+}
+
+// Mapping takes seconds where the arena is large: the user's own thread does it.
+void IpcAgent::Connection::map_on_host(uint32_t request, const wire::AddArena& message,
+                                       UniqueFd memory) {
   const uint64_t quota_left = agent_.options_.arena_bytes_max - arena_bytes_;
   const uint64_t reserved = std::min(message.bytes, quota_left);
-  arenas_.set(message.arena);
   arena_bytes_ += reserved;
   agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request, message, quota_left,
                             reserved, uid = uid(), memory = std::move(memory)] {
-    ArenaMapped mapped{uid, message.arena, reserved,
-                       map_arena(memory.get(), message.bytes, quota_left)};
+    ArenaMapped mapped{uid,      message.arena,
+                       reserved, map_arena(memory.get(), message.bytes, quota_left),
+                       nullptr,  0};
     // A mailbox that takes no more is an agent that has stopped: the mapping ends here.
     (void)inbox->post({serial, request, std::move(mapped)});
   });
-  return {};
+}
+
+// So does starting a GPU's worker, and importing there.
+void IpcAgent::Connection::import_on_gpu(uint32_t request, const wire::AddArena& message,
+                                         std::vector<UniqueFd> fds) {
+  agent_.users_.run(uid(), [inbox = agent_.inbox_, workers = agent_.workers_, serial = serial_,
+                            request, message, uid = uid(), job = job_, fds = std::move(fds)] {
+    ArenaMapped mapped{uid, message.arena, 0, SharedRegion(), nullptr, 0};
+    const auto imported = [&]() -> Status {
+      CGX_ASSIGN_OR_RETURN(std::shared_ptr<gpu::Worker> worker,
+                           workers->of(uid, job, message.device));
+      const int memory = fds.size() > 1 ? fds[1].get() : -1;
+      CGX_ASSIGN_OR_RETURN(const gpu::Worker::AddedArena added,
+                           worker->add_arena(message, fds[0].get(), memory));
+      mapped.pattern = added.pattern;
+      mapped.device = std::make_shared<gpu::DeviceArena>(std::move(worker), added.number,
+                                                         message.bytes, message.way);
+      return {};
+    };
+    if (Status status = imported(); !status.ok()) mapped.region = std::move(status);
+    (void)inbox->post({serial, request, std::move(mapped)});
+  });
 }
 
 Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
@@ -177,8 +209,9 @@ Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
     const Status& why = mapped.region.status();
     return send({why.code(), why.message(), 0, 0}, request);
   }
-  agent_.ports_.host.ask(
-      {serial_, request, AddMappedArena{mapped.arena, std::move(mapped.region).value()}});
+  agent_.ports_.host.ask({serial_, request,
+                          AddMappedArena{mapped.arena, std::move(mapped.region).value(),
+                                         std::move(mapped.device), mapped.pattern}});
   return {};
 }
 

@@ -53,9 +53,11 @@ class IpcAgent::Connection {
   // What they have no use for stays in the packet or in `fd`.
   Status handle(Packet& packet);
   Status handle_open(const wire::PacketHeader& header, std::span<const std::byte> body,
-                     UniqueFd& fd);
+                     std::vector<UniqueFd>& fds);
   Status hello(uint32_t request, const wire::Hello& hello, UniqueFd& pidfd);
-  Status add_arena(uint32_t request, const wire::AddArena& message, UniqueFd& memory);
+  Status add_arena(uint32_t request, const wire::AddArena& message, std::vector<UniqueFd>& fds);
+  void map_on_host(uint32_t request, const wire::AddArena& message, UniqueFd memory);
+  void import_on_gpu(uint32_t request, const wire::AddArena& message, std::vector<UniqueFd> fds);
   template <typename Message>
   Status forward(uint32_t request, std::span<const std::byte> body);
   Status send(const wire::Reply& reply, uint32_t request);

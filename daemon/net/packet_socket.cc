@@ -16,7 +16,8 @@ constexpr size_t kReceiveFdsMax = 253;
 
 }  // namespace
 
-Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& packet) {
+Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& packet,
+                                      size_t fds_max) {
   packet.fds.clear();
   packet.bytes.resize(bytes_max);
   iovec part{packet.bytes.data(), bytes_max};
@@ -38,9 +39,8 @@ Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& pack
     return resource_exhausted(
         "the daemon has no descriptor left for one that was sent (ulimit -n)");
   }
-  if (packet.fds.size() > kPacketFdsMax) {
-    return protocol_error("a packet carries more than " + std::to_string(kPacketFdsMax) +
-                          " descriptor");
+  if (packet.fds.size() > fds_max) {
+    return protocol_error("a packet carries more than " + std::to_string(fds_max) + " descriptors");
   }
   // An empty packet and the end of the connection look alike; neither is a message.
   return got == 0 ? ReceiveOutcome::kClosed : ReceiveOutcome::kPacket;

@@ -19,12 +19,13 @@ struct Packet {
 
 enum class ReceiveOutcome : uint8_t { kPacket, kNothing, kClosed };
 
-constexpr size_t kPacketFdsMax = 1;  // what any message of a client carries
+constexpr size_t kPacketFdsMax = 2;  // what any message of a client carries
 
-// kPROTOCOL_ERROR: larger than `bytes_max`, or more descriptors than kPacketFdsMax.
+// kPROTOCOL_ERROR: larger than `bytes_max`, or more descriptors than `fds_max`.
 // kRESOURCE_EXHAUSTED: no room for a descriptor. Whatever comes of it, all descriptors that were
 // sent and had room are in `packet.fds`: closing one may block, so that is the caller's to place.
-Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& packet);
+Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& packet,
+                                      size_t fds_max = kPacketFdsMax);
 
 // kUNAVAILABLE: the other side has gone or does not read.
 Status send_packet(int socket, std::span<const std::byte> bytes,

@@ -22,7 +22,7 @@ import tempfile
 import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ("cgxd", "cgxctl", "cgxsim")
+PROGRAMS = ("cgxd", "cgxd-gpu", "cgxctl", "cgxsim")
 # In a virtual environment's bin/: runs the program inside the package, without importing the package.
 SCRIPT = """#!python
 import importlib.util

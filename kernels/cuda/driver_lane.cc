@@ -120,14 +120,17 @@ Result<device::CUfunction> DriverLane::function_of(const std::string& family,
 
 // As many blocks as fit on the device at once; their teams take buckets in turn.
 Result<DriverLane::Shape> DriverLane::shape_of(device::CUfunction function, uint32_t team_bytes,
-                                               uint64_t buckets) const {
+                                               uint64_t buckets) {
   const uint32_t teams = std::clamp(kSharedBytes / team_bytes, 1u, kTeamsMax);
   const uint32_t threads = teams * kTeamSize, shared_bytes = teams * team_bytes;
-  int resident = 0;
-  CGX_RETURN_IF_ERROR(
-      driver_.check(driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                        &resident, function, static_cast<int>(threads), shared_bytes),
-                    "asking how many blocks fit"));
+  const auto [known, fresh] = resident_.try_emplace({function, team_bytes}, 0);
+  int& resident = known->second;
+  if (fresh) {
+    CGX_RETURN_IF_ERROR(
+        driver_.check(driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                          &resident, function, static_cast<int>(threads), shared_bytes),
+                      "asking how many blocks fit"));
+  }
   const uint64_t wanted = (buckets + teams - 1) / teams;
   const uint64_t most = uint64_t{device_.multiprocessors} * std::max(resident, 1);
   return Shape{static_cast<uint32_t>(std::min(wanted, most)), threads, shared_bytes};

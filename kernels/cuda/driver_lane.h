@@ -43,7 +43,7 @@ class DriverLane {
   Status describe(device::CUdevice device);
   Result<device::CUmodule> module_of(const std::string& family);
   Result<device::CUfunction> function_of(const std::string& family, const std::string& name);
-  Result<Shape> shape_of(device::CUfunction function, uint32_t team_bytes, uint64_t buckets) const;
+  Result<Shape> shape_of(device::CUfunction function, uint32_t team_bytes, uint64_t buckets);
   template <class Job>
   Status run(const char* operation, const char* words, const Table<Job>& table,
              device::CUstream stream);
@@ -54,6 +54,8 @@ class DriverLane {
   const ImageOf image_of_;
   Device device_;
   std::map<std::string, device::CUmodule> modules_;
+  // Blocks that fit on a multiprocessor at once, by kernel and bytes of a team; asked once.
+  std::map<std::pair<device::CUfunction, uint32_t>, int> resident_;
   std::map<std::string, device::CUfunction> functions_;  // "maxmin/cgx_norms_encode"
 };
 

@@ -58,8 +58,11 @@ template <typename Io, typename M>
 void fields(Io& io, M& m, const AddArena*) {
   io.number(m.arena);
   io.number(m.kind);
+  io.number(m.way);
   io.number(m.device);
   io.number(m.bytes);
+  io.number(m.offset);
+  io.number(m.handle);
 }
 template <typename Io, typename M>
 void fields(Io& io, M& m, const Meet*) {
@@ -76,6 +79,7 @@ void fields(Io& io, M& m, const CreateCommunicator*) {
   io.number(m.timeout_ms);
   io.number(m.meeting);
   io.number(m.job_key);
+  io.number(m.arena);
   io.list(m.members, 20, [](Io& each, auto& member) {
     each.number(member.instance);
     each.text(member.mesh_address);

@@ -49,7 +49,7 @@ constexpr uint32_t kSessionMagic = 0x53584743;  // "CGXS"
 constexpr uint16_t kSessionVersion = 2;
 constexpr size_t kSessionPacketBytesMax = 96 * 1024;  // below the default socket buffer
 constexpr size_t kNameBytesMax = 512;
-constexpr uint32_t kArenasMax = 64;
+constexpr uint32_t kArenasMax = 64, kNoArena = UINT32_MAX;
 constexpr uint32_t kShapeDimsMax = 8;
 
 enum class SessionMessageType : uint16_t {
@@ -89,14 +89,23 @@ struct Reply {
 
 enum class ArenaKind : uint8_t { kHost = 0, kDevice = 1 };
 using DeviceId = std::array<std::byte, 16>;  // its UUID
+// How memory travels: as a memfd; as a descriptor of the GPU's memory (VMM); as a handle (CUDA IPC).
+enum class ArenaWay : uint8_t { kMemfd = 0, kVmm = 1, kIpc = 2 };
+using MemoryHandle = std::array<std::byte, 64>;
 
-struct AddArena {  // fd 0, on the host: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon
-                   // seals the rest
+// On the host, fd 0: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon seals the rest. On a
+// device, fd 0: memfd of a page of timeline words, sealed against shrinking; fd 1: VMM's descriptor.
+// The reply's value0 is what the arena's first 8 bytes on the device are now.
+struct AddArena {
   uint32_t arena = 0;
   ArenaKind kind = ArenaKind::kHost;
+  ArenaWay way = ArenaWay::kMemfd;
   DeviceId device{};  // zero on the host
   uint64_t bytes = 0;
+  uint64_t offset = 0;    // by handle: where in its allocation
+  MemoryHandle handle{};  // by handle
 };
+constexpr uint32_t kWordsMax = 64, kWordBytes = 64;  // timeline words, a cache line each; 0 is none
 
 struct Member {  // of one rank, in rank order
   InstanceId instance{};
@@ -117,6 +126,8 @@ struct CreateCommunicator {
   uint64_t timeout_ms = 0;  // 0: 30 minutes
   uint32_t meeting = 0;     // random; the same on all ranks that met
   JobKey job_key{};
+  // An arena of the session beside which all of this rank's tensors lie; kNoArena: on the host.
+  uint32_t arena = kNoArena;
   std::vector<Member> members;
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "proto/wire/ring.h"
+#include "proto/wire/session_messages.h"
 
 namespace cgx::wire {
 namespace {
@@ -12,6 +13,7 @@ bool plain(const cgx_submit_record& record) {
   if (!second_line_used(record)) return true;
   cgx_submit_record rest = record;
   rest.dtype = rest.op = 0;
+  if (rest.word != 0 && rest.word < kWordsMax) rest.word = rest.word_value = 0;
   return !second_line_used(rest);
 }
 
@@ -53,8 +55,8 @@ Status check_built(const cgx_submit_record& record) {
       record.indices_dtype != 0) {
     return unbuilt("rows named by indices are not built yet; whole tensors are");
   }
-  if (record.word != 0 || record.word_value != 0) {
-    return unbuilt("waiting for the timeline word of a stream is not built yet");
+  if (record.word >= kWordsMax || (record.word == 0 && record.word_value != 0)) {
+    return invalid_argument("there is no timeline word " + number(record.word));
   }
   return unbuilt("the submit record sets bytes that this version does not know");
 }

@@ -42,7 +42,7 @@ class Registration {
 struct RegisteredBy {
   uint32_t rank = 0;
   Registration tensors;
-  std::vector<uint64_t> arena_bytes;  // of its arenas
+  std::vector<uint64_t> arena_bytes;  // of its arenas, as far as the site reaches them
 };
 
 struct CommitTable {

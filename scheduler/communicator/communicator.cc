@@ -30,7 +30,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
     : members_(std::move(members)),
       services_(services),
       index_(services.new_index()),
-      pool_(services.slabs(), members_.holder),
+      pool_(services.slabs(members_.site), members_.holder),
       desk_(
           services.options().job_weights.starting_policy(services.options().policy, members_.job)),
       local_(members_.local.size()),
@@ -42,7 +42,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       replay_(services.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
       steps_(
-          {members_, members_.view_of(0), services.site(), pool_, *this},
+          {members_, members_.view_of(0), services.site(members_.site), pool_, *this},
           [this](uint64_t step) {
             const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
             if (plan == steps_.plan()) return plan;
@@ -53,7 +53,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
           [this] {
             return steps_.plan()->facts->hears_coordinator || !agreement_.awaits_decision();
           }),
-      calls_({members_, members_.view_of(0), services.site(), pool_, *this}),
+      calls_({members_, members_.view_of(0), services.site(members_.site), pool_, *this}),
       pilot_(*this, services.options().search),
       next_tick_ns_(services.now_ns()) {
   created_ns_ = services_.now_ns();
@@ -66,7 +66,7 @@ Communicator::~Communicator() {
 }
 
 ResidualStore::Owner Communicator::owner() const {
-  return {members_.uid, members_.job, members_.name};
+  return {members_.uid, members_.job, members_.name, members_.site};
 }
 
 bool Communicator::uses(SessionId session) const {
@@ -208,7 +208,7 @@ Result<Communicator::Buffers> Communicator::buffers(uint32_t local, const cgx_su
                                                     DType dtype, uint64_t elements) const {
   const uint64_t width = dtype_bytes(dtype);
   const auto locate = [&](uint32_t arena, uint64_t offset, const char* what) -> Result<Place> {
-    const auto [id, bytes] = services_.arena(members_.local[local].session, arena);
+    const auto [id, bytes, site] = services_.arena(members_.local[local].session, arena);
     const bool fits =
         elements <= bytes / width && offset <= bytes && elements * width <= bytes - offset;
     if (!fits || offset % width != 0) {
@@ -218,16 +218,45 @@ Result<Communicator::Buffers> Communicator::buffers(uint32_t local, const cgx_su
                               (fits ? " is not aligned to its type"
                                     : " does not fit its " + std::to_string(bytes) + " bytes"));
     }
-    return Place{id, offset};
+    if (site != members_.site && elements > 0) return elsewhere(what, arena, site);
+    return Place{.arena = id, .offset = offset};
   };
-  CGX_ASSIGN_OR_RETURN(const Place input, locate(record.in_arena, record.in_offset, "input"));
+  CGX_ASSIGN_OR_RETURN(Place input, locate(record.in_arena, record.in_offset, "input"));
   CGX_ASSIGN_OR_RETURN(const Place output, locate(record.out_arena, record.out_offset, "output"));
   const uint64_t bytes = elements * width;
   if (input.arena == output.arena && input.offset != output.offset &&
       input.offset < output.offset + bytes && output.offset < input.offset + bytes) {
     return invalid_argument("input and output overlap without being the same");
   }
+  if (record.word != 0 && members_.site == kHostSite) {
+    return invalid_argument("a timeline word orders tensors on a GPU; these are on the host");
+  }
+  input.word = record.word;
+  input.word_value = record.word_value;
   return Buffers{input, output};
+}
+
+// Host and device memory are not mixed within a communicator.
+Status Communicator::elsewhere(const std::string& what, uint32_t arena, SiteId site) const {
+  const auto name = [](SiteId of) { return of == kHostSite ? "the host" : "a GPU"; };
+  return {
+      StatusCode::kMISMATCH,
+      what + " lies in arena " + std::to_string(arena) + " on " + name(site) +
+          ", but the ranks of " + members_.title() + " on this machine have their tensors on " +
+          (site != kHostSite && members_.site != kHostSite ? "another GPU" : name(members_.site))};
+}
+
+Status Communicator::check_site_takes(const PlanFacts& facts) const {
+  const Site& site = services_.site(members_.site);
+  for (const Group& group : facts.plan.groups) {
+    for (const Segment& segment : group.segments) {
+      const TensorDesc& tensor = (*facts.table)[segment.tensor];
+      const Status taken = site.takes(segment.spec, tensor.dtype);
+      if (taken.ok()) continue;
+      return {taken.code(), "tensor '" + tensor.name + "': " + taken.message()};
+    }
+  }
+  return {};
 }
 
 void Communicator::refuse(uint32_t local, const cgx_submit_record& record, const Status& why) {
@@ -268,8 +297,9 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.machine = members_.machine;
   question.machines = members_.machines();
   question.slab_bytes = pool_.slab_bytes();
-  question.site_consumes = services_.site().consumes_inside();
-  question.make_residual = services_.site().residual_maker();
+  const Site& site = services_.site(members_.site);
+  question.site_consumes = site.consumes_inside();
+  question.make_residual = site.residual_maker();
   question.bytes_free = services_.plan_share().left_for(members_.holder);
   if (steps_.installed() && steps_.plan()->table == question.table) {
     question.decisions = steps_.plan()->facts->decisions;
@@ -288,6 +318,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 }
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
+  if (members_.site != kHostSite) CGX_RETURN_IF_ERROR(check_site_takes(*facts));
   const Share share = services_.plan_share();
   auto prepared = PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
                                        share.left_for(members_.holder));
@@ -324,14 +355,18 @@ bool Communicator::work() {
   return *called || *stepped;
 }
 
+void Communicator::lose_site(const Status& why) {
+  fail({why.code(), members_.machine_name(members_.machine) + ": " + why.message()},
+       Scope::kCommunicator);
+}
+
 // The site has answered; the operation may have ended meanwhile.
 void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer& answer) {
   const bool of_step = operation.kind() == wire::StepKind::kStep;
   const Status status = of_step ? steps_.settle(operation, ticket, answer, services_.now_ns())
                                 : calls_.settle(operation, ticket, answer, services_.now_ns());
   if (status.code() == StatusCode::kDEVICE_LOST) {
-    fail({status.code(), members_.machine_name(members_.machine) + ": " + status.message()},
-         Scope::kCommunicator);
+    lose_site(status);
   } else if (!status.ok()) {
     fail(status, scope_of(status));
   }

@@ -46,16 +46,17 @@ class CommunicatorPort {
  public:
   virtual ~CommunicatorPort() = default;
   virtual const EngineOptions& options() const = 0;
-  virtual const std::shared_ptr<SlabStore>& slabs() = 0;
+  virtual const std::shared_ptr<SlabStore>& slabs(SiteId site) = 0;
   virtual uint64_t now_ns() const = 0;
   virtual Share plan_share() const = 0;  // of Limits::plan_bytes
-  virtual Site& site() = 0;
+  virtual Site& site(SiteId site) = 0;
   virtual Ticket new_ticket() = 0;
   // The answer goes to settle(); the communicator stays until it has come.
   virtual void expect(Ticket ticket, class Communicator& communicator, Operation& operation) = 0;
   struct Arena {
     ArenaId id = kNoArena;
     uint64_t bytes = 0;
+    SiteId site = kHostSite;
   };
   virtual Arena arena(SessionId session, uint32_t arena) const = 0;  // of no bytes if there is none
   virtual void count(Counter counter, uint64_t amount) = 0;
@@ -73,10 +74,10 @@ class CommunicatorPort {
   // As OperationPort's, of a communicator that the event names.
   virtual void record(Event event) = 0;
   virtual uint64_t fine_ns() = 0;
-  // Seals the header and takes over one reference to the slab (kNoSlab: `payload` is copied). An
-  // error: the transport refuses such a frame.
+  // Seals the header and takes over one reference to the site's slab (kNoSlab: `payload` is
+  // copied). An error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
-                      std::span<const std::byte> payload, SlabId slab) = 0;
+                      std::span<const std::byte> payload, SiteId site, SlabId slab) = 0;
   virtual Status send_shared(transport::PeerId peer, wire::FrameHeader header,
                              SharedBytes payload) = 0;
   // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
@@ -94,7 +95,7 @@ class Communicator final : public OperationPort,
   // Checks the first local rank's message; `own` is this daemon's instance.
   static Result<std::unique_ptr<Communicator>> create(const SessionOptions& session,
                                                       const wire::CreateCommunicator& message,
-                                                      CommunicatorPort& services);
+                                                      SiteId site, CommunicatorPort& services);
   ~Communicator() override;
 
   const Members& members() const override { return members_; }
@@ -111,6 +112,7 @@ class Communicator final : public OperationPort,
     SessionId session;
     SessionPort* port = nullptr;
     uint32_t request = 0;
+    SiteId site = kHostSite;
   };
   void join(const Requester& from, const wire::CreateCommunicator& message);
   void register_tensors(uint32_t local, const wire::RegisterTensors& message);
@@ -121,6 +123,8 @@ class Communicator final : public OperationPort,
   void lose_rank(uint32_t local, const Status& why);  // its process died
   // A rank of this machine has gone that was to join.
   void miss_rank(uint32_t rank, const std::string& why);
+  // The place where this machine's ranks have their tensors is gone.
+  void lose_site(const Status& why);
   bool has(uint32_t rank) const;  // here or, as far as known, elsewhere
   Status is_alive(uint32_t rank) const;
   bool uses(SessionId session) const;
@@ -232,6 +236,8 @@ class Communicator final : public OperationPort,
   };
   Result<Buffers> buffers(uint32_t local, const cgx_submit_record& record, DType dtype,
                           uint64_t elements) const;
+  Status elsewhere(const std::string& what, uint32_t arena, SiteId site) const;
+  Status check_site_takes(const PlanFacts& facts) const;
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
   void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);

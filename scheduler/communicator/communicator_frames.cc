@@ -87,7 +87,7 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
     return;
   }
   peers_.sent(machine, payload.size() + sizeof(header));
-  check_sent(machine, services_.send(peers_[machine].id, header, payload, slab));
+  check_sent(machine, services_.send(peers_[machine].id, header, payload, members_.site, slab));
 }
 
 void Communicator::check_sent(uint32_t machine, const Status& status) {

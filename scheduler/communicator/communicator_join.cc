@@ -73,6 +73,7 @@ PlanQuestion repeat_plan(const PlanEntry& entry, const std::shared_ptr<const Ten
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions& session,
                                                            const wire::CreateCommunicator& message,
+                                                           SiteId site,
                                                            CommunicatorPort& services) {
   CGX_RETURN_IF_ERROR(check(message));
   const EngineOptions& options = services.options();
@@ -82,6 +83,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                             "' is listed with another daemon than the one it is connected to");
   }
   Members members = make_members(session, message, options.instance);
+  members.site = site;
   if (members.machines() > 1 && options.mesh_address.empty()) {
     return Status(StatusCode::kUNAVAILABLE,
                   "communicator '" + message.name + "' spans " +
@@ -89,8 +91,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                       " machines, but this daemon has no mesh address (mesh.listen is not set)");
   }
   const SlabCounts slabs =
-      CallRunner::slabs_needed(members, services.site(), services.slabs()->slab_bytes());
-  const uint64_t bytes = slabs.sum() * services.slabs()->slab_bytes();
+      CallRunner::slabs_needed(members, services.site(site), services.slabs(site)->slab_bytes());
+  const uint64_t bytes = slabs.sum() * services.slabs(site)->slab_bytes();
   if (const Status room = services.plan_share().check(members.holder, bytes); !room.ok()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
                               std::to_string(bytes) + " bytes; " + room.message());
@@ -124,6 +126,16 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
     // With the same key it is one of us: nobody need wait for a rank that will not come.
     if (message.job_key == joining_.job_key()) fail(same, Scope::kCommunicator);
     return;
+  }
+  if (from.site != members_.site) {
+    const auto where = [](SiteId at) { return at == kHostSite ? " on the host" : " on a GPU"; };
+    const Status apart(StatusCode::kMISMATCH,
+                       "rank " + std::to_string(message.rank) + " of " + members_.title() +
+                           " has its tensors" + where(from.site) +
+                           ", another rank of this machine" + where(members_.site) +
+                           "; all must have them on the host, or all on one GPU");
+    refuse_join(apart);
+    return fail(apart, Scope::kCommunicator);
   }
   *found = {message.rank, from.session, from.port, message.comm};
   local_[static_cast<size_t>(found - members_.local.begin())].join_request = from.request;
@@ -332,7 +344,8 @@ std::vector<RegisteredBy> Communicator::registered() const {
     const LocalRank& rank = members_.local[i];
     RegisteredBy& by = ranks.emplace_back(RegisteredBy{rank.rank, local_[i].tensors, {}});
     for (uint32_t arena = 0; arena < wire::kArenasMax; ++arena) {
-      by.arena_bytes.push_back(services_.arena(rank.session, arena).bytes);
+      const auto known = services_.arena(rank.session, arena);
+      by.arena_bytes.push_back(known.site == members_.site ? known.bytes : 0);
     }
   }
   return ranks;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/communicator/view.h"
+#include "scheduler/exchange/place.h"
 #include "scheduler/ports.h"
 
 namespace cgx::scheduler {
@@ -19,6 +20,7 @@ struct LocalRank {
 };
 
 struct Members : View {
+  SiteId site = kHostSite;       // where this machine's ranks have their tensors
   std::vector<LocalRank> local;  // in rank order
 
   uint32_t local_count() const { return static_cast<uint32_t>(local.size()); }

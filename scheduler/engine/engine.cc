@@ -109,6 +109,57 @@ void Engine::State::forget_arenas() {
   });
 }
 
+int Engine::State::poll_sites() {
+  int answered = 0;
+  for (auto& [id, place] : sites_) {
+    answered += place.site->poll(*this, now_ns_);
+    const Status lost = place.site->lost();
+    if (lost.ok()) continue;
+    for (const auto& communicator : communicators_) {
+      if (communicator->members().site == id) communicator->lose_site(lost);
+    }
+  }
+  return answered;
+}
+
+// Where its arenas, communicators and frames have all gone.
+void Engine::State::close_sites() {
+  for (auto each = sites_.begin(); each != sites_.end();) {
+    const auto& [id, place] = *each;
+    const bool used = !place.leaves || !place.slabs->idle() ||
+                      std::any_of(communicators_.begin(), communicators_.end(),
+                                  [id = id](const auto& one) { return one->members().site == id; });
+    if (!used) {
+      for (Residuals& kept : residuals_.take_of(id)) release(kept.take_all());
+    }
+    each = used ? std::next(each) : sites_.erase(each);
+  }
+}
+
+Result<SiteId> Engine::State::site_of(const Session& session,
+                                      const wire::CreateCommunicator& message) const {
+  if (message.arena == wire::kNoArena) return kHostSite;
+  if (message.arena < session.arenas.size()) return arenas_.site(session.arenas[message.arena]);
+  return invalid_argument("communicator '" + message.name + "' names arena " +
+                          std::to_string(message.arena) + " of a session with " +
+                          std::to_string(session.arenas.size()));
+}
+
+SiteId Engine::add_site(std::shared_ptr<SlabMemory> memory, const SiteBuilder& build) {
+  const SiteId id = ++state_->last_site_;
+  State::Workplace& place = state_->sites_[id];
+  place.slabs = std::make_shared<SlabStore>(State::kSlabBytes, std::move(memory));
+  place.site = build(place.slabs, state_->arenas_);
+  return id;
+}
+
+bool Engine::close_site(SiteId site) {
+  const auto found = state_->sites_.find(site);
+  if (found == state_->sites_.end()) return true;
+  found->second.leaves = true;
+  return false;
+}
+
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
@@ -158,14 +209,23 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
 }
 
 Status Engine::add_arena(SessionId id, uint32_t arena, std::span<std::byte> memory) {
-  State::Session* const session = state_->find(id);
+  return state_->add_arena(id, arena, [&](ArenaTable& arenas) { return arenas.add(memory); });
+}
+
+Status Engine::add_arena(SessionId id, uint32_t arena, const SiteMemory& memory) {
+  return state_->add_arena(id, arena, [&](ArenaTable& arenas) { return arenas.add(memory); });
+}
+
+Status Engine::State::add_arena(SessionId id, uint32_t arena,
+                                const std::function<ArenaId(ArenaTable&)>& add) {
+  Session* const session = find(id);
   if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
   if (arena != session->arenas.size() || arena >= wire::kArenasMax) {
     return invalid_argument("arena " + std::to_string(arena) + " is not the next one (" +
                             std::to_string(session->arenas.size()) + " of at most " +
                             std::to_string(wire::kArenasMax) + ")");
   }
-  const ArenaId added = state_->arenas_.add(memory);
+  const ArenaId added = add(arenas_);
   if (added == kNoArena) {
     return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
                               " arenas already");
@@ -232,6 +292,8 @@ void Engine::create_communicator(SessionId id, uint32_t request,
         {StatusCode::kALREADY_EXISTS,
          "communicator handle " + std::to_string(message.comm) + " is in use by this session"});
   }
+  const Result<SiteId> site = state_->site_of(*session, message);
+  if (!site.ok()) return refuse(site.status());
   Communicator* communicator = state_->find_communicator(session->options, message.name);
   if (communicator != nullptr && communicator->gives_way_to(message)) {
     communicator = nullptr;
@@ -242,7 +304,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     const Status room = state_->communicator_share().check(session->options.holder);
     if (!room.ok()) return refuse(room);
     Result<std::unique_ptr<Communicator>> made =
-        Communicator::create(session->options, message, *state_);
+        Communicator::create(session->options, message, *site, *state_);
     if (!made.ok()) return refuse(made.status());
     communicator = made->get();
     if (communicator->members().machines() > 1 && state_->ports_.transport == nullptr) {
@@ -261,7 +323,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   const auto found = std::find_if(local.begin(), local.end(),
                                   [&](const LocalRank& rank) { return rank.rank == message.rank; });
   const bool free_rank = found != local.end() && found->port == nullptr;
-  communicator->join({id, session->port.get(), request}, message);
+  communicator->join({id, session->port.get(), request, *site}, message);
   if (free_rank && found->port != nullptr) {
     session->communicators[message.comm] = {communicator,
                                             static_cast<uint32_t>(found - local.begin())};
@@ -458,7 +520,7 @@ int Engine::do_work(uint64_t now_ns) {
   const bool long_sleep = stalled && next_deadline_ns() + kOwnStallNs < now_ns;
   state_->started_ = true;
   state_->now_ns_ = state_->worked_ns_ = now_ns;
-  int worked = state_->site_->poll(*state_, now_ns);
+  int worked = state_->poll_sites();
   const size_t count = state_->communicators_.size();
   for (size_t i = 0; long_sleep && i < count; ++i) state_->communicators_[i]->forgive_silence();
   if (count > 0) worked += state_->take_turns();
@@ -472,6 +534,7 @@ int Engine::do_work(uint64_t now_ns) {
   state_->drop_closed_communicators();
   state_->free_residuals();
   state_->forget_arenas();
+  state_->close_sites();
   state_->links_.close_idle(now_ns);
   return worked;
 }
@@ -481,8 +544,9 @@ uint64_t Engine::next_deadline_ns() const {
   for (const auto& communicator : state_->communicators_) {
     next = std::min(next, communicator->next_deadline_ns());
   }
-  return std::min({next, state_->links_.next_closing_ns(), state_->residuals_.next_ns(),
-                   state_->site_->next_answer_ns()});
+  for (const auto& [id, place] : state_->sites_)
+    next = std::min(next, place.site->next_answer_ns());
+  return std::min({next, state_->links_.next_closing_ns(), state_->residuals_.next_ns()});
 }
 
 bool Engine::operations_open() const {

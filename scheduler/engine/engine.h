@@ -33,6 +33,8 @@ class Engine final : public transport::Events {
   Result<SessionId> open_session(const SessionOptions& options, SessionPort& port);
   // The arena stays mapped by the caller until session_in_use() is false after close_session.
   Status add_arena(SessionId session, uint32_t arena, std::span<std::byte> memory);
+  // An arena that only a site of add_site() reaches.
+  Status add_arena(SessionId session, uint32_t arena, const SiteMemory& memory);
   void close_session(SessionId session, const Status& why);  // kOK: it said goodbye
   bool session_in_use(SessionId session) const;              // something still names its arenas
 
@@ -50,6 +52,13 @@ class Engine final : public transport::Events {
   // A record of the submit ring, already copied. An error means the record broke the contract and
   // the session must be closed; refused submits are answered through complete() instead.
   Status submit(SessionId session, const cgx_submit_record& record);
+
+  // Sites beside the host's. Frames of their communicators lie in slabs of the memory given.
+  using SiteBuilder =
+      std::function<std::unique_ptr<Site>(std::shared_ptr<SlabStore> slabs, const ArenaTable&)>;
+  SiteId add_site(std::shared_ptr<SlabMemory> memory, const SiteBuilder& build);
+  // No arena is added there any more; it goes when nobody uses it. True: it has gone.
+  bool close_site(SiteId site);
 
   // Links
   void link_up(LinkId link, transport::PeerId peer);

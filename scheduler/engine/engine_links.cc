@@ -4,8 +4,10 @@
 namespace cgx::scheduler {
 namespace {
 
-// Tokens: slab frames carry slab + 1, copied payloads the bit above with their number.
+// Tokens: slab frames carry the site above slab + 1, copied payloads the highest bit and their
+// number.
 constexpr transport::SendToken kCopyBit = uint64_t{1} << 63;
+constexpr int kSiteShift = 32;
 
 // A link that has gone is told of by on_peer_down.
 Status gone_or(const Status& status) {
@@ -18,15 +20,16 @@ Status gone_or(const Status& status) {
 }  // namespace
 
 Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
-                           std::span<const std::byte> payload, SlabId slab) {
+                           std::span<const std::byte> payload, SiteId site, SlabId slab) {
   if (slab == kNoSlab && !payload.empty()) {
     return send_shared(
         peer, header,
         std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end()));
   }
-  const Status status =
-      pass_on(peer, header, payload, slab != kNoSlab ? uint64_t{slab} + 1 : transport::kNoToken);
-  if (slab != kNoSlab && !status.ok()) slabs_->release(slab);
+  const transport::SendToken token =
+      slab == kNoSlab ? transport::kNoToken : uint64_t{site} << kSiteShift | (uint64_t{slab} + 1);
+  const Status status = pass_on(peer, header, payload, token);
+  if (slab != kNoSlab && !status.ok()) at(site).slabs->release(slab);
   return gone_or(status);
 }
 
@@ -71,7 +74,8 @@ void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Sta
   if (token & kCopyBit) {
     state_->copied_payloads_.erase(token);
   } else {
-    state_->slabs_->release(static_cast<SlabId>(token - 1));
+    const auto site = static_cast<SiteId>(token >> kSiteShift);
+    state_->at(site).slabs->release(static_cast<SlabId>(token) - 1);
   }
 }
 

@@ -22,8 +22,10 @@ Share Engine::State::plan_share() const {
   for (const auto& communicator : communicators_) {
     share.add(communicator->members().holder, communicator->reserved_bytes());
   }
-  for (const SlabStore::Left& left : slabs_->left()) {
-    share.add(left.holder, left.in_use->sum() * slabs_->slab_bytes());
+  for (const auto& [id, place] : sites_) {
+    for (const SlabStore::Left& left : place.slabs->left()) {
+      share.add(left.holder, left.in_use->sum() * place.slabs->slab_bytes());
+    }
   }
   return share;
 }
@@ -50,8 +52,10 @@ std::vector<Share> Engine::State::shares() const {
   for (const Session& session : sessions_) {
     if (!session.open) continue;
     arenas.add(session.options.holder, session.arenas.size());
-    for (const ArenaId arena : session.arenas)
-      bytes.add(session.options.holder, arenas_.bytes(arena));
+    for (const ArenaId arena : session.arenas) {
+      const bool shared = arenas_.site(arena) == kHostSite;  // a GPU's memory is not the machine's
+      if (shared) bytes.add(session.options.holder, arenas_.bytes(arena));
+    }
   }
   return {session_share(), communicator_share(), plan_share(), link_share(), arenas, bytes};
 }

@@ -35,22 +35,29 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     std::map<uint32_t, std::pair<Communicator*, uint32_t>> communicators;
   };
 
+  struct Workplace {
+    std::shared_ptr<SlabStore> slabs;
+    std::unique_ptr<Site> site;  // outlives the communicators
+    bool leaves = false;         // goes as soon as nothing is there any more
+  };
+
   State(const EngineOptions& options, const EnginePorts& ports)
       : options_(options),
         ports_(ports),
-        slabs_(std::make_shared<SlabStore>(kSlabBytes)),
-        site_(std::make_unique<HostSite>(*options.lane, arenas_, *slabs_)),
         meetings_(options.limits.communicators),
         links_(ports.links, ports.transport) {
-    if (ports.site) site_ = ports.site(std::move(site_));
+    Workplace& host = sites_[kHostSite];
+    host.slabs = std::make_shared<SlabStore>(kSlabBytes);
+    host.site = std::make_unique<HostSite>(*options.lane, arenas_, *host.slabs);
+    if (ports.site) host.site = ports.site(std::move(host.site));
   }
 
   // CommunicatorPort
   const EngineOptions& options() const override { return options_; }
-  const std::shared_ptr<SlabStore>& slabs() override { return slabs_; }
+  const std::shared_ptr<SlabStore>& slabs(SiteId site) override { return at(site).slabs; }
   uint64_t now_ns() const override { return now_ns_; }
   Share plan_share() const override;
-  Site& site() override { return *site_; }
+  Site& site(SiteId site) override { return *at(site).site; }
   Ticket new_ticket() override { return ++last_ticket_; }
   void expect(Ticket ticket, Communicator& communicator, Operation& operation) override {
     expected_[ticket] = {&communicator, &operation};
@@ -58,7 +65,8 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   Arena arena(SessionId id, uint32_t arena) const override {
     const Session* session = find(id);
     if (session == nullptr || arena >= session->arenas.size()) return {};
-    return {session->arenas[arena], arenas_.bytes(session->arenas[arena])};
+    const ArenaId known = session->arenas[arena];
+    return {known, arenas_.bytes(known), arenas_.site(known)};
   }
   void count(Counter counter, uint64_t amount) override {
     counters_[static_cast<size_t>(counter)] += amount;
@@ -91,7 +99,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     return std::max(now_ns_, fine_ns_);
   }
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
-              SlabId slab) override;
+              SiteId site, SlabId slab) override;
   Status send_shared(transport::PeerId peer, wire::FrameHeader header,
                      SharedBytes payload) override;
   Status pass_on(transport::PeerId peer, wire::FrameHeader header,
@@ -107,6 +115,8 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     return known ? &sessions_[id.index] : nullptr;
   }
   void keep_residuals(Communicator& communicator);
+  Status add_arena(SessionId id, uint32_t arena, const std::function<ArenaId(ArenaTable&)>& add);
+  Result<SiteId> site_of(const Session& session, const wire::CreateCommunicator& message) const;
   void free_residuals();
   // Open ones of the same job.
   auto sessions_of(const SessionOptions& job) const {
@@ -127,6 +137,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   void lose_link(LinkUser& user, uint32_t machine, const Status& why) override;
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
   bool in_use(SessionId session) const;
+  Workplace& at(SiteId site) { return sites_.find(site)->second; }
+  int poll_sites();
+  void close_sites();
   void forget_arenas();  // of sessions that have gone and are named by nothing any more
   void answer_closings();
   void drop_closed_communicators();
@@ -139,9 +152,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   EngineOptions options_;
   EnginePorts ports_;
   InlinePlanner inline_planner_;
-  std::shared_ptr<SlabStore> slabs_;
   ArenaTable arenas_;
-  std::unique_ptr<Site> site_;  // outlives the communicators
+  std::map<SiteId, Workplace> sites_;
+  SiteId last_site_ = kHostSite;
   Ticket last_ticket_ = 0;
   struct Expected {
     Communicator* communicator;

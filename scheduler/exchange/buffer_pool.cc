@@ -9,8 +9,30 @@
 
 namespace cgx::scheduler {
 
+namespace {
+
+class PrivateMemory final : public SlabMemory {
+ public:
+  Result<std::byte*> map(uint64_t bytes) override {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      return resource_exhausted("cannot map " + std::to_string(bytes) +
+                                " bytes of frame buffers: " + std::strerror(errno));
+    }
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return static_cast<std::byte*>(memory);
+  }
+  void unmap(std::byte* memory, uint64_t bytes) override { munmap(memory, bytes); }
+};
+
+}  // namespace
+
+std::shared_ptr<SlabMemory> private_memory() {
+  return std::make_shared<PrivateMemory>();
+}
+
 SlabStore::~SlabStore() {
-  for (const Block& block : blocks_) munmap(block.memory, block.bytes);
+  for (const Block& block : blocks_) from_->unmap(block.memory, block.bytes);
 }
 
 Status SlabStore::grow(uint32_t slabs) {
@@ -20,20 +42,15 @@ Status SlabStore::grow(uint32_t slabs) {
                               std::to_string(slabs_.size()) + "; there may be " +
                               std::to_string(kSlabsMax));
   }
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return resource_exhausted("cannot map " + std::to_string(bytes) +
-                              " bytes of frame buffers: " + std::strerror(errno));
-  }
-  madvise(memory, bytes, MADV_HUGEPAGE);
-  blocks_.push_back({static_cast<std::byte*>(memory), bytes});
+  CGX_ASSIGN_OR_RETURN(std::byte* const memory, from_->map(bytes));
+  blocks_.push_back({memory, bytes});
   std::vector<SlabId> fresh(slabs);  // below the warm ones
   for (uint32_t i = 0; i < slabs; ++i) {
     fresh[i] = static_cast<SlabId>(slabs_.size() + slabs - 1 - i);
   }
   free_.insert(free_.begin(), fresh.begin(), fresh.end());
   for (uint32_t i = 0; i < slabs; ++i) {
-    slabs_.push_back(static_cast<std::byte*>(memory) + i * slab_bytes_);
+    slabs_.push_back(memory + i * slab_bytes_);
   }
   uses_.resize(slabs_.size());
   return {};

@@ -31,12 +31,24 @@ struct SlabCounts {
   uint32_t sum() const { return received + own; }
 };
 
+// Where slabs' memory comes from. Called on the engine's thread.
+class SlabMemory {
+ public:
+  virtual ~SlabMemory() = default;
+  virtual Result<std::byte*> map(uint64_t bytes) = 0;  // zeros
+  virtual void unmap(std::byte* memory, uint64_t bytes) = 0;
+};
+std::shared_ptr<SlabMemory> private_memory();  // of this process only
+
 class SlabStore {
  public:
   // Their addresses never move in the table: a site's threads look them up while it grows.
   static constexpr size_t kSlabsMax = 1 << 18;
 
-  explicit SlabStore(uint64_t slab_bytes) : slab_bytes_(slab_bytes) { slabs_.reserve(kSlabsMax); }
+  explicit SlabStore(uint64_t slab_bytes, std::shared_ptr<SlabMemory> from = private_memory())
+      : slab_bytes_(slab_bytes), from_(std::move(from)) {
+    slabs_.reserve(kSlabsMax);
+  }
   ~SlabStore();
   SlabStore(const SlabStore&) = delete;
   SlabStore& operator=(const SlabStore&) = delete;
@@ -60,6 +72,7 @@ class SlabStore {
   void add_reference(SlabId slab) { ++uses_[slab].references; }
   void release(SlabId slab);
   std::span<std::byte> bytes(SlabId slab) const { return {slabs_[slab], slab_bytes_}; }
+  bool idle() const { return free_.size() == slabs_.size(); }  // nobody has one
 
  private:
   struct Block {
@@ -74,6 +87,7 @@ class SlabStore {
   Status grow(uint32_t slabs);
 
   uint64_t slab_bytes_;
+  std::shared_ptr<SlabMemory> from_;
   uint64_t reserved_ = 0;  // by pools that are there
   std::vector<Left> left_;
   std::vector<Block> blocks_;

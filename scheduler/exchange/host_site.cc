@@ -96,7 +96,7 @@ class HostOperation final : public SiteOperation {
       const kernels::EncodeJob task{.spec = setup_.planned(slice).spec,
                                     .source = raw_view(slice),
                                     .elements = slice.elements,
-                                    .key = draw_key(slice, kFirstEncoding),
+                                    .key = draw_key(setup_, slice, kFirstEncoding),
                                     .residual_out = residual.tentative,
                                     .encoded = out.subspan(answer.bytes, slice.range_bytes),
                                     .norms = wants_norms(slice)};
@@ -130,7 +130,7 @@ class HostOperation final : public SiteOperation {
       auto task = job_into<kernels::ReduceJob>(slice);
       if (!job.results) task.target_count = 0;
       task.contributions = scratch_.contributions;
-      task.key = draw_key(slice, kSecondEncoding);
+      task.key = draw_key(setup_, slice, kSecondEncoding);
       task.encoded = out.subspan(answer.bytes, slice.range_bytes);
       task.norms = wants_norms(slice);
       kernels::RangeStats stats;
@@ -274,17 +274,6 @@ class HostOperation final : public SiteOperation {
       scratch_.targets.push_back(arenas_.address(output) + offset);
     }
     return scratch_.targets.data();
-  }
-
-  kernels::DrawKey draw_key(const Slice& slice, uint32_t encoding) const {
-    const bool shared = kernels::find_codec(setup_.planned(slice).spec.codec)->shared_draws;
-    const kernels::DrawSource source{.job_seed = setup_.draw_seed,
-                                     .communicator = setup_.draw_communicator,
-                                     .tensor_name_hash = setup_.segments[slice.segment].name_hash,
-                                     .step = setup_.step,
-                                     .phase = shared ? 0 : encoding,
-                                     .site = shared ? 0 : setup_.machine};
-    return {kernels::draw_stream(source), slice.first_bucket};
   }
 
   void note(const Slice& slice, const kernels::RangeStats& stats, SiteAnswer& answer) {

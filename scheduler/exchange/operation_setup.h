@@ -61,4 +61,17 @@ struct OperationSetup {
   DType dtype(const Slice& slice) const { return (*table)[planned(slice).tensor].dtype; }
 };
 
+// What names the random draws of a slice's first or second encoding.
+inline kernels::DrawKey draw_key(const OperationSetup& setup, const Slice& slice,
+                                 uint32_t encoding) {
+  const bool shared = kernels::find_codec(setup.planned(slice).spec.codec)->shared_draws;
+  const kernels::DrawSource source{.job_seed = setup.draw_seed,
+                                   .communicator = setup.draw_communicator,
+                                   .tensor_name_hash = setup.segments[slice.segment].name_hash,
+                                   .step = setup.step,
+                                   .phase = shared ? 0 : encoding,
+                                   .site = shared ? 0 : setup.machine};
+  return {kernels::draw_stream(source), slice.first_bucket};
+}
+
 }  // namespace cgx::scheduler

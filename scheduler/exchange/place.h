@@ -20,9 +20,22 @@ constexpr ArenaId kNoArena = UINT32_MAX;
 struct Place {
   ArenaId arena = kNoArena;
   uint64_t offset = 0;
+  // May be read when this timeline word of the arena has reached the value, cyclic; 0: at once.
+  uint32_t word = 0, word_value = 0;
 
   explicit operator bool() const { return arena != kNoArena; }
   friend bool operator==(const Place&, const Place&) = default;
+};
+
+// Which of the engine's sites computes; the number of one that has gone is not given to another.
+using SiteId = uint32_t;
+constexpr SiteId kHostSite = 0;
+
+// Memory that only one site can reach, which knows it by a name of its own.
+struct SiteMemory {
+  SiteId site = kHostSite;
+  uint64_t name = 0;
+  uint64_t bytes = 0;
 };
 
 class ArenaTable {
@@ -32,19 +45,16 @@ class ArenaTable {
   ArenaTable() { arenas_.reserve(kArenasMax); }
   // kNoArena: the table is full.
   ArenaId add(std::span<std::byte> memory) {
-    const auto free = std::find_if(arenas_.begin(), arenas_.end(),
-                                   [](const Entry& entry) { return !entry.used; });
-    const auto id = static_cast<ArenaId>(free - arenas_.begin());
-    if (free == arenas_.end() && arenas_.size() == kArenasMax) return kNoArena;
-    if (free == arenas_.end()) arenas_.emplace_back();
-    arenas_[id] = {memory, true};
-    return id;
+    return add(Entry{memory, {.bytes = memory.size()}, true});
   }
+  ArenaId add(const SiteMemory& memory) { return add(Entry{{}, memory, true}); }
   // REQUIRES: nothing names a place in it.
   void remove(ArenaId id) { arenas_[id] = {}; }
 
-  uint64_t bytes(ArenaId id) const { return arenas_[id].memory.size(); }
-  // Null in no arena.
+  uint64_t bytes(ArenaId id) const { return arenas_[id].about.bytes; }
+  SiteId site(ArenaId id) const { return arenas_[id].about.site; }
+  uint64_t name(ArenaId id) const { return arenas_[id].about.name; }
+  // Null in no arena. REQUIRES: it is the host's.
   std::byte* address(const Place& place) const {
     return place.arena != kNoArena ? arenas_[place.arena].memory.data() + place.offset : nullptr;
   }
@@ -52,8 +62,19 @@ class ArenaTable {
  private:
   struct Entry {
     std::span<std::byte> memory;
+    SiteMemory about;
     bool used = false;
   };
+  ArenaId add(const Entry& entry) {
+    const auto free =
+        std::find_if(arenas_.begin(), arenas_.end(), [](const Entry& each) { return !each.used; });
+    const auto id = static_cast<ArenaId>(free - arenas_.begin());
+    if (free == arenas_.end() && arenas_.size() == kArenasMax) return kNoArena;
+    if (free == arenas_.end()) arenas_.emplace_back();
+    arenas_[id] = entry;
+    return id;
+  }
+
   std::vector<Entry> arenas_;
 };
 

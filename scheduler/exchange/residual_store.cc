@@ -40,6 +40,15 @@ void ResidualStore::free_at(uint32_t uid, const std::string& job, uint64_t ns) {
   }
 }
 
+std::vector<Residuals> ResidualStore::take_of(SiteId site) {
+  std::vector<Residuals> taken;
+  for (auto kept = kept_.begin(); kept != kept_.end();) {
+    const auto each = kept++;
+    if (each->owner.site == site) taken.push_back(remove(each).residuals);
+  }
+  return taken;
+}
+
 uint64_t ResidualStore::next_ns() const {
   uint64_t next = UINT64_MAX;
   for (const Kept& kept : kept_) next = std::min(next, kept.free_at_ns);

@@ -25,6 +25,7 @@ class ResidualStore {
   struct Owner {
     uint32_t uid = 0;
     std::string job, communicator;
+    SiteId site = kHostSite;
     friend bool operator==(const Owner&, const Owner&) = default;
   };
 
@@ -37,6 +38,8 @@ class ResidualStore {
 
   uint64_t bytes() const { return bytes_; }
   uint64_t next_ns() const;  // when something has to go; UINT64_MAX: nothing has
+  // All that a site has which goes.
+  std::vector<Residuals> take_of(SiteId site);
   // What has to go by now, and as much more as is above `room` bytes: to be freed where that may
   // take its time.
   std::vector<Residuals> take_expired(uint64_t now_ns, uint64_t room);

@@ -111,6 +111,11 @@ class Site {
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
   virtual ResidualMaker residual_maker() const = 0;
+  // UNIMPLEMENTED, by name, for what no job of this site may be about.
+  virtual Status takes(const CodecSpec& spec, DType dtype) const {
+    (void)spec, (void)dtype;
+    return {};
+  }
   // Another one of the same kind and memory, which may compute on another thread at the same time,
   // as long as their jobs touch different bytes. Null: there is none.
   virtual std::unique_ptr<Site> twin() const { return nullptr; }
@@ -119,6 +124,8 @@ class Site {
     (void)events, (void)now_ns;
     return 0;
   }
+  // An error: it computes nothing any more, and says so to whoever asks.
+  virtual Status lost() const { return {}; }
   virtual uint64_t next_answer_ns() const { return UINT64_MAX; }  // when to poll; UINT64_MAX: never
 };
 

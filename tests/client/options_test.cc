@@ -37,7 +37,7 @@ TEST_F(OptionsTest, WithoutASizeAreRefusedByName) {
   EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_open_options.size is 0"));
   const cgx_comm_options world{};
   EXPECT_EQ(cgx_comm_create(session, &world, &comm), CGX_INVALID_ARGUMENT);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("set it to sizeof(cgx_comm_options), which is 64"));
+  EXPECT_THAT(cgx_last_error(), HasSubstr("set it to sizeof(cgx_comm_options), which is 80"));
   const cgx_tensor_options tensor{};
   EXPECT_EQ(cgx_register(comm, &tensor, &id), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_tensor_options.size"));
@@ -142,7 +142,7 @@ TEST_F(OptionsTest, WhatIsNotBuiltYetIsAnsweredByName) {
   EXPECT_THAT(cgx_last_error(), HasSubstr("kind 9"));
 }
 
-TEST_F(OptionsTest, ArenasAreOnTheHostSoFar) {
+TEST_F(OptionsTest, ArenasAreWhereTheOptionsSay) {
   open_ranks(1);
   cgx_session* session = ranks_[0].session;
   void* memory = nullptr;
@@ -150,11 +150,13 @@ TEST_F(OptionsTest, ArenasAreOnTheHostSoFar) {
   ASSERT_OK(cgx_arena_alloc_at(session, &options, &memory));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 4096, 0u);
   options.kind = CGX_ARENA_DEVICE;
-  EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_UNIMPLEMENTED);
-  EXPECT_THAT(cgx_last_error(), HasSubstr("arenas on a device"));
-  options.kind = CGX_ARENA_HOST;
+  EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("names the GPU"));
   options.device[3] = 1;
-  EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_UNIMPLEMENTED);
+  EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_NOT_FOUND);  // tests/gpu has one
+  EXPECT_THAT(cgx_last_error(), HasSubstr("no CUDA driver"));
+  options.kind = CGX_ARENA_HOST;
+  EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_INVALID_ARGUMENT);
   options.kind = 2;
   EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_INVALID_ARGUMENT);
 }

@@ -61,7 +61,7 @@ class Installed(unittest.TestCase):
         self.assertFalse(any(os.path.islink(self.path("include", "cgx", name)) for name in found[1]))
 
     def test_binaries_name_no_folder_to_search(self):
-        for name in ("bin/cgxd", "bin/cgxctl", "bin/cgxsim", "lib/libcgx.so"):
+        for name in ("bin/cgxd", "bin/cgxd-gpu", "bin/cgxctl", "bin/cgxsim", "lib/libcgx.so"):
             dynamic = run("readelf", "-dW", self.path(name))
             self.assertIsNone(re.search(r"R(UN)?PATH", dynamic), dynamic)
         self.assertIn("soname: [libcgx.so.0]", run("readelf", "-dW", self.path("lib", "libcgx.so")))

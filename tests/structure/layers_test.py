@@ -20,7 +20,7 @@ BELOW = {
 # Rooms of a folder, lowest first; "": what lies in the folder itself. A file may include what is below it and its own room.
 ROOMS = {
     "scheduler": ["", "plan", "exchange", "planners", "communicator", "engine", "sim"],
-    "daemon": ["base", "net", "data", "ipc", "mesh", "planner", "policy", "operators", "fleet", "sim", ""],
+    "daemon": ["base", "net", "gpu", "data", "ipc", "mesh", "planner", "policy", "operators", "fleet", "sim", ""],
 }
 # Library -> (header pattern, folders or file prefixes that may include it).
 LIBRARIES = {

@@ -125,7 +125,7 @@ CGX_API cgx_status cgx_arena_alloc(cgx_session* session, size_t bytes, size_t al
 
 typedef enum cgx_arena_kind {
   CGX_ARENA_HOST = 0,
-  CGX_ARENA_DEVICE = 1, /* UNIMPLEMENTED */
+  CGX_ARENA_DEVICE = 1, /* of the GPU of the current CUDA context, which `device` names */
 } cgx_arena_kind;
 
 typedef struct cgx_arena_options {
@@ -171,6 +171,10 @@ typedef struct cgx_comm_options {
   uint64_t timeout_ms;       /* 0: 30 minutes; bounds every wait of this communicator */
   cgx_rendezvous rendezvous; /* may be empty when ranks is 1 or $CGX_LEADER=host:port is set: rank 0
                               * serves there, see deploy/REFERENCE.md */
+  uint8_t device[16]; /* UUID of the GPU of the current CUDA context: its tensors are reduced there,
+                       * by the daemon's worker, and must be of fp32, fp16 or bf16; 0: on the host.
+                       * The same for all ranks of a machine. Where the GPU's memory cannot be
+                       * shared the tensors are staged on the host, as without it. */
 } cgx_comm_options;
 
 /* Collective: returns when every rank has joined on every machine. */
@@ -346,7 +350,13 @@ CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uin
  * leaves the communicator: every later call answers that status, other ranks hear that it left.
  * `out` is untouched until one of these has waited for the step or the call (as cgx_wait and
  * cgx_wait_call do) and enqueued the copies to the GPU on `stream`, of the same context: what is
- * enqueued there from then on sees the results. A result is copied once. */
+ * enqueued there from then on sees the results. A result is copied once.
+ * In a communicator with a `device` the daemon's worker reads and writes the GPU's memory itself:
+ * `in` and `out` of cgx_arena_alloc_at on that device are used in place (also NULL and NULL: at
+ * home), other memory of the GPU is copied there and back, on the same streams. The worker waits for
+ * what `stream` holds; nothing on a stream of this process waits for the worker or the network. The
+ * home of a tensor that this rank left out may be written from cgx_step_end on. CGX_DEVICE_LOST: the
+ * worker or its GPU is gone, for this job only; a new communicator gets a new worker. */
 CGX_API cgx_status cgx_stream_wait(cgx_comm* comm, uint64_t step, void* stream, int64_t timeout_ms);
 CGX_API cgx_status cgx_stream_wait_call(cgx_comm* comm, uint64_t call, void* stream,
                                         int64_t timeout_ms);

@@ -5,10 +5,22 @@ Nothing here needs a driver or a library: libcgx loads the driver when such an a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 DLPACK_DEVICES = (2, 13)  # CUDA's memory, and memory that it manages
 _DEFAULT_STREAM = 1  # as DLPack and __cuda_array_interface__ call CUDA's default stream; 0 would be ambiguous there
+
+
+class DeviceArray:
+    """Memory of a GPU that the daemon's worker has, too, with __cuda_array_interface__ for those who fill and read it."""
+
+    def __init__(self, block: Any, shape: Tuple[int, ...], typestr: str):
+        self._block, self.shape, self._typestr = block, shape, typestr
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        return {"shape": self.shape, "typestr": self._typestr, "data": (self._block.address, False), "version": 3,
+                "strides": None, "stream": None}
 
 
 class Ready(NamedTuple):

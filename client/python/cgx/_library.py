@@ -41,7 +41,7 @@ class ArenaOptions(Options):
 
 class CommOptions(Options):
     _fields_ = [("name", c_char_p), ("rank", c_uint32), ("ranks", c_uint32), ("first_step", c_uint64),
-                ("timeout_ms", c_uint64), ("rendezvous", Rendezvous)]
+                ("timeout_ms", c_uint64), ("rendezvous", Rendezvous), ("device", c_uint8 * 16)]
 
 
 class TensorOptions(Options):

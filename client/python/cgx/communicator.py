@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ctypes
+import uuid
 from sys import is_finalizing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -122,8 +123,9 @@ class Communicator:
 
     def __init__(self, session: Session, name: str, rank: int, size: int, put: Optional[Callable[[str, bytes], Any]],
                  get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds,
-                 meanwhile: Optional[Callable[[], object]] = None):
+                 meanwhile: Optional[Callable[[], object]] = None, device: Optional[uuid.UUID] = None):
         timeout_ms = milliseconds(timeout or 0)
+        place = session.share(device) if device is not None else bytes(16)
         self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1
@@ -132,7 +134,8 @@ class Communicator:
         def create(call: Beside) -> ctypes.c_void_p:
             store = _Store(put, get, call)
             options = CommOptions(name=name.encode(), rank=rank, ranks=size, first_step=first_step,
-                                  timeout_ms=timeout_ms, rendezvous=store.rendezvous)
+                                  timeout_ms=timeout_ms, rendezvous=store.rendezvous,
+                                  device=(ctypes.c_uint8 * 16)(*place))
             handle = ctypes.c_void_p()
             code = library.cgx_comm_create(session.handle, ctypes.byref(options), ctypes.byref(handle))
             if store.error is not None:

@@ -13,13 +13,18 @@ import uuid
 from typing import Any, Callable, List, Optional, Set, Tuple, Union
 
 from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy  # noqa: F401  dtype_number: for cgx.torch
+from cgx._gpu import DeviceArray
 from cgx._library import ArenaOptions, OpenOptions, library
 from cgx._waiting import Beside, Seconds, in_slices, milliseconds
-from cgx.errors import CgxError, ForkedError, check
+from cgx.errors import CgxError, ForkedError, UnimplementedError, check  # noqa: F401
 
 _DEVICE = 1  # cgx_arena_kind
 _NUMPY_NAMES = {**NAMES, "bf16": "uint16"}  # NumPy has no bf16: its arrays show the bits
 _FORMATS = {"fp32": "f", "fp64": "d", "int8": "b", "uint8": "B", "int32": "i", "int64": "q", "bf16": "H", "fp16": "e"}
+
+
+_TYPE_STRINGS = {"fp32": "<f4", "fp64": "<f8", "int8": "|i1", "uint8": "|u1", "int32": "<i4", "int64": "<i8", "bf16": "<u2",
+                 "fp16": "<f2"}
 
 
 class Block:
@@ -84,8 +89,8 @@ class Session:
         """An uninitialised array in the arena: NumPy's if it is installed, else a memoryview.
 
         dtype: one of cgx.DTYPES, or NumPy's, torch's, JAX's or ml_dtypes' element type. "bf16" gives the bits as
-        uint16, ml_dtypes.bfloat16 (jnp.bfloat16) an array of that type. device: the UUID of a GPU; memory there is not
-        built yet (UnimplementedError).
+        uint16, ml_dtypes.bfloat16 (jnp.bfloat16) an array of that type. device: the UUID of this thread's GPU; an object
+        with __cuda_array_interface__ then, for a communicator that has the same device.
         """
         try:
             shape = (operator.index(shape),)
@@ -95,11 +100,22 @@ class Session:
         count, bytes_each = math.prod(shape), DTYPES[name][1]
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape} must not have a negative extent")
-        buffer = Block(self, max(count * bytes_each, 1), device=device).buffer()
+        block = Block(self, max(count * bytes_each, 1), device=device)
+        if device is not None:
+            return DeviceArray(block, shape, _TYPE_STRINGS[name])
+        buffer = block.buffer()
         if numpy is None:
             flat = memoryview(buffer)[:count * bytes_each].cast("B")
             return flat.cast(_FORMATS[name], shape) if count else flat
         return numpy.frombuffer(buffer, dtype=_numpy_dtype(dtype, name), count=count).reshape(shape)
+
+    def share(self, device: uuid.UUID) -> bytes:
+        """Makes the arena on a GPU, which takes this thread's context. Zeros: its memory cannot be shared."""
+        try:
+            Block(self, 1, device=device)
+        except UnimplementedError:
+            return bytes(16)
+        return device.bytes
 
     def owns(self, address: int) -> bool:
         """Whether an address lies in this session's arenas."""
@@ -111,17 +127,18 @@ class Session:
 
     def communicator(self, name: str, rank: int = 0, size: int = 1, put: Optional[Callable[[str, bytes], Any]] = None,
                      get: Optional[Callable[[str], bytes]] = None, first_step: int = 0, timeout: Seconds = 0,
-                     meanwhile: Optional[Callable[[], object]] = None):
+                     meanwhile: Optional[Callable[[], object]] = None, device: Optional[uuid.UUID] = None):
         """Joins `size` ranks; returns the Communicator when all of them are there.
 
         put(key, bytes) and get(key) -> bytes reach a store all ranks share; get returns None for a key that is not
         there yet, or waits for it (and its own TimeoutError counts); put replaces an earlier value. first_step is the
         same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: 30
         minutes. meanwhile() is called some times a second while ranks join, in the main thread: what it raises ends
-        the wait.
+        the wait. device is the UUID of this thread's GPU, where the daemon's worker then reduces the
+        tensors: of fp32, fp16 and bf16, on all ranks of the machine.
         """
         from cgx.communicator import Communicator
-        return Communicator(self, name, rank, size, put, get, first_step, timeout, meanwhile)
+        return Communicator(self, name, rank, size, put, get, first_step, timeout, meanwhile, device)
 
     def poll(self, seen: int = 0, timeout: Seconds = None) -> int:
         """Waits until the session's event count differs from `seen`; returns it. TimedOutError if it does not."""

@@ -201,13 +201,19 @@ TEST_F(IpcAgentTest, RefusesABadArenaAndKeepsTheSession) {
 }
 
 TEST_F(IpcAgentTest, RefusesArenasElsewhereByNameAndKeepsTheSession) {
+  options.gpu_worker = "/nowhere/cgxd-gpu";
   start();
   RawClient client = open_session();
-  wire::AddArena arena{.kind = wire::ArenaKind::kDevice, .device = {std::byte{7}}, .bytes = 4096};
-  client.send(arena, 1);
+  const UniqueFd words = make_arena(1 << 20);
+  wire::AddArena arena{.kind = wire::ArenaKind::kDevice,
+                       .way = wire::ArenaWay::kIpc,
+                       .device = {std::byte{7}},
+                       .bytes = 4096};
+  client.send(arena, 1, {words.get()});
   wire::Reply reply = client.receive_reply();
   EXPECT_EQ(reply.code, StatusCode::kUNIMPLEMENTED);
-  EXPECT_NE(reply.message.find("arenas on a device"), std::string::npos);
+  EXPECT_NE(reply.message.find("tensors on a GPU need /nowhere/cgxd-gpu, which cannot be started"),
+            std::string::npos);
   arena.kind = static_cast<wire::ArenaKind>(9);
   client.send(arena, 2);
   reply = client.receive_reply();

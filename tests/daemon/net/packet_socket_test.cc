@@ -39,10 +39,10 @@ TEST_F(PacketSocketTest, TakesAPacketWithItsDescriptor) {
 }
 
 TEST_F(PacketSocketTest, RefusesMoreDescriptorsThanAMessageCarries) {
-  ASSERT_TRUE(send({other.get(), other.get()}).ok());
+  ASSERT_TRUE(send({other.get(), other.get(), other.get()}).ok());
   const auto outcome = receive_packet(ours.get(), kBytesMax, packet);
   EXPECT_EQ(outcome.status().code(), StatusCode::kPROTOCOL_ERROR);
-  EXPECT_EQ(packet.fds.size(), 2u) << "for the caller to close";
+  EXPECT_EQ(packet.fds.size(), 3u) << "for the caller to close";
 }
 
 // It is not the sender's fault.

@@ -1,9 +1,11 @@
 #include "tests/gpu/driver/process.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <set>
 #include <utility>
 
@@ -52,10 +54,22 @@ CUresult state_of(Process& p, Need need) {
   return static_cast<CUresult>(context->error.load());
 }
 
+// A line for each function that was called, in FOLDER/program.pid.
+void write_counts(const Process& p) {
+  if (p.settings.counts.empty()) return;
+  std::ofstream file(p.settings.counts + "/" + program_invocation_short_name + "." +
+                     std::to_string(p.pid));
+  for (size_t i = 0; i < static_cast<size_t>(Call::kCount); ++i) {
+    const uint64_t count = p.calls[i].load();
+    if (count > 0) file << name_of(static_cast<Call>(i)) << " " << count << "\n";
+  }
+}
+
 void at_end() __attribute__((destructor));
 void at_end() {
   Process& p = process();
   if (getpid() != p.pid || !p.started) return;
+  write_counts(p);
   const std::string left = alive();
   for (size_t from = 0, to; (to = left.find('\n', from)) != left.npos; from = to + 1) {
     accuse("leaked: " + left.substr(from, to - from));

@@ -65,6 +65,7 @@ bool set_missing(const std::string& feature, bool missing, Settings& s) {
 bool set(const std::string& name, const std::string& value, Settings& s) {
   if (name == "folder") return s.folder = value, true;
   if (name == "kernels") return s.kernels = value, true;
+  if (name == "counts") return s.counts = value, true;
   if (name == "visible") return s.visible = numbers(value), true;
   if (name == "seed") return s.seed = number(value), true;
   if (name == "delay_us") return s.delay_us = number(value), true;

@@ -32,6 +32,7 @@ struct Fault {
 struct Settings {
   std::string folder;        // shared by the processes of one machine; empty: this process is alone
   std::string kernels;       // library of host twins
+  std::string counts;        // folder: what was called how often, written at the end
   std::vector<int> visible;  // devices in the order in which this process sees them; empty: all
   uint64_t seed = 0;         // of delays on streams; 0: none
   uint64_t delay_us = 200;   // the longest one

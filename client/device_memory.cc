@@ -1,0 +1,190 @@
+#include "client/device_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "client/deadline.h"
+
+namespace cgx::client {
+namespace {
+
+constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
+constexpr uint64_t kWorkerEndsMs = 1'000;
+
+Status no_words(const char* what) {
+  return resource_exhausted(std::string("a page of timeline words: ") + what + ": " +
+                            std::strerror(errno));
+}
+
+}  // namespace
+
+class DeviceMemory::InContext {
+ public:
+  explicit InContext(const DeviceMemory& memory) : driver_(memory.driver_) {
+    device::CUcontext now = nullptr;
+    const bool is = driver_.cuCtxGetCurrent(&now) == device::CUDA_SUCCESS && now == memory.context_;
+    pushed_ = !is && memory.context_ != nullptr &&
+              driver_.cuCtxPushCurrent(memory.context_) == device::CUDA_SUCCESS;
+  }
+  ~InContext() {
+    device::CUcontext popped = nullptr;
+    if (pushed_) static_cast<void>(driver_.cuCtxPopCurrent(&popped));
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+ private:
+  const device::Driver& driver_;
+  bool pushed_;
+};
+
+Result<std::unique_ptr<DeviceMemory>> DeviceMemory::create(const device::Driver& driver,
+                                                           const wire::DeviceId& device,
+                                                           wire::ArenaWay way, uint64_t bytes) {
+  std::unique_ptr<DeviceMemory> memory(new DeviceMemory(driver, device, way, bytes));
+  CGX_RETURN_IF_ERROR(memory->check_device());
+  CGX_RETURN_IF_ERROR(memory->make_words());
+  CGX_RETURN_IF_ERROR(way == wire::ArenaWay::kVmm ? memory->make_vmm() : memory->make_ipc());
+  return memory;
+}
+
+Status DeviceMemory::check_device() {
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxGetCurrent(&context_), "asking for the context"));
+  if (context_ == nullptr) {
+    return invalid_argument(
+        "this thread has no current CUDA context: memory of a GPU is made in "
+        "a thread that uses it");
+  }
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxGetDevice(&ordinal_), "asking for the device"));
+  device::CUuuid id{};
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuDeviceGetUuid(&id, ordinal_), "asking for its UUID"));
+  if (std::memcmp(id.bytes, device_.data(), sizeof(id.bytes)) == 0) return {};
+  return invalid_argument("the GPU of the current CUDA context is not the one whose UUID is named");
+}
+
+Status DeviceMemory::make_words() {
+  words_fd_ = UniqueFd(::memfd_create("cgx-words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!words_fd_.valid()) return no_words("memfd_create");
+  if (::ftruncate(words_fd_.get(), kPageBytes) != 0 ||
+      ::fcntl(words_fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return no_words("sealing");
+  }
+  void* const page =
+      ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, words_fd_.get(), 0);
+  if (page == MAP_FAILED) return no_words("mmap");
+  words_ = static_cast<std::byte*>(page);
+  constexpr unsigned kFlags =
+      device::CU_MEMHOSTREGISTER_PORTABLE | device::CU_MEMHOSTREGISTER_DEVICEMAP;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemHostRegister(words_, kPageBytes, kFlags),
+                                    "pinning the page of timeline words"));
+  pinned_ = true;
+  return driver_.check(driver_.cuMemHostGetDevicePointer(&words_on_device_, words_, 0),
+                       "the device's address of timeline words");
+}
+
+Status DeviceMemory::make_vmm() {
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kVmm));
+  const device::CUmemAllocationProp kind{
+      .type = device::CU_MEM_ALLOCATION_TYPE_PINNED,
+      .requestedHandleTypes = device::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+      .location = {.type = device::CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal_}};
+  size_t granule = 0;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemGetAllocationGranularity(
+                                        &granule, &kind, device::CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                                    "memory that travels as a descriptor"));
+  bytes_ = (bytes_ + granule - 1) / granule * granule;
+  const std::string what = std::to_string(bytes_) + " bytes of the GPU's memory";
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemCreate(&allocation_, bytes_, &kind, 0), what));
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemAddressReserve(&base_, bytes_, 0, 0, 0), what));
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemMap(base_, bytes_, 0, allocation_, 0), what));
+  const device::CUmemAccessDesc access{.location = kind.location,
+                                       .flags = device::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemSetAccess(base_, bytes_, &access, 1), what));
+  int descriptor = -1;
+  CGX_RETURN_IF_ERROR(driver_.check(
+      driver_.cuMemExportToShareableHandle(&descriptor, allocation_,
+                                           device::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      "a descriptor of " + what));
+  memory_fd_ = UniqueFd(descriptor);
+  return {};
+}
+
+Status DeviceMemory::make_ipc() {
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kIpc));
+  const std::string what = std::to_string(bytes_) + " bytes of the GPU's memory";
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemAlloc(&base_, bytes_), what));
+  device::CUipcMemHandle handle;
+  CGX_RETURN_IF_ERROR(
+      driver_.check(driver_.cuIpcGetMemHandle(&handle, base_), "a handle of " + what));
+  std::memcpy(handle_.data(), handle.reserved, sizeof(handle.reserved));
+  return {};
+}
+
+// By handle: it must be closed there before it is freed here. The worker says so in word 0.
+void DeviceMemory::wait_for_worker() const {
+  const std::atomic_ref<uint32_t> gone(*reinterpret_cast<uint32_t*>(words_));
+  const Deadline limit = deadline_in_ms(kWorkerEndsMs);
+  while (gone.load() == 0 && Clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+DeviceMemory::~DeviceMemory() {
+  const InContext inside(*this);
+  if (announced_ && way_ == wire::ArenaWay::kIpc) wait_for_worker();
+  if (way_ == wire::ArenaWay::kIpc && base_ != 0) static_cast<void>(driver_.cuMemFree(base_));
+  if (way_ == wire::ArenaWay::kVmm && base_ != 0) {
+    static_cast<void>(driver_.cuMemUnmap(base_, bytes_));
+    static_cast<void>(driver_.cuMemAddressFree(base_, bytes_));
+  }
+  if (allocation_ != 0) static_cast<void>(driver_.cuMemRelease(allocation_));
+  if (pinned_) static_cast<void>(driver_.cuMemHostUnregister(words_));
+  if (words_ != nullptr) ::munmap(words_, kPageBytes);
+}
+
+wire::AddArena DeviceMemory::announcement(uint32_t number) const {
+  return {.arena = number,
+          .kind = wire::ArenaKind::kDevice,
+          .way = way_,
+          .device = device_,
+          .bytes = bytes_,
+          .offset = 0,
+          .handle = handle_};
+}
+
+Status DeviceMemory::check_pattern() const {
+  const InContext inside(*this);
+  uint64_t here = 0;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemcpyDtoH(&here, base_, sizeof(here)),
+                                    "looking for the worker's pattern"));
+  if (here == pattern_) return {};
+  return internal_error("what the GPU worker wrote into the arena is not there: another memory");
+}
+
+// Under the mutex: values are enqueued on their stream in the order in which they grow.
+Result<Ready> DeviceMemory::when_done(void* stream) {
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
+  const std::lock_guard lock(mutex_);
+  const auto known = streams_.find(stream);
+  if (known == streams_.end() && streams_.size() + 1 >= wire::kWordsMax) {
+    return Status(StatusCode::kUNIMPLEMENTED, "more streams than timeline words");
+  }
+  Ready next = known == streams_.end() ? Ready{static_cast<uint32_t>(streams_.size()) + 1, 1}
+                                       : Ready{known->second.word, known->second.value + 1};
+  CGX_RETURN_IF_ERROR(
+      driver_.check(driver_.cuStreamWriteValue32(static_cast<device::CUstream>(stream),
+                                                 words_on_device_ + next.word * wire::kWordBytes,
+                                                 next.value, device::CU_STREAM_WRITE_VALUE_DEFAULT),
+                    "having the stream write its timeline word"));
+  streams_[stream] = next;
+  return next;
+}
+
+}  // namespace cgx::client

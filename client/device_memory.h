@@ -1,0 +1,80 @@
+// Memory of a GPU that a session shares with its daemon's GPU worker, and the page of timeline
+// words that orders what streams of this process do with it.
+//
+// Words: one per stream. The stream writes the next value behind what it holds; whoever reads the
+// memory elsewhere waits for that value. Nobody waits for one whose write is not enqueued yet.
+// Thread rule: any thread; `mutex_` guards the words.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "proto/device/driver.h"
+#include "proto/wire/session_messages.h"
+#include "proto/wire/unique_fd.h"
+
+namespace cgx::client {
+
+// Which word stands for a stream's work, and at which value that is done. 0: none does.
+struct Ready {
+  uint32_t word = 0, value = 0;
+};
+
+class DeviceMemory {
+ public:
+  // Of the device whose context is current, which must be the one named. UNIMPLEMENTED where the
+  // driver or the device cannot share memory that way.
+  static Result<std::unique_ptr<DeviceMemory>> create(const device::Driver& driver,
+                                                      const wire::DeviceId& device,
+                                                      wire::ArenaWay way, uint64_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  std::byte* base() const { return reinterpret_cast<std::byte*>(base_); }
+  uint64_t bytes() const { return bytes_; }
+  const wire::DeviceId& device() const { return device_; }
+  wire::AddArena announcement(uint32_t number) const;
+  int words_fd() const { return words_fd_.get(); }
+  int memory_fd() const { return memory_fd_.get(); }  // -1: it has none
+  // The worker has it, and says to have written this at its start.
+  void announced(uint64_t pattern) { announced_ = true, pattern_ = pattern; }
+  // Whether that is where this process reads.
+  Status check_pattern() const;
+
+  // Enqueues the write behind what is on the stream. UNIMPLEMENTED where streams write no words,
+  // or there are more streams than words: then the host has to wait.
+  Result<Ready> when_done(void* stream);
+
+ private:
+  class InContext;
+  DeviceMemory(const device::Driver& driver, const wire::DeviceId& device, wire::ArenaWay way,
+               uint64_t bytes)
+      : driver_(driver), device_(device), way_(way), bytes_(bytes) {}
+  Status check_device();
+  Status make_words();
+  Status make_vmm();
+  Status make_ipc();
+  void wait_for_worker() const;
+
+  const device::Driver driver_;
+  const wire::DeviceId device_;
+  const wire::ArenaWay way_;
+  uint64_t bytes_;
+  device::CUcontext context_ = nullptr;
+  device::CUdevice ordinal_ = 0;
+  device::CUdeviceptr base_ = 0, words_on_device_ = 0;
+  device::CUmemGenericAllocationHandle allocation_ = 0;
+  wire::MemoryHandle handle_{};
+  UniqueFd words_fd_, memory_fd_;
+  std::byte* words_ = nullptr;
+  bool pinned_ = false, announced_ = false;
+  uint64_t pattern_ = 0;
+  std::mutex mutex_;
+  std::map<void*, Ready> streams_;  // the last value of each
+};
+
+}  // namespace cgx::client

@@ -1,0 +1,288 @@
+#include "daemon/gpu/device_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <string>
+
+namespace cgx::daemon::gpu {
+namespace {
+
+using device::CUdeviceptr;
+
+std::string text(uint64_t number) {
+  return std::to_string(number);
+}
+
+// What shrinks under a mapping ends this process.
+Status check_file(int fd, uint64_t bytes, const char* what) {
+  struct stat file {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return invalid_argument(std::string(what) + ": not a memfd sealed against shrinking");
+  }
+  if (::fstat(fd, &file) != 0 || static_cast<uint64_t>(file.st_size) < bytes) {
+    return invalid_argument(std::string(what) + " has fewer than " + text(bytes) + " bytes");
+  }
+  return {};
+}
+
+uint64_t random_pattern() {
+  uint64_t pattern = 0;
+  if (::getrandom(&pattern, sizeof(pattern), 0) != sizeof(pattern)) pattern = 0x9e3779b97f4a7c15;
+  return pattern;
+}
+
+constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
+
+std::atomic_ref<uint32_t> word_at(const PinnedMemory& words, uint32_t word) {
+  return std::atomic_ref<uint32_t>(
+      *reinterpret_cast<uint32_t*>(words.host + word * wire::kWordBytes));
+}
+
+}  // namespace
+
+DeviceMemory::~DeviceMemory() {
+  for (auto& [number, arena] : arenas_) forget(arena);
+  for (auto& [number, memory] : staging_) unpin(memory);
+  for (auto& [number, residual] : residuals_) driver_.cuMemFree(residual.memory);
+}
+
+Result<PinnedMemory> DeviceMemory::pin(int fd, uint64_t bytes, const char* what) {
+  CGX_RETURN_IF_ERROR(check_file(fd, bytes, what));
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) {
+    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, std::string("mapping ") + what);
+  }
+  PinnedMemory pinned{static_cast<std::byte*>(memory), 0, bytes};
+  constexpr unsigned kFlags =
+      device::CU_MEMHOSTREGISTER_PORTABLE | device::CU_MEMHOSTREGISTER_DEVICEMAP;
+  Status status = driver_.check(driver_.cuMemHostRegister(memory, bytes, kFlags),
+                                std::string("pinning ") + text(bytes) + " bytes of " + what);
+  if (!status.ok()) {
+    ::munmap(memory, bytes);
+    return status;
+  }
+  status = driver_.check(driver_.cuMemHostGetDevicePointer(&pinned.device, memory, 0),
+                         std::string("the device's address of ") + what);
+  if (status.ok()) return pinned;
+  unpin(pinned);
+  return status;
+}
+
+void DeviceMemory::unpin(PinnedMemory& memory) {
+  if (memory.host == nullptr) return;
+  driver_.cuMemHostUnregister(memory.host);
+  ::munmap(memory.host, memory.bytes);
+  memory = {};
+}
+
+Result<uint64_t> DeviceMemory::add_arena(const WorkerPacket& packet, UniqueFd words,
+                                         UniqueFd memory) {
+  if (arenas_.count(packet.number) > 0) return internal_error("an arena of this number is here");
+  Arena arena;
+  CGX_ASSIGN_OR_RETURN(arena.words, pin(words.get(), kPageBytes, "the page of timeline words"));
+  const uint64_t pattern = random_pattern();
+  Status status = import(packet, memory, arena);
+  if (status.ok()) {
+    status = driver_.check(driver_.cuMemcpyHtoD(arena.at, &pattern, sizeof(pattern)),
+                           "writing the pattern into the arena");
+  }
+  if (!status.ok()) {
+    forget(arena);
+    return status;
+  }
+  arenas_[packet.number] = arena;
+  return pattern;
+}
+
+Status DeviceMemory::import(const WorkerPacket& packet, const UniqueFd& memory, Arena& arena) {
+  arena.way = packet.way;
+  arena.bytes = packet.bytes;
+  if (packet.bytes < sizeof(uint64_t)) return invalid_argument("an arena of a GPU without bytes");
+  switch (packet.way) {
+    case wire::ArenaWay::kVmm:
+      return import_vmm(packet, memory.get(), arena);
+    case wire::ArenaWay::kIpc:
+      return import_ipc(packet, arena);
+    case wire::ArenaWay::kMemfd:
+      break;
+  }
+  return invalid_argument("memory of a GPU does not come as a memfd");
+}
+
+Status DeviceMemory::import_vmm(const WorkerPacket& packet, int fd, Arena& arena) {
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kVmm));
+  const std::string what = "the arena of " + text(packet.bytes) + " bytes on the GPU";
+  const auto refused = [&](device::CUresult answer, const std::string& step) -> Status {
+    const Status status = driver_.check(answer, what + ": " + step);
+    const bool theirs = status.code() == StatusCode::kINTERNAL;
+    return theirs ? invalid_argument(status.message()) : status;
+  };
+  void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
+  CGX_RETURN_IF_ERROR(
+      refused(driver_.cuMemImportFromShareableHandle(
+                  &arena.handle, descriptor, device::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+              "its descriptor is not one of a GPU's memory"));
+  CUdeviceptr base = 0;
+  CGX_RETURN_IF_ERROR(
+      refused(driver_.cuMemAddressReserve(&base, packet.bytes, 0, 0, 0), "reserving addresses"));
+  const Status mapped = refused(driver_.cuMemMap(base, packet.bytes, 0, arena.handle, 0),
+                                "mapping it; it has another size");
+  if (!mapped.ok()) {
+    driver_.cuMemAddressFree(base, packet.bytes);
+    return mapped;
+  }
+  arena.base = arena.at = base;
+  const device::CUmemAccessDesc access{
+      .location = {.type = device::CU_MEM_LOCATION_TYPE_DEVICE, .id = device_},
+      .flags = device::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return refused(driver_.cuMemSetAccess(base, packet.bytes, &access, 1), "access to it");
+}
+
+Status DeviceMemory::import_ipc(const WorkerPacket& packet, Arena& arena) {
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kIpc));
+  device::CUipcMemHandle handle;
+  std::memcpy(handle.reserved, packet.handle.data(), sizeof(handle.reserved));
+  const std::string what = "the arena of " + text(packet.bytes) + " bytes by its handle";
+  const Status opened = driver_.check(
+      driver_.cuIpcOpenMemHandle(&arena.base, handle, device::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+      what);
+  if (!opened.ok()) {
+    arena.base = 0;
+    const bool theirs = opened.code() == StatusCode::kINTERNAL;
+    return theirs ? invalid_argument(opened.message()) : opened;
+  }
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemGetAddressRange(&base, &bytes, arena.base), what));
+  if (packet.offset > bytes || packet.bytes > bytes - packet.offset) {
+    return invalid_argument(what + " at offset " + text(packet.offset) +
+                            " ends past its allocation of " + text(bytes));
+  }
+  arena.at = arena.base + packet.offset;
+  return {};
+}
+
+void DeviceMemory::forget(Arena& arena) {
+  if (arena.base != 0 && arena.way == wire::ArenaWay::kIpc) driver_.cuIpcCloseMemHandle(arena.base);
+  if (arena.base != 0 && arena.way == wire::ArenaWay::kVmm) {
+    driver_.cuMemUnmap(arena.base, arena.bytes);
+    driver_.cuMemAddressFree(arena.base, arena.bytes);
+  }
+  if (arena.handle != 0) driver_.cuMemRelease(arena.handle);
+  if (arena.words.host != nullptr) word_at(arena.words, 0).store(1);  // its maker may free it
+  unpin(arena.words);
+  arena = {};
+}
+
+void DeviceMemory::drop_arena(uint32_t number) {
+  auto found = arenas_.extract(number);
+  if (!found.empty()) forget(found.mapped());
+}
+
+// Whoever survives stores the word: what was waited for comes true, whatever was written.
+void DeviceMemory::free_words(uint32_t number) {
+  const auto found = arenas_.find(number);
+  if (found == arenas_.end()) return;
+  Arena& arena = found->second;
+  arena.words_free = true;
+  for (uint32_t word = 1; word < wire::kWordsMax; ++word) {
+    auto now = word_at(arena.words, word);
+    const uint32_t wanted = arena.waited[word];
+    if (static_cast<int32_t>(now.load() - wanted) < 0) now.store(wanted);
+  }
+}
+
+Status DeviceMemory::add_staging(const WorkerPacket& packet, const UniqueFd& memory) {
+  Result<PinnedMemory> pinned = pin(memory.get(), packet.bytes, "staging memory");
+  if (pinned.ok()) {
+    staging_[packet.number] = *pinned;
+  } else {
+    refused_staging_[packet.number] = pinned.status();  // told to whoever uses it
+  }
+  return pinned.status();
+}
+
+Status DeviceMemory::make_residual(uint32_t number, uint64_t elements) {
+  Residual residual{0, elements};
+  const uint64_t bytes = 2 * elements * sizeof(float);
+  CGX_RETURN_IF_ERROR(
+      driver_.check(driver_.cuMemAlloc(&residual.memory, bytes),
+                    "a residual of " + text(elements) + " elements, " + text(bytes) + " bytes"));
+  Status zero = driver_.check(driver_.cuMemsetD32Async(residual.memory, 0, 2 * elements, nullptr),
+                              "clearing a residual");
+  if (zero.ok()) zero = driver_.check(driver_.cuStreamSynchronize(nullptr), "clearing a residual");
+  if (!zero.ok()) {
+    driver_.cuMemFree(residual.memory);
+    return zero;
+  }
+  residuals_[number] = residual;
+  return {};
+}
+
+void DeviceMemory::drop_residual(uint32_t number) {
+  const auto found = residuals_.extract(number);
+  if (!found.empty()) driver_.cuMemFree(found.mapped().memory);
+}
+
+Result<void*> DeviceMemory::at(const DevicePlace& place, uint64_t bytes) const {
+  const auto found = arenas_.find(place.arena);
+  if (found == arenas_.end()) return internal_error("no arena " + text(place.arena));
+  const Arena& arena = found->second;
+  if (place.offset > arena.bytes || bytes > arena.bytes - place.offset) {
+    return internal_error(text(bytes) + " bytes at offset " + text(place.offset) +
+                          " are not in the arena of " + text(arena.bytes));
+  }
+  return reinterpret_cast<void*>(arena.at + place.offset);
+}
+
+Result<std::span<std::byte>> DeviceMemory::staged(const Staged& bytes) const {
+  const auto found = staging_.find(bytes.block);
+  if (found == staging_.end()) {
+    const auto refused = refused_staging_.find(bytes.block);
+    return refused == refused_staging_.end() ? internal_error("no staging " + text(bytes.block))
+                                             : refused->second;
+  }
+  const PinnedMemory& block = found->second;
+  if (bytes.offset > block.bytes || bytes.length > block.bytes - bytes.offset) {
+    return internal_error(text(bytes.length) + " bytes at offset " + text(bytes.offset) +
+                          " are not in staging of " + text(block.bytes));
+  }
+  return std::span(reinterpret_cast<std::byte*>(block.device) + bytes.offset, bytes.length);
+}
+
+Result<float*> DeviceMemory::residual(uint32_t number, uint32_t slot, uint64_t first,
+                                      uint64_t count) const {
+  const auto found = residuals_.find(number);
+  if (found == residuals_.end()) return internal_error("no residual " + text(number));
+  const Residual& residual = found->second;
+  if (slot > 1 || first > residual.elements || count > residual.elements - first) {
+    return internal_error(text(count) + " elements from " + text(first) +
+                          " on are not in a residual of " + text(residual.elements));
+  }
+  return reinterpret_cast<float*>(residual.memory) + slot * residual.elements + first;
+}
+
+Status DeviceMemory::wait_for(const DevicePlace& place, device::CUstream stream) {
+  if (place.word == 0) return {};
+  const auto found = arenas_.find(place.arena);
+  if (found == arenas_.end() || place.word >= wire::kWordsMax)
+    return internal_error("no such timeline word");
+  Arena& arena = found->second;
+  const uint32_t now = word_at(arena.words, place.word).load();
+  if (arena.words_free || static_cast<int32_t>(now - place.word_value) >= 0) return {};
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
+  if (static_cast<int32_t>(place.word_value - arena.waited[place.word]) > 0) {
+    arena.waited[place.word] = place.word_value;
+  }
+  return driver_.check(
+      driver_.cuStreamWaitValue32(stream, arena.words.device + place.word * wire::kWordBytes,
+                                  place.word_value, device::CU_STREAM_WAIT_VALUE_GEQ),
+      "waiting for a trainer's stream");
+}
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,263 @@
+#include "daemon/gpu/device_worker.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "daemon/base/clock.h"
+#include "daemon/gpu/images.h"
+
+namespace cgx::daemon::gpu {
+namespace {
+
+constexpr int kPacketsPerRound = 64, kJobsPerRound = 64;
+constexpr uint64_t kSpinNs = 20'000;
+constexpr long kNapNs = 50'000;  // while the device works
+constexpr uint64_t kEndNs = 500'000'000;
+constexpr size_t kFdsMax = 3;
+
+std::string hex(const wire::DeviceId& id) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte each : id) {
+    text += kDigits[std::to_integer<unsigned>(each) >> 4];
+    text += kDigits[std::to_integer<unsigned>(each) & 15];
+  }
+  return text;
+}
+
+void ring(const UniqueFd& bell) {
+  constexpr uint64_t kOne = 1;
+  static_cast<void>(::write(bell.get(), &kOne, sizeof(kOne)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceWorker>> DeviceWorker::open(UniqueFd socket) {
+  std::unique_ptr<DeviceWorker> worker(new DeviceWorker(std::move(socket)));
+  const Status greeted = worker->greet();
+  worker->answer(0, greeted);
+  CGX_RETURN_IF_ERROR(greeted);
+  return worker;
+}
+
+DeviceWorker::~DeviceWorker() {
+  runner_.reset();
+  lane_.reset();
+  arenas_.reset();
+  if (device_ >= 0) driver_.cuDevicePrimaryCtxRelease(device_);
+  if (memory_ != nullptr) ::munmap(memory_, kChannelBytes);
+}
+
+Status DeviceWorker::greet() {
+  pollfd ready{socket_.get(), POLLIN, 0};
+  ::poll(&ready, 1, 5'000);
+  Packet packet;
+  CGX_ASSIGN_OR_RETURN(const ReceiveOutcome got,
+                       receive_packet(socket_.get(), sizeof(WorkerPacket), packet, kFdsMax));
+  if (got != ReceiveOutcome::kPacket || packet.bytes.size() != sizeof(WorkerPacket)) {
+    return protocol_error("cgxd-gpu is started by cgxd only");
+  }
+  WorkerPacket hello;
+  std::memcpy(static_cast<void*>(&hello), packet.bytes.data(), sizeof(hello));
+  if (hello.kind != PacketKind::kHello || hello.form != kWorkerForm) {
+    return Status(StatusCode::kVERSION_MISMATCH,
+                  "cgxd speaks form " + std::to_string(hello.form) + " to its GPU workers, this " +
+                      "cgxd-gpu form " + std::to_string(kWorkerForm));
+  }
+  CGX_RETURN_IF_ERROR(open_channel(packet));
+  return open_device(hello.device);
+}
+
+Status DeviceWorker::open_channel(Packet& packet) {
+  if (packet.fds.size() != kFdsMax) return protocol_error("the greeting lacks its descriptors");
+  channel_ = std::move(packet.fds[0]);
+  doorbell_ = std::move(packet.fds[1]);
+  notifier_ = std::move(packet.fds[2]);
+  void* const memory =
+      ::mmap(nullptr, kChannelBytes, PROT_READ | PROT_WRITE, MAP_SHARED, channel_.get(), 0);
+  if (memory == MAP_FAILED) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "the channel");
+  memory_ = static_cast<std::byte*>(memory);
+  head_ = reinterpret_cast<ChannelHead*>(memory_);
+  jobs_ = std::make_unique<ByteConsumer>(&head_->jobs, memory_ + kJobRingOffset, kJobRingBytes);
+  answers_ = std::make_unique<ByteProducer>(&head_->answers, memory_ + kAnswerRingOffset,
+                                            kAnswerRingBytes);
+  return {};
+}
+
+Status DeviceWorker::open_device(const wire::DeviceId& wanted) {
+  CGX_ASSIGN_OR_RETURN(driver_, device::Driver::open());
+  int count = 0;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuDeviceGetCount(&count), "counting GPUs"));
+  device::CUdevice found = -1;
+  for (int ordinal = 0; ordinal < count && found < 0; ++ordinal) {
+    device::CUdevice each = 0;
+    device::CUuuid id{};
+    const bool known = driver_.cuDeviceGet(&each, ordinal) == device::CUDA_SUCCESS &&
+                       driver_.cuDeviceGetUuid(&id, each) == device::CUDA_SUCCESS;
+    if (known && std::memcmp(id.bytes, wanted.data(), sizeof(id.bytes)) == 0) found = each;
+  }
+  if (found < 0) {
+    return Status(StatusCode::kNOT_FOUND, "none of the " + std::to_string(count) +
+                                              " GPUs that cgxd-gpu sees has the UUID " +
+                                              hex(wanted));
+  }
+  device::CUcontext context = nullptr;
+  CGX_RETURN_IF_ERROR(
+      driver_.check(driver_.cuDevicePrimaryCtxRetain(&context, found), "opening the GPU"));
+  device_ = found;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxSetCurrent(context), "opening the GPU"));
+  CGX_ASSIGN_OR_RETURN(lane_, kernels::cuda::DriverLane::create(driver_, device_, kernel_image));
+  arenas_ = std::make_unique<DeviceMemory>(driver_, device_);
+  CGX_ASSIGN_OR_RETURN(runner_, JobRunner::create(driver_, *lane_, *arenas_));
+  return {};
+}
+
+Status DeviceWorker::run() {
+  while (!gone_ && runner_->lost().ok()) {
+    CGX_ASSIGN_OR_RETURN(int work, take_packets());
+    CGX_ASSIGN_OR_RETURN(const int begun, begin_jobs());
+    work += begun + answer_jobs();
+    const uint64_t now_ns = monotonic_ns();
+    if (work > 0) worked_ns_ = now_ns;
+    if (work == 0 && now_ns - worked_ns_ > kSpinNs) sleep();
+  }
+  end();
+  return runner_->lost();
+}
+
+// What is under way ends, and if a trainer's word has to be made up for.
+void DeviceWorker::end() {
+  for (const uint32_t number : numbers_) arenas_->free_words(number);
+  const uint64_t until = monotonic_ns() + kEndNs;
+  while (runner_->busy() && monotonic_ns() < until) {
+    if (answer_jobs() == 0) std::this_thread::yield();
+  }
+  static_cast<void>(flush());
+}
+
+Result<int> DeviceWorker::take_packets() {
+  for (int taken = 0; taken < kPacketsPerRound; ++taken) {
+    Packet packet;
+    CGX_ASSIGN_OR_RETURN(const ReceiveOutcome got,
+                         receive_packet(socket_.get(), sizeof(WorkerPacket), packet, kFdsMax));
+    if (got == ReceiveOutcome::kNothing) return taken;
+    if (got == ReceiveOutcome::kClosed) gone_ = true;
+    if (gone_) return taken;
+    if (packet.bytes.size() != sizeof(WorkerPacket)) return protocol_error("a packet of odd size");
+    WorkerPacket message;
+    std::memcpy(static_cast<void*>(&message), packet.bytes.data(), sizeof(message));
+    handle(message, packet.fds);
+  }
+  return kPacketsPerRound;
+}
+
+void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds) {
+  const auto fd = [&](size_t index) {
+    return index < fds.size() ? std::move(fds[index]) : UniqueFd();
+  };
+  switch (packet.kind) {
+    case PacketKind::kAddArena: {
+      const Result<uint64_t> pattern = arenas_->add_arena(packet, fd(0), fd(1));
+      if (pattern.ok()) numbers_.push_back(packet.number);
+      return answer(packet.request, pattern.status(), pattern.ok() ? *pattern : 0);
+    }
+    case PacketKind::kDropArena:
+      std::erase(numbers_, packet.number);
+      return arenas_->drop_arena(packet.number);
+    case PacketKind::kFreeWords:
+      return arenas_->free_words(packet.number);
+    case PacketKind::kAddStaging:
+      return static_cast<void>(arenas_->add_staging(packet, fd(0)).ok());  // jobs there say so
+    case PacketKind::kMakeResidual:
+      return answer(packet.request, arenas_->make_residual(packet.number, packet.bytes));
+    case PacketKind::kDropResidual:
+      return arenas_->drop_residual(packet.number);
+    case PacketKind::kHello:
+    case PacketKind::kAnswered:
+      break;
+  }
+}
+
+void DeviceWorker::answer(uint32_t request, const Status& status, uint64_t value) {
+  WorkerPacket packet{.kind = PacketKind::kAnswered, .request = request};
+  packet.status = static_cast<uint32_t>(status.code());
+  packet.bytes = value;
+  const size_t bytes = std::min(status.message().size(), sizeof(packet.text) - 1);
+  std::memcpy(packet.text, status.message().data(), bytes);
+  static_cast<void>(send_packet(socket_.get(), std::as_bytes(std::span(&packet, 1))).ok());
+}
+
+Result<int> DeviceWorker::begin_jobs() {
+  for (int begun = 0; begun < kJobsPerRound; ++begun) {
+    if (waiting_.empty()) {
+      const ByteConsumer::Pop pop = jobs_->try_pop(waiting_);
+      if (pop == ByteConsumer::Pop::kEmpty) return begun;
+      if (pop == ByteConsumer::Pop::kViolation) return protocol_error("the ring of jobs is broken");
+      CGX_RETURN_IF_ERROR(take_packets().status());  // what it names was sent before it
+    }
+    CGX_ASSIGN_OR_RETURN(const bool room, runner_->begin(waiting_));
+    if (!room) return begun;
+    waiting_.clear();
+  }
+  return kJobsPerRound;
+}
+
+int DeviceWorker::answer_jobs() {
+  const int answered =
+      runner_->poll([this](const Answer& answer) { push(answer); }, monotonic_ns());
+  if (flush() || answered > 0) {
+    answers_->publish();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const std::atomic_ref<uint32_t> sleeping(head_->daemon_sleeping);
+    if (sleeping.load() != 0) ring(notifier_);
+  }
+  return answered;
+}
+
+void DeviceWorker::push(const Answer& answer) {
+  AnswerHead head = answer.head;
+  const size_t measured = answer.measured.size() * sizeof(Measured);
+  head.measured = static_cast<uint32_t>(answer.measured.size());
+  head.text_bytes = static_cast<uint16_t>(std::min<size_t>(answer.text.size(), 1024));
+  const size_t bytes = sizeof(head) + measured + head.text_bytes;
+  head.bytes = static_cast<uint32_t>((bytes + kRingUnit - 1) / kRingUnit * kRingUnit);
+  std::vector<std::byte> message(head.bytes);
+  std::memcpy(message.data(), &head, sizeof(head));
+  if (measured > 0) std::memcpy(message.data() + sizeof(head), answer.measured.data(), measured);
+  std::memcpy(message.data() + sizeof(head) + measured, answer.text.data(), head.text_bytes);
+  if (!unsent_.empty() || !answers_->try_push(message)) unsent_.push_back(std::move(message));
+}
+
+// True: some went out.
+bool DeviceWorker::flush() {
+  bool sent = false;
+  while (!unsent_.empty() && answers_->try_push(unsent_.front())) {
+    unsent_.pop_front();
+    sent = true;
+  }
+  return sent;
+}
+
+void DeviceWorker::sleep() {
+  pollfd ready[2] = {{socket_.get(), POLLIN, 0}, {doorbell_.get(), POLLIN, 0}};
+  const bool naps = runner_->busy() || !unsent_.empty() || !waiting_.empty();
+  const std::atomic_ref<uint32_t> sleeping(head_->worker_sleeping);
+  sleeping.store(1);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (jobs_->empty()) {
+    const timespec nap{0, kNapNs};
+    ::ppoll(ready, 2, naps ? &nap : nullptr, nullptr);
+  }
+  sleeping.store(0);
+  uint64_t rung = 0;
+  if ((ready[1].revents & POLLIN) != 0) {
+    static_cast<void>(::read(doorbell_.get(), &rung, sizeof(rung)));
+  }
+}
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,507 @@
+#include "daemon/gpu/job_runner.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "proto/wire/frame.h"
+
+namespace cgx::daemon::gpu {
+namespace {
+
+namespace cuda = kernels::cuda;
+using device::CUdeviceptr;
+using kernels::CombineJob;
+using kernels::Contribution;
+using kernels::DecodeJob;
+using kernels::EncodeJob;
+using kernels::RawView;
+using kernels::ReduceJob;
+
+constexpr uint64_t kTableBytes = 16 << 20, kScratchBytes = 4 << 20;
+constexpr uint32_t kDoneBytes = 64;
+constexpr uint64_t kLookNs = 1'000'000;
+
+const char* words_of(JobKind kind) {
+  switch (kind) {
+    case JobKind::kEncode:
+      return "encode";
+    case JobKind::kDecode:
+      return "decode";
+    case JobKind::kReduce:
+      return "reduce";
+    case JobKind::kCombine:
+      return "combine";
+    case JobKind::kLocalReduce:
+      return "local reduce";
+    case JobKind::kKeep:
+      return "keeping a residual";
+    case JobKind::kHash:
+      return "hashing a result";
+  }
+  return "no job";
+}
+
+// Takes `count` values off the front of a message; false if they are not there.
+template <class T>
+bool take(std::span<const std::byte>& rest, uint64_t count, std::span<const T>& values) {
+  if (rest.size() / sizeof(T) < count) return false;
+  values = {reinterpret_cast<const T*>(rest.data()), static_cast<size_t>(count)};
+  rest = rest.subspan(count * sizeof(T));
+  return true;
+}
+
+template <class Job>
+constexpr bool kHasNorms = requires(Job job) {
+  job.norms;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<JobRunner>> JobRunner::create(const device::Driver& driver,
+                                                     cuda::DriverLane& lane, DeviceMemory& memory) {
+  std::unique_ptr<JobRunner> runner(new JobRunner(driver, lane, memory));
+  CGX_RETURN_IF_ERROR(runner->open());
+  return runner;
+}
+
+Status JobRunner::open() {
+  CGX_ASSIGN_OR_RETURN(tables_, TableRing::create(driver_, kTableBytes));
+  CGX_ASSIGN_OR_RETURN(std::byte* const words, table<std::byte>(kStreams * kDoneBytes));
+  std::memset(words, 0, kStreams * kDoneBytes);
+  done_ = reinterpret_cast<uint32_t*>(words);
+  done_on_device_ = reinterpret_cast<CUdeviceptr>(tables_->on_device(words));
+  words_ = driver_.lacks(device::Feature::kWords).ok();
+  for (Stream& each : streams_) {
+    CGX_RETURN_IF_ERROR(driver_.check(
+        driver_.cuStreamCreate(&each.stream, device::CU_STREAM_NON_BLOCKING), "making a stream"));
+    CGX_RETURN_IF_ERROR(
+        driver_.check(driver_.cuMemAlloc(&each.scratch, kScratchBytes), "scratch memory"));
+  }
+  return {};
+}
+
+JobRunner::~JobRunner() {
+  for (Stream& each : streams_) {
+    if (each.stream != nullptr) driver_.cuStreamDestroy(each.stream);
+    if (each.scratch != 0) driver_.cuMemFree(each.scratch);
+    for (const auto& [value, event] : each.events) driver_.cuEventDestroy(event);
+  }
+}
+
+Result<JobRunner::Job> JobRunner::parse(std::span<const std::byte> message) const {
+  const Status no_job =
+      protocol_error("a message of " + std::to_string(message.size()) + " bytes is no job");
+  Job job;
+  if (message.size() < sizeof(JobHead)) return no_job;
+  std::memcpy(&job.head, message.data(), sizeof(JobHead));
+  std::span<const std::byte> rest = message.subspan(sizeof(JobHead));
+  if (job.head.kind > JobKind::kHash || job.head.stream >= kStreams) return no_job;
+  for (uint32_t i = 0; i < job.head.slices; ++i) {
+    std::span<const SliceHead> head;
+    Slice slice;
+    if (!take(rest, 1, head)) return no_job;
+    slice.head = head.front();
+    if (!dtype_known(static_cast<uint8_t>(slice.head.dtype)) ||
+        !take(rest, slice.head.inputs, slice.inputs) ||
+        !take(rest, slice.head.outputs, slice.outputs) ||
+        !take(rest, slice.head.contributions, slice.contributions)) {
+      return no_job;
+    }
+    job.slices.push_back(slice);
+  }
+  return job;
+}
+
+Result<bool> JobRunner::begin(std::span<const std::byte> message) {
+  CGX_ASSIGN_OR_RETURN(const Job job, parse(message));
+  Pending pending{.ticket = job.head.ticket, .stream = job.head.stream};
+  pending.slices = job.head.slices;
+  pending.what = words_of(job.head.kind);
+  if (!job.slices.empty()) pending.what += " of " + kernels::to_string(job.slices[0].head.spec);
+  pending.begun_ns = now_ns_;
+  const uint64_t mark_before = tables_->mark();
+  full_ = false;
+  launches_.clear();
+  pending.status = lost_.ok() ? prepare(job, pending) : lost_;
+  if (full_ && !pending_.empty()) {
+    tables_->take_back(mark_before);
+    return false;
+  }
+  Stream& stream = streams_[pending.stream];
+  if (pending.status.ok()) pending.status = enqueue(stream, job);
+  if (pending.status.code() == StatusCode::kDEVICE_LOST && lost_.ok()) lost_ = pending.status;
+  pending.value = stream.value;
+  pending.tables_end = tables_->mark();
+  pending_.push_back(std::move(pending));
+  return true;
+}
+
+// All tables before the first launch: what has begun is not begun again.
+Status JobRunner::prepare(const Job& job, Pending& pending) {
+  switch (job.head.kind) {
+    case JobKind::kEncode:
+      return tabulate_all<EncodeJob>(job, pending);
+    case JobKind::kDecode:
+      return tabulate_all<DecodeJob>(job, pending);
+    case JobKind::kReduce:
+      return tabulate_all<ReduceJob>(job, pending);
+    case JobKind::kCombine:
+      return tabulate_all<CombineJob>(job, pending);
+    case JobKind::kLocalReduce:
+      return local_reduce(job);
+    case JobKind::kKeep:
+      return keep(job);
+    case JobKind::kHash:
+      return copy_for_hash(job, pending);
+  }
+  return internal_error("no such job");
+}
+
+// What was launched is waited for even if something behind it was refused: it uses the tables.
+Status JobRunner::enqueue(Stream& stream, const Job& job) {
+  const Status launched = launch(stream, job);
+  const Status marked = mark(stream);
+  if (marked.ok()) return launched;
+  lost_ = {StatusCode::kDEVICE_LOST, marked.message()};
+  return lost_;
+}
+
+// A result may not be written before the trainer has done with what was there, either: its words
+// stand at the inputs.
+Status JobRunner::launch(Stream& stream, const Job& job) {
+  for (const Slice& slice : job.slices) {
+    for (const DevicePlace& input : slice.inputs) {
+      CGX_RETURN_IF_ERROR(memory_.wait_for(input, stream.stream));
+    }
+  }
+  for (const Launch& each : launches_) CGX_RETURN_IF_ERROR(each(stream.stream));
+  return {};
+}
+
+Status JobRunner::mark(Stream& stream) {
+  ++stream.value;
+  const auto number = static_cast<uint64_t>(&stream - streams_.data());
+  if (words_) {
+    return driver_.check(
+        driver_.cuStreamWriteValue32(stream.stream, done_on_device_ + number * kDoneBytes,
+                                     stream.value, device::CU_STREAM_WRITE_VALUE_DEFAULT),
+        "noting that a job is done");
+  }
+  device::CUevent event = nullptr;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuEventCreate(&event, device::CU_EVENT_DISABLE_TIMING),
+                                    "making an event"));
+  stream.events.emplace_back(stream.value, event);
+  return driver_.check(driver_.cuEventRecord(event, stream.stream), "recording an event");
+}
+
+bool JobRunner::reached(const Pending& pending) {
+  if (!lost_.ok()) return true;
+  Stream& stream = streams_[pending.stream];
+  uint32_t& word = done_[pending.stream * kDoneBytes / sizeof(uint32_t)];
+  while (!stream.events.empty()) {
+    const auto [value, event] = stream.events.front();
+    if (driver_.cuEventQuery(event) != device::CUDA_SUCCESS) break;
+    driver_.cuEventDestroy(event);
+    stream.events.pop_front();
+    word = value;
+  }
+  const uint32_t now = std::atomic_ref<uint32_t>(word).load(std::memory_order_acquire);
+  return static_cast<int32_t>(now - pending.value) >= 0;
+}
+
+int JobRunner::poll(const Sink& sink, uint64_t now_ns) {
+  now_ns_ = now_ns;
+  if (pending_.empty()) return 0;
+  int answered = 0;
+  for (Pending& each : pending_) {
+    if (each.done || !reached(each)) continue;
+    each.done = true;
+    answer(each, sink);
+    ++answered;
+  }
+  while (!pending_.empty() && pending_.front().done) {
+    tables_->give_back(pending_.front().tables_end);
+    pending_.pop_front();
+  }
+  if (answered == 0) look_for_errors(now_ns);
+  return answered;
+}
+
+// A kernel that fails writes no word.
+void JobRunner::look_for_errors(uint64_t now_ns) {
+  if (pending_.empty() || !lost_.ok() || now_ns - looked_ns_ < kLookNs) return;
+  looked_ns_ = now_ns;
+  for (const Pending& each : pending_) {
+    const device::CUresult answer = driver_.cuStreamQuery(streams_[each.stream].stream);
+    if (answer == device::CUDA_SUCCESS || answer == device::CUDA_ERROR_NOT_READY) continue;
+    const Status why = driver_.check(answer, each.what);
+    lost_ = {StatusCode::kDEVICE_LOST, why.message()};
+    return;
+  }
+}
+
+void JobRunner::answer(const Pending& pending, const Sink& sink) {
+  Answer answer;
+  Status status = lost_.ok() ? pending.status : lost_;
+  answer.head.ticket = pending.ticket;
+  if (pending.norms) answer.measured.resize(pending.slices);
+  for (const Noted& each : pending.noted) {
+    if (!status.ok()) break;
+    const cuda::Outcome& outcome = *each.outcome;
+    answer.head.nonfinite_buckets += outcome.nonfinite_buckets;
+    answer.head.saturated += outcome.saturated;
+    if (outcome.bad_bucket != UINT64_MAX) {
+      status = {StatusCode::kCORRUPT, pending.what + ": bucket " +
+                                          std::to_string(outcome.bad_bucket) +
+                                          " is not what an encoder writes"};
+    }
+    if (pending.norms) answer.measured[each.slice] = {outcome.intended_sq, outcome.sent_sq};
+  }
+  if (status.ok() && !pending.copied.empty()) answer.head.hash = wire::checksum(pending.copied);
+  answer.head.status = static_cast<uint16_t>(status.code());
+  answer.text = status.message();
+  sink(answer);
+}
+
+// Tables and launches
+
+template <class KernelJob>
+Status JobRunner::tabulate_all(const Job& job, Pending& pending) {
+  std::vector<uint32_t> left(job.slices.size());
+  for (uint32_t i = 0; i < left.size(); ++i) left[i] = i;
+  while (!left.empty()) {  // those of one codec after those of another
+    const CodecSpec spec = job.slices[left.front()].head.spec;
+    const auto same = [&](uint32_t index) {
+      CodecSpec other = job.slices[index].head.spec;
+      other.bucket = spec.bucket;
+      return other == spec;
+    };
+    const auto end = std::stable_partition(left.begin(), left.end(), same);
+    const std::vector<uint32_t> now(left.begin(), end);
+    CGX_RETURN_IF_ERROR(tabulate<KernelJob>(job, now, pending));
+    left.erase(left.begin(), end);
+  }
+  return {};
+}
+
+template <class KernelJob>
+Status JobRunner::tabulate(const Job& job, std::span<const uint32_t> slices, Pending& pending) {
+  using Segment = cuda::Segment<KernelJob>;
+  CGX_ASSIGN_OR_RETURN(Segment* const segments, table<Segment>(slices.size()));
+  bool norms = false;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const Slice& slice = job.slices[slices[i]];
+    new (&segments[i]) Segment{};
+    CGX_RETURN_IF_ERROR(fill(slice, segments[i].job));
+    if constexpr (std::is_same_v<KernelJob, ReduceJob>) {
+      if (slice.outputs.empty()) segments[i].job.target_count = 0;
+    }
+    norms = norms || slice.head.norms != 0;
+    pending.noted.push_back({&segments[i].outcome, slices[i]});
+  }
+  auto described = cuda::describe_table<KernelJob>(
+      lane_.device(), std::span(segments, slices.size()), tables_->on_device(segments));
+  if (norms && kHasNorms<KernelJob>) {
+    CGX_ASSIGN_OR_RETURN(cuda::Norms* const found, table<cuda::Norms>(described.buckets));
+    described.norms = tables_->on_device(found);
+    pending.norms = true;
+  }
+  launches_.push_back([this, described](device::CUstream stream) {
+    if constexpr (std::is_same_v<KernelJob, EncodeJob>) return lane_.encode(described, stream);
+    if constexpr (std::is_same_v<KernelJob, DecodeJob>) return lane_.decode(described, stream);
+    if constexpr (std::is_same_v<KernelJob, ReduceJob>) return lane_.reduce(described, stream);
+    if constexpr (std::is_same_v<KernelJob, CombineJob>) return lane_.combine(described, stream);
+  });
+  return {};
+}
+
+Result<RawView> JobRunner::raw_view(const Slice& slice, uint64_t first) {
+  const SliceHead& head = slice.head;
+  const uint64_t width = dtype_bytes(head.dtype);
+  CGX_ASSIGN_OR_RETURN(const void** const ranks, table<const void*>(slice.inputs.size()));
+  for (size_t i = 0; i < slice.inputs.size(); ++i) {
+    CGX_ASSIGN_OR_RETURN(void* const at, memory_.at(slice.inputs[i], head.elements * width));
+    ranks[i] = static_cast<std::byte*>(at) + first * width;
+  }
+  RawView view{.ranks = tables_->on_device(ranks),
+               .rank_count = static_cast<uint32_t>(slice.inputs.size()),
+               .dtype = head.dtype,
+               .scale = head.scale,
+               .residual_scale = head.residual_scale};
+  if (head.residual == 0) return view;
+  CGX_ASSIGN_OR_RETURN(
+      const float* const residual,
+      memory_.residual(head.residual, head.confirmed, head.residual_first, head.elements));
+  view.residual_in = residual + first;
+  return view;
+}
+
+Status JobRunner::set_targets(const Slice& slice, uint64_t first, void* const*& targets,
+                              uint32_t& count) {
+  const uint64_t width = dtype_bytes(slice.head.dtype);
+  CGX_ASSIGN_OR_RETURN(void** const made, table<void*>(slice.outputs.size()));
+  for (size_t i = 0; i < slice.outputs.size(); ++i) {
+    CGX_ASSIGN_OR_RETURN(void* const at, memory_.at(slice.outputs[i], slice.head.elements * width));
+    made[i] = static_cast<std::byte*>(at) + first * width;
+  }
+  targets = tables_->on_device(made);
+  count = static_cast<uint32_t>(slice.outputs.size());
+  return {};
+}
+
+template <class KernelJob>
+Status JobRunner::set_residual(const Slice& slice, KernelJob& made) {
+  const SliceHead& head = slice.head;
+  if (head.residual == 0 || head.writes == 0) return {};
+  const auto slot = [&](uint32_t number) {
+    return memory_.residual(head.residual, number, head.residual_first, head.elements);
+  };
+  CGX_ASSIGN_OR_RETURN(float* const out, slot(1 - head.confirmed));
+  made.residual_out = out;
+  if constexpr (requires { made.residual_in; }) {
+    CGX_ASSIGN_OR_RETURN(made.residual_in, slot(head.confirmed));
+    made.residual_scale = head.residual_scale;
+  }
+  return {};
+}
+
+template <class KernelJob>
+Status JobRunner::fill(const Slice& slice, KernelJob& made) {
+  const SliceHead& head = slice.head;
+  made.spec = head.spec;
+  made.elements = head.elements;
+  CGX_RETURN_IF_ERROR(set_residual(slice, made));
+  if constexpr (requires { made.key; }) {
+    made.key = {head.draw_stream, head.draw_bucket};
+    made.norms = head.norms != 0;
+    CGX_ASSIGN_OR_RETURN(made.encoded, memory_.staged(head.into));
+  }
+  if constexpr (requires { made.source; }) {
+    CGX_ASSIGN_OR_RETURN(made.source, raw_view(slice));
+  }
+  if constexpr (requires { made.targets; }) {
+    made.dtype = head.dtype;
+    CGX_RETURN_IF_ERROR(set_targets(slice, 0, made.targets, made.target_count));
+  }
+  if constexpr (std::is_same_v<KernelJob, DecodeJob>) {
+    if (slice.contributions.size() != 1) return internal_error("a decode of no frame");
+    CGX_ASSIGN_OR_RETURN(made.encoded, memory_.staged(slice.contributions.front()));
+  }
+  if constexpr (requires { made.contributions; }) {
+    CGX_ASSIGN_OR_RETURN(Contribution* const from, table<Contribution>(slice.contributions.size()));
+    for (size_t i = 0; i < slice.contributions.size(); ++i) {
+      const Staged& each = slice.contributions[i];
+      new (&from[i]) Contribution{};
+      if (each.own_ranks != 0) {
+        from[i].kind = Contribution::Kind::kRaw;
+        CGX_ASSIGN_OR_RETURN(from[i].raw, raw_view(slice));
+      } else if (each.length > 0) {
+        from[i].kind = Contribution::Kind::kEncoded;
+        CGX_ASSIGN_OR_RETURN(from[i].encoded, memory_.staged(each));
+      }
+    }
+    made.contributions = {tables_->on_device(from), slice.contributions.size()};
+  }
+  return {};
+}
+
+// What has no kernel of its own
+
+// One machine only: the sum, encoded as it is into scratch memory and decoded from there.
+Status JobRunner::local_reduce(const Job& job) {
+  for (const Slice& slice : job.slices) {
+    CGX_RETURN_IF_ERROR(local_reduce(slice, streams_[job.head.stream].scratch));
+  }
+  return {};
+}
+
+Status JobRunner::local_reduce(const Slice& slice, CUdeviceptr scratch) {
+  CodecSpec raw;
+  raw.bucket = std::min(slice.head.spec.bucket, kBucketMax);
+  const uint64_t piece = kScratchBytes / sizeof(float) / raw.bucket * raw.bucket;
+  for (uint64_t first = 0; first < slice.head.elements; first += piece) {
+    const uint64_t elements = std::min(piece, slice.head.elements - first);
+    using Segment = cuda::Segment<ReduceJob>;
+    CGX_ASSIGN_OR_RETURN(Segment* const segment, table<Segment>(1));
+    CGX_ASSIGN_OR_RETURN(Contribution* const own, table<Contribution>(1));
+    new (own) Contribution{.kind = Contribution::Kind::kRaw, .raw = {}, .encoded = {}};
+    CGX_ASSIGN_OR_RETURN(own->raw, raw_view(slice, first));
+    new (segment) Segment{};
+    ReduceJob& made = segment->job;
+    made.spec = raw;
+    made.contributions = {tables_->on_device(own), 1};
+    made.elements = elements;
+    made.dtype = slice.head.dtype;
+    made.encoded = {reinterpret_cast<std::byte*>(scratch), elements * sizeof(float)};
+    CGX_RETURN_IF_ERROR(set_targets(slice, first, made.targets, made.target_count));
+    const auto described = cuda::describe_table<ReduceJob>(lane_.device(), std::span(segment, 1),
+                                                           tables_->on_device(segment));
+    launches_.push_back(
+        [this, described](device::CUstream stream) { return lane_.reduce(described, stream); });
+  }
+  if (slice.head.residual == 0 || slice.head.writes == 0) return {};
+  CGX_ASSIGN_OR_RETURN(float* const drained,
+                       memory_.residual(slice.head.residual, 1 - slice.head.confirmed,
+                                        slice.head.residual_first, slice.head.elements));
+  launches_.push_back([this, drained, elements = slice.head.elements](device::CUstream stream) {
+    return driver_.check(
+        driver_.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(drained), 0, elements, stream),
+        "emptying a residual");
+  });
+  return {};
+}
+
+// Carried over, in this step's units: a copy, or the raw codec's encoding of residual times scale.
+Status JobRunner::keep(const Job& job) {
+  if (job.slices.size() != 1) return internal_error("keeping no residual");
+  const SliceHead& head = job.slices.front().head;
+  const auto slot = [&](uint32_t number) {
+    return memory_.residual(head.residual, number, head.residual_first, head.elements);
+  };
+  CGX_ASSIGN_OR_RETURN(float* const from, slot(head.confirmed));
+  CGX_ASSIGN_OR_RETURN(float* const to, slot(1 - head.confirmed));
+  const uint64_t bytes = head.elements * sizeof(float);
+  if (head.residual_scale == 1.0f) {
+    launches_.push_back([this, to, from, bytes](device::CUstream stream) {
+      return driver_.check(
+          driver_.cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to),
+                                    reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+          "keeping a residual");
+    });
+    return {};
+  }
+  using Segment = cuda::Segment<EncodeJob>;
+  CGX_ASSIGN_OR_RETURN(Segment* const segment, table<Segment>(1));
+  CGX_ASSIGN_OR_RETURN(const void** const ranks, table<const void*>(1));
+  *ranks = from;
+  new (segment) Segment{};
+  segment->job.source = {
+      .ranks = tables_->on_device(ranks), .rank_count = 1, .scale = head.residual_scale};
+  segment->job.elements = head.elements;
+  segment->job.encoded = {reinterpret_cast<std::byte*>(to), bytes};
+  const auto described = cuda::describe_table<EncodeJob>(lane_.device(), std::span(segment, 1),
+                                                         tables_->on_device(segment));
+  launches_.push_back(
+      [this, described](device::CUstream stream) { return lane_.encode(described, stream); });
+  return {};
+}
+
+Status JobRunner::copy_for_hash(const Job& job, Pending& pending) {
+  if (job.slices.size() != 1 || job.slices[0].outputs.size() != 1) {
+    return internal_error("hashing nothing");
+  }
+  const uint64_t bytes = job.slices[0].head.elements;
+  CGX_ASSIGN_OR_RETURN(void* const from, memory_.at(job.slices[0].outputs[0], bytes));
+  CGX_ASSIGN_OR_RETURN(std::byte* const to, table<std::byte>(bytes));
+  pending.copied = {to, bytes};
+  launches_.push_back([this, to, from, bytes](device::CUstream stream) {
+    return driver_.check(
+        driver_.cuMemcpyDtoHAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+        "fetching what is to be hashed");
+  });
+  return {};
+}
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,135 @@
+// Jobs on their way through a GPU: what cgxd asks for becomes tables and launches, what the device
+// has done becomes answers.
+//
+//   job -> its places looked up -> tables in pinned memory -> [waits] launches, a word written
+//   the word is there -> what the kernels noted in the tables -> answer
+//
+// An operation's jobs stay on one stream; a wait is enqueued only for a word whose write its
+// trainer has enqueued. Thread rule: the worker's main thread. Nothing waits for the device.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/gpu/device_memory.h"
+#include "daemon/gpu/jobs.h"
+#include "daemon/gpu/table_ring.h"
+#include "kernels/cuda/driver_lane.h"
+
+namespace cgx::daemon::gpu {
+
+struct Answer {
+  AnswerHead head;
+  std::vector<Measured> measured;
+  std::string text;
+};
+
+class JobRunner {
+ public:
+  static Result<std::unique_ptr<JobRunner>> create(const device::Driver& driver,
+                                                   kernels::cuda::DriverLane& lane,
+                                                   DeviceMemory& memory);
+  ~JobRunner();
+  JobRunner(const JobRunner&) = delete;
+
+  // False: the tables have no room before others are done; ask again with the same message. An
+  // error: the message is no job.
+  Result<bool> begin(std::span<const std::byte> message);
+  using Sink = std::function<void(const Answer&)>;
+  int poll(const Sink& sink, uint64_t now_ns);
+  bool busy() const { return !pending_.empty(); }
+  // The context has failed: it answers nothing else any more.
+  const Status& lost() const { return lost_; }
+
+ private:
+  struct Slice {  // of a job's message
+    SliceHead head;
+    std::span<const DevicePlace> inputs, outputs;
+    std::span<const Staged> contributions;
+  };
+  struct Job {
+    JobHead head;
+    std::vector<Slice> slices;
+  };
+  struct Noted {  // by a launch, about a slice
+    kernels::cuda::Outcome* outcome = nullptr;
+    uint32_t slice = 0;
+  };
+  struct Pending {
+    uint64_t ticket = 0;
+    uint32_t stream = 0, value = 0;  // of the stream's word, when it is done
+    uint64_t tables_end = 0;
+    uint32_t slices = 0;
+    bool norms = false, done = false;
+    Status status;
+    std::vector<Noted> noted;
+    std::string what;                   // "encode of maxmin:4"
+    std::span<const std::byte> copied;  // hash: the piece
+    uint64_t begun_ns = 0;
+  };
+  struct Stream {
+    device::CUstream stream = nullptr;
+    uint32_t value = 0;  // told to be written last
+    device::CUdeviceptr scratch = 0;
+    std::deque<std::pair<uint32_t, device::CUevent>> events;  // where there are no words
+  };
+
+  JobRunner(const device::Driver& driver, kernels::cuda::DriverLane& lane, DeviceMemory& memory)
+      : driver_(driver), lane_(lane), memory_(memory) {}
+  Status open();
+
+  Result<Job> parse(std::span<const std::byte> message) const;
+  Status prepare(const Job& job, Pending& pending);
+  Status enqueue(Stream& stream, const Job& job);
+  Status launch(Stream& stream, const Job& job);
+  Status mark(Stream& stream);
+  bool reached(const Pending& pending);
+  void look_for_errors(uint64_t now_ns);
+  void answer(const Pending& pending, const Sink& sink);
+
+  template <class KernelJob>
+  Status tabulate_all(const Job& job, Pending& pending);
+  template <class KernelJob>
+  Status tabulate(const Job& job, std::span<const uint32_t> slices, Pending& pending);
+  template <class KernelJob>
+  Status fill(const Slice& slice, KernelJob& made);
+  Status local_reduce(const Job& job);
+  Status local_reduce(const Slice& slice, device::CUdeviceptr scratch);
+  Status keep(const Job& job);
+  Status copy_for_hash(const Job& job, Pending& pending);
+  Result<kernels::RawView> raw_view(const Slice& slice, uint64_t first = 0);
+  Status set_targets(const Slice& slice, uint64_t first, void* const*& targets, uint32_t& count);
+  template <class KernelJob>
+  Status set_residual(const Slice& slice, KernelJob& made);
+
+  template <class T>
+  Result<T*> table(uint64_t count) {
+    T* const made = tables_->take<T>(count);
+    if (made == nullptr) full_ = true;
+    if (made == nullptr) return Status(StatusCode::kRESOURCE_EXHAUSTED, "no room for tables");
+    return made;
+  }
+
+  const device::Driver& driver_;
+  kernels::cuda::DriverLane& lane_;
+  DeviceMemory& memory_;
+  std::unique_ptr<TableRing> tables_;
+  bool words_ = false;        // streams write words; otherwise events are asked
+  uint32_t* done_ = nullptr;  // by stream, a cache line each
+  device::CUdeviceptr done_on_device_ = 0;
+  std::array<Stream, kStreams> streams_;
+  std::deque<Pending> pending_;  // as they came
+  using Launch = std::function<Status(device::CUstream)>;
+  std::vector<Launch> launches_;  // of the job that begins
+  bool full_ = false;
+  Status lost_;
+  uint64_t now_ns_ = 0, looked_ns_ = 0;
+};
+
+}  // namespace cgx::daemon::gpu

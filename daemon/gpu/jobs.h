@@ -1,0 +1,120 @@
+// What cgxd and its worker (cgxd-gpu) say to each other: jobs and answers in two rings, everything
+// else in packets on a socket. Both are of one build, and the worker refuses another's.
+//
+//   job    := JobHead slice*
+//   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
+//   answer := AnswerHead, then Measured* by slice where norms were asked for, then text
+//
+// Places are (arena, offset) and (block of staging, offset), never addresses: the worker knows
+// where each lies with it, and checks that it lies within.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "daemon/gpu/byte_ring.h"
+#include "proto/wire/session_messages.h"
+#include "proto/wire/types.h"
+
+namespace cgx::daemon::gpu {
+
+constexpr uint32_t kWorkerForm = 1;  // of everything in this file
+constexpr uint32_t kStreams = 4;     // of a worker; an operation's jobs run on one of them
+
+enum class JobKind : uint8_t { kEncode, kDecode, kReduce, kCombine, kLocalReduce, kKeep, kHash };
+
+struct DevicePlace {
+  uint32_t arena = 0;
+  uint32_t word = 0;  // timeline word of that arena that is waited for; 0: none
+  uint64_t offset = 0;
+  uint32_t word_value = 0;
+  uint32_t reserved = 0;
+};
+struct Staged {  // encoded bytes
+  uint32_t block = 0;
+  uint32_t length = 0;
+  uint64_t offset = 0;
+  uint64_t own_ranks = 0;  // contributions: 1: the inputs instead, exactly
+};
+
+struct JobHead {
+  uint32_t bytes = 0;
+  JobKind kind = JobKind::kEncode;
+  uint8_t stream = 0;
+  uint16_t reserved = 0;
+  uint64_t ticket = 0;
+  uint32_t slices = 0;
+  uint32_t reserved2 = 0;
+};
+struct SliceHead {
+  CodecSpec spec;
+  uint64_t elements = 0;  // hash: bytes
+  uint64_t draw_stream = 0, draw_bucket = 0;
+  double scale = 1;
+  uint64_t residual_first = 0;
+  uint32_t residual = 0;  // number; 0: none
+  float residual_scale = 1;
+  Staged into;  // encode, reduce
+  DType dtype = DType::kF32;
+  uint8_t confirmed = 0;  // slot of the residual
+  uint8_t writes = 0;     // the other one is written
+  uint8_t norms = 0;
+  uint16_t inputs = 0, outputs = 0;
+  uint32_t contributions = 0;
+  uint32_t reserved = 0;
+};
+
+struct AnswerHead {
+  uint32_t bytes = 0;
+  uint16_t status = 0;
+  uint16_t text_bytes = 0;
+  uint64_t ticket = 0;
+  uint64_t hash = 0;
+  uint64_t nonfinite_buckets = 0, saturated = 0;
+  uint32_t measured = 0;
+  uint32_t reserved = 0;
+};
+struct Measured {
+  double intended_sq = 0, sent_sq = 0;
+};
+
+// The memory of the rings: made by cgxd, sealed.
+struct ChannelHead {
+  uint32_t worker_sleeping;  // 1: ring the doorbell after a job
+  uint8_t pad0[60];
+  uint32_t daemon_sleeping;  // 1: ring the notifier after an answer
+  uint8_t pad1[60];
+  ByteRingCursors jobs, answers;
+};
+constexpr uint64_t kJobRingBytes = 4 << 20, kAnswerRingBytes = 1 << 20;
+constexpr uint64_t kJobRingOffset = 4096, kAnswerRingOffset = kJobRingOffset + kJobRingBytes;
+constexpr uint64_t kChannelBytes = kAnswerRingOffset + kAnswerRingBytes;
+static_assert(sizeof(ChannelHead) <= kJobRingOffset);
+
+// Packets. Those with a request number are answered by an Answered of the same one.
+enum class PacketKind : uint32_t {
+  kHello = 1,     // fds: channel, doorbell, notifier
+  kAnswered,      // worker -> cgxd
+  kAddArena,      // fds: the page of words, and the memory where it travels as a descriptor
+  kDropArena,     // nothing names it any more
+  kFreeWords,     // its process has died: nobody will write its words
+  kAddStaging,    // fd: a block of staging memory
+  kMakeResidual,  // zero, two slots
+  kDropResidual,
+};
+struct WorkerPacket {
+  PacketKind kind = PacketKind::kHello;
+  uint32_t request = 0;
+  uint32_t form = kWorkerForm;
+  uint32_t number = 0;  // of the arena, block or residual
+  uint64_t bytes = 0;   // of memory; residuals: elements; Answered to kAddArena: the pattern
+  uint32_t status = 0;  // Answered
+  wire::ArenaWay way = wire::ArenaWay::kVmm;
+  uint8_t reserved[3] = {};
+  wire::DeviceId device{};
+  uint64_t offset = 0;  // ipc: of the memory in its allocation
+  wire::MemoryHandle handle{};
+  char text[480] = {};  // Answered: the status' message
+};
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,26 @@
+// cgxd-gpu: see daemon/gpu/README.md. Started by cgxd, which hands over a socket as descriptor 3.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "daemon/gpu/device_worker.h"
+
+int main() {
+  constexpr int kSocket = 3;
+  ::signal(SIGINT, SIG_IGN);  // a terminal's is for cgxd, who then closes the socket
+  ::signal(SIGPIPE, SIG_IGN);
+  if (::fcntl(kSocket, F_SETFD, FD_CLOEXEC) != 0) {
+    std::fprintf(stderr, "cgxd-gpu is started by cgxd, for a job with tensors on a GPU\n");
+    return 2;
+  }
+  auto worker = cgx::daemon::gpu::DeviceWorker::open(cgx::daemon::UniqueFd(kSocket));
+  if (!worker.ok()) return 1;  // cgxd was told why
+  const cgx::Status ended = (*worker)->run();
+  if (ended.ok()) return 0;
+  std::fprintf(stderr, "cgxd-gpu: %s\n", ended.to_string().c_str());
+  std::_Exit(1);  // a context that has failed is not cleared away
+}

@@ -1,0 +1,333 @@
+#include "daemon/gpu/worker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "daemon/base/clock.h"
+#include "daemon/net/packet_socket.h"
+
+extern char** environ;
+
+namespace cgx::daemon::gpu {
+namespace {
+
+constexpr int kAnswersWithinMs = 5'000;
+constexpr int kSocketOfChild = 3;
+
+std::string program_beside_this() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  const std::string self(path, length > 0 ? static_cast<size_t>(length) : 0);
+  return self.substr(0, self.rfind('/') + 1) + "cgxd-gpu";
+}
+
+Result<OwnMemfd> make_channel() {
+  OwnMemfd made{UniqueFd(::memfd_create("cgx-gpu", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  if (!made.fd || ::ftruncate(made.fd.get(), kChannelBytes) != 0 ||
+      ::fcntl(made.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "memory for a GPU worker's rings");
+  }
+  CGX_ASSIGN_OR_RETURN(
+      made.region, SharedRegion::map(made.fd.get(), kChannelBytes, SharedRegion::Populate::kNo));
+  return made;
+}
+
+bool readable(int fd, int timeout_ms) {
+  pollfd ready{fd, POLLIN, 0};
+  return ::poll(&ready, 1, timeout_ms) > 0;
+}
+
+// Signals as a program expects them, and no descriptor but the one.
+int spawn_worker(const std::string& program, int socket, int& pid) {
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_adddup2(&files, socket, kSocketOfChild);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  char* const words[] = {const_cast<char*>(program.c_str()), nullptr};
+  const int error = ::posix_spawn(&pid, program.c_str(), &files, &attributes, words, environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  return error;
+}
+
+}  // namespace
+
+std::string to_text(const wire::DeviceId& device) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < device.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += kDigits[std::to_integer<unsigned>(device[i]) >> 4];
+    text += kDigits[std::to_integer<unsigned>(device[i]) & 15];
+  }
+  return text;
+}
+
+Result<std::byte*> Staging::map(uint64_t bytes) {
+  UniqueFd fd(::memfd_create("cgx-gpu-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "staging memory");
+  }
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "staging memory");
+  const Status told = worker_->add_staging(static_cast<uint32_t>(blocks_.size()), bytes, fd.get());
+  if (!told.ok()) {
+    ::munmap(memory, bytes);
+    return told;
+  }
+  blocks_.push_back({static_cast<std::byte*>(memory), bytes});
+  return static_cast<std::byte*>(memory);
+}
+
+void Staging::unmap(std::byte* memory, uint64_t bytes) {
+  ::munmap(memory, bytes);
+}
+
+Staged Staging::locate(std::span<const std::byte> bytes) const {
+  const auto holds = [&](const Block& block) {
+    return bytes.data() >= block.memory && bytes.data() < block.memory + block.bytes;
+  };
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), holds);
+  CGX_ASSERT(found != blocks_.end());
+  return {.block = static_cast<uint32_t>(found - blocks_.begin()),
+          .length = static_cast<uint32_t>(bytes.size()),
+          .offset = static_cast<uint64_t>(bytes.data() - found->memory)};
+}
+
+// A worker
+
+Result<std::shared_ptr<Worker>> Worker::start(const WorkerOptions& options) {
+  const auto worker = std::shared_ptr<Worker>(new Worker(options));
+  CGX_RETURN_IF_ERROR(worker->open_channel());
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "a socket for a GPU worker");
+  }
+  worker->socket_ = UniqueFd(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  CGX_RETURN_IF_ERROR(worker->spawn(theirs.get()));
+  CGX_RETURN_IF_ERROR(worker->greet());
+  return worker;
+}
+
+Status Worker::open_channel() {
+  CGX_ASSIGN_OR_RETURN(channel_, make_channel());
+  doorbell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  notifier_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!doorbell_ || !notifier_) {
+    return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "descriptors of a GPU worker");
+  }
+  std::byte* const memory = channel_.region.bytes().data();
+  head_ = reinterpret_cast<ChannelHead*>(memory);
+  jobs_ = std::make_unique<ByteProducer>(&head_->jobs, memory + kJobRingOffset, kJobRingBytes);
+  answers_ =
+      std::make_unique<ByteConsumer>(&head_->answers, memory + kAnswerRingOffset, kAnswerRingBytes);
+  return {};
+}
+
+Status Worker::spawn(int socket) {
+  const std::string program = options_.program.empty() ? program_beside_this() : options_.program;
+  // dup2 to itself would keep the close-on-exec flag.
+  const UniqueFd apart(::fcntl(socket, F_DUPFD_CLOEXEC, kSocketOfChild + 1));
+  const int error = spawn_worker(program, apart.get(), pid_);
+  if (error != 0) {
+    pid_ = 0;
+    return {StatusCode::kUNIMPLEMENTED, "tensors on a GPU need " + program +
+                                            ", which cannot be started: " + std::strerror(error)};
+  }
+  pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd_) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "watching a GPU worker");
+  return {};
+}
+
+Status Worker::greet() {
+  WorkerPacket hello{.kind = PacketKind::kHello};
+  hello.device = options_.device;
+  const std::lock_guard lock(asking_);
+  CGX_RETURN_IF_ERROR(tell(hello, {channel_.fd.get(), doorbell_.get(), notifier_.get()}));
+  Packet packet;
+  if (!readable(socket_.get(), 2 * kAnswersWithinMs)) {
+    return {StatusCode::kDEVICE_LOST, name() + " did not open its GPU"};
+  }
+  CGX_ASSIGN_OR_RETURN(const ReceiveOutcome got,
+                       receive_packet(socket_.get(), sizeof(WorkerPacket), packet));
+  if (got != ReceiveOutcome::kPacket || packet.bytes.size() != sizeof(WorkerPacket)) {
+    readable(pidfd_.get(), kAnswersWithinMs);
+    return {StatusCode::kDEVICE_LOST, death()};
+  }
+  WorkerPacket answer;
+  std::memcpy(static_cast<void*>(&answer), packet.bytes.data(), sizeof(answer));
+  answer.text[sizeof(answer.text) - 1] = 0;
+  return {static_cast<StatusCode>(answer.status), answer.text};
+}
+
+// Nobody waits for it: it ends when its socket closes, or is ended.
+Worker::~Worker() {
+  socket_.reset();
+  if (pid_ == 0) return;
+  std::thread([pid = pid_, pidfd = std::move(pidfd_)] {
+    if (!readable(pidfd.get(), kAnswersWithinMs)) ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }).detach();
+}
+
+std::string Worker::name() const {
+  return "cgxd-gpu (process " + std::to_string(pid_) + ", GPU " + to_text(options_.device) +
+         ") of job '" + options_.job + "'";
+}
+
+bool Worker::alive() const {
+  return !readable(pidfd_.get(), 0);
+}
+
+std::string Worker::death() const {
+  siginfo_t how{};
+  const auto process = static_cast<id_t>(pidfd_.get());
+  const bool known = ::waitid(P_PIDFD, process, &how, WEXITED | WNOHANG | WNOWAIT) == 0;
+  if (!known || how.si_pid == 0) return name() + " no longer answers";
+  const std::string number = std::to_string(how.si_status);
+  return name() + (how.si_code == CLD_EXITED ? " ended with status " + number
+                                             : " was killed by signal " + number);
+}
+
+void Worker::kill() {
+  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+}
+
+Status Worker::tell(const WorkerPacket& packet, std::initializer_list<int> fds) {
+  const Status sent = send_packet(socket_.get(), std::as_bytes(std::span(&packet, 1)), fds);
+  if (sent.ok()) return sent;
+  return {StatusCode::kDEVICE_LOST, name() + " does not listen: " + sent.message()};
+}
+
+Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int> fds) {
+  const std::lock_guard lock(asking_);
+  packet.request = ++requests_;
+  CGX_RETURN_IF_ERROR(tell(packet, fds));
+  const uint64_t until = monotonic_ns() + kAnswersWithinMs * kMillisecond;
+  while (monotonic_ns() < until && readable(socket_.get(), kAnswersWithinMs)) {
+    Packet got;
+    CGX_ASSIGN_OR_RETURN(const ReceiveOutcome outcome,
+                         receive_packet(socket_.get(), sizeof(WorkerPacket), got));
+    if (outcome == ReceiveOutcome::kNothing) continue;
+    if (outcome != ReceiveOutcome::kPacket || got.bytes.size() != sizeof(packet)) break;
+    std::memcpy(static_cast<void*>(&packet), got.bytes.data(), sizeof(packet));
+    if (packet.kind != PacketKind::kAnswered || packet.request != requests_) continue;
+    packet.text[sizeof(packet.text) - 1] = 0;
+    if (packet.status == 0) return packet;
+    return Status(static_cast<StatusCode>(packet.status), packet.text);
+  }
+  kill();
+  readable(pidfd_.get(), kAnswersWithinMs);
+  return Status(StatusCode::kDEVICE_LOST, death());
+}
+
+Result<Worker::AddedArena> Worker::add_arena(const wire::AddArena& message, int words, int memory) {
+  WorkerPacket packet{.kind = PacketKind::kAddArena};
+  packet.number = ++numbers_;
+  packet.bytes = message.bytes;
+  packet.way = message.way;
+  packet.offset = message.offset;
+  packet.handle = message.handle;
+  Result<WorkerPacket> answer = memory >= 0 ? ask(packet, {words, memory}) : ask(packet, {words});
+  CGX_RETURN_IF_ERROR(answer.status());
+  return AddedArena{packet.number, answer->bytes};
+}
+
+void Worker::drop_arena(uint32_t number) {
+  static_cast<void>(tell({.kind = PacketKind::kDropArena, .number = number}).ok());
+}
+
+void Worker::free_words(uint32_t number) {
+  static_cast<void>(tell({.kind = PacketKind::kFreeWords, .number = number}).ok());
+}
+
+Result<uint32_t> Worker::make_residual(uint64_t elements) {
+  WorkerPacket packet{.kind = PacketKind::kMakeResidual};
+  packet.number = ++numbers_;
+  packet.bytes = elements;
+  CGX_RETURN_IF_ERROR(ask(packet, {}).status());
+  return packet.number;
+}
+
+void Worker::drop_residual(uint32_t number) {
+  static_cast<void>(tell({.kind = PacketKind::kDropResidual, .number = number}).ok());
+}
+
+Status Worker::add_staging(uint32_t number, uint64_t bytes, int fd) {
+  WorkerPacket packet{.kind = PacketKind::kAddStaging};
+  packet.number = number;
+  packet.bytes = bytes;
+  return tell(packet, {fd});
+}
+
+// The worker raises the flag, fences and looks at the ring; here it is the other way round.
+void Worker::ring_if_asleep() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (std::atomic_ref<uint32_t>(head_->worker_sleeping).load() == 0) return;
+  constexpr uint64_t kOne = 1;
+  static_cast<void>(::write(doorbell_.get(), &kOne, sizeof(kOne)));
+}
+
+void Worker::set_sleeping(bool sleeping) {
+  std::atomic_ref<uint32_t>(head_->daemon_sleeping).store(sleeping ? 1 : 0);
+}
+
+// All of them
+
+Workers::Entry* Workers::find(uint32_t uid, const std::string& job, const wire::DeviceId& device) {
+  for (Entry& each : entries_) {
+    if (each.uid == uid && each.job == job && each.device == device) return &each;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<std::mutex> Workers::gate(uint32_t uid, const std::string& job,
+                                          const wire::DeviceId& device) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [](const Entry& each) {
+    return each.worker.expired() && each.starting.use_count() == 1;
+  });
+  Entry* known = find(uid, job, device);
+  if (known == nullptr) {
+    known = &entries_.emplace_back(Entry{uid, job, device, {}, std::make_shared<std::mutex>()});
+  }
+  return known->starting;
+}
+
+Result<std::shared_ptr<Worker>> Workers::of(uint32_t uid, const std::string& job,
+                                            const wire::DeviceId& device) {
+  const std::shared_ptr<std::mutex> starting = gate(uid, job, device);
+  const std::lock_guard one_at_a_time(*starting);
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Worker> running = find(uid, job, device)->worker.lock();
+    if (running != nullptr && running->alive()) return running;
+  }
+  CGX_ASSIGN_OR_RETURN(std::shared_ptr<Worker> worker,
+                       Worker::start({.program = program_, .job = job, .device = device}));
+  const std::lock_guard lock(mutex_);
+  find(uid, job, device)->worker = worker;
+  return worker;
+}
+
+}  // namespace cgx::daemon::gpu

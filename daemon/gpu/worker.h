@@ -1,0 +1,145 @@
+// cgxd's end of a worker: the process cgxd-gpu of one (job, GPU), what is said to it, and the
+// staging memory that both have.
+//
+// Thread rule: start(), add_arena() and make_residual() wait for the worker and are called on
+// users' and planners' threads; the rings and staging are the data thread's; everything else may be
+// called from anywhere and waits for nobody. The process ends with the last reference.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/base/shared_region.h"
+#include "daemon/gpu/jobs.h"
+#include "scheduler/exchange/buffer_pool.h"
+
+namespace cgx::daemon::gpu {
+
+std::string to_text(const wire::DeviceId& device);  // as nvidia-smi has it, without "GPU-"
+
+struct WorkerOptions {
+  std::string program;  // cgxd-gpu
+  std::string job;      // for messages
+  wire::DeviceId device{};
+};
+
+// Memory of frames on their way to and from a GPU, in blocks that grow with the plans.
+class Staging final : public scheduler::SlabMemory {
+ public:
+  explicit Staging(std::shared_ptr<class Worker> worker) : worker_(std::move(worker)) {}
+  Result<std::byte*> map(uint64_t bytes) override;
+  void unmap(std::byte* memory, uint64_t bytes) override;
+  // REQUIRES: they lie in one block.
+  Staged locate(std::span<const std::byte> bytes) const;
+
+ private:
+  struct Block {
+    const std::byte* memory;
+    uint64_t bytes;
+  };
+  const std::shared_ptr<Worker> worker_;
+  std::vector<Block> blocks_;
+};
+
+class Worker : public std::enable_shared_from_this<Worker> {
+ public:
+  static Result<std::shared_ptr<Worker>> start(const WorkerOptions& options);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  struct AddedArena {
+    uint32_t number = 0;
+    uint64_t pattern = 0;  // what the worker has written at its start
+  };
+  Result<AddedArena> add_arena(const wire::AddArena& message, int words, int memory);
+  void drop_arena(uint32_t number);
+  void free_words(uint32_t number);
+  Result<uint32_t> make_residual(uint64_t elements);
+  void drop_residual(uint32_t number);
+  Status add_staging(uint32_t number, uint64_t bytes, int fd);
+
+  // What the data thread does with it.
+  ByteProducer& jobs() { return *jobs_; }
+  ByteConsumer& answers() { return *answers_; }
+  void ring_if_asleep();
+  void set_sleeping(bool sleeping);
+  int notifier() const { return notifier_.get(); }
+  int pidfd() const { return pidfd_.get(); }
+
+  void kill();
+  bool alive() const;
+  std::string death() const;  // "cgxd-gpu (process 7, GPU ...) of job 'a' was killed by signal 9"
+  const wire::DeviceId& device() const { return options_.device; }
+  std::string name() const;
+
+ private:
+  explicit Worker(const WorkerOptions& options) : options_(options) {}
+  Status open_channel();
+  Status spawn(int socket);
+  Status greet();
+  Result<WorkerPacket> ask(WorkerPacket packet, std::initializer_list<int> fds);
+  Status tell(const WorkerPacket& packet, std::initializer_list<int> fds = {});
+
+  const WorkerOptions options_;
+  OwnMemfd channel_;
+  UniqueFd doorbell_, notifier_, socket_, pidfd_;
+  int pid_ = 0;
+  ChannelHead* head_ = nullptr;
+  std::unique_ptr<ByteProducer> jobs_;
+  std::unique_ptr<ByteConsumer> answers_;
+  std::mutex asking_;  // one question at a time
+  uint32_t requests_ = 0;
+  std::atomic<uint32_t> numbers_{0};  // of arenas and residuals
+};
+
+// An arena that a worker has imported; goes with the last one who names it.
+class DeviceArena {
+ public:
+  DeviceArena(std::shared_ptr<Worker> worker, uint32_t number, uint64_t bytes, wire::ArenaWay way)
+      : worker_(std::move(worker)), number_(number), bytes_(bytes), way_(way) {}
+  ~DeviceArena() { worker_->drop_arena(number_); }
+  DeviceArena(const DeviceArena&) = delete;
+
+  const std::shared_ptr<Worker>& worker() const { return worker_; }
+  uint32_t number() const { return number_; }
+  uint64_t bytes() const { return bytes_; }
+  wire::ArenaWay way() const { return way_; }
+
+ private:
+  const std::shared_ptr<Worker> worker_;
+  const uint32_t number_;
+  const uint64_t bytes_;
+  const wire::ArenaWay way_;
+};
+
+// The workers there are, by user, job and GPU. Thread rule: any thread.
+class Workers {
+ public:
+  explicit Workers(std::string program = {}) : program_(std::move(program)) {}
+  // The running one, or a new one. Waits while it starts.
+  Result<std::shared_ptr<Worker>> of(uint32_t uid, const std::string& job,
+                                     const wire::DeviceId& device);
+
+ private:
+  struct Entry {
+    uint32_t uid;
+    std::string job;
+    wire::DeviceId device;
+    std::weak_ptr<Worker> worker;
+    std::shared_ptr<std::mutex> starting;
+  };
+  std::shared_ptr<std::mutex> gate(uint32_t uid, const std::string& job,
+                                   const wire::DeviceId& device);
+  Entry* find(uint32_t uid, const std::string& job, const wire::DeviceId& device);
+
+  const std::string program_;  // empty: beside this one
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,414 @@
+#include "daemon/gpu/worker_site.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+namespace cgx::daemon::gpu {
+
+using scheduler::FrameBytes;
+using scheduler::LocalSegment;
+using scheduler::LossSample;
+using scheduler::Norms;
+using scheduler::OperationSetup;
+using scheduler::Place;
+using scheduler::Site;
+using scheduler::SiteAnswer;
+using scheduler::SiteContribution;
+using scheduler::SiteEvents;
+using scheduler::SiteJob;
+using scheduler::SiteJobKind;
+using scheduler::SiteOperation;
+using scheduler::SiteResidual;
+using scheduler::Slice;
+using scheduler::Ticket;
+
+namespace {
+
+constexpr uint64_t kEndsWithinNs = 1'000'000'000;
+constexpr uint64_t kLookNs = 100'000'000;
+
+class WorkerResidual final : public SiteResidual {
+ public:
+  WorkerResidual(std::shared_ptr<Worker> worker, uint32_t number)
+      : worker_(std::move(worker)), number_(number) {}
+  ~WorkerResidual() override { worker_->drop_residual(number_); }
+  uint32_t number() const { return number_; }
+
+ private:
+  const std::shared_ptr<Worker> worker_;
+  const uint32_t number_;
+};
+
+JobKind kind_of(SiteJobKind kind) {
+  switch (kind) {
+    case SiteJobKind::kEncode:
+      return JobKind::kEncode;
+    case SiteJobKind::kDecode:
+      return JobKind::kDecode;
+    case SiteJobKind::kReduce:
+      return JobKind::kReduce;
+    case SiteJobKind::kCombine:
+      return JobKind::kCombine;
+    case SiteJobKind::kLocalReduce:
+      return JobKind::kLocalReduce;
+    case SiteJobKind::kKeep:
+      return JobKind::kKeep;
+    case SiteJobKind::kHash:
+      return JobKind::kHash;
+  }
+  return JobKind::kHash;
+}
+
+bool encodes(SiteJobKind kind) {
+  return kind == SiteJobKind::kEncode || kind == SiteJobKind::kReduce;
+}
+
+template <class T>
+void put(std::vector<std::byte>& message, const T& value) {
+  static_assert(sizeof(T) % kRingUnit == 0);
+  const size_t at = message.size();
+  message.resize(at + sizeof(T));
+  std::memcpy(message.data() + at, &value, sizeof(T));
+}
+
+}  // namespace
+
+// One operation: its jobs become messages, part by part and slice by slice.
+class WorkerSite::Work final : public SiteOperation {
+ public:
+  Work(WorkerSite& site, const OperationSetup& setup)
+      : site_(site), setup_(setup), stream_(site.operations_++ % kStreams) {
+    if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
+  }
+
+  std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
+    std::vector<std::byte>& message = site_.message_;
+    message.clear();
+    put(message,
+        JobHead{
+            .kind = kind_of(job.kind), .stream = static_cast<uint8_t>(stream_), .ticket = ticket});
+    written_ = slices_ = 0;
+    Asked asked{.work = this, .about = {}, .segments = {}};
+    ++open_;
+    const Status status = write(job, asked, message);
+    if (!status.ok()) {
+      site_.refuse(ticket, std::move(asked), status);
+      return std::nullopt;
+    }
+    bytes_of_[ticket] = written_;
+    JobHead head;
+    std::memcpy(&head, message.data(), sizeof(head));
+    head.bytes = static_cast<uint32_t>(message.size());
+    head.slices = slices_;
+    std::memcpy(message.data(), &head, sizeof(head));
+    site_.give(ticket, std::move(asked), message);
+    return std::nullopt;
+  }
+  void end() override {
+    if (open_ > 0) site_.ended_by_ns_ = std::min(site_.ended_by_ns_, site_.now_ns_ + kEndsWithinNs);
+  }
+  const std::vector<Norms>& norms() const override { return norms_; }
+  const std::vector<LossSample>& losses() const override { return losses_; }
+
+  void answered(Ticket ticket, const Asked& asked, std::span<const Measured> measured,
+                SiteAnswer& answer) {
+    --open_;
+    const auto bytes = bytes_of_.extract(ticket);
+    if (!bytes.empty()) answer.bytes = bytes.mapped();
+    for (size_t i = 0; i < measured.size() && i < asked.segments.size(); ++i) {
+      if (norms_.empty()) break;
+      norms_[asked.segments[i]].intended_sq += measured[i].intended_sq;
+      norms_[asked.segments[i]].sent_sq += measured[i].sent_sq;
+    }
+  }
+
+ private:
+  Status write(const SiteJob& job, Asked& asked, std::vector<std::byte>& message) {
+    if (job.kind == SiteJobKind::kKeep || job.kind == SiteJobKind::kHash) {
+      asked.about = about(job.segment);
+      write_piece(job, message);
+      return {};
+    }
+    rest_.clear();
+    for (const SiteContribution& each : job.from) rest_.push_back(bytes_of(each.frame));
+    if (job.kind == SiteJobKind::kDecode) rest_.push_back(bytes_of(job.frame));
+    for (const Slice& slice : setup_.layout->slices(setup_.layout->part(job.part))) {
+      if (!job.presence->test(slice.segment)) continue;
+      if (asked.about.empty()) asked.about = about(slice.segment);
+      CGX_RETURN_IF_ERROR(site_.takes(setup_.planned(slice).spec, setup_.dtype(slice)));
+      CGX_RETURN_IF_ERROR(write_slice(job, slice, message));
+      if (!norms_.empty()) asked.segments.push_back(slice.segment);
+    }
+    return {};
+  }
+
+  std::string about(uint32_t segment) const {
+    return "tensor '" + (*setup_.table)[setup_.group->segments[segment].tensor].name + "'";
+  }
+
+  // Contributions are noted before the head, which counts them.
+  Status write_slice(const SiteJob& job, const Slice& slice, std::vector<std::byte>& message) {
+    staged_.clear();
+    CGX_RETURN_IF_ERROR(stage(job, slice));
+    const LocalSegment& segment = setup_.segments[slice.segment];
+    const bool reads = reads_own_ranks(job);
+    const bool results = job.kind != SiteJobKind::kEncode && job.results;
+    SliceHead head = head_of(segment, slice.first_element, slice.elements);
+    head.spec = setup_.planned(slice).spec;
+    head.dtype = setup_.dtype(slice);
+    if (encodes(job.kind)) write_target(job, slice, head);
+    head.inputs = static_cast<uint16_t>(reads ? segment.inputs.size() : 0);
+    head.outputs = static_cast<uint16_t>(results ? segment.outputs.size() : 0);
+    head.contributions = static_cast<uint32_t>(staged_.size());
+    put(message, head);
+    const uint64_t offset = slice.first_element * dtype_bytes(head.dtype);
+    for (const Place& input : std::span(segment.inputs).first(head.inputs)) {
+      put(message, place(input, offset));
+    }
+    for (const Place& output : std::span(segment.outputs).first(head.outputs)) {
+      put(message, place(output, offset));
+    }
+    for (const Staged& each : staged_) put(message, each);
+    ++slices_;
+    return {};
+  }
+
+  // A residual or a result as such, no part.
+  void write_piece(const SiteJob& job, std::vector<std::byte>& message) {
+    const LocalSegment& segment = setup_.segments[job.segment];
+    SliceHead head = head_of(segment, job.first, job.count);
+    head.outputs = job.kind == SiteJobKind::kHash ? 1 : 0;
+    put(message, head);
+    if (head.outputs > 0) put(message, place(segment.outputs.front(), job.first));
+    ++slices_;
+  }
+
+  static SliceHead head_of(const LocalSegment& segment, uint64_t first, uint64_t count) {
+    SliceHead head;
+    head.elements = count;
+    head.scale = segment.scale;
+    head.residual_scale = segment.residual_scale;
+    if (segment.residual == nullptr) return head;
+    head.residual = static_cast<const WorkerResidual&>(*segment.residual).number();
+    head.residual_first = first;
+    head.confirmed = static_cast<uint8_t>(segment.confirmed);
+    head.writes = segment.drains ? 0 : 1;
+    return head;
+  }
+
+  // Where a slice is encoded to; what is left of its last line is cleared here.
+  void write_target(const SiteJob& job, const Slice& slice, SliceHead& head) {
+    const auto phase =
+        job.kind == SiteJobKind::kEncode ? scheduler::kFirstEncoding : scheduler::kSecondEncoding;
+    const kernels::DrawKey key = scheduler::draw_key(setup_, slice, phase);
+    head.draw_stream = key.stream;
+    head.draw_bucket = key.first_bucket;
+    head.norms = !norms_.empty() && head.spec.codec != 0;
+    const std::span<std::byte> out = site_.slabs_->bytes(job.into).subspan(job.offset + written_);
+    head.into = site_.staging_->locate(out.first(slice.range_bytes));
+    written_ += static_cast<uint32_t>(scheduler::pad_range(out, slice.range_bytes));
+  }
+
+  static bool reads_own_ranks(const SiteJob& job) {
+    if (job.kind == SiteJobKind::kEncode || job.kind == SiteJobKind::kLocalReduce) return true;
+    return std::any_of(job.from.begin(), job.from.end(),
+                       [](const SiteContribution& each) { return each.own_ranks; });
+  }
+
+  Status stage(const SiteJob& job, const Slice& slice) {
+    if (job.kind == SiteJobKind::kDecode) return stage_range(slice, rest_.front());
+    for (size_t k = 0; k < job.from.size(); ++k) {
+      const SiteContribution& from = job.from[k];
+      if (from.own_ranks) {
+        staged_.push_back({.own_ranks = 1});
+      } else if (from.presence == nullptr || !from.presence->test(slice.segment)) {
+        staged_.push_back({});
+      } else {
+        CGX_RETURN_IF_ERROR(stage_range(slice, rest_[k]));
+      }
+    }
+    return {};
+  }
+
+  Status stage_range(const Slice& slice, std::span<const std::byte>& rest) {
+    CGX_ASSIGN_OR_RETURN(
+        const std::span<const std::byte> range,
+        scheduler::take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest));
+    staged_.push_back(site_.staging_->locate(range));
+    return {};
+  }
+
+  std::span<const std::byte> bytes_of(const FrameBytes& frame) const {
+    if (frame.length == 0) return {};
+    CGX_ASSERT(frame.live == nullptr);
+    return site_.slabs_->bytes(frame.slab).subspan(frame.offset, frame.length);
+  }
+
+  DevicePlace place(const Place& place, uint64_t further) const {
+    return {.arena = static_cast<uint32_t>(site_.arenas_.name(place.arena)),
+            .word = place.word,
+            .offset = place.offset + further,
+            .word_value = place.word_value};
+  }
+
+  WorkerSite& site_;
+  const OperationSetup& setup_;
+  const uint32_t stream_;
+  uint32_t open_ = 0;
+  uint32_t written_ = 0, slices_ = 0;              // of the job that is being written
+  std::vector<std::span<const std::byte>> rest_;   // by contribution, what is left of its frame
+  std::vector<Staged> staged_;                     // of a slice
+  std::unordered_map<Ticket, uint32_t> bytes_of_;  // what is encoded, by ticket
+  std::vector<Norms> norms_;
+  std::vector<LossSample> losses_;
+};
+
+std::unique_ptr<SiteOperation> WorkerSite::begin(const OperationSetup& setup) {
+  return std::make_unique<Work>(*this, setup);
+}
+
+scheduler::ResidualMaker WorkerSite::residual_maker() const {
+  return [worker = worker_](uint64_t elements) -> std::shared_ptr<SiteResidual> {
+    const Result<uint32_t> number = worker->make_residual(elements);
+    if (!number.ok()) return nullptr;
+    return std::make_shared<WorkerResidual>(worker, *number);
+  };
+}
+
+Status WorkerSite::takes(const CodecSpec& spec, DType dtype) const {
+  const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
+  if (dtype_is_small_float(dtype) && row != nullptr && !row->sparse) return {};
+  return {
+      StatusCode::kUNIMPLEMENTED,
+      std::string(dtype_name(dtype)) + " with " + kernels::to_string(spec) +
+          " has no kernels for tensors that a GPU worker reduces; fp32, fp16 and bf16 with dense "
+          "codecs have"};
+}
+
+void WorkerSite::refuse(Ticket ticket, Asked asked, Status why) {
+  asked_[ticket] = std::move(asked);
+  refused_.emplace_back(ticket, std::move(why));
+}
+
+void WorkerSite::give(Ticket ticket, Asked asked, std::vector<std::byte>& message) {
+  if (!lost_.ok()) return refuse(ticket, std::move(asked), lost_);
+  if (message.size() > worker_->jobs().longest()) {
+    return refuse(ticket, std::move(asked),
+                  resource_exhausted("a part of " + std::to_string(message.size()) +
+                                     " bytes of places is more than a GPU worker's ring takes"));
+  }
+  asked_[ticket] = std::move(asked);
+  if (!unsent_.empty() || !worker_->jobs().try_push(message)) return unsent_.push_back(message);
+  worker_->jobs().publish();
+  worker_->ring_if_asleep();
+}
+
+void WorkerSite::flush() {
+  if (unsent_.empty()) return;
+  while (!unsent_.empty() && worker_->jobs().try_push(unsent_.front())) unsent_.pop_front();
+  worker_->jobs().publish();
+  worker_->ring_if_asleep();
+}
+
+int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
+  now_ns_ = now_ns;
+  int answered = 0;
+  while (take_answer(events)) ++answered;
+  flush();
+  if (lost_.ok() && now_ns - looked_ns_ >= kLookNs) {
+    looked_ns_ = now_ns;
+    // Its last words may have come between the two looks.
+    if (!worker_->alive()) {
+      while (take_answer(events)) ++answered;
+      lose({StatusCode::kDEVICE_LOST, worker_->death()});
+    }
+  }
+  const bool late = ended_by_ns_ <= now_ns && !asked_.empty();
+  if (late && lost_.ok()) {
+    worker_->kill();
+    lose({StatusCode::kDEVICE_LOST, worker_->name() + " did not end what had failed within 1 s"});
+  }
+  if (asked_.empty() || late) ended_by_ns_ = UINT64_MAX;
+  for (auto& [ticket, why] : std::exchange(refused_, {})) {
+    answer(events, ticket, {.status = why});
+    ++answered;
+  }
+  return answered;
+}
+
+uint64_t WorkerSite::next_answer_ns() const {
+  if (!refused_.empty() || !unsent_.empty()) return 0;
+  return asked_.empty() ? ended_by_ns_ : std::min(ended_by_ns_, looked_ns_ + kLookNs);
+}
+
+bool WorkerSite::take_answer(SiteEvents& events) {
+  if (!lost_.ok()) return false;
+  const ByteConsumer::Pop pop = worker_->answers().try_pop(answer_);
+  if (pop == ByteConsumer::Pop::kEmpty) return false;
+  AnswerHead head;
+  const bool whole = pop == ByteConsumer::Pop::kMessage && answer_.size() >= sizeof(head);
+  if (whole) std::memcpy(&head, answer_.data(), sizeof(head));
+  const uint64_t measured_bytes = uint64_t{head.measured} * sizeof(Measured);
+  if (!whole || sizeof(head) + measured_bytes + head.text_bytes > answer_.size() ||
+      asked_.count(head.ticket) == 0) {
+    worker_->kill();
+    lose({StatusCode::kDEVICE_LOST, worker_->name() + " gave an answer that nobody asked for"});
+    return false;
+  }
+  const auto* const text =
+      reinterpret_cast<const char*>(answer_.data() + sizeof(head) + measured_bytes);
+  SiteAnswer given{.status = {},
+                   .hash = head.hash,
+                   .nonfinite_buckets = head.nonfinite_buckets,
+                   .saturated = head.saturated};
+  if (head.status != 0) {
+    given.status = {static_cast<StatusCode>(head.status), std::string(text, head.text_bytes)};
+    if (given.status.code() == StatusCode::kDEVICE_LOST) {
+      given.status = {given.status.code(), worker_->name() + ": " + given.status.message()};
+    }
+  }
+  std::vector<Measured> measured(head.measured);
+  if (!measured.empty()) {
+    std::memcpy(measured.data(), answer_.data() + sizeof(head), measured_bytes);
+  }
+  Asked& asked = asked_[head.ticket];
+  asked.work->answered(head.ticket, asked, measured, given);
+  asked.work = nullptr;
+  const Ticket ticket = head.ticket;
+  const Status status = given.status;
+  answer(events, ticket, std::move(given));
+  if (status.code() == StatusCode::kDEVICE_LOST) lose(status);
+  return true;
+}
+
+// Names the tensor; the answer may end whoever asked.
+void WorkerSite::answer(SiteEvents& events, Ticket ticket, SiteAnswer answer) {
+  Asked asked = std::move(asked_.extract(ticket).mapped());
+  if (asked.work != nullptr) asked.work->answered(ticket, asked, {}, answer);
+  if (!answer.status.ok() && !asked.about.empty()) {
+    answer.status = {answer.status.code(), asked.about + ": " + answer.status.message()};
+  }
+  events.site_answered(ticket, answer);
+}
+
+void WorkerSite::lose(const Status& why) {
+  lost_ = why;
+  unsent_.clear();
+  for (const auto& [ticket, asked] : asked_) {
+    const bool known =
+        std::any_of(refused_.begin(), refused_.end(),
+                    [ticket = ticket](const auto& each) { return each.first == ticket; });
+    if (!known) refused_.emplace_back(ticket, why);
+  }
+}
+
+bool WorkerSite::prepare_sleep() {
+  if (!lost_.ok()) return true;
+  worker_->set_sleeping(true);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return worker_->answers().empty() && refused_.empty();
+}
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,76 @@
+// The site of ranks whose tensors lie on one GPU: each job goes to its worker, and is answered when
+// the GPU has done it.
+//
+//   ask() -> job -> ring -> worker ... -> ring -> answer -> poll() -> SiteEvents
+//
+// Frames lie in staging memory that the worker has too. A worker that dies, or does not answer a
+// second after end(), is lost: whatever was asked is answered DEVICE_LOST, and so is everything
+// that is asked from then on. Thread rule: as every site.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/gpu/worker.h"
+#include "scheduler/exchange/place.h"
+#include "scheduler/exchange/site.h"
+
+namespace cgx::daemon::gpu {
+
+class WorkerSite final : public scheduler::Site {
+ public:
+  WorkerSite(std::shared_ptr<Worker> worker, std::shared_ptr<Staging> staging,
+             std::shared_ptr<scheduler::SlabStore> slabs, const scheduler::ArenaTable& arenas)
+      : worker_(std::move(worker)),
+        staging_(std::move(staging)),
+        slabs_(std::move(slabs)),
+        arenas_(arenas) {}
+
+  bool consumes_inside() const override { return false; }
+  std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
+  scheduler::ResidualMaker residual_maker() const override;
+  Status takes(const CodecSpec& spec, DType dtype) const override;
+  int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
+  uint64_t next_answer_ns() const override;
+  Status lost() const override { return lost_; }
+
+  // Before the data thread sleeps: the worker rings from now on. False: there are answers already.
+  bool prepare_sleep();
+  void woken() { worker_->set_sleeping(false); }
+
+ private:
+  class Work;
+  struct Asked {
+    Work* work = nullptr;
+    std::string about;               // "gradient 'w' of step 7"
+    std::vector<uint32_t> segments;  // by slice, where norms were asked for
+  };
+
+  void give(scheduler::Ticket ticket, Asked asked, std::vector<std::byte>& message);
+  void refuse(scheduler::Ticket ticket, Asked asked, Status why);
+  bool take_answer(scheduler::SiteEvents& events);
+  void flush();
+  void lose(const Status& why);
+  void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket,
+              scheduler::SiteAnswer answer);
+
+  const std::shared_ptr<Worker> worker_;
+  const std::shared_ptr<Staging> staging_;
+  const std::shared_ptr<scheduler::SlabStore> slabs_;
+  const scheduler::ArenaTable& arenas_;
+  std::unordered_map<scheduler::Ticket, Asked> asked_;
+  std::vector<std::pair<scheduler::Ticket, Status>> refused_;
+  std::deque<std::vector<std::byte>> unsent_;
+  std::vector<std::byte> answer_;
+  std::vector<std::byte> message_;  // that is being written
+  uint32_t operations_ = 0;
+  uint64_t now_ns_ = 0;
+  uint64_t ended_by_ns_ = UINT64_MAX;  // when whatever was ended must be answered
+  uint64_t looked_ns_ = 0;             // whether the worker lives
+  Status lost_;
+};
+
+}  // namespace cgx::daemon::gpu

@@ -1,0 +1,179 @@
+"""device: tensors in a GPU's memory, reduced by the daemons' GPU workers, beside ranks on the host in the same run.
+
+Over the stand-in driver (tests/gpu/driver), so nothing here says how fast a GPU is. bits and ways are 1 if all ranks got the bits of host
+ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver; calls is the smaller of 6 over driver
+calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import daemons
+from machines import Machines
+
+GPU = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpu")
+ALLOCATES = ("cuMemAlloc", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemImportFromShareableHandle",
+             "cuIpcOpenMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
+             "cuMemFree", "cuOccupancyMaxActiveBlocksPerMultiprocessor")
+WAITS = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize")
+BITS = {"n1g1": ["fp32", "maxmin:4,bucket=512"], "n2r2": ["fp32", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "fp16"]}
+PLACES = {"n1g1": [0, 0], "n2r2": [0, 1, 0, 1]}
+
+
+class Scene:
+    """Two machines whose daemons and ranks find the stand-in."""
+
+    def __init__(self, codec, words=""):
+        self.folder = tempfile.TemporaryDirectory(prefix="cgx-device-")
+        self.machines = Machines(2)
+        for name in ("machine", "counts"):
+            os.mkdir(os.path.join(self.folder.name, name))
+        self.words = (f"strict folder={self.folder.name}/machine counts={self.folder.name}/counts "
+                      f"kernels={daemons.BUILD}/lib/libcgx_twins.so {words}")
+        self.standin = os.path.join(daemons.BUILD, "lib", "standin")
+        before = dict(os.environ)
+        os.environ.update(LD_LIBRARY_PATH=self.standin, CGX_STANDIN=self.words)
+        try:
+            self.daemons = [daemons.Daemon(machine, self.folder.name, {"policy": {"codec": codec}}) for machine in self.machines]
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        self.jobs = 0
+
+    def begin(self, kinds, places, *parts, words=""):
+        self.jobs += 1
+        meeting = os.path.join(self.folder.name, str(self.jobs))
+        os.mkdir(meeting)
+        ranks = []
+        for rank, (kind, place) in enumerate(zip(kinds, places)):
+            daemon = self.daemons[place]
+            environment = daemons.python_environment(CGX_SOCKET=daemon.socket, LD_LIBRARY_PATH=self.standin,
+                                                     CGX_STANDIN=f"{self.words} {words}")
+            ranks.append(daemon.machine.start(
+                [sys.executable, os.path.join(GPU, "gpu_worker_rank.py"), kind, str(rank), str(len(kinds)), meeting,
+                 f"job{self.jobs}", *parts], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return ranks
+
+    def run(self, *arguments, **options):
+        said = []
+        for rank in self.begin(*arguments, **options):
+            out, errors = rank.communicate(timeout=120)
+            if rank.returncode != 0 or errors:
+                raise RuntimeError(errors)
+            said.append(out)
+        return said
+
+    def workers(self, daemon):
+        listed = subprocess.run(["pgrep", "-P", str(daemon.process.pid), "-x", "cgxd-gpu"], capture_output=True, text=True)
+        return [int(pid) for pid in listed.stdout.split()]
+
+    def counts(self):
+        """Of all workers that have ended; waits for those of the last job."""
+        deadline = time.monotonic() + 10
+        while any(self.workers(daemon) for daemon in self.daemons) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        found = {}
+        folder = os.path.join(self.folder.name, "counts")
+        for name in os.listdir(folder):
+            if name.startswith("cgxd-gpu"):
+                with open(os.path.join(folder, name)) as file:
+                    for line in file:
+                        call, count = line.split()
+                        found[call] = found.get(call, 0) + int(count)
+        return found
+
+    def close(self):
+        for daemon in self.daemons:
+            daemon.process.send_signal(signal.SIGTERM)
+            daemon.process.wait(20)
+        self.machines.close()
+        self.folder.cleanup()
+
+
+def bits(report):
+    for case, codecs in BITS.items():
+        good = 0
+        for codec in codecs:
+            scene = Scene(codec)
+            try:
+                kinds = len(PLACES[case])
+                good += scene.run(["arena"] * kinds, PLACES[case]) == scene.run(["host"] * kinds, PLACES[case])
+            finally:
+                scene.close()
+        report.add("device", f"bits/{case}", good, "codecs", len(codecs), float(good == len(codecs)), "codecs")
+
+
+def ways(report):
+    scene = Scene("maxmin:4,bucket=512")
+    try:
+        host = scene.run(["host"] * 2, [0, 1])
+        good, taken = 0, []
+        for words, kind in (("", "arena"), ("without=vmm", "arena"), ("without=vmm without=ipc", "copied")):
+            before = scene.daemons[0].counters()
+            good += scene.run([kind] * 2, [0, 1], words=words) == host
+            after = scene.daemons[0].counters()
+            taken.append([after[name] > before[name] for name in ("device_arenas_vmm", "device_arenas_ipc")])
+        really = taken == [[True, False], [False, True], [False, False]]
+        report.add("device", "ways", good, "ways", 3, float(good == 3 and really), "ways")
+    finally:
+        scene.close()
+
+
+def difference(scene, part, few, many):
+    """What `many` steps call more than `few` do, for each step more."""
+    total = {}
+    counted = []
+    for steps in (few, many):
+        scene.run(["arena"] * 2, [0, 1], f"{part}={steps}")
+        now = scene.counts()
+        counted.append({name: count - total.get(name, 0) for name, count in now.items()})
+        total = now
+    return {name: (count - counted[0].get(name, 0)) / (many - few) for name, count in counted[1].items()
+            if count != counted[0].get(name, 0)}
+
+
+def steady(report, quick):
+    scene = Scene("maxmin:4,bucket=512")
+    try:
+        more = difference(scene, "small", 10, 30 if quick else 110)
+        grown = {name: count for name, count in more.items() if name in ALLOCATES + WAITS}
+        report.add("device", "steady", sum(grown.values()), "wanted", 0, float(not grown), "calls", " ".join(sorted(grown)))
+        calls = sum(more.values()) / len(scene.daemons)
+        records = more["cuStreamWriteValue32"] / len(scene.daemons)  # a job ends with one
+        report.add("device", "calls", calls, "wanted", 6, min(6 / calls, 4 / records), "calls",
+                   f"{records:.2f} records; " + ", ".join(f"{name} {count / 2:.2f}" for name, count in sorted(more.items())))
+    finally:
+        scene.close()
+
+
+def lost(report, quick):
+    """The neighbour's steps beside a job whose worker is killed half-way."""
+    scene = Scene("maxmin:4,bucket=512")
+    try:
+        steps = 60 if quick else 300
+        neighbour = scene.begin(["arena"] * 2, [0, 1], f"timed={steps}")
+        mine = scene.workers(scene.daemons[0]) if neighbour[0].stdout.readline() else []
+        doomed = scene.begin(["arena"] * 2, [0, 1], "paced")
+        for _ in range(10):
+            doomed[0].stdout.readline()
+        for pid in set(scene.workers(scene.daemons[0])) - set(mine):
+            os.kill(pid, signal.SIGKILL)
+        for rank in doomed:
+            rank.communicate(timeout=60)
+        out = [rank.communicate(timeout=120)[0] for rank in neighbour]
+        took = [float(line.split()[1]) for line in out[0].splitlines() if line.startswith("took")]
+        half = sorted(took[:len(took) // 2])[len(took) // 4], sorted(took[len(took) // 2:])[len(took) // 4]
+        report.add("device", "lost/other-job", half[1] * 1e6, "before", half[0] * 1e6, half[0] / half[1], "us")
+    finally:
+        scene.close()
+
+
+def run(options, report):
+    for case, act in (("bits", bits), ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
+                      ("lost/other-job", lambda to: lost(to, options.quick))):
+        if options.wants(case) or options.wants(case.split()[0]):
+            act(report)

@@ -1,0 +1,130 @@
+// What a worker takes from trainers, and what it refuses by name: cgxd's end (daemon/gpu/worker.h),
+// a real cgxd-gpu behind it, memory of the driver that the environment chooses.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "daemon/gpu/worker.h"
+#include "tests/gpu/driver_case.h"
+
+namespace cgx::daemon::gpu {
+namespace {
+
+using cgx::gpu::DriverTest;
+using namespace cgx::device;
+
+UniqueFd make_memfd(uint64_t bytes, int seals) {
+  UniqueFd fd(::memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+class WorkerMemory : public DriverTest {
+ protected:
+  void SetUp() override {
+    DriverTest::SetUp();
+    if (IsSkipped()) return;
+    CUuuid id{};
+    ASSERT_CU(cu_->cuDeviceGetUuid(&id, device_->device));
+    std::memcpy(uuid_.data(), id.bytes, sizeof(id.bytes));
+    words_ = make_memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW);
+  }
+  std::shared_ptr<Worker> start() {
+    const auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
+    EXPECT_TRUE(worker.ok()) << worker.status().to_string();
+    return worker.ok() ? *worker : nullptr;
+  }
+  wire::AddArena message(wire::ArenaWay way, uint64_t bytes) const {
+    return {.kind = wire::ArenaKind::kDevice, .way = way, .device = uuid_, .bytes = bytes};
+  }
+  static std::string refusal(const Result<Worker::AddedArena>& added) {
+    return added.status().to_string();
+  }
+
+  wire::DeviceId uuid_{};
+  UniqueFd words_;
+};
+
+TEST_F(WorkerMemory, AGpuThatIsNotHereIsRefusedByItsUuid) {
+  uuid_[3] = std::byte{0xfe};
+  const auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
+  EXPECT_EQ(worker.status().code(), StatusCode::kNOT_FOUND) << worker.status().to_string();
+  EXPECT_NE(worker.status().message().find("has the UUID"), std::string::npos);
+}
+
+TEST_F(WorkerMemory, AMemfdIsNoMemoryOfAGpu) {
+  const auto worker = start();
+  const UniqueFd memfd = make_memfd(2 << 20, F_SEAL_SHRINK | F_SEAL_GROW);
+  const auto added =
+      worker->add_arena(message(wire::ArenaWay::kVmm, 2 << 20), words_.get(), memfd.get());
+  EXPECT_EQ(added.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(added);
+  EXPECT_NE(refusal(added).find("descriptor is not one of a GPU's memory"), std::string::npos);
+}
+
+TEST_F(WorkerMemory, AForgedHandleIsRefused) {
+  const auto worker = start();
+  wire::AddArena forged = message(wire::ArenaWay::kIpc, 4096);
+  std::memset(forged.handle.data(), 0x5a, forged.handle.size());
+  const auto added = worker->add_arena(forged, words_.get(), -1);
+  EXPECT_EQ(added.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(added);
+}
+
+TEST_F(WorkerMemory, AHandleReachesNoFurtherThanItsAllocation) {
+  const auto worker = start();
+  const CUdeviceptr memory = allocate(1 << 20);
+  CUipcMemHandle handle;
+  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
+  wire::AddArena arena = message(wire::ArenaWay::kIpc, 1 << 20);
+  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  arena.offset = 64;
+  auto added = worker->add_arena(arena, words_.get(), -1);
+  EXPECT_NE(refusal(added).find("ends past its allocation of 1048576"), std::string::npos)
+      << refusal(added);
+  arena.offset = UINT64_MAX - 8;
+  added = worker->add_arena(arena, words_.get(), -1);
+  EXPECT_EQ(added.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(added);
+  arena.offset = 64;
+  arena.bytes -= 64;
+  added = worker->add_arena(arena, words_.get(), -1);
+  ASSERT_TRUE(added.ok()) << refusal(added);
+  const std::vector<uint8_t> here = read(memory + 64, 8);
+  EXPECT_EQ(std::memcmp(here.data(), &added->pattern, 8), 0);
+  worker->drop_arena(added->number);
+  EXPECT_TRUE(worker->make_residual(16).ok()) << "it has closed the handle by now";
+}
+
+TEST_F(WorkerMemory, WordsThatCouldShrinkAreRefused) {
+  const auto worker = start();
+  const UniqueFd open = make_memfd(4096, F_SEAL_GROW), small = make_memfd(64, F_SEAL_SHRINK);
+  for (const UniqueFd* each : {&open, &small}) {
+    const auto added = worker->add_arena(message(wire::ArenaWay::kIpc, 4096), each->get(), -1);
+    EXPECT_EQ(added.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(added);
+    EXPECT_NE(refusal(added).find("timeline words"), std::string::npos) << refusal(added);
+  }
+}
+
+TEST_F(WorkerMemory, WhoIsKilledSaysSo) {
+  const auto worker = start();
+  worker->kill();
+  const auto residual = worker->make_residual(16);
+  EXPECT_EQ(residual.status().code(), StatusCode::kDEVICE_LOST);
+  pollfd gone{worker->pidfd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&gone, 1, 10'000), 1);
+  EXPECT_NE(worker->death().find("was killed by signal 9"), std::string::npos) << worker->death();
+}
+
+TEST_F(WorkerMemory, TooMuchIsRefusedWithItsSize) {
+  const auto worker = start();
+  const auto residual = worker->make_residual(1ull << 40);
+  EXPECT_EQ(residual.status().code(), StatusCode::kRESOURCE_EXHAUSTED)
+      << residual.status().to_string();
+  EXPECT_TRUE(worker->make_residual(1 << 10).ok());
+}
+
+}  // namespace
+}  // namespace cgx::daemon::gpu

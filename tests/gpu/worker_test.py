@@ -1,0 +1,225 @@
+"""Tensors on a GPU that a worker (cgxd-gpu) reduces: real daemons, the stand-in driver, ranks in processes.
+
+The oracle is the host: ranks whose tensors lie there get the same bits, whatever codec is on the network.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from cluster_case import ClusterCase, figure  # noqa: E402
+from daemons import BUILD, python_environment  # noqa: E402
+
+STANDIN = os.path.join(BUILD, "lib", "standin")
+TWINS = os.path.join(BUILD, "lib", "libcgx_twins.so")
+RANK = os.path.join(HERE, "gpu_worker_rank.py")
+DAWDLING = "seed=3 delay_us=300"
+
+
+class WorkerCase(ClusterCase):
+    """Daemons whose workers find the stand-in."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=512"}}
+    WORKER = DAWDLING
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="cgx-ranks-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.machine = os.path.join(cls.folder.name, "gpu")
+        os.mkdir(cls.machine)
+        before = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "CGX_STANDIN")}
+        os.environ["LD_LIBRARY_PATH"] = STANDIN
+        os.environ["CGX_STANDIN"] = f"strict folder={cls.machine} kernels={TWINS} {cls.WORKER}"
+        try:
+            super().setUpClass()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+        cls.jobs = 0
+
+    def begin(self, kinds, *parts, words=DAWDLING, job=None, places=None):
+        """A rank of each kind, alternately on the two machines."""
+        type(self).jobs += 1
+        meeting = os.path.join(self.folder.name, str(self.jobs))
+        os.mkdir(meeting)
+        processes = []
+        for rank, kind in enumerate(kinds):
+            daemon = self.daemons[places[rank] if places else rank % 2]
+            environment = python_environment(CGX_SOCKET=daemon.socket, LD_LIBRARY_PATH=STANDIN,
+                                             CGX_STANDIN=f"strict folder={self.machine} {words}")
+            if kind == "host":
+                del environment["LD_LIBRARY_PATH"]
+            processes.append(daemon.machine.start(
+                [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or f"job{self.jobs}", *parts],
+                env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            self.addCleanup(processes[-1].kill)
+        return processes
+
+    def run_ranks(self, *arguments, **options):
+        """What each rank printed; all end well and accuse nobody."""
+        said = []
+        for process in self.begin(*arguments, **options):
+            out, errors = process.communicate(timeout=120)
+            self.assertEqual((process.returncode, errors), (0, ""))
+            said.append(out)
+        for daemon in self.daemons:
+            self.assertNotIn("VIOLATION", daemon.log())
+        return said
+
+    def workers(self):
+        """The processes of cgxd-gpu that belong to our daemons."""
+        ours = {str(daemon.process.pid) for daemon in self.daemons}
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    name, rest = file.read().rsplit(")", 1)
+            except OSError:
+                continue
+            if name.endswith("(cgxd-gpu") and rest.split()[0] != "Z" and rest.split()[1] in ours:
+                found.append(int(pid))
+        return found
+
+
+class Bits(WorkerCase):
+    def test_ranks_of_a_worker_get_the_bits_of_host_ranks(self):
+        host = self.run_ranks(["host"] * 4)
+        self.assertGreater(len(host[0].splitlines()), 14)
+        self.assertNotIn("failed", host[0])
+        for kinds in (["arena"] * 4, ["copied"] * 4, ["arena", "host"] * 2):
+            self.assertEqual(self.run_ranks(kinds), host, kinds)
+
+    def test_one_machine_alone(self):
+        host = self.run_ranks(["host"] * 2, places=[0, 0])
+        self.assertEqual(self.run_ranks(["arena", "copied"], places=[0, 0]), host)
+
+
+    def test_every_way_gives_the_same_bits_and_is_counted(self):
+        host = self.run_ranks(["host"] * 2)
+
+        def counted():
+            counters = self.daemons[0].counters()
+            return counters["device_arenas_vmm"], counters["device_arenas_ipc"]
+
+        for words, vmm, ipc in (("", True, False), ("without=vmm", False, True), ("without=vmm without=ipc", False, False),
+                                ("without=words", True, False)):
+            before = counted()
+            self.assertEqual(self.run_ranks(["arena" if vmm or ipc else "copied"] * 2, words=f"{DAWDLING} {words}"), host,
+                             words)
+            self.assertEqual([after > b for after, b in zip(counted(), before)], [vmm, ipc], words)
+
+    def test_no_worker_stays_behind(self):
+        self.run_ranks(["arena"] * 2, "steps")
+        deadline = time.monotonic() + 10
+        while self.workers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.workers(), [])
+
+    def test_what_has_no_kernels_is_refused_by_name(self):
+        for kind in ("arena", "copied"):
+            for said in self.run_ranks([kind] * 2, "doubles"):
+                self.assertRegex(said, r"^failed UNIMPLEMENTED .*tensor 'doubles': fp64 with fp32 has no kernels")
+
+    def test_ranks_on_a_gpu_and_on_the_host_of_one_machine_are_refused_by_name(self):
+        processes = self.begin(["arena", "host"], "steps", places=[0, 0])
+        out = [process.communicate(timeout=30)[1] for process in processes]
+        for errors in out:
+            self.assertRegex(errors, r"MismatchError.*rank \d of communicator .* has its tensors on (a GPU|the host), another "
+                                     r"rank of this machine on (a GPU|the host)")
+
+
+class Families(WorkerCase):
+    """Every dense codec, one for each tensor of a step: several launches for a part."""
+
+    CODECS = ("fp32", "fp16", "bf16", "fp8:e4m3", "fp8:e5m2", "maxmin:8,bucket=1024", "maxmin:1", "maxmin:2,feedback",
+              "maxmin:3", "int8", "maxmin:6", "efsign,feedback", "signsgd", "onebit,feedback", "fp16,feedback", "natural:4")
+    CONFIG = {"policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
+                                                    for number, codec in enumerate(CODECS)]}}
+
+    def test_every_dense_codec_gives_the_bits_of_the_host(self):
+        host = self.run_ranks(["host"] * 2, "families")
+        self.assertEqual(len(host[0].splitlines()), 3 * len(self.CODECS))
+        self.assertEqual(self.run_ranks(["host"] * 2, "families"), host, "a codec that draws has a key for each job")
+        self.assertEqual(self.run_ranks(["arena"] * 2, "families"), host)
+
+
+class Feedback(Bits):
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback"}}
+
+
+class Faults(WorkerCase):
+    def test_a_killed_worker_is_device_lost_and_the_neighbour_goes_on(self):
+        neighbour = self.begin(["arena"] * 2, "steps", job="neighbour")
+        doomed = self.begin(["arena"] * 2, "paced", job="doomed")
+        for _ in range(20):
+            doomed[0].stdout.readline()
+        host = [process.communicate(timeout=60)[0] for process in neighbour]
+        victims = self.workers()
+        began = time.monotonic()
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        out = [process.communicate(timeout=30)[0] for process in doomed]
+        seconds = time.monotonic() - began
+        self.assertEqual(len(victims), 2)
+        for text in out:
+            self.assertRegex(text.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
+        figure("a killed worker is known to its ranks", seconds, 1.0)
+        self.assertLess(seconds, 1.0)
+        self.assertEqual(self.run_ranks(["host"] * 2, "steps"), host)
+        self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), host, "a new worker for a new job")
+
+    def test_a_killed_trainer_keeps_neither_its_worker_nor_the_others(self):
+        processes = self.begin(["arena"] * 3, "paced", words="seed=5 delay_us=20000", job="mortal")
+        for _ in range(3):
+            processes[0].stdout.readline()
+        began = time.monotonic()
+        processes[2].kill()  # a rank beside the first one: the worker that they have lives on
+        out = [process.communicate(timeout=30)[0] for process in processes[:2]]
+        seconds = time.monotonic() - began
+        for text in out:
+            self.assertRegex(text.splitlines()[-1], r"^failed RANK_LOST .*rank 2 ")
+        figure("a killed trainer is known to the others", seconds, 2.0)
+        self.assertLess(seconds, 2.0)
+        deadline = time.monotonic() + 10
+        while self.workers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.workers(), [])
+        self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
+
+
+class Sticky(WorkerCase):
+    """A kernel that fails on the GPU: here the fortieth launch of each worker."""
+
+    WORKER = f"{DAWDLING} fail=cuLaunchKernel:40=700"
+
+    def test_a_fault_of_the_gpu_names_the_kernel_and_the_tensor(self):
+        processes = self.begin(["arena", "host"], "paced")
+        out = [process.communicate(timeout=30)[0] for process in processes]
+        self.assertRegex(out[0].splitlines()[-1], r"^failed DEVICE_LOST .*tensor 'paced': cgxd-gpu \(process .*(encoding|decoding|"
+                                                  r"reducing) of \d+ segments with maxmin:4.*CUDA_ERROR_ILLEGAL_ADDRESS")
+        self.assertRegex(out[1].splitlines()[-1], r"^failed DEVICE_LOST .*CUDA_ERROR_ILLEGAL_ADDRESS")
+
+
+class Full(WorkerCase):
+    """A GPU without memory for what a plan needs."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,feedback"}}
+    WORKER = "memory=26M"
+
+    def test_residuals_that_do_not_fit_are_refused_when_the_plan_is_prepared(self):
+        for said in self.run_ranks(["copied"] * 2, "large", words=""):
+            self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED ")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+// Sites beside the host's: a communicator computes at the one that its ranks' arenas are of, and
+// never reaches into another's memory.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "scheduler/engine/engine.h"
+
+namespace cgx::scheduler {
+namespace {
+
+struct SitePort final : SessionPort {
+  void complete(cgx_completion_record record, std::string_view text) override {
+    completions.push_back({static_cast<StatusCode>(record.status), std::string(text)});
+  }
+  void reply(uint32_t request, const wire::Reply& reply) override {
+    replies[request] = {reply.code, reply.message};
+  }
+  std::vector<Status> completions;
+  std::map<uint32_t, Status> replies;
+};
+
+// Says yes to everything; notes what it was asked about.
+class Yes final : public Site {
+ public:
+  struct Seen {
+    std::vector<Place> inputs;
+    Status lost;
+    bool gone = false;
+  };
+  explicit Yes(Seen& seen) : seen_(seen) {}
+  ~Yes() override { seen_.gone = true; }
+  bool consumes_inside() const override { return false; }
+  std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) override {
+    for (const LocalSegment& each : setup.segments) {
+      seen_.inputs.insert(seen_.inputs.end(), each.inputs.begin(), each.inputs.end());
+    }
+    return std::make_unique<Work>();
+  }
+  ResidualMaker residual_maker() const override { return {}; }
+  Status takes(const CodecSpec&, DType dtype) const override {
+    if (dtype == DType::kF32) return {};
+    return {StatusCode::kUNIMPLEMENTED, "nothing but fp32"};
+  }
+  Status lost() const override { return seen_.lost; }
+
+ private:
+  struct Work final : SiteOperation {
+    std::optional<SiteAnswer> ask(Ticket, const SiteJob&) override { return SiteAnswer{}; }
+    const std::vector<Norms>& norms() const override { return none; }
+    const std::vector<LossSample>& losses() const override { return no_losses; }
+    std::vector<Norms> none;
+    std::vector<LossSample> no_losses;
+  };
+  Seen& seen_;
+};
+
+class Sites : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBytes = 4096;
+  enum Arena : uint32_t { kHost, kDevice };
+
+  void SetUp() override {
+    engine_ = Engine::create({.instance = {1, 2}, .lane = &kernels::best_lane()}, {}).value();
+    session_ = engine_->open_session({.job = "a"}, port_).value();
+    site_ = engine_->add_site(private_memory(), [this](auto, const ArenaTable& arenas) {
+      arenas_ = &arenas;
+      return std::make_unique<Yes>(seen_);
+    });
+    memory_.resize(kBytes);
+    ASSERT_TRUE(engine_->add_arena(session_, kHost, memory_).ok());
+    const SiteMemory there{.site = site_, .name = 77, .bytes = kBytes};
+    ASSERT_TRUE(engine_->add_arena(session_, kDevice, there).ok());
+  }
+  Status make_communicator(uint32_t comm, uint32_t arena) {
+    wire::CreateCommunicator message{.comm = comm, .name = "c" + std::to_string(comm)};
+    message.arena = arena;
+    message.members.push_back({.instance = {1, 2}, .mesh_address = {}});
+    engine_->create_communicator(session_, comm, message);
+    work();
+    return port_.replies[comm];
+  }
+  Status call(uint32_t comm, uint32_t arena, uint32_t word = 0) {
+    cgx_submit_record record{};
+    record.kind = CGX_SUBMIT_CALL;
+    record.comm = comm;
+    record.step = calls_[comm]++;
+    record.count = 16;
+    record.in_arena = record.out_arena = static_cast<uint8_t>(arena);
+    record.in_offset = record.out_offset = 64;
+    record.word = word;
+    record.word_value = word;
+    const size_t before = port_.completions.size();
+    EXPECT_TRUE(engine_->submit(session_, record).ok());
+    work();
+    EXPECT_EQ(port_.completions.size(), before + 1);
+    return port_.completions.back();
+  }
+  void work() {
+    for (int i = 0; i < 50; ++i) engine_->do_work(now_ns_ += 1'000);
+  }
+
+  SitePort port_;
+  Yes::Seen seen_;
+  const ArenaTable* arenas_ = nullptr;
+  std::vector<std::byte> memory_;
+  std::unique_ptr<Engine> engine_;
+  SessionId session_;
+  SiteId site_ = kHostSite;
+  std::map<uint32_t, uint64_t> calls_;
+  uint64_t now_ns_ = 1;
+};
+
+TEST_F(Sites, ACommunicatorComputesWhereItsArenaIs) {
+  ASSERT_EQ(make_communicator(1, kDevice).code(), StatusCode::kOK);
+  EXPECT_EQ(call(1, kDevice, 9).code(), StatusCode::kOK);
+  ASSERT_EQ(seen_.inputs.size(), 1u);
+  EXPECT_EQ(arenas_->name(seen_.inputs[0].arena), 77u);
+  EXPECT_EQ(seen_.inputs[0].offset, 64u);
+  EXPECT_EQ(seen_.inputs[0].word, 9u);
+  EXPECT_EQ(seen_.inputs[0].word_value, 9u);
+}
+
+TEST_F(Sites, MemoryOfAnotherSiteIsRefusedByName) {
+  ASSERT_EQ(make_communicator(1, wire::kNoArena).code(), StatusCode::kOK);
+  ASSERT_EQ(make_communicator(2, kDevice).code(), StatusCode::kOK);
+  Status refused = call(1, kDevice);
+  EXPECT_EQ(refused.code(), StatusCode::kMISMATCH);
+  EXPECT_NE(refused.message().find("lies in arena 1 on a GPU"), std::string::npos)
+      << refused.message();
+  refused = call(2, kHost);
+  EXPECT_EQ(refused.code(), StatusCode::kMISMATCH);
+  EXPECT_NE(refused.message().find("lies in arena 0 on the host"), std::string::npos)
+      << refused.message();
+  EXPECT_TRUE(seen_.inputs.empty());
+  EXPECT_EQ(make_communicator(3, 5).code(), StatusCode::kINVALID_ARGUMENT);
+}
+
+TEST_F(Sites, AWordIsForTensorsOnAGpu) {
+  ASSERT_EQ(make_communicator(1, wire::kNoArena).code(), StatusCode::kOK);
+  const Status refused = call(1, kHost, 3);
+  EXPECT_EQ(refused.code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_NE(refused.message().find("timeline word"), std::string::npos) << refused.message();
+}
+
+TEST_F(Sites, WhatASiteCannotTakeIsRefusedWhenItIsCommitted) {
+  ASSERT_EQ(make_communicator(1, kDevice).code(), StatusCode::kOK);
+  wire::RegisterTensors table{.comm = 1};
+  table.tensors.push_back(
+      {.name = "w", .dtype = DType::kF64, .elements = 4, .shape = {4}, .home_arena = kDevice});
+  engine_->register_tensors(session_, 10, table);
+  engine_->commit(session_, 11, {.comm = 1, .tensors = 1});
+  work();
+  EXPECT_EQ(port_.replies[11].code(), StatusCode::kUNIMPLEMENTED);
+  EXPECT_NE(port_.replies[11].message().find("tensor 'w': nothing but fp32"), std::string::npos)
+      << port_.replies[11].message();
+}
+
+TEST_F(Sites, ALostSiteEndsItsCommunicatorsAndNoOthers) {
+  ASSERT_EQ(make_communicator(1, kDevice).code(), StatusCode::kOK);
+  ASSERT_EQ(make_communicator(2, wire::kNoArena).code(), StatusCode::kOK);
+  seen_.lost = {StatusCode::kDEVICE_LOST, "it fell off the bus"};
+  work();
+  const Status lost = call(1, kDevice);
+  EXPECT_EQ(lost.code(), StatusCode::kDEVICE_LOST);
+  EXPECT_NE(lost.message().find("it fell off the bus"), std::string::npos) << lost.message();
+  EXPECT_EQ(call(2, kHost).code(), StatusCode::kOK);
+}
+
+TEST_F(Sites, AClosedSiteGoesWithItsLastCommunicator) {
+  ASSERT_EQ(make_communicator(1, kDevice).code(), StatusCode::kOK);
+  EXPECT_FALSE(engine_->close_site(site_));
+  work();
+  EXPECT_FALSE(seen_.gone);
+  engine_->close_session(session_, {});
+  work();
+  EXPECT_TRUE(seen_.gone);
+  EXPECT_TRUE(engine_->close_site(site_));
+}
+
+}  // namespace
+}  // namespace cgx::scheduler
