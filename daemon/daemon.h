@@ -21,7 +21,7 @@
 #include "daemon/ipc/ipc_agent.h"
 #include "daemon/mesh/mesh_agent.h"
 #include "daemon/net/tcp_listener.h"
-#include "daemon/operators/operator.h"
+#include "daemon/operators/mailbox_operator.h"
 #include "daemon/planner/planner_agent.h"
 #include "kernels/codec.h"
 

@@ -98,11 +98,11 @@ v1::ProveRequest to_message(const Proof& proof) {
   return message;
 }
 
-v1::ProveReply to_message(const Welcome& welcome) {
+v1::ProveReply to_message(const Acceptance& acceptance) {
   v1::ProveReply message;
-  put_verdict(welcome.verdict, message.mutable_verdict());
-  put_endpoint(welcome.endpoint, message);
-  put(welcome.mac, message.mutable_proof());
+  put_verdict(acceptance.verdict, message.mutable_verdict());
+  put_endpoint(acceptance.endpoint, message);
+  put(acceptance.mac, message.mutable_proof());
   return message;
 }
 
@@ -149,11 +149,11 @@ Result<Proof> from_message(const v1::ProveRequest& message) {
   return proof;
 }
 
-Result<Welcome> from_message(const v1::ProveReply& message) {
-  Welcome welcome{.verdict = get_verdict(message.verdict())};
-  CGX_RETURN_IF_ERROR(get_endpoint(message, welcome.endpoint));
-  CGX_RETURN_IF_ERROR(get(message.proof(), "proof", welcome.mac));
-  return welcome;
+Result<Acceptance> from_message(const v1::ProveReply& message) {
+  Acceptance acceptance{.verdict = get_verdict(message.verdict())};
+  CGX_RETURN_IF_ERROR(get_endpoint(message, acceptance.endpoint));
+  CGX_RETURN_IF_ERROR(get(message.proof(), "proof", acceptance.mac));
+  return acceptance;
 }
 
 Result<Arrival> from_message(const v1::ArriveRequest& message) {

@@ -10,7 +10,7 @@ namespace cgx::daemon {
 v1::GreetRequest to_message(const Greeting& greeting);
 v1::GreetReply to_message(const Challenge& challenge);
 v1::ProveRequest to_message(const Proof& proof);
-v1::ProveReply to_message(const Welcome& welcome);
+v1::ProveReply to_message(const Acceptance& acceptance);
 v1::ArriveRequest to_message(const Arrival& arrival);
 v1::ArriveReply to_message(const Verdict& verdict);
 
@@ -18,7 +18,7 @@ v1::ArriveReply to_message(const Verdict& verdict);
 Result<Greeting> from_message(const v1::GreetRequest& message);
 Result<Challenge> from_message(const v1::GreetReply& message);
 Result<Proof> from_message(const v1::ProveRequest& message);
-Result<Welcome> from_message(const v1::ProveReply& message);
+Result<Acceptance> from_message(const v1::ProveReply& message);
 Result<Arrival> from_message(const v1::ArriveRequest& message);
 Result<Verdict> from_message(const v1::ArriveReply& message);
 

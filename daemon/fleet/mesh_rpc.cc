@@ -90,7 +90,7 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
   }
   grpc::ServerUnaryReactor* Prove(grpc::CallbackServerContext* context,
                                   const v1::ProveRequest* request, v1::ProveReply* reply) override {
-    return handle<Welcome>(context, *request, reply, &MeshListener::proved);
+    return handle<Acceptance>(context, *request, reply, &MeshListener::proved);
   }
 
   grpc::ServerUnaryReactor* Arrive(grpc::CallbackServerContext* context,
@@ -204,7 +204,8 @@ class GrpcDialer final : public MeshDialer {
     call<v1::GreetReply>(address, to_message(greeting), std::move(answer),
                          [](auto* stub, auto... args) { stub->async()->Greet(args...); });
   }
-  void prove(const std::string& address, const Proof& proof, MeshAnswer<Welcome> answer) override {
+  void prove(const std::string& address, const Proof& proof,
+             MeshAnswer<Acceptance> answer) override {
     call<v1::ProveReply>(address, to_message(proof), std::move(answer),
                          [](auto* stub, auto... args) { stub->async()->Prove(args...); });
   }

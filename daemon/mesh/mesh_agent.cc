@@ -179,10 +179,10 @@ void MeshAgent::on_connected(Wish& wish, const Status& status) {
     made(wish);
     return dial(wish);
   }
-  Welcome answer = issued_[wish.challenge].answer;
+  Acceptance answer = issued_[wish.challenge].answer;
   if (!status.ok()) answer.verdict = Verdict::refused(status);
-  if (wish.welcome) wish.welcome(answer);
-  wish.welcome = {};
+  if (wish.acceptance) wish.acceptance(answer);
+  wish.acceptance = {};
   wish.connected = status.ok();
   if (!status.ok()) refuse(wish, status);
 }

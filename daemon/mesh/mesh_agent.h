@@ -39,7 +39,7 @@ class MeshDialer {
   virtual void greet(const std::string& address, const Greeting& greeting,
                      MeshAnswer<Challenge> answer) = 0;
   virtual void prove(const std::string& address, const Proof& proof,
-                     MeshAnswer<Welcome> answer) = 0;
+                     MeshAnswer<Acceptance> answer) = 0;
   virtual void arrive(const std::string& address, const Arrival& arrival,
                       MeshAnswer<Verdict> answer) = 0;
   virtual void forget(
@@ -53,7 +53,7 @@ class MeshListener {
   virtual void greeted(const std::string& host, Greeting greeting,
                        UniqueFunction<void(Challenge)> answer) = 0;
   virtual void proved(const std::string& host, Proof proof,
-                      UniqueFunction<void(Welcome)> answer) = 0;
+                      UniqueFunction<void(Acceptance)> answer) = 0;
   virtual void arrived(const std::string& host, Arrival arrival,
                        UniqueFunction<void(Verdict)> answer) = 0;
 };
@@ -100,7 +100,8 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   void connected(LinkSerial serial, const Status& status) override;
   void greeted(const std::string& host, Greeting greeting,
                UniqueFunction<void(Challenge)> answer) override;
-  void proved(const std::string& host, Proof proof, UniqueFunction<void(Welcome)> answer) override;
+  void proved(const std::string& host, Proof proof,
+              UniqueFunction<void(Acceptance)> answer) override;
   void arrived(const std::string& host, Arrival arrival,
                UniqueFunction<void(Verdict)> answer) override;
 
@@ -136,7 +137,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   MeshAnswer<T> answer_to(Wish& wish, void (MeshAgent::*handler)(Wish&, const Result<T>&));
   void dial(Wish& wish);
   void on_challenge(Wish& wish, const Result<Challenge>& challenge);
-  void on_welcome(Wish& wish, const Result<Welcome>& welcome);
+  void on_welcome(Wish& wish, const Result<Acceptance>& acceptance);
   void on_arrival_heard(Wish& wish, const Result<Verdict>& verdict);
   void ask_back(Wish& wish, const Status& doubt);
   void on_asked_back(Wish& wish, const Result<Challenge>& answer);
@@ -155,8 +156,9 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   bool keeps_coming(const Greeting& greeting, Wish& wish);
   Status refused_lately(const Greeting& greeting) const;
   void answer_proof(const std::string& host, const Proof& proof,
-                    UniqueFunction<void(Welcome)> answer);
-  void accept(Issued& issued, Wish& wish, const Proof& proof, UniqueFunction<void(Welcome)> answer);
+                    UniqueFunction<void(Acceptance)> answer);
+  void accept(Issued& issued, Wish& wish, const Proof& proof,
+              UniqueFunction<void(Acceptance)> answer);
   Status check_proof(const std::string& host, const Introduction& both, const Wish& wish,
                      const Proof& proof) const;
   Verdict answer_arrival(const Arrival& arrival);

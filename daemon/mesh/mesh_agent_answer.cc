@@ -19,7 +19,8 @@ void MeshAgent::greeted(const std::string& host, Greeting greeting,
       });
 }
 
-void MeshAgent::proved(const std::string& host, Proof proof, UniqueFunction<void(Welcome)> answer) {
+void MeshAgent::proved(const std::string& host, Proof proof,
+                       UniqueFunction<void(Acceptance)> answer) {
   inbox_.post_wait([this, host, proof = std::move(proof), answer = std::move(answer)]() mutable {
     answer_proof(host, proof, std::move(answer));
   });
@@ -162,7 +163,7 @@ Status MeshAgent::refused_lately(const Greeting& greeting) const {
 }
 
 void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
-                             UniqueFunction<void(Welcome)> answer) {
+                             UniqueFunction<void(Acceptance)> answer) {
   const auto found = issued_.find(proof.nonce);
   if (found == issued_.end()) return answer({.verdict = Verdict::not_yet()});  // greet again
   Issued& issued = found->second;
@@ -171,7 +172,7 @@ void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
   if (issued.proof && equal_in_constant_time(*issued.proof, proof.mac)) {
     const bool connecting = wish != nullptr && !wish->connected;
     if (!connecting) return answer(issued.answer);
-    wish->welcome = std::move(answer);
+    wish->acceptance = std::move(answer);
     return;
   }
   if (issued.proof || wish == nullptr || wish->challenge != Nonce{}) {
@@ -187,14 +188,14 @@ void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
 }
 
 void MeshAgent::accept(Issued& issued, Wish& wish, const Proof& proof,
-                       UniqueFunction<void(Welcome)> answer) {
+                       UniqueFunction<void(Acceptance)> answer) {
   issued.proof = proof.mac;
   issued.arrival = wish.key.prove_arrival(issued.introduction);
   issued.expires_ns = now_ns_ + options_.deadline_ns;
   issued.answer.endpoint = wish.wish.local;
   issued.answer.mac = wish.key.prove_listener(issued.introduction, proof.endpoint, wish.wish.local);
   wish.challenge = proof.nonce;
-  wish.welcome = std::move(answer);
+  wish.acceptance = std::move(answer);
   connect(wish, issued.introduction, proof.endpoint);
 }
 

@@ -64,10 +64,10 @@ void MeshAgent::on_challenge(Wish& wish, const Result<Challenge>& challenge) {
   dial(wish);
 }
 
-void MeshAgent::on_welcome(Wish& wish, const Result<Welcome>& welcome) {
-  if (!welcome.ok()) return not_reached(wish, welcome.status());  // the same proof goes again
+void MeshAgent::on_welcome(Wish& wish, const Result<Acceptance>& acceptance) {
+  if (!acceptance.ok()) return not_reached(wish, acceptance.status());  // the same proof goes again
   wish.proof.reset();
-  const Verdict& verdict = welcome->verdict;
+  const Verdict& verdict = acceptance->verdict;
   if (verdict.kind == Verdict::Kind::kRefused) {
     return refuse(wish, Status(verdict.why.code(),
                                peer_text(wish) + " refused the link: " + verdict.why.message()));
@@ -75,15 +75,15 @@ void MeshAgent::on_welcome(Wish& wish, const Result<Welcome>& welcome) {
   wish.silent_since_ns = 0;
   if (verdict.kind == Verdict::Kind::kNotYet) return try_later(wish);
   const Mac expected =
-      wish.key.prove_listener(wish.introduction, wish.wish.local, welcome->endpoint);
-  if (!equal_in_constant_time(expected, welcome->mac)) {
+      wish.key.prove_listener(wish.introduction, wish.wish.local, acceptance->endpoint);
+  if (!equal_in_constant_time(expected, acceptance->mac)) {
     ports_.counters.add(scheduler::Counter::kpeers_refused);
     return refuse(wish, Status(StatusCode::kAUTH_FAILED,
                                peer_text(wish) + " could not prove that it knows the key of job '" +
                                    wish.wish.request.job + "'"));
   }
   wish.next_try_ns = kNever;  // until the transport has connected
-  connect(wish, wish.introduction, welcome->endpoint);
+  connect(wish, wish.introduction, acceptance->endpoint);
 }
 
 void MeshAgent::on_arrival_heard(Wish& wish, const Result<Verdict>& verdict) {

@@ -3,7 +3,7 @@
 //   dialer -> listener  Greeting   who I am, whom I want, which job and key, a nonce
 //          <-           Challenge  a nonce
 //          ->           Proof      MAC over all of that and my transport's address
-//          <-           Welcome    MAC over all of that and mine: I have connected to you
+//          <-           Acceptance    MAC over all of that and mine: I have connected to you
 //          ->           Arrival    so have I
 //
 // Each side sends frames only when it knows that the other has connected and thus knows their tag.
@@ -63,7 +63,7 @@ struct Proof {
   Mac mac{};
 };
 
-struct Welcome {
+struct Acceptance {
   Verdict verdict;
   transport::Endpoint endpoint;
   Mac mac{};

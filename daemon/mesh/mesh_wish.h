@@ -34,8 +34,8 @@ struct MeshAgent::Wish {
   std::optional<Proof> proof;  // sent, not answered yet: may be sent again
   bool made = false;           // frames may be sent; the peer must still hear that we have arrived
 
-  // The dialed side: who waits for our Welcome while the transport connects.
-  UniqueFunction<void(Welcome)> welcome;
+  // The dialed side: who waits for our Acceptance while the transport connects.
+  UniqueFunction<void(Acceptance)> acceptance;
   Nonce challenge{};
   bool connected = false;
   // A greeting that nearly fits this wish.
@@ -60,7 +60,7 @@ struct MeshAgent::Issued {
   uint64_t expires_ns = 0;
   std::optional<Mac> proof;  // the one that was accepted
   Mac arrival{};             // what its maker must send when it has connected
-  Welcome answer;
+  Acceptance answer;
 };
 
 }  // namespace cgx::daemon

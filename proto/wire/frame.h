@@ -52,12 +52,12 @@ struct FrameHeader {
   uint8_t round = 0;  // of the part's course in which it was sent, from 1 on
   uint16_t reserved = 0;
   uint32_t reserved2 = 0;
-  uint32_t progress = 0;        // heartbeats: rounds of work since the start
-  uint64_t watermark_step = 0;  // highest step complete and delivered at the source, + 1 (0: none)
-  uint64_t watermark_call = 0;  // likewise for calls
-  uint64_t next_epoch = 0;      // the newest announced plan that the source knows of, 0 = none
-  uint64_t switch_step = 0;     // the first step under next_epoch
-  uint64_t started_step = 0;    // highest step the source has started an operation of, + 1
+  uint32_t progress = 0;           // heartbeats: rounds of work since the start
+  uint64_t complete_step_end = 0;  // first step not complete and delivered at the source
+  uint64_t complete_call_end = 0;  // likewise for calls
+  uint64_t next_epoch = 0;         // the newest announced plan that the source knows of, 0 = none
+  uint64_t switch_step = 0;        // the first step under next_epoch
+  uint64_t started_step_end = 0;   // first step the source has started no operation of
   uint64_t payload_checksum = 0;
   uint64_t header_checksum = 0;
 };

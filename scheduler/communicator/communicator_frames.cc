@@ -23,9 +23,9 @@ wire::FrameHeader Communicator::header_for(wire::FrameType type) const {
   header.communicator = members_.id;
   header.term = terms_.number();
   header.source = members_.machine;
-  header.watermark_step = steps_.completed_end();
-  header.watermark_call = calls_.completed_end();
-  header.started_step = steps_.started_end();
+  header.complete_step_end = steps_.completed_end();
+  header.complete_call_end = calls_.completed_end();
+  header.started_step_end = steps_.started_end();
   const PlanAgreement::Announcement known = agreement_.newest_known();
   header.next_epoch = known.epoch;
   header.switch_step = known.switch_step;

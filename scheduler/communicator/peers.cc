@@ -34,9 +34,9 @@ void Peers::heard(uint32_t machine, uint64_t bytes, uint64_t now_ns) {
 
 void Peers::take_marks(const wire::FrameHeader& header) {
   Peer& peer = peers_[header.source];
-  peer.started_end = std::max(peer.started_end, header.started_step);
-  peer.completed_end = std::max(peer.completed_end, header.watermark_step);
-  peer.calls_end = std::max(peer.calls_end, header.watermark_call);
+  peer.started_end = std::max(peer.started_end, header.started_step_end);
+  peer.completed_end = std::max(peer.completed_end, header.complete_step_end);
+  peer.calls_end = std::max(peer.calls_end, header.complete_call_end);
 }
 
 void Peers::begin_term(uint64_t first_step, uint64_t now_ns) {

@@ -54,7 +54,7 @@ FrameHeader plausible(cgx::sim::Cluster& cluster, Bytes& bytes) {
   header.step_kind = static_cast<cgx::wire::StepKind>(bytes.byte() % 2);
   header.next_epoch = bytes.byte() % 4;
   header.switch_step = bytes.byte();
-  header.started_step = bytes.byte();
+  header.started_step_end = bytes.byte();
   return header;
 }
 

@@ -180,12 +180,12 @@ TEST(MeshMessagesTest, EveryMessageComesBackAsItWas) {
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->nonce, greeting.nonce);
   EXPECT_EQ(back->from, greeting.from);
-  Welcome welcome{.verdict = Verdict::refused(internal_error("x")),
-                  .endpoint = {{std::byte{9}}, "s"}};
-  const auto answer = from_message(to_message(welcome));
+  Acceptance acceptance{.verdict = Verdict::refused(internal_error("x")),
+                     .endpoint = {{std::byte{9}}, "s"}};
+  const auto answer = from_message(to_message(acceptance));
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->verdict.why, internal_error("x"));
-  EXPECT_EQ(answer->endpoint.address, welcome.endpoint.address);
+  EXPECT_EQ(answer->endpoint.address, acceptance.endpoint.address);
 }
 
 TEST(MeshMessagesTest, FieldsOfTheWrongSizeAreNamed) {

@@ -281,7 +281,7 @@ TEST_F(MeshAgentTest, AnAnswerWithoutTheKeyIsRefused) {
   std::unique_ptr<MeshSide> impostor =
       std::make_unique<MeshSide>(wire::InstanceId{2, 2}, "b", &history);
   want_both();
-  // Everything but the key: the impostor greets as b would, then makes up a welcome.
+  // Everything but the key: the impostor greets as b would, then makes up a acceptance.
   a->network["127.0.0.1:b"] = impostor.get();
   EXPECT_TRUE(impostor->agent->want(impostor->wish(*a, 'x')));
   a->interference.greeting = [&](Greeting& greeting, Challenge&) {
@@ -334,10 +334,10 @@ TEST_F(MeshAgentTest, AReplayedProofMakesNoSecondLink) {
   ASSERT_TRUE(linked());
   history.clear();
   EXPECT_TRUE(b->agent->want(b->wish(*a)));
-  b->agent->proved("127.0.0.1", recorded, [](const Welcome&) {});
+  b->agent->proved("127.0.0.1", recorded, [](const Acceptance&) {});
   settle();
   pass(15 * kSecond);
-  b->agent->proved("127.0.0.1", recorded, [](const Welcome&) {});
+  b->agent->proved("127.0.0.1", recorded, [](const Acceptance&) {});
   settle();
   EXPECT_TRUE(history.empty());
 }

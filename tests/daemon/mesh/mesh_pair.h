@@ -100,14 +100,15 @@ class MeshSide final : public LinksPort, private MeshDialer {
                        });
   }
   // A lost answer: the other side has heard the question.
-  void prove(const std::string& address, const Proof& proof, MeshAnswer<Welcome> answer) override {
+  void prove(const std::string& address, const Proof& proof,
+             MeshAnswer<Acceptance> answer) override {
     Proof changed = proof;
     const bool kept = interference.proof(changed);
     MeshSide* to = find(address);
-    if (to == nullptr) return answer(lost<Welcome>());
+    if (to == nullptr) return answer(lost<Acceptance>());
     to->agent->proved(interference.host, changed,
-                      [kept, answer = std::move(answer)](Welcome welcome) mutable {
-                        answer(kept ? Result<Welcome>(std::move(welcome)) : lost<Welcome>());
+                      [kept, answer = std::move(answer)](Acceptance acceptance) mutable {
+                        answer(kept ? Result<Acceptance>(std::move(acceptance)) : lost<Acceptance>());
                       });
   }
   void arrive(const std::string& address, const Arrival& arrival,

@@ -62,11 +62,11 @@ TEST_F(PeersTest, AreForgivenWhatThisDaemonSleptThrough) {
 TEST_F(PeersTest, KeepTheHighestMarksOfATermAndForgetWhatWasStarted) {
   wire::FrameHeader header;
   header.source = 1;
-  header.started_step = 8;
-  header.watermark_step = 7;
-  header.watermark_call = 3;
+  header.started_step_end = 8;
+  header.complete_step_end = 7;
+  header.complete_call_end = 3;
   peers.take_marks(header);
-  header.started_step = header.watermark_step = header.watermark_call = 1;
+  header.started_step_end = header.complete_step_end = header.complete_call_end = 1;
   peers.take_marks(header);
   EXPECT_EQ(peers[1].started_end, 8u);
   EXPECT_EQ(peers[1].completed_end, 7u);

@@ -1,4 +1,4 @@
-#include "daemon/operators/operator.h"
+#include "daemon/operators/mailbox_operator.h"
 
 #include <future>
 
