@@ -324,9 +324,11 @@ void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedAre
             .site = *site, .name = arena.device->number(), .bytes = arena.device->bytes()});
   }
   if (status.ok()) {
-    engine_->count(arena.device->way() == wire::ArenaWay::kVmm
-                       ? scheduler::Counter::kdevice_arenas_vmm
-                       : scheduler::Counter::kdevice_arenas_ipc);
+    if (arena.device->way() == wire::ArenaWay::kVmm) {
+      engine_->count(scheduler::Counter::kdevice_arenas_vmm);
+    } else {
+      engine_->count(scheduler::Counter::kdevice_arenas_ipc);
+    }
     session.device_arenas.push_back(std::move(arena.device));
   }
   wire::Reply reply = to_reply(status);
