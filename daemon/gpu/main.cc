@@ -17,7 +17,7 @@ int main() {
     std::fprintf(stderr, "cgxd-gpu is started by cgxd, for a job with tensors on a GPU\n");
     return 2;
   }
-  auto worker = cgx::daemon::gpu::DeviceWorker::open(cgx::daemon::UniqueFd(kSocket));
+  auto worker = cgx::daemon::gpu::DeviceWorker::open(cgx::UniqueFd(kSocket));
   if (!worker.ok()) return 1;  // cgxd was told why
   const cgx::Status ended = (*worker)->run();
   if (ended.ok()) return 0;

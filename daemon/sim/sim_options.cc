@@ -65,10 +65,11 @@ void add_work(CLI::App& app, SimOptions& options) {
 #undef X
                  "may be repeated")
       ->allow_extra_args(false)
-      ->check([](const std::string& name) {
-        const Result<scheduler::Planner> found = scheduler::planner_of(name);
-        return found.ok() ? std::string() : found.status().message();
-      });
+      ->check(CLI::IsMember(std::vector<std::string>{
+#define X(name, help) #name,
+#include "scheduler/planners/planners.def"
+#undef X
+      }));
   app.add_option("--trace", options.trace, "write a Chrome trace of the lanes into this file");
   app.add_option("--svg", options.svg, "write a picture of the lanes into this file");
   app.add_flag("--json", options.json, "print JSON");

@@ -93,7 +93,9 @@ TEST_F(DaemonTest, ARecordThatAsksForWhatIsNotBuiltIsAnsweredByName) {
   EXPECT_EQ(answer.status, static_cast<uint16_t>(StatusCode::kUNIMPLEMENTED));
   EXPECT_NE(pair.first.text(answer).find("broadcast"), std::string::npos);
   pair.first.push({.kind = CGX_SUBMIT_TENSOR, .step = 1, .word = 2});
-  EXPECT_EQ(pair.first.completion().status, static_cast<uint16_t>(StatusCode::kUNIMPLEMENTED));
+  const cgx_completion_record waits = pair.first.completion();
+  EXPECT_EQ(waits.status, static_cast<uint16_t>(StatusCode::kINVALID_ARGUMENT));
+  EXPECT_NE(pair.first.text(waits).find("word"), std::string::npos);
   pair.expect_sum(1);  // nothing else happened
 }
 
