@@ -26,23 +26,22 @@ const char* state_name(Communicator::State state) {
 }
 
 Communicator::Communicator(Members members, const wire::CreateCommunicator& first,
-                           CommunicatorPort& services)
+                           CommunicatorPort& port)
     : members_(std::move(members)),
-      services_(services),
-      index_(services.new_index()),
-      pool_(services.slabs(members_.site), members_.holder),
-      desk_(
-          services.options().job_weights.starting_policy(services.options().policy, members_.job)),
+      port_(port),
+      index_(port.new_index()),
+      pool_(port.slabs(members_.site), members_.holder),
+      desk_(port.options().job_weights.starting_policy(port.options().policy, members_.job)),
       local_(members_.local.size()),
       attempts_(members_.local.size()),
       joining_(members_, first),
       peers_(members_),
       terms_(members_),
       tables_(members_.machines()),
-      replay_(services.options().plan_history.get(), members_.job, members_.name),
+      replay_(port.options().plan_history.get(), members_.job, members_.name),
       agreement_(members_, *this),
       steps_(
-          {members_, members_.view_of(0), services.site(members_.site), pool_, *this},
+          {members_, members_.view_of(0), port.site(members_.site), pool_, *this},
           [this](uint64_t step) {
             const PlanAgreement::PlanPtr plan = agreement_.plan_for(step, steps_.plan());
             if (plan == steps_.plan()) return plan;
@@ -53,10 +52,10 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
           [this] {
             return steps_.plan()->facts->hears_coordinator || !agreement_.awaits_decision();
           }),
-      calls_({members_, members_.view_of(0), services.site(members_.site), pool_, *this}),
-      pilot_(*this, services.options().search),
-      next_tick_ns_(services.now_ns()) {
-  created_ns_ = services_.now_ns();
+      calls_({members_, members_.view_of(0), port.site(members_.site), pool_, *this}),
+      pilot_(*this, port.options().search),
+      next_tick_ns_(port.now_ns()) {
+  created_ns_ = port_.now_ns();
   steps_.measure_losses(ceilings_.losses());
   begin_with_policy();
 }
@@ -97,7 +96,7 @@ std::string Communicator::in_flight() const {
 
 uint32_t Communicator::weight() const {
   const uint32_t wanted = steps_.installed() ? steps_.plan()->plan.weight : desk_.policy().weight;
-  return std::min(wanted, services_.options().limits.weight);
+  return std::min(wanted, port_.options().limits.weight);
 }
 
 uint64_t Communicator::reserved_bytes() const {
@@ -170,7 +169,7 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
     case CGX_SUBMIT_ABSENT:
       return steps_.absent(local, record.step, record.tensor, record.cookie);
     case CGX_SUBMIT_STEP_END:
-      return steps_.end(local, record.step, record.cookie, services_.now_ns());
+      return steps_.end(local, record.step, record.cookie, port_.now_ns());
     case CGX_SUBMIT_STEP_DONE:
     case CGX_SUBMIT_CALL:
       break;
@@ -199,7 +198,7 @@ Status Communicator::submit_call(uint32_t local, const cgx_submit_record& record
   submission.input = memory.input;
   submission.output = memory.output;
   submission.cookie = record.cookie;
-  const Status status = calls_.submit(local, record.step, submission, services_.now_ns());
+  const Status status = calls_.submit(local, record.step, submission, port_.now_ns());
   publish_call_failures();
   return status;
 }
@@ -208,7 +207,7 @@ Result<Communicator::Buffers> Communicator::buffers(uint32_t local, const cgx_su
                                                     DType dtype, uint64_t elements) const {
   const uint64_t width = dtype_bytes(dtype);
   const auto locate = [&](uint32_t arena, uint64_t offset, const char* what) -> Result<Place> {
-    const auto [id, bytes, site] = services_.arena(members_.local[local].session, arena);
+    const auto [id, bytes, site] = port_.arena(members_.local[local].session, arena);
     const bool fits =
         elements <= bytes / width && offset <= bytes && elements * width <= bytes - offset;
     if (!fits || offset % width != 0) {
@@ -247,7 +246,7 @@ Status Communicator::elsewhere(const std::string& what, uint32_t arena, SiteId s
 }
 
 Status Communicator::check_site_takes(const PlanFacts& facts) const {
-  const Site& site = services_.site(members_.site);
+  const Site& site = port_.site(members_.site);
   for (const Group& group : facts.plan.groups) {
     for (const Segment& segment : group.segments) {
       const TensorDesc& tensor = (*facts.table)[segment.tensor];
@@ -297,10 +296,10 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.machine = members_.machine;
   question.machines = members_.machines();
   question.slab_bytes = pool_.slab_bytes();
-  const Site& site = services_.site(members_.site);
+  const Site& site = port_.site(members_.site);
   question.site_consumes = site.consumes_inside();
   question.make_residual = site.residual_maker();
-  question.bytes_free = services_.plan_share().left_for(members_.holder);
+  question.bytes_free = port_.plan_share().left_for(members_.holder);
   if (steps_.installed() && steps_.plan()->table == question.table) {
     question.decisions = steps_.plan()->facts->decisions;
   } else {
@@ -310,7 +309,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
     question.residual_table = steps_.residuals().table();
     question.has_residual = steps_.residuals().existing(question.residual_table);
   }
-  services_.planner().request(
+  port_.planner().request(
       std::move(question),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {
         if (!alive.expired()) answer(facts);
@@ -319,7 +318,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
   if (members_.site != kHostSite) CGX_RETURN_IF_ERROR(check_site_takes(*facts));
-  const Share share = services_.plan_share();
+  const Share share = port_.plan_share();
   auto prepared = PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
                                        share.left_for(members_.holder));
   const Status& status = prepared.status();
@@ -335,17 +334,17 @@ bool Communicator::work() {
   if (state_ == State::kFrozen) return work_frozen();
   if ((state_ != State::kRunning && state_ != State::kReady) || leaving_) return false;
   replay_next_plan();
-  const Result<bool> called = calls_.work(services_.now_ns());
+  const Result<bool> called = calls_.work(port_.now_ns());
   publish_call_failures();
   const bool steps_run = state_ == State::kRunning && !must_wait_for_replay();
-  const Result<bool> stepped = called.ok() && steps_run ? steps_.work(services_.now_ns()) : called;
+  const Result<bool> stepped = called.ok() && steps_run ? steps_.work(port_.now_ns()) : called;
   for (const Result<bool>* result : {&called, &stepped}) {
     if (result->ok()) continue;
     fail(result->status(), scope_of(result->status()));
     return true;
   }
   publish_result_hashes();
-  services_.release(steps_.take_freed());
+  port_.release(steps_.take_freed());
   reorder_if_useful();
   pursue_wish();
   tell_losses();
@@ -363,8 +362,8 @@ void Communicator::lose_site(const Status& why) {
 // The site has answered; the operation may have ended meanwhile.
 void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer& answer) {
   const bool of_step = operation.kind() == wire::StepKind::kStep;
-  const Status status = of_step ? steps_.settle(operation, ticket, answer, services_.now_ns())
-                                : calls_.settle(operation, ticket, answer, services_.now_ns());
+  const Status status = of_step ? steps_.settle(operation, ticket, answer, port_.now_ns())
+                                : calls_.settle(operation, ticket, answer, port_.now_ns());
   if (status.code() == StatusCode::kDEVICE_LOST) {
     lose_site(status);
   } else if (!status.ok()) {
@@ -427,7 +426,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
 }
 
 void Communicator::add_peers(std::vector<PeerSnapshot>& list) const {
-  peers_.show(services_.now_ns(), list);
+  peers_.show(port_.now_ns(), list);
 }
 
 }  // namespace cgx::scheduler

@@ -95,7 +95,7 @@ class Communicator final : public OperationPort,
   // Checks the first local rank's message; `own` is this daemon's instance.
   static Result<std::unique_ptr<Communicator>> create(const SessionOptions& session,
                                                       const wire::CreateCommunicator& message,
-                                                      SiteId site, CommunicatorPort& services);
+                                                      SiteId site, CommunicatorPort& port);
   ~Communicator() override;
 
   const Members& members() const override { return members_; }
@@ -173,10 +173,10 @@ class Communicator final : public OperationPort,
   void send_part(const Operation& operation, const PartFrame& frame) override;
   void count(Counter counter, uint64_t amount) override;
   void record(Event event) override;
-  uint64_t fine_ns() override { return services_.fine_ns(); }
-  Ticket new_ticket() override { return services_.new_ticket(); }
+  uint64_t fine_ns() override { return port_.fine_ns(); }
+  Ticket new_ticket() override { return port_.new_ticket(); }
   void expect(Ticket ticket, Operation& operation) override {
-    services_.expect(ticket, *this, operation);
+    port_.expect(ticket, *this, operation);
   }
   // PlanAgreement::Port
   void send_control(uint32_t machine, const ControlMessage& message) override;
@@ -187,9 +187,9 @@ class Communicator final : public OperationPort,
   }
   void ask_planner(PlanQuestion question, PlannerPort::Answer answer) override;
   Result<PlanAgreement::PlanPtr> reserve(const FactsPtr& facts) override;
-  uint64_t now_ns() const override { return services_.now_ns(); }
+  uint64_t now_ns() const override { return port_.now_ns(); }
   uint64_t prepare_deadline_ns() const override {
-    return now_ns() + services_.options().timeouts.prepare_ns;
+    return now_ns() + port_.options().timeouts.prepare_ns;
   }
   uint64_t next_switch_step() const override;
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
@@ -202,7 +202,7 @@ class Communicator final : public OperationPort,
     Registration tensors;
   };
 
-  Communicator(Members members, const wire::CreateCommunicator& first, CommunicatorPort& services);
+  Communicator(Members members, const wire::CreateCommunicator& first, CommunicatorPort& port);
 
   // communicator_join.cc
   Status is_gone(uint32_t rank, const std::string& why) const;
@@ -357,7 +357,7 @@ class Communicator final : public OperationPort,
   void send_heartbeats();
 
   Members members_;
-  CommunicatorPort& services_;
+  CommunicatorPort& port_;
   const uint16_t index_;
   BufferPool pool_;  // outlives the plans that reserve from it
   State state_ = State::kJoining;

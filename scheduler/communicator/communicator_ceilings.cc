@@ -41,11 +41,11 @@ bool Communicator::may_set_ceilings() const {
 
 void Communicator::search_ceilings(CeilingQuestion question,
                                    std::function<void(const Result<CeilingAnswer>&)> answer) {
-  services_.planner().search(std::move(question),
-                             [alive = std::weak_ptr(alive_),
-                              answer = std::move(answer)](const Result<CeilingAnswer>& found) {
-                               if (!alive.expired()) answer(found);
-                             });
+  port_.planner().search(std::move(question),
+                         [alive = std::weak_ptr(alive_),
+                          answer = std::move(answer)](const Result<CeilingAnswer>& found) {
+                           if (!alive.expired()) answer(found);
+                         });
 }
 
 void Communicator::propose_ceilings(

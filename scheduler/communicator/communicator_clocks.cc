@@ -11,10 +11,10 @@ constexpr uint64_t kJoinRetryNs = 20'000'000;
 }  // namespace
 
 void Communicator::tick() {
-  const uint64_t now = services_.now_ns();
+  const uint64_t now = port_.now_ns();
   if (now < next_tick_ns_) return;
   const bool joining = state_ == State::kJoining;
-  next_tick_ns_ = now + (joining ? kJoinRetryNs : services_.options().timeouts.heartbeat_ns);
+  next_tick_ns_ = now + (joining ? kJoinRetryNs : port_.options().timeouts.heartbeat_ns);
   if (joining) repeat_join();
   if (joining_.forget_at_ns() != 0 && now >= joining_.forget_at_ns()) state_ = State::kClosed;
   if (state_ == State::kFailed || state_ == State::kClosed) return;
@@ -38,8 +38,8 @@ void Communicator::tick() {
 void Communicator::check_frozen() {
   if (awaited_start_) return;  // this machine is the one that takes its time
   const uint64_t since = std::max(terms_.frozen_since_ns(), peers_.last_data_ns());
-  const uint64_t patience = services_.options().timeouts.peer_lost_ns;
-  const uint64_t now = services_.now_ns();
+  const uint64_t patience = port_.options().timeouts.peer_lost_ns;
+  const uint64_t now = port_.now_ns();
   if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;
   fail({StatusCode::kPEER_LOST,
         "no new term after '" + failure_.message() + "': no word from " + terms_.silent_machines()},
@@ -47,8 +47,8 @@ void Communicator::check_frozen() {
 }
 
 void Communicator::check_agreements() {
-  const uint64_t now = services_.now_ns();
-  const Timeouts& timeouts = services_.options().timeouts;
+  const uint64_t now = port_.now_ns();
+  const Timeouts& timeouts = port_.options().timeouts;
   // Members wait a little longer than their coordinator, who can name the culprit.
   const uint64_t patience = timeouts.peer_lost_ns * 3 / 2 + agreement_.undecided_making_ns();
   if (agreement_.undecided_since_ns() != 0 &&
@@ -90,13 +90,13 @@ void Communicator::send_heartbeats() {
   header.progress = peers_.next_beat();
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k == members_.machine) continue;
-    send_to(k, header, peers_.beat_for(k, beat, services_.now_ns()), kNoSlab);
+    send_to(k, header, peers_.beat_for(k, beat, port_.now_ns()), kNoSlab);
   }
 }
 
 void Communicator::check_peers() {
-  const uint64_t now = services_.now_ns();
-  const Timeouts& timeouts = services_.options().timeouts;
+  const uint64_t now = port_.now_ns();
+  const Timeouts& timeouts = port_.options().timeouts;
   if (state_ == State::kJoining) {
     if (now - created_ns_ < timeouts.join_ns) return;
     return fail({StatusCode::kTIMED_OUT, members_.title() + " did not come together within " +
@@ -107,17 +107,17 @@ void Communicator::check_peers() {
   const std::optional<uint32_t> silent = peers_.silent(now, timeouts.peer_lost_ns);
   if (!silent) return;
   const uint64_t silence_ns = now - peers_[*silent].last_heard_ns;
-  services_.lose_link(*this, *silent,
-                      {StatusCode::kPEER_LOST,
-                       "no heartbeat for " + std::to_string(silence_ns / 1'000'000) + " ms"});
+  port_.lose_link(*this, *silent,
+                  {StatusCode::kPEER_LOST,
+                   "no heartbeat for " + std::to_string(silence_ns / 1'000'000) + " ms"});
 }
 
 // The clock of a started operation runs only when every machine that it hears has announced it;
 // then one that is needed and silent is at fault. Among more than two, whoever waits for what was
 // reduced elsewhere waits longer: the machine that misses a first part knows better.
 void Communicator::check_stalled() {
-  const uint64_t now = services_.now_ns();
-  const uint64_t limit = services_.options().timeouts.stalled_ns;
+  const uint64_t now = port_.now_ns();
+  const uint64_t limit = port_.options().timeouts.stalled_ns;
   const auto check = [&](const Operation& operation) -> bool {
     if (now - operation.last_progress_ns() < limit) return false;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
@@ -176,8 +176,8 @@ void Communicator::show_late(std::vector<RankSnapshot>& ranks) const {
   const Waiting waits = waiting();
   const bool frozen = state_ == State::kFrozen || state_ == State::kFailed;
   if (waits.since_ns == 0 || frozen) return;
-  const uint64_t waited_ns = services_.now_ns() - waits.since_ns;
-  if (waited_ns < 2 * services_.options().timeouts.heartbeat_ns) return;
+  const uint64_t waited_ns = port_.now_ns() - waits.since_ns;
+  if (waited_ns < 2 * port_.options().timeouts.heartbeat_ns) return;
   for (const uint32_t rank : late_ranks(waits)) {
     if (rank < ranks.size()) ranks[rank].late_ns = waited_ns;
   }
@@ -186,14 +186,14 @@ void Communicator::show_late(std::vector<RankSnapshot>& ranks) const {
 // A rank that has not come is warned about by name at 5 s, 10 s, 20 s, ...; it is given up only at
 // the communicator's own time-out.
 void Communicator::check_late() {
-  const uint64_t now = services_.now_ns();
+  const uint64_t now = port_.now_ns();
   const Waiting waits = waiting();
   const uint64_t since = waits.since_ns;
   if (since == 0) {
     warning_step_ns_ = 0;
     return;
   }
-  const uint64_t first_warning = services_.options().timeouts.late_warning_ns;
+  const uint64_t first_warning = port_.options().timeouts.late_warning_ns;
   if (warning_step_ns_ != since) {
     warning_step_ns_ = since;
     next_warning_ns_ = since + first_warning;
@@ -221,7 +221,7 @@ void Communicator::check_late() {
             .peer = static_cast<uint16_t>(rank),
             .b = now - since});
   }
-  services_.event(EventLevel::kWarning, text);
+  port_.event(EventLevel::kWarning, text);
 }
 
 }  // namespace cgx::scheduler

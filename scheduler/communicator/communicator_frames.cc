@@ -76,7 +76,7 @@ void Communicator::broadcast_body(SharedBytes encoded_control) {
     if (k == members_.machine || !peers_[k].up) continue;
     const wire::FrameHeader header = header_for(wire::FrameType::kControl);
     peers_.sent(k, encoded_control->size() + sizeof(header));
-    check_sent(k, services_.send_shared(peers_[k].id, header, encoded_control));
+    check_sent(k, port_.send_shared(peers_[k].id, header, encoded_control));
   }
 }
 
@@ -87,7 +87,7 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
     return;
   }
   peers_.sent(machine, payload.size() + sizeof(header));
-  check_sent(machine, services_.send(peers_[machine].id, header, payload, members_.site, slab));
+  check_sent(machine, port_.send(peers_[machine].id, header, payload, members_.site, slab));
 }
 
 void Communicator::check_sent(uint32_t machine, const Status& status) {
@@ -98,19 +98,19 @@ void Communicator::check_sent(uint32_t machine, const Status& status) {
 }
 
 void Communicator::count(Counter counter, uint64_t amount) {
-  services_.count(counter, amount);
+  port_.count(counter, amount);
 }
 
 void Communicator::record(Event event) {
   event.communicator = index_;
-  services_.record(event);
+  port_.record(event);
   if (event.kind == EventKind::kstep_completed) note_step_end();
   if (measures_steps()) measure(event);
   if (steps_.installed()) follow_ceilings(event);
 }
 
 void Communicator::receive(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  peers_.heard(header.source, payload.size() + sizeof(header), services_.now_ns());
+  peers_.heard(header.source, payload.size() + sizeof(header), port_.now_ns());
   if (state_ == State::kFailed) return answer_join(header, payload);
   if (state_ == State::kClosed) return;
   if (header.type == wire::FrameType::kControl) return receive_control(header, payload);
@@ -131,12 +131,12 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
   }
   switch (header.type) {
     case wire::FrameType::kData:
-      peers_.heard_data(header.source, services_.now_ns());
+      peers_.heard_data(header.source, port_.now_ns());
       return receive_data(header, payload);
     case wire::FrameType::kControl:
       break;
     case wire::FrameType::kHeartbeat:
-      return peers_.take_beat(header.source, header.progress, payload, services_.now_ns());
+      return peers_.take_beat(header.source, header.progress, payload, port_.now_ns());
   }
   count(Counter::kframes_unexpected, 1);
 }
@@ -169,8 +169,8 @@ void Communicator::receive_data(const wire::FrameHeader& header,
           .peer = static_cast<uint16_t>(header.source),
           .a = static_cast<uint32_t>(payload.size()),
           .b = header.part});
-  const Status status = of_call ? calls_.receive(header, payload, services_.now_ns())
-                                : steps_.receive(header, payload, services_.now_ns());
+  const Status status = of_call ? calls_.receive(header, payload, port_.now_ns())
+                                : steps_.receive(header, payload, port_.now_ns());
   publish_call_failures();
   publish_result_hashes();
   if (status.ok()) return;
@@ -228,8 +228,7 @@ void Communicator::handle(uint32_t machine, const CallFailure& message) {
 
 void Communicator::publish_result_hashes() {
   for (const StepRunner::ResultHash& result : steps_.take_result_hashes()) {
-    const ReplicaHash message{result.step, result.tensor, result.hash,
-                              services_.options().lane->name};
+    const ReplicaHash message{result.step, result.tensor, result.hash, port_.options().lane->name};
     if (members_.coordinator()) {
       handle(members_.machine, message);
     } else {

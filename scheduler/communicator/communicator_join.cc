@@ -73,10 +73,9 @@ PlanQuestion repeat_plan(const PlanEntry& entry, const std::shared_ptr<const Ten
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions& session,
                                                            const wire::CreateCommunicator& message,
-                                                           SiteId site,
-                                                           CommunicatorPort& services) {
+                                                           SiteId site, CommunicatorPort& port) {
   CGX_RETURN_IF_ERROR(check(message));
-  const EngineOptions& options = services.options();
+  const EngineOptions& options = port.options();
   if (message.members[message.rank].instance != options.instance) {
     return invalid_argument("rank " + std::to_string(message.rank) + " of communicator '" +
                             message.name +
@@ -91,13 +90,13 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                       " machines, but this daemon has no mesh address (mesh.listen is not set)");
   }
   const SlabCounts slabs =
-      CallRunner::slabs_needed(members, services.site(site), services.slabs(site)->slab_bytes());
-  const uint64_t bytes = slabs.sum() * services.slabs(site)->slab_bytes();
-  if (const Status room = services.plan_share().check(members.holder, bytes); !room.ok()) {
+      CallRunner::slabs_needed(members, port.site(site), port.slabs(site)->slab_bytes());
+  const uint64_t bytes = slabs.sum() * port.slabs(site)->slab_bytes();
+  if (const Status room = port.plan_share().check(members.holder, bytes); !room.ok()) {
     return resource_exhausted("calls of communicator '" + message.name + "' need " +
                               std::to_string(bytes) + " bytes; " + room.message());
   }
-  std::unique_ptr<Communicator> made(new Communicator(std::move(members), message, services));
+  std::unique_ptr<Communicator> made(new Communicator(std::move(members), message, port));
   CGX_RETURN_IF_ERROR(made->pool_.reserve(slabs));
   made->call_slabs_ = slabs;
   made->timeout_ns_ =
@@ -196,7 +195,7 @@ void Communicator::join_if_complete() {
 // failed answers with the failure; to learn of it is all that the coordinator's own word is for.
 void Communicator::repeat_join() {
   if (!joining_.said_joined()) return;
-  const Join join = joining_.message(services_.residuals().mark(owner()));
+  const Join join = joining_.message(port_.residuals().mark(owner()));
   if (members_.coordinator()) return broadcast(join);
   send_control(0, join);
 }
@@ -210,7 +209,7 @@ void Communicator::handle(uint32_t machine, const Join& message) {
 
 void Communicator::all_joined() {
   if (!joining_.all_joined()) return;
-  const bool keep = joining_.all_keep(services_.residuals().mark(owner()));
+  const bool keep = joining_.all_keep(port_.residuals().mark(owner()));
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   broadcast(Joined{.configured = desk_.configured(), .keep_residuals = keep});
@@ -231,18 +230,18 @@ void Communicator::handle(uint32_t machine, const Joined& message) {
 
 // What this machine keeps of the communicator's life before is gone on with, or of no use.
 void Communicator::begin_with_residuals(bool keep) {
-  std::optional<KeptResiduals> kept = services_.residuals().take(owner());
+  std::optional<KeptResiduals> kept = port_.residuals().take(owner());
   if (!kept) return;
   const uint64_t bytes = kept->residuals.bytes();
-  services_.note(EventLevel::kInfo,
-                 keep ? "error feedback goes on with what was kept"
-                      : "error feedback begins at zero: not every machine kept the same step's",
-                 {{"job", members_.job},
-                  {"communicator", members_.name},
-                  {"step", kept->mark.step_end - 1},
-                  {"bytes", bytes}});
+  port_.note(EventLevel::kInfo,
+             keep ? "error feedback goes on with what was kept"
+                  : "error feedback begins at zero: not every machine kept the same step's",
+             {{"job", members_.job},
+              {"communicator", members_.name},
+              {"step", kept->mark.step_end - 1},
+              {"bytes", bytes}});
   if (keep) return steps_.begin_with(std::move(*kept));
-  services_.release(kept->residuals.take_all());
+  port_.release(kept->residuals.take_all());
 }
 
 namespace {
@@ -274,16 +273,15 @@ Status check_description(const wire::TensorDescription& tensor, uint32_t rank) {
 void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
   if (state_ == State::kFailed) return;  // who commits is told
   LocalState& state = local_[local];
-  const bool fits =
-      message.first == state.tensors.size() &&
-      state.tensors.size() + message.tensors.size() <= services_.options().limits.tensors;
+  const bool fits = message.first == state.tensors.size() &&
+                    state.tensors.size() + message.tensors.size() <= port_.options().limits.tensors;
   if (!fits) {
     return fail(resource_exhausted("rank " + std::to_string(members_.local[local].rank) +
                                    " registers tensors " + std::to_string(message.first) + ".." +
                                    std::to_string(message.first + message.tensors.size()) +
                                    " after " + std::to_string(state.tensors.size()) +
                                    " others; they must be consecutive and " + "at most " +
-                                   std::to_string(services_.options().limits.tensors)),
+                                   std::to_string(port_.options().limits.tensors)),
                 Scope::kCommunicator);
   }
   for (const wire::TensorDescription& tensor : message.tensors) {
@@ -291,7 +289,7 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
     if (!status.ok()) return fail(status, Scope::kCommunicator);
   }
   const uint64_t bytes = Registration::bytes_of(message.tensors);
-  if (const Status room = services_.plan_share().check(members_.holder, bytes); !room.ok()) {
+  if (const Status room = port_.plan_share().check(members_.holder, bytes); !room.ok()) {
     state.tensors = {};
     return fail(resource_exhausted("what rank " + std::to_string(members_.local[local].rank) +
                                    " registers needs " + std::to_string(bytes) + " bytes; " +
@@ -332,10 +330,10 @@ void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& 
 void Communicator::run_apart(std::function<Status()> work,
                              std::function<void(const Status&)> then) {
   const auto came_to = std::make_shared<Status>();
-  services_.planner().run([came_to, work = std::move(work)] { *came_to = work(); },
-                          [came_to, then = std::move(then), alive = std::weak_ptr(alive_), this] {
-                            if (!alive.expired() && living()) then(*came_to);
-                          });
+  port_.planner().run([came_to, work = std::move(work)] { *came_to = work(); },
+                      [came_to, then = std::move(then), alive = std::weak_ptr(alive_), this] {
+                        if (!alive.expired() && living()) then(*came_to);
+                      });
 }
 
 std::vector<RegisteredBy> Communicator::registered() const {
@@ -344,7 +342,7 @@ std::vector<RegisteredBy> Communicator::registered() const {
     const LocalRank& rank = members_.local[i];
     RegisteredBy& by = ranks.emplace_back(RegisteredBy{rank.rank, local_[i].tensors, {}});
     for (uint32_t arena = 0; arena < wire::kArenasMax; ++arena) {
-      const auto known = services_.arena(rank.session, arena);
+      const auto known = port_.arena(rank.session, arena);
       by.arena_bytes.push_back(known.site == members_.site ? known.bytes : 0);
     }
   }
@@ -440,7 +438,7 @@ StepRunner::Homes Communicator::homes() const {
   for (uint32_t i = 0; i < local_.size(); ++i) {
     std::array<ArenaId, wire::kArenasMax> arenas;
     for (uint32_t arena = 0; arena < arenas.size(); ++arena) {
-      arenas[arena] = services_.arena(members_.local[i].session, arena).id;
+      arenas[arena] = port_.arena(members_.local[i].session, arena).id;
     }
     const auto add = [&](const wire::TensorDescription& tensor) {
       const bool known = tensor.home_arena < arenas.size();  // whoever has no elements may not care
@@ -461,12 +459,12 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
   if (!members_.coordinator()) desk_.adopt(plan->policy, plan->plan.policy_version);
   took_force(*plan, first_step);
   if (commits_ == 1) {
-    services_.note(EventLevel::kInfo, "communicator is ready",
-                   {{"job", members_.job},
-                    {"communicator", members_.name},
-                    {"ranks", members_.ranks()},
-                    {"machines", members_.machines()},
-                    {"tensors", table_->size()}});
+    port_.note(EventLevel::kInfo, "communicator is ready",
+               {{"job", members_.job},
+                {"communicator", members_.name},
+                {"ranks", members_.ranks()},
+                {"machines", members_.machines()},
+                {"tensors", table_->size()}});
   }
   meter_.begin(table_->size());
   steps_.install(plan, first_step, homes());
@@ -496,7 +494,7 @@ void Communicator::reorder_if_useful() {
 }
 
 void Communicator::keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step) {
-  PlanLog* const log = members_.coordinator() ? services_.plan_log() : nullptr;
+  PlanLog* const log = members_.coordinator() ? port_.plan_log() : nullptr;
   if (log == nullptr || plan.plan.epoch <= kept_epoch_) return;  // a plan on trial: said once
   kept_epoch_ = plan.plan.epoch;
   log->took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan});

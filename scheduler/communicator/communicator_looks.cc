@@ -32,7 +32,7 @@ Status Communicator::check_look() const {
                                           members_.machine_name(0) +
                                           ", its coordinator; ask there"};
   }
-  if (services_.options().costs == nullptr) {
+  if (port_.options().costs == nullptr) {
     return {StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"};
   }
   return looks_.size() < kLooksMax ? Status() : no_room();
@@ -86,7 +86,7 @@ void Communicator::consider(Search search, std::function<void(const Result<T>&)>
     std::optional<Result<T>> result;
   };
   const auto found = std::make_shared<Found>(Found{std::move(search), std::nullopt});
-  const bool taken = services_.planner().consider(
+  const bool taken = port_.planner().consider(
       [found](uint64_t evaluations) {
         found->result = found->search(evaluations);
         return found->result.has_value();

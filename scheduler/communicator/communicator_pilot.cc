@@ -15,7 +15,7 @@ bool Communicator::measures_steps() const {
 }
 
 void Communicator::measure(const Event& event) {
-  std::optional<StepSample> sample = meter_.take(event, services_.now_ns());
+  std::optional<StepSample> sample = meter_.take(event, port_.now_ns());
   if (!sample) return;
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
@@ -30,11 +30,11 @@ void Communicator::measure(const Event& event) {
 
 void Communicator::keep_profile(const PreparedPlan& plan) {
   profiled_epoch_ = plan.plan.epoch;
-  services_.kept_profiles().keep({members_.uid, members_.job, members_.name},
-                                 {.table_hash = plan.plan.table_hash,
-                                  .machines = plan.plan.machines,
-                                  .policy = plan.policy,
-                                  .groups = plan.plan.groups});
+  port_.kept_profiles().keep({members_.uid, members_.job, members_.name},
+                             {.table_hash = plan.plan.table_hash,
+                              .machines = plan.plan.machines,
+                              .policy = plan.policy,
+                              .groups = plan.plan.groups});
 }
 
 // Of the last communicator of this name; empty: the policy's own.
@@ -43,14 +43,14 @@ std::vector<Group> Communicator::groups_of_profile() {
   const Policy& policy = desk_.policy();
   const bool bounded = policy.ceilings != CeilingPlanner::kpolicy;  // nothing is measured yet
   if (policy.mode == PlanMode::kFixed || bounded || steps_.installed()) return {};
-  const Result<const Profile*> found = services_.kept_profiles().find(
+  const Result<const Profile*> found = port_.kept_profiles().find(
       {members_.uid, members_.job, members_.name}, *pending_, members_.machines(), policy);
   if (found.ok() && *found == nullptr) return {};
   begins_with_profile_ = found.ok();
-  services_.note(EventLevel::kInfo,
-                 found.ok() ? "communicator begins with the plan kept for its name"
-                            : "the plan kept for the name " + found.status().message(),
-                 {{"job", members_.job}, {"communicator", members_.name}});
+  port_.note(EventLevel::kInfo,
+             found.ok() ? "communicator begins with the plan kept for its name"
+                        : "the plan kept for the name " + found.status().message(),
+             {{"job", members_.job}, {"communicator", members_.name}});
   return found.ok() ? (*found)->groups : std::vector<Group>();
 }
 
@@ -59,7 +59,7 @@ bool Communicator::may_propose() const {
 }
 
 SurveyQuestion Communicator::question_of_job(Known known) const {
-  const EngineOptions& options = services_.options();
+  const EngineOptions& options = port_.options();
   uint64_t rtt_ns = 0;
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     rtt_ns = std::max(rtt_ns, peers_[k].least_rtt_ns());
@@ -82,10 +82,10 @@ SurveyQuestion Communicator::question_of_job(Known known) const {
 }
 
 void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
-  if (services_.options().costs == nullptr) {
+  if (port_.options().costs == nullptr) {
     return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
   }
-  services_.planner().survey(
+  port_.planner().survey(
       question_of_job(std::move(known)),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<SurveyPtr>& survey) {
         if (!alive.expired()) answer(survey);
@@ -110,15 +110,15 @@ void Communicator::propose(std::vector<Group> groups, const Trial& trial,
 
 void Communicator::report(const PlanNote& note) {
   const auto percent = [](double share) { return static_cast<uint64_t>(100 * share + 0.5); };
-  services_.note(EventLevel::kInfo, "a plan was looked at",
-                 {{"job", members_.job},
-                  {"communicator", members_.name},
-                  {"plan", note.name},
-                  {"verdict", note.verdict},
-                  {"epoch", note.epoch},
-                  {"step", note.step},
-                  {"predicted_percent", percent(note.predicted)},
-                  {"measured_percent", percent(note.measured)}});
+  port_.note(EventLevel::kInfo, "a plan was looked at",
+             {{"job", members_.job},
+              {"communicator", members_.name},
+              {"plan", note.name},
+              {"verdict", note.verdict},
+              {"epoch", note.epoch},
+              {"step", note.step},
+              {"predicted_percent", percent(note.predicted)},
+              {"measured_percent", percent(note.measured)}});
 }
 
 }  // namespace cgx::scheduler

@@ -32,11 +32,11 @@ PolicyChange change_of(const PlanAgreement::Outcome& outcome,
 void Communicator::begin_with_policy() {
   if (!members_.coordinator()) return;
   const std::optional<Policy> kept =
-      services_.kept_policies().find({members_.uid, members_.job, members_.name});
+      port_.kept_policies().find({members_.uid, members_.job, members_.name});
   if (!kept || same_wish(*kept, desk_.configured())) return;
   desk_.adopt(*kept, 2);
-  services_.note(EventLevel::kInfo, "communicator begins with the policy kept for its name",
-                 {{"job", members_.job}, {"communicator", members_.name}, {"by", kept->note.by}});
+  port_.note(EventLevel::kInfo, "communicator begins with the policy kept for its name",
+             {{"job", members_.job}, {"communicator", members_.name}, {"by", kept->note.by}});
 }
 
 void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
@@ -45,22 +45,22 @@ void Communicator::took_force(const PreparedPlan& plan, uint64_t step) {
   if (!desk_.took_force(in_force) || version == 1) return;
   keep_for_the_name(plan.policy);
   const PolicyNote& note = plan.policy.note;
-  services_.note(EventLevel::kInfo, "policy is in force",
-                 {{"job", members_.job},
-                  {"communicator", members_.name},
-                  {"version", version},
-                  {"epoch", plan.plan.epoch},
-                  {"step", step},
-                  {"by", note.by.empty() ? "a plan history" : note.by},
-                  {"reason", note.reason}});
+  port_.note(EventLevel::kInfo, "policy is in force",
+             {{"job", members_.job},
+              {"communicator", members_.name},
+              {"version", version},
+              {"epoch", plan.plan.epoch},
+              {"step", step},
+              {"by", note.by.empty() ? "a plan history" : note.by},
+              {"reason", note.reason}});
 }
 
 // On every machine: any of them may coordinate the job's next communicator.
 void Communicator::keep_for_the_name(const Policy& policy) {
   if (!policy.note.keep) return;
   const KeptFor name{members_.uid, members_.job, members_.name};
-  if (same_wish(policy, desk_.configured())) return services_.kept_policies().forget(name);
-  services_.kept_policies().keep(name, policy);
+  if (same_wish(policy, desk_.configured())) return port_.kept_policies().forget(name);
+  port_.kept_policies().keep(name, policy);
 }
 
 std::vector<uint32_t> Communicator::running_order() const {
@@ -95,7 +95,7 @@ PlanAgreement::Question Communicator::policy_question(const Policy& policy) cons
 
 // A plan from elsewhere that asks for more counts as having asked for what is allowed here.
 Status Communicator::check_weight(const Policy& policy) const {
-  const uint32_t allowed = services_.options().limits.weight;
+  const uint32_t allowed = port_.options().limits.weight;
   if (policy.weight <= allowed) return {};
   return invalid_argument("weight: " + std::to_string(policy.weight) + " is above limits.weight, " +
                           std::to_string(allowed) + " on " +
@@ -115,8 +115,8 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
     uint64_t residuals = 0;
     for (const TensorDesc& tensor : *table_) residuals += Residuals::bytes_of(tensor);
     const uint64_t ticket =
-        desk_.expect(std::move(answer), services_.now_ns() + PlanAgreement::making_ns(residuals) +
-                                            2 * services_.options().timeouts.prepare_ns);
+        desk_.expect(std::move(answer), port_.now_ns() + PlanAgreement::making_ns(residuals) +
+                                            2 * port_.options().timeouts.prepare_ns);
     return send_control(0, PolicyAsk{ticket, dry_run, policy});
   }
   std::vector<std::string> warnings;

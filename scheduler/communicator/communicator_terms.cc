@@ -27,8 +27,8 @@ void Communicator::fail(const Status& why, Scope scope, Origin origin) {
   const State before = std::exchange(state_, permanent ? State::kFailed : State::kFrozen);
   failure_ = why;
   record({.kind = EventKind::kfailed, .a = static_cast<uint32_t>(why.code()), .b = permanent});
-  services_.event(EventLevel::kError, members_.title() + ": " + why.to_string() +
-                                          (permanent ? "" : "; the step can be redone"));
+  port_.event(EventLevel::kError, members_.title() + ": " + why.to_string() +
+                                      (permanent ? "" : "; the step can be redone"));
   count(Counter::koperations_failed, steps_.operations().size());
   if (origin == Origin::kHere) broadcast(Failure{why.code(), why.message(), scope});
   if (permanent) return end(why);
@@ -38,7 +38,7 @@ void Communicator::fail(const Status& why, Scope scope, Origin origin) {
 
 // A rank that gave its backward pass up may use its buffers again: nothing more is written there.
 void Communicator::freeze(bool take_results) {
-  terms_.freeze(services_.now_ns());
+  terms_.freeze(port_.now_ns());
   steps_.freeze(take_results);
   calls_.freeze(/*take_results=*/true);
   flush();
@@ -82,7 +82,7 @@ void Communicator::handle(uint32_t machine, const Failure& message) {
 void Communicator::handle(uint32_t machine, const Flush& message) {
   (void)message;
   terms_.flush(machine);
-  peers_.heard_data(machine, services_.now_ns());
+  peers_.heard_data(machine, port_.now_ns());
   report_if_flushed();
 }
 
@@ -120,8 +120,8 @@ Report Communicator::make_report() const {
 
 // Makes results of what others have sent, nothing else; then it can be reported.
 bool Communicator::work_frozen() {
-  const Result<bool> called = calls_.work(services_.now_ns());
-  const Result<bool> stepped = called.ok() ? steps_.work(services_.now_ns()) : called;
+  const Result<bool> called = calls_.work(port_.now_ns());
+  const Result<bool> stepped = called.ok() ? steps_.work(port_.now_ns()) : called;
   if (!stepped.ok()) {
     fail(stepped.status(), scope_of(stepped.status()));
     return true;
@@ -148,7 +148,7 @@ void Communicator::report_if_flushed() {
 void Communicator::handle(uint32_t machine, const Report& message) {
   if (!members_.coordinator()) return;
   terms_.report(machine, message);
-  peers_.heard_data(machine, services_.now_ns());
+  peers_.heard_data(machine, port_.now_ns());
   start_term_if_reported();
 }
 
@@ -218,7 +218,7 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
   attempts_.begin_term();
   replicas_.forget();
   if (table_) meter_.begin(table_->size());
-  peers_.begin_term(start.first_step, services_.now_ns());
+  peers_.begin_term(start.first_step, port_.now_ns());
   const ViewPtr view = members_.view_of(terms_.number());
   const std::vector<bool> told = steps_.restart(view, start.first_step, why);
   calls_.restart(view, start.calls_end, why);
@@ -227,7 +227,7 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
     took_force(*plan, start.first_step);
     steps_.rebind(plan);
   }
-  agreement_.postpone(services_.now_ns() + services_.options().timeouts.prepare_ns);
+  agreement_.postpone(port_.now_ns() + port_.options().timeouts.prepare_ns);
   attempts_.tell(told);
   for (uint32_t i = 0; i < local_.size(); ++i) {
     if (local_[i].redo_request != 0) redo(i, local_[i].redo_request);
@@ -345,7 +345,7 @@ void Communicator::close_if_empty() {
     if (local.port != nullptr) return;
   }
   if (state_ == State::kFailed && joining_.failed()) {
-    joining_.forget_at(services_.now_ns() + kRememberNs);
+    joining_.forget_at(port_.now_ns() + kRememberNs);
     return;
   }
   broadcast(Bye{});
@@ -356,7 +356,7 @@ void Communicator::close_if_empty() {
 }
 
 void Communicator::link_up(uint32_t machine, transport::PeerId peer) {
-  peers_.link_up(machine, peer, services_.now_ns());
+  peers_.link_up(machine, peer, port_.now_ns());
   record({.kind = EventKind::klink_up, .peer = static_cast<uint16_t>(machine)});
   if (state_ == State::kFailed) return tell_failure(machine);  // it could not be told before
   join_if_complete();
@@ -378,7 +378,7 @@ void Communicator::link_remade(uint32_t machine) {
 }
 
 void Communicator::forgive_silence() {
-  peers_.forgive_silence(services_.now_ns());
+  peers_.forgive_silence(port_.now_ns());
 }
 
 }  // namespace cgx::scheduler

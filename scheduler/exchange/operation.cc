@@ -5,13 +5,13 @@
 
 namespace cgx::scheduler {
 
-Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& host,
+Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
                      uint64_t now_ns)
     : setup_(std::move(setup)),
       work_(site.begin(setup_)),
       site_consumes_(site.consumes_inside()),
       pool_(pool),
-      host_(host),
+      port_(port),
       started_ns_(now_ns),
       last_progress_ns_(now_ns),
       own_presence_(setup_.layout->segments()),
@@ -26,7 +26,7 @@ Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, Operati
       contributions_(schedule().sources_max()) {
   Event begun = event(EventKind::kbegun);
   begun.a = setup_.layout->segments();
-  host_.record(begun);
+  port_.record(begun);
   for (uint32_t i = 0; i < setup_.segments.size(); ++i) {
     if (!setup_.segments[i].inputs.empty()) own_presence_.set(i);
   }
@@ -53,7 +53,7 @@ Event Operation::event(EventKind kind) const {
 // Reading the clock takes as long as such a part's arithmetic.
 uint64_t Operation::begin_span(const Part& part) const {
   constexpr uint64_t kTimedBytes = 4096;
-  return part.raw_bytes < kTimedBytes ? 0 : host_.fine_ns();
+  return part.raw_bytes < kTimedBytes ? 0 : port_.fine_ns();
 }
 
 void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part, uint32_t machine) {
@@ -61,8 +61,8 @@ void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part,
   span.time_ns = began_ns;
   span.peer = static_cast<uint16_t>(machine);
   span.a = static_cast<uint32_t>(part.raw_bytes);
-  if (began_ns != 0) span.b = host_.fine_ns() - began_ns;
-  host_.record(span);
+  if (began_ns != 0) span.b = port_.fine_ns() - began_ns;
+  port_.record(span);
 }
 
 uint32_t Operation::waits_for(uint32_t machine) const {
@@ -212,7 +212,7 @@ void Operation::send(const MoveOf& of) {
   const bool bitmap = !presence_of(of.part, {Source::Kind::kBuffer, move.buffer}).all();
   for (const uint32_t machine : move.machines) {
     pool_.add_reference(made.slab.id());
-    host_.send_part(*this, {.machine = machine,
+    port_.send_part(*this, {.machine = machine,
                             .round = move.round,
                             .part = of.part,
                             .bitmap = bitmap,

@@ -29,7 +29,7 @@
 
 namespace cgx::scheduler {
 
-// What a frame is about; the host completes the header.
+// What a frame is about; the port completes the header.
 struct PartFrame {
   uint32_t machine = 0;  // to
   uint8_t round = 0;
@@ -44,7 +44,7 @@ class OperationPort {
   virtual ~OperationPort() = default;
   virtual void send_part(const class Operation& operation, const PartFrame& frame) = 0;
   virtual void count(Counter counter, uint64_t amount) = 0;
-  // Of now, unless the event says when. The host adds which communicator it is of.
+  // Of now, unless the event says when. The port adds which communicator it is of.
   virtual void record(Event event) = 0;
   // Now, as finely as it is known; 0: nothing is recorded, and nobody needs to know.
   virtual uint64_t fine_ns() = 0;
@@ -57,7 +57,7 @@ class Operation {
  public:
   enum class State : uint8_t { kExchanging, kComplete };
 
-  Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& host,
+  Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
             uint64_t now_ns);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -212,7 +212,7 @@ class Operation {
   const std::unique_ptr<SiteOperation> work_;
   const bool site_consumes_;
   BufferPool& pool_;
-  OperationPort& host_;
+  OperationPort& port_;
   State state_ = State::kExchanging;
   uint64_t started_ns_, last_progress_ns_;
   Presence own_presence_, union_;

@@ -15,7 +15,7 @@ Status Operation::receive(const wire::FrameHeader& header, std::span<const std::
   if (state_ != State::kExchanging) return {};
   CGX_ASSIGN_OR_RETURN(const Expected what, expected(header));
   if (frame_at(header.part, what.frame).here) {
-    host_.count(Counter::kframes_unexpected, 1);
+    port_.count(Counter::kframes_unexpected, 1);
     return {};
   }
   CGX_ASSIGN_OR_RETURN(const Payload parsed, parse(header, payload));
@@ -163,7 +163,7 @@ Result<FrameBytes> Operation::hold(uint32_t machine, std::span<const std::byte> 
   held = Slab(pool_, slab);
   bytes.slab = slab;
   std::memcpy(held.bytes().data(), ranges.data(), ranges.size());
-  host_.count(Counter::kheld_bytes, ranges.size());
+  port_.count(Counter::kheld_bytes, ranges.size());
   return bytes;
 }
 

@@ -30,12 +30,12 @@ constexpr bool about_a_part(SiteJobKind kind) {
 
 Status Operation::ask(Asked asked, SiteJob job) {
   asked.kind = job.kind;
-  asked.ticket = host_.new_ticket();
+  asked.ticket = port_.new_ticket();
   if (about_a_part(job.kind)) asked.began_ns = begin_span(setup_.layout->part(asked.of.part));
   job.part = asked.of.part;
   const std::optional<SiteAnswer> answer = work_->ask(asked.ticket, job);
   if (answer) return take(asked, *answer);
-  host_.expect(asked.ticket, *this);
+  port_.expect(asked.ticket, *this);
   asked_.push_back(std::move(asked));
   return {};
 }
@@ -59,8 +59,8 @@ void Operation::end() {
 
 Status Operation::take(Asked& asked, const SiteAnswer& answer) {
   CGX_RETURN_IF_ERROR(answer.status);
-  host_.count(Counter::knonfinite_buckets, answer.nonfinite_buckets);
-  host_.count(Counter::ksaturated_values, answer.saturated);
+  port_.count(Counter::knonfinite_buckets, answer.nonfinite_buckets);
+  port_.count(Counter::ksaturated_values, answer.saturated);
   if (about_a_part(asked.kind)) {
     record_span(span_of(asked.kind), asked.began_ns, setup_.layout->part(asked.of.part),
                 asked.machine);
@@ -164,7 +164,7 @@ Result<bool> Operation::keep_residuals() {
 
 void Operation::kept(const Asked& asked) {
   keeping_ = false;
-  host_.count(Counter::kcopied_bytes, asked.count * sizeof(float));
+  port_.count(Counter::kcopied_bytes, asked.count * sizeof(float));
   kept_elements_ += asked.count;
   const Segment& segment = setup_.group->segments[to_keep_.back()];
   if (kept_elements_ < element_count(segment, *setup_.table)) return;
