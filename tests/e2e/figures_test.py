@@ -42,6 +42,8 @@ QUIET = {
     "connections_refused_total": "needs a stranger on the data path (tcp_test.py)",
     "connections_lost_total": "needs a network that fails (tcp_test.py)",
     "control_junk_total": "needs garbage on a port (strangers_test.py)",
+    "device_arenas_vmm_total": "needs a GPU (tests/gpu/worker_test.py)",
+    "device_arenas_ipc_total": "needs a GPU (tests/gpu/worker_test.py)",
 }
 
 

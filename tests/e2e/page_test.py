@@ -20,7 +20,7 @@ from ranks import Tensor
 
 PORT = 9464
 SHOTS = os.path.join(os.path.dirname(BUILD), "page")
-FILES = os.path.join(ROOT, "daemon", "page")
+FILES = os.path.join(ROOT, "daemon", "operators", "page")
 TENSORS = (Tensor("layer.weight", (512, 400)), Tensor("head.weight", (100, 300)), Tensor("bias", (512,)))
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
