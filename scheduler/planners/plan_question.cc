@@ -52,8 +52,7 @@ Result<DecisionsPtr> decisions_of(const PlanQuestion& question) {
   const DecisionsPtr& known = question.decisions;
   if (known != nullptr && known->hold_for(question.policy)) return known;
   Result<DecisionsPtr> made = Decisions::create(question.policy, *question.table);
-  const bool needed =
-      question.encoded_plan.empty() || !strengths_of(question.policy).empty();
+  const bool needed = question.encoded_plan.empty() || !strengths_of(question.policy).empty();
   return made.ok() || needed ? made : DecisionsPtr();
 }
 

@@ -181,7 +181,7 @@ TEST(MeshMessagesTest, EveryMessageComesBackAsItWas) {
   EXPECT_EQ(back->nonce, greeting.nonce);
   EXPECT_EQ(back->from, greeting.from);
   Acceptance acceptance{.verdict = Verdict::refused(internal_error("x")),
-                     .endpoint = {{std::byte{9}}, "s"}};
+                        .endpoint = {{std::byte{9}}, "s"}};
   const auto answer = from_message(to_message(acceptance));
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->verdict.why, internal_error("x"));

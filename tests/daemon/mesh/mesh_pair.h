@@ -106,10 +106,11 @@ class MeshSide final : public LinksPort, private MeshDialer {
     const bool kept = interference.proof(changed);
     MeshSide* to = find(address);
     if (to == nullptr) return answer(lost<Acceptance>());
-    to->agent->proved(interference.host, changed,
-                      [kept, answer = std::move(answer)](Acceptance acceptance) mutable {
-                        answer(kept ? Result<Acceptance>(std::move(acceptance)) : lost<Acceptance>());
-                      });
+    to->agent->proved(
+        interference.host, changed,
+        [kept, answer = std::move(answer)](Acceptance acceptance) mutable {
+          answer(kept ? Result<Acceptance>(std::move(acceptance)) : lost<Acceptance>());
+        });
   }
   void arrive(const std::string& address, const Arrival& arrival,
               MeshAnswer<Verdict> answer) override {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/communicator/control.h"
-#include "scheduler/exchange/step_ledger.h"
 #include "scheduler/exchange/buffer_pool.h"
+#include "scheduler/exchange/step_ledger.h"
 
 namespace cgx::scheduler {
 namespace {
