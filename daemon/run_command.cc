@@ -1,12 +1,13 @@
 #include "daemon/run_command.h"
 
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+
+#include "daemon/base/spawn.h"
 
 extern char** environ;
 
@@ -43,18 +44,10 @@ const std::vector<int>& RunCommand::forwarded() {
 Result<RunCommand> RunCommand::start(const std::vector<std::string>& arguments,
                                      const std::vector<std::string>& variables) {
   std::vector<std::string> words = arguments, environment = environment_with(variables);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const SpawnAttributes attributes;
   pid_t pid = -1;
-  const int error = ::posix_spawnp(&pid, words[0].c_str(), nullptr, &attributes,
+  const int error = ::posix_spawnp(&pid, words[0].c_str(), nullptr, attributes.get(),
                                    pointers(words).data(), pointers(environment).data());
-  ::posix_spawnattr_destroy(&attributes);
   if (error == 0) return RunCommand(pid);
   return Status(StatusCode::kNOT_FOUND, "cannot run " + words[0] + ": " + std::strerror(error));
 }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/spawn.h"
 #include "daemon/net/packet_socket.h"
 
 extern char** environ;
@@ -48,22 +48,14 @@ bool readable(int fd, int timeout_ms) {
   return ::poll(&ready, 1, timeout_ms) > 0;
 }
 
-// Signals as a program expects them, and no descriptor but the one.
+// No descriptor but the one.
 int spawn_worker(const std::string& program, int socket, int& pid) {
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, socket, kSocketOfChild);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const SpawnAttributes attributes;
   char* const words[] = {const_cast<char*>(program.c_str()), nullptr};
-  const int error = ::posix_spawn(&pid, program.c_str(), &files, &attributes, words, environ);
-  ::posix_spawnattr_destroy(&attributes);
+  const int error = ::posix_spawn(&pid, program.c_str(), &files, attributes.get(), words, environ);
   ::posix_spawn_file_actions_destroy(&files);
   return error;
 }
