@@ -90,14 +90,14 @@ class WorkerSite::Work final : public SiteOperation {
         JobHead{
             .kind = kind_of(job.kind), .stream = static_cast<uint8_t>(stream_), .ticket = ticket});
     written_ = slices_ = 0;
-    Asked asked{.work = this, .about = {}, .segments = {}};
+    Asked asked{.work = this};
     ++open_;
     const Status status = write(job, asked, message);
     if (!status.ok()) {
       site_.refuse(ticket, std::move(asked), status);
       return std::nullopt;
     }
-    bytes_of_[ticket] = written_;
+    asked.bytes = written_;
     JobHead head;
     std::memcpy(&head, message.data(), sizeof(head));
     head.bytes = static_cast<uint32_t>(message.size());
@@ -112,11 +112,8 @@ class WorkerSite::Work final : public SiteOperation {
   const std::vector<Norms>& norms() const override { return norms_; }
   const std::vector<LossSample>& losses() const override { return losses_; }
 
-  void answered(Ticket ticket, const Asked& asked, std::span<const Measured> measured,
-                SiteAnswer& answer) {
+  void answered(const Asked& asked, std::span<const Measured> measured) {
     --open_;
-    const auto bytes = bytes_of_.extract(ticket);
-    if (!bytes.empty()) answer.bytes = bytes.mapped();
     for (size_t i = 0; i < measured.size() && i < asked.segments.size(); ++i) {
       if (norms_.empty()) break;
       norms_[asked.segments[i]].intended_sq += measured[i].intended_sq;
@@ -124,10 +121,14 @@ class WorkerSite::Work final : public SiteOperation {
     }
   }
 
+  std::string about(uint32_t segment) const {
+    return "tensor '" + (*setup_.table)[setup_.group->segments[segment].tensor].name + "'";
+  }
+
  private:
   Status write(const SiteJob& job, Asked& asked, std::vector<std::byte>& message) {
     if (job.kind == SiteJobKind::kKeep || job.kind == SiteJobKind::kHash) {
-      asked.about = about(job.segment);
+      asked.about = job.segment;
       write_piece(job, message);
       return {};
     }
@@ -136,16 +137,12 @@ class WorkerSite::Work final : public SiteOperation {
     if (job.kind == SiteJobKind::kDecode) rest_.push_back(bytes_of(job.frame));
     for (const Slice& slice : setup_.layout->slices(setup_.layout->part(job.part))) {
       if (!job.presence->test(slice.segment)) continue;
-      if (asked.about.empty()) asked.about = about(slice.segment);
+      if (asked.about == kNone) asked.about = slice.segment;
       CGX_RETURN_IF_ERROR(site_.takes(setup_.planned(slice).spec, setup_.dtype(slice)));
       CGX_RETURN_IF_ERROR(write_slice(job, slice, message));
       if (!norms_.empty()) asked.segments.push_back(slice.segment);
     }
     return {};
-  }
-
-  std::string about(uint32_t segment) const {
-    return "tensor '" + (*setup_.table)[setup_.group->segments[segment].tensor].name + "'";
   }
 
   // Contributions are noted before the head, which counts them.
@@ -257,10 +254,9 @@ class WorkerSite::Work final : public SiteOperation {
   const OperationSetup& setup_;
   const uint32_t stream_;
   uint32_t open_ = 0;
-  uint32_t written_ = 0, slices_ = 0;              // of the job that is being written
-  std::vector<std::span<const std::byte>> rest_;   // by contribution, what is left of its frame
-  std::vector<Staged> staged_;                     // of a slice
-  std::unordered_map<Ticket, uint32_t> bytes_of_;  // what is encoded, by ticket
+  uint32_t written_ = 0, slices_ = 0;             // of the job that is being written
+  std::vector<std::span<const std::byte>> rest_;  // by contribution, what is left of its frame
+  std::vector<Staged> staged_;                    // of a slice
   std::vector<Norms> norms_;
   std::vector<LossSample> losses_;
 };
@@ -373,22 +369,21 @@ bool WorkerSite::take_answer(SiteEvents& events) {
   if (!measured.empty()) {
     std::memcpy(measured.data(), answer_.data() + sizeof(head), measured_bytes);
   }
-  Asked& asked = asked_[head.ticket];
-  asked.work->answered(head.ticket, asked, measured, given);
-  asked.work = nullptr;
-  const Ticket ticket = head.ticket;
   const Status status = given.status;
-  answer(events, ticket, std::move(given));
+  answer(events, head.ticket, std::move(given), measured);
   if (status.code() == StatusCode::kDEVICE_LOST) lose(status);
   return true;
 }
 
 // Names the tensor; the answer may end whoever asked.
-void WorkerSite::answer(SiteEvents& events, Ticket ticket, SiteAnswer answer) {
-  Asked asked = std::move(asked_.extract(ticket).mapped());
-  if (asked.work != nullptr) asked.work->answered(ticket, asked, {}, answer);
-  if (!answer.status.ok() && !asked.about.empty()) {
-    answer.status = {answer.status.code(), asked.about + ": " + answer.status.message()};
+void WorkerSite::answer(SiteEvents& events, Ticket ticket, SiteAnswer answer,
+                        std::span<const Measured> measured) {
+  const Asked asked = std::move(asked_.extract(ticket).mapped());
+  asked.work->answered(asked, measured);
+  answer.bytes = asked.bytes;
+  if (!answer.status.ok() && asked.about != kNone) {
+    answer.status = {answer.status.code(),
+                     asked.work->about(asked.about) + ": " + answer.status.message()};
   }
   events.site_answered(ticket, answer);
 }

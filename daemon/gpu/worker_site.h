@@ -10,7 +10,7 @@
 
 #include <deque>
 #include <memory>
-#include <string>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -43,9 +43,11 @@ class WorkerSite final : public scheduler::Site {
 
  private:
   class Work;
+  static constexpr uint32_t kNone = UINT32_MAX;
   struct Asked {
     Work* work = nullptr;
-    std::string about;               // "gradient 'w' of step 7"
+    uint32_t about = kNone;          // segment, to be named where it fails
+    uint32_t bytes = 0;              // that are encoded
     std::vector<uint32_t> segments;  // by slice, where norms were asked for
   };
 
@@ -54,8 +56,8 @@ class WorkerSite final : public scheduler::Site {
   bool take_answer(scheduler::SiteEvents& events);
   void flush();
   void lose(const Status& why);
-  void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket,
-              scheduler::SiteAnswer answer);
+  void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket, scheduler::SiteAnswer answer,
+              std::span<const Measured> measured = {});
 
   const std::shared_ptr<Worker> worker_;
   const std::shared_ptr<Staging> staging_;
