@@ -26,7 +26,7 @@
 #include "scheduler/communicator/control.h"
 #include "scheduler/communicator/engine_options.h"
 #include "scheduler/communicator/joining.h"
-#include "scheduler/communicator/kept_policies.h"
+#include "scheduler/communicator/kept_by_name.h"
 #include "scheduler/communicator/kept_profiles.h"
 #include "scheduler/communicator/link_table.h"
 #include "scheduler/communicator/members.h"

@@ -1,15 +1,15 @@
 // What searches for plans have found out, by the job's name: its next communicators of the same
 // table begin with the plan that was the fastest.
-// Thread rule: owned by the engine. Invariant: at most kMax, the one kept longest ago goes first.
+// Thread rule: owned by the engine.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/status.h"
-#include "scheduler/communicator/kept_policies.h"
+#include "scheduler/communicator/kept_by_name.h"
 #include "scheduler/plan/plan.h"
 
 namespace cgx::scheduler {
@@ -23,20 +23,14 @@ struct Profile {
 
 class KeptProfiles {
  public:
-  static constexpr size_t kMax = 64;
-
-  void keep(const KeptFor& whose, Profile profile);
+  void keep(const KeptFor& whose, Profile profile) { kept_.keep(whose, std::move(profile)); }
   // What a communicator of this name, table and policy may begin with: null where nothing is kept, an
   // error where that is of something else.
   Result<const Profile*> find(const KeptFor& whose, const TensorTable& table, uint32_t machines,
                               const Policy& policy) const;
 
  private:
-  struct Kept {
-    KeptFor whose;
-    Profile profile;
-  };
-  std::deque<Kept> kept_;  // newest last
+  KeptByName<Profile> kept_;
 };
 
 }  // namespace cgx::scheduler

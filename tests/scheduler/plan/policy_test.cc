@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "scheduler/communicator/kept_policies.h"
+#include "scheduler/communicator/kept_by_name.h"
 #include "scheduler/planners/policy_effect.h"
 
 namespace cgx::scheduler {
