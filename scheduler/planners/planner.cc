@@ -88,20 +88,22 @@ std::vector<Segment> cut(uint32_t tensor, const CodecSpec& spec, const PlanInput
   return segments;
 }
 
-// Null: those that were asked with hold.
-Result<DecisionsPtr> decisions_lacking(const PlanInputs& inputs) {
-  if (inputs.decisions == nullptr || !inputs.decisions->hold_for(inputs.policy)) {
-    return Decisions::create(inputs.policy, inputs.table);
+// Those of the question where they hold for its policy; otherwise made here, and kept in `made`.
+Result<const Decisions*> decisions_of(const PlanInputs& inputs, DecisionsPtr& made) {
+  if (inputs.decisions != nullptr && inputs.decisions->hold_for(inputs.policy)) {
+    CGX_ASSERT(inputs.decisions->tensors() == inputs.table.size());
+    return inputs.decisions;
   }
-  CGX_ASSERT(inputs.decisions->tensors() == inputs.table.size());
-  return DecisionsPtr();
+  CGX_ASSIGN_OR_RETURN(made, Decisions::create(inputs.policy, inputs.table));
+  return made.get();
 }
 
 }  // namespace
 
 Result<std::vector<PlannedSegment>> segments_of(const PlanInputs& inputs) {
-  CGX_ASSIGN_OR_RETURN(const DecisionsPtr made, decisions_lacking(inputs));
-  const Decisions& decisions = made != nullptr ? *made : *inputs.decisions;
+  DecisionsPtr made;
+  CGX_ASSIGN_OR_RETURN(const Decisions* held, decisions_of(inputs, made));
+  const Decisions& decisions = *held;
   CGX_ASSERT(inputs.order.size() == inputs.table.size());
   std::vector<PlannedSegment> segments;
   uint64_t pieces = 0;
