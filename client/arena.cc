@@ -125,7 +125,7 @@ Result<void*> ArenaSet::allocate(uint64_t bytes, uint64_t alignment) {
                             " must be a power of two up to " + std::to_string(kAlignmentMax));
   }
   if (void* memory = try_allocate(nullptr, bytes, alignment)) return memory;
-  const std::lock_guard growing(grow_mutex_);
+  const MutexLock growing(grow_mutex_);
   // Another thread may have grown it.
   if (void* memory = try_allocate(nullptr, bytes, alignment)) return memory;
   CGX_RETURN_IF_ERROR(grow(bytes));
@@ -140,7 +140,7 @@ Result<void*> ArenaSet::allocate_on(const wire::DeviceId& device, uint64_t bytes
                             " must be a power of two up to " + std::to_string(kAlignmentMax));
   }
   if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
-  const std::lock_guard growing(grow_mutex_);
+  const MutexLock growing(grow_mutex_);
   if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
   CGX_RETURN_IF_ERROR(add_on(bytes, make));
   if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
@@ -148,21 +148,34 @@ Result<void*> ArenaSet::allocate_on(const wire::DeviceId& device, uint64_t bytes
 }
 
 Result<uint32_t> ArenaSet::arena_on(const wire::DeviceId& device, const MakeDevice& make) {
-  const std::lock_guard growing(grow_mutex_);
-  const auto is_there = [&](const Arena& arena) {
-    return arena.usable && arena.memory->device() != nullptr &&
-           arena.memory->device()->device() == device;
-  };
-  if (std::none_of(arenas_.begin(), arenas_.end(), is_there)) {
+  const MutexLock growing(grow_mutex_);
+  std::optional<uint32_t> arena = usable_on(device);
+  if (!arena) {
     CGX_RETURN_IF_ERROR(add_on(1, make));
+    arena = usable_on(device);
   }
-  return static_cast<uint32_t>(std::find_if(arenas_.begin(), arenas_.end(), is_there) -
-                               arenas_.begin());
+  return arena.value();
+}
+
+std::optional<uint32_t> ArenaSet::usable_on(const wire::DeviceId& device) {
+  const MutexLock lock(mutex_);
+  for (size_t i = 0; i < arenas_.size(); ++i) {
+    const DeviceMemory* const on = arenas_[i].memory->device();
+    if (arenas_[i].usable && on != nullptr && on->device() == device) {
+      return static_cast<uint32_t>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+size_t ArenaSet::count() {
+  const MutexLock lock(mutex_);
+  return arenas_.size();
 }
 
 // The ways that memory of a GPU can go, in the order in which they are tried.
 Status ArenaSet::add_on(uint64_t bytes, const MakeDevice& make) {
-  if (arenas_.size() == arenas_max_) return full(bytes);
+  if (count() == arenas_max_) return full(bytes);
   const uint64_t wanted = ArenaGrowth{.need = bytes, .first = first_bytes_, .mapped = 0}.bytes();
   Status first;
   for (const wire::ArenaWay way : {wire::ArenaWay::kVmm, wire::ArenaWay::kIpc}) {
@@ -180,7 +193,7 @@ Status ArenaSet::add_on(uint64_t bytes, const MakeDevice& make) {
 }
 
 void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Arena& arena : arenas_) {
     const DeviceMemory* const on = arena.memory->device();
     const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
@@ -193,7 +206,7 @@ void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint6
 }
 
 Status ArenaSet::grow(uint64_t bytes) {
-  if (arenas_.size() == arenas_max_) return full(bytes);
+  if (count() == arenas_max_) return full(bytes);
   const ArenaGrowth growth{.need = bytes, .first = first_bytes_, .mapped = mapped_bytes()};
   const uint64_t wanted = growth.bytes();
   const Status status = add(wanted);
@@ -209,9 +222,9 @@ Status ArenaSet::add(uint64_t bytes) {
 
 // What the daemon has taken keeps its number, even if it turns out to be of no use.
 Status ArenaSet::announce(std::shared_ptr<ArenaMemory> memory) {
-  CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(arenas_.size()), *memory));
+  CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(count()), *memory));
   const Status status = memory->device() != nullptr ? memory->device()->check_pattern() : Status();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Allocator allocator(memory->bytes());
   arenas_.push_back({std::move(memory), std::move(allocator), status.ok()});
   return status;
@@ -219,11 +232,12 @@ Status ArenaSet::announce(std::shared_ptr<ArenaMemory> memory) {
 
 void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
   if (abandoned_) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   arenas_[arena].allocator.drop(block);
 }
 
-uint64_t ArenaSet::mapped_bytes() const {
+uint64_t ArenaSet::mapped_bytes() {
+  const MutexLock lock(mutex_);
   uint64_t mapped = 0;
   for (const Arena& arena : arenas_) {
     if (arena.memory->device() == nullptr) mapped += arena.memory->bytes();
@@ -232,7 +246,7 @@ uint64_t ArenaSet::mapped_bytes() const {
 }
 
 Status ArenaSet::full(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t largest = 0, free = 0, total = 0, waiting = 0;
   for (const Arena& arena : arenas_) {
     largest = std::max(largest, arena.allocator.largest_free());
@@ -261,7 +275,7 @@ std::optional<uint8_t> ArenaSet::find(const void* memory) const {
 
 Status ArenaSet::release(const void* memory) {
   if (abandoned_) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto index = find(memory);
   if (index) {
     Arena& arena = arenas_[*index];
@@ -273,7 +287,7 @@ Status ArenaSet::release(const void* memory) {
 
 Result<ArenaPlace> ArenaSet::locate(const void* memory, uint64_t bytes, const char* what) {
   if (bytes == 0) return ArenaPlace{};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto index = find(memory);
   if (!index) return invalid_argument(std::string(what) + " is not in the arena");
   Arena& arena = arenas_[*index];
@@ -297,7 +311,7 @@ Result<ArenaPlace> ArenaSet::locate(const void* memory, uint64_t bytes, const ch
 }
 
 std::shared_ptr<ArenaMemory> ArenaSet::holder(const void* memory) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto index = find(memory);
   return index ? arenas_[*index].memory : nullptr;
 }

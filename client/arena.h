@@ -2,7 +2,8 @@
 //
 // An ArenaMemory is one sealed, fully allocated memfd and its mapping; whoever holds the shared_ptr
 // last unmaps it, so views of it may outlive the session. An ArenaSet is a session's arenas (at
-// most kArenasMax, added on demand) with one allocator each. Thread rule: any thread. Invariant:
+// most kArenasMax, added on demand) with one allocator each.
+// Thread rule: any thread. Invariant:
 // memory that the daemon may still read or write is not given out again: whatever names it (a
 // call, a submit, a tensor's home) has an ArenaHold, and freed memory waits for the last one.
 #pragma once
@@ -10,12 +11,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "client/allocator.h"
 #include "client/device_memory.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/session_messages.h"
 #include "proto/wire/unique_fd.h"
 
@@ -118,21 +119,24 @@ class ArenaSet {
   };
 
   void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
-  Status add_on(uint64_t bytes, const MakeDevice& make);
-  Status announce(std::shared_ptr<ArenaMemory> memory);
+  Status add_on(uint64_t bytes, const MakeDevice& make) CGX_REQUIRES(grow_mutex_);
+  Status announce(std::shared_ptr<ArenaMemory> memory) CGX_REQUIRES(grow_mutex_);
   void drop(uint8_t arena, Allocator::Block& block);
-  Status grow(uint64_t bytes);
-  Status add(uint64_t bytes);
-  uint64_t mapped_bytes() const;
+  Status grow(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
+  Status add(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
+  size_t count();
+  uint64_t mapped_bytes();
+  std::optional<uint32_t> usable_on(const wire::DeviceId& device);
   Status full(uint64_t bytes);
-  std::optional<uint8_t> find(const void* memory) const;
+  std::optional<uint8_t> find(const void* memory) const CGX_REQUIRES(mutex_);
 
   const uint64_t first_bytes_;
   const Announce announce_;
-  std::mutex grow_mutex_;  // taken first; held while a new arena is made and announced
-  std::mutex mutex_;       // guards arenas_; only a thread with grow_mutex_ adds to it
+  Mutex grow_mutex_;  // taken first; held while a new arena is made and announced
+  Mutex mutex_;
   const size_t arenas_max_;
-  std::vector<Arena> arenas_;  // never moves: holds point into it
+  // Only a thread with grow_mutex_ adds to it. Never moves: holds point into it.
+  std::vector<Arena> arenas_ CGX_GUARDED_BY(mutex_);
   bool abandoned_ = false;
 };
 

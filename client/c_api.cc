@@ -5,7 +5,6 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "client/include/cgx/cgx.h"
 #include "client/options.h"
 #include "client/session.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/submit_record.h"
 
 using cgx::Status;
@@ -29,8 +29,8 @@ struct cgx_comm {
 
 struct cgx_session {
   std::unique_ptr<Session> session;
-  std::mutex mutex;  // guards comms
-  std::vector<std::unique_ptr<cgx_comm>> comms;
+  cgx::Mutex mutex;
+  std::vector<std::unique_ptr<cgx_comm>> comms CGX_GUARDED_BY(mutex);
 };
 
 struct cgx_arena {
@@ -137,7 +137,7 @@ Status forget(cgx_comm* comm) {
   cgx_session& session = *comm->session;
   std::unique_ptr<cgx_comm> owned;
   {
-    const std::lock_guard lock(session.mutex);
+    const cgx::MutexLock lock(session.mutex);
     for (auto& entry : session.comms) {
       if (entry.get() == comm) owned = std::move(entry);
     }
@@ -186,7 +186,10 @@ cgx_status cgx_open(const cgx_open_options* options, cgx_session** session) {
 cgx_status cgx_close(cgx_session* session) {
   return guarded([&]() -> Status {
     const std::unique_ptr<cgx_session> owned(session);
-    if (owned) owned->comms.clear();
+    if (!owned) return {};
+    std::vector<std::unique_ptr<cgx_comm>> comms;  // closed before the session, without its mutex
+    const cgx::MutexLock lock(owned->mutex);
+    comms.swap(owned->comms);
     return {};
   });
 }
@@ -243,7 +246,7 @@ cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options
     CGX_ASSIGN_OR_RETURN(const cgx_comm_options given, cgx::client::known(kComm, options));
     CGX_ASSIGN_OR_RETURN(auto made, Communicator::create(*session->session, given));
     auto handle = std::make_unique<cgx_comm>(cgx_comm{session, std::move(made)});
-    const std::lock_guard lock(session->mutex);
+    const cgx::MutexLock lock(session->mutex);
     *comm = session->comms.emplace_back(std::move(handle)).get();
     return {};
   });

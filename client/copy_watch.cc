@@ -7,7 +7,7 @@ namespace cgx::client {
 
 CopyWatch::~CopyWatch() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
@@ -15,7 +15,7 @@ CopyWatch::~CopyWatch() {
 }
 
 void CopyWatch::watch(Copy copy, Told told) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!thread_.joinable()) begin();
   queue_.push_back({std::move(copy), std::move(told)});
   changed_.notify_all();
@@ -31,9 +31,9 @@ void CopyWatch::begin() {
 }
 
 void CopyWatch::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+    while (!ending_ && queue_.empty()) changed_.wait(mutex_);
     if (queue_.empty()) return;
     {
       const Watched first = std::move(queue_.front());

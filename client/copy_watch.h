@@ -5,13 +5,12 @@
 // told of.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "client/staging.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::client {
 
@@ -31,14 +30,14 @@ class CopyWatch {
     Copy copy;
     Told told;
   };
-  void begin();
+  void begin() CGX_REQUIRES(mutex_);
   void run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Watched> queue_;
-  bool ending_ = false;
-  std::thread thread_;  // from the first copy on
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Watched> queue_ CGX_GUARDED_BY(mutex_);
+  bool ending_ CGX_GUARDED_BY(mutex_) = false;
+  std::thread thread_ CGX_GUARDED_BY(mutex_);  // from the first copy on
 };
 
 }  // namespace cgx::client

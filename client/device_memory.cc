@@ -171,7 +171,7 @@ Status DeviceMemory::check_pattern() const {
 // Under the mutex: values are enqueued on their stream in the order in which they grow.
 Result<Ready> DeviceMemory::when_done(void* stream) {
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = streams_.find(stream);
   if (known == streams_.end() && streams_.size() + 1 >= wire::kWordsMax) {
     return Status(StatusCode::kUNIMPLEMENTED, "more streams than timeline words");

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "proto/device/driver.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/session_messages.h"
 #include "proto/wire/unique_fd.h"
 
@@ -73,8 +73,8 @@ class DeviceMemory {
   std::byte* words_ = nullptr;
   bool pinned_ = false, announced_ = false;
   uint64_t pattern_ = 0;
-  std::mutex mutex_;
-  std::map<void*, Ready> streams_;  // the last value of each
+  Mutex mutex_;
+  std::map<void*, Ready> streams_ CGX_GUARDED_BY(mutex_);  // the last value of each
 };
 
 }  // namespace cgx::client

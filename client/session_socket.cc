@@ -122,7 +122,7 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
 }
 
 uint32_t SessionSocket::next_request() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (++last_request_ == 0) ++last_request_;
   expected_.insert(last_request_);
   return last_request_;
@@ -208,13 +208,13 @@ void SessionSocket::keep_reply(std::span<const std::byte> packet) {
 }
 
 // Reads the socket once on behalf of everybody who waits. Called and left with the lock held.
-void SessionSocket::read_one(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+void SessionSocket::read_one(Deadline deadline) {
   reading_ = true;
-  lock.unlock();
+  mutex_.unlock();
   Status readable = wait_readable(deadline);
   Result<std::vector<std::byte>> packet = std::vector<std::byte>();
   if (readable.ok()) packet = receive(nullptr);
-  lock.lock();
+  mutex_.lock();
   reading_ = false;
   if (!packet.ok()) {
     fail(packet.status());
@@ -235,24 +235,24 @@ void SessionSocket::fail(const Status& why) {
   }
 }
 
-void SessionSocket::check_health(std::unique_lock<std::mutex>& lock, Patience patience) {
+void SessionSocket::check_health(Patience patience) {
   if (!health_check_) return;
-  lock.unlock();
+  mutex_.unlock();
   const Status health = health_check_(patience);
-  lock.lock();
+  mutex_.lock();
   if (!health.ok()) fail(health);
 }
 
 Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline, Patience patience) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!replies_.contains(request) && failed_.ok() && Clock::now() < deadline) {
     const Deadline slice = std::min<Deadline>(deadline, Clock::now() + kHealthInterval);
     if (reading_) {
-      changed_.wait_until(lock, slice);
+      changed_.wait_until(mutex_, slice);
     } else {
-      read_one(lock, slice);
+      read_one(slice);
     }
-    if (Clock::now() >= slice) check_health(lock, patience);
+    if (Clock::now() >= slice) check_health(patience);
   }
   const std::optional<wire::Reply> reply = take_reply(request);
   if (reply && reply->code == StatusCode::kOK) return *reply;
@@ -262,7 +262,7 @@ Result<wire::Reply> SessionSocket::await(uint32_t request, Deadline deadline, Pa
 }
 
 void SessionSocket::cancel(uint32_t request) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!expected_.contains(request)) return;
   replies_.try_emplace(request, wire::Reply{.code = StatusCode::kCANCELLED,
                                             .message = "the wait for a reply was given up"});
@@ -270,7 +270,7 @@ void SessionSocket::cancel(uint32_t request) {
 }
 
 Status SessionSocket::error_of(uint32_t request) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::optional<wire::Reply> reply = take_reply(request);
   return reply ? Status(reply->code, reply->message) : Status();
 }
@@ -285,7 +285,7 @@ std::optional<wire::Reply> SessionSocket::take_reply(uint32_t request) {
 Status SessionSocket::gone() {
   pollfd entry{.fd = fd_.get(), .events = POLLRDHUP, .revents = 0};
   if (::poll(&entry, 1, 0) <= 0) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!reading_ && failed_.ok()) {
     const auto packet = receive(nullptr, MSG_DONTWAIT);
     if (packet.ok()) {
@@ -299,7 +299,7 @@ Status SessionSocket::gone() {
 
 void SessionSocket::shut_down(const Status& why) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     fail(why);
   }
   if (fd_.valid()) ::shutdown(fd_.get(), SHUT_RDWR);

@@ -6,11 +6,9 @@
 // leaked.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "client/deadline.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/session_messages.h"
 #include "proto/wire/unique_fd.h"
 
@@ -84,26 +83,29 @@ class SessionSocket {
 
   uint32_t next_request();
   Status send(const std::vector<std::byte>& packet, const CallWith& with);
-  void read_one(std::unique_lock<std::mutex>& lock, Deadline deadline);
-  void check_health(std::unique_lock<std::mutex>& lock, Patience patience);
-  void fail(const Status& why);
+  // These two let go of the mutex for a while.
+  void read_one(Deadline deadline) CGX_REQUIRES(mutex_);
+  void check_health(Patience patience) CGX_REQUIRES(mutex_);
+  void fail(const Status& why) CGX_REQUIRES(mutex_);
   Status wait_readable(Deadline deadline) const;
   Result<std::vector<std::byte>> receive(std::vector<UniqueFd>* fds, int flags = 0) const;
   Status lost(const std::string& why) const;
-  void keep_reply(std::span<const std::byte> packet);
-  std::optional<wire::Reply> take_reply(uint32_t request);
+  void keep_reply(std::span<const std::byte> packet) CGX_REQUIRES(mutex_);
+  std::optional<wire::Reply> take_reply(uint32_t request) CGX_REQUIRES(mutex_);
 
   const std::string path_;
   UniqueFd fd_;
   std::function<Status(Patience)> health_check_;
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  bool reading_ = false;
-  Status failed_;
-  std::string last_words_;  // the daemon's reason for closing, if it gave one
-  uint32_t last_request_ = 0;
-  std::set<uint32_t> expected_;  // requests somebody will ask the reply of
-  std::map<uint32_t, wire::Reply> replies_;
+  Mutex mutex_;
+  Condition changed_;
+  bool reading_ CGX_GUARDED_BY(mutex_) = false;
+  Status failed_ CGX_GUARDED_BY(mutex_);
+  // The daemon's reason for closing, if it gave one.
+  std::string last_words_ CGX_GUARDED_BY(mutex_);
+  uint32_t last_request_ CGX_GUARDED_BY(mutex_) = 0;
+  // Requests somebody will ask the reply of.
+  std::set<uint32_t> expected_ CGX_GUARDED_BY(mutex_);
+  std::map<uint32_t, wire::Reply> replies_ CGX_GUARDED_BY(mutex_);
 };
 
 }  // namespace cgx::client

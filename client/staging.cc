@@ -144,7 +144,7 @@ Status Staging::check_end(const void* memory, uint64_t bytes, const char* what, 
 }
 
 Status Staging::pin(std::shared_ptr<ArenaMemory> arena) {
-  const std::lock_guard lock(pinning_);
+  const MutexLock lock(pinning_);
   for (const Pinned& each : pinned_) {
     if (each.arena == arena) return {};
   }
@@ -188,7 +188,7 @@ Result<Copy> Staging::copy_out(const DeviceBuffers& to, std::shared_ptr<void> fr
 
 Result<CUevent> Staging::event_of(CUcontext context) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = std::find_if(free_.begin(), free_.end(),
                                     [&](const Event& each) { return each.context == context; });
     if (found != free_.end()) {
@@ -217,22 +217,22 @@ Result<Copy> Staging::mark(CUcontext context, void* stream, std::shared_ptr<void
 }
 
 void Staging::keep(Copy copy) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   under_way_.push_back(std::move(copy));
 }
 
 // Memory is freed without the lock: that takes the arenas' own.
 void Staging::sweep() {
   std::vector<std::shared_ptr<void>> done;
-  const std::lock_guard lock(mutex_);
-  std::erase_if(under_way_, [&](Copy& copy) {
+  const MutexLock lock(mutex_);
+  for (Copy& copy : under_way_) {
     const InContext inside(driver_, copy.context_);
-    if (driver_.cuEventQuery(copy.over_) == device::CUDA_ERROR_NOT_READY) return false;
+    if (driver_.cuEventQuery(copy.over_) == device::CUDA_ERROR_NOT_READY) continue;
     free_.push_back({copy.context_, copy.over_});
     done.push_back(std::move(copy.memory_));
     copy.staging_ = nullptr;
-    return true;
-  });
+  }
+  std::erase_if(under_way_, [](const Copy& copy) { return copy.staging_ == nullptr; });
 }
 
 }  // namespace cgx::client

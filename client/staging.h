@@ -8,11 +8,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "client/arena.h"
 #include "proto/device/driver.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::client {
 
@@ -93,11 +93,11 @@ class Staging {
   void keep(Copy copy);
 
   const device::Driver driver_;
-  std::mutex pinning_;
-  std::vector<Pinned> pinned_;
-  std::mutex mutex_;
-  std::vector<Event> free_;      // events to be used again
-  std::vector<Copy> under_way_;  // forgotten by those who asked for them
+  Mutex pinning_;
+  std::vector<Pinned> pinned_ CGX_GUARDED_BY(pinning_);
+  Mutex mutex_;
+  std::vector<Event> free_ CGX_GUARDED_BY(mutex_);      // events to be used again
+  std::vector<Copy> under_way_ CGX_GUARDED_BY(mutex_);  // forgotten by those who asked for them
 };
 
 }  // namespace cgx::client
