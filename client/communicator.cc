@@ -128,7 +128,8 @@ Status Communicator::join(const cgx_comm_options& options) {
   return session_.socket().call(message, deadline()).status();
 }
 
-// On the GPU that is named, unless its memory cannot be shared: tensors are staged on the host then.
+// On the GPU that is named, unless its memory cannot be shared: tensors are staged on the host
+// then.
 Status Communicator::choose_site(const cgx_comm_options& options, uint32_t& arena) {
   wire::DeviceId device{};
   std::memcpy(device.data(), options.device, sizeof(options.device));

@@ -1,6 +1,6 @@
-// Whether spinning is allowed on what this process may run on (proto/wire/cores.h). Spinning on shared cores
-// costs every neighbour (1,046 us instead of 14 us per exchange), so it is refused rather than
-// granted badly.
+// Whether spinning is allowed on what this process may run on (proto/wire/cores.h). Spinning on
+// shared cores costs every neighbour (1,046 us instead of 14 us per exchange), so it is refused
+// rather than granted badly.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // How several users share what there is a limited number of. Work-conserving: anybody may take all
 // but a reserve of an eighth, which is for those who have less than their floor, a 32nd of it all.
 //
-// Who takes is a text: "uid 1000", "uid 0 in container 3f2a81c09d11" (daemon/base/holder.h), or a host.
+// Who takes is a text: "uid 1000", "uid 0 in container 3f2a81c09d11" (daemon/base/holder.h), or a
+// host.
 // Thread rule: values.
 #pragma once
 

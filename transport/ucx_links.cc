@@ -9,8 +9,8 @@
 
 namespace cgx::transport {
 
-// UCX closes a listener that could not accept for want of descriptors, and says nothing: a peer that
-// dials it then aborts. Nobody links with a daemon that is deaf.
+// UCX closes a listener that could not accept for want of descriptors, and says nothing: a peer
+// that dials it then aborts. Nobody links with a daemon that is deaf.
 Status UcxTransport::fit() const {
   for (size_t i = 0; i < doors_.size(); ++i) {
     const std::string& address = listening_[i];

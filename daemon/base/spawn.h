@@ -1,4 +1,5 @@
-// Attributes of posix_spawn for a child: no signal blocked or ignored, as programs expect. A daemon's threads block some.
+// Attributes of posix_spawn for a child: no signal blocked or ignored, as programs expect. A
+// daemon's threads block some.
 // Thread rule: none of its own.
 #pragma once
 

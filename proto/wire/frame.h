@@ -2,10 +2,10 @@
 //
 //   frame    := header payload
 //   payload  := [call descriptor] [presence bitmap, padded to 64] ranges
-//                                                           (kData, see scheduler/exchange/layout.h)
-//             | control message                              (kControl, see scheduler/communicator/control.h)
+//                                              (kData, see scheduler/exchange/layout.h)
+//             | control message                (kControl, see scheduler/communicator/control.h)
 //             | step call sent echo held, and the local ranks that have not ended, submitted or
-//               committed                                  (kHeartbeat)
+//               committed                      (kHeartbeat)
 //
 // A heartbeat's `sent` is its sender's clock; `echo` is the receiver's, from its last heartbeat,
 // which came `held` ns before. An echo of 0: none has come yet.

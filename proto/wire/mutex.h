@@ -1,4 +1,5 @@
-// A mutex that says what it guards: clang checks it (-Wthread-safety, in `fuzz` builds and in clang-tidy's run of CI).
+// A mutex that says what it guards: clang checks it (-Wthread-safety, in `fuzz` builds and in
+// clang-tidy's run of CI).
 //
 //   Mutex mutex_;
 //   int waiting_ CGX_GUARDED_BY(mutex_) = 0;

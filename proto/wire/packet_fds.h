@@ -1,4 +1,5 @@
-// Descriptors beside a packet of a Unix socket (SCM_RIGHTS), as both sides of a session send and take them.
+// Descriptors beside a packet of a Unix socket (SCM_RIGHTS), as both sides of a session send and
+// take them.
 // Thread rule: none of its own.
 #pragma once
 

@@ -89,13 +89,14 @@ struct Reply {
 
 enum class ArenaKind : uint8_t { kHost = 0, kDevice = 1 };
 using DeviceId = std::array<std::byte, 16>;  // its UUID
-// How memory travels: as a memfd; as a descriptor of the GPU's memory (VMM); as a handle (CUDA IPC).
+// How memory travels: as a memfd; as a descriptor of the GPU's memory (VMM); as a handle (CUDA
+// IPC).
 enum class ArenaWay : uint8_t { kMemfd = 0, kVmm = 1, kIpc = 2 };
 using MemoryHandle = std::array<std::byte, 64>;
 
 // On the host, fd 0: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon seals the rest. On a
-// device, fd 0: memfd of a page of timeline words, sealed against shrinking; fd 1: VMM's descriptor.
-// The reply's value0 is what the arena's first 8 bytes on the device are now.
+// device, fd 0: memfd of a page of timeline words, sealed against shrinking; fd 1: VMM's
+// descriptor. The reply's value0 is what the arena's first 8 bytes on the device are now.
 struct AddArena {
   uint32_t arena = 0;
   ArenaKind kind = ArenaKind::kHost;

@@ -1,6 +1,6 @@
-// When a job's ceilings are looked for and changed (scheduler/planners/ceilings.h): after the first steps
-// that were measured, and again every few of them. Whoever looks for short steps waits for the
-// first answer. On the coordinator alone; other machines see plans.
+// When a job's ceilings are looked for and changed (scheduler/planners/ceilings.h): after the first
+// steps that were measured, and again every few of them. Whoever looks for short steps waits for
+// the first answer. On the coordinator alone; other machines see plans.
 //
 // Reads no clock. Owned by one communicator.
 #pragma once

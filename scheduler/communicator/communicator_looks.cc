@@ -1,5 +1,5 @@
-// Communicator, operators' questions about steps: answered by what a few steps take that are measured
-// for it, where plans are made.
+// Communicator, operators' questions about steps: answered by what a few steps take that are
+// measured for it, where plans are made.
 #include <algorithm>
 #include <utility>
 

@@ -24,8 +24,8 @@ struct Profile {
 class KeptProfiles {
  public:
   void keep(const KeptFor& whose, Profile profile) { kept_.keep(whose, std::move(profile)); }
-  // What a communicator of this name, table and policy may begin with: null where nothing is kept, an
-  // error where that is of something else.
+  // What a communicator of this name, table and policy may begin with: null where nothing is kept,
+  // an error where that is of something else.
   Result<const Profile*> find(const KeptFor& whose, const TensorTable& table, uint32_t machines,
                               const Policy& policy) const;
 

@@ -2,9 +2,9 @@
 // data, ranks and this history only, so equal runs under equal histories give equal bits.
 //
 //   history := "cgx-plans 1\n" line*         line := job TAB communicator TAB step TAB body LF
-//   body    := the Prepare message of the plan (scheduler/communicator/control.h) in hexadecimal digits; a
-//   name's
-//              bytes below 33, '%' and 127 are written as %XX
+//   body    := the plan's Prepare message (communicator/control.h) in hexadecimal digits
+//
+// Bytes of a name below 33, '%' and 127 are written as %XX.
 //
 // Kept by coordinators, in the order in which plans took force.
 #pragma once

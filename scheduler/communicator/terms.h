@@ -1,7 +1,8 @@
 // The terms of a communicator, and what lies between two (PROTOCOL 26): who has sent its last frame
 // of this one, who has reported what came of it, and where the next one starts.
 //
-//   freeze() -> all_flushed() -> the own report -> coordinator: all_reported(), conclude() -> begin()
+//   freeze() -> all_flushed() -> the own report
+//     -> coordinator: all_reported(), conclude() -> begin()
 //
 // Frames that come before the coordinator's word for what they are of are kept here. Owned by one
 // communicator; told of everything, it asks nobody.

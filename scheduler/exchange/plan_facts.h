@@ -29,9 +29,9 @@ struct TensorResidual {
   bool touched() const { return written || drained; }
 };
 
-// Memory that a plan needs beside itself, made and touched with it: fresh pages cost the thread that
-// moves gradients more than all that it does with them when the plan takes force. Each is taken out
-// by the first that needs it, on the engine's thread; nobody else looks.
+// Memory that a plan needs beside itself, made and touched with it: fresh pages cost the thread
+// that moves gradients more than all that it does with them when the plan takes force. Each is
+// taken out by the first that needs it, on the engine's thread; nobody else looks.
 struct MadeMemory {
   std::vector<std::shared_ptr<SiteResidual>> residuals;  // by tensor; null: it was not missing
   std::vector<TensorResidual> slots;                     // by tensor; empty: there are

@@ -217,9 +217,9 @@ bool answered(const Course& course, uint32_t receive) {
   return false;
 }
 
-// Word of a frame rides in whatever its receiver sends when it has taken it in: here in what answers
-// it, or in what is sent of the same part later, which its receivers begin when they are done with
-// this one.
+// Word of a frame rides in whatever its receiver sends when it has taken it in: here in what
+// answers it, or in what is sent of the same part later, which its receivers begin when they are
+// done with this one.
 bool heard_in_time(const Course& course, uint32_t send) {
   const std::span<const Move> moves = course.moves();
   const auto all_of = [&](uint32_t receive) {

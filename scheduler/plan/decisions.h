@@ -1,5 +1,6 @@
-// What decides the codec of each tensor: a policy's rules matched against a table, which takes a pass over every
-// name, so it is done once and kept with the plan. Immutable, shared by reference on any thread.
+// What decides the codec of each tensor: a policy's rules matched against a table, which takes a
+// pass over every name, so it is done once and kept with the plan. Immutable, shared by reference
+// on any thread.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ class Decisions {
   // are too many together.
   static Result<std::shared_ptr<const Decisions>> create(const Policy& policy,
                                                          const TensorTable& table);
-  // Under this policy, too, whose rules are the same but for their codecs, each tensor of that table is decided
-  // so.
+  // Under this policy, too, whose rules are the same but for their codecs, each tensor of that
+  // table is decided so.
   bool hold_for(const Policy& policy) const;
 
   // REQUIRES: hold_for(policy).

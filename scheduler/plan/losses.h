@@ -1,6 +1,6 @@
 // What codecs of several strengths would lose of the gradients that a machine contributes, measured
-// on the gradients themselves in some steps. Whoever decides by it reads sums; nothing here decides.
-// Owned by one communicator.
+// on the gradients themselves in some steps. Whoever decides by it reads sums; nothing here
+// decides. Owned by one communicator.
 #pragma once
 
 #include <array>
@@ -51,8 +51,8 @@ struct Norms {
 
 class LossMeter {
  public:
-  // At most kStrengthsMax of them, none: nothing is measured; and of which tensors. What was measured before counts on
-  // where they and the table are the same.
+  // At most kStrengthsMax of them, none: nothing is measured; and of which tensors. What was
+  // measured before counts on where they and the table are the same.
   void begin(std::vector<CodecSpec> strengths, uint64_t table_hash,
              const std::vector<bool>& measured, uint32_t every_steps);
   void forget();

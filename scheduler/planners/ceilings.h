@@ -17,7 +17,8 @@
 
 namespace cgx::scheduler {
 
-// What codecs are measured and may become ceilings, weakest first; empty: the planner measures none.
+// What codecs are measured and may become ceilings, weakest first; empty: the planner measures
+// none.
 std::vector<CodecSpec> strengths_of(const Policy& policy);
 // Names the key, its value and what is allowed.
 Status check_ceilings(const Policy& policy);

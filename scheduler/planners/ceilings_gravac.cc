@@ -1,7 +1,7 @@
 // The row `gravac`: one share for all tensors, after GraVAC, but with every candidate's gain known
-// from the same gradients, and one decision for all machines. The gain of a share is what it keeps of
-// the squared norm of what is to be sent, residuals included. One step stronger at a time, because
-// residuals grow with it; as far back as it takes, uncompressed at last.
+// from the same gradients, and one decision for all machines. The gain of a share is what it keeps
+// of the squared norm of what is to be sent, residuals included. One step stronger at a time,
+// because residuals grow with it; as far back as it takes, uncompressed at last.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

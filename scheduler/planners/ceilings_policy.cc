@@ -1,6 +1,6 @@
 // The row `policy`: the policy's codec is the ceiling, and nothing is searched. In mode auto what
-// weaker codecs of the menu would lose is measured, so that guards (scheduler/planners/guards.h) have
-// levels to go down; a codec that somebody has fixed stays.
+// weaker codecs of the menu would lose is measured, so that guards (scheduler/planners/guards.h)
+// have levels to go down; a codec that somebody has fixed stays.
 #include <algorithm>
 
 #include "scheduler/planners/ceilings.h"

@@ -10,8 +10,9 @@
 //   descent  codecs one tensor at a time, then ways, merging and moving of boundaries, as long as
 //            something gets better
 //
-// Which raw and coded ways there are comes from the decision tree (scheduler/planners/choices.h); ceilings
-// are those of scheduler/planners/proposal.h. Owned by one thread; a search goes on where it stopped.
+// Which raw and coded ways there are comes from the decision tree (scheduler/planners/choices.h);
+// ceilings are those of scheduler/planners/proposal.h. Owned by one thread; a search goes on where
+// it stopped.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,8 @@ constexpr double kTelling = 1e-4;
 constexpr double kCrowds[] = {1, 0.7, 0.5, 0.35, 0.25, 1.5, 2, 3, 4, 6, 8};
 // Of a round trip that was measured behind gradients.
 constexpr double kTrips[] = {1, 0.3, 0.1, 0};
-// What speaks against each of them, for each factor of e away from 1: so far off may a prediction be.
+// What speaks against each of them, for each factor of e away from 1: so far off may a prediction
+// be.
 constexpr double kUnlikely = 0.02;
 // A link that explains so much less of a step than was measured may be as fast as that.
 constexpr double kNoise = 0.05;

@@ -1,5 +1,6 @@
 // The planner `merge`, after MergeComp: how much travels together, found on real steps. It asks for
-// no cost and trusts no model: each candidate is tried against the plan that runs (scheduler/planners/pilot.h).
+// no cost and trusts no model: each candidate is tried against the plan that runs
+// (scheduler/planners/pilot.h).
 //
 //   sizes      group_bytes times powers of two; a bisection from the size that runs: first far off,
 //              then nearer, the nearest neighbours last

@@ -67,7 +67,8 @@ bool Pilot::refuted() const {
   return promised > 0 && promised < kMuch && tried_->score.ratio() > kNothing;
 }
 
-// What was measured before is of other conditions. The trial goes on until another plan is proposed.
+// What was measured before is of other conditions. The trial goes on until another plan is
+// proposed.
 void Pilot::search_anew() {
   std::vector<StepSample>& besides = tried_->besides;
   note_trial("void: steps changed meanwhile");

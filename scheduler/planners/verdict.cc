@@ -75,8 +75,8 @@ double TrialScore::ratio() const {
   return median_of(ratios_);
 }
 
-// One pair tells what is plain, two what is clear; what is close wants more, of which all but one in
-// four agree.
+// One pair tells what is plain, two what is clear; what is close wants more, of which all but one
+// in four agree.
 TrialScore::Verdict TrialScore::verdict() const {
   if (pairs() < kFewPairs) return plain_;
   const auto [least, most] = std::minmax_element(ratios_.begin(), ratios_.end());

@@ -1,6 +1,6 @@
-// What a step of a running job would take under another policy, or on another number of machines: on
-// the timeline, with what was measured of the job. Links are as long and as fast, trainers as fast,
-// as they are now. Asked by operators; decides nothing.
+// What a step of a running job would take under another policy, or on another number of machines:
+// on the timeline, with what was measured of the job. Links are as long and as fast, trainers as
+// fast, as they are now. Asked by operators; decides nothing.
 //
 // Owned by one thread; goes on where it stopped.
 #pragma once

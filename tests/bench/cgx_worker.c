@@ -1,6 +1,6 @@
-// cgxd's side of the benchmarks: one rank, in place on one tensor per size, or on PIECES equal ones that
-// lie behind each other, one step per allreduce, driven by the runner like the peers (command.h). Ranks find each other through files in a folder
-// all of them see.
+// cgxd's side of the benchmarks: one rank, in place on one tensor per size, or on PIECES equal ones
+// that lie behind each other, one step per allreduce, driven by the runner like the peers
+// (command.h). Ranks find each other through files in a folder all of them see.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
-// The promises of scheduler/exchange/site.h, checked on every site. A rig wraps the inline host site, and
-// lets time pass; INSTANTIATE_TEST_SUITE_P lists the rigs (site_test.cc).
+// The promises of scheduler/exchange/site.h, checked on every site. A rig wraps the inline host
+// site, and lets time pass; INSTANTIATE_TEST_SUITE_P lists the rigs (site_test.cc).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Whatever device the driver has, by launches through it (kernels/cuda/driver_lane.h): the stand-in
-// in every run, a GPU by hand. Kernels come from the fatbins in the folder CGX_KERNEL_IMAGES, or are
-// names only, which is enough for the stand-in.
+// in every run, a GPU by hand. Kernels come from the fatbins in the folder CGX_KERNEL_IMAGES, or
+// are names only, which is enough for the stand-in.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

@@ -342,8 +342,8 @@ TEST_F(FullOfResiduals, DrainsThemUnderAPolicyThatHasNoUseForThem) {
   EXPECT_LT(reserved(), 8 * kElements) << "added to a step, and gone";
 }
 
-// Machine 3 has no frame of a step from the coordinator, and hears its decision late: others tell it
-// that there is one.
+// Machine 3 has no frame of a step from the coordinator, and hears its decision late: others tell
+// it that there is one.
 TEST(TwoLevel, WhoHearsTheCoordinatorThroughOthersWaitsForItsDecision) {
   SlowLink link{.from = 0, .to = 3, .slow_ns = 20'000'000};
   ClusterOptions options = link.options();

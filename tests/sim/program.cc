@@ -312,8 +312,8 @@ void cut_tensors(Program& program) {
   }
 }
 
-// Draws of its own, so that programs are otherwise what they were: some policies find bits by layer,
-// where their codec has any.
+// Draws of its own, so that programs are otherwise what they were: some policies find bits by
+// layer, where their codec has any.
 static void set_ceilings(Program& program) {
   Random random(mix(program.seed, 0x6365696C));
   const auto set = [&](scheduler::Policy& policy) {

@@ -1,5 +1,5 @@
-// The second phase of a step, interrupted at every moment and with every link late: what one machine
-// has completed, all complete (PROTOCOL 10, 26), without anybody keeping frames for others.
+// The second phase of a step, interrupted at every moment and with every link late: what one
+// machine has completed, all complete (PROTOCOL 10, 26), without anybody keeping frames for others.
 #include <string>
 #include <vector>
 
@@ -57,7 +57,8 @@ struct Interrupted {
   }
 };
 
-// Plays act(interrupted, machine) at moments until the step is over, for each late link and machine.
+// Plays act(interrupted, machine) at moments until the step is over, for each late link and
+// machine.
 template <class Act>
 void at_each_moment(const Row& row, Act act) {
   constexpr int64_t kLateNs = 400'000, kEachNs = 80'000;

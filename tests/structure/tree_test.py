@@ -7,6 +7,7 @@ import unittest
 import tree
 
 LINES_MAX = 600
+COLUMNS_MAX = 100
 FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-fassociative-math", "-march=native",
                    "-ffp-contract=fast", "-mdaz-ftz", "-ffinite-math-only")
 MACHINE_PATHS = re.compile(r"(^|[^\w.-])/(" + "|".join(["wo" + "rk", "fa" + "rm", "tmp/" + "wt"]) + r")/", re.MULTILINE)
@@ -28,6 +29,13 @@ def in_a_room(path, cmake):
 
 class Tree(unittest.TestCase):
     maxDiff = None
+
+    def test_lines_of_code_fit_in_their_columns(self):
+        """clang-format leaves comments as they are."""
+        for path in tree.files():
+            if path.endswith((".cc", ".c", ".h", ".cu")):
+                for number, line in enumerate(tree.text(path).splitlines(), 1):
+                    self.assertLessEqual(len(line), COLUMNS_MAX, f"{path}:{number}")
 
     def test_kernels_are_compiled_without_contraction_or_fast_math(self):
         kernels = {s: c for s, c in tree.compile_commands().items() if s.startswith("kernels/")}

@@ -338,7 +338,7 @@ typedef struct cgx_post_options {
  * asks). */
 CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uint64_t* call);
 
-/* --- Tensors in the memory of a GPU ------------------------------------------------------------ */
+/* --- Tensors in the memory of a GPU ---------------------------------------------------------- */
 
 /* cgx_post with memory = CGX_MEMORY_CUDA: `in` and `out` are memory of the GPU whose context is
  * current in this thread, each within one allocation. The tensor's bytes are copied by `stream`,
@@ -353,10 +353,11 @@ CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uin
  * enqueued there from then on sees the results. A result is copied once.
  * In a communicator with a `device` the daemon's worker reads and writes the GPU's memory itself:
  * `in` and `out` of cgx_arena_alloc_at on that device are used in place (also NULL and NULL: at
- * home), other memory of the GPU is copied there and back, on the same streams. The worker waits for
- * what `stream` holds; nothing on a stream of this process waits for the worker or the network. The
- * home of a tensor that this rank left out may be written from cgx_step_end on. CGX_DEVICE_LOST: the
- * worker or its GPU is gone, for this job only; a new communicator gets a new worker. */
+ * home), other memory of the GPU is copied there and back, on the same streams. The worker waits
+ * for what `stream` holds; nothing on a stream of this process waits for the worker or the network.
+ * The home of a tensor that this rank left out may be written from cgx_step_end on.
+ * CGX_DEVICE_LOST: the worker or its GPU is gone, for this job only; a new communicator gets a new
+ * worker. */
 CGX_API cgx_status cgx_stream_wait(cgx_comm* comm, uint64_t step, void* stream, int64_t timeout_ms);
 CGX_API cgx_status cgx_stream_wait_call(cgx_comm* comm, uint64_t call, void* stream,
                                         int64_t timeout_ms);

@@ -75,8 +75,8 @@ TEST(Survey, MakesArithmeticAsSlowAsItIsHere) {
   EXPECT_LT(times, 8);
 }
 
-// With raw gradients alone seen, a slow link and slow work look alike; a compressed plan beside them
-// tells.
+// With raw gradients alone seen, a slow link and slow work look alike; a compressed plan beside
+// them tells.
 TEST(Survey, TellsASlowLinkFromSlowWorkOnceAnotherPlanWasSeen) {
   const Job job;
   std::vector<Group> four = job.running->plan.groups;

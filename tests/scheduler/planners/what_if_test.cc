@@ -1,4 +1,5 @@
-// What steps of a running job would take: the same timeline, other policies, other numbers of machines.
+// What steps of a running job would take: the same timeline, other policies, other numbers of
+// machines.
 #include "scheduler/planners/what_if.h"
 
 #include <gtest/gtest.h>
