@@ -1,13 +1,12 @@
 // Sparse codecs: of each bucket of 65,536 values some are sent, the others are zero to the
 // receiver.
 //
-//   topk       the share of largest magnitude, exactly: ceil(n * share), at least 1; of equal ones
-//   the
-//              first; zeros never
-//   threshold  all magnitudes from the threshold on, but no more than a quarter of the bucket: then
-//   its
-//              largest, as topk
+//   topk       the share of largest magnitude, exactly: ceil(n * share), at least 1;
+//              of equal ones the first; zeros never
+//   threshold  all magnitudes from the threshold on, but no more than a quarter of the bucket:
+//              then its largest, as topk
 //   randomk    one value of every stratum of round(1 / share), at a drawn place
+//
 // A codec here says how positions are chosen; sparse_format.h and sparse_values.h hold the bytes,
 // lanes/sparse.h the operations. A non-finite value anywhere makes its whole bucket NaN.
 #pragma once

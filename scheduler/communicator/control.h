@@ -4,8 +4,7 @@
 // exercises them too. A body that does not decode exactly is a PROTOCOL_ERROR of that peer.
 //
 //   member                       coordinator (machine 0)
-//   Join                   ->                              every local rank is here, all links are
-//   up
+//   Join                   ->                              local ranks are here, links are up
 //                          <-    Joined                    all machines are (or the difference)
 //   Table                  ->                              every local rank has committed
 //                          <-    Prepare                   plan; also for policies and reordering

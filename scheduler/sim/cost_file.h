@@ -1,13 +1,12 @@
 // What work costs, from the table that tests/bench writes (bench_codec_cost): one object a line,
 //
-//   {"machine": "AMD EPYC", "copy": 18.6}                                        GB/s of what is
-//   copied
-//   {"codec": "maxmin:4,bucket=512", "lane": "avx2", "encode": 30.2, "decode": 18.4}    GB/s of
-//   fp32, one core
+//   {"machine": "AMD EPYC", "copy": 18.6}
+//   {"codec": "maxmin:4,bucket=512", "lane": "avx2", "encode": 30.2, "decode": 18.4}
 //   {"operation_ns": 12000, "segment_ns": 1500, "frame_ns": 3000, "wire_ns_per_byte": 0.14}
-//   optional, what the daemon adds
 //
-// A table without the last has the built-in figures for it. Thread rule: pure functions.
+// `copy`: GB/s of what is copied; `encode`, `decode`: GB/s of fp32 on one core. The last object is
+// what the daemon adds; a table without that object has the built-in figures.
+// Thread rule: pure functions.
 #pragma once
 
 #include <string>

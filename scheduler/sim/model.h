@@ -3,9 +3,8 @@
 //
 //   model NAME
 //   forward TIME               before the backward pass begins; 0 without it
-//   tensor NAME SHAPE GAP      one line a tensor, in the order in which gradients appear; SHAPE as
-//   64x3x7x7,
-//                              GAP the time since the tensor before
+//   tensor NAME SHAPE GAP      one line a tensor, in the order in which gradients appear;
+//                              SHAPE as 64x3x7x7, GAP the time since the tensor before
 //
 // Thread rule: pure functions.
 #pragma once

@@ -1,7 +1,10 @@
-// How a C worker talks to the benchmark runner: one Unix stream socket, one line each way per
+// How a C worker talks to the benchmark runner: one Unix stream socket, one line each way for each
 // command.
-//   worker: "rank R pid P\n"      runner: "allreduce BYTES REPETITIONS WARMUP\n" | "quit\n" worker:
-//   one JSON object
+//
+//   worker: "rank R pid P\n"
+//   runner: "allreduce BYTES REPETITIONS WARMUP\n" | "quit\n"
+//   worker: one JSON object
+//
 // The test data is a formula of (rank, element), so every rank can check any element of a sum.
 #pragma once
 

@@ -1,8 +1,8 @@
 // The CUDA kernels give the scalar lane's bytes: random tables of segments, run by both, compared
 // byte by byte with everything around them.
 //
-// usage: agree [tables per codec and operation] [seed] [codec]     Prints one line; ends with 1 on
-// a difference.
+// usage: agree [tables per codec and operation] [seed] [codec]
+// Prints one line; ends with 1 on a difference.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
