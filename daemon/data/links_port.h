@@ -1,8 +1,7 @@
 // What crosses between the data agent (engine, transport) and the mesh agent (introductions).
 //
 //   data  -> want               mesh: handshake with the peer's mesh agent
-//         <- connect_link       data: transport.connect(), so the peer's frames are known from now
-//         on
+//         <- connect_link       data: transport.connect(), which knows the peer's frames from then
 //         -> connected
 //         <- link_made          both sides are connected: frames may be sent
 //         <- link_refused       instead of either, at any time

@@ -1,14 +1,16 @@
 // How a sparse codec's bucket lies on the wire: a header, indices in the form that is shortest,
 // values.
 //
-//   range  := entry*                                one per bucket of 65,536 values, each whole
-//   words entry  := u32 bytes (header included, a multiple of 8), u16 count, u8 form, u8 flags (1:
-//   non-finite)
-//             indices, zeros up to 8 bytes, values, zeros up to 8 bytes
+//   range  := entry*        one per bucket of 65,536 values, each whole words
+//   entry  := u32 bytes (header included, a multiple of 8), u16 count, u8 form,
+//             u8 flags (1: non-finite), indices, zeros up to 8 bytes, values, zeros up to 8 bytes
 //   form   := 0 none: count is 0, nothing follows; a non-finite bucket is one, all of it NaN
-//             1 list: u16 per value            2 gaps: a byte per value, what lies between it and
-//             the 3 bitmap: bit e for value e         one before; 255 stands for 255 more and goes
-//             on 4 drawn: u64 key of the bucket; positions follow from it (sparse.h, RandomK)
+//             1 list: u16 per value
+//             2 gaps: a byte per value, how many lie between it and the one before; 255 stands
+//               for 255 more and goes on
+//             3 bitmap: bit e for value e
+//             4 drawn: u64 key of the bucket; positions follow from it (sparse.h, RandomK)
+//
 // Forms of equal length: the one with the lower number. Indices rise strictly. A decoder takes any
 // form, does not look at padding, and refuses all else that no encoder writes.
 #pragma once

@@ -7,8 +7,7 @@
 //
 //   client                                     daemon
 //   Hello (pidfd of itself)           ->
-//                                     <-       Welcome (session memory, doorbell, completion
-//                                     eventfd)
+//                                     <-       Welcome (session memory, doorbell, eventfd)
 //   AddArena (sealed memfd)           ->       of a kind: on the host, or on a device named by UUID
 //                                     <-       Reply
 //   Meet, again and again             ->

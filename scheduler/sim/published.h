@@ -1,9 +1,10 @@
 // Figures that others published, beside what the timeline says of their systems. A file of lines:
 //
 //   source TEXT...                       where the figures and constants are from; any number of
-//   lines trainer MODEL STEP FORWARD           an architecture, one step of one trainer alone, the
-//   forward pass's share of it codec NAME sends BYTES encode FLOOR MORE decode FLOOR MORE payloads
-//   one|all
+//                                        lines
+//   trainer MODEL STEP FORWARD           an architecture, one step of one trainer alone, the
+//                                        forward pass's share of it
+//   codec NAME sends BYTES encode FLOOR MORE decode FLOOR MORE payloads one|all
 //                                        bytes of a 4-byte element; a call's floor, and the time of
 //                                        128 MiB beyond it; whose payloads one call decodes
 //   codec NAME plain                     not compressed: a ring allreduce

@@ -1,8 +1,8 @@
 // Two processes, one UCX link: round trip and throughput by frame size, beside plain TCP sockets.
 // For tuning the transport; the benchmark users see is tests/bench.
 //
-//   bench_transport [--same-host] [--frame-bytes N] [--congestion cubic] [--seconds S] [--only
-//   NAME]
+//   bench_transport [--same-host] [--frame-bytes N] [--congestion cubic] [--seconds S]
+//                   [--only NAME]
 //
 // As root the two processes live in two network namespaces joined by a veth pair.
 #include <arpa/inet.h>
