@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -118,7 +119,8 @@ class ArenaSet {
   };
 
   void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
-  Status add_on(uint64_t bytes, const MakeDevice& make);
+  Status add_on(const wire::DeviceId& device, uint64_t bytes, const MakeDevice& make);
+  Status try_ways(uint64_t bytes, const MakeDevice& make);
   Status announce(std::shared_ptr<ArenaMemory> memory);
   void drop(uint8_t arena, Allocator::Block& block);
   Status grow(uint64_t bytes);
@@ -130,7 +132,8 @@ class ArenaSet {
   const uint64_t first_bytes_;
   const Announce announce_;
   std::mutex grow_mutex_;  // taken first; held while a new arena is made and announced
-  std::mutex mutex_;       // guards arenas_; only a thread with grow_mutex_ adds to it
+  std::map<wire::DeviceId, Status> unshareable_;  // why; guarded by grow_mutex_
+  std::mutex mutex_;  // guards arenas_; only a thread with grow_mutex_ adds to it
   const size_t arenas_max_;
   std::vector<Arena> arenas_;  // never moves: holds point into it
   bool abandoned_ = false;
