@@ -225,6 +225,20 @@ TEST_F(TwoSites, AreMachinesToEachOtherWithoutANetwork) {
   EXPECT_EQ(shown.communicators[1].device, wire::to_text(kOtherGpu));
 }
 
+TEST_F(TwoSites, GoWhenTheyHaveGivenBackWhatTheyHadOfEachOther) {
+  join(0);
+  join(1);
+  submit(0);
+  submit(1);
+  engine_->close_session(session_, {});
+  engine_->close_session(other_session_, {});
+  engine_->close_site(site_);
+  engine_->close_site(other_site_);
+  work();
+  EXPECT_TRUE(engine_->close_site(site_)) << "some slab of its is still held";
+  EXPECT_TRUE(engine_->close_site(other_site_));
+}
+
 TEST_F(TwoSites, OneThatIsLostEndsTheOthersCommunicator) {
   join(0);
   join(1);
