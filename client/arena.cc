@@ -142,7 +142,7 @@ Result<void*> ArenaSet::allocate_on(const wire::DeviceId& device, uint64_t bytes
   if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
   const MutexLock growing(grow_mutex_);
   if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
-  CGX_RETURN_IF_ERROR(add_on(bytes, make));
+  CGX_RETURN_IF_ERROR(add_on(device, bytes, make));
   if (void* memory = try_allocate(&device, bytes, alignment)) return memory;
   return full(bytes);
 }
@@ -151,7 +151,7 @@ Result<uint32_t> ArenaSet::arena_on(const wire::DeviceId& device, const MakeDevi
   const MutexLock growing(grow_mutex_);
   std::optional<uint32_t> arena = usable_on(device);
   if (!arena) {
-    CGX_RETURN_IF_ERROR(add_on(1, make));
+    CGX_RETURN_IF_ERROR(add_on(device, 1, make));
     arena = usable_on(device);
   }
   return arena.value();
@@ -173,8 +173,17 @@ size_t ArenaSet::count() {
   return arenas_.size();
 }
 
+// What cannot be shared is not tried again: not every thread that asks has the GPU's context.
+Status ArenaSet::add_on(const wire::DeviceId& device, uint64_t bytes, const MakeDevice& make) {
+  const auto known = unshareable_.find(device);
+  if (known != unshareable_.end()) return known->second;
+  Status added = try_ways(bytes, make);
+  if (added.code() == StatusCode::kUNIMPLEMENTED) unshareable_.emplace(device, added);
+  return added;
+}
+
 // The ways that memory of a GPU can go, in the order in which they are tried.
-Status ArenaSet::add_on(uint64_t bytes, const MakeDevice& make) {
+Status ArenaSet::try_ways(uint64_t bytes, const MakeDevice& make) {
   if (count() == arenas_max_) return full(bytes);
   const uint64_t wanted = ArenaGrowth{.need = bytes, .first = first_bytes_, .mapped = 0}.bytes();
   Status first;

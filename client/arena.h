@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -119,7 +120,9 @@ class ArenaSet {
   };
 
   void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
-  Status add_on(uint64_t bytes, const MakeDevice& make) CGX_REQUIRES(grow_mutex_);
+  Status add_on(const wire::DeviceId& device, uint64_t bytes, const MakeDevice& make)
+      CGX_REQUIRES(grow_mutex_);
+  Status try_ways(uint64_t bytes, const MakeDevice& make) CGX_REQUIRES(grow_mutex_);
   Status announce(std::shared_ptr<ArenaMemory> memory) CGX_REQUIRES(grow_mutex_);
   void drop(uint8_t arena, Allocator::Block& block);
   Status grow(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
@@ -133,6 +136,7 @@ class ArenaSet {
   const uint64_t first_bytes_;
   const Announce announce_;
   Mutex grow_mutex_;  // taken first; held while a new arena is made and announced
+  std::map<wire::DeviceId, Status> unshareable_ CGX_GUARDED_BY(grow_mutex_);  // and why
   Mutex mutex_;
   const size_t arenas_max_;
   // Only a thread with grow_mutex_ adds to it. Never moves: holds point into it.

@@ -91,11 +91,15 @@ Result<std::unique_ptr<Store>> Communicator::store_for(const Meeting& meeting,
 }
 
 Status Communicator::join(const cgx_comm_options& options) {
+  uint32_t arena = wire::kNoArena;
+  std::string staged;
+  CGX_RETURN_IF_ERROR(choose_site(options, arena, staged));
   Meeting meeting{.prefix = "cgx/" + session_.job() + "/" + name_,
                   .name = name_,
                   .rank = options.rank,
                   .size = options.ranks,
-                  .self = {session_.daemon().instance, session_.daemon().mesh_address},
+                  .self = {session_.daemon().instance, session_.daemon().mesh_address,
+                           device_.value_or(wire::DeviceId{})},
                   .deadline = deadline_in_ms(timeout_ms_),
                   .go_on = [this, &options] { return may_meet(options.rank); }};
   CGX_ASSIGN_OR_RETURN(meeting.key_if_first, random_key());
@@ -114,8 +118,6 @@ Status Communicator::join(const cgx_comm_options& options) {
     CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter());
     if (!session_.job_key) session_.job_key = agreement.job_key;
   }
-  uint32_t arena = wire::kNoArena;
-  CGX_RETURN_IF_ERROR(choose_site(options, arena));
   const wire::CreateCommunicator message{.comm = handle_,
                                          .name = name_,
                                          .rank = options.rank,
@@ -124,13 +126,15 @@ Status Communicator::join(const cgx_comm_options& options) {
                                          .meeting = agreement.number,
                                          .job_key = agreement.job_key,
                                          .arena = arena,
+                                         .staged = std::move(staged),
                                          .members = std::move(agreement.members)};
   return session_.socket().call(message, deadline()).status();
 }
 
 // On the GPU that is named, unless its memory cannot be shared: tensors are staged on the host
 // then.
-Status Communicator::choose_site(const cgx_comm_options& options, uint32_t& arena) {
+Status Communicator::choose_site(const cgx_comm_options& options, uint32_t& arena,
+                                 std::string& staged) {
   wire::DeviceId device{};
   std::memcpy(device.data(), options.device, sizeof(options.device));
   if (device == wire::DeviceId{}) return {};
@@ -140,10 +144,9 @@ Status Communicator::choose_site(const cgx_comm_options& options, uint32_t& aren
     arena = *there;
     return {};
   }
-  const bool cannot = there.status().code() == StatusCode::kUNIMPLEMENTED;
-  return cannot ? Status()
-                : Status(there.status().code(),
-                         "communicator " + name_ + ": " + there.status().message());
+  staged = there.status().message();
+  if (there.status().code() == StatusCode::kUNIMPLEMENTED) return {};
+  return {there.status().code(), "communicator " + name_ + ": " + staged};
 }
 
 Status Communicator::cancel() {

@@ -6,7 +6,7 @@ namespace cgx::client {
 namespace {
 
 constexpr uint32_t kMagic = 0x52584743;  // "CGXR"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kTextBytesMax = 512;
 
 wire::Writer head() {
@@ -36,12 +36,14 @@ Status check_whole(const wire::Reader& reader, const Source& source) {
 void put_member(wire::Writer& writer, const wire::Member& member) {
   writer.put(member.instance);
   writer.put_string(member.mesh_address);
+  writer.put(member.device);
 }
 
 wire::Member get_member(wire::Reader& reader) {
   wire::Member member;
   member.instance = reader.get<wire::InstanceId>();
   member.mesh_address = reader.get_string();
+  member.device = reader.get<wire::DeviceId>();
   return member;
 }
 

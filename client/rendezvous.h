@@ -8,7 +8,7 @@
 //   prefix "/" list "/key"         job key 32 bytes, verdict u8, status u16, text,
 //                                  u32 × member                             by rank 0
 //   prefix "/lost"                 head, text                               by who was told
-//   member := instance, mesh address string
+//   member := instance, mesh address string, device: 16 bytes
 //   head := magic u32 "CGXR", version u32; incarnation, list, instance: 16 bytes; in a key in hex
 //
 // An incarnation is one attempt of one rank, drawn at random, so nobody is taken for who he was

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "client/ctl/program.h"
@@ -34,6 +35,32 @@ std::string octal(mode_t mode) {
   return text;
 }
 
+// Empty: there is none.
+std::string beside_daemon(const std::string& program) {
+  const std::string daemon = daemon_program();
+  const std::string path = daemon.substr(0, daemon.rfind('/') + 1) + program;
+  return ::access(path.c_str(), X_OK) == 0 ? path : "";
+}
+
+// Which ways of memory to a worker this driver and the first GPU offer.
+std::string ways_text(const device::Driver& driver) {
+  device::CUdevice first = 0;
+  const auto has = [&](device::CUdevice_attribute attribute) {
+    int value = 0;
+    return driver.cuDeviceGet(&first, 0) == device::CUDA_SUCCESS &&
+           driver.cuDeviceGetAttribute(&value, attribute, first) == device::CUDA_SUCCESS &&
+           value != 0;
+  };
+  const Status vmm = driver.lacks(device::Feature::kVmm), ipc = driver.lacks(device::Feature::kIpc);
+  const bool descriptors =
+      vmm.ok() && has(device::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  std::string text = "; gradients there go to cgxd-gpu ";
+  text += descriptors ? "by descriptor (vmm)" : ipc.ok() ? "by handle (ipc)" : "by no way: staged";
+  if (!descriptors) text += vmm.ok() ? ", the GPU has no descriptors" : ", " + vmm.message();
+  if (!descriptors && !ipc.ok()) text += ", " + ipc.message();
+  return text + "\n";
+}
+
 // What becomes of gradients in the memory of a GPU here. No finding: jobs without a GPU run anyway.
 std::string gpu_line() {
   const Result<device::Driver> driver = device::Driver::open();
@@ -41,8 +68,12 @@ std::string gpu_line() {
   int count = 0;
   const Status counted = driver->check(driver->cuDeviceGetCount(&count), "counting GPUs");
   if (!counted.ok()) return "GPU: none is used, " + counted.message() + "\n";
+  const std::string worker = beside_daemon("cgxd-gpu");
+  const bool mps = device::mps_serves(std::getenv("CUDA_MPS_PIPE_DIRECTORY"));
   return "GPU: " + std::to_string(count) + ", driver for CUDA " + driver->version_text() +
-         "; gradients there go through pinned memory, no other way is built yet\n";
+         ", MPS " + (mps ? "on" : "off") +
+         (worker.empty() ? "; no cgxd-gpu beside cgxd: gradients there go through pinned memory\n"
+                         : ways_text(*driver));
 }
 
 // Where this machine's daemon serves, and what is wrong with its configuration.
@@ -59,8 +90,8 @@ class Doctor {
     check_configuration();
     ask_daemon();
     check_trainers_socket();
-    const int written = print(report_, options_, [](const v1::Diagnosis& shown) {
-      return show(shown) + show_findings(shown) + gpu_line();
+    const int written = print(report_, options_, [this](const v1::Diagnosis& shown) {
+      return show(shown) + show_findings(shown) + gpu_line() + show_gpus(status_);
     });
     return written != kOk ? written : report_.findings().empty() ? kOk : kError;
   }
@@ -125,6 +156,9 @@ class Doctor {
     if (!status.ok()) return find("", config::plain_text(status.error_message()));
     drop_denials();
     report_.MergeFrom(seen);
+    // Only to say more: a daemon that answers no status has said why above.
+    static_cast<void>(
+        caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), status_, kReadTimeoutS));
   }
 
   // The daemon that answers has read what this user may not.
@@ -180,6 +214,7 @@ class Doctor {
   const std::string machine_;
   Places places_;
   v1::Diagnosis report_;
+  v1::DaemonStatus status_;
 };
 
 }  // namespace

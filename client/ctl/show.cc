@@ -224,6 +224,20 @@ const char* yes(bool value) {
 
 }  // namespace
 
+std::string show_gpus(const v1::DaemonStatus& status) {
+  Table table({"GPU", "JOB", ">UID", "WAY", "DRIVER", "MPS", "WHY NOT"});
+  for (const v1::GpuUse& one : status.gpus()) {
+    const bool staged = one.gpu().empty();
+    table.row({staged ? "-" : one.gpu(), one.job(), std::to_string(one.uid()), one.way(),
+               staged ? "-" : "CUDA " + one.driver(),
+               staged      ? "-"
+               : one.mps() ? "on"
+                           : "off",
+               one.why()});
+  }
+  return table.empty() ? "" : table.text();
+}
+
 std::string show(const v1::DaemonStatus& status) {
   std::string text = "cgxd " + status.version() + " " + status.instance() + ", lane " +
                      status.lane() + ", up " + human_time(status.uptime_ns()) + "; you are " +
@@ -244,6 +258,7 @@ std::string show(const v1::DaemonStatus& status) {
   if (status.has_tuning()) line("arithmetic", status.lane(), tuning_text(status.tuning()));
   text += table.text().substr(1);  // no line of titles
   if (status.shares_size() > 0) text += "\n" + shares_table(status);
+  if (status.gpus_size() > 0) text += "\n" + show_gpus(status);
   for (const std::string& warning : status.warnings()) text += "\nwarning: " + warning;
   return status.warnings().empty() ? text : text + "\n";
 }

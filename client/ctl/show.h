@@ -8,6 +8,8 @@
 namespace cgx::ctl {
 
 std::string show(const v1::DaemonStatus& status);
+// Jobs with gradients in the memory of a GPU: which way they go. Empty: there is none.
+std::string show_gpus(const v1::DaemonStatus& status);
 std::string show(const v1::JobList& jobs);
 std::string show(const v1::TensorList& tensors);
 std::string show_plans(const v1::JobList& jobs);  // their groups

@@ -346,7 +346,10 @@ Result<scheduler::SiteId> DataAgent::site_of(const std::shared_ptr<gpu::Worker>&
   DeviceSite made{.worker = worker};
   const auto staging = std::make_shared<gpu::Staging>(worker);
   made.id = engine_->add_site(staging, [&](auto slabs, const scheduler::ArenaTable& arenas) {
-    auto site = std::make_unique<gpu::WorkerSite>(worker, staging, std::move(slabs), arenas);
+    auto site = std::make_unique<gpu::WorkerSite>(
+        worker, staging, std::move(slabs), arenas, [this](uint64_t bytes) {
+          engine_->count(scheduler::Counter::kdevice_staged_bytes, bytes);
+        });
     made.site = site.get();
     return site;
   });
@@ -533,6 +536,15 @@ bool DataAgent::run(EngineTask task) {
                         }});
 }
 
+void DataAgent::add_gpus(scheduler::Snapshot& shown) const {
+  for (const DeviceSite& each : device_sites_) {
+    scheduler::GpuSnapshot& added = shown.gpus.emplace_back(each.worker->shown());
+    for (const auto& session : sessions_) {
+      for (const auto& one : session->device_arenas) one->add_to(added, each.worker);
+    }
+  }
+}
+
 bool DataAgent::snapshot_due(uint64_t now_ns) const {
   return snapshots_.wanted() && now_ns >= next_snapshot_ns_;
 }
@@ -558,6 +570,7 @@ int DataAgent::make_snapshot() {
     scheduler::Snapshot& shown = showing.shown;
     engine_->add_totals(began, shown);
     shown.duty = duty_.snapshot(began);
+    add_gpus(shown);
     snapshots_.put_up(std::move(shown));
   }
   const uint64_t took = monotonic_ns() - began;

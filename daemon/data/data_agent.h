@@ -119,6 +119,7 @@ class DataAgent final : public Agent,
   void lower_sleeping();
   void flush_counters();
   int make_snapshot();
+  void add_gpus(scheduler::Snapshot& shown) const;
   bool snapshot_due(uint64_t now_ns) const;
 
   void open_link(scheduler::LinkId link, const scheduler::LinkRequest& request) override;

@@ -37,10 +37,11 @@ void ring(const UniqueFd& bell) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceWorker>> DeviceWorker::open(UniqueFd socket) {
+Result<std::unique_ptr<DeviceWorker>> DeviceWorker::open(UniqueFd socket, bool mps) {
   std::unique_ptr<DeviceWorker> worker(new DeviceWorker(std::move(socket)));
   const Status greeted = worker->greet();
-  worker->answer(0, greeted);
+  const std::string text = greeted.ok() ? worker->driver_.version_text() : greeted.message();
+  worker->answer(0, {greeted.code(), text}, mps ? 1 : 0);
   CGX_RETURN_IF_ERROR(greeted);
   return worker;
 }

@@ -17,7 +17,7 @@ namespace cgx::daemon::gpu {
 class DeviceWorker {
  public:
   // Waits for the greeting on the socket and answers it, whatever comes of it.
-  static Result<std::unique_ptr<DeviceWorker>> open(UniqueFd socket);
+  static Result<std::unique_ptr<DeviceWorker>> open(UniqueFd socket, bool mps);
   ~DeviceWorker();
   DeviceWorker(const DeviceWorker&) = delete;
 

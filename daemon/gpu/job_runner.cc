@@ -43,15 +43,6 @@ const char* words_of(JobKind kind) {
   return "no job";
 }
 
-// Takes `count` values off the front of a message; false if they are not there.
-template <class T>
-bool take(std::span<const std::byte>& rest, uint64_t count, std::span<const T>& values) {
-  if (rest.size() / sizeof(T) < count) return false;
-  values = {reinterpret_cast<const T*>(rest.data()), static_cast<size_t>(count)};
-  rest = rest.subspan(count * sizeof(T));
-  return true;
-}
-
 template <class Job>
 constexpr bool kHasNorms = requires(Job job) {
   job.norms;
@@ -90,32 +81,8 @@ JobRunner::~JobRunner() {
   }
 }
 
-Result<JobRunner::Job> JobRunner::parse(std::span<const std::byte> message) const {
-  const Status no_job =
-      protocol_error("a message of " + std::to_string(message.size()) + " bytes is no job");
-  Job job;
-  if (message.size() < sizeof(JobHead)) return no_job;
-  std::memcpy(&job.head, message.data(), sizeof(JobHead));
-  std::span<const std::byte> rest = message.subspan(sizeof(JobHead));
-  if (job.head.kind > JobKind::kHash || job.head.stream >= kStreams) return no_job;
-  for (uint32_t i = 0; i < job.head.slices; ++i) {
-    std::span<const SliceHead> head;
-    Slice slice;
-    if (!take(rest, 1, head)) return no_job;
-    slice.head = head.front();
-    if (!dtype_known(static_cast<uint8_t>(slice.head.dtype)) ||
-        !take(rest, slice.head.inputs, slice.inputs) ||
-        !take(rest, slice.head.outputs, slice.outputs) ||
-        !take(rest, slice.head.contributions, slice.contributions)) {
-      return no_job;
-    }
-    job.slices.push_back(slice);
-  }
-  return job;
-}
-
 Result<bool> JobRunner::begin(std::span<const std::byte> message) {
-  CGX_ASSIGN_OR_RETURN(const Job job, parse(message));
+  CGX_ASSIGN_OR_RETURN(const Job job, parse_job(message));
   Pending pending{.ticket = job.head.ticket, .stream = job.head.stream};
   pending.slices = job.head.slices;
   pending.what = words_of(job.head.kind);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "daemon/gpu/device_memory.h"
-#include "daemon/gpu/jobs.h"
+#include "daemon/gpu/job_message.h"
 #include "daemon/gpu/table_ring.h"
 #include "kernels/cuda/driver_lane.h"
 
@@ -48,15 +48,8 @@ class JobRunner {
   const Status& lost() const { return lost_; }
 
  private:
-  struct Slice {  // of a job's message
-    SliceHead head;
-    std::span<const DevicePlace> inputs, outputs;
-    std::span<const Staged> contributions;
-  };
-  struct Job {
-    JobHead head;
-    std::vector<Slice> slices;
-  };
+  using Slice = JobSlice;
+  using Job = JobMessage;
   struct Noted {  // by a launch, about a slice
     kernels::cuda::Outcome* outcome = nullptr;
     uint32_t slice = 0;
@@ -84,7 +77,6 @@ class JobRunner {
       : driver_(driver), lane_(lane), memory_(memory) {}
   Status open();
 
-  Result<Job> parse(std::span<const std::byte> message) const;
   Status prepare(const Job& job, Pending& pending);
   Status enqueue(Stream& stream, const Job& job);
   Status launch(Stream& stream, const Job& job);

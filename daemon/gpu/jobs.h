@@ -107,14 +107,15 @@ struct WorkerPacket {
   uint32_t request = 0;
   uint32_t form = kWorkerForm;
   uint32_t number = 0;  // of the arena, block or residual
-  uint64_t bytes = 0;   // of memory; residuals: elements; Answered to kAddArena: the pattern
+  uint64_t bytes = 0;   // of memory; residuals: elements; Answered to kAddArena: the pattern, to
+                        // kHello: 1 where MPS serves
   uint32_t status = 0;  // Answered
   wire::ArenaWay way = wire::ArenaWay::kVmm;
   uint8_t reserved[3] = {};
   wire::DeviceId device{};
   uint64_t offset = 0;  // ipc: of the memory in its allocation
   wire::MemoryHandle handle{};
-  char text[480] = {};  // Answered: the status' message
+  char text[480] = {};  // Answered: the status' message; to kHello, if well: the driver's version
 };
 
 }  // namespace cgx::daemon::gpu

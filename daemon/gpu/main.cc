@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "daemon/gpu/device_worker.h"
+#include "proto/device/driver.h"
 
 int main() {
   constexpr int kSocket = 3;
@@ -17,7 +18,8 @@ int main() {
     std::fprintf(stderr, "cgxd-gpu is started by cgxd, for a job with tensors on a GPU\n");
     return 2;
   }
-  auto worker = cgx::daemon::gpu::DeviceWorker::open(cgx::UniqueFd(kSocket));
+  auto worker = cgx::daemon::gpu::DeviceWorker::open(
+      cgx::UniqueFd(kSocket), cgx::device::mps_serves(std::getenv("CUDA_MPS_PIPE_DIRECTORY")));
   if (!worker.ok()) return 1;  // cgxd was told why
   const cgx::Status ended = (*worker)->run();
   if (ended.ok()) return 0;

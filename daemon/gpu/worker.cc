@@ -22,7 +22,7 @@ extern char** environ;
 namespace cgx::daemon::gpu {
 namespace {
 
-constexpr int kAnswersWithinMs = 5'000;
+constexpr int kAnswersWithinMs = 5'000, kPlansWithinMs = 1'000;
 constexpr int kSocketOfChild = 3;
 
 std::string program_beside_this() {
@@ -61,17 +61,6 @@ int spawn_worker(const std::string& program, int socket, int& pid) {
 }
 
 }  // namespace
-
-std::string to_text(const wire::DeviceId& device) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (size_t i = 0; i < device.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += kDigits[std::to_integer<unsigned>(device[i]) >> 4];
-    text += kDigits[std::to_integer<unsigned>(device[i]) & 15];
-  }
-  return text;
-}
 
 Result<std::byte*> Staging::map(uint64_t bytes) {
   UniqueFd fd(::memfd_create("cgx-gpu-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -169,7 +158,10 @@ Status Worker::greet() {
   WorkerPacket answer;
   std::memcpy(static_cast<void*>(&answer), packet.bytes.data(), sizeof(answer));
   answer.text[sizeof(answer.text) - 1] = 0;
-  return {static_cast<StatusCode>(answer.status), answer.text};
+  if (answer.status != 0) return {static_cast<StatusCode>(answer.status), answer.text};
+  driver_ = answer.text;
+  mps_ = answer.bytes != 0;
+  return {};
 }
 
 // Nobody waits for it: it ends when its socket closes, or is ended.
@@ -183,8 +175,16 @@ Worker::~Worker() {
 }
 
 std::string Worker::name() const {
-  return "cgxd-gpu (process " + std::to_string(pid_) + ", GPU " + to_text(options_.device) +
+  return "cgxd-gpu (process " + std::to_string(pid_) + ", GPU " + wire::to_text(options_.device) +
          ") of job '" + options_.job + "'";
+}
+
+scheduler::GpuSnapshot Worker::shown() const {
+  return {.uid = options_.uid,
+          .job = options_.job,
+          .device = wire::to_text(options_.device),
+          .driver = driver_,
+          .mps = mps_};
 }
 
 bool Worker::alive() const {
@@ -192,6 +192,7 @@ bool Worker::alive() const {
 }
 
 std::string Worker::death() const {
+  if (const char* const why = killed_for_.load()) return name() + " " + why;
   siginfo_t how{};
   const auto process = static_cast<id_t>(pidfd_.get());
   const bool known = ::waitid(P_PIDFD, process, &how, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -201,7 +202,8 @@ std::string Worker::death() const {
                                              : " was killed by signal " + number);
 }
 
-void Worker::kill() {
+void Worker::kill(const char* why) {
+  if (why != nullptr) killed_for_ = why;
   ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
@@ -211,12 +213,15 @@ Status Worker::tell(const WorkerPacket& packet, std::initializer_list<int> fds) 
   return {StatusCode::kDEVICE_LOST, name() + " does not listen: " + sent.message()};
 }
 
-Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int> fds) {
+Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int> fds,
+                                 const Patience& patience) {
   const std::lock_guard lock(asking_);
   packet.request = ++requests_;
   CGX_RETURN_IF_ERROR(tell(packet, fds));
-  const uint64_t until = monotonic_ns() + kAnswersWithinMs * kMillisecond;
-  while (monotonic_ns() < until && readable(socket_.get(), kAnswersWithinMs)) {
+  const uint64_t until = monotonic_ns() + static_cast<uint64_t>(patience.ms) * kMillisecond;
+  bool late = true;
+  while (monotonic_ns() < until && readable(socket_.get(), patience.ms)) {
+    late = false;
     Packet got;
     CGX_ASSIGN_OR_RETURN(const ReceiveOutcome outcome,
                          receive_packet(socket_.get(), sizeof(WorkerPacket), got));
@@ -228,10 +233,13 @@ Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int>
     if (packet.status == 0) return packet;
     return Status(static_cast<StatusCode>(packet.status), packet.text);
   }
-  kill();
+  kill(late ? patience.lost : nullptr);
   readable(pidfd_.get(), kAnswersWithinMs);
   return Status(StatusCode::kDEVICE_LOST, death());
 }
+
+constexpr Worker::Patience kUsersPatience{kAnswersWithinMs, "did not answer within 5 s"};
+constexpr Worker::Patience kPlannersPatience{kPlansWithinMs, "did not answer within 1 s"};
 
 Result<Worker::AddedArena> Worker::add_arena(const wire::AddArena& message, int words, int memory) {
   WorkerPacket packet{.kind = PacketKind::kAddArena};
@@ -240,7 +248,8 @@ Result<Worker::AddedArena> Worker::add_arena(const wire::AddArena& message, int 
   packet.way = message.way;
   packet.offset = message.offset;
   packet.handle = message.handle;
-  Result<WorkerPacket> answer = memory >= 0 ? ask(packet, {words, memory}) : ask(packet, {words});
+  Result<WorkerPacket> answer = memory >= 0 ? ask(packet, {words, memory}, kUsersPatience)
+                                            : ask(packet, {words}, kUsersPatience);
   CGX_RETURN_IF_ERROR(answer.status());
   return AddedArena{packet.number, answer->bytes};
 }
@@ -257,7 +266,7 @@ Result<uint32_t> Worker::make_residual(uint64_t elements) {
   WorkerPacket packet{.kind = PacketKind::kMakeResidual};
   packet.number = ++numbers_;
   packet.bytes = elements;
-  CGX_RETURN_IF_ERROR(ask(packet, {}).status());
+  CGX_RETURN_IF_ERROR(ask(packet, {}, kPlannersPatience).status());
   return packet.number;
 }
 
@@ -315,8 +324,9 @@ Result<std::shared_ptr<Worker>> Workers::of(uint32_t uid, const std::string& job
     std::shared_ptr<Worker> running = find(uid, job, device)->worker.lock();
     if (running != nullptr && running->alive()) return running;
   }
-  CGX_ASSIGN_OR_RETURN(std::shared_ptr<Worker> worker,
-                       Worker::start({.program = program_, .job = job, .device = device}));
+  CGX_ASSIGN_OR_RETURN(
+      std::shared_ptr<Worker> worker,
+      Worker::start({.program = program_, .job = job, .uid = uid, .device = device}));
   const std::lock_guard lock(mutex_);
   find(uid, job, device)->worker = worker;
   return worker;

@@ -2,7 +2,7 @@
 // staging memory that both have.
 //
 // Thread rule: start(), add_arena() and make_residual() wait for the worker and are called on
-// users' and planners' threads; the rings and staging are the data thread's; everything else may be
+// users' and planners' threads, the last one for a second at most: other jobs' plans wait there, too; the rings and staging are the data thread's; everything else may be
 // called from anywhere and waits for nobody. The process ends with the last reference.
 #pragma once
 
@@ -15,15 +15,15 @@
 
 #include "daemon/base/shared_region.h"
 #include "daemon/gpu/jobs.h"
+#include "scheduler/communicator/snapshot.h"
 #include "scheduler/exchange/buffer_pool.h"
 
 namespace cgx::daemon::gpu {
 
-std::string to_text(const wire::DeviceId& device);  // as nvidia-smi has it, without "GPU-"
-
 struct WorkerOptions {
   std::string program;  // cgxd-gpu
-  std::string job;      // for messages
+  std::string job;
+  uint32_t uid = 0;
   wire::DeviceId device{};
 };
 
@@ -52,6 +52,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  struct Patience {
+    int ms;
+    const char* lost;  // what is said of a worker that took longer
+  };
   struct AddedArena {
     uint32_t number = 0;
     uint64_t pattern = 0;  // what the worker has written at its start
@@ -71,10 +75,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   int notifier() const { return notifier_.get(); }
   int pidfd() const { return pidfd_.get(); }
 
-  void kill();
+  void kill(const char* why = nullptr);  // "did not answer within 1 s"; null: it says so itself
   bool alive() const;
   std::string death() const;  // "cgxd-gpu (process 7, GPU ...) of job 'a' was killed by signal 9"
   const wire::DeviceId& device() const { return options_.device; }
+  scheduler::GpuSnapshot shown() const;  // without its arenas
   std::string name() const;
 
  private:
@@ -82,10 +87,14 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Status open_channel();
   Status spawn(int socket);
   Status greet();
-  Result<WorkerPacket> ask(WorkerPacket packet, std::initializer_list<int> fds);
+  Result<WorkerPacket> ask(WorkerPacket packet, std::initializer_list<int> fds,
+                           const Patience& patience);
   Status tell(const WorkerPacket& packet, std::initializer_list<int> fds = {});
 
   const WorkerOptions options_;
+  std::string driver_;  // what it said of its GPU when it started
+  bool mps_ = false;
+  std::atomic<const char*> killed_for_{nullptr};
   OwnMemfd channel_;
   UniqueFd doorbell_, notifier_, socket_, pidfd_;
   int pid_ = 0;
@@ -109,6 +118,10 @@ class DeviceArena {
   uint32_t number() const { return number_; }
   uint64_t bytes() const { return bytes_; }
   wire::ArenaWay way() const { return way_; }
+  void add_to(scheduler::GpuSnapshot& shown, const std::shared_ptr<Worker>& of) const {
+    if (worker_ != of) return;
+    ++(way_ == wire::ArenaWay::kVmm ? shown.arenas_vmm : shown.arenas_ipc);
+  }
 
  private:
   const std::shared_ptr<Worker> worker_;

@@ -90,6 +90,7 @@ class WorkerSite::Work final : public SiteOperation {
         JobHead{
             .kind = kind_of(job.kind), .stream = static_cast<uint8_t>(stream_), .ticket = ticket});
     written_ = slices_ = 0;
+    staged_bytes_ = 0;
     Asked asked{.work = this};
     ++open_;
     const Status status = write(job, asked, message);
@@ -98,6 +99,7 @@ class WorkerSite::Work final : public SiteOperation {
       return std::nullopt;
     }
     asked.bytes = written_;
+    if (staged_bytes_ > 0) site_.counting_(staged_bytes_);
     JobHead head;
     std::memcpy(&head, message.data(), sizeof(head));
     head.bytes = static_cast<uint32_t>(message.size());
@@ -167,7 +169,11 @@ class WorkerSite::Work final : public SiteOperation {
     for (const Place& output : std::span(segment.outputs).first(head.outputs)) {
       put(message, place(output, offset));
     }
-    for (const Staged& each : staged_) put(message, each);
+    for (const Staged& each : staged_) {
+      put(message, each);
+      staged_bytes_ += each.length;
+    }
+    staged_bytes_ += head.into.length;
     ++slices_;
     return {};
   }
@@ -255,6 +261,7 @@ class WorkerSite::Work final : public SiteOperation {
   const uint32_t stream_;
   uint32_t open_ = 0;
   uint32_t written_ = 0, slices_ = 0;             // of the job that is being written
+  uint64_t staged_bytes_ = 0;                     // likewise
   std::vector<std::span<const std::byte>> rest_;  // by contribution, what is left of its frame
   std::vector<Staged> staged_;                    // of a slice
   std::vector<Norms> norms_;
@@ -266,10 +273,9 @@ std::unique_ptr<SiteOperation> WorkerSite::begin(const OperationSetup& setup) {
 }
 
 scheduler::ResidualMaker WorkerSite::residual_maker() const {
-  return [worker = worker_](uint64_t elements) -> std::shared_ptr<SiteResidual> {
-    const Result<uint32_t> number = worker->make_residual(elements);
-    if (!number.ok()) return nullptr;
-    return std::make_shared<WorkerResidual>(worker, *number);
+  return [worker = worker_](uint64_t elements) -> Result<std::shared_ptr<SiteResidual>> {
+    CGX_ASSIGN_OR_RETURN(const uint32_t number, worker->make_residual(elements));
+    return std::shared_ptr<SiteResidual>(std::make_shared<WorkerResidual>(worker, number));
   };
 }
 

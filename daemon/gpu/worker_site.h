@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -22,12 +23,16 @@ namespace cgx::daemon::gpu {
 
 class WorkerSite final : public scheduler::Site {
  public:
+  // Told of the encoded bytes that a job writes or reads in staging memory.
+  using Counting = std::function<void(uint64_t staged_bytes)>;
   WorkerSite(std::shared_ptr<Worker> worker, std::shared_ptr<Staging> staging,
-             std::shared_ptr<scheduler::SlabStore> slabs, const scheduler::ArenaTable& arenas)
+             std::shared_ptr<scheduler::SlabStore> slabs, const scheduler::ArenaTable& arenas,
+             Counting counting)
       : worker_(std::move(worker)),
         staging_(std::move(staging)),
         slabs_(std::move(slabs)),
-        arenas_(arenas) {}
+        arenas_(arenas),
+        counting_(std::move(counting)) {}
 
   bool consumes_inside() const override { return false; }
   std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
@@ -63,6 +68,7 @@ class WorkerSite final : public scheduler::Site {
   const std::shared_ptr<Staging> staging_;
   const std::shared_ptr<scheduler::SlabStore> slabs_;
   const scheduler::ArenaTable& arenas_;
+  const Counting counting_;
   std::unordered_map<scheduler::Ticket, Asked> asked_;
   std::vector<std::pair<scheduler::Ticket, Status>> refused_;
   std::deque<std::vector<std::byte>> unsent_;

@@ -222,6 +222,32 @@ void fill_tuning(const DaemonFacts& facts, v1::Tuning& tuning) {
   }
 }
 
+void add_gpus(const Snapshot& snapshot, const Caller& caller, v1::DaemonStatus& status) {
+  for (const scheduler::GpuSnapshot& from : snapshot.gpus) {
+    if (!caller.may_see(from.uid)) continue;
+    v1::GpuUse& to = *status.add_gpus();
+    to.set_job(plain_text(from.job));
+    to.set_uid(from.uid);
+    to.set_gpu(from.device);
+    to.set_driver(plain_text(from.driver));
+    to.set_way(from.arenas_ipc == 0 ? "vmm" : from.arenas_vmm == 0 ? "ipc" : "vmm, ipc");
+    to.set_mps(from.mps);
+  }
+  for (const CommunicatorSnapshot& from : snapshot.communicators) {
+    if (from.staged.empty() || !caller.may_see(from.uid)) continue;
+    v1::GpuUse& to = *status.add_gpus();
+    to.set_job(plain_text(from.job));
+    to.set_uid(from.uid);
+    to.set_way("staged");
+    to.set_why(plain_text(from.staged));
+  }
+}
+
+// Sites of one communicator know the same of it; the lowest one is shown.
+bool is_sibling(const CommunicatorSnapshot& one, const CommunicatorSnapshot& other) {
+  return one.id == other.id && one.uid == other.uid;
+}
+
 }  // namespace
 
 Result<std::vector<const CommunicatorSnapshot*>> select_all(const Snapshot& snapshot,
@@ -246,7 +272,14 @@ Result<const CommunicatorSnapshot*> select(const Snapshot& snapshot, const v1::T
                        select_all(snapshot, target, caller));
   if (found.empty())
     return Status(StatusCode::kNOT_FOUND, "there is no communicator here that you may see");
-  if (found.size() == 1) return found.front();
+  const bool one = std::all_of(found.begin(), found.end(), [&](const CommunicatorSnapshot* each) {
+    return is_sibling(*each, *found.front());
+  });
+  if (one) {
+    return *std::min_element(found.begin(), found.end(), [](const auto* left, const auto* right) {
+      return left->local_machine < right->local_machine;
+    });
+  }
   return invalid_argument("say which communicator; there are " + names_of(found));
 }
 
@@ -272,6 +305,7 @@ v1::DaemonStatus status_of(const Snapshot& snapshot, const DaemonFacts& facts,
   for (const CommunicatorSnapshot& one : snapshot.communicators) {
     if (caller.may_see(one.uid)) add_warnings(one, status);
   }
+  add_gpus(snapshot, caller, status);
   return status;
 }
 

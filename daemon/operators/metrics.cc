@@ -126,14 +126,22 @@ constexpr Row<P> kPeerRows[] = {
      [](const P& p) { return static_cast<double>(p.frames_received); }},
 };
 
+// A job on several GPUs of this machine has a communicator on each.
+Labels with_device(Labels labels, const std::string& device) {
+  if (!device.empty()) labels.push_back({"gpu", device});
+  return labels;
+}
+
 Labels labels_of(const C& c) {
-  return {{"cgx_job", c.job}, {"uid", std::to_string(c.uid)}, {"communicator", c.name}};
+  return with_device({{"cgx_job", c.job}, {"uid", std::to_string(c.uid)}, {"communicator", c.name}},
+                     c.device);
 }
 Labels labels_of(const P& p) {
-  return {{"cgx_job", p.job},
-          {"uid", std::to_string(p.uid)},
-          {"peer", p.name},
-          {"machine", std::to_string(p.machine)}};
+  return with_device({{"cgx_job", p.job},
+                      {"uid", std::to_string(p.uid)},
+                      {"peer", p.name},
+                      {"machine", std::to_string(p.machine)}},
+                     p.device);
 }
 
 template <typename Object, size_t kRows>

@@ -1,6 +1,7 @@
 #include "proto/device/driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -81,6 +82,11 @@ StatusCode status_of(CUresult result) {
 #undef X
   }
   return StatusCode::kINTERNAL;
+}
+
+bool mps_serves(const char* pipe_directory) {
+  const std::string folder = pipe_directory != nullptr ? pipe_directory : "/tmp/nvidia-mps";
+  return ::access((folder + "/control").c_str(), F_OK) == 0;
 }
 
 }  // namespace cgx::device

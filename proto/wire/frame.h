@@ -24,7 +24,7 @@
 namespace cgx::wire {
 
 constexpr uint32_t kFrameMagic = 0x46584743;  // "CGXF"
-constexpr uint16_t kFrameVersion = 3;
+constexpr uint16_t kFrameVersion = 4;
 
 enum class FrameType : uint8_t { kData = 1, kControl = 2, kHeartbeat = 3 };
 enum class StepKind : uint8_t { kStep = 0, kCall = 1 };
@@ -51,7 +51,7 @@ struct FrameHeader {
   StepKind step_kind = StepKind::kStep;
   uint8_t round = 0;  // of the part's course in which it was sent, from 1 on
   uint16_t reserved = 0;
-  uint32_t reserved2 = 0;
+  uint32_t target = 0;             // machine index: a daemon has a machine for each site
   uint32_t progress = 0;           // heartbeats: rounds of work since the start
   uint64_t complete_step_end = 0;  // first step not complete and delivered at the source
   uint64_t complete_call_end = 0;  // likewise for calls

@@ -80,9 +80,11 @@ void fields(Io& io, M& m, const CreateCommunicator*) {
   io.number(m.meeting);
   io.number(m.job_key);
   io.number(m.arena);
-  io.list(m.members, 20, [](Io& each, auto& member) {
+  io.text(m.staged);
+  io.list(m.members, 36, [](Io& each, auto& member) {
     each.number(member.instance);
     each.text(member.mesh_address);
+    each.number(member.device);
   });
 }
 template <typename Io, typename M>
@@ -219,5 +221,16 @@ Result<PacketHeader> parse_header(std::span<const std::byte> packet, Side reader
   }
 CGX_SESSION_MESSAGES(X)
 #undef X
+
+std::string to_text(const DeviceId& device) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < device.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += kDigits[std::to_integer<unsigned>(device[i]) >> 4];
+    text += kDigits[std::to_integer<unsigned>(device[i]) & 15];
+  }
+  return text;
+}
 
 }  // namespace cgx::wire

@@ -45,7 +45,7 @@
 namespace cgx::wire {
 
 constexpr uint32_t kSessionMagic = 0x53584743;  // "CGXS"
-constexpr uint16_t kSessionVersion = 2;
+constexpr uint16_t kSessionVersion = 3;
 constexpr size_t kSessionPacketBytesMax = 96 * 1024;  // below the default socket buffer
 constexpr size_t kNameBytesMax = 512;
 constexpr uint32_t kArenasMax = 64, kNoArena = UINT32_MAX;
@@ -87,7 +87,8 @@ struct Reply {
 };
 
 enum class ArenaKind : uint8_t { kHost = 0, kDevice = 1 };
-using DeviceId = std::array<std::byte, 16>;  // its UUID
+using DeviceId = std::array<std::byte, 16>;   // its UUID
+std::string to_text(const DeviceId& device);  // as nvidia-smi has it, without "GPU-"
 // How memory travels: as a memfd; as a descriptor of the GPU's memory (VMM); as a handle (CUDA
 // IPC).
 enum class ArenaWay : uint8_t { kMemfd = 0, kVmm = 1, kIpc = 2 };
@@ -110,6 +111,7 @@ constexpr uint32_t kWordsMax = 64, kWordBytes = 64;  // timeline words, a cache 
 struct Member {  // of one rank, in rank order
   InstanceId instance{};
   std::string mesh_address;
+  DeviceId device{};  // where its tensors lie; zero: on the host
 };
 
 struct Meet {  // while the ranks of a communicator meet, before its members are known
@@ -128,6 +130,7 @@ struct CreateCommunicator {
   JobKey job_key{};
   // An arena of the session beside which all of this rank's tensors lie; kNoArena: on the host.
   uint32_t arena = kNoArena;
+  std::string staged;  // why not, where the rank had named a GPU; for people
   std::vector<Member> members;
 };
 

@@ -379,6 +379,8 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.name = members_.name;
   shown.uid = members_.uid;
   shown.id = members_.id;
+  shown.device = members_.device_name(members_.machine);
+  shown.staged = members_.staged;
   shown.index = index_;
   shown.created_ns = created_ns_;
   shown.ranks = members_.ranks();

@@ -125,6 +125,10 @@ class Communicator final : public OperationPort,
   void miss_rank(uint32_t rank, const std::string& why);
   // The place where this machine's ranks have their tensors is gone.
   void lose_site(const Status& why);
+  // What another site's first rank says of the meeting.
+  Status compare(const wire::CreateCommunicator& message) const {
+    return joining_.compare(message);
+  }
   bool has(uint32_t rank) const;  // here or, as far as known, elsewhere
   Status is_alive(uint32_t rank) const;
   bool uses(SessionId session) const;

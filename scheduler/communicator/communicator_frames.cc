@@ -49,8 +49,12 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
     header.plan_hash =
         reinterpret_cast<const CallDescriptor*>(operation.setup().descriptor.data())->hash();
   }
-  count(Counter::kencoded_bytes_sent, frame.length);
-  wire_bytes_sent_ += frame.length + sizeof(header);
+  if (members_.beside(frame.machine)) {
+    count(Counter::ksite_bytes, frame.length);
+  } else {
+    count(Counter::kencoded_bytes_sent, frame.length);
+    wire_bytes_sent_ += frame.length + sizeof(header);
+  }
   Event sent = operation.event(EventKind::ksent);
   sent.peer = static_cast<uint16_t>(frame.machine);
   sent.a = frame.length;
@@ -74,7 +78,8 @@ void Communicator::broadcast(const ControlMessage& message) {
 void Communicator::broadcast_body(SharedBytes encoded_control) {
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k == members_.machine || !peers_[k].up) continue;
-    const wire::FrameHeader header = header_for(wire::FrameType::kControl);
+    wire::FrameHeader header = header_for(wire::FrameType::kControl);
+    header.target = k;
     peers_.sent(k, encoded_control->size() + sizeof(header));
     check_sent(k, port_.send_shared(peers_[k].id, header, encoded_control));
   }
@@ -86,6 +91,7 @@ void Communicator::send_to(uint32_t machine, wire::FrameHeader header,
     if (slab != kNoSlab) pool_.release(slab);
     return;
   }
+  header.target = machine;
   peers_.sent(machine, payload.size() + sizeof(header));
   check_sent(machine, port_.send(peers_[machine].id, header, payload, members_.site, slab));
 }
@@ -161,7 +167,7 @@ void Communicator::keep_early(const wire::FrameHeader& header, std::span<const s
 void Communicator::receive_data(const wire::FrameHeader& header,
                                 std::span<const std::byte> payload) {
   if (state_ == State::kJoining) return keep_early(header, payload);
-  count(Counter::kencoded_bytes_received, payload.size());
+  if (!members_.beside(header.source)) count(Counter::kencoded_bytes_received, payload.size());
   const bool of_call = header.step_kind == wire::StepKind::kCall;
   record({.step = static_cast<uint32_t>(header.step),
           .kind = EventKind::kreceived,

@@ -30,8 +30,30 @@ Status check(const wire::CreateCommunicator& message) {
   return {};
 }
 
-Members make_members(const SessionOptions& session, const wire::CreateCommunicator& message,
-                     const wire::InstanceId& own) {
+const char* where(bool on_gpu) {
+  return on_gpu ? " on a GPU" : " on the host";
+}
+
+// On each machine: all ranks have their tensors on GPUs, or none.
+Status check_sites(const wire::CreateCommunicator& message, const std::string& title) {
+  for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
+    const wire::Member& one = message.members[rank];
+    const bool on_gpu = one.device != wire::DeviceId{};
+    const auto other = std::find_if(
+        message.members.begin(), message.members.end(), [&](const wire::Member& member) {
+          return member.instance == one.instance && (member.device != wire::DeviceId{}) != on_gpu;
+        });
+    if (other == message.members.end()) continue;
+    return {StatusCode::kMISMATCH, "rank " + std::to_string(rank) + " of " + title +
+                                       " has its tensors" + where(on_gpu) +
+                                       ", another rank of this machine" + where(!on_gpu) +
+                                       ": rank " + std::to_string(other - message.members.begin()) +
+                                       "; all must have them on the host, or all on GPUs"};
+  }
+  return {};
+}
+
+Members make_members(const SessionOptions& session, const wire::CreateCommunicator& message) {
   Members members;
   members.job = session.job;
   members.uid = session.uid;
@@ -44,19 +66,22 @@ Members make_members(const SessionOptions& session, const wire::CreateCommunicat
   members.id = wire::checksum(identity.take());
   for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
     const wire::Member& member = message.members[rank];
-    const auto found =
-        std::find(members.instances.begin(), members.instances.end(), member.instance);
-    const auto machine = static_cast<uint32_t>(found - members.instances.begin());
-    if (found == members.instances.end()) {
+    uint32_t machine = 0;
+    while (machine < members.machines() && !(members.instances[machine] == member.instance &&
+                                             members.devices[machine] == member.device)) {
+      ++machine;
+    }
+    if (machine == members.machines()) {
       members.instances.push_back(member.instance);
       members.addresses.push_back(member.mesh_address);
+      members.devices.push_back(member.device);
       members.lowest_rank.push_back(rank);
     }
     members.machine_of_rank.push_back(machine);
-    if (member.instance == own) {
-      members.machine = machine;
-      members.local.push_back({.rank = rank});
-    }
+  }
+  members.machine = members.machine_of_rank[message.rank];
+  for (uint32_t rank = 0; rank < members.ranks(); ++rank) {
+    if (members.machine_of_rank[rank] == members.machine) members.local.push_back({.rank = rank});
   }
   return members;
 }
@@ -81,9 +106,16 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                             message.name +
                             "' is listed with another daemon than the one it is connected to");
   }
-  Members members = make_members(session, message, options.instance);
+  Members members = make_members(session, message);
+  CGX_RETURN_IF_ERROR(check_sites(message, members.title()));
+  if ((members.devices[members.machine] != wire::DeviceId{}) != (site != kHostSite)) {
+    return Status(StatusCode::kMISMATCH,
+                  "rank " + std::to_string(message.rank) + " of " + members.title() +
+                      " names an arena" + where(site != kHostSite) +
+                      " and says that its tensors lie" + where(site == kHostSite));
+  }
   members.site = site;
-  if (members.machines() > 1 && options.mesh_address.empty()) {
+  if (!members.alone() && options.mesh_address.empty()) {
     return Status(StatusCode::kUNAVAILABLE,
                   "communicator '" + message.name + "' spans " +
                       std::to_string(members.machines()) +
@@ -127,15 +159,14 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
     return;
   }
   if (from.site != members_.site) {
-    const auto where = [](SiteId at) { return at == kHostSite ? " on the host" : " on a GPU"; };
-    const Status apart(StatusCode::kMISMATCH,
-                       "rank " + std::to_string(message.rank) + " of " + members_.title() +
-                           " has its tensors" + where(from.site) +
-                           ", another rank of this machine" + where(members_.site) +
-                           "; all must have them on the host, or all on one GPU");
+    const Status apart(StatusCode::kMISMATCH, "rank " + std::to_string(message.rank) + " of " +
+                                                  members_.title() +
+                                                  " has its tensors elsewhere than " +
+                                                  members_.machine_name(members_.machine));
     refuse_join(apart);
     return fail(apart, Scope::kCommunicator);
   }
+  if (members_.staged.empty()) members_.staged = message.staged.substr(0, wire::kNameBytesMax);
   *found = {message.rank, from.session, from.port, message.comm};
   local_[static_cast<size_t>(found - members_.local.begin())].join_request = from.request;
   join_if_complete();

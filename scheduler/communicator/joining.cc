@@ -18,7 +18,9 @@ Status Joining::compare(const wire::CreateCommunicator& message) const {
   bool same = message.members.size() == members_.ranks() && message.first_step == first_step_ &&
               same_meeting(message);
   for (uint32_t rank = 0; same && rank < members_.ranks(); ++rank) {
-    same = message.members[rank].instance == members_.instances[members_.machine_of_rank[rank]];
+    const uint32_t machine = members_.machine_of_rank[rank];
+    same = message.members[rank].instance == members_.instances[machine] &&
+           message.members[rank].device == members_.devices[machine];
   }
   if (same) return {};
   return {StatusCode::kMISMATCH, "rank " + std::to_string(message.rank) + " describes " +
@@ -33,6 +35,7 @@ uint64_t Joining::shape_hash() const {
   wire::Writer writer;
   for (const uint32_t machine : members_.machine_of_rank) writer.put(machine);
   for (const wire::InstanceId& instance : members_.instances) writer.put(instance);
+  for (const wire::DeviceId& device : members_.devices) writer.put(device);
   return wire::checksum(writer.take());
 }
 

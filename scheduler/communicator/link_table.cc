@@ -10,6 +10,17 @@ constexpr uint64_t kLingerNs = 3'000'000'000;  // a link outlives its last user 
 constexpr uint64_t kDrainNs = 27'000'000'000;  // and by this more while frames wait to leave
 constexpr LinkId kNoLink = UINT32_MAX;
 
+bool needs_link(const Members& members, uint32_t machine) {
+  return machine != members.machine && !members.beside(machine);
+}
+
+// Before the user: several of its machines may be behind the link.
+bool was_there_before(std::span<const LinkTable::Use> uses, const LinkUser& user) {
+  const auto own = std::find_if(uses.begin(), uses.end(),
+                                [&](const LinkTable::Use& use) { return use.user == &user; });
+  return own == uses.end() || own->reused;
+}
+
 }  // namespace
 
 LinkTable::Link* LinkTable::find(transport::PeerId peer) {
@@ -62,7 +73,7 @@ uint32_t LinkTable::missing(const LinkUser& user) const {
   const Members& members = user.members();
   uint32_t count = 0;
   for (uint32_t machine = 0; machine < members.machines(); ++machine) {
-    count += machine != members.machine && !find(user, machine);
+    count += needs_link(members, machine) && !find(user, machine);
   }
   return count;
 }
@@ -70,13 +81,14 @@ uint32_t LinkTable::missing(const LinkUser& user) const {
 void LinkTable::open(LinkUser& user, uint64_t now_ns, uint64_t quiet_ns) {
   const Members& members = user.members();
   for (uint32_t machine = 0; machine < members.machines(); ++machine) {
-    if (machine == members.machine) continue;
+    if (!needs_link(members, machine)) continue;
     std::optional<LinkId> known = find(user, machine);
     if (known && !worth_using(links_[*known], now_ns, quiet_ns)) {
       end(*known, {StatusCode::kPEER_LOST, "the link has been silent and is made anew"});
       known.reset();
     }
-    use(known ? *known : make(user, machine), {&user, machine, known.has_value()});
+    const bool reused = known && was_there_before(links_[*known].uses, user);
+    use(known ? *known : make(user, machine), {&user, machine, reused});
   }
 }
 

@@ -21,6 +21,7 @@ struct LocalRank {
 
 struct Members : View {
   SiteId site = kHostSite;       // where this machine's ranks have their tensors
+  std::string staged;            // why a GPU's are copied to the host for them; empty: none is
   std::vector<LocalRank> local;  // in rank order
 
   uint32_t local_count() const { return static_cast<uint32_t>(local.size()); }

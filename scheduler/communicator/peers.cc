@@ -135,6 +135,7 @@ void Peers::show(uint64_t now_ns, std::vector<PeerSnapshot>& list) const {
     shown.uid = members_.uid;
     shown.name = members_.name + "/" + std::to_string(k);
     shown.address = members_.addresses[k];
+    shown.device = members_.device_name(members_.machine);
     shown.machine = k;
     shown.state = peer.up ? "up" : peer.last_heard_ns != 0 ? "lost" : "connecting";
     shown.heartbeat_age_ns = peer.last_heard_ns ? now_ns - peer.last_heard_ns : 0;

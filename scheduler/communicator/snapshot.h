@@ -64,6 +64,8 @@ struct CommunicatorSnapshot {
   std::string job, name;
   uint32_t uid = 0;
   uint64_t id = 0;
+  std::string device;       // the GPU that its ranks here have their tensors on; empty: the host
+  std::string staged;       // why the tensors of a GPU are staged on the host; empty: none is
   uint16_t index = 0;       // in the recorder; another one's after it is gone and 65,000 came
   uint64_t created_ns = 0;  // no earlier event of that index is its
   uint32_t ranks = 0, machines = 0, local_machine = 0;  // the coordinator is machine 0
@@ -96,6 +98,7 @@ struct PeerSnapshot {
   uint64_t heartbeat_age_ns = 0, rtt_ns = 0;
   uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
   uint64_t progress = 0;
+  std::string device;  // the GPU here that it is a peer of; empty: the host
 };
 
 struct SessionSnapshot {
@@ -119,6 +122,14 @@ struct DutySnapshot {
   RoundSnapshot longest, longest_lately;  // by processor time; the second of the last minute
 };
 
+// A GPU that a job here has memory on, with a worker of its own.
+struct GpuSnapshot {
+  uint32_t uid = 0;
+  std::string job, device, driver;
+  bool mps = false;
+  uint32_t arenas_vmm = 0, arenas_ipc = 0;  // how their memory came
+};
+
 struct Snapshot {
   uint64_t uptime_ns = 0;
   DutySnapshot duty;
@@ -126,8 +137,9 @@ struct Snapshot {
   std::vector<CommunicatorSnapshot> communicators;
   std::vector<PeerSnapshot> peers;
   std::vector<SessionSnapshot> sessions;
-  uint32_t links = 0;           // to other daemons, those that linger included
-  uint64_t residual_bytes = 0;  // of jobs that may come back
+  std::vector<GpuSnapshot> gpus;  // the daemon's data thread adds them
+  uint32_t links = 0;             // to other daemons, those that linger included
+  uint64_t residual_bytes = 0;    // of jobs that may come back
   std::vector<Share> shares;
 };
 

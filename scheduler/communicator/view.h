@@ -1,8 +1,10 @@
 // Who takes part in a term of a communicator: immutable, handed to the runners when the term starts
 // and kept by them until the next. Machines are numbered in the order of their lowest rank, so
-// machine 0 is the coordinator.
+// machine 0 is the coordinator. A machine is a site: a daemon with ranks on several GPUs is as many
+// machines, which stand beside each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,10 +25,25 @@ struct View {
   std::vector<uint32_t> lowest_rank;        // per machine
   std::vector<wire::InstanceId> instances;  // per machine
   std::vector<std::string> addresses;       // per machine
+  std::vector<wire::DeviceId> devices;      // per machine: its GPU; zero: the host
 
   uint32_t ranks() const { return static_cast<uint32_t>(machine_of_rank.size()); }
   uint32_t machines() const { return static_cast<uint32_t>(lowest_rank.size()); }
   bool coordinator() const { return machine == 0; }
+  // Another site of this daemon.
+  bool beside(uint32_t other) const {
+    return other != machine && instances[other] == instances[machine];
+  }
+  bool alone() const {  // no other daemon takes part
+    for (uint32_t k = 0; k < machines(); ++k) {
+      if (k != machine && !beside(k)) return false;
+    }
+    return true;
+  }
+
+  bool one_of_several(uint32_t of_machine) const {  // its daemon has other sites, too
+    return std::count(instances.begin(), instances.end(), instances[of_machine]) > 1;
+  }
 
   std::string ranks_of(uint32_t of_machine) const {  // "rank 3" or "ranks 3, 4"
     std::string text;
@@ -37,10 +54,16 @@ struct View {
     }
     return (count == 1 ? "rank " : "ranks ") + text;
   }
+  std::string device_name(uint32_t of_machine) const {  // empty: the host
+    const wire::DeviceId& device = devices[of_machine];
+    return device == wire::DeviceId{} ? "" : wire::to_text(device);
+  }
   std::string machine_name(uint32_t of_machine) const {
+    const std::string gpu = device_name(of_machine);
+    const bool named = !gpu.empty() && one_of_several(of_machine);
     return "machine " + std::to_string(of_machine) +
-           (addresses[of_machine].empty() ? "" : " (" + addresses[of_machine] + ")") + " with " +
-           ranks_of(of_machine);
+           (addresses[of_machine].empty() ? "" : " (" + addresses[of_machine] + ")") +
+           (named ? ", GPU " + gpu : "") + " with " + ranks_of(of_machine);
   }
   std::string title() const { return "communicator '" + name + "' of job '" + job + "'"; }
 };

@@ -22,15 +22,34 @@ uint16_t Engine::State::new_index() {
   return last_index_;
 }
 
-Communicator* Engine::State::find_communicator(const SessionOptions& session,
-                                               const std::string& name) {
+std::vector<Communicator*> Engine::State::named(const SessionOptions& session,
+                                                const std::string& name) {
+  std::vector<Communicator*> found;
   for (const auto& communicator : communicators_) {
     const Members& members = communicator->members();
     const bool same = members.uid == session.uid && members.job == session.job &&
                       members.name == name && communicator->state() != Communicator::State::kClosed;
-    if (same) return communicator.get();
+    if (same) found.push_back(communicator.get());
+  }
+  return found;
+}
+
+Communicator* Engine::State::find_communicator(const SessionOptions& session,
+                                               const std::string& name,
+                                               const wire::DeviceId& device) {
+  for (Communicator* const one : named(session, name)) {
+    if (one->members().devices[one->members().machine] == device) return one;
   }
   return nullptr;
+}
+
+// The other sites of this daemon have heard the same of the meeting.
+Status Engine::State::check_siblings(const SessionOptions& session,
+                                     const wire::CreateCommunicator& message) {
+  for (const Communicator* const other : named(session, message.name)) {
+    if (other->living()) CGX_RETURN_IF_ERROR(other->compare(message));
+  }
+  return {};
 }
 
 // A rank that closed may use its memory again: nothing of the communicator is read or written
@@ -248,8 +267,9 @@ void Engine::close_session(SessionId id, const Status& why) {
   }
   const std::string gone = why.ok() ? "it left" : why.message();
   for (const Comer& comer : state_->meetings_.lose(id, gone)) {
-    Communicator* const joining = state_->find_communicator(comer.process, comer.name);
-    if (joining != nullptr) joining->miss_rank(comer.rank, gone);
+    for (Communicator* const joining : state_->named(comer.process, comer.name)) {
+      joining->miss_rank(comer.rank, gone);
+    }
   }
   if (!why.ok()) count(Counter::ksessions_lost);
   session->open = false;
@@ -272,10 +292,11 @@ bool Engine::session_in_use(SessionId id) const {
 void Engine::meet(SessionId id, uint32_t request, const wire::Meet& message) {
   State::Session* const session = state_->find(id);
   if (session == nullptr) return;
-  const Communicator* const met = state_->find_communicator(session->options, message.name);
-  const Status status = met != nullptr && met->has(message.rank)
-                            ? met->is_alive(message.rank)
-                            : state_->meetings_.come(id, session->options, message);
+  const std::vector<Communicator*> known = state_->named(session->options, message.name);
+  const auto met = std::find_if(known.begin(), known.end(),
+                                [&](const Communicator* one) { return one->has(message.rank); });
+  const Status status = met != known.end() ? (*met)->is_alive(message.rank)
+                                           : state_->meetings_.come(id, session->options, message);
   session->port->reply(request, {status.code(), status.message()});
 }
 
@@ -294,7 +315,10 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   }
   const Result<SiteId> site = state_->site_of(*session, message);
   if (!site.ok()) return refuse(site.status());
-  Communicator* communicator = state_->find_communicator(session->options, message.name);
+  const wire::DeviceId device = message.rank < message.members.size()
+                                    ? message.members[message.rank].device
+                                    : wire::DeviceId{};
+  Communicator* communicator = state_->find_communicator(session->options, message.name, device);
   if (communicator != nullptr && communicator->gives_way_to(message)) {
     communicator = nullptr;
     state_->drop_closed_communicators();
@@ -303,11 +327,13 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   if (communicator == nullptr) {
     const Status room = state_->communicator_share().check(session->options.holder);
     if (!room.ok()) return refuse(room);
+    const Status same = state_->check_siblings(session->options, message);
+    if (!same.ok()) return refuse(same);
     Result<std::unique_ptr<Communicator>> made =
         Communicator::create(session->options, message, *site, *state_);
     if (!made.ok()) return refuse(made.status());
     communicator = made->get();
-    if (communicator->members().machines() > 1 && state_->ports_.transport == nullptr) {
+    if (!communicator->members().alone() && state_->ports_.transport == nullptr) {
       return refuse({StatusCode::kUNAVAILABLE, "this daemon has no transport"});
     }
     if (const Status links = state_->check_links(*communicator); !links.ok()) return refuse(links);
@@ -318,6 +344,9 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     state_->account_of(*communicator) = {};
     state_->communicators_.push_back(std::move(*made));
     state_->links_.open(*communicator, state_->now_ns_, 2 * state_->options_.timeouts.heartbeat_ns);
+    std::vector<Communicator*> others = state_->named(session->options, message.name);
+    std::erase(others, communicator);
+    Siblings::meet(*communicator, others);
   }
   const auto& local = communicator->members().local;
   const auto found = std::find_if(local.begin(), local.end(),
@@ -446,7 +475,10 @@ Result<Communicator*> Engine::State::pick_communicator(const PolicyRequest& requ
     names += (names.empty() ? "" : ", ") + members.job + "/" + members.name;
     if (!request.job.empty() && members.job != request.job) continue;
     if (!request.communicator.empty() && members.name != request.communicator) continue;
-    matching.push_back(communicator.get());
+    const bool sibling = std::any_of(matching.begin(), matching.end(), [&](const auto* other) {
+      return other->members().id == members.id;
+    });
+    if (!sibling) matching.push_back(communicator.get());
   }
   if (matching.size() == 1) return matching[0];
   return Status(
@@ -520,7 +552,7 @@ int Engine::do_work(uint64_t now_ns) {
   const bool long_sleep = stalled && next_deadline_ns() + kOwnStallNs < now_ns;
   state_->started_ = true;
   state_->now_ns_ = state_->worked_ns_ = now_ns;
-  int worked = state_->poll_sites();
+  int worked = state_->poll_sites() + state_->deliver_beside();
   const size_t count = state_->communicators_.size();
   for (size_t i = 0; long_sleep && i < count; ++i) state_->communicators_[i]->forgive_silence();
   if (count > 0) worked += state_->take_turns();
@@ -540,6 +572,7 @@ int Engine::do_work(uint64_t now_ns) {
 }
 
 uint64_t Engine::next_deadline_ns() const {
+  if (!state_->siblings_.empty()) return 0;
   uint64_t next = UINT64_MAX;
   for (const auto& communicator : state_->communicators_) {
     next = std::min(next, communicator->next_deadline_ns());

@@ -44,12 +44,44 @@ Status Engine::State::send_shared(transport::PeerId peer, wire::FrameHeader head
 
 Status Engine::State::pass_on(transport::PeerId peer, wire::FrameHeader header,
                               std::span<const std::byte> payload, transport::SendToken token) {
+  if (Siblings::beside(peer)) {
+    count(Counter::ksite_frames, 1);
+    wire::seal(header, payload, wire::PayloadCheck::kTransport);  // tells it from others
+    siblings_.push({peer, header, payload, token});
+    return {};
+  }
   count(Counter::kframes_sent, 1);
   wire::seal(header, payload, payload_check());
   const Status status =
       ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), payload}, token);
   if (status.ok() && token != transport::kNoToken) links_.sending(peer);
   return status;
+}
+
+// Those that were sent until now; what follows from them is given out in the next round.
+int Engine::State::deliver_beside() {
+  int delivered = 0;
+  for (const Siblings::Frame& frame : siblings_.take()) {
+    const auto found = std::find_if(communicators_.begin(), communicators_.end(),
+                                    [&](const auto& one) { return Siblings::is_for(frame, *one); });
+    if (found != communicators_.end()) {
+      const uint64_t began_ns = turn_clock_ns();
+      (*found)->receive(frame.header, frame.payload);
+      charge(**found, began_ns);
+    }
+    give_back(frame.token);
+    ++delivered;
+  }
+  return delivered;
+}
+
+void Engine::State::give_back(transport::SendToken token) {
+  if (token == transport::kNoToken) return;
+  if (token & kCopyBit) {
+    copied_payloads_.erase(token);
+  } else {
+    at(static_cast<SiteId>(token >> kSiteShift)).slabs->release(static_cast<SlabId>(token) - 1);
+  }
 }
 
 void Engine::State::lose_link(LinkUser& user, uint32_t machine, const Status& why) {
@@ -71,12 +103,7 @@ void Engine::on_peer_down(transport::PeerId peer, const Status& why) {
 void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Status& status) {
   (void)status;  // a failed link reports itself through on_peer_down
   state_->links_.sent(to);
-  if (token & kCopyBit) {
-    state_->copied_payloads_.erase(token);
-  } else {
-    const auto site = static_cast<SiteId>(token >> kSiteShift);
-    state_->at(site).slabs->release(static_cast<SlabId>(token) - 1);
-  }
+  state_->give_back(token);
 }
 
 void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
@@ -92,18 +119,20 @@ void Engine::on_frame(transport::PeerId from, const transport::Frame& frame) {
     count(Counter::kframes_corrupt);
     return link_down(*link, header.status());
   }
+  const LinkTable::Use* stray = nullptr;
   for (const LinkTable::Use& use : state_->links_.uses(*link)) {
-    if (use.user->members().id != header->communicator) continue;
-    if (use.machine != header->source) {
-      return link_down(
-          *link, protocol_error("frame of machine " + std::to_string(header->source) +
-                                " came over the link of machine " + std::to_string(use.machine)));
-    }
+    const Members& members = use.user->members();
+    if (members.id != header->communicator || members.machine != header->target) continue;
+    stray = &use;
+    if (use.machine != header->source) continue;
     const uint64_t began_ns = state_->turn_clock_ns();
     use.user->receive(*header, frame.payload);
     return state_->charge(static_cast<const Communicator&>(*use.user), began_ns);
   }
-  count(Counter::kframes_unexpected);
+  if (stray == nullptr) return count(Counter::kframes_unexpected);
+  link_down(*link,
+            protocol_error("frame of machine " + std::to_string(header->source) +
+                           " came over the link of machine " + std::to_string(stray->machine)));
 }
 
 }  // namespace cgx::scheduler

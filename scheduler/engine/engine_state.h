@@ -16,6 +16,7 @@
 #include "scheduler/engine/counted_port.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/engine/meetings.h"
+#include "scheduler/engine/siblings.h"
 #include "scheduler/engine/turns.h"
 #include "scheduler/exchange/host_site.h"
 
@@ -132,7 +133,13 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   Share link_share() const;
   Status check_links(const Communicator& communicator) const;
   std::vector<Share> shares() const;  // all there are
-  Communicator* find_communicator(const SessionOptions& session, const std::string& name);
+  // Of that name, all that are open: one for each site.
+  std::vector<Communicator*> named(const SessionOptions& session, const std::string& name);
+  Communicator* find_communicator(const SessionOptions& session, const std::string& name,
+                                  const wire::DeviceId& device);
+  Status check_siblings(const SessionOptions& session, const wire::CreateCommunicator& message);
+  int deliver_beside();
+  void give_back(transport::SendToken token);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);
   void lose_link(LinkUser& user, uint32_t machine, const Status& why) override;
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
@@ -181,6 +188,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   ResidualStore residuals_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   LinkTable links_;
+  Siblings siblings_;
   uint32_t turn_ = 0;
   Turns turns_;
   std::vector<Turns::Account> accounts_;     // by Communicator::index()

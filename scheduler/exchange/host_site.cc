@@ -364,7 +364,11 @@ std::unique_ptr<SiteOperation> HostSite::begin(const OperationSetup& setup) {
 }
 
 ResidualMaker HostSite::residual_maker() const {
-  return HostResidual::make;
+  return [](uint64_t elements) -> Result<std::shared_ptr<SiteResidual>> {
+    std::shared_ptr<SiteResidual> made = HostResidual::make(elements);
+    if (made == nullptr) return resource_exhausted("this machine has no memory for them");
+    return made;
+  };
 }
 
 }  // namespace cgx::scheduler

@@ -12,9 +12,9 @@ uint64_t slot_bytes(uint64_t elements) {
 }
 
 Residuals::Memory make(const Site& site, uint64_t elements) {
-  Residuals::Memory made = site.residual_maker()(elements);
-  if (!made) throw std::bad_alloc();
-  return made;
+  Result<Residuals::Memory> made = site.residual_maker()(elements);
+  if (!made.ok()) throw std::bad_alloc();
+  return *std::move(made);
 }
 
 template <class Predicate>

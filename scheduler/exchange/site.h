@@ -99,8 +99,8 @@ class SiteResidual {
   virtual ~SiteResidual() = default;
 };
 // Makes one of so many elements, with pages behind it, which takes its time: on any thread, even
-// when the site has gone. Null: there is no memory.
-using ResidualMaker = std::function<std::shared_ptr<SiteResidual>(uint64_t elements)>;
+// when the site has gone. RESOURCE_EXHAUSTED: there is no memory.
+using ResidualMaker = std::function<Result<std::shared_ptr<SiteResidual>>(uint64_t elements)>;
 
 class Site {
  public:

@@ -136,14 +136,15 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   if (bytes == 0 || bytes > question.bytes_free) return {};
   facts.made->residuals.resize(question.table->size());
   facts.made_bytes = bytes;
-  bool made = true;
+  Status why;
   each([&](uint32_t tensor, const TensorDesc& what) {
-    if (!made) return;
-    made = (facts.made->residuals[tensor] = question.make_residual(what.elements)) != nullptr;
+    if (!why.ok()) return;
+    Result<std::shared_ptr<SiteResidual>> made = question.make_residual(what.elements);
+    why = made.status();
+    if (made.ok()) facts.made->residuals[tensor] = *std::move(made);
   });
-  if (made) return {};
-  return resource_exhausted("this machine has no memory for " + std::to_string(bytes) +
-                            " bytes of residuals");
+  if (why.ok()) return {};
+  return {why.code(), std::to_string(bytes) + " bytes of residuals: " + why.message()};
 }
 
 // What taking the plan into force would have to make.

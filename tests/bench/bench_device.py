@@ -3,6 +3,8 @@
 Over the stand-in driver (tests/gpu/driver), so nothing here says how fast a GPU is. bits and ways are 1 if all ranks got the bits of host
 ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver; calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
+n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
+exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it.
 """
 
 import os
@@ -15,11 +17,14 @@ import time
 import daemons
 from machines import Machines
 
+DEVICES = 8  # of a machine
 GPU = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpu")
 ALLOCATES = ("cuMemAlloc", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemImportFromShareableHandle",
              "cuIpcOpenMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
              "cuMemFree", "cuOccupancyMaxActiveBlocksPerMultiprocessor")
 WAITS = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize")
+DENSE = ["fp32", "fp16", "bf16", "fp8:e4m3", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "maxmin:2,feedback", "int8",
+         "signsgd", "natural:4"]
 BITS = {"n1g1": ["fp32", "maxmin:4,bucket=512"], "n2r2": ["fp32", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "fp16"]}
 PLACES = {"n1g1": [0, 0], "n2r2": [0, 1, 0, 1]}
 
@@ -27,24 +32,24 @@ PLACES = {"n1g1": [0, 0], "n2r2": [0, 1, 0, 1]}
 class Scene:
     """Two machines whose daemons and ranks find the stand-in."""
 
-    def __init__(self, codec, words=""):
+    def __init__(self, codec, words="", machines=2, **policy):
         self.folder = tempfile.TemporaryDirectory(prefix="cgx-device-")
-        self.machines = Machines(2)
+        self.machines = Machines(machines)
         for name in ("machine", "counts"):
             os.mkdir(os.path.join(self.folder.name, name))
         self.words = (f"strict folder={self.folder.name}/machine counts={self.folder.name}/counts "
-                      f"kernels={daemons.BUILD}/lib/libcgx_twins.so {words}")
+                      f"kernels={daemons.BUILD}/lib/libcgx_twins.so devices={DEVICES} {words}")
         self.standin = os.path.join(daemons.BUILD, "lib", "standin")
         before = dict(os.environ)
         os.environ.update(LD_LIBRARY_PATH=self.standin, CGX_STANDIN=self.words)
         try:
-            self.daemons = [daemons.Daemon(machine, self.folder.name, {"policy": {"codec": codec}}) for machine in self.machines]
+            self.daemons = [daemons.Daemon(machine, self.folder.name, {"policy": {"codec": codec, **policy}}) for machine in self.machines]
         finally:
             os.environ.clear()
             os.environ.update(before)
         self.jobs = 0
 
-    def begin(self, kinds, places, *parts, words=""):
+    def begin(self, kinds, places, *parts, words="", gpus=None):
         self.jobs += 1
         meeting = os.path.join(self.folder.name, str(self.jobs))
         os.mkdir(meeting)
@@ -52,7 +57,7 @@ class Scene:
         for rank, (kind, place) in enumerate(zip(kinds, places)):
             daemon = self.daemons[place]
             environment = daemons.python_environment(CGX_SOCKET=daemon.socket, LD_LIBRARY_PATH=self.standin,
-                                                     CGX_STANDIN=f"{self.words} {words}")
+                                                     CGX_STANDIN=f"{self.words} {words} visible={gpus[rank] if gpus else 0}")
             ranks.append(daemon.machine.start(
                 [sys.executable, os.path.join(GPU, "gpu_worker_rank.py"), kind, str(rank), str(len(kinds)), meeting,
                  f"job{self.jobs}", *parts], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
@@ -105,6 +110,36 @@ def bits(report):
             finally:
                 scene.close()
         report.add("device", f"bits/{case}", good, "codecs", len(codecs), float(good == len(codecs)), "codecs")
+
+
+def bits_of_several(report):
+    good = 0
+    gpus = list(range(4))
+    for codec in DENSE:
+        scene = Scene(codec, machines=4)
+        try:
+            there = scene.run(["arena"] * 4, [0] * 4, "steps", gpus=gpus)
+            same = there == scene.run(["host"] * 4, gpus, "steps")
+            if codec == "fp32":
+                same = same and there == scene.run(["host"] * 4, [0] * 4, "steps")
+            good += same
+        finally:
+            scene.close()
+    report.add("device", "bits/n1g4", good, "codecs", len(DENSE), float(good == len(DENSE)), "codecs")
+
+
+def pcie(report, count):
+    """Counted with the collective that sends fewest bytes, whatever the planner would take."""
+    staged = {}
+    for codec in ("fp32", "maxmin:4,bucket=512"):
+        scene = Scene(codec, machines=1, collective="scatter")
+        try:
+            scene.run(["arena"] * count, [0] * count, f"sized={1 << 18}", gpus=list(range(count)))
+            staged[codec] = scene.daemons[0].counters()["device_staged_bytes"]
+        finally:
+            scene.close()
+    raw, ours = staged.values()
+    report.add("device", f"pcie/4bit/g{count}", ours, "raw", raw, raw / ours, "bytes")
 
 
 def ways(report):
@@ -173,7 +208,8 @@ def lost(report, quick):
 
 
 def run(options, report):
-    for case, act in (("bits", bits), ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
+    for case, act in (("bits", bits), ("bits/n1g4", bits_of_several), ("pcie/4bit/g4", lambda to: pcie(to, 4)),
+                      ("pcie/4bit/g8", lambda to: pcie(to, 8)), ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
                       ("lost/other-job", lambda to: lost(to, options.quick))):
         if options.wants(case) or options.wants(case.split()[0]):
             act(report)

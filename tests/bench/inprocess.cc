@@ -248,7 +248,7 @@ class Worker final : public cgx::transport::Events,
     message.first_step = 1;
     message.job_key[0] = std::byte{1};
     for (uint32_t i = 0; i < placement_.ranks; i++) {
-      message.members.push_back({instance_of(i), address_of(i)});
+      message.members.push_back({instance_of(i), address_of(i), {}});
     }
     engine_->create_communicator(session_, kCreate, message);
     run_until([this] { return replies_.count(kCreate) > 0; }, -1, now_ns() + kSetupDeadlineNs);

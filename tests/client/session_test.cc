@@ -156,7 +156,7 @@ TEST_F(BrokenDaemonTest, GarbageInTheHandshakeIsAProtocolError) {
 TEST_F(BrokenDaemonTest, AnotherVersionIsNamed) {
   EXPECT_EQ(open_with(FakeDaemon::Mood::kWrongVersion), CGX_VERSION_MISMATCH);
   EXPECT_THAT(cgx_last_error(),
-              HasSubstr("the daemon speaks session protocol 99, this library speaks 2"));
+              HasSubstr("the daemon speaks session protocol 99, this library speaks 3"));
 }
 
 TEST_F(BrokenDaemonTest, WelcomeWithoutDescriptorsIsAProtocolError) {

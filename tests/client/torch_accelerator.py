@@ -9,8 +9,13 @@ import random
 import threading
 import time
 
+import torch
+
 import cgx._torch_device as device
 import cgx._torch_exchange as exchange
+from cgx._library import library
+from cgx.errors import UnimplementedError, check
+from cgx.session import Block
 
 _MOST_S = 0.004
 
@@ -58,6 +63,40 @@ class EventThatNobodyWaitsFor(Event):
         pass
 
 
+class ArenaThere(Event):
+    """The arena lies on the accelerator, and a worker has it."""
+
+
+class ArenaRefused(Event):
+    """So it would, but the worker has no kernels for what the model has."""
+
+
+class Shared:
+    """As device.Shared; a worker waits for the stream before it reads."""
+
+    device = None
+
+    def __init__(self, refuses):
+        self._refuses = refuses
+
+    def block(self, session, size):
+        if self._refuses:
+            raise UnimplementedError("tensor 'weight': fp64 has no kernels")
+        return Block(session, size)
+
+    def tensor(self, block, dtype):
+        return torch.frombuffer(block.buffer(), dtype=dtype)
+
+    def hand_over(self, communicator, step, ids, places, stream):
+        stream.synchronize()
+        check(library.cgx_submit_inout(communicator.handle, step, ids, places, places, len(ids)))
+
+    def sum_of(self, communicator, session, value):
+        number = session.empty((1,))
+        number[0] = value
+        return float(communicator.allreduce(number)[0])
+
+
 class Module:
     """As torch.cuda."""
 
@@ -77,6 +116,8 @@ def use(event=Event):
     module, known = Module(event), {}
     device._module_of = lambda _: module
     device._copy = lambda stream, target, source, _: stream.push(lambda: target.copy_(source))
+    if event in (ArenaThere, ArenaRefused):
+        device.Accelerator.share = lambda *_: Shared(event is ArenaRefused)
     find = exchange.accelerator_of
 
     def accelerator_of(where):

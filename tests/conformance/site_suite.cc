@@ -143,7 +143,8 @@ TEST_P(SiteConformance, ComputesWhatTheHostComputes) {
 }
 
 TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
-  const auto one = site_->residual_maker()(kElements), two = site_->residual_maker()(kElements);
+  const auto one = site_->residual_maker()(kElements).value(),
+             two = site_->residual_maker()(kElements).value();
   const auto encode = [&](SiteResidual* residual, uint32_t confirmed) {
     OperationSetup about = setup(residual == nullptr ? kMaxMin : kFeedback, residual);
     about.segments[0].confirmed = confirmed;
@@ -163,7 +164,7 @@ TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
 }
 
 TEST_P(SiteConformance, KeepsAResidualThatNoJobWrites) {
-  const auto residual = site_->residual_maker()(kElements);
+  const auto residual = site_->residual_maker()(kElements).value();
   OperationSetup about = setup(kFeedback, residual.get());
   const SlabId out = slab();
   const SiteJob encode{

@@ -103,6 +103,11 @@ def small(comm, place, rank, steps):
         pass
 
 
+def sized(comm, place, rank, elements):
+    for _ in counted(comm, place, 3, int(elements)):
+        pass
+
+
 def timed(comm, place, rank, steps):
     for seconds in counted(comm, place, int(steps), 70_001):
         print("took", seconds, flush=True)
@@ -113,7 +118,17 @@ def large(comm, place, rank):
     comm.commit()
 
 
-PARTS = {"small": small, "timed": timed, "large": large, "doubles": doubles, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+def commit_on_command(comm, place, rank):
+    """Says that it is about to commit, and does when a line comes."""
+    comm.register("tensor", place.put(numpy.zeros(70_001, "float32")))
+    print("registered", flush=True)
+    sys.stdin.readline()
+    comm.commit()
+    print("committed", flush=True)
+    sys.stdin.readline()
+
+
+PARTS = {"commit": commit_on_command, "small": small, "timed": timed, "sized": sized, "large": large, "doubles": doubles, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

@@ -15,12 +15,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 from cluster_case import ClusterCase, figure  # noqa: E402
-from daemons import BUILD, python_environment  # noqa: E402
+from daemons import BUILD, binary, python_environment  # noqa: E402
 
 STANDIN = os.path.join(BUILD, "lib", "standin")
 TWINS = os.path.join(BUILD, "lib", "libcgx_twins.so")
 RANK = os.path.join(HERE, "gpu_worker_rank.py")
 DAWDLING = "seed=3 delay_us=300"
+DEVICES = 8  # of a machine
 
 
 class WorkerCase(ClusterCase):
@@ -37,7 +38,7 @@ class WorkerCase(ClusterCase):
         os.mkdir(cls.machine)
         before = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "CGX_STANDIN")}
         os.environ["LD_LIBRARY_PATH"] = STANDIN
-        os.environ["CGX_STANDIN"] = f"strict folder={cls.machine} kernels={TWINS} {cls.WORKER}"
+        os.environ["CGX_STANDIN"] = f"strict folder={cls.machine} kernels={TWINS} devices={DEVICES} {cls.WORKER}"
         try:
             super().setUpClass()
         finally:
@@ -47,8 +48,8 @@ class WorkerCase(ClusterCase):
                     os.environ[name] = value
         cls.jobs = 0
 
-    def begin(self, kinds, *parts, words=DAWDLING, job=None, places=None):
-        """A rank of each kind, alternately on the two machines."""
+    def begin(self, kinds, *parts, words=DAWDLING, job=None, places=None, gpus=None):
+        """A rank of each kind, alternately on the two machines, or where `places` and `gpus` say."""
         type(self).jobs += 1
         meeting = os.path.join(self.folder.name, str(self.jobs))
         os.mkdir(meeting)
@@ -56,12 +57,13 @@ class WorkerCase(ClusterCase):
         for rank, kind in enumerate(kinds):
             daemon = self.daemons[places[rank] if places else rank % 2]
             environment = python_environment(CGX_SOCKET=daemon.socket, LD_LIBRARY_PATH=STANDIN,
-                                             CGX_STANDIN=f"strict folder={self.machine} {words}")
+                                             CGX_STANDIN=f"strict folder={self.machine} {words}" +
+                                             (f" devices={DEVICES} visible={gpus[rank]}" if gpus else ""))
             if kind == "host":
                 del environment["LD_LIBRARY_PATH"]
             processes.append(daemon.machine.start(
                 [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or f"job{self.jobs}", *parts],
-                env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
             self.addCleanup(processes[-1].kill)
         return processes
 
@@ -89,6 +91,19 @@ class WorkerCase(ClusterCase):
             if name.endswith("(cgxd-gpu") and rest.split()[0] != "Z" and rest.split()[1] in ours:
                 found.append(int(pid))
         return found
+
+    def no_workers_left(self):
+        deadline = time.monotonic() + 10
+        while self.workers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.workers(), [])
+
+    def kill_a_worker(self, ranks):
+        """Of those there are; in how many seconds the ranks ended, and what they said."""
+        began = time.monotonic()
+        os.kill(self.workers()[0], signal.SIGKILL)
+        out = [process.communicate(timeout=30)[0] for process in ranks]
+        return time.monotonic() - began, out
 
 
 class Bits(WorkerCase):
@@ -120,10 +135,7 @@ class Bits(WorkerCase):
 
     def test_no_worker_stays_behind(self):
         self.run_ranks(["arena"] * 2, "steps")
-        deadline = time.monotonic() + 10
-        while self.workers() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertEqual(self.workers(), [])
+        self.no_workers_left()
 
     def test_what_has_no_kernels_is_refused_by_name(self):
         for kind in ("arena", "copied"):
@@ -190,10 +202,7 @@ class Faults(WorkerCase):
             self.assertRegex(text.splitlines()[-1], r"^failed RANK_LOST .*rank 2 ")
         figure("a killed trainer is known to the others", seconds, 2.0)
         self.assertLess(seconds, 2.0)
-        deadline = time.monotonic() + 10
-        while self.workers() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertEqual(self.workers(), [])
+        self.no_workers_left()
         self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
 
 
@@ -219,6 +228,63 @@ class Full(WorkerCase):
     def test_residuals_that_do_not_fit_are_refused_when_the_plan_is_prepared(self):
         for said in self.run_ranks(["copied"] * 2, "large", words=""):
             self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED ")
+
+
+class Hung(WorkerCase):
+    """A worker that does not answer when a plan needs residuals there: the planner's thread is everybody's."""
+
+    MACHINES = 1
+    CONFIG = {"policy": {"codec": "maxmin:4,feedback", "min_elements": 64}}
+
+    def test_a_worker_that_hangs_is_lost_within_a_second_and_named(self):
+        ranks = self.begin(["arena", "arena"], "commit", places=[0, 0], gpus=[0, 1])
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "registered\n")
+        os.kill(self.workers()[0], signal.SIGSTOP)
+        began = time.monotonic()
+        for rank in ranks:
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+        said = [rank.communicate(timeout=30)[0] for rank in ranks]
+        seconds = time.monotonic() - began
+        for text in said:
+            self.assertRegex(text, r"^failed DEVICE_LOST .*cgxd-gpu \(process \d+, GPU .*\) of job .* did not answer within 1 s")
+        figure("a hung worker is known to its ranks", seconds, 2.0)
+        self.assertLess(seconds, 2.0)
+
+
+class Shown(WorkerCase):
+    """What operators see of jobs on GPUs."""
+
+    MACHINES = 1
+
+    def shown(self, words, kind="arena"):
+        rank = self.begin([kind], "commit", places=[0], gpus=[3], words=words, job="shown")[0]
+        rank.stdout.readline()
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+        self.assertEqual(rank.stdout.readline(), "committed\n")
+        status = self.daemons[0].control_tool("status")
+        table = self.daemons[0].machine.run([binary("cgxctl"), "--socket", self.daemons[0].control, "doctor"],
+                                            capture_output=True, text=True,
+                                            env=python_environment(LD_LIBRARY_PATH=STANDIN, CGX_STANDIN="devices=2")).stdout
+        rank.communicate("\n", timeout=30)
+        self.assertEqual(len(status["gpus"]), 1)
+        return status["gpus"][0], table
+
+    def test_status_and_doctor_say_which_way_a_job_on_a_gpu_goes(self):
+        for words, way in (("", "vmm"), ("without=vmm", "ipc")):
+            shown, table = self.shown(words)
+            self.assertEqual((shown["job"], shown["way"], shown["driver"], shown["why"]), ("shown", way, "13.0", ""))
+            self.assertRegex(shown["gpu"], r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
+            self.assertRegex(table, r"GPU: 2, driver for CUDA 13.0, MPS off; gradients there go to cgxd-gpu by descriptor \(vmm\)")
+            self.assertRegex(table, rf"{shown['gpu']} +shown +\d+ +{way} +CUDA 13.0 +off")
+
+    def test_status_and_doctor_say_why_a_job_is_staged(self):
+        shown, table = self.shown("without=vmm without=ipc", kind="copied")
+        self.assertEqual((shown["job"], shown["way"], shown["gpu"]), ("shown", "staged", ""))
+        self.assertRegex(shown["why"], r"by handle: ")
+        self.assertRegex(table, r"- +shown +\d+ +staged ")
 
 
 if __name__ == "__main__":

@@ -4,22 +4,8 @@ A fault is an edit of one file: `before` occurs there exactly once, `after` take
 while the fault is switched on, so with every switch off the code is what it was.
 """
 
-from typing import NamedTuple
-
-SCHEDULER = ("scheduler", "programs", "sim")  # the test programs that may notice, the quick ones first
-CLIENT = ("client",)
-DAEMON = ("daemon", "client")
-RING = ("proto", "daemon", "client")
-
-
-class Fault(NamedTuple):
-    name: str
-    file: str
-    before: str
-    after: str
-    harm: str
-    programs: tuple = SCHEDULER
-
+from fault import CLIENT, DAEMON, RING, Fault
+from gpu_faults import GPU_FAULTS
 
 STEPS = "scheduler/communicator/step_runner.cc"
 STEP_TERMS = "scheduler/communicator/step_runner_terms.cc"
@@ -598,3 +584,4 @@ FAULTS = [
           "[](const auto& each) { return @ || each->session.ring_empty(); }) &&",
           "a record published while the daemon falls asleep waits for the next one: a lost wake-up", ("daemon",)),
 ]
+FAULTS += GPU_FAULTS

@@ -233,7 +233,7 @@ wire::CreateCommunicator Cluster::create_message(uint32_t rank, const std::strin
   message.timeout_ms = options_.timeout_ms;
   message.job_key[3] = std::byte{42};
   for (const auto& member : ranks_) {
-    message.members.push_back({instance_of(member->machine), address_of(member->machine)});
+    message.members.push_back({instance_of(member->machine), address_of(member->machine), {}});
   }
   return message;
 }
@@ -247,7 +247,7 @@ void Cluster::create_alone(uint32_t machine, scheduler::SessionId session,
   wire::CreateCommunicator message;
   message.comm = 7;
   message.name = name;
-  message.members.push_back({instance_of(machine), address_of(machine)});
+  message.members.push_back({instance_of(machine), address_of(machine), {}});
   engine(machine).create_communicator(session, kCreate, message);
 }
 

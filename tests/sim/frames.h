@@ -39,6 +39,7 @@ struct KeptFrame {
 
   // `machine` reads it now, as from the machine it names and with checksums that fit.
   void deliver(Cluster& cluster, uint32_t machine) {
+    header.target = machine;
     wire::seal(header, payload);
     cluster.engine(machine).on_frame(cluster.peer_of(machine, header.source),
                                      {std::as_bytes(std::span(&header, 1)), payload});

@@ -1,19 +1,28 @@
 """Gradients on an accelerator: copied into the arena and back in the order of its streams, as torch has them for every kind.
 
+On a CUDA GPU the arena lies there where the daemon's worker can have it (`Shared`): copies stay on the device, the worker
+waits for the stream and compresses there. Else it is the host's.
+
+
 The device copies a bucket behind what is under way on it; `Later` hands the bucket over when it is there. The result is
 copied back on the same stream of our own, and DDP's future orders what comes behind it. Nothing synchronises the device.
 """
 
+import ctypes
 import queue
 import threading
+import uuid
 
 import torch
 
-from cgx._library import library
-from cgx.errors import UnsupportedGradientError
+from cgx._gpu import DeviceArray
+from cgx._library import PostOptions, library
+from cgx.errors import UnsupportedGradientError, check
+from cgx.session import Block
 
 _known = {}  # device -> its Accelerator
 _WITHOUT_MEMORY = ("meta",)
+_TENSOR, _CUDA = 1, 1  # cgx_post_kind, cgx_memory
 
 
 def accelerator_of(device):
@@ -86,6 +95,28 @@ class Accelerator:
         except TypeError:
             return self._torch.Event()
 
+    def share(self, session):
+        """The arena on this device, if its UUID is known and the daemon's worker can have it; None: the host's."""
+        if self.device.type != "cuda" or torch.version.cuda is None or self._side is None:
+            return None
+        name = getattr(self._torch.get_device_properties(self.device), "uuid", None)  # torch 2.4
+        if name is None:
+            return None
+        number = uuid.UUID(str(name))
+        with self._torch.device(self.device):
+            return Shared(self, number) if any(session.share(number)) else None
+
+    def fill(self, stage, buffer):
+        """Copies a bucket into the arena on this device, behind what is under way there; returns the stream."""
+        self._side.wait_stream(self._torch.current_stream(self.device))
+        with self._torch.stream(self._side):
+            _copy(self._side, stage, buffer, buffer)
+        return self._side
+
+    def here(self):
+        """A context in which the device is the thread's."""
+        return self._torch.device(self.device)
+
     def deliver(self, buffer, stage, settle):
         """Copies a result to the device, then settle(), whose future is ordered behind it."""
         if self._side is None:
@@ -96,6 +127,34 @@ class Accelerator:
             if not self._orders_futures:
                 self._side.synchronize()
             settle()
+
+
+class Shared:
+    """Arena memory on one GPU, which the daemon's worker has, too."""
+
+    def __init__(self, accelerator, number):
+        self._accelerator, self.device = accelerator, number
+
+    def block(self, session, size):
+        with self._accelerator.here():
+            return Block(session, size, device=self.device)
+
+    def tensor(self, block, dtype):
+        return torch.as_tensor(DeviceArray(block, (block.size,), "|u1"), device=self._accelerator.device).view(dtype)
+
+    def hand_over(self, communicator, step, ids, places, stream):
+        """The worker waits for what the stream holds; this thread for nothing."""
+        with self._accelerator.here():
+            for number, place in zip(ids, places):
+                options = PostOptions(kind=_TENSOR, step=step, tensor=number, in_=place, out=place, memory=_CUDA,
+                                      stream=stream.cuda_stream)
+                check(library.cgx_post(communicator.handle, ctypes.byref(options), None))
+
+    def sum_of(self, communicator, session, value):
+        """One number of each rank, added. Waits for them."""
+        with self._accelerator.here():
+            number = self.tensor(self.block(session, 4), torch.float32).fill_(value)
+            return float(communicator.allreduce(number, out=number)[0])
 
 
 class Later:

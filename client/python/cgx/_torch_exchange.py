@@ -12,7 +12,7 @@ from cgx._library import TensorOptions, ids_array, library
 from cgx._torch_device import Later, accelerator_of, check_device, pin
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import UnsupportedGradientError, check
+from cgx.errors import UnimplementedError, UnsupportedGradientError, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -128,10 +128,12 @@ def _all_finite(tensor):
 class _Region:
     """Arena memory for all gradients of one dtype; every pass lays its buckets out from the start."""
 
-    def __init__(self, session, dtype, elements):
+    def __init__(self, session, dtype, elements, shared):
         self.dtype, self.width, self.used = dtype, torch.empty((), dtype=dtype).element_size(), 0
         self.elements = max(elements, 1)
-        self.block = Block(session, self.elements * self.width)
+        size = self.elements * self.width
+        self.block = shared.block(session, size) if shared else Block(session, size)
+        self._all = shared.tensor(self.block, dtype) if shared else None
 
     def take(self, elements):
         """The first element of the next piece."""
@@ -141,7 +143,12 @@ class _Region:
         return first
 
     def piece(self, first, elements):
-        """A tensor with a storage of its own: DDP takes offsets into a result's storage, not into the result."""
+        """A tensor with a storage of its own: DDP takes offsets into a result's storage, not into the result.
+
+        On a device it never sees this one: results are copied into its buckets.
+        """
+        if self._all is not None:
+            return self._all[first:first + elements]
         return torch.frombuffer(self.block.buffer(), dtype=self.dtype, count=elements, offset=first * self.width)
 
 
@@ -159,24 +166,47 @@ class _Layout:
 class Exchange:
     """A communicator of the model's ranks and its tensor table."""
 
-    def __init__(self, session, name, group, timeout, meanwhile):
+    def __init__(self, session, name, group, timeout, meanwhile, accelerators):
+        """accelerators: where the gradients are; None stands for the CPU."""
         self.session = session
         self.ranks = dist.get_world_size(group)
-        put, get = rendezvous(group)
-        self.communicator = session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
-                                                 meanwhile=meanwhile)
-        self._regions, self._layouts, self._numbers = {}, {}, {}
+        self._meeting = name, group, timeout, meanwhile
+        only = next(iter(accelerators)) if len(accelerators) == 1 else None
+        self._shared = only.share(session) if only is not None else None
         self._later = Later()
+        self._meet()
+
+    def _meet(self):
+        name, group, timeout, meanwhile = self._meeting
+        put, get = rendezvous(group)
+        self.communicator = self.session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
+                                                      meanwhile=meanwhile, device=self._shared and self._shared.device)
+        self._regions, self._layouts, self._numbers = {}, {}, {}
         self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
-        """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
+        """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits.
+
+        What a GPU's worker has no kernels for (fp64, sparse codecs) is refused on all ranks, which then stage on the host.
+        """
+        try:
+            self._register(parts, names)
+        except UnimplementedError as error:
+            if self._shared is None:
+                raise
+            warnings.warn(f"gradients are copied through the host: {error}", stacklevel=2)
+            self.communicator.close()
+            self._shared = None
+            self._meet()
+            self._register(parts, names)
+
+    def _register(self, parts, names):
         elements = {}
         for part in parts:
             elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()
         for dtype, count in elements.items():
-            self._regions[dtype] = _Region(self.session, dtype, count)
-        for part in parts:
+            self._regions[dtype] = _Region(self.session, dtype, count, self._shared)
+        for part in parts if self._shared is None else ():
             pin(self.session, self._regions[part.buffer.dtype].block, part.buffer.device)
         found = []
         for part in parts:
@@ -228,8 +258,10 @@ class Exchange:
         if layout is None:
             layout = self._layouts[key] = _Layout(part, region, first, self._number_of)
             layout.key = key
-        over = None
-        if part.accelerator:
+        over = stream = None
+        if self._shared is not None:
+            stream = part.accelerator.fill(layout.stage, buffer)
+        elif part.accelerator:
             over = part.accelerator.fetch(layout.stage, buffer)
         else:
             layout.stage.copy_(buffer)
@@ -237,9 +269,12 @@ class Exchange:
         self._last[layout.key] = part
 
         def hand_over():
+            if self._shared is not None:
+                self._shared.hand_over(self.communicator, step, layout.ids, layout.places, stream)
+                return submitted()
             check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
                                            len(layout.ids)))
-            submitted()
+            return submitted()
 
         part.let_go()
         self._later.put(over, hand_over, failed)
@@ -262,6 +297,8 @@ class Exchange:
 
     def count(self, yes):
         """On how many ranks `yes` holds. Waits for them."""
+        if self._shared is not None:
+            return round(self._shared.sum_of(self.communicator, self.session, float(yes)))
         votes = self.session.empty((1,))
         votes[0] = float(yes)
         return round(float(self.communicator.allreduce(votes)[0]))

@@ -125,7 +125,9 @@ class Communicator:
                  get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds,
                  meanwhile: Optional[Callable[[], object]] = None, device: Optional[uuid.UUID] = None):
         timeout_ms = milliseconds(timeout or 0)
-        place = session.share(device) if device is not None else bytes(16)
+        if device is not None:
+            session.share(device)  # here: the library makes it in a thread without the GPU's context
+        place = device.bytes if device is not None else bytes(16)
         self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1

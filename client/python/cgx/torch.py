@@ -351,7 +351,8 @@ class HookState:
         attempt = self._attempt
         try:
             return Exchange(session, self.name, self.process_group, self.timeout,
-                            lambda: raise_others_failure(self.process_group, attempt))
+                            lambda: raise_others_failure(self.process_group, attempt),
+                            {part.accelerator for part in self._first_pass})
         except CgxError as error:
             hosts = tell_failure(self.process_group, attempt, error)
             raise type(error)(f"{error}{hosts}") from None

@@ -41,7 +41,7 @@ class MiniRank {
   // Joins `ranks` ranks of this machine: one tensor of `elements` floats, summed.
   void start_joining(uint32_t rank, uint32_t ranks, const std::string& name = "dp") {
     wire::CreateCommunicator create{.name = name, .rank = rank, .first_step = 1};
-    create.members.resize(ranks, {.instance = instance_, .mesh_address = ""});
+    create.members.resize(ranks, {.instance = instance_, .mesh_address = "", .device = {}});
     client_.send(create, 10);
   }
   wire::Reply finish_joining() { return client_.receive_reply(); }

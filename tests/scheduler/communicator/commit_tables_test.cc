@@ -26,6 +26,7 @@ Members two_machines() {
   members.machine_of_rank = {0, 1, 1};
   members.lowest_rank = {0, 1};
   members.addresses.resize(2);
+  members.devices.resize(2);
   return members;
 }
 

@@ -21,6 +21,7 @@ struct JoiningTest : ::testing::Test {
     members.machine_of_rank = {0, 0, 1};
     members.lowest_rank = {0, 2};
     members.addresses.resize(2);
+    members.devices.resize(2);
     members.instances = {{1, 2}, {3, 4}};
     members.name = "world";
     members.job = "job";
@@ -30,7 +31,7 @@ struct JoiningTest : ::testing::Test {
     first.meeting = 2;
     first.job_key[0] = std::byte{1};
     for (const uint32_t machine : members.machine_of_rank) {
-      first.members.push_back({members.instances[machine], ""});
+      first.members.push_back({members.instances[machine], "", {}});
     }
   }
   Joining joining() const { return {members, first}; }
@@ -55,12 +56,13 @@ TEST_F(JoiningTest, IsCompleteHereWithAllRanksAndLinksOnce) {
 TEST_F(JoiningTest, ComparesWhatALaterRankSays) {
   const Joining joins = joining();
   EXPECT_TRUE(joins.compare(first).ok());
-  std::vector<wire::CreateCommunicator> others(5, first);
+  std::vector<wire::CreateCommunicator> others(6, first);
   others[0].first_step = 7;
   others[1].meeting = 3;
   others[2].job_key[0] = std::byte{2};
   others[3].members.pop_back();
   others[4].members[2].instance = {9, 9};
+  others[5].members[2].device[0] = std::byte{1};
   for (const wire::CreateCommunicator& other : others) {
     EXPECT_EQ(joins.compare(other).code(), StatusCode::kMISMATCH);
   }

@@ -48,6 +48,7 @@ struct User final : LinkUser {
       instance[0] = k + 1;
       who.lowest_rank.push_back(k);
       who.addresses.push_back("10.0.0." + std::to_string(k));
+      who.devices.emplace_back();
     }
   }
   const Members& members() const override { return who; }

@@ -15,6 +15,7 @@ Members three_machines(uint32_t machine) {
   members.machine_of_rank = {0, 1, 1, 2};
   members.lowest_rank = {0, 1, 3};
   members.addresses = {"a", "b", "c"};
+  members.devices.resize(3);
   return members;
 }
 

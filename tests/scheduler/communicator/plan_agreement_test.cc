@@ -18,6 +18,7 @@ class Machine final : public PlanAgreement::Port {
     members.machine = machine;
     members.machine_of_rank = members.lowest_rank = {0, 1, 2};
     members.addresses.resize(3);
+    members.devices.resize(3);
   }
   void send_control(uint32_t, const ControlMessage& message) override {
     if (const auto* prepared = std::get_if<Prepared>(&message)) answers.push_back(*prepared);

@@ -10,6 +10,7 @@ Members one_of_three(uint32_t machine) {
   members.machine = machine;
   members.machine_of_rank = members.lowest_rank = {0, 1, 2};
   members.addresses.resize(3);
+  members.devices.resize(3);
   return members;
 }
 

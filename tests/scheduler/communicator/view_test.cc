@@ -15,6 +15,7 @@ TEST(View, StaysWhatItWasWhenItsTermBegan) {
   members.machine_of_rank = {0, 1, 1};
   members.lowest_rank = {0, 1};
   members.addresses = {"a", "b"};
+  members.devices.resize(2);
   members.local = {{.rank = 1, .session = {}}, {.rank = 2, .session = {}}};
   const ViewPtr view = members.view_of(4);
   members.addresses[1] = "elsewhere";

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/communicator/call_runner.h"
 #include "scheduler/engine/engine.h"
 
 namespace cgx::scheduler {
@@ -25,6 +26,7 @@ struct SitePort final : SessionPort {
 // Says yes to everything; notes what it was asked about.
 class Yes final : public Site {
  public:
+  static constexpr uint32_t kEncodedBytes = 64;  // of the 16 values of each call here
   struct Seen {
     std::vector<Place> inputs;
     Status lost;
@@ -48,7 +50,9 @@ class Yes final : public Site {
 
  private:
   struct Work final : SiteOperation {
-    std::optional<SiteAnswer> ask(Ticket, const SiteJob&) override { return SiteAnswer{}; }
+    std::optional<SiteAnswer> ask(Ticket, const SiteJob& job) override {
+      return SiteAnswer{.status = {}, .bytes = job.into == kNoSlab ? 0u : kEncodedBytes};
+    }
     const std::vector<Norms>& norms() const override { return none; }
     const std::vector<LossSample>& losses() const override { return no_losses; }
     std::vector<Norms> none;
@@ -61,6 +65,7 @@ class Sites : public ::testing::Test {
  protected:
   static constexpr uint64_t kBytes = 4096;
   enum Arena : uint32_t { kHost, kDevice };
+  static constexpr wire::DeviceId kGpu{std::byte{7}};
 
   void SetUp() override {
     engine_ = Engine::create({.instance = {1, 2}, .lane = &kernels::best_lane()}, {}).value();
@@ -77,7 +82,8 @@ class Sites : public ::testing::Test {
   Status make_communicator(uint32_t comm, uint32_t arena) {
     wire::CreateCommunicator message{.comm = comm, .name = "c" + std::to_string(comm)};
     message.arena = arena;
-    message.members.push_back({.instance = {1, 2}, .mesh_address = {}});
+    message.members.push_back({.instance = {1, 2}, .mesh_address = {}, .device = {}});
+    if (arena == kDevice) message.members[0].device = kGpu;
     engine_->create_communicator(session_, comm, message);
     work();
     return port_.replies[comm];
@@ -156,6 +162,109 @@ TEST_F(Sites, WhatASiteCannotTakeIsRefusedWhenItIsCommitted) {
   EXPECT_EQ(port_.replies[11].code(), StatusCode::kUNIMPLEMENTED);
   EXPECT_NE(port_.replies[11].message().find("tensor 'w': nothing but fp32"), std::string::npos)
       << port_.replies[11].message();
+}
+
+// Two ranks of one machine, each on a GPU.
+class TwoSites : public Sites {
+ protected:
+  static constexpr wire::DeviceId kOtherGpu{std::byte{8}};
+
+  void SetUp() override {
+    Sites::SetUp();
+    other_session_ = engine_->open_session({.job = "a"}, other_port_).value();
+    other_site_ = engine_->add_site(private_memory(), [this](auto, const ArenaTable&) {
+      return std::make_unique<Yes>(other_seen_);
+    });
+    const SiteMemory there{.site = other_site_, .name = 78, .bytes = kBytes};
+    ASSERT_TRUE(engine_->add_arena(other_session_, 0, there).ok());
+  }
+  void join(uint32_t rank, const wire::DeviceId& second = kOtherGpu) {
+    wire::CreateCommunicator message{.comm = 1, .name = "pair", .rank = rank};
+    message.arena = rank == 0 ? uint32_t{kDevice} : 0;
+    message.members.resize(2, {.instance = {1, 2}, .mesh_address = {}, .device = kGpu});
+    message.members[1].device = second;
+    engine_->create_communicator(rank == 0 ? session_ : other_session_, 1, message);
+    work();
+  }
+  void submit(uint32_t rank) {
+    cgx_submit_record record{};
+    record.kind = CGX_SUBMIT_CALL;
+    record.comm = 1;
+    record.count = 16;
+    record.in_arena = record.out_arena = static_cast<uint8_t>(rank == 0 ? uint32_t{kDevice} : 0);
+    ASSERT_TRUE(engine_->submit(rank == 0 ? session_ : other_session_, record).ok());
+    work();
+  }
+
+  SitePort other_port_;
+  Yes::Seen other_seen_;
+  SessionId other_session_;
+  SiteId other_site_ = kHostSite;
+};
+
+TEST_F(TwoSites, AreMachinesToEachOtherWithoutANetwork) {
+  join(0);
+  EXPECT_TRUE(port_.replies.empty()) << "the other one has yet to come";
+  join(1);
+  ASSERT_EQ(port_.replies[1].code(), StatusCode::kOK) << port_.replies[1].message();
+  ASSERT_EQ(other_port_.replies[1].code(), StatusCode::kOK) << other_port_.replies[1].message();
+  submit(0);
+  EXPECT_TRUE(port_.completions.empty());
+  submit(1);
+  ASSERT_EQ(port_.completions.size(), 1u);
+  ASSERT_EQ(other_port_.completions.size(), 1u);
+  EXPECT_TRUE(port_.completions[0].ok()) << port_.completions[0].message();
+  EXPECT_TRUE(other_port_.completions[0].ok()) << other_port_.completions[0].message();
+  EXPECT_EQ(seen_.inputs.size(), 1u);
+  EXPECT_EQ(other_seen_.inputs.size(), 1u);
+  const Snapshot shown = engine_->snapshot(now_ns_);
+  EXPECT_EQ(shown.counters[static_cast<size_t>(Counter::ksite_bytes)],
+            2 * Yes::kEncodedBytes + 2 * sizeof(CallDescriptor));
+  EXPECT_EQ(shown.counters[static_cast<size_t>(Counter::kframes_sent)], 0u);
+  ASSERT_EQ(shown.communicators.size(), 2u);
+  EXPECT_EQ(shown.communicators[1].device, wire::to_text(kOtherGpu));
+}
+
+TEST_F(TwoSites, GoWhenTheyHaveGivenBackWhatTheyHadOfEachOther) {
+  join(0);
+  join(1);
+  submit(0);
+  submit(1);
+  engine_->close_session(session_, {});
+  engine_->close_session(other_session_, {});
+  engine_->close_site(site_);
+  engine_->close_site(other_site_);
+  work();
+  EXPECT_TRUE(engine_->close_site(site_)) << "some slab of its is still held";
+  EXPECT_TRUE(engine_->close_site(other_site_));
+}
+
+TEST_F(TwoSites, OneThatIsLostEndsTheOthersCommunicator) {
+  join(0);
+  join(1);
+  other_seen_.lost = {StatusCode::kDEVICE_LOST, "it fell off the bus"};
+  work();
+  submit(0);
+  ASSERT_EQ(port_.completions.size(), 1u);
+  EXPECT_EQ(port_.completions[0].code(), StatusCode::kDEVICE_LOST);
+  EXPECT_NE(port_.completions[0].message().find("it fell off the bus"), std::string::npos);
+}
+
+TEST_F(TwoSites, RanksThatDescribeThemDifferentlyAreRefused) {
+  join(0);
+  join(1, {std::byte{9}});
+  EXPECT_EQ(other_port_.replies[1].code(), StatusCode::kMISMATCH);
+}
+
+TEST_F(TwoSites, AHostRankBesideOneOnAGpuIsRefusedByName) {
+  join(0, {});
+  EXPECT_EQ(port_.replies[1].code(), StatusCode::kMISMATCH);
+  EXPECT_NE(
+      port_.replies[1].message().find("rank 0 of communicator 'pair' of job 'a' has its tensors "
+                                      "on a GPU, another rank of this machine on the host: "
+                                      "rank 1"),
+      std::string::npos)
+      << port_.replies[1].message();
 }
 
 TEST_F(Sites, ALostSiteEndsItsCommunicatorsAndNoOthers) {

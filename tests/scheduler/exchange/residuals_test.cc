@@ -111,7 +111,7 @@ TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
   residuals.prepare(**facts, host.site);
   EXPECT_EQ(residuals.memory(0), memory);
   EXPECT_EQ(residuals.bytes(), 8u * (5000 + 7));
-  question.make_residual = [](uint64_t) { return nullptr; };
+  question.make_residual = [](uint64_t) { return resource_exhausted("none is left"); };
   EXPECT_EQ(make_facts(question).status().code(), StatusCode::kRESOURCE_EXHAUSTED);
 }
 

@@ -1,0 +1,73 @@
+"""Several GPUs of a machine for one job: each is a site, a machine to the collective, with a worker of its own.
+
+The oracle is the host: as many machines as there are GPUs, with the same ranks.
+"""
+
+import unittest
+
+from worker_test import WorkerCase
+
+
+class Several(WorkerCase):
+    MACHINES = 4
+
+    def hosts(self, places, *parts):
+        return self.run_ranks(["host"] * len(places), *parts, places=places)
+
+    def gpus(self, places, gpus, *parts):
+        return self.run_ranks(["arena"] * len(places), *parts, places=places, gpus=gpus)
+
+    def test_four_gpus_of_one_machine_get_the_bits_of_four_machines(self):
+        host = self.hosts([0, 1, 2, 3])
+        self.assertNotIn("failed", host[0])
+        before = self.daemons[0].counters()
+        self.assertEqual(self.gpus([0] * 4, [0, 1, 2, 3]), host)
+        after = self.daemons[0].counters()
+        self.assertEqual(after["encoded_bytes_sent"], before["encoded_bytes_sent"], "no network carries them")
+        self.assertGreater(after["site_bytes"], before["site_bytes"])
+
+    def test_ranks_of_one_gpu_are_one_site(self):
+        self.assertEqual(self.gpus([0] * 4, [0, 1, 0, 1], "steps"), self.hosts([0, 1, 0, 1], "steps"))
+
+    def test_two_machines_with_two_gpus_each(self):
+        self.assertEqual(self.gpus([0, 0, 1, 1], [0, 1, 0, 1]), self.hosts([0, 1, 2, 3]))
+
+    def test_no_worker_stays_behind_a_job_on_several(self):
+        self.gpus([0] * 4, [0, 1, 2, 3], "steps")
+        self.no_workers_left()
+
+
+class SeveralWithFeedback(Several):
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "scatter"}}
+
+
+class Raw(Several):
+    """Without loss in between, GPUs of a machine give the sum that its host gives."""
+
+    CONFIG = {"policy": {"codec": "fp32"}}
+
+    def test_gpus_of_one_machine_get_the_sum_of_its_host(self):
+        self.assertEqual(self.gpus([0] * 4, [0, 1, 2, 3], "steps"), self.hosts([0] * 4, "steps"))
+
+
+class FaultsOfSeveral(WorkerCase):
+    def test_a_killed_worker_ends_the_job_on_all_gpus(self):
+        doomed = self.begin(["arena"] * 3, "paced", places=[0, 0, 1], gpus=[0, 1, 0])
+        for _ in range(20):
+            doomed[0].stdout.readline()
+        seconds, out = self.kill_a_worker(doomed)
+        for text in out:
+            self.assertRegex(text.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
+        self.assertLess(seconds, 1.0)
+        self.no_workers_left()
+
+    def test_a_rank_on_the_host_beside_ranks_on_gpus_is_refused_by_name(self):
+        processes = self.begin(["arena", "arena", "host"], "steps", places=[0, 0, 0], gpus=[0, 1, 2])
+        for process in processes:
+            self.assertRegex(process.communicate(timeout=30)[1],
+                             r"MismatchError.*rank \d of communicator .* has its tensors on (a GPU|the host), another rank of "
+                             r"this machine on (a GPU|the host)")
+
+
+if __name__ == "__main__":
+    unittest.main()
