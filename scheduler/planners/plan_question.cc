@@ -139,7 +139,12 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   bool made = true;
   each([&](uint32_t tensor, const TensorDesc& what) {
     if (!made) return;
-    made = (facts.made->residuals[tensor] = question.make_residual(what.elements)) != nullptr;
+    std::shared_ptr<SiteResidual>& residual = facts.made->residuals[tensor];
+    residual = question.make_residual(what.elements);
+    made = residual != nullptr;
+    while (const uint64_t slice = made ? residual->touch() : 0) {
+      if (question.made_memory) question.made_memory(slice);
+    }
   });
   if (made) return {};
   return resource_exhausted("this machine has no memory for " + std::to_string(bytes) +
