@@ -135,6 +135,7 @@ Daemon::~Daemon() {
   ipc_thread_.reset();
   mesh_.reset();
   data_thread_.reset();
+  planner_.hurry();
   planner_thread_.reset();
 }
 

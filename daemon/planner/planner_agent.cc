@@ -2,6 +2,13 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "daemon/data/duty_cycle.h"
+#include "scheduler/communicator/plan_agreement.h"
+
 namespace cgx::daemon {
 namespace {
 
@@ -9,13 +16,19 @@ enum Tag : uint64_t { kCommitsTag, kOthersTag };
 
 constexpr size_t kTasksMax = 4096;
 constexpr int kNiceness = 10;
+constexpr uint64_t kRestEvery = 2 << 20, kRestTimes = 4;
 // Of a search, until others have their turn: some milliseconds.
 constexpr uint64_t kSliceEvaluations = 1 << 14;
 
 }  // namespace
 
-PlannerAgent::PlannerAgent(PlanTaker& taker)
+void PlannerAgent::sleep(uint64_t ns) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+}
+
+PlannerAgent::PlannerAgent(PlanTaker& taker, Rest rest)
     : taker_(taker),
+      rest_(rest),
       commits_(std::make_shared<Tasks>(kTasksMax)),
       others_(std::make_shared<Tasks>(kTasksMax)) {}
 
@@ -46,6 +59,9 @@ bool PlannerAgent::prepare_sleep() {
 
 void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
   Tasks& tasks = question.ranks_wait ? *commits_ : *others_;
+  if (!question.ranks_wait) {
+    question.made_memory = [this](uint64_t bytes) { rest_after(bytes); };
+  }
   const bool taken = tasks.post([this, question = std::move(question), answer]() mutable {
     plan(question, std::move(answer));
   });
@@ -123,7 +139,26 @@ void PlannerAgent::release(std::shared_ptr<const void> memory) {
   (void)others_->post([last = std::move(memory)] {});
 }
 
+uint64_t PlannerAgent::rest_ns(uint64_t used_ns, uint64_t bytes) {
+  return std::min(kRestTimes * used_ns, scheduler::PlanAgreement::making_ns(bytes) / 2);
+}
+
+// Whatever else waits for this thread does not wait for rests, too.
+void PlannerAgent::rest_after(uint64_t bytes) {
+  unrested_bytes_ += bytes;
+  if (unrested_bytes_ < kRestEvery) return;
+  const bool alone = commits_->empty() && others_->empty() && !hurry_;
+  if (alone) rest_(rest_ns(thread_cpu_ns() - rested_cpu_ns_, unrested_bytes_));
+  begin_work();
+}
+
+void PlannerAgent::begin_work() {
+  unrested_bytes_ = 0;
+  rested_cpu_ns_ = thread_cpu_ns();
+}
+
 void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) {
+  begin_work();
   Result<scheduler::FactsPtr> facts = scheduler::make_facts(question);
   if (facts.ok()) facts = freed_here(*std::move(facts));
   taker_.take_plan([facts = std::move(facts), answer = std::move(answer)] { answer(facts); });

@@ -4,9 +4,12 @@
 // Thread rule: an agent; request() belongs to the data agent and never waits for room. Plans may be
 // dropped on any thread, after this agent has gone, too.
 // Commits go before what operators ask, and both before searches, which take turns in slices. The
-// thread is nice: trainers need their cores.
+// thread is nice: trainers need their cores. That is not enough where it makes much memory, most of which is the
+// system's work: it holds a core, and threads that move gradients share the others. So it rests in between, unless
+// ranks or other questions wait.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 
@@ -20,7 +23,14 @@ namespace cgx::daemon {
 
 class PlannerAgent final : public Agent, public scheduler::PlannerPort {
  public:
-  explicit PlannerAgent(PlanTaker& taker);
+  using Rest = void (*)(uint64_t ns);
+  static void sleep(uint64_t ns);
+  explicit PlannerAgent(PlanTaker& taker, Rest rest = sleep);
+  // After so much processor time for so many bytes: most of the time, but never half as long as
+  // other machines wait for them.
+  static uint64_t rest_ns(uint64_t used_ns, uint64_t bytes);
+  // Any thread: the daemon ends, so no more rests.
+  void hurry() { hurry_ = true; }
 
   std::string_view name() const override { return "cgxd-planner"; }
   Status on_start() override;
@@ -41,9 +51,14 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   using Tasks = Mailbox<Task>;
 
   void plan(const scheduler::PlanQuestion& question, Answer answer);
+  void rest_after(uint64_t bytes);
+  void begin_work();
   scheduler::FactsPtr freed_here(scheduler::FactsPtr facts) const;
 
   PlanTaker& taker_;
+  const Rest rest_;
+  uint64_t unrested_bytes_ = 0, rested_cpu_ns_ = 0;
+  std::atomic<bool> hurry_{false};
   struct Search {
     UniqueFunction<bool()> slice;  // true: done
     Task answer;

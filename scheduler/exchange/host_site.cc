@@ -11,8 +11,7 @@
 namespace cgx::scheduler {
 namespace {
 
-// Fresh memory costs as much as much arithmetic, a page at a time: it is touched here, not when it
-// is first used.
+// Fresh memory costs as much as much arithmetic, a page at a time: it is touched before it is used.
 class HostResidual final : public SiteResidual {
  public:
   static std::shared_ptr<SiteResidual> make(uint64_t elements) {
@@ -24,8 +23,6 @@ class HostResidual final : public SiteResidual {
     memory_ = mmap(nullptr, 2 * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) return;
     if (bytes_ >= kHugePage) (void)madvise(memory_, 2 * bytes_, MADV_HUGEPAGE);  // a wish
-    auto* const touched = static_cast<volatile std::byte*>(memory_);
-    for (uint64_t at = 0; at < 2 * bytes_; at += kPage) touched[at] = std::byte{0};
   }
   ~HostResidual() override {
     if (memory_ != MAP_FAILED) munmap(memory_, 2 * bytes_);
@@ -33,6 +30,13 @@ class HostResidual final : public SiteResidual {
   HostResidual(const HostResidual&) = delete;
   HostResidual& operator=(const HostResidual&) = delete;
 
+  uint64_t touch() override {
+    const uint64_t begin = touched_;
+    auto* const memory = static_cast<volatile std::byte*>(memory_);
+    const uint64_t end = std::min(begin + kHugePage, 2 * bytes_);
+    for (; touched_ < end; touched_ += kPage) memory[touched_] = std::byte{0};
+    return touched_ - begin;
+  }
   float* slot(uint32_t index) const {
     return reinterpret_cast<float*>(static_cast<std::byte*>(memory_) + index * bytes_);
   }
@@ -41,6 +45,7 @@ class HostResidual final : public SiteResidual {
   static constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
   uint64_t bytes_;  // of a slot
   void* memory_;
+  uint64_t touched_ = 0;
 };
 
 struct ResidualSlots {  // null where there is none to read, or to write

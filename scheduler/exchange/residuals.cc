@@ -14,6 +14,8 @@ uint64_t slot_bytes(uint64_t elements) {
 Residuals::Memory make(const Site& site, uint64_t elements) {
   Result<Residuals::Memory> made = site.residual_maker()(elements);
   if (!made.ok()) throw std::bad_alloc();
+  while ((*made)->touch() > 0) {
+  }
   return *std::move(made);
 }
 

@@ -97,8 +97,11 @@ class SiteOperation {
 class SiteResidual {
  public:
   virtual ~SiteResidual() = default;
+  // Puts pages behind some more of it, which takes its time: on any thread, before it is used. How
+  // many bytes; 0: they are all there.
+  virtual uint64_t touch() { return 0; }
 };
-// Makes one of so many elements, with pages behind it, which takes its time: on any thread, even
+// Makes one of so many elements, whose pages touch() may still have to make: on any thread, even
 // when the site has gone. RESOURCE_EXHAUSTED: there is no memory.
 using ResidualMaker = std::function<Result<std::shared_ptr<SiteResidual>>(uint64_t elements)>;
 

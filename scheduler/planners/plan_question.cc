@@ -141,7 +141,11 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
     if (!why.ok()) return;
     Result<std::shared_ptr<SiteResidual>> made = question.make_residual(what.elements);
     why = made.status();
-    if (made.ok()) facts.made->residuals[tensor] = *std::move(made);
+    if (!made.ok()) return;
+    while (const uint64_t slice = (*made)->touch()) {
+      if (question.made_memory) question.made_memory(slice);
+    }
+    facts.made->residuals[tensor] = *std::move(made);
   });
   if (why.ok()) return {};
   return {why.code(), std::to_string(bytes) + " bytes of residuals: " + why.message()};

@@ -36,6 +36,7 @@ struct PlanQuestion {
 
   // What is there for residuals; without a maker memory is made when the plan takes force.
   ResidualMaker make_residual;
+  std::function<void(uint64_t bytes)> made_memory;    // told of each slice; whoever plans may rest
   std::shared_ptr<const TensorTable> residual_table;  // null: there are none
   std::vector<bool> has_residual;                     // by tensor of that table
   uint64_t bytes_free = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,58 @@ class PlannerAgentTest : public ::testing::Test {
   Asker asker_;
   PlannerAgent agent_{asker_};
 };
+
+constexpr uint64_t kMiB = 1 << 20;
+
+struct Touched final : scheduler::SiteResidual {
+  uint64_t touch() override { return left > 0 ? (--left, 2 * kMiB) : 0; }
+  int left = 3;
+};
+
+// Plans with feedback, whose memory comes in three slices; how often the planner rests meanwhile.
+class PlannersRest : public PlannerAgentTest {
+ protected:
+  struct Counted {
+    static void rest(uint64_t /*ns*/) { ++count; }
+    static inline int count = 0;
+  };
+  int rests_for(bool ranks_wait, const std::function<void()>& meanwhile) {
+    PlanQuestion question = asker_.question(1, ranks_wait);
+    question.policy.default_codec.flags |= CodecSpec::kFeedback;
+    question.policy.raw_one_dimensional = false;
+    question.bytes_free = kMiB;
+    question.make_residual = [&](uint64_t) {
+      meanwhile();
+      return std::make_shared<Touched>();
+    };
+    Counted::count = 0;
+    resting_.request(question, asker_.keep());
+    while (resting_.do_work(0) > 0) {
+    }
+    return Counted::count;
+  }
+  void SetUp() override { ASSERT_TRUE(resting_.on_start().ok()); }
+  PlannerAgent resting_{asker_, Counted::rest};
+};
+
+TEST_F(PlannersRest, IsTakenBetweenSlicesOfMemoryUnlessRanksWait) {
+  EXPECT_EQ(rests_for(/*ranks_wait=*/false, [] {}), 3);
+  EXPECT_EQ(rests_for(/*ranks_wait=*/true, [] {}), 0);
+}
+
+TEST_F(PlannersRest, EndsWhenSomethingElseWaits) {
+  for (const bool ranks_wait : {true, false}) {
+    EXPECT_EQ(
+        rests_for(false, [&] { resting_.request(asker_.question(2, ranks_wait), asker_.keep()); }),
+        0);
+  }
+  EXPECT_EQ(rests_for(false, [&] { resting_.hurry(); }), 0) << "the daemon ends";
+}
+
+TEST_F(PlannersRest, IsMostOfTheTimeAndHalfOfWhatOthersWaitAtMost) {
+  EXPECT_EQ(PlannerAgent::rest_ns(kMillisecond, 2 * kMiB), 4 * kMillisecond);
+  EXPECT_EQ(PlannerAgent::rest_ns(kSecond, 2 * kMiB), 25 * 2 * kMiB);
+}
 
 TEST_F(PlannerAgentTest, AnswersOnTheAskersThreadOnly) {
   agent_.request(asker_.question(3, false), asker_.keep());

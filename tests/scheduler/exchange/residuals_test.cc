@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "scheduler/exchange/host_site.h"
 #include "scheduler/exchange/residual_store.h"
 #include "scheduler/planners/plan_question.h"
@@ -113,6 +116,26 @@ TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
   EXPECT_EQ(residuals.bytes(), 8u * (5000 + 7));
   question.make_residual = [](uint64_t) { return resource_exhausted("none is left"); };
   EXPECT_EQ(make_facts(question).status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+}
+
+// So that whoever makes it can give way to others in between.
+TEST(Residuals, GetTheirPagesInSlicesWithThePlan) {
+  constexpr uint64_t kElements = 3 << 20, kSliceMax = 4 << 20;
+  const auto table = std::make_shared<const TensorTable>(
+      TensorTable{{.name = "a", .elements = kElements, .shape = {3 << 10, 1 << 10}}});
+  OneHost host;
+  PlanQuestion question{.table = table, .order = {0}, .slab_bytes = 256 * 1024};
+  question.policy.default_codec.flags = CodecSpec::kFeedback;
+  question.make_residual = host.site.residual_maker();
+  question.bytes_free = 8 * kElements;
+  std::vector<uint64_t> slices;
+  question.made_memory = [&](uint64_t bytes) { slices.push_back(bytes); };
+  const Result<FactsPtr> facts = make_facts(question);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  ASSERT_FALSE(slices.empty());
+  EXPECT_LE(*std::max_element(slices.begin(), slices.end()), kSliceMax);
+  EXPECT_GE(std::accumulate(slices.begin(), slices.end(), uint64_t{0}), 8 * kElements);
+  EXPECT_EQ((*facts)->made->residuals.at(0)->touch(), 0u) << "all of them";
 }
 
 struct OneTensor : ::testing::Test {
