@@ -114,6 +114,7 @@ int TcpTransport::read_records(TcpConnection& connection) {
     if (!take(connection, record)) break;
     ++count;
   }
+  if (connection.stage == Stage::kOpen && count == 1) events_.on_bytes(connection.link->id);
   if (connection.stage == Stage::kOpen && connection.link->told_bytes >= kToldBytesMax) {
     acknowledge(connection);
   }

@@ -506,6 +506,7 @@ TEST_F(TcpTest, ALongFrameOnASlowPathKeepsItsConnection) {
   ASSERT_TRUE(until([&] { return a.events.frames.size() == 2; }));
   EXPECT_EQ(b.transport->totals().connections_lost, 0u);
   EXPECT_EQ(relay->connections(), 1u);
+  EXPECT_GT(a.events.pieces, 20u);
 }
 
 TEST_F(TcpTest, ALinkWithoutAConnectionForTooLongIsLostByName) {
