@@ -8,8 +8,6 @@
 namespace cgx::transport {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kSlowPiece = 1448;
 
 }  // namespace
@@ -52,7 +50,7 @@ void TcpRelay::carry(Pair& pair, Way way) {
   const int from = pair.ends[number].get(), to = pair.ends[1 - number].get();
   std::vector<std::byte>& waiting = pair.waiting[number];
   if (waiting.empty()) {
-    if (bytes_per_second != 0 && Clock::now() < pair.next[number]) return;
+    if (bytes_per_second != 0 && std::chrono::steady_clock::now() < pair.next[number]) return;
     std::byte bytes[64 << 10];
     const size_t room = bytes_per_second == 0 ? sizeof bytes : kSlowPiece;
     const ssize_t got = ::recv(from, bytes, room, MSG_DONTWAIT);
@@ -60,8 +58,9 @@ void TcpRelay::carry(Pair& pair, Way way) {
     pair.over |= got == 0 || (got < 0 && !none);
     if (got <= 0) return;
     if (bytes_per_second != 0) {
-      pair.next[number] = Clock::now() + std::chrono::nanoseconds(1'000'000'000) * got /
-                                             static_cast<int64_t>(bytes_per_second);
+      pair.next[number] =
+          std::chrono::steady_clock::now() +
+          std::chrono::nanoseconds(1'000'000'000) * got / static_cast<int64_t>(bytes_per_second);
     }
     const std::span<std::byte> came(bytes, static_cast<size_t>(got));
     if (way == Way::kToTarget) heard_.insert(heard_.end(), came.begin(), came.end());
