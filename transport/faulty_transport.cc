@@ -260,6 +260,11 @@ void FaultyTransport::on_sent(PeerId to, SendToken token, const Status& status) 
                   link && !status.ok() && !link->down.ok() ? link->down : status);
 }
 
+void FaultyTransport::on_bytes(PeerId from) {
+  const Link* link = find(from);
+  if (link && link->down.ok()) events_.on_bytes(from);
+}
+
 void FaultyTransport::on_peer_down(PeerId peer, const Status& why) {
   Link* link = find(peer);
   if (link && link->down.ok()) take_down(peer, *link, why);

@@ -83,6 +83,7 @@ class FaultyTransport final : public Transport, private Events {
   void on_frame(PeerId from, const Frame& frame) override;
   void on_sent(PeerId to, SendToken token, const Status& status) override;
   void on_peer_down(PeerId peer, const Status& why) override;
+  void on_bytes(PeerId from) override;
 
   Link* find(PeerId peer);
   bool is_cut(const Link& link) const;

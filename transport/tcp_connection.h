@@ -17,6 +17,8 @@ namespace cgx::transport {
 
 struct TcpLink;
 
+constexpr uint64_t kTrickleBytes = 8 << 10;
+
 // A frame on its way out; pooled. Head and header lie as they travel.
 struct TcpSending {
   TcpSending* next = nullptr;
@@ -77,6 +79,11 @@ struct TcpConnection : TcpWatched {
   TcpSending* current = nullptr;          // the frame that is leaving
   size_t current_sent = 0;                // bytes of it that have left
   std::vector<std::byte> current_sealed;  // kEncrypt: its header and payload
+
+  // Whether it carries anything: less than kTrickleBytes in kSilentMs is nothing.
+  uint64_t left_bytes = 0;   // handed to the system
+  uint64_t taken_bytes = 0;  // of those, by the peer's system, when it was last looked at
+  uint64_t come_bytes = 0;   // since the last record or so many
 };
 
 }  // namespace cgx::transport

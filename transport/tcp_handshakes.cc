@@ -17,7 +17,9 @@ using Stage = TcpConnection::Stage;
 
 constexpr int kAcceptsPerRound = 32;
 constexpr uint32_t kTickMs = 25;
-constexpr uint32_t kSilentMs = 1000;
+// Beside what an answer takes (TcpLink::answer_ms).
+constexpr uint32_t kSilentMs = 500;  // or a trickle; a connection that carries nothing is replaced
+constexpr uint32_t kGreetingMs = 900;  // of a peer that has been reached before
 constexpr uint32_t kAnswerMs = 75;     // and four round trips
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
 
@@ -96,10 +98,12 @@ void TcpTransport::connected(TcpConnection& connection) {
   }
   if (!connection.writable) return;
   connection.stage = Stage::kGreeting;
-  connection.ticks_left = ticks(options_.handshake_ms);
-  connection.hello = {.tag = connection.link->outbound_tag,
-                      .received = connection.link->received,
-                      .nonce = new_tcp_nonce()};
+  const TcpLink& link = *connection.link;
+  connection.ticks_left =
+      ticks(link.was_up ? std::min(kGreetingMs + link.answer_ms, options_.handshake_ms)
+                        : options_.handshake_ms);
+  connection.hello = {
+      .tag = link.outbound_tag, .received = link.received, .nonce = new_tcp_nonce()};
   tell(connection, bytes_of(connection.hello));
 }
 
@@ -198,7 +202,7 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   link.was_up = true;
   link.home = peer_address(connection.socket.get()).host();
   link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
-  link.tries = link.silent_ticks = 0;
+  link.tries = link.silent_ticks = link.stuck_ticks = 0;
   link.disowned = false;
   link.told = link.received;  // the handshake has said it
   link.unsent = link.first;
@@ -289,12 +293,14 @@ bool TcpTransport::tick_open(TcpLink& link) {
   acknowledge(*link.connection);
   if (link.first == nullptr) {
     link.got_through();
+    link.silent_ticks = link.stuck_ticks = 0;
     return link.told != link.received;
   }
   link.barren_ticks += link.failing;
-  const bool silent = ++link.silent_ticks >= ticks(kSilentMs);
-  if (link.dials && silent && !link.dialing && link.retry_ticks == 0) dial_now(link);
-  if (!silent && takes_nothing_in(link)) {
+  const int on_their_way = bytes_on_their_way(link.connection->socket.get());
+  const bool carried = carries(link, on_their_way);
+  if (link.dials && !carried && !link.dialing && link.retry_ticks == 0) dial_now(link);
+  if (carried && takes_nothing_in(link, on_their_way)) {
     lose(link,
          "it speaks, but has acknowledged nothing for " + std::to_string(options_.lost_ms) + " ms");
     return false;
@@ -302,12 +308,23 @@ bool TcpTransport::tick_open(TcpLink& link) {
   return true;
 }
 
+// Each way by itself: what comes may get through while all that goes is lost. A long frame on a slow
+// path arrives byte by byte, which is enough, but a few packets a second are what is left of a
+// connection that has lost many: a new one is faster.
+bool TcpTransport::carries(TcpLink& link, int on_their_way) const {
+  TcpConnection& connection = *link.connection;
+  const uint64_t taken = connection.left_bytes - static_cast<uint64_t>(on_their_way);
+  const bool moves = on_their_way == 0 || taken - connection.taken_bytes >= kTrickleBytes;
+  if (moves) connection.taken_bytes = taken;
+  link.stuck_ticks = moves ? 0 : link.stuck_ticks + 1;
+  return std::max(++link.silent_ticks, link.stuck_ticks) < ticks(kSilentMs + link.answer_ms);
+}
+
 // A peer that reads acknowledges within a tick or two. What it never does would be kept for it for
 // ever, heartbeats too.
-bool TcpTransport::takes_nothing_in(TcpLink& link) const {
-  const TcpConnection& connection = *link.connection;
-  const bool left = link.unsent == nullptr && connection.current == nullptr &&
-                    bytes_on_their_way(connection.socket.get()) == 0;
+bool TcpTransport::takes_nothing_in(TcpLink& link, int on_their_way) const {
+  const bool left =
+      link.unsent == nullptr && link.connection->current == nullptr && on_their_way == 0;
   link.deaf_ticks = left ? link.deaf_ticks + 1 : 0;
   return link.deaf_ticks >= ticks(options_.lost_ms);
 }

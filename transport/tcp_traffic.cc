@@ -90,11 +90,18 @@ size_t TcpTransport::receive(TcpConnection& connection, const iovec* parts, int 
   return 0;
 }
 
+void TcpTransport::came(TcpConnection& connection) {
+  connection.come_bytes = 0;
+  connection.link->silent_ticks = 0;
+}
+
 int TcpTransport::read_records(TcpConnection& connection) {
   const RecordReader::Room room = connection.reader.room();
   const size_t bytes = receive(connection, room.parts.data(), room.count, room.bytes);
   if (bytes == 0) return 0;
   connection.reader.filled(bytes);
+  connection.come_bytes += bytes;
+  if (connection.come_bytes >= kTrickleBytes) came(connection);
   int count = 1;
   RecordReader::Record record;
   while (connection.stage == Stage::kOpen) {
@@ -107,6 +114,7 @@ int TcpTransport::read_records(TcpConnection& connection) {
     if (!take(connection, record)) break;
     ++count;
   }
+  if (connection.stage == Stage::kOpen && count == 1) events_.on_bytes(connection.link->id);
   if (connection.stage == Stage::kOpen && connection.link->told_bytes >= kToldBytesMax) {
     acknowledge(connection);
   }
@@ -120,7 +128,7 @@ bool TcpTransport::take(TcpConnection& connection, const RecordReader::Record& r
     lose(link, "it acknowledged what was never sent");
     return false;
   }
-  link.silent_ticks = 0;
+  came(connection);
   switch (record.head.type) {
     case RecordType::kGoodbye:
       lose(link, "closed by the peer");
@@ -268,6 +276,7 @@ size_t TcpTransport::transmit(TcpConnection& connection, const iovec* parts, int
                            ? send_gathered(connection.socket.get(), parts, count)
                            : send_scattered(connection.socket.get(), parts, count);
   if (sent >= 0) {
+    connection.left_bytes += static_cast<uint64_t>(sent);
     if (static_cast<size_t>(sent) < wanted) connection.writable = false;
     return static_cast<size_t>(sent);
   }

@@ -40,6 +40,7 @@ struct TcpLink {
   bool failing = false;       // a connection has ended, and nothing has got through since
   uint32_t barren_ticks = 0;  // since then, or without the first connection
   uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing
+  uint32_t stuck_ticks = 0;   // bytes have left here, and its system takes none
   uint32_t deaf_ticks = 0;    // it owes one, and all has left here
   Status silence;             // why the last try failed
 
@@ -102,6 +103,7 @@ class TcpTransport final : public Transport {
 
   // Records in and out (tcp_traffic.cc).
   int read(TcpConnection& connection);
+  void came(TcpConnection& connection);
   int read_records(TcpConnection& connection);
   bool take(TcpConnection& connection, const RecordReader::Record& record);
   bool take_frame(TcpConnection& connection, const RecordReader::Record& record);
@@ -162,7 +164,8 @@ class TcpTransport final : public Transport {
   bool tick();
   bool tick(TcpLink& link);
   bool tick_open(TcpLink& link);
-  bool takes_nothing_in(TcpLink& link) const;
+  bool carries(TcpLink& link, int on_their_way) const;
+  bool takes_nothing_in(TcpLink& link, int on_their_way) const;
   bool tick_absent(TcpLink& link);
 
   const TcpOptions options_;

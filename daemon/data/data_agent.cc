@@ -70,6 +70,7 @@ class DataAgent::EventRelay final : public transport::Events {
     if (data_.links_connecting_ > 0) data_.refuse(data_.connecting(peer), why);
     data_.engine_->on_peer_down(peer, why);
   }
+  void on_bytes(transport::PeerId from) override { data_.engine_->on_bytes(from); }
 
  private:
   DataAgent& data_;

@@ -128,10 +128,12 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
                        .table = &shape->table,
                        .machine = view_->machine,
                        .machines = view_->machines(),
-                       .segments = {},
+                       .segments = operations_.spare_segments(0),
                        .descriptor = {},
                        .hash = {}};
-  LocalSegment& local = setup.segments.emplace_back();
+  setup.segments.resize(1);
+  LocalSegment& local = setup.segments[0];
+  local.clear();
   local.scale =
       call.descriptor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
   for (const Submission& entry : call.entries) {
@@ -141,8 +143,8 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
   call.descriptor = shape->descriptor;
   const auto bytes = std::as_bytes(std::span(&call.descriptor, 1));
   setup.descriptor.assign(bytes.begin(), bytes.end());
-  Operation& operation = operations_.add(
-      std::make_unique<Operation>(std::move(setup), ports_.site, ports_.pool, ports_.host, now_ns));
+  Operation& operation =
+      operations_.begin(std::move(setup), ports_.site, ports_.pool, ports_.host, now_ns);
   ports_.host.count(Counter::koperations_started, 1);
   return receive_stashed(number, operation, now_ns);
 }
@@ -246,7 +248,7 @@ Result<bool> CallRunner::work(uint64_t now_ns) {
 }
 
 void CallRunner::finish_operations(uint64_t now_ns) {
-  while (const std::unique_ptr<Operation> operation = operations_.take_complete()) {
+  while (std::unique_ptr<Operation> operation = operations_.take_complete()) {
     const auto found = calls_.find(operation->step());
     CGX_ASSERT(found != calls_.end());
     ++totals_.operations;
@@ -267,6 +269,7 @@ void CallRunner::finish_operations(uint64_t now_ns) {
     if (done_.size() == kDoneKept) done_.pop_front();
     done_.push_back(found->first);
     calls_.erase(found);
+    operations_.retire(std::move(operation));
     ports_.host.count(Counter::koperations_completed, 1);
   }
 }

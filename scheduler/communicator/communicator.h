@@ -143,6 +143,7 @@ class Communicator final : public OperationPort,
   }
   bool living() const override { return state_ != State::kFailed && state_ != State::kClosed; }
   void link_remade(uint32_t machine) override;
+  void link_speaks(uint32_t machine) override { peers_.speaks(machine, port_.now_ns()); }
   void receive(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
   // This daemon is to stop: ends the communicator where no step or call is half done on any
   // machine. True: it has ended.

@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint64_t kLingerNs = 3'000'000'000;  // a link outlives its last user by this
 constexpr uint64_t kDrainNs = 27'000'000'000;  // and by this more while frames wait to leave
+constexpr uint64_t kLongFrameNs = 1'000'000'000;
 constexpr LinkId kNoLink = UINT32_MAX;
 
 bool needs_link(const Members& members, uint32_t machine) {
@@ -169,6 +170,12 @@ std::optional<LinkId> LinkTable::heard(transport::PeerId from, uint64_t now_ns) 
   if (link == nullptr || !link->open) return std::nullopt;
   link->heard_ns = now_ns;
   return static_cast<LinkId>(link - links_.data());
+}
+
+void LinkTable::heard_bytes(transport::PeerId from, uint64_t now_ns) {
+  Link* const link = find(from);
+  if (link == nullptr || !link->open || now_ns - link->heard_ns < kLongFrameNs) return;
+  for (const Use& each : link->uses) each.user->link_speaks(each.machine);
 }
 
 void LinkTable::sending(transport::PeerId to) {

@@ -32,6 +32,7 @@ class LinkUser {
   virtual void link_up(uint32_t machine, transport::PeerId peer) = 0;
   virtual void link_lost(uint32_t machine, const Status& why) = 0;
   virtual void link_remade(uint32_t machine) = 0;  // another will come up in its place
+  virtual void link_speaks(uint32_t machine) = 0;  // its heartbeats wait behind a long frame
   virtual void receive(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
 };
 
@@ -61,6 +62,9 @@ class LinkTable {
 
   // Something of the peer came; nothing: the link is not there any more.
   std::optional<LinkId> heard(transport::PeerId from, uint64_t now_ns);
+  // Bytes of a frame came. Where none has become whole for a while it is a long one on a slow path,
+  // and nothing else can come before its end.
+  void heard_bytes(transport::PeerId from, uint64_t now_ns);
   const std::vector<Use>& uses(LinkId id) const { return links_[id].uses; }
   // A frame with a payload is on its way, or has left.
   void sending(transport::PeerId to);

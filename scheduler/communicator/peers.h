@@ -49,6 +49,7 @@ class Peers {
   void depart(uint32_t machine) { peers_[machine].departed = true; }
   void sent(uint32_t machine, uint64_t bytes);
   void heard(uint32_t machine, uint64_t bytes, uint64_t now_ns);
+  void speaks(uint32_t machine, uint64_t now_ns) { peers_[machine].last_heard_ns = now_ns; }
   void heard_data(uint32_t machine, uint64_t now_ns) { peers_[machine].last_data_ns = now_ns; }
   // What each frame of the term says.
   void take_marks(const wire::FrameHeader& header);

@@ -131,15 +131,15 @@ Status StepRunner::absent(uint32_t rank, uint64_t step, uint32_t tensor, uint64_
 
 Status StepRunner::end(uint32_t rank, uint64_t step, uint64_t cookie, uint64_t now_ns) {
   CGX_ASSIGN_OR_RETURN(StepLedger* const ledger, ledger_for(rank, step));
-  std::vector<bool> before;
-  for (uint32_t t = 0; t < plan_->table->size(); ++t) before.push_back(ledger->decided(t));
+  undecided_.clear();
+  for (uint32_t t = 0; t < plan_->table->size(); ++t) {
+    if (!ledger->decided(t)) undecided_.push_back(t);
+  }
   ledger->end(rank, cookie, now_ns);
   ports_.host.record({.step = static_cast<uint32_t>(step),
                       .kind = EventKind::kended,
                       .peer = static_cast<uint16_t>(ports_.members.local[rank].rank)});
-  for (uint32_t t = 0; t < before.size(); ++t) {
-    if (!before[t]) decided(*ledger, t);
-  }
+  for (const uint32_t tensor : undecided_) decided(*ledger, tensor);
   complete_step_if_done();
   return {};
 }
@@ -239,8 +239,8 @@ Status StepRunner::start(uint32_t group, uint64_t now_ns) {
   CGX_RETURN_IF_ERROR(agree_on_unit());
   groups_[group].started = true;
   started_end_ = current_->step() + 1;
-  Operation& operation = operations_.add(std::make_unique<Operation>(
-      make_setup(group), ports_.site, ports_.pool, ports_.host, now_ns));
+  Operation& operation =
+      operations_.begin(make_setup(group), ports_.site, ports_.pool, ports_.host, now_ns);
   ports_.host.count(Counter::koperations_started, 1);
   return replay(operation, now_ns);
 }
@@ -278,16 +278,20 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .strengths = nullptr,
                        .draw_seed = wire::checksum(std::as_bytes(std::span(view_->job))),
                        .draw_communicator = wire::checksum(std::as_bytes(std::span(view_->name))),
-                       .segments = {},
+                       .segments = operations_.spare_segments(group),
                        .descriptor = {},
                        .hash = {}};
   const uint64_t period = plan_->plan.stats_steps;
   setup.norms = period != 0 && current_->step() % period == 0;
   if (losses_ != nullptr && losses_->due(current_->step())) setup.strengths = losses_->strengths();
   setup.hash = hash_due(*setup.group);
-  for (const Segment& segment : setup.group->segments) {
+  const auto segments = static_cast<uint32_t>(setup.group->segments.size());
+  setup.segments.resize(segments);
+  for (uint32_t s = 0; s < segments; ++s) {
+    const Segment& segment = setup.group->segments[s];
     const TensorDesc& tensor = (*plan_->table)[segment.tensor];
-    LocalSegment& local = setup.segments.emplace_back();
+    LocalSegment& local = setup.segments[s];
+    local.clear();
     local.measured = setup.strengths != nullptr && losses_->measures(segment.tensor);
     local.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
     local.name_hash = plan_->name_hashes[segment.tensor];
@@ -416,8 +420,9 @@ Result<bool> StepRunner::work(uint64_t now_ns) {
 }
 
 void StepRunner::finish_operations(uint64_t now_ns) {
-  while (const std::unique_ptr<Operation> operation = operations_.take_complete()) {
+  while (std::unique_ptr<Operation> operation = operations_.take_complete()) {
     complete_group(*operation, now_ns);
+    operations_.retire(std::move(operation));
   }
   complete_step_if_done();
 }

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -203,7 +202,7 @@ class StepRunner {
   std::vector<GroupState> groups_;
   std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
   Operations operations_;
-  std::deque<Stashed> stash_;
+  std::vector<Stashed> stash_;
   std::vector<Closing> closings_;  // of the step before the open one, per local rank
   bool previous_closed_ = true;
   bool previous_dropped_ = false;
@@ -213,8 +212,9 @@ class StepRunner {
   uint64_t steps_completed_ = 0;
   enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
   Mode mode_ = Mode::kRunning;
-  Status untold_;                   // not OK: failed for good, and nobody was told yet
-  std::vector<uint32_t> attempts_;  // per local rank
+  Status untold_;                    // not OK: failed for good, and nobody was told yet
+  std::vector<uint32_t> attempts_;   // per local rank
+  std::vector<uint32_t> undecided_;  // before a rank's end, which decides them for that rank
   std::vector<uint32_t> order_, last_order_, absent_, last_absent_;
   std::vector<ResultHash> result_hashes_;
   Totals totals_;

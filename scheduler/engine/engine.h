@@ -68,6 +68,7 @@ class Engine final : public transport::Events {
   void on_frame(transport::PeerId from, const transport::Frame& frame) override;
   void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override;
   void on_peer_down(transport::PeerId peer, const Status& why) override;
+  void on_bytes(transport::PeerId from) override;
 
   // Operators
   // What may change while the daemon runs: what communicators made from now on begin with, and from

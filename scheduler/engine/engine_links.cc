@@ -100,6 +100,10 @@ void Engine::on_peer_down(transport::PeerId peer, const Status& why) {
   state_->links_.peer_down(peer, why);
 }
 
+void Engine::on_bytes(transport::PeerId from) {
+  state_->links_.heard_bytes(from, state_->now_ns_);
+}
+
 void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Status& status) {
   (void)status;  // a failed link reports itself through on_peer_down
   state_->links_.sent(to);

@@ -57,9 +57,15 @@ class HostOperation final : public SiteOperation {
  public:
   HostOperation(const OperationSetup& setup, const kernels::Lane& lane, const ArenaTable& arenas,
                 const SlabStore& slabs, HostScratch& scratch)
-      : setup_(setup), lane_(lane), arenas_(arenas), slabs_(slabs), scratch_(scratch) {
-    if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
-    if (setup.strengths && setup.machines > 1) losses_.resize(setup.segments.size());
+      : lane_(lane), arenas_(arenas), slabs_(slabs), scratch_(scratch) {
+    begin_again(setup);
+  }
+
+  bool reusable() const override { return true; }
+  void begin_again(const OperationSetup& setup) override {
+    setup_ = &setup;
+    norms_.assign(setup.norms && setup.machines > 1 ? setup.segments.size() : 0, {});
+    losses_.assign(setup.strengths && setup.machines > 1 ? setup.segments.size() : 0, {});
   }
 
   std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
@@ -98,10 +104,10 @@ class HostOperation final : public SiteOperation {
       if (!job.presence->test(slice.segment)) continue;
       measure_losses(slice);
       const ResidualSlots residual = residual_of(slice);
-      const kernels::EncodeJob task{.spec = setup_.planned(slice).spec,
+      const kernels::EncodeJob task{.spec = setup_->planned(slice).spec,
                                     .source = raw_view(slice),
                                     .elements = slice.elements,
-                                    .key = draw_key(setup_, slice, kFirstEncoding),
+                                    .key = draw_key(*setup_, slice, kFirstEncoding),
                                     .residual_out = residual.tentative,
                                     .encoded = out.subspan(answer.bytes, slice.range_bytes),
                                     .norms = wants_norms(slice)};
@@ -120,7 +126,7 @@ class HostOperation final : public SiteOperation {
       if (!job.presence->test(slice.segment)) continue;
       auto task = job_into<kernels::DecodeJob>(slice);
       CGX_ASSIGN_OR_RETURN(task.encoded,
-                           take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest));
+                           take_range(setup_->planned(slice), setup_->dtype(slice), slice, rest));
       CGX_RETURN_IF_ERROR(lane_.decode(task, stats));
     }
     return {};
@@ -135,7 +141,7 @@ class HostOperation final : public SiteOperation {
       auto task = job_into<kernels::ReduceJob>(slice);
       if (!job.results) task.target_count = 0;
       task.contributions = scratch_.contributions;
-      task.key = draw_key(setup_, slice, kSecondEncoding);
+      task.key = draw_key(*setup_, slice, kSecondEncoding);
       task.encoded = out.subspan(answer.bytes, slice.range_bytes);
       task.norms = wants_norms(slice);
       kernels::RangeStats stats;
@@ -168,13 +174,13 @@ class HostOperation final : public SiteOperation {
                           .targets = targets(slice),
                           .target_count = target_count(slice),
                           .residual_out = residual_of(slice).tentative,
-                          .bucket = std::min(setup_.planned(slice).spec.bucket, kBucketMax)});
+                          .bucket = std::min(setup_->planned(slice).spec.bucket, kBucketMax)});
     }
     return {};
   }
 
   Status keep(const SiteJob& job) {
-    const LocalSegment& segment = setup_.segments[job.segment];
+    const LocalSegment& segment = setup_->segments[job.segment];
     const ResidualSlots slots = slots_of(segment);
     const float* const from = slots.confirmed + job.first;
     std::transform(
@@ -184,13 +190,13 @@ class HostOperation final : public SiteOperation {
   }
 
   Status hash(const SiteJob& job, SiteAnswer& answer) {
-    const std::byte* const result = arenas_.address(setup_.segments[job.segment].outputs.front());
+    const std::byte* const result = arenas_.address(setup_->segments[job.segment].outputs.front());
     answer.hash = wire::checksum({result + job.first, job.count});
     return {};
   }
 
   std::span<const Slice> slices(const SiteJob& job) const {
-    return setup_.layout->slices(setup_.layout->part(job.part));
+    return setup_->layout->slices(setup_->layout->part(job.part));
   }
   std::span<const std::byte> bytes_of(const FrameBytes& frame) const {
     if (frame.length == 0) return {};
@@ -198,10 +204,10 @@ class HostOperation final : public SiteOperation {
     return slabs_.bytes(frame.slab).subspan(frame.offset, frame.length);
   }
   bool wants_norms(const Slice& slice) const {
-    return !norms_.empty() && setup_.planned(slice).spec.codec != 0;
+    return !norms_.empty() && setup_->planned(slice).spec.codec != 0;
   }
   uint32_t target_count(const Slice& slice) const {
-    return static_cast<uint32_t>(setup_.segments[slice.segment].outputs.size());
+    return static_cast<uint32_t>(setup_->segments[slice.segment].outputs.size());
   }
 
   static ResidualSlots slots_of(const LocalSegment& segment) {
@@ -211,7 +217,7 @@ class HostOperation final : public SiteOperation {
             segment.drains ? nullptr : residual.slot(1 - segment.confirmed)};
   }
   ResidualSlots residual_of(const Slice& slice) const {
-    ResidualSlots slots = slots_of(setup_.segments[slice.segment]);
+    ResidualSlots slots = slots_of(setup_->segments[slice.segment]);
     if (slots.confirmed != nullptr) slots.confirmed += slice.first_element;
     if (slots.tentative != nullptr) slots.tentative += slice.first_element;
     return slots;
@@ -236,7 +242,7 @@ class HostOperation final : public SiteOperation {
       contribution.kind = kernels::Contribution::Kind::kEncoded;
       CGX_ASSIGN_OR_RETURN(
           contribution.encoded,
-          take_range(setup_.planned(slice), setup_.dtype(slice), slice, scratch_.rest[k]));
+          take_range(setup_->planned(slice), setup_->dtype(slice), slice, scratch_.rest[k]));
     }
     return {};
   }
@@ -244,22 +250,22 @@ class HostOperation final : public SiteOperation {
   // Where a slice's result and its residual go, for any job that has both.
   template <class Job>
   Job job_into(const Slice& slice) {
-    Job job{.spec = setup_.planned(slice).spec};
+    Job job{.spec = setup_->planned(slice).spec};
     job.elements = slice.elements;
-    job.dtype = setup_.dtype(slice);
+    job.dtype = setup_->dtype(slice);
     job.targets = targets(slice);
     job.target_count = target_count(slice);
     const ResidualSlots residual = residual_of(slice);
     if (residual.tentative == nullptr) return job;
     job.residual_in = residual.confirmed;
     job.residual_out = residual.tentative;
-    job.residual_scale = setup_.segments[slice.segment].residual_scale;
+    job.residual_scale = setup_->segments[slice.segment].residual_scale;
     return job;
   }
 
   kernels::RawView raw_view(const Slice& slice) {
-    const LocalSegment& segment = setup_.segments[slice.segment];
-    const DType dtype = setup_.dtype(slice);
+    const LocalSegment& segment = setup_->segments[slice.segment];
+    const DType dtype = setup_->dtype(slice);
     const uint64_t offset = slice.first_element * dtype_bytes(dtype);
     scratch_.inputs.clear();
     for (const Place& input : segment.inputs)
@@ -273,9 +279,9 @@ class HostOperation final : public SiteOperation {
   }
 
   void* const* targets(const Slice& slice) {
-    const uint64_t offset = slice.first_element * dtype_bytes(setup_.dtype(slice));
+    const uint64_t offset = slice.first_element * dtype_bytes(setup_->dtype(slice));
     scratch_.targets.clear();
-    for (const Place& output : setup_.segments[slice.segment].outputs) {
+    for (const Place& output : setup_->segments[slice.segment].outputs) {
       scratch_.targets.push_back(arenas_.address(output) + offset);
     }
     return scratch_.targets.data();
@@ -292,10 +298,10 @@ class HostOperation final : public SiteOperation {
   // The own ranks' values of a slice are all looked at in one place: where they are encoded, or
   // added without being.
   void measure_losses(const Slice& slice) {
-    const LocalSegment& segment = setup_.segments[slice.segment];
+    const LocalSegment& segment = setup_->segments[slice.segment];
     if (losses_.empty() || !segment.measured || segment.inputs.empty()) return;
     constexpr uint64_t kValues = 8192, kPieceMin = 1024;
-    const std::vector<CodecSpec>& strengths = *setup_.strengths;
+    const std::vector<CodecSpec>& strengths = *setup_->strengths;
     uint64_t piece = kPieceMin;
     for (const CodecSpec& spec : strengths) piece = std::max<uint64_t>(piece, spec.bucket);
     piece = std::min(piece, slice.elements);
@@ -334,12 +340,12 @@ class HostOperation final : public SiteOperation {
   // What the codec does not send, into the scratch.
   kernels::RangeStats lose(const Slice& slice, const CodecSpec& spec,
                            const kernels::RawView& source) {
-    scratch_.encoded.resize(kernels::encoded_bytes(spec, setup_.dtype(slice), slice.elements));
+    scratch_.encoded.resize(kernels::encoded_bytes(spec, setup_->dtype(slice), slice.elements));
     kernels::RangeStats stats;
     (void)lane_.encode({.spec = spec,
                         .source = source,
                         .elements = slice.elements,
-                        .key = {setup_.step, slice.first_element},
+                        .key = {setup_->step, slice.first_element},
                         .residual_out = scratch_.lost.data(),
                         .encoded = scratch_.encoded,
                         .norms = true},
@@ -353,7 +359,7 @@ class HostOperation final : public SiteOperation {
     });
   }
 
-  const OperationSetup& setup_;
+  const OperationSetup* setup_ = nullptr;
   const kernels::Lane& lane_;
   const ArenaTable& arenas_;
   const SlabStore& slabs_;

@@ -5,10 +5,32 @@
 
 namespace cgx::scheduler {
 
+namespace {
+
+template <typename T>
+std::vector<T> as_new(std::vector<T> memory, size_t size) {
+  memory.clear();
+  memory.resize(size);
+  return memory;
+}
+
+std::unique_ptr<SiteOperation> begin_at(Site& site, const OperationSetup& setup,
+                                        std::unique_ptr<SiteOperation> used) {
+  if (used == nullptr) return site.begin(setup);
+  used->begin_again(setup);
+  return used;
+}
+
+}  // namespace
+
 Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
                      uint64_t now_ns)
+    : Operation(std::move(setup), site, pool, port, now_ns, Memory()) {}
+
+Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
+                     uint64_t now_ns, Memory memory)
     : setup_(std::move(setup)),
-      work_(site.begin(setup_)),
+      work_(begin_at(site, setup_, std::move(memory.work))),
       site_consumes_(site.consumes_inside()),
       pool_(pool),
       port_(port),
@@ -16,14 +38,18 @@ Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, Operati
       last_progress_ns_(now_ns),
       own_presence_(setup_.layout->segments()),
       union_(setup_.layout->segments()),
-      heard_(setup_.machines),
-      presences_(size_t{schedule().rounds()} * setup_.machines),
-      parts_(schedule().parts()),
-      flows_(schedule().flows().size()),
-      frames_(schedule().frames()),
-      buffers_(schedule().buffers()),
+      heard_(as_new(std::move(memory.heard), setup_.machines)),
+      presences_(
+          as_new(std::move(memory.presences), size_t{schedule().rounds()} * setup_.machines)),
+      parts_(as_new(std::move(memory.parts), schedule().parts())),
+      flows_(as_new(std::move(memory.flows), schedule().flows().size())),
+      frames_(as_new(std::move(memory.frames), schedule().frames())),
+      buffers_(as_new(std::move(memory.buffers), schedule().buffers())),
+      ready_(std::move(memory.ready)),
+      asked_(std::move(memory.asked)),
       parts_left_(schedule().parts()),
-      contributions_(schedule().sources_max()) {
+      to_keep_(std::move(memory.to_keep)),
+      contributions_(as_new(std::move(memory.contributions), schedule().sources_max())) {
   Event begun = event(EventKind::kbegun);
   begun.a = setup_.layout->segments();
   port_.record(begun);
@@ -41,6 +67,41 @@ Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, Operati
     union_ = own_presence_;
     union_known_ = true;
   }
+}
+
+void Operation::retire() {
+  CGX_ASSERT(state_ == State::kComplete && asked_.empty());
+  setup_.keeps_alive.reset();
+  setup_.strengths = nullptr;
+  if (!work_->reusable()) work_.reset();
+  frames_.clear();  // their slabs go back
+  buffers_.clear();
+  ready_.clear();
+  to_keep_.clear();
+}
+
+std::unique_ptr<Operation> Operation::begin_in(std::unique_ptr<Operation> retired,
+                                               OperationSetup setup, Site& site, BufferPool& pool,
+                                               OperationPort& port, uint64_t now_ns) {
+  if (retired == nullptr) {
+    return std::make_unique<Operation>(std::move(setup), site, pool, port, now_ns);
+  }
+  Operation& old = *retired;
+  Memory memory{.work = std::move(old.work_),
+                .heard = std::move(old.heard_),
+                .presences = std::move(old.presences_),
+                .parts = std::move(old.parts_),
+                .flows = std::move(old.flows_),
+                .frames = std::move(old.frames_),
+                .buffers = std::move(old.buffers_),
+                .ready = std::move(old.ready_),
+                .asked = std::move(old.asked_),
+                .to_keep = std::move(old.to_keep_),
+                .contributions = std::move(old.contributions_)};
+  Operation* const place = retired.release();
+  std::destroy_at(place);
+  return std::unique_ptr<Operation>(
+      std::construct_at(place, std::move(setup), site, pool, port, now_ns, std::move(memory)));
 }
 
 Event Operation::event(EventKind kind) const {

@@ -57,8 +57,13 @@ class Operation {
  public:
   enum class State : uint8_t { kExchanging, kComplete };
 
+  // What one operation leaves for the next of its runner.
+  struct Memory;
+
   Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
             uint64_t now_ns);
+  Operation(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
+            uint64_t now_ns, Memory memory);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
@@ -76,6 +81,13 @@ class Operation {
   bool passes_on_to(uint32_t machine) const {
     return state_ == State::kExchanging && setup_.schedule->passes_on_to(machine);
   }
+  // Complete, and nobody asks it anything any more: only its memory stays.
+  void retire();
+  // In the memory of one that is retired, and was over the same site; null: in its own.
+  static std::unique_ptr<Operation> begin_in(std::unique_ptr<Operation> retired,
+                                             OperationSetup setup, Site& site, BufferPool& pool,
+                                             OperationPort& port, uint64_t now_ns);
+  std::vector<LocalSegment> take_segments() { return std::move(setup_.segments); }
   // The earliest round of which a frame of the machine is missing; 0: none is.
   uint32_t waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
@@ -209,7 +221,7 @@ class Operation {
   void kept(const Asked& asked);
 
   OperationSetup setup_;
-  const std::unique_ptr<SiteOperation> work_;
+  std::unique_ptr<SiteOperation> work_;
   const bool site_consumes_;
   BufferPool& pool_;
   OperationPort& port_;
@@ -235,6 +247,19 @@ class Operation {
   bool hash_asked_ = false;
   std::optional<uint64_t> result_hash_;
   std::vector<SiteContribution> contributions_;
+};
+
+struct Operation::Memory {
+  std::unique_ptr<SiteOperation> work;
+  std::vector<bool> heard;
+  std::vector<Presence> presences;
+  std::vector<PartState> parts;
+  std::vector<FlowState> flows;
+  std::vector<Held> frames, buffers;
+  std::vector<MoveOf> ready;
+  std::vector<Asked> asked;
+  std::vector<uint32_t> to_keep;
+  std::vector<SiteContribution> contributions;
 };
 
 }  // namespace cgx::scheduler

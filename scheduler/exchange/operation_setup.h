@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/frame.h"
@@ -32,6 +33,13 @@ struct LocalSegment {
   bool drains = false;               // the confirmed slot is added, and nothing is written
   uint32_t confirmed = 0;            // which of its slots is; the other one is written
   float residual_scale = 1.0f;       // from the confirmed one to this step's units, decay included
+
+  // As new, in the memory it has.
+  void clear() {
+    inputs.clear();
+    outputs.clear();
+    *this = {.inputs = std::move(inputs), .outputs = std::move(outputs)};
+  }
 };
 
 // A piece of the result that other machines will compare: of the lowest local rank's output.

@@ -1,6 +1,7 @@
 // The operations of a runner: those under way, oldest first, and those that ended badly, which stay
-// until their site has answered everything. What is taken out or ended is destroyed by sweep() or
-// by whoever took it, never while one of its own calls is running.
+// until their site has answered everything. Some that completed lend their memory to the next of
+// their group. What is taken out or ended is destroyed by sweep() or by whoever took it, or begun
+// again in its place, never while one of its own calls is running.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,29 @@ class Operations {
  public:
   using Pointer = std::unique_ptr<Operation>;
 
-  Operation& add(Pointer operation) { return *open_.emplace_back(std::move(operation)); }
+  // In the memory of an earlier one of that group, if there is one: nothing is allocated then.
+  Operation& begin(OperationSetup setup, Site& site, BufferPool& pool, OperationPort& port,
+                   uint64_t now_ns) {
+    const auto found = retired(setup.group_index);
+    Pointer memory;
+    if (found != retired_.end()) {
+      memory = std::move(*found);
+      retired_.erase(found);
+    }
+    return *open_.emplace_back(
+        Operation::begin_in(std::move(memory), std::move(setup), site, pool, port, now_ns));
+  }
+  // For the setup of the next one of that group.
+  std::vector<LocalSegment> spare_segments(uint32_t group) {
+    const auto found = retired(group);
+    return found == retired_.end() ? std::vector<LocalSegment>() : (*found)->take_segments();
+  }
+  // What take_complete() gave.
+  void retire(Pointer operation) {
+    if (retired_.size() == kRetiredMax) return;
+    operation->retire();
+    retired_.push_back(std::move(operation));
+  }
   const std::vector<Pointer>& open() const { return open_; }
   template <class Predicate>
   Operation* find(Predicate matches) const {
@@ -79,7 +102,15 @@ class Operations {
   }
 
  private:
-  std::vector<Pointer> open_, ended_;
+  std::vector<Pointer>::iterator retired(uint32_t group) {
+    return std::find_if(retired_.begin(), retired_.end(), [group](const Pointer& operation) {
+      return operation->group_index() == group;
+    });
+  }
+
+  static constexpr size_t kRetiredMax = 16;
+
+  std::vector<Pointer> open_, ended_, retired_;
 };
 
 }  // namespace cgx::scheduler

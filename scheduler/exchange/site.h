@@ -86,6 +86,9 @@ class SiteOperation {
   virtual ~SiteOperation() = default;
   // The answer, or nothing: then it comes through SiteEvents.
   virtual std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) = 0;
+  // Whether, with everything answered, it can do the arithmetic of another operation; then it may.
+  virtual bool reusable() const { return false; }
+  virtual void begin_again(const OperationSetup& setup) { (void)setup; }
   virtual void end() {}  // nothing more is asked, and nobody wants the answers for themselves
   // By segment; of all jobs that were answered. Empty unless the setup asked for norms.
   virtual const std::vector<Norms>& norms() const = 0;

@@ -18,6 +18,8 @@ LENGTHS = {"away": (0.2, 0.5, 1.0, 2.0, 3.0) if COUNT else (0.2, 3.0),
            "silent": (0.2, 0.5, 1.0, 2.0, 3.0) if COUNT else (3.0,)}
 LOSS, LOSS_S = 0.2, 30.0 if COUNT else 2.0
 BACK_S = 3.0  # from the end of an outage to the end of a step
+PEER_LOST_S = 4.0  # the default of timeouts.peer_lost_ms
+LONG = (Tensor("long", (320, 330)),)
 LARGE = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
 SMALL = (Tensor("matrix", (100, 103)), Tensor("small", (64,)))
 
@@ -70,6 +72,19 @@ class Outages(ClusterCase):
 
     def test_a_path_that_carries_nothing_for_up_to_three_seconds_is_no_fault(self):
         self.outages("silent")
+
+    def test_a_frame_that_is_longer_under_way_than_a_peer_may_be_silent_is_no_fault(self):
+        self.start(LONG)
+        before = self.links_lost()
+        self.machines.shape("300kbit")
+        self.addCleanup(self.machines.shape, "unshaped")
+        began = time.monotonic()
+        self.step()
+        self.assertGreater(time.monotonic() - began, PEER_LOST_S, "the path is not slow")
+        self.assertEqual(self.links_lost(), before, "a connection was given up that carried something")
+
+    def links_lost(self):
+        return sum(daemon.counters()["connections_lost"] for daemon in self.daemons)
 
     def test_a_path_that_loses_every_fifth_packet_is_no_fault(self):
         for machine in self.machines:

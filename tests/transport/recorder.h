@@ -52,7 +52,10 @@ class Recorder : public Events {
     if (when_down) when_down(peer);
   }
 
+  void on_bytes(PeerId) override { ++pieces; }
+
   std::vector<Received> frames;
+  uint32_t pieces = 0;  // of frames that were not whole yet
   std::vector<Sent> sent;
   std::vector<Down> downs;
   size_t sent_before_down = 0;

@@ -6,6 +6,11 @@
 #include <cerrno>
 
 namespace cgx::transport {
+namespace {
+
+constexpr size_t kSlowPiece = 1448;
+
+}  // namespace
 
 TcpRelay::TcpRelay(const SocketAddress& target) : target_(target) {
   Result<Socket> listener = listen_at("127.0.0.1", 0, 0, {});
@@ -45,11 +50,18 @@ void TcpRelay::carry(Pair& pair, Way way) {
   const int from = pair.ends[number].get(), to = pair.ends[1 - number].get();
   std::vector<std::byte>& waiting = pair.waiting[number];
   if (waiting.empty()) {
+    if (bytes_per_second != 0 && std::chrono::steady_clock::now() < pair.next[number]) return;
     std::byte bytes[64 << 10];
-    const ssize_t got = ::recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
+    const size_t room = bytes_per_second == 0 ? sizeof bytes : kSlowPiece;
+    const ssize_t got = ::recv(from, bytes, room, MSG_DONTWAIT);
     const bool none = got < 0 && (errno == EAGAIN || errno == ENOTCONN);
     pair.over |= got == 0 || (got < 0 && !none);
     if (got <= 0) return;
+    if (bytes_per_second != 0) {
+      pair.next[number] =
+          std::chrono::steady_clock::now() +
+          std::chrono::nanoseconds(1'000'000'000) * got / static_cast<int64_t>(bytes_per_second);
+    }
     const std::span<std::byte> came(bytes, static_cast<size_t>(got));
     if (way == Way::kToTarget) heard_.insert(heard_.end(), came.begin(), came.end());
     if (tamper) tamper(way, offsets_[number], came);

@@ -2,6 +2,7 @@
 // Thread rule: everything happens in pump().
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <list>
 #include <span>
@@ -29,12 +30,14 @@ class TcpRelay {
   const std::vector<std::byte>& heard() const { return heard_; }  // what went to the target
 
   Tamper tamper;
+  uint64_t bytes_per_second = 0;  // of each way of a connection; 0: no limit
 
  private:
   struct Pair {
     Socket ends[2];                     // of the dialer, of the target
     std::vector<std::byte> waiting[2];  // by way
     bool over = false, stalled = false;
+    std::chrono::steady_clock::time_point next[2];  // when it may carry again
   };
   void accept_all();
   void carry(Pair& pair, Way way);

@@ -15,15 +15,13 @@
 #include <optional>
 #include <random>
 
-#include "tests/transport/recorder.h"
-#include "tests/transport/tcp_relay.h"
+#include "tests/transport/tcp_pair.h"
 #include "transport/tcp_handshake.h"
 
 namespace cgx::transport {
 namespace {
 
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
 
 size_t descriptor_count() {
   size_t count = 0;
@@ -32,81 +30,6 @@ size_t descriptor_count() {
   ::closedir(folder);
   return count;
 }
-
-class TcpTest : public ::testing::Test {
- protected:
-  struct Side {
-    Recorder events;
-    std::unique_ptr<Transport> transport;
-    PeerId peer;
-  };
-
-  void open(Side& side, const TcpOptions& options = {}) {
-    auto made = make_tcp_transport(options, side.events);
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    side.transport = std::move(*made);
-  }
-  SocketAddress door(Side& side) { return address_in(side.transport->local_endpoint()->address); }
-  // A new link, dialed by a; through the relay if there is one.
-  void join(Side& from, Side& to) {
-    const uint64_t to_from = ++last_tag_, to_to = ++last_tag_;
-    const LinkSecret secret{std::byte{1}, static_cast<std::byte>(last_tag_)};
-    Endpoint there = *to.transport->local_endpoint();
-    if (relay && &to == &b) there.address = relay->address();
-    auto back = to.transport->connect({.remote = *from.transport->local_endpoint(),
-                                       .inbound_tag = to_to,
-                                       .outbound_tag = to_from,
-                                       .secret = secret,
-                                       .name = "machine 1"});
-    auto forth = from.transport->connect({.remote = there,
-                                          .inbound_tag = to_from,
-                                          .outbound_tag = to_to,
-                                          .secret = secret,
-                                          .dials = true,
-                                          .name = "machine 2"});
-    ASSERT_TRUE(back.ok()) << back.status().to_string();
-    ASSERT_TRUE(forth.ok()) << forth.status().to_string();
-    to.peer = *back;
-    from.peer = *forth;
-  }
-  void open_pair(const TcpOptions& options = {}) {
-    open(a, options);
-    open(b, options);
-    join(a, b);
-  }
-  void open_pair_with_relay(const TcpOptions& options = {}) {
-    open(a, options);
-    open(b, options);
-    relay = std::make_unique<TcpRelay>(door(b));
-    join(a, b);
-  }
-  void tick() {
-    for (Side* side : {&a, &b}) {
-      if (side->transport) side->transport->progress();
-    }
-    if (relay) relay->pump();
-  }
-  template <typename Done>
-  bool until(Done done, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
-    const auto deadline = Clock::now() + limit;
-    while (!done() && Clock::now() < deadline) tick();
-    return done();
-  }
-  // One frame each way.
-  void exchange() {
-    const size_t at_a = a.events.frames.size() + 1, at_b = b.events.frames.size() + 1;
-    ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("there"), {}}, kNoToken).ok());
-    ASSERT_TRUE(b.transport->send(b.peer, {to_bytes("back"), {}}, kNoToken).ok());
-    ASSERT_TRUE(
-        until([&] { return a.events.frames.size() == at_a && b.events.frames.size() == at_b; }));
-  }
-
-  Side a, b;
-  std::unique_ptr<TcpRelay> relay;
-
- private:
-  uint64_t last_tag_ = 0;
-};
 
 // Frames of many sizes both ways; each side checks that all come once, in order, as they were.
 class Talk {
@@ -421,20 +344,6 @@ TEST_F(TcpTest, BreaksOfAnIdleLinkDoNotAddUp) {
     until([&] { return Clock::now() >= next; });
   }
   EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
-  exchange();
-}
-
-// As when an interface has been away: TCP would wait for its next try, and longer each time.
-TEST_F(TcpTest, ASilentConnectionIsReplaced) {
-  open_pair_with_relay();
-  exchange();
-  const std::vector<std::byte> payload(100'000, std::byte{3});
-  relay->stall();
-  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
-  const auto began = Clock::now();
-  ASSERT_TRUE(until([&] { return b.events.frames.size() == 2 && a.events.sent.size() == 1; }));
-  EXPECT_LT(Clock::now() - began, std::chrono::milliseconds(2500));
-  EXPECT_TRUE(a.events.sent[0].status.ok());
   exchange();
 }
 
