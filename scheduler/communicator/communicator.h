@@ -68,6 +68,7 @@ class CommunicatorPort {
   virtual KeptPolicies& kept_policies() = 0;
   virtual KeptProfiles& kept_profiles() = 0;
   virtual ResidualStore& residuals() = 0;
+  virtual ProfileLog* profile_log() = 0;  // null: they end with the engine
   // Memory that nobody needs any more; empty: nothing to do.
   virtual void release(std::vector<Residuals::Memory> memory) = 0;
   virtual uint16_t new_index() = 0;  // of a communicator: not 0, and no other one's that is here

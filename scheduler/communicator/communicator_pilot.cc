@@ -30,11 +30,15 @@ void Communicator::measure(const Event& event) {
 
 void Communicator::keep_profile(const PreparedPlan& plan) {
   profiled_epoch_ = plan.plan.epoch;
-  port_.kept_profiles().keep({members_.uid, members_.job, members_.name},
-                             {.table_hash = plan.plan.table_hash,
-                              .machines = plan.plan.machines,
-                              .policy = plan.policy,
-                              .groups = plan.plan.groups});
+  const KeptFor whose{members_.uid, members_.job, members_.name};
+  const Profile profile{.table_hash = plan.plan.table_hash,
+                        .machines = plan.plan.machines,
+                        .policy = plan.policy,
+                        .groups = plan.plan.groups};
+  port_.kept_profiles().keep(whose, profile);
+  if (ProfileLog* const log = port_.profile_log()) {
+    port_.planner().run([log, whose, profile] { log->kept(whose, profile); }, [] {});
+  }
 }
 
 // Of the last communicator of this name; empty: the policy's own.
