@@ -17,6 +17,7 @@ bool Communicator::measures_steps() const {
 void Communicator::measure(const Event& event) {
   std::optional<StepSample> sample = meter_.take(event, port_.now_ns());
   if (!sample) return;
+  sample->answer_ns_per_byte = answers_.take_ns_per_byte();
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
@@ -75,7 +76,7 @@ SurveyQuestion Communicator::question_of_job(Known known) const {
           .seen = std::move(known.seen),
           .lost = std::move(known.lost),
           .unsure = known.unsure,
-          .shorter = known.shorter,
+          .faster = known.faster,
           .order = running_order(),
           .ceilings = ceilings_.ceilings(),
           .machines = members_.machines(),
