@@ -39,6 +39,8 @@ struct DaemonOptions {
   scheduler::PlanLog* record_plans = nullptr;
   uint64_t recorder_events = 0;  // a power of two; 0: nothing is recorded
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> replay_plans;
+  scheduler::ProfileLog* keep_profiles = nullptr;
+  std::shared_ptr<const scheduler::KeptProfiles> profiles;  // kept before; null: none
   uint64_t spin_ns = 20'000;
   bool always_spin = false;
   uint32_t compute_threads = 1;

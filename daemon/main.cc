@@ -22,6 +22,7 @@
 #include "daemon/operators_edge.h"
 #include "daemon/options.h"
 #include "daemon/planner/plan_log.h"
+#include "daemon/planner/profile_file.h"
 #include "daemon/policy/policy_message.h"
 #include "daemon/run_command.h"
 #include "daemon/serve.h"
@@ -181,6 +182,9 @@ int start(const CommandLine& line, const v1::Config& config) {
   std::unique_ptr<PlanFile> plans;
   const Status planned = use_plan_files(line, events, plans, *options);
   if (!planned.ok()) return refuse(line, planned);
+  ProfileFile profiles(config.run_directory() + "/kept_plans", events);
+  options->keep_profiles = &profiles;
+  options->profiles = std::make_shared<const scheduler::KeptProfiles>(profiles.profiles());
   Result<TransportChoice> transport = choose_transport(config);
   if (!transport.ok()) return refuse(line, transport.status());
   const auto stopper = std::make_shared<Stopper>();

@@ -339,10 +339,11 @@ std::string show_searches(const v1::JobList& jobs) {
       return "plans follow from the policy alone (policy key mode)\n";
     Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
     for (const v1::PlanNote& note : one.plan_notes()) {
-      const bool ran = note.epoch() != 0;
-      table.row({ran ? std::to_string(note.epoch()) : "-", ran ? std::to_string(note.step()) : "-",
-                 note.plan(), percent(note.predicted()), percent(note.measured()),
-                 note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
+      const bool ran = note.epoch() != 0, placed = ran || note.step() != 0;
+      table.row({ran ? std::to_string(note.epoch()) : "-",
+                 placed ? std::to_string(note.step()) : "-", note.plan(), percent(note.predicted()),
+                 percent(note.measured()), note.step_ns() == 0 ? "-" : human_time(note.step_ns()),
+                 note.verdict()});
     }
     if (!table.empty() && one.mode() == "fixed") return table.text();
     if (!table.empty()) return table.text() + "shares of the step under the plan before\n";

@@ -118,6 +118,7 @@ Status DataAgent::on_start() {
                                                       .links = links,
                                                       .events = &events_,
                                                       .plans = options_.record_plans,
+                                                      .profiles = options_.keep_profiles,
                                                       .planner = planner_,
                                                       .recorder = recorder_ ? &*recorder_ : nullptr,
                                                       .clock = &kClock,

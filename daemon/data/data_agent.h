@@ -34,6 +34,7 @@ using TransportFactory =
 struct DataOptions {
   scheduler::EngineOptions engine;
   scheduler::PlanLog* record_plans = nullptr;
+  scheduler::ProfileLog* keep_profiles = nullptr;
   std::span<std::byte> recorder_memory;  // outlives the agent; empty: nothing is recorded
   bool always_spin = false;
   uint32_t cores = 1;              // spinning stops when sessions need them all

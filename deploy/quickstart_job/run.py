@@ -99,6 +99,9 @@ class Quickstart:
         for communicator in daemons[0].control_tool("jobs").get("communicators", []):
             notes = communicator.get("plan_notes", [])
             for note in notes[self.plans_shown:]:
+                if note["plan"] == "search":
+                    self.say(f"  looks for another plan at step {note['step']}: {note['verdict']}")
+                    continue
                 measured = f", a step takes {100 * note['measured']:.0f} % of what it took" if note.get("measured") else ""
                 self.say(f"  tried from step {note.get('step', '-')} on: {note['plan']}{measured}: {note['verdict']}")
             self.plans_shown = len(notes)

@@ -36,6 +36,7 @@
 #include "scheduler/communicator/replica_watch.h"
 #include "scheduler/communicator/step_runner.h"
 #include "scheduler/communicator/terms.h"
+#include "scheduler/planners/answer_meter.h"
 #include "scheduler/planners/pilot.h"
 #include "scheduler/planners/step_meter.h"
 #include "scheduler/shares.h"
@@ -67,6 +68,7 @@ class CommunicatorPort {
   virtual PlannerPort& planner() = 0;
   virtual KeptPolicies& kept_policies() = 0;
   virtual KeptProfiles& kept_profiles() = 0;
+  virtual ProfileLog* profile_log() = 0;  // null: they end with the engine
   virtual ResidualStore& residuals() = 0;
   // Memory that nobody needs any more; empty: nothing to do.
   virtual void release(std::vector<Residuals::Memory> memory) = 0;
@@ -286,6 +288,7 @@ class Communicator final : public OperationPort,
   std::vector<Group> groups_of_profile();
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
+  uint64_t fine_now_ns() { return std::max(port_.now_ns(), port_.fine_ns()); }
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
@@ -394,6 +397,7 @@ class Communicator final : public OperationPort,
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   StepMeter meter_;
+  AnswerMeter answers_;  // to this machine's frames
   Pilot pilot_;
   uint64_t profiled_epoch_ = 0;  // of the plan that was kept for the name
   bool begins_with_profile_ = false;

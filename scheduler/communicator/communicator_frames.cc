@@ -60,6 +60,9 @@ void Communicator::send_part(const Operation& operation, const PartFrame& frame)
   sent.a = frame.length;
   sent.b = frame.part;
   record(sent);
+  if (searches_plans() && operation.kind() == wire::StepKind::kStep) {
+    answers_.sent(frame.machine, header, frame.length + sizeof(header), fine_now_ns());
+  }
   send_to(frame.machine, header, pool_.bytes(frame.slab).first(frame.length), frame.slab);
 }
 
@@ -175,6 +178,9 @@ void Communicator::receive_data(const wire::FrameHeader& header,
           .peer = static_cast<uint16_t>(header.source),
           .a = static_cast<uint32_t>(payload.size()),
           .b = header.part});
+  if (searches_plans() && !of_call) {
+    answers_.received(header.source, header, payload.size() + sizeof(header), fine_now_ns());
+  }
   const Status status = of_call ? calls_.receive(header, payload, port_.now_ns())
                                 : steps_.receive(header, payload, port_.now_ns());
   publish_call_failures();

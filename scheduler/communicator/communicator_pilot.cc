@@ -17,6 +17,7 @@ bool Communicator::measures_steps() const {
 void Communicator::measure(const Event& event) {
   std::optional<StepSample> sample = meter_.take(event, port_.now_ns());
   if (!sample) return;
+  sample->answer_ns_per_byte = answers_.take_ns_per_byte();
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
@@ -30,11 +31,15 @@ void Communicator::measure(const Event& event) {
 
 void Communicator::keep_profile(const PreparedPlan& plan) {
   profiled_epoch_ = plan.plan.epoch;
-  port_.kept_profiles().keep({members_.uid, members_.job, members_.name},
-                             {.table_hash = plan.plan.table_hash,
-                              .machines = plan.plan.machines,
-                              .policy = plan.policy,
-                              .groups = plan.plan.groups});
+  const KeptFor whose{members_.uid, members_.job, members_.name};
+  const Profile profile{.table_hash = plan.plan.table_hash,
+                        .machines = plan.plan.machines,
+                        .policy = plan.policy,
+                        .groups = plan.plan.groups};
+  port_.kept_profiles().keep(whose, profile);
+  if (ProfileLog* const log = port_.profile_log()) {
+    port_.planner().run([log, whose, profile] { log->kept(whose, profile); }, [] {});
+  }
 }
 
 // Of the last communicator of this name; empty: the policy's own.
@@ -71,7 +76,7 @@ SurveyQuestion Communicator::question_of_job(Known known) const {
           .seen = std::move(known.seen),
           .lost = std::move(known.lost),
           .unsure = known.unsure,
-          .shorter = known.shorter,
+          .faster = known.faster,
           .order = running_order(),
           .ceilings = ceilings_.ceilings(),
           .machines = members_.machines(),

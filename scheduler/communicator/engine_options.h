@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/codec.h"
+#include "scheduler/communicator/kept_profiles.h"
 #include "scheduler/communicator/plan_history.h"
 #include "scheduler/communicator/snapshot.h"
 #include "scheduler/exchange/site.h"
@@ -35,6 +36,8 @@ struct EngineOptions {
   Limits limits;
   // Communicators coordinated here follow it; null: they plan.
   std::shared_ptr<const std::vector<PlanEntry>> plan_history;
+  // Plans that earlier engines have kept; null: none.
+  std::shared_ptr<const KeptProfiles> profiles;
   // For policies of mode auto; null: they stay with the plan they begin with.
   std::shared_ptr<const MachineCosts> costs;
   uint32_t cores = 0;  // for trainers and daemon together; 0: enough
@@ -49,6 +52,7 @@ struct EnginePorts {
   LinkPort* links = nullptr;
   EventSink* events = nullptr;
   PlanLog* plans = nullptr;        // null: no history is kept
+  ProfileLog* profiles = nullptr;  // null: what is kept ends with the engine
   PlannerPort* planner = nullptr;  // null: plans are made on this thread
   Recorder* recorder = nullptr;    // null: nothing is recorded
   const Clock* clock = nullptr;    // of what is recorded; null: nothing takes time within a round

@@ -38,6 +38,10 @@ class KeptByName {
                                     [&](const Kept& one) { return one.whose == whose; });
     return found == kept_.end() ? nullptr : &found->value;
   }
+  template <typename Visit>
+  void each(const Visit& visit) const {  // the oldest first
+    for (const Kept& one : kept_) visit(one.whose, one.value);
+  }
   std::optional<Value> find(const KeptFor& whose) const {
     const Value* const found = look(whose);
     return found == nullptr ? std::nullopt : std::optional<Value>(*found);

@@ -1,10 +1,15 @@
 // What searches for plans have found out, by the job's name: its next communicators of the same
-// table begin with the plan that was the fastest.
-// Thread rule: owned by the engine.
+// table begin with the plan that was the fastest. As a text it outlives the daemon:
+//
+//   kept := "cgx-kept-plans 1\n" line* "sum " DIGITS LF     the checksum of all before it
+//   line := uid TAB entry                                   as in scheduler/communicator/plan_history.h
+//
+// Thread rule: a value; the engine owns one.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +28,13 @@ struct Profile {
 
 class KeptProfiles {
  public:
+  static constexpr size_t kTextMax = 16 << 20;
+
+  // An error names what is wrong with the text.
+  static Result<KeptProfiles> parse(std::string_view text);
+  // Of what was kept last, as far as kTextMax goes.
+  std::string to_text() const;
+
   void keep(const KeptFor& whose, Profile profile) { kept_.keep(whose, std::move(profile)); }
   // What a communicator of this name, table and policy may begin with: null where nothing is kept,
   // an error where that is of something else.
@@ -31,6 +43,13 @@ class KeptProfiles {
 
  private:
   KeptByName<Profile> kept_;
+};
+
+// Where a daemon keeps them when it ends. Called on the planner's thread.
+class ProfileLog {
+ public:
+  virtual ~ProfileLog() = default;
+  virtual void kept(const KeptFor& whose, const Profile& profile) = 0;
 };
 
 }  // namespace cgx::scheduler

@@ -72,7 +72,18 @@ std::string_view take_until(std::string_view& rest, char end) {
   return field;
 }
 
-Result<PlanEntry> parse_line(std::string_view line) {
+}  // namespace
+
+std::string format_plan_entry(const PlanEntry& entry) {
+  std::string line = escape(entry.job) + '\t' + escape(entry.communicator) + '\t' +
+                     std::to_string(entry.step) + '\t';
+  const std::vector<std::byte> body =
+      encode_control(Prepare{entry.purpose, 0, entry.policy, encode_plan(entry.plan)});
+  for (const std::byte byte : body) put_hex(line, static_cast<uint8_t>(byte));
+  return line + '\n';
+}
+
+Result<PlanEntry> parse_plan_entry(std::string_view line) {
   PlanEntry entry;
   CGX_ASSIGN_OR_RETURN(entry.job, unescape(take_until(line, '\t')));
   CGX_ASSIGN_OR_RETURN(entry.communicator, unescape(take_until(line, '\t')));
@@ -91,17 +102,6 @@ Result<PlanEntry> parse_line(std::string_view line) {
   return entry;
 }
 
-}  // namespace
-
-std::string format_plan_entry(const PlanEntry& entry) {
-  std::string line = escape(entry.job) + '\t' + escape(entry.communicator) + '\t' +
-                     std::to_string(entry.step) + '\t';
-  const std::vector<std::byte> body =
-      encode_control(Prepare{entry.purpose, 0, entry.policy, encode_plan(entry.plan)});
-  for (const std::byte byte : body) put_hex(line, static_cast<uint8_t>(byte));
-  return line + '\n';
-}
-
 Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text) {
   if (text.substr(0, kPlanHistoryHead.size()) != kPlanHistoryHead) {
     return invalid_argument("the plan history does not begin with the line '" +
@@ -111,7 +111,7 @@ Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text) {
   text.remove_prefix(kPlanHistoryHead.size());
   std::vector<PlanEntry> entries;
   for (size_t number = 2; !text.empty(); ++number) {
-    Result<PlanEntry> entry = parse_line(take_until(text, '\n'));
+    Result<PlanEntry> entry = parse_plan_entry(take_until(text, '\n'));
     if (!entry.ok()) {
       return invalid_argument("line " + std::to_string(number) +
                               " of the plan history: " + entry.status().message());

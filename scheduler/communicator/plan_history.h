@@ -29,6 +29,7 @@ struct PlanEntry {
 
 constexpr std::string_view kPlanHistoryHead = "cgx-plans 1\n";
 std::string format_plan_entry(const PlanEntry& entry);
+Result<PlanEntry> parse_plan_entry(std::string_view line);  // without its LF
 // An error names the line and what is wrong with it.
 Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text);
 

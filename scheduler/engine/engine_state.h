@@ -51,6 +51,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     host.slabs = std::make_shared<SlabStore>(kSlabBytes);
     host.site = std::make_unique<HostSite>(*options.lane, arenas_, *host.slabs);
     if (ports.site) host.site = ports.site(std::move(host.site));
+    if (options.profiles) kept_profiles_ = *options.profiles;
   }
 
   // CommunicatorPort
@@ -86,6 +87,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   }
   KeptPolicies& kept_policies() override { return kept_policies_; }
   KeptProfiles& kept_profiles() override { return kept_profiles_; }
+  ProfileLog* profile_log() override { return ports_.profiles; }
   ResidualStore& residuals() override { return residuals_; }
   void release(std::vector<Residuals::Memory> memory) override;
   uint16_t new_index() override;

@@ -190,8 +190,8 @@ class Best {
   double least_ = INFINITY;
 };
 
-// `shorter`: as SurveyQuestion's.
-void fit_rest(const std::vector<Evidence>& seen, bool shorter, Fit& fit) {
+// `faster`: as SurveyQuestion's.
+void fit_rest(const std::vector<Evidence>& seen, bool faster, Fit& fit) {
   const Conditions alone = fit.conditions;
   Best best(fit);
   for (const double crowd : kCrowds) {
@@ -201,12 +201,12 @@ void fit_rest(const std::vector<Evidence>& seen, bool shorter, Fit& fit) {
     for (const double trips : kTrips) {
       Fit tried{.conditions = slowed(alone, crowd), .crowd = crowd, .trips = trips};
       tried.conditions.link.trip_ns *= trips;
-      if (shorter) {
+      if (faster) {
         fit_link(running.plan, (1 - kNoise) * running.step_ns, tried.conditions);
         best.offer(crowded, tried, 0);
       }
       fit_link(running.plan, running.step_ns, tried.conditions);
-      best.offer(crowded, tried, shorter ? squared(2 * kNoise) : 0);
+      best.offer(crowded, tried, faster ? squared(2 * kNoise) : 0);
     }
   }
   for (CodecCurves& codec : fit.conditions.costs.codecs) slow_down(codec, fit.crowd);
@@ -229,7 +229,7 @@ Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
   add_own_rows({menu.begin(), menu.end()}, question.running->policy.default_codec, costs);
   CGX_ASSIGN_OR_RETURN(fit.arithmetic, fit_arithmetic(question, costs));
   CGX_ASSIGN_OR_RETURN(const std::vector<Evidence> seen, evidence_of(question, arrivals, costs));
-  fit_rest(seen, question.shorter, fit);
+  fit_rest(seen, question.faster, fit);
   CGX_ASSIGN_OR_RETURN(
       const Timeline running,
       timeline_of(question.running->plan, *question.running->table, arrivals, fit.conditions));

@@ -7,11 +7,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr size_t kWindow = 6;
-constexpr double kDrift = 0.1;
-constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
-constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
-constexpr double kWorthPromising = 0.98;       // less is not kept (scheduler/planners/verdict.cc)
+constexpr double kWorthPromising = 0.98;  // less is not kept (scheduler/planners/verdict.cc)
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 constexpr uint32_t kPlainRestMin = 8;  // doubles up to the other one
 constexpr size_t kNotesMax = 32;
@@ -34,6 +30,22 @@ const char* Pilot::doing() const {
       return "adopting";
     case Stage::kSettled:
       return "settled";
+  }
+  return "";
+}
+
+const char* Pilot::text_of(Cause cause) {
+  switch (cause) {
+    case Cause::kNone:
+      return "";
+    case Cause::kLonger:
+      return "steps take longer";
+    case Cause::kShorter:
+      return "steps take less long";
+    case Cause::kLoad:
+      return "cores are shared with others, or no longer";
+    case Cause::kFasterLink:
+      return "answers come faster: the link may be";
   }
   return "";
 }
@@ -84,6 +96,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   warming_ = pace_.warm_up;
   rest_ = kRestMin;
   plain_rest_ = kPlainRestMin;
+  accepted_answer_ = 0;
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
 }
@@ -94,14 +107,16 @@ void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   if (!faster_) return settle();
   rest_ = kRestMin;
   plain_rest_ = kPlainRestMin;
+  accepted_answer_ = 0;
   stage_ = Stage::kSurveying;
 }
 
 void Pilot::work(const PilotPort::PlanPtr& base) {
   if (asked_ || base != running_ || !port_.may_propose()) return;
-  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(false);
+  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(Cause::kNone);
   if (stage_ == Stage::kSurveying) {
-    port_.survey({usual_of(samples_), seen_, lost_, unsure_, shorter_},
+    const bool faster = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
+    port_.survey({usual_of(samples_), seen_, lost_, unsure_, faster},
                  while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing) {
     propose();
@@ -110,10 +125,13 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   }
 }
 
-void Pilot::begin_search(bool shorter) {
+void Pilot::begin_search(Cause cause) {
   trials_ = 0;
   unsure_ = false;
-  shorter_ = shorter;
+  cause_ = cause;
+  if (cause != Cause::kNone) {
+    note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
+  }
   lost_.clear();
   for (SeenPlan& seen : seen_) seen.step_ns = 0;  // things are different now
   stage_ = Stage::kSurveying;
@@ -189,8 +207,8 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 void Pilot::settle() {
   tried_.reset();
   stage_ = Stage::kSettled;
-  accepted_ns_ = usual_of(samples_).period_ns;  // that the search went by
-  windows_off_ = steps_off_ = 0;
+  accepted_ = usual_times(samples_);
+  windows_off_ = steps_off_ = windows_faster_ = 0;
   window_.clear();
   warming_ = pace_.warm_up;
   settled_for_ = 0;
@@ -198,36 +216,6 @@ void Pilot::settle() {
   rest_ = std::min(2 * rest_, kRestMax);
   resting_plain_ = plain_rest_;
   plain_rest_ = std::min(2 * plain_rest_, kRestMin);
-}
-
-// A search begins where two windows in a row are off, or some steps plainly: what changes plainly
-// does not wait as long as what may be noise.
-void Pilot::watch(StepSample sample) {
-  ++settled_for_;
-  steps_off_ = in_a_row(steps_off_, sample.period_ns, accepted_ns_);
-  const bool plainly = std::abs(steps_off_) >= kStepsOff;
-  window_.push_back(std::move(sample));
-  if (plainly && settled_for_ >= resting_plain_ && window_.size() >= kStepsOff) {
-    samples_.assign(window_.end() - kStepsOff, window_.end());
-    window_.clear();
-    return begin_search(steps_off_ < 0);
-  }
-  if (window_.size() < kWindow) return;
-  std::vector<double> periods;
-  for (const StepSample& one : window_) periods.push_back(one.period_ns);
-  samples_ = std::exchange(window_, {});
-  const double change = median_of(std::move(periods)) / accepted_ns_ - 1;
-  const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
-  windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
-  if (std::abs(windows_off_) < kWindowsOff || settled_for_ < resting_) return;
-  begin_search(windows_off_ < 0);
-}
-
-// How many steps were plainly off, all the same way: below 0 they became shorter.
-int Pilot::in_a_row(int before, double period_ns, double usual_ns) {
-  const double change = std::log(period_ns / usual_ns);
-  const int way = change > kPlainChange ? 1 : change < -kPlainChange ? -1 : 0;
-  return way * before > 0 ? before + way : way;
 }
 
 }  // namespace cgx::scheduler

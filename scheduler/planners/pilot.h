@@ -5,7 +5,8 @@
 //   proposing  a candidate, on trial against the plan that runs
 //   trying     both alternate, in blocks of steps (Trial), until there is a verdict
 //   adopting   the faster one is proposed for good; then the next candidate
-//   settled    until steps take longer or shorter for a while: then it has plans surveyed anew
+//   settled    until steps take longer or shorter for a while, or links become plainly faster than
+//              they were when the plan was chosen: then it has plans surveyed anew
 //
 // On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator or
 // a commit brings comes first: the pilot begins again. Owned by one communicator.
@@ -37,8 +38,8 @@ class PilotPort {
     StepSample measured;  // a usual step under the plan in force
     std::vector<SeenPlan> seen;
     std::vector<std::vector<Group>> lost;
-    bool unsure = false;   // what was predicted of the last trial was far off
-    bool shorter = false;  // steps have become shorter than they were
+    bool unsure = false;  // what was predicted of the last trial was far off
+    bool faster = false;  // as SurveyQuestion's
   };
   // Answers come later or at once, and never once the port has gone.
   virtual void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) = 0;
@@ -79,17 +80,23 @@ class Pilot {
     kAdopting,
     kSettled,
   };
+  struct Usual {  // of a step
+    double period_ns = 0, arithmetic_ns = 0;
+  };
   struct Tried {
     PilotPort::Agreed agreed;
     TrialScore score;
-    double before_ns = 0;                      // a step's period under the plan beside it
+    Usual before;                              // of the plan beside it
     std::vector<StepSample> samples, besides;  // of steps that counted: its own, the other's
     int besides_off = 0;                       // of the latter in a row, as Pilot::steps_off_
   };
 
   void begin(const PilotPort::PlanPtr& base);
   void go_on_with(const PilotPort::PlanPtr& base);
-  void begin_search(bool shorter);
+  // Why plans are looked for again.
+  enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink };
+  static const char* text_of(Cause cause);
+  void begin_search(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
   const Candidate* worth_trying() const;  // null: none
   const Candidate* most_different() const;
@@ -99,6 +106,7 @@ class Pilot {
   void count(StepSample sample, bool tries);
   bool changed_meanwhile() const;
   bool refuted() const;
+  bool worth_a_switch() const;
   void end_trial(bool faster);
   void search_anew();
   void note_trial(std::string verdict);
@@ -109,6 +117,11 @@ class Pilot {
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();
   void watch(StepSample sample);
+  void watch_window();
+  static Cause cause_of(const std::vector<StepSample>& steps, const Usual& before);
+  static Usual usual_times(const std::vector<StepSample>& steps);
+  double quickest_answer() const;  // of the samples; 0: none came
+  bool link_became_faster();
   static int in_a_row(int before, double period_ns, double usual_ns);
   void note(PlanNote note);
   template <typename T>
@@ -126,14 +139,18 @@ class Pilot {
   std::vector<SeenPlan> seen_;       // as PilotPort::Known's
   std::vector<std::vector<Group>> lost_;
   SurveyPtr survey_;
-  const Candidate* candidate_ = nullptr;   // of it, that is proposed or tried
-  uint32_t trials_ = 0;                    // of this search
-  bool unsure_ = false, shorter_ = false;  // as PilotPort::Known's
+  const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
+  uint32_t trials_ = 0;                   // of this search
+  Cause cause_ = Cause::kNone;            // likewise
+  bool unsure_ = false;                   // as PilotPort::Known's
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;
-  double accepted_ns_ = 0;  // a step's period, while settled
+  Usual accepted_;  // while settled: what the search went by
+  // The quickest answer under this plan, but for those that were plainly quicker; 0: none.
+  double accepted_answer_ = 0;
   std::vector<StepSample> window_;
+  int windows_faster_ = 0;           // in a row, of which an answer was plainly quicker
   int windows_off_ = 0;              // in a row; below 0: steps became shorter
   int steps_off_ = 0;                // likewise, steps that are plainly off
   uint32_t settled_for_ = 0;         // steps

@@ -23,7 +23,7 @@ void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
   stage_ = Stage::kTrying;
   tried_ = {.agreed = *agreed,
             .score = TrialScore(agreed->plan->plan.trial, agreed->first_step),
-            .before_ns = usual_of(samples_).period_ns,
+            .before = usual_times(samples_),
             .samples = {},
             .besides = {}};
 }
@@ -46,9 +46,15 @@ void Pilot::try_step(StepSample sample, bool usual) {
   end_trial(verdict == TrialScore::Verdict::kFaster);
 }
 
+// Load that came goes again, and a plan found under it with it.
+bool Pilot::worth_a_switch() const {
+  constexpr double kUnderLoad = 0.9;
+  return cause_ != Cause::kLoad || tried_->score.ratio() <= kUnderLoad;
+}
+
 void Pilot::count(StepSample sample, bool tries) {
   if (!tries) {
-    tried_->besides_off = in_a_row(tried_->besides_off, sample.period_ns, tried_->before_ns);
+    tried_->besides_off = in_a_row(tried_->besides_off, sample.period_ns, tried_->before.period_ns);
   }
   (tries ? tried_->samples : tried_->besides).push_back(std::move(sample));
 }
@@ -74,7 +80,7 @@ void Pilot::search_anew() {
   note_trial("void: steps changed meanwhile");
   samples_.assign(std::make_move_iterator(besides.end() - kBesidesOff),
                   std::make_move_iterator(besides.end()));
-  begin_search(tried_->besides_off < 0);
+  begin_search(cause_of(samples_, tried_->before));
 }
 
 void Pilot::note_trial(std::string verdict) {
@@ -88,17 +94,18 @@ void Pilot::note_trial(std::string verdict) {
 }
 
 void Pilot::end_trial(bool faster) {
-  note_trial(faster ? "kept" : "no faster");
+  const bool keeps = faster && worth_a_switch();
+  note_trial(keeps ? "kept" : faster ? "not worth a switch under others' load" : "no faster");
   const double promised = candidate_->step_ns / survey_->running_ns;
   const double off = promised > 0 && tried_->score.ratio() > 0
                          ? std::abs(std::log(tried_->score.ratio() / promised))
                          : 0;
-  unsure_ = off > std::log(kFarOff) && !faster;
-  faster_ = faster;
+  unsure_ = off > std::log(kFarOff) && !keeps;
+  faster_ = keeps;
   adopted_epoch_ = 0;
   remember();
   // A trial that was lost ends by itself, or when the next one begins.
-  stage_ = faster ? Stage::kAdopting : Stage::kSurveying;
+  stage_ = keeps ? Stage::kAdopting : Stage::kSurveying;
 }
 
 // Both plans ran side by side: what each of them took then is what the next survey goes by.

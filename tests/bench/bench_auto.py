@@ -3,12 +3,16 @@
 auto/MODEL/LINK/n2/LANE: step time of the best of seven fixed policies / under mode auto once its search has settled.
 .../bypass: where a policy that compresses nothing is the best of them, that one / mode auto.
 .../settle: 60 / steps until the last switch among the first 200.
+sim/MODEL/LINK/nN: on paper (cgxsim) and for more machines than there are here, a step under the best fixed policy of the menu
+and group sizes / under the plan that mode auto's search proposes first.
 model/median, model/p95: 10 %, 25 % / how far predictions of the trials were from what they measured.
 Trainers sleep where they would compute (model_rank.py), so the daemons have the cores.
 """
 
+import json
 import os
 import statistics
+import subprocess
 import tempfile
 
 import daemons
@@ -26,6 +30,9 @@ FIXED = {
     "4bit/16MiB": ("codec=maxmin:4,stochastic", "group_bytes=16MiB"),
     "4bit/all": ("codec=maxmin:4,stochastic", "group_bytes=1GiB"),
 }
+SIM_MODELS = {"resnet50": "resnet50", "transformer": "bert", "tiny": None}  # architectures of cgxsim; None: written here
+SIM_LINKS, SIM_MACHINES = ("1gbit", "10gbit"), (4, 8)
+SIM_CODECS, SIM_GROUPS = ("fp32", "maxmin:8", "maxmin:4,stochastic"), ("256KiB", "1MiB", "4MiB", "16MiB", "1GiB")
 WATCHED_STEPS, STEPS_TO_SETTLE = 200, 60
 BASE = {"stats_steps": 0, "replica_check_steps": 0}
 
@@ -33,6 +40,7 @@ BASE = {"stats_steps": 0, "replica_check_steps": 0}
 def run(options, report):
     if options.peers_only:
         return
+    on_paper(options, report)
     if options.quick and not options.case:
         for bench in ("auto", "model"):
             report.skip(bench, "takes five minutes; tests/bench/run auto --quick --case n2")
@@ -49,6 +57,46 @@ def run(options, report):
         for name, share, limit in (("median", 0.5, 0.10), ("p95", 0.95, 0.25)):
             error = max(errors[min(len(errors) - 1, int(share * len(errors)))], 1e-3)
             report.add("model", name, 100 * error, "limit", 100 * limit, limit / error, "%", f"{len(errors)} trials")
+
+
+def on_paper(options, report):
+    with tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+        for model in SIM_MODELS:
+            for link in SIM_LINKS:
+                for machines in SIM_MACHINES:
+                    case = f"sim/{model}/{link}/n{machines}"
+                    if options.wants(case):
+                        simulate(case, (sim_model(model, folder), link, machines), options, report)
+
+
+def sim_model(name, folder):
+    """What cgxsim takes as --model: `tiny` is the live job's, its backward pass of 2 ms and a forward pass of 1."""
+    if SIM_MODELS[name]:
+        return SIM_MODELS[name]
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        layers = [f"tensor layer{i}.weight 128x128 62.5us" for i in reversed(range(32))]
+        file.write("\n".join((f"model {name}", "forward 1000us", *layers)) + "\n")
+    return path
+
+
+def simulate(case, scene, options, report):
+    model, link, machines = scene
+    fixed = [f"codec: {codec}\ngroup_bytes: {group}" for codec in SIM_CODECS for group in SIM_GROUPS]
+    times = {policy: step_ms for policy, step_ms in step_times(scene, fixed, "fixed", options)}
+    (_, ours), = step_times(scene, ["codec: maxmin:4,stochastic"], "choose", options)
+    best = min(times, key=times.get)
+    report.add("auto", case, ours, best.replace("codec: ", "").replace("\ngroup_bytes: ", "/"), times[best],
+               times[best] / ours, "ms/step", f"on paper, {len(times)} fixed policies")
+
+
+def step_times(scene, policies, planner, options):
+    model, link, machines = scene
+    words = [word for policy in policies for word in ("--policy", policy)]
+    done = subprocess.run([os.path.join(options.build, "bin", "cgxsim"), "--model", model, "--machines", str(machines),
+                           "--link", link, "--planner", planner, "--json", *words],
+                          capture_output=True, text=True, check=True)
+    return list(zip(policies, (run["step_ms"] for run in json.loads(done.stdout)["runs"])))
 
 
 def measure(case, cell, options, report):

@@ -23,7 +23,9 @@ TARGETS = {  # ratio to reach per bench and case
                  "fair/n1r2": 0.5, "fair/n2": 0.5},
     "auto": {f"{model}/{link}/n2/{lane}{row}": target
              for model in ("resnet50", "tiny") for link in ("1gbit", "10gbit", "unshaped") for lane in ("auto", "scalar")
-             for row, target in (("", 0.95), ("/bypass", 0.97), ("/settle", 1.0))},
+             for row, target in (("", 0.95), ("/bypass", 0.97), ("/settle", 1.0))}
+            | {f"sim/{model}/{link}/n{machines}": 0.95 for model in ("resnet50", "transformer", "tiny")
+               for link in ("1gbit", "10gbit") for machines in (4, 8)},
     "adapt": {"scalar/10gbit-500mbit-10gbit/down": 0.90, "scalar/10gbit-500mbit-10gbit/up": 0.90, "hog": 1.0, "soak": 0.97},
     "layerwise": {"transformer": 1.25, "conv": 1.0},
     "gravac": {f"{model}/1gbit/seed{seed}": 0.9 for model in ("transformer", "conv") for seed in (1, 2)},

@@ -100,13 +100,15 @@ TEST_F(Ctl, ShowsTheGroupsOfAPlanAndWhatModeAutoHasTried) {
                       .predicted = 0.4,
                       .measured = 0.386,
                       .step_ns = 12.3e6},
-                     {.name = "fp32", .verdict = "BUSY: machine 1 refuses"}};
+                     {.name = "fp32", .verdict = "BUSY: machine 1 refuses"},
+                     {.step = 57, .name = "search", .verdict = "steps take longer"}};
   harness_.port.show(snapshot);
   const std::string history = run({"plan", "history", "-j", "bert"}).out;
   EXPECT_THAT(history, HasSubstr("bert/dp: epoch 3, mode auto, "));
   EXPECT_THAT(history, HasSubstr("; the search is settled\n"));
   EXPECT_THAT(history, ContainsRegex("2 +12 +choose +40 % +39 % +12.3 ms +kept\n"));
   EXPECT_THAT(history, ContainsRegex("- +- +fp32 +- +- +- +BUSY: machine 1 refuses\n"));
+  EXPECT_THAT(history, ContainsRegex("- +57 +search +- +- +- +steps take longer\n"));
   EXPECT_THAT(run({"plan", "history"}).out,
               HasSubstr("plans follow from the policy alone (policy key mode)\n"));
   EXPECT_THAT(run({"plan", "show", "-j", "bert"}).out,

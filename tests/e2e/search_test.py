@@ -3,10 +3,11 @@
 The periods here are those of a test that fills, dumps and compares; the link is slow enough to be most of a step.
 """
 
+import os
 import subprocess
 import unittest
 
-from cluster_case import ClusterCase
+from cluster_case import ClusterCase, stop
 from daemons import binary
 from machines import isolation_possible
 from ranks import Tensor
@@ -61,6 +62,44 @@ class Search(ClusterCase):
         self.assertIn("a plan was looked at", self.daemons[0].log())
         self.asks_what_it_costs(job, comm, step + 1)
         job.close()
+
+    def searched(self, name):
+        """A job of that name is played until its search has settled; what its tensors travel as at first and in the end."""
+        job = self.job([0, 1], name=name)
+        comm = job.join(tensors=TENSORS)
+        first = self.codecs()
+        for step in range(1, 121):
+            job.fill(comm, step)
+            self.play(job, comm, step)
+            if self.notes().get("searching") == "settled":
+                break
+        self.play(job, comm, step + 1)  # the first one of a settled search: its plan is kept
+        last = self.codecs()
+        job.close()
+        return first, last
+
+    def start_again(self):
+        for daemon in self.daemons:
+            self.assertEqual(stop(daemon), 0, daemon.log())
+            daemon.start()
+
+    def test_a_plan_that_was_found_outlives_the_daemon(self):
+        begins, damaged = "communicator begins with the plan kept for its name", "its checksum differs"
+        kept_plans = os.path.join(self.daemons[0].directory, "kept_plans")
+        self.machines.shape("100mbit")
+        first, found = self.searched("outlives")
+        self.assertEqual(first, {"fp32"})
+        self.wait_until(lambda: os.path.exists(kept_plans), "a file with the plan")
+        self.start_again()
+        self.assertEqual(self.searched("outlives")[0], found)
+        self.assertEqual(self.daemons[0].log().count(begins), 1)
+        with open(kept_plans, "r+b") as file:
+            file.seek(40)
+            file.write(b"~")
+        self.start_again()
+        self.assertEqual(self.daemons[0].log().count(damaged), 1)
+        self.assertEqual(self.searched("outlives")[0], {"fp32"})
+        self.assertEqual(self.daemons[0].log().count(begins), 1)
 
     def asks_what_it_costs(self, job, comm, step):
         """Steps go on meanwhile: some are measured for it."""

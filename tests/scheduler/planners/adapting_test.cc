@@ -71,7 +71,7 @@ class ChangingNetwork final : public PilotPort {
                         .seen = std::move(known.seen),
                         .lost = std::move(known.lost),
                         .unsure = known.unsure,
-                        .shorter = known.shorter,
+                        .faster = known.faster,
                         .order = order,
                         .machines = 2,
                         .slab_bytes = kSlabBytes,

@@ -24,6 +24,7 @@ class PlayedJob final : public PilotPort {
   bool may_propose() const override { return may; }
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override {
     if (known.lost.empty()) ++searches;
+    counts_as_fast = known.faster;
     if (!survey_status.ok()) return answer(survey_status);
     auto made = std::make_shared<Survey>();
     made->running_ns = period_of(*base);
@@ -69,7 +70,9 @@ class PlayedJob final : public PilotPort {
     StepSample sample;
     sample.step = step;
     sample.epoch = plan.plan.epoch;
-    sample.period_ns = sample.step_ns = period_of(plan);
+    sample.period_ns = sample.step_ns = load * period_of(plan);
+    sample.arithmetic_ns = load * arithmetic_ns;
+    sample.answer_ns_per_byte = answer_ns_per_byte;
     total_ns += sample.period_ns;
     pilot.completed(base, sample, true);
     ++step;
@@ -120,6 +123,8 @@ class PlayedJob final : public PilotPort {
   BufferPool pool{1024 * 1024};
   uint64_t epoch = 0, step = 0;
   double total_ns = 0;
+  double load = 1, arithmetic_ns = 10, answer_ns_per_byte = 0;  // of every step
+  bool counts_as_fast = false;                                  // said to the last survey
   PlanPtr base;
   std::optional<Agreed> next, trial;
   bool may = true;
@@ -316,6 +321,84 @@ TEST(Pilot, GivesThePlanThatLosesNothingItsChanceInTheEnd) {
   };
   job.play(80);
   EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+}
+
+// Steps under the compressed plan take as long as before: only answers show it.
+TEST(Pilot, LooksAgainWhereAnswersComePlainlyFaster) {
+  PlayedJob job;
+  job.answer_ns_per_byte = 16;
+  job.play(120);
+  ASSERT_EQ(job.running(), kFour);
+  ASSERT_EQ(job.searches, 1);
+  job.truth = job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 20.0 : 30.0; };
+  job.answer_ns_per_byte = 5;
+  job.play(18);
+  EXPECT_EQ(job.searches, 2) << "two windows of six steps, and what is left of one";
+  EXPECT_TRUE(job.counts_as_fast);
+  job.play(32);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+  EXPECT_NE(job.verdicts().find("search: answers come faster: the link may be; "),
+            std::string::npos)
+      << job.verdicts();
+}
+
+TEST(Pilot, LooksOnceForALinkThatBecameFasterInVain) {
+  PlayedJob job;
+  job.answer_ns_per_byte = 16;
+  job.play(120);
+  const int proposals = job.proposals;
+  job.answer_ns_per_byte = 5;
+  job.play(1000);
+  EXPECT_EQ(job.searches, 2);
+  EXPECT_EQ(job.running(), kFour);
+  EXPECT_LE(job.proposals, proposals + 3);
+  job.answer_ns_per_byte = 16;  // slow again, which no step shows
+  job.play(300);
+  job.answer_ns_per_byte = 5;
+  job.play(300);
+  EXPECT_EQ(job.searches, 2) << "as fast as when the plan was looked at last";
+}
+
+TEST(Pilot, TakesAFewQuickAnswersForNoFasterLink) {
+  PlayedJob job;
+  job.answer_ns_per_byte = 16;
+  job.play(120);
+  for (int i = 0; i < 10; ++i) {
+    job.answer_ns_per_byte = 5;
+    job.play(1);
+    job.answer_ns_per_byte = 16;
+    job.play(30);
+  }
+  EXPECT_EQ(job.searches, 1);
+}
+
+// Arithmetic takes twice as long with the steps: others have the cores, for a while.
+TEST(Pilot, IsNotHurriedByLoad) {
+  PlayedJob job;
+  job.play(120);
+  ASSERT_EQ(job.searches, 1);
+  job.load = 2;
+  job.play(30);
+  EXPECT_EQ(job.searches, 1) << "a slower link would have been looked at";
+  job.play(60);
+  EXPECT_EQ(job.searches, 2);
+  EXPECT_NE(job.verdicts().find("search: cores are shared with others"), std::string::npos)
+      << job.verdicts();
+}
+
+TEST(Pilot, SwitchesUnderLoadOnlyForAPlainGain) {
+  for (const double gain : {0.95, 0.7}) {
+    PlayedJob job;
+    job.play(120);
+    job.load = 2;
+    job.truth = job.predicted = [gain](const CodecSpec& spec) {
+      return spec == kEight ? 30.0 * gain : spec == kFour ? 30.0 : 100.0;
+    };
+    job.play(150);
+    EXPECT_EQ(job.running(), gain < 0.9 ? kEight : kFour) << job.verdicts();
+    const bool refused = job.verdicts().find("not worth a switch") != std::string::npos;
+    EXPECT_EQ(refused, gain > 0.9) << job.verdicts();
+  }
 }
 
 TEST(Pilot, TakesAShortDisturbanceForNone) {

@@ -1,0 +1,98 @@
+#include "daemon/planner/profile_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "proto/wire/unique_fd.h"
+
+namespace cgx::daemon {
+namespace {
+
+using scheduler::KeptProfiles;
+
+Status failed(const std::string& what) {
+  return {StatusCode::kUNAVAILABLE, what + ": " + std::strerror(errno)};
+}
+
+// Empty: there is none.
+Result<std::string> read_file(const std::string& path) {
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file && errno == ENOENT) return std::string();
+  struct stat found {};
+  if (!file || ::fstat(file.get(), &found) != 0) return failed("it cannot be opened");
+  if (!S_ISREG(found.st_mode) || found.st_uid != ::geteuid()) {
+    return invalid_argument("it is not a file of this user");
+  }
+  const auto size = static_cast<uint64_t>(found.st_size);
+  if (size > KeptProfiles::kTextMax) {
+    return invalid_argument("it holds " + std::to_string(size) + " bytes, more than " +
+                            std::to_string(KeptProfiles::kTextMax));
+  }
+  std::string text(size, '\0');
+  size_t have = 0;
+  while (have < size) {
+    const ssize_t count = ::read(file.get(), text.data() + have, size - have);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return failed("it cannot be read");
+    if (count == 0) break;
+    have += static_cast<size_t>(count);
+  }
+  text.resize(have);
+  return text;
+}
+
+Result<KeptProfiles> read_profiles(const std::string& path) {
+  CGX_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  return text.empty() ? KeptProfiles() : KeptProfiles::parse(text);
+}
+
+Status write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("it cannot be written");
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return ::fsync(fd) == 0 ? Status() : failed("it cannot be written");
+}
+
+// Whoever reads the path finds the old text or the new one, never a part.
+Status replace_file(const std::string& path, std::string_view text) {
+  const std::string beside = path + ".new";
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+  UniqueFd file(::open(beside.c_str(), kFlags, 0600));
+  if (!file) return failed("it cannot be made");
+  CGX_RETURN_IF_ERROR(write_all(file.get(), text));
+  return std::rename(beside.c_str(), path.c_str()) == 0 ? Status() : failed("it cannot be named");
+}
+
+}  // namespace
+
+ProfileFile::ProfileFile(std::string path, scheduler::EventSink& events)
+    : path_(std::move(path)), events_(events) {
+  Result<KeptProfiles> found = read_profiles(path_);
+  if (found.ok()) {
+    profiles_ = *std::move(found);
+    return;
+  }
+  events_.event(scheduler::EventLevel::kWarning,
+                "plans that were kept in " + path_ + " are left out: " + found.status().message());
+}
+
+void ProfileFile::kept(const scheduler::KeptFor& whose, const scheduler::Profile& profile) {
+  profiles_.keep(whose, profile);
+  const Status status = replace_file(path_, profiles_.to_text());
+  if (!status.ok() && !said_) {
+    events_.event(scheduler::EventLevel::kWarning,
+                  "plans are not kept in " + path_ + ": " + status.message());
+  }
+  said_ = !status.ok();
+}
+
+}  // namespace cgx::daemon

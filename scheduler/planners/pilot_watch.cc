@@ -1,0 +1,105 @@
+// The pilot while it is settled: what makes it look for another plan.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "scheduler/planners/pilot.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr size_t kWindow = 6;
+constexpr double kDrift = 0.1;
+constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
+constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
+constexpr int kWindowsOffByLoad = 6;           // likewise: other programs come and go
+constexpr double kPlainlyFaster = 0.6;         // of what a byte took
+
+}  // namespace
+
+// A search begins where two windows in a row are off, or some steps plainly: what changes plainly
+// does not wait as long as what may be noise. What others' programs do to steps has to last.
+void Pilot::watch(StepSample sample) {
+  ++settled_for_;
+  steps_off_ = in_a_row(steps_off_, sample.period_ns, accepted_.period_ns);
+  const bool plainly = std::abs(steps_off_) >= kStepsOff;
+  window_.push_back(std::move(sample));
+  if (plainly && settled_for_ >= resting_plain_ && window_.size() >= kStepsOff) {
+    const std::vector<StepSample> last(window_.end() - kStepsOff, window_.end());
+    const Cause cause = cause_of(last, accepted_);
+    if (cause != Cause::kLoad) {
+      samples_ = last;
+      window_.clear();
+      return begin_search(cause);
+    }
+  }
+  if (window_.size() < kWindow) return;
+  samples_ = std::exchange(window_, {});
+  watch_window();
+}
+
+void Pilot::watch_window() {
+  std::vector<double> periods;
+  for (const StepSample& one : samples_) periods.push_back(one.period_ns);
+  const double change = median_of(std::move(periods)) / accepted_.period_ns - 1;
+  const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
+  windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
+  const bool faster_link = link_became_faster();
+  if (std::abs(windows_off_) >= kWindowsOff && settled_for_ >= resting_) {
+    const Cause cause = cause_of(samples_, accepted_);
+    const bool lasts = std::abs(windows_off_) >= kWindowsOffByLoad;
+    if (cause != Cause::kLoad || lasts) return begin_search(cause);
+  }
+  if (!faster_link || settled_for_ < resting_plain_) return;
+  accepted_answer_ = quickest_answer();
+  begin_search(Cause::kFasterLink);
+}
+
+Pilot::Usual Pilot::usual_times(const std::vector<StepSample>& steps) {
+  const StepSample one = usual_of(steps);
+  return {one.period_ns, one.arithmetic_ns};
+}
+
+// Why steps are not as before. Where the daemon's arithmetic changed with them, cores are shared
+// with others, or no longer.
+Pilot::Cause Pilot::cause_of(const std::vector<StepSample>& steps, const Usual& before) {
+  constexpr double kOfTheChange = 0.5;
+  const Usual now = usual_times(steps);
+  const double change = std::log(now.period_ns / before.period_ns);
+  const bool timed = now.arithmetic_ns > 0 && before.arithmetic_ns > 0;
+  const double work = timed ? std::log(now.arithmetic_ns / before.arithmetic_ns) : 0;
+  if (work * change > 0 && work / change >= kOfTheChange) return Cause::kLoad;
+  return change > 0 ? Cause::kLonger : Cause::kShorter;
+}
+
+double Pilot::quickest_answer() const {
+  double quickest = 0;
+  for (const StepSample& one : samples_) {
+    const double answer = one.answer_ns_per_byte;
+    if (answer > 0 && (quickest == 0 || answer < quickest)) quickest = answer;
+  }
+  return quickest;
+}
+
+// A plan that arithmetic holds up takes as long over a link that became faster. Its frames say so:
+// two windows in a row brought an answer plainly quicker than the quickest one so far under this
+// plan. A link that became slower shows in steps, or does not matter.
+bool Pilot::link_became_faster() {
+  const double quickest = quickest_answer();
+  if (quickest == 0) return false;
+  if (accepted_answer_ > 0 && quickest < kPlainlyFaster * accepted_answer_) {
+    return ++windows_faster_ >= kWindowsOff;
+  }
+  windows_faster_ = 0;
+  accepted_answer_ = accepted_answer_ > 0 ? std::min(accepted_answer_, quickest) : quickest;
+  return false;
+}
+
+// How many steps were plainly off, all the same way: below 0 they became shorter.
+int Pilot::in_a_row(int before, double period_ns, double usual_ns) {
+  const double change = std::log(period_ns / usual_ns);
+  const int way = change > kPlainChange ? 1 : change < -kPlainChange ? -1 : 0;
+  return way * before > 0 ? before + way : way;
+}
+
+}  // namespace cgx::scheduler
