@@ -78,9 +78,9 @@ class PlannersRest : public PlannerAgentTest {
     question.policy.default_codec.flags |= CodecSpec::kFeedback;
     question.policy.raw_one_dimensional = false;
     question.bytes_free = kMiB;
-    question.make_residual = [&](uint64_t) {
+    question.make_residual = [&](uint64_t) -> Result<std::shared_ptr<scheduler::SiteResidual>> {
       meanwhile();
-      return std::make_shared<Touched>();
+      return std::shared_ptr<scheduler::SiteResidual>(std::make_shared<Touched>());
     };
     Counted::count = 0;
     resting_.request(question, asker_.keep());
