@@ -308,8 +308,8 @@ bool TcpTransport::tick_open(TcpLink& link) {
   return true;
 }
 
-// Each way by itself: what comes may get through while all that goes is lost. A long frame on a slow
-// path arrives byte by byte, which is enough, but a few packets a second are what is left of a
+// Each way by itself: what comes may get through while all that goes is lost. A long frame on a
+// slow path arrives byte by byte, which is enough, but a few packets a second are what is left of a
 // connection that has lost many: a new one is faster.
 bool TcpTransport::carries(TcpLink& link, int on_their_way) const {
   TcpConnection& connection = *link.connection;

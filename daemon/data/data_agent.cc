@@ -25,22 +25,6 @@ constexpr uint64_t kSnapshotEveryNs = 100 * kMillisecond;
 constexpr uint64_t kSnapshotShare = 100;
 constexpr const char* kLinkMessage = "a link to another machine";
 
-const char* name_of(const decltype(SessionRequest::body)& body) {
-  struct Name {
-    const char* operator()(const OpenSession&) const { return "a new session"; }
-    const char* operator()(const AddMappedArena&) const { return "a new arena"; }
-    const char* operator()(const wire::CreateCommunicator&) const { return "a new communicator"; }
-    const char* operator()(const wire::Meet&) const { return "a rank that meets others"; }
-    const char* operator()(const wire::RegisterTensors&) const { return "registering tensors"; }
-    const char* operator()(const wire::Commit&) const { return "a commit"; }
-    const char* operator()(const wire::RedoStep&) const { return "a step to be redone"; }
-    const char* operator()(const wire::AskReport&) const { return "a report"; }
-    const char* operator()(const wire::CloseCommunicator&) const { return "a closed communicator"; }
-    const char* operator()(const CloseSession&) const { return "a closed session"; }
-  };
-  return std::visit(Name{}, body);
-}
-
 struct MonotonicClock final : scheduler::Clock {
   uint64_t now_ns() const override { return monotonic_ns(); }
 };
@@ -242,7 +226,7 @@ void DataAgent::lower_sleeping() {
 // Sessions
 
 void DataAgent::ask(SessionRequest request) {
-  const char* const what = name_of(request.body);
+  const char* const what = name_of(request);
   mailbox_.post_wait(
       {what, [this, request = std::move(request)]() mutable { handle(std::move(request)); }});
 }
@@ -540,10 +524,15 @@ bool DataAgent::run(EngineTask task) {
 
 void DataAgent::add_gpus(scheduler::Snapshot& shown) const {
   for (const DeviceSite& each : device_sites_) {
-    scheduler::GpuSnapshot& added = shown.gpus.emplace_back(each.worker->shown());
+    scheduler::GpuSnapshot gpu = each.worker->shown();
     for (const auto& session : sessions_) {
-      for (const auto& one : session->device_arenas) one->add_to(added, each.worker);
+      for (const auto& arena : session->device_arenas) {
+        if (arena->worker() != each.worker) continue;
+        gpu.arenas_vmm += arena->way() == wire::ArenaWay::kVmm ? 1 : 0;
+        gpu.arenas_ipc += arena->way() == wire::ArenaWay::kIpc ? 1 : 0;
+      }
     }
+    shown.gpus.push_back(std::move(gpu));
   }
 }
 

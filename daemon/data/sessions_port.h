@@ -47,6 +47,8 @@ struct SessionRequest {
                wire::CloseCommunicator, CloseSession>
       body;
 };
+// What it is, for the log: "a commit".
+const char* name_of(const SessionRequest& request);
 
 // data agent -> ipc agent
 

@@ -180,11 +180,11 @@ std::string Worker::name() const {
 }
 
 scheduler::GpuSnapshot Worker::shown() const {
-  return {.uid = options_.uid,
-          .job = options_.job,
-          .device = wire::to_text(options_.device),
-          .driver = driver_,
-          .mps = mps_};
+  return scheduler::GpuSnapshot{.uid = options_.uid,
+                                .job = options_.job,
+                                .device = wire::to_text(options_.device),
+                                .driver = driver_,
+                                .mps = mps_};
 }
 
 bool Worker::alive() const {

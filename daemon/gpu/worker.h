@@ -2,8 +2,9 @@
 // staging memory that both have.
 //
 // Thread rule: start(), add_arena() and make_residual() wait for the worker and are called on
-// users' and planners' threads, the last one for a second at most: other jobs' plans wait there, too; the rings and staging are the data thread's; everything else may be
-// called from anywhere and waits for nobody. The process ends with the last reference.
+// users' and planners' threads, the last one for a second at most: other jobs' plans wait there,
+// too; the rings and staging are the data thread's; everything else may be called from anywhere and
+// waits for nobody. The process ends with the last reference.
 #pragma once
 
 #include <atomic>
@@ -118,10 +119,6 @@ class DeviceArena {
   uint32_t number() const { return number_; }
   uint64_t bytes() const { return bytes_; }
   wire::ArenaWay way() const { return way_; }
-  void add_to(scheduler::GpuSnapshot& shown, const std::shared_ptr<Worker>& of) const {
-    if (worker_ != of) return;
-    ++(way_ == wire::ArenaWay::kVmm ? shown.arenas_vmm : shown.arenas_ipc);
-  }
 
  private:
   const std::shared_ptr<Worker> worker_;

@@ -4,9 +4,9 @@
 // Thread rule: an agent; request() belongs to the data agent and never waits for room. Plans may be
 // dropped on any thread, after this agent has gone, too.
 // Commits go before what operators ask, and both before searches, which take turns in slices. The
-// thread is nice: trainers need their cores. That is not enough where it makes much memory, most of which is the
-// system's work: it holds a core, and threads that move gradients share the others. So it rests in between, unless
-// ranks or other questions wait.
+// thread is nice: trainers need their cores. That is not enough where it makes much memory, most of
+// which is the system's work: it holds a core, and threads that move gradients share the others. So
+// it rests in between, unless ranks or other questions wait.
 #pragma once
 
 #include <atomic>

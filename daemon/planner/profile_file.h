@@ -1,9 +1,9 @@
-// The file in which a daemon keeps the plans that searches have settled on, for jobs of the same name
-// after it has been started again.
+// The file in which a daemon keeps the plans that searches have settled on, for jobs of the same
+// name after it has been started again.
 //
-// Thread rule: opened on main's thread before any other exists; then the planner's, which writes the
-// file anew whenever a plan is kept: beside it, then in its place. What cannot be read or written is
-// said once, and the daemon goes on without.
+// Thread rule: opened on main's thread before any other exists; then the planner's, which writes
+// the file anew whenever a plan is kept: beside it, then in its place. What cannot be read or
+// written is said once, and the daemon goes on without.
 #pragma once
 
 #include <memory>

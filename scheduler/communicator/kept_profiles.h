@@ -2,7 +2,7 @@
 // table begin with the plan that was the fastest. As a text it outlives the daemon:
 //
 //   kept := "cgx-kept-plans 1\n" line* "sum " DIGITS LF     the checksum of all before it
-//   line := uid TAB entry                                   as in scheduler/communicator/plan_history.h
+//   line := uid TAB entry                                as in communicator/plan_history.h
 //
 // Thread rule: a value; the engine owns one.
 #pragma once

@@ -1,7 +1,7 @@
-// Sites of one daemon that take part in the same communicator: each is a machine of its view, with a
-// Communicator here. A frame between two of them is a reference to its payload: no copy, no
-// checksum of it, no network. It is given out between two pieces of work, never inside send(), in the
-// order in which it was sent.
+// Sites of one daemon that take part in the same communicator: each is a machine of its view, with
+// a Communicator here. A frame between two of them is a reference to its payload: no copy, no
+// checksum of it, no network. It is given out between two pieces of work, never inside send(), in
+// the order in which it was sent.
 //
 // Owned by the engine.
 #pragma once

@@ -1,5 +1,5 @@
-// What a GPU worker reads from the ring of jobs: messages out of memory that another process writes,
-// and each of them taken apart. Nothing that a message counts may lie outside it.
+// What a GPU worker reads from the ring of jobs: messages out of memory that another process
+// writes, and each of them taken apart. Nothing that a message counts may lie outside it.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
