@@ -25,6 +25,7 @@ BUSY_S = 2.0  # what a machine busy with other work may add
 CONNECT_S = 10  # how long a client waits for a daemon that is coming up
 MIB = 1 << 20
 MEETING_MAGIC = 0x52584743  # of what ranks publish where they meet
+SESSION_VERSION, MEETING_VERSION = 3, 4
 
 # Says its piece to an address from wherever it runs: prints how the connection ended, or that it heard a text.
 SPEAKER = """
@@ -87,7 +88,7 @@ def mesh_message(**fields):
     return b"".join(bytes([number << 3 | wire]) + content for number, wire, content in parts)
 
 
-def greeting(version=2, kind=1, request=7, body=b"", magic=0x53584743, length=None):
+def greeting(version=SESSION_VERSION, kind=1, request=7, body=b"", magic=0x53584743, length=None):
     """A packet of the session protocol (proto/wire/session_messages.h); kind 1 is Hello."""
     return struct.pack("<IHHII", magic, version, kind, request, len(body) if length is None else length) + body
 
@@ -177,7 +178,7 @@ class Garbage(Strangers):
     def test_an_unknown_version_of_the_session_protocol_is_told_both_versions(self):
         code, text = self.answer_to(greeting(version=9, body=words("job", "stranger")))
         self.assertEqual(code, 13, text)  # VERSION_MISMATCH
-        self.assertRegex(text, r"\b9\b.*\b2\b|\b2\b.*\b9\b")
+        self.assertRegex(text, rf"\b9\b.*\b{SESSION_VERSION}\b|\b{SESSION_VERSION}\b.*\b9\b")
 
     def test_silent_clients_are_shown_out(self):
         crowd = [self.packets() for _ in range(20)]
@@ -269,13 +270,13 @@ class OtherKeysAndUsers(Strangers):
         with open(job.path(f"cgx_{job.name}_grads_member_1"), "wb") as file:
             file.write(struct.pack("<II", MEETING_MAGIC, 9) + bytes(32))
         job.create_soon(0)
-        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", "3")
+        self.assert_status(job.ranks[0].receive(), "VERSION_MISMATCH", "rank 1", "version 9", str(MEETING_VERSION))
 
     def test_a_daemon_of_another_version_is_told_and_ends_no_waiting_where_it_cannot_be_asked_back(self):
         job = self.job([0, 1], arena_bytes=4 * MIB)
         meeting = job.path(f"cgx_{job.name}_grads")
         stranger = bytes(15) + b"\1"  # a small instance: it dials
-        head = struct.pack("<II", MEETING_MAGIC, 3)
+        head = struct.pack("<II", MEETING_MAGIC, MEETING_VERSION)
         with open(f"{meeting}_member_1", "wb") as file:
             file.write(head + bytes(32))
         job.create_soon(0)
@@ -283,7 +284,8 @@ class OtherKeysAndUsers(Strangers):
         with open(f"{meeting}_list", "rb") as file:
             answers = f"{meeting}_{file.read()[8:24].hex()}_answer_"
         with open(f"{answers}1.new", "wb") as file:
-            file.write(head + struct.pack("<I", 2) + bytes(16) + stranger + words(f"{self.machines[1].address}:1"))
+            file.write(head + struct.pack("<I", 2) + bytes(16) + stranger + words(f"{self.machines[1].address}:1")
+                       + bytes(16))  # on the host
         os.rename(f"{answers}1.new", f"{answers}1")
         self.wait_until(lambda: any(c["job"] == job.name for c in self.daemons[0].control_tool("jobs")["communicators"]),
                         "joining")
