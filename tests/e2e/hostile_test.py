@@ -20,7 +20,7 @@ from cluster_case import RAW, ClusterCase, figure
 from daemons import binary, merged
 from doors_test import listeners
 from ranks import Job, Rank
-from strangers_test import MEETING_MAGIC, greeting, mesh_greeting, mesh_message, words
+from strangers_test import MEETING_MAGIC, MEETING_VERSION, greeting, mesh_greeting, mesh_message, words
 from use import Use, settle
 
 ROOT = os.geteuid() == 0
@@ -275,7 +275,7 @@ class Words(Hostile):
             with self.subTest(address):
                 job = self.job([0, 1], arena_bytes=4 * MIB)
                 meeting = job.path(f"cgx_{job.name}_grads")
-                head = struct.pack("<II", MEETING_MAGIC, 3)
+                head = struct.pack("<II", MEETING_MAGIC, MEETING_VERSION)
                 with open(f"{meeting}_member_1", "wb") as file:
                     file.write(head + bytes(32))
                 job.create_soon(0)
@@ -283,7 +283,7 @@ class Words(Hostile):
                 with open(f"{meeting}_list", "rb") as file:
                     answers = f"{meeting}_{file.read()[8:24].hex()}_answer_"
                 with open(f"{answers}1.new", "wb") as file:
-                    file.write(head + struct.pack("<I", 2) + bytes(16) + b"\xff" * 16 + words(address))
+                    file.write(head + struct.pack("<I", 2) + bytes(16) + b"\xff" * 16 + words(address) + bytes(16))
                 os.rename(f"{answers}1.new", f"{answers}1")
                 answer = job.ranks[0].receive()
                 self.assert_status(answer, "PERMISSION_DENIED", address, "mesh.trusted_networks")
