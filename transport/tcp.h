@@ -33,8 +33,9 @@ struct TcpOptions {
   uint16_t port_last = 0;
   uint32_t frame_bytes = 256 << 10;  // payload that is received without growing a buffer
   TcpSeal seal = TcpSeal::kLink;
-  std::string congestion;      // TCP congestion control of our sockets; empty = the system's
-  uint32_t stalled_ms = 8000;  // TCP_USER_TIMEOUT, as UcxOptions says; 0 = the system's
+  std::string congestion;  // TCP congestion control of our sockets; empty = the system's
+  // TCP_USER_TIMEOUT; 0 = the system's. Longer than any queue: silence is judged here.
+  uint32_t stalled_ms = 30000;
   uint32_t handshake_ms = 2000;
   uint32_t lost_ms = 4000;      // a link without a connection for so long is lost
   uint32_t half_open_max = 32;  // connections of one address that have not proved anything yet

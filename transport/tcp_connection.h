@@ -18,6 +18,7 @@ namespace cgx::transport {
 struct TcpLink;
 
 constexpr uint64_t kTrickleBytes = 8 << 10;
+constexpr uint32_t kTrickleSegments = 6;  // about as many bytes
 
 // A frame on its way out; pooled. Head and header lie as they travel.
 struct TcpSending {
@@ -84,6 +85,7 @@ struct TcpConnection : TcpWatched {
   uint64_t left_bytes = 0;   // handed to the system
   uint64_t taken_bytes = 0;  // of those, by the peer's system, when it was last looked at
   uint64_t come_bytes = 0;   // since the last record or so many
+  PathState path;            // when either way began to seem silent, or kTrickleSegments ago
 };
 
 }  // namespace cgx::transport

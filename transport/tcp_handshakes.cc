@@ -19,6 +19,9 @@ constexpr int kAcceptsPerRound = 32;
 constexpr uint32_t kTickMs = 25;
 // Beside what an answer takes (TcpLink::answer_ms).
 constexpr uint32_t kSilentMs = 500;  // or a trickle; a connection that carries nothing is replaced
+constexpr uint32_t kGapTicks = 4;    // without bytes: look whether segments come
+constexpr uint32_t kQueueMsMin = 500;  // less is within what a link may be silent
+constexpr uint32_t kQueueMsMax = 20'000;
 constexpr uint32_t kGreetingMs = 900;  // of a peer that has been reached before
 constexpr uint32_t kAnswerMs = 75;     // and four round trips
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
@@ -311,13 +314,36 @@ bool TcpTransport::tick_open(TcpLink& link) {
 // Each way by itself: what comes may get through while all that goes is lost. A long frame on a
 // slow path arrives byte by byte, which is enough, but a few packets a second are what is left of a
 // connection that has lost many: a new one is faster.
-bool TcpTransport::carries(TcpLink& link, int on_their_way) const {
+bool TcpTransport::carries(TcpLink& link, int on_their_way) {
   TcpConnection& connection = *link.connection;
   const uint64_t taken = connection.left_bytes - static_cast<uint64_t>(on_their_way);
   const bool moves = on_their_way == 0 || taken - connection.taken_bytes >= kTrickleBytes;
   if (moves) connection.taken_bytes = taken;
   link.stuck_ticks = moves ? 0 : link.stuck_ticks + 1;
-  return std::max(++link.silent_ticks, link.stuck_ticks) < ticks(kSilentMs + link.answer_ms);
+  ++link.silent_ticks;
+  look_behind_gaps(link);
+  return std::max(link.silent_ticks, link.stuck_ticks) < ticks(kSilentMs + link.answer_ms);
+}
+
+// TCP hands on nothing behind a gap until it is filled, which takes a round trip or two: seconds
+// where a path has a long queue. The path carries as much as ever meanwhile, or nothing at all
+// because its acknowledgements wait in the other way's queue. The tries of a connection in back-off
+// are too few to count.
+void TcpTransport::look_behind_gaps(TcpLink& link) {
+  if (std::max(link.silent_ticks, link.stuck_ticks) < kGapTicks) return;
+  PathState& before = link.connection->path;
+  const PathState now = path_of(link.connection->socket.get());
+  const auto moved = [](uint32_t& ticks, uint32_t& was, uint32_t is) {
+    const bool begins = ticks <= kGapTicks, many = is - was >= kTrickleSegments;
+    if (begins || many) was = is;
+    if (!begins && many) ticks = kGapTicks;
+    return !begins && many;
+  };
+  const bool came = moved(link.silent_ticks, before.came, now.came);
+  (void)moved(link.stuck_ticks, before.arrived, now.arrived);
+  const uint32_t queue_ms =
+      now.queued_ms < kQueueMsMin ? 0 : std::min(2 * now.queued_ms, kQueueMsMax);
+  if (came || link.silent_ticks * kTickMs < queue_ms) events_.on_bytes(link.id);
 }
 
 // A peer that reads acknowledges within a tick or two. What it never does would be kept for it for

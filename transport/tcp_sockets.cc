@@ -1,11 +1,12 @@
 #include "transport/tcp_sockets.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>  // not netinet/tcp.h, whose tcp_info ends early
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -22,6 +23,13 @@ Result<Socket> open_socket(int family) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket) return failed("a TCP socket", errno);
   return socket;
+}
+
+tcp_info info_of(int socket) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  (void)::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes);
+  return info;
 }
 
 // 0 or errno.
@@ -140,10 +148,15 @@ int pending_error(int socket) {
 }
 
 uint32_t round_trip_ms(int socket) {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 1;
-  return info.tcpi_rtt / 1000 + 1;
+  return info_of(socket).tcpi_rtt / 1000 + 1;
+}
+
+PathState path_of(int socket) {
+  const tcp_info info = info_of(socket);
+  const uint32_t least_us = std::min(info.tcpi_rtt, info.tcpi_min_rtt);
+  return {.came = info.tcpi_data_segs_in,
+          .arrived = info.tcpi_delivered,
+          .queued_ms = (info.tcpi_rtt - least_us) / 1000};
 }
 
 int bytes_on_their_way(int socket) {

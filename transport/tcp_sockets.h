@@ -61,4 +61,13 @@ int pending_error(int socket);       // of a connection attempt: 0 or errno
 uint32_t round_trip_ms(int socket);  // as TCP has measured it, rounded up
 int bytes_on_their_way(int socket);  // sent, and not there yet for all TCP knows
 
+// Of a connection, as TCP sees it. Segments are those with data, also behind a gap, of which
+// nothing is handed on before it is filled.
+struct PathState {
+  uint32_t came = 0;       // segments here
+  uint32_t arrived = 0;    // there, as its system says
+  uint32_t queued_ms = 0;  // a round trip takes so much longer than at its best
+};
+PathState path_of(int socket);
+
 }  // namespace cgx::transport

@@ -164,7 +164,8 @@ class TcpTransport final : public Transport {
   bool tick();
   bool tick(TcpLink& link);
   bool tick_open(TcpLink& link);
-  bool carries(TcpLink& link, int on_their_way) const;
+  bool carries(TcpLink& link, int on_their_way);
+  void look_behind_gaps(TcpLink& link);
   bool takes_nothing_in(TcpLink& link, int on_their_way) const;
   bool tick_absent(TcpLink& link);
 

@@ -47,7 +47,8 @@ class Events {
   // process: progress() moves them on.
   virtual void on_sent(PeerId to, SendToken token, const Status& status) = 0;
   virtual void on_peer_down(PeerId peer, const Status& why) = 0;
-  // Some bytes of a frame that is not whole yet; not every transport says so.
+  // Something came of a frame that is not whole yet, or may still be in a queue on the way; not
+  // every transport says so.
   virtual void on_bytes(PeerId from) { (void)from; }
 };
 

@@ -82,6 +82,7 @@ class CommunicatorPort {
                       std::span<const std::byte> payload, SiteId site, SlabId slab) = 0;
   virtual Status send_shared(transport::PeerId peer, wire::FrameHeader header,
                              SharedBytes payload) = 0;
+  virtual uint64_t carried_ns(const LinkUser& user, uint32_t machine) const = 0;  // LinkTable's
   // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
   virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };
@@ -145,7 +146,6 @@ class Communicator final : public OperationPort,
   }
   bool living() const override { return state_ != State::kFailed && state_ != State::kClosed; }
   void link_remade(uint32_t machine) override;
-  void link_speaks(uint32_t machine) override { peers_.speaks(machine, port_.now_ns()); }
   void receive(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
   // This daemon is to stop: ends the communicator where no step or call is half done on any
   // machine. True: it has ended.

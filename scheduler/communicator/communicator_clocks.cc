@@ -104,7 +104,9 @@ void Communicator::check_peers() {
                                              " s; missing:" + joining_.missing(peers_)},
                 Scope::kCommunicator);
   }
-  const std::optional<uint32_t> silent = peers_.silent(now, timeouts.peer_lost_ns);
+  const std::optional<uint32_t> silent =
+      peers_.silent(now, timeouts.peer_lost_ns,
+                    [this](uint32_t machine) { return port_.carried_ns(*this, machine); });
   if (!silent) return;
   const uint64_t silence_ns = now - peers_[*silent].last_heard_ns;
   port_.lose_link(*this, *silent,
@@ -118,6 +120,7 @@ void Communicator::check_peers() {
 void Communicator::check_stalled() {
   const uint64_t now = port_.now_ns();
   const uint64_t limit = port_.options().timeouts.stalled_ns;
+  const uint64_t heartbeat = port_.options().timeouts.heartbeat_ns;
   const auto check = [&](const Operation& operation) -> bool {
     if (now - operation.last_progress_ns() < limit) return false;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
@@ -131,7 +134,9 @@ void Communicator::check_stalled() {
       if (round == 0) continue;
       const uint64_t patience = members_.machines() > 2 ? (round - 1) * limit / 2 : 0;
       const uint64_t since = std::max(operation.last_progress_ns(), peers_[k].last_data_ns);
-      if (!peers_[k].departed && now - since < limit + patience) continue;
+      // Parts may wait where its heartbeats do.
+      const bool overdue = now - peers_[k].last_heard_ns >= 3 * heartbeat;
+      if (!peers_[k].departed && (overdue || now - since < limit + patience)) continue;
       const bool of_call = operation.kind() == wire::StepKind::kCall;
       const std::string what = of_call ? "call " + std::to_string(operation.step())
                                        : "group " + std::to_string(operation.group_index()) +

@@ -8,7 +8,6 @@ namespace {
 
 constexpr uint64_t kLingerNs = 3'000'000'000;  // a link outlives its last user by this
 constexpr uint64_t kDrainNs = 27'000'000'000;  // and by this more while frames wait to leave
-constexpr uint64_t kLongFrameNs = 1'000'000'000;
 constexpr LinkId kNoLink = UINT32_MAX;
 
 bool needs_link(const Members& members, uint32_t machine) {
@@ -36,6 +35,11 @@ std::optional<LinkId> LinkTable::find(const LinkUser& user, uint32_t machine) co
     if (link.open && link.job_key == user.job_key() && link.instance == instance) return id;
   }
   return std::nullopt;
+}
+
+bool LinkTable::is_used(const Link& link, const LinkUser& user, uint32_t machine) {
+  return std::any_of(link.uses.begin(), link.uses.end(),
+                     [&](const Use& use) { return use.user == &user && use.machine == machine; });
 }
 
 LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
@@ -103,11 +107,7 @@ void LinkTable::leave(const LinkUser& user, uint64_t now_ns) {
 
 void LinkTable::lose(LinkUser& user, uint32_t machine, const Status& why) {
   for (LinkId id = 0; id < links_.size(); ++id) {
-    const auto& uses = links_[id].uses;
-    const bool carries = std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
-      return use.user == &user && use.machine == machine;
-    });
-    if (carries && links_[id].open) return end(id, why);
+    if (links_[id].open && is_used(links_[id], user, machine)) return end(id, why);
   }
   user.link_lost(machine, why);
 }
@@ -174,8 +174,14 @@ std::optional<LinkId> LinkTable::heard(transport::PeerId from, uint64_t now_ns) 
 
 void LinkTable::heard_bytes(transport::PeerId from, uint64_t now_ns) {
   Link* const link = find(from);
-  if (link == nullptr || !link->open || now_ns - link->heard_ns < kLongFrameNs) return;
-  for (const Use& each : link->uses) each.user->link_speaks(each.machine);
+  if (link != nullptr && link->open) link->carried_ns = now_ns;
+}
+
+uint64_t LinkTable::carried_ns(const LinkUser& user, uint32_t machine) const {
+  for (const Link& link : links_) {
+    if (link.open && is_used(link, user, machine)) return std::max(link.heard_ns, link.carried_ns);
+  }
+  return 0;
 }
 
 void LinkTable::sending(transport::PeerId to) {

@@ -32,7 +32,6 @@ class LinkUser {
   virtual void link_up(uint32_t machine, transport::PeerId peer) = 0;
   virtual void link_lost(uint32_t machine, const Status& why) = 0;
   virtual void link_remade(uint32_t machine) = 0;  // another will come up in its place
-  virtual void link_speaks(uint32_t machine) = 0;  // its heartbeats wait behind a long frame
   virtual void receive(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
 };
 
@@ -62,9 +61,11 @@ class LinkTable {
 
   // Something of the peer came; nothing: the link is not there any more.
   std::optional<LinkId> heard(transport::PeerId from, uint64_t now_ns);
-  // Bytes of a frame came. Where none has become whole for a while it is a long one on a slow path,
-  // and nothing else can come before its end.
+  // Bytes of a frame came that is not whole yet.
   void heard_bytes(transport::PeerId from, uint64_t now_ns);
+  // When anything came last over the user's link to that machine, be it another user's or bytes:
+  // heartbeats wait behind both. 0: there is no link.
+  uint64_t carried_ns(const LinkUser& user, uint32_t machine) const;
   const std::vector<Use>& uses(LinkId id) const { return links_[id].uses; }
   // A frame with a payload is on its way, or has left.
   void sending(transport::PeerId to);
@@ -87,9 +88,11 @@ class LinkTable {
     uint32_t frames = 0;       // whose payload has not left
     uint64_t close_at_ns = 0;  // when nobody uses it
     uint64_t heard_ns = 0;     // the last frame of the peer
+    uint64_t carried_ns = 0;   // the last bytes of a frame that was not whole
     std::vector<Use> uses;
   };
 
+  static bool is_used(const Link& link, const LinkUser& user, uint32_t machine);
   Link* find(transport::PeerId peer);
   std::optional<LinkId> find(const LinkUser& user, uint32_t machine) const;
   LinkId make(const LinkUser& user, uint32_t machine);

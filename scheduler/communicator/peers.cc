@@ -5,6 +5,11 @@
 #include "proto/wire/bytes.h"
 
 namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kWaitsMax = 8;  // times the limit: a word behind other things
+
+}  // namespace
 
 bool Peers::all_up() const {
   for (uint32_t k = 0; k < peers_.size(); ++k) {
@@ -96,11 +101,14 @@ void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::
   }
 }
 
-std::optional<uint32_t> Peers::silent(uint64_t now_ns, uint64_t limit_ns) const {
+std::optional<uint32_t> Peers::silent(uint64_t now_ns, uint64_t limit_ns,
+                                      const CarriedNs& carried_ns) const {
   for (uint32_t k = 0; k < peers_.size(); ++k) {
     const Peer& peer = peers_[k];
     if (k == members_.machine || peer.departed || !peer.up) continue;
-    if (now_ns - peer.last_heard_ns >= limit_ns) return k;
+    const uint64_t silence_ns = now_ns - peer.last_heard_ns;
+    if (silence_ns < limit_ns) continue;
+    if (silence_ns >= kWaitsMax * limit_ns || now_ns - carried_ns(k) >= limit_ns) return k;
   }
   return std::nullopt;
 }

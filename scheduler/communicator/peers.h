@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -49,7 +50,6 @@ class Peers {
   void depart(uint32_t machine) { peers_[machine].departed = true; }
   void sent(uint32_t machine, uint64_t bytes);
   void heard(uint32_t machine, uint64_t bytes, uint64_t now_ns);
-  void speaks(uint32_t machine, uint64_t now_ns) { peers_[machine].last_heard_ns = now_ns; }
   void heard_data(uint32_t machine, uint64_t now_ns) { peers_[machine].last_data_ns = now_ns; }
   // What each frame of the term says.
   void take_marks(const wire::FrameHeader& header);
@@ -68,8 +68,11 @@ class Peers {
   void take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
                  uint64_t now_ns);
 
-  // A machine with a link that was not heard for so long.
-  std::optional<uint32_t> silent(uint64_t now_ns, uint64_t limit_ns) const;
+  // A machine with a link that was not heard for so long, while its link carried nothing either:
+  // what it says may wait behind other things, but not for ever.
+  using CarriedNs = std::function<uint64_t(uint32_t machine)>;
+  std::optional<uint32_t> silent(uint64_t now_ns, uint64_t limit_ns,
+                                 const CarriedNs& carried_ns) const;
   uint64_t last_data_ns() const;  // of all
   // Ranks elsewhere that are missing at that step or call, as far as heartbeats have told.
   void add_missing(bool of_step, uint64_t number, std::vector<uint32_t>& ranks) const;

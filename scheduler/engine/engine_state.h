@@ -143,6 +143,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   int deliver_beside();
   void give_back(transport::SendToken token);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);
+  uint64_t carried_ns(const LinkUser& user, uint32_t machine) const override {
+    return links_.carried_ns(user, machine);
+  }
   void lose_link(LinkUser& user, uint32_t machine, const Status& why) override;
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
   bool in_use(SessionId session) const;

@@ -19,8 +19,9 @@ import unittest
 from cluster_case import RAW, ClusterCase, figure
 from daemons import binary, merged
 from doors_test import listeners
+from protocols import MEETING_MAGIC, MEETING_VERSION, MESH_VERSION
 from ranks import Job, Rank
-from strangers_test import MEETING_MAGIC, MEETING_VERSION, greeting, mesh_greeting, mesh_message, words
+from strangers_test import greeting, mesh_greeting, mesh_message, words
 from use import Use, settle
 
 ROOT = os.geteuid() == 0
@@ -257,8 +258,8 @@ class Words(Hostile):
                   check=True)
 
     def test_of_a_stranger_end_no_jobs_start(self):
-        for what, fields in (("another version", {"_1": 99}), ("another key", {"_1": 1, "_6": b"otherkey"}),
-                             ("another program", {"_1": 1, "_9": b"cgxd 9.9.9"})):
+        for what, fields in (("another version", {"_1": 99}), ("another key", {"_1": MESH_VERSION, "_6": b"otherkey"}),
+                             ("another program", {"_1": MESH_VERSION, "_9": b"cgxd 9.9.9"})):
             with self.subTest(what):
                 job, daemon, (own, other) = self.waiting()
                 base = {"_2": job.name.encode(), "_4": other, "_5": own, "_6": bytes(8), "_7": bytes(32), "_8": b"evil", "_9": b"cgxd 0.1.0"}

@@ -22,6 +22,7 @@ import time
 # Shapes that let TCP reach 95 % of the nominal rate: a burst must hold several 64 KiB GSO packets.
 SHAPES = {
     "unshaped": None,
+    "300kbit-8s": ("rate", "300kbit", "burst", "8kb", "latency", "8s"),  # a queue of eight seconds
     "300kbit": ("rate", "300kbit", "burst", "8kb", "latency", "300ms"),
     "100mbit": ("rate", "100mbit", "burst", "128kb", "latency", "200ms"),
     "500mbit": ("rate", "500mbit", "burst", "128kb", "latency", "50ms"),

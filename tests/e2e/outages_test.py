@@ -20,6 +20,7 @@ LOSS, LOSS_S = 0.2, 30.0 if COUNT else 2.0
 BACK_S = 3.0  # from the end of an outage to the end of a step
 PEER_LOST_S = 4.0  # the default of timeouts.peer_lost_ms
 LONG = (Tensor("long", (320, 330)),)
+DEEP, DEEP_S = (Tensor("deep", (500, 500)),), 90.0  # what 300 kbit/s carry in half a minute, and the time it may take
 LARGE = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
 SMALL = (Tensor("matrix", (100, 103)), Tensor("small", (64,)))
 
@@ -81,6 +82,18 @@ class Outages(ClusterCase):
         began = time.monotonic()
         self.step()
         self.assertGreater(time.monotonic() - began, PEER_LOST_S, "the path is not slow")
+        self.assertEqual(self.links_lost(), before, "a connection was given up that carried something")
+
+    def test_a_queue_of_eight_seconds_that_overflows_is_no_fault(self):
+        """What the queue lost comes again behind all it holds: meanwhile nothing of the stream can be handed on."""
+        self.start(DEEP)
+        before = self.links_lost()
+        self.machines.shape("300kbit-8s")
+        self.addCleanup(self.machines.shape, "unshaped")
+        self.steps += 1
+        self.running.submit(self.comm, self.steps)
+        self.running.must("wait", self.comm, self.steps, timeout_s=DEEP_S)
+        self.running.check(self.comm, self.steps)
         self.assertEqual(self.links_lost(), before, "a connection was given up that carried something")
 
     def links_lost(self):

@@ -16,6 +16,7 @@ import numpy as np
 
 from cluster_case import RAW, ClusterCase, figure
 from daemons import MESH_PORT, Daemon, free_port, merged
+from protocols import MEETING_MAGIC, MEETING_VERSION, SESSION_MAGIC, SESSION_VERSION
 from ranks import Job, Rank, Tensor
 
 HANDSHAKE_S = 0.5  # configured below; 2 s by default
@@ -24,8 +25,6 @@ STRANGER_KEY_S = 2.0  # another key may belong to a job still to come: daemons w
 BUSY_S = 2.0  # what a machine busy with other work may add
 CONNECT_S = 10  # how long a client waits for a daemon that is coming up
 MIB = 1 << 20
-MEETING_MAGIC = 0x52584743  # of what ranks publish where they meet
-SESSION_VERSION, MEETING_VERSION = 3, 4
 
 # Says its piece to an address from wherever it runs: prints how the connection ended, or that it heard a text.
 SPEAKER = """
@@ -88,7 +87,7 @@ def mesh_message(**fields):
     return b"".join(bytes([number << 3 | wire]) + content for number, wire, content in parts)
 
 
-def greeting(version=SESSION_VERSION, kind=1, request=7, body=b"", magic=0x53584743, length=None):
+def greeting(version=SESSION_VERSION, kind=1, request=7, body=b"", magic=SESSION_MAGIC, length=None):
     """A packet of the session protocol (proto/wire/session_messages.h); kind 1 is Hello."""
     return struct.pack("<IHHII", magic, version, kind, request, len(body) if length is None else length) + body
 

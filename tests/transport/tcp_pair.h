@@ -6,7 +6,7 @@
 #include <chrono>
 #include <memory>
 
-#include "tests/transport/recorder.h"
+#include "tests/transport/side.h"
 #include "tests/transport/tcp_relay.h"
 #include "transport/tcp.h"
 
@@ -16,16 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 class TcpTest : public ::testing::Test {
  protected:
-  struct Side {
-    Recorder events;
-    std::unique_ptr<Transport> transport;
-    PeerId peer;
-  };
-
   void open(Side& side, const TcpOptions& options = {}) {
-    auto made = make_tcp_transport(options, side.events);
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    side.transport = std::move(*made);
+    side.open(make_tcp_transport(options, side.events));
   }
   SocketAddress door(Side& side) { return address_in(side.transport->local_endpoint()->address); }
   // A new link, dialed by a; through the relay if there is one.

@@ -22,15 +22,19 @@ TEST_F(TcpTest, ASilentConnectionIsReplaced) {
   exchange();
 }
 
-// The system of whoever has this socket takes no data in, and says so to nobody; acknowledgements
-// still pass.
-void lose_what_comes(int socket) {
+constexpr uint32_t kSmallBytes = 1000;
+
+// The system of whoever has this socket takes in no data, or none of segments that are so small,
+// and says so to nobody; acknowledgements still pass.
+void lose_what_comes(int socket, uint32_t small_bytes = UINT32_MAX / 2) {
   sock_filter code[] = {BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12),  // TCP's header in words, << 4
                         BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
                         BPF_STMT(BPF_ALU | BPF_LSH | BPF_K, 2),
                         BPF_STMT(BPF_MISC | BPF_TAX, 0),
                         BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
-                        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_X, 0, 0, 1),
+                        BPF_STMT(BPF_ALU | BPF_SUB | BPF_X, 0),
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0),
+                        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, small_bytes, 1, 0),
                         BPF_STMT(BPF_RET | BPF_K, 0),
                         BPF_STMT(BPF_RET | BPF_K, UINT32_MAX)};
   const sock_fprog program{.len = std::size(code), .filter = code};
@@ -77,6 +81,25 @@ INSTANTIATE_TEST_SUITE_P(Ways, TcpOneWay, ::testing::Values(Way::kToTarget, Way:
                          [](const auto& info) {
                            return std::string(info.param == Way::kToTarget ? "out" : "back");
                          });
+
+// As behind a packet that a full queue has lost on the way: nothing can be handed on, yet the path
+// carries. What the transport makes of it takes such a queue: tests/e2e/outages_test.py.
+TEST_F(TcpTest, SegmentsBehindAGapCountOnEitherSide) {
+  open_pair();
+  exchange();
+  const std::vector<int> accepted = connections_at(door(b), true);
+  const std::vector<int> dialed = connections_at(door(b), false);
+  ASSERT_EQ(accepted.size(), 1u);
+  ASSERT_EQ(dialed.size(), 1u);
+  const uint32_t came = path_of(accepted[0]).came, arrived = path_of(dialed[0]).arrived;
+  lose_what_comes(accepted[0], kSmallBytes);
+  const std::vector<std::byte> payload(2 * kSmallBytes, std::byte{3});
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("lost"), {}}, kNoToken).ok());
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  ASSERT_TRUE(until(
+      [&] { return path_of(accepted[0]).came > came && path_of(dialed[0]).arrived > arrived; }));
+  EXPECT_EQ(b.events.frames.size(), 1u);
+}
 
 // Slower than any limit for a record, and not silent.
 TEST_F(TcpTest, ALongFrameOnASlowPathKeepsItsConnection) {

@@ -13,26 +13,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <map>
 #include <random>
 
-#include "tests/transport/recorder.h"
+#include "tests/allocations.h"
+#include "tests/transport/side.h"
 #include "transport/ucx_sockets.h"
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Counts every allocation of the process, UCX's too.
-extern "C" void* __libc_malloc(size_t);
-static std::atomic<uint64_t> allocations{0};
-extern "C" void* malloc(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_malloc(bytes);
-}
-#define CGX_COUNTS_ALLOCATIONS 1
-#endif
 
 namespace cgx::transport {
 namespace {
@@ -42,18 +31,10 @@ using Clock = std::chrono::steady_clock;
 
 class UcxTest : public ::testing::Test {
  protected:
-  struct Side {
-    Recorder events;
-    std::unique_ptr<Transport> transport;
-    PeerId peer;
-  };
-
   UcxTest() { prepare_process(); }
 
   void open(Side& side, const UcxOptions& options = {}) {
-    auto transport = make_ucx_transport(options, side.events);
-    ASSERT_TRUE(transport.ok()) << transport.status().to_string();
-    side.transport = std::move(*transport);
+    side.open(make_ucx_transport(options, side.events));
   }
   // A new link, with tags that no link had before.
   void join() {

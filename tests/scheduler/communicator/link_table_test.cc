@@ -59,7 +59,6 @@ struct User final : LinkUser {
   void link_up(uint32_t machine, transport::PeerId) override { say("up ", machine); }
   void link_lost(uint32_t machine, const Status&) override { say("lost ", machine); }
   void link_remade(uint32_t machine) override { say("remade ", machine); }
-  void link_speaks(uint32_t machine) override { say("speaks ", machine); }
   void receive(const wire::FrameHeader&, std::span<const std::byte>) override {}
 };
 
@@ -140,22 +139,18 @@ TEST_F(Links, ThatNobodyWatchedAndNobodyHeardAreMadeAnew) {
   EXPECT_TRUE(late.told.empty()) << "the new one has yet to come up";
 }
 
-// Where frames become whole, each communicator's own tell whether it lives.
-TEST_F(Links, ThatCarryALongFrameSaySoToAllUsers) {
-  User first, second;
+TEST_F(Links, KnowWhenTheyCarriedAnythingForWhomever) {
+  User first, second, stranger;
   open(first);
   links.up(0, {.index = 7}, now);
   open(second);
-  first.told.clear();
-  second.told.clear();
-  links.heard({.index = 7}, now);
-  links.heard_bytes({.index = 7}, now + kSecond / 2);
-  EXPECT_TRUE(first.told.empty());
-  links.heard_bytes({.index = 7}, now + kSecond);
-  EXPECT_EQ(first.told, Said{"speaks 1"});
-  EXPECT_EQ(second.told, Said{"speaks 1"});
-  links.heard_bytes({.index = 8}, now + kSecond);
-  EXPECT_EQ(first.told.size(), 1u);
+  links.heard({.index = 7}, now + 1);
+  EXPECT_EQ(links.carried_ns(first, 1), now + 1);
+  links.heard_bytes({.index = 7}, now + 2);
+  links.heard_bytes({.index = 8}, now + 3);
+  EXPECT_EQ(links.carried_ns(first, 1), now + 2);
+  EXPECT_EQ(links.carried_ns(second, 1), now + 2);
+  EXPECT_EQ(links.carried_ns(stranger, 1), 0u);
 }
 
 TEST_F(Links, HeardOfAreUsedAgainHoweverLongAgoTheyWereMade) {

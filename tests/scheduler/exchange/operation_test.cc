@@ -4,24 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstring>
 
 #include "scheduler/exchange/host_site.h"
 #include "scheduler/exchange/operations.h"
 #include "scheduler/plan/way.h"
+#include "tests/allocations.h"
 #include "tests/scheduler/exchange/every_codec.h"
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Counts every allocation of the process.
-extern "C" void* __libc_malloc(size_t);
-static std::atomic<uint64_t> allocations{0};
-extern "C" void* malloc(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_malloc(bytes);
-}
-#define CGX_COUNTS_ALLOCATIONS 1
-#endif
 
 namespace cgx::scheduler {
 namespace {
