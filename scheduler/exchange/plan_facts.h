@@ -70,6 +70,7 @@ struct PlanFacts {
   SlabCounts slabs;  // for frames
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
+  bool lossy = false;  // some codec loses something
   uint64_t residual_bytes = 0;
   Renumbering residuals;             // from the table that they were numbered by when asked
   std::shared_ptr<MadeMemory> made;  // null: nobody asked

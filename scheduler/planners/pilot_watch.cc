@@ -8,7 +8,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr size_t kWindow = 6;
+constexpr size_t kWindow = 6, kFewSteps = 3;
 constexpr double kDrift = 0.1;
 constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
@@ -32,6 +32,10 @@ void Pilot::watch(StepSample sample) {
       window_.clear();
       return begin_search(cause);
     }
+  }
+  if (told_of_faster_link_ && settled_for_ >= resting_plain_ && window_.size() >= kFewSteps) {
+    samples_ = std::exchange(window_, {});
+    return begin_search(Cause::kFasterLink);
   }
   if (window_.size() < kWindow) return;
   samples_ = std::exchange(window_, {});

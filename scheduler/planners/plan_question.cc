@@ -91,6 +91,7 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
     const Group& group = facts.plan.groups[g];
     for (uint32_t s = 0; s < group.segments.size(); ++s) {
       facts.places[group.segments[s].tensor].push_back({g, s});
+      facts.lossy |= group.segments[s].spec.codec != 0;
     }
     const Setting setting{question.machine, question.machines, group.way};
     const GroupLayout& layout = facts.layouts.emplace_back(
