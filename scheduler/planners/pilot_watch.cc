@@ -43,9 +43,7 @@ void Pilot::watch(StepSample sample) {
 }
 
 void Pilot::watch_window() {
-  std::vector<double> periods;
-  for (const StepSample& one : samples_) periods.push_back(one.period_ns);
-  const double change = median_of(std::move(periods)) / accepted_.period_ns - 1;
+  const double change = usual_times(samples_).period_ns / accepted_.period_ns - 1;
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
   const bool faster_link = link_became_faster();
@@ -59,9 +57,11 @@ void Pilot::watch_window() {
   begin_search(Cause::kFasterLink);
 }
 
+// Not the period of the usual step: a trainer may have paused just before it.
 Pilot::Usual Pilot::usual_times(const std::vector<StepSample>& steps) {
-  const StepSample one = usual_of(steps);
-  return {one.period_ns, one.arithmetic_ns};
+  std::vector<double> periods;
+  for (const StepSample& one : steps) periods.push_back(one.period_ns);
+  return {median_of(std::move(periods)), usual_of(steps).arithmetic_ns};
 }
 
 // Why steps are not as before. Where the daemon's arithmetic changed with them, cores are shared
