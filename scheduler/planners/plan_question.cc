@@ -175,10 +175,6 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question, facts->decisions));
   const TensorTable& table = *question.table;
   facts->policy = question.policy;
-  const bool ceilings = !strengths_of(question.policy).empty();
-  for (uint32_t tensor = 0; ceilings && tensor < table.size(); ++tensor) {
-    facts->by_default.push_back(facts->decisions->by_default(tensor));
-  }
   facts->table = question.table;
   facts->encoded = encode_plan(facts->plan);
   facts->hash = wire::checksum(facts->encoded);
