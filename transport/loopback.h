@@ -56,6 +56,10 @@ class LoopbackNetwork {
   int64_t next_event_ns() const;
   // Lets everything happen that is due by then; callbacks come from progress() of the endpoints.
   void advance_to(int64_t now_ns);
+  // As Options::port_bytes_per_second, for frames that leave from now on.
+  void shape(uint64_t port_bytes_per_second) {
+    options_.port_bytes_per_second = port_bytes_per_second;
+  }
 
  private:
   friend class LoopbackEndpoint;

@@ -97,6 +97,7 @@ std::string validation_text(const sim::Validation& validation) {
   std::string text;
   for (const std::string& source : validation.sources) text += "from " + source + "\n";
   for (const std::string& each : validation.calibrations) text += "calibrated: " + each + "\n";
+  for (const std::string& each : validation.predictions) text += "predicted: " + each + "\n";
   text +=
       formed("\n%-36s  %9s  %7s  %6s  %9s\n", "figure", "published", "ours", "off by", "tolerance");
   size_t held = 0;

@@ -5,10 +5,10 @@
 //                                              (kData, see scheduler/exchange/layout.h)
 //             | control message                (kControl, see scheduler/communicator/control.h)
 //             | step call sent echo held, and the local ranks that have not ended, submitted or
-//               committed                      (kHeartbeat)
+//               committed, [zeros]             (kHeartbeat)
 //
 // A heartbeat's `sent` is its sender's clock; `echo` is the receiver's, from its last heartbeat,
-// which came `held` ns before. An echo of 0: none has come yet.
+// which came `held` ns before. An echo of 0: none has come yet. With zeros it is answered at once.
 //
 // The header is fixed-size and checksummed; nothing in it sizes anything: lengths are compared with
 // what the plan says. Checksums are XXH3-64 (payload first, then the header with its own field 0).

@@ -14,7 +14,12 @@ void CeilingWatch::follow(const PlanFacts& plan) {
   if (same_wish(policy_, plan.policy) && table_hash_ == plan.plan.table_hash) return;
   policy_ = plan.policy;
   table_hash_ = plan.plan.table_hash;
-  losses_.begin(strengths_of(policy_), table_hash_, plan.by_default, policy_.stats_steps);
+  std::vector<CodecSpec> strengths = strengths_of(policy_);
+  std::vector<bool> measured;
+  for (uint32_t t = 0; !strengths.empty() && t < plan.table->size(); ++t) {
+    measured.push_back(plan.by_default(t));
+  }
+  losses_.begin(std::move(strengths), table_hash_, measured, policy_.stats_steps);
   losses_.forget();
   ceilings_.clear();
   base_.clear();

@@ -37,6 +37,7 @@
 #include "scheduler/communicator/step_runner.h"
 #include "scheduler/communicator/terms.h"
 #include "scheduler/planners/answer_meter.h"
+#include "scheduler/planners/link_probe.h"
 #include "scheduler/planners/pilot.h"
 #include "scheduler/planners/step_meter.h"
 #include "scheduler/shares.h"
@@ -288,6 +289,7 @@ class Communicator final : public OperationPort,
   std::vector<Group> groups_of_profile();
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
+  void probe_link(const PreparedPlan& plan, const StepSample& sample);
   uint64_t fine_now_ns() { return std::max(port_.now_ns(), port_.fine_ns()); }
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
@@ -363,6 +365,8 @@ class Communicator final : public OperationPort,
   void show_late(std::vector<RankSnapshot>& ranks) const;
   void check_late();
   void send_heartbeats();
+  void send_heartbeat(uint32_t machine, uint64_t padded_bytes = 0);
+  void receive_heartbeat(const wire::FrameHeader& header, std::span<const std::byte> payload);
 
   Members members_;
   CommunicatorPort& port_;
@@ -399,6 +403,8 @@ class Communicator final : public OperationPort,
   StepMeter meter_;
   AnswerMeter answers_;  // to this machine's frames
   Pilot pilot_;
+  LinkProbe probe_;
+  uint64_t probed_epoch_ = 0;    // of the plan that it goes by
   uint64_t profiled_epoch_ = 0;  // of the plan that was kept for the name
   bool begins_with_profile_ = false;
   uint64_t step_ended_ns_ = 0, step_gap_ns_ = 0;  // of the last one, since the one before

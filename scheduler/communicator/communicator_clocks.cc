@@ -84,14 +84,24 @@ std::vector<uint32_t> Communicator::not_committing() const {
 
 void Communicator::send_heartbeats() {
   if (members_.machines() == 1 || state_ == State::kJoining) return;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k != members_.machine) send_heartbeat(k);
+  }
+}
+
+void Communicator::send_heartbeat(uint32_t machine, uint64_t padded_bytes) {
   const Peers::Beat beat{steps_.step(), calls_.completed_end(), steps_.missing_ranks(),
                          calls_.missing_ranks(), not_committing()};
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
   header.progress = peers_.next_beat();
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k == members_.machine) continue;
-    send_to(k, header, peers_.beat_for(k, beat, port_.now_ns()), kNoSlab);
-  }
+  send_to(machine, header, peers_.beat_for(machine, beat, fine_now_ns(), padded_bytes), kNoSlab);
+}
+
+void Communicator::receive_heartbeat(const wire::FrameHeader& header,
+                                     std::span<const std::byte> payload) {
+  const Peers::News news = peers_.take_beat(header.source, header.progress, payload, fine_now_ns());
+  if (news.padded && state_ != State::kJoining) send_heartbeat(header.source);
+  if (news.padded_rtt_ns != 0 && probe_.take(news.padded_rtt_ns)) pilot_.hear_of_faster_link();
 }
 
 void Communicator::check_peers() {

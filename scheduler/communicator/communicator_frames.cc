@@ -145,7 +145,7 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
     case wire::FrameType::kControl:
       break;
     case wire::FrameType::kHeartbeat:
-      return peers_.take_beat(header.source, header.progress, payload, port_.now_ns());
+      return receive_heartbeat(header, payload);
   }
   count(Counter::kframes_unexpected, 1);
 }

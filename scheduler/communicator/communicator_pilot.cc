@@ -25,8 +25,24 @@ void Communicator::measure(const Event& event) {
   const PlanAgreement::PlanPtr base = agreement_.base(steps_.plan());
   if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
   if (!searches_plans()) return;
+  probe_link(*base, *sample);
   pilot_.completed(base, *std::move(sample), usual);
   if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
+}
+
+// Of a plan that compresses nothing, steps show how fast links are. One link speaks for all: what
+// changes is mostly a switch, or who else uses it.
+void Communicator::probe_link(const PreparedPlan& plan, const StepSample& sample) {
+  if (plan.plan.epoch != probed_epoch_) {
+    probed_epoch_ = plan.plan.epoch;
+    probe_.begin();
+  }
+  if (!pilot_.settled() || !plan.facts->lossy) return;
+  for (uint32_t k = 0; k < members_.machines(); ++k) {
+    if (k == members_.machine || members_.beside(k)) continue;
+    if (const uint64_t bytes = probe_.due(sample, pool_.slab_bytes())) send_heartbeat(k, bytes);
+    return;
+  }
 }
 
 void Communicator::keep_profile(const PreparedPlan& plan) {

@@ -57,8 +57,9 @@ void Peers::forgive_silence(uint64_t now_ns) {
   }
 }
 
-std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64_t now_ns) const {
-  const Peer& peer = peers_[machine];
+std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64_t now_ns,
+                                       uint64_t padded_bytes) {
+  Peer& peer = peers_[machine];
   wire::Writer writer;
   writer.put(own.step);
   writer.put(own.call);
@@ -70,7 +71,12 @@ std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64
     writer.put<uint32_t>(static_cast<uint32_t>(missing->size()));
     for (const uint32_t rank : *missing) writer.put(rank);
   }
-  return writer.take();
+  std::vector<std::byte> beat = writer.take();
+  if (beat.size() < padded_bytes) {
+    beat.resize(padded_bytes);
+    peer.padded_sent_ns = now_ns;
+  }
+  return beat;
 }
 
 uint64_t Peers::Peer::least_rtt_ns() const {
@@ -78,8 +84,8 @@ uint64_t Peers::Peer::least_rtt_ns() const {
   return count == 0 ? 0 : *std::min_element(rtts_ns.begin(), rtts_ns.begin() + count);
 }
 
-void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
-                      uint64_t now_ns) {
+Peers::News Peers::take_beat(uint32_t machine, uint32_t progress,
+                             std::span<const std::byte> payload, uint64_t now_ns) {
   Peer& peer = peers_[machine];
   peer.progress = progress;
   wire::Reader reader(payload);
@@ -90,7 +96,10 @@ void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::
   const auto echo_ns = reader.get<uint64_t>();
   const auto held_ns = reader.get<uint64_t>();
   const bool plausible = echo_ns != 0 && echo_ns <= now_ns && held_ns <= now_ns - echo_ns;
-  if (plausible) {
+  News news;
+  if (plausible && echo_ns == peer.padded_sent_ns) {
+    news.padded_rtt_ns = now_ns - echo_ns - held_ns;
+  } else if (plausible) {
     peer.rtt_ns = now_ns - echo_ns - held_ns;
     peer.rtts_ns[peer.echoes++ % peer.rtts_ns.size()] = peer.rtt_ns;
   }
@@ -99,6 +108,8 @@ void Peers::take_beat(uint32_t machine, uint32_t progress, std::span<const std::
     list->resize(reader.get_count(4));
     for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
   }
+  news.padded = reader.ok() && !reader.done();
+  return news;
 }
 
 std::optional<uint32_t> Peers::silent(uint64_t now_ns, uint64_t limit_ns,

@@ -33,6 +33,7 @@ class Peers {
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
     uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
     uint64_t rtt_ns = 0;                           // of the last echo
+    uint64_t padded_sent_ns = 0;                   // by our clock, of the last that was padded
     std::array<uint64_t, 16> rtts_ns{};            // of the last ones; 0: none yet
     uint32_t echoes = 0;
 
@@ -63,9 +64,15 @@ class Peers {
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
   };
   uint32_t next_beat() { return ++peers_[members_.machine].progress; }  // its number
-  // Echoes what came last, so that the other side can tell how long the way is.
-  std::vector<std::byte> beat_for(uint32_t machine, const Beat& own, uint64_t now_ns) const;
-  void take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
+  // Echoes what came last, so that the other side can tell how long the way is. With zeros behind
+  // it up to `padded_bytes`, it shows how fast the link is.
+  std::vector<std::byte> beat_for(uint32_t machine, const Beat& own, uint64_t now_ns,
+                                  uint64_t padded_bytes = 0);
+  struct News {
+    bool padded = false;         // the other side waits for the echo
+    uint64_t padded_rtt_ns = 0;  // of this side's, which it echoes; 0: it echoes another
+  };
+  News take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
                  uint64_t now_ns);
 
   // A machine with a link that was not heard for so long, while its link carried nothing either:

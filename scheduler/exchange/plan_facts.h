@@ -65,16 +65,17 @@ struct PlanFacts {
   std::vector<std::vector<PlaceInPlan>> places;
   std::vector<uint32_t> segment_counts;  // by tensor: of those
   std::vector<uint64_t> name_hashes;     // by tensor
-  // By tensor: nothing but the policy's default decides its codec. Only where ceilings are set.
-  std::vector<bool> by_default;
-  SlabCounts slabs;  // for frames
+  SlabCounts slabs;                      // for frames
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
+  bool lossy = false;  // some codec loses something
   uint64_t residual_bytes = 0;
   Renumbering residuals;             // from the table that they were numbered by when asked
   std::shared_ptr<MadeMemory> made;  // null: nobody asked
   uint64_t made_bytes = 0;           // of residuals in it
 
+  // Nothing but the policy's default decides its codec. REQUIRES: decisions.
+  bool by_default(uint32_t tensor) const { return decisions->by_default(tensor); }
   uint64_t decided_bytes() const { return decisions == nullptr ? 0 : decisions->bytes(); }
   uint32_t first_group_of(uint32_t tensor) const { return places[tensor].front().group; }
   const CodecSpec& spec_of(uint32_t tensor) const {

@@ -58,9 +58,9 @@ Guarded under_guards(const CeilingQuestion& question, const std::vector<CodecSpe
 Guarded guard(const CeilingQuestion& question, const std::vector<CodecSpec>& base) {
   std::vector<Guard> guards = question.guards;
   guards.resize(base.size());
-  for (size_t t = 0; t < base.size(); ++t) {
+  for (uint32_t t = 0; t < base.size(); ++t) {
     const int level = level_of(question, base[t]);
-    if (level < 0 || !question.running->by_default[t]) continue;
+    if (level < 0 || !question.running->by_default(t)) continue;
     Guard& guard = guards[t];
     const int now = level - guard.down;
     follow(guard, now >= 0 && is_hurt(question.losses[t], static_cast<size_t>(now)));

@@ -210,6 +210,7 @@ void Pilot::settle() {
   accepted_ = usual_times(samples_);
   windows_off_ = steps_off_ = windows_faster_ = 0;
   window_.clear();
+  told_of_faster_link_ = false;
   warming_ = pace_.warm_up;
   settled_for_ = 0;
   resting_ = rest_;

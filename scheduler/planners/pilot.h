@@ -62,6 +62,9 @@ class Pilot {
   // Between steps: asks for what is due, if nothing has come since the last step.
   void work(const PilotPort::PlanPtr& base);
 
+  // Somebody else has found out that a link became faster.
+  void hear_of_faster_link() { told_of_faster_link_ = stage_ == Stage::kSettled; }
+
   const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 32
   const std::vector<SeenPlan>& seen() const { return seen_; }    // as PilotPort::Known's
   const char* doing() const;                                     // empty: nothing
@@ -150,6 +153,7 @@ class Pilot {
   // The quickest answer under this plan, but for those that were plainly quicker; 0: none.
   double accepted_answer_ = 0;
   std::vector<StepSample> window_;
+  bool told_of_faster_link_ = false;
   int windows_faster_ = 0;           // in a row, of which an answer was plainly quicker
   int windows_off_ = 0;              // in a row; below 0: steps became shorter
   int steps_off_ = 0;                // likewise, steps that are plainly off

@@ -118,7 +118,7 @@ void Pilot::remember() {
   if (faster_) {
     see({running_->facts, beside.arithmetic_ns, beside.step_ns});
     lost_.push_back(running_->plan.groups);
-    samples_ = {now};
+    if (measured) samples_ = std::move(tried_->samples);
     return;
   }
   if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns});

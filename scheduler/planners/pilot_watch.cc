@@ -8,7 +8,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr size_t kWindow = 6;
+constexpr size_t kWindow = 6, kFewSteps = 3;
 constexpr double kDrift = 0.1;
 constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
@@ -33,15 +33,17 @@ void Pilot::watch(StepSample sample) {
       return begin_search(cause);
     }
   }
+  if (told_of_faster_link_ && settled_for_ >= resting_plain_ && window_.size() >= kFewSteps) {
+    samples_ = std::exchange(window_, {});
+    return begin_search(Cause::kFasterLink);
+  }
   if (window_.size() < kWindow) return;
   samples_ = std::exchange(window_, {});
   watch_window();
 }
 
 void Pilot::watch_window() {
-  std::vector<double> periods;
-  for (const StepSample& one : samples_) periods.push_back(one.period_ns);
-  const double change = median_of(std::move(periods)) / accepted_.period_ns - 1;
+  const double change = usual_times(samples_).period_ns / accepted_.period_ns - 1;
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
   const bool faster_link = link_became_faster();
@@ -55,9 +57,11 @@ void Pilot::watch_window() {
   begin_search(Cause::kFasterLink);
 }
 
+// Not the period of the usual step: a trainer may have paused just before it.
 Pilot::Usual Pilot::usual_times(const std::vector<StepSample>& steps) {
-  const StepSample one = usual_of(steps);
-  return {one.period_ns, one.arithmetic_ns};
+  std::vector<double> periods;
+  for (const StepSample& one : steps) periods.push_back(one.period_ns);
+  return {median_of(std::move(periods)), usual_of(steps).arithmetic_ns};
 }
 
 // Why steps are not as before. Where the daemon's arithmetic changed with them, cores are shared

@@ -91,6 +91,7 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
     const Group& group = facts.plan.groups[g];
     for (uint32_t s = 0; s < group.segments.size(); ++s) {
       facts.places[group.segments[s].tensor].push_back({g, s});
+      facts.lossy |= group.segments[s].spec.codec != 0;
     }
     const Setting setting{question.machine, question.machines, group.way};
     const GroupLayout& layout = facts.layouts.emplace_back(
@@ -174,10 +175,6 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question, facts->decisions));
   const TensorTable& table = *question.table;
   facts->policy = question.policy;
-  const bool ceilings = !strengths_of(question.policy).empty();
-  for (uint32_t tensor = 0; ceilings && tensor < table.size(); ++tensor) {
-    facts->by_default.push_back(facts->decisions->by_default(tensor));
-  }
   facts->table = question.table;
   facts->encoded = encode_plan(facts->plan);
   facts->hash = wire::checksum(facts->encoded);

@@ -8,6 +8,7 @@
 #include "scheduler/planners/timeline.h"
 #include "scheduler/sim/lines.h"
 #include "scheduler/sim/model.h"
+#include "scheduler/sim/published_speeds.h"
 
 namespace cgx::scheduler::sim {
 namespace {
@@ -61,6 +62,7 @@ class Validator {
   std::vector<double> bytes_, arrival_ns_;  // in order of arrival, added up, from 0
   std::map<std::string, System> systems_;
   std::map<uint32_t, Between> between_;  // by machines
+  PublishedSpeeds speeds_;
 };
 
 Status Validator::number(const Line& line, size_t at, double& value) const {
@@ -250,9 +252,17 @@ Status Validator::take(const Line& line) {
   if (key == "calibrate" && words == 6) return calibrate(line);
   if (key == "scaling" && words == 7) return scaling(line);
   if (key == "ratio" && words == 6) return ratio(line);
+  if (key == "speeds" && words == 5) {
+    CGX_ASSIGN_OR_RETURN(done.predictions.emplace_back(), speeds_.add(line));
+    return {};
+  }
+  if (key == "median" && words == 3) {
+    CGX_ASSIGN_OR_RETURN(done.rows.emplace_back(), speeds_.median(line));
+    return {};
+  }
   return line.error(
-      "not a line of published figures: source, trainer, codec, calibrate, scaling or "
-      "ratio with its words");
+      "not a line of published figures: source, trainer, codec, calibrate, scaling, ratio, "
+      "speeds or median with its words");
 }
 
 }  // namespace

@@ -15,6 +15,9 @@
 //                                        in percent; tolerance in points
 //   ratio ID CODEC MACHINES PUBLISHED TOLERANCE
 //                                        two groups to layer-wise; tolerance in percent
+//   speeds NAME PLAIN EIGHT FOUR         of a model, uncompressed and with so many bits: the last
+//                                        is predicted from the others
+//   median ID TOLERANCE                  how far those predictions are off, in percent
 //
 // CUT is layerwise or two (the better of all cuts into two groups). In these systems trainers
 // encode and decode themselves, and an allgather carries what was encoded. Thread rule: pure
@@ -42,6 +45,7 @@ struct PublishedRow {
 struct Validation {
   std::vector<std::string> sources;
   std::vector<std::string> calibrations;  // "rate among 8: 1.2 GB/s, from fp32 layerwise 24 %"
+  std::vector<std::string> predictions;   // of speeds: "vgg16 with 4 bits: ..."
   std::vector<PublishedRow> rows;
 };
 Result<Validation> validate(std::string_view text, const std::string& file_name);

@@ -150,6 +150,9 @@ class Cluster {
   // One rank's request, changed; its answer does not end others' waiting.
   void create_on(uint32_t rank, const std::function<void(wire::CreateCommunicator&)>& change);
 
+  // Its links from now on, where they do not differ.
+  void shape(uint64_t port_bytes_per_second) { network_.shape(port_bytes_per_second); }
+
   // The next pause ends at this time at the latest.
   void wake_at(int64_t ns) { wake_at_ns_ = ns; }
   // Runs until the predicate holds; false if virtual time passed the limit first.

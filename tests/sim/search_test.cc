@@ -1,6 +1,7 @@
 // Mode auto: plans that are searched, tried and kept, on several machines at once.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -15,7 +16,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-// Figures of no machine: arithmetic takes no time here, only links do.
+// Figures of no machine: arithmetic takes no time here, only links do, but where a test has it.
 std::shared_ptr<const scheduler::MachineCosts> some_costs() {
   auto costs = std::make_shared<scheduler::MachineCosts>();
   for (const CodecSpec& spec : scheduler::default_menu()) {
@@ -45,7 +46,7 @@ struct Job {
             [&] {
               if (options.policy.mode == scheduler::PlanMode::kFixed)
                 options.policy = auto_policy();
-              options.costs = some_costs();
+              if (options.costs == nullptr) options.costs = some_costs();
               return options;
             }(),
             /*raw=*/false) {}
@@ -106,6 +107,53 @@ TEST(Search, CompressesOverASlowLink) {
   EXPECT_LT(first.measured, 0.5);
   EXPECT_GT(first.step_ns, 0);
   EXPECT_EQ(job.shown(1).searching, "") << "the coordinator searches";
+}
+
+// Machines that take long to encode, and a link so slow that it is worth it.
+ClusterOptions options_of_slow_encoders() {
+  constexpr double kNsPerByte = 800;
+  auto costs = std::make_shared<scheduler::MachineCosts>(*some_costs());
+  for (scheduler::CodecCurves& codec : costs->codecs) {
+    if (codec.spec.codec != 0) codec.encode.ns_per_byte = kNsPerByte / 2;  // sums take nothing here
+  }
+  const auto takes_ns = [](const scheduler::OperationSetup& setup, const scheduler::SiteJob& job) {
+    const std::vector<scheduler::Segment>& segments = setup.group->segments;
+    const bool compressed = std::any_of(segments.begin(), segments.end(),
+                                        [](const auto& one) { return one.spec.codec != 0; });
+    const double price = compressed && job.kind == scheduler::SiteJobKind::kEncode ? kNsPerByte : 0;
+    return static_cast<int64_t>(price *
+                                static_cast<double>(setup.layout->part(job.part).raw_bytes));
+  };
+  scheduler::Policy policy = auto_policy();
+  policy.default_codec.bits = 2;
+  policy.menu = {{.codec = 0, .bucket = 512}};
+  return {.policy = policy,
+          .port_bytes_per_second = 2'000'000,
+          .site = [=](uint32_t) { return SlowSiteOptions{.takes_ns = takes_ns, .one_core = true}; },
+          .costs = costs};
+}
+
+std::string verdicts_of(Job& job) {
+  std::string said;
+  for (const auto& note : job.shown().plan_notes) {
+    said += std::to_string(note.step) + " " + note.name + ": " + note.verdict + "; ";
+  }
+  return said;
+}
+
+// Encoding holds the compressed plan up, so hardly a step shows that the link became faster.
+TEST(Search, NoticesAFasterLinkBehindACompressedPlan) {
+  Job job(options_of_slow_encoders());
+  uint64_t step = 0;
+  while (step < 150) job.play(step++);
+  ASSERT_EQ(job.shown().searching, "settled");
+  ASSERT_NE(job.codec_of("linear.weight").codec, 0);
+  job.world.cluster.shape(200'000'000);
+  constexpr int kToNotice = 20, kToSwitch = 80;
+  for (int i = 0; i < kToNotice; ++i) job.play(step++);
+  EXPECT_THAT(verdicts_of(job), HasSubstr("search: answers come faster: the link may be"));
+  for (int i = 0; i < kToSwitch; ++i) job.play(step++);
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << verdicts_of(job);
 }
 
 TEST(Search, StaysExactWhereCompressingGainsNothing) {

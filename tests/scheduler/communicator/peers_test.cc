@@ -159,6 +159,19 @@ TEST_F(PeersTest, TellWhoIsMissingElsewhere) {
   EXPECT_EQ(committing, std::vector<uint32_t>{1});
 }
 
+TEST_F(PeersTest, MeasureWhatAPaddedHeartbeatTakesBesideTheWay) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  const Peers::Beat nothing;
+  const std::vector<std::byte> padded = peers.beat_for(1, nothing, 1'000, 5'000);
+  EXPECT_EQ(padded.size(), 5'000u);
+  EXPECT_TRUE(theirs.take_beat(0, 1, padded, 70'000).padded);
+  const Peers::News answer = peers.take_beat(1, 1, theirs.beat_for(0, nothing, 70'000), 9'000);
+  EXPECT_FALSE(answer.padded);
+  EXPECT_EQ(answer.padded_rtt_ns, 8'000u);
+  EXPECT_EQ(peers[1].rtt_ns, 0u) << "of heartbeats that carry nothing";
+}
+
 TEST_F(PeersTest, ThatSendHalfAHeartbeatAreTakenAsFarAsItGoes) {
   const Members others = three_machines(1);
   std::vector<std::byte> beat = Peers(others).beat_for(0, {5, 2, {1, 2}, {}, {}}, 1);

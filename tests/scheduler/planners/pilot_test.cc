@@ -70,7 +70,9 @@ class PlayedJob final : public PilotPort {
     StepSample sample;
     sample.step = step;
     sample.epoch = plan.plan.epoch;
-    sample.period_ns = sample.step_ns = load * period_of(plan);
+    sample.step_ns = load * period_of(plan);
+    if (pause_ns > 0) sample.step_ns += 0.01 * static_cast<double>(step % 6);  // none is as another
+    sample.period_ns = sample.step_ns + (step % 6 == pauses_at ? pause_ns : 0);
     sample.arithmetic_ns = load * arithmetic_ns;
     sample.answer_ns_per_byte = answer_ns_per_byte;
     total_ns += sample.period_ns;
@@ -124,6 +126,8 @@ class PlayedJob final : public PilotPort {
   uint64_t epoch = 0, step = 0;
   double total_ns = 0;
   double load = 1, arithmetic_ns = 10, answer_ns_per_byte = 0;  // of every step
+  uint64_t pauses_at = 0;                                       // of six steps
+  double pause_ns = 0;                                          // of the trainer, before it
   bool counts_as_fast = false;                                  // said to the last survey
   PlanPtr base;
   std::optional<Agreed> next, trial;
@@ -373,6 +377,16 @@ TEST(Pilot, TakesAFewQuickAnswersForNoFasterLink) {
 }
 
 // Arithmetic takes twice as long with the steps: others have the cores, for a while.
+TEST(Pilot, TakesAPauseOfTheTrainerForNoChange) {
+  for (uint64_t at = 0; at < 6; ++at) {
+    PlayedJob job;
+    job.pauses_at = at;
+    job.pause_ns = 200;
+    job.play(400);
+    EXPECT_EQ(job.searches, 1) << "before step " << at << " of six; " << job.verdicts();
+  }
+}
+
 TEST(Pilot, IsNotHurriedByLoad) {
   PlayedJob job;
   job.play(120);

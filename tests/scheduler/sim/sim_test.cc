@@ -219,6 +219,19 @@ TEST(Published, HitsTheFiguresItWasCalibratedOn) {
   EXPECT_FALSE(done->rows[2].holds());  // two groups are better than 161
 }
 
+// A step of 2 ms that computes for 1: with 8 bits 1.25 ms are left of it, with 4 bits 1.125.
+TEST(Published, PredictsFourBitsFromEightAndNone) {
+  const auto done = validate(
+      "speeds met 500 800 888.888889\nspeeds twice 500 800 444.444444\n"
+      "speeds close 500 800 900\nmedian all 5\n",
+      "rows.txt");
+  ASSERT_TRUE(done.ok()) << done.status().to_string();
+  ASSERT_EQ(done->rows.size(), 1u);
+  EXPECT_NEAR(done->rows[0].error, 1.2346, 1e-3) << "of 0, 100 and that";
+  EXPECT_TRUE(done->rows[0].holds());
+  EXPECT_EQ(done->predictions[1], "twice with 4 bits: 888.9, published 444.4, off by 100 %");
+}
+
 TEST(Published, NamesWhatIsWrongWithFileAndLine) {
   const auto error = [](const std::string& text) {
     return validate(text, "rows.txt").status().message();
@@ -233,6 +246,9 @@ TEST(Published, NamesWhatIsWrongWithFileAndLine) {
   EXPECT_NE(error("codec fp32 plain\nscaling a fp32 8 two 5 5\n").find("comes before the line"),
             std::string::npos);
   EXPECT_NE(error("trainer resnet5 48ms 0.3\n").find("no architecture"), std::string::npos);
+  EXPECT_EQ(error("median all 5\n"),
+            "rows.txt:1: comes before any line \"speeds NAME PLAIN EIGHT FOUR\"");
+  EXPECT_EQ(error("speeds a 5 0 5\n"), "rows.txt:1: a speed is a number above 0");
   EXPECT_NE(error("guess 5\n").find("rows.txt:1: not a line of published figures"),
             std::string::npos);
 }
