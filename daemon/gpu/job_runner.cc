@@ -43,6 +43,11 @@ const char* words_of(JobKind kind) {
   return "no job";
 }
 
+// Small floats share kernels, other types have their own.
+DType width_class(DType dtype) {
+  return dtype_is_small_float(dtype) ? DType::kF32 : dtype;
+}
+
 template <class Job>
 constexpr bool kHasNorms = requires(Job job) {
   job.norms;
@@ -240,10 +245,11 @@ Status JobRunner::tabulate_all(const Job& job, Pending& pending) {
   for (uint32_t i = 0; i < left.size(); ++i) left[i] = i;
   while (!left.empty()) {  // those of one codec after those of another
     const CodecSpec spec = job.slices[left.front()].head.spec;
+    const DType dtype = job.slices[left.front()].head.dtype;
     const auto same = [&](uint32_t index) {
       CodecSpec other = job.slices[index].head.spec;
       other.bucket = spec.bucket;
-      return other == spec;
+      return other == spec && width_class(job.slices[index].head.dtype) == width_class(dtype);
     };
     const auto end = std::stable_partition(left.begin(), left.end(), same);
     const std::vector<uint32_t> now(left.begin(), end);
@@ -387,7 +393,8 @@ Status JobRunner::local_reduce(const Job& job) {
 Status JobRunner::local_reduce(const Slice& slice, CUdeviceptr scratch) {
   CodecSpec raw;
   raw.bucket = std::min(slice.head.spec.bucket, kBucketMax);
-  const uint64_t piece = kScratchBytes / sizeof(float) / raw.bucket * raw.bucket;
+  const uint64_t width = std::max<uint64_t>(sizeof(float), dtype_bytes(slice.head.dtype));
+  const uint64_t piece = kScratchBytes / width / raw.bucket * raw.bucket;
   for (uint64_t first = 0; first < slice.head.elements; first += piece) {
     const uint64_t elements = std::min(piece, slice.head.elements - first);
     using Segment = cuda::Segment<ReduceJob>;
@@ -401,7 +408,7 @@ Status JobRunner::local_reduce(const Slice& slice, CUdeviceptr scratch) {
     made.contributions = {tables_->on_device(own), 1};
     made.elements = elements;
     made.dtype = slice.head.dtype;
-    made.encoded = {reinterpret_cast<std::byte*>(scratch), elements * sizeof(float)};
+    made.encoded = {reinterpret_cast<std::byte*>(scratch), elements * width};
     CGX_RETURN_IF_ERROR(set_targets(slice, first, made.targets, made.target_count));
     const auto described = cuda::describe_table<ReduceJob>(lane_.device(), std::span(segment, 1),
                                                            tables_->on_device(segment));

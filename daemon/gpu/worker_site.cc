@@ -281,12 +281,11 @@ scheduler::ResidualMaker WorkerSite::residual_maker() const {
 
 Status WorkerSite::takes(const CodecSpec& spec, DType dtype) const {
   const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
-  if (dtype_is_small_float(dtype) && row != nullptr && !row->sparse) return {};
-  return {
-      StatusCode::kUNIMPLEMENTED,
-      std::string(dtype_name(dtype)) + " with " + kernels::to_string(spec) +
-          " has no kernels for tensors that a GPU worker reduces; fp32, fp16 and bf16 with dense "
-          "codecs have"};
+  const bool takes_type = dtype_is_small_float(dtype) || spec.codec == 0;
+  if (takes_type && row != nullptr && !row->sparse) return {};
+  return {StatusCode::kUNIMPLEMENTED,
+          std::string(dtype_name(dtype)) + " with " + kernels::to_string(spec) +
+              " has no kernels for tensors that a GPU worker reduces; those of dense codecs have"};
 }
 
 void WorkerSite::refuse(Ticket ticket, Asked asked, Status why) {

@@ -30,7 +30,8 @@ template <class Job>
 Status launch(int (*Launches::*operation)(const Device&, const Table<Job>&, Stream),
               const char* name, const Device& device, const Table<Job>& table, Stream stream) {
   if (table.count == 0) return {};
-  const Launches* launches = launches_of(table.spec);
+  const bool small = dtype_is_small_float(table.dtype);
+  const Launches* launches = small ? launches_of(table.spec) : nullptr;  // others: driver_lane.h
   if (launches == nullptr) {
     return {StatusCode::kUNIMPLEMENTED, to_string(table.spec) + " has no kernels for CUDA"};
   }

@@ -52,15 +52,17 @@ struct Work {
 // A bucket of fp32; of what is sent of it, a quarter at most, value, decoded value and index.
 constexpr uint64_t kSparseTeamBytes = kSparseBucket * sizeof(float) + kSparseBucket / 4 * 10;
 
-// Segments of small floats that share a codec; buckets may differ in size.
+// Segments of small floats that share a codec, or raw ones of one other type; buckets may differ in
+// size.
 template <class Job>
 struct Table {
   Segment<Job>* segments = nullptr;  // device memory
   uint32_t count = 0;
-  uint32_t bucket_max = 0;  // elements of the largest bucket
-  uint64_t buckets = 0;     // of all segments
-  CodecSpec spec;           // what the jobs' specs share
-  Norms* norms = nullptr;   // device memory, one per bucket, where a job asks for norms
+  uint32_t bucket_max = 0;    // elements of the largest bucket
+  uint64_t buckets = 0;       // of all segments
+  CodecSpec spec;             // what the jobs' specs share
+  DType dtype = DType::kF32;  // of fp64 and integers, which all jobs share then
+  Norms* norms = nullptr;     // device memory, one per bucket, where a job asks for norms
   Work work;
 };
 
@@ -91,6 +93,17 @@ uint64_t encoded_room(const Job& job) {
   }
 }
 
+template <class Job>
+DType dtype_of(const Job& job) {
+  if constexpr (requires { job.source; }) {
+    return job.source.dtype;
+  } else if constexpr (requires { job.dtype; }) {
+    return job.dtype;
+  } else {
+    return DType::kF32;
+  }
+}
+
 // One team per multiprocessor, so that the buckets at work stay in the second-level cache.
 inline void size_work(const Device& device, const CodecSpec& spec, uint64_t buckets,
                       uint64_t staged_bytes, Work& work) {
@@ -118,6 +131,7 @@ Table<Job> describe_table(const Device& device, std::span<Segment<Job>> segments
     table.bucket_max = std::max(table.bucket_max, spec.bucket);
     table.work.parts_max = std::max(table.work.parts_max, encoded_parts(segment.job));
     table.spec = spec;
+    table.dtype = dtype_of(segment.job);
   }
   if (table.bucket_max == kSparseBucket) {
     size_work(device, table.spec, table.buckets, staged_bytes, table.work);

@@ -7,3 +7,4 @@
 #include "kernels/cuda/natural.h"
 #include "kernels/cuda/sign.h"
 #include "kernels/cuda/symmetric.h"
+#include "kernels/cuda/wide.h"

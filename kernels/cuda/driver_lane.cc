@@ -21,9 +21,17 @@ struct Kernel {
 };
 template <class Type>
 constexpr Kernel kKernel = {};
+template <class Type>
+uint32_t team_bytes(uint32_t bucket) {
+  if constexpr (kIsWide<Type>) {
+    return 16;  // it needs none, but a launch has some
+  } else {
+    return scratch_bytes<Type>(bucket);
+  }
+}
 #define X(stem, family, type) \
   template <>                 \
-  constexpr Kernel kKernel<type> = {#family, #stem, scratch_bytes<type>};
+  constexpr Kernel kKernel<type> = {#family, #stem, team_bytes<type>};
 #include "kernels/cuda/kernels.def"
 #undef X
 
@@ -39,6 +47,26 @@ Kernel kernel_of(const CodecSpec& spec) {
     return stem##Family::ops<KernelFor>(spec);
 #include "kernels/codecs.def"
 #undef X
+  }
+  return {};
+}
+
+template <class Job>
+Kernel kernel_of(const Table<Job>& table) {
+  switch (table.dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return kernel_of(table.spec);
+    case DType::kF64:
+      return kKernel<WideKernel<double>>;
+    case DType::kI8:
+    case DType::kU8:
+      return kKernel<WideKernel<uint8_t>>;
+    case DType::kI32:
+      return kKernel<WideKernel<uint32_t>>;
+    case DType::kI64:
+      return kKernel<WideKernel<uint64_t>>;
   }
   return {};
 }
@@ -140,7 +168,7 @@ template <class Job>
 Status DriverLane::run(const char* operation, const char* words, const Table<Job>& table,
                        device::CUstream stream) {
   if (table.count == 0 || table.buckets == 0) return {};
-  const Kernel kernel = kernel_of(table.spec);
+  const Kernel kernel = kernel_of(table);
   if (kernel.stem == nullptr) {
     return {StatusCode::kUNIMPLEMENTED, to_string(table.spec) + " has no kernels for CUDA"};
   }
@@ -157,7 +185,7 @@ Status DriverLane::run(const char* operation, const char* words, const Table<Job
 template <class Job>
 Status DriverLane::add_norms(const char* operation, const Table<Job>& table,
                              device::CUstream stream) {
-  const Kernel kernel = kernel_of(table.spec);
+  const Kernel kernel = kernel_of(table);
   if (table.norms == nullptr || table.count == 0 || kernel.family == nullptr) return {};
   const std::string name = std::string("cgx_norms_") + operation;
   CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(kernel.family, name));

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/skeleton.h"
 #include "kernels/cuda/team.h"
+#include "kernels/cuda/wide.h"
 
 namespace cgx::kernels {
 namespace {
@@ -34,9 +35,14 @@ CGX_DEVICE void run_buckets(Team& team, const cuda::Table<Job>& table, uint64_t 
   for (uint64_t bucket = first; bucket < table.buckets; bucket += step) {
     at = segment_of(table, at, bucket);
     cuda::Segment<Job>& segment = table.segments[at];
-    Skeleton<Team, Codec>::run(team, segment.job, bucket - segment.first_bucket,
-                               scratch_at<Codec>(memory, table.bucket_max),
-                               {&segment.outcome, table.norms + bucket});
+    const uint64_t own = bucket - segment.first_bucket;
+    const Findings found{&segment.outcome, table.norms + bucket};
+    if constexpr (kIsWide<Codec>) {
+      WideSkeleton<Team, Codec>::run(team, segment.job, own, found);
+    } else {
+      Skeleton<Team, Codec>::run(team, segment.job, own,
+                                 scratch_at<Codec>(memory, table.bucket_max), found);
+    }
   }
 }
 

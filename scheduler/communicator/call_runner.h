@@ -32,7 +32,6 @@ struct CallDescriptor {
   ReduceOp op = ReduceOp::kSum;
   uint16_t reserved = 0;
   Way way = {};
-  uint32_t reserved2 = 0;
   uint64_t part_raw_bytes = 0, part_encoded_bytes = 0;
   uint8_t reserved3[24] = {};
   friend bool operator==(const CallDescriptor&, const CallDescriptor&) = default;

@@ -295,6 +295,7 @@ void Communicator::publish_call_failures() {
 void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer) {
   question.machine = members_.machine;
   question.machines = members_.machines();
+  question.sites_each = members_.sites_each();
   question.slab_bytes = pool_.slab_bytes();
   const Site& site = port_.site(members_.site);
   question.site_consumes = site.consumes_inside();

@@ -96,6 +96,7 @@ SurveyQuestion Communicator::question_of_job(Known known) const {
           .order = running_order(),
           .ceilings = ceilings_.ceilings(),
           .machines = members_.machines(),
+          .sites_each = members_.sites_each(),
           .slab_bytes = pool_.slab_bytes(),
           .trip_ns = static_cast<double>(rtt_ns) / 2,
           .share = crowded ? 1.0 : 0.0,

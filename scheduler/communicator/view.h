@@ -45,6 +45,19 @@ struct View {
     return std::count(instances.begin(), instances.end(), instances[of_machine]) > 1;
   }
 
+  // How many machines each daemon is, if they stand beside each other and are as many everywhere;
+  // 0: they do not, are not, or are alone.
+  uint32_t sites_each() const {
+    uint32_t each = 0;
+    while (each < machines() && instances[each] == instances.front()) ++each;
+    if (each < 2 || machines() % each != 0) return 0;
+    for (uint32_t k = 0; k < machines(); ++k) {
+      if (instances[k] != instances[k / each * each]) return 0;
+      if (k % each == 0 && k > 0 && instances[k] == instances[k - 1]) return 0;
+    }
+    return each;
+  }
+
   std::string ranks_of(uint32_t of_machine) const {  // "rank 3" or "ranks 3, 4"
     std::string text;
     uint32_t count = 0;

@@ -1,6 +1,7 @@
 #include "scheduler/exchange/operation.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace cgx::scheduler {
@@ -237,6 +238,8 @@ Status Operation::follow_move(const MoveOf& of, Live& live) {
     case MoveKind::kSend:
       send(of);
       break;
+    case MoveKind::kForward:
+      return forward(of, live);
     case MoveKind::kDecode:
       return ask_decode(of, live);
     case MoveKind::kReduce:
@@ -282,6 +285,27 @@ void Operation::send(const MoveOf& of) {
                             .length = made.offset + made.length});
   }
   parts_[of.part].done |= 1u << of.move;
+}
+
+// From the slab that it lies in, or one that it is copied to.
+Status Operation::forward(const MoveOf& of, Live& live) {
+  const Move& move = move_of(of);
+  CGX_ASSERT(live.frame == move.sources.front().index);
+  if (live.owned == nullptr || live.payload.data() != live.owned->bytes().data()) {
+    const Move& receive = schedule().course(of.part).moves()[std::countr_zero(move.after)];
+    CGX_RETURN_IF_ERROR(copy_live(receive.machines.front(), live));
+  }
+  for (const uint32_t machine : move.machines) {
+    pool_.add_reference(live.owned->id());
+    port_.send_part(*this, {.machine = machine,
+                            .round = move.round,
+                            .part = of.part,
+                            .bitmap = live.payload.size() > live.ranges.size(),
+                            .slab = live.owned->id(),
+                            .length = static_cast<uint32_t>(live.payload.size())});
+  }
+  parts_[of.part].done |= 1u << of.move;
+  return {};
 }
 
 std::vector<Operation::MoveOf>::const_iterator Operation::next_ready() const {

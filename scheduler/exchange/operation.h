@@ -136,12 +136,15 @@ class Operation {
   struct Live {  // the frame in hand, not copied
     uint32_t frame = Course::kNone;
     std::span<const std::byte> ranges;
+    std::span<const std::byte> payload;  // from the bitmap on, where there is one
     Slab* owned = nullptr;
+    Slab copy;  // of the payload, where it was needed
     bool used = false;
   };
   struct Payload {  // a parsed data payload
     Presence presence;
     std::span<const std::byte> ranges;
+    std::span<const std::byte> payload;  // without the descriptor
   };
   struct MoveOf {
     uint32_t part = 0, move = 0;
@@ -184,6 +187,7 @@ class Operation {
   Result<bool> reduce(const MoveOf& of, const Live& live);
   std::span<const SiteContribution> contributions(const MoveOf& of, const Live& live);
   void send(const MoveOf& of);
+  Status forward(const MoveOf& of, Live& live);
   Status check_complete();
   // Of arithmetic over a part; `machine`: whose results they were.
   uint64_t begin_span(const Part& part) const;  // 0: too small to be timed
@@ -203,6 +207,8 @@ class Operation {
   Status begin_if_last(uint32_t part);
   Result<FrameBytes> hold(uint32_t machine, std::span<const std::byte> ranges, Slab* owned,
                           Slab& held);
+  Status copy(uint32_t machine, std::span<const std::byte> bytes, Slab& into);
+  Status copy_live(uint32_t machine, Live& live);
   Status learn_presence(uint8_t round, uint32_t machine, const Presence& presence);
   Status learn_union(const Presence& presence);
   Result<const Presence*> presence_of_sum(const Move& move, uint32_t part);

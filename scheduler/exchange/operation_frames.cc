@@ -69,7 +69,8 @@ Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
   };
   const uint64_t prefix = prefix_bytes(header.part, header.round);
   if (payload.size() < prefix) return wrong_size(prefix);
-  Payload parsed{Presence(layout.segments(), true), payload.subspan(prefix)};
+  const std::span<const std::byte> rest = payload.subspan(prefix);
+  Payload parsed{Presence(layout.segments(), true), rest, rest};
   uint64_t expected = part.encoded_bytes;
   if (header.flags & wire::FrameHeader::kBitmap) {
     if (parsed.ranges.size() < layout.bitmap_bytes()) return wrong_size(layout.bitmap_bytes());
@@ -113,7 +114,8 @@ Status Operation::take_frame(const wire::FrameHeader& header, const Expected& wh
   Held& frame = frame_at(header.part, what.frame);
   frame.here = true;
   frame.length = static_cast<uint32_t>(parsed.ranges.size());
-  Live live{.frame = what.frame, .ranges = parsed.ranges, .owned = owned};
+  Live live{
+      .frame = what.frame, .ranges = parsed.ranges, .payload = parsed.payload, .owned = owned};
   if (all_here(header.part, receive)) {
     CGX_RETURN_IF_ERROR(begin_if_last(header.part));
     PartState& state = parts_[header.part];
@@ -155,16 +157,31 @@ Result<FrameBytes> Operation::hold(uint32_t machine, std::span<const std::byte> 
     bytes.slab = held.id();
     return bytes;
   }
+  CGX_RETURN_IF_ERROR(copy(machine, ranges, held));
+  bytes.slab = held.id();
+  return bytes;
+}
+
+Status Operation::copy(uint32_t machine, std::span<const std::byte> bytes, Slab& into) {
   const SlabId slab = pool_.take_for_received();
-  if (slab == kNoSlab || ranges.size() > pool_.slab_bytes()) {
+  if (slab == kNoSlab || bytes.size() > pool_.slab_bytes()) {
     return protocol_error("machine " + std::to_string(machine) +
                           " sent more parts ahead than the plan allows");
   }
-  held = Slab(pool_, slab);
-  bytes.slab = slab;
-  std::memcpy(held.bytes().data(), ranges.data(), ranges.size());
-  port_.count(Counter::kheld_bytes, ranges.size());
-  return bytes;
+  into = Slab(pool_, slab);
+  if (!bytes.empty()) std::memcpy(into.bytes().data(), bytes.data(), bytes.size());
+  port_.count(Counter::kheld_bytes, bytes.size());
+  return {};
+}
+
+// The frame in hand is in a slab then, as if it had come in it.
+Status Operation::copy_live(uint32_t machine, Live& live) {
+  CGX_RETURN_IF_ERROR(copy(machine, live.payload, live.copy));
+  const size_t front = live.payload.size() - live.ranges.size();
+  live.owned = &live.copy;
+  live.payload = live.copy.bytes().first(live.payload.size());
+  live.ranges = live.payload.subspan(front);
+  return {};
 }
 
 // The held parts of a machine are read under one presence, whatever came first.

@@ -12,7 +12,8 @@ SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machi
   const uint32_t parts = scatter_parts(machines);
   const uint32_t few = 2 * (machines - 1) * parts + parts;  // of several operations with one part
   // Own parts that wait for peers' must leave room for those of an operation that starts late.
-  return {.received = operations * (2 * each.received + each.results),
+  const uint32_t forwarded = each.forwarded == 0 ? 0 : std::max(operations * each.forwarded, few);
+  return {.received = operations * (2 * each.received + each.results) + forwarded,
           .own = operations * each.kept + std::max(operations * each.unheard, few)};
 }
 

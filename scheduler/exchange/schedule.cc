@@ -69,6 +69,16 @@ Course::Frames Course::receive(uint8_t round, std::vector<uint32_t> machines, ui
   return {static_cast<uint32_t>(moves_.size() - 1), move.first_frame};
 }
 
+// Others may have the result already: it goes on even if this machine begins nothing more.
+void Course::forward(uint8_t round, std::vector<uint32_t> machines, const Bytes& frame) {
+  Move& move = add(MoveKind::kForward);
+  move.round = round;
+  move.machines = std::move(machines);
+  move.sources.push_back(frame.source);
+  move.after = frame.after;
+  CGX_ASSERT(moves_[receive_of(frame.source.index)].machines.size() == 1);
+}
+
 void Course::combine(std::span<const Bytes> from) {
   take(add(MoveKind::kCombine), from);
   const uint32_t after = moves_.back().after;
@@ -170,12 +180,16 @@ void Schedule::close(uint32_t parts) {
 bool Schedule::passes_on_to(uint32_t machine) const {
   for (const Leg& leg : courses_) {
     const std::span<const Move> moves = leg.course.moves();
+    const auto goes_to = [machine](const Move& move) {
+      const auto& to = move.machines;
+      return std::find(to.begin(), to.end(), machine) != to.end();
+    };
     for (const Move& sum : moves) {
+      if (sum.kind == MoveKind::kForward && goes_to(sum)) return true;
       if (!sum.shared || sum.kind != MoveKind::kReduce) continue;
       for (const Move& move : moves) {
         const bool sends = move.kind == MoveKind::kSend && move.buffer == sum.buffer;
-        const auto& to = move.machines;
-        if (sends && std::find(to.begin(), to.end(), machine) != to.end()) return true;
+        if (sends && goes_to(move)) return true;
       }
     }
   }
@@ -208,7 +222,8 @@ bool answered(const Course& course, uint32_t receive) {
   const auto& from = moves[receive].machines;
   for (uint32_t i = receive + 1; i < moves.size(); ++i) {
     const auto& to = moves[i].machines;
-    const bool tells = moves[i].kind == MoveKind::kSend && behind >> i & 1;
+    const bool sends = moves[i].kind == MoveKind::kSend || moves[i].kind == MoveKind::kForward;
+    const bool tells = sends && behind >> i & 1;
     const auto told = [&](uint32_t machine) {
       return std::find(to.begin(), to.end(), machine) != to.end();
     };
@@ -266,8 +281,10 @@ FrameNeeds frame_needs(const Schedule& schedule, bool site_consumes) {
     }
     if (leg.course.frames() > 0) needs.kept += leg.course.kept_buffers() * at_most(ahead);
     for (uint32_t i = 0; i < moves.size(); ++i) {
-      if (moves[i].kind != MoveKind::kSend) continue;
-      needs.unheard += at_most((heard_in_time(leg.course, i) ? 1 : 2) * ahead);
+      const bool own = moves[i].kind == MoveKind::kSend;
+      if (!own && moves[i].kind != MoveKind::kForward) continue;
+      (own ? needs.unheard : needs.forwarded) +=
+          at_most((heard_in_time(leg.course, i) ? 1 : 2) * ahead);
     }
   }
   return needs;

@@ -27,6 +27,7 @@ enum class MoveKind : uint8_t {
   kEncode,       // the own ranks' part, into a buffer
   kSend,         // a buffer, to each of `machines`
   kReceive,      // a frame from each of `machines`
+  kForward,      // a result's frame, byte for byte, to each of `machines`
   kReduce,       // the sources, encoded into a buffer and, where `results`, into every local output
   kCombine,      // the sources, into every local output
   kDecode,       // a frame, into every local output
@@ -41,7 +42,7 @@ struct Source {
 
 struct Move {
   MoveKind kind = MoveKind::kEncode;
-  uint8_t round = 0;         // send, receive
+  uint8_t round = 0;         // send, receive, forward
   uint8_t buffer = 0;        // encode, reduce: written; send: sent
   bool results = false;      // reduce: also into every local output
   bool decoded = false;      // receive: its frame is a result
@@ -78,6 +79,8 @@ class Course {
   Bytes reduce(std::span<const Bytes> from, bool results);
   uint32_t send(uint8_t round, std::vector<uint32_t> machines, const Bytes& what);  // its bit
   Frames receive(uint8_t round, std::vector<uint32_t> machines, uint32_t after = 0);
+  // REQUIRES: its receive is of one machine.
+  void forward(uint8_t round, std::vector<uint32_t> machines, const Bytes& frame);
   void combine(std::span<const Bytes> from);
   void decode(const Bytes& frame);
   void local_reduce();
@@ -163,16 +166,18 @@ class Schedule {
 
 // What one operation may have to hold at once.
 struct FrameNeeds {
-  uint32_t received = 0;  // frames that wait for others
-  uint32_t results = 0;   // frames with results, where the site does not read them at once
-  uint32_t kept = 0;      // own buffers that wait for frames
-  uint32_t unheard = 0;   // own buffers that were sent and wait for their receivers' word
+  uint32_t received = 0;   // frames that wait for others
+  uint32_t results = 0;    // frames with results, where the site does not read them at once
+  uint32_t kept = 0;       // own buffers that wait for frames
+  uint32_t unheard = 0;    // own buffers that were sent and wait for their receivers' word
+  uint32_t forwarded = 0;  // others' frames that were sent on and wait for that
 
   void cover(const FrameNeeds& other) {  // enough for either
     received = std::max(received, other.received);
     results = std::max(results, other.results);
     kept = std::max(kept, other.kept);
     unheard = std::max(unheard, other.unheard);
+    forwarded = std::max(forwarded, other.forwarded);
   }
 };
 FrameNeeds frame_needs(const Schedule& schedule, bool site_consumes);

@@ -1,11 +1,14 @@
-// Two levels: machines that follow each other form racks of equal size; shard i belongs to the i-th
-// machine of every rack. A rack adds its machines' contributions to shard i, in machine order, on
-// that machine; the i-th machines of all racks exchange their racks' sums and add them in rack
-// order; then each sends the result to its rack. Between racks a machine sends only its shard's
-// sum.
+// Two levels: machines that follow each other form racks of equal size. The i-th machine of each
+// rack adds its rack's contributions to what it is there for, in machine order; these machines
+// exchange their racks' sums, in rack order, and each sends the result to its rack. Between racks a
+// machine sends only sums.
 //
-// The order of additions is ((m0 + m1 + ...) + (mL + ...)) + ..., on all machines. Without loss
-// only: who keeps which error of a rack's sum is not settled.
+//   without loss  shard i belongs to the i-th machine of every rack. All of them get all racks'
+//                 sums and add them: ((m0 + m1 + ...) + (mL + ...)) + ...
+//   with loss     shard k belongs to machine k. It adds the other racks' sums and, in the place of
+//                 its own rack's, that rack's contributions: no sum is encoded for itself. It
+//                 encodes the result once; its like in the other racks send that on, byte for byte.
+//                 So every machine encodes every value once, and has one error of it to keep.
 #include "scheduler/exchange/schedules.h"
 
 namespace cgx::scheduler {
@@ -37,7 +40,7 @@ struct Racks {
   uint32_t size, count, own, index;
 };
 
-Course of_own_shard(const Racks& racks) {
+Course of_shard_of_all_racks(const Racks& racks) {
   Course course;
   const Course::Frames near = course.receive(1, racks.neighbours());
   std::vector<Course::Bytes> of_rack(racks.size, Course::own_ranks());
@@ -56,12 +59,52 @@ Course of_own_shard(const Racks& racks) {
   return course;
 }
 
+// What the rack adds, in machine order.
+std::vector<Course::Bytes> of_own_rack(const Racks& racks, Course& course) {
+  const Course::Frames near = course.receive(1, racks.neighbours());
+  std::vector<Course::Bytes> sources(racks.size, Course::own_ranks());
+  for (uint32_t hop = 1; hop < racks.size; ++hop) {
+    sources[(racks.index + hop) % racks.size] = near.of(hop - 1);
+  }
+  return sources;
+}
+
+Course of_own_shard(const Racks& racks) {
+  Course course;
+  const std::vector<Course::Bytes> near = of_own_rack(racks, course);
+  const Course::Frames far = course.receive(2, racks.twins());
+  std::vector<Course::Bytes> sources;
+  for (uint32_t rack = 0; rack < racks.count; ++rack) {
+    if (rack == racks.own) {
+      sources.insert(sources.end(), near.begin(), near.end());
+    } else {
+      sources.push_back(far.of((rack + racks.count - racks.own) % racks.count - 1));
+    }
+  }
+  std::vector<uint32_t> all = racks.twins();
+  const std::vector<uint32_t> neighbours = racks.neighbours();
+  const Course::Bytes sum = course.reduce(sources, /*results=*/true);
+  all.insert(all.end(), neighbours.begin(), neighbours.end());
+  course.send(3, all, sum);
+  return course;
+}
+
+Course of_shard_of_twin(const Racks& racks, uint32_t owner) {
+  Course course;
+  const Course::Bytes sum = course.reduce(of_own_rack(racks, course), /*results=*/false);
+  const uint32_t sent = course.send(2, {owner}, sum);
+  const Course::Bytes result = course.receive(3, {owner}, sent).of(0);
+  course.forward(4, racks.neighbours(), result);
+  course.decode(result);
+  return course;
+}
+
 uint32_t two_level_ahead(uint32_t machines, const Group&) {
   return scatter_parts(machines);
 }
 
 uint32_t two_level_shards(const Setting& setting) {
-  return setting.way.rack_machines;
+  return setting.way.exact ? setting.way.rack_machines : setting.machines;
 }
 
 Status two_level_check(const Way& way, const Group& group, uint32_t machines) {
@@ -71,20 +114,33 @@ Status two_level_check(const Way& way, const Group& group, uint32_t machines) {
                             std::to_string(machines) + " machines into racks of two or more, not " +
                             std::to_string(rack));
   }
-  for (const Segment& segment : group.segments) {
-    if (segment.spec.codec == 0) continue;
-    return invalid_argument("collective two_level travels without loss only, not with " +
-                            kernels::to_string(segment.spec));
-  }
-  return {};
+  if (!way.exact || travels_raw(group)) return {};
+  return invalid_argument("collective two_level of a group that travels without loss, with " +
+                          kernels::to_string(group.segments.front().spec));
 }
 
-void two_level_make(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
+void make_exact(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
   const Racks racks(setting);
-  schedule.add(of_own_shard(racks), layout.shard(racks.index));
+  schedule.add(of_shard_of_all_racks(racks), layout.shard(racks.index));
   for (const uint32_t owner : racks.neighbours()) {
     schedule.add(sent_and_taken_back(owner, 3), layout.shard(owner % racks.size),
                  setting.way.ahead);
+  }
+}
+
+void two_level_make(const Setting& setting, const GroupLayout& layout, Schedule& schedule) {
+  if (setting.way.exact) return make_exact(setting, layout, schedule);
+  const Racks racks(setting);
+  schedule.add(of_own_shard(racks), layout.shard(setting.machine));
+  for (const uint32_t owner : racks.twins()) {
+    schedule.add(of_shard_of_twin(racks, owner), layout.shard(owner));
+  }
+  for (const uint32_t near : racks.neighbours()) {
+    for (uint32_t rack = 0; rack < racks.count; ++rack) {
+      const uint32_t owner = racks.machine(rack, near % racks.size);
+      const uint8_t round = owner == near ? 3 : 4;
+      schedule.add(sent_and_taken_back(near, round), layout.shard(owner), setting.way.ahead);
+    }
   }
 }
 

@@ -57,6 +57,8 @@ struct Way {
   WayReason reason = WayReason::kAlone;
   uint16_t ahead = 1;          // parts that a machine begins beyond the lowest that is not done
   uint32_t rack_machines = 0;  // two levels: machines that follow each other and are near
+  bool exact = false;  // two levels: all travels raw, so each rack makes its sum and the result
+  uint8_t reserved[3] = {};
   friend bool operator==(const Way&, const Way&) = default;
 };
 constexpr uint32_t kPartsAheadMax = 1024;

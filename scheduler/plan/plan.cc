@@ -104,6 +104,7 @@ std::vector<std::byte> encode_plan(const Plan& plan) {
     writer.put(group.way.reason);
     writer.put(group.way.ahead);
     writer.put(group.way.rack_machines);
+    writer.put<uint8_t>(group.way.exact ? 1 : 0);
     writer.put<uint32_t>(static_cast<uint32_t>(group.segments.size()));
     for (const Segment& segment : group.segments) {
       writer.put(segment.tensor);
@@ -159,6 +160,7 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
     group.way.reason = reader.get<WayReason>();
     group.way.ahead = reader.get<uint16_t>();
     group.way.rack_machines = reader.get<uint32_t>();
+    group.way.exact = reader.get<uint8_t>() != 0;
     group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec) + 16));
     for (Segment& segment : group.segments) {
       segment.tensor = reader.get<uint32_t>();

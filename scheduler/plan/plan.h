@@ -80,7 +80,7 @@ struct Trial {
 constexpr uint32_t kTrialBlockMax = 64, kTrialPairsMax = 64;
 
 // What a plan says beyond its policy; a daemon that reads another form refuses it by name.
-constexpr uint32_t kPlanForm = 3;
+constexpr uint32_t kPlanForm = 4;
 
 struct Plan {
   uint64_t epoch = 0;

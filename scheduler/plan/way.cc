@@ -14,6 +14,10 @@ struct Choice {
 
 Choice choose(const WayQuestion& question, const Group& group, const TensorTable& table) {
   if (question.machines == 1) return {Collective::kScatter, WayReason::kAlone};
+  const bool one_rack = question.rack_machines == question.machines;
+  if (question.wish == CollectiveWish::kTwoLevel && one_rack) {
+    return {Collective::kScatter, WayReason::kPolicy};
+  }
   if (question.wish != CollectiveWish::kAuto) return {wished(question.wish), WayReason::kPolicy};
   uint64_t raw_bytes = 0;
   bool lossy = false, gathers = question.machines <= kGatherMachinesMax;
@@ -52,7 +56,10 @@ Way choose_way(const WayQuestion& question, const Group& group, const TensorTabl
   Way way{.collective = choice.collective, .reason = choice.reason};
   const CollectiveRow& row = row_of(choice.collective);
   way.ahead = static_cast<uint16_t>(row.ahead(question.machines, group));
-  if (row.in_racks) way.rack_machines = question.rack_machines;
+  if (row.in_racks) {
+    way.rack_machines = question.rack_machines;
+    way.exact = !group.segments.empty() && travels_raw(group);
+  }
   return way;
 }
 

@@ -109,10 +109,9 @@ void Boundaries::Search::make_options() {
   for (uint32_t level = 0; level < levels.size(); ++level) {
     for (const CollectiveWish wish : wishes_under(inputs())) {
       Option option{.level = level};
-      option.way = choose_way({.wish = wish,
-                               .machines = inputs().machines,
-                               .rack_machines = inputs().policy.rack_machines},
-                              {}, inputs().table);
+      option.way = choose_way(
+          {.wish = wish, .machines = inputs().machines, .rack_machines = inputs().rack_machines()},
+          {}, inputs().table);
       if (inputs().policy.collective == CollectiveWish::kAuto && inputs().machines > 1) {
         option.way.reason = WayReason::kPlanned;
       }

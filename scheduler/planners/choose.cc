@@ -92,10 +92,9 @@ Status Choose::Search::make_routes() {
     for (const Collective each : collectives_of_the_tree()) wishes.push_back(wish_for(each));
   }
   for (const CollectiveWish wish : wishes) {
-    Way way = choose_way({.wish = wish,
-                          .machines = inputs().machines,
-                          .rack_machines = inputs().policy.rack_machines},
-                         {}, inputs().table);
+    Way way = choose_way(
+        {.wish = wish, .machines = inputs().machines, .rack_machines = inputs().rack_machines()},
+        {}, inputs().table);
     if (free) way.reason = WayReason::kPlanned;
     routes.push_back({way, travel_of(way, inputs().machines)});
   }

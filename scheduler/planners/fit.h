@@ -36,6 +36,7 @@ struct SurveyQuestion {
   std::vector<uint32_t> order;
   std::vector<CodecSpec> ceilings;  // as PlanInputs::ceilings
   uint32_t machines = 1;
+  uint32_t sites_each = 0;  // as PlanInputs::sites_each
   uint64_t slab_bytes = 0;
   double trip_ns = 0;                         // one way
   double share = 0;                           // as Conditions::share

@@ -28,9 +28,9 @@ Result<std::vector<Cut>> all_cuts(const PlanInputs& inputs) {
   for (uint64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) {
     Policy policy = inputs.policy;
     policy.group_bytes = bytes;
-    PlanInputs asked{inputs.table,      policy,          inputs.policy_version,
-                     inputs.epoch,      inputs.order,    inputs.machines,
-                     inputs.slab_bytes, inputs.ceilings, inputs.decisions};
+    PlanInputs asked{inputs.table,     policy,           inputs.policy_version, inputs.epoch,
+                     inputs.order,     inputs.machines,  inputs.slab_bytes,     inputs.ceilings,
+                     inputs.decisions, inputs.sites_each};
     CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(asked));
     if (!cuts.empty() && cuts.back().groups == plan.groups) continue;
     cuts.push_back({bytes, std::move(plan.groups)});

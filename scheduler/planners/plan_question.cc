@@ -62,6 +62,7 @@ Result<Plan> new_plan(const PlanQuestion& question, const Decisions& decisions) 
                     question.epoch,     question.order, question.machines,
                     question.slab_bytes};
   inputs.decisions = &decisions;
+  inputs.sites_each = question.sites_each;
   if (policy.mode != PlanMode::kAuto) inputs.ceilings = question.ceilings;
   std::vector<Group> groups = question.groups;
   if (question.under_new_ceilings && !groups.empty()) {

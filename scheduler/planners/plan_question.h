@@ -25,6 +25,7 @@ struct PlanQuestion {
   Trial trial;
 
   uint32_t machine = 0, machines = 1;
+  uint32_t sites_each = 0;    // machines that share a daemon (View)
   uint64_t slab_bytes = 0;    // a frame must fit
   bool site_consumes = true;  // Site::consumes_inside()
   bool ranks_wait = false;    // a commit: goes before what operators ask

@@ -28,6 +28,11 @@ struct PlanInputs {
   std::span<const CodecSpec> ceilings = {};
   // Of the table; null, or not of the policy's rules: they are matched again.
   const Decisions* decisions = nullptr;
+  uint32_t sites_each = 0;  // machines that share a daemon (View); 0: none do
+
+  uint32_t rack_machines() const {
+    return policy.rack_machines != 0 ? policy.rack_machines : sites_each;
+  }
 };
 Result<Plan> make_plan(const PlanInputs& inputs);
 // The same of groups that somebody proposes, checked.

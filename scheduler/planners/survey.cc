@@ -33,7 +33,8 @@ struct Surveyor::State {
             .machines = question.machines,
             .slab_bytes = question.slab_bytes,
             .ceilings = question.ceilings,
-            .decisions = question.running->decisions.get()};
+            .decisions = question.running->decisions.get(),
+            .sites_each = question.sites_each};
   }
   // The policy's plan with one codec for all that its default decides, raw included.
   void add_uniform() {

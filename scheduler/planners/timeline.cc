@@ -35,6 +35,7 @@ void count(const Move& move, double share, Travel& travel) {
       travel.encodes += share;
       break;
     case MoveKind::kSend:
+    case MoveKind::kForward:
       travel.sent += share * machines;
       break;
     case MoveKind::kReceive:
@@ -165,7 +166,7 @@ Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
                           std::span<const double> arrival_ns, const MachineCosts& costs) {
   WeighedPlan weighed{
       .loads = {}, .travels = {}, .gaps_ns = {}, .limits = plan.limits, .window = plan.window};
-  std::map<std::tuple<Collective, uint32_t>, Travel> travels;  // what of a way matters here
+  std::map<std::tuple<Collective, uint32_t, bool>, Travel> travels;  // what of a way matters here
   double last_ns = 0;
   for (const Group& group : plan.groups) {
     GroupLoad load;
@@ -176,7 +177,7 @@ Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
       arrival = std::max(arrival, arrival_ns[segment.tensor]);
     }
     const auto [found, added] =
-        travels.try_emplace({group.way.collective, group.way.rack_machines});
+        travels.try_emplace({group.way.collective, group.way.rack_machines, group.way.exact});
     if (added) found->second = travel_of(group.way, plan.machines);
     weighed.loads.push_back(load);
     weighed.travels.push_back(found->second);

@@ -15,7 +15,8 @@ struct WhatIfSearch::State {
             .policy = question.policy,
             .order = question.job.order,
             .machines = question.machines,
-            .slab_bytes = question.job.slab_bytes};
+            .slab_bytes = question.job.slab_bytes,
+            .sites_each = question.job.sites_each};
   }
 
   Status begin() {

@@ -4,7 +4,9 @@ Over the stand-in driver (tests/gpu/driver), so nothing here says how fast a GPU
 ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver; calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
 n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
-exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it.
+exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it. n2g2 is two
+GPUs on each of two machines in two levels against four machines in racks of two; network is what a flat exchange sends between two machines
+over what two levels do.
 """
 
 import os
@@ -142,6 +144,34 @@ def pcie(report, count):
     report.add("device", f"pcie/4bit/g{count}", ours, "raw", raw, raw / ours, "bytes")
 
 
+def network(report, count):
+    """GPUs on each of two machines: all of them among each other, and each machine's with theirs first."""
+    sent = {}
+    for collective in ("scatter", "two_level"):
+        scene = Scene("maxmin:4,bucket=512", collective=collective)
+        try:
+            places = [0] * count + [1] * count
+            scene.run(["arena"] * 2 * count, places, f"sized={1 << 18}", gpus=2 * list(range(count)))
+            sent[collective] = sum(daemon.counters()["encoded_bytes_sent"] for daemon in scene.daemons)
+        finally:
+            scene.close()
+    flat, ours = sent.values()
+    report.add("device", f"network/4bit/n2g{count}", ours, "flat", flat, flat / ours, "bytes")
+
+
+def bits_in_two_levels(report):
+    """n2r2 with a GPU for each rank: the pairs of a machine first, against four machines in racks of two."""
+    good = 0
+    for codec in DENSE:
+        scene = Scene(codec, machines=4, collective="two_level", rack_machines=2)
+        try:
+            there = scene.run(["arena"] * 4, [0, 0, 1, 1], "steps", gpus=[0, 1, 0, 1])
+            good += there == scene.run(["host"] * 4, [0, 1, 2, 3], "steps")
+        finally:
+            scene.close()
+    report.add("device", "bits/n2g2", good, "codecs", len(DENSE), float(good == len(DENSE)), "codecs")
+
+
 def ways(report):
     scene = Scene("maxmin:4,bucket=512")
     try:
@@ -208,8 +238,10 @@ def lost(report, quick):
 
 
 def run(options, report):
-    for case, act in (("bits", bits), ("bits/n1g4", bits_of_several), ("pcie/4bit/g4", lambda to: pcie(to, 4)),
-                      ("pcie/4bit/g8", lambda to: pcie(to, 8)), ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
+    for case, act in (("bits", bits), ("bits/n1g4", bits_of_several), ("bits/n2g2", bits_in_two_levels),
+                      ("pcie/4bit/g4", lambda to: pcie(to, 4)), ("pcie/4bit/g8", lambda to: pcie(to, 8)),
+                      ("network/4bit/n2g2", lambda to: network(to, 2)), ("network/4bit/n2g4", lambda to: network(to, 4)),
+                      ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
                       ("lost/other-job", lambda to: lost(to, options.quick))):
         if options.wants(case) or options.wants(case.split()[0]):
             act(report)

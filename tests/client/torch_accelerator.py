@@ -81,7 +81,7 @@ class Shared:
 
     def block(self, session, size):
         if self._refuses:
-            raise UnimplementedError("tensor 'weight': fp64 has no kernels")
+            raise UnimplementedError("tensor 'weight': fp32 with topk:0.01 has no kernels")
         return Block(session, size)
 
     def tensor(self, block, dtype):

@@ -1,6 +1,7 @@
 #include "tests/gpu/cases.h"
 
 #include "kernels/cuda/cuda_lane.h"
+#include "tests/gpu/device.h"
 
 namespace cgx::gpu {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 using namespace kernels;
 
 constexpr DType kTypes[] = {DType::kF32, DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kWideTypes[] = {DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64};
 constexpr uint32_t kSpecial[] = {
     0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffc12345, 0x7f7fffff,
     0xff7fffff, 1,          0x807fffff, 0x00800000, 0x477ff000, 0x477fefff, 0xc77ff000, 0x477f8000,
@@ -51,8 +53,13 @@ std::vector<CodecSpec> all_specs() {
   return specs;
 }
 
+std::optional<DType> Planner::wide_type() {
+  if (spec_.codec != 0 || !kDeviceTakesWide || pick(2) == 0) return {};
+  return kWideTypes[pick(std::size(kWideTypes))];
+}
+
 Planner::Shape Planner::shape() {
-  Shape shape{.spec = spec_, .dtype = kTypes[pick(4)]};
+  Shape shape{.spec = spec_, .dtype = wide_.value_or(kTypes[pick(4)])};
   if (!sparse()) {
     shape.spec.bucket = 64 * static_cast<uint32_t>(1 + (pick(4) ? pick(8) : pick(64)));
   }
@@ -77,6 +84,17 @@ size_t Planner::reserve_targets(DType dtype, size_t elements) {
   return image_.reserve(elements * width, pick(2) ? 0 : width * pick(9));
 }
 
+// Bit patterns, some of them of fp64's values without a number.
+size_t Planner::random_bytes(size_t at, size_t elements, DType dtype) {
+  const size_t width = dtype_bytes(dtype);
+  for (size_t i = 0; i < elements; ++i) {
+    uint64_t bits = random_();
+    if (dtype == DType::kF64 && pick(100) == 0) bits |= 0x7ff0000000000000u;
+    std::memcpy(image_.host() + at + width * i, &bits, width);
+  }
+  return at;
+}
+
 // Gradients, bit patterns, or special values mixed in.
 size_t Planner::reserve_values(DType dtype, size_t elements) {
   // A sparse bucket is large, so that a few special values would leave no finite one.
@@ -87,6 +105,7 @@ size_t Planner::reserve_values(DType dtype, size_t elements) {
   const float sigma = std::ldexp(1.0f, static_cast<int>(pick(2) ? pick(20) : pick(250)) - 125);
   std::normal_distribution<float> normal;
   uint8_t* bytes = image_.host() + at;
+  if (!dtype_is_small_float(dtype)) return random_bytes(at, elements, dtype);
   for (size_t i = 0; i < elements; ++i) {
     float x = 4 * pick(4) < 4 * share && pick(2) ? 0.0f : sigma * normal(random_);
     if (kind == 0 || (kind == 1 && pick(rare) == 0)) {

@@ -40,7 +40,7 @@ struct Planned {
 class Planner {
  public:
   Planner(Image& image, const CodecSpec& spec, uint64_t seed)
-      : image_(image), spec_(spec), random_(seed) {}
+      : image_(image), spec_(spec), random_(seed), wide_(wide_type()) {}
 
   template <class Job>
   Planned<Job> plan();
@@ -68,8 +68,10 @@ class Planner {
   };
 
   bool sparse() const { return spec_.bucket == kSparseBucket; }
+  std::optional<DType> wide_type();  // of fp64 and integers, which a table has one of
   Shape shape();
   size_t reserve_values(DType dtype, size_t elements);  // filled
+  size_t random_bytes(size_t at, size_t elements, DType dtype);
   size_t reserve_targets(DType dtype, size_t elements);
   std::vector<size_t> targets(const Shape& shape, size_t most, std::vector<Region>& outputs);
   size_t residual(size_t elements);
@@ -87,6 +89,7 @@ class Planner {
   Image& image_;
   CodecSpec spec_;
   std::mt19937_64 random_;
+  const std::optional<DType> wide_;
 };
 
 }  // namespace cgx::gpu

@@ -17,6 +17,8 @@ void check(cudaError_t error, const char* what) {
 
 }  // namespace
 
+const bool kDeviceTakesWide = false;
+
 bool device_present() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;

@@ -80,6 +80,8 @@ device::CUdeviceptr address_of(const void* memory) {
 
 }  // namespace
 
+const bool kDeviceTakesWide = true;
+
 bool device_present() {
   const Result<device::Driver> driver = device::Driver::open();
   if (!driver.ok()) std::printf("%s\n", driver.status().to_string().c_str());

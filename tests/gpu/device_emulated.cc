@@ -132,6 +132,8 @@ Status combine(const Device&, const Table<CombineJob>& table, Stream) {
 
 namespace cgx::gpu {
 
+const bool kDeviceTakesWide = false;
+
 bool device_present() {
   return true;
 }

@@ -16,7 +16,7 @@ from gpu_arrays import Cuda, DlpackArray
 import cgx
 
 CALLS = (("float32", None, 100_003), ("float16", None, 4097), ("uint16", "bf16", 1000), ("float64", None, 33),
-         ("int32", None, 70_001), ("float32", None, 1))
+         ("int32", None, 70_001), ("float32", None, 1), ("int64", None, 100_001), ("int8", None, 77), ("uint8", None, 5000))
 TENSORS = (("large", (611, 257)), ("bias", (257,)), ("one", (1,)))
 STEPS = 3  # from the fourth on a plan by order of arrival may be in force, under which other machines round other parts
 
@@ -46,8 +46,9 @@ def values_of(rank, seed, shape, dtype):
     random = numpy.random.default_rng([rank, seed])
     if dtype == "uint16":  # bf16: fp32's upper half
         return (random.standard_normal(shape).astype("float32").view("uint32") >> 16).astype("uint16")
-    if dtype == "int32":
-        return random.integers(-2**31, 2**31 - 1, shape, dtype="int32")
+    if "int" in dtype:
+        limits = numpy.iinfo(dtype)
+        return random.integers(limits.min, limits.max, shape, dtype=dtype)
     return random.standard_normal(shape).astype(dtype)
 
 

@@ -17,7 +17,6 @@ from gpu_rank import Folder, Gpu, Host, say, values_of
 
 import cgx
 
-CALLS = tuple(each for each in gpu_rank.CALLS if each[0] in ("float32", "float16", "uint16"))
 PACED = 400
 
 
@@ -43,7 +42,7 @@ class Arena(Gpu):
     """Tensors in an arena that the rank and the worker have."""
 
     def put(self, values):
-        name = {"uint16": "bf16", "float32": "fp32", "float16": "fp16"}[str(values.dtype)]
+        name = {"uint16": "bf16", "float32": "fp32", "float16": "fp16", "float64": "fp64"}.get(str(values.dtype), str(values.dtype))
         array = Shared(self.cuda, self.session.empty(values.shape, name, device=self.device), values.dtype, self.stream)
         self._held.append(array)
         self.refill(array, values)
@@ -63,11 +62,19 @@ def paced(comm, place, rank):
         say(f"step {step}", place.get(array))
 
 
-def doubles(comm, place, rank):
-    """A tensor that the worker has no kernels for: its home is the library's."""
-    place._held.append(place.cuda.array(numpy.zeros(33)))
-    comm.register("doubles", place._held[-1])
+def types(comm, place, rank):
+    """A step of tensors of every type, merged."""
+    arrays = {dtype: place.put(numpy.zeros(5003, dtype)) for dtype in ("float64", "float32", "int64", "float16", "int32", "uint8")}
+    tensors = [comm.register(dtype, array, op="sum") for dtype, array in arrays.items()]
     comm.commit()
+    for step in range(3):
+        for dtype, array in arrays.items():
+            place.refill(array, values_of(rank, step, array.shape, dtype))
+        comm.submit(step, tensors)
+        comm.step_end(step)
+        comm.wait(step)
+        for dtype, array in arrays.items():
+            say(f"step {step} {dtype}", place.get(array))
 
 
 def families(comm, place, rank):
@@ -128,11 +135,10 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"commit": commit_on_command, "small": small, "timed": timed, "sized": sized, "large": large, "doubles": doubles, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"commit": commit_on_command, "small": small, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):
-    gpu_rank.CALLS = CALLS
     store = Folder(folder)
     with cgx.Session(job=job, arena_bytes=8 << 20) as session:
         place = {"host": Host, "copied": Gpu, "arena": Arena}[kind](session)

@@ -41,6 +41,36 @@ class SeveralWithFeedback(Several):
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "scatter"}}
 
 
+class SeveralInTwoLevels(Several):
+    """Pairs of GPUs add what they have before anything goes further."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "two_level", "rack_machines": 2}}
+
+
+class RacksOfTheirOwn(WorkerCase):
+    """Nobody says what is near what: the GPUs of each machine are."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128", "collective": "two_level"}}
+
+    def sent(self, daemons, places, gpus):
+        before = [self.daemons[at].counters() for at in daemons]
+        self.run_ranks(["arena"] * len(places), f"sized={1 << 18}", places=places, gpus=gpus)
+        after = [self.daemons[at].counters() for at in daemons]
+        return [sum(now[name] - then[name] for now, then in zip(after, before)) for name in ("encoded_bytes_sent", "site_bytes")]
+
+    def test_a_network_carries_what_one_gpu_a_machine_would_send(self):
+        elements, steps, bucket = 1 << 18, 3, 128
+        single = 2 * steps * (elements // 2 + 8 * elements // bucket)  # a machine's sum of one half, the result of the other
+        far, near = self.sent([0, 1], [0, 0, 1, 1], [0, 1, 0, 1])
+        self.assertAlmostEqual(far / single, 1, delta=0.05)
+        self.assertGreater(near, single)
+
+    def test_gpus_of_one_machine_alone_go_as_ever(self):
+        far, near = self.sent([0], [0, 0], [0, 1])
+        self.assertEqual(far, 0)
+        self.assertGreater(near, 0)
+
+
 class Raw(Several):
     """Without loss in between, GPUs of a machine give the sum that its host gives."""
 

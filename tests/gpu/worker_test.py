@@ -137,10 +137,11 @@ class Bits(WorkerCase):
         self.run_ranks(["arena"] * 2, "steps")
         self.no_workers_left()
 
-    def test_what_has_no_kernels_is_refused_by_name(self):
+    def test_tensors_of_every_type_in_one_step(self):
+        host = self.run_ranks(["host"] * 2, "types")
+        self.assertNotIn("failed", host[0])
         for kind in ("arena", "copied"):
-            for said in self.run_ranks([kind] * 2, "doubles"):
-                self.assertRegex(said, r"^failed UNIMPLEMENTED .*tensor 'doubles': fp64 with fp32 has no kernels")
+            self.assertEqual(self.run_ranks([kind] * 2, "types"), host, kind)
 
     def test_ranks_on_a_gpu_and_on_the_host_of_one_machine_are_refused_by_name(self):
         processes = self.begin(["arena", "host"], "steps", places=[0, 0])
@@ -148,6 +149,15 @@ class Bits(WorkerCase):
         for errors in out:
             self.assertRegex(errors, r"MismatchError.*rank \d of communicator .* has its tensors on (a GPU|the host), another "
                                      r"rank of this machine on (a GPU|the host)")
+
+
+class Sparse(WorkerCase):
+    CONFIG = {"policy": {"codec": "topk:0.01"}}
+
+    def test_what_has_no_kernels_is_refused_by_name(self):
+        for kind in ("arena", "copied"):
+            for said in self.run_ranks([kind] * 2, "steps"):
+                self.assertRegex(said, r"^failed UNIMPLEMENTED .*tensor 'large': fp32 with topk.* has no kernels")
 
 
 class Families(WorkerCase):

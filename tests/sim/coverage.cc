@@ -11,13 +11,9 @@ const char* const kHappeningNames[kHappenings] = {"step",    "residual", "absenc
 }  // namespace
 
 bool Coverage::possible(size_t cell) {
-  const auto row = static_cast<scheduler::Collective>(cell / kHappenings / kPaces);
   const auto pace = static_cast<SitePace>(cell / kHappenings % kPaces);
   const auto happening = static_cast<Happening>(cell % kHappenings);
-  const bool lossless = row == scheduler::Collective::kTwoLevel;
-  const bool never_fails = pace == SitePace::kInline;
-  return !(lossless && happening == Happening::kResidual) &&
-         !(never_fails && happening == Happening::kDevice);
+  return !(pace == SitePace::kInline && happening == Happening::kDevice);
 }
 
 std::string Coverage::text(size_t cell) {

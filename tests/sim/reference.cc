@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <numeric>
 
@@ -85,6 +86,13 @@ struct Reference::Sources {
     job.residual_scale = residual_scale[machine];
     return job;
   }
+};
+
+// What is added to one sum, in order, with the memory it lies in.
+struct Reference::Parts {
+  std::vector<Contribution> all;
+  std::deque<Bytes> bytes;
+  std::vector<const void*> ranks;
 };
 
 namespace {
@@ -253,61 +261,115 @@ void Reference::exchange(const Group& group, const TensorTable& table,
     case scheduler::Collective::kAllgather:
       return allgather(layout, group, sources, step);
     case scheduler::Collective::kTwoLevel:
+      if (!group.way.exact) return scatter(layout, group, sources, step);
       return two_level(layout, group, sources);
   }
 }
 
-// Every slice once: its owner reduces what the others encode for it and encodes the result.
+// Every slice once: its owner reduces what its rack's machines encode for it and what their like in
+// other racks make of theirs, and encodes the result. Without racks all machines are one.
 void Reference::scatter(const GroupLayout& layout, const Group& group,
                         std::vector<Sources>& sources, uint64_t step) const {
-  std::vector<const void*> ranks;
-  kernels::RangeStats stats;
-  const auto do_slice = [&](uint32_t owner, const Slice& slice) {
-    Sources& source = sources[slice.segment];
-    const Segment& segment = group.segments[slice.segment];
-    if (!source.present_anywhere()) return;
-    const auto key = [&](uint32_t encoding, uint32_t machine) {
-      return key_of(segment.spec, job_hash_, communicator_hash_, source.tensor->name_hash(), step,
-                    encoding, machine, slice);
-    };
-    std::vector<Bytes> encoded(machines());
-    std::vector<Contribution> parts(machines());
-    for (uint32_t k = 0; k < machines(); ++k) {
-      if (k == owner || !source.present(k)) continue;
-      encoded[k].resize(slice.range_bytes);
-      kernels::EncodeJob job{.spec = segment.spec,
-                             .source = source.view(k, slice, ranks),
-                             .elements = slice.elements,
-                             .key = key(scheduler::kFirstEncoding, k),
-                             .residual_out = source.residual_out(k, slice),
-                             .encoded = encoded[k]};
-      encoded[k].resize(lane().encode(job, stats));
-      parts[k] = {.kind = Contribution::Kind::kEncoded, .encoded = encoded[k]};
-    }
-    parts[owner] = {.kind = Contribution::Kind::kRaw, .raw = source.view(owner, slice, ranks)};
-    Bytes result(slice.range_bytes);
-    void* target = source.target(owner, slice);
-    auto job = source.job_into<kernels::ReduceJob>(owner, segment, slice, &target);
-    job.contributions = parts;
-    job.key = key(scheduler::kSecondEncoding, owner);
-    job.encoded = result;
-    const Result<uint64_t> used = lane().reduce(job, stats);
-    CGX_ASSERT(used.ok());
-    result.resize(*used);
-    for (uint32_t k = 0; k < machines(); ++k) {
-      if (k == owner) continue;
-      target = source.target(k, slice);
-      auto decode = source.job_into<kernels::DecodeJob>(k, segment, slice, &target);
-      decode.encoded = result;
-      CGX_ASSERT(lane().decode(decode, stats).ok());
-    }
-  };
   for (uint32_t owner = 0; owner < machines(); ++owner) {
     const scheduler::PartRange parts = layout.shard(owner);
     for (uint32_t part = parts.first; part < parts.end(); ++part) {
-      for (const Slice& slice : layout.slices(layout.part(part))) do_slice(owner, slice);
+      for (const Slice& slice : layout.slices(layout.part(part))) {
+        if (!sources[slice.segment].present_anywhere()) continue;
+        reduce_slice(group, sources[slice.segment], {slice, owner, step});
+      }
     }
   }
+}
+
+// What one machine of a rack adds: its own exactly, the others' as they encode it.
+bool Reference::add_rack(const Group& group, Sources& source, const OfSlice& of, uint32_t adder,
+                         Parts& parts) const {
+  const Slice& slice = of.slice;
+  const Segment& segment = group.segments[slice.segment];
+  const uint32_t size = rack_size(group), first = adder / size * size;
+  kernels::RangeStats stats;
+  bool present = false;
+  for (uint32_t k = first; k < first + size; ++k) {
+    present = present || source.present(k);
+    if (k == adder) {
+      std::vector<const void*>& ranks = parts.ranks;
+      parts.all.push_back(
+          {.kind = Contribution::Kind::kRaw, .raw = source.view(k, slice, ranks), .encoded = {}});
+      continue;
+    }
+    Contribution& part = parts.all.emplace_back();
+    if (!source.present(k)) continue;
+    std::vector<const void*> ranks;
+    Bytes& bytes = parts.bytes.emplace_back(slice.range_bytes);
+    kernels::EncodeJob job{.spec = segment.spec,
+                           .source = source.view(k, slice, ranks),
+                           .elements = slice.elements,
+                           .key = key(group, source, of, scheduler::kFirstEncoding, k),
+                           .residual_out = source.residual_out(k, slice),
+                           .encoded = bytes};
+    bytes.resize(lane().encode(job, stats));
+    part.kind = Contribution::Kind::kEncoded;
+    part.encoded = bytes;
+  }
+  return present;
+}
+
+kernels::DrawKey Reference::key(const Group& group, const Sources& source, const OfSlice& of,
+                                uint32_t encoding, uint32_t machine) const {
+  return key_of(group.segments[of.slice.segment].spec, job_hash_, communicator_hash_,
+                source.tensor->name_hash(), of.step, encoding, machine, of.slice);
+}
+
+// The sum of the parts, as the machine encodes it: with a target, also its result.
+Bytes Reference::reduced(const Group& group, Sources& source, const OfSlice& of, uint32_t machine,
+                         const Parts& parts, bool result) const {
+  kernels::RangeStats stats;
+  void* target = source.target(machine, of.slice);
+  auto job = source.job_into<kernels::ReduceJob>(machine, group.segments[of.slice.segment],
+                                                 of.slice, &target);
+  if (!result) job.target_count = 0;
+  Bytes sum(of.slice.range_bytes);
+  job.contributions = parts.all;
+  job.key = key(group, source, of, scheduler::kSecondEncoding, machine);
+  job.encoded = sum;
+  const Result<uint64_t> used = lane().reduce(job, stats);
+  CGX_ASSERT(used.ok());
+  sum.resize(*used);
+  return sum;
+}
+
+void Reference::reduce_slice(const Group& group, Sources& source, const OfSlice& of) const {
+  const uint32_t size = rack_size(group), owner = of.owner;
+  Parts parts;
+  for (uint32_t adder = owner % size; adder < machines(); adder += size) {
+    if (adder == owner) {
+      add_rack(group, source, of, owner, parts);
+      continue;
+    }
+    Parts theirs;
+    if (!add_rack(group, source, of, adder, theirs)) {
+      parts.all.emplace_back();
+      continue;
+    }
+    const Bytes& sum =
+        parts.bytes.emplace_back(reduced(group, source, of, adder, theirs, /*result=*/false));
+    parts.all.push_back({.kind = Contribution::Kind::kEncoded, .raw = {}, .encoded = sum});
+  }
+  const Bytes result = reduced(group, source, of, owner, parts, /*result=*/true);
+  kernels::RangeStats stats;
+  for (uint32_t k = 0; k < machines(); ++k) {
+    if (k == owner) continue;
+    void* target = source.target(k, of.slice);
+    auto decode =
+        source.job_into<kernels::DecodeJob>(k, group.segments[of.slice.segment], of.slice, &target);
+    decode.encoded = result;
+    CGX_ASSERT(lane().decode(decode, stats).ok());
+  }
+}
+
+uint32_t Reference::rack_size(const Group& group) const {
+  const bool racks = group.way.collective == scheduler::Collective::kTwoLevel;
+  return racks ? group.way.rack_machines : machines();
 }
 
 // Every slice of every machine once; all machines add all of them up.

@@ -48,6 +48,12 @@ class Reference {
     bool written = false, drained = false;
   };
   struct Sources;  // of one tensor
+  struct Parts;
+  struct OfSlice {
+    const scheduler::Slice& slice;
+    uint32_t owner = 0;
+    uint64_t step = 0;
+  };
 
   static float scale_of(const Slots& slots, float decay, double unit);
   void drain(uint32_t tensor, Sources& source, float decay, const std::vector<double>& units);
@@ -55,6 +61,14 @@ class Reference {
   uint32_t ranks() const;
   void scatter(const scheduler::GroupLayout& layout, const scheduler::Group& group,
                std::vector<Sources>& sources, uint64_t step) const;
+  bool add_rack(const scheduler::Group& group, Sources& source, const OfSlice& of, uint32_t adder,
+                Parts& parts) const;
+  void reduce_slice(const scheduler::Group& group, Sources& source, const OfSlice& of) const;
+  Bytes reduced(const scheduler::Group& group, Sources& source, const OfSlice& of, uint32_t machine,
+                const Parts& parts, bool result) const;
+  kernels::DrawKey key(const scheduler::Group& group, const Sources& source, const OfSlice& of,
+                       uint32_t encoding, uint32_t machine) const;
+  uint32_t rack_size(const scheduler::Group& group) const;
   void allgather(const scheduler::GroupLayout& layout, const scheduler::Group& group,
                  std::vector<Sources>& sources, uint64_t step) const;
   Bytes alone(const scheduler::TensorDesc& tensor, Sources& source) const;

@@ -49,7 +49,6 @@ TEST_P(Sites, GiveTheSameBitsWhereverAndWheneverTheyCompute) {
   policy.min_elements = 16;
   std::vector<std::vector<uint32_t>> shapes = {{2, 1}, {1, 2, 1}};
   if (GetParam() == scheduler::CollectiveWish::kTwoLevel) {
-    policy.default_codec = {.codec = 0, .bucket = 512};
     policy.rack_machines = 2;
     shapes = {{1, 2, 1, 1}};
   }

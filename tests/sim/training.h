@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,17 @@ inline void expect_reference(Cluster& cluster, const std::vector<Tensor>& tensor
         ASSERT_EQ(data[i], expected(per_machine, tensors[t].op, step, t, i))
             << "step " << step << " rank " << r << " tensor " << t << " element " << i;
       }
+    }
+  }
+}
+
+inline void expect_agreement(Cluster& cluster, const std::vector<Tensor>& tensors) {
+  for (uint32_t r = 1; r < cluster.size(); ++r) {
+    for (const Tensor& tensor : tensors) {
+      const float* const first = cluster.rank(0).at<float>(tensor.offset);
+      EXPECT_TRUE(
+          std::equal(first, first + tensor.elements, cluster.rank(r).at<float>(tensor.offset)))
+          << "rank " << r << ", tensor " << tensor.name;
     }
   }
 }

@@ -187,7 +187,7 @@ class Exchange:
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits.
 
-        What a GPU's worker has no kernels for (fp64, sparse codecs) is refused on all ranks, which then stage on the host.
+        What a GPU's worker has no kernels for (sparse codecs) is refused on all ranks, which then stage on the host.
         """
         try:
             self._register(parts, names)

@@ -30,5 +30,21 @@ TEST(View, StaysWhatItWasWhenItsTermBegan) {
   EXPECT_EQ(members.ranks(), 2u);
 }
 
+TEST(View, SaysHowManyMachinesEachDaemonIs) {
+  const auto each = [](const std::vector<uint8_t>& daemons) {
+    View view;
+    view.lowest_rank.resize(daemons.size());
+    for (const uint8_t daemon : daemons) view.instances.push_back({daemon});
+    return view.sites_each();
+  };
+  EXPECT_EQ(each({1, 1, 2, 2, 3, 3}), 2u);
+  EXPECT_EQ(each({1, 1, 1, 2, 2, 2}), 3u);
+  EXPECT_EQ(each({1, 1}), 2u);
+  EXPECT_EQ(each({1, 2, 3}), 0u) << "no daemon has several";
+  EXPECT_EQ(each({1, 1, 2}), 0u) << "not as many everywhere";
+  EXPECT_EQ(each({1, 1, 2, 2, 2, 2}), 0u) << "not as many everywhere";
+  EXPECT_EQ(each({1, 2, 1, 2}), 0u) << "they do not stand beside each other";
+}
+
 }  // namespace
 }  // namespace cgx::scheduler

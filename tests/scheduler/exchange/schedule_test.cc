@@ -20,17 +20,20 @@ struct Case {
   uint32_t rack_machines;
   uint32_t ahead;
   uint32_t parts;  // of each shard
+  bool exact = true;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
   *out << collective_name(c.collective) << ", " << c.machines << " machines in racks of "
-       << c.rack_machines << ", " << c.ahead << " ahead, " << c.parts << " parts a shard";
+       << c.rack_machines << ", " << c.ahead << " ahead, " << c.parts << " parts a shard"
+       << (c.exact ? "" : ", with loss");
 }
 
 Way way_of(const Case& c) {
   return {.collective = c.collective,
           .ahead = static_cast<uint16_t>(c.ahead),
-          .rack_machines = c.rack_machines};
+          .rack_machines = c.rack_machines,
+          .exact = c.exact};
 }
 
 // Of one raw tensor, as many parts a shard as the case says.
@@ -75,6 +78,7 @@ class Paper {
       EXPECT_LE(machine.held_most, needs.received + needs.results) << "machine " << k;
       EXPECT_LE(machine.kept_most, needs.kept) << "machine " << k;
       EXPECT_LE(machine.unheard_most, needs.unheard) << "machine " << k;
+      EXPECT_LE(machine.forwarded_most, needs.forwarded) << "machine " << k;
       for (uint32_t part = 0; part < layout_.parts(); ++part) {
         const PartPaper& paper = machine.parts[part];
         EXPECT_EQ(paper.done, machine.schedule.course(part).all())
@@ -87,7 +91,7 @@ class Paper {
     expect_every_machine_once();
   }
 
-  const std::string& result() const { return machines_[0].parts[0].result; }
+  const std::string& result(uint32_t part) const { return machines_[0].parts[part].result; }
 
  private:
   struct Frame {
@@ -97,8 +101,9 @@ class Paper {
     uint64_t taken_in = 0;  // of its receiver's frames, when it was sent
   };
   struct Sent {
-    std::pair<uint32_t, uint32_t> buffer;  // of which part, which
-    uint64_t number = 0;                   // to this machine
+    std::pair<uint32_t, uint32_t> buffer;  // of which part, which; or frame, if forwarded
+    bool forwarded = false;
+    uint64_t number = 0;  // to this machine
     uint32_t to = 0;
   };
   struct PartPaper {
@@ -112,7 +117,7 @@ class Paper {
     Schedule schedule;
     std::vector<PartPaper> parts = {};
     std::vector<uint32_t> next = {};
-    uint32_t held = 0, held_most = 0, kept_most = 0, unheard_most = 0;
+    uint32_t held = 0, held_most = 0, kept_most = 0, unheard_most = 0, forwarded_most = 0;
     std::vector<Sent> unheard = {};
   };
 
@@ -214,7 +219,8 @@ class Paper {
 
   void ask(uint32_t k, uint32_t part, uint32_t move) {
     machines_[k].parts[part].begun |= 1u << move;
-    const bool sends = machines_[k].schedule.course(part).moves()[move].kind == MoveKind::kSend;
+    const MoveKind kind = machines_[k].schedule.course(part).moves()[move].kind;
+    const bool sends = kind == MoveKind::kSend || kind == MoveKind::kForward;
     if (sends || !late_) finish(k, part, move);
   }
 
@@ -228,7 +234,8 @@ class Paper {
       sum += source.kind == Source::Kind::kOwnRanks ? own
              : source.kind == Source::Kind::kFrame  ? paper.frames.at(source.index)
                                                     : paper.buffers.at(source.index);
-      if (source.kind == Source::Kind::kFrame) paper.held.erase(source.index);
+      const bool read = source.kind == Source::Kind::kFrame && move.kind != MoveKind::kForward;
+      if (read) paper.held.erase(source.index);
     }
     if (!move.sources.empty()) sum += ")";
     switch (move.kind) {
@@ -252,7 +259,14 @@ class Paper {
         for (const uint32_t to : move.machines) {
           links_[{k, to}].push_back(
               {part, move.round, paper.buffers.at(move.buffer), taken_in_[{to, k}]});
-          machine.unheard.push_back({{part, move.buffer}, ++sent_[{k, to}], to});
+          machine.unheard.push_back({{part, move.buffer}, false, ++sent_[{k, to}], to});
+        }
+        break;
+      case MoveKind::kForward:
+        for (const uint32_t to : move.machines) {
+          const uint16_t frame = move.sources.front().index;
+          links_[{k, to}].push_back({part, move.round, paper.frames.at(frame), taken_in_[{to, k}]});
+          machine.unheard.push_back({{part, frame}, true, ++sent_[{k, to}], to});
         }
         break;
       case MoveKind::kReceive:
@@ -279,8 +293,12 @@ class Paper {
       if (paper.done == course.all()) continue;
       for (const auto& [buffer, value] : paper.buffers) kept += course.keeps(buffer) ? 1 : 0;
     }
-    std::set<std::pair<uint32_t, uint32_t>> unheard;
-    for (const Sent& sent : machine.unheard) unheard.insert(sent.buffer);
+    std::set<std::pair<uint32_t, uint32_t>> unheard, forwarded;
+    for (const Sent& sent : machine.unheard) {
+      (sent.forwarded ? forwarded : unheard).insert(sent.buffer);
+    }
+    machine.forwarded_most =
+        std::max(machine.forwarded_most, static_cast<uint32_t>(forwarded.size()));
     machine.unheard_most = std::max(machine.unheard_most, static_cast<uint32_t>(unheard.size()));
     machine.held_most = std::max(machine.held_most, held);
     machine.kept_most = std::max(machine.kept_most, kept);
@@ -304,6 +322,7 @@ std::vector<Case> every_case() {
         for (uint32_t rack = 2; rack < machines; ++rack) {
           if (machines % rack != 0) continue;
           cases.push_back({Collective::kTwoLevel, machines, rack, ahead, parts});
+          cases.push_back({Collective::kTwoLevel, machines, rack, ahead, parts, false});
         }
       }
     }
@@ -329,10 +348,10 @@ TEST_P(EverySchedule, MakesOneResultOfAllMachinesWithoutDeadlock) {
 
 INSTANTIATE_TEST_SUITE_P(Collectives, EverySchedule, ::testing::ValuesIn(every_case()));
 
-std::string sum_of(const Case& c) {
+std::string sum_of(const Case& c, uint32_t part = 0) {
   Paper paper(c, false, 1);
   paper.play();
-  return paper.result();
+  return paper.result(part);
 }
 
 TEST(Schedule, AddsInTheOrderOfItsRow) {
@@ -340,6 +359,36 @@ TEST(Schedule, AddsInTheOrderOfItsRow) {
   EXPECT_EQ(sum_of({Collective::kAllgather, 3, 0, 1, 1}), "(m0 m1 m2 )");
   EXPECT_EQ(sum_of({Collective::kTwoLevel, 6, 2, 1, 1}), "((m0 m1 )(m2 m3 )(m4 m5 ))");
   EXPECT_EQ(sum_of({Collective::kTwoLevel, 6, 3, 1, 1}), "((m0 m1 m2 )(m3 m4 m5 ))");
+}
+
+TEST(Schedule, AddsTheOwnRacksMachinesInThePlaceOfItsSumWhereSumsLose) {
+  const Case c{Collective::kTwoLevel, 6, 2, 1, 1, false};
+  EXPECT_EQ(sum_of(c, 0), "(m0 m1 (m2 m3 )(m4 m5 ))");
+  EXPECT_EQ(sum_of(c, 3), "((m0 m1 )m2 m3 (m4 m5 ))");
+  EXPECT_EQ(sum_of(c, 5), "((m0 m1 )(m2 m3 )m4 m5 )");
+}
+
+// Frames of parts between racks, each of the size of one machine's shard.
+TEST(Schedule, SendsBetweenRacksAsManyTimesLessAsTheyHaveMachines) {
+  const auto between = [](const Case& c) {
+    double sent = 0;
+    for (uint32_t k = 0; k < c.machines; ++k) {
+      const GroupLayout layout = layout_of(c);
+      const Schedule schedule = Schedule::create({k, c.machines, way_of(c)}, layout);
+      for (const Schedule::Leg& leg : schedule.legs()) {
+        for (const Move& move : leg.course.moves()) {
+          if (move.kind != MoveKind::kSend && move.kind != MoveKind::kForward) continue;
+          for (const uint32_t to : move.machines) {
+            if (to / 4 != k / 4) sent += leg.parts.count / double(layout.parts());
+          }
+        }
+      }
+    }
+    return sent;
+  };
+  EXPECT_DOUBLE_EQ(between({Collective::kScatter, 8, 0, 1, 1}), 8.0) << "4 a rack";
+  EXPECT_DOUBLE_EQ(between({Collective::kTwoLevel, 8, 4, 1, 1, false}), 2.0);
+  EXPECT_DOUBLE_EQ(between({Collective::kTwoLevel, 8, 4, 1, 1}), 2.0);
 }
 
 TEST(Schedule, SaysWhomAMachineHears) {
@@ -354,6 +403,12 @@ TEST(Schedule, SaysForWhomOthersMayHaveWhatAMachineHasNot) {
   const Schedule schedule = Schedule::create({3, 6, way_of(racks)}, layout_of(racks));
   for (uint32_t machine = 0; machine < 6; ++machine) {
     EXPECT_EQ(schedule.passes_on_to(machine), machine == 2) << machine << ": the other of its rack";
+  }
+  Case lossy = racks;
+  lossy.exact = false;
+  const Schedule forwards = Schedule::create({3, 6, way_of(lossy)}, layout_of(lossy));
+  for (uint32_t machine = 0; machine < 6; ++machine) {
+    EXPECT_EQ(forwards.passes_on_to(machine), machine == 2) << machine << ": results of others";
   }
   for (const Collective row : {Collective::kScatter, Collective::kAllgather}) {
     const Case flat{row, 3, 0, 1, 1};

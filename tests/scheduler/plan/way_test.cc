@@ -65,10 +65,10 @@ TEST(Way, IsWhatThePolicyWishes) {
   }
 }
 
-TEST(Way, OfTwoLevelsNeedsRacksOfEqualSizeAndNoLoss) {
+TEST(Way, OfTwoLevelsNeedsRacksOfEqualSize) {
   const Group raw = build({{{1000, kRaw}}, 4}).group, lossy = build({{{1000, kFourBits}}, 4}).group;
-  const auto why = [](uint32_t rack, const Group& group, uint32_t machines) {
-    const Way way{.collective = Collective::kTwoLevel, .rack_machines = rack};
+  const auto why = [](uint32_t rack, const Group& group, uint32_t machines, bool exact = false) {
+    const Way way{.collective = Collective::kTwoLevel, .rack_machines = rack, .exact = exact};
     return check_way(way, group, machines).message();
   };
   EXPECT_EQ(why(2, raw, 4), "");
@@ -76,8 +76,10 @@ TEST(Way, OfTwoLevelsNeedsRacksOfEqualSizeAndNoLoss) {
   for (uint32_t rack : {0u, 1u, 3u, 4u, 5u}) {
     EXPECT_NE(why(rack, raw, 4).find("rack_machines"), std::string::npos) << rack;
   }
-  EXPECT_NE(why(2, lossy, 4).find("without loss only, not with maxmin:4"), std::string::npos)
-      << why(2, lossy, 4);
+  EXPECT_EQ(why(2, lossy, 4), "");
+  EXPECT_EQ(why(2, raw, 4, true), "");
+  EXPECT_NE(why(2, lossy, 4, true).find("without loss, with maxmin:4"), std::string::npos)
+      << why(2, lossy, 4, true);
 }
 
 TEST(Way, OfAnotherVersionIsRefusedByName) {

@@ -26,6 +26,25 @@ Plan plan_of(const TensorTable& table, const Policy& policy, uint32_t machines =
   return *plan;
 }
 
+TEST(Planner, TakesSitesOfADaemonForARackWhereThePolicySaysNone) {
+  const TensorTable table = network();
+  Policy policy;
+  policy.collective = CollectiveWish::kTwoLevel;
+  const auto way = [&](uint32_t machines, uint32_t sites_each) {
+    const std::vector<uint32_t> order = reverse_registration(table.size());
+    PlanInputs inputs{table, policy, 3, 9, order, machines};
+    inputs.sites_each = sites_each;
+    const Result<Plan> plan = make_plan(inputs);
+    return plan.ok() ? plan->groups.back().way : Way{.rack_machines = UINT32_MAX};
+  };
+  EXPECT_EQ(way(6, 2).rack_machines, 2u);
+  EXPECT_EQ(way(6, 2).collective, Collective::kTwoLevel);
+  EXPECT_EQ(way(4, 4).collective, Collective::kScatter) << "one rack has no other";
+  EXPECT_EQ(way(4, 0).rack_machines, UINT32_MAX) << "nothing makes racks";
+  policy.rack_machines = 3;
+  EXPECT_EQ(way(6, 2).rack_machines, 3u) << "the policy's word goes first";
+}
+
 TEST(Planner, GroupsNoMoreTensorsThanARoundCanBegin) {
   const TensorTable table(2 * kGroupSegmentsMax + 1, {.elements = 1, .shape = {1}});
   const Plan plan = plan_of(table, {});

@@ -20,6 +20,11 @@ Way way_of(Collective collective, uint32_t machines, uint32_t rack_machines = 0)
       {.wish = wish_for(collective), .machines = machines, .rack_machines = rack_machines}, {}, {});
 }
 
+Way without_loss(Way way) {
+  way.exact = true;
+  return way;
+}
+
 Conditions simple_conditions() {
   Conditions conditions;
   conditions.costs.codecs = {{kRaw, {100, 0.5}, {50, 0.25}}, {kFourBits, {200, 1}, {100, 0.5}}};
@@ -50,9 +55,15 @@ TEST(Travel, CountsWhatTheSchedulesMovesSay) {
     EXPECT_EQ(gather.trips, 1u);
   }
   // 8 machines in racks of 4: three neighbours twice, one machine of the other rack once.
-  const Travel racks = travel_of(way_of(Collective::kTwoLevel, 8, 4), 8);
+  const Travel racks = travel_of(without_loss(way_of(Collective::kTwoLevel, 8, 4)), 8);
   EXPECT_NEAR(racks.sent, (2 * 3 + 1) / 4.0, 1e-9);
   EXPECT_EQ(racks.trips, 3u);
+  // With loss: to three neighbours what they own or pass on, and what this one does; of its own
+  // shard to the other rack, and of the other's.
+  const Travel lossy = travel_of(way_of(Collective::kTwoLevel, 8, 4), 8);
+  EXPECT_NEAR(lossy.sent, (3 * 2 + 3 * 2 + 2) / 8.0, 1e-9);
+  EXPECT_NEAR(lossy.encodes, 1, 1e-9) << "of every value once";
+  EXPECT_EQ(lossy.trips, 4u);
 }
 
 // Every frame of the real schedule over the real layout, against the product.
