@@ -9,7 +9,7 @@ namespace cgx::gpu {
 
 bool device_present();
 std::string device_name();
-extern const bool kDeviceTakesWide;  // it has kernels for fp64 and integers
+extern const bool kDeviceTakesWide;   // it has kernels for fp64 and integers
 void* device_allocate(size_t bytes);  // zeroed
 void device_free(void* memory);
 void copy_to_device(void* to, const void* from, size_t bytes);
