@@ -12,13 +12,16 @@ struct Choice {
   WayReason reason;
 };
 
+// What the policy names; racks need machines outside of them.
+Collective named(const WayQuestion& question) {
+  const Collective collective = wished(question.wish);
+  const bool one_rack = question.rack_machines == question.machines;
+  return row_of(collective).in_racks && one_rack ? Collective::kScatter : collective;
+}
+
 Choice choose(const WayQuestion& question, const Group& group, const TensorTable& table) {
   if (question.machines == 1) return {Collective::kScatter, WayReason::kAlone};
-  const bool one_rack = question.rack_machines == question.machines;
-  if (question.wish == CollectiveWish::kTwoLevel && one_rack) {
-    return {Collective::kScatter, WayReason::kPolicy};
-  }
-  if (question.wish != CollectiveWish::kAuto) return {wished(question.wish), WayReason::kPolicy};
+  if (question.wish != CollectiveWish::kAuto) return {named(question), WayReason::kPolicy};
   uint64_t raw_bytes = 0;
   bool lossy = false, gathers = question.machines <= kGatherMachinesMax;
   for (const Segment& segment : group.segments) {
