@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kCallsMax = 1024;  // by which one machine may be ahead of another
+
+}  // namespace
 
 bool Terms::all_flushed() const {
   for (uint32_t k = 0; k < machines_.size(); ++k) {
@@ -36,7 +41,22 @@ std::string Terms::silent_machines() const {
   return silent.empty() ? members_.machine_name(0) : silent;
 }
 
+// What a machine reports is not believed when the calls up to there could not all be failed.
+Status Terms::check_reports() const {
+  const uint64_t own = machines_[members_.machine].report.calls_end;
+  for (uint32_t k = 0; k < machines_.size(); ++k) {
+    const uint64_t calls_end = machines_[k].report.calls_end;
+    if (calls_end <= own + kCallsMax) continue;
+    return protocol_error(members_.machine_name(k) + " reports call " + std::to_string(calls_end) +
+                          ", " + members_.machine_name(members_.machine) + " call " +
+                          std::to_string(own) + "; at most " + std::to_string(kCallsMax) +
+                          " lie between two machines");
+  }
+  return {};
+}
+
 Result<Start> Terms::conclude(const Status& why, bool has_groups) const {
+  CGX_RETURN_IF_ERROR(check_reports());
   Start start{.code = why.code(), .text = why.message()};
   uint64_t results_end = UINT64_MAX, completed_end = 0;  // on all machines, on some machine
   std::vector<uint64_t> open, done;
@@ -67,7 +87,6 @@ Result<Start> Terms::conclude(const Status& why, bool has_groups) const {
 }
 
 Status Terms::check(const Start& start, bool has_groups) const {
-  constexpr uint64_t kCallsMax = 1024;
   const Report& own = machines_[members_.machine].report;
   const bool step_fits =
       start.first_step >= own.completed_end && start.first_step <= own.results_end;

@@ -65,6 +65,8 @@ class Terms {
     Report report;
   };
 
+  Status check_reports() const;
+
   const Members& members_;
   uint32_t number_ = 0;
   uint64_t frozen_since_ns_ = 0;

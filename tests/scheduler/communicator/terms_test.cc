@@ -115,6 +115,21 @@ TEST_F(TermsTest, RefuseAStartThatDoesNotFollowFromTheOwnReport) {
   EXPECT_FALSE(terms.check(start, true).ok()) << "no window is so large";
 }
 
+TEST_F(TermsTest, RefuseAReportOfMoreCallsThanCanBeFailed) {
+  Report far = at_step(5, 5);
+  far.calls_end = 1024;
+  report_all(at_step(5, 5), far, at_step(5, 5));
+  EXPECT_TRUE(terms.conclude(kWhy, true).ok());
+  far.calls_end = UINT64_MAX;  // one by one it would take for ever
+  terms.report(1, far);
+  const auto start = terms.conclude(kWhy, true);
+  EXPECT_EQ(start.status().code(), StatusCode::kPROTOCOL_ERROR);
+  EXPECT_EQ(
+      start.status().message(),
+      "machine 1 with rank 1 reports call 18446744073709551615, machine 0 with rank 0 call 0; "
+      "at most 1024 lie between two machines");
+}
+
 TEST_F(TermsTest, KeepABoundedNumberOfFramesOfTheNextOne) {
   wire::FrameHeader header;
   header.term = 1;
