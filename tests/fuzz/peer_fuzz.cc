@@ -106,7 +106,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       }
       case 4:
-        cluster.run_for(bytes.byte() * 10'000'000);
+        cluster.run_for(bytes.byte() * int64_t{10'000'000});
         break;
       case 5:
         cluster.request_redo(0);

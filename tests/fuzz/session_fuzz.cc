@@ -201,7 +201,7 @@ void act(Trainer& trainer, Bytes& bytes) {
     case 0: {
       cgx_submit_record record{};
       const auto raw = bytes.take(sizeof(record));
-      std::memcpy(&record, raw.data(), raw.size());
+      if (!raw.empty()) std::memcpy(&record, raw.data(), raw.size());
       return trainer.push(record);
     }
     case 1:
