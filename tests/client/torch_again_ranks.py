@@ -31,6 +31,12 @@ def save(step, net):
     os.rename(SAVED + ".new", SAVED)
 
 
+def say(line):
+    """In one piece, also where Python does not buffer: all ranks write to one pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def train(attempt):
     """From where the last attempt was saved to the end."""
     rank = dist.get_rank()
@@ -52,8 +58,8 @@ def train(attempt):
         if rank == 0:
             save(step + 1, net)
         dist.barrier()
-    total = sum(float(parameter.double().abs().sum()) for parameter in net.parameters())
-    print(f"attempt {attempt}: rank {rank} took steps {first} to {STEPS}: {total:.12f}", flush=True)
+    total = sum(float(parameter.detach().double().abs().sum()) for parameter in net.parameters())
+    say(f"attempt {attempt}: rank {rank} took steps {first} to {STEPS}: {total:.12f}")
 
 
 def restart():
@@ -70,7 +76,7 @@ def retry():
             dist.init_process_group("gloo", init_method=f"file://{PLACE}/store{attempt}", rank=rank, world_size=size)
             return train(attempt)
         except RuntimeError as error:
-            print(f"attempt {attempt}: rank {rank}: {error}", flush=True)
+            say(f"attempt {attempt}: rank {rank}: {error}")
             dist.destroy_process_group()
             attempt += 1
 
