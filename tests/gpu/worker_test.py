@@ -241,7 +241,7 @@ class Full(WorkerCase):
 
 
 class Hung(WorkerCase):
-    """A worker that does not answer when a plan needs residuals there: the planner's thread is everybody's."""
+    """A worker that does not answer when a plan needs residuals there."""
 
     MACHINES = 1
     CONFIG = {"policy": {"codec": "maxmin:4,feedback", "min_elements": 64}}
