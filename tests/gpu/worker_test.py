@@ -216,6 +216,22 @@ class Faults(WorkerCase):
         self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
 
 
+class DaemonGone(WorkerCase):
+    def test_a_killed_daemon_leaves_no_rank_waiting_for_its_gpu(self):
+        ranks = self.begin(["arena"] * 2, "paced")
+        for _ in range(20):
+            ranks[0].stdout.readline()
+        self.daemons[0].process.kill()
+        began = time.monotonic()
+        self.daemons[0].process.wait()
+        self.addCleanup(self.daemons[0].start)
+        for rank in ranks:
+            self.assertIn("failed ", rank.communicate(timeout=30)[0].splitlines()[-1])
+        seconds = time.monotonic() - began
+        figure("ranks on GPUs end after a daemon was killed", seconds, 5.0)
+        self.assertLess(seconds, 5.0)
+
+
 class Sticky(WorkerCase):
     """A kernel that fails on the GPU: here the fortieth launch of each worker."""
 
