@@ -5,7 +5,7 @@
 
 namespace cgx::daemon {
 
-// Implemented by the data agent; called on the planner agent's thread, may wait for room.
+// Implemented by the data agent; called on any thread, may wait for room.
 class PlanTaker {
  public:
   virtual ~PlanTaker() = default;

@@ -2,9 +2,9 @@
 // staging memory that both have.
 //
 // Thread rule: start(), add_arena() and make_residual() wait for the worker and are called on
-// users' and planners' threads, the last one for a second at most: other jobs' plans wait there,
-// too; the rings and staging are the data thread's; everything else may be called from anywhere and
-// waits for nobody. The process ends with the last reference.
+// users' and planners' threads, the last one for a second at most, on a thread where no other plan
+// waits; the rings and staging are the data thread's; everything else may be called from anywhere
+// and waits for nobody. The process ends with the last reference.
 #pragma once
 
 #include <atomic>

@@ -37,6 +37,7 @@ class WorkerSite final : public scheduler::Site {
   bool consumes_inside() const override { return false; }
   std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
   scheduler::ResidualMaker residual_maker() const override;
+  bool residuals_elsewhere() const override { return true; }
   Status takes(const CodecSpec& spec, DType dtype) const override;
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;

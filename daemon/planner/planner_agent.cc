@@ -41,6 +41,7 @@ Status PlannerAgent::on_start() {
 void PlannerAgent::on_stop() {
   commits_->close();
   others_->close();
+  join_aside(/*all=*/true);
 }
 
 int PlannerAgent::do_work(uint64_t /*now_ns*/) {
@@ -63,7 +64,7 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
     question.made_memory = [this](uint64_t bytes) { rest_after(bytes); };
   }
   const bool taken = tasks.post([this, question = std::move(question), answer]() mutable {
-    plan(question, std::move(answer));
+    take_up(std::move(question), std::move(answer));
   });
   if (taken) return;
   answer(Status(StatusCode::kBUSY,
@@ -157,9 +158,34 @@ void PlannerAgent::begin_work() {
   rested_cpu_ns_ = thread_cpu_ns();
 }
 
+void PlannerAgent::take_up(scheduler::PlanQuestion question, Answer answer) {
+  join_aside(/*all=*/false);
+  const bool here = !question.residuals_elsewhere || aside_.size() >= kAsideMax;
+  if (here) return plan(question, std::move(answer));
+  plan_aside(std::move(question), std::move(answer));
+}
+
+// Nobody rests there: it is another process that works.
+void PlannerAgent::plan_aside(scheduler::PlanQuestion question, Answer answer) {
+  question.made_memory = nullptr;
+  auto done = std::make_shared<std::atomic<bool>>(false);
+  std::jthread thread([this, done, question = std::move(question), answer = std::move(answer)] {
+    tell(scheduler::make_facts(question), answer);
+    done->store(true);
+  });
+  aside_.push_back({std::move(thread), std::move(done)});
+}
+
+void PlannerAgent::join_aside(bool all) {
+  std::erase_if(aside_, [all](const Aside& each) { return all || each.done->load(); });
+}
+
 void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) {
   begin_work();
-  Result<scheduler::FactsPtr> facts = scheduler::make_facts(question);
+  tell(scheduler::make_facts(question), std::move(answer));
+}
+
+void PlannerAgent::tell(Result<scheduler::FactsPtr> facts, Answer answer) {
   if (facts.ok()) facts = freed_here(*std::move(facts));
   taker_.take_plan([facts = std::move(facts), answer = std::move(answer)] { answer(facts); });
 }

@@ -7,11 +7,15 @@
 // thread is nice: trainers need their cores. That is not enough where it makes much memory, most of
 // which is the system's work: it holds a core, and threads that move gradients share the others. So
 // it rests in between, unless ranks or other questions wait.
+// A plan whose residuals another process makes (a GPU worker, which may hang) is made on a thread
+// of its own, so that no other plan waits for that process.
 #pragma once
 
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "daemon/base/agent.h"
 #include "daemon/base/clock.h"
@@ -50,7 +54,18 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   using Task = UniqueFunction<void()>;
   using Tasks = Mailbox<Task>;
 
+  // A plan that is being made beside this thread; joined before the next one or at the end.
+  struct Aside {
+    std::jthread thread;
+    std::shared_ptr<std::atomic<bool>> done;
+  };
+  static constexpr size_t kAsideMax = 64;  // beyond, they are made here
+
+  void take_up(scheduler::PlanQuestion question, Answer answer);
+  void plan_aside(scheduler::PlanQuestion question, Answer answer);
+  void join_aside(bool all);
   void plan(const scheduler::PlanQuestion& question, Answer answer);
+  void tell(Result<scheduler::FactsPtr> facts, Answer answer);
   void rest_after(uint64_t bytes);
   void begin_work();
   scheduler::FactsPtr freed_here(scheduler::FactsPtr facts) const;
@@ -71,6 +86,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
 
   std::shared_ptr<Tasks> commits_, others_;  // plans that are dropped post to the second
   std::deque<Search> searches_;
+  std::vector<Aside> aside_;
 };
 
 }  // namespace cgx::daemon

@@ -60,7 +60,11 @@ void CeilingWatch::ask(const FactsPtr& base) {
 }
 
 void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
-  if (answer.ok() && answer->changes) return propose(*answer);
+  if (answer.ok() && answer->changes) {
+    if (port_.may_set_ceilings()) return propose(*answer);
+    asked_ = false;  // another plan came first: still due, it is asked again after that one
+    return;
+  }
   if (!answer.ok()) {
     note({.name = kCeilingPlanners[static_cast<size_t>(policy_.ceilings)],
           .verdict = answer.status().to_string()});

@@ -19,12 +19,14 @@ class CeilingPort {
   virtual ~CeilingPort() = default;
   // No plan is being agreed on or on trial, nor will one be soon.
   virtual bool may_set_ceilings() const = 0;
-  // Answers come later or at once, and never once the port has gone.
+  // Answers come later or at once, and never once the port has gone. Meanwhile another plan may
+  // have been proposed.
   virtual void search_ceilings(CeilingQuestion question,
                                std::function<void(const Result<CeilingAnswer>&)> answer) = 0;
   struct Agreed {
     uint64_t epoch = 0, first_step = 0;
   };
+  // REQUIRES: may_set_ceilings()
   virtual void propose_ceilings(std::vector<CodecSpec> ceilings,
                                 std::function<void(const Result<Agreed>&)> answer) = 0;
   virtual void report(const PlanNote& note) = 0;

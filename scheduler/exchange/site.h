@@ -117,6 +117,8 @@ class Site {
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
   virtual ResidualMaker residual_maker() const = 0;
+  // Another process makes them, which may be slow to answer.
+  virtual bool residuals_elsewhere() const { return false; }
   // UNIMPLEMENTED, by name, for what no job of this site may be about.
   virtual Status takes(const CodecSpec& spec, DType dtype) const {
     (void)spec, (void)dtype;

@@ -16,6 +16,8 @@ const char* reason_text(WayReason reason) {
       return "fewer bytes";
     case WayReason::kPlanned:
       return "the planner expects the shortest step";
+    case WayReason::kFewerBetweenRacks:
+      return "fewer bytes between machines with several GPUs";
   }
   return "unknown";
 }

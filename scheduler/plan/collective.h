@@ -47,7 +47,15 @@ inline Collective wished(CollectiveWish wish) {  // REQUIRES: not auto
   return static_cast<Collective>(static_cast<uint8_t>(wish) - 1);
 }
 
-enum class WayReason : uint8_t { kAlone, kPolicy, kOneTrip, kGathersWell, kFewerBytes, kPlanned };
+enum class WayReason : uint8_t {
+  kAlone,
+  kPolicy,
+  kOneTrip,
+  kGathersWell,
+  kFewerBytes,
+  kPlanned,
+  kFewerBetweenRacks,
+};
 const char* reason_text(WayReason reason);
 
 // How a group goes between machines. With the layout that follows from the plan it says which

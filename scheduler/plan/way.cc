@@ -1,6 +1,8 @@
 #include "scheduler/plan/way.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
 #include "kernels/codec.h"
 
@@ -19,6 +21,25 @@ Collective named(const WayQuestion& question) {
   return row_of(collective).in_racks && one_rack ? Collective::kScatter : collective;
 }
 
+constexpr const CollectiveRow* kRows[] = {
+#define X(name, text, help) &kCollective_##text,
+#include "scheduler/plan/schedules.def"
+#undef X
+};
+
+// The first collective that goes in racks, where the GPUs of machines are such.
+std::optional<Collective> in_racks_of_sites(const WayQuestion& question, const Group& group) {
+  const bool are = question.sites_each > 1 && question.rack_machines == question.sites_each;
+  for (size_t i = 0; are && i < std::size(kRows); ++i) {
+    const Way way{.collective = static_cast<Collective>(i),
+                  .rack_machines = question.rack_machines};
+    if (!kRows[i]->in_racks) continue;
+    const auto check = kRows[i]->check;
+    if (check == nullptr || check(way, group, question.machines).ok()) return way.collective;
+  }
+  return std::nullopt;
+}
+
 Choice choose(const WayQuestion& question, const Group& group, const TensorTable& table) {
   if (question.machines == 1) return {Collective::kScatter, WayReason::kAlone};
   if (question.wish != CollectiveWish::kAuto) return {named(question), WayReason::kPolicy};
@@ -33,15 +54,12 @@ Choice choose(const WayQuestion& question, const Group& group, const TensorTable
     gathers = gathers && kernels::find_codec(segment.spec.codec)->gathers;
   }
   if (!lossy && raw_bytes <= kOneTripBytesMax) return {Collective::kAllgather, WayReason::kOneTrip};
+  if (const auto racks = in_racks_of_sites(question, group)) {
+    return {*racks, WayReason::kFewerBetweenRacks};
+  }
   if (lossy && gathers) return {Collective::kAllgather, WayReason::kGathersWell};
   return {Collective::kScatter, WayReason::kFewerBytes};
 }
-
-constexpr const CollectiveRow* kRows[] = {
-#define X(name, text, help) &kCollective_##text,
-#include "scheduler/plan/schedules.def"
-#undef X
-};
 
 }  // namespace
 

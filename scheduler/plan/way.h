@@ -21,7 +21,10 @@ struct WayQuestion {
   CollectiveWish wish = CollectiveWish::kAuto;
   uint32_t machines = 1;
   uint32_t rack_machines = 0;  // of the policy
+  uint32_t sites_each = 0;     // machines that share a daemon (View); 0: none do
 };
+// With several GPUs on each of several machines auto goes in racks: between machines that moves
+// 1/GPUs of what scatter would. What is so small that one trip suits it stays with that.
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table);
 
 // Parts in flight: about the same bytes whatever the number of machines. Scatter: per peer without

@@ -46,7 +46,12 @@ bool nowhere_later(const State& one, const State& other) {
 std::vector<CollectiveWish> wishes_under(const PlanInputs& inputs) {
   if (inputs.policy.collective != CollectiveWish::kAuto) return {inputs.policy.collective};
   if (inputs.machines == 1) return {CollectiveWish::kScatter};
-  return {CollectiveWish::kScatter, CollectiveWish::kAllgather};
+  std::vector<CollectiveWish> wishes = {CollectiveWish::kScatter, CollectiveWish::kAllgather};
+  for (size_t i = 0; inputs.sites_each > 1 && i < std::size(kCollectives); ++i) {
+    const auto each = static_cast<Collective>(i);
+    if (row_of(each).in_racks) wishes.push_back(wish_for(each));
+  }
+  return wishes;
 }
 
 }  // namespace

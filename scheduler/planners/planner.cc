@@ -135,7 +135,8 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
   for (Group& group : groups) {
     group.way = choose_way({.wish = inputs.policy.collective,
                             .machines = inputs.machines,
-                            .rack_machines = inputs.rack_machines()},
+                            .rack_machines = inputs.rack_machines(),
+                            .sites_each = inputs.sites_each},
                            group, inputs.table);
   }
   return make_plan(inputs, std::move(groups));

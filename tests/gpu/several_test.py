@@ -10,6 +10,7 @@ from worker_test import WorkerCase
 
 class Several(WorkerCase):
     MACHINES = 4
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128", "collective": "allgather"}}
 
     def hosts(self, places, *parts):
         return self.run_ranks(["host"] * len(places), *parts, places=places)
@@ -71,6 +72,12 @@ class RacksOfTheirOwn(WorkerCase):
         self.assertGreater(near, 0)
 
 
+class RacksByAuto(RacksOfTheirOwn):
+    """Nor says anybody that they go in two levels: fewer bytes between the machines do."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128", "collective": "auto"}}
+
+
 class Raw(Several):
     """Without loss in between, GPUs of a machine give the sum that its host gives."""
 
@@ -78,6 +85,10 @@ class Raw(Several):
 
     def test_gpus_of_one_machine_get_the_sum_of_its_host(self):
         self.assertEqual(self.gpus([0] * 4, [0, 1, 2, 3], "steps"), self.hosts([0] * 4, "steps"))
+
+    def test_two_machines_with_two_gpus_each(self):
+        """In racks by themselves, so machines add their own GPUs first, as hosts do with their ranks."""
+        self.assertEqual(self.gpus([0, 0, 1, 1], [0, 1, 0, 1], "steps"), self.hosts([0, 0, 1, 1], "steps"))
 
 
 class FaultsOfSeveral(WorkerCase):

@@ -216,6 +216,22 @@ class Faults(WorkerCase):
         self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
 
 
+class DaemonGone(WorkerCase):
+    def test_a_killed_daemon_leaves_no_rank_waiting_for_its_gpu(self):
+        ranks = self.begin(["arena"] * 2, "paced")
+        for _ in range(20):
+            ranks[0].stdout.readline()
+        self.daemons[0].process.kill()
+        began = time.monotonic()
+        self.daemons[0].process.wait()
+        self.addCleanup(self.daemons[0].start)
+        for rank in ranks:
+            self.assertIn("failed ", rank.communicate(timeout=30)[0].splitlines()[-1])
+        seconds = time.monotonic() - began
+        figure("ranks on GPUs end after a daemon was killed", seconds, 5.0)
+        self.assertLess(seconds, 5.0)
+
+
 class Sticky(WorkerCase):
     """A kernel that fails on the GPU: here the fortieth launch of each worker."""
 
@@ -224,9 +240,15 @@ class Sticky(WorkerCase):
     def test_a_fault_of_the_gpu_names_the_kernel_and_the_tensor(self):
         processes = self.begin(["arena", "host"], "paced")
         out = [process.communicate(timeout=30)[0] for process in processes]
-        self.assertRegex(out[0].splitlines()[-1], r"^failed DEVICE_LOST .*tensor 'paced': cgxd-gpu \(process .*(encoding|decoding|"
-                                                  r"reducing) of \d+ segments with maxmin:4.*CUDA_ERROR_ILLEGAL_ADDRESS")
+        self.assertRegex(out[0].splitlines()[-1], r"^failed DEVICE_LOST .*tensor 'paced': cgxd-gpu \(process .*((en|de)cod|reduc)"
+                                                  r"(ing of \d+ segments with|e of) maxmin:4.*CUDA_ERROR_ILLEGAL_ADDRESS")
         self.assertRegex(out[1].splitlines()[-1], r"^failed DEVICE_LOST .*CUDA_ERROR_ILLEGAL_ADDRESS")
+
+
+class StickyLater(Sticky):
+    """The launch succeeds and the kernel fails when it runs: no call says so unless the worker asks."""
+
+    WORKER = f"{DAWDLING} faulting=40"
 
 
 class Full(WorkerCase):
@@ -241,7 +263,7 @@ class Full(WorkerCase):
 
 
 class Hung(WorkerCase):
-    """A worker that does not answer when a plan needs residuals there: the planner's thread is everybody's."""
+    """A worker that does not answer when a plan needs residuals there."""
 
     MACHINES = 1
     CONFIG = {"policy": {"codec": "maxmin:4,feedback", "min_elements": 64}}

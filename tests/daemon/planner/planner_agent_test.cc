@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,31 @@ struct Touched final : scheduler::SiteResidual {
   uint64_t touch() override { return left > 0 ? (--left, 2 * kMiB) : 0; }
   int left = 3;
 };
+
+// A worker that hangs holds up the plans of its own job alone.
+TEST_F(PlannerAgentTest, MakesOtherPlansWhileAnotherProcessOwesAResidual) {
+  std::promise<void> asked, answered;
+  PlanQuestion slow = asker_.question(1, /*ranks_wait=*/true);
+  slow.policy.default_codec.flags |= CodecSpec::kFeedback;
+  slow.policy.raw_one_dimensional = false;
+  slow.bytes_free = kMiB;
+  slow.residuals_elsewhere = true;
+  slow.make_residual = [&](uint64_t) -> Result<std::shared_ptr<scheduler::SiteResidual>> {
+    asked.set_value();
+    answered.get_future().wait();
+    return Status(StatusCode::kDEVICE_LOST, "did not answer");
+  };
+  agent_.request(slow, asker_.keep());
+  agent_.request(asker_.question(2, /*ranks_wait=*/true), asker_.keep());
+  work_until_quiet();
+  asked.get_future().wait();
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{2});
+  answered.set_value();
+  agent_.on_stop();
+  asker_.read_answers();
+  EXPECT_EQ(asker_.refused, std::vector<StatusCode>{StatusCode::kDEVICE_LOST});
+}
 
 // Plans with feedback, whose memory comes in three slices; how often the planner rests meanwhile.
 class PlannersRest : public PlannerAgentTest {

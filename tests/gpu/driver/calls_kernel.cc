@@ -53,9 +53,14 @@ bool fits(const Function& function, const Launch& launch) {
          launch.shared_bytes <= static_cast<uint32_t>(function.shared_bytes_max);
 }
 
+bool faults_now(Process& p) {
+  const std::lock_guard lock(p.mutex);
+  return p.settings.faulting > 0 && --p.settings.faulting == 0;
+}
+
 void run(const Twin& twin, Launch launch, const Parameters& parameters, Context* context) {
   launch.parameters = parameters.data();
-  if (run_twin(twin, launch)) return;
+  if (!faults_now(process()) && run_twin(twin, launch)) return;
   unsigned fine = CUDA_SUCCESS;
   context->error.compare_exchange_strong(fine, CUDA_ERROR_ILLEGAL_ADDRESS);
 }

@@ -41,7 +41,8 @@ struct Settings {
   int version = 13000;
   Protection protection = Protection::kBest;
   bool without_words = false, without_vmm = false, without_ipc = false;
-  bool strict = false;  // a process that was accused ends with kAccused
+  uint64_t faulting = 0;  // the kernel that fails while it runs, counted from now; 0: none
+  bool strict = false;    // a process that was accused ends with kAccused
   std::vector<Fault> faults;
 
   // Empty, or what is wrong with the words; those before it hold.

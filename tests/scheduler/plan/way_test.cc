@@ -65,6 +65,29 @@ TEST(Way, IsWhatThePolicyWishes) {
   }
 }
 
+TEST(Way, GoesInRacksWhereSeveralMachinesHaveSeveralGpus) {
+  const auto way = [](const CodecSpec& spec, uint32_t machines, uint32_t sites, uint32_t racks = 0,
+                      uint64_t elements = 1 << 20) {
+    const Built built = build({{{elements, spec}}, machines});
+    return choose_way(
+        {.machines = machines, .rack_machines = racks != 0 ? racks : sites, .sites_each = sites},
+        built.group, built.table);
+  };
+  for (const CodecSpec& spec : every_codec()) {
+    const Way racks = way(spec, 6, 2);
+    EXPECT_TRUE(scheduler::row_of(racks.collective).in_racks) << kernels::to_string(spec);
+    EXPECT_EQ(racks.reason, WayReason::kFewerBetweenRacks);
+    EXPECT_EQ(racks.rack_machines, 2u);
+    EXPECT_EQ(racks.exact, spec.codec == 0);
+    EXPECT_TRUE(scheduler::row_of(way(spec, 4, 2).collective).in_racks) << "before gathering";
+  }
+  EXPECT_EQ(way(kRaw, 4, 2, 0, 1000).reason, WayReason::kOneTrip) << "small";
+  EXPECT_EQ(way(kFourBits, 4, 4).collective, Collective::kScatter) << "one machine";
+  EXPECT_EQ(way(kFourBits, 4, 0).collective, Collective::kScatter) << "one GPU each";
+  EXPECT_EQ(way(kFourBits, 6, 0, 2).collective, Collective::kScatter) << "racks of hosts";
+  EXPECT_EQ(way(kFourBits, 8, 2, 4).collective, Collective::kScatter) << "racks of machines";
+}
+
 TEST(Way, OfTwoLevelsNeedsRacksOfEqualSize) {
   const Group raw = build({{{1000, kRaw}}, 4}).group, lossy = build({{{1000, kFourBits}}, 4}).group;
   const auto why = [](uint32_t rack, const Group& group, uint32_t machines, bool exact = false) {

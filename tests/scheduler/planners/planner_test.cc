@@ -43,6 +43,9 @@ TEST(Planner, TakesSitesOfADaemonForARackWhereThePolicySaysNone) {
   EXPECT_EQ(way(4, 0).rack_machines, UINT32_MAX) << "nothing makes racks";
   policy.rack_machines = 3;
   EXPECT_EQ(way(6, 2).rack_machines, 3u) << "the policy's word goes first";
+  policy = {};
+  EXPECT_EQ(way(6, 2).reason, WayReason::kFewerBetweenRacks) << "auto";
+  EXPECT_EQ(way(6, 0).rack_machines, 0u);
 }
 
 TEST(Planner, GroupsNoMoreTensorsThanARoundCanBegin) {

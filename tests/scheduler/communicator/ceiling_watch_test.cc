@@ -1,0 +1,93 @@
+#include "scheduler/communicator/ceiling_watch.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/planners/planner.h"
+
+namespace cgx::scheduler {
+namespace {
+
+// Searches end when the test says so; whether something else is being agreed on, too.
+class Desk : public CeilingPort {
+ public:
+  bool may_set_ceilings() const override { return free; }
+  void search_ceilings(CeilingQuestion /*question*/,
+                       std::function<void(const Result<CeilingAnswer>&)> answer) override {
+    ++searches;
+    pending = std::move(answer);
+  }
+  void propose_ceilings(std::vector<CodecSpec> ceilings,
+                        std::function<void(const Result<Agreed>&)> answer) override {
+    ASSERT_TRUE(free) << "two plans are proposed at once";
+    proposed.push_back(std::move(ceilings));
+    answer(Agreed{.epoch = 2, .first_step = 9});
+  }
+  void report(const PlanNote& /*note*/) override {}
+
+  bool free = true;
+  int searches = 0;
+  std::function<void(const Result<CeilingAnswer>&)> pending;
+  std::vector<std::vector<CodecSpec>> proposed;
+};
+
+FactsPtr layerwise_plan() {
+  Policy policy;
+  policy.ceilings = CeilingPlanner::klayerwise;
+  policy.stats_steps = 1;
+  const auto table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "weight", .elements = 1 << 14, .shape = {128, 128}}});
+  const Result<FactsPtr> facts = make_facts({.table = table,
+                                             .policy = policy,
+                                             .epoch = 1,
+                                             .policy_version = 1,
+                                             .order = reverse_registration(1),
+                                             .machines = 2,
+                                             .slab_bytes = 256 * 1024});
+  EXPECT_TRUE(facts.ok()) << facts.status().to_string();
+  return *facts;
+}
+
+CeilingAnswer weaker_codec() {
+  CeilingAnswer answer;
+  answer.changes = true;
+  answer.ceilings = {{.codec = 3, .bits = 8, .bucket = 512}};
+  return answer;
+}
+
+// A watch that has measured enough and has asked.
+struct AskingWatch {
+  AskingWatch() : watch(desk) {
+    watch.follow(*plan);
+    for (uint64_t step = 1; step <= 2; ++step) watch.completed(step);
+    watch.work(plan);
+  }
+  Desk desk;
+  FactsPtr plan = layerwise_plan();
+  CeilingWatch watch;
+};
+
+TEST(CeilingWatch, ProposesWhatTheSearchFound) {
+  AskingWatch scene;
+  ASSERT_EQ(scene.desk.searches, 1);
+  scene.desk.pending(weaker_codec());
+  ASSERT_EQ(scene.desk.proposed.size(), 1u);
+  EXPECT_EQ(scene.watch.ceilings(), weaker_codec().ceilings);
+}
+
+// A search takes a while: an operator's policy, a commit or the pilot's trial may come in between.
+TEST(CeilingWatch, ProposesNothingWhileAnotherPlanIsAgreedOn) {
+  AskingWatch scene;
+  scene.desk.free = false;
+  scene.desk.pending(weaker_codec());
+  EXPECT_TRUE(scene.desk.proposed.empty());
+  scene.watch.work(scene.plan);
+  EXPECT_EQ(scene.desk.searches, 1);
+  scene.desk.free = true;
+  scene.watch.work(scene.plan);
+  ASSERT_EQ(scene.desk.searches, 2) << "still due, so it is asked again";
+  scene.desk.pending(weaker_codec());
+  EXPECT_EQ(scene.desk.proposed.size(), 1u);
+}
+
+}  // namespace
+}  // namespace cgx::scheduler
