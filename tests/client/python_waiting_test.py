@@ -1,4 +1,4 @@
-"""Ctrl-C in every wait of the Python package, over a real cgxd."""
+"""Waits of the Python package over a real cgxd: Ctrl-C in each of them, and a daemon that goes."""
 
 import datetime
 import os
@@ -12,13 +12,11 @@ from daemon_case import Store, WithDaemon, on_ranks
 
 import cgx
 import numpy
+from cgx._library import ids_array
+from cgx._poller import _Poller
 
 
-class Interrupts(WithDaemon):
-    """Ctrl-C ends every wait of the main thread. A promise of 0.3 s; the tests allow for a crowded machine."""
-
-    ALLOWED_S = 2.0
-
+class AloneOfTwo(WithDaemon):
     def alone_of_two(self, commit=False):
         """A communicator whose other rank does nothing."""
         store, ranks = Store(), [None, None]
@@ -31,6 +29,12 @@ class Interrupts(WithDaemon):
                 ranks[rank].commit()
         on_ranks(2, join)
         return ranks[0]
+
+
+class Interrupts(AloneOfTwo):
+    """Ctrl-C ends every wait of the main thread. A promise of 0.3 s; the tests allow for a crowded machine."""
+
+    ALLOWED_S = 2.0
 
     def interrupt(self, wait):
         """Runs wait() and sends SIGINT as soon as it is inside the library."""
@@ -105,6 +109,29 @@ class Interrupts(WithDaemon):
             call.wait(0.5)
         striker.join()
         self.assertEqual(seen, [1])
+
+
+class Parts(list):
+    """Stands for a bucket whose future somebody waits for."""
+
+    ids = ids_array([0])
+
+    def fail(self, error):
+        self.append(error)
+
+
+class Pollers(AloneOfTwo):
+    """The thread that completes the DDP hook's futures."""
+
+    def test_what_is_handed_over_just_before_the_daemon_goes_gets_an_error(self):
+        comm, part = self.alone_of_two(commit=True), Parts()
+        comm.submit(0, comm.tensors)
+        poller = _Poller(comm.session)
+        self.daemon.process.kill()
+        poller.run()  # on this thread: as if it still counted as alive, but no longer looked
+        poller.watch(comm, 0, part, lambda: None, lambda error: error)
+        self.assertEqual(len(part), 1)
+        self.assertIsInstance(part[0], cgx.DaemonLostError)
 
 
 if __name__ == "__main__":

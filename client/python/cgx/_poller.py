@@ -54,12 +54,18 @@ class _Poller(threading.Thread):
         self._session = session
         self._watched, self._news, self._done = [], [], []
         self._guard = threading.Lock()
-        self._stopping = False
+        self._stopping = self._over = False  # over: nobody looks at what is watched any more
 
     def watch(self, *what):
+        watched = _Watched(*what)
         with self._guard:
-            self._news.append(_Watched(*what))
-        library.cgx_wake(self._session.handle)
+            over = self._over
+            if not over:
+                self._news.append(watched)
+        if over:
+            self._give_up(watched)
+        else:
+            library.cgx_wake(self._session.handle)
 
     def stop(self):
         self._stopping = True
@@ -71,6 +77,21 @@ class _Poller(threading.Thread):
             del _pollers[id(self._session)]
 
     def run(self):
+        try:
+            self._serve()
+        finally:
+            with self._guard:
+                self._over = True
+                left, self._watched, self._news = self._watched + self._news, [], []
+            for each in left:
+                self._give_up(each)
+
+    @staticmethod
+    def _give_up(watched):
+        if not watched.settle():
+            watched.part.fail(CgxError("the session was closed before the step had finished"))
+
+    def _serve(self):
         seen, handle = ctypes.c_uint64(), self._session.handle
         while not self._stopping and self._session.is_open:
             code = library.cgx_poll(handle, ctypes.byref(seen), _POLL_MS)
@@ -83,9 +104,6 @@ class _Poller(threading.Thread):
                 self._look_at_results()
             if code != 0 and not self._goes_on(code):
                 break
-        for each in self._watched + self._news:
-            if not each.settle():
-                each.part.fail(CgxError("the session was closed before the step had finished"))
 
     def _look_at_results(self):
         """Beside the optimizer's step, so that the next pass need not."""
