@@ -1,6 +1,7 @@
 #include "daemon/data/pooled_site.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <utility>
@@ -26,12 +27,17 @@ namespace {
 constexpr uint64_t kWorthwhileBytes = 64 * 1024;
 constexpr uint64_t kSpinNs = 20'000;
 constexpr uint64_t kBeginsWithinNs = 50'000;
-constexpr uint64_t kEndsWithinNs = 1'000'000;
-constexpr uint64_t kPauseLeastNs = 2'000'000, kPauseMostNs = 1'000'000'000;
 
 bool needs_the_frame_in_hand(const SiteJob& job) {
   const auto in_hand = [](const SiteContribution& from) { return from.frame.live != nullptr; };
   return job.frame.live != nullptr || std::any_of(job.from.begin(), job.from.end(), in_hand);
+}
+
+// How often the calling thread had to leave its core although it had work.
+uint64_t preemptions() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return static_cast<uint64_t>(usage.ru_nivcsw);
 }
 
 bool about_a_part(SiteJobKind kind) {
@@ -109,7 +115,7 @@ std::unique_ptr<SiteOperation> PooledSite::begin(const OperationSetup& setup) {
 }
 
 bool PooledSite::give(Work& work, Ticket ticket, const SiteJob& job) {
-  if (asked_here_ - answered_ == kSlots || now_ns_ < paused_until_ns_) return false;
+  if (asked_here_ - answered_ == kSlots || !core_.free(now_ns_)) return false;
   Slot& to = slot(asked_here_++);
   to.work = &work;
   to.asked_ns = now_ns_;
@@ -130,7 +136,7 @@ int PooledSite::poll(SiteEvents& events, uint64_t now_ns) {
     Slot& next = slot(answered_);
     const bool done = next.state.load(std::memory_order_acquire) == State::kDone;
     if (!done && !take_back(next)) break;
-    judge(now_ns - std::min(now_ns, next.asked_ns), !done);
+    core_.answered(now_ns, now_ns - std::min(now_ns, next.asked_ns), !done);
     const Ticket ticket = next.ticket;
     const SiteAnswer answer = std::move(next.answer);
     next.state.store(State::kFree, std::memory_order_relaxed);
@@ -138,6 +144,7 @@ int PooledSite::poll(SiteEvents& events, uint64_t now_ns) {
     events.site_answered(ticket, answer);
     ++answered;
   }
+  if (answered > 0 && core_.window_is_over(now_ns)) core_.preempted(now_ns, preemptions());
   return answered;
 }
 
@@ -151,16 +158,6 @@ bool PooledSite::take_back(Slot& slot) {
   ++taken_back_;
   slot.answer = slot.work->compute_here(slot.ticket, slot.job);
   return true;
-}
-
-// Whether the second thread has a core.
-void PooledSite::judge(uint64_t took_ns, bool taken_back) {
-  if (!taken_back && took_ns < kEndsWithinNs) {
-    pause_ns_ /= 2;
-    return;
-  }
-  pause_ns_ = std::clamp(2 * pause_ns_, kPauseLeastNs, kPauseMostNs);
-  paused_until_ns_ = now_ns_ + pause_ns_;
 }
 
 void PooledSite::compute() {

@@ -5,10 +5,10 @@
 //
 //   slot: free -> asked -> begun (by the second thread, or taken back by the data thread) -> done
 //
-// Where no core is idle the second thread does not come to run: what it has not begun after 50 us
-// is taken back, and it gets nothing more for a while, the longer the more often that happens. What
-// a job names stays where it is until it is answered (PROTOCOL 32). Thread rule: as every site; the
-// second thread is this object's own, a slot belongs to whoever made it `begun`.
+// Where no core is idle (second_core.h) the second thread gets nothing more for a while, the longer
+// the more often that happens; what it has not begun after 50 us is taken back. What a job names
+// stays where it is until it is answered (PROTOCOL 32). Thread rule: as every site; the second
+// thread is this object's own, a slot belongs to whoever made it `begun`.
 #pragma once
 
 #include <array>
@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/data/second_core.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/exchange/site.h"
 
@@ -56,7 +57,6 @@ class PooledSite final : public scheduler::Site {
 
   bool give(Work& work, scheduler::Ticket ticket, const scheduler::SiteJob& job);
   bool take_back(Slot& slot);
-  void judge(uint64_t took_ns, bool taken_back);
   void compute();
   void wait_for_job(uint64_t seen) const;
   Slot& slot(uint64_t number) { return slots_[number % kSlots]; }
@@ -65,7 +65,8 @@ class PooledSite final : public scheduler::Site {
   std::array<Slot, kSlots> slots_;
   // Of the data thread:
   uint64_t asked_here_ = 0, answered_ = 0, taken_back_ = 0;
-  uint64_t now_ns_ = 0, pause_ns_ = 0, paused_until_ns_ = 0;
+  uint64_t now_ns_ = 0;
+  SecondCore core_;
   std::atomic<uint64_t> asked_{0};  // what the second thread waits for
   std::thread thread_;
 };
