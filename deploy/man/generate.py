@@ -49,7 +49,8 @@ def items_of(text, title):
         if line.startswith(" " * COLUMN):
             found[-1] = found[-1]._replace(text=f"{found[-1].text} {line.strip()}".strip())
             continue
-        left, _, right = line.strip().partition("  ")
+        described = line[COLUMN - 1:COLUMN] == " "  # else the names reach further and the description has lines of its own
+        left, right = (line[:COLUMN].strip(), line[COLUMN:]) if described else (line.strip(), "")
         names, _, value = left.partition(" ")
         found.append(Item(names, value.replace(" REQUIRED", ""), right.strip()))
     return found
