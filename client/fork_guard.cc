@@ -4,14 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
+
+#include "proto/wire/mutex.h"
 
 namespace cgx::client {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
-  std::vector<ForkGuard*> guards;
+  Mutex mutex;
+  std::vector<ForkGuard*> guards CGX_GUARDED_BY(mutex);
 };
 
 // Never destroyed: fork may happen during exit.
@@ -19,12 +20,13 @@ Registry& registry();
 
 }  // namespace
 
-// The three calls of pthread_atfork. The child's only does what is safe after fork: stores and
+// The three calls of pthread_atfork: the first takes the mutex, one of the others gives it up
+// (clang does not follow that). The child's only does what is safe after fork: stores and
 // close().
 struct ForkHandlers {
-  static void before() { registry().mutex.lock(); }
-  static void in_parent() { registry().mutex.unlock(); }
-  static void in_child() {
+  static void before() CGX_THREAD_RULE(no_thread_safety_analysis) { registry().mutex.lock(); }
+  static void in_parent() CGX_THREAD_RULE(no_thread_safety_analysis) { registry().mutex.unlock(); }
+  static void in_child() CGX_THREAD_RULE(no_thread_safety_analysis) {
     for (ForkGuard* guard : registry().guards) {
       guard->forked_.store(true, std::memory_order_relaxed);
       for (int fd : guard->descriptors_) ::close(fd);
@@ -48,22 +50,24 @@ Registry& registry() {
 }  // namespace
 
 ForkGuard::ForkGuard() {
-  const std::lock_guard lock(registry().mutex);
-  registry().guards.push_back(this);
+  Registry& known = registry();
+  const MutexLock lock(known.mutex);
+  known.guards.push_back(this);
 }
 
 ForkGuard::~ForkGuard() {
-  const std::lock_guard lock(registry().mutex);
-  std::erase(registry().guards, this);
+  Registry& known = registry();
+  const MutexLock lock(known.mutex);
+  std::erase(known.guards, this);
 }
 
 void ForkGuard::close_in_child(int fd) {
-  const std::lock_guard lock(registry().mutex);
+  const MutexLock lock(registry().mutex);
   descriptors_.push_back(fd);
 }
 
 void ForkGuard::forget(int fd) {
-  const std::lock_guard lock(registry().mutex);
+  const MutexLock lock(registry().mutex);
   std::erase(descriptors_, fd);
 }
 

@@ -317,7 +317,7 @@ Status Session::wake() {
 }
 
 Result<Staging*> Session::staging() {
-  const std::lock_guard lock(staging_mutex_);
+  const MutexLock lock(staging_mutex_);
   if (staging_ == nullptr) {
     CGX_ASSIGN_OR_RETURN(staging_, Staging::open());
   }
@@ -361,7 +361,8 @@ Result<StagedIn> Session::order(StagedIn staged, const void* memory, void* strea
     return staged;
   }
   if (ready.status().code() != StatusCode::kUNIMPLEMENTED) return ready.status();
-  CGX_ASSIGN_OR_RETURN(staged.copy, staging_->copy_of_nothing(stream, staged.memory));
+  CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
+  CGX_ASSIGN_OR_RETURN(staged.copy, staging->copy_of_nothing(stream, staged.memory));
   return staged;
 }
 

@@ -26,6 +26,7 @@
 #include "client/leader.h"
 #include "client/session_socket.h"
 #include "client/staging.h"
+#include "proto/wire/mutex.h"
 
 namespace cgx::client {
 
@@ -160,8 +161,8 @@ class Session {
   const std::unique_ptr<SessionSocket> socket_;
   std::unique_ptr<Channel> channel_;
   ArenaSet arenas_;
-  std::mutex staging_mutex_;
-  std::unique_ptr<Staging> staging_;  // guarded by its mutex; once made it stays
+  Mutex staging_mutex_;
+  std::unique_ptr<Staging> staging_ CGX_GUARDED_BY(staging_mutex_);  // once made it stays
   std::unique_ptr<CopyWatch> copies_ = std::make_unique<CopyWatch>();
 
   std::mutex mutex_;  // guards channel_ and all below

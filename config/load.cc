@@ -34,6 +34,12 @@ std::string no_such_key(const std::string& word, const Descriptor& type) {
                        : "no such key; did you mean " + std::string(meant) + "?";
 }
 
+// The usual slip: one value where several may be.
+std::string expects_list(const YAML::Node& node) {
+  const bool one = node.IsScalar() && !node.Scalar().empty();
+  return one ? "expects a list: [" + node.Scalar() + "]" : "expects a list";
+}
+
 // Fills a message from a tree and keeps the line of every key, for errors found later.
 class Loader {
  public:
@@ -94,7 +100,7 @@ class Loader {
   void list(const YAML::Node& node, const FieldDescriptor& field, const std::string& key,
             Message& message) {
     if (node.IsNull()) return;
-    if (!node.IsSequence()) return note(node, key, "expects a list");
+    if (!node.IsSequence()) return note(node, key, expects_list(node));
     if (node.size() > kListMax) {
       return note(
           node, key,

@@ -10,10 +10,10 @@
 #include <cstring>
 #include <string>
 
+#include "daemon/net/groups.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/reach.h"
 #include "daemon/net/tcp_listener.h"
-#include "daemon/operators/caller.h"
 #include "daemon/options.h"
 #include "daemon/transports.h"
 #include "proto/wire/unique_fd.h"
@@ -49,7 +49,7 @@ void has_folder(const char* key, const std::string& path, const std::string& mad
 }
 
 void has_group(const char* key, const std::string& group, Findings& findings) {
-  if (!group.empty()) findings.add(key, find_group(group).status());
+  findings.add("", find_group(key, group).status());  // it names the key itself
 }
 
 // Some address of the host is this machine's; which port is free shows at the start.

@@ -16,8 +16,8 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr const char kAbout[] =
     "One daemon per machine that makes distributed training fast on ordinary networks.\n"
-    "Without options it serves the trainers of this machine; see --help for the configuration's "
-    "keys.";
+    "Without options it serves the trainers of this machine. The keys of its configuration are at "
+    "the end of --help.";
 
 std::string configuration_help() {
   return "\nConfiguration (YAML file, or --set key=value):\n" +
@@ -65,17 +65,18 @@ CommandLine parse_command_line(int argc, char** argv) {
   add_common(app, line);
   std::string check;
   CLI::Option* checks =
-      app.add_option(
-             "--check-config", check,
-             "check this file or --config's and that this machine has the files, groups, devices "
-             "and addresses in it, print the effective configuration, exit")
+      app.add_option("--check-config", check,
+                     "check the configuration (this file, or --config's) and that this machine has "
+                     "the files, "
+                     "groups, devices and addresses it names; print it with all defaults and exit")
           ->expected(0, 1);
   bool print = false;
-  app.add_flag("--print-config", print, "print the effective configuration, exit");
+  app.add_flag("--print-config", print, "print the configuration with all defaults and exit");
   CLI::Option* drains =
-      app.add_option("--drain", line.drain_limit,
-                     "tell the running daemon of this configuration to end: its jobs leave between "
-                     "two steps, for at most so many seconds (timeouts.drain_ms); wait for its end")
+      app.add_option(
+             "--drain", line.drain_limit,
+             "end the daemon that runs with this configuration, and wait for that: its jobs "
+             "leave between two steps, within so many seconds (timeouts.drain_ms)")
           ->type_name("SECONDS")
           ->check(CLI::NonNegativeNumber)
           ->expected(0, 1);

@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 
 #include "daemon/base/clock.h"
-#include "daemon/operators/caller.h"
+#include "daemon/net/groups.h"
 #include "daemon/options.h"
 
 namespace cgx::daemon {
@@ -15,9 +15,10 @@ Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
   options.path = config.socket();
   options.type = SOCK_STREAM;
   CGX_ASSIGN_OR_RETURN(options.mode, socket_mode(config.socket_mode()));
-  const bool own_group = !config.socket_group().empty();
+  CGX_ASSIGN_OR_RETURN(options.group, find_group("control.socket_group", config.socket_group()));
+  if (options.group != kNoGroup) return options;
   CGX_ASSIGN_OR_RETURN(options.group,
-                       find_group(own_group ? config.socket_group() : config.operators_group()));
+                       find_group("control.operators_group", config.operators_group()));
   return options;
 }
 

@@ -1,6 +1,5 @@
 #include "daemon/options.h"
 
-#include <grp.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "config/config.h"
 #include "daemon/base/clock.h"
+#include "daemon/net/groups.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/networks.h"
 #include "daemon/policy/policy_message.h"
@@ -115,11 +115,8 @@ uint64_t shared_bytes(const v1::Limits& limits) {
 Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.socket.path = config.client().socket();
   CGX_ASSIGN_OR_RETURN(ipc.socket.mode, socket_mode(config.client().socket_mode()));
-  const Result<gid_t> group = socket_group(config.client().socket_group());
-  if (!group.ok()) {
-    return Status(group.status().code(), "client.socket_group: " + group.status().message());
-  }
-  ipc.socket.group = *group;
+  CGX_ASSIGN_OR_RETURN(ipc.socket.group,
+                       find_group("client.socket_group", config.client().socket_group()));
   ipc.handshake_ns = config.timeouts().handshake_ms() * kMillisecond;
   ipc.sessions_max = config.limits().sessions();
   ipc.arena_bytes_max = config.limits().arena_bytes();
@@ -142,15 +139,6 @@ Result<mode_t> socket_mode(const std::string& text) {
   const auto parsed = std::from_chars(text.data(), end, mode, 8);
   if (parsed.ec == std::errc() && parsed.ptr == end && mode <= 0777) return mode_t{mode};
   return invalid_argument("'" + text + "' are no permission bits; write them as 0660");
-}
-
-Result<gid_t> socket_group(const std::string& text) {
-  if (text.empty()) return static_cast<gid_t>(-1);
-  gid_t number = 0;
-  const char* end = text.data() + text.size();
-  if (std::from_chars(text.data(), end, number).ptr == end) return number;
-  if (const group* entry = ::getgrnam(text.c_str())) return entry->gr_gid;
-  return invalid_argument("there is no group '" + text + "' on this machine");
 }
 
 Result<DaemonOptions> daemon_options(const v1::Config& config) {

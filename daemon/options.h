@@ -19,6 +19,5 @@ const char* version_number();  // "0.1.0"
 
 // Permission bits and group of a socket, as the configuration writes them.
 Result<mode_t> socket_mode(const std::string& text);
-Result<gid_t> socket_group(const std::string& text);  // empty: -1, the daemon's own
 
 }  // namespace cgx::daemon

@@ -17,6 +17,7 @@
 #include "client/ctl/doctor.h"
 #include "client/ctl/plan_commands.h"
 #include "client/ctl/policy_commands.h"
+#include "client/ctl/usage.h"
 #include "proto/messages/policy.pb.h"
 #include "proto/wire/revision.h"
 
@@ -87,6 +88,39 @@ int drain(const Options& options, const Environment& environment) {
   });
 }
 
+void add_status(CLI::App& app, Options& options, const Environment& environment, Run& run) {
+  CLI::App& status =
+      *app.add_subcommand("status", "The daemon: sessions, links, bytes, load, warnings");
+  status.add_flag("--all", options.all, "Every daemon that this one has links with, a line each");
+  status.callback([&] {
+    run = [&] {
+      if (options.all) return all_machines(options, environment);
+      return read(options, environment, v1::GetStatusRequest(), &v1::Control::Stub::GetStatus);
+    };
+  });
+}
+
+void add_drain(CLI::App& app, Options& options, const Environment& environment, Run& run) {
+  CLI::App& drained = *app.add_subcommand(
+      "drain", "Stop the daemon when its jobs have left, between two steps (timeouts.drain_ms)");
+  drained.add_option("--reason", options.reason, "Why: told to the jobs and the audit log");
+  drained
+      .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
+      ->check(CLI::Range(0.0, 3600.0));
+  drained.add_option("--wait", options.end_s,
+                     "Seconds to wait for its end (10 more than the limit)");
+  drained.callback([&] { run = [&] { return drain(options, environment); }; });
+}
+
+void add_events(CLI::App& app, Options& options, const Environment& environment, Run& run) {
+  CLI::App& recorded = *app.add_subcommand(
+      "events", "What happened last: arrivals, frames, arithmetic, results, failures");
+  add_target(recorded, options);
+  recorded.add_option("-n,--last", options.last, "How many of the newest; 0: all (100)");
+  recorded.add_flag("-f,--follow", options.follow, "Go on with what happens, until interrupted");
+  recorded.callback([&] { run = [&] { return events(options, environment); }; });
+}
+
 void add_all(CLI::App& command, Options& options) {
   command.add_flag("--all", options.all, "Ask the daemons of the job's other machines, too");
 }
@@ -98,15 +132,7 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
     added.callback([&run, body] { run = body; });
   };
   using Stub = v1::Control::Stub;
-  CLI::App& status =
-      *app.add_subcommand("status", "The daemon: sessions, links, bytes, load, warnings");
-  status.add_flag("--all", options.all, "Every daemon that this one has links with, a line each");
-  status.callback([&] {
-    run = [&] {
-      if (options.all) return all_machines(options, environment);
-      return read(options, environment, v1::GetStatusRequest(), &Stub::GetStatus);
-    };
-  });
+  add_status(app, options, environment, run);
   CLI::App& jobs = *app.add_subcommand(
       "jobs", "Jobs, a line for each communicator: state, step, ratio, traffic");
   add_target(jobs, options);
@@ -137,21 +163,8 @@ void add_commands(CLI::App& app, Options& options, const Environment& environmen
           [&] { return read(options, environment, v1::ListCodecsRequest(), &Stub::ListCodecs); });
   command("counters", "Totals since the daemon started, without zeros (all with -o json)", false,
           [&] { return read(options, environment, v1::GetCountersRequest(), &Stub::GetCounters); });
-  CLI::App& drained = *app.add_subcommand(
-      "drain", "Stop the daemon when its jobs have left, between two steps (timeouts.drain_ms)");
-  drained.add_option("--reason", options.reason, "Why: told to the jobs and the audit log");
-  drained
-      .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
-      ->check(CLI::Range(0.0, 3600.0));
-  drained.add_option("--wait", options.end_s,
-                     "Seconds to wait for its end (10 more than the limit)");
-  drained.callback([&] { run = [&] { return drain(options, environment); }; });
-  CLI::App& recorded = *app.add_subcommand(
-      "events", "What happened last: arrivals, frames, arithmetic, results, failures");
-  add_target(recorded, options);
-  recorded.add_option("-n,--last", options.last, "How many of the newest; 0: all (100)");
-  recorded.add_flag("-f,--follow", options.follow, "Go on with what happens, until interrupted");
-  recorded.callback([&] { run = [&] { return events(options, environment); }; });
+  add_drain(app, options, environment, run);
+  add_events(app, options, environment, run);
   add_doctor(app, options, environment, run);
   add_policy_commands(app, options, environment, run);
 }
@@ -171,8 +184,15 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("-o,--output", options.output, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
   app.add_option("--timeout", options.timeout_s, "Seconds to wait for the answer")
-      ->check(CLI::PositiveNumber);
+      ->check(
+          [](const std::string&
+                 text) {  // CLI11's own message ends with the 309 digits of its limit
+            const bool fits = CLI::PositiveNumber(std::string(text)).empty();
+            return fits ? "" : text + " is no number of seconds above 0";
+          },
+          "POSITIVE");
   app.require_subcommand(0, 1);  // so that a misspelt one is named
+  app.failure_message(usage_message);
   app.fallthrough();
 }
 

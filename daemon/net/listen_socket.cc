@@ -102,7 +102,9 @@ Status prepare_directory(const std::string& path) {
   if (directory.empty()) return {};
   const mode_t mode = ::geteuid() == 0 ? 0755 : 0700;  // as prepare_run_directory()
   if (::mkdir(directory.c_str(), mode) != 0 && errno != EEXIST) {
-    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot make " + directory.string());
+    return errno_status(StatusCode::kPERMISSION_DENIED,
+                        "cannot make the folder " + directory.string() + " for the socket " + path +
+                            " (run_directory says where sockets are)");
   }
   struct stat status;
   if (::lstat(directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {

@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "daemon/net/groups.h"
 #include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
@@ -15,8 +16,8 @@ namespace cgx::daemon {
 struct ListenSocketOptions {
   std::string path;
   mode_t mode = 0660;
-  gid_t group = static_cast<gid_t>(-1);  // -1: the daemon's own
-  int type = 0;                          // SOCK_SEQPACKET for sessions
+  gid_t group = kNoGroup;  // the daemon's own
+  int type = 0;            // SOCK_SEQPACKET for sessions
 };
 
 // Why a daemon did not start, for those who look for its socket; it must not matter if that cannot

@@ -1,11 +1,9 @@
 #include "daemon/operators/caller.h"
 
-#include <grp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <vector>
 
 #include "proto/wire/unique_fd.h"
@@ -41,19 +39,6 @@ Result<Caller> identify_peer(int fd, gid_t operators) {
   caller.is_operator =
       peer.gid == operators || std::find(groups.begin(), groups.end(), operators) != groups.end();
   return caller;
-}
-
-Result<gid_t> find_group(const std::string& text) {
-  if (text.empty()) return kNoGroup;
-  gid_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) return number;
-  group entry{};
-  group* found = nullptr;
-  std::vector<char> buffer(16 * 1024);
-  ::getgrnam_r(text.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) return Status(StatusCode::kNOT_FOUND, "there is no group " + text);
-  return found->gr_gid;
 }
 
 }  // namespace cgx::daemon

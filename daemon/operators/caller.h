@@ -2,17 +2,15 @@
 // Thread rule: pure values and functions.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <string>
 
+#include "daemon/net/groups.h"
 #include "proto/wire/status.h"
 
 namespace cgx::daemon {
 
 constexpr uint32_t kNoUser = UINT32_MAX;
-constexpr gid_t kNoGroup = static_cast<gid_t>(-1);
 
 struct Caller {
   std::string name;        // for the audit log: "uid 1000", "certificate alice@example.org"
@@ -26,8 +24,5 @@ struct Caller {
 // The other end of a Unix socket as the kernel saw it at connect. Operators are root, the daemon's
 // own user and the members of `operators`.
 Result<Caller> identify_peer(int fd, gid_t operators);
-
-// A group's name or number; kNoGroup for an empty text. NOT_FOUND names the group.
-Result<gid_t> find_group(const std::string& text);
 
 }  // namespace cgx::daemon

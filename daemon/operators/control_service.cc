@@ -48,7 +48,8 @@ class ControlService::Edge {
   }
 
   Status start(const ControlOptions& options) {
-    CGX_ASSIGN_OR_RETURN(operators_, find_group(options.config.operators_group()));
+    CGX_ASSIGN_OR_RETURN(operators_,
+                         find_group("control.operators_group", options.config.operators_group()));
     if (!options.config.listen().empty()) {
       CGX_ASSIGN_OR_RETURN(
           tls_,

@@ -43,53 +43,43 @@ void Tally::take(const Event& event) {
   if (found == open_.end()) return;  // its beginning was forgotten before it was read
   Open& open = found->second;
   Job& job = open.job;
-  const auto phase = [&](Phase one) -> Histogram& { return job.phases[static_cast<size_t>(one)]; };
-  const auto operation = [&]() -> Operation& {
-    if (open.operations.size() > kOperationsMax) open.operations.clear();
-    return open.operations[{event.step, event.group}];
+  const auto add = [&](Phase phase) {
+    if (event.b > 0) job.phases[static_cast<size_t>(phase)].add(event.b);
   };
-  const auto step = [&]() -> Step& {
-    if (open.steps.size() > kStepsMax) open.steps.clear();
-    return open.steps[event.step];
-  };
-  const bool of_call = event.group == Event::kCall;
   switch (event.kind) {
     case EventKind::karrival:
-      if (Operation& one = operation(); one.asked_ns == 0) one.asked_ns = event.time_ns;
+      if (Operation& one = operation_of(open, event); one.asked_ns == 0) {
+        one.asked_ns = event.time_ns;
+      }
       break;
-    case EventKind::kbegun: {
-      Operation& one = operation();
-      one.begun_ns = event.time_ns;
-      if (one.asked_ns != 0) phase(Phase::kwait).add(event.time_ns - one.asked_ns);
-      if (!of_call && step().begun_ns == 0) step().begun_ns = event.time_ns;
+    case EventKind::kbegun:
+      begin(open, event);
       break;
-    }
     case EventKind::kencode:
-      if (event.b > 0) phase(Phase::kencode).add(event.b);
+      add(Phase::kencode);
       break;
     case EventKind::kreduce:
     case EventKind::kcombine:
-      if (event.b > 0) phase(Phase::kreduce).add(event.b);
+      add(Phase::kreduce);
       break;
     case EventKind::kdecode:
-      if (event.b > 0) phase(Phase::kdecode).add(event.b);
+      add(Phase::kdecode);
       break;
     case EventKind::ksent:
-      if (Operation& one = operation(); one.sent_ns == 0) one.sent_ns = event.time_ns;
-      break;
-    case EventKind::kreceived:
-      operation().received_ns = event.time_ns;
-      break;
-    case EventKind::kcompleted:
-      if (!of_call) break;
-      if (const auto over = open.operations.find({event.step, event.group});
-          over != open.operations.end()) {
-        operation_over(open, over->second);
-        open.operations.erase(over);
+      if (Operation& one = operation_of(open, event); one.sent_ns == 0) {
+        one.sent_ns = event.time_ns;
       }
       break;
+    case EventKind::kreceived:
+      operation_of(open, event).received_ns = event.time_ns;
+      break;
+    case EventKind::kcompleted:
+      complete(open, event);
+      break;
     case EventKind::kended:
-      if (!of_call) step().ended_ns.emplace(event.peer, event.time_ns);
+      if (event.group != Event::kCall) {
+        step_of(open, event).ended_ns.emplace(event.peer, event.time_ns);
+      }
       break;
     case EventKind::kstep_completed:
       step_over(open, event);
@@ -112,6 +102,36 @@ void Tally::take(const Event& event) {
     case EventKind::kCount:
       break;
   }
+}
+
+Tally::Operation& Tally::operation_of(Open& open, const Event& event) {
+  if (open.operations.size() > kOperationsMax) open.operations.clear();
+  return open.operations[{event.step, event.group}];
+}
+
+Tally::Step& Tally::step_of(Open& open, const Event& event) {
+  if (open.steps.size() > kStepsMax) open.steps.clear();
+  return open.steps[event.step];
+}
+
+void Tally::begin(Open& open, const Event& event) {
+  Operation& one = operation_of(open, event);
+  one.begun_ns = event.time_ns;
+  if (one.asked_ns != 0) {
+    open.job.phases[static_cast<size_t>(Phase::kwait)].add(event.time_ns - one.asked_ns);
+  }
+  if (event.group == Event::kCall) return;
+  Step& step = step_of(open, event);
+  if (step.begun_ns == 0) step.begun_ns = event.time_ns;
+}
+
+// A call ends here, an operation of a step with the step.
+void Tally::complete(Open& open, const Event& event) {
+  if (event.group != Event::kCall) return;
+  const auto over = open.operations.find({event.step, event.group});
+  if (over == open.operations.end()) return;
+  operation_over(open, over->second);
+  open.operations.erase(over);
 }
 
 void Tally::operation_over(Open& open, const Operation& operation) {

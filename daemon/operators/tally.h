@@ -91,6 +91,10 @@ class Tally {
     std::map<uint32_t, Step> steps;
   };
 
+  static Operation& operation_of(Open& open, const scheduler::Event& event);
+  static Step& step_of(Open& open, const scheduler::Event& event);
+  static void begin(Open& open, const scheduler::Event& event);
+  static void complete(Open& open, const scheduler::Event& event);
   void step_over(Open& open, const scheduler::Event& event);
   static void operation_over(Open& open, const Operation& operation);
   static void mark(Job& job, const scheduler::Event& event, uint64_t value);

@@ -13,7 +13,8 @@ from typing import List, NamedTuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEPLOY = os.path.dirname(HERE)
 PAGES = {"cgxd": "8", "cgxctl": "1", "cgxsim": "1"}
-COLUMN = 30  # where CLI11 begins its descriptions
+COLUMN = 30  # where CLI11 begins its descriptions, or one space behind what reaches there
+ITEM = re.compile(r"(\S+)(?: ([A-Z][A-Z=]*(?::\S+)?(?: in \[[^]]*\])?(?: \.\.\.)?(?: REQUIRED)?))?(?: +(.*))?")
 
 
 class Item(NamedTuple):
@@ -49,9 +50,8 @@ def items_of(text, title):
         if line.startswith(" " * COLUMN):
             found[-1] = found[-1]._replace(text=f"{found[-1].text} {line.strip()}".strip())
             continue
-        left, _, right = line.strip().partition("  ")
-        names, _, value = left.partition(" ")
-        found.append(Item(names, value.replace(" REQUIRED", ""), right.strip()))
+        names, value, text = ITEM.fullmatch(line.strip()).groups(default="")
+        found.append(Item(names, value.replace(" REQUIRED", ""), text))
     return found
 
 

@@ -342,6 +342,28 @@ TEST_F(Ctl, ExitsWith2OnWrongUsage) {
   EXPECT_EQ(run_ctl({"--address", "localhost:1", "status"}).code, 2);  // without certificates
 }
 
+TEST_F(Ctl, NamesTheWordItDoesNotUnderstandAndWhatWasMeant) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"statu"}, "cgxctl: no command statu; did you mean status?\n"},
+      {{"polcy", "apply"}, "cgxctl: no command polcy; did you mean policy?\n"},
+      {{"dance"}, "cgxctl: no command dance; there are status, jobs, plan, tensors, "},
+      {{"policy"}, "cgxctl policy: say which: get, check, diff, apply, history, rollback\n"},
+      {{"policy", "aply"}, "cgxctl policy: no command aply; did you mean apply?\n"},
+      {{"policy", "apply", "--losy"},
+       "cgxctl policy apply: no option --losy; did you mean --lossy?\n"},
+      {{"status", "--adress", "/x"},
+       "cgxctl status: no option --adress; did you mean --address?\n"},
+      {{"status", "now"}, "cgxctl status: takes no \"now\" "},
+      {{"--timeout", "0", "status"}, "--timeout: 0 is no number of seconds above 0\n"},
+  };
+  for (const auto& [arguments, text] : cases) {
+    const Ran ran = run_ctl(arguments);
+    EXPECT_EQ(ran.code, 2) << text;
+    EXPECT_THAT(ran.err, HasSubstr(text));
+    EXPECT_THAT(ran.err, HasSubstr(" --help for more information.\n"));
+  }
+}
+
 TEST_F(Ctl, ExitsWith0ForHelpAndVersion) {
   EXPECT_EQ(run_ctl({"--help"}).code, 0);
   EXPECT_EQ(run_ctl({"policy", "apply", "--help"}).code, 0);

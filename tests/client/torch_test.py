@@ -1,5 +1,6 @@
 """The DDP hook over a real cgxd: each test is a scenario of torch_ranks.py on processes of its own."""
 
+import argparse
 import contextlib
 import multiprocessing
 import os
@@ -18,6 +19,9 @@ with contextlib.suppress(ImportError):
     import torch._dynamo  # noqa: F401  2.x imports it for the first model of a process, which takes seconds
 
 from private_daemon import BUILD, PrivateDaemon
+
+import cgx.example
+import cgx.torch
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
 SECONDS = 100
@@ -60,6 +64,30 @@ class Rank:
         self._output.seek(0)
         self.output = self._output.read()
         self._output.close()
+
+
+class Misuse(unittest.TestCase):
+    """What is said before any rank waits for another; needs no daemon."""
+
+    def test_register_wants_a_wrapped_model(self):
+        with self.assertRaisesRegex(TypeError, "takes a DistributedDataParallel model, not Linear: wrap the model first"):
+            cgx.torch.register(torch.nn.Linear(2, 2))
+
+    def test_wrong_options_are_named_at_once(self):
+        for options, error, text in (({"timeout": -3}, ValueError, "a timeout of -3.0 s must not be negative"),
+                                     ({"timeout": "ten"}, TypeError, "timeout 'ten' must be a number of seconds or a timedelta"),
+                                     ({"gradient_unit": 0.5}, TypeError, "gradient_unit 0.5 must be a function")):
+            with self.subTest(options), self.assertRaisesRegex(error, text):
+                cgx.torch.HookState(**options)
+
+    def test_the_example_names_options_that_do_not_fit(self):
+        right = {"ranks": 2, "machines": 2, "machine": 1, "steps": 10, "leader": "10.1.0.2"}
+        for wrong, text in (({}, None), ({"ranks": 0}, "--ranks 0 must be 1 or more"), ({"leader": None}, "needs --leader"),
+                            ({"machine": 2}, "--machine 2 must be 0 to 1"), ({"machine": -1}, "--machine -1 must be")):
+            said = []
+            cgx.example.check(argparse.Namespace(**{**right, **wrong}), said.append)
+            with self.subTest(wrong):
+                self.assertEqual([text in each for each in said], [True] if text else [])
 
 
 class Hook(unittest.TestCase):

@@ -87,7 +87,8 @@ TEST(Load, ReportsEveryProblemAtOnce) {
 TEST(Load, RefusesWrongShapes) {
   EXPECT_EQ(error_of("lane: [a, b]\n"), "c.yaml:1: lane: expects one value");
   EXPECT_EQ(error_of("lane:\n"), "c.yaml:1: lane: has no value");
-  EXPECT_EQ(error_of("policy: {rules: x}\n"), "c.yaml:1: policy.rules: expects a list");
+  EXPECT_EQ(error_of("policy: {rules: x}\n"), "c.yaml:1: policy.rules: expects a list: [x]");
+  EXPECT_EQ(error_of("policy: {rules: {a: b}}\n"), "c.yaml:1: policy.rules: expects a list");
   EXPECT_EQ(error_of("lane: a\nlane: b\n"), "c.yaml:2: lane: is given twice");
   EXPECT_EQ(error_of("- lane\n"), "c.yaml:1: expects keys below it, not a value");
   EXPECT_EQ(error_of("? [a]\n: b\n"), "c.yaml:1: has a key that is not a word");
@@ -188,6 +189,8 @@ TEST(Set, SaysWhatIsWrong) {
   EXPECT_EQ(set("policy.window=65", config).message(), "policy.window: 65 is not allowed: 1 to 64");
   EXPECT_EQ(set("policy.rules=[{mtch: x}]", config).message(),
             "line 1: policy.rules[0].mtch: no such key; did you mean match?");
+  EXPECT_EQ(set("mesh.network=10.1.0.0/24", config).message(),
+            "line 1: mesh.network: expects a list: [10.1.0.0/24]");
 }
 
 }  // namespace

@@ -48,6 +48,12 @@ class Texts(unittest.TestCase):
         for path, text in load(os.path.join(DEPLOY, "man", "generate.py")).made(os.path.join(BUILD, "bin")).items():
             self.assertEqual(read(path), text, f"{path} is stale: python3 deploy/man/generate.py build/release/bin")
 
+    def test_every_option_in_the_man_pages_has_a_description(self):
+        for name in ("cgxd.8", "cgxctl.1", "cgxsim.1"):
+            options = re.findall(r"^\.TP\n(.*)\n(.*)$", read("man", name), re.MULTILINE)
+            self.assertGreater(len(options), 5)
+            self.assertEqual([names for names, text in options if not text or text.startswith(".")], [], name)
+
     def test_the_reference_lists_every_variable_that_is_read_and_no_other(self):
         files = output("git", "-C", ROOT, "ls-files", "client", "daemon", "config", "proto", "scheduler", "transport", "kernels")
         product = [name for name in files.split() if name.endswith((".cc", ".h", ".c", ".py"))]

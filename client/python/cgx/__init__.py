@@ -6,10 +6,9 @@
         gradient = session.empty((1024, 1024))
         comm.allreduce(gradient, op="avg")
 
-cgx.torch has the hook for DistributedDataParallel.
+cgx.torch has the hook for DistributedDataParallel; cgx.errors the exceptions, one per status, e.g. cgx.RankLostError.
 """
 
-from cgx import errors
 from cgx._library import library as _library
 from cgx._report import Layer, Report, report
 from cgx.communicator import ABSENT, FAILED, FILLED, PENDING, RESULT, Call, Communicator, StepInfo, Tensor
@@ -19,4 +18,4 @@ from cgx.session import DTYPES, Session
 
 __version__ = _library.cgx_version().decode()
 __all__ = ["ABSENT", "Call", "Communicator", "DTYPES", "FAILED", "FILLED", "Layer", "PENDING", "RESULT", "Report", "Session",
-           "StepInfo", "Tensor", "report"] + [name for name in errors.__all__ if name != "check"]
+           "StepInfo", "Tensor", "report"]  # not the exceptions: help(cgx) would be 2,500 lines longer

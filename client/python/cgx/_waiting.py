@@ -25,7 +25,10 @@ def milliseconds(timeout: Seconds) -> int:
     """Of seconds or a timedelta, rounded up; -1 for None."""
     if timeout is None:
         return -1
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    try:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    except (TypeError, ValueError):
+        raise TypeError(f"timeout {timeout!r} must be a number of seconds or a timedelta") from None
     if not seconds >= 0:
         raise ValueError(f"a timeout of {seconds} s must not be negative")
     return math.ceil(min(seconds, 1e12) * 1000)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import uuid
 from sys import is_finalizing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -29,6 +30,7 @@ _NOT_FOUND, _TIMED_OUT = (next(code for code, kind in BY_CODE.items() if kind.st
                           for status in ("NOT_FOUND", "TIMED_OUT"))
 
 _DEFAULT_TIMEOUT_MS = 30 * 60 * 1000
+_RANKS_MAX = 2**31 - 1
 _GRACE_MS = 5_000  # the daemon's time-out, which names the culprit, comes first
 _CALLS_IN_FLIGHT = 4
 
@@ -59,6 +61,24 @@ def _op_number(op: str) -> int:
     return OPS[op]
 
 
+def _place(rank: Any, size: Any) -> Tuple[int, int]:
+    """rank and size, checked here: ctypes would make 4294967295 of a rank of -1."""
+    for name, value in (("rank", rank), ("size", size)):
+        if not hasattr(value, "__index__"):
+            raise TypeError(f"{name} {value!r} must be a whole number, not {type(value).__name__}")
+    rank, size = operator.index(rank), operator.index(size)
+    if not 1 <= size <= _RANKS_MAX:
+        raise ValueError(f"size {size} must be 1 to {_RANKS_MAX}: how many ranks there are")
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} must be 0 to {size - 1}, for a size of {size}")
+    return rank, size
+
+
+def _timed_out(error: BaseException) -> bool:
+    """Whether a store gave up waiting for a key: torch's stores raise a RuntimeError that says so."""
+    return isinstance(error, TimeoutError) or (isinstance(error, RuntimeError) and "timeout" in str(error).lower())
+
+
 class _Store:
     """put and get as C callbacks; keeps what they raise, because C cannot carry it."""
 
@@ -84,9 +104,9 @@ class _Store:
             size[0] = len(found)
             ctypes.memmove(value, found, min(len(found), capacity))
             return 0
-        except TimeoutError:
-            return _TIMED_OUT  # the communicator's error says who is missing
         except BaseException as error:
+            if _timed_out(error):
+                return _TIMED_OUT  # the communicator's error says who is missing
             self.error = error
             return 1
 
@@ -125,6 +145,9 @@ class Communicator:
                  get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds,
                  meanwhile: Optional[Callable[[], object]] = None, device: Optional[uuid.UUID] = None):
         timeout_ms = milliseconds(timeout or 0)
+        rank, size = _place(rank, size)
+        if (put is None) != (get is None):
+            raise TypeError(f"put and get come together: {'get' if get is None else 'put'} is missing")
         if device is not None:
             session.share(device)  # here: the library makes it in a thread without the GPU's context
         place = device.bytes if device is not None else bytes(16)

@@ -79,7 +79,7 @@ def interface_towards(host):
 def one_rank(local_rank, options):
     if local_rank is not None:
         os.environ.update(RANK=str(options.machine * options.ranks + local_rank), MASTER_PORT=str(options.port),
-                          WORLD_SIZE=str(options.machines * options.ranks), MASTER_ADDR=options.leader)
+                          WORLD_SIZE=str(options.machines * options.ranks), MASTER_ADDR=options.leader or "127.0.0.1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(os.environ["MASTER_ADDR"]))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -91,16 +91,28 @@ def one_rank(local_rank, options):
         raise SystemExit(1)
 
 
+def check(options, refuse):
+    """What the words say when they do not fit together, before any rank starts and waits for the others."""
+    for name in ("ranks", "machines", "steps"):
+        if getattr(options, name) < 1:
+            refuse(f"--{name} {getattr(options, name)} must be 1 or more")
+    if not 0 <= options.machine < options.machines:
+        refuse(f"--machine {options.machine} must be 0 to {options.machines - 1}, below --machines")
+    if options.machines > 1 and options.leader is None:
+        refuse("--machines above 1 needs --leader, an address of machine 0 that all of them reach")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default, what in (("ranks", 1, "of each machine"), ("machines", 1, "how many"), ("machine", 0, "which this is"),
                                 ("port", 29500, "where ranks meet"), ("steps", 100, "how many")):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
-    parser.add_argument("--leader", default="127.0.0.1", help="an address of machine 0")
+    parser.add_argument("--leader", help="an address of machine 0 (default 127.0.0.1, for one machine)")
     options = parser.parse_args()
     if "RANK" in os.environ:  # torchrun
         one_rank(None, options)
     else:
+        check(options, parser.error)
         torch.multiprocessing.spawn(one_rank, (options,), options.ranks)
 
 

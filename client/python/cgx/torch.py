@@ -19,6 +19,11 @@ import contextlib
 import os
 import weakref
 
+try:
+    import torch as _  # noqa: F401  the first of cgx.torch's modules that needs it
+except ModuleNotFoundError as missing:
+    raise ImportError("cgx.torch needs PyTorch, 1.13 or 2.x: install python3-torch, or torch with pip") from missing
+
 from cgx._poller import poller_of
 from cgx._report import report
 from cgx._torch_device import check_device
@@ -27,6 +32,7 @@ from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import drop_shared_session, group_of, lives, next_name, ranks_of, reference_to, shared_session
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
 from cgx._torch_told import SignalLossWarning, Telling
+from cgx._waiting import milliseconds
 from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
@@ -38,6 +44,8 @@ _of_parameters = {}  # id of a parameter -> (weak reference to it, the state com
 
 def register(model, **options):
     """Hooks a DistributedDataParallel model, over its process group; options as for HookState. Returns the state."""
+    if not hasattr(model, "register_comm_hook"):
+        raise TypeError(f"register takes a DistributedDataParallel model, not {type(model).__name__}: wrap the model first")
     state = HookState(model=model, **options)
     model.register_comm_hook(state, comm_hook)
     return state
@@ -98,6 +106,9 @@ class HookState:
 
     def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0,
                  gradient_unit=None, announce=None):
+        milliseconds(timeout)  # what is wrong here must not wait for the first pass: a hook can be registered once only
+        if gradient_unit is not None and not callable(gradient_unit):
+            raise TypeError(f"gradient_unit {gradient_unit!r} must be a function without arguments")
         wrapped = isinstance(model, DistributedDataParallel)
         if process_group is None and wrapped:
             process_group = model.process_group

@@ -36,6 +36,14 @@ TEST(ListenSocketTest, MakesItsDirectoryAndRemovesSocketAndLockAtTheEnd) {
   EXPECT_FALSE(exists(path + ".lock"));
 }
 
+TEST(ListenSocketTest, NamesTheKeyOfAFolderThatCannotBeMade) {
+  const auto socket = ListenSocket::open(at("/proc/cgxd/cgxd.sock"));
+  ASSERT_FALSE(socket.ok());
+  EXPECT_EQ(socket.status().message(),
+            "cannot make the folder /proc/cgxd for the socket /proc/cgxd/cgxd.sock (run_directory "
+            "says where sockets are): No such file or directory");
+}
+
 TEST(ListenSocketTest, RefusesASecondOneOnTheSameNameAndNamesTheProcess) {
   ScratchDirectory scratch;
   const std::string path = scratch.path() + "/cgxd.sock";
