@@ -14,8 +14,10 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr size_t kSharesTried = 7;
-// More than enough, so that what is just enough does not go back and forth.
-constexpr double kPlainlyEnough = 0.75;  // of the way from epsilon to 1
+// A stronger share, and any share after uncompressed steps, is measured without the residuals that
+// it will make: once it runs it keeps 0.6 to 0.8 of what it seemed to. So it has to keep more than
+// enough, by this factor, but never more than so far on the way from epsilon to 1.
+constexpr double kOnceItRuns = 0.57, kPlainlyEnough = 0.75;
 constexpr uint32_t kMeasuredAgain = 2;
 constexpr uint8_t kFallsMost = 6;  // that double the wait
 
@@ -93,7 +95,10 @@ int GravacSearch::level_that_is_enough() const {
 
 bool GravacSearch::may_climb() const {
   const size_t next = static_cast<size_t>(level_now() + 1);
-  return next < strengths().size() && gain(next) >= epsilon() + kPlainlyEnough * (1 - epsilon());
+  if (next >= strengths().size()) return false;
+  const double plainly =
+      std::min(epsilon() / kOnceItRuns, epsilon() + kPlainlyEnough * (1 - epsilon()));
+  return gain(next) >= plainly;
 }
 
 CeilingAnswer GravacSearch::answer() const {
