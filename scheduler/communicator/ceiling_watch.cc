@@ -26,6 +26,8 @@ void CeilingWatch::follow(const PlanFacts& plan) {
   guards_.clear();
   everywhere_ = {};
   level_ = 0;
+  climb_ = {};
+  in_force_ = 0;
   ++life_;
   asked_ = false;
   known_ = policy_.ceilings == CeilingPlanner::kpolicy;  // nobody has to find them
@@ -34,6 +36,7 @@ void CeilingWatch::follow(const PlanFacts& plan) {
 
 bool CeilingWatch::completed(uint64_t step) {
   if (!losses_.close_step(step)) return false;
+  if (!counts(step)) return true;
   everywhere_ = everywhere_.times(LossMeter::kFades);
   everywhere_ += losses_.last();
   if (due_ > 0) --due_;
@@ -53,7 +56,8 @@ void CeilingWatch::ask(const FactsPtr& base) {
                          .everywhere = everywhere_,
                          .now = base_,
                          .guards = guards_,
-                         .level = level_},
+                         .level = level_,
+                         .climb = climb_},
                         [this, life = life_](const Result<CeilingAnswer>& answer) {
                           if (life == life_) on_answer(answer);
                         });
@@ -73,6 +77,7 @@ void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
   known_ = true;
   if (answer.ok()) {
     guards_ = answer->guards;
+    climb_ = answer->climb;
     if (ceilings_.empty()) ceilings_ = answer->ceilings;  // what tensors have begun with
   }
   due_ = answer.ok() ? answer->again : kMeasuredFirst;
@@ -93,7 +98,9 @@ void CeilingWatch::propose(const CeilingAnswer& answer) {
           base_ = answer.base;
           guards_ = answer.guards;
           level_ = answer.level;
+          climb_ = answer.climb;
           everywhere_ = {};  // residuals follow the codec
+          in_force_ = agreed->first_step;
           said.epoch = agreed->epoch;
           said.step = agreed->first_step;
         }

@@ -42,7 +42,9 @@ class CeilingWatch {
   // The coordinator's: a step is complete; later, between steps, what is due is asked for.
   bool completed(uint64_t step);  // true: it was measured
   // What another machine has measured in a step, of all tensors.
-  void heard(const LossSample& sample) { everywhere_ += sample; }
+  void heard(uint64_t step, const LossSample& sample) {
+    if (counts(step)) everywhere_ += sample;
+  }
   void work(const FactsPtr& base);
 
   // By tensor, of the last plan agreed on; empty: the policy's codec for all.
@@ -51,6 +53,8 @@ class CeilingWatch {
   const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 16
 
  private:
+  // The step ran as the last answer wants it. Residuals of earlier plans are sent in the first.
+  bool counts(uint64_t step) const { return step > in_force_; }
   void ask(const FactsPtr& base);
   void on_answer(const Result<CeilingAnswer>& answer);
   void propose(const CeilingAnswer& answer);
@@ -66,6 +70,8 @@ class CeilingWatch {
   std::vector<PlanNote> notes_;
   LossSample everywhere_;  // added up over machines; older steps count less
   int level_ = 0;
+  Climb climb_;
+  uint64_t in_force_ = 0;  // the first step of the last plan agreed on
   bool known_ = false, asked_ = false;
   uint32_t due_ = 0;   // measured steps until ceilings are looked for
   uint64_t life_ = 0;  // answers for an earlier one are not looked at

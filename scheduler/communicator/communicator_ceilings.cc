@@ -27,7 +27,7 @@ void Communicator::tell_losses() {
 // Sums over all machines decide; what is no number decides nothing.
 void Communicator::handle(uint32_t /*machine*/, const Losses& message) {
   const std::optional<LossSample> sample = sample_of(message);
-  if (members_.coordinator() && sample) ceilings_.heard(*sample);
+  if (members_.coordinator() && sample) ceilings_.heard(message.step, *sample);
 }
 
 bool Communicator::free_to_propose() const {

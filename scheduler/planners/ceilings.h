@@ -30,6 +30,14 @@ struct Guard {
   friend bool operator==(const Guard&, const Guard&) = default;
 };
 
+// Of a planner with one strength for all: after a fall it stays for so many answers, twice as many
+// after each further one.
+struct Climb {
+  uint32_t rest = 0;
+  uint8_t falls = 0;
+  friend bool operator==(const Climb&, const Climb&) = default;
+};
+
 struct CeilingQuestion {
   FactsPtr running;  // its policy and table
   Strengths strengths;
@@ -39,6 +47,7 @@ struct CeilingQuestion {
   std::vector<CodecSpec> now;
   std::vector<Guard> guards;  // by tensor; empty: none yet
   int level = 0;              // as in the last answer
+  Climb climb;                // likewise
 };
 
 // Uncompressed, in place of a codec.
@@ -53,7 +62,8 @@ struct CeilingAnswer {
   std::vector<CodecSpec> ceilings;  // by tensor
   std::vector<CodecSpec> base;      // those before guards, for the next question
   std::vector<Guard> guards;
-  int level = 0;       // a planner with one strength for all: which; -1: uncompressed
+  int level = 0;  // a planner with one strength for all: which; -1: uncompressed
+  Climb climb;
   uint32_t again = 4;  // measured steps until the next question
   std::string why;     // "1.31 times fewer bytes than maxmin:4 at 0.98 of its error"
 };

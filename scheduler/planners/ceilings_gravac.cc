@@ -1,7 +1,8 @@
 // The row `gravac`: one share for all tensors, after GraVAC, but with every candidate's gain known
 // from the same gradients, and one decision for all machines. The gain of a share is what it keeps
 // of the squared norm of what is to be sent, residuals included. One step stronger at a time,
-// because residuals grow with it; as far back as it takes, uncompressed at last.
+// because residuals grow with it; as far back as it takes, uncompressed at last. What fell once
+// would fall again: it waits longer each time.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,9 +14,12 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr size_t kSharesTried = 7;
-// More than enough, so that what is just enough does not go back and forth.
-constexpr double kPlainlyEnough = 0.25;  // of the way from epsilon to 1
+// A stronger share, and any share after uncompressed steps, is measured without the residuals that
+// it will make: once it runs it keeps 0.6 to 0.8 of what it seemed to. So it has to keep more than
+// enough, by this factor, but never more than so far on the way from epsilon to 1.
+constexpr double kOnceItRuns = 0.57, kPlainlyEnough = 0.75;
 constexpr uint32_t kMeasuredAgain = 2;
+constexpr uint8_t kFallsMost = 6;  // that double the wait
 
 std::vector<CodecSpec> gravac_strengths(const Policy& policy) {
   std::vector<CodecSpec> strengths;
@@ -66,13 +70,15 @@ class GravacSearch final : public CeilingSearch {
 
  private:
   const std::vector<CodecSpec>& strengths() const { return *question_.strengths; }
+  double epsilon() const { return question_.running->policy.gravac_epsilon; }
   double gain(size_t level) const {
     const LossSample& all = question_.everywhere;
     return all.intended <= 0 ? 1 : 1 - all.lost[level] / all.intended;
   }
   // Of the strengths; -1: uncompressed.
   int level_now() const;
-  int next_level() const;
+  int level_that_is_enough() const;  // the one of now, or one further back
+  bool may_climb() const;
 
   CeilingQuestion question_;
 };
@@ -81,20 +87,34 @@ int GravacSearch::level_now() const {
   return question_.level < static_cast<int>(strengths().size()) ? question_.level : 0;
 }
 
-int GravacSearch::next_level() const {
-  const double epsilon = question_.running->policy.gravac_epsilon;
+int GravacSearch::level_that_is_enough() const {
   int level = level_now();
-  const size_t next = static_cast<size_t>(level) + 1;
-  const double plainly = epsilon + kPlainlyEnough * (1 - epsilon);
-  if (next < strengths().size() && gain(next) >= plainly) return level + 1;
-  while (level >= 0 && gain(static_cast<size_t>(level)) < epsilon) --level;
+  while (level >= 0 && gain(static_cast<size_t>(level)) < epsilon()) --level;
   return level;
+}
+
+bool GravacSearch::may_climb() const {
+  const size_t next = static_cast<size_t>(level_now() + 1);
+  if (next >= strengths().size()) return false;
+  const double plainly =
+      std::min(epsilon() / kOnceItRuns, epsilon() + kPlainlyEnough * (1 - epsilon()));
+  return gain(next) >= plainly;
 }
 
 CeilingAnswer GravacSearch::answer() const {
   CeilingAnswer answer{.again = kMeasuredAgain};
-  answer.level = next_level();
-  answer.changes = answer.level != level_now();
+  const int now = level_now();
+  answer.level = level_that_is_enough();
+  Climb& climb = answer.climb = question_.climb;
+  if (answer.level < now) {
+    climb.rest = 1u << climb.falls;
+    climb.falls = std::min<uint8_t>(climb.falls + 1, kFallsMost);
+  } else if (climb.rest > 0) {
+    --climb.rest;
+  } else if (may_climb()) {
+    ++answer.level;
+  }
+  answer.changes = answer.level != now;
   const bool raw = answer.level < 0;
   const CodecSpec exact = exact_for(strengths().front());
   const CodecSpec& spec = raw ? exact : strengths()[static_cast<size_t>(answer.level)];

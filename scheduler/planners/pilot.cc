@@ -9,7 +9,10 @@ namespace {
 
 constexpr double kWorthPromising = 0.98;  // less is not kept (scheduler/planners/verdict.cc)
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
-constexpr uint32_t kPlainRestMin = 8;  // doubles up to the other one
+constexpr uint32_t kPlainRestMin = 8;
+// Searches closer to each other than so many calm steps make the pilot restless; it rests twice as
+// long for each, and so many calm steps (kCalmSteps) make up for one.
+constexpr uint32_t kUnrestMost = 4, kRestless = 2;
 constexpr size_t kNotesMax = 32;
 
 }  // namespace
@@ -46,6 +49,8 @@ const char* Pilot::text_of(Cause cause) {
       return "cores are shared with others, or no longer";
     case Cause::kFasterLink:
       return "answers come faster: the link may be";
+    case Cause::kCalm:
+      return "steps are calm again";
   }
   return "";
 }
@@ -95,7 +100,9 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   survey_.reset();
   warming_ = pace_.warm_up;
   rest_ = kRestMin;
-  plain_rest_ = kPlainRestMin;
+  unrest_ = calm_most_ = 0;
+  chosen_in_unrest_ = false;
+  cause_ = Cause::kNone;
   accepted_answer_ = 0;
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
@@ -105,8 +112,8 @@ void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   running_ = base;
   tried_.reset();
   if (!faster_) return settle();
-  rest_ = kRestMin;
-  plain_rest_ = kPlainRestMin;
+  chosen_in_unrest_ = restless();
+  if (!chosen_in_unrest_) rest_ = kRestMin;
   accepted_answer_ = 0;
   stage_ = Stage::kSurveying;
 }
@@ -130,11 +137,22 @@ void Pilot::begin_search(Cause cause) {
   unsure_ = false;
   cause_ = cause;
   if (cause != Cause::kNone) {
+    count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
   }
   lost_.clear();
   for (SeenPlan& seen : seen_) seen.step_ns = 0;  // things are different now
   stage_ = Stage::kSurveying;
+}
+
+// Whoever else has the cores comes and goes as often as he likes.
+bool Pilot::restless() const {
+  return cause_ == Cause::kLoad || unrest_ >= kRestless;
+}
+
+void Pilot::count_unrest() {
+  const uint32_t calm = std::exchange(calm_most_, 0) / kCalmSteps;
+  unrest_ = calm > 0 ? unrest_ - std::min(unrest_, calm) : std::min(unrest_ + 1, kUnrestMost);
 }
 
 void Pilot::on_survey(const Result<SurveyPtr>& survey) {
@@ -207,16 +225,19 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 void Pilot::settle() {
   tried_.reset();
   stage_ = Stage::kSettled;
-  accepted_ = usual_times(samples_);
+  const double before_ns = std::exchange(accepted_, usual_times(samples_)).quickest_ns;
+  if (cause_ == Cause::kLoad && before_ns > 0) {
+    accepted_.quickest_ns = std::min(accepted_.quickest_ns, before_ns);
+  }
   windows_off_ = steps_off_ = windows_faster_ = 0;
+  calm_for_ = 0;
   window_.clear();
   told_of_faster_link_ = false;
   warming_ = pace_.warm_up;
   settled_for_ = 0;
   resting_ = rest_;
   rest_ = std::min(2 * rest_, kRestMax);
-  resting_plain_ = plain_rest_;
-  plain_rest_ = std::min(2 * plain_rest_, kRestMin);
+  resting_plain_ = kPlainRestMin << unrest_;
 }
 
 }  // namespace cgx::scheduler

@@ -85,6 +85,7 @@ class Pilot {
   };
   struct Usual {  // of a step
     double period_ns = 0, arithmetic_ns = 0;
+    double quickest_ns = 0;  // the shortest period
   };
   struct Tried {
     PilotPort::Agreed agreed;
@@ -97,7 +98,7 @@ class Pilot {
   void begin(const PilotPort::PlanPtr& base);
   void go_on_with(const PilotPort::PlanPtr& base);
   // Why plans are looked for again.
-  enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink };
+  enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink, kCalm };
   static const char* text_of(Cause cause);
   void begin_search(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
@@ -110,6 +111,8 @@ class Pilot {
   bool changed_meanwhile() const;
   bool refuted() const;
   bool worth_a_switch() const;
+  bool restless() const;
+  void count_unrest();
   void end_trial(bool faster);
   void search_anew();
   void note_trial(std::string verdict);
@@ -129,6 +132,8 @@ class Pilot {
   void note(PlanNote note);
   template <typename T>
   std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
+
+  static constexpr uint32_t kCalmSteps = 100;
 
   PilotPort& port_;
   const SearchPace pace_;
@@ -159,7 +164,11 @@ class Pilot {
   int steps_off_ = 0;                // likewise, steps that are plainly off
   uint32_t settled_for_ = 0;         // steps
   uint32_t resting_ = 0, rest_ = 0;  // so many before it looks again: this time, the next
-  uint32_t resting_plain_ = 0, plain_rest_ = 0;  // likewise, where the change is plain
+  uint32_t resting_plain_ = 0;       // likewise, where the change is plain
+  uint32_t unrest_ = 0;              // how often searches followed each other closely
+  uint32_t calm_for_ = 0;            // steps in a row that were not plainly off
+  uint32_t calm_most_ = 0;           // the most of them since the last search began
+  bool chosen_in_unrest_ = false;    // the plan that runs
   std::vector<PlanNote> notes_;
 };
 

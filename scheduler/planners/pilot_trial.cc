@@ -22,7 +22,7 @@ void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
   }
   stage_ = Stage::kTrying;
   tried_ = {.agreed = *agreed,
-            .score = TrialScore(agreed->plan->plan.trial, agreed->first_step),
+            .score = TrialScore(agreed->plan->plan.trial, agreed->first_step, restless()),
             .before = usual_times(samples_),
             .samples = {},
             .besides = {}};
@@ -49,7 +49,7 @@ void Pilot::try_step(StepSample sample, bool usual) {
 // Load that came goes again, and a plan found under it with it.
 bool Pilot::worth_a_switch() const {
   constexpr double kUnderLoad = 0.9;
-  return cause_ != Cause::kLoad || tried_->score.ratio() <= kUnderLoad;
+  return !restless() || tried_->score.ratio() <= kUnderLoad;
 }
 
 void Pilot::count(StepSample sample, bool tries) {
@@ -59,9 +59,10 @@ void Pilot::count(StepSample sample, bool tries) {
   (tries ? tried_->samples : tried_->besides).push_back(std::move(sample));
 }
 
-// The plan that runs takes plainly more or less than before the trial.
+// The plan that runs takes plainly more or less than before the trial. Where conditions come and
+// go that is no news, and all pairs have to agree anyway.
 bool Pilot::changed_meanwhile() const {
-  return std::abs(tried_->besides_off) >= kBesidesOff;
+  return !restless() && std::abs(tried_->besides_off) >= kBesidesOff;
 }
 
 // Much was promised, and a pair of blocks shows nothing of it: what is left to gain is not worth
@@ -77,10 +78,13 @@ bool Pilot::refuted() const {
 // proposed.
 void Pilot::search_anew() {
   std::vector<StepSample>& besides = tried_->besides;
+  std::vector<StepSample> last(std::make_move_iterator(besides.end() - kBesidesOff),
+                               std::make_move_iterator(besides.end()));
+  const Cause cause = cause_of(last, tried_->before);
   note_trial("void: steps changed meanwhile");
-  samples_.assign(std::make_move_iterator(besides.end() - kBesidesOff),
-                  std::make_move_iterator(besides.end()));
-  begin_search(cause_of(samples_, tried_->before));
+  if (cause == Cause::kLoad) return end_search();
+  samples_ = std::move(last);
+  begin_search(cause);
 }
 
 void Pilot::note_trial(std::string verdict) {

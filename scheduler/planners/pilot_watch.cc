@@ -23,6 +23,8 @@ void Pilot::watch(StepSample sample) {
   ++settled_for_;
   steps_off_ = in_a_row(steps_off_, sample.period_ns, accepted_.period_ns);
   const bool plainly = std::abs(steps_off_) >= kStepsOff;
+  calm_for_ = steps_off_ == 0 ? calm_for_ + 1 : 0;
+  calm_most_ = std::max(calm_most_, calm_for_);
   window_.push_back(std::move(sample));
   if (plainly && settled_for_ >= resting_plain_ && window_.size() >= kStepsOff) {
     const std::vector<StepSample> last(window_.end() - kStepsOff, window_.end());
@@ -32,6 +34,11 @@ void Pilot::watch(StepSample sample) {
       window_.clear();
       return begin_search(cause);
     }
+  }
+  if (chosen_in_unrest_ && calm_for_ >= kCalmSteps && window_.size() >= kFewSteps) {
+    chosen_in_unrest_ = false;
+    samples_ = std::exchange(window_, {});
+    return begin_search(Cause::kCalm);
   }
   if (told_of_faster_link_ && settled_for_ >= resting_plain_ && window_.size() >= kFewSteps) {
     samples_ = std::exchange(window_, {});
@@ -47,9 +54,10 @@ void Pilot::watch_window() {
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
   const bool faster_link = link_became_faster();
-  if (std::abs(windows_off_) >= kWindowsOff && settled_for_ >= resting_) {
+  const bool lasts = std::abs(windows_off_) >= kWindowsOffByLoad;
+  const uint32_t rest = lasts ? std::min(resting_, resting_plain_) : resting_;
+  if (std::abs(windows_off_) >= kWindowsOff && settled_for_ >= rest) {
     const Cause cause = cause_of(samples_, accepted_);
-    const bool lasts = std::abs(windows_off_) >= kWindowsOffByLoad;
     if (cause != Cause::kLoad || lasts) return begin_search(cause);
   }
   if (!faster_link || settled_for_ < resting_plain_) return;
@@ -61,11 +69,12 @@ void Pilot::watch_window() {
 Pilot::Usual Pilot::usual_times(const std::vector<StepSample>& steps) {
   std::vector<double> periods;
   for (const StepSample& one : steps) periods.push_back(one.period_ns);
-  return {median_of(std::move(periods)), usual_of(steps).arithmetic_ns};
+  const double quickest = *std::min_element(periods.begin(), periods.end());
+  return {median_of(std::move(periods)), usual_of(steps).arithmetic_ns, quickest};
 }
 
-// Why steps are not as before. Where the daemon's arithmetic changed with them, cores are shared
-// with others, or no longer.
+// Why steps are not as before. Where the daemon's arithmetic changed with them, or the quickest of
+// them did not, cores are shared with others, or no longer: a link that changed spares no step.
 Pilot::Cause Pilot::cause_of(const std::vector<StepSample>& steps, const Usual& before) {
   constexpr double kOfTheChange = 0.5;
   const Usual now = usual_times(steps);
@@ -73,6 +82,8 @@ Pilot::Cause Pilot::cause_of(const std::vector<StepSample>& steps, const Usual& 
   const bool timed = now.arithmetic_ns > 0 && before.arithmetic_ns > 0;
   const double work = timed ? std::log(now.arithmetic_ns / before.arithmetic_ns) : 0;
   if (work * change > 0 && work / change >= kOfTheChange) return Cause::kLoad;
+  const double of_the_quickest = std::log(now.quickest_ns / before.quickest_ns);
+  if (of_the_quickest / change < kOfTheChange) return Cause::kLoad;
   return change > 0 ? Cause::kLonger : Cause::kShorter;
 }
 

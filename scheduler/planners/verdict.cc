@@ -75,9 +75,19 @@ double TrialScore::ratio() const {
   return median_of(ratios_);
 }
 
+// Chance favours either plan in half of the pairs: only all of them tell.
+TrialScore::Verdict TrialScore::verdict_beside_others() const {
+  const bool agreed =
+      std::all_of(ratios_.begin(), ratios_.end(), [](double ratio) { return ratio < 1; });
+  if (!agreed) return Verdict::kNotFaster;
+  if (pairs() < trial_.pairs) return Verdict::kOpen;
+  return ratio() <= kWorthIt ? Verdict::kFaster : Verdict::kNotFaster;
+}
+
 // One pair tells what is plain, two what is clear; what is close wants more, of which all but one
 // in four agree.
 TrialScore::Verdict TrialScore::verdict() const {
+  if (shared_) return verdict_beside_others();
   if (pairs() < kFewPairs) return plain_;
   const auto [least, most] = std::minmax_element(ratios_.begin(), ratios_.end());
   if (*most <= kClearly) return Verdict::kFaster;

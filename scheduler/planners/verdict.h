@@ -11,7 +11,9 @@ namespace cgx::scheduler {
 
 class TrialScore {
  public:
-  TrialScore(const Trial& trial, uint64_t first_step) : trial_(trial), first_step_(first_step) {}
+  // `shared`: others have the cores now and then, so that a few steps show who was disturbed.
+  TrialScore(const Trial& trial, uint64_t first_step, bool shared = false)
+      : trial_(trial), first_step_(first_step), shared_(shared) {}
 
   // What the step took since the one before; 0: it does not count. The first step of a block does
   // not either: it follows one under the other plan.
@@ -30,9 +32,11 @@ class TrialScore {
  private:
   void close_block();
   void close_pair();
+  Verdict verdict_beside_others() const;
 
   Trial trial_;
   uint64_t first_step_ = 0;
+  bool shared_ = false;
   uint64_t block_ = UINT64_MAX;  // that is being read
   std::vector<double> periods_;  // of it
   struct Block {

@@ -11,9 +11,10 @@ namespace {
 class Desk : public CeilingPort {
  public:
   bool may_set_ceilings() const override { return free; }
-  void search_ceilings(CeilingQuestion /*question*/,
+  void search_ceilings(CeilingQuestion question,
                        std::function<void(const Result<CeilingAnswer>&)> answer) override {
     ++searches;
+    asked = std::move(question);
     pending = std::move(answer);
   }
   void propose_ceilings(std::vector<CodecSpec> ceilings,
@@ -26,6 +27,7 @@ class Desk : public CeilingPort {
 
   bool free = true;
   int searches = 0;
+  CeilingQuestion asked;
   std::function<void(const Result<CeilingAnswer>&)> pending;
   std::vector<std::vector<CodecSpec>> proposed;
 };
@@ -87,6 +89,45 @@ TEST(CeilingWatch, ProposesNothingWhileAnotherPlanIsAgreedOn) {
   ASSERT_EQ(scene.desk.searches, 2) << "still due, so it is asked again";
   scene.desk.pending(weaker_codec());
   EXPECT_EQ(scene.desk.proposed.size(), 1u);
+}
+
+// The first step of a plan still sends the residuals of the one before.
+TEST(CeilingWatch, CountsOnlyStepsThatRanAsItsLastAnswerWants) {
+  AskingWatch scene;
+  scene.watch.heard(2, {.intended = 100});
+  scene.desk.pending(weaker_codec());
+  ASSERT_EQ(scene.desk.proposed.size(), 1u);
+  for (uint64_t step = 3; step <= 9; ++step) {
+    scene.watch.heard(step, {.intended = 100});
+    EXPECT_TRUE(scene.watch.completed(step));
+    scene.watch.work(scene.plan);
+  }
+  EXPECT_EQ(scene.desk.searches, 1) << "the plan takes force with step 9";
+  for (uint64_t step = 10; step <= 13; ++step) scene.watch.completed(step);
+  scene.watch.heard(13, {.intended = 7});
+  scene.watch.work(scene.plan);
+  ASSERT_EQ(scene.desk.searches, 2);
+  EXPECT_EQ(scene.desk.asked.everywhere.intended, 7);
+}
+
+// What was found since the last plan is part of the next question, also where nothing changed.
+TEST(CeilingWatch, RemembersHowOftenAPlannerFell) {
+  AskingWatch scene;
+  CeilingAnswer stays;
+  stays.climb = {.rest = 3, .falls = 2};
+  stays.again = 1;
+  scene.desk.pending(stays);
+  scene.watch.completed(3);
+  scene.watch.work(scene.plan);
+  ASSERT_EQ(scene.desk.searches, 2);
+  EXPECT_EQ(scene.desk.asked.climb, stays.climb);
+  CeilingAnswer falls = weaker_codec();
+  falls.climb = {.rest = 4, .falls = 3};
+  scene.desk.pending(falls);
+  for (uint64_t step = 10; step <= 13; ++step) scene.watch.completed(step);
+  scene.watch.work(scene.plan);
+  ASSERT_EQ(scene.desk.searches, 3);
+  EXPECT_EQ(scene.desk.asked.climb, falls.climb);
 }
 
 }  // namespace

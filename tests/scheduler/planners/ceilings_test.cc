@@ -259,21 +259,45 @@ TEST(Gravac, BecomesStrongerAStepAtATimeWhereMoreThanEnoughIsKept) {
   EXPECT_TRUE(answer.changes);
   EXPECT_EQ(answer.level, 1);
   EXPECT_EQ(answer.ceilings[0], strengths[1]);
-  EXPECT_EQ(answer_to(gains_are(layers, {1, 0.99, 0.95, 0.9, 0.8, 0.75, 0.7}, 3)).level, 4);
-  const CeilingAnswer stays = answer_to(gains_are(layers, {1, 0.9, 0.8, 0.72, 0.71, 0.6, 0.5}, 3));
+  EXPECT_EQ(answer_to(gains_are(layers, {1, 0.99, 0.98, 0.95, 0.9, 0.75, 0.7}, 3)).level, 4);
+  const CeilingAnswer stays = answer_to(gains_are(layers, {1, 0.97, 0.93, 0.9, 0.85, 0.6, 0.5}, 3));
   EXPECT_FALSE(stays.changes) << "a little more than enough is no reason";
 }
 
 TEST(Gravac, GoesBackAsFarAsItTakes) {
   const Layers layers(gravac_policy());
-  const CeilingAnswer back = answer_to(gains_are(layers, {0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2}, 5));
+  const CeilingAnswer back =
+      answer_to(gains_are(layers, {0.9, 0.55, 0.45, 0.4, 0.35, 0.3, 0.2}, 5));
   EXPECT_TRUE(back.changes);
   EXPECT_EQ(back.level, 1);
-  const CeilingAnswer dense = answer_to(gains_are(layers, {0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0}, 1));
+  const CeilingAnswer dense = answer_to(gains_are(layers, {0.45, 0.4, 0.35, 0.3, 0.2, 0.1, 0}, 1));
   EXPECT_EQ(dense.level, -1);
   EXPECT_EQ(dense.ceilings[0].codec, 0);
   EXPECT_NE(dense.why.find("uncompressed"), std::string::npos) << dense.why;
   EXPECT_EQ(answer_to(gains_are(layers, {0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4}, -1)).level, 0);
+}
+
+// Without residuals every share seems to keep more than it does once it runs.
+TEST(Gravac, ComesBackLaterAfterEachFall) {
+  const Layers layers(gravac_policy());
+  const std::vector<double> seems = {0.95, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1};
+  const std::vector<double> is = {0.45, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1};
+  CeilingQuestion question = gains_are(layers, is, 0);
+  std::vector<int> waits;
+  while (waits.size() < 9) {
+    CeilingAnswer answer = answer_to(question);
+    ASSERT_EQ(answer.level, -1);
+    waits.push_back(0);
+    while (answer.level < 0) {
+      question = gains_are(layers, seems, answer.level);
+      question.climb = answer.climb;
+      answer = answer_to(question);
+      ++waits.back();
+    }
+    question = gains_are(layers, is, answer.level);
+    question.climb = answer.climb;
+  }
+  EXPECT_EQ(waits, (std::vector<int>{2, 3, 5, 9, 17, 33, 65, 65, 65}));
 }
 
 TEST(Gravac, BeginsWithTheWeakestShare) {

@@ -18,8 +18,8 @@ struct Played {
   uint64_t steps = 0;
   double ratio = 0;
 };
-Played play(const std::function<double(uint64_t step, bool tried)>& period) {
-  TrialScore score(kTrial, kFirst);
+Played play(const std::function<double(uint64_t step, bool tried)>& period, bool shared = false) {
+  TrialScore score(kTrial, kFirst, shared);
   for (uint64_t step = kFirst; step < kFirst + kTrial.steps(); ++step) {
     score.add(step, period(step, kTrial.tries(step - kFirst)));
     if (score.verdict() != Verdict::kOpen)
@@ -49,6 +49,21 @@ TEST(TrialScore, SeesAPlainDifferenceAfterAPair) {
   const Played slower = play([](uint64_t, bool tried) { return tried ? 160.0 : 100.0; });
   EXPECT_EQ(slower.verdict, Verdict::kNotFaster);
   EXPECT_EQ(slower.steps, 8u);
+}
+
+TEST(TrialScore, WantsAllPairsToAgreeBesideOthers) {
+  const Played faster = play([](uint64_t, bool tried) { return tried ? 50.0 : 100.0; }, true);
+  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.steps, kTrial.steps());
+  const auto disturbed_at = [](uint64_t pair) {
+    return [pair](uint64_t step, bool tried) {
+      return tried ? ((step - kFirst) / 8 == pair ? 120.0 : 50.0) : 100.0;
+    };
+  };
+  const Played disturbed = play(disturbed_at(4), true);
+  EXPECT_EQ(disturbed.verdict, Verdict::kNotFaster);
+  EXPECT_EQ(disturbed.steps, 40u);
+  EXPECT_EQ(play(disturbed_at(4)).verdict, Verdict::kFaster) << "alone, one pair is enough";
 }
 
 TEST(TrialScore, SeesAClearDifferenceAfterTwoPairs) {
