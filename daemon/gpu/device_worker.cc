@@ -178,6 +178,8 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
       return answer(packet.request, arenas_->make_residual(packet.number, packet.bytes));
     case PacketKind::kDropResidual:
       return arenas_->drop_residual(packet.number);
+    case PacketKind::kReserveWork:
+      return answer(packet.request, runner_->reserve_work(packet.number, packet.bytes));
     case PacketKind::kHello:
     case PacketKind::kAnswered:
       break;

@@ -274,6 +274,13 @@ void Worker::drop_residual(uint32_t number) {
   static_cast<void>(tell({.kind = PacketKind::kDropResidual, .number = number}).ok());
 }
 
+Status Worker::reserve_work(uint32_t buckets, uint64_t bytes) {
+  WorkerPacket packet{.kind = PacketKind::kReserveWork};
+  packet.number = buckets;
+  packet.bytes = bytes;
+  return ask(packet, {}, kPlannersPatience).status();
+}
+
 Status Worker::add_staging(uint32_t number, uint64_t bytes, int fd) {
   WorkerPacket packet{.kind = PacketKind::kAddStaging};
   packet.number = number;

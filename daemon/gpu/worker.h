@@ -1,9 +1,9 @@
 // cgxd's end of a worker: the process cgxd-gpu of one (job, GPU), what is said to it, and the
 // staging memory that both have.
 //
-// Thread rule: start(), add_arena() and make_residual() wait for the worker and are called on
-// users' and planners' threads, the last one for a second at most, on a thread where no other plan
-// waits; the rings and staging are the data thread's; everything else may be called from anywhere
+// Thread rule: start(), add_arena(), make_residual() and reserve_work() wait for the worker and are
+// called on users' and planners' threads, the last two for a second at most, on a thread where no
+// other plan waits; the rings and staging are the data thread's; everything else may be called from anywhere
 // and waits for nobody. The process ends with the last reference.
 #pragma once
 
@@ -66,6 +66,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void free_words(uint32_t number);
   Result<uint32_t> make_residual(uint64_t elements);
   void drop_residual(uint32_t number);
+  // Of sparse codecs, before a plan whose jobs have up to so many buckets runs.
+  Status reserve_work(uint32_t buckets, uint64_t bytes);
   Status add_staging(uint32_t number, uint64_t bytes, int fd);
 
   // What the data thread does with it.

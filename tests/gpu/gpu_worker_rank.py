@@ -78,8 +78,8 @@ def types(comm, place, rank):
 
 
 def families(comm, place, rank):
-    """Tensors that the policy has a codec each for."""
-    arrays = [place.put(numpy.zeros(5003 + 64 * number, "float32")) for number in range(16)]
+    """Tensors that the policy has a codec each for; no vectors, which travel raw."""
+    arrays = [place.put(numpy.zeros((2, 2501 + 33 * number), "float32")) for number in range(16)]
     tensors = [comm.register(f"tensor{number:02}", array) for number, array in enumerate(arrays)]
     comm.commit()
     for step in range(3):

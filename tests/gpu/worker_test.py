@@ -29,6 +29,7 @@ class WorkerCase(ClusterCase):
 
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=512"}}
     WORKER = DAWDLING
+    JOB = None  # of all ranks, where codecs draw by its name
 
     @classmethod
     def setUpClass(cls):
@@ -62,7 +63,7 @@ class WorkerCase(ClusterCase):
             if kind == "host":
                 del environment["LD_LIBRARY_PATH"]
             processes.append(daemon.machine.start(
-                [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or f"job{self.jobs}", *parts],
+                [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or self.JOB or f"job{self.jobs}", *parts],
                 env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
             self.addCleanup(processes[-1].kill)
         return processes
@@ -151,28 +152,43 @@ class Bits(WorkerCase):
                                      r"rank of this machine on (a GPU|the host)")
 
 
-class Sparse(WorkerCase):
-    CONFIG = {"policy": {"codec": "topk:0.01"}}
-
-    def test_what_has_no_kernels_is_refused_by_name(self):
-        for kind in ("arena", "copied"):
-            for said in self.run_ranks([kind] * 2, "steps"):
-                self.assertRegex(said, r"^failed UNIMPLEMENTED .*tensor 'large': fp32 with topk.* has no kernels")
-
-
 class Families(WorkerCase):
     """Every dense codec, one for each tensor of a step: several launches for a part."""
 
+    JOB = "families"
+    CLEAN = {"residuals_ms": 1}  # the next job of that name begins without any
     CODECS = ("fp32", "fp16", "bf16", "fp8:e4m3", "fp8:e5m2", "maxmin:8,bucket=1024", "maxmin:1", "maxmin:2,feedback",
               "maxmin:3", "int8", "maxmin:6", "efsign,feedback", "signsgd", "onebit,feedback", "fp16,feedback", "natural:4")
-    CONFIG = {"policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
-                                                    for number, codec in enumerate(CODECS)]}}
+    CONFIG = {"timeouts": CLEAN, "policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
+                                                                       for number, codec in enumerate(CODECS)]}}
 
-    def test_every_dense_codec_gives_the_bits_of_the_host(self):
+    def test_every_codec_gives_the_bits_of_the_host(self):
+        before = self.daemons[0].counters()["encoded_bytes_sent"]
         host = self.run_ranks(["host"] * 2, "families")
         self.assertEqual(len(host[0].splitlines()), 3 * len(self.CODECS))
+        raw = 3 * 4 * sum(2 * (2501 + 33 * number) for number in range(len(self.CODECS)))
+        self.assertLess(self.daemons[0].counters()["encoded_bytes_sent"] - before, raw / 2, "codecs are in force")
         self.assertEqual(self.run_ranks(["host"] * 2, "families"), host, "a codec that draws has a key for each job")
         self.assertEqual(self.run_ranks(["arena"] * 2, "families"), host)
+
+
+class SparseFamilies(Families):
+    """Every sparse codec beside dense ones: ranges of any length, one behind the other, whatever comes before them."""
+
+    CODECS = ("topk:0.01", "fp32", "threshold:1.5", "topk:0.1,values=maxmin8,feedback", "maxmin:4", "randomk:0.1", "topk:0.01,feedback",
+              "threshold:2,feedback", "randomk:0.25,feedback", "fp16", "topk:0.25,values=fp16", "threshold:9", "randomk:0.01,values=maxmin4",
+              "topk:0.001,values=maxmin4,feedback", "threshold:0.001", "int8")
+    CONFIG = {"timeouts": Families.CLEAN, "policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
+                                                                                for number, codec in enumerate(CODECS)]}}
+
+
+class TopK(Bits):
+    CONFIG = {"policy": {"codec": "topk:0.01,feedback"}}
+
+
+class RandomK(Bits):
+    JOB = "drawn"
+    CONFIG = {"policy": {"codec": "randomk:0.05", "collective": "scatter"}}
 
 
 class Feedback(Bits):
