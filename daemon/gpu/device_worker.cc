@@ -169,7 +169,9 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     }
     case PacketKind::kDropArena:
       std::erase(numbers_, packet.number);
-      return arenas_->drop_arena(packet.number);
+      arenas_->drop_arena(packet.number);
+      if (packet.request != 0) answer(packet.request, {});
+      return;
     case PacketKind::kFreeWords:
       return arenas_->free_words(packet.number);
     case PacketKind::kAddStaging:

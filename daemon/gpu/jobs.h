@@ -3,7 +3,8 @@
 //
 //   job    := JobHead slice*
 //   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
-//   answer := AnswerHead, then Measured* by slice where somebody asked for norms or sizes vary, then text
+//   answer := AnswerHead, then Measured* by slice where norms were asked for or sizes vary, then
+//             text
 //
 // Places are (arena, offset) and (block of staging, offset), never addresses: the worker knows
 // where each lies with it, and checks that it lies within.
@@ -97,7 +98,7 @@ enum class PacketKind : uint32_t {
   kHello = 1,     // fds: channel, doorbell, notifier
   kAnswered,      // worker -> cgxd
   kAddArena,      // fds: the page of words, and the memory where it travels as a descriptor
-  kDropArena,     // nothing names it any more
+  kDropArena,     // nothing names it any more; with a request number: answered when it is closed
   kFreeWords,     // its process has died: nobody will write its words
   kAddStaging,    // fd: a block of staging memory
   kMakeResidual,  // zero, two slots
@@ -115,9 +116,10 @@ struct WorkerPacket {
   wire::ArenaWay way = wire::ArenaWay::kVmm;
   uint8_t reserved[3] = {};
   wire::DeviceId device{};
-  uint64_t offset = 0;  // ipc: of the memory in its allocation
+  uint64_t offset = 0;      // ipc: of the memory in its allocation
+  uint64_t pattern_at = 0;  // in the arena
   wire::MemoryHandle handle{};
-  char text[480] = {};  // Answered: the status' message; to kHello, if well: the driver's version
+  char text[472] = {};  // Answered: the status' message; to kHello, if well: the driver's version
 };
 
 }  // namespace cgx::daemon::gpu

@@ -98,6 +98,31 @@ TEST_F(WorkerMemory, AHandleReachesNoFurtherThanItsAllocation) {
   EXPECT_TRUE(worker->make_residual(16).ok()) << "it has closed the handle by now";
 }
 
+TEST_F(WorkerMemory, APatternGoesWhereItWasAskedForAndNowhereElse) {
+  const auto worker = start();
+  CUdeviceptr memory = 0;
+  ASSERT_CU(cu_->cuMemAlloc(&memory, 4096));
+  CUipcMemHandle handle;
+  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
+  const std::vector<uint8_t> before = read(memory, 4096);
+  wire::AddArena arena = message(wire::ArenaWay::kIpc, 4096);
+  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  for (const uint64_t beyond : {uint64_t{4089}, UINT64_MAX, UINT64_MAX - 7}) {
+    arena.pattern_at = beyond;
+    const auto refused = worker->add_arena(arena, words_.get(), -1);
+    EXPECT_EQ(refused.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(refused);
+    EXPECT_NE(refusal(refused).find("is not in the arena of 4096 bytes"), std::string::npos);
+  }
+  arena.pattern_at = 4088;
+  const auto added = worker->add_arena(arena, words_.get(), -1);
+  ASSERT_TRUE(added.ok()) << refusal(added);
+  const std::vector<uint8_t> after = read(memory, 4096);
+  EXPECT_TRUE(std::equal(before.begin(), before.end() - 8, after.begin()));
+  EXPECT_EQ(std::memcmp(after.data() + 4088, &added->pattern, 8), 0);
+  EXPECT_TRUE(worker->close_arena(added->number).ok());
+  EXPECT_CU(cu_->cuMemFree(memory));  // the stand-in accuses us if it is open there
+}
+
 TEST_F(WorkerMemory, WordsThatCouldShrinkAreRefused) {
   const auto worker = start();
   const UniqueFd open = make_memfd(4096, F_SEAL_GROW), small = make_memfd(64, F_SEAL_SHRINK);
