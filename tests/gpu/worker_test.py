@@ -112,7 +112,7 @@ class Bits(WorkerCase):
         host = self.run_ranks(["host"] * 4)
         self.assertGreater(len(host[0].splitlines()), 14)
         self.assertNotIn("failed", host[0])
-        for kinds in (["arena"] * 4, ["copied"] * 4, ["arena", "host"] * 2):
+        for kinds in (["arena"] * 4, ["copied"] * 4, ["imported"] * 4, ["arena", "host"] * 2):
             self.assertEqual(self.run_ranks(kinds), host, kinds)
 
     def test_one_machine_alone(self):
@@ -150,6 +150,80 @@ class Bits(WorkerCase):
         for errors in out:
             self.assertRegex(errors, r"MismatchError.*rank \d of communicator .* has its tensors on (a GPU|the host), another "
                                      r"rank of this machine on (a GPU|the host)")
+
+
+class Imports(WorkerCase):
+    """Memory that ranks have allocated themselves, read and written where it lies."""
+
+    def counted(self):
+        return [daemon.counters()["device_arenas_ipc"] for daemon in self.daemons]
+
+    def test_memory_comes_and_goes_more_often_than_a_session_has_arenas(self):
+        before = self.counted()
+        said = self.run_ranks(["imported"] * 2, "churn=80")
+        self.assertEqual(said[0], said[1])
+        self.assertEqual(len(set(line.split()[2] for line in said[0].splitlines())), 80)
+        self.assertEqual([now - then for now, then in zip(self.counted(), before)], [80, 80])
+        self.no_workers_left()
+
+    def test_parts_of_an_allocation_are_one_arena(self):
+        before = self.counted()
+        said = self.run_ranks(["imported"] * 2, "pieces")
+        self.assertEqual(said[0], said[1])
+        self.assertEqual([now - then for now, then in zip(self.counted(), before)], [1, 1])
+
+    def test_a_session_that_closes_ends_its_imports(self):
+        said = self.run_ranks(["imported"] * 2, "forgotten")
+        self.assertEqual(said[0], said[1])
+
+    def test_a_killed_trainer_leaves_no_memory_open(self):
+        processes = self.begin(["imported"] * 2, "paced")
+        processes[0].stdout.readline()
+        processes[1].kill()
+        self.assertRegex(processes[0].communicate(timeout=30)[0].splitlines()[-1], r"^failed (RANK_LOST|PEER_LOST) ")
+        self.no_workers_left()
+
+    def test_imports_end_when_their_worker_has_died(self):
+        processes = self.begin(["imported"] * 2, "paced")
+        processes[0].stdout.readline()
+        for pid in self.workers():
+            os.kill(pid, signal.SIGKILL)
+        for process in processes:
+            out, errors = process.communicate(timeout=30)
+            self.assertRegex(out.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) ")
+            self.assertEqual((process.returncode, errors), (0, ""))
+
+    def test_what_cannot_be_imported_is_told_by_name(self):
+        processes = self.begin(["imported"] * 2, "mistakes", words=f"{DAWDLING} devices=2")
+        lines = [[], []]
+        while not any(line.startswith("named") for line in lines[0]):
+            lines[0].append(processes[0].stdout.readline())
+            self.assertTrue(lines[0][-1], lines)
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        out = [process.communicate(timeout=60) for process in processes]
+        self.assertEqual([(process.returncode, errors) for process, (_, errors) in zip(processes, out)], [(0, "")] * 2)
+        wanted = [
+            ("vmm", "UnimplementedError .*no CUDA IPC handle of the allocation of .*hand it over as it is, and it is copied"),
+            ("arena", "InvalidArgumentError .*in the arena already"),
+            ("past the end", "InvalidArgumentError .*the memory to import needs 40004 bytes and has 40000 to the end of its allocation"),
+            ("odd", "InvalidArgumentError .*400 bytes, must have 8 bytes or more and begin at a multiple of 64"),
+            ("tiny", "InvalidArgumentError .*4 bytes, must have 8 bytes or more"),
+            ("freed", "InvalidArgumentError .*the memory to import is not in the memory of a GPU; was it freed"),
+            ("host", "ValueError .*not in the memory of a GPU"),
+            ("unknown gpu", "InvalidArgumentError .*not the one whose UUID is named"),
+            ("overlapping", "InvalidArgumentError .*in part of memory that is imported already"),
+            ("named", "TimedOutError .*named by a call or step that is unfinished, or is the home of a tensor"),
+            ("ended", "OK"), ("ended again", "OK"), ("sound", "OK")]
+        lines[0] += out[0][0].splitlines()
+        for line, (what, answer) in zip(lines[0], wanted):
+            self.assertRegex(line, f"^{what}: {answer}")
+        self.assertEqual(len(lines[0]), len(wanted))
+
+    def test_without_ipc_imports_are_refused_by_name(self):
+        for line in self.run_ranks(["imported"], "calls", words=f"{DAWDLING} without=ipc", places=[0])[0].splitlines():
+            self.assertRegex(line, "^failed UNIMPLEMENTED .*CUDA_ERROR_NOT_SUPPORTED")
 
 
 class Families(WorkerCase):
