@@ -1,7 +1,8 @@
 """device: tensors in a GPU's memory, reduced by the daemons' GPU workers, beside ranks on the host in the same run.
 
 Over the stand-in driver (tests/gpu/driver), so nothing here says how fast a GPU is. bits and ways are 1 if all ranks got the bits of host
-ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver; calls is the smaller of 6 over driver
+ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver (steady/sparse: with topk,
+whose steps take four launches or more); calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
 n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
 exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it. n2g2 is two
@@ -203,6 +204,19 @@ def difference(scene, part, few, many):
             if count != counted[0].get(name, 0)}
 
 
+def steady_sparse(report, quick):
+    """Work memory is the plan's, whatever the entries' sizes turn out to be."""
+    scene = Scene("topk:0.01,feedback")
+    try:
+        more = difference(scene, "matrix", 10, 20 if quick else 60)
+        grown = {name: count for name, count in more.items() if name in ALLOCATES + WAITS}
+        launches = more["cuLaunchKernel"] / len(scene.daemons)
+        report.add("device", "steady/sparse", sum(grown.values()), "wanted", 0, float(not grown and launches >= 4), "calls",
+                   f"{launches:.1f} launches " + " ".join(sorted(grown)))
+    finally:
+        scene.close()
+
+
 def steady(report, quick):
     scene = Scene("maxmin:4,bucket=512")
     try:
@@ -244,6 +258,7 @@ def run(options, report):
                       ("pcie/4bit/g4", lambda to: pcie(to, 4)), ("pcie/4bit/g8", lambda to: pcie(to, 8)),
                       ("network/4bit/n2g2", lambda to: network(to, 2)), ("network/4bit/n2g4", lambda to: network(to, 4)),
                       ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
+                      ("steady/sparse", lambda to: steady_sparse(to, options.quick)),
                       ("lost/other-job", lambda to: lost(to, options.quick))):
         if options.wants(case) or options.wants(case.split()[0]):
             act(report)

@@ -223,9 +223,9 @@ def families(comm, place, rank):
             say(f"step {step} tensor {number}", place.get(array))
 
 
-def counted(comm, place, steps, elements):
-    """Steps of one small tensor; yields how long each took."""
-    array = place.put(numpy.zeros(elements, "float32"))
+def counted(comm, place, steps, shape):
+    """Steps of one tensor; yields how long each took."""
+    array = place.put(numpy.zeros(shape, "float32"))
     tensor = comm.register("counted", array)
     comm.commit()
     for step in range(steps):
@@ -238,6 +238,11 @@ def counted(comm, place, steps, elements):
 
 def small(comm, place, rank, steps):
     for _ in counted(comm, place, int(steps), 256):
+        pass
+
+
+def matrix(comm, place, rank, steps):
+    for _ in counted(comm, place, int(steps), (300, 500)):
         pass
 
 
@@ -266,7 +271,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

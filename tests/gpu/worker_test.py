@@ -184,6 +184,7 @@ class Imports(WorkerCase):
         self.no_workers_left()
 
     def test_imports_end_when_their_worker_has_died(self):
+        self.no_workers_left()
         processes = self.begin(["imported"] * 2, "paced")
         processes[0].stdout.readline()
         for pid in self.workers():
@@ -350,6 +351,17 @@ class Full(WorkerCase):
     def test_residuals_that_do_not_fit_are_refused_when_the_plan_is_prepared(self):
         for said in self.run_ranks(["copied"] * 2, "large", words=""):
             self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED ")
+
+
+class FullOfWork(WorkerCase):
+    """A GPU without memory for what sparse codecs work in."""
+
+    CONFIG = {"policy": {"codec": "topk:0.01"}}
+    WORKER = "memory=17M"
+
+    def test_work_memory_that_does_not_fit_is_refused_when_the_plan_is_prepared(self):
+        for said in self.run_ranks(["copied"] * 2, "large", words=""):
+            self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED .*work memory of sparse codecs, \d+ bytes")
 
 
 class Hung(WorkerCase):
