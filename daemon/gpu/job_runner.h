@@ -43,8 +43,8 @@ class JobRunner {
   Result<bool> begin(std::span<const std::byte> message);
   using Sink = std::function<void(const Answer&)>;
   int poll(const Sink& sink, uint64_t now_ns);
-  // Memory in which sparse codecs work: for jobs of up to so many buckets, with so many bytes beside
-  // what the buckets under way need.
+  // Memory in which sparse codecs work: for jobs of up to so many buckets, with so many bytes
+  // beside what the buckets under way need.
   Status reserve_work(uint32_t buckets, uint64_t bytes);
   bool busy() const { return !pending_.empty(); }
   // The context has failed: it answers nothing else any more.

@@ -143,6 +143,17 @@ TEST_F(WorkerMemory, WhoIsKilledSaysSo) {
   EXPECT_NE(worker->death().find("was killed by signal 9"), std::string::npos) << worker->death();
 }
 
+TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
+  const auto worker = start();
+  EXPECT_TRUE(worker->reserve_work(2, 4096).ok());
+  EXPECT_TRUE(worker->reserve_work(1, 64).ok());
+  const Status much = worker->reserve_work(2, 1ull << 40);
+  EXPECT_EQ(much.code(), StatusCode::kRESOURCE_EXHAUSTED) << much.to_string();
+  EXPECT_NE(much.message().find("work memory of sparse codecs, 10995"), std::string::npos)
+      << much.to_string();
+  EXPECT_TRUE(worker->reserve_work(UINT32_MAX, 4096).ok()) << "no more than multiprocessors take";
+}
+
 TEST_F(WorkerMemory, TooMuchIsRefusedWithItsSize) {
   const auto worker = start();
   const auto residual = worker->make_residual(1ull << 40);
