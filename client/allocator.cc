@@ -21,6 +21,20 @@ Allocator::Allocator(uint64_t bytes) {
   add_free(0, bytes / kGranule * kGranule);
 }
 
+bool Allocator::take(uint64_t offset, uint64_t bytes) {
+  if (bytes > free_bytes_) return false;
+  const uint64_t need = room_of(bytes);
+  const auto next = free_.upper_bound(offset);
+  if (offset % kGranule != 0 || next == free_.begin()) return false;
+  const auto [start, room] = *std::prev(next);
+  if (offset - start > room || need > room - (offset - start)) return false;
+  remove_free(start, room);
+  add_free(start, offset - start);
+  add_free(offset + need, room - (offset - start) - need);
+  taken_.emplace(offset, Block{.offset = offset, .bytes = bytes});
+  return true;
+}
+
 std::optional<uint64_t> Allocator::allocate(uint64_t bytes, uint64_t alignment) {
   if (bytes > free_bytes_) return std::nullopt;
   const uint64_t need = room_of(bytes);

@@ -18,12 +18,15 @@ class Allocator {
     uint64_t bytes = 0;  // as asked for
     uint32_t holds = 0;
     bool released = false;  // free with its last hold
+    uint32_t imports = 0;   // of memory that was not made here
   };
 
   explicit Allocator(uint64_t bytes);
 
   // `alignment` is a power of two. nullopt: no free range is large enough.
   std::optional<uint64_t> allocate(uint64_t bytes, uint64_t alignment);
+  // This range. False: some of it is taken, or released and held, or there is none such.
+  bool take(uint64_t offset, uint64_t bytes);
   // False: nothing was allocated at this offset.
   bool release(uint64_t offset);
   // The block that `offset` lies in; nullptr: none, or a released one. Valid until it is released

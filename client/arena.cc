@@ -21,6 +21,7 @@ namespace {
 constexpr uint64_t kArenaGranule = 2 << 20;
 constexpr uint64_t kArenaBytesMax = 1ull << 46;
 constexpr uint64_t kAlignmentMax = 4096;             // a page: mappings are aligned to no more
+constexpr uint64_t kImportAlignment = 64;            // as the allocator's
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // the daemon adds what forbids holes
 
 Status no_room(uint64_t bytes, const std::string& why) {
@@ -114,8 +115,11 @@ uint64_t ArenaGrowth::bytes() const {
   return std::max({need, first, mapped / 8});
 }
 
-ArenaSet::ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max)
-    : first_bytes_(first_bytes), announce_(std::move(announce)), arenas_max_(arenas_max) {
+ArenaSet::ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max, Drop drop)
+    : first_bytes_(first_bytes),
+      announce_(std::move(announce)),
+      drop_(std::move(drop)),
+      arenas_max_(arenas_max) {
   arenas_.reserve(arenas_max);
 }
 
@@ -160,6 +164,7 @@ Result<uint32_t> ArenaSet::arena_on(const wire::DeviceId& device, const MakeDevi
 std::optional<uint32_t> ArenaSet::usable_on(const wire::DeviceId& device) {
   const MutexLock lock(mutex_);
   for (size_t i = 0; i < arenas_.size(); ++i) {
+    if (arenas_[i].memory == nullptr || arenas_[i].imported()) continue;  // may be dropped
     const DeviceMemory* const on = arenas_[i].memory->device();
     if (arenas_[i].usable && on != nullptr && on->device() == device) {
       return static_cast<uint32_t>(i);
@@ -204,6 +209,7 @@ Status ArenaSet::try_ways(uint64_t bytes, const MakeDevice& make) {
 void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment) {
   const MutexLock lock(mutex_);
   for (Arena& arena : arenas_) {
+    if (arena.memory == nullptr || arena.imported()) continue;
     const DeviceMemory* const on = arena.memory->device();
     const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
     if (!there || !arena.usable) continue;
@@ -229,14 +235,146 @@ Status ArenaSet::add(uint64_t bytes) {
   return announce(std::move(memory));
 }
 
+// The next one, or one that an imported arena of the same device has had.
+uint32_t ArenaSet::number_for(const ArenaMemory& memory) {
+  const MutexLock lock(mutex_);
+  const auto free = std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& each) {
+    return each.memory == nullptr && memory.device() != nullptr &&
+           each.device == memory.device()->device();
+  });
+  return static_cast<uint32_t>(free - arenas_.begin());
+}
+
 // What the daemon has taken keeps its number, even if it turns out to be of no use.
 Status ArenaSet::announce(std::shared_ptr<ArenaMemory> memory) {
-  CGX_RETURN_IF_ERROR(announce_(static_cast<uint32_t>(count()), *memory));
+  const uint32_t number = number_for(*memory);
+  if (number == arenas_max_) return full(memory->bytes());
+  CGX_RETURN_IF_ERROR(announce_(number, *memory));
   const Status status = memory->device() != nullptr ? memory->device()->check_pattern() : Status();
   const MutexLock lock(mutex_);
-  Allocator allocator(memory->bytes());
-  arenas_.push_back({std::move(memory), std::move(allocator), status.ok()});
+  const bool whole = memory->device() != nullptr && memory->device()->imported();
+  const uint64_t rest = whole ? -memory->bytes() % kImportAlignment : 0;  // blocks say how far
+  Allocator allocator(memory->bytes() + rest);
+  if (number == arenas_.size()) {
+    arenas_.push_back({std::move(memory), std::move(allocator), status.ok()});
+  } else {
+    arenas_[number] = {std::move(memory), std::move(allocator), status.ok()};
+  }
   return status;
+}
+
+Status ArenaSet::import(const wire::DeviceId& device, const void* memory, uint64_t bytes,
+                        const MakeImport& make) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  if (bytes < sizeof(uint64_t) || address % kImportAlignment != 0) {
+    return invalid_argument("the memory to import, " + std::to_string(bytes) +
+                            " bytes, must have 8 bytes or more and begin at a multiple of " +
+                            std::to_string(kImportAlignment));
+  }
+  const MutexLock growing(grow_mutex_);
+  if (const std::optional<Status> known = import_again(memory, bytes)) return *known;
+  const auto refused = unshareable_.find(device);
+  if (refused != unshareable_.end()) return refused->second;
+  CGX_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> made, make());
+  const auto taken = std::make_shared<ArenaMemory>(std::move(made));
+  const Status status = announce(taken);
+  if (status.ok()) return import_again(memory, bytes).value();
+  if (const std::optional<uint32_t> number = number_of(*taken)) {  // of no use, but open there
+    CGX_RETURN_IF_ERROR(drop_import(*number));
+  }
+  return status;
+}
+
+std::optional<uint32_t> ArenaSet::number_of(const ArenaMemory& memory) {
+  const MutexLock lock(mutex_);
+  for (uint32_t i = 0; i < arenas_.size(); ++i) {
+    if (arenas_[i].memory.get() == &memory) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<Status> ArenaSet::import_again(const void* memory, uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  const auto index = find(memory);
+  if (!index) return std::nullopt;
+  Arena& arena = arenas_[*index];
+  if (!arena.imported() || !arena.usable) {
+    return invalid_argument("the memory to import is in the arena already");
+  }
+  const auto offset =
+      static_cast<uint64_t>(static_cast<const std::byte*>(memory) - arena.memory->base());
+  if (bytes > arena.memory->bytes() - offset) {
+    return invalid_argument("the memory to import needs " + std::to_string(bytes) +
+                            " bytes and has " + std::to_string(arena.memory->bytes() - offset) +
+                            " to the end of its allocation of " +
+                            std::to_string(arena.memory->bytes()));
+  }
+  Allocator::Block* block = arena.allocator.find(offset);
+  const bool same = block != nullptr && block->offset == offset && block->bytes == bytes;
+  if (!same && !arena.allocator.take(offset, bytes)) {
+    return invalid_argument("the memory to import, " + std::to_string(bytes) +
+                            " bytes, is in part of memory that is imported already");
+  }
+  ++arena.allocator.find(offset)->imports;
+  return Status();
+}
+
+// The one that begins here.
+Allocator::Block* ArenaSet::find_import(const void* memory) {
+  const auto index = find(memory);
+  if (!index || !arenas_[*index].imported()) return nullptr;
+  const auto* const place = static_cast<const std::byte*>(memory);
+  const auto offset = static_cast<uint64_t>(place - arenas_[*index].memory->base());
+  Allocator::Block* const block = arenas_[*index].allocator.find(offset);
+  return block != nullptr && block->offset == offset ? block : nullptr;
+}
+
+bool ArenaSet::named(const void* memory) {
+  const MutexLock lock(mutex_);
+  const Allocator::Block* const block = find_import(memory);
+  return block != nullptr && block->holds > 0;
+}
+
+Result<bool> ArenaSet::try_end_import(const void* memory) {
+  const MutexLock growing(grow_mutex_);
+  uint32_t number = 0;
+  {
+    const MutexLock lock(mutex_);
+    Allocator::Block* const block = find_import(memory);
+    if (block == nullptr) {
+      return invalid_argument(
+          "the memory does not begin where one that cgx_arena_import took does");
+    }
+    if (block->imports == 1 && block->holds > 0) return false;
+    if (--block->imports > 0) return true;
+    number = *find(memory);
+    Arena& arena = arenas_[number];
+    arena.allocator.release(block->offset);
+    if (arena.allocator.allocated_count() > 0) return true;
+    arena.usable = false;
+  }
+  CGX_RETURN_IF_ERROR(drop_import(number));
+  return true;
+}
+
+Status ArenaSet::drop_import(uint32_t arena) {
+  CGX_RETURN_IF_ERROR(drop_(arena));
+  std::shared_ptr<ArenaMemory> gone;  // ends without the mutex
+  const MutexLock lock(mutex_);
+  arenas_[arena].memory->device()->dropped();
+  arenas_[arena].device = arenas_[arena].memory->device()->device();
+  gone = std::move(arenas_[arena].memory);
+  return {};
+}
+
+bool ArenaSet::on_device(const void* memory) {
+  const MutexLock lock(mutex_);
+  const auto index = find(memory);
+  if (!index || arenas_[*index].memory->device() == nullptr) return false;
+  if (!arenas_[*index].imported()) return true;
+  const auto* const place = static_cast<const std::byte*>(memory);
+  const auto offset = static_cast<uint64_t>(place - arenas_[*index].memory->base());
+  return arenas_[*index].allocator.find(offset) != nullptr;
 }
 
 void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
@@ -249,7 +387,8 @@ uint64_t ArenaSet::mapped_bytes() {
   const MutexLock lock(mutex_);
   uint64_t mapped = 0;
   for (const Arena& arena : arenas_) {
-    if (arena.memory->device() == nullptr) mapped += arena.memory->bytes();
+    const bool here = arena.memory != nullptr && arena.memory->device() == nullptr;
+    if (here) mapped += arena.memory->bytes();
   }
   return mapped;
 }
@@ -258,6 +397,7 @@ Status ArenaSet::full(uint64_t bytes) {
   const MutexLock lock(mutex_);
   uint64_t largest = 0, free = 0, total = 0, waiting = 0;
   for (const Arena& arena : arenas_) {
+    if (arena.memory == nullptr || arena.imported()) continue;
     largest = std::max(largest, arena.allocator.largest_free());
     free += arena.allocator.free_bytes();
     total += arena.memory->bytes();
@@ -274,6 +414,7 @@ Status ArenaSet::full(uint64_t bytes) {
 std::optional<uint8_t> ArenaSet::find(const void* memory) const {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   for (size_t i = 0; i < arenas_.size(); ++i) {
+    if (arenas_[i].memory == nullptr) continue;
     const auto base = reinterpret_cast<uintptr_t>(arenas_[i].memory->base());
     if (address >= base && address - base < arenas_[i].memory->bytes()) {
       return static_cast<uint8_t>(i);
@@ -286,7 +427,7 @@ Status ArenaSet::release(const void* memory) {
   if (abandoned_) return {};
   const MutexLock lock(mutex_);
   const auto index = find(memory);
-  if (index) {
+  if (index && !arenas_[*index].imported()) {
     Arena& arena = arenas_[*index];
     const auto* place = static_cast<const std::byte*>(memory);
     if (arena.allocator.release(static_cast<uint64_t>(place - arena.memory->base()))) return {};

@@ -92,7 +92,10 @@ class ArenaSet {
  public:
   // `announce` tells the daemon about a new arena and answers when the daemon has mapped it.
   using Announce = std::function<Status(uint32_t arena, const ArenaMemory& memory)>;
-  ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max = wire::kArenasMax);
+  // `drop` tells it to close an imported one.
+  using Drop = std::function<Status(uint32_t arena)>;
+  ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max = wire::kArenasMax,
+           Drop drop = nullptr);
 
   Result<void*> allocate(uint64_t bytes, uint64_t alignment);
   // In memory of a device, of which `make` makes more.
@@ -102,6 +105,17 @@ class ArenaSet {
                             const MakeDevice& make);
   // An arena on the device; one is added if there is none.
   Result<uint32_t> arena_on(const wire::DeviceId& device, const MakeDevice& make);
+  // Memory of a device that the caller made; `make` takes all of the allocation it lies in, once.
+  using MakeImport = std::function<Result<std::unique_ptr<DeviceMemory>>()>;
+  Status import(const wire::DeviceId& device, const void* memory, uint64_t bytes,
+                const MakeImport& make);
+  // Undoes one import. True: nobody names what it imported, nor what else was of its allocation,
+  // which the daemon has closed. False: something names it, and nothing was done.
+  Result<bool> try_end_import(const void* memory);
+  // Whether something names what one import took.
+  bool named(const void* memory);
+  // Whether a device's worker has it.
+  bool on_device(const void* memory);
   // At once, or with the last hold on it.
   Status release(const void* memory);
   // INVALID_ARGUMENT unless the whole range lies in one allocation; `what` names it in the message.
@@ -114,9 +128,13 @@ class ArenaSet {
  private:
   friend class ArenaHold;
   struct Arena {
-    std::shared_ptr<ArenaMemory> memory;
+    std::shared_ptr<ArenaMemory> memory;  // null: dropped
     Allocator allocator;
     bool usable = true;
+    wire::DeviceId device{};  // dropped: another one there may have its number
+    bool imported() const {
+      return memory != nullptr && memory->device() != nullptr && memory->device()->imported();
+    }
   };
 
   void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
@@ -124,6 +142,12 @@ class ArenaSet {
       CGX_REQUIRES(grow_mutex_);
   Status try_ways(uint64_t bytes, const MakeDevice& make) CGX_REQUIRES(grow_mutex_);
   Status announce(std::shared_ptr<ArenaMemory> memory) CGX_REQUIRES(grow_mutex_);
+  Allocator::Block* find_import(const void* memory) CGX_REQUIRES(mutex_);
+  uint32_t number_for(const ArenaMemory& memory);
+  std::optional<uint32_t> number_of(const ArenaMemory& memory);
+  // Nothing: it is in no imported allocation.
+  std::optional<Status> import_again(const void* memory, uint64_t bytes);
+  Status drop_import(uint32_t arena) CGX_REQUIRES(grow_mutex_);
   void drop(uint8_t arena, Allocator::Block& block);
   Status grow(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
   Status add(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
@@ -135,11 +159,12 @@ class ArenaSet {
 
   const uint64_t first_bytes_;
   const Announce announce_;
+  const Drop drop_;
   Mutex grow_mutex_;  // taken first; held while a new arena is made and announced
   std::map<wire::DeviceId, Status> unshareable_ CGX_GUARDED_BY(grow_mutex_);  // and why
   Mutex mutex_;
   const size_t arenas_max_;
-  // Only a thread with grow_mutex_ adds to it. Never moves: holds point into it.
+  // Only a thread with grow_mutex_ adds to it or drops one. Never moves: holds point into it.
   std::vector<Arena> arenas_ CGX_GUARDED_BY(mutex_);
   bool abandoned_ = false;
 };

@@ -121,13 +121,18 @@ Status check_place(const cgx_arena_options& options) {
   return {StatusCode::kUNIMPLEMENTED, "cgx_arena_options.reserved must be 0"};
 }
 
+cgx::wire::DeviceId device_of(const cgx_arena_options& options) {
+  cgx::wire::DeviceId device;
+  std::memcpy(device.data(), options.device, sizeof(options.device));
+  return device;
+}
+
 Status allocate(cgx_session* session, const cgx_arena_options& options, void** memory) {
   CGX_RETURN_IF_ERROR(session->session->check_not_forked());
   session->session->take_in();
   const size_t alignment = options.alignment == 0 ? 64 : options.alignment;
   if (options.kind == CGX_ARENA_DEVICE) {
-    cgx::wire::DeviceId device;
-    std::memcpy(device.data(), options.device, sizeof(options.device));
+    const cgx::wire::DeviceId device = device_of(options);
     return store(session->session->allocate_on(device, options.bytes, alignment), memory);
   }
   return store(session->session->arenas().allocate(options.bytes, alignment), memory);
@@ -211,6 +216,35 @@ cgx_status cgx_arena_alloc_at(cgx_session* session, const cgx_arena_options* opt
     CGX_ASSIGN_OR_RETURN(const cgx_arena_options given, cgx::client::known(kArena, options));
     CGX_RETURN_IF_ERROR(check_place(given));
     return allocate(session, given, memory);
+  });
+}
+
+cgx_status cgx_arena_import(cgx_session* session, const cgx_arena_options* options, void* memory) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(options);
+    CGX_REQUIRE(memory);
+    CGX_ASSIGN_OR_RETURN(const cgx_arena_options given, cgx::client::known(kArena, options));
+    CGX_RETURN_IF_ERROR(check_place(given));
+    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
+    if (given.kind != CGX_ARENA_DEVICE || given.alignment != 0) {
+      return cgx::invalid_argument(
+          "cgx_arena_import takes memory of a GPU where it lies: kind CGX_ARENA_DEVICE, alignment "
+          "0");
+    }
+    session->session->take_in();
+    return session->session->import(device_of(given), memory, given.bytes);
+  });
+}
+
+cgx_status cgx_arena_end_import(cgx_session* session, void* memory, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(session);
+    CGX_REQUIRE(memory);
+    CGX_RETURN_IF_ERROR(session->session->check_not_forked());
+    const uint64_t limit_ms =
+        timeout_ms < 0 ? cgx::client::kTimeoutMsMax : static_cast<uint64_t>(timeout_ms);
+    return session->session->end_import(memory, cgx::client::deadline_in_ms(limit_ms));
   });
 }
 

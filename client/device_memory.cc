@@ -55,6 +55,46 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::create(const device::Driver&
   return memory;
 }
 
+Result<std::unique_ptr<DeviceMemory>> DeviceMemory::import(const device::Driver& driver,
+                                                           const wire::DeviceId& device,
+                                                           const void* memory) {
+  std::unique_ptr<DeviceMemory> made(new DeviceMemory(driver, device, wire::ArenaWay::kIpc, 0));
+  made->imported_ = true;
+  CGX_RETURN_IF_ERROR(made->check_device());
+  CGX_RETURN_IF_ERROR(made->find_allocation(memory));
+  CGX_RETURN_IF_ERROR(made->make_words());
+  return made;
+}
+
+// A handle stands for all of it.
+Status DeviceMemory::find_allocation(const void* memory) {
+  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kIpc));
+  const auto address = reinterpret_cast<device::CUdeviceptr>(memory);
+  size_t size = 0;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemGetAddressRange(&base_, &size, address),
+                                    "looking at the memory to import"));
+  bytes_ = size;
+  pattern_at_ = address - base_;
+  CGX_RETURN_IF_ERROR(export_handle("of the allocation of " + std::to_string(size) + " bytes"));
+  return driver_.check(driver_.cuMemcpyDtoH(&before_, address, sizeof(before_)),
+                       "reading the memory to import");
+}
+
+// INVALID_VALUE is what drivers say of memory that no cuMemAlloc made.
+Status DeviceMemory::export_handle(const std::string& what) {
+  device::CUipcMemHandle handle;
+  const device::CUresult made = driver_.cuIpcGetMemHandle(&handle, base_);
+  if (imported_ && made == device::CUDA_ERROR_INVALID_VALUE) {
+    return {StatusCode::kUNIMPLEMENTED,
+            "there is no CUDA IPC handle " + what +
+                ", which cuMemAlloc did not make (torch's expandable segments, a memory pool): "
+                "hand it over as it is, and it is copied"};
+  }
+  CGX_RETURN_IF_ERROR(driver_.check(made, "a handle " + what));
+  std::memcpy(handle_.data(), handle.reserved, sizeof(handle.reserved));
+  return {};
+}
+
 Status DeviceMemory::check_device() {
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxGetCurrent(&context_), "asking for the context"));
   if (context_ == nullptr) {
@@ -120,11 +160,7 @@ Status DeviceMemory::make_ipc() {
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kIpc));
   const std::string what = std::to_string(bytes_) + " bytes of the GPU's memory";
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemAlloc(&base_, bytes_), what));
-  device::CUipcMemHandle handle;
-  CGX_RETURN_IF_ERROR(
-      driver_.check(driver_.cuIpcGetMemHandle(&handle, base_), "a handle of " + what));
-  std::memcpy(handle_.data(), handle.reserved, sizeof(handle.reserved));
-  return {};
+  return export_handle("of " + what);
 }
 
 // By handle: it must be closed there before it is freed here. The worker says so in word 0.
@@ -139,7 +175,8 @@ void DeviceMemory::wait_for_worker() const {
 DeviceMemory::~DeviceMemory() {
   const InContext inside(*this);
   if (announced_ && way_ == wire::ArenaWay::kIpc) wait_for_worker();
-  if (way_ == wire::ArenaWay::kIpc && base_ != 0) static_cast<void>(driver_.cuMemFree(base_));
+  const bool own = way_ == wire::ArenaWay::kIpc && base_ != 0 && !imported_;
+  if (own) static_cast<void>(driver_.cuMemFree(base_));
   if (way_ == wire::ArenaWay::kVmm && base_ != 0) {
     static_cast<void>(driver_.cuMemUnmap(base_, bytes_));
     static_cast<void>(driver_.cuMemAddressFree(base_, bytes_));
@@ -156,14 +193,20 @@ wire::AddArena DeviceMemory::announcement(uint32_t number) const {
           .device = device_,
           .bytes = bytes_,
           .offset = 0,
-          .handle = handle_};
+          .handle = handle_,
+          .pattern_at = pattern_at_};
 }
 
 Status DeviceMemory::check_pattern() const {
   const InContext inside(*this);
   uint64_t here = 0;
-  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemcpyDtoH(&here, base_, sizeof(here)),
+  const device::CUdeviceptr at = base_ + pattern_at_;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemcpyDtoH(&here, at, sizeof(here)),
                                     "looking for the worker's pattern"));
+  if (imported_ && here == pattern_) {
+    return driver_.check(driver_.cuMemcpyHtoD(at, &before_, sizeof(before_)),
+                         "writing back what the memory to import held");
+  }
   if (here == pattern_) return {};
   return internal_error("what the GPU worker wrote into the arena is not there: another memory");
 }

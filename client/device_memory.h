@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "proto/device/driver.h"
@@ -30,6 +31,11 @@ class DeviceMemory {
   static Result<std::unique_ptr<DeviceMemory>> create(const device::Driver& driver,
                                                       const wire::DeviceId& device,
                                                       wire::ArenaWay way, uint64_t bytes);
+  // The whole allocation that `memory` lies in, which the caller made and frees. UNIMPLEMENTED
+  // where it cannot go by handle (VMM, a pool).
+  static Result<std::unique_ptr<DeviceMemory>> import(const device::Driver& driver,
+                                                      const wire::DeviceId& device,
+                                                      const void* memory);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -37,13 +43,16 @@ class DeviceMemory {
   std::byte* base() const { return reinterpret_cast<std::byte*>(base_); }
   uint64_t bytes() const { return bytes_; }
   const wire::DeviceId& device() const { return device_; }
+  bool imported() const { return imported_; }
   wire::AddArena announcement(uint32_t number) const;
   int words_fd() const { return words_fd_.get(); }
   int memory_fd() const { return memory_fd_.get(); }  // -1: it has none
-  // The worker has it, and says to have written this at its start.
+  // The worker has it, and says to have written this where the announcement said.
   void announced(uint64_t pattern) { announced_ = true, pattern_ = pattern; }
-  // Whether that is where this process reads.
+  // Whether that is where this process reads. What was there is written back to imported memory.
   Status check_pattern() const;
+  // The worker has closed it.
+  void dropped() { announced_ = false; }
 
   // Enqueues the write behind what is on the stream. UNIMPLEMENTED where streams write no words,
   // or there are more streams than words: then the host has to wait.
@@ -58,6 +67,8 @@ class DeviceMemory {
   Status make_words();
   Status make_vmm();
   Status make_ipc();
+  Status find_allocation(const void* memory);
+  Status export_handle(const std::string& what);
   void wait_for_worker() const;
 
   const device::Driver driver_;
@@ -71,8 +82,9 @@ class DeviceMemory {
   wire::MemoryHandle handle_{};
   UniqueFd words_fd_, memory_fd_;
   std::byte* words_ = nullptr;
-  bool pinned_ = false, announced_ = false;
-  uint64_t pattern_ = 0;
+  bool pinned_ = false, announced_ = false, imported_ = false;
+  uint64_t pattern_ = 0, pattern_at_ = 0;
+  uint64_t before_ = 0;  // what was where the pattern goes
   Mutex mutex_;
   std::map<void*, Ready> streams_ CGX_GUARDED_BY(mutex_);  // the last value of each
 };

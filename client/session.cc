@@ -74,10 +74,12 @@ Session::Session(Environment environment, std::unique_ptr<SessionSocket> socket,
       spin_us_(environment_.spin_us),
       socket_(std::move(socket)),
       channel_(std::move(channel)),
-      arenas_(options.arena_bytes == 0 ? kArenaBytes : options.arena_bytes,
-              [this](uint32_t arena, const ArenaMemory& memory) {
-                return announce_arena(arena, memory);
-              }) {
+      arenas_(
+          options.arena_bytes == 0 ? kArenaBytes : options.arena_bytes,
+          [this](uint32_t arena, const ArenaMemory& memory) {
+            return announce_arena(arena, memory);
+          },
+          wire::kArenasMax, [this](uint32_t arena) { return drop_arena(arena); }) {
   socket_->set_health_check([this](Patience patience) {
     const Lock lock(mutex_);
     return stopped(patience == Patience::kPrepares ? kStoppedInRequest : kStopped);
@@ -134,6 +136,36 @@ Status Session::announce_device(uint32_t arena, DeviceMemory& memory) {
                                      {.fd = memory.words_fd(), .second_fd = memory.memory_fd()}));
   memory.announced(reply.value0);
   return {};
+}
+
+Status Session::drop_arena(uint32_t arena) {
+  const wire::DropArena message{.arena = arena};
+  return socket_->call(message, deadline_in_ms(kArenaAnnounceMs)).status();
+}
+
+Status Session::import(const wire::DeviceId& device, const void* memory, uint64_t bytes) {
+  CGX_ASSIGN_OR_RETURN(Staging* const driver, staging());
+  CGX_RETURN_IF_ERROR(driver->check_range(memory, bytes, "the memory to import"));
+  return arenas_.import(device, memory, bytes, [driver, &device, memory] {
+    return DeviceMemory::import(driver->driver(), device, memory);
+  });
+}
+
+Status Session::end_import(const void* memory, Deadline deadline) {
+  take_in();
+  for (;;) {
+    CGX_ASSIGN_OR_RETURN(const bool ended, arenas_.try_end_import(memory));
+    if (ended) return {};
+    CGX_ASSIGN_OR_RETURN(Lock lock, enter());
+    const Status unnamed = wait(lock, deadline, [&] { return !arenas_.named(memory); });
+    if (unnamed.code() == StatusCode::kTIMED_OUT) {
+      return {
+          StatusCode::kTIMED_OUT,
+          "the imported memory is named by a call or step that is unfinished, or is the home of "
+          "a tensor; close its communicator"};
+    }
+    CGX_RETURN_IF_ERROR(unnamed);
+  }
 }
 
 ArenaSet::MakeDevice Session::make_on(const wire::DeviceId& device) {
@@ -327,7 +359,7 @@ Result<Staging*> Session::staging() {
 Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers,
                                    const std::optional<wire::DeviceId>& device) {
   CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
-  if (device && on_device(buffers.in) && on_device(buffers.out)) {
+  if (device && arenas_.on_device(buffers.in) && arenas_.on_device(buffers.out)) {
     return order({.memory = nullptr, .copy = {}}, buffers.in, buffers.stream);
   }
   CGX_RETURN_IF_ERROR(staging->check(buffers).status());
@@ -345,11 +377,6 @@ Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers,
   CGX_RETURN_IF_ERROR(staging->pin(arenas_.holder(memory)));
   CGX_ASSIGN_OR_RETURN(staged.copy, staging->copy_in(staged.memory, buffers));
   return staged;
-}
-
-bool Session::on_device(const void* memory) {
-  const std::shared_ptr<ArenaMemory> arena = arenas_.holder(memory);
-  return arena != nullptr && arena->device() != nullptr;
 }
 
 // The worker waits for the stream's word; where there is none, the host waits for the stream.

@@ -122,6 +122,9 @@ class Session {
   Result<StagedIn> stage_in(const DeviceBuffers& buffers,
                             const std::optional<wire::DeviceId>& device);
   Result<void*> allocate_on(const wire::DeviceId& device, uint64_t bytes, uint64_t alignment);
+  // Memory of the GPU that the caller made; its end waits until the worker has closed it.
+  Status import(const wire::DeviceId& device, const void* memory, uint64_t bytes);
+  Status end_import(const void* memory, Deadline deadline);
   Result<uint32_t> arena_on(const wire::DeviceId& device) {
     return arenas_.arena_on(device, make_on(device));
   }
@@ -143,7 +146,7 @@ class Session {
   Status announce_arena(uint32_t arena, const ArenaMemory& memory);
   Status announce_device(uint32_t arena, DeviceMemory& memory);
   ArenaSet::MakeDevice make_on(const wire::DeviceId& device);
-  bool on_device(const void* memory);
+  Status drop_arena(uint32_t arena);
   Result<StagedIn> order(StagedIn staged, const void* memory, void* stream);
   void lose(Status why);
   void pause_for_ring(Lock& lock);

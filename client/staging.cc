@@ -110,6 +110,11 @@ Result<CUcontext> Staging::check(const DeviceBuffers& buffers) {
   return invalid_argument("input and output overlap without being equal");
 }
 
+Status Staging::check_range(const void* memory, uint64_t bytes, const char* what) {
+  CGX_ASSIGN_OR_RETURN(const CUcontext context, current());
+  return check_end(memory, bytes, what, context);
+}
+
 // Memory of a pool has no context; its device tells then whose it is.
 Status Staging::check_end(const void* memory, uint64_t bytes, const char* what, CUcontext context) {
   const CUdeviceptr at = address_of(memory);

@@ -59,6 +59,8 @@ class Staging {
   // The caller's context. INVALID_ARGUMENT unless both ends are memory of its device, each within
   // one allocation.
   Result<device::CUcontext> check(const DeviceBuffers& buffers);
+  // The same of one range, which `what` names.
+  Status check_range(const void* memory, uint64_t bytes, const char* what);
   // Gives back the memory of copies that are over.
   void sweep();
   // Registers an arena with the driver, once.

@@ -11,6 +11,7 @@
 namespace cgx::daemon {
 namespace {
 
+using scheduler::Counter;
 enum Tag : uint64_t { kMailboxTag, kTransportTag, kDoorbellTag, kWorkerTag };
 
 // Waiting messages may hold a packet each (96 KiB); whoever posts session requests waits for room.
@@ -247,6 +248,8 @@ void DataAgent::handle(SessionRequest request) {
   const uint32_t number = request.request;
   if (auto* arena = std::get_if<AddMappedArena>(&request.body)) {
     add_arena(*session, number, std::move(*arena));
+  } else if (const auto* dropped = std::get_if<wire::DropArena>(&request.body)) {
+    drop_arena(*session, number, dropped->arena);
   } else if (const auto* meet = std::get_if<wire::Meet>(&request.body)) {
     engine_->meet(session->id, number, *meet);
   } else if (const auto* create = std::get_if<wire::CreateCommunicator>(&request.body)) {
@@ -304,22 +307,29 @@ void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedAre
   const Result<scheduler::SiteId> site = site_of(arena.device->worker());
   Status status = site.status();
   if (status.ok()) {
-    status = engine_->add_arena(
-        session.id, arena.arena,
-        scheduler::SiteMemory{
-            .site = *site, .name = arena.device->number(), .bytes = arena.device->bytes()});
+    const scheduler::SiteMemory memory{
+        .site = *site, .name = arena.device->number(), .bytes = arena.device->bytes()};
+    status = engine_->add_arena(session.id, arena.arena, memory);
   }
   if (status.ok()) {
-    if (arena.device->way() == wire::ArenaWay::kVmm) {
-      engine_->count(scheduler::Counter::kdevice_arenas_vmm);
-    } else {
-      engine_->count(scheduler::Counter::kdevice_arenas_ipc);
-    }
+    const bool vmm = arena.device->way() == wire::ArenaWay::kVmm;
+    engine_->count(vmm ? Counter::kdevice_arenas_vmm : Counter::kdevice_arenas_ipc);
     session.device_arenas.push_back(std::move(arena.device));
   }
   wire::Reply reply = to_reply(status);
   reply.value0 = arena.pattern;
   answers_->answer({session.serial, request, reply});
+}
+
+void DataAgent::drop_arena(OpenedSession& session, uint32_t request, uint32_t arena) {
+  const Status status = engine_->drop_arena(session.id, arena);
+  if (!status.ok()) return answers_->answer({session.serial, request, to_reply(status)});
+  auto& all = session.device_arenas;
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [arena](const auto& one) { return one->place() == arena; });
+  answers_->answer(
+      {session.serial, request, ArenaDropped{session.uid, arena, std::move(*found), {}}});
+  all.erase(found);
 }
 
 Result<scheduler::SiteId> DataAgent::site_of(const std::shared_ptr<gpu::Worker>& worker) {
@@ -333,9 +343,8 @@ Result<scheduler::SiteId> DataAgent::site_of(const std::shared_ptr<gpu::Worker>&
   const auto staging = std::make_shared<gpu::Staging>(worker);
   made.id = engine_->add_site(staging, [&](auto slabs, const scheduler::ArenaTable& arenas) {
     auto site = std::make_unique<gpu::WorkerSite>(
-        worker, staging, std::move(slabs), arenas, [this](uint64_t bytes) {
-          engine_->count(scheduler::Counter::kdevice_staged_bytes, bytes);
-        });
+        worker, staging, std::move(slabs), arenas,
+        [this](uint64_t bytes) { engine_->count(Counter::kdevice_staged_bytes, bytes); });
     made.site = site.get();
     return site;
   });
@@ -399,7 +408,7 @@ int DataAgent::poll_sessions() {
       ++i;
       continue;
     }
-    engine_->count(scheduler::Counter::kring_violations);
+    engine_->count(Counter::kring_violations);
     evict(session, session.fault);
   }
   return work;
@@ -576,13 +585,12 @@ int DataAgent::make_snapshot() {
 void DataAgent::flush_counters() {
   if (transport_) {
     const transport::Transport::Totals now = transport_->totals();
-    engine_->count(scheduler::Counter::kconnections_refused,
+    engine_->count(Counter::kconnections_refused,
                    now.connections_refused - counted_.connections_refused);
-    engine_->count(scheduler::Counter::kconnections_lost,
-                   now.connections_lost - counted_.connections_lost);
+    engine_->count(Counter::kconnections_lost, now.connections_lost - counted_.connections_lost);
     counted_ = now;
   }
-  for (size_t i = 0; i < static_cast<size_t>(scheduler::Counter::kCount); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(Counter::kCount); ++i) {
     const auto counter = static_cast<scheduler::Counter>(i);
     if (const uint64_t amount = counters_.take(counter)) engine_->count(counter, amount);
   }

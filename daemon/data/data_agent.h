@@ -105,6 +105,7 @@ class DataAgent final : public Agent,
   void handle(SessionRequest request);
   void open(SessionSerial serial, uint32_t request, OpenSession open);
   void add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena);
+  void drop_arena(OpenedSession& session, uint32_t request, uint32_t arena);
   Result<scheduler::SiteId> site_of(const std::shared_ptr<gpu::Worker>& worker);
   void close_device_sites();
   void close(OpenedSession& session, const Status& why);

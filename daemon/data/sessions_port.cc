@@ -6,6 +6,7 @@ const char* name_of(const SessionRequest& request) {
   struct Name {
     const char* operator()(const OpenSession&) const { return "a new session"; }
     const char* operator()(const AddMappedArena&) const { return "a new arena"; }
+    const char* operator()(const wire::DropArena&) const { return "a dropped arena"; }
     const char* operator()(const wire::CreateCommunicator&) const { return "a new communicator"; }
     const char* operator()(const wire::Meet&) const { return "a rank that meets others"; }
     const char* operator()(const wire::RegisterTensors&) const { return "registering tensors"; }

@@ -42,7 +42,7 @@ struct CloseSession {
 struct SessionRequest {
   SessionSerial session = 0;
   uint32_t request = 0;
-  std::variant<OpenSession, AddMappedArena, wire::Meet, wire::CreateCommunicator,
+  std::variant<OpenSession, AddMappedArena, wire::DropArena, wire::Meet, wire::CreateCommunicator,
                wire::RegisterTensors, wire::Commit, wire::RedoStep, wire::AskReport,
                wire::CloseCommunicator, CloseSession>
       body;
@@ -78,10 +78,18 @@ struct ArenaMapped {
   uint64_t pattern = 0;
 };
 
+// data agent -> ipc agent: to be closed; a user's thread -> ipc agent: it is.
+struct ArenaDropped {
+  uint32_t uid = 0;
+  uint32_t arena = 0;
+  std::shared_ptr<gpu::DeviceArena> device;  // null: it is closed
+  Status why;                                // or this happened
+};
+
 struct SessionAnswer {
   SessionSerial session = 0;
   uint32_t request = 0;
-  std::variant<Opened, wire::Reply, Shown, Evict, Released, ArenaMapped> body;
+  std::variant<Opened, wire::Reply, Shown, Evict, Released, ArenaMapped, ArenaDropped> body;
 };
 
 // Implemented by the data agent; called on the ipc agent's thread.

@@ -88,8 +88,9 @@ Result<uint64_t> DeviceMemory::add_arena(const WorkerPacket& packet, UniqueFd wo
   const uint64_t pattern = random_pattern();
   Status status = import(packet, memory, arena);
   if (status.ok()) {
-    status = driver_.check(driver_.cuMemcpyHtoD(arena.at, &pattern, sizeof(pattern)),
-                           "writing the pattern into the arena");
+    status =
+        driver_.check(driver_.cuMemcpyHtoD(arena.at + packet.pattern_at, &pattern, sizeof(pattern)),
+                      "writing the pattern into the arena");
   }
   if (!status.ok()) {
     forget(arena);
@@ -103,6 +104,10 @@ Status DeviceMemory::import(const WorkerPacket& packet, const UniqueFd& memory, 
   arena.way = packet.way;
   arena.bytes = packet.bytes;
   if (packet.bytes < sizeof(uint64_t)) return invalid_argument("an arena of a GPU without bytes");
+  if (packet.pattern_at > packet.bytes - sizeof(uint64_t)) {
+    return invalid_argument("a pattern at " + text(packet.pattern_at) + " is not in the arena of " +
+                            text(packet.bytes) + " bytes");
+  }
   switch (packet.way) {
     case wire::ArenaWay::kVmm:
       return import_vmm(packet, memory.get(), arena);

@@ -30,7 +30,7 @@ class DeviceMemory {
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
 
-  // Writes the pattern that the trainer will look for at the arena's start, and returns it.
+  // Writes the pattern that the trainer will look for in the arena, and returns it.
   Result<uint64_t> add_arena(const WorkerPacket& packet, UniqueFd words, UniqueFd memory);
   void drop_arena(uint32_t number);
   void free_words(uint32_t number);

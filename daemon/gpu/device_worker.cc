@@ -169,7 +169,9 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     }
     case PacketKind::kDropArena:
       std::erase(numbers_, packet.number);
-      return arenas_->drop_arena(packet.number);
+      arenas_->drop_arena(packet.number);
+      if (packet.request != 0) answer(packet.request, {});
+      return;
     case PacketKind::kFreeWords:
       return arenas_->free_words(packet.number);
     case PacketKind::kAddStaging:
@@ -178,6 +180,8 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
       return answer(packet.request, arenas_->make_residual(packet.number, packet.bytes));
     case PacketKind::kDropResidual:
       return arenas_->drop_residual(packet.number);
+    case PacketKind::kReserveWork:
+      return answer(packet.request, runner_->reserve_work(packet.number, packet.bytes));
     case PacketKind::kHello:
     case PacketKind::kAnswered:
       break;

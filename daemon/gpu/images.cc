@@ -1,5 +1,7 @@
 #include "daemon/gpu/images.h"
 
+#include "kernels/cuda/kernel_names.h"
+
 namespace cgx::daemon::gpu {
 
 #ifdef CGX_FATBINS  // the folder that nvcc wrote them into
@@ -12,6 +14,7 @@ CGX_FATBIN(fp8)
 CGX_FATBIN(maxmin)
 CGX_FATBIN(natural)
 CGX_FATBIN(sign)
+CGX_FATBIN(sparse)
 CGX_FATBIN(symmetric)
 #undef CGX_FATBIN
 
@@ -21,6 +24,7 @@ const void* kernel_image(const std::string& family) {
   if (family == "maxmin") return cgx_fatbin_maxmin;
   if (family == "natural") return cgx_fatbin_natural;
   if (family == "sign") return cgx_fatbin_sign;
+  if (family == "sparse") return cgx_fatbin_sparse;
   if (family == "symmetric") return cgx_fatbin_symmetric;
   return nullptr;
 }
@@ -29,22 +33,9 @@ bool has_kernel_code() {
 }
 
 #else
-namespace {
-
-constexpr char kNames[] =
-    ".version 7.0\n"
-#define X(stem, family, type)                                                         \
-  ".visible .entry cgx_" #stem "_encode()\n.visible .entry cgx_" #stem                \
-  "_decode()\n.visible .entry cgx_" #stem "_decode_add()\n.visible .entry cgx_" #stem \
-  "_reduce()\n.visible .entry cgx_" #stem "_combine()\n"
-#include "kernels/cuda/kernels.def"
-#undef X
-    ".visible .entry cgx_norms_encode()\n.visible .entry cgx_norms_reduce()\n";
-
-}  // namespace
 
 const void* kernel_image(const std::string&) {
-  return kNames;
+  return kernels::cuda::kKernelNames;
 }
 bool has_kernel_code() {
   return false;

@@ -82,8 +82,41 @@ JobRunner::~JobRunner() {
   for (Stream& each : streams_) {
     if (each.stream != nullptr) driver_.cuStreamDestroy(each.stream);
     if (each.scratch != 0) driver_.cuMemFree(each.scratch);
+    if (each.work != 0) driver_.cuMemFree(each.work);
     for (const auto& [value, event] : each.events) driver_.cuEventDestroy(event);
   }
+  free_outgrown();
+}
+
+Status JobRunner::reserve_work(uint32_t buckets, uint64_t bytes) {
+  const uint64_t teams = std::min(buckets, lane_.device().multiprocessors);
+  const uint64_t wanted = bytes + teams * cuda::kSparseTeamBytes;
+  for (Stream& each : streams_) {
+    if (each.work_bytes >= wanted) continue;
+    CUdeviceptr made = 0;
+    CGX_RETURN_IF_ERROR(
+        driver_.check(driver_.cuMemAlloc(&made, wanted),
+                      "work memory of sparse codecs, " + std::to_string(wanted) + " bytes"));
+    if (each.work != 0) outgrown_.push_back(each.work);
+    each.work = made;
+    each.work_bytes = wanted;
+  }
+  return {};
+}
+
+void JobRunner::free_outgrown() {
+  for (const CUdeviceptr memory : outgrown_) driver_.cuMemFree(memory);
+  outgrown_.clear();
+}
+
+Status JobRunner::give_work(const Stream& stream, cuda::Work& work) const {
+  if (work.bytes > stream.work_bytes) {
+    return internal_error("a job needs " + std::to_string(work.bytes) +
+                          " bytes of work memory, its plan reserved " +
+                          std::to_string(stream.work_bytes));
+  }
+  work.memory = reinterpret_cast<uint8_t*>(stream.work);
+  return {};
 }
 
 Result<bool> JobRunner::begin(std::span<const std::byte> message) {
@@ -197,6 +230,7 @@ int JobRunner::poll(const Sink& sink, uint64_t now_ns) {
     tables_->give_back(pending_.front().tables_end);
     pending_.pop_front();
   }
+  if (pending_.empty()) free_outgrown();
   if (answered == 0) look_for_errors(now_ns);
   return answered;
 }
@@ -218,7 +252,7 @@ void JobRunner::answer(const Pending& pending, const Sink& sink) {
   Answer answer;
   Status status = lost_.ok() ? pending.status : lost_;
   answer.head.ticket = pending.ticket;
-  if (pending.norms) answer.measured.resize(pending.slices);
+  if (pending.measures) answer.measured.resize(pending.slices);
   for (const Noted& each : pending.noted) {
     if (!status.ok()) break;
     const cuda::Outcome& outcome = *each.outcome;
@@ -229,7 +263,8 @@ void JobRunner::answer(const Pending& pending, const Sink& sink) {
                                           std::to_string(outcome.bad_bucket) +
                                           " is not what an encoder writes"};
     }
-    if (pending.norms) answer.measured[each.slice] = {outcome.intended_sq, outcome.sent_sq};
+    if (!pending.measures) continue;
+    answer.measured[each.slice] = {outcome.intended_sq, outcome.sent_sq, outcome.encoded_bytes};
   }
   if (status.ok() && !pending.copied.empty()) answer.head.hash = wire::checksum(pending.copied);
   answer.head.status = static_cast<uint16_t>(status.code());
@@ -276,10 +311,14 @@ Status JobRunner::tabulate(const Job& job, std::span<const uint32_t> slices, Pen
   }
   auto described = cuda::describe_table<KernelJob>(
       lane_.device(), std::span(segments, slices.size()), tables_->on_device(segments));
+  if (described.work.bytes > 0) {
+    CGX_RETURN_IF_ERROR(give_work(streams_[pending.stream], described.work));
+    pending.measures = pending.measures || kHasNorms<KernelJob>;  // those that encode
+  }
   if (norms && kHasNorms<KernelJob>) {
     CGX_ASSIGN_OR_RETURN(cuda::Norms* const found, table<cuda::Norms>(described.buckets));
     described.norms = tables_->on_device(found);
-    pending.norms = true;
+    pending.measures = true;
   }
   launches_.push_back([this, described](device::CUstream stream) {
     if constexpr (std::is_same_v<KernelJob, EncodeJob>) return lane_.encode(described, stream);

@@ -43,6 +43,9 @@ class JobRunner {
   Result<bool> begin(std::span<const std::byte> message);
   using Sink = std::function<void(const Answer&)>;
   int poll(const Sink& sink, uint64_t now_ns);
+  // Memory in which sparse codecs work: for jobs of up to so many buckets, with so many bytes
+  // beside what the buckets under way need.
+  Status reserve_work(uint32_t buckets, uint64_t bytes);
   bool busy() const { return !pending_.empty(); }
   // The context has failed: it answers nothing else any more.
   const Status& lost() const { return lost_; }
@@ -59,7 +62,7 @@ class JobRunner {
     uint32_t stream = 0, value = 0;  // of the stream's word, when it is done
     uint64_t tables_end = 0;
     uint32_t slices = 0;
-    bool norms = false, done = false;
+    bool measures = false, done = false;
     Status status;
     std::vector<Noted> noted;
     std::string what;                   // "encode of maxmin:4"
@@ -70,6 +73,8 @@ class JobRunner {
     device::CUstream stream = nullptr;
     uint32_t value = 0;  // told to be written last
     device::CUdeviceptr scratch = 0;
+    device::CUdeviceptr work = 0;  // of sparse codecs
+    uint64_t work_bytes = 0;
     std::deque<std::pair<uint32_t, device::CUevent>> events;  // where there are no words
   };
 
@@ -91,6 +96,8 @@ class JobRunner {
   Status tabulate(const Job& job, std::span<const uint32_t> slices, Pending& pending);
   template <class KernelJob>
   Status fill(const Slice& slice, KernelJob& made);
+  void free_outgrown();
+  Status give_work(const Stream& stream, kernels::cuda::Work& work) const;
   Status local_reduce(const Job& job);
   Status local_reduce(const Slice& slice, device::CUdeviceptr scratch);
   Status keep(const Job& job);
@@ -116,7 +123,8 @@ class JobRunner {
   uint32_t* done_ = nullptr;  // by stream, a cache line each
   device::CUdeviceptr done_on_device_ = 0;
   std::array<Stream, kStreams> streams_;
-  std::deque<Pending> pending_;  // as they came
+  std::vector<device::CUdeviceptr> outgrown_;  // work memory that launches may still use
+  std::deque<Pending> pending_;                // as they came
   using Launch = std::function<Status(device::CUstream)>;
   std::vector<Launch> launches_;  // of the job that begins
   bool full_ = false;

@@ -3,7 +3,8 @@
 //
 //   job    := JobHead slice*
 //   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
-//   answer := AnswerHead, then Measured* by slice where norms were asked for, then text
+//   answer := AnswerHead, then Measured* by slice where norms were asked for or sizes vary, then
+//             text
 //
 // Places are (arena, offset) and (block of staging, offset), never addresses: the worker knows
 // where each lies with it, and checks that it lies within.
@@ -18,7 +19,7 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 1;  // of everything in this file
+constexpr uint32_t kWorkerForm = 2;  // of everything in this file
 constexpr uint32_t kStreams = 4;     // of a worker; an operation's jobs run on one of them
 
 enum class JobKind : uint8_t { kEncode, kDecode, kReduce, kCombine, kLocalReduce, kKeep, kHash };
@@ -75,7 +76,8 @@ struct AnswerHead {
   uint32_t reserved = 0;
 };
 struct Measured {
-  double intended_sq = 0, sent_sq = 0;
+  double intended_sq = 0, sent_sq = 0;  // where norms were asked for
+  uint64_t encoded_bytes = 0;           // where a codec's size varies: how many were used
 };
 
 // The memory of the rings: made by cgxd, sealed.
@@ -96,26 +98,28 @@ enum class PacketKind : uint32_t {
   kHello = 1,     // fds: channel, doorbell, notifier
   kAnswered,      // worker -> cgxd
   kAddArena,      // fds: the page of words, and the memory where it travels as a descriptor
-  kDropArena,     // nothing names it any more
+  kDropArena,     // nothing names it any more; with a request number: answered when it is closed
   kFreeWords,     // its process has died: nobody will write its words
   kAddStaging,    // fd: a block of staging memory
   kMakeResidual,  // zero, two slots
   kDropResidual,
+  kReserveWork,  // of sparse codecs, for jobs of up to so many buckets
 };
 struct WorkerPacket {
   PacketKind kind = PacketKind::kHello;
   uint32_t request = 0;
   uint32_t form = kWorkerForm;
-  uint32_t number = 0;  // of the arena, block or residual
-  uint64_t bytes = 0;   // of memory; residuals: elements; Answered to kAddArena: the pattern, to
-                        // kHello: 1 where MPS serves
+  uint32_t number = 0;  // of the arena, block or residual; work memory: buckets
+  uint64_t bytes = 0;  // of memory; residuals: elements; work memory: beside what buckets under way
+                       // need; Answered to kAddArena: the pattern, to kHello: 1 where MPS serves
   uint32_t status = 0;  // Answered
   wire::ArenaWay way = wire::ArenaWay::kVmm;
   uint8_t reserved[3] = {};
   wire::DeviceId device{};
-  uint64_t offset = 0;  // ipc: of the memory in its allocation
+  uint64_t offset = 0;      // ipc: of the memory in its allocation
+  uint64_t pattern_at = 0;  // in the arena
   wire::MemoryHandle handle{};
-  char text[480] = {};  // Answered: the status' message; to kHello, if well: the driver's version
+  char text[472] = {};  // Answered: the status' message; to kHello, if well: the driver's version
 };
 
 }  // namespace cgx::daemon::gpu

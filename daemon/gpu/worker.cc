@@ -248,6 +248,7 @@ Result<Worker::AddedArena> Worker::add_arena(const wire::AddArena& message, int 
   packet.way = message.way;
   packet.offset = message.offset;
   packet.handle = message.handle;
+  packet.pattern_at = message.pattern_at;
   Result<WorkerPacket> answer = memory >= 0 ? ask(packet, {words, memory}, kUsersPatience)
                                             : ask(packet, {words}, kUsersPatience);
   CGX_RETURN_IF_ERROR(answer.status());
@@ -256,6 +257,10 @@ Result<Worker::AddedArena> Worker::add_arena(const wire::AddArena& message, int 
 
 void Worker::drop_arena(uint32_t number) {
   static_cast<void>(tell({.kind = PacketKind::kDropArena, .number = number}).ok());
+}
+
+Status Worker::close_arena(uint32_t number) {
+  return ask({.kind = PacketKind::kDropArena, .number = number}, {}, kUsersPatience).status();
 }
 
 void Worker::free_words(uint32_t number) {
@@ -272,6 +277,13 @@ Result<uint32_t> Worker::make_residual(uint64_t elements) {
 
 void Worker::drop_residual(uint32_t number) {
   static_cast<void>(tell({.kind = PacketKind::kDropResidual, .number = number}).ok());
+}
+
+Status Worker::reserve_work(uint32_t buckets, uint64_t bytes) {
+  WorkerPacket packet{.kind = PacketKind::kReserveWork};
+  packet.number = buckets;
+  packet.bytes = bytes;
+  return ask(packet, {}, kPlannersPatience).status();
 }
 
 Status Worker::add_staging(uint32_t number, uint64_t bytes, int fd) {

@@ -1,10 +1,10 @@
 // cgxd's end of a worker: the process cgxd-gpu of one (job, GPU), what is said to it, and the
 // staging memory that both have.
 //
-// Thread rule: start(), add_arena() and make_residual() wait for the worker and are called on
-// users' and planners' threads, the last one for a second at most, on a thread where no other plan
-// waits; the rings and staging are the data thread's; everything else may be called from anywhere
-// and waits for nobody. The process ends with the last reference.
+// Thread rule: start(), add_arena(), close_arena(), make_residual() and reserve_work() wait for the
+// worker and are called on users' and planners' threads, the last two for a second at most, on a
+// thread where no other plan waits; the rings and staging are the data thread's; everything else
+// may be called from anywhere and waits for nobody. The process ends with the last reference.
 #pragma once
 
 #include <atomic>
@@ -59,13 +59,16 @@ class Worker : public std::enable_shared_from_this<Worker> {
   };
   struct AddedArena {
     uint32_t number = 0;
-    uint64_t pattern = 0;  // what the worker has written at its start
+    uint64_t pattern = 0;  // what the worker has written in it
   };
   Result<AddedArena> add_arena(const wire::AddArena& message, int words, int memory);
   void drop_arena(uint32_t number);
+  Status close_arena(uint32_t number);  // the same, and waits until the worker has
   void free_words(uint32_t number);
   Result<uint32_t> make_residual(uint64_t elements);
   void drop_residual(uint32_t number);
+  // Of sparse codecs, before a plan whose jobs have up to so many buckets runs.
+  Status reserve_work(uint32_t buckets, uint64_t bytes);
   Status add_staging(uint32_t number, uint64_t bytes, int fd);
 
   // What the data thread does with it.
@@ -110,21 +113,35 @@ class Worker : public std::enable_shared_from_this<Worker> {
 // An arena that a worker has imported; goes with the last one who names it.
 class DeviceArena {
  public:
-  DeviceArena(std::shared_ptr<Worker> worker, uint32_t number, uint64_t bytes, wire::ArenaWay way)
-      : worker_(std::move(worker)), number_(number), bytes_(bytes), way_(way) {}
-  ~DeviceArena() { worker_->drop_arena(number_); }
+  DeviceArena(std::shared_ptr<Worker> worker, uint32_t number, const wire::AddArena& message)
+      : worker_(std::move(worker)),
+        number_(number),
+        place_(message.arena),
+        bytes_(message.bytes),
+        way_(message.way) {}
+  ~DeviceArena() {
+    if (!closed_) worker_->drop_arena(number_);
+  }
   DeviceArena(const DeviceArena&) = delete;
 
+  // For its last owner; waits for the worker. One that has died has closed it.
+  Status close() {
+    closed_ = true;
+    const Status status = worker_->close_arena(number_);
+    return status.code() == StatusCode::kDEVICE_LOST ? Status() : status;
+  }
   const std::shared_ptr<Worker>& worker() const { return worker_; }
   uint32_t number() const { return number_; }
+  uint32_t place() const { return place_; }  // among its session's arenas
   uint64_t bytes() const { return bytes_; }
   wire::ArenaWay way() const { return way_; }
 
  private:
   const std::shared_ptr<Worker> worker_;
-  const uint32_t number_;
+  const uint32_t number_, place_;
   const uint64_t bytes_;
   const wire::ArenaWay way_;
+  bool closed_ = false;
 };
 
 // The workers there are, by user, job and GPU. Thread rule: any thread.

@@ -114,6 +114,23 @@ class WorkerSite::Work final : public SiteOperation {
   const std::vector<Norms>& norms() const override { return norms_; }
   const std::vector<LossSample>& losses() const override { return losses_; }
 
+  // Moves ranges together. False: they are not as a worker writes them.
+  static bool close_up(Asked& asked, std::span<const Measured> measured) {
+    if (asked.ranges.empty()) return true;
+    if (measured.size() != asked.ranges.size()) return false;
+    uint64_t end = 0;
+    for (size_t i = 0; i < measured.size(); ++i) {
+      const Range& range = asked.ranges[i];
+      const uint64_t used = range.variable ? measured[i].encoded_bytes : range.bytes_max;
+      if (used > range.bytes_max) return false;
+      const std::span<std::byte> to = asked.out.subspan(end);
+      if (end != range.offset) std::memmove(to.data(), asked.out.data() + range.offset, used);
+      end += scheduler::pad_range(to, used);
+    }
+    asked.bytes = static_cast<uint32_t>(end);
+    return true;
+  }
+
   void answered(const Asked& asked, std::span<const Measured> measured) {
     --open_;
     for (size_t i = 0; i < measured.size() && i < asked.segments.size(); ++i) {
@@ -141,14 +158,15 @@ class WorkerSite::Work final : public SiteOperation {
       if (!job.presence->test(slice.segment)) continue;
       if (asked.about == kNone) asked.about = slice.segment;
       CGX_RETURN_IF_ERROR(site_.takes(setup_.planned(slice).spec, setup_.dtype(slice)));
-      CGX_RETURN_IF_ERROR(write_slice(job, slice, message));
+      CGX_RETURN_IF_ERROR(write_slice(job, slice, asked, message));
       if (!norms_.empty()) asked.segments.push_back(slice.segment);
     }
     return {};
   }
 
   // Contributions are noted before the head, which counts them.
-  Status write_slice(const SiteJob& job, const Slice& slice, std::vector<std::byte>& message) {
+  Status write_slice(const SiteJob& job, const Slice& slice, Asked& asked,
+                     std::vector<std::byte>& message) {
     staged_.clear();
     CGX_RETURN_IF_ERROR(stage(job, slice));
     const LocalSegment& segment = setup_.segments[slice.segment];
@@ -157,7 +175,7 @@ class WorkerSite::Work final : public SiteOperation {
     SliceHead head = head_of(segment, slice.first_element, slice.elements);
     head.spec = setup_.planned(slice).spec;
     head.dtype = setup_.dtype(slice);
-    if (encodes(job.kind)) write_target(job, slice, head);
+    if (encodes(job.kind)) write_target(job, slice, head, asked);
     head.inputs = static_cast<uint16_t>(reads ? segment.inputs.size() : 0);
     head.outputs = static_cast<uint16_t>(results ? segment.outputs.size() : 0);
     head.contributions = static_cast<uint32_t>(staged_.size());
@@ -201,16 +219,22 @@ class WorkerSite::Work final : public SiteOperation {
     return head;
   }
 
-  // Where a slice is encoded to; what is left of its last line is cleared here.
-  void write_target(const SiteJob& job, const Slice& slice, SliceHead& head) {
+  // Where a slice is encoded to; what is left of its last line is cleared here, unless nobody knows
+  // yet where it ends.
+  void write_target(const SiteJob& job, const Slice& slice, SliceHead& head, Asked& asked) {
     const auto phase =
         job.kind == SiteJobKind::kEncode ? scheduler::kFirstEncoding : scheduler::kSecondEncoding;
     const kernels::DrawKey key = scheduler::draw_key(setup_, slice, phase);
     head.draw_stream = key.stream;
     head.draw_bucket = key.first_bucket;
     head.norms = !norms_.empty() && head.spec.codec != 0;
-    const std::span<std::byte> out = site_.slabs_->bytes(job.into).subspan(job.offset + written_);
+    const std::span<std::byte> all = site_.slabs_->bytes(job.into).subspan(job.offset);
+    const std::span<std::byte> out = all.subspan(written_);
     head.into = site_.staging_->locate(out.first(slice.range_bytes));
+    if (setup_.layout->part(job.part).variable) {
+      asked.out = all;
+      asked.ranges.push_back({written_, static_cast<uint32_t>(slice.range_bytes), slice.variable});
+    }
     written_ += static_cast<uint32_t>(scheduler::pad_range(out, slice.range_bytes));
   }
 
@@ -279,13 +303,49 @@ scheduler::ResidualMaker WorkerSite::residual_maker() const {
   };
 }
 
+namespace {
+
+// What the largest job of a plan needs of sparse codecs' work memory (kernels/cuda/cuda_lane.h).
+struct WorkNeeds {
+  uint64_t buckets = 0, bytes = 0;
+
+  void look_at(const scheduler::Group& group, const scheduler::GroupLayout& layout,
+               const scheduler::Part& part, uint64_t machines) {
+    uint64_t sparse = 0, staged = 0;
+    for (const Slice& slice : layout.slices(part)) {
+      const CodecSpec& spec = group.segments[slice.segment].spec;
+      if (!kernels::find_codec(spec.codec)->sparse) continue;
+      sparse += (slice.elements + spec.bucket - 1) / spec.bucket;
+      staged += slice.range_bytes;
+    }
+    buckets = std::max(buckets, sparse);
+    bytes = std::max(bytes, staged + (machines + 1) * sparse * sizeof(uint64_t));
+  }
+};
+
+}  // namespace
+
+scheduler::SitePreparer WorkerSite::preparer() const {
+  return [worker = worker_](const scheduler::PlanFacts& facts) -> Status {
+    WorkNeeds needs;
+    for (size_t i = 0; i < facts.layouts.size(); ++i) {
+      const scheduler::GroupLayout& layout = facts.layouts[i];
+      for (uint32_t part = 0; part < layout.parts(); ++part) {
+        needs.look_at(facts.plan.groups[i], layout, layout.part(part), facts.plan.machines);
+      }
+    }
+    if (needs.buckets == 0 || facts.plan.machines == 1) return {};
+    return worker->reserve_work(static_cast<uint32_t>(needs.buckets), needs.bytes);
+  };
+}
+
 Status WorkerSite::takes(const CodecSpec& spec, DType dtype) const {
   const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
   const bool takes_type = dtype_is_small_float(dtype) || spec.codec == 0;
-  if (takes_type && row != nullptr && !row->sparse) return {};
-  return {StatusCode::kUNIMPLEMENTED,
-          std::string(dtype_name(dtype)) + " with " + kernels::to_string(spec) +
-              " has no kernels for tensors that a GPU worker reduces; those of dense codecs have"};
+  if (takes_type && row != nullptr) return {};
+  return {StatusCode::kUNIMPLEMENTED, std::string(dtype_name(dtype)) + " with " +
+                                          kernels::to_string(spec) +
+                                          " has no kernels for tensors that a GPU worker reduces"};
 }
 
 void WorkerSite::refuse(Ticket ticket, Asked asked, Status why) {
@@ -354,9 +414,7 @@ bool WorkerSite::take_answer(SiteEvents& events) {
   const uint64_t measured_bytes = uint64_t{head.measured} * sizeof(Measured);
   if (!whole || sizeof(head) + measured_bytes + head.text_bytes > answer_.size() ||
       asked_.count(head.ticket) == 0) {
-    worker_->kill();
-    lose({StatusCode::kDEVICE_LOST, worker_->name() + " gave an answer that nobody asked for"});
-    return false;
+    return disbelieve("gave an answer that nobody asked for");
   }
   const auto* const text =
       reinterpret_cast<const char*>(answer_.data() + sizeof(head) + measured_bytes);
@@ -374,10 +432,19 @@ bool WorkerSite::take_answer(SiteEvents& events) {
   if (!measured.empty()) {
     std::memcpy(measured.data(), answer_.data() + sizeof(head), measured_bytes);
   }
+  if (given.status.ok() && !Work::close_up(asked_.at(head.ticket), measured)) {
+    return disbelieve("encoded more bytes than there is room for");
+  }
   const Status status = given.status;
   answer(events, head.ticket, std::move(given), measured);
   if (status.code() == StatusCode::kDEVICE_LOST) lose(status);
   return true;
+}
+
+bool WorkerSite::disbelieve(const char* what) {
+  worker_->kill();
+  lose({StatusCode::kDEVICE_LOST, worker_->name() + " " + what});
+  return false;
 }
 
 // Names the tensor; the answer may end whoever asked.

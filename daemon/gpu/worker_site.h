@@ -17,6 +17,7 @@
 
 #include "daemon/gpu/worker.h"
 #include "scheduler/exchange/place.h"
+#include "scheduler/exchange/plan_facts.h"
 #include "scheduler/exchange/site.h"
 
 namespace cgx::daemon::gpu {
@@ -37,6 +38,7 @@ class WorkerSite final : public scheduler::Site {
   bool consumes_inside() const override { return false; }
   std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
   scheduler::ResidualMaker residual_maker() const override;
+  scheduler::SitePreparer preparer() const override;
   bool residuals_elsewhere() const override { return true; }
   Status takes(const CodecSpec& spec, DType dtype) const override;
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
@@ -50,16 +52,23 @@ class WorkerSite final : public scheduler::Site {
  private:
   class Work;
   static constexpr uint32_t kNone = UINT32_MAX;
+  struct Range {  // that is encoded
+    uint32_t offset = 0, bytes_max = 0;
+    bool variable = false;
+  };
   struct Asked {
     Work* work = nullptr;
     uint32_t about = kNone;          // segment, to be named where it fails
     uint32_t bytes = 0;              // that are encoded
     std::vector<uint32_t> segments;  // by slice, where norms were asked for
+    std::span<std::byte> out;        // where sizes vary: what the ranges are in,
+    std::vector<Range> ranges;       // by slice, as far apart as they can be
   };
 
   void give(scheduler::Ticket ticket, Asked asked, std::vector<std::byte>& message);
   void refuse(scheduler::Ticket ticket, Asked asked, Status why);
   bool take_answer(scheduler::SiteEvents& events);
+  bool disbelieve(const char* what);  // of its answers none is taken any more
   void flush();
   void lose(const Status& why);
   void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket, scheduler::SiteAnswer answer,

@@ -273,8 +273,10 @@ void IpcAgent::handle(SessionAnswer answer) {
   }
   const auto found = connections_.find(answer.session);
   auto* const mapped = std::get_if<ArenaMapped>(&answer.body);
+  auto* const dropped = std::get_if<ArenaDropped>(&answer.body);
   if (found == connections_.end()) {  // an answer to somebody who has gone
     if (mapped != nullptr) users_.run(mapped->uid, [memory = std::move(*mapped)] {});
+    if (dropped != nullptr) users_.run(dropped->uid, [memory = std::move(*dropped)] {});
     return;
   }
   Connection& connection = *found->second;
@@ -291,6 +293,8 @@ void IpcAgent::handle(SessionAnswer answer) {
     status = evict->why;
   } else if (mapped != nullptr) {
     status = connection.on_mapped(answer.request, std::move(*mapped));
+  } else if (dropped != nullptr) {
+    status = connection.on_dropped(answer.request, std::move(*dropped));
   }
   if (status.ok()) return;
   if (connection.state() == Connection::State::kOpening) {

@@ -100,6 +100,8 @@ Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
       CGX_ASSIGN_OR_RETURN(const auto message, wire::decode_body<wire::AddArena>(body));
       return add_arena(request, message, fds);
     }
+    case SessionMessageType::kDropArena:
+      return forward<wire::DropArena>(request, body);
     case SessionMessageType::kMeet:
       return forward<wire::Meet>(request, body);
     case SessionMessageType::kCreateCommunicator:
@@ -193,8 +195,7 @@ void IpcAgent::Connection::import_on_gpu(uint32_t request, const wire::AddArena&
       CGX_ASSIGN_OR_RETURN(const gpu::Worker::AddedArena added,
                            worker->add_arena(message, fds[0].get(), memory));
       mapped.pattern = added.pattern;
-      mapped.device = std::make_shared<gpu::DeviceArena>(std::move(worker), added.number,
-                                                         message.bytes, message.way);
+      mapped.device = std::make_shared<gpu::DeviceArena>(std::move(worker), added.number, message);
       return {};
     };
     if (Status status = imported(); !status.ok()) mapped.region = std::move(status);
@@ -212,6 +213,21 @@ Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
   agent_.ports_.host.ask({serial_, request,
                           AddMappedArena{mapped.arena, std::move(mapped.region).value(),
                                          std::move(mapped.device), mapped.pattern}});
+  return {};
+}
+
+// Its number is free again once the worker has closed it.
+Status IpcAgent::Connection::on_dropped(uint32_t request, ArenaDropped dropped) {
+  if (dropped.device == nullptr) {
+    arenas_.reset(dropped.arena);
+    return send({dropped.why.code(), dropped.why.message(), 0, 0}, request);
+  }
+  agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request,
+                            dropped = std::move(dropped)]() mutable {
+    dropped.why = dropped.device->close();
+    dropped.device = nullptr;
+    (void)inbox->post({serial, request, std::move(dropped)});
+  });
   return {};
 }
 

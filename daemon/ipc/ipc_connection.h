@@ -31,6 +31,7 @@ class IpcAgent::Connection {
   Status on_answer(uint32_t request, const Opened& opened);
   Status on_answer(uint32_t request, const wire::Reply& reply);
   Status on_mapped(uint32_t request, ArenaMapped mapped);
+  Status on_dropped(uint32_t request, ArenaDropped dropped);
   void say(const Status& why);  // if it still listens
   // Tells the client and the data agent; the connection is to be destroyed then.
   void hang_up(const Status& why);

@@ -14,24 +14,32 @@ constexpr uint32_t kSharedBytes = 48 * 1024;       // what every device gives a 
 constexpr uint32_t kNormsThreads = 64;
 
 // What a row of kernels.def says: whose image its kernels are in, the middle of their names, and
-// the memory that a team needs.
+// the memory that a team needs. Blocks work on sparse buckets, whose entries may have to be found.
 struct Kernel {
   const char *family = nullptr, *stem = nullptr;
   uint32_t (*team_bytes)(uint32_t bucket) = nullptr;
+  bool sparse = false, finds = false;
 };
 template <class Type>
 constexpr Kernel kKernel = {};
 template <class Type>
 uint32_t team_bytes(uint32_t bucket) {
-  if constexpr (kIsWide<Type>) {
+  if constexpr (kIsWide<Type> || kIsSparse<Type>) {
     return 16;  // it needs none, but a launch has some
   } else {
     return scratch_bytes<Type>(bucket);
   }
 }
-#define X(stem, family, type) \
-  template <>                 \
-  constexpr Kernel kKernel<type> = {#family, #stem, team_bytes<type>};
+// F rows have the kernels.
+template <class Type>
+constexpr bool finds() {
+  if constexpr (kIsSparse<Type>) return !Type::kDrawn;
+  return false;
+}
+#define X(stem, family, type)                                                          \
+  template <>                                                                          \
+  constexpr Kernel kKernel<type> = {#family, #stem, team_bytes<type>, kIsSparse<type>, \
+                                    finds<type>()};
 #include "kernels/cuda/kernels.def"
 #undef X
 
@@ -164,6 +172,16 @@ Result<DriverLane::Shape> DriverLane::shape_of(device::CUfunction function, uint
   return Shape{static_cast<uint32_t>(std::min(wanted, most)), threads, shared_bytes};
 }
 
+Status DriverLane::launch(const std::string& family, const std::string& name, const Shape& shape,
+                          std::span<void*> parameters, device::CUstream stream,
+                          const std::string& what) {
+  CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(family, name));
+  return driver_.check(
+      driver_.cuLaunchKernel(function, shape.blocks, 1, 1, shape.threads, 1, 1, shape.shared_bytes,
+                             stream, parameters.data(), nullptr),
+      what);
+}
+
 template <class Job>
 Status DriverLane::run(const char* operation, const char* words, const Table<Job>& table,
                        device::CUstream stream) {
@@ -172,14 +190,40 @@ Status DriverLane::run(const char* operation, const char* words, const Table<Job
   if (kernel.stem == nullptr) {
     return {StatusCode::kUNIMPLEMENTED, to_string(table.spec) + " has no kernels for CUDA"};
   }
+  if (kernel.sparse) {
+    return run_sparse(kernel.family, kernel.stem, kernel.finds, operation, words, table, stream);
+  }
   const std::string name = std::string("cgx_") + kernel.stem + "_" + operation;
   CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(kernel.family, name));
   uint32_t team_bytes = kernel.team_bytes(table.bucket_max);
   CGX_ASSIGN_OR_RETURN(const Shape shape, shape_of(function, team_bytes, table.buckets));
   void* parameters[] = {const_cast<Table<Job>*>(&table), &team_bytes};
-  return driver_.check(driver_.cuLaunchKernel(function, shape.blocks, 1, 1, shape.threads, 1, 1,
-                                              shape.shared_bytes, stream, parameters, nullptr),
-                       described(words, table));
+  return launch(kernel.family, name, shape, parameters, stream, described(words, table));
+}
+
+// Entries are found before they are read, and moved together after they were written.
+template <class Job>
+Status DriverLane::run_sparse(const std::string& family, const std::string& stem, bool finds,
+                              const char* operation, const char* words, const Table<Job>& table,
+                              device::CUstream stream) {
+  const std::string what = described(words, table);
+  if (table.work.memory == nullptr) return internal_error(what + " without work memory");
+  uint32_t unused = 0;
+  void* parameters[] = {const_cast<Table<Job>*>(&table), &unused};
+  const uint64_t ranges = uint64_t{table.count} * table.work.parts_max;
+  if (kReads<Job> && finds && ranges > 0) {
+    const auto blocks = static_cast<uint32_t>((ranges + kFindLanes - 1) / kFindLanes);
+    CGX_RETURN_IF_ERROR(launch(family, "cgx_" + stem + "_find_" + operation,
+                               {blocks, kFindLanes, 0}, parameters, stream, what));
+  }
+  CGX_RETURN_IF_ERROR(launch(family, "cgx_" + stem + "_" + operation,
+                             {table.work.teams, kSparseLanes, 0}, parameters, stream, what));
+  if (!kWrites<Job>) return {};
+  const uint64_t resident = uint64_t{device_.multiprocessors} *
+                            std::max(1u, device_.threads_per_multiprocessor / kPackLanes);
+  const auto blocks = static_cast<uint32_t>(std::min(table.buckets, resident));
+  return launch(family, std::string("cgx_pack_") + operation, {blocks, kPackLanes, 0}, parameters,
+                stream, what);
 }
 
 template <class Job>
@@ -187,13 +231,10 @@ Status DriverLane::add_norms(const char* operation, const Table<Job>& table,
                              device::CUstream stream) {
   const Kernel kernel = kernel_of(table);
   if (table.norms == nullptr || table.count == 0 || kernel.family == nullptr) return {};
-  const std::string name = std::string("cgx_norms_") + operation;
-  CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(kernel.family, name));
   void* parameters[] = {const_cast<Table<Job>*>(&table)};
   const uint32_t blocks = (table.count + kNormsThreads - 1) / kNormsThreads;
-  return driver_.check(driver_.cuLaunchKernel(function, blocks, 1, 1, kNormsThreads, 1, 1, 0,
-                                              stream, parameters, nullptr),
-                       described("adding norms", table));
+  return launch(kernel.family, std::string("cgx_norms_") + operation, {blocks, kNormsThreads, 0},
+                parameters, stream, described("adding norms", table));
 }
 
 #define X(name, job, words)                                                   \

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/cuda/cuda_lane.h"
@@ -44,6 +45,12 @@ class DriverLane {
   Result<device::CUmodule> module_of(const std::string& family);
   Result<device::CUfunction> function_of(const std::string& family, const std::string& name);
   Result<Shape> shape_of(device::CUfunction function, uint32_t team_bytes, uint64_t buckets);
+  Status launch(const std::string& family, const std::string& name, const Shape& shape,
+                std::span<void*> parameters, device::CUstream stream, const std::string& what);
+  template <class Job>
+  Status run_sparse(const std::string& family, const std::string& stem, bool finds,
+                    const char* operation, const char* words, const Table<Job>& table,
+                    device::CUstream stream);
   template <class Job>
   Status run(const char* operation, const char* words, const Table<Job>& table,
              device::CUstream stream);

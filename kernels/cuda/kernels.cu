@@ -4,6 +4,10 @@
 
 #define CGX_KERNELS_OF(family) CGX_ONLY_##family
 #define X(stem, family, type) CGX_KERNELS(stem, type)
+#define F(stem, type) CGX_FIND_KERNELS(stem, type)
 #include "kernels/cuda/kernels.def"
 #undef X
 CGX_NORMS_KERNELS
+#if CGX_ONLY_sparse
+CGX_PACK_KERNELS
+#endif

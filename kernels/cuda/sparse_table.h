@@ -11,6 +11,13 @@
 namespace cgx::kernels {
 namespace {
 
+template <class Codec>
+constexpr bool kIsSparse = requires {
+  Codec::kDrawn;
+};
+// Lanes of the blocks that work on buckets, move entries, find them.
+constexpr uint32_t kSparseLanes = 1024, kPackLanes = 256, kFindLanes = 64;
+
 // What a job does with entries.
 template <class Job>
 constexpr bool kReads = !std::is_same_v<Job, EncodeJob>;

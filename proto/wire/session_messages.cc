@@ -63,6 +63,11 @@ void fields(Io& io, M& m, const AddArena*) {
   io.number(m.bytes);
   io.number(m.offset);
   io.number(m.handle);
+  io.number(m.pattern_at);
+}
+template <typename Io, typename M>
+void fields(Io& io, M& m, const DropArena*) {
+  io.number(m.arena);
 }
 template <typename Io, typename M>
 void fields(Io& io, M& m, const Meet*) {
@@ -134,6 +139,9 @@ constexpr SessionMessageType type_of(const Reply*) {
 }
 constexpr SessionMessageType type_of(const AddArena*) {
   return SessionMessageType::kAddArena;
+}
+constexpr SessionMessageType type_of(const DropArena*) {
+  return SessionMessageType::kDropArena;
 }
 constexpr SessionMessageType type_of(const Meet*) {
   return SessionMessageType::kMeet;

@@ -10,6 +10,8 @@
 //                                     <-       Welcome (session memory, doorbell, eventfd)
 //   AddArena (sealed memfd)           ->       of a kind: on the host, or on a device named by UUID
 //                                     <-       Reply
+//   DropArena                         ->       one on a device, which nothing names any more
+//                                     <-       Reply when the device's worker has closed it
 //   Meet, again and again             ->
 //                                     <-       Reply at once: OK, ALREADY_EXISTS or RANK_LOST
 //   CreateCommunicator                ->
@@ -64,6 +66,7 @@ enum class SessionMessageType : uint16_t {
   kGoodbye = 10,
   kMeet = 11,
   kAskReport = 12,
+  kDropArena = 13,
 };
 
 using InstanceId = std::array<uint64_t, 2>;  // random per daemon start
@@ -96,7 +99,8 @@ using MemoryHandle = std::array<std::byte, 64>;
 
 // On the host, fd 0: memfd sealed SHRINK|GROW, fallocated, mapped; the daemon seals the rest. On a
 // device, fd 0: memfd of a page of timeline words, sealed against shrinking; fd 1: VMM's
-// descriptor. The reply's value0 is what the arena's first 8 bytes on the device are now.
+// descriptor. The reply's value0 is what 8 bytes of the arena, from `pattern_at` on, are on the
+// device now.
 struct AddArena {
   uint32_t arena = 0;
   ArenaKind kind = ArenaKind::kHost;
@@ -105,6 +109,11 @@ struct AddArena {
   uint64_t bytes = 0;
   uint64_t offset = 0;    // by handle: where in its allocation
   MemoryHandle handle{};  // by handle
+  uint64_t pattern_at = 0;
+};
+// Its number may then be given to another arena on the same device.
+struct DropArena {
+  uint32_t arena = 0;
 };
 constexpr uint32_t kWordsMax = 64, kWordBytes = 64;  // timeline words, a cache line each; 0 is none
 
@@ -195,8 +204,8 @@ Result<Message> decode_body(std::span<const std::byte> body);
 
 // clang-format off
 #define CGX_SESSION_MESSAGES(X) \
-  X(Hello) X(Welcome) X(Reply) X(AddArena) X(Meet) X(CreateCommunicator) X(RegisterTensors) \
-  X(Commit) X(RedoStep) X(AskReport) X(CloseCommunicator) X(Goodbye)
+  X(Hello) X(Welcome) X(Reply) X(AddArena) X(DropArena) X(Meet) X(CreateCommunicator) \
+  X(RegisterTensors) X(Commit) X(RedoStep) X(AskReport) X(CloseCommunicator) X(Goodbye)
 // clang-format on
 #define X(Message)                                                                         \
   template <>                                                                              \

@@ -300,6 +300,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   const Site& site = port_.site(members_.site);
   question.site_consumes = site.consumes_inside();
   question.make_residual = site.residual_maker();
+  question.prepare_site = site.preparer();
   question.residuals_elsewhere = site.residuals_elsewhere();
   question.bytes_free = port_.plan_share().left_for(members_.holder);
   if (steps_.installed() && steps_.plan()->table == question.table) {

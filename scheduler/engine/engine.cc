@@ -227,32 +227,6 @@ Result<SessionId> Engine::open_session(const SessionOptions& options, SessionPor
   return SessionId{index, session.generation};
 }
 
-Status Engine::add_arena(SessionId id, uint32_t arena, std::span<std::byte> memory) {
-  return state_->add_arena(id, arena, [&](ArenaTable& arenas) { return arenas.add(memory); });
-}
-
-Status Engine::add_arena(SessionId id, uint32_t arena, const SiteMemory& memory) {
-  return state_->add_arena(id, arena, [&](ArenaTable& arenas) { return arenas.add(memory); });
-}
-
-Status Engine::State::add_arena(SessionId id, uint32_t arena,
-                                const std::function<ArenaId(ArenaTable&)>& add) {
-  Session* const session = find(id);
-  if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
-  if (arena != session->arenas.size() || arena >= wire::kArenasMax) {
-    return invalid_argument("arena " + std::to_string(arena) + " is not the next one (" +
-                            std::to_string(session->arenas.size()) + " of at most " +
-                            std::to_string(wire::kArenasMax) + ")");
-  }
-  const ArenaId added = add(arenas_);
-  if (added == kNoArena) {
-    return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
-                              " arenas already");
-  }
-  session->arenas.push_back(added);
-  return {};
-}
-
 void Engine::close_session(SessionId id, const Status& why) {
   State::Session* const session = state_->find(id);
   if (session == nullptr) return;

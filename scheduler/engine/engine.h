@@ -35,6 +35,9 @@ class Engine final : public transport::Events {
   Status add_arena(SessionId session, uint32_t arena, std::span<std::byte> memory);
   // An arena that only a site of add_site() reaches.
   Status add_arena(SessionId session, uint32_t arena, const SiteMemory& memory);
+  // One of a site's: its number names nothing until another arena of the site gets it. Whoever
+  // still names places in it is refused by the site, or reaches what comes after it there.
+  Status drop_arena(SessionId session, uint32_t arena);
   void close_session(SessionId session, const Status& why);  // kOK: it said goodbye
   bool session_in_use(SessionId session) const;              // something still names its arenas
 

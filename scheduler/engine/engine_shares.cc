@@ -1,7 +1,60 @@
-// Engine, who has how much of what there is a limited number of.
+// Engine, arenas, and who has how much of what there is a limited number of.
 #include "scheduler/engine/engine_state.h"
 
 namespace cgx::scheduler {
+
+Status Engine::add_arena(SessionId id, uint32_t arena, std::span<std::byte> memory) {
+  return state_->add_arena(id, arena, [&](ArenaTable& arenas) { return arenas.add(memory); });
+}
+
+// A number that was dropped stays the session's, so that nobody else is behind places in it.
+Status Engine::add_arena(SessionId id, uint32_t arena, const SiteMemory& memory) {
+  const State::Session* const session = state_->find(id);
+  if (session != nullptr && arena < session->arenas.size()) {
+    const ArenaId known = session->arenas[arena];
+    const SiteId site = state_->arenas_.site(known);
+    const bool same = site == memory.site || state_->sites_.count(site) == 0;
+    if (same && site != kHostSite && state_->arenas_.bytes(known) == 0) {
+      state_->arenas_.refill(known, memory);
+      return {};
+    }
+  }
+  return state_->add_arena(id, arena, [&](ArenaTable& arenas) { return arenas.add(memory); });
+}
+
+Status Engine::drop_arena(SessionId id, uint32_t arena) {
+  const State::Session* const session = state_->find(id);
+  if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
+  const std::string name = "arena " + std::to_string(arena);
+  if (arena >= session->arenas.size() || state_->arenas_.bytes(session->arenas[arena]) == 0) {
+    return invalid_argument(name + " is none of this session's " +
+                            std::to_string(session->arenas.size()));
+  }
+  const ArenaId known = session->arenas[arena];
+  if (state_->arenas_.site(known) == kHostSite) {
+    return invalid_argument(name + " lies on the host; those on a GPU can be dropped");
+  }
+  state_->arenas_.empty(known);
+  return {};
+}
+
+Status Engine::State::add_arena(SessionId id, uint32_t arena,
+                                const std::function<ArenaId(ArenaTable&)>& add) {
+  Session* const session = find(id);
+  if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
+  if (arena != session->arenas.size() || arena >= wire::kArenasMax) {
+    return invalid_argument("arena " + std::to_string(arena) + " is not the next one (" +
+                            std::to_string(session->arenas.size()) + " of at most " +
+                            std::to_string(wire::kArenasMax) + ")");
+  }
+  const ArenaId added = add(arenas_);
+  if (added == kNoArena) {
+    return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
+                              " arenas already");
+  }
+  session->arenas.push_back(added);
+  return {};
+}
 
 Share Engine::State::session_share() const {
   Share share("limits.sessions", options_.limits.sessions);

@@ -50,6 +50,10 @@ class ArenaTable {
   ArenaId add(const SiteMemory& memory) { return add(Entry{{}, memory, true}); }
   // REQUIRES: nothing names a place in it.
   void remove(ArenaId id) { arenas_[id] = {}; }
+  // Of a site's own: nothing of it is there any more, and places in it stay within nothing.
+  void empty(ArenaId id) { arenas_[id].about.name = arenas_[id].about.bytes = 0; }
+  // One that is empty, with other memory of the same site.
+  void refill(ArenaId id, const SiteMemory& memory) { arenas_[id].about = memory; }
 
   uint64_t bytes(ArenaId id) const { return arenas_[id].about.bytes; }
   SiteId site(ArenaId id) const { return arenas_[id].about.site; }

@@ -27,6 +27,8 @@
 
 namespace cgx::scheduler {
 
+struct PlanFacts;
+
 using Ticket = uint64_t;
 
 // Encoded bytes: in a slab, or as the transport has them in its hand.
@@ -107,6 +109,8 @@ class SiteResidual {
 // Makes one of so many elements, whose pages touch() may still have to make: on any thread, even
 // when the site has gone. RESOURCE_EXHAUSTED: there is no memory.
 using ResidualMaker = std::function<Result<std::shared_ptr<SiteResidual>>(uint64_t elements)>;
+// Has the site make whatever else a plan needs there: on any thread, even when the site has gone.
+using SitePreparer = std::function<Status(const PlanFacts& facts)>;
 
 class Site {
  public:
@@ -117,7 +121,8 @@ class Site {
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
   virtual ResidualMaker residual_maker() const = 0;
-  // Another process makes them, which may be slow to answer.
+  virtual SitePreparer preparer() const { return {}; }  // empty: it needs nothing else
+  // Another process makes all this, which may be slow to answer.
   virtual bool residuals_elsewhere() const { return false; }
   // UNIMPLEMENTED, by name, for what no job of this site may be about.
   virtual Status takes(const CodecSpec& spec, DType dtype) const {

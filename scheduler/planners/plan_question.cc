@@ -189,6 +189,9 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
   facts->made = std::make_shared<MadeMemory>();
   CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
+  if (question.prepare_site && !question.dry_run) {
+    CGX_RETURN_IF_ERROR(question.prepare_site(*facts));
+  }
   make_tables(question, *facts);
   return FactsPtr(facts);
 }

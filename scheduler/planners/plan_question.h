@@ -37,6 +37,7 @@ struct PlanQuestion {
 
   // What is there for residuals; without a maker memory is made when the plan takes force.
   ResidualMaker make_residual;
+  SitePreparer prepare_site;                          // Site::preparer()
   bool residuals_elsewhere = false;                   // Site::residuals_elsewhere()
   std::function<void(uint64_t bytes)> made_memory;    // told of each slice; whoever plans may rest
   std::shared_ptr<const TensorTable> residual_table;  // null: there are none

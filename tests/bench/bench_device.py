@@ -1,7 +1,8 @@
 """device: tensors in a GPU's memory, reduced by the daemons' GPU workers, beside ranks on the host in the same run.
 
 Over the stand-in driver (tests/gpu/driver), so nothing here says how fast a GPU is. bits and ways are 1 if all ranks got the bits of host
-ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver; calls is the smaller of 6 over driver
+ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver (steady/sparse: with topk,
+whose steps take four launches or more); calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
 n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
 exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it. n2g2 is two
@@ -20,14 +21,16 @@ import daemons
 from machines import Machines
 
 DEVICES = 8  # of a machine
+JOB = "bits"  # of ranks that are compared: codecs may draw by its name
 GPU = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpu")
 ALLOCATES = ("cuMemAlloc", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemImportFromShareableHandle",
              "cuIpcOpenMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
              "cuMemFree", "cuOccupancyMaxActiveBlocksPerMultiprocessor")
 WAITS = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize")
-DENSE = ["fp32", "fp16", "bf16", "fp8:e4m3", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "maxmin:2,feedback", "int8",
-         "signsgd", "natural:4"]
-BITS = {"n1g1": ["fp32", "maxmin:4,bucket=512"], "n2r2": ["fp32", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "fp16"]}
+CODECS = ["fp32", "fp16", "bf16", "fp8:e4m3", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "maxmin:2,feedback", "int8",
+          "signsgd", "natural:4", "topk:0.01,feedback", "threshold:2,feedback", "randomk:0.1"]
+BITS = {"n1g1": ["fp32", "maxmin:4,bucket=512"],
+        "n2r2": ["fp32", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "fp16", "topk:0.01", "threshold:2", "randomk:0.1,feedback"]}
 PLACES = {"n1g1": [0, 0], "n2r2": [0, 1, 0, 1]}
 
 
@@ -45,13 +48,13 @@ class Scene:
         before = dict(os.environ)
         os.environ.update(LD_LIBRARY_PATH=self.standin, CGX_STANDIN=self.words)
         try:
-            self.daemons = [daemons.Daemon(machine, self.folder.name, {"policy": {"codec": codec, **policy}}) for machine in self.machines]
+            self.daemons = [daemons.Daemon(machine, self.folder.name, {"timeouts": {"residuals_ms": 1}, "policy": {"codec": codec, **policy}}) for machine in self.machines]
         finally:
             os.environ.clear()
             os.environ.update(before)
         self.jobs = 0
 
-    def begin(self, kinds, places, *parts, words="", gpus=None):
+    def begin(self, kinds, places, *parts, words="", gpus=None, job=None):
         self.jobs += 1
         meeting = os.path.join(self.folder.name, str(self.jobs))
         os.mkdir(meeting)
@@ -62,7 +65,7 @@ class Scene:
                                                      CGX_STANDIN=f"{self.words} {words} visible={gpus[rank] if gpus else 0}")
             ranks.append(daemon.machine.start(
                 [sys.executable, os.path.join(GPU, "gpu_worker_rank.py"), kind, str(rank), str(len(kinds)), meeting,
-                 f"job{self.jobs}", *parts], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                 job or f"job{self.jobs}", *parts], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         return ranks
 
     def run(self, *arguments, **options):
@@ -108,7 +111,7 @@ def bits(report):
             scene = Scene(codec)
             try:
                 kinds = len(PLACES[case])
-                good += scene.run(["arena"] * kinds, PLACES[case]) == scene.run(["host"] * kinds, PLACES[case])
+                good += scene.run(["arena"] * kinds, PLACES[case], job=JOB) == scene.run(["host"] * kinds, PLACES[case], job=JOB)
             finally:
                 scene.close()
         report.add("device", f"bits/{case}", good, "codecs", len(codecs), float(good == len(codecs)), "codecs")
@@ -117,17 +120,17 @@ def bits(report):
 def bits_of_several(report):
     good = 0
     gpus = list(range(4))
-    for codec in DENSE:
+    for codec in CODECS:
         scene = Scene(codec, machines=4)
         try:
-            there = scene.run(["arena"] * 4, [0] * 4, "steps", gpus=gpus)
-            same = there == scene.run(["host"] * 4, gpus, "steps")
+            there = scene.run(["arena"] * 4, [0] * 4, "steps", gpus=gpus, job=JOB)
+            same = there == scene.run(["host"] * 4, gpus, "steps", job=JOB)
             if codec == "fp32":
                 same = same and there == scene.run(["host"] * 4, [0] * 4, "steps")
             good += same
         finally:
             scene.close()
-    report.add("device", "bits/n1g4", good, "codecs", len(DENSE), float(good == len(DENSE)), "codecs")
+    report.add("device", "bits/n1g4", good, "codecs", len(CODECS), float(good == len(CODECS)), "codecs")
 
 
 def pcie(report, count):
@@ -162,14 +165,14 @@ def network(report, count):
 def bits_in_two_levels(report):
     """n2r2 with a GPU for each rank: the pairs of a machine first, against four machines in racks of two."""
     good = 0
-    for codec in DENSE:
+    for codec in CODECS:
         scene = Scene(codec, machines=4, collective="two_level", rack_machines=2)
         try:
-            there = scene.run(["arena"] * 4, [0, 0, 1, 1], "steps", gpus=[0, 1, 0, 1])
-            good += there == scene.run(["host"] * 4, [0, 1, 2, 3], "steps")
+            there = scene.run(["arena"] * 4, [0, 0, 1, 1], "steps", gpus=[0, 1, 0, 1], job=JOB)
+            good += there == scene.run(["host"] * 4, [0, 1, 2, 3], "steps", job=JOB)
         finally:
             scene.close()
-    report.add("device", "bits/n2g2", good, "codecs", len(DENSE), float(good == len(DENSE)), "codecs")
+    report.add("device", "bits/n2g2", good, "codecs", len(CODECS), float(good == len(CODECS)), "codecs")
 
 
 def ways(report):
@@ -199,6 +202,19 @@ def difference(scene, part, few, many):
         total = now
     return {name: (count - counted[0].get(name, 0)) / (many - few) for name, count in counted[1].items()
             if count != counted[0].get(name, 0)}
+
+
+def steady_sparse(report, quick):
+    """Work memory is the plan's, whatever the entries' sizes turn out to be."""
+    scene = Scene("topk:0.01,feedback")
+    try:
+        more = difference(scene, "matrix", 10, 20 if quick else 60)
+        grown = {name: count for name, count in more.items() if name in ALLOCATES + WAITS}
+        launches = more["cuLaunchKernel"] / len(scene.daemons)
+        report.add("device", "steady/sparse", sum(grown.values()), "wanted", 0, float(not grown and launches >= 4), "calls",
+                   f"{launches:.1f} launches " + " ".join(sorted(grown)))
+    finally:
+        scene.close()
 
 
 def steady(report, quick):
@@ -242,6 +258,7 @@ def run(options, report):
                       ("pcie/4bit/g4", lambda to: pcie(to, 4)), ("pcie/4bit/g8", lambda to: pcie(to, 8)),
                       ("network/4bit/n2g2", lambda to: network(to, 2)), ("network/4bit/n2g4", lambda to: network(to, 4)),
                       ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
+                      ("steady/sparse", lambda to: steady_sparse(to, options.quick)),
                       ("lost/other-job", lambda to: lost(to, options.quick))):
         if options.wants(case) or options.wants(case.split()[0]):
             act(report)

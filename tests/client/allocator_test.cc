@@ -29,6 +29,28 @@ TEST(AllocatorTest, PrefersTheSmallestHoleThatFits) {
   EXPECT_EQ(allocator.allocate(100, 64), *small);
 }
 
+TEST(AllocatorTest, TakesRangesThatAreFreeAndNoOthers) {
+  Allocator allocator(4096);
+  EXPECT_TRUE(allocator.take(1024, 1000));
+  EXPECT_FALSE(allocator.take(1024, 1000));
+  EXPECT_FALSE(allocator.take(960, 65));  // its line is taken
+  EXPECT_FALSE(allocator.take(2000, 8));
+  EXPECT_TRUE(allocator.take(960, 64));
+  EXPECT_TRUE(allocator.take(2048, 2048));
+  EXPECT_FALSE(allocator.take(0, 961));
+  EXPECT_FALSE(allocator.take(4096, 1));
+  EXPECT_FALSE(allocator.take(0, UINT64_MAX));
+  Allocator::Block* const block = allocator.find(1030);
+  ASSERT_NE(block, nullptr);
+  allocator.hold(*block);
+  EXPECT_TRUE(allocator.release(1024));
+  EXPECT_FALSE(allocator.take(1024, 64)) << "somebody holds it";
+  allocator.drop(*block);
+  EXPECT_TRUE(allocator.take(1024, 64));
+  EXPECT_TRUE(allocator.take(0, 960));
+  EXPECT_EQ(allocator.allocated_count(), 4u);
+}
+
 TEST(AllocatorTest, RefusesWhatDoesNotFitAndUnknownOffsets) {
   Allocator allocator(256);
   EXPECT_FALSE(allocator.allocate(257, 64));

@@ -234,6 +234,7 @@ void FakeDaemon::dispatch(Session& session, const wire::PacketHeader& header,
       session.gone = true;
       return;
     case SessionMessageType::kAskReport:
+    case SessionMessageType::kDropArena:
     case SessionMessageType::kWelcome:
     case SessionMessageType::kReply:
       session.gone = true;

@@ -155,6 +155,13 @@ TEST_F(OptionsTest, ArenasAreWhereTheOptionsSay) {
   options.device[3] = 1;
   EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_NOT_FOUND);  // tests/gpu has one
   EXPECT_THAT(cgx_last_error(), HasSubstr("no CUDA driver"));
+  EXPECT_EQ(cgx_arena_import(session, &options, memory), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("alignment 0"));
+  options.alignment = 0;
+  EXPECT_EQ(cgx_arena_import(session, &options, memory), CGX_NOT_FOUND);
+  EXPECT_EQ(cgx_arena_import(session, &options, nullptr), CGX_INVALID_ARGUMENT);
+  EXPECT_EQ(cgx_arena_end_import(session, memory, 0), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_arena_import"));
   options.kind = CGX_ARENA_HOST;
   EXPECT_EQ(cgx_arena_alloc_at(session, &options, &memory), CGX_INVALID_ARGUMENT);
   options.kind = 2;

@@ -14,7 +14,7 @@ import torch
 import cgx._torch_device as device
 import cgx._torch_exchange as exchange
 from cgx._library import library
-from cgx.errors import UnimplementedError, check
+from cgx.errors import check
 from cgx.session import Block
 
 _MOST_S = 0.004
@@ -67,21 +67,12 @@ class ArenaThere(Event):
     """The arena lies on the accelerator, and a worker has it."""
 
 
-class ArenaRefused(Event):
-    """So it would, but the worker has no kernels for what the model has."""
-
-
 class Shared:
     """As device.Shared; a worker waits for the stream before it reads."""
 
     device = None
 
-    def __init__(self, refuses):
-        self._refuses = refuses
-
     def block(self, session, size):
-        if self._refuses:
-            raise UnimplementedError("tensor 'weight': fp32 with topk:0.01 has no kernels")
         return Block(session, size)
 
     def tensor(self, block, dtype):
@@ -116,8 +107,8 @@ def use(event=Event):
     module, known = Module(event), {}
     device._module_of = lambda _: module
     device._copy = lambda stream, target, source, _: stream.push(lambda: target.copy_(source))
-    if event in (ArenaThere, ArenaRefused):
-        device.Accelerator.share = lambda *_: Shared(event is ArenaRefused)
+    if event is ArenaThere:
+        device.Accelerator.share = lambda *_: Shared()
     find = exchange.accelerator_of
 
     def accelerator_of(where):

@@ -23,10 +23,6 @@ class OnAnAccelerator(unittest.TestCase):
             self.run_on("EventThatNobodyWaitsFor", "matches_gloo")
 
 
-    def test_what_the_worker_refuses_goes_through_the_host(self):
-        self.run_on("ArenaRefused", "matches_gloo")
-
-
 for _scenario in SCENARIOS:
     setattr(OnAnAccelerator, f"test_{_scenario}", lambda self, scenario=_scenario: self.run_on("Event", scenario))
     setattr(OnAnAccelerator, f"test_{_scenario}_with_the_arena_there",

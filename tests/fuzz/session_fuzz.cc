@@ -177,7 +177,7 @@ void message(Trainer& trainer, Bytes& bytes) {
   const cgx::scheduler::SessionId id = trainer.id();
   const uint8_t kind = bytes.byte();
   const std::vector<std::byte> body = bytes.take(bytes.byte());
-  switch (kind % 6) {
+  switch (kind % 7) {
     case 0:
       return trainer.message<wire::CreateCommunicator>(
           body, [&](const auto& decoded) { engine.create_communicator(id, 7, decoded); });
@@ -192,6 +192,9 @@ void message(Trainer& trainer, Bytes& bytes) {
       return engine.close_communicator(id, 12, {.comm = kind / 6u % 2});
     case 5:
       return engine.meet(id, 11, {.comm = kind / 6u % 2, .name = "dp", .rank = bytes.byte() % 3u});
+    case 6:
+      return trainer.message<wire::DropArena>(
+          body, [&](const auto& decoded) { (void)engine.drop_arena(id, decoded.arena); });
   }
 }
 

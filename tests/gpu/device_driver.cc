@@ -11,22 +11,11 @@
 #include <vector>
 
 #include "kernels/cuda/driver_lane.h"
+#include "kernels/cuda/kernel_names.h"
 #include "tests/gpu/device.h"
 
 namespace cgx::gpu {
 namespace {
-
-constexpr char kNames[] =
-    ".version 7.0\n"
-#define X(stem, family, type)                                              \
-  ".visible .entry cgx_" #stem "_encode()\n.visible .entry cgx_" #stem     \
-  "_decode()\n"                                                            \
-  ".visible .entry cgx_" #stem "_decode_add()\n.visible .entry cgx_" #stem \
-  "_reduce()\n"                                                            \
-  ".visible .entry cgx_" #stem "_combine()\n"
-#include "kernels/cuda/kernels.def"
-#undef X
-    ".visible .entry cgx_norms_encode()\n.visible .entry cgx_norms_reduce()\n";
 
 void check(const Status& status) {
   if (status.ok()) return;
@@ -38,7 +27,7 @@ void check(const Status& status) {
 const void* image_of(const std::string& family) {
   static std::map<std::string, std::vector<char>> read;
   const char* const folder = std::getenv("CGX_KERNEL_IMAGES");
-  if (folder == nullptr) return kNames;
+  if (folder == nullptr) return kernels::cuda::kKernelNames;
   std::ifstream file(std::string(folder) + "/" + family + ".fatbin", std::ios::binary);
   std::vector<char>& bytes = read[family];
   bytes.assign(std::istreambuf_iterator<char>(file), {});

@@ -8,7 +8,9 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FATBINS = os.path.join(os.environ.get("CGX_BUILD_DIR", "build/release"), "lib")
 KERNEL = re.compile(r"^X\((\w+), (\w+), ", re.MULTILINE)
+FOUND = re.compile(r"^F\((\w+), ", re.MULTILINE)  # whose entries must be found before they are read
 OPERATION = re.compile(r"^X\((\w+)", re.MULTILINE)
+WRITING = ("encode", "reduce")
 # What would give other bits than the scalar lane.
 INEXACT = re.compile(rb"[^\n]*(?:\bfma\.|\.approx|\.ftz)[^\n]*")
 DIVIDING = {"maxmin", "symmetric", "sign"}  # in fp32
@@ -69,9 +71,15 @@ class Fatbins(unittest.TestCase):
     def test_they_have_the_kernels_of_the_list(self):
         for family, own in stems().items():
             with self.subTest(family):
-                listed = {f"cgx_{stem}_{operation}" for stem in own for operation in rows("operations.def", OPERATION)}
+                operations = rows("operations.def", OPERATION)
+                listed = {f"cgx_{stem}_{operation}" for stem in own for operation in operations}
+                listed |= {f"cgx_{stem}_find_{operation}" for stem in own & set(rows("kernels.def", FOUND))
+                           for operation in operations if operation != "encode"}
+                listed |= {f"cgx_norms_{operation}" for operation in WRITING}
+                if family == "sparse":
+                    listed |= {f"cgx_pack_{operation}" for operation in WRITING}
                 found = {name.decode() for name in re.findall(rb"\.visible \.entry (\w+)\(", text_of(family))}
-                self.assertEqual(found, listed | {"cgx_norms_encode", "cgx_norms_reduce"})
+                self.assertEqual(found, listed)
 
     def test_they_neither_contract_nor_approximate_nor_flush(self):
         for family in stems():

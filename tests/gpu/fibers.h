@@ -102,7 +102,7 @@ class Fibers {
     return fibers_[0].kind == kind;
   }
 
-  static inline Fibers* running_ = nullptr;
+  static inline thread_local Fibers* running_ = nullptr;
   Fiber fibers_[kCount];
   ucontext_t main_;
   std::function<void(uint32_t)> body_;

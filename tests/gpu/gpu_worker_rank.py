@@ -1,8 +1,9 @@
 """One rank of worker_test.py: as gpu_rank.py, but the tensors are what a GPU worker reduces.
 
-    gpu_worker_rank.py host|copied|arena RANK RANKS FOLDER JOB [PART[=ARGUMENT]]...
+    gpu_worker_rank.py host|copied|arena|imported RANK RANKS FOLDER JOB [PART[=ARGUMENT]]...
 
 host: the oracle. copied: arrays of the rank's own, copied within the GPU. arena: arrays that the worker has, too.
+imported: arrays of the rank's own that the worker gets to have.
 """
 
 import ctypes
@@ -49,6 +50,136 @@ class Arena(Gpu):
         return array
 
 
+class Imported(Gpu):
+    """Arrays of the rank's own, imported one by one."""
+
+    def __init__(self, session):
+        super().__init__(session)
+        self._imports = []
+
+    def put(self, values):
+        array = self.cuda.array(numpy.full_like(values, 1), self.stream)
+        self._held.append(array)
+        if array.size >= 8:
+            self._imports.append(self.session.import_(array, self.device))
+            assert (array.numpy() == 1).all(), "what was there is there again"
+        self.refill(array, values)
+        return array
+
+    def get(self, array):
+        self.cuda.synchronize(self.stream)
+        return array.numpy()
+
+    def close(self):
+        for each in self._imports:
+            each.end(10)
+        super().close()
+
+
+class Piece(Array):
+    """A part of an allocation, as allocators with a cache hand them out."""
+
+    def __init__(self, cuda, whole, offset, count, dtype="float32"):
+        self.cuda, self.shape, self.dtype, self.stream = cuda, (count,), numpy.dtype(dtype), None
+        self.size, self.address = count * self.dtype.itemsize, whole.address + offset
+
+
+def reduced(comm, piece, stream):
+    call = comm.allreduce_async(piece, out=piece, stream=stream)
+    call.wait()
+    return piece.numpy()
+
+
+def churn(comm, place, rank, times):
+    """Memory that comes and goes while the communicator lives, more often than a session has arenas."""
+    cuda, session = place.cuda, place.session
+    for number in range(int(times)):
+        array = cuda.array(values_of(rank, number, (5000,), "float32"))
+        with session.import_(array, place.device):
+            copies = cuda.count("cuMemcpyDtoDAsync")
+            say(f"churn {number}", reduced(comm, array, place.stream))
+            assert cuda.count("cuMemcpyDtoDAsync") == copies, "a copy within the GPU"
+        array.free()
+
+
+def pieces(comm, place, rank):
+    """Parts of one allocation are one arena, which lives as long as one of them."""
+    cuda, session = place.cuda, place.session
+    whole = cuda.array(numpy.arange(1 << 16, dtype="float32"))
+    opened = []
+    parts = [Piece(cuda, whole, offset, 1000) for offset in (0, 64 << 10, 128 << 10)]
+    for part in parts:
+        opened.append(session.import_(part, place.device))
+    again = session.import_(parts[1], place.device)
+    assert (whole.numpy() == numpy.arange(1 << 16)).all(), "nothing there has changed"
+    for number, part in enumerate(parts):
+        say(f"piece {number}", reduced(comm, part, place.stream))
+    opened[1].end(10)
+    say("piece 1 again", reduced(comm, parts[1], place.stream))
+    beside = Piece(cuda, whole, 192 << 10, 1000)
+    copies = cuda.count("cuMemcpyDtoDAsync")
+    say("beside", reduced(comm, beside, place.stream))
+    assert cuda.count("cuMemcpyDtoDAsync") > copies, "nobody has imported it: it is copied"
+    for each in opened + [again]:
+        each.end(10)
+    say("copied", reduced(comm, parts[0], place.stream))
+    whole.free()
+
+
+def attempt(what, act):
+    began = time.perf_counter()
+    try:
+        act()
+        answer = "OK"
+    except (cgx.CgxError, ValueError) as error:
+        answer = f"{type(error).__name__} {error}"
+    took = time.perf_counter() - began
+    print(f"{what}: {'slow ' if took > 0.2 else ''}{answer}", flush=True)
+
+
+def mistakes(comm, place, rank):
+    """What cannot be imported, and imports that cannot end."""
+    cuda, session, device = place.cuda, place.session, place.device
+    whole = cuda.array(numpy.zeros(10_000, "float32"))
+    freed = cuda.array(numpy.zeros(1000, "float32"))
+    freed.free()
+    host = numpy.zeros(1000, "float32")
+    with cgx.Session(job="other") as other:
+        attempt("vmm", lambda: session.import_(other.empty(1000, device=device), device))
+    attempt("arena", lambda: session.import_(session.empty(1000, device=device), device))
+    attempt("past the end", lambda: session.import_(Piece(cuda, whole, 0, 10_001), device))
+    attempt("odd", lambda: session.import_(Piece(cuda, whole, 4, 100), device))
+    attempt("tiny", lambda: session.import_(Piece(cuda, whole, 0, 1), device))
+    attempt("freed", lambda: session.import_(freed, device))
+    attempt("host", lambda: session.import_(host, device))
+    attempt("unknown gpu", lambda: session.import_(whole, uuid.UUID(int=7)))
+    part = Piece(cuda, whole, 0, 1000)
+    imported = session.import_(part, device)
+    attempt("overlapping", lambda: session.import_(Piece(cuda, whole, 256, 1000), device))
+    call = comm.allreduce_async(part, out=part, stream=place.stream) if rank == 0 else None
+    if rank == 0:
+        attempt("named", lambda: imported.end(0.05))
+    sys.stdin.readline()
+    call = call or comm.allreduce_async(part, out=part, stream=place.stream)
+    call.wait()
+    attempt("ended", lambda: imported.end(10))
+    attempt("ended again", lambda: imported.end(10))
+    whole.free()
+    again = cuda.array(numpy.zeros(1000, "float32"))
+    attempt("sound", lambda: session.import_(again, device).end(10))
+    again.free()
+
+
+def forgotten(comm, place, rank):
+    """Imports that nobody ends: closing the session does."""
+    array = place.cuda.array(numpy.ones(1000, "float32"))
+    place.session.import_(array, place.device)
+    say("forgotten", reduced(comm, array, place.stream))
+    comm.close()
+    place.session.close()
+    array.free()
+
+
 def paced(comm, place, rank):
     """Many small steps, until somebody dies; says when."""
     array = place.put(numpy.zeros((70_001,), "float32"))
@@ -78,8 +209,8 @@ def types(comm, place, rank):
 
 
 def families(comm, place, rank):
-    """Tensors that the policy has a codec each for."""
-    arrays = [place.put(numpy.zeros(5003 + 64 * number, "float32")) for number in range(16)]
+    """Tensors that the policy has a codec each for; no vectors, which travel raw."""
+    arrays = [place.put(numpy.zeros((2, 2501 + 33 * number), "float32")) for number in range(16)]
     tensors = [comm.register(f"tensor{number:02}", array) for number, array in enumerate(arrays)]
     comm.commit()
     for step in range(3):
@@ -92,9 +223,9 @@ def families(comm, place, rank):
             say(f"step {step} tensor {number}", place.get(array))
 
 
-def counted(comm, place, steps, elements):
-    """Steps of one small tensor; yields how long each took."""
-    array = place.put(numpy.zeros(elements, "float32"))
+def counted(comm, place, steps, shape):
+    """Steps of one tensor; yields how long each took."""
+    array = place.put(numpy.zeros(shape, "float32"))
     tensor = comm.register("counted", array)
     comm.commit()
     for step in range(steps):
@@ -107,6 +238,11 @@ def counted(comm, place, steps, elements):
 
 def small(comm, place, rank, steps):
     for _ in counted(comm, place, int(steps), 256):
+        pass
+
+
+def matrix(comm, place, rank, steps):
+    for _ in counted(comm, place, int(steps), (300, 500)):
         pass
 
 
@@ -135,13 +271,13 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"commit": commit_on_command, "small": small, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):
     store = Folder(folder)
     with cgx.Session(job=job, arena_bytes=8 << 20) as session:
-        place = {"host": Host, "copied": Gpu, "arena": Arena}[kind](session)
+        place = {"host": Host, "copied": Gpu, "arena": Arena, "imported": Imported}[kind](session)
         place.session = session
         place.device = None if kind == "host" else uuid_of(place.cuda)
         comm = session.communicator("world", int(rank), int(ranks), store.put, store.get, timeout=60, device=place.device)

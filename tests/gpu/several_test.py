@@ -42,6 +42,21 @@ class SeveralWithFeedback(Several):
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "scatter"}}
 
 
+class SeveralSparse(Several):
+    CONFIG = {"policy": {"codec": "topk:0.02,feedback", "collective": "allgather"}}
+
+
+class SeveralReduceSparse(Several):
+    """Contributions are added and what comes of it is encoded again, as long as it may be."""
+
+    CONFIG = {"policy": {"codec": "threshold:1.8,feedback", "collective": "scatter"}}
+
+
+class SeveralDrawn(Several):
+    JOB = "drawn"
+    CONFIG = {"policy": {"codec": "randomk:0.1", "collective": "two_level", "rack_machines": 2}}
+
+
 class SeveralInTwoLevels(Several):
     """Pairs of GPUs add what they have before anything goes further."""
 

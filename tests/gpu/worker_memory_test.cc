@@ -98,6 +98,31 @@ TEST_F(WorkerMemory, AHandleReachesNoFurtherThanItsAllocation) {
   EXPECT_TRUE(worker->make_residual(16).ok()) << "it has closed the handle by now";
 }
 
+TEST_F(WorkerMemory, APatternGoesWhereItWasAskedForAndNowhereElse) {
+  const auto worker = start();
+  CUdeviceptr memory = 0;
+  ASSERT_CU(cu_->cuMemAlloc(&memory, 4096));
+  CUipcMemHandle handle;
+  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
+  const std::vector<uint8_t> before = read(memory, 4096);
+  wire::AddArena arena = message(wire::ArenaWay::kIpc, 4096);
+  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  for (const uint64_t beyond : {uint64_t{4089}, UINT64_MAX, UINT64_MAX - 7}) {
+    arena.pattern_at = beyond;
+    const auto refused = worker->add_arena(arena, words_.get(), -1);
+    EXPECT_EQ(refused.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(refused);
+    EXPECT_NE(refusal(refused).find("is not in the arena of 4096 bytes"), std::string::npos);
+  }
+  arena.pattern_at = 4088;
+  const auto added = worker->add_arena(arena, words_.get(), -1);
+  ASSERT_TRUE(added.ok()) << refusal(added);
+  const std::vector<uint8_t> after = read(memory, 4096);
+  EXPECT_TRUE(std::equal(before.begin(), before.end() - 8, after.begin()));
+  EXPECT_EQ(std::memcmp(after.data() + 4088, &added->pattern, 8), 0);
+  EXPECT_TRUE(worker->close_arena(added->number).ok());
+  EXPECT_CU(cu_->cuMemFree(memory));  // the stand-in accuses us if it is open there
+}
+
 TEST_F(WorkerMemory, WordsThatCouldShrinkAreRefused) {
   const auto worker = start();
   const UniqueFd open = make_memfd(4096, F_SEAL_GROW), small = make_memfd(64, F_SEAL_SHRINK);
@@ -116,6 +141,17 @@ TEST_F(WorkerMemory, WhoIsKilledSaysSo) {
   pollfd gone{worker->pidfd(), POLLIN, 0};
   ASSERT_EQ(::poll(&gone, 1, 10'000), 1);
   EXPECT_NE(worker->death().find("was killed by signal 9"), std::string::npos) << worker->death();
+}
+
+TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
+  const auto worker = start();
+  EXPECT_TRUE(worker->reserve_work(2, 4096).ok());
+  EXPECT_TRUE(worker->reserve_work(1, 64).ok());
+  const Status much = worker->reserve_work(2, 1ull << 40);
+  EXPECT_EQ(much.code(), StatusCode::kRESOURCE_EXHAUSTED) << much.to_string();
+  EXPECT_NE(much.message().find("work memory of sparse codecs, 10995"), std::string::npos)
+      << much.to_string();
+  EXPECT_TRUE(worker->reserve_work(UINT32_MAX, 4096).ok()) << "no more than multiprocessors take";
 }
 
 TEST_F(WorkerMemory, TooMuchIsRefusedWithItsSize) {

@@ -29,6 +29,7 @@ class WorkerCase(ClusterCase):
 
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=512"}}
     WORKER = DAWDLING
+    JOB = None  # of all ranks, where codecs draw by its name
 
     @classmethod
     def setUpClass(cls):
@@ -62,7 +63,7 @@ class WorkerCase(ClusterCase):
             if kind == "host":
                 del environment["LD_LIBRARY_PATH"]
             processes.append(daemon.machine.start(
-                [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or f"job{self.jobs}", *parts],
+                [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or self.JOB or f"job{self.jobs}", *parts],
                 env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
             self.addCleanup(processes[-1].kill)
         return processes
@@ -111,7 +112,7 @@ class Bits(WorkerCase):
         host = self.run_ranks(["host"] * 4)
         self.assertGreater(len(host[0].splitlines()), 14)
         self.assertNotIn("failed", host[0])
-        for kinds in (["arena"] * 4, ["copied"] * 4, ["arena", "host"] * 2):
+        for kinds in (["arena"] * 4, ["copied"] * 4, ["imported"] * 4, ["arena", "host"] * 2):
             self.assertEqual(self.run_ranks(kinds), host, kinds)
 
     def test_one_machine_alone(self):
@@ -151,28 +152,118 @@ class Bits(WorkerCase):
                                      r"rank of this machine on (a GPU|the host)")
 
 
-class Sparse(WorkerCase):
-    CONFIG = {"policy": {"codec": "topk:0.01"}}
+class Imports(WorkerCase):
+    """Memory that ranks have allocated themselves, read and written where it lies."""
 
-    def test_what_has_no_kernels_is_refused_by_name(self):
-        for kind in ("arena", "copied"):
-            for said in self.run_ranks([kind] * 2, "steps"):
-                self.assertRegex(said, r"^failed UNIMPLEMENTED .*tensor 'large': fp32 with topk.* has no kernels")
+    def counted(self):
+        return [daemon.counters()["device_arenas_ipc"] for daemon in self.daemons]
+
+    def test_memory_comes_and_goes_more_often_than_a_session_has_arenas(self):
+        before = self.counted()
+        said = self.run_ranks(["imported"] * 2, "churn=80")
+        self.assertEqual(said[0], said[1])
+        self.assertEqual(len(set(line.split()[2] for line in said[0].splitlines())), 80)
+        self.assertEqual([now - then for now, then in zip(self.counted(), before)], [80, 80])
+        self.no_workers_left()
+
+    def test_parts_of_an_allocation_are_one_arena(self):
+        before = self.counted()
+        said = self.run_ranks(["imported"] * 2, "pieces")
+        self.assertEqual(said[0], said[1])
+        self.assertEqual([now - then for now, then in zip(self.counted(), before)], [1, 1])
+
+    def test_a_session_that_closes_ends_its_imports(self):
+        said = self.run_ranks(["imported"] * 2, "forgotten")
+        self.assertEqual(said[0], said[1])
+
+    def test_a_killed_trainer_leaves_no_memory_open(self):
+        processes = self.begin(["imported"] * 2, "paced")
+        processes[0].stdout.readline()
+        processes[1].kill()
+        self.assertRegex(processes[0].communicate(timeout=30)[0].splitlines()[-1], r"^failed (RANK_LOST|PEER_LOST) ")
+        self.no_workers_left()
+
+    def test_imports_end_when_their_worker_has_died(self):
+        self.no_workers_left()
+        processes = self.begin(["imported"] * 2, "paced")
+        processes[0].stdout.readline()
+        for pid in self.workers():
+            os.kill(pid, signal.SIGKILL)
+        for process in processes:
+            out, errors = process.communicate(timeout=30)
+            self.assertRegex(out.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) ")
+            self.assertEqual((process.returncode, errors), (0, ""))
+
+    def test_what_cannot_be_imported_is_told_by_name(self):
+        processes = self.begin(["imported"] * 2, "mistakes", words=f"{DAWDLING} devices=2")
+        lines = [[], []]
+        while not any(line.startswith("named") for line in lines[0]):
+            lines[0].append(processes[0].stdout.readline())
+            self.assertTrue(lines[0][-1], lines)
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        out = [process.communicate(timeout=60) for process in processes]
+        self.assertEqual([(process.returncode, errors) for process, (_, errors) in zip(processes, out)], [(0, "")] * 2)
+        wanted = [
+            ("vmm", "UnimplementedError .*no CUDA IPC handle of the allocation of .*hand it over as it is, and it is copied"),
+            ("arena", "InvalidArgumentError .*in the arena already"),
+            ("past the end", "InvalidArgumentError .*the memory to import needs 40004 bytes and has 40000 to the end of its allocation"),
+            ("odd", "InvalidArgumentError .*400 bytes, must have 8 bytes or more and begin at a multiple of 64"),
+            ("tiny", "InvalidArgumentError .*4 bytes, must have 8 bytes or more"),
+            ("freed", "InvalidArgumentError .*the memory to import is not in the memory of a GPU; was it freed"),
+            ("host", "ValueError .*not in the memory of a GPU"),
+            ("unknown gpu", "InvalidArgumentError .*not the one whose UUID is named"),
+            ("overlapping", "InvalidArgumentError .*in part of memory that is imported already"),
+            ("named", "TimedOutError .*named by a call or step that is unfinished, or is the home of a tensor"),
+            ("ended", "OK"), ("ended again", "OK"), ("sound", "OK")]
+        lines[0] += out[0][0].splitlines()
+        for line, (what, answer) in zip(lines[0], wanted):
+            self.assertRegex(line, f"^{what}: {answer}")
+        self.assertEqual(len(lines[0]), len(wanted))
+
+    def test_without_ipc_imports_are_refused_by_name(self):
+        for line in self.run_ranks(["imported"], "calls", words=f"{DAWDLING} without=ipc", places=[0])[0].splitlines():
+            self.assertRegex(line, "^failed UNIMPLEMENTED .*CUDA_ERROR_NOT_SUPPORTED")
 
 
 class Families(WorkerCase):
     """Every dense codec, one for each tensor of a step: several launches for a part."""
 
+    JOB = "families"
+    CLEAN = {"residuals_ms": 1}  # the next job of that name begins without any
     CODECS = ("fp32", "fp16", "bf16", "fp8:e4m3", "fp8:e5m2", "maxmin:8,bucket=1024", "maxmin:1", "maxmin:2,feedback",
               "maxmin:3", "int8", "maxmin:6", "efsign,feedback", "signsgd", "onebit,feedback", "fp16,feedback", "natural:4")
-    CONFIG = {"policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
-                                                    for number, codec in enumerate(CODECS)]}}
+    CONFIG = {"timeouts": CLEAN, "policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
+                                                                       for number, codec in enumerate(CODECS)]}}
 
-    def test_every_dense_codec_gives_the_bits_of_the_host(self):
+    def test_every_codec_gives_the_bits_of_the_host(self):
+        before = self.daemons[0].counters()["encoded_bytes_sent"]
         host = self.run_ranks(["host"] * 2, "families")
         self.assertEqual(len(host[0].splitlines()), 3 * len(self.CODECS))
+        raw = 3 * 4 * sum(2 * (2501 + 33 * number) for number in range(len(self.CODECS)))
+        self.assertLess(self.daemons[0].counters()["encoded_bytes_sent"] - before, raw / 2, "codecs are in force")
         self.assertEqual(self.run_ranks(["host"] * 2, "families"), host, "a codec that draws has a key for each job")
         self.assertEqual(self.run_ranks(["arena"] * 2, "families"), host)
+
+
+class SparseFamilies(Families):
+    """Every sparse codec beside dense ones: ranges of any length, one behind the other, whatever comes before them."""
+
+    CODECS = ("topk:0.01", "fp32", "threshold:1.5", "topk:0.1,values=maxmin8,feedback", "maxmin:4", "randomk:0.1", "topk:0.01,feedback",
+              "threshold:2,feedback", "randomk:0.25,feedback", "fp16", "topk:0.25,values=fp16", "threshold:9", "randomk:0.01,values=maxmin4",
+              "topk:0.001,values=maxmin4,feedback", "threshold:0.001", "int8")
+    CONFIG = {"timeouts": Families.CLEAN, "policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
+                                                                                for number, codec in enumerate(CODECS)]}}
+
+
+class TopK(Bits):
+    CONFIG = {"policy": {"codec": "topk:0.01,feedback"}}
+
+
+class RandomK(Bits):
+    JOB = "drawn"
+    CONFIG = {"policy": {"codec": "randomk:0.05", "collective": "scatter"}}
 
 
 class Feedback(Bits):
@@ -260,6 +351,17 @@ class Full(WorkerCase):
     def test_residuals_that_do_not_fit_are_refused_when_the_plan_is_prepared(self):
         for said in self.run_ranks(["copied"] * 2, "large", words=""):
             self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED ")
+
+
+class FullOfWork(WorkerCase):
+    """A GPU without memory for what sparse codecs work in."""
+
+    CONFIG = {"policy": {"codec": "topk:0.01"}}
+    WORKER = "memory=17M"
+
+    def test_work_memory_that_does_not_fit_is_refused_when_the_plan_is_prepared(self):
+        for said in self.run_ranks(["copied"] * 2, "large", words=""):
+            self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED .*work memory of sparse codecs, \d+ bytes")
 
 
 class Hung(WorkerCase):

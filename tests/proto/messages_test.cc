@@ -67,8 +67,9 @@ TEST(SessionMessages, ComeBackExactlyAndRejectTruncation) {
   expect_exact(Hello{"job", "python3 train.py"});
   expect_exact(Welcome{{1, 2}, "10.0.0.1:7701", "cgxd 0.1.0"});
   expect_exact(Reply{StatusCode::kMISMATCH, "differs", 3, 4});
-  expect_exact(
-      AddArena{1, ArenaKind::kDevice, ArenaWay::kIpc, {std::byte{7}}, 4096, 64, {std::byte{9}}});
+  expect_exact(AddArena{
+      1, ArenaKind::kDevice, ArenaWay::kIpc, {std::byte{7}}, 4096, 64, {std::byte{9}}, 128});
+  expect_exact(DropArena{1});
   expect_exact(Meet{1, "world", 3});
   CreateCommunicator create;
   create.name = "world";

@@ -16,7 +16,8 @@
  *    does not know is set: CGX_UNIMPLEMENTED names the struct. Strings are copied.
  *  - Enumerations are passed as int, so that a wrong number is an error and not undefined.
  *  - Time-outs are milliseconds. Negative: the communicator's own time-out. 0: look, do not wait.
- *  - "In the arena" means: inside one allocation of cgx_arena_alloc of the same session.
+ *  - "In the arena" means: inside one allocation of cgx_arena_alloc of the same session, or in
+ *    memory that it has imported.
  *  - A wait that timed out ends nothing: the daemon goes on using the buffers of that call or step,
  *    until cgx_comm_close of its communicator has returned CGX_OK. Use other memory, or close it.
  *  - What a later version will do is declared here with the word UNIMPLEMENTED: asking for it is
@@ -140,6 +141,21 @@ typedef struct cgx_arena_options {
 /* The same, where the options say. */
 CGX_API cgx_status cgx_arena_alloc_at(cgx_session* session, const cgx_arena_options* options,
                                       void** memory);
+/* Memory of a GPU that the caller has allocated itself (cuMemAlloc, cudaMalloc, torch's allocator)
+ * and frees itself: tensors in it are read and written in place, as in memory of
+ * cgx_arena_alloc_at. `options`: kind CGX_ARENA_DEVICE, the device, bytes (8 or more), alignment 0;
+ * `memory` begins at a multiple of 64, in one allocation, all of which the daemon's worker opens,
+ * once: several parts of it may be imported, and a part several times. While this call runs nobody
+ * may touch the first 8 bytes of `memory`, through which the worker is found; they are the same
+ * afterwards. CGX_UNIMPLEMENTED: such memory has no CUDA IPC handle (torch's expandable segments,
+ * other memory that cuMemAlloc did not make), or the machine lets none through; hand it over as it
+ * is, and it is copied. */
+CGX_API cgx_status cgx_arena_import(cgx_session* session, const cgx_arena_options* options,
+                                    void* memory);
+/* Undoes one import, before the memory may be freed. Waits until nothing names it (calls, submits,
+ * homes of tensors: see cgx_arena_free) and the worker has closed the allocation, unless other
+ * imports need it; CGX_TIMED_OUT: nothing is undone. Negative: for ever. cgx_close ends all. */
+CGX_API cgx_status cgx_arena_end_import(cgx_session* session, void* memory, int64_t timeout_ms);
 /* Legal at any time. What the daemon may still read or write is not given out again before it is
  * done: memory of calls and submits that are unfinished, also after a time-out, and the home of a
  * tensor, until cgx_comm_close of the communicator has returned CGX_OK. */
@@ -352,10 +368,11 @@ CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uin
  * cgx_wait_call do) and enqueued the copies to the GPU on `stream`, of the same context: what is
  * enqueued there from then on sees the results. A result is copied once.
  * In a communicator with a `device` the daemon's worker reads and writes the GPU's memory itself:
- * `in` and `out` of cgx_arena_alloc_at on that device are used in place (also NULL and NULL: at
- * home), other memory of the GPU is copied there and back, on the same streams. The worker waits
- * for what `stream` holds; nothing on a stream of this process waits for the worker or the network.
- * The home of a tensor that this rank left out may be written from cgx_step_end on.
+ * `in` and `out` of cgx_arena_alloc_at on that device, or of cgx_arena_import, are used in place
+ * (also NULL and NULL: at home), other memory of the GPU is copied there and back, on the same
+ * streams. The worker waits for what `stream` holds; nothing on a stream of this process waits for
+ * the worker or the network. The home of a tensor that this rank left out may be written from
+ * cgx_step_end on.
  * CGX_DEVICE_LOST: the worker or its GPU is gone, for this job only; a new communicator gets a new
  * worker. */
 CGX_API cgx_status cgx_stream_wait(cgx_comm* comm, uint64_t step, void* stream, int64_t timeout_ms);

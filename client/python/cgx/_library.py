@@ -70,6 +70,8 @@ SIGNATURES = {
     "cgx_close": (c_void_p,),
     "cgx_arena_alloc": (c_void_p, c_size_t, c_size_t, POINTER(c_void_p)),
     "cgx_arena_alloc_at": (c_void_p, POINTER(ArenaOptions), POINTER(c_void_p)),
+    "cgx_arena_import": (c_void_p, POINTER(ArenaOptions), c_void_p),
+    "cgx_arena_end_import": (c_void_p, c_void_p, c_int64),
     "cgx_arena_free": (c_void_p, c_void_p),
     "cgx_arena_retain": (c_void_p, c_void_p, POINTER(c_void_p)),
     "cgx_arena_pin": (c_void_p, c_void_p),

@@ -12,7 +12,7 @@ from cgx._library import TensorOptions, ids_array, library
 from cgx._torch_device import Later, accelerator_of, check_device, pin
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import UnimplementedError, UnsupportedGradientError, check
+from cgx.errors import UnsupportedGradientError, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -170,14 +170,9 @@ class Exchange:
         """accelerators: where the gradients are; None stands for the CPU."""
         self.session = session
         self.ranks = dist.get_world_size(group)
-        self._meeting = name, group, timeout, meanwhile
         only = next(iter(accelerators)) if len(accelerators) == 1 else None
         self._shared = only.share(session) if only is not None else None
         self._later = Later()
-        self._meet()
-
-    def _meet(self):
-        name, group, timeout, meanwhile = self._meeting
         put, get = rendezvous(group)
         self.communicator = self.session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
                                                       meanwhile=meanwhile, device=self._shared and self._shared.device)
@@ -185,22 +180,7 @@ class Exchange:
         self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
-        """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits.
-
-        What a GPU's worker has no kernels for (sparse codecs) is refused on all ranks, which then stage on the host.
-        """
-        try:
-            self._register(parts, names)
-        except UnimplementedError as error:
-            if self._shared is None:
-                raise
-            warnings.warn(f"gradients are copied through the host: {error}", stacklevel=2)
-            self.communicator.close()
-            self._shared = None
-            self._meet()
-            self._register(parts, names)
-
-    def _register(self, parts, names):
+        """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
         elements = {}
         for part in parts:
             elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()

@@ -12,7 +12,7 @@ import os
 import uuid
 from typing import Any, Callable, List, Optional, Set, Tuple, Union
 
-from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy  # noqa: F401  dtype_number: for cgx.torch
+from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy, writable_view  # noqa: F401  dtype_number: for cgx.torch
 from cgx._gpu import DeviceArray
 from cgx._library import ArenaOptions, OpenOptions, library
 from cgx._waiting import Beside, Seconds, in_slices, milliseconds
@@ -57,6 +57,32 @@ class Block:
         library.cgx_arena_release(self._arena)
 
 
+class Imported:
+    """Memory of a GPU that is used where it lies until end(), or the end of a `with`. Keeps its array."""
+
+    def __init__(self, session: "Session", view: Any, device: uuid.UUID):
+        where = ArenaOptions(bytes=view.size, kind=_DEVICE, device=(ctypes.c_uint8 * 16)(*device.bytes))
+        check(library.cgx_arena_import(session.handle, ctypes.byref(where), view.address))
+        self._session, self._view = session, view
+        session.imports.add(self)
+
+    def end(self, timeout: Seconds = None) -> None:
+        """Waits until nothing names the memory and the worker has closed it; then it may be freed."""
+        if self._view is None:
+            return
+        address = self._view.address
+        if self._session.is_open:
+            check(in_slices(lambda ms: library.cgx_arena_end_import(self._session.handle, address, ms), milliseconds(timeout)))
+        self._session.imports.discard(self)
+        self._view = None
+
+    def __enter__(self) -> "Imported":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.end()
+
+
 class Session:
     """`with Session() as session:` connects to the daemon ($CGX_SOCKET, the user's, the machine's).
 
@@ -71,6 +97,7 @@ class Session:
                               connect_timeout_ms=milliseconds(connect_timeout or 0), spin_us=spin_us)
         self._handle, self._pid = Beside(lambda call: _open(options, call)).wait(), os.getpid()
         self.communicators: Set[Any] = set()
+        self.imports: Set[Imported] = set()  # their arrays live until the worker has closed them
         self._before_close: List[Callable[[], object]] = []
         self._joining: List[Beside] = []
 
@@ -108,6 +135,18 @@ class Session:
             flat = memoryview(buffer)[:count * bytes_each].cast("B")
             return flat.cast(_FORMATS[name], shape) if count else flat
         return numpy.frombuffer(buffer, dtype=_numpy_dtype(dtype, name), count=count).reshape(shape)
+
+    def import_(self, array: Any, device: uuid.UUID) -> Imported:
+        """Has an array of this thread's GPU, whose UUID is `device`, reduced where it lies, without copies.
+
+        The array is the caller's: its memory is freed after Imported.end() or close(). Nobody may touch its first 8
+        bytes meanwhile. UnimplementedError: its memory has no CUDA IPC handle (torch's expandable segments); hand the
+        array over as it is, and it is copied.
+        """
+        view = writable_view(array)
+        if view.gpu is None:
+            raise ValueError("the array to import is not in the memory of a GPU")
+        return Imported(self, view, device)
 
     def share(self, device: uuid.UUID) -> bytes:
         """Makes the arena on a GPU, which takes this thread's context. Zeros: its memory cannot be shared."""
@@ -176,6 +215,7 @@ class Session:
         handle, self._handle = self._handle, None
         if not any(call.under_way() for call in self._joining):  # else it goes with the process
             check(library.cgx_close(handle))
+        self.imports.clear()
 
     def __enter__(self) -> "Session":
         return self

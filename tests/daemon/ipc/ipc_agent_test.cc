@@ -200,6 +200,19 @@ TEST_F(IpcAgentTest, RefusesABadArenaAndKeepsTheSession) {
   EXPECT_EQ(client.receive_reply().code, StatusCode::kRESOURCE_EXHAUSTED);
 }
 
+TEST_F(IpcAgentTest, HandsOnADroppedArenaAndAnswersWhenItIsClosed) {
+  start();
+  RawClient client = open_session();
+  client.send(wire::DropArena{.arena = 5}, 8);
+  const auto [request, dropped] = host.next<wire::DropArena>();
+  EXPECT_EQ(dropped->arena, 5u);
+  ArenaDropped closed{0, 5, nullptr, Status(StatusCode::kDEVICE_LOST, "its worker died")};
+  agent->answer({request.session, 8, std::move(closed)});
+  const wire::Reply reply = client.receive_reply();
+  EXPECT_EQ(reply.code, StatusCode::kDEVICE_LOST);
+  EXPECT_EQ(reply.message, "its worker died");
+}
+
 TEST_F(IpcAgentTest, RefusesArenasElsewhereByNameAndKeepsTheSession) {
   options.gpu_worker = "/nowhere/cgxd-gpu";
   start();

@@ -119,6 +119,36 @@ class Sites : public ::testing::Test {
   uint64_t now_ns_ = 1;
 };
 
+TEST_F(Sites, DropsAnArenaWhoseNumberOnlyAnotherOfTheSiteGets) {
+  ASSERT_TRUE(engine_->drop_arena(session_, kDevice).ok());
+  EXPECT_EQ(engine_->drop_arena(session_, kDevice).code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_FALSE(engine_->add_arena(session_, kDevice, memory_).ok()) << "it is not the host's";
+  const SiteMemory elsewhere{.site = site_ + 1, .name = 78, .bytes = kBytes};
+  EXPECT_FALSE(engine_->add_arena(session_, kDevice, elsewhere).ok());
+  const SiteMemory again{.site = site_, .name = 79, .bytes = kBytes};
+  ASSERT_TRUE(engine_->add_arena(session_, kDevice, again).ok());
+  ASSERT_TRUE(make_communicator(4, kDevice).ok());
+  EXPECT_TRUE(call(4, kDevice).ok());
+  ASSERT_EQ(seen_.inputs.size(), 1u);
+  EXPECT_EQ(arenas_->name(seen_.inputs[0].arena), 79u);
+}
+
+TEST_F(Sites, DropsNoArenaOfTheHostAndNoneThatIsNotThere) {
+  const Status host = engine_->drop_arena(session_, kHost);
+  EXPECT_EQ(host.code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_NE(host.message().find("arena 0 lies on the host"), std::string::npos);
+  const Status none = engine_->drop_arena(session_, 9);
+  EXPECT_EQ(none.code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_NE(none.message().find("arena 9 is none of this session's 2"), std::string::npos);
+}
+
+TEST_F(Sites, RefusesTensorsInAnArenaThatWasDropped) {
+  ASSERT_TRUE(make_communicator(3, kDevice).ok());
+  ASSERT_TRUE(engine_->drop_arena(session_, kDevice).ok());
+  EXPECT_EQ(call(3, kDevice).code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_TRUE(seen_.inputs.empty());
+}
+
 TEST_F(Sites, ACommunicatorComputesWhereItsArenaIs) {
   ASSERT_EQ(make_communicator(1, kDevice).code(), StatusCode::kOK);
   EXPECT_EQ(call(1, kDevice, 9).code(), StatusCode::kOK);
