@@ -141,6 +141,7 @@ class Floods(Hostile):
 
     def test_of_names_that_are_too_long_are_not_kept_until_they_are_committed(self):
         program, before = Program(self.daemons[0], "names"), Use(self.daemons[0]).memory_bytes
+        self.addCleanup(program.link.close)
         program.link.send(program.create(1, [program.instance]))
         self.assertEqual(program.answer(), (0, ""))
         for first in range(500):
