@@ -60,6 +60,8 @@ Result<TransportFactory> make_ucx(const v1::Config& config) {
   options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
   options.congestion = words.congestion_control();
   fill_ports(words.ports(), options);
+  CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
+  for (const auto& each : trusted.networks()) options.admitted.push_back({each.address, each.bits});
   // An RDMA device has no address here that would tell where it leads.
   if (only_tcp(words)) {
     CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));

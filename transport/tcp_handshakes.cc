@@ -24,6 +24,8 @@ constexpr uint32_t kQueueMsMin = 500;  // less is within what a link may be sile
 constexpr uint32_t kQueueMsMax = 20'000;
 constexpr uint32_t kGreetingMs = 900;  // of a peer that has been reached before
 constexpr uint32_t kAnswerMs = 75;     // and four round trips
+// Said so often in a row, it is no bit that changed on the way. 25 to 50 ms lie between two.
+constexpr uint32_t kDisownedMax = 4;
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
 
 template <typename Message>
@@ -155,11 +157,13 @@ void TcpTransport::on_welcome(TcpConnection& connection) {
   TcpLink& link = *connection.link;
   read_into(connection.welcome, connection.heard);
   if (connection.welcome.mac == TcpMac{}) {
-    // Said again, it is no bit that changed on the way.
-    const bool again = std::exchange(link.disowned, true);
-    if (link.was_up && again) return lose(link, "the peer knows the link no more");
+    ++link.disowned;
+    if (link.was_up && link.disowned == kDisownedMax) {
+      return lose(link, "the peer knows the link no more");
+    }
     return fail(connection, {StatusCode::kNOT_FOUND, "the peer does not know the link"});
   }
+  link.disowned = 0;
   const TcpMac wanted = prove_tcp_listener(link.secret, connection.hello, connection.welcome);
   if (!link.dials || !equal_macs(wanted, connection.welcome.mac)) {
     totals_.connections_refused += 1;
@@ -206,7 +210,7 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   link.home = peer_address(connection.socket.get()).host();
   link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
   link.tries = link.silent_ticks = link.stuck_ticks = 0;
-  link.disowned = false;
+  link.disowned = 0;
   link.told = link.received;  // the handshake has said it
   link.unsent = link.first;
   if (!take_acknowledgement(link, peer_received)) {

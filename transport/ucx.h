@@ -12,11 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "transport/address_filter.h"
 #include "transport/transport.h"
 
 namespace cgx::transport {
 
 struct UcxOptions {
+  std::vector<AddressRange> admitted;             // may connect over TCP; empty = all
   std::vector<std::string> transports = {"tcp"};  // UCX names of network transports
   std::vector<std::string> devices;               // network devices, e.g. "eth0"; empty = any
   uint16_t port_first = 0;                        // TCP listening port; 0 = the system chooses

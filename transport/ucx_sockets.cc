@@ -73,6 +73,22 @@ Status set_socket_options(const SocketOptions& options, const SocketAddresses& o
   return error == 0 ? Status() : options_refused(options, error);
 }
 
+Status admit_only(const std::set<int>& listeners, std::span<const AddressRange> ranges) {
+  for (const int listener : listeners) {
+    if (const int error = admit_only(listener, ranges)) {
+      return {StatusCode::kUNAVAILABLE,
+              "the port " + own_address(listener).text() +
+                  " cannot be closed to other networks: " + std::strerror(error)};
+    }
+  }
+  const SocketAddresses own = addresses_of(listeners);
+  for_each_tcp_socket([&](int socket) {
+    if (peer_address(socket).bytes == 0 || !contains(own, own_address(socket).text())) return;
+    ::shutdown(socket, SHUT_RDWR);
+  });
+  return {};
+}
+
 std::string host_of(const std::string& address) {
   return address.substr(0, address.find(' '));
 }

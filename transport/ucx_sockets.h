@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "proto/wire/status.h"
+#include "transport/address_filter.h"
 #include "transport/tcp_sockets.h"
 
 namespace cgx::transport {
@@ -26,6 +28,9 @@ bool is_listening(int socket);  // false, too: the descriptor is closed, or is a
 // ones inherit) and of those connected to a `remote` address.
 Status set_socket_options(const SocketOptions& options, const SocketAddresses& own,
                           const SocketAddresses& remote);
+
+// No address outside the ranges reaches these listeners any more; who came before is cut off.
+Status admit_only(const std::set<int>& listeners, std::span<const AddressRange> ranges);
 
 // Shuts down the connections to a `remote` address and those accepted at the `own` ones from
 // `remote_host` (empty: none). UCX then finds them broken, its one sound way to drop them.

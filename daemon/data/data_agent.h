@@ -114,7 +114,8 @@ class DataAgent final : public Agent,
   OpenedSession* find(SessionSerial serial);
   int poll_sessions();
   int publish_completions();
-  void handle(Message message);
+  int take_messages();
+  uint64_t handle(Message message);  // how long it took
   void warn_of_long_round();
   void beat();
   void look_at_transport();
@@ -171,6 +172,7 @@ class DataAgent final : public Agent,
   uint64_t next_snapshot_ns_ = 0;     // when another may begin
   SnapshotBoard snapshots_{[this] { mailbox_.wake(); }};
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;
+  uint64_t next_messages_ns_ = 0;  // while operations are open
   ThreadOwner owner_;
 };
 

@@ -9,7 +9,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -39,6 +41,33 @@ struct CloseSession {
   Status why;  // kOK: it said goodbye
 };
 
+// A request that has not been served yet, from its making to its end, as one of its session's and of
+// its user's.
+class Unserved {
+ public:
+  using Count = std::shared_ptr<std::atomic<uint32_t>>;
+
+  Unserved() = default;
+  Unserved(Count session, Count user) : session_(std::move(session)), user_(std::move(user)) {
+    ++*session_;
+    ++*user_;
+  }
+  Unserved(Unserved&&) noexcept = default;
+  Unserved& operator=(Unserved&& other) noexcept {
+    std::swap(session_, other.session_);
+    std::swap(user_, other.user_);
+    return *this;
+  }
+  ~Unserved() {
+    if (!session_) return;
+    --*session_;
+    --*user_;
+  }
+
+ private:
+  Count session_, user_;
+};
+
 struct SessionRequest {
   SessionSerial session = 0;
   uint32_t request = 0;
@@ -46,6 +75,7 @@ struct SessionRequest {
                wire::RegisterTensors, wire::Commit, wire::RedoStep, wire::AskReport,
                wire::CloseCommunicator, CloseSession>
       body;
+  Unserved unserved = {};
 };
 // What it is, for the log: "a commit".
 const char* name_of(const SessionRequest& request);
@@ -53,9 +83,11 @@ const char* name_of(const SessionRequest& request);
 // data agent -> ipc agent
 
 struct Opened {};
-struct Shown {  // for the ipc agent to make a page of: the data agent only hands it out
+struct
+    Shown {  // to make a page of, on a thread of the user's own: the data agent only hands it out
   scheduler::CommunicatorSnapshot communicator;
   uint32_t first = 0;  // tensor of the page
+  Unserved unserved;   // until the page is made
 };
 struct Evict {  // the session broke a contract: tell the client why, hang up, then Close it
   Status why;

@@ -20,6 +20,7 @@ constexpr uint64_t kInboxTag = 1;
 constexpr size_t kInboxCapacity = 64 * 1024;
 constexpr int kAnswersPerRound = 256;
 constexpr int kAcceptsPerRound = 64;
+constexpr uint64_t kReadAgainNs = kMillisecond;
 
 Status no_descriptor_left() {
   return resource_exhausted("the daemon has no descriptor left (ulimit -n)");
@@ -86,6 +87,7 @@ int IpcAgent::do_work(uint64_t now_ns) {
   }
   expire(now_ns);
   if (paused_) go_on_accepting();
+  if (reading_paused_) go_on_reading();
   show_pending();
   return inbox_->drain(kAnswersPerRound,
                        [this](SessionAnswer answer) { handle(std::move(answer)); });
@@ -93,6 +95,7 @@ int IpcAgent::do_work(uint64_t now_ns) {
 
 uint64_t IpcAgent::next_deadline_ns() const {
   uint64_t deadline = paused_ ? now_ns_ + Admission::kLookAgainNs : kNever;
+  if (reading_paused_) deadline = std::min(deadline, now_ns_ + kReadAgainNs);
   for (const auto& [serial, connection] : connections_) {
     deadline = std::min(deadline, connection->deadline_ns());
   }
@@ -109,8 +112,8 @@ void IpcAgent::on_ready(uint64_t tag) {
   const auto found = connections_.find(tag / 2);
   if (tag == kInboxTag || found == connections_.end()) return;
   Connection& connection = *found->second;
-  Status status = connection.read_packets();  // also when it died: it may have said goodbye
   const bool died = (tag & 1) != 0;
+  Status status = connection.read_packets(died);  // also when it died: it may have said goodbye
   if (status.ok() && died && !connection.said_goodbye()) status = connection.death();
   if (status.ok() && !connection.said_goodbye()) return;
   const bool greeting = connection.state() == Connection::State::kGreeting;
@@ -159,6 +162,27 @@ void IpcAgent::go_on_accepting() {
   accept_all();
 }
 
+// Not even the end of its connection wakes this thread meanwhile; its process' end does.
+void IpcAgent::pause_reading(const Connection& connection) {
+  if (!connection.paused()) poller().remove(connection.socket());
+  reading_paused_ = true;
+}
+
+void IpcAgent::go_on_reading() {
+  reading_paused_ = false;
+  for (const auto& [serial, connection] : connections_) {
+    if (connection->paused()) connection->read_again();
+    reading_paused_ |= connection->paused();
+  }
+}
+
+Unserved::Count IpcAgent::unserved_of(const std::string& holder) const {
+  for (const auto& [serial, connection] : connections_) {
+    if (connection->holder() == holder) return connection->unserved_of_user();
+  }
+  return std::make_shared<std::atomic<uint32_t>>(0);
+}
+
 void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   Result<PeerProcess> peer = peer_process(socket.get());
   const std::string holder = peer.ok() ? holder_of(peer->uid, peer->pid) : "";
@@ -170,7 +194,7 @@ void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   const SessionSerial serial = next_serial_++;
   auto connection =
       std::make_unique<Connection>(*this, serial, std::move(socket), std::move(peer).value(),
-                                   holder, now_ns + options_.handshake_ns);
+                                   holder, unserved_of(holder), now_ns + options_.handshake_ns);
   if (Status status = connection->watch(); !status.ok()) {
     refuse(connection->socket(), status);
     return users_.close(connection->uid(), connection->take_socket());
@@ -288,7 +312,7 @@ void IpcAgent::handle(SessionAnswer answer) {
   } else if (const auto* reply = std::get_if<wire::Reply>(&answer.body)) {
     status = connection.on_answer(answer.request, *reply);
   } else if (auto* shown = std::get_if<Shown>(&answer.body)) {
-    status = connection.on_answer(answer.request, report_page(shown->communicator, shown->first));
+    make_page(connection, answer.request, std::move(*shown));
   } else if (const auto* evict = std::get_if<Evict>(&answer.body)) {
     status = evict->why;
   } else if (mapped != nullptr) {
@@ -302,6 +326,14 @@ void IpcAgent::handle(SessionAnswer answer) {
   }
   connection.hang_up(status);
   drop(connection);
+}
+
+// Of 65,000 tensors one takes tens of milliseconds.
+void IpcAgent::make_page(const Connection& connection, uint32_t request, Shown shown) {
+  users_.run(connection.uid(), [inbox = inbox_, serial = connection.serial(), request,
+                                shown = std::move(shown)]() mutable {
+    (void)inbox->post({serial, request, report_page(shown.communicator, shown.first)});
+  });
 }
 
 void IpcAgent::stop_accepting(const std::string& why) {

@@ -80,6 +80,9 @@ class IpcAgent final : public Agent, public SessionAnswers {
   void accept_all();
   void pause_accepting();
   void go_on_accepting();
+  void pause_reading(const Connection& connection);
+  void go_on_reading();
+  Unserved::Count unserved_of(const std::string& holder) const;
   void admit(UniqueFd socket, uint64_t now_ns);
   Status may_admit(const PeerProcess& peer, const std::string& holder) const;
   Status may_open(const std::string& holder) const;
@@ -89,6 +92,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
   void refuse(int socket, const Status& why);  // counted, told, named in the log
   void turn_away(UniqueFd socket, uid_t uid, const Status& why);
   void handle(SessionAnswer answer);
+  void make_page(const Connection& connection, uint32_t request, Shown shown);
   void on_ready(uint64_t tag);
   void expire(uint64_t now_ns);
   void drop(Connection& connection);
@@ -106,7 +110,8 @@ class IpcAgent final : public Agent, public SessionAnswers {
   UniqueFd spare_fd_;  // given up to accept and refuse when descriptors run out
   Admission admission_;
   bool listening_ = false;
-  bool paused_ = false;  // who comes waits at the door
+  bool paused_ = false;          // who comes waits at the door
+  bool reading_paused_ = false;  // of some who have asked for too much
   uint64_t now_ns_ = 0;
   Mutex last_words_mutex_;
   std::string last_words_ CGX_GUARDED_BY(last_words_mutex_);

@@ -9,12 +9,14 @@ namespace cgx::daemon {
 using wire::SessionMessageType;
 
 IpcAgent::Connection::Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket,
-                                 PeerProcess peer, std::string holder, uint64_t deadline_ns)
+                                 PeerProcess peer, std::string holder,
+                                 Unserved::Count unserved_of_user, uint64_t deadline_ns)
     : agent_(agent),
       serial_(serial),
       socket_(std::move(socket)),
       peer_(std::move(peer)),
       holder_(std::move(holder)),
+      unserved_of_user_(std::move(unserved_of_user)),
       deadline_ns_(deadline_ns) {}
 
 Status IpcAgent::Connection::watch() {
@@ -37,8 +39,23 @@ Status IpcAgent::Connection::death() const {
                 description() + (dead ? " died" : " closed its session without saying goodbye"));
 }
 
-Status IpcAgent::Connection::read_packets() {
+template <typename Body>
+void IpcAgent::Connection::ask(uint32_t request, Body body) {
+  agent_.ports_.host.ask(
+      {serial_, request, std::move(body), Unserved(unserved_, unserved_of_user_)});
+}
+
+void IpcAgent::Connection::read_again() {
+  paused_ = must_wait() || !agent_.poller().add(socket_.get(), EPOLLIN, serial_ * 2).ok();
+}
+
+Status IpcAgent::Connection::read_packets(bool died) {
   for (int i = 0; i < kPacketsPerRound; ++i) {
+    if (must_wait() && !died) {
+      agent_.pause_reading(*this);
+      paused_ = true;
+      return {};
+    }
     Packet packet;
     const Result<ReceiveOutcome> outcome =
         receive_packet(socket_.get(), wire::kSessionPacketBytesMax, packet);
@@ -85,9 +102,8 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
   ends_ = std::move(channel.theirs);
   state_ = State::kOpening;
   deadline_ns_ = kNever;
-  agent_.ports_.host.ask(
-      {serial_, request,
-       OpenSession{{job_, client_, peer_.uid, peer_.pid, holder_}, std::move(channel.ours)}});
+  ask(request,
+      OpenSession{{job_, client_, peer_.uid, peer_.pid, holder_}, std::move(channel.ours)});
   return {};
 }
 
@@ -131,7 +147,7 @@ Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
 template <typename Message>
 Status IpcAgent::Connection::forward(uint32_t request, std::span<const std::byte> body) {
   CGX_ASSIGN_OR_RETURN(Message message, wire::decode_body<Message>(body));
-  agent_.ports_.host.ask({serial_, request, std::move(message)});
+  ask(request, std::move(message));
   return {};
 }
 
@@ -210,9 +226,8 @@ Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
     const Status& why = mapped.region.status();
     return send({why.code(), why.message(), 0, 0}, request);
   }
-  agent_.ports_.host.ask({serial_, request,
-                          AddMappedArena{mapped.arena, std::move(mapped.region).value(),
-                                         std::move(mapped.device), mapped.pattern}});
+  ask(request, AddMappedArena{mapped.arena, std::move(mapped.region).value(),
+                              std::move(mapped.device), mapped.pattern});
   return {};
 }
 
@@ -256,7 +271,7 @@ void IpcAgent::Connection::say(const Status& why) {
 void IpcAgent::Connection::hang_up(const Status& why) {
   if (!why.ok()) say(why);
   if (state_ == State::kGreeting) return;
-  agent_.ports_.host.ask({serial_, 0, CloseSession{why}});
+  ask(0, CloseSession{why});
 }
 
 }  // namespace cgx::daemon

@@ -20,10 +20,12 @@ class IpcAgent::Connection {
   };
 
   Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket, PeerProcess peer,
-             std::string holder, uint64_t deadline_ns);
+             std::string holder, Unserved::Count unserved_of_user, uint64_t deadline_ns);
 
-  Status watch();         // socket and pidfd into the agent's poller
-  Status read_packets();  // an error: hang up, it says why
+  Status watch();  // socket and pidfd into the agent's poller
+  // Some of them; an error: hang up, it says why. `died`: also what would have to wait.
+  Status read_packets(bool died);
+  void read_again();  // unless too much still waits
   // What kRANK_LOST should say of this client.
   Status death() const;
   std::string description() const;  // "process 42 (python3 train.py) of job 'a', uid 1000"
@@ -47,9 +49,14 @@ class IpcAgent::Connection {
   UniqueFd take_socket() { return std::move(socket_); }  // descriptors may wait in it unread
   int pidfd() const { return peer_.pidfd.get(); }
   uint64_t deadline_ns() const { return deadline_ns_; }
+  bool paused() const { return paused_; }
+  const Unserved::Count& unserved_of_user() const { return unserved_of_user_; }
 
  private:
   static constexpr int kPacketsPerRound = 16;
+  // So many requests wait for the data agent at most; the rest stay in their sockets. Whoever asks
+  // for little waits for no more of another's.
+  static constexpr uint32_t kUnservedMax = 4, kUnservedOfUserMax = 32;
 
   // What they have no use for stays in the packet or in `fd`.
   Status handle(Packet& packet);
@@ -62,12 +69,20 @@ class IpcAgent::Connection {
   template <typename Message>
   Status forward(uint32_t request, std::span<const std::byte> body);
   Status send(const wire::Reply& reply, uint32_t request);
+  template <typename Body>
+  void ask(uint32_t request, Body body);
+  bool must_wait() const {
+    return *unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax;
+  }
 
   IpcAgent& agent_;
   const SessionSerial serial_;
   UniqueFd socket_;
   PeerProcess peer_;
   const std::string holder_;
+  const Unserved::Count unserved_ = std::make_shared<std::atomic<uint32_t>>(0);
+  const Unserved::Count unserved_of_user_;  // its holder's
+  bool paused_ = false;                     // its packets are not read: too much waits
   State state_ = State::kGreeting;
   bool goodbye_ = false;
   uint64_t deadline_ns_;

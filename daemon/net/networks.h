@@ -14,19 +14,21 @@ namespace cgx::daemon {
 
 class NetworkList {
  public:
+  using Address = std::array<uint8_t, 16>;  // IPv4 as ::ffff:a.b.c.d
+  struct Network {
+    Address address{};
+    unsigned bits = 0;  // that all of its addresses begin with
+  };
+
   static Result<NetworkList> parse(const std::vector<std::string>& networks);
   static NetworkList loopback();
 
   // `host`: a numeric address without port; a name is in no network.
   bool contains(const std::string& host) const;
+  const std::vector<Network>& networks() const { return networks_; }
   std::string to_string() const;
 
  private:
-  using Address = std::array<uint8_t, 16>;  // IPv4 as ::ffff:a.b.c.d
-  struct Network {
-    Address address{};
-    unsigned bits = 0;
-  };
   static bool parse_address(const std::string& text, Address& address, bool& ipv4);
   static Status parse_network(const std::string& text, Network& network);
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <optional>
 
 #include "proto/wire/bytes.h"
 #include "scheduler/communicator/communicator.h"
@@ -34,21 +36,29 @@ const char* where(bool on_gpu) {
   return on_gpu ? " on a GPU" : " on the host";
 }
 
+bool on_gpu(const wire::Member& member) {
+  return member.device != wire::DeviceId{};
+}
+
 // On each machine: all ranks have their tensors on GPUs, or none.
 Status check_sites(const wire::CreateCommunicator& message, const std::string& title) {
+  struct Firsts {
+    std::optional<uint32_t> of[2];  // the first rank on the host, and on a GPU
+  };
+  std::map<wire::InstanceId, Firsts> machines;
   for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
-    const wire::Member& one = message.members[rank];
-    const bool on_gpu = one.device != wire::DeviceId{};
-    const auto other = std::find_if(
-        message.members.begin(), message.members.end(), [&](const wire::Member& member) {
-          return member.instance == one.instance && (member.device != wire::DeviceId{}) != on_gpu;
-        });
-    if (other == message.members.end()) continue;
-    return {StatusCode::kMISMATCH, "rank " + std::to_string(rank) + " of " + title +
-                                       " has its tensors" + where(on_gpu) +
-                                       ", another rank of this machine" + where(!on_gpu) +
-                                       ": rank " + std::to_string(other - message.members.begin()) +
-                                       "; all must have them on the host, or all on GPUs"};
+    const wire::Member& member = message.members[rank];
+    std::optional<uint32_t>& first = machines[member.instance].of[on_gpu(member)];
+    if (!first) first = rank;
+  }
+  for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
+    const bool there = on_gpu(message.members[rank]);
+    const std::optional<uint32_t> other = machines[message.members[rank].instance].of[!there];
+    if (!other) continue;
+    return {StatusCode::kMISMATCH,
+            "rank " + std::to_string(rank) + " of " + title + " has its tensors" + where(there) +
+                ", another rank of this machine" + where(!there) + ": rank " +
+                std::to_string(*other) + "; all must have them on the host, or all on GPUs"};
   }
   return {};
 }
@@ -64,14 +74,13 @@ Members make_members(const SessionOptions& session, const wire::CreateCommunicat
   identity.put_string(message.name);
   identity.put(message.meeting);
   members.id = wire::checksum(identity.take());
+  std::map<std::pair<wire::InstanceId, wire::DeviceId>, uint32_t> machines;
   for (uint32_t rank = 0; rank < message.members.size(); ++rank) {
     const wire::Member& member = message.members[rank];
-    uint32_t machine = 0;
-    while (machine < members.machines() && !(members.instances[machine] == member.instance &&
-                                             members.devices[machine] == member.device)) {
-      ++machine;
-    }
-    if (machine == members.machines()) {
+    const auto [known, fresh] =
+        machines.try_emplace({member.instance, member.device}, members.machines());
+    const uint32_t machine = known->second;
+    if (fresh) {
       members.instances.push_back(member.instance);
       members.addresses.push_back(member.mesh_address);
       members.devices.push_back(member.device);

@@ -117,25 +117,48 @@ class OneKeyOverUcx(OneKey):
 
     CONFIG = {**OneKey.CONFIG, "transport": {"name": "ucx"}}
     # What does so: UCX's first word and a header that makes no sense, a message to write memory with, a cut one.
-    MAGIC = bytes.fromhex("cafebabe00000000")
+    MAGIC = (0xCAFEBABE12345678).to_bytes(8, "little")
     PACKETS = (MAGIC + b"\xff" * 5, MAGIC + bytes((33,)) + (64).to_bytes(4, "little") + (0x414141410000).to_bytes(8, "little") + bytes(56),
                MAGIC[:3])
+    ELSEWHERE = "192.0.2.9"  # of machine 1, on the very wire of the network
+    SCRIPT = ("import socket, sys\n"
+              "for packet in sys.argv[4:]:\n"
+              "    try:\n"
+              "        with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1, source_address=(sys.argv[3], 0)) as link:\n"
+              "            link.sendall(bytes.fromhex(packet))\n"
+              "            link.settimeout(1)\n"
+              "            link.recv(1)\n"
+              "        print('reached')\n"
+              "    except OSError as error: print(type(error).__name__)\n")
 
-    def test_the_packets_that_end_a_daemon_do_not_reach_it_from_elsewhere(self):
-        subprocess.run(self.machines[0].command(["ip", "addr", "add", f"{OUTSIDE}/32", "dev", "lo"]), check=True)
-        script = ("import socket, sys\n"
-                  "for packet in sys.argv[3:]:\n"
-                  "    try:\n"
-                  "        with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2) as link:\n"
-                  "            link.sendall(bytes.fromhex(packet))\n"
-                  "        print('reached')\n"
-                  "    except OSError as error: print(type(error).__name__)\n")
+    def say(self, machine, source, target, port):
+        """What becomes of each packet."""
+        return machine.run(["/usr/bin/python3", "-c", self.SCRIPT, target, str(port), source, *(p.hex() for p in self.PACKETS)],
+                           capture_output=True, text=True).stdout.split()
+
+    def test_the_packets_that_end_a_daemon_do_not_reach_it_at_other_addresses(self):
+        machine = self.machines[0]
+        subprocess.run(machine.command(["ip", "addr", "replace", f"{OUTSIDE}/32", "dev", "lo"]), check=True)
         self.assert_daemons_serve()
         for address, port in listeners(self.daemons[0]):
             for target in ("127.0.0.1", OUTSIDE):
-                said = self.machines[0].run(["/usr/bin/python3", "-c", script, target, str(port), *(p.hex() for p in self.PACKETS)],
-                                            capture_output=True, text=True).stdout.split()
-                self.assertEqual(said, 3 * ["ConnectionRefusedError"], f"{target}:{port}, where {address} listens")
+                self.assertEqual(self.say(machine, target, target, port), 3 * ["ConnectionRefusedError"],
+                                 f"{target}:{port}, where {address} listens")
+        self.assert_daemons_serve()
+
+    def test_the_packets_that_end_a_daemon_do_not_reach_it_from_elsewhere(self):
+        target, stranger = self.machines[:2]
+        subprocess.run(stranger.command(["ip", "addr", "replace", f"{self.ELSEWHERE}/32", "dev", "eth0"]), check=True)
+        subprocess.run(target.command(["ip", "route", "replace", f"{self.ELSEWHERE}/32", "dev", "eth0"]), check=True)
+        self.assert_daemons_serve()
+        doors = listeners(self.daemons[0])
+        mesh, = [door for door in doors if door[1] == 7070]
+        for address, port in doors:
+            said = self.say(stranger, self.ELSEWHERE, address, port)
+            if (address, port) == mesh:  # the way is there: this door takes the connection and hangs up
+                self.assertNotIn("TimeoutError", said)
+            else:
+                self.assertEqual(said, 3 * ["TimeoutError"], f"{address}:{port}")
         self.assert_daemons_serve()
 
 

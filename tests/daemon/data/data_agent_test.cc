@@ -83,7 +83,8 @@ TEST_F(DataAgentTest, MakesSnapshotsOneCommunicatorARound) {
     create.members.resize(1);
     agent_.ask({.session = 1, .request = 2 + comm, .body = create});
   }
-  agent_.do_work(2);
+  while (agent_.do_work(2) > 0) {
+  }
   EXPECT_TRUE(agent_.prepare_sleep()) << "nobody has asked";
   auto answer =
       std::async(std::launch::async, [&] { return agent_.snapshots().ask(20 * kSecond); });
@@ -100,6 +101,26 @@ TEST_F(DataAgentTest, MakesSnapshotsOneCommunicatorARound) {
   EXPECT_EQ((*shown)->communicators[0].name, "c0");
   EXPECT_EQ((*shown)->communicators[2].name, "c2");
   EXPECT_EQ((*shown)->sessions.size(), 1u);
+  agent_.on_stop();
+}
+
+// A client may ask for what takes long as often as it likes; frames and heartbeats go in between.
+TEST_F(DataAgentTest, TakesNoMoreMessagesInARoundOnceTheyHaveTakenLong) {
+  agent_.connect(&answers_, nullptr, &planner_);
+  ASSERT_TRUE(agent_.on_start().ok());
+  int taken = 0;
+  const auto take_long = [&](scheduler::Engine&) {
+    const uint64_t end = monotonic_ns() + kMillisecond;
+    while (monotonic_ns() < end) {
+    }
+    ++taken;
+  };
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(agent_.run(take_long));
+  for (int round = 1; round <= 3; ++round) {
+    EXPECT_FALSE(agent_.prepare_sleep()) << "more wait";
+    agent_.do_work(1);
+    EXPECT_EQ(taken, round);
+  }
   agent_.on_stop();
 }
 

@@ -28,8 +28,21 @@ class FakeHost final : public SessionsPort {
       answers->answer({request.session, request.request, wire::Reply{}});
     }
     std::lock_guard lock(mutex_);
+    ++asked_;
+    if (!serves_) unserved_.push_back(std::move(request.unserved));
+    request.unserved = {};
     requests_.push_back(std::move(request));
     arrived_.notify_all();
+  }
+  // False: what is asked stays unserved until it is true.
+  void serve(bool serves) {
+    std::lock_guard lock(mutex_);
+    serves_ = serves;
+    if (serves) unserved_.clear();
+  }
+  size_t asked() {
+    std::lock_guard lock(mutex_);
+    return asked_;
   }
   // The next request of this kind, skipping others.
   template <typename Body>
@@ -42,7 +55,7 @@ class FakeHost final : public SessionsPort {
       taken_.push_back(std::move(requests_.front()));
       requests_.pop_front();
       if (auto* body = std::get_if<Body>(&taken_.back().body)) {
-        return {SessionRequest{taken_.back().session, taken_.back().request, wire::RedoStep{}},
+        return {SessionRequest{taken_.back().session, taken_.back().request, wire::RedoStep{}, {}},
                 body};
       }
     }
@@ -55,6 +68,9 @@ class FakeHost final : public SessionsPort {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<SessionRequest> requests_, taken_;
+  std::vector<Unserved> unserved_;
+  size_t asked_ = 0;
+  bool serves_ = true;
 };
 
 class Collected final : public scheduler::EventSink {
@@ -395,6 +411,41 @@ TEST_F(IpcAgentTest, HangsUpOnAClientThatDoesNotReadItsAnswers) {
   const wire::Reply large{.message = std::string(30'000, 'm')};
   for (int i = 0; i < 100; ++i) agent->answer({opened.session, 1, large});
   EXPECT_EQ(host.next<CloseSession>().second->why.code(), StatusCode::kUNAVAILABLE);
+}
+
+// Others' requests do not queue up behind all that one program can ask for.
+TEST_F(IpcAgentTest, AProgramThatAsksFasterThanItIsServedWaitsInItsSocket) {
+  constexpr size_t kAsked = 200, kUnservedMax = 4;
+  start();
+  RawClient client = open_session();
+  const size_t before = host.asked();
+  host.serve(false);
+  for (uint32_t i = 0; i < kAsked; ++i) client.send(wire::RedoStep{i}, i + 2);
+  const auto asked = [&](size_t count, std::chrono::seconds limit) {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    while (host.asked() - before < count && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return host.asked() - before;
+  };
+  EXPECT_EQ(asked(kUnservedMax, std::chrono::seconds(10)), kUnservedMax);
+  EXPECT_EQ(asked(kUnservedMax + 1, std::chrono::seconds(1)), kUnservedMax);
+  host.serve(true);
+  EXPECT_EQ(asked(kAsked, std::chrono::seconds(10)), kAsked);
+}
+
+// However much of it still waits.
+TEST_F(IpcAgentTest, NoticesTheDeathOfAClientWhoseRequestsWait) {
+  start();
+  host.serve(false);
+  const pid_t child = fork_client([](RawClient& client) {
+    for (uint32_t i = 0; i < 100; ++i) client.send(wire::RedoStep{i}, i + 2);
+  });
+  while (host.asked() < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(child, SIGKILL);
+  const auto closed = host.next<CloseSession>();
+  EXPECT_EQ(closed.second->why.code(), StatusCode::kRANK_LOST);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(IpcAgentTest, TellsAnEvictedClientWhyAndClosesItOnce) {
