@@ -39,6 +39,7 @@ class WorkerSite final : public scheduler::Site {
   scheduler::ResidualMaker residual_maker() const override;
   bool residuals_elsewhere() const override { return true; }
   Status takes(const CodecSpec& spec, DType dtype) const override;
+  uint64_t scratch_bytes() const override { return kScratchBytes; }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;
   Status lost() const override { return lost_; }
