@@ -48,6 +48,20 @@ class SeveralInTwoLevels(Several):
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "two_level", "rack_machines": 2}}
 
 
+class SeveralWithACodecOfRacks(Several):
+    """What the pairs add travels uncompressed between them, and errors stay where they are made."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "two_level", "rack_machines": 2,
+                         "rack_codec": "fp32"}}
+
+
+class SeveralWithAWeakCodecOfRacks(Several):
+    """So it does in 8 bits, which are decoded before they are added."""
+
+    CONFIG = {"policy": {"codec": "maxmin:3,bucket=128,feedback", "collective": "two_level", "rack_machines": 2,
+                         "rack_codec": "maxmin:8,bucket=192"}}
+
+
 class RacksOfTheirOwn(WorkerCase):
     """Nobody says what is near what: the GPUs of each machine are."""
 
@@ -70,6 +84,18 @@ class RacksOfTheirOwn(WorkerCase):
         far, near = self.sent([0], [0, 0], [0, 1])
         self.assertEqual(far, 0)
         self.assertGreater(near, 0)
+
+
+class RacksOfTheirOwnUncompressed(RacksOfTheirOwn):
+    """The network carries no more, though the GPUs of a machine add without loss."""
+
+    CONFIG = {"policy": RacksOfTheirOwn.CONFIG["policy"] | {"rack_codec": "fp32"}}
+
+    def test_gpus_of_a_machine_send_each_other_what_they_add_uncompressed(self):
+        elements, steps, bucket = 1 << 18, 3, 128
+        near = self.sent([0, 1], [0, 0, 1, 1], [0, 1, 0, 1])[1]
+        half = elements // 4 + 4 * elements // bucket  # of 4 bits
+        self.assertAlmostEqual(near / (4 * steps * (4 * elements // 2 + half)), 1, delta=0.05)
 
 
 class RacksByAuto(RacksOfTheirOwn):
