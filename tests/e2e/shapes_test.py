@@ -7,6 +7,7 @@ import numpy as np
 
 import sums
 from cluster_case import ClusterCase
+from daemons import binary
 from ranks import Job, Tensor
 
 ODD_TENSORS = (Tensor("empty", (0,)), Tensor("scalar", (), op=sums.AVG), Tensor("tiny", (3,)),
@@ -221,7 +222,16 @@ class CodecOfRacks(ClusterCase):
         error = np.sqrt(np.mean((results[0] - right) ** 2)) / np.std(right)
         listed, = self.daemons[1].control_tool("tensors", "--job", job.name)["tensors"]
         self.assertEqual((listed["codec"], listed.get("rack_codec", "")), ("maxmin:4,bucket=512", rack_codec or ""))
+        said = [self.text(job, "tensors"), self.text(job, "plan", "show")]
+        for text in said:
+            self.assertEqual("in racks" in text, rack_codec is not None, text)
+        self.assertEqual("maxmin:4,bucket=512, in racks fp32" in said[0], rack_codec == "fp32", said[0])
         return error, {machine: (after[machine] - before[machine]) / steps for machine in after}
+
+    def text(self, job, *words):
+        daemon = self.daemons[2]
+        return daemon.machine.run([binary("cgxctl"), "--socket", daemon.control, *words, "--job", job.name],
+                                  capture_output=True, text=True, check=True).stdout
 
     def sent(self, job):
         peers = self.daemons[0].control_tool("peers", "--job", job.name)["peers"]

@@ -62,6 +62,19 @@ class SeveralWithAWeakCodecOfRacks(Several):
                          "rack_codec": "maxmin:8,bucket=192"}}
 
 
+class RacksOfThree(WorkerCase):
+    """Each GPU decodes what two others have sent it, and adds both in their places."""
+
+    MACHINES = 6
+    CONFIG = {"policy": {"codec": "maxmin:3,bucket=128", "collective": "two_level", "rack_machines": 3,
+                         "rack_codec": "maxmin:8,bucket=64"}}
+
+    def test_two_machines_with_three_gpus_each(self):
+        host = self.run_ranks(["host"] * 6, "steps", places=[0, 1, 2, 3, 4, 5])
+        self.assertNotIn("failed", host[0])
+        self.assertEqual(self.run_ranks(["arena"] * 6, "steps", places=[0, 0, 0, 1, 1, 1], gpus=[0, 1, 2, 0, 1, 2]), host)
+
+
 class RacksOfTheirOwn(WorkerCase):
     """Nobody says what is near what: the GPUs of each machine are."""
 
