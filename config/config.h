@@ -29,6 +29,9 @@ struct Checks {
   TextCheck transport;
 };
 
+// Where a key may name a codec other than some other key's: that one's.
+constexpr std::string_view kSameCodec = "same";
+
 // Each error names file, line, key, value and what is allowed, one line per problem. On success
 // `message` holds what the text says and passed check().
 Status load_file(const std::string& path, const Checks& checks, Message& message);

@@ -45,6 +45,8 @@ std::string_view syntax_text(v1::Syntax syntax) {
       return "a regular expression";
     case v1::SYNTAX_CODEC:
       return "a codec; see cgxctl codecs";
+    case v1::SYNTAX_OTHER_CODEC:
+      return "same, or a codec; see cgxctl codecs";
     case v1::SYNTAX_LANE:
       return "auto or a lane's name";
     case v1::SYNTAX_TRANSPORT:

@@ -119,6 +119,8 @@ Status check_syntax(v1::Syntax syntax, const std::string& text, const Checks& ch
       return check_regex(text);
     case v1::SYNTAX_CODEC:
       return checks.codec ? checks.codec(text) : Status();
+    case v1::SYNTAX_OTHER_CODEC:
+      return checks.codec && text != kSameCodec ? checks.codec(text) : Status();
     case v1::SYNTAX_LANE:
       return checks.lane ? checks.lane(text) : Status();
     case v1::SYNTAX_TRANSPORT:

@@ -80,17 +80,17 @@ struct DecodeAddJob {
   float* sum = nullptr;
 };
 
-// One machine's part of a chunk, in machine order. Exactly one of the two views is used.
+// One machine's part of a chunk, in machine order. At most one of the two views is used.
 struct Contribution {
   enum class Kind : uint8_t { kAbsent, kRaw, kEncoded };
   Kind kind = Kind::kAbsent;
-  RawView raw;                         // kRaw: the owner's own exact part
+  RawView raw;                         // kRaw: exact, as the owner's own part is; any small float
   std::span<const std::byte> encoded;  // kEncoded
 };
 
 // The owner's fused pass: add contributions in order from +0.0, encode the sum with `spec`, store
 // the error of that encoding in residual_out, and decode the own bytes into the local results. A
-// target may be one of the raw contribution's rank pointers (in-place allreduce), exactly, not
+// target may be one of a raw contribution's rank pointers (in-place allreduce), exactly, not
 // shifted.
 struct ReduceJob {
   CodecSpec spec;

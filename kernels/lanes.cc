@@ -33,7 +33,10 @@ Status check_buckets(const CodecSpec& spec, uint64_t bad_bucket) {
 Status check_parts(std::span<const Contribution> parts, const CodecSpec& spec, DType dtype,
                    uint64_t elements) {
   for (const Contribution& part : parts) {
-    CGX_ASSERT(part.kind != Contribution::Kind::kRaw || part.raw.dtype == dtype);
+    // Small floats are all added in fp32.
+    const bool fits = part.raw.dtype == dtype ||
+                      (dtype_is_small_float(part.raw.dtype) && dtype_is_small_float(dtype));
+    CGX_ASSERT(part.kind != Contribution::Kind::kRaw || fits);
     if (part.kind != Contribution::Kind::kEncoded) continue;
     CGX_RETURN_IF_ERROR(check_size(spec, dtype, elements, part.encoded));
   }

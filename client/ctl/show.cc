@@ -52,6 +52,12 @@ std::string remarks(const v1::JobList& jobs) {
   return text.empty() ? "" : text + "\n";
 }
 
+std::string encoded_text(const v1::Group& group) {
+  const std::string text = human_bytes(group.encoded_bytes());
+  if (group.rack_encoded_bytes() == 0) return text;
+  return text + ", in racks " + human_bytes(group.rack_encoded_bytes());
+}
+
 // What travels how, before the tensors one by one; the codec of most elements first.
 std::string codec_totals(const v1::TensorList& tensors) {
   struct Total {
@@ -62,8 +68,8 @@ std::string codec_totals(const v1::TensorList& tensors) {
   uint64_t elements = 0;
   for (const v1::Tensor& one : tensors.tensors()) {
     auto total = std::find_if(totals.begin(), totals.end(),
-                              [&](const Total& each) { return each.codec == one.codec(); });
-    if (total == totals.end()) total = totals.insert(total, {one.codec()});
+                              [&](const Total& each) { return each.codec == codecs_text(one); });
+    if (total == totals.end()) total = totals.insert(total, {codecs_text(one)});
     ++total->tensors;
     total->elements += one.elements();
     elements += one.elements();
@@ -325,7 +331,7 @@ std::string show_plans(const v1::JobList& jobs) {
         {">GROUP", ">TENSORS", ">GRADIENTS", ">ENCODED", ">RATIO", "COLLECTIVE", "BECAUSE"});
     for (const v1::Group& group : one.groups()) {
       table.row({std::to_string(group.index()), human_count(group.tensors()),
-                 human_bytes(group.raw_bytes()), human_bytes(group.encoded_bytes()),
+                 human_bytes(group.raw_bytes()), encoded_text(group),
                  ratio(group.raw_bytes(), group.encoded_bytes()), group.collective(),
                  group.collective_reason()});
     }
@@ -371,7 +377,7 @@ std::string prices_text(const v1::TensorExplanation& explained) {
 
 std::string show_explanation(const v1::TensorExplanation& explained, const v1::Communicator& one) {
   const v1::Tensor& tensor = explained.tensor();
-  std::string text = tensor.name() + ": " + tensor.codec() + ", because: " + tensor.reason() +
+  std::string text = tensor.name() + ": " + codecs_text(tensor) + ", because: " + tensor.reason() +
                      "\n" + "group " + std::to_string(tensor.group()) + " goes by " +
                      tensor.collective() + ", because: " + tensor.collective_reason() + "\n";
   if (tensor.has_sent_share()) {
@@ -399,11 +405,16 @@ std::string show_simulated(const v1::SimulatedPlan& answer) {
          human_time(answer.backward_ns()) + "\n";
 }
 
+std::string codecs_text(const v1::Tensor& tensor) {
+  if (tensor.rack_codec().empty()) return tensor.codec();
+  return tensor.codec() + ", in racks " + tensor.rack_codec();
+}
+
 std::string show(const v1::TensorList& tensors) {
   Table table({"TENSOR", "TYPE", ">ELEMENTS", "CODEC", "BECAUSE", ">SENT SHARE", ">GROUP",
                "COLLECTIVE", "SHAPE"});
   for (const v1::Tensor& one : tensors.tensors()) {
-    table.row({one.name(), one.dtype(), human_count(one.elements()), one.codec(), one.reason(),
+    table.row({one.name(), one.dtype(), human_count(one.elements()), codecs_text(one), one.reason(),
                share_text(one), std::to_string(one.group()), one.collective(),
                shape_text({one.shape().begin(), one.shape().end()})});
   }

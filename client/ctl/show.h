@@ -12,6 +12,8 @@ std::string show(const v1::DaemonStatus& status);
 std::string show_gpus(const v1::DaemonStatus& status);
 std::string show(const v1::JobList& jobs);
 std::string show(const v1::TensorList& tensors);
+// "maxmin:4, in racks fp32": of both levels, where they differ.
+std::string codecs_text(const v1::Tensor& tensor);
 std::string show_plans(const v1::JobList& jobs);  // their groups
 std::string show_searches(const v1::JobList& jobs);
 std::string show_explanation(const v1::TensorExplanation& explained, const v1::Communicator& one);

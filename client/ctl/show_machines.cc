@@ -47,9 +47,10 @@ std::string codec_differences(const v1::TensorList& here, const v1::TensorList& 
   std::string text;
   for (int i = 0; i < std::min(here.tensors_size(), there.tensors_size()); ++i) {
     const v1::Tensor &ours = here.tensors(i), &theirs = there.tensors(i);
-    if (ours.name() == theirs.name() && ours.codec() == theirs.codec()) continue;
-    text += there.machine() + ": " + theirs.name() + " travels as " + theirs.codec() + ", " +
-            ours.name() + " on " + here.machine() + " as " + ours.codec() + "\n";
+    const bool same = ours.codec() == theirs.codec() && ours.rack_codec() == theirs.rack_codec();
+    if (ours.name() == theirs.name() && same) continue;
+    text += there.machine() + ": " + theirs.name() + " travels as " + codecs_text(theirs) + ", " +
+            ours.name() + " on " + here.machine() + " as " + codecs_text(ours) + "\n";
   }
   return text;
 }

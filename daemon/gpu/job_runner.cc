@@ -19,7 +19,8 @@ using kernels::EncodeJob;
 using kernels::RawView;
 using kernels::ReduceJob;
 
-constexpr uint64_t kTableBytes = 16 << 20, kScratchBytes = 4 << 20;
+constexpr uint64_t kTableBytes = 16 << 20;
+constexpr uint64_t kLine = 64;  // where values in scratch memory begin
 constexpr uint32_t kDoneBytes = 64;
 constexpr uint64_t kLookNs = 1'000'000;
 
@@ -129,6 +130,7 @@ Result<bool> JobRunner::begin(std::span<const std::byte> message) {
   const uint64_t mark_before = tables_->mark();
   full_ = false;
   launches_.clear();
+  scratch_ = {streams_[pending.stream].scratch, 0};
   pending.status = lost_.ok() ? prepare(job, pending) : lost_;
   if (full_ && !pending_.empty()) {
     tables_->take_back(mark_before);
@@ -256,14 +258,14 @@ void JobRunner::answer(const Pending& pending, const Sink& sink) {
   for (const Noted& each : pending.noted) {
     if (!status.ok()) break;
     const cuda::Outcome& outcome = *each.outcome;
-    answer.head.nonfinite_buckets += outcome.nonfinite_buckets;
-    answer.head.saturated += outcome.saturated;
+    if (each.counts) answer.head.nonfinite_buckets += outcome.nonfinite_buckets;
+    if (each.counts) answer.head.saturated += outcome.saturated;
     if (outcome.bad_bucket != UINT64_MAX) {
       status = {StatusCode::kCORRUPT, pending.what + ": bucket " +
                                           std::to_string(outcome.bad_bucket) +
                                           " is not what an encoder writes"};
     }
-    if (!pending.measures) continue;
+    if (!pending.measures || !each.counts) continue;
     answer.measured[each.slice] = {outcome.intended_sq, outcome.sent_sq, outcome.encoded_bytes};
   }
   if (status.ok() && !pending.copied.empty()) answer.head.hash = wire::checksum(pending.copied);
@@ -302,12 +304,12 @@ Status JobRunner::tabulate(const Job& job, std::span<const uint32_t> slices, Pen
   for (size_t i = 0; i < slices.size(); ++i) {
     const Slice& slice = job.slices[slices[i]];
     new (&segments[i]) Segment{};
-    CGX_RETURN_IF_ERROR(fill(slice, segments[i].job));
+    CGX_RETURN_IF_ERROR(fill(slice, segments[i].job, pending));
     if constexpr (std::is_same_v<KernelJob, ReduceJob>) {
       if (slice.outputs.empty()) segments[i].job.target_count = 0;
     }
     norms = norms || slice.head.norms != 0;
-    pending.noted.push_back({&segments[i].outcome, slices[i]});
+    pending.noted.push_back({&segments[i].outcome, slices[i], /*counts=*/true});
   }
   auto described = cuda::describe_table<KernelJob>(
       lane_.device(), std::span(segments, slices.size()), tables_->on_device(segments));
@@ -379,8 +381,46 @@ Status JobRunner::set_residual(const Slice& slice, KernelJob& made) {
   return {};
 }
 
+// What came with the codec of racks, as values: as it is, or decoded into scratch memory before.
+Result<RawView> JobRunner::rack_view(const Slice& slice, const Staged& from, Pending& pending) {
+  CGX_ASSIGN_OR_RETURN(const std::span<std::byte> encoded, memory_.staged(from));
+  CGX_ASSIGN_OR_RETURN(const void** const values, table<const void*>(1));
+  *values = encoded.data();
+  if (slice.head.rack_spec.codec != 0) {
+    CGX_ASSIGN_OR_RETURN(*values, decoded(slice, encoded, pending));
+  } else if (encoded.size() / sizeof(float) < slice.head.elements) {
+    return internal_error("fewer values than a slice has");
+  }
+  return RawView{.ranks = tables_->on_device(values), .rank_count = 1};
+}
+
+Result<void*> JobRunner::decoded(const Slice& slice, std::span<const std::byte> encoded,
+                                 Pending& pending) {
+  const uint64_t bytes = slice.head.elements * sizeof(float);
+  if (bytes > kScratchBytes - scratch_.used) return internal_error("no room to decode in");
+  void* const values = reinterpret_cast<std::byte*>(scratch_.at) + scratch_.used;
+  scratch_.used += (bytes + kLine - 1) / kLine * kLine;
+  using Segment = cuda::Segment<DecodeJob>;
+  CGX_ASSIGN_OR_RETURN(Segment* const segment, table<Segment>(1));
+  CGX_ASSIGN_OR_RETURN(void** const target, table<void*>(1));
+  *target = values;
+  new (segment) Segment{};
+  DecodeJob& made = segment->job;
+  made.spec = slice.head.rack_spec;
+  made.encoded = encoded;
+  made.elements = slice.head.elements;
+  made.targets = tables_->on_device(target);
+  made.target_count = 1;
+  pending.noted.push_back({&segment->outcome, 0, /*counts=*/false});
+  const auto described = cuda::describe_table<DecodeJob>(lane_.device(), std::span(segment, 1),
+                                                         tables_->on_device(segment));
+  launches_.push_back(
+      [this, described](device::CUstream stream) { return lane_.decode(described, stream); });
+  return values;
+}
+
 template <class KernelJob>
-Status JobRunner::fill(const Slice& slice, KernelJob& made) {
+Status JobRunner::fill(const Slice& slice, KernelJob& made, Pending& pending) {
   const SliceHead& head = slice.head;
   made.spec = head.spec;
   made.elements = head.elements;
@@ -406,9 +446,12 @@ Status JobRunner::fill(const Slice& slice, KernelJob& made) {
     for (size_t i = 0; i < slice.contributions.size(); ++i) {
       const Staged& each = slice.contributions[i];
       new (&from[i]) Contribution{};
-      if (each.own_ranks != 0) {
+      if (each.kind == StagedKind::kOwnRanks) {
         from[i].kind = Contribution::Kind::kRaw;
         CGX_ASSIGN_OR_RETURN(from[i].raw, raw_view(slice));
+      } else if (each.kind == StagedKind::kInRack) {
+        from[i].kind = Contribution::Kind::kRaw;
+        CGX_ASSIGN_OR_RETURN(from[i].raw, rack_view(slice, each, pending));
       } else if (each.length > 0) {
         from[i].kind = Contribution::Kind::kEncoded;
         CGX_ASSIGN_OR_RETURN(from[i].encoded, memory_.staged(each));

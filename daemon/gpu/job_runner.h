@@ -56,6 +56,7 @@ class JobRunner {
   struct Noted {  // by a launch, about a slice
     kernels::cuda::Outcome* outcome = nullptr;
     uint32_t slice = 0;
+    bool counts = true;  // for the answer; otherwise only whether it could be decoded does
   };
   struct Pending {
     uint64_t ticket = 0;
@@ -95,7 +96,9 @@ class JobRunner {
   template <class KernelJob>
   Status tabulate(const Job& job, std::span<const uint32_t> slices, Pending& pending);
   template <class KernelJob>
-  Status fill(const Slice& slice, KernelJob& made);
+  Status fill(const Slice& slice, KernelJob& made, Pending& pending);
+  Result<kernels::RawView> rack_view(const Slice& slice, const Staged& from, Pending& pending);
+  Result<void*> decoded(const Slice& slice, std::span<const std::byte> encoded, Pending& pending);
   void free_outgrown();
   Status give_work(const Stream& stream, kernels::cuda::Work& work) const;
   Status local_reduce(const Job& job);
@@ -127,6 +130,11 @@ class JobRunner {
   std::deque<Pending> pending_;                // as they came
   using Launch = std::function<Status(device::CUstream)>;
   std::vector<Launch> launches_;  // of the job that begins
+  struct Scratch {                // of its stream
+    device::CUdeviceptr at = 0;
+    uint64_t used = 0;
+  };
+  Scratch scratch_;
   bool full_ = false;
   Status lost_;
   uint64_t now_ns_ = 0, looked_ns_ = 0;

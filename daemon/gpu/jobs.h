@@ -19,8 +19,9 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 2;  // of everything in this file
-constexpr uint32_t kStreams = 4;     // of a worker; an operation's jobs run on one of them
+constexpr uint32_t kWorkerForm = 2;          // of everything in this file
+constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
+constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
 
 enum class JobKind : uint8_t { kEncode, kDecode, kReduce, kCombine, kLocalReduce, kKeep, kHash };
 
@@ -31,11 +32,16 @@ struct DevicePlace {
   uint32_t word_value = 0;
   uint32_t reserved = 0;
 };
+enum class StagedKind : uint64_t {
+  kEncoded,   // with the slice's codec
+  kOwnRanks,  // contributions: the inputs instead, exactly
+  kInRack,    // contributions: with the codec of racks
+};
 struct Staged {  // encoded bytes
   uint32_t block = 0;
   uint32_t length = 0;
   uint64_t offset = 0;
-  uint64_t own_ranks = 0;  // contributions: 1: the inputs instead, exactly
+  StagedKind kind = StagedKind::kEncoded;
 };
 
 struct JobHead {
@@ -49,6 +55,7 @@ struct JobHead {
 };
 struct SliceHead {
   CodecSpec spec;
+  CodecSpec rack_spec;    // of contributions that are kInRack
   uint64_t elements = 0;  // hash: bytes
   uint64_t draw_stream = 0, draw_bucket = 0;
   double scale = 1;

@@ -116,7 +116,7 @@ class WorkerSite::Work final : public SiteOperation {
 
   // Moves ranges together. False: they are not as a worker writes them.
   static bool close_up(Asked& asked, std::span<const Measured> measured) {
-    if (asked.ranges.empty()) return true;
+    if (!asked.varies) return true;
     if (measured.size() != asked.ranges.size()) return false;
     uint64_t end = 0;
     for (size_t i = 0; i < measured.size(); ++i) {
@@ -157,7 +157,8 @@ class WorkerSite::Work final : public SiteOperation {
     for (const Slice& slice : setup_.layout->slices(setup_.layout->part(job.part))) {
       if (!job.presence->test(slice.segment)) continue;
       if (asked.about == kNone) asked.about = slice.segment;
-      CGX_RETURN_IF_ERROR(site_.takes(setup_.planned(slice).spec, setup_.dtype(slice)));
+      CGX_RETURN_IF_ERROR(
+          site_.takes(setup_.planned(slice).codec(job.in_rack), setup_.dtype(slice)));
       CGX_RETURN_IF_ERROR(write_slice(job, slice, asked, message));
       if (!norms_.empty()) asked.segments.push_back(slice.segment);
     }
@@ -173,7 +174,8 @@ class WorkerSite::Work final : public SiteOperation {
     const bool reads = reads_own_ranks(job);
     const bool results = job.kind != SiteJobKind::kEncode && job.results;
     SliceHead head = head_of(segment, slice.first_element, slice.elements);
-    head.spec = setup_.planned(slice).spec;
+    head.spec = setup_.planned(slice).codec(job.in_rack);
+    head.rack_spec = setup_.planned(slice).codec(/*in_rack=*/true);
     head.dtype = setup_.dtype(slice);
     if (encodes(job.kind)) write_target(job, slice, head, asked);
     head.inputs = static_cast<uint16_t>(reads ? segment.inputs.size() : 0);
@@ -224,18 +226,26 @@ class WorkerSite::Work final : public SiteOperation {
   void write_target(const SiteJob& job, const Slice& slice, SliceHead& head, Asked& asked) {
     const auto phase =
         job.kind == SiteJobKind::kEncode ? scheduler::kFirstEncoding : scheduler::kSecondEncoding;
-    const kernels::DrawKey key = scheduler::draw_key(setup_, slice, phase);
+    const kernels::DrawKey key = scheduler::draw_key(setup_, slice, phase, job.in_rack);
     head.draw_stream = key.stream;
     head.draw_bucket = key.first_bucket;
     head.norms = !norms_.empty() && head.spec.codec != 0;
+    const uint64_t range = slice.range(job.in_rack);
     const std::span<std::byte> all = site_.slabs_->bytes(job.into).subspan(job.offset);
     const std::span<std::byte> out = all.subspan(written_);
-    head.into = site_.staging_->locate(out.first(slice.range_bytes));
+    head.into = site_.staging_->locate(out.first(range));
+    if (varies(slice, job.in_rack)) asked.varies = true;
     if (setup_.layout->part(job.part).variable) {
       asked.out = all;
-      asked.ranges.push_back({written_, static_cast<uint32_t>(slice.range_bytes), slice.variable});
+      asked.ranges.push_back(
+          {written_, static_cast<uint32_t>(range), varies(slice, job.in_rack)});
     }
-    written_ += static_cast<uint32_t>(scheduler::pad_range(out, slice.range_bytes));
+    written_ += static_cast<uint32_t>(scheduler::pad_range(out, range));
+  }
+
+  // A codec of racks writes as many bytes as the layout says, whatever the segment's own does.
+  bool varies(const Slice& slice, bool in_rack) const {
+    return slice.variable && !(in_rack && setup_.planned(slice).rack_spec);
   }
 
   static bool reads_own_ranks(const SiteJob& job) {
@@ -249,21 +259,22 @@ class WorkerSite::Work final : public SiteOperation {
     for (size_t k = 0; k < job.from.size(); ++k) {
       const SiteContribution& from = job.from[k];
       if (from.own_ranks) {
-        staged_.push_back({.own_ranks = 1});
+        staged_.push_back({.kind = StagedKind::kOwnRanks});
       } else if (from.presence == nullptr || !from.presence->test(slice.segment)) {
         staged_.push_back({});
       } else {
-        CGX_RETURN_IF_ERROR(stage_range(slice, rest_[k]));
+        CGX_RETURN_IF_ERROR(stage_range(slice, rest_[k], from.in_rack));
       }
     }
     return {};
   }
 
-  Status stage_range(const Slice& slice, std::span<const std::byte>& rest) {
+  Status stage_range(const Slice& slice, std::span<const std::byte>& rest, bool in_rack = false) {
     CGX_ASSIGN_OR_RETURN(
         const std::span<const std::byte> range,
-        scheduler::take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest));
+        scheduler::take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest, in_rack));
     staged_.push_back(site_.staging_->locate(range));
+    if (in_rack && setup_.planned(slice).rack_spec) staged_.back().kind = StagedKind::kInRack;
     return {};
   }
 

@@ -41,6 +41,7 @@ class WorkerSite final : public scheduler::Site {
   scheduler::SitePreparer preparer() const override;
   bool residuals_elsewhere() const override { return true; }
   Status takes(const CodecSpec& spec, DType dtype) const override;
+  uint64_t scratch_bytes() const override { return kScratchBytes; }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;
   Status lost() const override { return lost_; }
@@ -63,6 +64,7 @@ class WorkerSite final : public scheduler::Site {
     std::vector<uint32_t> segments;  // by slice, where norms were asked for
     std::span<std::byte> out;        // where sizes vary: what the ranges are in,
     std::vector<Range> ranges;       // by slice, as far apart as they can be
+    bool varies = false;             // one of them does
   };
 
   void give(scheduler::Ticket ticket, Asked asked, std::vector<std::byte>& message);

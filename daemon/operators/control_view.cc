@@ -63,6 +63,7 @@ void add_group(const scheduler::GroupSnapshot& from, v1::Communicator& communica
   to->set_encoded_bytes(from.encoded_bytes);
   to->set_collective(from.collective);
   to->set_collective_reason(from.reason);
+  to->set_rack_encoded_bytes(from.rack_encoded_bytes);
 }
 
 void add_rank(const scheduler::RankSnapshot& from, v1::Communicator& communicator) {
@@ -410,6 +411,7 @@ v1::TensorList tensors_of(const CommunicatorSnapshot& communicator) {
     for (uint64_t dimension : tensor.shape) added->add_shape(dimension);
     added->set_group(tensor.group);
     added->set_codec(kernels::to_string(tensor.codec));
+    if (tensor.rack_codec) added->set_rack_codec(kernels::to_string(*tensor.rack_codec));
     added->set_reason(plain_text(tensor.reason));
     if (tensor.group < communicator.groups.size()) {
       added->set_collective(communicator.groups[tensor.group].collective);

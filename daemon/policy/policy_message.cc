@@ -6,6 +6,7 @@
 
 #include "config/text.h"
 #include "kernels/codec.h"
+#include "scheduler/plan/way.h"
 #include "scheduler/planners/ceilings.h"
 
 namespace cgx::daemon {
@@ -74,6 +75,9 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   const v1::Policy& complete = checked.message;
   scheduler::Policy& plain = checked.plain;
   plain.default_codec = codec_of(complete.codec(), checked.warnings);
+  if (complete.rack_codec() != config::kSameCodec) {
+    plain.rack_codec = codec_of(complete.rack_codec(), checked.warnings);
+  }
   for (const v1::Rule& rule : complete.rules()) {
     plain.rules.push_back({rule.match(), codec_of(rule.codec(), checked.warnings), rule.small()});
   }
@@ -83,6 +87,7 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   for (const std::string& codec : complete.menu()) {
     plain.menu.push_back(codec_of(codec, checked.warnings));
   }
+  CGX_RETURN_IF_ERROR(scheduler::check_rack_codec(plain, checked.warnings));
   CGX_RETURN_IF_ERROR(scheduler::check_ceilings(plain));
   return checked;
 }
@@ -102,6 +107,8 @@ Result<v1::Policy> fill_from(const v1::Policy& base, const v1::Policy& wish, boo
 v1::Policy to_message(const scheduler::Policy& policy) {
   v1::Policy message;
   message.set_codec(kernels::to_string(policy.default_codec));
+  message.set_rack_codec(policy.rack_codec ? kernels::to_string(*policy.rack_codec)
+                                           : std::string(config::kSameCodec));
   for (const scheduler::PolicyRule& rule : policy.rules) {
     v1::Rule* added = message.add_rules();
     added->set_match(rule.match);

@@ -250,12 +250,17 @@ Status Communicator::check_site_takes(const PlanFacts& facts) const {
   for (const Group& group : facts.plan.groups) {
     for (const Segment& segment : group.segments) {
       const TensorDesc& tensor = (*facts.table)[segment.tensor];
-      const Status taken = site.takes(segment.spec, tensor.dtype);
+      Status taken = site.takes(segment.spec, tensor.dtype);
+      if (taken.ok()) taken = site.takes(segment.codec(/*in_rack=*/true), tensor.dtype);
       if (taken.ok()) continue;
       return {taken.code(), "tensor '" + tensor.name + "': " + taken.message()};
     }
   }
-  return {};
+  if (facts.rack_decoded_bytes <= site.scratch_bytes()) return {};
+  return resource_exhausted("what comes from a rack takes " +
+                            std::to_string(facts.rack_decoded_bytes) +
+                            " bytes when it is decoded, a GPU's worker has " +
+                            std::to_string(site.scratch_bytes()) + "; rack_codec fp32 takes none");
 }
 
 void Communicator::refuse(uint32_t local, const cgx_submit_record& record, const Status& why) {

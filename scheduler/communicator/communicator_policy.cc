@@ -1,6 +1,7 @@
 // Communicator, policies: asked of any machine, decided by the coordinator, in force everywhere
 // from the same step on. The last operator's word wins; a commit goes first.
 #include "scheduler/communicator/communicator.h"
+#include "scheduler/plan/way.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -16,6 +17,7 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   for (const PolicyRule& rule : policy.rules) {
     if (checked.ok()) checked = check(rule.codec);
   }
+  if (checked.ok()) checked = check_rack_codec(policy, warnings);
   return checked.ok() ? check_ceilings(policy) : checked;
 }
 

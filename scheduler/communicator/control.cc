@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "proto/wire/bytes.h"
 
@@ -16,6 +17,11 @@ struct Out {
     writer.put(value);
   }
   void operator()(const std::string& text) { writer.put_string(text); }
+  template <typename T>
+  void operator()(const std::optional<T>& value) {
+    writer.put<uint8_t>(value ? 1 : 0);
+    if (value) writer.put(*value);
+  }
   void operator()(const std::vector<std::byte>& bytes) { writer.put_bytes(bytes); }
   template <typename T, typename Each>
   void list(const std::vector<T>& values, size_t, Each each) {
@@ -32,6 +38,11 @@ struct In {
   }
   void operator()(bool& value) { value = reader.get<uint8_t>() != 0; }
   void operator()(std::string& text) { text = reader.get_string(); }
+  template <typename T>
+  void operator()(std::optional<T>& value) {
+    value.reset();
+    if (reader.get<uint8_t>() != 0) value = reader.get<T>();
+  }
   void operator()(std::vector<std::byte>& bytes) {
     const auto view = reader.get_bytes();
     bytes.assign(view.begin(), view.end());
@@ -50,7 +61,7 @@ void all(Io& io, Fields&... fields) {
 
 template <typename Io, typename P>
 void policy_fields(Io& io, P& p) {
-  all(io, p.default_codec, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
+  all(io, p.default_codec, p.rack_codec, p.note.by, p.note.reason, p.note.unix_ns, p.note.keep);
 #define X(name, type, value) io(p.name);
 #include "scheduler/plan/policy.def"
 #undef X

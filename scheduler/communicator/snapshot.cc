@@ -1,5 +1,7 @@
 #include "scheduler/communicator/snapshot.h"
 
+#include <algorithm>
+
 #include "scheduler/exchange/prepared_plan.h"
 
 namespace cgx::scheduler {
@@ -10,18 +12,23 @@ void show_plan(CommunicatorSnapshot& shown) {
   shown.policy = facts.policy;
   shown.groups.clear();
   for (uint32_t g = 0; g < facts.layouts.size(); ++g) {
+    const Group& group = facts.plan.groups[g];
+    const bool apart =
+        std::any_of(group.segments.begin(), group.segments.end(),
+                    [](const Segment& segment) { return segment.rack_spec.has_value(); });
+    const GroupLayout& layout = facts.layouts[g];
     shown.groups.push_back(
-        GroupSnapshot{g, static_cast<uint32_t>(facts.plan.groups[g].segments.size()),
-                      facts.layouts[g].raw_bytes(), facts.layouts[g].encoded_bytes(),
-                      collective_name(facts.plan.groups[g].way.collective),
-                      reason_text(facts.plan.groups[g].way.reason)});
+        GroupSnapshot{g, static_cast<uint32_t>(group.segments.size()), layout.raw_bytes(),
+                      layout.encoded_bytes(), collective_name(group.way.collective),
+                      reason_text(group.way.reason), apart ? layout.rack_encoded_bytes() : 0});
   }
   shown.tensors.clear();
   for (uint32_t t = 0; t < facts.table->size(); ++t) {
     const TensorDesc& tensor = (*facts.table)[t];
     shown.tensors.push_back(TensorSnapshot{tensor.name, tensor.dtype, tensor.elements, tensor.shape,
                                            facts.first_group_of(t), facts.spec_of(t), "",
-                                           shown.norms[t].intended_sq, shown.norms[t].sent_sq});
+                                           shown.norms[t].intended_sq, shown.norms[t].sent_sq,
+                                           facts.rack_spec_of(t)});
   }
 }
 

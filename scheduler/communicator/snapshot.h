@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,10 @@ struct GroupSnapshot {
   uint32_t index = 0;
   uint32_t tensors = 0;
   uint64_t raw_bytes = 0;
-  uint64_t encoded_bytes = 0;  // with every tensor present, at most
-  std::string collective;      // a row of schedules.def
-  std::string reason;          // why this one
+  uint64_t encoded_bytes = 0;       // with every tensor present, at most
+  std::string collective;           // a row of schedules.def
+  std::string reason;               // why this one
+  uint64_t rack_encoded_bytes = 0;  // of what is added within racks; 0: as everything else
 };
 
 struct TensorSnapshot {
@@ -42,6 +44,7 @@ struct TensorSnapshot {
   CodecSpec codec;
   std::string reason;  // which rule decided: "default", "rule 2: \\.weight$", "below min_elements"
   double intended_sq = 0, sent_sq = 0;  // as Norms
+  std::optional<CodecSpec> rack_codec;  // of what is added within racks; none: the same
 };
 
 struct RankSnapshot {

@@ -48,6 +48,10 @@ class HostResidual final : public SiteResidual {
   uint64_t touched_ = 0;
 };
 
+bool is_aligned(const std::byte* values) {
+  return reinterpret_cast<uintptr_t>(values) % alignof(float) == 0;
+}
+
 struct ResidualSlots {  // null where there is none to read, or to write
   const float* confirmed = nullptr;
   float* tentative = nullptr;
@@ -104,13 +108,14 @@ class HostOperation final : public SiteOperation {
       if (!job.presence->test(slice.segment)) continue;
       measure_losses(slice);
       const ResidualSlots residual = residual_of(slice);
-      const kernels::EncodeJob task{.spec = setup_->planned(slice).spec,
+      const uint64_t range = slice.range(job.in_rack);
+      const kernels::EncodeJob task{.spec = setup_->planned(slice).codec(job.in_rack),
                                     .source = raw_view(slice),
                                     .elements = slice.elements,
-                                    .key = draw_key(*setup_, slice, kFirstEncoding),
+                                    .key = draw_key(*setup_, slice, kFirstEncoding, job.in_rack),
                                     .residual_out = residual.tentative,
-                                    .encoded = out.subspan(answer.bytes, slice.range_bytes),
-                                    .norms = wants_norms(slice)};
+                                    .encoded = out.subspan(answer.bytes, range),
+                                    .norms = wants_norms(slice, job.in_rack)};
       kernels::RangeStats stats;
       const uint64_t used = lane_.encode(task, stats);
       note(slice, stats, answer);
@@ -203,8 +208,8 @@ class HostOperation final : public SiteOperation {
     if (frame.live != nullptr) return {frame.live, frame.length};
     return slabs_.bytes(frame.slab).subspan(frame.offset, frame.length);
   }
-  bool wants_norms(const Slice& slice) const {
-    return !norms_.empty() && setup_->planned(slice).spec.codec != 0;
+  bool wants_norms(const Slice& slice, bool in_rack = false) const {
+    return !norms_.empty() && setup_->planned(slice).codec(in_rack).codec != 0;
   }
   uint32_t target_count(const Slice& slice) const {
     return static_cast<uint32_t>(setup_->segments[slice.segment].outputs.size());
@@ -226,6 +231,7 @@ class HostOperation final : public SiteOperation {
   // Each contribution from its first range on.
   void open(std::span<const SiteContribution> from) {
     scratch_.contributions.resize(from.size());
+    scratch_.values.resize(from.size());
     scratch_.rest.clear();
     for (const SiteContribution& each : from) scratch_.rest.push_back(bytes_of(each.frame));
   }
@@ -240,11 +246,42 @@ class HostOperation final : public SiteOperation {
       }
       if (from[k].presence == nullptr || !from[k].presence->test(slice.segment)) continue;
       contribution.kind = kernels::Contribution::Kind::kEncoded;
-      CGX_ASSIGN_OR_RETURN(
-          contribution.encoded,
-          take_range(setup_->planned(slice), setup_->dtype(slice), slice, scratch_.rest[k]));
+      CGX_ASSIGN_OR_RETURN(contribution.encoded,
+                           take_range(setup_->planned(slice), setup_->dtype(slice), slice,
+                                      scratch_.rest[k], from[k].in_rack));
+      if (from[k].in_rack && setup_->planned(slice).rack_spec) {
+        CGX_RETURN_IF_ERROR(make_raw(slice, k));
+      }
     }
     return {};
+  }
+
+  // A reduction decodes what it adds with the codec that it encodes the sum with. What came with
+  // the rack's is added as what it is worth: the bits are those of adding it decoded.
+  Status make_raw(const Slice& slice, uint32_t k) {
+    kernels::Contribution& contribution = scratch_.contributions[k];
+    const std::span<const std::byte> encoded = contribution.encoded;
+    scratch_.values[k] = encoded.data();
+    const CodecSpec& spec = *setup_->planned(slice).rack_spec;
+    const bool values = spec.codec == 0 && is_aligned(encoded.data());
+    if (!values) CGX_RETURN_IF_ERROR(decode_contribution(spec, slice.elements, k));
+    contribution = {.kind = kernels::Contribution::Kind::kRaw,
+                    .raw = {.ranks = &scratch_.values[k], .rank_count = 1}};
+    return {};
+  }
+
+  Status decode_contribution(const CodecSpec& spec, uint64_t elements, uint32_t k) {
+    if (scratch_.decoded.size() <= k) scratch_.decoded.resize(k + 1);
+    std::vector<float>& decoded = scratch_.decoded[k];
+    if (decoded.size() < elements) decoded.resize(elements);
+    void* const target = decoded.data();
+    scratch_.values[k] = target;
+    kernels::DecodeJob task{.spec = spec, .encoded = scratch_.contributions[k].encoded};
+    task.elements = elements;
+    task.targets = &target;
+    task.target_count = 1;
+    kernels::RangeStats stats;
+    return lane_.decode(task, stats);
   }
 
   // Where a slice's result and its residual go, for any job that has both.

@@ -16,7 +16,10 @@ struct HostScratch {
   std::vector<void*> targets;
   std::vector<kernels::Contribution> contributions;
   std::vector<std::span<const std::byte>> rest;  // by machine, what is left of its frame
-  std::vector<std::byte> encoded;                // losses that are measured: what comes of it
+  // By machine, what came with the rack's codec: its values, and where they lie.
+  std::vector<std::vector<float>> decoded;
+  std::vector<const void*> values;
+  std::vector<std::byte> encoded;  // losses that are measured: what comes of it
   std::vector<float> lost;
 };
 

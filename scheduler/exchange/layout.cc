@@ -9,9 +9,14 @@
 namespace cgx::scheduler {
 namespace {
 
+uint64_t bucket_bytes(const Segment& segment, const TensorTable& table, bool in_rack) {
+  return kernels::encoded_bytes(segment.codec(in_rack), table[segment.tensor].dtype,
+                                segment.spec.bucket);
+}
+
 // What a full bucket of the segment weighs when shards are balanced.
 uint64_t bucket_cost(const Segment& segment, const TensorTable& table) {
-  return kernels::encoded_bytes(segment.spec, table[segment.tensor].dtype, segment.spec.bucket);
+  return bucket_bytes(segment, table, /*in_rack=*/false);
 }
 
 uint64_t left(uint64_t limit, uint64_t used) {
@@ -49,16 +54,18 @@ class CostLine {
 }  // namespace
 
 Result<std::span<const std::byte>> take_range(const Segment& segment, DType dtype,
-                                              const Slice& slice,
-                                              std::span<const std::byte>& rest) {
-  uint64_t bytes = slice.range_bytes;
+                                              const Slice& slice, std::span<const std::byte>& rest,
+                                              bool in_rack) {
+  const CodecSpec& spec = segment.codec(in_rack);
+  const uint64_t most = slice.range(in_rack);
+  uint64_t bytes = most;
   if (slice.variable) {
-    CGX_ASSIGN_OR_RETURN(bytes, kernels::encoded_length(segment.spec, dtype, slice.elements, rest));
+    CGX_ASSIGN_OR_RETURN(bytes, kernels::encoded_length(spec, dtype, slice.elements, rest));
   }
-  if (bytes > slice.range_bytes || align_range(bytes) > rest.size()) {
+  if (bytes > most || align_range(bytes) > rest.size()) {
     return Status(StatusCode::kCORRUPT, "a range of " + std::to_string(bytes) + " bytes where " +
-                                            kernels::to_string(segment.spec) + " writes " +
-                                            std::to_string(slice.range_bytes) +
+                                            kernels::to_string(spec) + " writes " +
+                                            std::to_string(most) +
                                             (slice.variable ? " at most" : "") + " and " +
                                             std::to_string(rest.size()) + " are left");
   }
@@ -110,11 +117,13 @@ void GroupLayout::add_shard(const Group& group, const TensorTable& table, uint64
     linear += buckets;
     const uint64_t raw_bucket = segment.spec.bucket * dtype_bytes(tensor.dtype);
     const uint64_t encoded_bucket = bucket_cost(segment, table);
+    const uint64_t rack_bucket = bucket_bytes(segment, table, /*in_rack=*/true);
     const bool variable = kernels::find_codec(segment.spec.codec)->variable_size;
     while (bucket < bucket_end) {
       const uint64_t room =
-          std::min(left(limits.raw_bytes, part.raw_bytes) / raw_bucket,
-                   left(limits.encoded_bytes, part.encoded_bytes) / encoded_bucket);
+          std::min({left(limits.raw_bytes, part.raw_bytes) / raw_bucket,
+                    left(limits.encoded_bytes, part.encoded_bytes) / encoded_bucket,
+                    left(limits.encoded_bytes, part.rack_encoded_bytes) / rack_bucket});
       if (room == 0 && part.slice_count > 0) {
         finish_part();
         continue;
@@ -126,10 +135,14 @@ void GroupLayout::add_shard(const Group& group, const TensorTable& table, uint64
           std::min(take * segment.spec.bucket, tensor.elements - first_element);
       const uint64_t range = kernels::encoded_bytes(segment.spec, tensor.dtype, elements);
       const uint64_t encoded = align_range(range);
-      slices_.push_back({s, first_bucket, first_element, elements, range, encoded, variable});
+      const uint64_t in_rack =
+          kernels::encoded_bytes(segment.codec(/*in_rack=*/true), tensor.dtype, elements);
+      slices_.push_back({s, first_bucket, first_element, elements, range, encoded, variable,
+                         in_rack, align_range(in_rack)});
       ++part.slice_count;
       part.raw_bytes += elements * dtype_bytes(tensor.dtype);
       part.encoded_bytes += encoded;
+      part.rack_encoded_bytes += slices_.back().rack_encoded_bytes;
       part.variable |= variable;
       bucket += take;
     }
@@ -142,7 +155,8 @@ void GroupLayout::close() {
   for (const Part& part : parts_) {
     raw_bytes_ += part.raw_bytes;
     encoded_bytes_ += part.encoded_bytes;
-    part_bytes_max_ = std::max(part_bytes_max_, part.encoded_bytes);
+    rack_encoded_bytes_ += part.rack_encoded_bytes;
+    part_bytes_max_ = std::max({part_bytes_max_, part.encoded_bytes, part.rack_encoded_bytes});
   }
   part_bytes_max_ += bitmap_bytes() + kRangeAlignment;
 }

@@ -7,7 +7,9 @@
 //                   range*                           one per present slice, each padded to 64
 //
 // A range is as long as its codec says for that many elements; where the codec's size varies it
-// ends where its own headers say (kernels::encoded_length), and the sizes below are bounds.
+// ends where its own headers say (kernels::encoded_length), and the sizes below are bounds. Frames
+// with what is added within a rack may have another codec (Segment::rack_spec), so everything has
+// two sizes.
 #pragma once
 
 #include <algorithm>
@@ -33,12 +35,17 @@ struct Slice {
   uint64_t range_bytes = 0;    // what the codec writes: exactly, or at most if variable
   uint64_t encoded_bytes = 0;  // padded
   bool variable = false;
+  uint64_t rack_range_bytes = 0, rack_encoded_bytes = 0;
+
+  uint64_t range(bool in_rack) const { return in_rack ? rack_range_bytes : range_bytes; }
+  uint64_t encoded(bool in_rack) const { return in_rack ? rack_encoded_bytes : encoded_bytes; }
 };
 
 // The first of the ranges in `rest`, which then starts at the next one. CORRUPT if the slice's
 // range does not end within them.
 Result<std::span<const std::byte>> take_range(const Segment& segment, DType dtype,
-                                              const Slice& slice, std::span<const std::byte>& rest);
+                                              const Slice& slice, std::span<const std::byte>& rest,
+                                              bool in_rack = false);
 
 // Fills the rest of a range of `used` bytes at the front of `out` with zeros; returns its padded
 // size.
@@ -51,6 +58,9 @@ struct Part {
   uint64_t raw_bytes = 0;
   uint64_t encoded_bytes = 0;  // with every tensor present, at most
   bool variable = false;       // some slice is
+  uint64_t rack_encoded_bytes = 0;
+
+  uint64_t encoded(bool in_rack) const { return in_rack ? rack_encoded_bytes : encoded_bytes; }
 };
 
 // Parts that follow each other.
@@ -83,6 +93,7 @@ class GroupLayout {
   uint64_t bitmap_bytes() const { return align_range((segments_ + 7) / 8); }
   uint64_t raw_bytes() const { return raw_bytes_; }
   uint64_t encoded_bytes() const { return encoded_bytes_; }
+  uint64_t rack_encoded_bytes() const { return rack_encoded_bytes_; }
   uint64_t part_bytes_max() const { return part_bytes_max_; }  // payload, bitmap included
 
  private:
@@ -91,7 +102,7 @@ class GroupLayout {
   void close();
 
   uint32_t segments_ = 0;
-  uint64_t raw_bytes_ = 0, encoded_bytes_ = 0, part_bytes_max_ = 0;
+  uint64_t raw_bytes_ = 0, encoded_bytes_ = 0, rack_encoded_bytes_ = 0, part_bytes_max_ = 0;
   std::vector<uint32_t> first_part_{0};  // per shard, one more at the end
   std::vector<Part> parts_;
   std::vector<Slice> slices_;

@@ -364,7 +364,7 @@ std::span<const SiteContribution> Operation::contributions(const MoveOf& of, con
   for (size_t i = 0; i < sources.size(); ++i) {
     const Source& source = sources[i];
     SiteContribution& from = contributions_[i];
-    from = {.own_ranks = source.kind == Source::Kind::kOwnRanks};
+    from = {.own_ranks = source.kind == Source::Kind::kOwnRanks, .in_rack = source.in_rack};
     if (from.own_ranks) continue;
     from.presence = &presence_of(of.part, source);
     const bool of_frame = source.kind == Source::Kind::kFrame;

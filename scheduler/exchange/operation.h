@@ -199,8 +199,9 @@ class Operation {
   };
   Result<Expected> expected(const wire::FrameHeader& header) const;
   uint64_t prefix_bytes(uint32_t part, uint32_t round) const;
-  Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload) const;
-  Status check_ranges(const Part& part, const Payload& parsed) const;
+  Result<Payload> parse(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                        bool in_rack) const;
+  Status check_ranges(const Part& part, const Payload& parsed, bool in_rack) const;
   Status take_frame(const wire::FrameHeader& header, const Expected& what, const Payload& parsed,
                     Slab* owned);
   bool all_here(uint32_t part, const Move& receive);

@@ -18,7 +18,8 @@ Status Operation::receive(const wire::FrameHeader& header, std::span<const std::
     port_.count(Counter::kframes_unexpected, 1);
     return {};
   }
-  CGX_ASSIGN_OR_RETURN(const Payload parsed, parse(header, payload));
+  const bool in_rack = move_of({header.part, what.move}).in_rack;
+  CGX_ASSIGN_OR_RETURN(const Payload parsed, parse(header, payload, in_rack));
   CGX_RETURN_IF_ERROR(take_frame(header, what, parsed, owned));
   return check_complete();
 }
@@ -55,7 +56,8 @@ uint64_t Operation::prefix_bytes(uint32_t part, uint32_t round) const {
 
 // The payload must be exactly as long as the plan and the frame's own bitmap say.
 Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
-                                            std::span<const std::byte> payload) const {
+                                            std::span<const std::byte> payload,
+                                            bool in_rack) const {
   const GroupLayout& layout = *setup_.layout;
   const Part& part = layout.part(header.part);
   const auto wrong = [&](const std::string& why) {
@@ -71,18 +73,18 @@ Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
   if (payload.size() < prefix) return wrong_size(prefix);
   const std::span<const std::byte> rest = payload.subspan(prefix);
   Payload parsed{Presence(layout.segments(), true), rest, rest};
-  uint64_t expected = part.encoded_bytes;
+  uint64_t expected = part.encoded(in_rack);
   if (header.flags & wire::FrameHeader::kBitmap) {
     if (parsed.ranges.size() < layout.bitmap_bytes()) return wrong_size(layout.bitmap_bytes());
     parsed.presence.read(parsed.ranges.first(layout.bitmap_bytes()));
     parsed.ranges = parsed.ranges.subspan(layout.bitmap_bytes());
     expected = 0;
     for (const Slice& slice : layout.slices(part)) {
-      if (parsed.presence.test(slice.segment)) expected += slice.encoded_bytes;
+      if (parsed.presence.test(slice.segment)) expected += slice.encoded(in_rack);
     }
   }
   if (part.variable) {
-    const Status status = check_ranges(part, parsed);
+    const Status status = check_ranges(part, parsed, in_rack);
     if (!status.ok()) return wrong(status.message());
   } else if (parsed.ranges.size() != expected) {
     return wrong_size(expected);
@@ -91,12 +93,12 @@ Result<Operation::Payload> Operation::parse(const wire::FrameHeader& header,
 }
 
 // Ranges that end where they say must lie one behind the other, and nothing behind the last.
-Status Operation::check_ranges(const Part& part, const Payload& parsed) const {
+Status Operation::check_ranges(const Part& part, const Payload& parsed, bool in_rack) const {
   std::span<const std::byte> rest = parsed.ranges;
   for (const Slice& slice : setup_.layout->slices(part)) {
     if (!parsed.presence.test(slice.segment)) continue;
     const Status status =
-        take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest).status();
+        take_range(setup_.planned(slice), setup_.dtype(slice), slice, rest, in_rack).status();
     if (status.ok()) continue;
     return protocol_error("of tensor '" + (*setup_.table)[setup_.planned(slice).tensor].name +
                           "': " + status.message());

@@ -70,16 +70,17 @@ struct OperationSetup {
 };
 
 // What names the random draws of a slice's first or second encoding.
-inline kernels::DrawKey draw_key(const OperationSetup& setup, const Slice& slice,
-                                 uint32_t encoding) {
-  const bool shared = kernels::find_codec(setup.planned(slice).spec.codec)->shared_draws;
+inline kernels::DrawKey draw_key(const OperationSetup& setup, const Slice& slice, uint32_t encoding,
+                                 bool in_rack = false) {
+  const CodecSpec& spec = setup.planned(slice).codec(in_rack);
+  const bool shared = kernels::find_codec(spec.codec)->shared_draws;
   const kernels::DrawSource source{.job_seed = setup.draw_seed,
                                    .communicator = setup.draw_communicator,
                                    .tensor_name_hash = setup.segments[slice.segment].name_hash,
                                    .step = setup.step,
                                    .phase = shared ? 0 : encoding,
                                    .site = shared ? 0 : setup.machine};
-  return {kernels::draw_stream(source), slice.first_bucket};
+  return {kernels::draw_stream(source), slice.first_element / spec.bucket};
 }
 
 }  // namespace cgx::scheduler

@@ -118,6 +118,7 @@ uint32_t Operation::write_front(const MoveOf& of, const Presence& presence,
 Status Operation::ask_encode(const MoveOf& of, Slab slab) {
   const SiteJob job{.kind = SiteJobKind::kEncode,
                     .presence = &own_presence_,
+                    .in_rack = move_of(of).in_rack,
                     .into = slab.id(),
                     .offset = write_front(of, own_presence_, slab.bytes())};
   return ask({.of = of, .slab = std::move(slab), .offset = job.offset}, job);

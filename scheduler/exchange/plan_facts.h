@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "scheduler/exchange/buffer_pool.h"
@@ -69,6 +70,8 @@ struct PlanFacts {
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
   bool lossy = false;  // some codec loses something
+  // Values that a job has to decode before it adds them: frames with a lossy codec of racks.
+  uint64_t rack_decoded_bytes = 0;
   uint64_t residual_bytes = 0;
   Renumbering residuals;             // from the table that they were numbered by when asked
   std::shared_ptr<MadeMemory> made;  // null: nobody asked
@@ -78,12 +81,19 @@ struct PlanFacts {
   bool by_default(uint32_t tensor) const { return decisions->by_default(tensor); }
   uint64_t decided_bytes() const { return decisions == nullptr ? 0 : decisions->bytes(); }
   uint32_t first_group_of(uint32_t tensor) const { return places[tensor].front().group; }
-  const CodecSpec& spec_of(uint32_t tensor) const {
+  const Segment& first_segment_of(uint32_t tensor) const {
     const PlaceInPlan& place = places[tensor].front();
-    return plan.groups[place.group].segments[place.segment].spec;
+    return plan.groups[place.group].segments[place.segment];
+  }
+  const CodecSpec& spec_of(uint32_t tensor) const { return first_segment_of(tensor).spec; }
+  const std::optional<CodecSpec>& rack_spec_of(uint32_t tensor) const {
+    return first_segment_of(tensor).rack_spec;
   }
 };
 using FactsPtr = std::shared_ptr<const PlanFacts>;
+
+// Of a group's parts the most, each range from the start of a line on.
+uint64_t rack_decoded_bytes(const Group& group, const GroupLayout& layout);
 
 // What one machine may have to hold for `operations` operations in flight here, and as many more of
 // peers that are ahead, each of which needs so much.

@@ -24,10 +24,11 @@ void Course::take(Move& move, std::span<const Bytes> from) {
   }
 }
 
-Course::Bytes Course::encode() {
+Course::Bytes Course::encode(bool in_rack) {
   Move& move = add(MoveKind::kEncode);
+  move.in_rack = in_rack;
   move.buffer = static_cast<uint8_t>(buffers_++);
-  return {{Source::Kind::kBuffer, move.buffer}, 1u << (moves_.size() - 1)};
+  return {{Source::Kind::kBuffer, move.buffer, in_rack}, 1u << (moves_.size() - 1)};
 }
 
 // What this machine adds was sent to all that add the same: nothing of it is the own ranks'.
@@ -55,18 +56,21 @@ uint32_t Course::send(uint8_t round, std::vector<uint32_t> machines, const Bytes
   move.round = round;
   move.machines = std::move(machines);
   move.buffer = static_cast<uint8_t>(what.source.index);
+  move.in_rack = what.source.in_rack;
   move.after = what.after;
   return 1u << (moves_.size() - 1);
 }
 
-Course::Frames Course::receive(uint8_t round, std::vector<uint32_t> machines, uint32_t after) {
+Course::Frames Course::receive(uint8_t round, std::vector<uint32_t> machines, uint32_t after,
+                               bool in_rack) {
   Move& move = add(MoveKind::kReceive);
+  move.in_rack = in_rack;
   move.round = round;
   move.machines = std::move(machines);
   move.after = after;
   move.first_frame = static_cast<uint16_t>(frames_);
   frames_ += static_cast<uint32_t>(move.machines.size());
-  return {static_cast<uint32_t>(moves_.size() - 1), move.first_frame};
+  return {static_cast<uint32_t>(moves_.size() - 1), move.first_frame, in_rack};
 }
 
 // Others may have the result already: it goes on even if this machine begins nothing more.
@@ -122,9 +126,9 @@ uint32_t Course::kept_buffers() const {
   return static_cast<uint32_t>(std::popcount(kept_));
 }
 
-Course sent_and_taken_back(uint32_t owner, uint8_t result_round) {
+Course sent_and_taken_back(uint32_t owner, uint8_t result_round, bool in_rack) {
   Course course;
-  const uint32_t sent = course.send(1, {owner}, course.encode());
+  const uint32_t sent = course.send(1, {owner}, course.encode(in_rack));
   course.decode(course.receive(result_round, {owner}, sent).of(0));
   return course;
 }

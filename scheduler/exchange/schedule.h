@@ -37,13 +37,15 @@ enum class MoveKind : uint8_t {
 struct Source {
   enum class Kind : uint8_t { kOwnRanks, kBuffer, kFrame };
   Kind kind = Kind::kOwnRanks;
-  uint16_t index = 0;  // of the buffer, or of the frame among those the course receives
+  uint16_t index = 0;    // of the buffer, or of the frame among those the course receives
+  bool in_rack = false;  // encoded to be added within the rack
 };
 
 struct Move {
   MoveKind kind = MoveKind::kEncode;
   uint8_t round = 0;         // send, receive, forward
   uint8_t buffer = 0;        // encode, reduce: written; send: sent
+  bool in_rack = false;      // encode, send, receive: what is added within the rack
   bool results = false;      // reduce: also into every local output
   bool decoded = false;      // receive: its frame is a result
   bool for_results = false;  // receive: all that follows is results of this machine
@@ -67,18 +69,20 @@ class Course {
   struct Frames {
     uint32_t move = 0;
     uint16_t first = 0;
+    bool in_rack = false;
 
     Bytes of(uint32_t index) const {
-      return {{Source::Kind::kFrame, static_cast<uint16_t>(first + index)}, 1u << move};
+      return {{Source::Kind::kFrame, static_cast<uint16_t>(first + index), in_rack}, 1u << move};
     }
   };
   static Bytes own_ranks() { return {}; }
 
   // Writing one: each adds a move.
-  Bytes encode();
+  Bytes encode(bool in_rack = false);
   Bytes reduce(std::span<const Bytes> from, bool results);
   uint32_t send(uint8_t round, std::vector<uint32_t> machines, const Bytes& what);  // its bit
-  Frames receive(uint8_t round, std::vector<uint32_t> machines, uint32_t after = 0);
+  Frames receive(uint8_t round, std::vector<uint32_t> machines, uint32_t after = 0,
+                 bool in_rack = false);
   // REQUIRES: its receive is of one machine.
   void forward(uint8_t round, std::vector<uint32_t> machines, const Bytes& frame);
   void combine(std::span<const Bytes> from);

@@ -9,6 +9,8 @@
 //                 its own rack's, that rack's contributions: no sum is encoded for itself. It
 //                 encodes the result once; its like in the other racks send that on, byte for byte.
 //                 So every machine encodes every value once, and has one error of it to keep.
+//                 What goes to the own rack's adder may have a codec of its own (`in_rack`); sums
+//                 and results have the segment's.
 #include "scheduler/exchange/schedules.h"
 
 namespace cgx::scheduler {
@@ -61,7 +63,7 @@ Course of_shard_of_all_racks(const Racks& racks) {
 
 // What the rack adds, in machine order.
 std::vector<Course::Bytes> of_own_rack(const Racks& racks, Course& course) {
-  const Course::Frames near = course.receive(1, racks.neighbours());
+  const Course::Frames near = course.receive(1, racks.neighbours(), /*after=*/0, /*in_rack=*/true);
   std::vector<Course::Bytes> sources(racks.size, Course::own_ranks());
   for (uint32_t hop = 1; hop < racks.size; ++hop) {
     sources[(racks.index + hop) % racks.size] = near.of(hop - 1);
@@ -139,7 +141,8 @@ void two_level_make(const Setting& setting, const GroupLayout& layout, Schedule&
     for (uint32_t rack = 0; rack < racks.count; ++rack) {
       const uint32_t owner = racks.machine(rack, near % racks.size);
       const uint8_t round = owner == near ? 3 : 4;
-      schedule.add(sent_and_taken_back(near, round), layout.shard(owner), setting.way.ahead);
+      schedule.add(sent_and_taken_back(near, round, /*in_rack=*/true), layout.shard(owner),
+                   setting.way.ahead);
     }
   }
 }

@@ -6,7 +6,8 @@
 
 namespace cgx::scheduler {
 
-// Of a part whose sum another machine makes: sent to it in round 1, and its result taken.
-Course sent_and_taken_back(uint32_t owner, uint8_t result_round);
+// Of a part whose sum another machine, perhaps of the same rack, makes: sent to it in round 1, and
+// its result taken.
+Course sent_and_taken_back(uint32_t owner, uint8_t result_round, bool in_rack = false);
 
 }  // namespace cgx::scheduler

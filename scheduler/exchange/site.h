@@ -41,6 +41,7 @@ struct FrameBytes {
 // What is added to a part's sum.
 struct SiteContribution {
   bool own_ranks = false;  // what the local ranks have, exactly; otherwise the frame
+  bool in_rack = false;    // the frame has the rack's codec
   FrameBytes frame;
   const Presence* presence = nullptr;  // which segments the frame has
 };
@@ -62,6 +63,7 @@ struct SiteJob {
   FrameBytes frame;                             // decode
   std::span<const SiteContribution> from = {};  // reduce, combine: in this order; inside ask() only
   bool results = true;                          // reduce: into every local output, too
+  bool in_rack = false;                         // encode: with the rack's codec
   SlabId into = kNoSlab;                        // encode, reduce
   uint32_t offset = 0;                          // there, of the first range
   uint32_t segment = 0;                         // keep, hash
@@ -129,6 +131,8 @@ class Site {
     (void)spec, (void)dtype;
     return {};
   }
+  // Of values that a job decodes before it adds them, at most; each range begins a line of 64.
+  virtual uint64_t scratch_bytes() const { return UINT64_MAX; }
   // Another one of the same kind and memory, which may compute on another thread at the same time,
   // as long as their jobs touch different bytes. Null: there is none.
   virtual std::unique_ptr<Site> twin() const { return nullptr; }

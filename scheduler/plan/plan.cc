@@ -111,6 +111,8 @@ std::vector<std::byte> encode_plan(const Plan& plan) {
       writer.put(segment.spec);
       writer.put(segment.first_bucket);
       writer.put(segment.buckets);
+      writer.put<uint8_t>(segment.rack_spec ? 1 : 0);
+      if (segment.rack_spec) writer.put(*segment.rack_spec);
     }
   }
   return writer.take();
@@ -161,12 +163,13 @@ Result<Plan> decode_plan(std::span<const std::byte> bytes) {
     group.way.ahead = reader.get<uint16_t>();
     group.way.rack_machines = reader.get<uint32_t>();
     group.way.exact = reader.get<uint8_t>() != 0;
-    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec) + 16));
+    group.segments.resize(reader.get_count(sizeof(uint32_t) + sizeof(CodecSpec) + 17));
     for (Segment& segment : group.segments) {
       segment.tensor = reader.get<uint32_t>();
       segment.spec = reader.get<CodecSpec>();
       segment.first_bucket = reader.get<uint64_t>();
       segment.buckets = reader.get<uint64_t>();
+      if (reader.get<uint8_t>() != 0) segment.rack_spec = reader.get<CodecSpec>();
     }
   }
   if (!reader.done()) return protocol_error("plan does not decode exactly");
@@ -206,7 +209,8 @@ Status check_segments(std::vector<const Segment*>& segments, const TensorDesc& t
   const uint64_t all = (tensor.elements + spec.bucket - 1) / spec.bucket;
   uint64_t next = 0;
   for (const Segment* segment : segments) {
-    if (!(segment->spec == spec)) return wrong("differ in their codecs");
+    const bool same = segment->spec == spec && segment->rack_spec == segments.front()->rack_spec;
+    if (!same) return wrong("differ in their codecs");
     if (segment->first_bucket != next || (next == all && next != 0)) {
       return wrong("overlap, leave a gap or go beyond its end at bucket " + std::to_string(next));
     }
@@ -218,6 +222,22 @@ Status check_segments(std::vector<const Segment*>& segments, const TensorDesc& t
     next += to_the_end ? left : segment->buckets;
   }
   return next == all ? Status() : wrong("end before it does");
+}
+
+Status check_rack_spec(const Way& way, const Segment& segment, const TensorDesc& tensor) {
+  if (!segment.rack_spec) return {};
+  const CodecSpec& spec = *segment.rack_spec;
+  const auto wrong = [&](const std::string& why) {
+    return invalid_argument("plan: tensor '" + tensor.name + "' travels within racks as " +
+                            kernels::to_string(spec) + ", " + why);
+  };
+  if (!goes_in_racks(way) || segment.spec.codec == 0) {
+    return wrong("but its group has no racks that lose anything");
+  }
+  CGX_RETURN_IF_ERROR(kernels::validate(spec, tensor.dtype));
+  CGX_RETURN_IF_ERROR(check_rack_codec(spec));
+  if (segment.spec.bucket % spec.bucket == 0) return {};
+  return wrong("whose buckets do not divide those of " + kernels::to_string(segment.spec));
 }
 
 }  // namespace
@@ -262,6 +282,7 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
                                 ", which is not in a table of " + std::to_string(table.size()));
       }
       CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, table[segment.tensor].dtype));
+      CGX_RETURN_IF_ERROR(check_rack_spec(group.way, segment, table[segment.tensor]));
       of_tensor[segment.tensor].push_back(&segment);
     }
   }

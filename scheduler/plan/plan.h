@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,16 +40,20 @@ Result<TensorTable> decode_table(std::span<const std::byte> bytes);
 std::string first_difference(const TensorTable& ours, const std::string& our_name,
                              const TensorTable& theirs, const std::string& their_name);
 
-// Consecutive buckets of a tensor that travel together. All segments of a tensor have its codec.
+// Consecutive buckets of a tensor that travel together. All segments of a tensor have its codecs.
 struct Segment {
   static constexpr uint64_t kToTheEnd = UINT64_MAX;
 
   uint32_t tensor = 0;
   CodecSpec spec;
-  uint64_t first_bucket = 0, buckets = kToTheEnd;
+  uint64_t first_bucket = 0, buckets = kToTheEnd;  // of spec.bucket
+  // What a machine sends to be added within its rack, where that has another codec. Its buckets
+  // divide the others: parts are cut at borders of both.
+  std::optional<CodecSpec> rack_spec = {};
   friend bool operator==(const Segment&, const Segment&) = default;
 
   uint64_t first_element() const { return first_bucket * spec.bucket; }
+  const CodecSpec& codec(bool in_rack) const { return in_rack && rack_spec ? *rack_spec : spec; }
 };
 uint64_t bucket_count(const Segment& segment, const TensorTable& table);
 uint64_t element_count(const Segment& segment, const TensorTable& table);
@@ -80,7 +85,7 @@ struct Trial {
 constexpr uint32_t kTrialBlockMax = 64, kTrialPairsMax = 64;
 
 // What a plan says beyond its policy; a daemon that reads another form refuses it by name.
-constexpr uint32_t kPlanForm = 4;
+constexpr uint32_t kPlanForm = 5;
 
 struct Plan {
   uint64_t epoch = 0;
@@ -115,8 +120,8 @@ void for_each_feedback(const Plan& plan, const TensorTable& table, Act act) {
 std::vector<std::byte> encode_plan(const Plan& plan);
 Result<Plan> decode_plan(std::span<const std::byte> bytes);
 Result<uint64_t> epoch_of(std::span<const std::byte> encoded_plan);
-// Made by a daemon with the same formats, every bucket of every tensor in exactly one segment, one
-// spec per tensor and valid for its dtype, ways that this daemon knows, limits kept.
+// Made by a daemon with the same formats, every bucket of every tensor in exactly one segment, the
+// same codecs in all of a tensor and valid for its dtype, ways that this daemon knows, limits kept.
 Status check_plan(const Plan& plan, const TensorTable& table);
 
 }  // namespace cgx::scheduler

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,6 +75,7 @@ inline std::span<const char* const> names_of(LayerSolver) {
 
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
+  std::optional<CodecSpec> rack_codec;  // within racks; none: each tensor's own
   std::vector<PolicyRule> rules;
   std::vector<CodecSpec> menu;  // auto: what it may choose from beside default_codec; empty:
                                 // default_menu()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <optional>
 
 #include "kernels/codec.h"
@@ -70,6 +71,89 @@ const CollectiveRow& row_of(Collective collective) {
 bool travels_raw(const Group& group) {
   return std::all_of(group.segments.begin(), group.segments.end(),
                      [](const Segment& segment) { return segment.spec.codec == 0; });
+}
+
+uint64_t weight_of(const CodecSpec& spec) {
+  return kernels::encoded_bytes(spec, DType::kF32, kSparseBucket);
+}
+
+bool goes_in_racks(const Way& way) {
+  return collective_known(way.collective) && row_of(way.collective).in_racks && !way.exact;
+}
+
+std::optional<CodecSpec> rack_spec_of(const Policy& policy, const CodecSpec& spec) {
+  if (!policy.rack_codec || spec.codec == 0) return std::nullopt;
+  CodecSpec made = *policy.rack_codec;
+  made.bucket = std::gcd(made.bucket, spec.bucket);  // both are multiples of the smallest one
+  if (weight_of(made) <= weight_of(spec)) return std::nullopt;
+  return made;
+}
+
+void set_rack_specs(const Policy& policy, Group& group) {
+  const bool racks = goes_in_racks(group.way);
+  for (Segment& segment : group.segments) {
+    segment.rack_spec = racks ? rack_spec_of(policy, segment.spec) : std::nullopt;
+  }
+}
+
+Status check_rack_codec(const CodecSpec& spec) {
+  const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
+  const auto refuse = [&](const std::string& why) {
+    return invalid_argument("rack_codec " + kernels::to_string(spec) + " " + why);
+  };
+  if (row->sparse) {
+    return refuse("leaves values out; within a rack all of them travel: fp32, bf16, maxmin:8, ...");
+  }
+  if (!spec.feedback()) return {};
+  return refuse("says feedback; its errors are kept where a tensor's own codec has feedback");
+}
+
+namespace {
+
+// A part holds at least a bucket. With feedback the errors within racks are kept, too, which not
+// every codec can take.
+Status check_with(const CodecSpec& spec, const Policy& policy) {
+  const std::optional<CodecSpec> in_rack = rack_spec_of(policy, spec);
+  if (!in_rack) return {};
+  const uint64_t bytes = kernels::encoded_bytes(*in_rack, DType::kF32, spec.bucket);
+  if (bytes > PartLimits().encoded_bytes) {
+    return invalid_argument(
+        "rack_codec " + kernels::to_string(*in_rack) + " makes " + std::to_string(bytes) +
+        " bytes of a bucket of " + kernels::to_string(spec) + ", a frame holds " +
+        std::to_string(PartLimits().encoded_bytes) + "; bf16 or maxmin:8 make few enough");
+  }
+  if (!spec.feedback()) return {};
+  CodecSpec kept = *in_rack;
+  if (!kernels::find_codec(kept.codec)->has(CodecSpec::kFeedback)) return {};
+  kept.flags |= CodecSpec::kFeedback;
+  const Status status = kernels::check_policy(kept, nullptr);
+  if (status.ok()) return {};
+  return {status.code(), "rack_codec beside " + kernels::to_string(spec) +
+                             ", whose feedback keeps its errors: " + status.message()};
+}
+
+}  // namespace
+
+Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings) {
+  if (!policy.rack_codec) return {};
+  CGX_RETURN_IF_ERROR(check_rack_codec(*policy.rack_codec));
+  const std::string given = "rack_codec " + kernels::to_string(*policy.rack_codec);
+  const bool by_auto = policy.collective == CollectiveWish::kAuto;
+  if (!by_auto && !row_of(wished(policy.collective)).in_racks) {
+    return invalid_argument(given + " with collective " + wish_name(policy.collective) +
+                            ", which has no racks; two_level has, and auto where machines have "
+                            "several GPUs each");
+  }
+  std::vector<CodecSpec> specs = policy.menu;
+  specs.push_back(policy.default_codec);
+  for (const PolicyRule& rule : policy.rules) specs.push_back(rule.codec);
+  bool used = false;
+  for (const CodecSpec& spec : specs) {
+    CGX_RETURN_IF_ERROR(check_with(spec, policy));
+    used = used || rack_spec_of(policy, spec).has_value();
+  }
+  if (!used) warnings.push_back(given + " compresses no less than the tensors' own codecs: unused");
+  return {};
 }
 
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "scheduler/plan/plan.h"
 
@@ -66,6 +68,19 @@ struct CollectiveRow {
 const CollectiveRow& row_of(Collective collective);  // REQUIRES: collective_known()
 
 bool travels_raw(const Group& group);
+
+// Machines send what they add within racks with a codec of its own, if the policy has one.
+bool goes_in_racks(const Way& way);
+// That codec for a tensor with this one; nothing: the same, since it would not be the weaker one.
+std::optional<CodecSpec> rack_spec_of(const Policy& policy, const CodecSpec& spec);
+// That of each segment, as the group's way wants it.
+void set_rack_specs(const Policy& policy, Group& group);
+// What may be one: all values are sent, and the other codec says whether errors are kept.
+Status check_rack_codec(const CodecSpec& spec);
+// The policy's, with each codec of its own: that its ways have racks, and what is doubtful.
+Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings);
+// Bytes of many values: of two codecs the heavier one loses less.
+uint64_t weight_of(const CodecSpec& spec);
 
 // An error names what the way lacks.
 Status check_way(const Way& way, const Group& group, uint32_t machines);

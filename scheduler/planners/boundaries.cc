@@ -135,8 +135,8 @@ Status Boundaries::Search::make_sums() {
       sum.push_back(sum.back());
       for (uint32_t i = atom.first; i < atom.end; ++i) {
         CGX_ASSIGN_OR_RETURN(const GroupLoad load,
-                             load_of(at_level(segments[i], levels, level), inputs().table,
-                                     question.conditions.costs));
+                             load_of(at_level(segments[i], levels, level, inputs().policy),
+                                     inputs().table, question.conditions.costs));
         sum.back() += load;
       }
     }
@@ -162,14 +162,13 @@ void Boundaries::Search::make_rest() {
     Rest least{INFINITY, INFINITY, INFINITY};
     for (const Option& option : options) {
       const GroupLoad load = sums[option.level][k + 1].minus(sums[option.level][k]);
-      const auto bytes = static_cast<double>(load.encoded_bytes);
       const Travel& travel = option.travel;
-      least.work_ns = std::min(
-          least.work_ns, costs.segment_ns * static_cast<double>(load.segments) +
-                             travel.encodes * load.encode_ns + travel.decodes * load.decode_ns +
-                             costs.wire_ns_per_byte * bytes * (travel.sent + travel.received));
+      least.work_ns =
+          std::min(least.work_ns, costs.segment_ns * static_cast<double>(load.segments) +
+                                      arithmetic_ns(load, travel) +
+                                      costs.wire_ns_per_byte * bytes_moved(load, travel));
       least.link_ns =
-          std::min(least.link_ns, question.conditions.link.ns_per_byte * bytes * travel.sent);
+          std::min(least.link_ns, question.conditions.link.ns_per_byte * bytes_sent(load, travel));
     }
     rest[k] = {rest[k + 1].gap_ns + atoms[k].gap_ns, rest[k + 1].work_ns + least.work_ns,
                rest[k + 1].link_ns + least.link_ns};
@@ -288,8 +287,9 @@ bool Boundaries::Search::work(uint64_t evaluations) {
 Group Boundaries::Search::group_of(uint32_t first, uint32_t end, const Option& option) const {
   Group group{.way = option.way};
   for (uint32_t i = atoms[first].first; i < atoms[end - 1].end; ++i) {
-    group.segments.push_back(at_level(segments[i], levels, option.level));
+    group.segments.push_back(at_level(segments[i], levels, option.level, inputs().policy));
   }
+  set_rack_specs(inputs().policy, group);
   return group;
 }
 

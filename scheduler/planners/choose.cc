@@ -106,9 +106,9 @@ Status Choose::Search::make_loads() {
   for (uint32_t level = 0; level < levels.size(); ++level) {
     std::vector<GroupLoad>& row = loads.emplace_back();
     for (uint32_t i = 0; i < count(); ++i) {
-      CGX_ASSIGN_OR_RETURN(
-          const GroupLoad load,
-          load_of(at_level(segments[i], levels, level), inputs().table, question.conditions.costs));
+      CGX_ASSIGN_OR_RETURN(const GroupLoad load,
+                           load_of(at_level(segments[i], levels, level, inputs().policy),
+                                   inputs().table, question.conditions.costs));
       row.push_back(load);
     }
   }
@@ -309,8 +309,9 @@ Proposal Choose::Search::proposal() const {
   for (uint32_t g = 0; g < best.ends.size(); ++g) {
     Group& group = proposal.groups.emplace_back(Group{.way = routes[best.ways[g]].way});
     for (uint32_t i = first; i < best.ends[g]; ++i) {
-      group.segments.push_back(at_level(segments[i], levels, best.levels[i]));
+      group.segments.push_back(at_level(segments[i], levels, best.levels[i], inputs().policy));
     }
+    set_rack_specs(inputs().policy, group);
     first = best.ends[g];
   }
   return proposal;

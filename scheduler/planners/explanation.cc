@@ -27,6 +27,7 @@ class Pricing {
       for (Segment& segment : group.segments) {
         if (segment.tensor == tensor_) segment.spec = codec;
       }
+      set_rack_specs(question_.running->policy, group);
     }
     CGX_ASSIGN_OR_RETURN(const Timeline timeline,
                          timeline_of(plan, *question_.running->table, arrivals_, fit_.conditions));

@@ -45,20 +45,24 @@ using ByCodec = std::vector<std::pair<CodecSpec, double>>;
 
 Result<ByCodec> arithmetic_of(const PlanFacts& facts, const MachineCosts& costs) {
   ByCodec times;
+  const auto add = [&](const CodecSpec& spec, double ns) {
+    const auto found = std::find_if(times.begin(), times.end(),
+                                    [&](const auto& each) { return each.first == spec; });
+    if (found == times.end()) {
+      times.emplace_back(spec, ns);
+    } else {
+      found->second += ns;
+    }
+  };
   Way last;
   Travel travel = travel_of(last, facts.plan.machines);
   for (const Group& group : facts.plan.groups) {
     if (!(group.way == last)) travel = travel_of(last = group.way, facts.plan.machines);
     for (const Segment& segment : group.segments) {
       CGX_ASSIGN_OR_RETURN(const GroupLoad load, load_of(segment, *facts.table, costs));
-      const double ns = travel.encodes * load.encode_ns + travel.decodes * load.decode_ns;
-      const auto found = std::find_if(times.begin(), times.end(),
-                                      [&](const auto& each) { return each.first == segment.spec; });
-      if (found == times.end()) {
-        times.emplace_back(segment.spec, ns);
-      } else {
-        found->second += ns;
-      }
+      const double in_rack = rack_arithmetic_ns(load, travel);
+      add(segment.spec, arithmetic_ns(load, travel) - in_rack);
+      if (in_rack > 0) add(segment.codec(/*in_rack=*/true), in_rack);
     }
   }
   return times;

@@ -97,6 +97,8 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
     const Setting setting{question.machine, question.machines, group.way};
     const GroupLayout& layout = facts.layouts.emplace_back(
         GroupLayout::create(group, *question.table, Schedule::shards(setting), facts.plan.limits));
+    facts.rack_decoded_bytes =
+        std::max(facts.rack_decoded_bytes, rack_decoded_bytes(group, layout));
     if (layout.part_bytes_max() > question.slab_bytes) {
       return resource_exhausted(
           "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +

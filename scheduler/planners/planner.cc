@@ -143,6 +143,7 @@ Result<Plan> make_plan(const PlanInputs& inputs) {
 }
 
 Result<Plan> make_plan(const PlanInputs& inputs, std::vector<Group> groups) {
+  for (Group& group : groups) set_rack_specs(inputs.policy, group);
   Plan plan{.epoch = inputs.epoch,
             .machines = inputs.machines,
             .table_hash = table_hash(inputs.table),

@@ -7,16 +7,9 @@
 #include <utility>
 
 #include "kernels/codec.h"
+#include "scheduler/plan/way.h"
 
 namespace cgx::scheduler {
-namespace {
-
-uint64_t weight_of(const CodecSpec& spec) {
-  return kernels::encoded_bytes(spec, DType::kF32, kSparseBucket);
-}
-
-}  // namespace
-
 std::vector<CodecSpec> default_menu() {
   return {{.codec = 0, .bucket = 512},
           {.codec = 3, .bits = 8, .bucket = 512},
@@ -48,9 +41,10 @@ const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other) {
 }
 
 Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& levels,
-                 uint32_t level) {
+                 uint32_t level, const Policy& policy) {
   Segment made = segment.segment;
   if (segment.by_default && level > 0) made.spec = weaker_of(made.spec, levels[level]);
+  made.rack_spec = rack_spec_of(policy, made.spec);
   return made;
 }
 

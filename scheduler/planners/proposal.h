@@ -57,9 +57,10 @@ Result<Proposal> propose_by(const PlannerQuestion& question) {
 // The policy's own plan, to be better than; an error says why there is none.
 Result<Proposal> proposal_of_policy(const PlannerQuestion& question);
 // The segment at one of the levels, where nothing but the policy's default has decided: the first
-// is the segment's own, its ceiling; others are no stronger than that.
+// is the segment's own, its ceiling; others are no stronger than that. With the codec of racks, in
+// case its group goes in such.
 Segment at_level(const PlannedSegment& segment, const std::vector<CodecSpec>& levels,
-                 uint32_t level);
+                 uint32_t level, const Policy& policy);
 // Of two codecs the one that sends more bytes.
 const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other);
 // "12 fp32, 149 maxmin:4,bucket=512 in 4 groups": pieces of tensors, by codec.

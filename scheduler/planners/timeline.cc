@@ -26,22 +26,30 @@ Schedule one_part_each(const Setting& setting) {
 
 void count(const Move& move, double share, Travel& travel) {
   const auto machines = static_cast<double>(move.machines.size());
-  const auto own = [](const Source& source) { return source.kind == Source::Kind::kOwnRanks; };
-  const auto read =
-      static_cast<double>(move.sources.size()) -
-      static_cast<double>(std::count_if(move.sources.begin(), move.sources.end(), own));
+  const auto counted = [&](auto which) {
+    return static_cast<double>(std::count_if(move.sources.begin(), move.sources.end(), which));
+  };
+  const double read =
+      counted([](const Source& source) { return source.kind != Source::Kind::kOwnRanks; });
+  Passes none;
+  Passes& in_rack = move.in_rack ? travel.in_rack : none;
   switch (move.kind) {
     case MoveKind::kEncode:
       travel.encodes += share;
+      in_rack.encodes += share;
       break;
     case MoveKind::kSend:
     case MoveKind::kForward:
       travel.sent += share * machines;
+      in_rack.sent += share * machines;
       break;
     case MoveKind::kReceive:
       travel.received += share * machines;
+      in_rack.received += share * machines;
       break;
     case MoveKind::kReduce:
+      travel.in_rack.decodes +=
+          share * counted([](const Source& source) { return source.in_rack; });
       travel.encodes += share;
       travel.decodes += share * (read + (move.results ? 1 : 0));
       break;
@@ -54,12 +62,24 @@ void count(const Move& move, double share, Travel& travel) {
   }
 }
 
-double parts_of_shard(const GroupLoad& load, uint32_t shards, const PartLimits& limits) {
+double parts_of_shard(const GroupLoad& load, const Travel& travel, const PartLimits& limits) {
   const auto filled = [&](uint64_t bytes, uint64_t limit) {
-    return std::ceil(static_cast<double>(bytes) / shards / static_cast<double>(limit));
+    return std::ceil(static_cast<double>(bytes) / travel.shards / static_cast<double>(limit));
   };
+  const uint64_t in_rack = travel.in_rack.sent > 0 ? load.rack_encoded_bytes : 0;
   return std::max({1.0, filled(load.raw_bytes, limits.raw_bytes),
-                   filled(load.encoded_bytes, limits.encoded_bytes)});
+                   filled(load.encoded_bytes, limits.encoded_bytes),
+                   filled(in_rack, limits.encoded_bytes)});
+}
+
+// Of both levels, each with what it weighs.
+double weighed(double all, double in_rack, double each, double each_in_rack) {
+  return (all - in_rack) * each + in_rack * each_in_rack;
+}
+
+double bytes_of(const GroupLoad& load, double frames, double in_rack) {
+  return weighed(frames, in_rack, static_cast<double>(load.encoded_bytes),
+                 static_cast<double>(load.rack_encoded_bytes));
 }
 
 }  // namespace
@@ -67,7 +87,9 @@ double parts_of_shard(const GroupLoad& load, uint32_t shards, const PartLimits& 
 Travel travel_of(const Way& way, uint32_t machines) {
   const Setting setting{0, machines, way};
   const Schedule schedule = one_part_each(setting);
-  Travel travel{.shards = Schedule::shards(setting), .trips = schedule.rounds()};
+  Travel travel;
+  travel.shards = Schedule::shards(setting);
+  travel.trips = schedule.rounds();
   for (const Schedule::Leg& leg : schedule.legs()) {
     const double share = static_cast<double>(leg.parts.count) / schedule.parts();
     for (const Move& move : leg.course.moves()) count(move, share, travel);
@@ -81,43 +103,79 @@ GroupLoad& GroupLoad::operator+=(const GroupLoad& other) {
   decode_ns += other.decode_ns;
   raw_bytes += other.raw_bytes;
   encoded_bytes += other.encoded_bytes;
+  rack_encode_ns += other.rack_encode_ns;
+  rack_decode_ns += other.rack_decode_ns;
+  rack_encoded_bytes += other.rack_encoded_bytes;
   return *this;
 }
 
 GroupLoad GroupLoad::minus(const GroupLoad& other) const {
-  return {segments - other.segments, encode_ns - other.encode_ns, decode_ns - other.decode_ns,
-          raw_bytes - other.raw_bytes, encoded_bytes - other.encoded_bytes};
+  return {segments - other.segments,
+          encode_ns - other.encode_ns,
+          decode_ns - other.decode_ns,
+          raw_bytes - other.raw_bytes,
+          encoded_bytes - other.encoded_bytes,
+          rack_encode_ns - other.rack_encode_ns,
+          rack_decode_ns - other.rack_decode_ns,
+          rack_encoded_bytes - other.rack_encoded_bytes};
+}
+
+double rack_arithmetic_ns(const GroupLoad& load, const Travel& travel) {
+  return travel.in_rack.encodes * load.rack_encode_ns +
+         travel.in_rack.decodes * load.rack_decode_ns;
+}
+
+double arithmetic_ns(const GroupLoad& load, const Travel& travel) {
+  return (travel.encodes - travel.in_rack.encodes) * load.encode_ns +
+         (travel.decodes - travel.in_rack.decodes) * load.decode_ns +
+         rack_arithmetic_ns(load, travel);
+}
+
+double bytes_sent(const GroupLoad& load, const Travel& travel) {
+  return bytes_of(load, travel.sent, travel.in_rack.sent);
+}
+
+double bytes_moved(const GroupLoad& load, const Travel& travel) {
+  return bytes_of(load, travel.sent + travel.received,
+                  travel.in_rack.sent + travel.in_rack.received);
 }
 
 Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
                           const MachineCosts& costs) {
   CGX_ASSIGN_OR_RETURN(const CodecCurves curves, costs.curves_of(segment.spec));
+  CGX_ASSIGN_OR_RETURN(const CodecCurves in_rack, costs.curves_of(segment.codec(true)));
   const uint64_t elements = element_count(segment, table);
   const auto computed = 4 * static_cast<double>(elements);  // sums run in fp32
+  const auto encoded = [&](const CodecSpec& spec) {
+    return align_range(kernels::encoded_bytes(spec, table[segment.tensor].dtype, elements));
+  };
   return GroupLoad{.segments = 1,
                    .encode_ns = curves.encode.ns(computed),
                    .decode_ns = curves.decode.ns(computed),
                    .raw_bytes = segment_bytes(segment, table),
-                   .encoded_bytes = align_range(kernels::encoded_bytes(
-                       segment.spec, table[segment.tensor].dtype, elements))};
+                   .encoded_bytes = encoded(segment.spec),
+                   .rack_encode_ns = in_rack.encode.ns(computed),
+                   .rack_decode_ns = in_rack.decode.ns(computed),
+                   .rack_encoded_bytes = encoded(segment.codec(true))};
 }
 
 LaneTimes times_of(const GroupLoad& load, const Travel& travel, const LaneRules& rules) {
   const MachineCosts& costs = rules.conditions.costs;
   const Link& link = rules.conditions.link;
-  const double parts = parts_of_shard(load, travel.shards, rules.limits) * travel.shards;
-  const auto bytes_of = [&](double frames) {
-    return frames *
-           (static_cast<double>(load.encoded_bytes) + parts * double{sizeof(wire::FrameHeader)});
+  const double parts = parts_of_shard(load, travel, rules.limits) * travel.shards;
+  const auto headers = [&](double frames) {
+    return frames * parts * double{sizeof(wire::FrameHeader)};
   };
+  const double sent = bytes_sent(load, travel) + headers(travel.sent);
+  const double moved = bytes_moved(load, travel) + headers(travel.sent + travel.received);
   LaneTimes times;
   times.daemon_ns = costs.operation_ns + costs.segment_ns * static_cast<double>(load.segments) +
-                    travel.encodes * load.encode_ns + travel.decodes * load.decode_ns +
+                    arithmetic_ns(load, travel) +
                     costs.frame_ns * parts * (travel.sent + travel.received) +
-                    costs.wire_ns_per_byte * bytes_of(travel.sent + travel.received);
+                    costs.wire_ns_per_byte * moved;
   times.first_ns = times.last_ns = times.daemon_ns / (2 * parts);
-  times.sent_bytes = static_cast<uint64_t>(bytes_of(travel.sent));
-  times.link_ns = link.ns_per_byte * bytes_of(travel.sent);
+  times.sent_bytes = static_cast<uint64_t>(sent);
+  times.link_ns = link.ns_per_byte * sent;
   times.trips_ns = link.trip_ns * travel.trips;
   times.slot_ns = times.trips_ns / rules.window;
   return times;
@@ -156,8 +214,10 @@ Timeline play(std::span<const LaneTimes> groups, double share) {
 WeighedPlan WeighedPlan::slower(double times) const {
   WeighedPlan slowed = *this;
   for (GroupLoad& load : slowed.loads) {
-    load.encode_ns *= times;
-    load.decode_ns *= times;
+    for (double* each :
+         {&load.encode_ns, &load.decode_ns, &load.rack_encode_ns, &load.rack_decode_ns}) {
+      *each *= times;
+    }
   }
   return slowed;
 }

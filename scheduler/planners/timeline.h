@@ -23,12 +23,15 @@
 
 namespace cgx::scheduler {
 
-// What a collective asks of one machine, as multiples of a group's values or encoded bytes: counted
-// in the schedule of the machine that is asked.
-struct Travel {
+// As multiples of a group's values, or of its encoded bytes.
+struct Passes {
   double encodes = 0, decodes = 0;
   double sent = 0, received = 0;
+};
+// What a collective asks of one machine: counted in the schedule of the machine that is asked.
+struct Travel : Passes {
   uint32_t shards = 1, trips = 0;
+  Passes in_rack;  // of all that, what has the codec of racks
 };
 Travel travel_of(const Way& way, uint32_t machines);
 
@@ -37,6 +40,9 @@ struct GroupLoad {
   uint64_t segments = 0;
   double encode_ns = 0, decode_ns = 0;  // of all values, once
   uint64_t raw_bytes = 0, encoded_bytes = 0;
+  // The same with the codec of racks.
+  double rack_encode_ns = 0, rack_decode_ns = 0;
+  uint64_t rack_encoded_bytes = 0;
 
   GroupLoad& operator+=(const GroupLoad& other);
   GroupLoad minus(const GroupLoad& other) const;
@@ -44,6 +50,13 @@ struct GroupLoad {
 // Of sums up to two places, what lies between.
 Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
                           const MachineCosts& costs);
+
+// What the codecs take on that way: all of them, and those of racks alone.
+double arithmetic_ns(const GroupLoad& load, const Travel& travel);
+double rack_arithmetic_ns(const GroupLoad& load, const Travel& travel);
+// Encoded bytes that one machine sends, and those that it sends and receives.
+double bytes_sent(const GroupLoad& load, const Travel& travel);
+double bytes_moved(const GroupLoad& load, const Travel& travel);
 
 // What one group takes of each lane.
 struct LaneTimes {

@@ -6,8 +6,8 @@ whose steps take four launches or more); calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
 n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
 exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it. n2g2 is two
-GPUs on each of two machines in two levels against four machines in racks of two; network is what a flat exchange sends between two machines
-over what two levels do.
+GPUs on each of two machines in two levels against four machines in racks of two; in racks-fp32 what is added within a rack is uncompressed.
+network is what a flat exchange sends between two machines over what two levels do.
 """
 
 import os
@@ -162,17 +162,17 @@ def network(report, count):
     report.add("device", f"network/4bit/n2g{count}", ours, "flat", flat, flat / ours, "bytes")
 
 
-def bits_in_two_levels(report):
+def bits_in_two_levels(report, case="bits/n2g2", **policy):
     """n2r2 with a GPU for each rank: the pairs of a machine first, against four machines in racks of two."""
     good = 0
     for codec in CODECS:
-        scene = Scene(codec, machines=4, collective="two_level", rack_machines=2)
+        scene = Scene(codec, machines=4, collective="two_level", rack_machines=2, **policy)
         try:
             there = scene.run(["arena"] * 4, [0, 0, 1, 1], "steps", gpus=[0, 1, 0, 1], job=JOB)
             good += there == scene.run(["host"] * 4, [0, 1, 2, 3], "steps", job=JOB)
         finally:
             scene.close()
-    report.add("device", "bits/n2g2", good, "codecs", len(CODECS), float(good == len(CODECS)), "codecs")
+    report.add("device", case, good, "codecs", len(CODECS), float(good == len(CODECS)), "codecs")
 
 
 def ways(report):
@@ -255,6 +255,7 @@ def lost(report, quick):
 
 def run(options, report):
     for case, act in (("bits", bits), ("bits/n1g4", bits_of_several), ("bits/n2g2", bits_in_two_levels),
+                      ("bits/n2g2/racks-fp32", lambda to: bits_in_two_levels(to, "bits/n2g2/racks-fp32", rack_codec="fp32")),
                       ("pcie/4bit/g4", lambda to: pcie(to, 4)), ("pcie/4bit/g8", lambda to: pcie(to, 8)),
                       ("network/4bit/n2g2", lambda to: network(to, 2)), ("network/4bit/n2g4", lambda to: network(to, 4)),
                       ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),

@@ -73,13 +73,21 @@ class ReduceConformance : public CodecConformance {
   // The same for one machine's ranks of fp16 tensors.
   template <size_t kRanks>
   Halves reduce_halves(const void* const (&ranks)[kRanks]) {
+    const Contribution part = raw_of(ranks, DType::kF16);
+    return reduce_halves(std::span(&part, 1));
+  }
+  template <size_t kRanks>
+  static Contribution raw_of(const void* const (&ranks)[kRanks], DType dtype) {
     Contribution part;
     part.kind = Contribution::Kind::kRaw;
-    part.raw = {.ranks = ranks, .rank_count = kRanks, .dtype = DType::kF16};
+    part.raw = {.ranks = ranks, .rank_count = kRanks, .dtype = dtype};
+    return part;
+  }
+  Halves reduce_halves(std::span<const Contribution> parts) {
     bytes_.assign(encoded_bytes(spec(), DType::kF16, kElements), std::byte{0});
     Halves outcome{std::vector<uint16_t>(kElements), {}};
     void* target = outcome.result.data();
-    ReduceJob job{.spec = spec(), .contributions = {&part, 1}, .elements = kElements};
+    ReduceJob job{.spec = spec(), .contributions = parts, .elements = kElements};
     job.dtype = DType::kF16;
     job.key = key_;
     job.encoded = bytes_;
@@ -121,6 +129,29 @@ TEST_P(ReduceConformance, EqualsDecodeAddAndEncodeInOrder) {
   EXPECT_TRUE(same_bits(bytes_, encode(lane(), spec(), sum, key_).bytes));
   EXPECT_TRUE(same_bits(result_, decode(lane(), spec(), bytes_, kElements)));
   for (size_t i = 0; i < kElements; ++i) ASSERT_EQ(residual[i], sum[i] - result_[i]) << i;
+}
+
+// Whoever has decoded a part itself, or has another codec for it, hands over its values.
+TEST_P(ReduceConformance, AddsValuesOfFp32ToHalvesAsThePartsThatTheyWereDecodedFrom) {
+  if (is_vote(spec())) GTEST_SKIP() << "votes are counted, not added: votes_test.cc";
+  std::vector<uint16_t> half(kElements);  // of magnitudes from an eighth to two
+  for (uint16_t& x : half) {
+    x = static_cast<uint16_t>((random_() & 1) << 15 | (0x3000 + random_() % 0x1000));
+  }
+  const void* const ranks[] = {half.data()};
+  const Contribution own = raw_of(ranks, DType::kF16);
+  const std::vector<Contribution> parts = {stream_of(gradient(random_, kElements)), own,
+                                           stream_of(gradient(random_, kElements, 1.0f, 0.3))};
+  const Halves expected = reduce_halves(parts);
+  const Bytes bytes = bytes_;
+  const Floats first = added(streams_[0]), last = added(streams_[1]);
+  const void *const of_first[] = {first.data()}, *const of_last[] = {last.data()};
+  const std::vector<Contribution> values = {raw_of(of_first, DType::kF32), own,
+                                            raw_of(of_last, DType::kF32)};
+  EXPECT_EQ(reduce_halves(values).result, expected.result);
+  EXPECT_TRUE(same_bits(bytes_, bytes));
+  const std::vector<Contribution> mixed = {raw_of(of_first, DType::kF32), own, parts[2]};
+  EXPECT_EQ(reduce_halves(mixed).result, expected.result);
 }
 
 TEST_P(ReduceConformance, CombineAddsEveryPartInOrder) {

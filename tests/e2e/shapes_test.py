@@ -7,6 +7,7 @@ import numpy as np
 
 import sums
 from cluster_case import ClusterCase
+from daemons import binary
 from ranks import Job, Tensor
 
 ODD_TENSORS = (Tensor("empty", (0,)), Tensor("scalar", (), op=sums.AVG), Tensor("tiny", (3,)),
@@ -190,6 +191,74 @@ class TwoLevels(ClusterCase):
         job.register(comm, ODD_TENSORS)
         for answer in job.all("commit", comm):
             self.assert_status(answer, "INVALID_ARGUMENT", "rack_machines", "3 machines")
+
+
+class CodecOfRacks(ClusterCase):
+    """Racks of two machines that add uncompressed what they have, and send 4 bits to each other."""
+
+    MACHINES = 4
+    SHARD = 1 << 16
+    TENSOR = Tensor("weight", (4 * SHARD // 512, 512))
+    FOUR_BITS = SHARD // 2 + 8 * SHARD // 512
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=512", "collective": "two_level", "rack_machines": 2}}
+
+    def run_steps(self, rack_codec=None):
+        """The error of a step, as a share of the sum's spread; what machine 0 sent to each other machine, in bytes a step."""
+        job = self.job([0, 1, 2, 3])
+        comm = job.join(tensors=(self.TENSOR,))
+        if rack_codec:
+            self.daemons[0].control_tool("policy", "apply", "--job", job.name, "--set", f"rack_codec={rack_codec}", "--wait", "0")
+        warm, steps = 5, 4
+        for step in range(1, warm + steps + 1):
+            job.submit(comm, step)
+            job.must("wait", comm, step)
+            if step == warm:
+                before = self.sent(job)
+        after = self.sent(job)
+        results = [job.result(comm, rank, 0) for rank in range(len(job.ranks))]
+        for other in results[1:]:
+            self.assertEqual(results[0].tobytes(), other.tobytes())
+        right = job.expected(warm + steps, 0).astype(np.float64)
+        error = np.sqrt(np.mean((results[0] - right) ** 2)) / np.std(right)
+        listed, = self.daemons[1].control_tool("tensors", "--job", job.name)["tensors"]
+        self.assertEqual((listed["codec"], listed.get("rack_codec", "")), ("maxmin:4,bucket=512", rack_codec or ""))
+        said = [self.text(job, "tensors"), self.text(job, "plan", "show")]
+        for text in said:
+            self.assertEqual("in racks" in text, rack_codec is not None, text)
+        self.assertEqual("maxmin:4,bucket=512, in racks fp32" in said[0], rack_codec == "fp32", said[0])
+        return error, {machine: (after[machine] - before[machine]) / steps for machine in after}
+
+    def text(self, job, *words):
+        daemon = self.daemons[2]
+        return daemon.machine.run([binary("cgxctl"), "--socket", daemon.control, *words, "--job", job.name],
+                                  capture_output=True, text=True, check=True).stdout
+
+    def sent(self, job):
+        peers = self.daemons[0].control_tool("peers", "--job", job.name)["peers"]
+        return {peer["machine"]: int(peer["bytes_sent"]) for peer in peers}
+
+    def test_bytes_between_racks_are_as_before_and_errors_are_smaller(self):
+        own, plain = self.run_steps()
+        error, apart = self.run_steps("fp32")
+        # To the neighbour two shards to add and two results, to the twin a rack's sum and a result.
+        self.assertAlmostEqual(plain[1] / (4 * self.FOUR_BITS), 1, delta=0.02)
+        self.assertAlmostEqual(apart[1] / (2 * 4 * self.SHARD + 2 * self.FOUR_BITS), 1, delta=0.02)
+        for sent in (plain, apart):
+            self.assertAlmostEqual(sent[2] / (2 * self.FOUR_BITS), 1, delta=0.02)
+        self.assertLess(error, 0.96 * own)
+
+    def test_what_cannot_be_is_refused_and_named(self):
+        job = self.job([0, 1, 2, 3])
+        job.join(tensors=(self.TENSOR,))
+        for assignments, words in ((("rack_codec=topk:0.01",), "leaves values out"),
+                                   (("rack_codec=maxmin:8,feedback",), "says feedback"),
+                                   (("rack_codec=maxmax",), "rack_codec: "),
+                                   (("rack_codec=fp32", "collective=scatter"), "collective scatter, which has no racks")):
+            given = [word for each in assignments for word in ("--set", each)]
+            for command in ("check", "apply"):
+                refused = self.daemons[0].control_tool("policy", command, "--job", job.name, *given, check=False)
+                self.assertNotEqual(refused.returncode, 0, assignments)
+                self.assertIn(words, refused.stderr)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,33 @@ class SeveralInTwoLevels(Several):
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "two_level", "rack_machines": 2}}
 
 
+class SeveralWithACodecOfRacks(Several):
+    """What the pairs add travels uncompressed between them, and errors stay where they are made."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,bucket=128,feedback", "collective": "two_level", "rack_machines": 2,
+                         "rack_codec": "fp32"}}
+
+
+class SeveralWithAWeakCodecOfRacks(Several):
+    """So it does in 8 bits, which are decoded before they are added."""
+
+    CONFIG = {"policy": {"codec": "maxmin:3,bucket=128,feedback", "collective": "two_level", "rack_machines": 2,
+                         "rack_codec": "maxmin:8,bucket=192"}}
+
+
+class RacksOfThree(WorkerCase):
+    """Each GPU decodes what two others have sent it, and adds both in their places."""
+
+    MACHINES = 6
+    CONFIG = {"policy": {"codec": "maxmin:3,bucket=128", "collective": "two_level", "rack_machines": 3,
+                         "rack_codec": "maxmin:8,bucket=64"}}
+
+    def test_two_machines_with_three_gpus_each(self):
+        host = self.run_ranks(["host"] * 6, "steps", places=[0, 1, 2, 3, 4, 5])
+        self.assertNotIn("failed", host[0])
+        self.assertEqual(self.run_ranks(["arena"] * 6, "steps", places=[0, 0, 0, 1, 1, 1], gpus=[0, 1, 2, 0, 1, 2]), host)
+
+
 class RacksOfTheirOwn(WorkerCase):
     """Nobody says what is near what: the GPUs of each machine are."""
 
@@ -85,6 +112,18 @@ class RacksOfTheirOwn(WorkerCase):
         far, near = self.sent([0], [0, 0], [0, 1])
         self.assertEqual(far, 0)
         self.assertGreater(near, 0)
+
+
+class RacksOfTheirOwnUncompressed(RacksOfTheirOwn):
+    """The network carries no more, though the GPUs of a machine add without loss."""
+
+    CONFIG = {"policy": RacksOfTheirOwn.CONFIG["policy"] | {"rack_codec": "fp32"}}
+
+    def test_gpus_of_a_machine_send_each_other_what_they_add_uncompressed(self):
+        elements, steps, bucket = 1 << 18, 3, 128
+        near = self.sent([0, 1], [0, 0, 1, 1], [0, 1, 0, 1])[1]
+        half = elements // 4 + 4 * elements // bucket  # of 4 bits
+        self.assertAlmostEqual(near / (4 * steps * (4 * elements // 2 + half)), 1, delta=0.05)
 
 
 class RacksByAuto(RacksOfTheirOwn):

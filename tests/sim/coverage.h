@@ -13,6 +13,7 @@ namespace cgx::sim {
 enum class Happening : uint8_t {
   kStep,
   kResidual,  // a step under a codec with error feedback
+  kRacks,     // a step under a codec of racks
   kAbsences,
   kNonfinite,
   kDropped,

@@ -52,6 +52,8 @@ Player::Player(const Program& program)
       known.rows.insert(group.way.collective);
       known.residuals |= std::any_of(group.segments.begin(), group.segments.end(),
                                      [](const auto& segment) { return segment.spec.feedback(); });
+      known.racks |= std::any_of(group.segments.begin(), group.segments.end(),
+                                 [](const auto& segment) { return segment.rack_spec.has_value(); });
     }
     if (plan->trial.on() && tried_.insert(plan->epoch).second) ++verdict_.trials;
   });

@@ -197,7 +197,7 @@ class Player {
   struct Known {              // of a plan
     scheduler::PlanPurpose purpose;
     std::set<scheduler::Collective> rows;
-    bool residuals = false;
+    bool residuals = false, racks = false;
   };
   std::map<uint64_t, Known> plans_;  // by epoch
   uint64_t covered_epoch_ = 0;       // of the step that was looked at last

@@ -279,6 +279,9 @@ void Player::cover_step(uint64_t number, const StepState& step, bool redone) {
       if (happened) verdict_.covered.meet(row, program_.slowest(), happening);
     }
   }
+  if (known->second.racks) {
+    verdict_.covered.meet(scheduler::Collective::kTwoLevel, program_.slowest(), Happening::kRacks);
+  }
   covered_epoch_ = step.epoch;
 }
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/codec.h"
+#include "scheduler/plan/way.h"
 #include "scheduler/planners/ceilings.h"
 #include "tests/scheduler/exchange/every_codec.h"
 
@@ -143,8 +144,9 @@ std::string text_of(const scheduler::Policy& policy) {
   }
   return text + "; groups of " + std::to_string(policy.group_bytes) + " bytes, pieces of " +
          std::to_string(policy.segment_bytes) + ", window " + std::to_string(policy.window) + ", " +
-         scheduler::wish_name(policy.collective) + ", decay " +
-         std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
+         scheduler::wish_name(policy.collective) +
+         (policy.rack_codec ? ", in racks " + kernels::to_string(*policy.rack_codec) : "") +
+         ", decay " + std::to_string(policy.feedback_decay).substr(0, 4) + ", min " +
          std::to_string(policy.min_elements) + (policy.raw_one_dimensional ? ", 1-d raw" : "") +
          ", replicas every " + std::to_string(policy.replica_check_steps) + ", stats every " +
          std::to_string(policy.stats_steps) + ", mode " +
@@ -336,6 +338,28 @@ static void set_ceilings(Program& program) {
   }
 }
 
+// Two in three of the policies in two levels have a codec of their own within racks: none, or one
+// of more bits than most tensors have.
+void give_rack_codecs(Program& program) {
+  const CodecSpec kCodecs[] = {
+      {.codec = 0, .bucket = 512},
+      {.codec = 3, .bits = 8, .bucket = 192},
+      {.codec = 3, .bits = 6, .flags = CodecSpec::kStochastic, .bucket = 512},
+      {.codec = 2, .bucket = 64}};
+  uint64_t number = 0;
+  const auto change = [&](scheduler::Policy& policy) {
+    const uint64_t draw = mix(program.seed, 0x7261636E, ++number);
+    if (policy.collective != scheduler::CollectiveWish::kTwoLevel || draw % 3 == 0) return;
+    policy.rack_codec = kCodecs[draw / 3 % std::size(kCodecs)];
+    std::vector<std::string> warnings;
+    if (!check_rack_codec(policy, warnings).ok()) policy.rack_codec.reset();
+  };
+  change(program.policy);
+  for (Item& item : program.items) {
+    if (item.kind == Kind::kPolicy) change(item.policy);
+  }
+}
+
 // Draws of its own, so that programs are otherwise what they were.
 static void search_plans(Program& program) {
   Random random(mix(program.seed, 0x6175746F));
@@ -448,6 +472,7 @@ Program program_of(uint64_t seed) {
   if (mix(seed, 0x637574) % 4 == 0) cut_tensors(program);
   search_plans(program);
   set_ceilings(program);
+  give_rack_codecs(program);
   return program;
 }
 

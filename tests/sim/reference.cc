@@ -92,6 +92,8 @@ struct Reference::Sources {
 struct Reference::Parts {
   std::vector<Contribution> all;
   std::deque<Bytes> bytes;
+  std::deque<std::vector<float>> values;  // of what came with the codec of racks
+  std::deque<const void*> places;
   std::vector<const void*> ranks;
 };
 
@@ -106,7 +108,7 @@ kernels::DrawKey key_of(const CodecSpec& spec, uint64_t job, uint64_t communicat
                                 .step = step,
                                 .phase = shared ? 0 : encoding,
                                 .site = shared ? 0 : machine}),
-          slice.first_bucket};
+          slice.first_element / spec.bucket};
 }
 
 }  // namespace
@@ -299,25 +301,41 @@ bool Reference::add_rack(const Group& group, Sources& source, const OfSlice& of,
     }
     Contribution& part = parts.all.emplace_back();
     if (!source.present(k)) continue;
+    const CodecSpec& spec = segment.rack_spec ? *segment.rack_spec : segment.spec;
     std::vector<const void*> ranks;
-    Bytes& bytes = parts.bytes.emplace_back(slice.range_bytes);
-    kernels::EncodeJob job{.spec = segment.spec,
+    Bytes& bytes = parts.bytes.emplace_back(
+        kernels::encoded_bytes(spec, source.tensor->dtype, slice.elements));
+    kernels::EncodeJob job{.spec = spec,
                            .source = source.view(k, slice, ranks),
                            .elements = slice.elements,
-                           .key = key(group, source, of, scheduler::kFirstEncoding, k),
+                           .key = key(spec, source, of, scheduler::kFirstEncoding, k),
                            .residual_out = source.residual_out(k, slice),
                            .encoded = bytes};
     bytes.resize(lane().encode(job, stats));
     part.kind = Contribution::Kind::kEncoded;
     part.encoded = bytes;
+    if (segment.rack_spec) as_values(spec, slice, part, parts);
   }
   return present;
 }
 
-kernels::DrawKey Reference::key(const Group& group, const Sources& source, const OfSlice& of,
+// What a machine decodes of it, to be added as it is.
+void Reference::as_values(const CodecSpec& spec, const Slice& slice, Contribution& part,
+                          Parts& parts) {
+  std::vector<float>& values = parts.values.emplace_back(slice.elements);
+  kernels::RangeStats stats;
+  const Status decoded = lane().decode_add(
+      {.spec = spec, .encoded = part.encoded, .elements = slice.elements, .sum = values.data()},
+      stats);
+  CGX_ASSERT(decoded.ok());
+  const void*& place = parts.places.emplace_back(values.data());
+  part = {.kind = Contribution::Kind::kRaw, .raw = {.ranks = &place, .rank_count = 1}};
+}
+
+kernels::DrawKey Reference::key(const CodecSpec& spec, const Sources& source, const OfSlice& of,
                                 uint32_t encoding, uint32_t machine) const {
-  return key_of(group.segments[of.slice.segment].spec, job_hash_, communicator_hash_,
-                source.tensor->name_hash(), of.step, encoding, machine, of.slice);
+  return key_of(spec, job_hash_, communicator_hash_, source.tensor->name_hash(), of.step, encoding,
+                machine, of.slice);
 }
 
 // The sum of the parts, as the machine encodes it: with a target, also its result.
@@ -330,7 +348,7 @@ Bytes Reference::reduced(const Group& group, Sources& source, const OfSlice& of,
   if (!result) job.target_count = 0;
   Bytes sum(of.slice.range_bytes);
   job.contributions = parts.all;
-  job.key = key(group, source, of, scheduler::kSecondEncoding, machine);
+  job.key = key(job.spec, source, of, scheduler::kSecondEncoding, machine);
   job.encoded = sum;
   const Result<uint64_t> used = lane().reduce(job, stats);
   CGX_ASSERT(used.ok());

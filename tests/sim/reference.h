@@ -66,8 +66,10 @@ class Reference {
   void reduce_slice(const scheduler::Group& group, Sources& source, const OfSlice& of) const;
   Bytes reduced(const scheduler::Group& group, Sources& source, const OfSlice& of, uint32_t machine,
                 const Parts& parts, bool result) const;
-  kernels::DrawKey key(const scheduler::Group& group, const Sources& source, const OfSlice& of,
+  kernels::DrawKey key(const CodecSpec& spec, const Sources& source, const OfSlice& of,
                        uint32_t encoding, uint32_t machine) const;
+  static void as_values(const CodecSpec& spec, const scheduler::Slice& slice,
+                        kernels::Contribution& part, Parts& parts);
   uint32_t rack_size(const scheduler::Group& group) const;
   void allgather(const scheduler::GroupLayout& layout, const scheduler::Group& group,
                  std::vector<Sources>& sources, uint64_t step) const;

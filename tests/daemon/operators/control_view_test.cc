@@ -116,6 +116,17 @@ TEST(View, CarriesEveryCounterWithItsHelp) {
   for (const v1::Counter& counter : list.counters()) EXPECT_FALSE(counter.help().empty());
 }
 
+TEST(View, ShowsTheCodecOfRacksWhereThereIsOne) {
+  Snapshot snapshot = two_users();
+  scheduler::CommunicatorSnapshot& one = snapshot.communicators[0];
+  EXPECT_EQ(tensors_of(one).tensors(0).rack_codec(), "");
+  one.tensors[0].rack_codec = CodecSpec{.codec = 0, .bucket = 512};
+  one.groups[0].rack_encoded_bytes = 4096;
+  EXPECT_EQ(tensors_of(one).tensors(0).rack_codec(), "fp32");
+  const v1::JobList jobs = *jobs_of(snapshot, target("resnet", "dp"), kOwner);
+  EXPECT_EQ(jobs.communicators(0).groups(0).rack_encoded_bytes(), 4096u);
+}
+
 TEST(View, ShowsPlanAndTensors) {
   const Snapshot snapshot = two_users();
   const v1::JobList jobs = *jobs_of(snapshot, target("resnet", "dp"), kOwner);

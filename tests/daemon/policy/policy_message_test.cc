@@ -87,6 +87,23 @@ TEST(PolicyMessage, RefusesADecayThatIsNoShareAndACollectiveNobodyHas) {
   EXPECT_THAT(check_policy(message).status().message(), HasSubstr("collective: "));
 }
 
+TEST(PolicyMessage, KnowsACodecOfRacksOrTheSame) {
+  v1::Policy message;
+  message.set_rack_codec("fp32");
+  const Result<CheckedPolicy> checked = check_policy(message);
+  ASSERT_TRUE(checked.ok()) << checked.status().to_string();
+  ASSERT_TRUE(checked->plain.rack_codec.has_value());
+  EXPECT_EQ(checked->plain.rack_codec->codec, 0);
+  EXPECT_EQ(to_message(checked->plain).rack_codec(), "fp32");
+  message.set_rack_codec("same");
+  EXPECT_FALSE(check_policy(message)->plain.rack_codec);
+  message.set_rack_codec("maxmax:8");
+  EXPECT_THAT(check_policy(message).status().message(), HasSubstr("rack_codec: "));
+  message.set_rack_codec("fp32");
+  message.set_collective("allgather");
+  EXPECT_THAT(check_policy(message).status().message(), HasSubstr("collective allgather"));
+}
+
 TEST(PolicyMessage, RefusesACodecNobodyHasAndNamesTheKey) {
   v1::Policy message;
   message.set_codec("maxmax:4");

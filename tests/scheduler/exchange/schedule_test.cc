@@ -391,6 +391,38 @@ TEST(Schedule, SendsBetweenRacksAsManyTimesLessAsTheyHaveMachines) {
   EXPECT_DOUBLE_EQ(between({Collective::kTwoLevel, 8, 4, 1, 1}), 2.0);
 }
 
+// Who sends a frame and who receives it say alike whether it has the codec of racks: frames that a
+// machine of the same rack adds have.
+TEST(Schedule, GivesTheRacksCodecToWhatIsAddedInTheRackAlone) {
+  for (const Case& c : every_case()) {
+    const GroupLayout layout = layout_of(c);
+    std::vector<Schedule> schedules;
+    for (uint32_t k = 0; k < c.machines; ++k) {
+      schedules.push_back(Schedule::create({k, c.machines, way_of(c)}, layout));
+    }
+    const bool lossy_racks = c.collective == Collective::kTwoLevel && !c.exact;
+    for (uint32_t k = 0; k < c.machines; ++k) {
+      for (uint32_t part = 0; part < schedules[k].parts(); ++part) {
+        for (const Move& move : schedules[k].course(part).moves()) {
+          if (move.kind != MoveKind::kSend && move.kind != MoveKind::kForward) continue;
+          EXPECT_EQ(move.in_rack, lossy_racks && move.round == 1) << ::testing::PrintToString(c);
+          for (const uint32_t to : move.machines) {
+            const Course& there = schedules[to].course(part);
+            const uint16_t frame = there.frame_of(move.round, k);
+            EXPECT_EQ(there.moves()[there.receive_of(frame)].in_rack, move.in_rack);
+            for (const Move& sum : there.moves()) {
+              for (const Source& source : sum.sources) {
+                const bool reads = source.kind == Source::Kind::kFrame && source.index == frame;
+                EXPECT_TRUE(!reads || source.in_rack == move.in_rack);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Schedule, SaysWhomAMachineHears) {
   const Case c{Collective::kTwoLevel, 6, 2, 1, 1};
   const Schedule schedule = Schedule::create({3, 6, way_of(c)}, layout_of(c));

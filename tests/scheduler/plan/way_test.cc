@@ -105,6 +105,39 @@ TEST(Way, OfTwoLevelsNeedsRacksOfEqualSize) {
       << why(2, lossy, 4, true);
 }
 
+TEST(RackCodec, IsRefusedWhereItCannotBeAndNamed) {
+  Policy policy;
+  policy.rack_codec = kRaw;
+  const auto why = [&] {
+    std::vector<std::string> warnings;
+    const std::string text = check_rack_codec(policy, warnings).message();
+    return text.empty() && !warnings.empty() ? warnings[0] : text;
+  };
+  EXPECT_EQ(why(), "") << "auto may go in racks";
+  policy.collective = CollectiveWish::kTwoLevel;
+  EXPECT_EQ(why(), "");
+  policy.default_codec = {
+      .codec = 12, .flags = CodecSpec::kFeedback, .bucket = kSparseBucket, .amount = 0.01f};
+  EXPECT_NE(why().find("262144 bytes of a bucket of topk:0.01,feedback"), std::string::npos)
+      << why();
+  policy.rack_codec = CodecSpec{.codec = 2, .bucket = 512};
+  EXPECT_EQ(why(), "") << "sparse sums of all values";
+  policy.rack_codec = policy.default_codec;
+  EXPECT_NE(why().find("rack_codec topk:0.01"), std::string::npos) << why();
+  policy.rack_codec = CodecSpec{.codec = 3, .bits = 8, .flags = 2, .bucket = 512};
+  EXPECT_NE(why().find("says feedback"), std::string::npos) << why();
+  policy.rack_codec = kFourBits;
+  policy.default_codec = {.codec = 3, .bits = 8, .bucket = 512};
+  EXPECT_NE(why().find("unused"), std::string::npos) << why();
+  policy.rack_codec = CodecSpec{.codec = 3, .bits = 2, .flags = 1, .bucket = 512};
+  policy.rules = {{"a", {.codec = 4, .flags = CodecSpec::kFeedback, .bucket = 64}}};
+  EXPECT_NE(why().find("beside efsign,bucket=64,feedback"), std::string::npos) << why();
+  policy.rules.clear();
+  policy.rack_codec = kRaw;
+  policy.collective = CollectiveWish::kScatter;
+  EXPECT_NE(why().find("rack_codec fp32 with collective scatter"), std::string::npos) << why();
+}
+
 TEST(Way, OfAnotherVersionIsRefusedByName) {
   const Group group = build({{{1000, kRaw}}, 2}).group;
   const Status unknown = check_way({.collective = static_cast<Collective>(77)}, group, 2);

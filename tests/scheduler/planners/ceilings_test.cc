@@ -174,11 +174,11 @@ TEST(Ceilings, BoundWhatPlannersForShortStepsChoose) {
   two.bits = 2;
   eight.bits = 8;
   const PlannedSegment strong{{0, two}, true}, weak{{0, eight}, true}, ruled{{0, two}, false};
-  EXPECT_EQ(at_level(strong, levels, 0).spec, two);
-  EXPECT_EQ(at_level(strong, levels, 2).spec.codec, 0);
-  EXPECT_EQ(at_level(weak, levels, 0).spec, eight);
-  EXPECT_EQ(at_level(weak, levels, 1).spec, eight);
-  EXPECT_EQ(at_level(ruled, levels, 2).spec, two) << "a rule decides";
+  EXPECT_EQ(at_level(strong, levels, 0, {}).spec, two);
+  EXPECT_EQ(at_level(strong, levels, 2, {}).spec.codec, 0);
+  EXPECT_EQ(at_level(weak, levels, 0, {}).spec, eight);
+  EXPECT_EQ(at_level(weak, levels, 1, {}).spec, eight);
+  EXPECT_EQ(at_level(ruled, levels, 2, {}).spec, two) << "a rule decides";
 }
 
 TEST(Ceilings, OfACompressedPlanFollowNewOnes) {

@@ -207,6 +207,102 @@ TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   }
 }
 
+Policy rack_policy() {
+  Policy policy;
+  policy.default_codec = {.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
+  policy.rack_codec = CodecSpec{.codec = 3, .bits = 8, .bucket = 384};
+  policy.collective = CollectiveWish::kTwoLevel;
+  policy.rack_machines = 2;
+  return policy;
+}
+
+const Segment& segment_of(const Plan& plan, uint32_t tensor) {
+  for (const Group& group : plan.groups) {
+    for (const Segment& segment : group.segments) {
+      if (segment.tensor == tensor) return segment;
+    }
+  }
+  static const Segment none;
+  return none;
+}
+
+TEST(Plan, SaysTheCodecOfRacksWhereAGroupHasThemAndItIsTheWeakerOne) {
+  Policy policy = rack_policy();
+  policy.rules = {{"layer", {.codec = 2, .bucket = 512}}};
+  const Plan plan = plan_of(network(), policy, 4);
+  const std::optional<CodecSpec>& in_rack = segment_of(plan, 0).rack_spec;
+  ASSERT_TRUE(in_rack.has_value());
+  EXPECT_EQ(kernels::to_string(*in_rack), "maxmin:8,bucket=128") << "cut where the other is";
+  EXPECT_FALSE(segment_of(plan, 1).rack_spec) << "bf16 is weaker";
+  EXPECT_FALSE(segment_of(plan, 3).rack_spec) << "so is none";
+  policy.rack_codec = CodecSpec{.codec = 0, .bucket = 512};
+  EXPECT_TRUE(segment_of(plan_of(network(), policy, 4), 1).rack_spec);
+  EXPECT_FALSE(segment_of(plan_of(network(), policy, 2), 0).rack_spec) << "one rack alone";
+  policy.collective = CollectiveWish::kAuto;
+  EXPECT_FALSE(segment_of(plan_of(network(), policy, 4), 0).rack_spec) << "goes flat";
+}
+
+TEST(Plan, SaysWhatHasToBeDecodedBeforeItIsAdded) {
+  const auto table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "w", .elements = 512 * 40, .shape = {40, 512}}});
+  const auto bytes = [&](const std::optional<CodecSpec>& rack_codec) {
+    PlanQuestion question{.table = table, .policy = rack_policy(), .order = {0}, .machines = 4};
+    question.policy.rack_codec = rack_codec;
+    question.slab_bytes = 256 << 10;
+    const Result<FactsPtr> facts = make_facts(question);
+    EXPECT_TRUE(facts.ok()) << facts.status().to_string();
+    return (*facts)->rack_decoded_bytes;
+  };
+  EXPECT_EQ(bytes(CodecSpec{.codec = 3, .bits = 8, .bucket = 512}), 4 * 512 * 10u);
+  EXPECT_EQ(bytes(CodecSpec{.codec = 0, .bucket = 512}), 0u) << "is added as it is";
+  EXPECT_EQ(bytes({}), 0u) << "nor has the same codec to be decoded first";
+}
+
+TEST(Plan, WithACodecOfRacksHasAnotherHashAndSurvivesItsEncoding) {
+  Policy policy = rack_policy();
+  const Plan plan = plan_of(network(), policy, 4);
+  const std::vector<std::byte> bytes = encode_plan(plan);
+  const Result<Plan> read = decode_plan(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->groups, plan.groups);
+  EXPECT_TRUE(check_plan(*read, network()).ok());
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode_plan(std::span(bytes).first(length)).ok()) << length;
+  }
+  policy.rack_codec.reset();
+  EXPECT_NE(plan_of(network(), policy, 4).hash(), plan.hash());
+}
+
+TEST(Plan, IsRefusedWhenItsCodecOfRacksCannotBe) {
+  const Plan plan = plan_of(network(), rack_policy(), 4);
+  const auto why = [&](const auto& change) {
+    Plan changed = plan;
+    for (Group& group : changed.groups) {
+      for (Segment& segment : group.segments) {
+        if (segment.tensor == 0) change(group, segment);
+      }
+    }
+    return check_plan(changed, network()).message();
+  };
+  const auto set = [&](const CodecSpec& spec) {
+    return why([&](Group&, Segment& segment) { segment.rack_spec = spec; });
+  };
+  EXPECT_NE(set({.codec = 3, .bits = 8, .bucket = 384}).find("do not divide"), std::string::npos);
+  EXPECT_NE(set({.codec = 3, .bits = 9, .bucket = 512}).find("bits"), std::string::npos);
+  EXPECT_NE(set({.codec = 99, .bucket = 512}).find("99"), std::string::npos);
+  EXPECT_NE(set({.codec = 12, .bucket = kSparseBucket, .amount = 0.1f}).find("leaves values out"),
+            std::string::npos);
+  EXPECT_NE(set({.codec = 3, .bits = 8, .flags = CodecSpec::kFeedback, .bucket = 512})
+                .find("says feedback"),
+            std::string::npos);
+  EXPECT_NE(why([](Group& group, Segment&) { group.way = {.ahead = 1}; }).find("no racks"),
+            std::string::npos);
+  EXPECT_NE(why([](Group&, Segment& segment) {
+              segment.spec = {.codec = 0, .bucket = 512};
+            }).find("no racks that lose"),
+            std::string::npos);
+}
+
 TEST(Plan, IsRefusedWhenItNamesTensorsTwiceOrNotAtAll) {
   Plan plan = plan_of(network(), {});
   EXPECT_TRUE(check_plan(plan, network()).ok());

@@ -105,6 +105,36 @@ TEST(Travel, TimesTheBytesOfAGroupIsWhatItsFramesCarry) {
   }
 }
 
+// The rack's codec weighs what is added in the rack, and nothing else.
+TEST(Travel, CountsWhatHasTheCodecOfRacks) {
+  const uint64_t elements = 512 * 8 * 8;  // ranges need no padding
+  Built built = build({{{elements, kFourBits}}, 8});
+  built.group.way = way_of(Collective::kTwoLevel, 8, 4);
+  built.group.segments[0].rack_spec = kRaw;
+  const Setting setting{3, 8, built.group.way};
+  const GroupLayout layout = GroupLayout::create(built.group, built.table, 8, {});
+  const Schedule schedule = Schedule::create(setting, layout);
+  uint64_t sent = 0, frames = 0;
+  for (uint32_t part = 0; part < schedule.parts(); ++part) {
+    for (const Move& move : schedule.course(part).moves()) {
+      if (move.kind != MoveKind::kSend && move.kind != MoveKind::kForward) continue;
+      frames += move.machines.size();
+      sent += move.machines.size() * layout.part(part).encoded(move.in_rack);
+    }
+  }
+  const Conditions conditions = simple_conditions();
+  const GroupLoad load = *load_of(built.group.segments[0], built.table, conditions.costs);
+  const Travel travel = travel_of(built.group.way, 8);
+  EXPECT_NEAR(travel.in_rack.encodes, 6 / 8.0, 1e-9) << "of two shards for each neighbour";
+  EXPECT_NEAR(travel.in_rack.decodes, 2 * 3 / 8.0, 1e-9);
+  EXPECT_NEAR(travel.in_rack.sent, 6 / 8.0, 1e-9);
+  EXPECT_NEAR(travel.in_rack.received, 6 / 8.0, 1e-9);
+  const LaneTimes times = times_of(load, travel, {conditions, {}, 4});
+  EXPECT_EQ(times.sent_bytes, sent + frames * sizeof(wire::FrameHeader));
+  const double raw = 0.75 * (100 + 0.5 * 4 * elements) + 0.75 * (50 + 0.25 * 4 * elements);
+  EXPECT_NEAR(rack_arithmetic_ns(load, travel), raw, 1e-6);
+}
+
 TEST(Times, AddUpToWhatOneWouldWriteDown) {
   const Conditions conditions = simple_conditions();
   const Built built = build({{{1024, kRaw}}, 2});
