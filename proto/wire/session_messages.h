@@ -47,7 +47,7 @@
 namespace cgx::wire {
 
 constexpr uint32_t kSessionMagic = 0x53584743;  // "CGXS"
-constexpr uint16_t kSessionVersion = 3;
+constexpr uint16_t kSessionVersion = 4;
 constexpr size_t kSessionPacketBytesMax = 96 * 1024;  // below the default socket buffer
 constexpr size_t kNameBytesMax = 512;
 constexpr uint32_t kArenasMax = 64, kNoArena = UINT32_MAX;
