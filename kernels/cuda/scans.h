@@ -4,24 +4,30 @@
 #include <cstdint>
 
 #include "kernels/codec.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/team.h"
+#include "kernels/cuda/views.h"
 #include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
 
-// The sum of f(e) in the order of sums.h: lane t has partials t and t + 32.
+// The sum of f(e) in the order of sums.h: lane t has partials t, t + kSize, ...
 template <class Team, class F>
 CGX_DEVICE float team_sum(Team& team, uint32_t n, F f) {
-  static_assert(2 * Team::kSize == kPartials);
+  constexpr uint32_t kOwn = kPartials / Team::kSize;
   typename Team::template Each<float> partials;
   team.lanes([&](uint32_t t) {
-    float low = 0, high = 0;
+    float own[kOwn] = {};
     for (uint32_t e = t; e < n; e += kPartials) {
-      low += f(e);
-      if (e + Team::kSize < n) high += f(e + Team::kSize);
+      for (uint32_t i = 0; i < kOwn; ++i) {
+        if (e + Team::kSize * i < n) own[i] += f(e + Team::kSize * i);
+      }
     }
-    partials[t] = low + high;
+    for (uint32_t half = kOwn / 2; half > 0; half /= 2) {
+      for (uint32_t i = 0; i < half; ++i) own[i] += own[i + half];
+    }
+    partials[t] = own[0];
   });
   return team.fold(partials);
 }
@@ -54,6 +60,26 @@ CGX_DEVICE typename Codec::Extent team_fold(Team& team, const float* x, uint32_t
   return team.merge(extent, [](auto& a, const auto& b) { Codec::merge(a, b); });
 }
 
+// The same where x is a team's scratch memory: each lane looks at the fours that it stored.
+template <class Codec, class Team>
+CGX_DEVICE typename Codec::Extent bucket_fold(Team& team, const float* x, uint32_t n) {
+  typename Team::template Each<typename Codec::Extent> extent;
+  team.lanes([&](uint32_t t) { extent[t] = Codec::empty_extent(); });
+  const auto add = [&](uint32_t t, const Quad& four, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) Codec::add(extent[t], four.v[i]);
+  };
+  const auto load = [&](uint32_t e) { return line_at(x + e); };
+  const uint32_t whole = n & ~3u;
+  each_whole_quad(team, whole, load,
+                  [&](uint32_t t, uint32_t, const Quad& four) { add(t, four, 4); });
+  if (n > whole) {
+    team.lanes([&](uint32_t t) {
+      if (t == whole / 4 % Team::kSize) add(t, load(whole), n - whole);
+    });
+  }
+  return team.merge(extent, [](auto& a, const auto& b) { Codec::merge(a, b); });
+}
+
 // What a codec wants to know about a bucket: what it says itself, or a fold whose order does not
 // matter.
 template <class Codec, class Team>
@@ -62,7 +88,7 @@ CGX_DEVICE typename Codec::Extent team_extent(Team& team, const float* x, uint32
   if constexpr (requires { Codec::team_extent(team, x, n, spec); }) {
     return Codec::team_extent(team, x, n, spec);
   } else {
-    return team_fold<Codec>(team, x, n);
+    return bucket_fold<Codec>(team, x, n);
   }
 }
 

@@ -60,13 +60,12 @@ class Skeleton {
   using Extent = typename Codec::Extent;
   using CodecRange = Range<Codec>;
 
-  static CGX_DEVICE void run(Team& team, const EncodeJob& job, uint64_t b, Scratch s,
-                             Findings found) {
-    const CodecRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const EncodeJob& job, const CodecRange& range, uint64_t b,
+                             Scratch s, Findings found) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     load_sum<false>(team, job.source, first, n, s.x);
-    uint8_t* bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
+    uint8_t* bytes = bytes_of(job);
     const Meta meta = put(team, n, kInfBits, job, b, range, bytes, s, found);
     if (job.norms) put_norms(team, s, n, meta, found);
     if (job.residual_out == nullptr) return;
@@ -74,104 +73,183 @@ class Skeleton {
     if (meta.nonfinite) {
       keep_residual(team, source.residual_in, source.residual_scale, job.residual_out, first, n);
     } else {
-      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-        put_errors(s, e, count, quad(s.codes, e, count, meta), job.residual_out + first);
-      });
+      put_back(team, s, n, meta, job.residual_out + first, NoTarget());
     }
   }
 
-  static CGX_DEVICE void run(Team& team, const DecodeJob& job, uint64_t b, Scratch s,
-                             Findings found) {
-    const CodecRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const DecodeJob& job, const CodecRange& range, uint64_t b,
+                             Scratch s, Findings found) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     Meta meta;
-    if (!get(team, bytes_of(job), range, b, meta, s, found)) return;
-    typename Team::template Each<Extent> extents;
+    if (!get_meta(team, bytes_of(job), range, b, meta, found)) return;
+    Extents extents;
     team.lanes([&](uint32_t t) { extents[t] = Extent(); });
-    each_quad(team, n, [&](uint32_t t, uint32_t e, uint32_t count) {
-      const Quad x = quad(s.codes, e, count, meta);
-      scan(extents[t], x, count);
-      store(job, first + e, count, x);
-    });
+    const uint8_t* codes = bytes_of(job) + range.codes(b);
+    float* const to = lined_target(job, first);
+    if (to && readable(codes, n) && !is_nan_bucket(meta)) {
+      each_whole_quad(
+          team, n, [&](uint32_t e) { return Codes::piece(codes, e, meta); },
+          [&](uint32_t t, uint32_t e, const Piece& piece) {
+            const Quad x = Codes::quad(piece, e, meta);
+            scan(extents[t], x, 4);
+            put_line(outside(to + e), x);
+          });
+    } else {
+      stage(team, codes, n, s);
+      each_quad(team, n, [&](uint32_t t, uint32_t e, uint32_t count) {
+        const Quad x = quad(s.codes, e, count, meta);
+        scan(extents[t], x, count);
+        store(job, first + e, count, x);
+      });
+    }
     finish(team, job, first, n, nonfinite(team, meta, extents, overflow_bits(job.dtype)), found);
   }
 
-  static CGX_DEVICE void run(Team& team, const DecodeAddJob& job, uint64_t b, Scratch s,
-                             Findings found) {
-    const CodecRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const DecodeAddJob& job, const CodecRange& range,
+                             uint64_t b, Scratch s, Findings found) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     Meta meta;
-    if (!get(team, bytes_of(job), range, b, meta, s, found)) return;
-    typename Team::template Each<Extent> extents;
+    if (!get_meta(team, bytes_of(job), range, b, meta, found)) return;
+    Extents extents;
     team.lanes([&](uint32_t t) { extents[t] = Extent(); });
-    each_quad(team, n, [&](uint32_t t, uint32_t e, uint32_t count) {
-      const Quad x = quad(s.codes, e, count, meta);
+    const auto add = [&](uint32_t t, const Quad& x, uint32_t count, Quad& sum) {
       scan(extents[t], x, count);
-      Quad sum = load_quad(job.sum, DType::kF32, first + e, count);
       for (uint32_t i = 0; i < 4; ++i) sum.v[i] = canonical_nan(sum.v[i] + x.v[i]);
-      store_quad(job.sum, DType::kF32, first + e, count, sum);
-    });
+    };
+    const uint8_t* codes = bytes_of(job) + range.codes(b);
+    float* const sums = outside(job.sum + first);
+    if (in_lines(sums, DType::kF32) && readable(codes, n)) {
+      struct Loaded {
+        Piece piece;
+        Quad sum;
+      };
+      each_whole_quad(
+          team, n,
+          [&](uint32_t e) {
+            return Loaded{Codes::piece(codes, e, meta), line_at(sums + e)};
+          },
+          [&](uint32_t t, uint32_t e, Loaded loaded) {
+            add(t, Codes::quad(loaded.piece, e, meta), 4, loaded.sum);
+            put_line(sums + e, loaded.sum);
+          });
+    } else {
+      stage(team, codes, n, s);
+      each_quad(team, n, [&](uint32_t t, uint32_t e, uint32_t count) {
+        Quad sum = load_quad(sums, DType::kF32, e, count);
+        add(t, quad(s.codes, e, count, meta), count, sum);
+        store_quad(sums, DType::kF32, e, count, sum);
+      });
+    }
     team.add(&found.outcome->nonfinite_buckets, nonfinite(team, meta, extents, kInfBits));
   }
 
-  static CGX_DEVICE void run(Team& team, const ReduceJob& job, uint64_t b, Scratch s,
-                             Findings found) {
-    const CodecRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const ReduceJob& job, const CodecRange& range, uint64_t b,
+                             Scratch s, Findings found) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     const uint32_t limit = overflow_bits(job.dtype);
     if (!add_contributions(team, job, range, b, limit, s, found)) return;
-    uint8_t* bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
-    const Meta meta = put(team, n, limit, job, b, range, bytes, s, found);
+    const Meta meta = put(team, n, limit, job, b, range, bytes_of(job), s, found);
     if (job.norms) put_norms(team, s, n, meta, found);
+    float* errors = nullptr;
     if (job.residual_out && meta.nonfinite) {
       keep_residual(team, job.residual_in, job.residual_scale, job.residual_out, first, n);
+    } else if (job.residual_out) {
+      errors = job.residual_out + first;
     }
-    const bool errors = job.residual_out != nullptr && !meta.nonfinite;
-    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      const Quad x = quad(s.codes, e, count, meta);
-      if (errors) put_errors(s, e, count, x, job.residual_out + first);
-      store(job, first + e, count, x);
-    });
+    put_back(team, s, n, meta, errors, Targets<ReduceJob>{job, first, lined_target(job, first)});
   }
 
-  static CGX_DEVICE void run(Team& team, const CombineJob& job, uint64_t b, Scratch s,
-                             Findings found) {
-    const CodecRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const CombineJob& job, const CodecRange& range, uint64_t b,
+                             Scratch s, Findings found) {
     const uint64_t first = range.first(b);
     const uint32_t n = range.count(b);
     const uint32_t limit = overflow_bits(job.dtype);
     if (!add_contributions(team, job, range, b, limit, s, found)) return;
     const bool bad = team_max_abs_bits(team, s.x, n) >= limit;
     const bool erase = bad && !Codec::kKeepsNan;
-    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      Quad x = *reinterpret_cast<const Quad*>(s.x + e);
+    const auto held = [&](uint32_t e) {
+      Quad x = line_at(s.x + e);
       for (uint32_t i = 0; i < 4; ++i) x.v[i] = erase ? float_of(kNanBits) : x.v[i];
-      store(job, first + e, count, x);
-    });
+      return x;
+    };
+    float* const to = lined_target(job, first);
+    if (to && n % 4 == 0) {
+      each_whole_quad(team, n, held,
+                      [&](uint32_t, uint32_t e, const Quad& x) { put_line(outside(to + e), x); });
+    } else {
+      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+        store(job, first + e, count, held(e));
+      });
+    }
     finish(team, job, first, n, bad, found);
   }
 
  private:
   using Codes = Format<Codec>;
+  using Piece = typename Codes::Piece;
+  using Extents = typename Team::template Each<Extent>;
   static constexpr bool kVotes = is_vote<Codec>();
 
+  // Where decoded values go.
+  struct NoTarget {
+    CGX_DEVICE bool lined() const { return true; }
+    CGX_DEVICE void put_line(uint32_t, const Quad&) const {}
+    CGX_DEVICE void put(uint32_t, uint32_t, const Quad&) const {}
+  };
   template <class Job>
-  static CGX_DEVICE const uint8_t* bytes_of(const Job& job) {
-    return reinterpret_cast<const uint8_t*>(job.encoded.data());
+  struct Targets {
+    const Job& job;
+    uint64_t first;
+    float* to;
+    CGX_DEVICE bool lined() const { return to != nullptr; }
+    CGX_DEVICE void put_line(uint32_t e, const Quad& x) const {
+      kernels::put_line(outside(to + e), x);
+    }
+    CGX_DEVICE void put(uint32_t e, uint32_t count, const Quad& x) const {
+      store(job, first + e, count, x);
+    }
+  };
+
+  template <class Job>
+  static CGX_DEVICE auto* bytes_of(const Job& job) {
+    if constexpr (requires { job.key; }) {
+      return outside(reinterpret_cast<uint8_t*>(job.encoded.data()));
+    } else {
+      return outside(reinterpret_cast<const uint8_t*>(job.encoded.data()));
+    }
   }
 
   // x := what the view contributes to the bucket, or x += it.
   template <bool add>
   static CGX_DEVICE void load_sum(Team& team, const RawView& view, uint64_t first, uint32_t n,
                                   float* x) {
-    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      const Quad sum = contribution_of(view, first + e, count);
-      Quad* to = reinterpret_cast<Quad*>(x + e);
-      for (uint32_t i = 0; i < 4; ++i) to->v[i] = add ? to->v[i] + sum.v[i] : sum.v[i];
-    });
+    const auto put = [&](uint32_t e, const Quad& more) {
+      Quad sum = more;
+      if constexpr (add) {
+        sum = line_at(x + e);
+        for (uint32_t i = 0; i < 4; ++i) sum.v[i] += more.v[i];
+      }
+      put_line(x + e, sum);
+    };
+    LinedView lines;
+    if (!lined(view, first, n, lines)) {
+      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+        put(e, contribution_of(view, first + e, count));
+      });
+    } else if (lines.untouched) {
+      each_whole_quad(
+          team, n, [&](uint32_t e) { return line_at(outside(lines.values + e)); },
+          [&](uint32_t, uint32_t e, const Quad& more) { put(e, more); });
+    } else {
+      each_whole_quad(
+          team, n, [&](uint32_t e) { return lines.load(e); },
+          [&](uint32_t, uint32_t e, const LinedView::Lines& loaded) {
+            put(e, lines.contribution(loaded));
+          });
+    }
   }
 
   // The bucket in s.x to metadata and codes, which stay in s.codes.
@@ -186,15 +264,20 @@ class Skeleton {
     team.lanes([&](uint32_t t) {
       saturated[t] = 0;
       if (t == 0) put_meta(meta, bytes + range.meta(b));
-      if (b + 1 < range.buckets()) return;
-      for (uint64_t i = range.end() + t; i < range.padded_end(); i += Team::kSize) bytes[i] = 0;
     });
+    if (b + 1 == range.buckets()) pad(team, range, bytes);
     const uint64_t key = bucket_key(job.key.stream, job.key.first_bucket + b);
     Codes::code(team, s.x, n, meta, key, job.spec, s.codes, saturated);
     copy_bytes(team, s.codes, target, Codec::code_bytes(n));
     team.add(&found.outcome->nonfinite_buckets, meta.nonfinite);
-    team.add(&found.outcome->saturated, team_total(team, saturated));
+    if (!Codes::is_plain(meta)) team.add(&found.outcome->saturated, team_total(team, saturated));
     return meta;
+  }
+  static CGX_DEVICE void pad(Team& team, const CodecRange& range, uint8_t* bytes) {
+    team.lanes([&](uint32_t t) {
+      CGX_ROLLED
+      for (uint64_t i = range.end() + t; i < range.padded_end(); i += Team::kSize) bytes[i] = 0;
+    });
   }
   static CGX_DEVICE Meta fit(Team& team, const float* x, uint32_t n, uint32_t limit,
                              const CodecSpec& spec) {
@@ -213,23 +296,30 @@ class Skeleton {
     }
   }
 
-  // Metadata and codes of a bucket; the latter to s.codes. False, for all lanes, if it is corrupt.
-  static CGX_DEVICE bool get(Team& team, const uint8_t* bytes, const CodecRange& range, uint64_t b,
-                             Meta& meta, Scratch& s, Findings found) {
+  // False, for all lanes, if a bucket's metadata are corrupt.
+  static CGX_DEVICE bool get_meta(Team& team, const uint8_t* bytes, const CodecRange& range,
+                                  uint64_t b, Meta& meta, Findings found) {
     if constexpr (Codec::kMetaBytes > 0) {
       alignas(16) uint8_t words[Codec::kMetaBytes];
       copy_words<Codec::kMetaBytes>(bytes + range.meta(b), words);
-      if (!Codec::get_meta(words, meta)) {
-        team.lower(&found.outcome->bad_bucket, b);
-        return false;
-      }
+      if (Codec::get_meta(words, meta)) return true;
+      team.lower(&found.outcome->bad_bucket, b);
+      return false;
     } else {
-      Codec::get_meta(bytes + range.meta(b), meta);
+      return Codec::get_meta(bytes + range.meta(b), meta);
     }
-    const uint8_t* codes = bytes + range.codes(b);
+  }
+  // Whether codes of others can be read as they lie, four at a time, or else need staging.
+  static CGX_DEVICE bool readable(const uint8_t* codes, uint32_t n) {
+    return n % 4 == 0 && misalignment(codes, Codes::kAligned) == 0;
+  }
+  static CGX_DEVICE void stage(Team& team, const uint8_t* codes, uint32_t n, Scratch& s) {
     s.codes += line_offset(codes);
-    copy_bytes(team, codes, s.codes, Codec::code_bytes(range.count(b)));
-    return true;
+    copy_bytes(team, codes, s.codes, Codec::code_bytes(n));
+  }
+  // All its values are NaN, which must be the canonical one: arithmetic of a device makes another.
+  static CGX_DEVICE bool is_nan_bucket(const Meta& meta) {
+    return HasPlanes<Codec> && meta.nonfinite;
   }
 
   // s.x := the sum of the present parts, in order from +0.0; what the receiver's dtype cannot hold
@@ -238,12 +328,13 @@ class Skeleton {
   static CGX_DEVICE bool add_contributions(Team& team, const Job& job, const CodecRange& range,
                                            uint64_t b, uint32_t limit, const Scratch& s,
                                            Findings found) {
-    const uint32_t n = range.count(b);
-    each_quad(team, n,
-              [&](uint32_t, uint32_t e, uint32_t) { *reinterpret_cast<Quad*>(s.x + e) = Quad{}; });
+    const uint32_t n = range.count(b), whole = (n + 3) & ~3u;
+    each_whole_quad(
+        team, whole, [](uint32_t) { return Quad{}; },
+        [&](uint32_t, uint32_t e, const Quad& zero) { put_line(s.x + e, zero); });
     float weight = 0;  // of votes
     for (uint32_t p = 0; p < job.contributions.size(); ++p) {
-      const Contribution& part = job.contributions.data()[p];
+      const Contribution part = listed(job.contributions.data() + p);
       if (part.kind == Contribution::Kind::kAbsent) continue;
       Meta meta;
       if (part.kind == Contribution::Kind::kRaw) {
@@ -253,13 +344,16 @@ class Skeleton {
       }
       if constexpr (kVotes) weight += meta.scale();
     }
-    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t) {
-      Quad* x = reinterpret_cast<Quad*>(s.x + e);
-      for (uint32_t i = 0; i < 4; ++i) {
-        const float sum = kVotes ? outcome_of(x->v[i], e + i, weight) : x->v[i];
-        x->v[i] = held_by(canonical_nan(sum), limit);
-      }
-    });
+    each_whole_quad(
+        team, whole, [&](uint32_t e) { return line_at(s.x + e); },
+        [&](uint32_t, uint32_t e, Quad x) {
+          for (uint32_t i = 0; i < 4; ++i) {
+            const float sum = kVotes ? outcome_of(x.v[i], e + i, weight) : x.v[i];
+            x.v[i] = canonical_nan(sum);
+            if (limit != kInfBits) x.v[i] = held_by(x.v[i], limit);
+          }
+          put_line(s.x + e, x);
+        });
     return true;
   }
 
@@ -279,21 +373,33 @@ class Skeleton {
   static CGX_DEVICE bool add_encoded(Team& team, const uint8_t* bytes, const CodecRange& range,
                                      uint64_t b, uint32_t n, Scratch s, Meta& meta,
                                      Findings found) {
-    if (!get(team, bytes, range, b, meta, s, found)) return false;
+    if (!get_meta(team, bytes, range, b, meta, found)) return false;
     Meta read = meta;
     if constexpr (kVotes) read = ballot<Meta>();
-    each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
-      const Quad more = quad(s.codes, e, count, read);
-      Quad* to = reinterpret_cast<Quad*>(s.x + e);
-      for (uint32_t i = 0; i < 4; ++i) to->v[i] += more.v[i];
-    });
+    const auto add = [&](uint32_t e, const Quad& more) {
+      Quad sum = line_at(s.x + e);
+      for (uint32_t i = 0; i < 4; ++i) sum.v[i] += more.v[i];
+      put_line(s.x + e, sum);
+    };
+    const uint8_t* codes = bytes + range.codes(b);
+    if (readable(codes, n)) {
+      each_whole_quad(
+          team, n, [&](uint32_t e) { return Codes::piece(codes, e, read); },
+          [&](uint32_t, uint32_t e, const Piece& piece) { add(e, Codes::quad(piece, e, read)); });
+    } else {
+      stage(team, codes, n, s);
+      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+        add(e, quad(s.codes, e, count, read));
+      });
+    }
     return true;
   }
 
   static CGX_DEVICE Quad quad(const uint8_t* codes, uint32_t e, uint32_t count, const Meta& meta) {
     Quad x = {};
     for (uint32_t i = 0; i < 4; ++i) {
-      if (i < count) x.v[i] = Codes::value(codes, e + i, meta);
+      if (i >= count) continue;
+      x.v[i] = is_nan_bucket(meta) ? float_of(kNanBits) : Codes::value(codes, e + i, meta);
     }
     return x;
   }
@@ -330,11 +436,31 @@ class Skeleton {
     });
   }
 
-  static CGX_DEVICE void put_errors(const Scratch& s, uint32_t e, uint32_t count, const Quad& value,
-                                    float* residual) {
-    Quad x = *reinterpret_cast<const Quad*>(s.x + e);
+  // What the own codes say: to the local results, and what they lost to `errors`, if not null.
+  template <class Target>
+  static CGX_DEVICE void put_back(Team& team, const Scratch& s, uint32_t n, const Meta& meta,
+                                  float* errors, const Target& target) {
+    if (n % 4 != 0 || !target.lined() || !in_lines(errors, DType::kF32) || is_nan_bucket(meta) ||
+        misalignment(s.codes, Codes::kAligned) != 0) {
+      each_quad(team, n, [&](uint32_t, uint32_t e, uint32_t count) {
+        const Quad x = quad(s.codes, e, count, meta);
+        if (errors) store_quad(errors, DType::kF32, e, count, errors_of(s, e, x));
+        target.put(e, count, x);
+      });
+      return;
+    }
+    each_whole_quad(
+        team, n, [&](uint32_t e) { return Codes::piece(s.codes, e, meta); },
+        [&](uint32_t, uint32_t e, const Piece& piece) {
+          const Quad x = Codes::quad(piece, e, meta);
+          if (errors) put_line(outside(errors + e), errors_of(s, e, x));
+          target.put_line(e, x);
+        });
+  }
+  static CGX_DEVICE Quad errors_of(const Scratch& s, uint32_t e, const Quad& value) {
+    Quad x = line_at(s.x + e);
     for (uint32_t i = 0; i < 4; ++i) x.v[i] = saturated(x.v[i] - value.v[i]);
-    store_quad(residual, DType::kF32, e, count, x);
+    return x;
   }
 
   template <class Job>

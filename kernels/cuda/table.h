@@ -27,21 +27,31 @@ CGX_DEVICE uint32_t segment_of(const cuda::Table<Job>& table, uint32_t from, uin
   return low;
 }
 
-// Buckets first, first + step, ... of the table, by one team with scratch_bytes at `memory`.
+// The bucket after a segment's last one.
+template <class Job>
+CGX_DEVICE uint64_t end_of(const cuda::Table<Job>& table, uint32_t index) {
+  return index + 1 < table.count ? table.segments[index + 1].first_bucket : table.buckets;
+}
+
+// Buckets first, first + step, ... of the table, by one team with scratch_bytes at `memory`. What
+// is the same for all buckets of a segment is found out when the team comes to the segment.
 template <class Codec, class Team, class Job>
 CGX_DEVICE void run_buckets(Team& team, const cuda::Table<Job>& table, uint64_t first,
                             uint64_t step, uint8_t* memory) {
-  uint32_t at = 0;
-  for (uint64_t bucket = first; bucket < table.buckets; bucket += step) {
+  uint64_t bucket = first;
+  for (uint32_t at = 0; bucket < table.buckets;) {
     at = segment_of(table, at, bucket);
     cuda::Segment<Job>& segment = table.segments[at];
-    const uint64_t own = bucket - segment.first_bucket;
-    const Findings found{&segment.outcome, table.norms + bucket};
-    if constexpr (kIsWide<Codec>) {
-      WideSkeleton<Team, Codec>::run(team, segment.job, own, found);
-    } else {
-      Skeleton<Team, Codec>::run(team, segment.job, own,
-                                 scratch_at<Codec>(memory, table.bucket_max), found);
+    const uint64_t begin = segment.first_bucket, end = end_of(table, at);
+    const Range<Codec> range(segment.job.spec, segment.job.elements);
+    for (; bucket < end; bucket += step) {
+      const Findings found{&segment.outcome, table.norms + bucket};
+      if constexpr (kIsWide<Codec>) {
+        WideSkeleton<Team, Codec>::run(team, segment.job, range, bucket - begin, found);
+      } else {
+        Skeleton<Team, Codec>::run(team, segment.job, range, bucket - begin,
+                                   scratch_at<Codec>(memory, table.bucket_max), found);
+      }
     }
   }
 }
@@ -51,8 +61,7 @@ template <class Job>
 CGX_DEVICE void sum_norms(const cuda::Table<Job>& table, uint32_t index) {
   cuda::Segment<Job>& segment = table.segments[index];
   if (!segment.job.norms) return;
-  const uint64_t end =
-      index + 1 < table.count ? table.segments[index + 1].first_bucket : table.buckets;
+  const uint64_t end = end_of(table, index);
   cuda::Norms sum = {};
   for (uint64_t bucket = segment.first_bucket; bucket < end; ++bucket) {
     sum.intended_sq += table.norms[bucket].intended_sq;

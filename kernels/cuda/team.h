@@ -23,6 +23,8 @@
 
 #ifdef __CUDACC__
 #define CGX_DEVICE __device__
+#define CGX_ROLLED _Pragma("unroll 1")  // loops that few buckets need stay small
 #else
 #define CGX_DEVICE
+#define CGX_ROLLED
 #endif

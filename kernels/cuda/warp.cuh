@@ -32,12 +32,14 @@ class Warp {
 
   template <class T, class F>
   __device__ T merge(const Each<T>& x, F f) {
+    __syncwarp();  // shuffles and ballots order no memory
     T all = x.value;
     for (uint32_t distance = kSize / 2; distance > 0; distance /= 2) f(all, across(all, distance));
     return all;
   }
 
   __device__ float fold(const Each<float>& x) {
+    __syncwarp();
     float sum = x.value;
     for (uint32_t half = kSize / 2; half > 0; half /= 2) sum += __shfl_down_sync(kAll, sum, half);
     return __shfl_sync(kAll, sum, 0);
@@ -45,6 +47,7 @@ class Warp {
 
   template <class F>
   __device__ uint32_t ballot(F f) {
+    __syncwarp();
     return __ballot_sync(kAll, f(lane_));
   }
 

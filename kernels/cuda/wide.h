@@ -38,8 +38,8 @@ class WideSkeleton {
   using WideRange = Range<Codec>;
   using Flags = typename Team::template Each<uint32_t>;
 
-  static CGX_DEVICE void run(Team& team, const EncodeJob& job, uint64_t b, Findings found) {
-    const WideRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const EncodeJob& job, const WideRange& range, uint64_t b,
+                             Findings found) {
     uint8_t* const bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
     each(team, range, b, found, [&](uint64_t i, uint64_t code) {
       const T x = sum_of(job.source, i);
@@ -50,19 +50,20 @@ class WideSkeleton {
     if (job.norms) no_norms(team, found);
   }
 
-  static CGX_DEVICE void run(Team& team, const DecodeJob& job, uint64_t b, Findings found) {
-    each(team, WideRange(job.spec, job.elements), b, found, [&](uint64_t i, uint64_t code) {
+  static CGX_DEVICE void run(Team& team, const DecodeJob& job, const WideRange& range, uint64_t b,
+                             Findings found) {
+    each(team, range, b, found, [&](uint64_t i, uint64_t code) {
       const T x = get(reinterpret_cast<const uint8_t*>(job.encoded.data()) + code);
       store(job, i, x);
       return x;
     });
   }
 
-  static CGX_DEVICE void run(Team&, const DecodeAddJob&, uint64_t, Findings) {
+  static CGX_DEVICE void run(Team&, const DecodeAddJob&, const WideRange&, uint64_t, Findings) {
   }  // small floats only
 
-  static CGX_DEVICE void run(Team& team, const ReduceJob& job, uint64_t b, Findings found) {
-    const WideRange range(job.spec, job.elements);
+  static CGX_DEVICE void run(Team& team, const ReduceJob& job, const WideRange& range, uint64_t b,
+                             Findings found) {
     uint8_t* const bytes = reinterpret_cast<uint8_t*>(job.encoded.data());
     each(team, range, b, found, [&](uint64_t i, uint64_t code) {
       const T x = sum_of(job, i, code);
@@ -74,8 +75,9 @@ class WideSkeleton {
     if (job.norms) no_norms(team, found);
   }
 
-  static CGX_DEVICE void run(Team& team, const CombineJob& job, uint64_t b, Findings found) {
-    each(team, WideRange(job.spec, job.elements), b, found, [&](uint64_t i, uint64_t code) {
+  static CGX_DEVICE void run(Team& team, const CombineJob& job, const WideRange& range, uint64_t b,
+                             Findings found) {
+    each(team, range, b, found, [&](uint64_t i, uint64_t code) {
       const T x = sum_of(job, i, code);
       store(job, i, x);
       return x;

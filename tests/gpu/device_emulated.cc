@@ -1,4 +1,4 @@
-// This processor as the device: the kernels' own bodies, run by EmulatedWarp and EmulatedBlock.
+// This processor as the device: the kernels' own bodies, run by FiberWarp and EmulatedBlock.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -15,7 +15,7 @@
 #include "kernels/cuda/table.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/emulated_block.h"
-#include "tests/gpu/emulated_warp.h"
+#include "tests/gpu/fiber_warp.h"
 
 namespace cgx::kernels::cuda {
 namespace {
@@ -25,13 +25,17 @@ constexpr uint32_t kTeams = 5;  // that take buckets in turn
 template <class Codec, class Job>
 int launch_dense(const Table<Job>& table) {
   const size_t bytes = scratch_bytes<Codec>(table.bucket_max);
+  static gpu::Fibers fibers(FiberWarp::kSize);
+  FiberWarp::Staging staging;
   for (uint64_t first = 0; first < kTeams; ++first) {
     // Exactly its size, so that AddressSanitizer sees what lies beyond.
     const std::unique_ptr<uint8_t, void (*)(void*)> memory(
         static_cast<uint8_t*>(std::aligned_alloc(16, bytes)), std::free);
     std::memset(memory.get(), 0x5a, bytes);
-    EmulatedWarp warp;
-    run_buckets<Codec>(warp, table, first, kTeams, memory.get());
+    fibers.run([&](uint32_t lane) {
+      FiberWarp warp(fibers, staging, lane);
+      run_buckets<Codec>(warp, table, first, kTeams, memory.get());
+    });
   }
   return 0;
 }
@@ -39,7 +43,7 @@ int launch_dense(const Table<Job>& table) {
 // body(team) on all lanes of a block.
 template <class Body>
 void run_block(Body body) {
-  static gpu::Fibers fibers;
+  static gpu::Fibers fibers(EmulatedBlock::kSize);
   EmulatedBlock::Staging staging;
   fibers.run([&](uint32_t lane) {
     EmulatedBlock team(fibers, staging, lane);

@@ -1,5 +1,5 @@
 // A block played by fibers, one for each lane: what kernels/cuda/team.h says of large teams, on the
-// host. Warps of it are played by their first lane (emulated_warp.h).
+// host. Warps of it are played by their first lane (emulated_warp.h), by a loop.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace cgx::kernels {
 
 class EmulatedBlock {
  public:
-  static constexpr uint32_t kSize = gpu::Fibers::kCount;
+  static constexpr uint32_t kSize = 64;
   template <class T>
   struct Each {
     T value;

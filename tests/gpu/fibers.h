@@ -1,4 +1,4 @@
-// As many fibers as a block has lanes, each with its own stack, run in turns from barrier to
+// As many fibers as a team has lanes, each with its own stack, run in turns from barrier to
 // barrier.
 //
 // One lane runs alone until it reaches a barrier, then another, in a new order each time: where a
@@ -21,13 +21,13 @@ namespace cgx::gpu {
 
 class Fibers {
  public:
-  static constexpr uint32_t kCount = 64;
+  explicit Fibers(uint32_t count) : count_(count), fibers_(new Fiber[count]) {}
 
   // body(lane) on every fiber.
   void run(std::function<void(uint32_t)> body) {
     body_ = std::move(body);
     running_ = this;
-    for (uint32_t lane = 0; lane < kCount; ++lane) {
+    for (uint32_t lane = 0; lane < count_; ++lane) {
       Fiber& fiber = fibers_[lane];
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -38,7 +38,7 @@ class Fibers {
     do {
       order_ = order_ * 1664525u + 1013904223u;
       const uint32_t step = order_ >> 8 | 1, from = order_ >> 20;
-      for (uint32_t i = 0; i < kCount; ++i) resume((i * step + from) % kCount);
+      for (uint32_t i = 0; i < count_; ++i) resume((i * step + from) % count_);
     } while (!all_at(kEnd));
   }
 
@@ -94,16 +94,17 @@ class Fibers {
   }
 
   bool all_at(uint32_t kind) const {
-    for (const Fiber& fiber : fibers_) {
-      if (fiber.kind == fibers_[0].kind) continue;
-      std::fprintf(stderr, "lanes of a block wait at different barriers\n");
+    for (uint32_t lane = 1; lane < count_; ++lane) {
+      if (fibers_[lane].kind == fibers_[0].kind) continue;
+      std::fprintf(stderr, "lanes of a team wait at different barriers\n");
       std::abort();
     }
     return fibers_[0].kind == kind;
   }
 
   static inline thread_local Fibers* running_ = nullptr;
-  Fiber fibers_[kCount];
+  const uint32_t count_;  // a power of two
+  const std::unique_ptr<Fiber[]> fibers_;
   ucontext_t main_;
   std::function<void(uint32_t)> body_;
   uint32_t lane_ = 0, order_ = 1;
