@@ -8,6 +8,7 @@
 #include "scheduler/planners/timeline.h"
 #include "scheduler/sim/lines.h"
 #include "scheduler/sim/model.h"
+#include "scheduler/sim/published_nodes.h"
 #include "scheduler/sim/published_speeds.h"
 
 namespace cgx::scheduler::sim {
@@ -63,6 +64,7 @@ class Validator {
   std::map<std::string, System> systems_;
   std::map<uint32_t, Between> between_;  // by machines
   PublishedSpeeds speeds_;
+  PublishedNodes nodes_;
 };
 
 Status Validator::number(const Line& line, size_t at, double& value) const {
@@ -256,13 +258,24 @@ Status Validator::take(const Line& line) {
     CGX_ASSIGN_OR_RETURN(done.predictions.emplace_back(), speeds_.add(line));
     return {};
   }
+  if (key == "nodes" && words == 5) return nodes_.nodes(line);
+  if (key == "gpucodec" && words == 6) return nodes_.codec(line);
+  if (key == "system" && words == 8) {
+    CGX_ASSIGN_OR_RETURN(done.calibrations.emplace_back(), nodes_.system(line));
+    return {};
+  }
+  if ((key == "gain" || key == "upper") && words == 6) {
+    CGX_ASSIGN_OR_RETURN(done.rows.emplace_back(),
+                         key == "gain" ? nodes_.gain(line) : nodes_.upper(line));
+    return {};
+  }
   if (key == "median" && words == 3) {
     CGX_ASSIGN_OR_RETURN(done.rows.emplace_back(), speeds_.median(line));
     return {};
   }
   return line.error(
       "not a line of published figures: source, trainer, codec, calibrate, scaling, ratio, "
-      "speeds or median with its words");
+      "speeds, median, nodes, gpucodec, system, gain or upper with its words");
 }
 
 }  // namespace

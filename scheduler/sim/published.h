@@ -18,6 +18,7 @@
 //   speeds NAME PLAIN EIGHT FOUR         of a model, uncompressed and with so many bits: the last
 //                                        is predicted from the others
 //   median ID TOLERANCE                  how far those predictions are off, in percent
+// and those of machines with several GPUs (published_nodes.h).
 //
 // CUT is layerwise or two (the better of all cuts into two groups). In these systems trainers
 // encode and decode themselves, and an allgather carries what was encoded. Thread rule: pure

@@ -52,7 +52,9 @@ TARGETS = {  # ratio to reach per bench and case
                   "threshold", "randomk")}},
     "convergence": {f"{model}/{codec}": 1 / 1.02 if codec in FOUR_BITS_AND_UP else 1 / 1.05
                     for model in ("conv", "transformer") for codec in (*FOUR_BITS_AND_UP, *FEWER_BITS)},
-    "cgxsim": {"simulate-1024": 1.0, "qnccl/median": 1.0, "mergecomp/r50/dgc/n8/ratio": 1.0, "mergecomp/dgc/n8/layerwise": 1.0,
+    "cgxsim": {"simulate-1024": 1.0, "qnccl/median": 1.0, "espresso/gpt2/upper": 1.0,
+               **{f"espresso/{model}/fp32": 1.0 for model in ("bert", "lstm", "r101")},
+               "mergecomp/r50/dgc/n8/ratio": 1.0, "mergecomp/dgc/n8/layerwise": 1.0,
                "mergecomp/onebit/n8/layerwise": 1.0,
                **{f"mergecomp/{codec}/n8/merged": 1.0 for codec in ("dgc", "efsign", "onebit")},
                **{f"mergecomp/{codec}/{machines}/{cut}": 1.0 for codec in ("dgc", "efsign", "onebit")

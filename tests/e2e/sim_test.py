@@ -125,6 +125,8 @@ class Cgxsim(unittest.TestCase):
         self.assertTrue(any("calibrated: rate among 8" in text for text in texts))
         self.assertTrue(any("predicted: vgg16 with 4 bits" in text for text in texts))
         self.assertAlmostEqual(rows["qnccl/median"]["error"], 6.8, delta=0.1)
+        self.assertEqual([name for name in rows if name.startswith("espresso/")],
+                         [*(f"espresso/{model}/fp32" for model in ("bert", "lstm", "r101")), "espresso/gpt2/upper"])
         self.assertAlmostEqual(rows["mergecomp/r50/dgc/n8/ratio"]["ours"], 3.83, delta=0.15 * 3.83)
         wrong = self.file("rows.txt", "trainer resnet50 48ms 0.3\ncodec a plain\nscaling x a 8 two 1 1\n")
         self.assertIn("x is outside its tolerance", cgxsim("--validate", wrong, code=1))

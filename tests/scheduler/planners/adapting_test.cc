@@ -207,10 +207,10 @@ class ChangingNetwork final : public PilotPort {
 };
 
 constexpr int kStepsToAdapt = 50;
-constexpr double kCloseToTheBest = 1.1;
+constexpr double kCloseToTheBest = 1.1, kWithAWrongModel = 1 / 0.93;
 
-void expect_close_to_the_best(ChangingNetwork& job) {
-  EXPECT_LE(job.running_ns(), kCloseToTheBest * job.best_of_menu()) << job.said;
+void expect_close_to_the_best(ChangingNetwork& job, double most = kCloseToTheBest) {
+  EXPECT_LE(job.running_ns(), most * job.best_of_menu()) << job.said;
 }
 
 TEST(Adapting, FollowsALinkThatBecomesSlowAndFastAgain) {
@@ -241,10 +241,10 @@ TEST(Adapting, IsNotMisledByWorkThatTakesLongerThanIsKnown) {
     ChangingNetwork job;
     job.be({k10Gbit, kTripNs}, crowd);
     job.play(200);
-    expect_close_to_the_best(job);
+    expect_close_to_the_best(job, kWithAWrongModel);
     job.be({k500Mbit, kTripNs}, crowd);
     job.play(kStepsToAdapt);
-    expect_close_to_the_best(job);
+    expect_close_to_the_best(job, kWithAWrongModel);
   }
 }
 

@@ -232,6 +232,29 @@ TEST(Published, PredictsFourBitsFromEightAndNone) {
   EXPECT_EQ(done->predictions[1], "twice with 4 bits: 888.9, published 444.4, off by 100 %");
 }
 
+// Uncompressed a step takes twice as long as on one GPU, so that no codec gains more than that.
+TEST(Published, ChoosesForEachTensorHowItGoesBetweenNodes) {
+  const auto done = validate(
+      "nodes 8 8 0us 20gbit\n"
+      "gpucodec useless 4 0us 0us 0us\ngpucodec free 0.04 0us 0us 0us\n"
+      "gpucodec dear 0.04 900us 400us 2ms\n"
+      "system half resnet50 40ms 20ms 0ns 800ns 50\n"
+      "gain useless half useless 1 1\ngain free half free 2 10\ngain dear half dear 2 60\n"
+      "upper free half free 1 5\nupper dear half dear 1 5\n",
+      "rows.txt");
+  ASSERT_TRUE(done.ok()) << done.status().to_string();
+  ASSERT_EQ(done->rows.size(), 5u);
+  EXPECT_EQ(done->calibrations.size(), 1u);
+  EXPECT_NEAR(done->rows[0].ours, 1, 1e-6);
+  EXPECT_TRUE(done->rows[1].holds()) << done->rows[1].ours;
+  EXPECT_LE(done->rows[1].ours, 2);
+  EXPECT_LT(done->rows[2].ours, done->rows[1].ours);
+  EXPECT_GT(done->rows[2].ours, 1.05) << "the large tensors are worth it";
+  EXPECT_NEAR(done->rows[3].ours, 0, 1e-6);
+  EXPECT_NEAR(done->rows[3].error, 1, 1e-6);
+  EXPECT_GT(done->rows[4].ours, 0) << "encoding is not free";
+}
+
 TEST(Published, NamesWhatIsWrongWithFileAndLine) {
   const auto error = [](const std::string& text) {
     return validate(text, "rows.txt").status().message();
@@ -249,6 +272,15 @@ TEST(Published, NamesWhatIsWrongWithFileAndLine) {
   EXPECT_EQ(error("median all 5\n"),
             "rows.txt:1: comes before any line \"speeds NAME PLAIN EIGHT FOUR\"");
   EXPECT_EQ(error("speeds a 5 0 5\n"), "rows.txt:1: a speed is a number above 0");
+  const std::string nodes = "nodes 8 8 150us 20gbit\ngpucodec a 0.1 9us 5us 9us\n";
+  EXPECT_NE(error("system s bert 9ms 5ms 20ns 800ns 50\n").find("comes before the line \"nodes"),
+            std::string::npos);
+  EXPECT_EQ(error(nodes + "gain x s a 2 5\n"), "rows.txt:3: no line \"system s ...\"");
+  EXPECT_EQ(error(nodes + "system s bert 9ms 5ms 20ns 800ns 50\nupper x s b 2 5\n"),
+            "rows.txt:4: no line \"gpucodec b ...\"");
+  EXPECT_EQ(error(nodes + "gpucodec b 0 9us 5us 9us\n"), "rows.txt:3: 0 is not above 0");
+  EXPECT_EQ(error(nodes + "gpucodec b 1 5us 9us 9us\n"),
+            "rows.txt:3: decoding takes no longer than both ways");
   EXPECT_NE(error("guess 5\n").find("rows.txt:1: not a line of published figures"),
             std::string::npos);
 }
