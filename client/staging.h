@@ -61,6 +61,7 @@ class Staging {
   Result<device::CUcontext> check(const DeviceBuffers& buffers);
   // Gives back the memory of copies that are over.
   void sweep();
+  bool idle();  // there are no others
   // Registers an arena with the driver, once.
   Status pin(std::shared_ptr<ArenaMemory> arena);
 
