@@ -193,9 +193,16 @@ cgx_status cgx_close(cgx_session* session) {
     const std::unique_ptr<cgx_session> owned(session);
     if (!owned) return {};
     std::vector<std::unique_ptr<cgx_comm>> comms;  // closed before the session, without its mutex
-    const cgx::MutexLock lock(owned->mutex);
-    comms.swap(owned->comms);
-    return {};
+    {
+      const cgx::MutexLock lock(owned->mutex);
+      comms.swap(owned->comms);
+    }
+    comms.clear();
+    const Status copies = owned->session->end_copies();
+    if (copies.ok()) return {};
+    owned->session->say_goodbye();
+    [[maybe_unused]] Session* const used_by_copies = owned->session.release();
+    return copies;
   });
 }
 

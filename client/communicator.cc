@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "client/checks.h"
 #include "client/cores.h"
@@ -174,8 +175,15 @@ Status Communicator::close() {
   }
   Lock lock = std::move(entered).value();
   end_waits();
-  left_.wait(lock, [this] { return users_ == 0 && copying_ == 0; });
-  return leave(lock);
+  left_.wait_until(lock, deadline(), [this] { return users_ == 0 && copying_ == 0; });
+  left_.wait(lock, [this] { return users_ == 0; });
+  const uint32_t copying = std::exchange(copying_, 0);
+  if (copying > 0) *self_ = nullptr;  // nobody is told of them any more
+  const Status left = leave(lock);
+  if (copying == 0 || !left.ok()) return left;
+  return {StatusCode::kTIMED_OUT, "communicator " + name_ + " was closed, but " + text(copying) +
+                                      " copies of its tensors from the GPU still wait on their "
+                                      "streams; their memory is kept until they are made"};
 }
 
 // Nobody is inside any more.

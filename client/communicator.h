@@ -115,7 +115,7 @@ class Communicator final : public CompletionSink {
                std::span<Place> places = {});
   Status speak_of(Step& step, uint32_t id, Mark mark, Place* place, Copy* copy = nullptr);
   void put(const cgx_submit_record& record, uint32_t completions, Copy* copy = nullptr);
-  void copied(const std::string& what, const Status& status);
+  void copied(Lock& lock, const std::string& what, const Status& status);
   Status send_deferred(Lock& lock);
   void give_up(Lock& lock, Status why);
   Status leave(Lock& lock);
@@ -147,6 +147,8 @@ class Communicator final : public CompletionSink {
   CallLedger calls_;
   std::deque<Deferred> deferred_;
   uint32_t copying_ = 0;  // copies whose end is not told yet
+  // For those who are told of copies: null once this is gone. The session's lock guards it.
+  const std::shared_ptr<Communicator*> self_ = std::make_shared<Communicator*>(this);
   std::map<uint64_t, std::vector<Staged>> staged_steps_;
   std::map<uint64_t, Staged> staged_calls_;
   Status broken_;             // why this rank has left by itself

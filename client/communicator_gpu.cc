@@ -100,14 +100,16 @@ void Communicator::put(const cgx_submit_record& record, uint32_t completions, Co
   const std::string what =
       is_call ? "call " + text(record.step) : "tensor " + tensors_[record.tensor]->description.name;
   session_.copies().watch(std::move(*copy),
-                          [this, what](const Status& status) { copied(what, status); });
+                          [&session = session_, self = self_, what](const Status& status) {
+                            auto entered = session.enter_to_look();
+                            if (!entered.ok()) return;
+                            Lock lock = std::move(entered).value();
+                            if (*self != nullptr) (*self)->copied(lock, what, status);
+                          });
 }
 
 // In the thread that waits for copies. The last line may be the last of this object.
-void Communicator::copied(const std::string& what, const Status& status) {
-  auto entered = session_.enter_to_look();
-  if (!entered.ok()) return;
-  Lock lock = std::move(entered).value();
+void Communicator::copied(Lock& lock, const std::string& what, const Status& status) {
   const bool open = !closed_ && session_.lost().ok();
   if (open && status.ok()) {
     deferred_.front().copying = false;

@@ -21,6 +21,11 @@ void CopyWatch::watch(Copy copy, Told told) {
   changed_.notify_all();
 }
 
+bool CopyWatch::idle() {
+  const MutexLock lock(mutex_);
+  return queue_.empty() && !telling_;
+}
+
 // The thread takes none of the program's signals.
 void CopyWatch::begin() {
   sigset_t all, before;
@@ -35,6 +40,7 @@ void CopyWatch::run() {
   for (;;) {
     while (!ending_ && queue_.empty()) changed_.wait(mutex_);
     if (queue_.empty()) return;
+    telling_ = true;
     {
       const Watched first = std::move(queue_.front());
       queue_.pop_front();
@@ -42,6 +48,7 @@ void CopyWatch::run() {
       first.told(first.copy.wait());
     }
     lock.lock();
+    telling_ = false;
   }
 }
 

@@ -24,6 +24,7 @@ class CopyWatch {
   CopyWatch& operator=(const CopyWatch&) = delete;
 
   void watch(Copy copy, Told told);
+  bool idle();  // all that were given have been told
 
  private:
   struct Watched {
@@ -37,7 +38,8 @@ class CopyWatch {
   Condition changed_;
   std::deque<Watched> queue_ CGX_GUARDED_BY(mutex_);
   bool ending_ CGX_GUARDED_BY(mutex_) = false;
-  std::thread thread_ CGX_GUARDED_BY(mutex_);  // from the first copy on
+  bool telling_ CGX_GUARDED_BY(mutex_) = false;  // of one, or waits for it
+  std::thread thread_ CGX_GUARDED_BY(mutex_);    // from the first copy on
 };
 
 }  // namespace cgx::client

@@ -21,6 +21,8 @@ constexpr milliseconds kSlice(50);  // how long a sleeper goes without a look at
 constexpr std::chrono::microseconds kRingPause(50);
 constexpr std::chrono::seconds kStopped(4), kStoppedInRequest(30);  // preparing a plan takes time
 constexpr std::chrono::milliseconds kLookMax(1100);
+constexpr uint64_t kCopiesMs = 10'000;  // a stream that has not made them by then has got stuck
+constexpr milliseconds kLookForCopies(2);
 
 // "python3 train.py", for the daemon's log.
 std::string command_line() {
@@ -346,6 +348,30 @@ Status Session::wake() {
   ++events_;
   channel_->wake_all();
   return {};
+}
+
+Status Session::end_copies() {
+  if (guard_.forked()) return {};
+  const auto idle = [this] {
+    const std::lock_guard lock(staging_mutex_);
+    return copies_->idle() && (staging_ == nullptr || staging_->idle());
+  };
+  const Deadline deadline = deadline_in_ms(kCopiesMs);
+  while (!idle()) {
+    if (Clock::now() >= deadline) {
+      return {StatusCode::kTIMED_OUT,
+              "copies between the GPU and the arena still wait on their streams after " +
+                  std::to_string(kCopiesMs) +
+                  " ms; the session is over, and its memory stays until the process ends"};
+    }
+    std::this_thread::sleep_for(kLookForCopies);
+  }
+  return {};
+}
+
+void Session::say_goodbye() {
+  const Lock lock(mutex_);
+  if (lost_.ok()) static_cast<void>(socket_->post(wire::Goodbye{}).ok());
 }
 
 Result<Staging*> Session::staging() {

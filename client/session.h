@@ -117,6 +117,10 @@ class Session {
   void wake_waiters() { channel_->wake_all(); }
   // Loads the CUDA driver when it is asked for first.
   Result<Staging*> staging();
+  // Waits for the copies that are on streams. TIMED_OUT: some are not made, and what they use must
+  // outlive them.
+  Status end_copies();
+  void say_goodbye();
   // Has the stream copy the tensor into memory of the arena, or of one on the device, unless it is
   // there already.
   Result<StagedIn> stage_in(const DeviceBuffers& buffers,

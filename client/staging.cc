@@ -240,4 +240,10 @@ void Staging::sweep() {
   std::erase_if(under_way_, [](const Copy& copy) { return copy.staging_ == nullptr; });
 }
 
+bool Staging::idle() {
+  sweep();
+  const MutexLock lock(mutex_);
+  return under_way_.empty();
+}
+
 }  // namespace cgx::client

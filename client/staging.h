@@ -63,6 +63,7 @@ class Staging {
   Status check_range(const void* memory, uint64_t bytes, const char* what);
   // Gives back the memory of copies that are over.
   void sweep();
+  bool idle();  // there are no others
   // Registers an arena with the driver, once.
   Status pin(std::shared_ptr<ArenaMemory> arena);
 

@@ -19,7 +19,7 @@ constexpr size_t kMailboxCapacity = 1024;
 // Messages have a part of a round, and where they take long a quarter of the thread while others
 // work: a client may ask as often as it likes for what takes a millisecond.
 constexpr int kMessagesPerRound = 64;
-constexpr uint64_t kMessagesNs = 500'000, kMessagesShare = 4;
+constexpr uint64_t kMessagesNs = 500'000, kMessagesShare = 4, kMessagesPauseNs = 50'000'000;
 // A client empties its full completion ring without telling us; a closed session's last operation
 // ends without an event of its own.
 constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
@@ -161,7 +161,9 @@ int DataAgent::take_messages() {
   uint64_t took = 0;
   const auto take = [&](Message message) { took += handle(std::move(message)); };
   while (work < kMessagesPerRound && took < kMessagesNs && mailbox_.drain(1, take) > 0) ++work;
-  if (took >= kMessagesNs) next_messages_ns_ = now_ns_ + kMessagesShare * took;
+  if (took >= kMessagesNs) {
+    next_messages_ns_ = now_ns_ + std::min(kMessagesShare * took, kMessagesPauseNs);
+  }
   return work;
 }
 

@@ -71,6 +71,12 @@ class Staging(ClusterCase):
         noticed = any("ReplicaDivergedError" in errors for _, errors in planted)
         self.assertTrue(noticed or [out for out, _ in planted] != host)
 
+    def test_a_stream_that_gets_stuck_keeps_nobody_from_closing(self):
+        program = os.path.join(HERE, "gpu_rank_stuck.py")
+        comm, session = self.run_ranks(["gpu"], words="", program=program)[0].splitlines()
+        self.assertRegex(comm, r"^TimedOutError [67]\.\d TIMED_OUT: communicator world was closed, but 1 copies of its tensors")
+        self.assertRegex(session, r"^TimedOutError 1[01]\.\d TIMED_OUT: copies between the GPU and the arena still wait")
+
     def test_mistakes_are_told_by_name_and_harm_nobody(self):
         program = os.path.join(HERE, "gpu_rank_wrong.py")
         lines = self.run_ranks(["gpu"], program=program, words="devices=2")[0].splitlines()

@@ -113,7 +113,9 @@ typedef struct cgx_open_options {
 /* `options` NULL: the defaults. */
 CGX_API cgx_status cgx_open(const cgx_open_options* options, cgx_session** session);
 /* Closes communicators, wakes their waiters with CGX_CANCELLED, ends the connection. Arena memory
- * stays mapped while somebody retains it. NULL is allowed. */
+ * stays mapped while somebody retains it. CGX_TIMED_OUT: streams have not made copies to or from
+ * it for 10 s; the session is over, and its memory stays until the process ends. NULL is
+ * allowed. */
 CGX_API cgx_status cgx_close(cgx_session* session);
 
 /* --- Arena ------------------------------------------------------------------------------------ */
@@ -204,7 +206,8 @@ CGX_API cgx_status cgx_comm_cancel(cgx_comm* comm);
  * written in this session's arenas any more; until then, at most the communicator's time-out, what
  * was under way goes on. CGX_TIMED_OUT: it did not say so in time; the communicator is gone, and
  * the memory of what was unfinished is not given out again while the session is open. So it is,
- * with CGX_OK, where the daemon was lost. NULL is allowed. */
+ * with CGX_OK, where the daemon was lost. CGX_TIMED_OUT, too, where a stream has not made a copy of
+ * a tensor within that time: the copy keeps its memory. NULL is allowed. */
 CGX_API cgx_status cgx_comm_close(cgx_comm* comm);
 
 /* --- Tensors ---------------------------------------------------------------------------------- */

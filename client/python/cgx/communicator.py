@@ -403,8 +403,8 @@ class Communicator:
     def close(self) -> None:
         """Leaves the communicator; what is unfinished fails.
 
-        Returns when the daemon has let go of this process's memory; TimedOutError if it does not, and then that memory
-        is used for nothing else while the session is open.
+        Returns when the daemon has let go of this process's memory; TimedOutError if it does not, or if a stream has not
+        made a copy from the GPU by then. That memory is used for nothing else then while the session is open.
         """
         if self._handle is None:
             return

@@ -205,7 +205,10 @@ class Session:
         return self._joining[-1].wait(meanwhile)
 
     def close(self) -> None:
-        """Closes the communicators and ends the connection. Arrays of the arena stay valid."""
+        """Closes the communicators and ends the connection. Arrays of the arena stay valid.
+
+        TimedOutError: a stream has not made its copies for 10 s; the session is over, its memory goes with the process.
+        """
         if self._handle is None:
             return
         for action in self._before_close if self.is_open else ():
