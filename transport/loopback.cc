@@ -1,5 +1,7 @@
 #include "transport/loopback.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -46,6 +48,7 @@ class LoopbackEndpoint final : public Transport {
     std::vector<std::byte> header;
     std::span<const std::byte> payload;
     SendToken token = kNoToken;
+    bool size_only = false;
   };
   struct Link {
     std::string name;
@@ -56,6 +59,27 @@ class LoopbackEndpoint final : public Transport {
     int64_t last_arrival_ns = 0;
     std::deque<Pending> pending;  // accepted by send(), not yet left
   };
+  // What is on its way of a payload: all of it, or its size.
+  class Cargo {
+   public:
+    Cargo() = default;
+    static Cargo of(std::span<const std::byte> payload) {
+      Cargo cargo;
+      cargo.copied_ = copy(payload);
+      cargo.bytes_ = cargo.copied_;
+      return cargo;
+    }
+    static Cargo of_size(std::span<const std::byte> unreadable) {
+      Cargo cargo;
+      cargo.bytes_ = unreadable;
+      return cargo;
+    }
+    std::span<const std::byte> bytes() const { return bytes_; }
+
+   private:
+    std::vector<std::byte> copied_;     // stays where it is when the cargo moves
+    std::span<const std::byte> bytes_;  // of `copied_`, or that nobody may read
+  };
   // What progress() has to report, in the order in which it became known.
   struct Notice {
     enum class Kind { kFrame, kSent, kDown } kind = Kind::kFrame;
@@ -63,11 +87,11 @@ class LoopbackEndpoint final : public Transport {
     SendToken token = kNoToken;
     Status status;
     std::vector<std::byte> header;
-    std::vector<std::byte> payload;
+    Cargo payload;
   };
 
   void depart(PeerId to);
-  void arrive(uint64_t tag, std::vector<std::byte> header, std::vector<std::byte> payload);
+  void arrive(uint64_t tag, std::vector<std::byte> header, Cargo payload);
   void hear_close(uint64_t tag, const Status& why);
   void tell_close(Link& link, const char* how);
   void report_pending(PeerId peer, Link& link, const Status& status);
@@ -136,7 +160,9 @@ Status LoopbackEndpoint::send(PeerId to, const Frame& frame, SendToken token) {
   const size_t bytes =
       frame.header.size() + frame.payload.size() + network_.options_.frame_overhead_bytes;
   out_free_ns_ = std::max(out_free_ns_, network_.now_ns()) + network_.transfer_ns(bytes);
-  link->pending.push_back({copy(frame.header), frame.payload, token});
+  const auto& size_only = network_.options_.size_only;
+  link->pending.push_back(
+      {copy(frame.header), frame.payload, token, size_only && size_only(frame)});
   network_.schedule(out_free_ns_, [&network = network_, from = number_, to] {
     if (LoopbackEndpoint* self = network.endpoints_[from]) self->depart(to);
   });
@@ -169,16 +195,17 @@ void LoopbackEndpoint::depart(PeerId to) {
   const int64_t at_ns = std::max({network_.now_ns() + latency_ns, port_ns, link->last_arrival_ns});
   remote->in_free_ns_ = at_ns;
   link->last_arrival_ns = at_ns;
+  Cargo cargo = frame.size_only ? Cargo::of_size(network_.unreadable(frame.payload.size()))
+                                : Cargo::of(frame.payload);
   network_.schedule(at_ns,
                     [&network = network_, to = link->remote, tag = link->outbound_tag,
-                     header = std::move(frame.header), payload = copy(frame.payload)]() mutable {
+                     header = std::move(frame.header), payload = std::move(cargo)]() mutable {
                       LoopbackEndpoint* peer = network.endpoints_[to];
                       if (peer) peer->arrive(tag, std::move(header), std::move(payload));
                     });
 }
 
-void LoopbackEndpoint::arrive(uint64_t tag, std::vector<std::byte> header,
-                              std::vector<std::byte> payload) {
+void LoopbackEndpoint::arrive(uint64_t tag, std::vector<std::byte> header, Cargo payload) {
   auto found = by_tag_.find(tag);
   const Link* link = found == by_tag_.end() ? nullptr : links_.find(found->second);
   if (!link || link->down) {
@@ -186,7 +213,7 @@ void LoopbackEndpoint::arrive(uint64_t tag, std::vector<std::byte> header,
     return;
   }
   totals_.frames_received += 1;
-  totals_.bytes_received += header.size() + payload.size();
+  totals_.bytes_received += header.size() + payload.bytes().size();
   inbox_.push_back({.kind = Notice::Kind::kFrame,
                     .peer = found->second,
                     .header = std::move(header),
@@ -244,7 +271,7 @@ void LoopbackEndpoint::deliver(Notice& notice) {
   const bool open = links_.find(notice.peer) != nullptr;
   switch (notice.kind) {
     case Notice::Kind::kFrame:
-      if (open) events_.on_frame(notice.peer, {notice.header, notice.payload});
+      if (open) events_.on_frame(notice.peer, {notice.header, notice.payload.bytes()});
       return;
     case Notice::Kind::kSent:
       events_.on_sent(notice.peer, notice.token, notice.status);
@@ -259,6 +286,16 @@ LoopbackNetwork::LoopbackNetwork(Options options) : options_(std::move(options))
 
 LoopbackNetwork::~LoopbackNetwork() {
   for (const LoopbackEndpoint* endpoint : endpoints_) CGX_ASSERT(endpoint == nullptr);
+  if (unreadable_ != nullptr) munmap(unreadable_, options_.caps.frame_bytes_max);
+}
+
+std::span<const std::byte> LoopbackNetwork::unreadable(size_t bytes) {
+  if (unreadable_ == nullptr) {
+    unreadable_ = mmap(nullptr, options_.caps.frame_bytes_max, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CGX_ASSERT(unreadable_ != MAP_FAILED);
+  }
+  return {static_cast<const std::byte*>(unreadable_), bytes};
 }
 
 std::unique_ptr<Transport> LoopbackNetwork::make_endpoint(Events& events) {

@@ -3,7 +3,8 @@
 // Thread rule: the network, its endpoints and everybody who calls them live on one thread.
 // Invariants: no clock is read and nothing is random, so equal calls give equal histories; frames
 // of a pair arrive in order; time only moves forward, in advance_to(). The payload is read when the
-// frame leaves, just before on_sent: a buffer touched too early shows as wrong bytes.
+// frame leaves, just before on_sent: a buffer touched too early shows as wrong bytes. Where Options
+// say so only a payload's size travels: nothing of it is read, and whoever reads what came crashes.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,8 @@ class LoopbackNetwork {
     std::function<int64_t(const Hop&)> latency_ns;  // one way, first bit to first bit; empty = 0
     uint64_t port_bytes_per_second = 0;  // of each endpoint, each direction; 0 = unlimited
     uint32_t frame_overhead_bytes = 0;   // wire bytes beyond header and payload
+    std::function<bool(const Frame&)>
+        size_only;  // of the payload only its size travels; empty: never
     Caps caps{.header_bytes_max = 1024,
               .frame_bytes_max = kFrameBytesMax,
               .frame_bytes_best = 256u << 10,
@@ -66,12 +69,14 @@ class LoopbackNetwork {
 
   void schedule(int64_t at_ns, std::function<void()> run);
   int64_t transfer_ns(size_t bytes) const;
+  std::span<const std::byte> unreadable(size_t bytes);
 
   Options options_;
   int64_t now_ns_ = 0;
   uint64_t next_sequence_ = 0;
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> events_;
   std::vector<LoopbackEndpoint*> endpoints_;  // nullptr: destroyed
+  void* unreadable_ = nullptr;                // frame_bytes_max of it
 };
 
 }  // namespace cgx::transport

@@ -36,7 +36,7 @@ Result<std::vector<sim::Run>> runs_of(const SimOptions& options, const sim::Scen
     }
     for (const std::string& planner : options.planners) {
       CGX_ASSIGN_OR_RETURN(const scheduler::Planner how, scheduler::planner_of(planner));
-      CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, each.policy, how));
+      CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, each.policy, how, core_of(options)));
       run.name = each.name + (how == scheduler::Planner::kfixed ? "" : ", " + planner);
       runs.push_back(std::move(run));
     }

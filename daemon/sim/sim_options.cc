@@ -18,7 +18,7 @@ constexpr int kUsageError = 2;
 constexpr const char kAbout[] =
     "Says on paper how long a training step takes under policies, before there are machines.\n"
     "The plans are those that cgxd would make, and their bytes are counted in its own frames. Time "
-    "is a model: lanes of one machine, costs from a table. Nothing is sent, nothing is measured.";
+    "is virtual, and work takes what a table says. Nothing is sent, nothing is measured.";
 
 void add_scene(CLI::App& app, SimOptions& options) {
   app.add_option("-m,--model", options.model,
@@ -70,6 +70,12 @@ void add_work(CLI::App& app, SimOptions& options) {
 #include "scheduler/planners/planners.def"
 #undef X
       }));
+  app.add_option("--core", options.core,
+                 "who plays the step: engines, those of cgxd, frame by frame, up to " +
+                     std::to_string(sim::kEnginesMax) +
+                     " machines; timeline: the model that mode auto plans with; auto: engines "
+                     "where that takes seconds; auto without it")
+      ->check(CLI::IsMember({"auto", "engines", "timeline"}));
   app.add_option("--trace", options.trace, "write a Chrome trace of the lanes into this file");
   app.add_option("--svg", options.svg, "write a picture of the lanes into this file");
   app.add_flag("--json", options.json, "print JSON");
@@ -140,6 +146,11 @@ Result<scheduler::Conditions> conditions_of(const SimOptions& options) {
   if (!latency.ok()) return invalid_argument("--latency: " + latency.status().message());
   conditions.link = {.ns_per_byte = *rate, .trip_ns = *latency};
   return conditions;
+}
+
+sim::Core core_of(const SimOptions& options) {
+  if (options.core == "engines") return sim::Core::kEngines;
+  return options.core == "timeline" ? sim::Core::kTimeline : sim::Core::kAuto;
 }
 
 Result<std::vector<NamedPolicy>> policies_of(const SimOptions& options) {

@@ -20,7 +20,8 @@ struct SimOptions {
   std::vector<std::string> planners;
   double batch = 0, tflops = 10, share = 0;
   std::string costs, lane;  // empty: built in, the best
-  std::string trace, svg;   // files to write; empty: none
+  std::string core = "auto";
+  std::string trace, svg;  // files to write; empty: none
   std::string validate;
   bool print_model = false, json = false;
 };
@@ -29,6 +30,7 @@ SimOptions parse_sim_options(int argc, char** argv);
 // What the options name, read and checked.
 Result<scheduler::sim::Model> model_of(const SimOptions& options);
 Result<scheduler::Conditions> conditions_of(const SimOptions& options);
+scheduler::sim::Core core_of(const SimOptions& options);
 
 struct NamedPolicy {
   std::string name;

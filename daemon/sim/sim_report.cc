@@ -1,6 +1,7 @@
 #include "daemon/sim/sim_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
@@ -32,6 +33,29 @@ double exposed_ns(const sim::Run& run) {
   return run.step_ns() - run.compute_ns;
 }
 
+const char* core_name(const sim::Run& run) {
+  return run.engines ? "engines" : "timeline";
+}
+
+// Who played, and how far the timeline is from the engines.
+std::string cores_text(std::span<const sim::Run> runs) {
+  double worst = 0;
+  bool engines = false, timeline = false;
+  for (const sim::Run& run : runs) {
+    (run.engines ? engines : timeline) = true;
+    worst = std::max(worst, std::abs(run.timeline_ns() / run.step_ns() - 1));
+  }
+  std::string text = "\n";
+  if (engines) {
+    text += formed(
+        "engines: cgxd's own, frame by frame in virtual time; the timeline says the same within "
+        "%.1f %%\n",
+        100 * worst);
+  }
+  if (timeline) text += "timeline: the model of lanes that mode auto plans with\n";
+  return text;
+}
+
 size_t name_width(std::span<const sim::Run> runs) {
   size_t width = 6;
   for (const sim::Run& run : runs) width = std::max(width, run.name.size());
@@ -55,19 +79,20 @@ std::string scene_text(const SimOptions& options, const sim::Scene& scene) {
 
 std::string runs_text(std::span<const sim::Run> runs) {
   const int width = static_cast<int>(name_width(runs));
-  std::string text = formed("%-*s  %10s  %7s  %10s  %12s  %10s  %6s\n", width, "policy", "step",
-                            "scaling", "exposed", "sent/machine", "daemon", "groups");
+  std::string text = formed("%-*s  %10s  %7s  %10s  %12s  %10s  %8s  %6s\n", width, "policy",
+                            "step", "scaling", "exposed", "sent/machine", "daemon", "by", "groups");
   const sim::Run* best = &runs.front();
   const sim::Run* worst = best;
   for (const sim::Run& run : runs) {
     if (run.step_ns() < best->step_ns()) best = &run;
     if (run.step_ns() > worst->step_ns()) worst = &run;
-    text += formed("%-*s  %10s  %5.1f %%  %10s  %12s  %10s  %6zu\n", width, run.name.c_str(),
+    text += formed("%-*s  %10s  %5.1f %%  %10s  %12s  %10s  %8s  %6zu\n", width, run.name.c_str(),
                    sim::time_text(run.step_ns()).c_str(), 100 * run.scaling(),
                    sim::time_text(exposed_ns(run)).c_str(),
-                   sim::bytes_text(static_cast<double>(run.timeline.sent_bytes)).c_str(),
-                   sim::time_text(run.timeline.after.work_ns).c_str(), run.plan.groups.size());
+                   sim::bytes_text(static_cast<double>(run.sent_bytes())).c_str(),
+                   sim::time_text(run.work_ns()).c_str(), core_name(run), run.plan.groups.size());
   }
+  text += cores_text(runs);
   if (best == worst) return text;
   return text + "\nshortest: " + best->name +
          formed("; %.2f times as fast as ", worst->step_ns() / best->step_ns()) + worst->name +
@@ -84,10 +109,11 @@ std::string runs_json(const SimOptions& options, std::span<const sim::Run> runs)
         between + ("{\"policy\": " + config::json_quoted(run.name)) +
         formed(
             ", \"step_ms\": %.6f, \"scaling\": %.6f, \"exposed_ms\": %.6f, \"sent_bytes\": "
-            "%llu, \"daemon_ms\": %.6f, \"groups\": %zu, \"exact\": %s}",
+            "%llu, \"daemon_ms\": %.6f, \"core\": \"%s\", \"timeline_ms\": %.6f, \"groups\": %zu, "
+            "\"exact\": %s}",
             run.step_ns() / 1e6, run.scaling(), exposed_ns(run) / 1e6,
-            static_cast<unsigned long long>(run.timeline.sent_bytes),
-            run.timeline.after.work_ns / 1e6, run.plan.groups.size(), run.exact ? "true" : "false");
+            static_cast<unsigned long long>(run.sent_bytes()), run.work_ns() / 1e6, core_name(run),
+            run.timeline_ns() / 1e6, run.plan.groups.size(), run.exact ? "true" : "false");
     between = ",\n";
   }
   return text + "\n]}\n";

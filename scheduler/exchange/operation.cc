@@ -33,6 +33,7 @@ Operation::Operation(OperationSetup setup, Site& site, BufferPool& pool, Operati
     : setup_(std::move(setup)),
       work_(begin_at(site, setup_, std::move(memory.work))),
       site_consumes_(site.consumes_inside()),
+      site_reads_(site.reads_frames()),
       pool_(pool),
       port_(port),
       started_ns_(now_ns),

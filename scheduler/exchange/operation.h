@@ -229,7 +229,7 @@ class Operation {
 
   OperationSetup setup_;
   std::unique_ptr<SiteOperation> work_;
-  const bool site_consumes_;
+  const bool site_consumes_, site_reads_;
   BufferPool& pool_;
   OperationPort& port_;
   State state_ = State::kExchanging;

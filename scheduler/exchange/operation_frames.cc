@@ -171,7 +171,7 @@ Status Operation::copy(uint32_t machine, std::span<const std::byte> bytes, Slab&
                           " sent more parts ahead than the plan allows");
   }
   into = Slab(pool_, slab);
-  if (!bytes.empty()) std::memcpy(into.bytes().data(), bytes.data(), bytes.size());
+  if (site_reads_ && !bytes.empty()) std::memcpy(into.bytes().data(), bytes.data(), bytes.size());
   port_.count(Counter::kheld_bytes, bytes.size());
   return {};
 }

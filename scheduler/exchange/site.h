@@ -120,6 +120,9 @@ class Site {
   // A job's frames are read inside ask(), even if it is answered later. Where not, they are held in
   // slabs first.
   virtual bool consumes_inside() const = 0;
+  // False: nobody reads the ranges that frames carry, so frames are not copied either (a simulator
+  // that only knows the price). REQUIRES then: every rank has every tensor, so no frame needs more.
+  virtual bool reads_frames() const { return true; }
   // The setup outlives what is returned.
   virtual std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) = 0;
   virtual ResidualMaker residual_maker() const = 0;

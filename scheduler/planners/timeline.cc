@@ -175,6 +175,7 @@ LaneTimes times_of(const GroupLoad& load, const Travel& travel, const LaneRules&
                     costs.wire_ns_per_byte * moved;
   times.first_ns = times.last_ns = times.daemon_ns / (2 * parts);
   times.sent_bytes = static_cast<uint64_t>(sent);
+  times.sent_frames = parts * travel.sent;
   times.link_ns = link.ns_per_byte * sent;
   times.trips_ns = link.trip_ns * travel.trips;
   times.slot_ns = times.trips_ns / rules.window;

@@ -68,6 +68,7 @@ struct LaneTimes {
   double trips_ns = 0;
   double slot_ns = 0;  // of the window
   uint64_t sent_bytes = 0;
+  double sent_frames = 0;
 };
 struct LaneRules {
   const Conditions& conditions;

@@ -1,8 +1,11 @@
 #include "scheduler/sim/bars.h"
 
+#include "scheduler/sim/run.h"
+
 namespace cgx::scheduler::sim {
 
 std::vector<Bar> bars_of(const Run& run) {
+  if (run.engines) return run.engines->bars;
   std::vector<Bar> bars;
   if (run.forward_ns > 0) bars.push_back({0, Bar::kForward, 0, run.forward_ns});
   for (uint32_t g = 0; g < run.timeline.groups.size(); ++g) {

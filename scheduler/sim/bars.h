@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/sim/run.h"
-
 namespace cgx::scheduler::sim {
+
+struct Run;
 
 constexpr std::array<const char*, 4> kLanes = {"trainers", "daemon", "link", "operations"};
 

@@ -6,10 +6,25 @@
 #include "scheduler/sim/lines.h"
 
 namespace cgx::scheduler::sim {
-Result<Run> run(const Scene& scene, const Policy& policy, Planner planner) {
+namespace {
+
+constexpr double kQuickFrames = 150'000;  // of all machines in a step: some seconds
+
+double frames_of(const Run& run) {
+  double frames = 0;
+  for (const LaneTimes& group : run.timeline.times) frames += group.sent_frames;
+  return frames * run.plan.machines;
+}
+
+}  // namespace
+
+Result<Run> run(const Scene& scene, const Policy& policy, Planner planner, Core core) {
   const Model& model = scene.model;
-  const PlanInputs inputs{
-      .table = model.table, .policy = policy, .order = model.order, .machines = scene.machines};
+  const PlanInputs inputs{.table = model.table,
+                          .policy = policy,
+                          .epoch = 1,
+                          .order = model.order,
+                          .machines = scene.machines};
   Run run{.forward_ns = model.forward_ns, .compute_ns = model.compute_ns()};
   CGX_ASSIGN_OR_RETURN(Proposal proposal, propose(planner, {.inputs = inputs,
                                                             .arrival_ns = model.arrival_ns,
@@ -18,6 +33,10 @@ Result<Run> run(const Scene& scene, const Policy& policy, Planner planner) {
   CGX_ASSIGN_OR_RETURN(run.plan, make_plan(inputs, std::move(proposal.groups)));
   CGX_ASSIGN_OR_RETURN(run.timeline,
                        timeline_of(run.plan, model.table, model.arrival_ns, scene.conditions));
+  const bool quick = can_engines(run.plan).ok() && frames_of(run) <= kQuickFrames;
+  if (core == Core::kTimeline || (core == Core::kAuto && !quick)) return run;
+  CGX_ASSIGN_OR_RETURN(
+      run.engines, step_of_engines({model, scene.machines, scene.conditions}, policy, run.plan));
   return run;
 }
 

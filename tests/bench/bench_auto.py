@@ -93,7 +93,7 @@ def simulate(case, scene, options, report):
 def step_times(scene, policies, planner, options):
     model, link, machines = scene
     words = [word for policy in policies for word in ("--policy", policy)]
-    done = subprocess.run([os.path.join(options.build, "bin", "cgxsim"), "--model", model, "--machines", str(machines),
+    done = subprocess.run([os.path.join(options.build, "bin", "cgxsim"), "--model", model, "--core", "timeline", "--machines", str(machines),
                            "--link", link, "--planner", planner, "--json", *words],
                           capture_output=True, text=True, check=True)
     return list(zip(policies, (run["step_ms"] for run in json.loads(done.stdout)["runs"])))

@@ -1,5 +1,5 @@
-"""cgxsim: published figures beside the timeline's (tolerance over error, so 1 is just within it), and how long a large scene
-takes. Nothing here depends on the machine's speed but the last."""
+"""cgxsim: published figures beside the timeline's (tolerance over error, so 1 is just within it), the timeline beside the
+engines (likewise), and how long a large scene takes. Nothing here depends on the machine's speed but the last."""
 
 import glob
 import json
@@ -10,6 +10,11 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ERROR_MIN = 0.01  # of what is printed; a figure that is hit has no ratio
 LARGE_LIMIT_S = 60.0
+ENGINE_ERROR_MAX = 5.0  # percent
+ENGINE_MODELS = {"resnet50": "resnet50", "transformer": "bert", "vgg16": "vgg16"}  # architectures of cgxsim
+ENGINE_MACHINES = (8, 16, 32, 64)
+ENGINE_CODECS = ("fp32", "maxmin:4")
+ENGINE_LINKS = ("1gbit", "10gbit", "25gbit")
 
 
 def ask(options, *arguments):
@@ -30,6 +35,27 @@ def published(options, report):
                            f"off by {row['error']:.1f} {row['unit']}, tolerance {row['tolerance']:g}")
 
 
+def engine_cases(quick):
+    """Of the grid; quick: what takes seconds."""
+    for model in ENGINE_MODELS:
+        for machines in ENGINE_MACHINES[:1] if quick else ENGINE_MACHINES:
+            for codec in ENGINE_CODECS:
+                for link in ENGINE_LINKS:
+                    yield model, codec, link, machines
+
+
+def beside_engines(options, report):
+    for model, codec, link, machines in engine_cases(options.quick):
+        case = f"engines/{model}/{codec.replace(':', '')}/{link}/n{machines}"
+        if not options.wants(case):
+            continue
+        row = ask(options, "--core", "engines", "--model", ENGINE_MODELS[model], "--machines", str(machines), "--link", link,
+                  "--policy", f"codec: {codec}")["runs"][0]
+        error = 100 * (row["timeline_ms"] / row["step_ms"] - 1)
+        report.add("cgxsim", case, row["timeline_ms"], "engines", row["step_ms"], ENGINE_ERROR_MAX / max(abs(error), ERROR_MIN), "ms",
+                   f"off by {error:+.1f} %, tolerance {ENGINE_ERROR_MAX:g}")
+
+
 def large(options, report):
     start = time.monotonic()
     ask(options, "--model", "resnet50", "--machines", "1024", "--link", "100gbit")
@@ -41,5 +67,6 @@ def run(options, report):
     if options.peers_only:
         return
     published(options, report)
+    beside_engines(options, report)
     if options.wants("simulate-1024"):
         large(options, report)

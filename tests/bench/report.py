@@ -58,7 +58,9 @@ TARGETS = {  # ratio to reach per bench and case
                "mergecomp/onebit/n8/layerwise": 1.0,
                **{f"mergecomp/{codec}/n8/merged": 1.0 for codec in ("dgc", "efsign", "onebit")},
                **{f"mergecomp/{codec}/{machines}/{cut}": 1.0 for codec in ("dgc", "efsign", "onebit")
-                  for machines in ("n2", "n4") for cut in ("layerwise", "merged")}},
+                  for machines in ("n2", "n4") for cut in ("layerwise", "merged")},
+               **{f"engines/{model}/{codec}/{link}/n{machines}": 1.0 for model in ("resnet50", "transformer", "vgg16")
+                  for codec in ("fp32", "maxmin4") for link in ("1gbit", "10gbit", "25gbit") for machines in (8, 16, 32, 64)}},
 }
 
 # Where a processor's memory sets another share than the ones above, which are AMD's.

@@ -16,7 +16,7 @@ PROGRAM = os.path.join(BUILD, "bin", "cgxsim")
 
 
 def cgxsim(*arguments, code=0, folder=None):
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, cwd=folder)
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=300, cwd=folder)
     if done.returncode != code:
         raise AssertionError(f"cgxsim {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout if code == 0 else done.stderr
@@ -51,7 +51,7 @@ class Cgxsim(unittest.TestCase):
         said = [cgxsim(*shlex.split(command), folder=self.folder) for command in commands]
         self.assertIn("25,557,032 parameters in 161 tensors", said[0])
         self.assertIn("A model of time: nothing was measured.", said[0])
-        self.assertRegex(said[0], r"(?m)^codec: maxmin:4  +[\d.]+ ms +[\d.]+ % .* MB .* ms +\d+$")
+        self.assertRegex(said[0], r"(?m)^codec: maxmin:4  +[\d.]+ ms +[\d.]+ % .* MB .* ms +(?:engines|timeline) +\d+$")
         self.assertRegex(said[0], r"shortest: codec: maxmin:4; [\d.]+ times as fast as codec: fp32")
         self.assertIn("default, boundaries", said[1])
         events = json.loads(self.read("step.json"))["traceEvents"]
@@ -80,9 +80,24 @@ class Cgxsim(unittest.TestCase):
         self.assertLess(found[path]["sent_bytes"], found["codec: fp32"]["sent_bytes"])
 
     def test_a_planned_step_is_no_longer_than_the_fixed_one(self):
-        found = runs("-m", "gpt2", "-n", "16", "--planner", "fixed", "--planner", "boundaries")
+        found = runs("-m", "gpt2", "-n", "16", "--planner", "fixed", "--planner", "boundaries", "--core", "timeline")
         self.assertLessEqual(found["default, boundaries"]["step_ms"], 1.01 * found["default"]["step_ms"])
         self.assertEqual(found["codec: fp32, boundaries"]["sent_bytes"] > 4 * found["default"]["sent_bytes"], True)
+
+    def test_the_engines_play_what_they_can_and_the_timeline_the_rest(self):
+        scene = ("-m", "resnet50", "-n", "4", "-p", "codec: fp32")
+        default, engines, timeline = (runs(*scene, *core)["codec: fp32"] for core in
+                                      ((), ("--core", "engines"), ("--core", "timeline")))
+        self.assertEqual(default, engines)
+        self.assertEqual((engines["core"], timeline["core"]), ("engines", "timeline"))
+        self.assertEqual(engines["timeline_ms"], timeline["step_ms"])
+        self.assertNotEqual(engines["step_ms"], timeline["step_ms"])
+        said = cgxsim(*scene)
+        self.assertRegex(said, r"(?m)^codec: fp32 .* engines +\d+$")
+        self.assertRegex(said, r"engines: cgxd's own, frame by frame in virtual time; the timeline says the same within \d+\.\d %")
+        large = runs("-n", "65", "-p", "codec: fp32")["codec: fp32"]
+        varies = runs("-n", "4", "-p", "codec: threshold:0.001")["codec: threshold:0.001"]
+        self.assertEqual((large["core"], varies["core"]), ("timeline", "timeline"))
 
     def test_a_thousand_machines_take_seconds(self):
         found = runs("-m", "resnet50", "-n", "1024", "--link", "100gbit")
@@ -109,11 +124,14 @@ class Cgxsim(unittest.TestCase):
                 (["-p", "codex: fp32"], "no such key; did you mean codec?"),
                 (["-p", "codec: maxmin:9"], "codec"),
                 (["-p", "{collective: two_level, rack_machines: 3}", "-n", "8"], "rack_machines"),
+                (["-n", "65", "--core", "engines"], "the engines play at most 64 machines, not 65"),
+                (["--core", "engines", "-p", "codec: threshold:0.001"], "what it sends depends on values"),
                 (["-n", "2", "--svg", os.path.join(self.folder, "no", "x.svg")], "cannot write")):
             with self.subTest(arguments=arguments):
                 self.assertIn(text, cgxsim(*arguments, code=1))
         self.assertIn("--machines", cgxsim("-n", "0", code=2))
         self.assertIn("--planner", cgxsim("--planner", "auto", code=2))
+        self.assertIn("--core", cgxsim("--core", "fast", code=2))
 
     def test_published_figures_are_within_the_tolerances_they_state(self):
         files = sorted(glob.glob(os.path.join(ROOT, "tests", "bench", "published", "*.txt")))

@@ -190,38 +190,17 @@ std::vector<scheduler::Event> Cluster::recorded(uint32_t machine) const {
   return reader->read(0).events;
 }
 
-// Both sides must have asked; then both connect, as the mesh handshake arranges.
 void Cluster::open_link(uint32_t machine, LinkId link, const LinkRequest& request) {
-  const auto match = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& other) {
-    return instance_of(other.machine) == request.instance &&
-           other.request.instance == instance_of(machine) &&
-           other.request.job_key == request.job_key;
-  });
-  if (match == pending_.end()) {
-    pending_.push_back({machine, link, request});
-    return;
-  }
-  const Pending other = *match;
-  pending_.erase(match);
-  static uint64_t next_tag = 1000;
-  const uint64_t to_us = next_tag++, to_them = next_tag++;
-  const auto connect = [&](uint32_t from, uint32_t to, uint64_t inbound, uint64_t outbound) {
-    auto peer =
-        daemons_[from]->endpoint->connect({.remote = *daemons_[to]->endpoint->local_endpoint(),
-                                           .inbound_tag = inbound,
-                                           .outbound_tag = outbound,
-                                           .name = "machine " + std::to_string(to)});
-    CGX_ASSERT(peer.ok());
-    return *peer;
-  };
-  const auto ours = connect(machine, other.machine, to_us, to_them);
-  const auto theirs = connect(other.machine, machine, to_them, to_us);
-  peers_[{machine, other.machine}] = ours;
-  peers_[{other.machine, machine}] = theirs;
-  links_[{machine, other.machine}] = link;
-  links_[{other.machine, machine}] = other.link;
-  daemons_[machine]->engine->link_up(link, ours);
-  daemons_[other.machine]->engine->link_up(other.link, theirs);
+  const auto done = introductions_.ask(
+      {machine, instance_of(machine), link, request, daemons_[machine]->endpoint.get()});
+  if (!done) return;
+  const uint32_t other = done->other.machine;
+  peers_[{machine, other}] = done->ours;
+  peers_[{other, machine}] = done->theirs;
+  links_[{machine, other}] = link;
+  links_[{other, machine}] = done->other.link;
+  daemons_[machine]->engine->link_up(link, done->ours);
+  daemons_[other]->engine->link_up(done->other.link, done->theirs);
 }
 
 wire::CreateCommunicator Cluster::create_message(uint32_t rank, const std::string& name) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scheduler/engine/engine.h"
+#include "scheduler/sim/introductions.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/slow_site.h"
 #include "transport/faults.h"
@@ -173,11 +174,6 @@ class Cluster {
 
  private:
   struct Daemon;
-  struct Pending {  // a link somebody wants
-    uint32_t machine;
-    scheduler::LinkId link;
-    scheduler::LinkRequest request;
-  };
   wire::CreateCommunicator create_message(uint32_t rank, const std::string& name) const;
   void open_link(uint32_t machine, scheduler::LinkId link, const scheduler::LinkRequest& request);
   bool round();  // everybody works once; true if anything happened
@@ -191,7 +187,7 @@ class Cluster {
   std::vector<std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<SlowSite*> sites_;
-  std::vector<Pending> pending_;
+  scheduler::sim::Introductions introductions_;
   std::map<std::pair<uint32_t, uint32_t>, transport::PeerId> peers_;
   std::map<std::pair<uint32_t, uint32_t>, scheduler::LinkId> links_;
   std::vector<std::string> events_;

@@ -146,6 +146,42 @@ TEST_F(SlowLoopbackTest, DeadProcessIsHeardAfterTheFramesItSent) {
   EXPECT_EQ(events[1].sent[1].status.code(), StatusCode::kPEER_LOST);
 }
 
+class SizeOnlyTest : public LoopbackTest {
+ protected:
+  SizeOnlyTest()
+      : LoopbackTest({.port_bytes_per_second = 1'000'000'000,
+                      .size_only = [](const Frame& frame) { return frame.header.size() == 1; }}) {}
+};
+
+// Addresses with nothing behind them: whoever reads there crashes.
+TEST_F(SizeOnlyTest, CarriesThePayloadsSizeAndReadsNothingOfIt) {
+  struct Sizes final : public Events {
+    std::vector<size_t> came;
+    void on_frame(PeerId, const Frame& frame) override { came.push_back(frame.payload.size()); }
+    void on_sent(PeerId, SendToken, const Status&) override {}
+    void on_peer_down(PeerId, const Status&) override {}
+  } sizes;
+  const auto receiver = network.make_endpoint(sizes);
+  const auto id = machines[0]->connect(
+      {.remote = *receiver->local_endpoint(), .inbound_tag = 1, .outbound_tag = 2, .name = "it"});
+  ASSERT_TRUE(receiver
+                  ->connect({.remote = *machines[0]->local_endpoint(),
+                             .inbound_tag = 2,
+                             .outbound_tag = 1,
+                             .name = "us"})
+                  .ok());
+  const auto* const nowhere = reinterpret_cast<const std::byte*>(uintptr_t{64});
+  const std::vector<std::byte> header(1), other(2), payload(10);
+  ASSERT_TRUE(machines[0]->send(*id, {header, {nowhere, 100'000}}, 7).ok());
+  ASSERT_TRUE(machines[0]->send(*id, {other, payload}, 8).ok());
+  network.advance_to(99'000);
+  receiver->progress();
+  EXPECT_TRUE(sizes.came.empty()) << "it takes its time";
+  network.advance_to(1'000'000);
+  receiver->progress();
+  EXPECT_EQ(sizes.came, (std::vector<size_t>{100'000, 10}));
+}
+
 TEST_F(LoopbackTest, NothingToDoMeansNoNextEvent) {
   EXPECT_EQ(network.next_event_ns(), LoopbackNetwork::kNever);
   const PeerId b = join(0, 1);
