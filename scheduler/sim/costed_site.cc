@@ -9,22 +9,26 @@ namespace {
 
 struct Counts {  // of a job's values
   double encodes = 0, decodes = 0;
+  double rack_decodes = 0;  // of what came with the codec of racks
 };
 
 // The local ranks' own values are read where they are encoded or added.
 Counts counts_of(const SiteJob& job) {
-  const auto frames = static_cast<double>(
-      std::count_if(job.from.begin(), job.from.end(),
-                    [](const SiteContribution& from) { return !from.own_ranks; }));
+  const auto frames_of = [&](bool in_rack) {
+    return static_cast<double>(std::count_if(
+        job.from.begin(), job.from.end(),
+        [&](const SiteContribution& from) { return !from.own_ranks && from.in_rack == in_rack; }));
+  };
+  const double frames = frames_of(false), rack_frames = frames_of(true);
   switch (job.kind) {
     case SiteJobKind::kEncode:
       return {.encodes = 1};
     case SiteJobKind::kDecode:
       return {.decodes = 1};
     case SiteJobKind::kReduce:
-      return {.encodes = 1, .decodes = frames + (job.results ? 1 : 0)};
+      return {.encodes = 1, .decodes = frames + (job.results ? 1 : 0), .rack_decodes = rack_frames};
     case SiteJobKind::kCombine:
-      return {.decodes = frames};
+      return {.decodes = frames, .rack_decodes = rack_frames};
     case SiteJobKind::kLocalReduce:  // one rank's values stay where they are
     case SiteJobKind::kKeep:
     case SiteJobKind::kHash:
@@ -37,7 +41,7 @@ Counts counts_of(const SiteJob& job) {
 uint64_t encoded_bytes(const OperationSetup& setup, const SiteJob& job) {
   uint64_t bytes = 0;
   for (const Slice& slice : setup.layout->slices(setup.layout->part(job.part))) {
-    if (job.presence->test(slice.segment)) bytes += slice.encoded_bytes;
+    if (job.presence->test(slice.segment)) bytes += slice.encoded(job.in_rack);
   }
   return bytes;
 }
@@ -66,9 +70,12 @@ double JobPrices::of(const OperationSetup& setup, const SiteJob& job) {
   double price_ns = 0;
   for (const Slice& slice : setup.layout->slices(setup.layout->part(job.part))) {
     if (!job.presence->test(slice.segment)) continue;
-    const CodecCurves& curves = curves_of(setup.planned(slice).spec);
+    const Segment& planned = setup.planned(slice);
     const double bytes = 4 * static_cast<double>(slice.elements);  // sums run in fp32
-    price_ns += counts.encodes * curves.encode.ns(bytes) + counts.decodes * curves.decode.ns(bytes);
+    price_ns += counts.encodes * curves_of(planned.codec(job.in_rack)).encode.ns(bytes);
+    price_ns += counts.decodes * curves_of(planned.spec).decode.ns(bytes);
+    if (counts.rack_decodes == 0) continue;
+    price_ns += counts.rack_decodes * curves_of(planned.codec(true)).decode.ns(bytes);
   }
   return price_ns;
 }
