@@ -24,9 +24,6 @@ constexpr uint64_t kMessagesNs = 500'000, kMessagesShare = 4, kMessagesPauseNs =
 // ends without an event of its own.
 constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
 constexpr uint64_t kBeatNs = 400 * kMillisecond;
-// Whoever asks for snapshots gets a hundredth of the thread, and ten a second whatever they cost.
-constexpr uint64_t kSnapshotEveryNs = 100 * kMillisecond;
-constexpr uint64_t kSnapshotShare = 100;
 constexpr const char* kLinkMessage = "a link to another machine";
 
 struct MonotonicClock final : scheduler::Clock {
@@ -561,57 +558,6 @@ void DataAgent::add_gpus(scheduler::Snapshot& shown) const {
       }
     }
     shown.gpus.push_back(std::move(gpu));
-  }
-}
-
-bool DataAgent::snapshot_due(uint64_t now_ns) const {
-  return snapshots_.wanted() && now_ns >= next_snapshot_ns_;
-}
-
-// One communicator a round, and no more of the thread's time than askers may have of it.
-int DataAgent::make_snapshot() {
-  if (!showing_ && !snapshot_due(now_ns_)) return 0;
-  const uint64_t began = monotonic_ns();
-  if (!showing_) {
-    snapshots_.begin();
-    showing_ = std::make_unique<Showing>();
-    showing_->left = engine_->communicators();
-    std::reverse(showing_->left.begin(), showing_->left.end());
-  }
-  Showing& showing = *showing_;
-  if (!showing.left.empty()) {
-    engine_->add_communicator(showing.left.back(), showing.shown);
-    showing.left.pop_back();
-  }
-  const bool complete = showing.left.empty();
-  if (complete) {
-    flush_counters();
-    scheduler::Snapshot& shown = showing.shown;
-    engine_->add_totals(began, shown);
-    shown.duty = duty_.snapshot(began);
-    add_gpus(shown);
-    snapshots_.put_up(std::move(shown));
-  }
-  const uint64_t took = monotonic_ns() - began;
-  showing.took_ns += took;
-  duty_.took("a snapshot", took);
-  if (!complete) return 1;
-  next_snapshot_ns_ = began + std::min(kSnapshotEveryNs, kSnapshotShare * showing.took_ns);
-  showing_.reset();
-  return 1;
-}
-
-void DataAgent::flush_counters() {
-  if (transport_) {
-    const transport::Transport::Totals now = transport_->totals();
-    engine_->count(Counter::kconnections_refused,
-                   now.connections_refused - counted_.connections_refused);
-    engine_->count(Counter::kconnections_lost, now.connections_lost - counted_.connections_lost);
-    counted_ = now;
-  }
-  for (size_t i = 0; i < static_cast<size_t>(Counter::kCount); ++i) {
-    const auto counter = static_cast<scheduler::Counter>(i);
-    if (const uint64_t amount = counters_.take(counter)) engine_->count(counter, amount);
   }
 }
 

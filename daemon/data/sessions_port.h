@@ -41,8 +41,8 @@ struct CloseSession {
   Status why;  // kOK: it said goodbye
 };
 
-// A request that has not been served yet, from its making to its end, as one of its session's and of
-// its user's.
+// A request that has not been served yet, from its making to its end: one of its session's and one
+// of its user's.
 class Unserved {
  public:
   using Count = std::shared_ptr<std::atomic<uint32_t>>;
