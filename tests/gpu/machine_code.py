@@ -192,14 +192,17 @@ def at_least(loop, shortcuts, head, i, most):
 
 def least_walk(kernel, work):
     """The fewest instructions from where the kernel's outermost loop begins around to there, over any branches and inner
-    loops, with at least so much work of each kind on the way: (instructions, {kind: how much}), or None."""
+    loops, with at least so much work of each kind on the way: (instructions, {kind: how much})."""
     kinds, goal = list(work), tuple(work.values())
     loop = Loop(kernel, kinds)
     stops = {at for at, (_, passed, _) in loop.pieces.items() if any(passed)} | set(loop.heads)
     shortcuts = loop.shortcuts(stops)
     walks = [least_walk_from(head, loop, shortcuts, goal) for head in loop.heads]
-    length, passed = min((walk for walk in walks if walk), default=(None, ()))
-    return length and (length, dict(zip(kinds, passed)))
+    found = [walk for walk in walks if walk]
+    if not found:
+        raise ValueError(f"no way around the loop has {work}: the code has no such fast path, or spreads its work")
+    length, passed = min(found)
+    return length, dict(zip(kinds, passed))
 
 
 def least_walk_from(head, loop, shortcuts, goal):
