@@ -13,6 +13,7 @@ import time
 import unittest
 
 from daemon_case import Store, WithDaemon, on_ranks
+from private_daemon import PrivateDaemon
 
 import cgx
 import numpy
@@ -250,6 +251,18 @@ class Calls(WithDaemon):
             comm.allreduce(numpy.zeros(4, numpy.float32), out=numpy.zeros(4, numpy.int32))
         point = numpy.array(2.5, numpy.float32)
         self.assertEqual(float(comm.allreduce(point)), 2.5)
+
+
+class Limits(unittest.TestCase):
+    def test_too_many_tensors_are_refused_by_the_limits_name(self):
+        daemon = PrivateDaemon(arguments=["--set", "limits.tensors=3"])
+        self.addCleanup(daemon.stop)
+        with cgx.Session(socket=daemon.socket) as session:
+            comm = session.communicator("alone")
+            for number in range(5):
+                comm.register(f"tensor{number}", session.empty(64))
+            with self.assertRaisesRegex(cgx.ResourceExhaustedError, "rank 0 registers 5 tensors.*limits.tensors.* is 3"):
+                comm.commit()
 
 
 class ReadOnly(WithDaemon):
