@@ -22,6 +22,17 @@ constexpr size_t kFileBytesMax = 1 << 20;
 constexpr size_t kListMax = 4096;
 constexpr size_t kTextBytesMax = 4096;
 
+// "policy.codec" for a "codec" that stands outside its section; empty if no section has the word.
+std::string deeper(const std::string& word, const Descriptor& type) {
+  for (const FieldDescriptor* field : fields(type)) {
+    const bool section = is_section(*field) && !field->is_repeated();
+    if (section && field->message_type()->FindFieldByName(word) != nullptr) {
+      return join_key(field->name(), word);
+    }
+  }
+  return "";
+}
+
 std::string no_such_key(const std::string& word, const Descriptor& type) {
   std::vector<std::string_view> known;
   std::string list;
@@ -29,9 +40,9 @@ std::string no_such_key(const std::string& word, const Descriptor& type) {
     known.push_back(field->name());
     list.append(list.empty() ? "" : ", ").append(field->name());
   }
-  const std::string_view meant = nearest(word, known);
-  return meant.empty() ? "no such key; there are " + list
-                       : "no such key; did you mean " + std::string(meant) + "?";
+  std::string meant(nearest(word, known));
+  if (meant.empty()) meant = deeper(word, type);
+  return "no such key; " + (meant.empty() ? "there are " + list : "did you mean " + meant + "?");
 }
 
 // The usual slip: one value where several may be.
@@ -169,6 +180,12 @@ bool one_document_at_most(const std::string& text) {
   return !parser.HandleNextDocument(none) || !parser.HandleNextDocument(none);
 }
 
+// yaml-cpp calls a tab at the beginning of a line an "illegal map value".
+const char* hint(std::string_view text) {
+  const bool tab = text.starts_with("\t") || text.find("\n\t") != std::string_view::npos;
+  return tab ? " (lines must be indented with spaces, not tabs)" : "";
+}
+
 Result<YAML::Node> parse(std::string_view text, const std::string& file) {
   if (text.size() > kFileBytesMax) {
     return invalid_argument(file + " has " + std::to_string(text.size()) + " bytes; at most " +
@@ -180,7 +197,7 @@ Result<YAML::Node> parse(std::string_view text, const std::string& file) {
     return invalid_argument(file + ": something follows the end of the YAML document");
   } catch (const YAML::Exception& error) {
     return invalid_argument(file + ":" + std::to_string(error.mark.line + 1) +
-                            ": not YAML: " + error.msg);
+                            ": not YAML: " + error.msg + hint(text));
   }
 }
 

@@ -313,14 +313,16 @@ Status check_description(const wire::TensorDescription& tensor, uint32_t rank) {
 void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
   if (state_ == State::kFailed) return;  // who commits is told
   LocalState& state = local_[local];
-  const bool fits = message.first == state.tensors.size() &&
-                    state.tensors.size() + message.tensors.size() <= port_.options().limits.tensors;
-  if (!fits) {
-    return fail(resource_exhausted("rank " + std::to_string(members_.local[local].rank) +
-                                   " registers tensors " + std::to_string(message.first) + ".." +
-                                   std::to_string(message.first + message.tensors.size()) +
-                                   " after " + std::to_string(state.tensors.size()) +
-                                   " others; they must be consecutive and " + "at most " +
+  const std::string who = "rank " + std::to_string(members_.local[local].rank);
+  if (message.first != state.tensors.size()) {
+    return fail(resource_exhausted(who + " registers tensor " + std::to_string(message.first) +
+                                   " next, after " + std::to_string(state.tensors.size())),
+                Scope::kCommunicator);
+  }
+  const size_t count = state.tensors.size() + message.tensors.size();
+  if (count > port_.options().limits.tensors) {
+    return fail(resource_exhausted(who + " registers " + std::to_string(count) +
+                                   " tensors or more; limits.tensors of its daemon is " +
                                    std::to_string(port_.options().limits.tensors)),
                 Scope::kCommunicator);
   }

@@ -3,9 +3,7 @@
 import ctypes
 import datetime
 import gc
-import inspect
 import os
-import pydoc
 import subprocess
 import sys
 import threading
@@ -13,51 +11,10 @@ import time
 import unittest
 
 from daemon_case import Store, WithDaemon, on_ranks
+from private_daemon import PrivateDaemon
 
 import cgx
 import numpy
-
-
-class Package(unittest.TestCase):
-    def test_every_public_method_says_what_it_does_and_takes(self):
-        for kind in (cgx.Session, cgx.Communicator, cgx.Call):
-            for name, member in vars(kind).items():
-                if name.startswith("_") or not inspect.isfunction(member):
-                    continue
-                with self.subTest(f"{kind.__name__}.{name}"):
-                    self.assertTrue(member.__doc__)
-                    untyped = [parameter.name for parameter in inspect.signature(member).parameters.values()
-                               if parameter.annotation is parameter.empty]
-                    self.assertLessEqual(set(untyped), {"self", "array", "out", "dtype"})
-        self.assertTrue(os.path.exists(os.path.join(os.path.dirname(cgx.__file__), "py.typed")))
-
-    def test_help_is_about_what_users_call(self):
-        text = pydoc.plain(pydoc.render_doc(cgx))
-        self.assertLess(len(text.splitlines()), 1000)
-        for word in ("class Session", "allreduce(", "class Report", "cgx.errors"):
-            self.assertIn(word, text)
-
-    def test_without_torch_the_hook_says_what_to_install(self):
-        script = "import sys; sys.modules['torch'] = None; import cgx; import cgx.torch"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        self.assertIn("ImportError: cgx.torch needs PyTorch, 1.13 or 2.x: install python3-torch", done.stderr)
-
-
-class Errors(unittest.TestCase):
-    def test_every_status_has_a_class_of_its_own(self):
-        names = {kind.status for kind in cgx.errors.BY_CODE.values()}
-        self.assertIn("STEP_OPEN", names)
-        self.assertIn("CORRUPT", names)
-        self.assertEqual(cgx.StepOpenError.status, "STEP_OPEN")
-        self.assertTrue(all(issubclass(kind, cgx.CgxError) for kind in cgx.errors.BY_CODE.values()))
-
-    def test_expected_python_exceptions_catch_them(self):
-        with self.assertRaises(ConnectionError) as caught:
-            cgx.Session(socket="/nonexistent/cgxd.sock")
-        self.assertIsInstance(caught.exception, cgx.UnavailableError)
-        self.assertIn("/nonexistent/cgxd.sock", str(caught.exception))
-        self.assertTrue(issubclass(cgx.TimedOutError, TimeoutError))
-        self.assertTrue(issubclass(cgx.InvalidArgumentError, ValueError))
 
 
 class Arena(WithDaemon):
@@ -250,6 +207,18 @@ class Calls(WithDaemon):
             comm.allreduce(numpy.zeros(4, numpy.float32), out=numpy.zeros(4, numpy.int32))
         point = numpy.array(2.5, numpy.float32)
         self.assertEqual(float(comm.allreduce(point)), 2.5)
+
+
+class Limits(unittest.TestCase):
+    def test_too_many_tensors_are_refused_by_the_limits_name(self):
+        daemon = PrivateDaemon(arguments=["--set", "limits.tensors=3"])
+        self.addCleanup(daemon.stop)
+        with cgx.Session(socket=daemon.socket) as session:
+            comm = session.communicator("alone")
+            for number in range(5):
+                comm.register(f"tensor{number}", session.empty(64))
+            with self.assertRaisesRegex(cgx.ResourceExhaustedError, "rank 0 registers 5 tensors.*limits.tensors.* is 3"):
+                comm.commit()
 
 
 class ReadOnly(WithDaemon):

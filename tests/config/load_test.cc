@@ -84,6 +84,11 @@ TEST(Load, ReportsEveryProblemAtOnce) {
             "c.yaml:4: log: expects keys below it, not a value");
 }
 
+TEST(Load, NamesTheSectionOfAKeyThatStandsOutsideIt) {
+  EXPECT_EQ(error_of("codec: fp32\n"), "c.yaml:1: codec: no such key; did you mean policy.codec?");
+  EXPECT_THAT(error_of("nothing: 1\n"), HasSubstr("no such key; there are run_directory, "));
+}
+
 TEST(Load, RefusesWrongShapes) {
   EXPECT_EQ(error_of("lane: [a, b]\n"), "c.yaml:1: lane: expects one value");
   EXPECT_EQ(error_of("lane:\n"), "c.yaml:1: lane: has no value");
@@ -96,6 +101,7 @@ TEST(Load, RefusesWrongShapes) {
             "c.yaml: something follows the end of the YAML document");
   EXPECT_FALSE(error_of(",\x8c>").empty());  // yaml-cpp's LoadAll() never returns
   EXPECT_THAT(error_of("lane: [a\n"), HasSubstr("not YAML"));
+  EXPECT_THAT(error_of("policy:\n\tcodec: fp32\n"), HasSubstr("indented with spaces, not tabs"));
 }
 
 TEST(Load, ChecksWhatTextsMean) {
