@@ -7,7 +7,6 @@
 namespace cgx::kernels {
 namespace {
 
-constexpr uint32_t kSparseLanes = 1024, kPackLanes = 256, kFindLanes = 64;
 using SparseTeam = ThreadBlock<kSparseLanes>;
 using PackTeam = ThreadBlock<kPackLanes>;
 
