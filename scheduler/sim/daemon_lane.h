@@ -1,8 +1,9 @@
 // One core of one simulated machine, on which its daemon does everything: reads frames, computes,
 // sends. Work waits in line; its effect comes when it is done, in virtual time.
 //
-// First come, first served: a daemon that computes inline takes in what has come and begins one part
-// in each round, so neither waits for the other to run out. Thread rule: the simulator's one thread.
+// First come, first served: a daemon that computes inline takes in what has come and begins one
+// part in each round, so neither waits for the other to run out. Thread rule: the simulator's one
+// thread.
 #pragma once
 
 #include <cstdint>

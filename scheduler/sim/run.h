@@ -1,5 +1,5 @@
-// A step on paper: a model under a policy on so many machines, on the timeline and, where asked for,
-// by the engines. Thread rule: pure functions.
+// A step on paper: a model under a policy on so many machines, on the timeline and, where asked
+// for, by the engines. Thread rule: pure functions.
 #pragma once
 
 #include <optional>
