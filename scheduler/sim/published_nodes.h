@@ -12,16 +12,16 @@
 //   system NAME MODEL BACKWARD FORWARD INSIDE BETWEEN SCALING
 //                          an architecture; its passes on one GPU; times of 1,000 bytes between
 //                          GPUs of a machine and between machines; published scaling without
-//                          compression, in percent, from which follows how many times faster both
-//                          are
+//                          compression, in percent, from which follows how many times faster
+//                          both are
 //   gain ID SYSTEM CODEC PUBLISHED TOLERANCE
 //                          uncompressed step / step; tolerance in percent
 //   upper ID SYSTEM CODEC PUBLISHED TOLERANCE
 //                          how much longer a step takes than with codecs that cost nothing, in
 //                          percent; tolerance in points
 //
-// As in Espresso's artifact, encoding on a GPU holds the backward pass up, and encoding and decoding
-// hold the link. Thread rule: pure functions.
+// As in Espresso's artifact, encoding on a GPU holds the backward pass up, and encoding and
+// decoding hold the link. Thread rule: pure functions.
 #pragma once
 
 #include <map>
