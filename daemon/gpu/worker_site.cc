@@ -237,8 +237,7 @@ class WorkerSite::Work final : public SiteOperation {
     if (varies(slice, job.in_rack)) asked.varies = true;
     if (setup_.layout->part(job.part).variable) {
       asked.out = all;
-      asked.ranges.push_back(
-          {written_, static_cast<uint32_t>(range), varies(slice, job.in_rack)});
+      asked.ranges.push_back({written_, static_cast<uint32_t>(range), varies(slice, job.in_rack)});
     }
     written_ += static_cast<uint32_t>(scheduler::pad_range(out, range));
   }
