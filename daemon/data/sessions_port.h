@@ -83,8 +83,8 @@ const char* name_of(const SessionRequest& request);
 // data agent -> ipc agent
 
 struct Opened {};
-struct
-    Shown {  // to make a page of, on a thread of the user's own: the data agent only hands it out
+// To make a page of, on a thread of the user's own: the data agent only hands it out.
+struct Shown {
   scheduler::CommunicatorSnapshot communicator;
   uint32_t first = 0;  // tensor of the page
   Unserved unserved;   // until the page is made

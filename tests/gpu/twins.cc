@@ -39,7 +39,7 @@ void check_lanes(const Launch& launch, uint32_t lanes) {
 // body(team, block) for each block of the launch.
 template <class Body>
 void run_blocks(const Launch& launch, Body body) {
-  thread_local const auto fibers = std::make_unique<gpu::Fibers>();
+  thread_local const auto fibers = std::make_unique<gpu::Fibers>(EmulatedBlock::kSize);
   for (uint32_t block = 0; block < launch.grid[0]; ++block) {
     EmulatedBlock::Staging staging;
     fibers->run([&](uint32_t lane) {
