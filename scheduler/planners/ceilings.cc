@@ -8,13 +8,14 @@
 namespace cgx::scheduler {
 namespace {
 
-const CeilingRow& row_of(const Policy& policy) {
-  static const CeilingRow* const rows[] = {
+constexpr const CeilingRow* kCeilingRows[] = {
 #define X(name, help) &kCeilings_##name,
 #include "scheduler/plan/ceilings.def"
 #undef X
-  };
-  return *rows[static_cast<size_t>(policy.ceilings)];
+};
+
+const CeilingRow& row_of(const Policy& policy) {
+  return *kCeilingRows[static_cast<size_t>(policy.ceilings)];
 }
 
 }  // namespace
@@ -30,6 +31,9 @@ CodecSpec starting_codec(const Policy& policy) {
 }
 
 Status check_ceilings(const Policy& policy) {
+  for (const CeilingRow* const each : kCeilingRows) {
+    if (each->check_keys != nullptr) CGX_RETURN_IF_ERROR(each->check_keys(policy));
+  }
   const CeilingRow& row = row_of(policy);
   return row.check == nullptr ? Status() : row.check(policy);
 }

@@ -82,6 +82,8 @@ struct CeilingRow {
   std::vector<CodecSpec> (*strengths)(const Policy& policy) = nullptr;
   Status (*check)(const Policy& policy) = nullptr;
   Result<std::unique_ptr<CeilingSearch>> (*begin)(CeilingQuestion question) = nullptr;
+  // The row's own keys, which are wrong whichever row is chosen.
+  Status (*check_keys)(const Policy& policy) = nullptr;
 };
 #define X(name, help) extern const CeilingRow kCeilings_##name;
 #include "scheduler/plan/ceilings.def"

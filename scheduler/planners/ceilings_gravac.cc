@@ -42,6 +42,10 @@ Status check_gravac(const Policy& policy) {
                             kernels::to_string(policy.default_codec) +
                             " has no share and feedback; give one such as topk:0.01,feedback");
   }
+  return {};
+}
+
+Status check_gravac_keys(const Policy& policy) {
   const auto within = [](const char* key, float factor) -> Status {
     const float least = 1 / kernels::kShareMax, most = 1 / kernels::kShareMin;
     if (factor >= least && factor <= most) return {};
@@ -134,6 +138,7 @@ CeilingAnswer GravacSearch::answer() const {
 
 }  // namespace
 
-const CeilingRow kCeilings_gravac{gravac_strengths, check_gravac, GravacSearch::begin};
+const CeilingRow kCeilings_gravac{gravac_strengths, check_gravac, GravacSearch::begin,
+                                  check_gravac_keys};
 
 }  // namespace cgx::scheduler

@@ -314,6 +314,12 @@ TEST(Gravac, NamesWhatIsWrongWithAPolicy) {
   EXPECT_EQ(why([](Policy&) {}), "");
   EXPECT_NE(why([](Policy& p) { p.gravac_min = 2000; }).find("gravac_min: 2000 is above"),
             std::string::npos);
+  EXPECT_NE(why([](Policy& p) {
+              p.ceilings = CeilingPlanner::kpolicy;
+              p.gravac_min = 2000;
+            }).find("gravac_min: 2000 is above"),
+            std::string::npos)
+      << "whoever chooses ceilings";
   EXPECT_NE(why([](Policy& p) { p.gravac_min = 2; }).find("gravac_min: 2 is not within 4"),
             std::string::npos);
   EXPECT_NE(why([](Policy& p) { p.gravac_max = 1e5f; }).find("gravac_max"), std::string::npos);
