@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "proto/wire/session_messages.h"
 #include "tests/client/ranks.h"
 
 namespace cgx::testing {
@@ -156,7 +157,8 @@ TEST_F(BrokenDaemonTest, GarbageInTheHandshakeIsAProtocolError) {
 TEST_F(BrokenDaemonTest, AnotherVersionIsNamed) {
   EXPECT_EQ(open_with(FakeDaemon::Mood::kWrongVersion), CGX_VERSION_MISMATCH);
   EXPECT_THAT(cgx_last_error(),
-              HasSubstr("the daemon speaks session protocol 99, this library speaks 3"));
+              HasSubstr("the daemon speaks session protocol 99, this library speaks " +
+                        std::to_string(wire::kSessionVersion)));
 }
 
 TEST_F(BrokenDaemonTest, WelcomeWithoutDescriptorsIsAProtocolError) {
