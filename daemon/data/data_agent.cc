@@ -328,8 +328,11 @@ void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedAre
     status = engine_->add_arena(session.id, arena.arena, memory);
   }
   if (status.ok()) {
-    const bool vmm = arena.device->way() == wire::ArenaWay::kVmm;
-    engine_->count(vmm ? Counter::kdevice_arenas_vmm : Counter::kdevice_arenas_ipc);
+    if (arena.device->way() == wire::ArenaWay::kVmm) {
+      engine_->count(Counter::kdevice_arenas_vmm);
+    } else {
+      engine_->count(Counter::kdevice_arenas_ipc);
+    }
     session.device_arenas.push_back(std::move(arena.device));
   }
   wire::Reply reply = to_reply(status);

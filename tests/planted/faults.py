@@ -4,7 +4,8 @@ A fault is an edit of one file: `before` occurs there exactly once, `after` take
 while the fault is switched on, so with every switch off the code is what it was.
 """
 
-from fault import CLIENT, DAEMON, RING, Fault
+from client_faults import CLIENT_FAULTS
+from fault import Fault
 from gpu_faults import GPU_FAULTS
 
 STEPS = "scheduler/communicator/step_runner.cc"
@@ -32,10 +33,6 @@ RESIDUALS = "scheduler/exchange/residuals.cc"
 ENGINE = "scheduler/engine/engine.cc"
 LINKS = "scheduler/communicator/link_table.cc"
 REPLICAS = "scheduler/communicator/replica_watch.cc"
-LEDGER = "client/step_ledger.cc"
-CHANNEL = "client/channel.cc"
-SESSION = "daemon/data/session.cc"
-DATA = "daemon/data/data_agent.cc"
 
 FAULTS = [
     # Residuals
@@ -510,98 +507,5 @@ FAULTS = [
           "    earlier->answer(why);",
           "    if (!@) earlier->answer(why);",
           "an operator whose policy was overtaken waits for ever"),
-    # The rings and ledgers of libcgx
-    Fault("ring-overwrites", "proto/wire/ring.h",
-          "if (tail_ - seen_head_ >= kCapacity) return false;",
-          "if (tail_ - seen_head_ >= kCapacity + @) return false;",
-          "a record that was not read yet is overwritten", RING),
-    Fault("ring-trusts-the-tail", "proto/wire/ring.h",
-          "if (tail - head_ > kCapacity) return Pop::kViolation;",
-          "if (tail - head_ > kCapacity && !@) return Pop::kViolation;",
-          "a client's nonsense is read as records", RING),
-    Fault("stale-completion-taken", LEDGER,
-          "record.cookie != 0 && record.cookie != step.cookie;",
-          "!@ && record.cookie != 0 && record.cookie != step.cookie;",
-          "a completion of the failed attempt completes the redo", CLIENT),
-    Fault("third-step-open", LEDGER,
-          "if (earlier && !earlier->finished) {",
-          "if (earlier && !earlier->finished && !@) {",
-          "a rank runs three steps ahead", CLIENT),
-    Fault("redo-keeps-slots", LEDGER,
-          "freed += std::exchange(step.reserved, 0);",
-          "if (!@) freed += std::exchange(step.reserved, 0);",
-          "each redo takes room from the ring until none is left", CLIENT),
-    Fault("fate-not-said-again", "client/communicator_steps.cc",
-          "if (const auto said = steps_.closing_before(reply->value1)) {",
-          "if (const auto said = steps_.closing_before(reply->value1); said && !@) {",
-          "a DROPPED that the daemon refused during a failure is lost", CLIENT),
-    Fault("abandoned-not-told", "client/communicator_steps.cc",
-          "  put(record, 1);\n  steps_.abandon(step,",
-          "  if (!@) put(record, 1);\n  steps_.abandon(step,",
-          "other ranks wait for a backward pass that was given up", CLIENT),
-    Fault("buffers-freed-before-completion", LEDGER,
-          "step.buffers[tensor] = std::move(buffers);",
-          "if (!@) step.buffers[tensor] = std::move(buffers);",
-          "an arena is unmapped while the daemon writes to it", CLIENT),
-    Fault("call-window-one-too-wide", "client/call_ledger.h",
-          "return next_ < oldest_ + kWindow;",
-          "return next_ < oldest_ + kWindow + @;",
-          "a fifth call in flight is refused by the daemon", CLIENT),
-    Fault("flag-read-before-publishing", CHANNEL,
-          "  submits_.publish();\n  std::atomic_thread_fence(std::memory_order_seq_cst);\n",
-          "  const bool awake = @ && word_of(memory_.header->daemon_sleeping).load() == 0;\n"
-          "  submits_.publish();\n  std::atomic_thread_fence(std::memory_order_seq_cst);\n"
-          "  if (awake) return;\n",
-          "the daemon falls asleep between the look and the record: a lost wake-up", CLIENT),
-    Fault("waiter-not-announced", CHANNEL,
-          "if (waiters_++ == 0)",
-          "if (waiters_++ == 0 && !@)",
-          "a client that sleeps is not woken", CLIENT),
-    Fault("text-of-another-record", CHANNEL,
-          "cgx_text_slot& slot = memory_.texts[record.text_slot];",
-          "cgx_text_slot& slot = memory_.texts[record.text_slot];\n"
-          "  if (@) return std::string(slot.text, ::strnlen(slot.text, sizeof(slot.text)));",
-          "a failure is explained by another one's text", CLIENT),
-    # The daemon's sessions
-    Fault("one-text-per-tensor", SESSION,
-          "if (text == last_text_) return texts_;",
-          "if (text == last_text_ && !@) return texts_;",
-          "with many tensors a failure's text is overwritten before it is read", DAEMON),
-    Fault("text-slot-used-again", SESSION,
-          "cgx_text_slot& slot = memory_.texts[texts_ % CGX_TEXT_SLOTS];",
-          "cgx_text_slot& slot = memory_.texts[@ ? 0 : texts_ % CGX_TEXT_SLOTS];",
-          "a text is written where an unread one lies", DAEMON),
-    Fault("completions-overtake", SESSION,
-          "if (!overflow_.empty() || !completions_.try_push(record))",
-          "if ((!@ && !overflow_.empty()) || !completions_.try_push(record))",
-          "completions pass those that wait for room", DAEMON),
-    Fault("full-ring-without-end", SESSION,
-          "if (overflow_.size() <= kOverflowMax) return {};",
-          "if (@ || overflow_.size() <= kOverflowMax) return {};",
-          "a client that never reads takes the daemon's memory", DAEMON),
-    Fault("futex-not-woken", SESSION,
-          "if (waits & 1) futex_wake(header.wake_word);",
-          "if (waits & 1 && !@) futex_wake(header.wake_word);",
-          "a client that sleeps is not woken", DAEMON),
-    Fault("notifier-not-set", SESSION,
-          "if (waits & 2) make_readable(channel_.notifier.get());",
-          "if (waits & 2 && !@) make_readable(channel_.notifier.get());",
-          "an event loop that waits for a completion is not told", DAEMON),
-    Fault("muted-speaks", SESSION,
-          "  if (muted_) return;",
-          "  if (muted_ && !@) return;",
-          "completions are written to the memory of a client that has gone", DAEMON),
-    Fault("mailbox-does-not-wake", "daemon/base/mailbox.h",
-          "if (size_.fetch_add(1, std::memory_order_release) == 0) wake();",
-          "if (size_.fetch_add(1, std::memory_order_release) == 0 && !@) wake();",
-          "an agent that sleeps does not see its message", ("daemon",)),
-    Fault("mailbox-without-bound", "daemon/base/mailbox.h",
-          "return !closed_ && queue_.size() < capacity_ && push(std::move(message));",
-          "return !closed_ && (@ || queue_.size() < capacity_) && push(std::move(message));",
-          "a flood of requests takes the daemon's memory", ("daemon",)),
-    Fault("rings-not-looked-at-again", DATA,
-          "[](const auto& each) { return each->session.ring_empty(); }) &&",
-          "[](const auto& each) { return @ || each->session.ring_empty(); }) &&",
-          "a record published while the daemon falls asleep waits for the next one: a lost wake-up", ("daemon",)),
 ]
-FAULTS += GPU_FAULTS
+FAULTS += CLIENT_FAULTS + GPU_FAULTS
