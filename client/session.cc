@@ -353,7 +353,7 @@ Status Session::wake() {
 Status Session::end_copies() {
   if (guard_.forked()) return {};
   const auto idle = [this] {
-    const std::lock_guard lock(staging_mutex_);
+    const MutexLock lock(staging_mutex_);
     return copies_->idle() && (staging_ == nullptr || staging_->idle());
   };
   const Deadline deadline = deadline_in_ms(kCopiesMs);

@@ -45,7 +45,7 @@ class Program:
         memory = os.memfd_create("cgx-arena", os.MFD_ALLOW_SEALING)
         os.posix_fallocate(memory, 0, size)
         fcntl.fcntl(memory, SEALS, SHRINK_GROW)
-        body = struct.pack("<IBB", 0, 0, 0) + bytes(16) + struct.pack("<QQ", size, 0) + bytes(64)
+        body = struct.pack("<IBB", 0, 0, 0) + bytes(16) + struct.pack("<QQ", size, 0) + bytes(64) + struct.pack("<Q", 0)
         socket.send_fds(self.link, [greeting(kind=ARENA, body=body)], [memory])
         os.close(memory)
         return self.answer()
