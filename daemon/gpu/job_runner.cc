@@ -137,7 +137,7 @@ Result<bool> JobRunner::begin(std::span<const std::byte> message) {
     return false;
   }
   Stream& stream = streams_[pending.stream];
-  if (pending.status.ok()) pending.status = enqueue(stream, job);
+  if (pending.status.ok()) pending.status = enqueue(stream, job, pending.what);
   if (pending.status.code() == StatusCode::kDEVICE_LOST && lost_.ok()) lost_ = pending.status;
   pending.value = stream.value;
   pending.tables_end = tables_->mark();
@@ -166,12 +166,13 @@ Status JobRunner::prepare(const Job& job, Pending& pending) {
   return internal_error("no such job");
 }
 
-// What was launched is waited for even if something behind it was refused: it uses the tables.
-Status JobRunner::enqueue(Stream& stream, const Job& job) {
+// What was launched is waited for even if something behind it was refused: it uses the tables. A
+// kernel that failed meanwhile shows in whatever is asked of the driver next.
+Status JobRunner::enqueue(Stream& stream, const Job& job, const std::string& what) {
   const Status launched = launch(stream, job);
   const Status marked = mark(stream);
   if (marked.ok()) return launched;
-  lost_ = {StatusCode::kDEVICE_LOST, marked.message()};
+  lost_ = {StatusCode::kDEVICE_LOST, what + ": " + marked.message()};
   return lost_;
 }
 

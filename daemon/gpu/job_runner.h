@@ -84,7 +84,7 @@ class JobRunner {
   Status open();
 
   Status prepare(const Job& job, Pending& pending);
-  Status enqueue(Stream& stream, const Job& job);
+  Status enqueue(Stream& stream, const Job& job, const std::string& what);
   Status launch(Stream& stream, const Job& job);
   Status mark(Stream& stream);
   bool reached(const Pending& pending);

@@ -346,7 +346,7 @@ class Full(WorkerCase):
     """A GPU without memory for what a plan needs."""
 
     CONFIG = {"policy": {"codec": "maxmin:4,feedback"}}
-    WORKER = "memory=26M"
+    WORKER = "memory=42M"
 
     def test_residuals_that_do_not_fit_are_refused_when_the_plan_is_prepared(self):
         for said in self.run_ranks(["copied"] * 2, "large", words=""):
@@ -357,7 +357,7 @@ class FullOfWork(WorkerCase):
     """A GPU without memory for what sparse codecs work in."""
 
     CONFIG = {"policy": {"codec": "topk:0.01"}}
-    WORKER = "memory=17M"
+    WORKER = "memory=33M"
 
     def test_work_memory_that_does_not_fit_is_refused_when_the_plan_is_prepared(self):
         for said in self.run_ranks(["copied"] * 2, "large", words=""):
