@@ -98,7 +98,7 @@ int GravacSearch::level_that_is_enough() const {
 }
 
 bool GravacSearch::may_climb() const {
-  const size_t next = static_cast<size_t>(level_now() + 1);
+  const auto next = static_cast<size_t>(int64_t{level_now()} + 1);
   if (next >= strengths().size()) return false;
   const double plainly =
       std::min(epsilon() / kOnceItRuns, epsilon() + kPlainlyEnough * (1 - epsilon()));
