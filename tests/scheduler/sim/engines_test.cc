@@ -42,7 +42,7 @@ constexpr const char kFourBits[] = "maxmin:4,bucket=512,stochastic";
 using Cell = std::tuple<const char*, const char*, const char*, uint32_t>;
 class TimelineBesideEngines : public ::testing::TestWithParam<Cell> {};
 
-// What DESIGN 8 asks of the model that mode auto plans with.
+// What is asked of the model that mode auto plans with.
 TEST_P(TimelineBesideEngines, SaysTheSameWithinFivePercent) {
   const auto& [model, codec, rate, machines] = GetParam();
   const auto played = play({model, codec, rate, machines});
