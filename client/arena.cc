@@ -301,8 +301,7 @@ std::optional<Status> ArenaSet::import_again(const void* memory, uint64_t bytes)
   if (!arena.imported() || !arena.usable) {
     return invalid_argument("the memory to import is in the arena already");
   }
-  const auto offset =
-      static_cast<uint64_t>(static_cast<const std::byte*>(memory) - arena.memory->base());
+  const uint64_t offset = arena.offset_of(memory);
   if (bytes > arena.memory->bytes() - offset) {
     return invalid_argument("the memory to import needs " + std::to_string(bytes) +
                             " bytes and has " + std::to_string(arena.memory->bytes() - offset) +
@@ -323,8 +322,7 @@ std::optional<Status> ArenaSet::import_again(const void* memory, uint64_t bytes)
 Allocator::Block* ArenaSet::find_import(const void* memory) {
   const auto index = find(memory);
   if (!index || !arenas_[*index].imported()) return nullptr;
-  const auto* const place = static_cast<const std::byte*>(memory);
-  const auto offset = static_cast<uint64_t>(place - arenas_[*index].memory->base());
+  const uint64_t offset = arenas_[*index].offset_of(memory);
   Allocator::Block* const block = arenas_[*index].allocator.find(offset);
   return block != nullptr && block->offset == offset ? block : nullptr;
 }
@@ -372,9 +370,7 @@ bool ArenaSet::on_device(const void* memory) {
   const auto index = find(memory);
   if (!index || arenas_[*index].memory->device() == nullptr) return false;
   if (!arenas_[*index].imported()) return true;
-  const auto* const place = static_cast<const std::byte*>(memory);
-  const auto offset = static_cast<uint64_t>(place - arenas_[*index].memory->base());
-  return arenas_[*index].allocator.find(offset) != nullptr;
+  return arenas_[*index].allocator.find(arenas_[*index].offset_of(memory)) != nullptr;
 }
 
 void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
@@ -429,8 +425,7 @@ Status ArenaSet::release(const void* memory) {
   const auto index = find(memory);
   if (index && !arenas_[*index].imported()) {
     Arena& arena = arenas_[*index];
-    const auto* place = static_cast<const std::byte*>(memory);
-    if (arena.allocator.release(static_cast<uint64_t>(place - arena.memory->base()))) return {};
+    if (arena.allocator.release(arena.offset_of(memory))) return {};
   }
   return invalid_argument("the memory to free is not one that cgx_arena_alloc returned");
 }
@@ -441,8 +436,7 @@ Result<ArenaPlace> ArenaSet::locate(const void* memory, uint64_t bytes, const ch
   const auto index = find(memory);
   if (!index) return invalid_argument(std::string(what) + " is not in the arena");
   Arena& arena = arenas_[*index];
-  const auto offset =
-      static_cast<uint64_t>(static_cast<const std::byte*>(memory) - arena.memory->base());
+  const uint64_t offset = arena.offset_of(memory);
   Allocator::Block* const block = arena.allocator.find(offset);
   if (!block) {
     return invalid_argument(

@@ -135,6 +135,10 @@ class ArenaSet {
     bool imported() const {
       return memory != nullptr && memory->device() != nullptr && memory->device()->imported();
     }
+    // REQUIRES: find() said that the place is in it.
+    uint64_t offset_of(const void* place) const {
+      return static_cast<uint64_t>(static_cast<const std::byte*>(place) - memory->base());
+    }
   };
 
   void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
