@@ -234,10 +234,11 @@ class WorkerSite::Work final : public SiteOperation {
     const std::span<std::byte> all = site_.slabs_->bytes(job.into).subspan(job.offset);
     const std::span<std::byte> out = all.subspan(written_);
     head.into = site_.staging_->locate(out.first(range));
-    if (varies(slice, job.in_rack)) asked.varies = true;
     if (setup_.layout->part(job.part).variable) {
+      const bool varies = this->varies(slice, job.in_rack);
+      asked.varies = asked.varies || varies;
       asked.out = all;
-      asked.ranges.push_back({written_, static_cast<uint32_t>(range), varies(slice, job.in_rack)});
+      asked.ranges.push_back({written_, static_cast<uint32_t>(range), varies});
     }
     written_ += static_cast<uint32_t>(scheduler::pad_range(out, range));
   }
