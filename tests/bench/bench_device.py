@@ -6,7 +6,7 @@ whose steps take four launches or more); calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
 n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
 exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it. n2g2 is two
-GPUs on each of two machines in two levels against four machines in racks of two; in racks-fp32 what is added within a rack is uncompressed.
+GPUs on each of two machines in two levels against four machines in racks of two; in racks-bf16 what is added within a rack travels as bf16.
 network is what a flat exchange sends between two machines over what two levels do.
 """
 
@@ -255,7 +255,7 @@ def lost(report, quick):
 
 def run(options, report):
     for case, act in (("bits", bits), ("bits/n1g4", bits_of_several), ("bits/n2g2", bits_in_two_levels),
-                      ("bits/n2g2/racks-fp32", lambda to: bits_in_two_levels(to, "bits/n2g2/racks-fp32", rack_codec="fp32")),
+                      ("bits/n2g2/racks-bf16", lambda to: bits_in_two_levels(to, "bits/n2g2/racks-bf16", rack_codec="bf16")),
                       ("pcie/4bit/g4", lambda to: pcie(to, 4)), ("pcie/4bit/g8", lambda to: pcie(to, 8)),
                       ("network/4bit/n2g2", lambda to: network(to, 2)), ("network/4bit/n2g4", lambda to: network(to, 4)),
                       ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),

@@ -32,7 +32,7 @@ TARGETS = {  # ratio to reach per bench and case
     "merge": {"1000x4KiB/layerwise": 3.0, "1000x4KiB/own": 0.75, "1000x4KiB/1gbit/gloo": 4.0, "1000x4KiB/10gbit/gloo": 1.5,
               **{f"{codec}/{link}/n2": 0.97 for codec in ("maxmin4", "topk", "efsign") for link in ("1gbit", "10gbit")}},
     "plan": {"161x10/cpu": 1.0, "314x10/cpu": 1.0, "beside": 0.95, "simulate-1024": 1.0},
-    "device": {"bits/n1g1": 1.0, "bits/n1g4": 1.0, "bits/n2r2": 1.0, "bits/n2g2": 1.0, "bits/n2g2/racks-fp32": 1.0,
+    "device": {"bits/n1g1": 1.0, "bits/n1g4": 1.0, "bits/n2r2": 1.0, "bits/n2g2": 1.0, "bits/n2g2/racks-bf16": 1.0,
                "network/4bit/n2g2": 1.9, "network/4bit/n2g4": 3.8, "pcie/4bit/g4": 7.0, "pcie/4bit/g8": 7.0, "ways": 1.0,
                "steady": 1.0, "steady/sparse": 1.0, "calls": 1.0, "lost/other-job": 0.95},
     "model": {"median": 1.0, "p95": 1.0},

@@ -21,7 +21,7 @@ SEALS, SHRINK_GROW = 1033, 2 | 4  # linux/fcntl.h
 PACKET_BYTES = 1 << 17
 MEMBERS = 2600                   # as many as a packet holds
 TENSORS, BATCH = 60_000, 300
-LONG_NAME = "x" * 90_000
+LONG_NAME, LONG_NAMES = "x" * 90_000, 1000
 HOME_BYTES = 64
 
 
@@ -144,13 +144,13 @@ class Floods(Hostile):
         self.addCleanup(program.link.close)
         program.link.send(program.create(1, [program.instance]))
         self.assertEqual(program.answer(), (0, ""))
-        for first in range(500):
+        for first in range(LONG_NAMES):
             program.register(first, [LONG_NAME])
-        program.link.send(greeting(kind=COMMIT, body=struct.pack("<II", 1, 500)))
+        program.link.send(greeting(kind=COMMIT, body=struct.pack("<II", 1, LONG_NAMES)))
         code, text = program.answer()
         self.assertNotEqual(code, 0)
         self.assertIn("a name above 512 bytes", text)
-        self.assertLess(Use(self.daemons[0]).memory_bytes, before + 500 * len(LONG_NAME) / 2)
+        self.assertLess(Use(self.daemons[0]).memory_bytes, before + LONG_NAMES * len(LONG_NAME) / 2)
 
 
 if __name__ == "__main__":
