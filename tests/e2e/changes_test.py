@@ -1,6 +1,6 @@
 """An operator changes a job's policy again and again, under load: every change comes when it was promised, everywhere.
 
-CGX_CHANGES sets how often (default 40); `.ci/run` asks for 1,000, which takes some minutes.
+CGX_CHANGES sets how often (default 40); `.ci/run long` asks for 1,000, which takes some minutes.
 """
 
 import json
