@@ -113,6 +113,7 @@ Status DeviceWorker::open_device(const wire::DeviceId& wanted) {
   device_ = found;
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxSetCurrent(context), "opening the GPU"));
   CGX_ASSIGN_OR_RETURN(lane_, kernels::cuda::DriverLane::create(driver_, device_, kernel_image));
+  CGX_RETURN_IF_ERROR(check_kernels());
   arenas_ = std::make_unique<DeviceMemory>(driver_, device_);
   CGX_ASSIGN_OR_RETURN(runner_, JobRunner::create(driver_, *lane_, *arenas_));
   return {};
@@ -139,6 +140,15 @@ void DeviceWorker::end() {
     if (answer_jobs() == 0) std::this_thread::yield();
   }
   static_cast<void>(flush());
+}
+
+// UNIMPLEMENTED: tensors are staged then, and whoever asks is told why.
+Status DeviceWorker::check_kernels() {
+  const Status loaded = lane_->load("casts");
+  if (loaded.ok()) return {};
+  const char* const why = has_kernel_code() ? "cgxd-gpu has no kernels for this GPU: "
+                                            : "cgxd-gpu was built without nvcc: ";
+  return {StatusCode::kUNIMPLEMENTED, why + loaded.message()};
 }
 
 Result<int> DeviceWorker::take_packets() {

@@ -89,6 +89,7 @@ JobRunner::~JobRunner() {
 }
 
 Status JobRunner::reserve_work(uint32_t buckets, uint64_t bytes) {
+  CGX_RETURN_IF_ERROR(lane_.load("sparse"));
   const uint64_t teams = std::min(buckets, lane_.device().multiprocessors);
   const uint64_t wanted = bytes + teams * cuda::kSparseTeamBytes;
   for (Stream& each : streams_) {
