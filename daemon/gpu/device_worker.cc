@@ -113,6 +113,7 @@ Status DeviceWorker::open_device(const wire::DeviceId& wanted) {
   device_ = found;
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxSetCurrent(context), "opening the GPU"));
   CGX_ASSIGN_OR_RETURN(lane_, kernels::cuda::DriverLane::create(driver_, device_, kernel_image));
+  CGX_RETURN_IF_ERROR(check_kernels());
   arenas_ = std::make_unique<DeviceMemory>(driver_, device_);
   CGX_ASSIGN_OR_RETURN(runner_, JobRunner::create(driver_, *lane_, *arenas_));
   return {};
@@ -139,6 +140,15 @@ void DeviceWorker::end() {
     if (answer_jobs() == 0) std::this_thread::yield();
   }
   static_cast<void>(flush());
+}
+
+// UNIMPLEMENTED: tensors are staged then, and whoever asks is told why.
+Status DeviceWorker::check_kernels() {
+  const Status loaded = lane_->load("casts");
+  if (loaded.ok()) return {};
+  const char* const why = has_kernel_code() ? "cgxd-gpu has no kernels for this GPU: "
+                                            : "cgxd-gpu was built without nvcc: ";
+  return {StatusCode::kUNIMPLEMENTED, why + loaded.message()};
 }
 
 Result<int> DeviceWorker::take_packets() {
@@ -226,15 +236,20 @@ int DeviceWorker::answer_jobs() {
 
 void DeviceWorker::push(const Answer& answer) {
   AnswerHead head = answer.head;
-  const size_t measured = answer.measured.size() * sizeof(Measured);
+  const std::span<const std::byte> parts[] = {std::as_bytes(std::span(answer.measured)),
+                                              std::as_bytes(std::span(answer.losses))};
   head.measured = static_cast<uint32_t>(answer.measured.size());
+  head.losses = static_cast<uint32_t>(answer.losses.size());
   head.text_bytes = static_cast<uint16_t>(std::min<size_t>(answer.text.size(), 1024));
-  const size_t bytes = sizeof(head) + measured + head.text_bytes;
+  const size_t bytes = sizeof(head) + parts[0].size() + parts[1].size() + head.text_bytes;
   head.bytes = static_cast<uint32_t>((bytes + kRingUnit - 1) / kRingUnit * kRingUnit);
   std::vector<std::byte> message(head.bytes);
   std::memcpy(message.data(), &head, sizeof(head));
-  if (measured > 0) std::memcpy(message.data() + sizeof(head), answer.measured.data(), measured);
-  std::memcpy(message.data() + sizeof(head) + measured, answer.text.data(), head.text_bytes);
+  std::byte* end = message.data() + sizeof(head);
+  for (const std::span<const std::byte> each : parts) {
+    end = std::copy(each.begin(), each.end(), end);
+  }
+  std::memcpy(end, answer.text.data(), head.text_bytes);
   if (!unsent_.empty() || !answers_->try_push(message)) unsent_.push_back(std::move(message));
 }
 

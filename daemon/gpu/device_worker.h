@@ -30,6 +30,7 @@ class DeviceWorker {
   Status greet();
   Status open_channel(Packet& packet);
   Status open_device(const wire::DeviceId& wanted);
+  Status check_kernels();
   Result<int> take_packets();
   void handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds);
   void answer(uint32_t request, const Status& status, uint64_t value = 0);

@@ -25,6 +25,10 @@ Result<JobMessage> parse_job(std::span<const std::byte> message) {
   std::memcpy(&job.head, message.data(), sizeof(JobHead));
   std::span<const std::byte> rest = message.subspan(sizeof(JobHead));
   if (job.head.kind > JobKind::kHash || job.head.stream >= kStreams) return no_job;
+  if (job.head.strengths > scheduler::kStrengthsMax ||
+      !take(rest, job.head.strengths, job.strengths)) {
+    return no_job;
+  }
   for (uint32_t i = 0; i < job.head.slices; ++i) {
     std::span<const SliceHead> head;
     JobSlice slice;

@@ -18,6 +18,7 @@ struct JobSlice {
 };
 struct JobMessage {
   JobHead head;
+  std::span<const CodecSpec> strengths;
   std::vector<JobSlice> slices;
 };
 

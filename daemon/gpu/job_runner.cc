@@ -19,7 +19,6 @@ using kernels::EncodeJob;
 using kernels::RawView;
 using kernels::ReduceJob;
 
-constexpr uint64_t kTableBytes = 16 << 20;
 constexpr uint64_t kLine = 64;  // where values in scratch memory begin
 constexpr uint32_t kDoneBytes = 64;
 constexpr uint64_t kLookNs = 1'000'000;
@@ -90,6 +89,7 @@ JobRunner::~JobRunner() {
 }
 
 Status JobRunner::reserve_work(uint32_t buckets, uint64_t bytes) {
+  CGX_RETURN_IF_ERROR(lane_.load("sparse"));
   const uint64_t teams = std::min(buckets, lane_.device().multiprocessors);
   const uint64_t wanted = bytes + teams * cuda::kSparseTeamBytes;
   for (Stream& each : streams_) {
@@ -147,6 +147,7 @@ Result<bool> JobRunner::begin(std::span<const std::byte> message) {
 
 // All tables before the first launch: what has begun is not begun again.
 Status JobRunner::prepare(const Job& job, Pending& pending) {
+  if (!job.strengths.empty()) CGX_RETURN_IF_ERROR(tabulate_losses(job, pending));
   switch (job.head.kind) {
     case JobKind::kEncode:
       return tabulate_all<EncodeJob>(job, pending);
@@ -159,7 +160,7 @@ Status JobRunner::prepare(const Job& job, Pending& pending) {
     case JobKind::kLocalReduce:
       return local_reduce(job);
     case JobKind::kKeep:
-      return keep(job);
+      return keep(job, streams_[pending.stream]);
     case JobKind::kHash:
       return copy_for_hash(job, pending);
   }
@@ -256,6 +257,7 @@ void JobRunner::answer(const Pending& pending, const Sink& sink) {
   Status status = lost_.ok() ? pending.status : lost_;
   answer.head.ticket = pending.ticket;
   if (pending.measures) answer.measured.resize(pending.slices);
+  if (status.ok()) answer.losses = losses_of(pending.losses, pending.slices);
   for (const Noted& each : pending.noted) {
     if (!status.ok()) break;
     const cuda::Outcome& outcome = *each.outcome;
@@ -312,16 +314,21 @@ Status JobRunner::tabulate(const Job& job, std::span<const uint32_t> slices, Pen
     norms = norms || slice.head.norms != 0;
     pending.noted.push_back({&segments[i].outcome, slices[i], /*counts=*/true});
   }
-  auto described = cuda::describe_table<KernelJob>(
-      lane_.device(), std::span(segments, slices.size()), tables_->on_device(segments));
-  if (described.work.bytes > 0) {
-    CGX_RETURN_IF_ERROR(give_work(streams_[pending.stream], described.work));
-    pending.measures = pending.measures || kHasNorms<KernelJob>;  // those that encode
-  }
-  if (norms && kHasNorms<KernelJob>) {
+  const bool sparse = kernels::find_codec(segments[0].job.spec.codec)->sparse;
+  if (kHasNorms<KernelJob> && (norms || sparse)) pending.measures = true;  // those that encode
+  return add_launch(streams_[pending.stream], std::span(segments, slices.size()),
+                    norms && kHasNorms<KernelJob>);
+}
+
+template <class KernelJob>
+Status JobRunner::add_launch(const Stream& of, std::span<cuda::Segment<KernelJob>> segments,
+                             bool norms) {
+  auto described = cuda::describe_table<KernelJob>(lane_.device(), segments,
+                                                   tables_->on_device(segments.data()));
+  if (described.work.bytes > 0) CGX_RETURN_IF_ERROR(give_work(of, described.work));
+  if (norms) {
     CGX_ASSIGN_OR_RETURN(cuda::Norms* const found, table<cuda::Norms>(described.buckets));
     described.norms = tables_->on_device(found);
-    pending.measures = true;
   }
   launches_.push_back([this, described](device::CUstream stream) {
     if constexpr (std::is_same_v<KernelJob, EncodeJob>) return lane_.encode(described, stream);
@@ -331,6 +338,7 @@ Status JobRunner::tabulate(const Job& job, std::span<const uint32_t> slices, Pen
   });
   return {};
 }
+template Status JobRunner::add_launch(const Stream& of, std::span<Encodes> segments, bool norms);
 
 Result<RawView> JobRunner::raw_view(const Slice& slice, uint64_t first) {
   const SliceHead& head = slice.head;
@@ -348,7 +356,7 @@ Result<RawView> JobRunner::raw_view(const Slice& slice, uint64_t first) {
   if (head.residual == 0) return view;
   CGX_ASSIGN_OR_RETURN(
       const float* const residual,
-      memory_.residual(head.residual, head.confirmed, head.residual_first, head.elements));
+      memory_.residual(head.residual, head.confirmed, head.first_element, head.elements));
   view.residual_in = residual + first;
   return view;
 }
@@ -371,7 +379,7 @@ Status JobRunner::set_residual(const Slice& slice, KernelJob& made) {
   const SliceHead& head = slice.head;
   if (head.residual == 0 || head.writes == 0) return {};
   const auto slot = [&](uint32_t number) {
-    return memory_.residual(head.residual, number, head.residual_first, head.elements);
+    return memory_.residual(head.residual, number, head.first_element, head.elements);
   };
   CGX_ASSIGN_OR_RETURN(float* const out, slot(1 - head.confirmed));
   made.residual_out = out;
@@ -395,12 +403,16 @@ Result<RawView> JobRunner::rack_view(const Slice& slice, const Staged& from, Pen
   return RawView{.ranks = tables_->on_device(values), .rank_count = 1};
 }
 
+Result<std::byte*> JobRunner::scratch(uint64_t bytes) {
+  if (bytes > kScratchBytes - scratch_.used) return internal_error("no room in scratch memory");
+  std::byte* const taken = reinterpret_cast<std::byte*>(scratch_.at) + scratch_.used;
+  scratch_.used += (bytes + kLine - 1) / kLine * kLine;
+  return taken;
+}
+
 Result<void*> JobRunner::decoded(const Slice& slice, std::span<const std::byte> encoded,
                                  Pending& pending) {
-  const uint64_t bytes = slice.head.elements * sizeof(float);
-  if (bytes > kScratchBytes - scratch_.used) return internal_error("no room to decode in");
-  void* const values = reinterpret_cast<std::byte*>(scratch_.at) + scratch_.used;
-  scratch_.used += (bytes + kLine - 1) / kLine * kLine;
+  CGX_ASSIGN_OR_RETURN(void* const values, scratch(slice.head.elements * sizeof(float)));
   using Segment = cuda::Segment<DecodeJob>;
   CGX_ASSIGN_OR_RETURN(Segment* const segment, table<Segment>(1));
   CGX_ASSIGN_OR_RETURN(void** const target, table<void*>(1));
@@ -413,10 +425,7 @@ Result<void*> JobRunner::decoded(const Slice& slice, std::span<const std::byte> 
   made.targets = tables_->on_device(target);
   made.target_count = 1;
   pending.noted.push_back({&segment->outcome, 0, /*counts=*/false});
-  const auto described = cuda::describe_table<DecodeJob>(lane_.device(), std::span(segment, 1),
-                                                         tables_->on_device(segment));
-  launches_.push_back(
-      [this, described](device::CUstream stream) { return lane_.decode(described, stream); });
+  CGX_RETURN_IF_ERROR(add_launch(streams_[pending.stream], std::span(segment, 1)));
   return values;
 }
 
@@ -468,12 +477,12 @@ Status JobRunner::fill(const Slice& slice, KernelJob& made, Pending& pending) {
 // One machine only: the sum, encoded as it is into scratch memory and decoded from there.
 Status JobRunner::local_reduce(const Job& job) {
   for (const Slice& slice : job.slices) {
-    CGX_RETURN_IF_ERROR(local_reduce(slice, streams_[job.head.stream].scratch));
+    CGX_RETURN_IF_ERROR(local_reduce(slice, streams_[job.head.stream]));
   }
   return {};
 }
 
-Status JobRunner::local_reduce(const Slice& slice, CUdeviceptr scratch) {
+Status JobRunner::local_reduce(const Slice& slice, const Stream& stream) {
   CodecSpec raw;
   raw.bucket = std::min(slice.head.spec.bucket, kBucketMax);
   const uint64_t width = std::max<uint64_t>(sizeof(float), dtype_bytes(slice.head.dtype));
@@ -491,40 +500,37 @@ Status JobRunner::local_reduce(const Slice& slice, CUdeviceptr scratch) {
     made.contributions = {tables_->on_device(own), 1};
     made.elements = elements;
     made.dtype = slice.head.dtype;
-    made.encoded = {reinterpret_cast<std::byte*>(scratch), elements * width};
+    made.encoded = {reinterpret_cast<std::byte*>(stream.scratch), elements * width};
     CGX_RETURN_IF_ERROR(set_targets(slice, first, made.targets, made.target_count));
-    const auto described = cuda::describe_table<ReduceJob>(lane_.device(), std::span(segment, 1),
-                                                           tables_->on_device(segment));
-    launches_.push_back(
-        [this, described](device::CUstream stream) { return lane_.reduce(described, stream); });
+    CGX_RETURN_IF_ERROR(add_launch(stream, std::span(segment, 1)));
   }
   if (slice.head.residual == 0 || slice.head.writes == 0) return {};
   CGX_ASSIGN_OR_RETURN(float* const drained,
                        memory_.residual(slice.head.residual, 1 - slice.head.confirmed,
-                                        slice.head.residual_first, slice.head.elements));
-  launches_.push_back([this, drained, elements = slice.head.elements](device::CUstream stream) {
+                                        slice.head.first_element, slice.head.elements));
+  launches_.push_back([this, drained, elements = slice.head.elements](device::CUstream on) {
     return driver_.check(
-        driver_.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(drained), 0, elements, stream),
+        driver_.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(drained), 0, elements, on),
         "emptying a residual");
   });
   return {};
 }
 
 // Carried over, in this step's units: a copy, or the raw codec's encoding of residual times scale.
-Status JobRunner::keep(const Job& job) {
+Status JobRunner::keep(const Job& job, const Stream& stream) {
   if (job.slices.size() != 1) return internal_error("keeping no residual");
   const SliceHead& head = job.slices.front().head;
   const auto slot = [&](uint32_t number) {
-    return memory_.residual(head.residual, number, head.residual_first, head.elements);
+    return memory_.residual(head.residual, number, head.first_element, head.elements);
   };
   CGX_ASSIGN_OR_RETURN(float* const from, slot(head.confirmed));
   CGX_ASSIGN_OR_RETURN(float* const to, slot(1 - head.confirmed));
   const uint64_t bytes = head.elements * sizeof(float);
   if (head.residual_scale == 1.0f) {
-    launches_.push_back([this, to, from, bytes](device::CUstream stream) {
+    launches_.push_back([this, to, from, bytes](device::CUstream on) {
       return driver_.check(
           driver_.cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to),
-                                    reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+                                    reinterpret_cast<CUdeviceptr>(from), bytes, on),
           "keeping a residual");
     });
     return {};
@@ -538,11 +544,7 @@ Status JobRunner::keep(const Job& job) {
       .ranks = tables_->on_device(ranks), .rank_count = 1, .scale = head.residual_scale};
   segment->job.elements = head.elements;
   segment->job.encoded = {reinterpret_cast<std::byte*>(to), bytes};
-  const auto described = cuda::describe_table<EncodeJob>(lane_.device(), std::span(segment, 1),
-                                                         tables_->on_device(segment));
-  launches_.push_back(
-      [this, described](device::CUstream stream) { return lane_.encode(described, stream); });
-  return {};
+  return add_launch(stream, std::span(segment, 1));
 }
 
 Status JobRunner::copy_for_hash(const Job& job, Pending& pending) {

@@ -24,9 +24,12 @@
 
 namespace cgx::daemon::gpu {
 
+constexpr uint64_t kTableBytes = 16 << 20;  // of launches
+
 struct Answer {
   AnswerHead head;
   std::vector<Measured> measured;
+  std::vector<scheduler::LossSample> losses;
   std::string text;
 };
 
@@ -58,6 +61,25 @@ class JobRunner {
     uint32_t slice = 0;
     bool counts = true;  // for the answer; otherwise only whether it could be decoded does
   };
+  // A piece of a slice, in which losses are measured, and the scratch memory for that.
+  struct LossPiece {
+    uint32_t slice = 0;
+    uint64_t of_elements = 0;  // that the slice has
+    uint64_t elements = 0;
+    uint64_t draw_bucket = 0;
+    kernels::RawView source = {};
+    std::byte* encoded = nullptr;
+    uint64_t encoded_bytes = 0;
+    float* lost = nullptr;
+  };
+  using Encodes = kernels::cuda::Segment<kernels::EncodeJob>;
+  struct Losses {
+    std::vector<LossPiece> pieces;
+    // Tables of the pieces: encoded with each strength, and what that has lost; their parts, null
+    // where there are no residuals.
+    std::vector<const Encodes*> sent, lost;
+    const Encodes *gradients = nullptr, *residuals = nullptr;
+  };
   struct Pending {
     uint64_t ticket = 0;
     uint32_t stream = 0, value = 0;  // of the stream's word, when it is done
@@ -66,6 +88,7 @@ class JobRunner {
     bool measures = false, done = false;
     Status status;
     std::vector<Noted> noted;
+    Losses losses;
     std::string what;                   // "encode of maxmin:4"
     std::span<const std::byte> copied;  // hash: the piece
     uint64_t begun_ns = 0;
@@ -97,13 +120,30 @@ class JobRunner {
   Status tabulate(const Job& job, std::span<const uint32_t> slices, Pending& pending);
   template <class KernelJob>
   Status fill(const Slice& slice, KernelJob& made, Pending& pending);
+  // Numbers the buckets of a table, and launches it behind what the job has launched so far.
+  template <class KernelJob>
+  Status add_launch(const Stream& stream, std::span<kernels::cuda::Segment<KernelJob>> segments,
+                    bool norms = false);
   Result<kernels::RawView> rack_view(const Slice& slice, const Staged& from, Pending& pending);
   Result<void*> decoded(const Slice& slice, std::span<const std::byte> encoded, Pending& pending);
+  Result<std::byte*> scratch(uint64_t bytes);
   void free_outgrown();
   Status give_work(const Stream& stream, kernels::cuda::Work& work) const;
   Status local_reduce(const Job& job);
-  Status local_reduce(const Slice& slice, device::CUdeviceptr scratch);
-  Status keep(const Job& job);
+  Status local_reduce(const Slice& slice, const Stream& stream);
+
+  // job_losses.cc
+  Status tabulate_losses(const Job& job, Pending& pending);
+  Status choose_pieces(const Job& job, uint32_t slice, Losses& losses);
+  Result<Encodes*> encode_pieces(const Losses& losses, const Stream& stream,
+                                 const std::function<kernels::EncodeJob(const LossPiece&)>& job_of);
+  Status tabulate_strength(const Job& job, const CodecSpec& spec, Losses& losses,
+                           const Stream& stream);
+  Status tabulate_residuals(Losses& losses, const Stream& stream);
+  static scheduler::LossSample loss_of(const Losses& losses, size_t piece);
+  static std::vector<scheduler::LossSample> losses_of(const Losses& losses, uint32_t slices);
+
+  Status keep(const Job& job, const Stream& stream);
   Status copy_for_hash(const Job& job, Pending& pending);
   Result<kernels::RawView> raw_view(const Slice& slice, uint64_t first = 0);
   Status set_targets(const Slice& slice, uint64_t first, void* const*& targets, uint32_t& count);

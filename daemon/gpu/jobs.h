@@ -1,10 +1,10 @@
 // What cgxd and its worker (cgxd-gpu) say to each other: jobs and answers in two rings, everything
 // else in packets on a socket. Both are of one build, and the worker refuses another's.
 //
-//   job    := JobHead slice*
+//   job    := JobHead, strengths (CodecSpec) whose losses are measured, slice*
 //   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
 //   answer := AnswerHead, then Measured* by slice where norms were asked for or sizes vary, then
-//             text
+//             LossSample* by slice where losses were, then text
 //
 // Places are (arena, offset) and (block of staging, offset), never addresses: the worker knows
 // where each lies with it, and checks that it lies within.
@@ -16,12 +16,16 @@
 #include "daemon/gpu/byte_ring.h"
 #include "proto/wire/session_messages.h"
 #include "proto/wire/types.h"
+#include "scheduler/plan/losses.h"
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 2;          // of everything in this file
+constexpr uint32_t kWorkerForm = 3;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
+
+// Of all slices of a job together, in which losses are measured; other slices are not.
+constexpr uint64_t kLossPiecesMax = 2048, kLossValuesMax = 512 << 10;
 
 enum class JobKind : uint8_t { kEncode, kDecode, kReduce, kCombine, kLocalReduce, kKeep, kHash };
 
@@ -51,7 +55,8 @@ struct JobHead {
   uint16_t reserved = 0;
   uint64_t ticket = 0;
   uint32_t slices = 0;
-  uint32_t reserved2 = 0;
+  uint32_t strengths = 0;
+  uint64_t step = 0;  // names the draws of losses
 };
 struct SliceHead {
   CodecSpec spec;
@@ -59,8 +64,8 @@ struct SliceHead {
   uint64_t elements = 0;  // hash: bytes
   uint64_t draw_stream = 0, draw_bucket = 0;
   double scale = 1;
-  uint64_t residual_first = 0;
-  uint32_t residual = 0;  // number; 0: none
+  uint64_t first_element = 0;  // of the tensor, and of its residual
+  uint32_t residual = 0;       // number; 0: none
   float residual_scale = 1;
   Staged into;  // encode, reduce
   DType dtype = DType::kF32;
@@ -69,6 +74,8 @@ struct SliceHead {
   uint8_t norms = 0;
   uint16_t inputs = 0, outputs = 0;
   uint32_t contributions = 0;
+  uint32_t loss_pieces = 0;  // scheduler::LossPieces; 0: losses are not measured
+  uint32_t loss_elements = 0;
   uint32_t reserved = 0;
 };
 
@@ -80,7 +87,7 @@ struct AnswerHead {
   uint64_t hash = 0;
   uint64_t nonfinite_buckets = 0, saturated = 0;
   uint32_t measured = 0;
-  uint32_t reserved = 0;
+  uint32_t losses = 0;
 };
 struct Measured {
   double intended_sq = 0, sent_sq = 0;  // where norms were asked for
@@ -95,7 +102,9 @@ struct ChannelHead {
   uint8_t pad1[60];
   ByteRingCursors jobs, answers;
 };
-constexpr uint64_t kJobRingBytes = 4 << 20, kAnswerRingBytes = 1 << 20;
+// What is answered of a slice is shorter than the slice.
+static_assert(sizeof(Measured) + sizeof(scheduler::LossSample) <= sizeof(SliceHead));
+constexpr uint64_t kJobRingBytes = 4 << 20, kAnswerRingBytes = kJobRingBytes;
 constexpr uint64_t kJobRingOffset = 4096, kAnswerRingOffset = kJobRingOffset + kJobRingBytes;
 constexpr uint64_t kChannelBytes = kAnswerRingOffset + kAnswerRingBytes;
 static_assert(sizeof(ChannelHead) <= kJobRingOffset);

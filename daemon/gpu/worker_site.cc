@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "scheduler/planners/ceilings.h"
+
 namespace cgx::daemon::gpu {
 
 using scheduler::FrameBytes;
@@ -80,7 +82,9 @@ class WorkerSite::Work final : public SiteOperation {
  public:
   Work(WorkerSite& site, const OperationSetup& setup)
       : site_(site), setup_(setup), stream_(site.operations_++ % kStreams) {
-    if (setup.norms && setup.machines > 1) norms_.resize(setup.segments.size());
+    if (setup.machines == 1) return;
+    if (setup.norms) norms_.resize(setup.segments.size());
+    if (setup.strengths) losses_.resize(setup.segments.size());
   }
 
   std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
@@ -89,7 +93,8 @@ class WorkerSite::Work final : public SiteOperation {
     put(message,
         JobHead{
             .kind = kind_of(job.kind), .stream = static_cast<uint8_t>(stream_), .ticket = ticket});
-    written_ = slices_ = 0;
+    written_ = slices_ = strengths_ = 0;
+    loss_pieces_ = loss_values_ = 0;
     staged_bytes_ = 0;
     Asked asked{.work = this};
     ++open_;
@@ -104,6 +109,8 @@ class WorkerSite::Work final : public SiteOperation {
     std::memcpy(&head, message.data(), sizeof(head));
     head.bytes = static_cast<uint32_t>(message.size());
     head.slices = slices_;
+    head.strengths = strengths_;
+    head.step = setup_.step;
     std::memcpy(message.data(), &head, sizeof(head));
     site_.give(ticket, std::move(asked), message);
     return std::nullopt;
@@ -131,12 +138,16 @@ class WorkerSite::Work final : public SiteOperation {
     return true;
   }
 
-  void answered(const Asked& asked, std::span<const Measured> measured) {
+  void answered(const Asked& asked, const Findings& found) {
     --open_;
+    const std::span<const Measured> measured = found.measured;
     for (size_t i = 0; i < measured.size() && i < asked.segments.size(); ++i) {
       if (norms_.empty()) break;
       norms_[asked.segments[i]].intended_sq += measured[i].intended_sq;
       norms_[asked.segments[i]].sent_sq += measured[i].sent_sq;
+    }
+    for (size_t i = 0; i < found.losses.size() && i < asked.segments.size(); ++i) {
+      if (!losses_.empty()) losses_[asked.segments[i]] += found.losses[i];
     }
   }
 
@@ -154,13 +165,17 @@ class WorkerSite::Work final : public SiteOperation {
     rest_.clear();
     for (const SiteContribution& each : job.from) rest_.push_back(bytes_of(each.frame));
     if (job.kind == SiteJobKind::kDecode) rest_.push_back(bytes_of(job.frame));
+    if (measures_losses(job)) {
+      for (const CodecSpec& each : *setup_.strengths) put(message, each);
+      strengths_ = static_cast<uint32_t>(setup_.strengths->size());
+    }
     for (const Slice& slice : setup_.layout->slices(setup_.layout->part(job.part))) {
       if (!job.presence->test(slice.segment)) continue;
       if (asked.about == kNone) asked.about = slice.segment;
       CGX_RETURN_IF_ERROR(
           site_.takes(setup_.planned(slice).codec(job.in_rack), setup_.dtype(slice)));
       CGX_RETURN_IF_ERROR(write_slice(job, slice, asked, message));
-      if (!norms_.empty()) asked.segments.push_back(slice.segment);
+      if (!norms_.empty() || strengths_ > 0) asked.segments.push_back(slice.segment);
     }
     return {};
   }
@@ -181,6 +196,7 @@ class WorkerSite::Work final : public SiteOperation {
     head.inputs = static_cast<uint16_t>(reads ? segment.inputs.size() : 0);
     head.outputs = static_cast<uint16_t>(results ? segment.outputs.size() : 0);
     head.contributions = static_cast<uint32_t>(staged_.size());
+    if (strengths_ > 0 && segment.measured && head.inputs > 0) choose_pieces(slice, head);
     put(message, head);
     const uint64_t offset = slice.first_element * dtype_bytes(head.dtype);
     for (const Place& input : std::span(segment.inputs).first(head.inputs)) {
@@ -211,11 +227,11 @@ class WorkerSite::Work final : public SiteOperation {
   static SliceHead head_of(const LocalSegment& segment, uint64_t first, uint64_t count) {
     SliceHead head;
     head.elements = count;
+    head.first_element = first;
     head.scale = segment.scale;
     head.residual_scale = segment.residual_scale;
     if (segment.residual == nullptr) return head;
     head.residual = static_cast<const WorkerResidual&>(*segment.residual).number();
-    head.residual_first = first;
     head.confirmed = static_cast<uint8_t>(segment.confirmed);
     head.writes = segment.drains ? 0 : 1;
     return head;
@@ -246,6 +262,21 @@ class WorkerSite::Work final : public SiteOperation {
   // A codec of racks writes as many bytes as the layout says, whatever the segment's own does.
   bool varies(const Slice& slice, bool in_rack) const {
     return slice.variable && !(in_rack && setup_.planned(slice).rack_spec);
+  }
+
+  // The own ranks' values, where they are encoded or added, as on the host.
+  bool measures_losses(const SiteJob& job) const {
+    return !losses_.empty() && job.kind != SiteJobKind::kLocalReduce && reads_own_ranks(job);
+  }
+  void choose_pieces(const Slice& slice, SliceHead& head) {
+    const auto pieces = scheduler::loss_pieces(*setup_.strengths, slice.elements);
+    const uint64_t values = pieces.count * pieces.elements;
+    if (loss_pieces_ + pieces.count > kLossPiecesMax) return;
+    if (loss_values_ + values > kLossValuesMax) return;
+    loss_pieces_ += pieces.count;
+    loss_values_ += values;
+    head.loss_pieces = static_cast<uint32_t>(pieces.count);
+    head.loss_elements = static_cast<uint32_t>(pieces.elements);
   }
 
   static bool reads_own_ranks(const SiteJob& job) {
@@ -296,6 +327,8 @@ class WorkerSite::Work final : public SiteOperation {
   const uint32_t stream_;
   uint32_t open_ = 0;
   uint32_t written_ = 0, slices_ = 0;             // of the job that is being written
+  uint32_t strengths_ = 0;                        // likewise, whose losses are measured,
+  uint64_t loss_pieces_ = 0, loss_values_ = 0;    // and in how much of it
   uint64_t staged_bytes_ = 0;                     // likewise
   std::vector<std::span<const std::byte>> rest_;  // by contribution, what is left of its frame
   std::vector<Staged> staged_;                    // of a slice
@@ -332,6 +365,22 @@ struct WorkNeeds {
     buckets = std::max(buckets, sparse);
     bytes = std::max(bytes, staged + (machines + 1) * sparse * sizeof(uint64_t));
   }
+  // Likewise, where losses are measured. REQUIRES: the strengths are sparse.
+  void look_at(const std::vector<CodecSpec>& strengths, const scheduler::GroupLayout& layout,
+               const scheduler::Part& part) {
+    uint64_t pieces = 0, staged = 0;
+    for (const Slice& slice : layout.slices(part)) {
+      const auto each = scheduler::loss_pieces(strengths, slice.elements);
+      uint64_t longest = 0;
+      for (const CodecSpec& spec : strengths) {
+        longest = std::max(longest, kernels::encoded_bytes(spec, DType::kF32, each.elements));
+      }
+      pieces += each.count;
+      staged += each.count * longest;
+    }
+    buckets = std::max(buckets, pieces);
+    bytes = std::max(bytes, staged + 2 * pieces * sizeof(uint64_t));
+  }
 };
 
 }  // namespace
@@ -339,10 +388,13 @@ struct WorkNeeds {
 scheduler::SitePreparer WorkerSite::preparer() const {
   return [worker = worker_](const scheduler::PlanFacts& facts) -> Status {
     WorkNeeds needs;
+    const std::vector<CodecSpec> strengths = scheduler::strengths_of(facts.policy);
+    const bool loses = !strengths.empty() && kernels::find_codec(strengths[0].codec)->sparse;
     for (size_t i = 0; i < facts.layouts.size(); ++i) {
       const scheduler::GroupLayout& layout = facts.layouts[i];
       for (uint32_t part = 0; part < layout.parts(); ++part) {
         needs.look_at(facts.plan.groups[i], layout, layout.part(part), facts.plan.machines);
+        if (loses) needs.look_at(strengths, layout, layout.part(part));
       }
     }
     if (needs.buckets == 0 || facts.plan.machines == 1) return {};
@@ -423,12 +475,12 @@ bool WorkerSite::take_answer(SiteEvents& events) {
   const bool whole = pop == ByteConsumer::Pop::kMessage && answer_.size() >= sizeof(head);
   if (whole) std::memcpy(&head, answer_.data(), sizeof(head));
   const uint64_t measured_bytes = uint64_t{head.measured} * sizeof(Measured);
-  if (!whole || sizeof(head) + measured_bytes + head.text_bytes > answer_.size() ||
-      asked_.count(head.ticket) == 0) {
+  const uint64_t losses_bytes = uint64_t{head.losses} * sizeof(LossSample);
+  const uint64_t text_at = sizeof(head) + measured_bytes + losses_bytes;
+  if (!whole || text_at + head.text_bytes > answer_.size() || asked_.count(head.ticket) == 0) {
     return disbelieve("gave an answer that nobody asked for");
   }
-  const auto* const text =
-      reinterpret_cast<const char*>(answer_.data() + sizeof(head) + measured_bytes);
+  const auto* const text = reinterpret_cast<const char*>(answer_.data() + text_at);
   SiteAnswer given{.status = {},
                    .hash = head.hash,
                    .nonfinite_buckets = head.nonfinite_buckets,
@@ -439,15 +491,15 @@ bool WorkerSite::take_answer(SiteEvents& events) {
       given.status = {given.status.code(), worker_->name() + ": " + given.status.message()};
     }
   }
-  std::vector<Measured> measured(head.measured);
-  if (!measured.empty()) {
-    std::memcpy(measured.data(), answer_.data() + sizeof(head), measured_bytes);
-  }
-  if (given.status.ok() && !Work::close_up(asked_.at(head.ticket), measured)) {
+  const std::byte* const numbers = answer_.data() + sizeof(head);
+  const Findings found{
+      {reinterpret_cast<const Measured*>(numbers), head.measured},
+      {reinterpret_cast<const LossSample*>(numbers + measured_bytes), head.losses}};
+  if (given.status.ok() && !Work::close_up(asked_.at(head.ticket), found.measured)) {
     return disbelieve("encoded more bytes than there is room for");
   }
   const Status status = given.status;
-  answer(events, head.ticket, std::move(given), measured);
+  answer(events, head.ticket, std::move(given), found);
   if (status.code() == StatusCode::kDEVICE_LOST) lose(status);
   return true;
 }
@@ -460,9 +512,9 @@ bool WorkerSite::disbelieve(const char* what) {
 
 // Names the tensor; the answer may end whoever asked.
 void WorkerSite::answer(SiteEvents& events, Ticket ticket, SiteAnswer answer,
-                        std::span<const Measured> measured) {
+                        const Findings& found) {
   const Asked asked = std::move(asked_.extract(ticket).mapped());
-  asked.work->answered(asked, measured);
+  asked.work->answered(asked, found);
   answer.bytes = asked.bytes;
   if (!answer.status.ok() && asked.about != kNone) {
     answer.status = {answer.status.code(),

@@ -61,10 +61,14 @@ class WorkerSite final : public scheduler::Site {
     Work* work = nullptr;
     uint32_t about = kNone;          // segment, to be named where it fails
     uint32_t bytes = 0;              // that are encoded
-    std::vector<uint32_t> segments;  // by slice, where norms were asked for
+    std::vector<uint32_t> segments;  // by slice, where norms or losses were asked for
     std::span<std::byte> out;        // where sizes vary: what the ranges are in,
     std::vector<Range> ranges;       // by slice, as far apart as they can be
     bool varies = false;             // one of them does
+  };
+  struct Findings {  // by slice
+    std::span<const Measured> measured;
+    std::span<const scheduler::LossSample> losses;
   };
 
   void give(scheduler::Ticket ticket, Asked asked, std::vector<std::byte>& message);
@@ -74,7 +78,7 @@ class WorkerSite final : public scheduler::Site {
   void flush();
   void lose(const Status& why);
   void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket, scheduler::SiteAnswer answer,
-              std::span<const Measured> measured = {});
+              const Findings& found = {});
 
   const std::shared_ptr<Worker> worker_;
   const std::shared_ptr<Staging> staging_;

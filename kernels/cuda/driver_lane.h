@@ -28,6 +28,8 @@ class DriverLane {
   DriverLane(const DriverLane&) = delete;
 
   static bool has_kernels(const CodecSpec& spec);
+  // Loads a family's image now, if it has not been: whether this device takes it.
+  Status load(const std::string& family) { return module_of(family).status(); }
   const Device& device() const { return device_; }
 
 #define X(name, job, words) Status name(const Table<job>& table, device::CUstream stream);

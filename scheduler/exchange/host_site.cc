@@ -337,22 +337,16 @@ class HostOperation final : public SiteOperation {
   void measure_losses(const Slice& slice) {
     const LocalSegment& segment = setup_->segments[slice.segment];
     if (losses_.empty() || !segment.measured || segment.inputs.empty()) return;
-    constexpr uint64_t kValues = 8192, kPieceMin = 1024;
     const std::vector<CodecSpec>& strengths = *setup_->strengths;
-    uint64_t piece = kPieceMin;
-    for (const CodecSpec& spec : strengths) piece = std::max<uint64_t>(piece, spec.bucket);
-    piece = std::min(piece, slice.elements);
-    const uint64_t count =
-        std::clamp<uint64_t>(slice.elements / piece, 1, std::max<uint64_t>(1, kValues / piece));
+    const LossPieces pieces = loss_pieces(strengths, slice.elements);
     LossSample sample;
-    for (uint64_t i = 0; i < count; ++i) {
+    for (uint64_t i = 0; i < pieces.count; ++i) {
       Slice part = slice;
-      part.first_element += count == 1 ? 0 : (slice.elements - piece) / (count - 1) * i;
-      part.elements = piece;
+      part.first_element += pieces.first(slice.elements, i);
+      part.elements = pieces.elements;
       sample += loss_of(part, strengths);
     }
-    const double looked_at = sample.values + sample.nonfinite;
-    losses_[slice.segment] += sample.times(static_cast<double>(slice.elements) / looked_at);
+    losses_[slice.segment] += sample.of_all(slice.elements);
   }
 
   LossSample loss_of(const Slice& slice, const std::vector<CodecSpec>& strengths) {

@@ -3,6 +3,7 @@
 // decides. Owned by one communicator.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -39,7 +40,28 @@ struct LossSample {
     for (double& each : scaled.lost) each *= factor;
     return scaled;
   }
+  // Some of a range's values have been looked at: as if all had.
+  LossSample of_all(uint64_t elements) const {
+    return times(static_cast<double>(elements) / (values + nonfinite));
+  }
 };
+
+// Which values of a range are looked at: pieces of so many, evenly spread.
+struct LossPieces {
+  uint64_t count = 0, elements = 0;
+
+  uint64_t first(uint64_t range_elements, uint64_t piece) const {
+    return count == 1 ? 0 : (range_elements - elements) / (count - 1) * piece;
+  }
+};
+inline LossPieces loss_pieces(const std::vector<CodecSpec>& strengths, uint64_t range_elements) {
+  constexpr uint64_t kValues = 8192, kPieceMin = 1024;
+  uint64_t piece = kPieceMin;
+  for (const CodecSpec& spec : strengths) piece = std::max<uint64_t>(piece, spec.bucket);
+  piece = std::min(piece, range_elements);
+  return {std::clamp<uint64_t>(range_elements / piece, 1, std::max<uint64_t>(1, kValues / piece)),
+          piece};
+}
 
 using Strengths = std::shared_ptr<const std::vector<CodecSpec>>;
 

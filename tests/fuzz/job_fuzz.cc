@@ -30,6 +30,8 @@ void take_apart(std::span<const std::byte> message) {
   const auto job = parse_job(message);
   if (!job.ok()) return;
   require(job->slices.size() == job->head.slices && job->head.stream < kStreams);
+  require(job->strengths.size() == job->head.strengths);
+  require_within(message, job->strengths);
   for (const JobSlice& slice : job->slices) {
     require(slice.inputs.size() == slice.head.inputs);
     require(slice.outputs.size() == slice.head.outputs);

@@ -261,6 +261,26 @@ def large(comm, place, rank):
     comm.commit()
 
 
+LAYERS = ((256, 300), (64, 256), (33, 101), (512, 256), (70, 71), (64, 512))
+
+
+def layers(comm, place, rank, steps):
+    """Layers of other sizes and shapes of their values, the same ones in every step; ends when a line comes."""
+    values = [numpy.sign(each) * numpy.abs(each) ** (1 + number / 4) * 4.0 ** -number
+              for number, each in enumerate(values_of(rank, number, shape, "float32") for number, shape in enumerate(LAYERS))]
+    arrays = [place.put(numpy.zeros(shape, "float32")) for shape in LAYERS]
+    tensors = [comm.register(f"layer{number}", array) for number, array in enumerate(arrays)]
+    comm.commit()
+    for step in range(int(steps)):
+        for array, gradient in zip(arrays, values):
+            place.refill(array, gradient.astype("float32"))
+        comm.submit(step, tensors)
+        comm.step_end(step)
+        comm.wait(step)
+    print("stepped", flush=True)
+    sys.stdin.readline()
+
+
 def commit_on_command(comm, place, rank):
     """Says that it is about to commit, and does when a line comes."""
     comm.register("tensor", place.put(numpy.zeros(70_001, "float32")))
@@ -271,7 +291,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

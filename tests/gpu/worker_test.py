@@ -342,6 +342,23 @@ class StickyLater(Sticky):
     WORKER = f"{DAWDLING} faulting=40"
 
 
+class WithoutKernels(WorkerCase):
+    """A GPU that takes none of the kernels in cgxd-gpu: too old, or there are none."""
+
+    WORKER = f"{DAWDLING} fail=cuModuleLoadData:*=209"
+
+    def test_tensors_are_staged_and_status_says_why(self):
+        self.assertEqual(self.run_ranks(["copied"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
+        ranks = self.begin(["copied"] * 2, "layers=2")
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "stepped\n")
+        shown = self.daemons[0].control_tool("status")["gpus"]
+        for rank in ranks:
+            self.assertEqual(rank.communicate("\n", timeout=30)[1], "")
+        self.assertEqual([each["way"] for each in shown], ["staged"])
+        self.assertRegex(shown[0]["why"], r"cgxd-gpu (was built without nvcc|has no kernels for this GPU): .*CUDA_ERROR_NO_BINARY_FOR_GPU")
+
+
 class Full(WorkerCase):
     """A GPU without memory for what a plan needs."""
 

@@ -55,6 +55,26 @@ TEST(JobMessage, OneThatEndsBeforeWhatItCountsIsNone) {
   EXPECT_FALSE(parse_job(more).ok());
 }
 
+TEST(JobMessage, HasStrengthsBeforeItsSlices) {
+  std::vector<std::byte> message;
+  put(message, JobHead{.kind = JobKind::kEncode, .slices = 1, .strengths = 2});
+  for (const uint8_t bits : {8, 2}) put(message, CodecSpec{.codec = 3, .bits = bits});
+  put(message, SliceHead{.elements = 64, .loss_pieces = 1, .loss_elements = 64});
+  const auto job = parse_job(message);
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  ASSERT_EQ(job->strengths.size(), 2u);
+  EXPECT_EQ(job->strengths[1].bits, 2);
+  ASSERT_EQ(job->slices.size(), 1u);
+  EXPECT_EQ(job->slices[0].head.loss_elements, 64u);
+  change(message, {.kind = JobKind::kEncode, .slices = 1, .strengths = 3});
+  EXPECT_FALSE(parse_job(message).ok()) << "no slice is left";
+  message.resize(message.size() + 16 * sizeof(CodecSpec));
+  change(message, {.kind = JobKind::kEncode, .strengths = scheduler::kStrengthsMax + 1});
+  EXPECT_FALSE(parse_job(message).ok()) << "more than there may be";
+  change(message, {.kind = JobKind::kEncode, .strengths = scheduler::kStrengthsMax});
+  EXPECT_TRUE(parse_job(message).ok());
+}
+
 TEST(JobMessage, OfAnUnknownKindStreamOrTypeIsNone) {
   std::vector<std::byte> message = make_message();
   change(message, {.kind = static_cast<JobKind>(7), .stream = 3, .ticket = 7, .slices = 2});
