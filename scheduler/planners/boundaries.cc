@@ -39,8 +39,9 @@ struct Rest {
 
 bool nowhere_later(const State& one, const State& other) {
   return one.lanes.work_ns <= other.lanes.work_ns && one.lanes.end_ns <= other.lanes.end_ns &&
-         one.lanes.daemon_ns <= other.lanes.daemon_ns && one.lanes.link_ns <= other.lanes.link_ns &&
-         one.lanes.window_ns <= other.lanes.window_ns && one.groups <= other.groups;
+         one.lanes.daemon_ns <= other.lanes.daemon_ns &&
+         one.lanes.window_ns <= other.lanes.window_ns && one.groups <= other.groups &&
+         one.lanes.link_nowhere_later(other.lanes);
 }
 
 std::vector<CollectiveWish> wishes_under(const PlanInputs& inputs) {
@@ -225,10 +226,7 @@ void Boundaries::Search::insert(State made, uint32_t at) {
     at_most_ns = std::min(at_most_ns, bound);
   } else {
     // A lane that is free before anything can come is as good as one that is free then.
-    const double next_ns = lanes.backprop_ns + atoms[at].gap_ns;
-    lanes.daemon_ns = std::max(lanes.daemon_ns, next_ns);
-    lanes.link_ns = std::max(lanes.link_ns, next_ns);
-    lanes.window_ns = std::max(lanes.window_ns, next_ns);
+    lanes.nothing_before(lanes.backprop_ns + atoms[at].gap_ns);
     lanes.end_ns = std::max(lanes.end_ns, bound);
   }
   std::vector<State>& there = states[at];

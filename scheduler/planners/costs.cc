@@ -42,4 +42,8 @@ Result<CodecCurves> MachineCosts::curves_of(const CodecSpec& spec) const {
   return curves;
 }
 
+double MachineCosts::rack_pass_ns(const std::optional<CodecSpec>& rack_spec, double bytes) const {
+  return rack_spec && rack_spec->codec != 0 ? copy_ns_per_byte * bytes : 0;
+}
+
 }  // namespace cgx::scheduler

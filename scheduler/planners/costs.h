@@ -3,6 +3,7 @@
 // Times are nanoseconds.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct MachineCosts {
   // Of the codec as it is asked for; without such a row, of the same codec at the closest strength.
   // NOT_FOUND names what there is.
   Result<CodecCurves> curves_of(const CodecSpec& spec) const;
+  // Beside decoding it, of a contribution with a codec of racks (none: it has its segment's): what
+  // is not raw is written to memory, and read from there to be added.
+  double rack_pass_ns(const std::optional<CodecSpec>& rack_spec, double bytes) const;
 };
 
 struct Link {

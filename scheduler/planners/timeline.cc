@@ -1,6 +1,7 @@
 #include "scheduler/planners/timeline.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -47,19 +48,39 @@ void count(const Move& move, double share, Travel& travel) {
       travel.received += share * machines;
       in_rack.received += share * machines;
       break;
-    case MoveKind::kReduce:
-      travel.in_rack.decodes +=
-          share * counted([](const Source& source) { return source.in_rack; });
+    case MoveKind::kReduce: {
+      const double near = counted([](const Source& source) { return source.in_rack; });
+      const double decodes = read + (move.results ? 1 : 0);
+      travel.in_rack.decodes += share * near;
       travel.encodes += share;
-      travel.decodes += share * (read + (move.results ? 1 : 0));
+      travel.decodes += share * decodes;
+      travel.rack_sums.decodes += share * near;
+      travel.sums.encodes += share;
+      travel.sums.decodes += share * decodes;
       break;
+    }
     case MoveKind::kCombine:
+      travel.sums.decodes += share * read;
+      travel.decodes += share * read;
+      break;
     case MoveKind::kDecode:
       travel.decodes += share * read;
       break;
     case MoveKind::kLocalReduce:
       break;  // one rank's values stay where they are
   }
+}
+
+// The last round whose frames a sum waits for; 0: the move is none.
+uint32_t awaited_round(const Course& course, const Move& sum) {
+  if (sum.kind != MoveKind::kReduce && sum.kind != MoveKind::kCombine) return 0;
+  uint32_t round = 0;
+  for (size_t i = 0; i < course.moves().size(); ++i) {
+    const Move& move = course.moves()[i];
+    if (move.kind != MoveKind::kReceive || !(sum.after >> i & 1)) continue;
+    round = std::max<uint32_t>(round, move.round);
+  }
+  return round;
 }
 
 double parts_of_shard(const GroupLoad& load, const Travel& travel, const PartLimits& limits) {
@@ -70,6 +91,18 @@ double parts_of_shard(const GroupLoad& load, const Travel& travel, const PartLim
   return std::max({1.0, filled(load.raw_bytes, limits.raw_bytes),
                    filled(load.encoded_bytes, limits.encoded_bytes),
                    filled(in_rack, limits.encoded_bytes)});
+}
+
+// How long the link pauses: while a part waits, it sends those ahead of it.
+struct Pauses {
+  double of_others_ns = 0, of_last_ns = 0;
+};
+Pauses pauses_of(const LaneTimes& times, double sums_ns, double trips_ns, double parts,
+                 double ahead) {
+  const double each_ns = times.link_ns / parts;
+  const double pause_ns = (each_ns + sums_ns + trips_ns) / ahead - each_ns;
+  return {std::max(0.0, parts - ahead) * std::max(0.0, pause_ns),
+          std::max(0.0, sums_ns - (std::min(parts, ahead) - 1) * each_ns)};
 }
 
 // Of both levels, each with what it weighs.
@@ -90,10 +123,16 @@ Travel travel_of(const Way& way, uint32_t machines) {
   Travel travel;
   travel.shards = Schedule::shards(setting);
   travel.trips = schedule.rounds();
+  travel.ahead = way.ahead;
+  uint32_t awaited = 0;  // rounds, a bit each
   for (const Schedule::Leg& leg : schedule.legs()) {
     const double share = static_cast<double>(leg.parts.count) / schedule.parts();
-    for (const Move& move : leg.course.moves()) count(move, share, travel);
+    for (const Move& move : leg.course.moves()) {
+      count(move, share, travel);
+      awaited |= 1u << awaited_round(leg.course, move);
+    }
   }
+  travel.waits = static_cast<uint32_t>(std::popcount(awaited & ~1u));
   return travel;
 }
 
@@ -120,15 +159,25 @@ GroupLoad GroupLoad::minus(const GroupLoad& other) const {
           rack_encoded_bytes - other.rack_encoded_bytes};
 }
 
+namespace {
+
+double arithmetic_in_rack(const GroupLoad& load, const Passes& in_rack) {
+  return in_rack.encodes * load.rack_encode_ns + in_rack.decodes * load.rack_decode_ns;
+}
+
+double arithmetic(const GroupLoad& load, const Passes& all, const Passes& in_rack) {
+  return (all.encodes - in_rack.encodes) * load.encode_ns +
+         (all.decodes - in_rack.decodes) * load.decode_ns + arithmetic_in_rack(load, in_rack);
+}
+
+}  // namespace
+
 double rack_arithmetic_ns(const GroupLoad& load, const Travel& travel) {
-  return travel.in_rack.encodes * load.rack_encode_ns +
-         travel.in_rack.decodes * load.rack_decode_ns;
+  return arithmetic_in_rack(load, travel.in_rack);
 }
 
 double arithmetic_ns(const GroupLoad& load, const Travel& travel) {
-  return (travel.encodes - travel.in_rack.encodes) * load.encode_ns +
-         (travel.decodes - travel.in_rack.decodes) * load.decode_ns +
-         rack_arithmetic_ns(load, travel);
+  return arithmetic(load, travel, travel.in_rack);
 }
 
 double bytes_sent(const GroupLoad& load, const Travel& travel) {
@@ -155,14 +204,16 @@ Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
                    .raw_bytes = segment_bytes(segment, table),
                    .encoded_bytes = encoded(segment.spec),
                    .rack_encode_ns = in_rack.encode.ns(computed),
-                   .rack_decode_ns = in_rack.decode.ns(computed),
+                   .rack_decode_ns = in_rack.decode.ns(computed) +
+                                     costs.rack_pass_ns(segment.rack_spec, computed),
                    .rack_encoded_bytes = encoded(segment.codec(true))};
 }
 
 LaneTimes times_of(const GroupLoad& load, const Travel& travel, const LaneRules& rules) {
   const MachineCosts& costs = rules.conditions.costs;
   const Link& link = rules.conditions.link;
-  const double parts = parts_of_shard(load, travel, rules.limits) * travel.shards;
+  const double parts_each = parts_of_shard(load, travel, rules.limits);
+  const double parts = parts_each * travel.shards;
   const auto headers = [&](double frames) {
     return frames * parts * double{sizeof(wire::FrameHeader)};
   };
@@ -177,6 +228,14 @@ LaneTimes times_of(const GroupLoad& load, const Travel& travel, const LaneRules&
   times.sent_bytes = static_cast<uint64_t>(sent);
   times.sent_frames = parts * travel.sent;
   times.link_ns = link.ns_per_byte * sent;
+  const double frames = std::max(1.0, times.sent_frames);
+  const double frame_ns = costs.frame_ns + costs.wire_ns_per_byte * sent / frames;
+  const double sums_ns = arithmetic(load, travel.sums, travel.rack_sums) / parts_each +
+                         2 * frame_ns * travel.waits;  // one that comes, one that leaves
+  const Pauses pauses =
+      pauses_of(times, sums_ns, link.trip_ns * travel.waits, parts_each, travel.ahead);
+  times.pauses_ns = pauses.of_others_ns;
+  times.last_ns += pauses.of_last_ns;
   times.trips_ns = link.trip_ns * travel.trips;
   times.slot_ns = times.trips_ns / rules.window;
   return times;
@@ -189,17 +248,41 @@ GroupSpan Lanes::advance(const LaneTimes& group, double share) {
   span.start_ns = std::max(span.ready_ns, window_ns);
   span.daemon_begin_ns = std::max(span.start_ns, daemon_ns);
   span.daemon_end_ns = span.daemon_begin_ns + group.daemon_ns;
-  span.link_begin_ns = std::max(span.daemon_begin_ns + group.first_ns, link_ns);
-  span.link_end_ns = span.link_begin_ns + group.link_ns;
+  span.link_begin_ns = link_free_ns(span.daemon_begin_ns + group.first_ns);
+  span.link_end_ns = span.link_begin_ns + group.link_ns + group.pauses_ns;
   span.end_ns = std::max(span.daemon_end_ns, span.link_end_ns + group.last_ns) + group.trips_ns;
 
   backprop_ns = span.ready_ns + share * group.daemon_ns;
   window_ns = span.start_ns + group.slot_ns;
   daemon_ns = span.daemon_end_ns;
-  link_ns = span.link_end_ns;
+  link_from_ns = span.link_begin_ns;
+  link_ns = span.link_begin_ns + group.link_ns;
+  link_alone_ns = span.link_end_ns;
   end_ns = std::max(end_ns, span.end_ns);
   work_ns += group.daemon_ns;
   return span;
+}
+
+// Pauses lie evenly between the two.
+double Lanes::link_free_ns(double from_ns) const {
+  if (from_ns >= link_alone_ns) return from_ns;
+  if (from_ns <= link_from_ns) return link_ns;
+  const double left = (link_alone_ns - from_ns) / (link_alone_ns - link_from_ns);
+  return link_alone_ns - left * (link_alone_ns - link_ns);
+}
+
+// Both lines have two bends: it is enough to compare them at those of the other one.
+bool Lanes::link_nowhere_later(const Lanes& other) const {
+  return link_alone_ns <= other.link_alone_ns && link_free_ns(other.link_from_ns) <= other.link_ns;
+}
+
+void Lanes::nothing_before(double ns) {
+  window_ns = std::max(window_ns, ns);
+  daemon_ns = std::max(daemon_ns, ns);
+  if (link_from_ns >= ns) return;
+  link_ns = link_free_ns(ns);
+  link_from_ns = ns;
+  link_alone_ns = std::max(link_alone_ns, ns);
 }
 
 Timeline play(std::span<const LaneTimes> groups, double share) {
@@ -227,7 +310,8 @@ Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
                           std::span<const double> arrival_ns, const MachineCosts& costs) {
   WeighedPlan weighed{
       .loads = {}, .travels = {}, .gaps_ns = {}, .limits = plan.limits, .window = plan.window};
-  std::map<std::tuple<Collective, uint32_t, bool>, Travel> travels;  // what of a way matters here
+  std::map<std::tuple<Collective, uint32_t, uint32_t, bool>, Travel>
+      travels;  // what of a way matters here
   double last_ns = 0;
   for (const Group& group : plan.groups) {
     GroupLoad load;
@@ -237,8 +321,8 @@ Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
       load += more;
       arrival = std::max(arrival, arrival_ns[segment.tensor]);
     }
-    const auto [found, added] =
-        travels.try_emplace({group.way.collective, group.way.rack_machines, group.way.exact});
+    const auto [found, added] = travels.try_emplace(
+        {group.way.collective, group.way.ahead, group.way.rack_machines, group.way.exact});
     if (added) found->second = travel_of(group.way, plan.machines);
     weighed.loads.push_back(load);
     weighed.travels.push_back(found->second);

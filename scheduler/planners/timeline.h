@@ -7,11 +7,15 @@
 //   daemon    arithmetic and frames, on one core: begin := max(start, daemon),
 //             daemon := begin + work
 //   link      what this machine sends; the first part leaves early:
-//             link := max(begin + first, link) + bytes
+//             link := free(begin + first) + bytes + pauses
 //   end of the group: max(daemon, link + last) + trips; backprop := ready + share x work
 //
-// The trainers lose `share` of the daemon's work. What is not in it: parts waiting for each other,
-// machines that differ, other jobs, congestion.
+// A part waits for everybody's frames, their sum and a trip. Meanwhile the link sends the parts
+// ahead of it, and pauses for the rest, which other groups' frames may fill: from when the next
+// group could be sent, none of the pauses that are left counts (`free`).
+//
+// The trainers lose `share` of the daemon's work. What is not in it: machines that differ, other
+// jobs, congestion.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +35,9 @@ struct Passes {
 // What a collective asks of one machine: counted in the schedule of the machine that is asked.
 struct Travel : Passes {
   uint32_t shards = 1, trips = 0;
-  Passes in_rack;  // of all that, what has the codec of racks
+  Passes in_rack;                 // of all that, what has the codec of racks
+  uint32_t waits = 0, ahead = 1;  // of a part: for everybody's frames; parts in flight
+  Passes sums, rack_sums;         // of all that, what a part waits for then
 };
 Travel travel_of(const Way& way, uint32_t machines);
 
@@ -65,6 +71,7 @@ struct LaneTimes {
   double daemon_ns = 0;
   double first_ns = 0, last_ns = 0;  // of the daemon's work: before the first frame, after the last
   double link_ns = 0;
+  double pauses_ns = 0;  // of the link, if no other group fills them
   double trips_ns = 0;
   double slot_ns = 0;  // of the window
   uint64_t sent_bytes = 0;
@@ -89,11 +96,17 @@ struct GroupSpan {
 // The state after some groups. Every lane only grows with every lane, so of two states that differ
 // the one that is nowhere later is never worse.
 struct Lanes {
-  double backprop_ns = 0, window_ns = 0, daemon_ns = 0, link_ns = 0;
+  double backprop_ns = 0, window_ns = 0, daemon_ns = 0;
+  // Of the last group: since when it is sent; until when, without pauses and with all of them.
+  double link_from_ns = 0, link_ns = 0, link_alone_ns = 0;
   double end_ns = 0;   // of the last operation to end
   double work_ns = 0;  // of the daemon, in all
 
   GroupSpan advance(const LaneTimes& group, double share);
+  // When the link is free for what could be sent from then on.
+  double link_free_ns(double from_ns) const;
+  bool link_nowhere_later(const Lanes& other) const;
+  void nothing_before(double ns);  // nothing comes before then: no lane need be free earlier
   double step_ns() const { return end_ns > backprop_ns ? end_ns : backprop_ns; }
 };
 

@@ -75,7 +75,8 @@ double JobPrices::of(const OperationSetup& setup, const SiteJob& job) {
     price_ns += counts.encodes * curves_of(planned.codec(job.in_rack)).encode.ns(bytes);
     price_ns += counts.decodes * curves_of(planned.spec).decode.ns(bytes);
     if (counts.rack_decodes == 0) continue;
-    price_ns += counts.rack_decodes * curves_of(planned.codec(true)).decode.ns(bytes);
+    price_ns += counts.rack_decodes * (curves_of(planned.codec(true)).decode.ns(bytes) +
+                                       costs_.rack_pass_ns(planned.rack_spec, bytes));
   }
   return price_ns;
 }

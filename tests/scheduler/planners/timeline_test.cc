@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -48,22 +49,29 @@ TEST(Travel, CountsWhatTheSchedulesMovesSay) {
     EXPECT_NEAR(scatter.encodes, 1, 1e-9);
     EXPECT_NEAR(scatter.decodes, (2 * (m - 1) + 1) / m, 1e-9);
     EXPECT_EQ(scatter.trips, 2u);
+    EXPECT_EQ(scatter.waits, 1u) << "for contributions, which are one sum";
+    EXPECT_NEAR(scatter.sums.encodes, 1 / m, 1e-9) << "of the own shard";
+    EXPECT_NEAR(scatter.sums.decodes, 1, 1e-9);
     const Travel gather = travel_of(way_of(Collective::kAllgather, machines), machines);
     EXPECT_NEAR(gather.sent, m - 1, 1e-9);
     EXPECT_NEAR(gather.encodes, 1, 1e-9);
     EXPECT_NEAR(gather.decodes, m, 1e-9);
     EXPECT_EQ(gather.trips, 1u);
+    EXPECT_EQ(gather.waits, 1u);
+    EXPECT_NEAR(gather.sums.decodes, m, 1e-9);
   }
   // 8 machines in racks of 4: three neighbours twice, one machine of the other rack once.
   const Travel racks = travel_of(without_loss(way_of(Collective::kTwoLevel, 8, 4)), 8);
   EXPECT_NEAR(racks.sent, (2 * 3 + 1) / 4.0, 1e-9);
   EXPECT_EQ(racks.trips, 3u);
+  EXPECT_EQ(racks.waits, 2u) << "for the rack, then for the other one";
   // With loss: to three neighbours what they own or pass on, and what this one does; of its own
   // shard to the other rack, and of the other's.
   const Travel lossy = travel_of(way_of(Collective::kTwoLevel, 8, 4), 8);
   EXPECT_NEAR(lossy.sent, (3 * 2 + 3 * 2 + 2) / 8.0, 1e-9);
   EXPECT_NEAR(lossy.encodes, 1, 1e-9) << "of every value once";
   EXPECT_EQ(lossy.trips, 4u);
+  EXPECT_EQ(lossy.waits, 2u);
 }
 
 // Every frame of the real schedule over the real layout, against the product.
@@ -135,6 +143,22 @@ TEST(Travel, CountsWhatHasTheCodecOfRacks) {
   EXPECT_NEAR(rack_arithmetic_ns(load, travel), raw, 1e-6);
 }
 
+// What is not raw is decoded to memory before it is added.
+TEST(Travel, ChargesAPassMoreForACodecOfRacksThatLoses) {
+  Conditions conditions = simple_conditions();
+  conditions.costs.copy_ns_per_byte = 2;
+  Built built = build({{{4096, kFourBits}}, 8});
+  Segment& segment = built.group.segments[0];
+  const auto decode_ns = [&] {
+    return load_of(segment, built.table, conditions.costs)->rack_decode_ns;
+  };
+  EXPECT_EQ(decode_ns(), 100 + 0.5 * 4 * 4096) << "its own codec: added as it is decoded";
+  segment.rack_spec = kRaw;
+  EXPECT_EQ(decode_ns(), 50 + 0.25 * 4 * 4096);
+  segment.rack_spec = CodecSpec{.codec = 3, .bits = 8, .bucket = 512};
+  EXPECT_EQ(decode_ns(), 100 + (0.5 + 2) * 4 * 4096);
+}
+
 TEST(Times, AddUpToWhatOneWouldWriteDown) {
   const Conditions conditions = simple_conditions();
   const Built built = build({{{1024, kRaw}}, 2});
@@ -151,8 +175,65 @@ TEST(Times, AddUpToWhatOneWouldWriteDown) {
   EXPECT_DOUBLE_EQ(times.link_ns, 2 * bytes);
   EXPECT_EQ(times.sent_bytes, 4224u);
   EXPECT_DOUBLE_EQ(times.trips_ns, 300);
+  EXPECT_DOUBLE_EQ(times.pauses_ns, 0) << "of one part";
   EXPECT_DOUBLE_EQ(times.slot_ns, 75);
   EXPECT_DOUBLE_EQ(times.first_ns, times.daemon_ns / 2);
+  EXPECT_DOUBLE_EQ(times.last_ns, times.first_ns + 2 * 1074 + 2 * (5 + 0.125 * bytes)) << "the sum";
+}
+
+// Four full frames a shard: among 16 one is sent ahead, among 8 two are, which take longer than
+// a sum does.
+TEST(Times, LeaveTheLinkIdleWhereAPartWaitsLongerThanThoseAheadOfItTake) {
+  const Conditions conditions = simple_conditions();
+  const double part = 216 * 1024, sum_of = 0.5 * part + 16 * 0.25 * part;
+  const auto pauses = [&](uint32_t machines) {
+    const Built built = build({{{uint64_t{4} * machines * 54 * 1024, kRaw}}, machines});
+    const GroupLoad load = *load_of(built.group.segments[0], built.table, conditions.costs);
+    return times_of(load, travel_of(way_of(Collective::kScatter, machines), machines),
+                    {conditions, {}, 4})
+        .pauses_ns;
+  };
+  const double frame = 5 + 0.125 * (part + sizeof(wire::FrameHeader));
+  EXPECT_NEAR(pauses(16), 3 * (sum_of + 2 * frame + 300), 100) << "the last part's is no pause";
+  EXPECT_EQ(pauses(8), 0);
+}
+
+TEST(Lanes, FillThePausesOfAGroupWithTheNextOnesFrames) {
+  const LaneTimes pausing{.link_ns = 30, .pauses_ns = 10};
+  const auto second_begins = [&](double gap) {
+    return play(std::vector{pausing, LaneTimes{.gap_ns = gap, .link_ns = 5}}, 0)
+        .groups[1]
+        .link_begin_ns;
+  };
+  EXPECT_EQ(play(std::vector{pausing}, 0).step_ns(), 40);
+  EXPECT_EQ(second_begins(0), 30) << "all of them";
+  EXPECT_EQ(second_begins(20), 35) << "the second half";
+  EXPECT_EQ(second_begins(40), 40);
+  EXPECT_EQ(second_begins(50), 50);
+}
+
+TEST(Lanes, CompareLinksByWhenTheyAreFree) {
+  std::mt19937 random(17);
+  const auto up_to = [&](uint32_t most) { return static_cast<double>(random() % (most + 1)); };
+  uint32_t nowhere_later = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::array<Lanes, 2> lanes;
+    for (Lanes& each : lanes) {
+      each.link_from_ns = up_to(8);
+      each.link_ns = each.link_from_ns + 1 + up_to(7);
+      each.link_alone_ns = each.link_ns + up_to(4);
+    }
+    bool everywhere = true;
+    for (double from = 0; from <= 24; from += 0.125) {
+      everywhere &= lanes[0].link_free_ns(from) <= lanes[1].link_free_ns(from) + 1e-9;
+      Lanes later = lanes[0];
+      later.nothing_before(10);
+      EXPECT_NEAR(later.link_free_ns(10 + from), lanes[0].link_free_ns(10 + from), 1e-9);
+    }
+    EXPECT_EQ(lanes[0].link_nowhere_later(lanes[1]), everywhere) << "round " << round;
+    nowhere_later += everywhere ? 1 : 0;
+  }
+  EXPECT_GT(nowhere_later, 200u);
 }
 
 TEST(Lanes, FollowEachOtherAsTheHeaderSays) {
@@ -262,11 +343,13 @@ TEST(Lanes, NeverGetFasterWhenSomethingTakesLonger) {
   std::mt19937 random(13);
   for (int round = 0; round < 2000; ++round) {
     std::vector<LaneTimes> groups = random_groups(random);
+    for (LaneTimes& group : groups) group.pauses_ns = static_cast<double>(random() % 20);
     const double before = play(groups, 0.5).step_ns();
     LaneTimes& slower = groups[random() % groups.size()];
     double LaneTimes::*const what[] = {
-        &LaneTimes::gap_ns,  &LaneTimes::stall_ns, &LaneTimes::daemon_ns, &LaneTimes::first_ns,
-        &LaneTimes::last_ns, &LaneTimes::link_ns,  &LaneTimes::trips_ns,  &LaneTimes::slot_ns};
+        &LaneTimes::gap_ns,    &LaneTimes::stall_ns, &LaneTimes::daemon_ns,
+        &LaneTimes::first_ns,  &LaneTimes::last_ns,  &LaneTimes::link_ns,
+        &LaneTimes::pauses_ns, &LaneTimes::trips_ns, &LaneTimes::slot_ns};
     slower.*what[random() % std::size(what)] += 1 + random() % 20;
     EXPECT_GE(play(groups, 0.5).step_ns(), before);
     EXPECT_GE(play(groups, 0.75).step_ns(), play(groups, 0.5).step_ns());
