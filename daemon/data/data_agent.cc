@@ -269,8 +269,8 @@ void DataAgent::handle(SessionRequest request) {
     engine_->meet(session->id, number, *meet);
   } else if (const auto* create = std::get_if<wire::CreateCommunicator>(&request.body)) {
     engine_->create_communicator(session->id, number, *create);
-  } else if (const auto* tensors = std::get_if<wire::RegisterTensors>(&request.body)) {
-    engine_->register_tensors(session->id, number, *tensors);
+  } else if (auto* tensors = std::get_if<wire::RegisterTensors>(&request.body)) {
+    engine_->register_tensors(session->id, number, std::move(*tensors));
   } else if (const auto* commit = std::get_if<wire::Commit>(&request.body)) {
     engine_->commit(session->id, number, *commit);
   } else if (const auto* redo = std::get_if<wire::RedoStep>(&request.body)) {

@@ -35,6 +35,9 @@ class PooledSite final : public scheduler::Site {
   bool consumes_inside() const override { return true; }
   std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
   scheduler::ResidualMaker residual_maker() const override { return here_->residual_maker(); }
+  uint32_t decoded_pieces() const override {
+    return here_->decoded_pieces() + there_->decoded_pieces();
+  }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   // Jobs take some 50 us: sleeping would cost as much.
   uint64_t next_answer_ns() const override { return asked_here_ == answered_ ? UINT64_MAX : 0; }

@@ -347,58 +347,11 @@ scheduler::ResidualMaker WorkerSite::residual_maker() const {
   };
 }
 
-namespace {
-
-// What the largest job of a plan needs of sparse codecs' work memory (kernels/cuda/cuda_lane.h).
-struct WorkNeeds {
-  uint64_t buckets = 0, bytes = 0;
-
-  void look_at(const scheduler::Group& group, const scheduler::GroupLayout& layout,
-               const scheduler::Part& part, uint64_t machines) {
-    uint64_t sparse = 0, staged = 0;
-    for (const Slice& slice : layout.slices(part)) {
-      const CodecSpec& spec = group.segments[slice.segment].spec;
-      if (!kernels::find_codec(spec.codec)->sparse) continue;
-      sparse += (slice.elements + spec.bucket - 1) / spec.bucket;
-      staged += slice.range_bytes;
-    }
-    buckets = std::max(buckets, sparse);
-    bytes = std::max(bytes, staged + (machines + 1) * sparse * sizeof(uint64_t));
-  }
-  // Likewise, where losses are measured. REQUIRES: the strengths are sparse.
-  void look_at(const std::vector<CodecSpec>& strengths, const scheduler::GroupLayout& layout,
-               const scheduler::Part& part) {
-    uint64_t pieces = 0, staged = 0;
-    for (const Slice& slice : layout.slices(part)) {
-      const auto each = scheduler::loss_pieces(strengths, slice.elements);
-      uint64_t longest = 0;
-      for (const CodecSpec& spec : strengths) {
-        longest = std::max(longest, kernels::encoded_bytes(spec, DType::kF32, each.elements));
-      }
-      pieces += each.count;
-      staged += each.count * longest;
-    }
-    buckets = std::max(buckets, pieces);
-    bytes = std::max(bytes, staged + 2 * pieces * sizeof(uint64_t));
-  }
-};
-
-}  // namespace
-
 scheduler::SitePreparer WorkerSite::preparer() const {
   return [worker = worker_](const scheduler::PlanFacts& facts) -> Status {
-    WorkNeeds needs;
-    const std::vector<CodecSpec> strengths = scheduler::strengths_of(facts.policy);
-    const bool loses = !strengths.empty() && kernels::find_codec(strengths[0].codec)->sparse;
-    for (size_t i = 0; i < facts.layouts.size(); ++i) {
-      const scheduler::GroupLayout& layout = facts.layouts[i];
-      for (uint32_t part = 0; part < layout.parts(); ++part) {
-        needs.look_at(facts.plan.groups[i], layout, layout.part(part), facts.plan.machines);
-        if (loses) needs.look_at(strengths, layout, layout.part(part));
-      }
-    }
-    if (needs.buckets == 0 || facts.plan.machines == 1) return {};
-    return worker->reserve_work(static_cast<uint32_t>(needs.buckets), needs.bytes);
+    const scheduler::JobNeeds& needs = facts.needs;
+    if (needs.sparse_buckets == 0 || facts.plan.machines == 1) return {};
+    return worker->reserve_work(static_cast<uint32_t>(needs.sparse_buckets), needs.sparse_bytes);
   };
 }
 

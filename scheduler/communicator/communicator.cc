@@ -102,7 +102,7 @@ uint32_t Communicator::weight() const {
 uint64_t Communicator::reserved_bytes() const {
   const uint64_t calls = call_slabs_.sum() * pool_.slab_bytes();
   const uint64_t running =
-      steps_.installed() ? steps_.plan()->slab_bytes + steps_.plan()->facts->decided_bytes() : 0;
+      steps_.installed() ? steps_.plan()->held_bytes() + steps_.plan()->facts->decided_bytes() : 0;
   uint64_t registered = 0;
   for (const LocalState& state : local_) registered += state.tensors.bytes();
   return calls + registered + running + steps_.residuals().bytes() +
@@ -256,9 +256,9 @@ Status Communicator::check_site_takes(const PlanFacts& facts) const {
       return {taken.code(), "tensor '" + tensor.name + "': " + taken.message()};
     }
   }
-  if (facts.rack_decoded_bytes <= site.scratch_bytes()) return {};
+  if (facts.needs.decoded_bytes <= site.scratch_bytes()) return {};
   return resource_exhausted("what comes from a rack takes " +
-                            std::to_string(facts.rack_decoded_bytes) +
+                            std::to_string(facts.needs.decoded_bytes) +
                             " bytes when it is decoded, a GPU's worker has " +
                             std::to_string(site.scratch_bytes()) + "; rack_codec fp32 takes none");
 }
@@ -304,6 +304,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.slab_bytes = pool_.slab_bytes();
   const Site& site = port_.site(members_.site);
   question.site_consumes = site.consumes_inside();
+  question.decoded_pieces = site.decoded_pieces();
   question.make_residual = site.residual_maker();
   question.prepare_site = site.preparer();
   question.residuals_elsewhere = site.residuals_elsewhere();

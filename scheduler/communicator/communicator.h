@@ -119,7 +119,7 @@ class Communicator final : public OperationPort,
     SiteId site = kHostSite;
   };
   void join(const Requester& from, const wire::CreateCommunicator& message);
-  void register_tensors(uint32_t local, const wire::RegisterTensors& message);
+  void register_tensors(uint32_t local, wire::RegisterTensors message);
   void commit(uint32_t local, uint32_t request, const wire::Commit& message);
   void redo(uint32_t local, uint32_t request);
   Status submit(uint32_t local, const cgx_submit_record& record);

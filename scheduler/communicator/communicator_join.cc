@@ -310,7 +310,7 @@ Status check_description(const wire::TensorDescription& tensor, uint32_t rank) {
 }  // namespace
 
 // What is kept of it counts as memory of plans: many tensors with long names are many bytes.
-void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors& message) {
+void Communicator::register_tensors(uint32_t local, wire::RegisterTensors message) {
   if (state_ == State::kFailed) return;  // who commits is told
   LocalState& state = local_[local];
   const std::string who = "rank " + std::to_string(members_.local[local].rank);
@@ -338,7 +338,7 @@ void Communicator::register_tensors(uint32_t local, const wire::RegisterTensors&
                                    room.message()),
                 Scope::kCommunicator);
   }
-  state.tensors.add(message.tensors);
+  state.tensors.add(std::move(message.tensors));
 }
 
 void Communicator::commit(uint32_t local, uint32_t request, const wire::Commit& message) {

@@ -330,7 +330,9 @@ void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
 
 uint64_t PlanAgreement::reserved_bytes(const PlanPtr& running) const {
   uint64_t bytes = 0;
-  const auto add = [&](const PreparedPlan& plan) { bytes += plan.slab_bytes + plan.missing_bytes; };
+  const auto add = [&](const PreparedPlan& plan) {
+    bytes += plan.held_bytes() + plan.missing_bytes;
+  };
   for (const Proposal& proposal : proposals_) {
     if (proposal.plan != nullptr) add(*proposal.plan);
   }

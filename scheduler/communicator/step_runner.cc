@@ -273,6 +273,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
                        .schedule = &plan_->facts->schedules[group],
                        .group = &plan_->plan.groups[group],
                        .table = plan_->table.get(),
+                       .decoded = &plan_->decoded,
                        .machine = view_->machine,
                        .machines = view_->machines(),
                        .strengths = nullptr,

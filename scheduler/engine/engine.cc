@@ -344,10 +344,9 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     return;                                                                                   \
   }
 
-void Engine::register_tensors(SessionId id, uint32_t request,
-                              const wire::RegisterTensors& message) {
+void Engine::register_tensors(SessionId id, uint32_t request, wire::RegisterTensors message) {
   CGX_FIND_MEMBER(message.comm);
-  found->second.first->register_tensors(found->second.second, message);
+  found->second.first->register_tensors(found->second.second, std::move(message));
 }
 
 void Engine::commit(SessionId id, uint32_t request, const wire::Commit& message) {

@@ -46,7 +46,7 @@ class Engine final : public transport::Events {
   void meet(SessionId session, uint32_t request, const wire::Meet& message);
   void create_communicator(SessionId session, uint32_t request,
                            const wire::CreateCommunicator& message);
-  void register_tensors(SessionId session, uint32_t request, const wire::RegisterTensors& message);
+  void register_tensors(SessionId session, uint32_t request, wire::RegisterTensors message);
   void commit(SessionId session, uint32_t request, const wire::Commit& message);
   void redo_step(SessionId session, uint32_t request, const wire::RedoStep& message);
   // Answered when the site has let go of what it had of the communicator.

@@ -60,8 +60,8 @@ struct ResidualSlots {  // null where there is none to read, or to write
 class HostOperation final : public SiteOperation {
  public:
   HostOperation(const OperationSetup& setup, const kernels::Lane& lane, const ArenaTable& arenas,
-                const SlabStore& slabs, HostScratch& scratch)
-      : lane_(lane), arenas_(arenas), slabs_(slabs), scratch_(scratch) {
+                const SlabStore& slabs, uint32_t piece, HostScratch& scratch)
+      : lane_(lane), arenas_(arenas), slabs_(slabs), piece_(piece), scratch_(scratch) {
     begin_again(setup);
   }
 
@@ -236,6 +236,7 @@ class HostOperation final : public SiteOperation {
     for (const SiteContribution& each : from) scratch_.rest.push_back(bytes_of(each.frame));
   }
   Status take_contributions(std::span<const SiteContribution> from, const Slice& slice) {
+    decoded_ = setup_->decoded == nullptr ? std::span<float>() : setup_->decoded->piece(piece_);
     for (uint32_t k = 0; k < from.size(); ++k) {
       kernels::Contribution& contribution = scratch_.contributions[k];
       contribution = {};
@@ -271,10 +272,9 @@ class HostOperation final : public SiteOperation {
   }
 
   Status decode_contribution(const CodecSpec& spec, uint64_t elements, uint32_t k) {
-    if (scratch_.decoded.size() <= k) scratch_.decoded.resize(k + 1);
-    std::vector<float>& decoded = scratch_.decoded[k];
-    if (decoded.size() < elements) decoded.resize(elements);
-    void* const target = decoded.data();
+    void* const target = decoded_.data();
+    CGX_ASSERT(elements <= decoded_.size());
+    decoded_ = decoded_.subspan(align_range(elements * sizeof(float)) / sizeof(float));
     scratch_.values[k] = target;
     kernels::DecodeJob task{.spec = spec, .encoded = scratch_.contributions[k].encoded};
     task.elements = elements;
@@ -394,7 +394,9 @@ class HostOperation final : public SiteOperation {
   const kernels::Lane& lane_;
   const ArenaTable& arenas_;
   const SlabStore& slabs_;
+  const uint32_t piece_;
   HostScratch& scratch_;
+  std::span<float> decoded_;  // what is left of the memory for a slice
   std::vector<Norms> norms_;
   std::vector<LossSample> losses_;
 };
@@ -402,7 +404,7 @@ class HostOperation final : public SiteOperation {
 }  // namespace
 
 std::unique_ptr<SiteOperation> HostSite::begin(const OperationSetup& setup) {
-  return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_, scratch_);
+  return std::make_unique<HostOperation>(setup, lane_, arenas_, slabs_, piece_, scratch_);
 }
 
 ResidualMaker HostSite::residual_maker() const {

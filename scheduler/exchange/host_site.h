@@ -16,30 +16,31 @@ struct HostScratch {
   std::vector<void*> targets;
   std::vector<kernels::Contribution> contributions;
   std::vector<std::span<const std::byte>> rest;  // by machine, what is left of its frame
-  // By machine, what came with the rack's codec: its values, and where they lie.
-  std::vector<std::vector<float>> decoded;
-  std::vector<const void*> values;
-  std::vector<std::byte> encoded;  // losses that are measured: what comes of it
+  std::vector<const void*> values;               // by machine, where those of the rack's codec lie
+  std::vector<std::byte> encoded;                // losses that are measured: what comes of it
   std::vector<float> lost;
 };
 
 class HostSite final : public Site {
  public:
-  // Whatever a job names lies in these.
-  HostSite(const kernels::Lane& lane, const ArenaTable& arenas, const SlabStore& slabs)
-      : lane_(lane), arenas_(arenas), slabs_(slabs) {}
+  // Whatever a job names lies in these. `piece`: which of a plan's decoded memory is this site's.
+  HostSite(const kernels::Lane& lane, const ArenaTable& arenas, const SlabStore& slabs,
+           uint32_t piece = 0)
+      : lane_(lane), arenas_(arenas), slabs_(slabs), piece_(piece) {}
 
   bool consumes_inside() const override { return true; }
   std::unique_ptr<SiteOperation> begin(const OperationSetup& setup) override;
   ResidualMaker residual_maker() const override;
+  uint32_t decoded_pieces() const override { return 1; }
   std::unique_ptr<Site> twin() const override {
-    return std::make_unique<HostSite>(lane_, arenas_, slabs_);
+    return std::make_unique<HostSite>(lane_, arenas_, slabs_, piece_ + 1);
   }
 
  private:
   const kernels::Lane& lane_;
   const ArenaTable& arenas_;
   const SlabStore& slabs_;
+  const uint32_t piece_;
   HostScratch scratch_;
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "proto/wire/frame.h"
+#include "scheduler/exchange/decoded_memory.h"
 #include "scheduler/exchange/layout.h"
 #include "scheduler/exchange/place.h"
 #include "scheduler/exchange/schedule.h"
@@ -52,11 +53,12 @@ struct OperationSetup {
   wire::StepKind kind = wire::StepKind::kStep;
   uint64_t step = 0;
   uint32_t group_index = 0;
-  std::shared_ptr<const void> keeps_alive;  // owner of layout, schedule, group and table
+  std::shared_ptr<const void> keeps_alive;  // owner of what these name
   const GroupLayout* layout = nullptr;
   const Schedule* schedule = nullptr;
   const Group* group = nullptr;
   const TensorTable* table = nullptr;
+  const DecodedMemory* decoded = nullptr;  // null: nothing is decoded before it is added
   uint32_t machine = 0, machines = 1;
   bool norms = false;   // measure what the lossy codecs lose
   Strengths strengths;  // and what each of these would lose; null: nothing

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "kernels/codec.h"
+#include "scheduler/plan/losses.h"
 #include "scheduler/plan/way.h"
 
 namespace cgx::scheduler {
@@ -18,15 +20,53 @@ SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machi
           .own = operations * each.kept + std::max(operations * each.unheard, few)};
 }
 
-uint64_t rack_decoded_bytes(const Group& group, const GroupLayout& layout) {
-  uint64_t most = 0;
+void JobNeeds::cover(const JobNeeds& other) {
+  decoded_bytes = std::max(decoded_bytes, other.decoded_bytes);
+  decoded_slice_bytes = std::max(decoded_slice_bytes, other.decoded_slice_bytes);
+  sparse_buckets = std::max(sparse_buckets, other.sparse_buckets);
+  sparse_bytes = std::max(sparse_bytes, other.sparse_bytes);
+}
+
+JobNeeds job_needs(const Group& group, const GroupLayout& layout, uint32_t machines) {
+  JobNeeds most;
   for (uint32_t part = 0; part < layout.parts(); ++part) {
-    uint64_t each = 0;  // of the rack's other machines
+    JobNeeds needs;
+    uint64_t staged = 0;
     for (const Slice& slice : layout.slices(layout.part(part))) {
-      const std::optional<CodecSpec>& spec = group.segments[slice.segment].rack_spec;
-      if (spec && spec->codec != 0) each += align_range(slice.elements * sizeof(float));
+      const Segment& segment = group.segments[slice.segment];
+      if (segment.rack_spec) {
+        const uint64_t each = align_range(slice.elements * sizeof(float));
+        const uint64_t of_rack = (group.way.rack_machines - 1) * each;
+        const bool lossy = segment.rack_spec->codec != 0;
+        needs.decoded_bytes += lossy ? of_rack : 0;
+        needs.decoded_slice_bytes = std::max(needs.decoded_slice_bytes, lossy ? of_rack : each);
+      }
+      if (kernels::find_codec(segment.spec.codec)->sparse) {
+        needs.sparse_buckets += (slice.elements + segment.spec.bucket - 1) / segment.spec.bucket;
+        staged += slice.range_bytes;
+      }
     }
-    if (each > 0) most = std::max(most, (group.way.rack_machines - 1) * each);
+    needs.sparse_bytes = staged + (machines + 1) * needs.sparse_buckets * sizeof(uint64_t);
+    most.cover(needs);
+  }
+  return most;
+}
+
+JobNeeds loss_needs(const std::vector<CodecSpec>& strengths, const GroupLayout& layout) {
+  JobNeeds most;
+  if (strengths.empty() || !kernels::find_codec(strengths[0].codec)->sparse) return most;
+  for (uint32_t part = 0; part < layout.parts(); ++part) {
+    JobNeeds needs;
+    for (const Slice& slice : layout.slices(layout.part(part))) {
+      const LossPieces each = loss_pieces(strengths, slice.elements);
+      uint64_t longest = 0;
+      for (const CodecSpec& spec : strengths) {
+        longest = std::max(longest, kernels::encoded_bytes(spec, DType::kF32, each.elements));
+      }
+      needs.sparse_buckets += each.count;
+      needs.sparse_bytes += each.count * (longest + 2 * sizeof(uint64_t));
+    }
+    most.cover(needs);
   }
   return most;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "scheduler/exchange/buffer_pool.h"
+#include "scheduler/exchange/decoded_memory.h"
 #include "scheduler/exchange/schedule.h"
 #include "scheduler/exchange/site.h"
 #include "scheduler/exchange/step_ledger.h"
@@ -36,8 +37,9 @@ struct TensorResidual {
 struct MadeMemory {
   std::vector<std::shared_ptr<SiteResidual>> residuals;  // by tensor; null: it was not missing
   std::vector<TensorResidual> slots;                     // by tensor; empty: there are
-  std::array<std::unique_ptr<StepLedger>, 2> ledgers;    // of a new table
-  SharedBytes message;                                   // that asks other machines to prepare it
+  DecodedMemory decoded;
+  std::array<std::unique_ptr<StepLedger>, 2> ledgers;  // of a new table
+  SharedBytes message;                                 // that asks other machines to prepare it
 };
 
 // Which tensors of a table had what number in another one, by their names.
@@ -48,6 +50,22 @@ struct Renumbering {
   std::vector<uint32_t> of;  // by tensor: its number before
 };
 Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTable& table);
+
+// What a job needs beside its frames, at most.
+struct JobNeeds {
+  // Values that came with a lossy codec of racks, decoded before they are added: of a whole part,
+  // each range from the start of a line on.
+  uint64_t decoded_bytes = 0;
+  // The same of one slice. Here an uncompressed one counts once, too: the frame in the transport's
+  // hand may begin anywhere.
+  uint64_t decoded_slice_bytes = 0;
+  uint64_t sparse_buckets = 0, sparse_bytes = 0;  // kernels/cuda/cuda_lane.h
+
+  void cover(const JobNeeds& other);
+};
+JobNeeds job_needs(const Group& group, const GroupLayout& layout, uint32_t machines);
+// Of a job that measures what these strengths lose.
+JobNeeds loss_needs(const std::vector<CodecSpec>& strengths, const GroupLayout& layout);
 
 struct PlanFacts {
   Plan plan;
@@ -70,16 +88,20 @@ struct PlanFacts {
   // Some group has frames of the coordinator come here, so no step ends without its word.
   bool hears_coordinator = true;
   bool lossy = false;  // some codec loses something
-  // Values that a job has to decode before it adds them: frames with a lossy codec of racks.
-  uint64_t rack_decoded_bytes = 0;
+  JobNeeds needs;
+  uint32_t decoded_pieces = 0;  // Site::decoded_pieces()
   uint64_t residual_bytes = 0;
   Renumbering residuals;             // from the table that they were numbered by when asked
   std::shared_ptr<MadeMemory> made;  // null: nobody asked
-  uint64_t made_bytes = 0;           // of residuals in it
+  uint64_t made_bytes = 0;           // of residuals and decoded values in it
 
   // Nothing but the policy's default decides its codec. REQUIRES: decisions.
   bool by_default(uint32_t tensor) const { return decisions->by_default(tensor); }
   uint64_t decided_bytes() const { return decisions == nullptr ? 0 : decisions->bytes(); }
+  uint64_t decoded_bytes() const { return decoded_pieces * needs.decoded_slice_bytes; }
+  Result<DecodedMemory> make_decoded() const {
+    return DecodedMemory::make(decoded_pieces, needs.decoded_slice_bytes / sizeof(float));
+  }
   uint32_t first_group_of(uint32_t tensor) const { return places[tensor].front().group; }
   const Segment& first_segment_of(uint32_t tensor) const {
     const PlaceInPlan& place = places[tensor].front();
@@ -91,9 +113,6 @@ struct PlanFacts {
   }
 };
 using FactsPtr = std::shared_ptr<const PlanFacts>;
-
-// Of a group's parts the most, each range from the start of a line on.
-uint64_t rack_decoded_bytes(const Group& group, const GroupLayout& layout);
 
 // What one machine may have to hold for `operations` operations in flight here, and as many more of
 // peers that are ahead, each of which needs so much.

@@ -1,5 +1,7 @@
 #include "scheduler/exchange/prepared_plan.h"
 
+#include <utility>
+
 namespace cgx::scheduler {
 
 Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(FactsPtr facts, BufferPool& pool,
@@ -7,19 +9,30 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(FactsPtr facts,
                                                                  uint64_t bytes_free) {
   const SlabCounts& slabs = facts->slabs;
   const uint64_t slab_bytes = slabs.sum() * pool.slab_bytes();
-  const uint64_t bytes = slab_bytes + missing_bytes;
+  const uint64_t decoded_bytes = facts->decoded_bytes();
+  const uint64_t bytes = slab_bytes + decoded_bytes + missing_bytes;
   if (bytes > bytes_free) {
     const uint64_t existing = facts->residual_bytes - missing_bytes;
     const std::string beside =
         existing == 0 ? "" : " beside " + std::to_string(existing) + " that exist";
-    return resource_exhausted(
-        "the plan needs " + std::to_string(bytes) + " bytes (" + std::to_string(missing_bytes) +
-        " of residuals" + beside + ", " + std::to_string(slabs.sum()) +
-        " frame buffers), limits.plan_bytes leaves " + std::to_string(bytes_free));
+    const std::string in_racks =
+        decoded_bytes == 0 ? ""
+                           : ", " + std::to_string(decoded_bytes) + " to decode what racks add";
+    return resource_exhausted("the plan needs " + std::to_string(bytes) + " bytes (" +
+                              std::to_string(missing_bytes) + " of residuals" + beside + ", " +
+                              std::to_string(slabs.sum()) + " frame buffers" + in_racks +
+                              "), limits.plan_bytes leaves " + std::to_string(bytes_free));
+  }
+  // There was no room when its facts were made, or another plan of them has it.
+  DecodedMemory decoded;
+  if (facts->made != nullptr) decoded = std::exchange(facts->made->decoded, DecodedMemory());
+  if (decoded.empty()) {
+    CGX_ASSIGN_OR_RETURN(decoded, facts->make_decoded());
   }
   CGX_RETURN_IF_ERROR(pool.reserve(slabs));
   auto prepared = std::make_shared<PreparedPlan>(std::move(facts));
   prepared->pool_ = &pool;
+  prepared->decoded = std::move(decoded);
   prepared->slab_bytes = slab_bytes;
   prepared->missing_bytes = missing_bytes;
   return std::shared_ptr<const PreparedPlan>(std::move(prepared));

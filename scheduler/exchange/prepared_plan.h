@@ -1,5 +1,5 @@
-// A plan this machine can run: its facts and its slab reservations. Immutable; operations keep the
-// one they run under alive.
+// A plan this machine can run: its facts, its slab reservations and memory for its jobs. Immutable;
+// operations keep the one they run under alive.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,12 @@ struct PreparedPlan {
   const uint64_t hash = facts->hash;
   const std::vector<GroupLayout>& layouts = facts->layouts;
   const std::vector<uint64_t>& name_hashes = facts->name_hashes;
+  DecodedMemory decoded;
   uint64_t slab_bytes = 0;     // reserved for frames
   uint64_t missing_bytes = 0;  // of residuals that did not exist when it was prepared
-  uint64_t needed_bytes() const { return slab_bytes + facts->residual_bytes; }
+  // Beside residuals.
+  uint64_t held_bytes() const { return slab_bytes + facts->decoded_bytes(); }
+  uint64_t needed_bytes() const { return held_bytes() + facts->residual_bytes; }
 
   const CodecSpec& spec_of(uint32_t tensor) const { return facts->spec_of(tensor); }
 

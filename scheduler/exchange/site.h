@@ -136,6 +136,9 @@ class Site {
   }
   // Of values that a job decodes before it adds them, at most; each range begins a line of 64.
   virtual uint64_t scratch_bytes() const { return UINT64_MAX; }
+  // How many jobs may do that at the same time, each in a piece of the plan's memory; 0: the site
+  // has memory for it.
+  virtual uint32_t decoded_pieces() const { return 0; }
   // Another one of the same kind and memory, which may compute on another thread at the same time,
   // as long as their jobs touch different bytes. Null: there is none.
   virtual std::unique_ptr<Site> twin() const { return nullptr; }

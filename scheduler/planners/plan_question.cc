@@ -88,6 +88,7 @@ Result<Plan> plan_of(const PlanQuestion& question, const DecisionsPtr& decisions
 
 Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
   FrameNeeds most;
+  const std::vector<CodecSpec> strengths = strengths_of(facts.policy);
   for (uint32_t g = 0; g < facts.plan.groups.size(); ++g) {
     const Group& group = facts.plan.groups[g];
     for (uint32_t s = 0; s < group.segments.size(); ++s) {
@@ -97,8 +98,8 @@ Status lay_out(const PlanQuestion& question, PlanFacts& facts) {
     const Setting setting{question.machine, question.machines, group.way};
     const GroupLayout& layout = facts.layouts.emplace_back(
         GroupLayout::create(group, *question.table, Schedule::shards(setting), facts.plan.limits));
-    facts.rack_decoded_bytes =
-        std::max(facts.rack_decoded_bytes, rack_decoded_bytes(group, layout));
+    facts.needs.cover(job_needs(group, layout, question.machines));
+    facts.needs.cover(loss_needs(strengths, layout));
     if (layout.part_bytes_max() > question.slab_bytes) {
       return resource_exhausted(
           "group " + std::to_string(g) + " of " + std::to_string(group.segments.size()) +
@@ -139,7 +140,7 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   each([&](uint32_t, const TensorDesc& what) { bytes += Residuals::bytes_of(what); });
   if (bytes == 0 || bytes > question.bytes_free) return {};
   facts.made->residuals.resize(question.table->size());
-  facts.made_bytes = bytes;
+  facts.made_bytes += bytes;
   Status why;
   each([&](uint32_t tensor, const TensorDesc& what) {
     if (!why.ok()) return;
@@ -153,6 +154,16 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   });
   if (why.ok()) return {};
   return {why.code(), std::to_string(bytes) + " bytes of residuals: " + why.message()};
+}
+
+// Where there is no room, it is refused later, as above; a plan that will not run is reserved, too.
+Status make_decoded(const PlanQuestion& question, PlanFacts& facts) {
+  const uint64_t bytes = facts.decoded_bytes();
+  if (bytes == 0 || bytes > question.bytes_free) return {};
+  CGX_ASSIGN_OR_RETURN(facts.made->decoded, facts.make_decoded());
+  facts.made_bytes += bytes;
+  if (question.made_memory) question.made_memory(bytes);
+  return {};
 }
 
 // What taking the plan into force would have to make.
@@ -185,12 +196,14 @@ Result<FactsPtr> make_facts(const PlanQuestion& question) {
   for (const TensorDesc& tensor : table) facts->name_hashes.push_back(tensor.name_hash());
 
   CGX_RETURN_IF_ERROR(lay_out(question, *facts));
+  facts->decoded_pieces = question.decoded_pieces;
   if (question.residual_table != nullptr && question.residual_table != question.table) {
     facts->residuals = renumber(question.residual_table, table);
   }
   facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
   facts->made = std::make_shared<MadeMemory>();
   CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
+  CGX_RETURN_IF_ERROR(make_decoded(question, *facts));
   if (question.prepare_site && !question.dry_run) {
     CGX_RETURN_IF_ERROR(question.prepare_site(*facts));
   }

@@ -25,11 +25,12 @@ struct PlanQuestion {
   Trial trial;
 
   uint32_t machine = 0, machines = 1;
-  uint32_t sites_each = 0;    // machines that share a daemon (View)
-  uint64_t slab_bytes = 0;    // a frame must fit
-  bool site_consumes = true;  // Site::consumes_inside()
-  bool ranks_wait = false;    // a commit: goes before what operators ask
-  bool dry_run = false;       // it will not run
+  uint32_t sites_each = 0;      // machines that share a daemon (View)
+  uint64_t slab_bytes = 0;      // a frame must fit
+  bool site_consumes = true;    // Site::consumes_inside()
+  uint32_t decoded_pieces = 0;  // Site::decoded_pieces()
+  bool ranks_wait = false;      // a commit: goes before what operators ask
+  bool dry_run = false;         // it will not run
 
   uint32_t local_ranks = 0;  // of a new table: ledgers for so many are made, too
   // The message that asks other machines to prepare it.

@@ -253,6 +253,7 @@ class CodecOfRacks(ClusterCase):
         for assignments, words in ((("rack_codec=topk:0.01",), "leaves values out"),
                                    (("rack_codec=maxmin:8,feedback",), "says feedback"),
                                    (("rack_codec=maxmax",), "rack_codec: "),
+                                   (("codec=topk:0.01", "rack_codec=fp32"), "a bucket of topk:0.01, a frame holds 221184; bf16 or"),
                                    (("rack_codec=fp32", "collective=scatter"), "collective scatter, which has no racks")):
             given = [word for each in assignments for word in ("--set", each)]
             for command in ("check", "apply"):

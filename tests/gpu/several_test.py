@@ -77,6 +77,14 @@ class SeveralWithAWeakCodecOfRacks(Several):
                          "rack_codec": "maxmin:8,bucket=192"}}
 
 
+class SeveralWithADrawnCodecOfRacks(Several):
+    """Random draws are named by the buckets of the codec that draws, here halves of the tensor's."""
+
+    JOB = "drawn"
+    CONFIG = {"policy": {"codec": "maxmin:3,bucket=128,stochastic", "collective": "two_level", "rack_machines": 2,
+                         "rack_codec": "maxmin:6,bucket=192,stochastic"}}
+
+
 class RacksOfThree(WorkerCase):
     """Each GPU decodes what two others have sent it, and adds both in their places."""
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tests/sim/frames.h"
+#include "tests/sim/reference.h"
 #include "tests/sim/training.h"
 
 namespace cgx::sim {
@@ -25,19 +26,23 @@ scheduler::Policy policy_of(const CodecSpec& codec, std::optional<CodecSpec> rac
   return policy;
 }
 
+std::vector<Tensor> one_tensor() {
+  return {{.name = "weight", .elements = kElements, .shape = {64, 512}}};
+}
+
 CodecSpec with_feedback(CodecSpec spec) {
   spec.flags |= CodecSpec::kFeedback;
   return spec;
 }
 
 // Bytes of data frames' payloads, by whether they stay in their rack, and round.
-using Bytes = std::map<std::pair<bool, uint32_t>, uint64_t>;
+using Traffic = std::map<std::pair<bool, uint32_t>, uint64_t>;
 
 struct Run {
   std::vector<float> result;        // of the last step
   std::vector<double> sum;          // of all
   std::vector<double> contributed;  // of one step
-  Bytes bytes;                      // of all
+  Traffic bytes;                    // of all
 };
 
 // Every step's gradients are the same.
@@ -51,7 +56,7 @@ Run run(const scheduler::Policy& policy, uint64_t steps = 1) {
     run.bytes[{near, header.round}] += frame.payload.size();
   });
   cluster.create();
-  std::vector<Tensor> tensors = {{.name = "weight", .elements = kElements, .shape = {64, 512}}};
+  std::vector<Tensor> tensors = one_tensor();
   cluster.commit(tensors);
   for (uint64_t step = 0; step < steps; ++step) {
     fill(cluster, tensors, 0);
@@ -91,11 +96,11 @@ TEST(RackCodec, IsOfWhatIsAddedWithinARackAndOfNothingElse) {
     // neighbour its own result and its twin's.
     const uint64_t sums = 2 * kMachines * shard_bytes(rack_codec);
     const uint64_t others = kMachines * shard_bytes(kThreeBits);
-    const Bytes expected = {{{true, 1}, sums},
-                            {{false, 2}, others},
-                            {{false, 3}, others},
-                            {{true, 3}, others},
-                            {{true, 4}, others}};
+    const Traffic expected = {{{true, 1}, sums},
+                              {{false, 2}, others},
+                              {{false, 3}, others},
+                              {{true, 3}, others},
+                              {{true, 4}, others}};
     EXPECT_EQ(run(policy_of(kThreeBits, rack_codec)).bytes, expected)
         << kernels::to_string(rack_codec);
   }
@@ -140,6 +145,67 @@ TEST(RackCodec, KeepsTheErrorsOfTheRacksCodecToo) {
   const double once = error_of(run(policy_of(fewer, kFewest)));
   const double all = error_of(run(policy_of(fewer, kFewest), kSteps), kSteps);
   EXPECT_LT(all, 4 * once);
+}
+
+// What cluster and reference make of the same gradients in steps under one plan.
+void expect_reference_bits(Cluster& cluster, const scheduler::PlanFacts& facts, uint64_t steps) {
+  const uint32_t machines = cluster.size();
+  std::vector<Tensor> tensors = one_tensor();
+  Reference reference(std::vector<uint32_t>(machines, 1), "job", "world");
+  reference.learn(facts.plan);
+  for (uint64_t step = 0; step < steps; ++step) {
+    fill(cluster, tensors, step);
+    Reference::Step about{.number = step,
+                          .epoch = facts.plan.epoch,
+                          .units = std::vector<double>(machines, 1.0),
+                          .inputs = {{}},
+                          .present = {std::vector<bool>(machines, true)}};
+    for (uint32_t r = 0; r < machines; ++r) {
+      const auto* const input = cluster.rank(r).at<std::byte>(tensors[0].offset);
+      about.inputs[0].emplace_back(input, input + kElements * sizeof(float));
+    }
+    for (uint32_t r = 0; r < machines; ++r) submit_all(cluster, tensors, r, step);
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
+    expect_agreement(cluster, tensors);
+    const Bytes expected = reference.run(*facts.table, about).at(0);
+    const auto* const result = cluster.rank(0).at<std::byte>(tensors[0].offset);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), result)) << "step " << step;
+    reference.close(/*dropped=*/false);
+  }
+}
+
+// Random draws are named by the buckets of the codec that draws, which here are an eighth of the
+// tensor's: if by the tensor's, parts would draw alike.
+TEST(RackCodec, DrawsByItsOwnBucketsAsTheReferenceDoes) {
+  CodecSpec drawn = kThreeBits, in_racks{.codec = 3, .bits = 6, .bucket = 192};
+  drawn.flags = in_racks.flags = CodecSpec::kStochastic;
+  for (const uint32_t rack : {2u, 3u}) {
+    SCOPED_TRACE("racks of " + std::to_string(rack));
+    ClusterOptions options{.ranks_per_machine = std::vector<uint32_t>(2 * rack, 1),
+                           .policy = policy_of(drawn, in_racks)};
+    options.policy.rack_machines = rack;
+    Cluster cluster(options);
+    cluster.create();
+    std::vector<Tensor> tensors = one_tensor();
+    cluster.commit(tensors);
+    const auto facts = cluster.engine(0).snapshot(0).communicators.at(0).plan;
+    ASSERT_TRUE(facts->rack_spec_of(0).has_value());
+    ASSERT_EQ(facts->rack_spec_of(0)->bucket, 64u) << "what divides both";
+    expect_reference_bits(cluster, *facts, 2);
+  }
+}
+
+// Of limits.plan_bytes: the values of one other machine, a shard's at a time.
+TEST(RackCodec, CountsTheMemoryThatValuesAreDecodedIn) {
+  const auto reserved = [](std::optional<CodecSpec> rack_codec) {
+    Cluster cluster({.ranks_per_machine = std::vector<uint32_t>(kMachines, 1),
+                     .policy = policy_of(kThreeBits, rack_codec)});
+    cluster.create();
+    std::vector<Tensor> tensors = one_tensor();
+    cluster.commit(tensors);
+    return cluster.engine(0).snapshot(0).communicators.at(0).reserved_bytes;
+  };
+  EXPECT_EQ(reserved(kEightBits) - reserved({}), kElements / kMachines * sizeof(float));
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ class SlowSite final : public scheduler::Site {
   bool consumes_inside() const override { return options_.consumes; }
   std::unique_ptr<scheduler::SiteOperation> begin(const scheduler::OperationSetup& setup) override;
   scheduler::ResidualMaker residual_maker() const override { return host_->residual_maker(); }
+  uint32_t decoded_pieces() const override { return host_->decoded_pieces(); }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;
 

@@ -251,7 +251,7 @@ TEST(Plan, SaysWhatHasToBeDecodedBeforeItIsAdded) {
     question.slab_bytes = 256 << 10;
     const Result<FactsPtr> facts = make_facts(question);
     EXPECT_TRUE(facts.ok()) << facts.status().to_string();
-    return (*facts)->rack_decoded_bytes;
+    return (*facts)->needs.decoded_bytes;
   };
   EXPECT_EQ(bytes(CodecSpec{.codec = 3, .bits = 8, .bucket = 512}), 4 * 512 * 10u);
   EXPECT_EQ(bytes(CodecSpec{.codec = 0, .bucket = 512}), 0u) << "is added as it is";
@@ -330,6 +330,40 @@ TEST(TensorTable, NamesTheFirstDifference) {
   EXPECT_NE(first_difference(network(), "rank 0", theirs, "rank 2").find("counts"),
             std::string::npos);
   EXPECT_EQ(first_difference(network(), "a", network(), "b"), "");
+}
+
+TEST(PreparedPlan, HoldsAndCountsTheMemoryThatRacksAreDecodedIn) {
+  BufferPool pool(256 * 1024);
+  const auto table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "w", .elements = 512 * 40, .shape = {40, 512}}});
+  PlanQuestion question{.table = table, .policy = rack_policy(), .order = {0}, .machines = 4};
+  question.slab_bytes = pool.slab_bytes();
+  question.decoded_pieces = 2;
+  question.bytes_free = UINT64_MAX;
+  constexpr uint64_t kBytes = 2 * 4 * 512 * 10;  // of two jobs at the same time
+  const FactsPtr facts = *make_facts(question);
+  EXPECT_EQ(facts->made_bytes, kBytes);
+  const uint64_t frames = facts->slabs.sum() * pool.slab_bytes();
+  const auto refused = PreparedPlan::create(facts, pool, 0, frames + kBytes - 1);
+  EXPECT_EQ(refused.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(refused.status().message().find(std::to_string(kBytes) + " to decode what racks add"),
+            std::string::npos)
+      << refused.status().message();
+  for (const char* from : {"what was made with its facts", "memory of its own"}) {
+    const auto prepared = PreparedPlan::create(facts, pool, 0, frames + kBytes);
+    ASSERT_TRUE(prepared.ok()) << from << ": " << prepared.status().to_string();
+    EXPECT_EQ((*prepared)->held_bytes(), frames + kBytes);
+    for (uint32_t piece = 0; piece < 2; ++piece) {
+      EXPECT_EQ((*prepared)->decoded.piece(piece).size_bytes(), kBytes / 2) << from;
+    }
+  }
+  question.bytes_free = kBytes - 1;
+  EXPECT_EQ((*make_facts(question))->made_bytes, 0u) << "no room: whoever reserves refuses";
+  question.policy.rack_codec = CodecSpec{.codec = 0, .bucket = 512};
+  question.bytes_free = UINT64_MAX;
+  EXPECT_EQ((*make_facts(question))->decoded_bytes(), kBytes) << "a frame may begin anywhere";
+  question.policy.rack_codec.reset();
+  EXPECT_EQ((*make_facts(question))->decoded_bytes(), 0u);
 }
 
 TEST(PreparedPlan, RefusesWithTheSumAndTheLimit) {
