@@ -1,4 +1,4 @@
-// This processor as the device: the kernels' own bodies, run by FiberWarp and EmulatedBlock.
+// This processor as the device: the kernels' own bodies, run by FiberLanes and EmulatedBlock.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -22,19 +22,19 @@ namespace {
 
 constexpr uint32_t kTeams = 5;  // that take buckets in turn
 
-template <class Codec, class Job>
+template <class Codec, class Team, class Job>
 int launch_dense(const Table<Job>& table) {
   const size_t bytes = scratch_bytes<Codec>(table.bucket_max);
-  static gpu::Fibers fibers(FiberWarp::kSize);
-  FiberWarp::Staging staging;
+  static gpu::Fibers fibers(Team::kSize);
+  typename Team::Staging staging;
   for (uint64_t first = 0; first < kTeams; ++first) {
     // Exactly its size, so that AddressSanitizer sees what lies beyond.
     const std::unique_ptr<uint8_t, void (*)(void*)> memory(
         static_cast<uint8_t*>(std::aligned_alloc(16, bytes)), std::free);
     std::memset(memory.get(), 0x5a, bytes);
     fibers.run([&](uint32_t lane) {
-      FiberWarp warp(fibers, staging, lane);
-      run_buckets<Codec>(warp, table, first, kTeams, memory.get());
+      Team team(fibers, staging, lane);
+      run_buckets<Codec>(team, table, first, kTeams, memory.get());
     });
   }
   return 0;
@@ -78,7 +78,13 @@ struct Launcher {
     if constexpr (requires { Codec::kDrawn; }) {
       return launch_sparse<Codec>(table);
     } else {
-      return launch_dense<typename KernelOf<Codec>::Type>(table);
+      using Type = typename KernelOf<Codec>::Type;
+      if constexpr (HasPlanes<Type> || HasScales<Type>) {
+        if (lanes_for(table.bucket_max) == kSmallLanes) {
+          return launch_dense<Type, FiberLanes<kSmallLanes>>(table);
+        }
+      }
+      return launch_dense<Type, FiberWarp>(table);
     }
   }
   template <class Job>

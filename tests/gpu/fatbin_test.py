@@ -12,7 +12,8 @@ import machine_code  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(HERE))
 FATBINS = os.path.join(os.environ.get("CGX_BUILD_DIR", "build/release"), "lib")
-KERNEL = re.compile(r"^X\((\w+), (\w+), ", re.MULTILINE)
+KERNEL = re.compile(r"^[XQ]\((\w+), (\w+), ", re.MULTILINE)
+QUANTIZER = re.compile(r"^Q\((\w+), ", re.MULTILINE)  # which have kernels for small buckets besides
 FOUND = re.compile(r"^F\((\w+), ", re.MULTILINE)  # whose entries must be found before they are read
 OPERATION = re.compile(r"^X\((\w+)", re.MULTILINE)
 WRITING = ("encode", "reduce")
@@ -88,7 +89,8 @@ class Fatbins(unittest.TestCase):
         for family, own in stems().items():
             with self.subTest(family):
                 operations = rows("operations.def", OPERATION)
-                listed = {f"cgx_{stem}_{operation}" for stem in own for operation in operations}
+                small = {f"{stem}_small" for stem in own & set(rows("kernels.def", QUANTIZER))}
+                listed = {f"cgx_{stem}_{operation}" for stem in own | small for operation in operations}
                 listed |= {f"cgx_{stem}_find_{operation}" for stem in own & set(rows("kernels.def", FOUND))
                            for operation in operations if operation != "encode"}
                 listed |= {f"cgx_norms_{operation}" for operation in WRITING}
