@@ -27,8 +27,19 @@ struct WordFormat {
                               const CodecSpec&, uint8_t* codes,
                               typename Team::template Each<uint32_t>& saturated) {
     Word* words = reinterpret_cast<Word*>(codes);
+    const uint32_t whole = misalignment(codes, kAligned) == 0 ? n & ~3u : 0;
+    each_whole_quad(
+        team, whole, [&](uint32_t e) { return line_at(x + e); },
+        [&](uint32_t t, uint32_t e, const Quad& four) {
+          Piece piece;
+          for (uint32_t i = 0; i < 4; ++i) {
+            piece.v[i] = Codec::word_of(four.v[i], meta, saturated[t]);
+          }
+          *reinterpret_cast<Piece*>(words + e) = piece;
+        });
     team.each([&](uint32_t t) {
-      for (uint32_t e = t; e < n; e += Team::kSize) {
+      CGX_ROLLED
+      for (uint32_t e = whole + t; e < n; e += Team::kSize) {
         words[e] = Codec::word_of(x[e], meta, saturated[t]);
       }
     });

@@ -181,7 +181,7 @@ class Skeleton {
     const uint32_t n = range.count(b);
     const uint32_t limit = overflow_bits(job.dtype);
     if (!add_contributions(team, job, range, b, limit, s, found)) return;
-    const bool bad = team_max_abs_bits(team, s.x, n) >= limit;
+    const bool bad = bucket_max_abs_bits(team, s.x, n) >= limit;
     const bool erase = bad && !Codec::kKeepsNan;
     const auto held = [&](uint32_t e) {
       Quad x = line_at(s.x + e);
@@ -439,7 +439,7 @@ class Skeleton {
                                    Findings found) {
     cuda::Norms norms = {};
     if (!meta.nonfinite) {
-      const float scale = square_scale(team_max_abs_bits(team, s.x, n));
+      const float scale = square_scale(bucket_max_abs_bits(team, s.x, n));
       norms.intended_sq = team_squared_norm(team, n, scale, [&](uint32_t e) { return s.x[e]; });
       norms.sent_sq = team_squared_norm(team, n, scale,
                                         [&](uint32_t e) { return Codes::value(s.codes, e, meta); });
