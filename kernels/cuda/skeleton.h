@@ -41,8 +41,8 @@ CGX_DEVICE Scratch scratch_at(uint8_t* memory, uint32_t bucket) {
   return {x, vote, reinterpret_cast<uint8_t*>(x + (is_vote<Codec>() ? 2 : 1) * bucket)};
 }
 
-// Teams of quantizers: thirty-two lanes, or, of small buckets, eight, so that all lanes of a warp have
-// values, and share what is done once for a bucket among four.
+// Teams of quantizers: thirty-two lanes, or, of small buckets, eight, so that all lanes of a warp
+// have values, and share what is done once for a bucket among four.
 constexpr uint32_t kLanes = 32, kSmallLanes = 8, kSmallBucket = 256;
 constexpr uint32_t kDenseLanes = 256;  // of a block
 constexpr uint32_t lanes_for(uint32_t bucket_max) {

@@ -75,7 +75,7 @@ class WarpLanes {
  private:
   static constexpr uint32_t kWarp = 32, kAll = 0xffffffffu;
 
-  // Whom a call is of: all lanes of the warp, or those of this team, as functions, because nvcc asks
+  // Whom a call is of: all lanes of the warp, or those of this team. Functions, because nvcc asks
   // at every shuffle who takes part where it does not know that by itself.
   struct All {
     __device__ uint32_t operator()() const { return kAll; }

@@ -1,6 +1,6 @@
-// A warp, or a part of one, played by fibers, one for each lane: what kernels/cuda/team.h says of a team, on the host.
-// EmulatedWarp (emulated_warp.h) runs the lanes by a loop, so that they all meet wherever a call to
-// the team ends; here they meet at barriers only.
+// A warp, or a part of one, played by fibers, one for each lane: what kernels/cuda/team.h says of a
+// team, on the host. EmulatedLanes (emulated_warp.h) runs the lanes by a loop, so that they all
+// meet wherever a call to the team ends; here they meet at barriers only.
 #pragma once
 
 #include <cstdint>
