@@ -1,4 +1,5 @@
-// The codecs on a GPU: one launch per operation and codec, whatever the number of tensors.
+// What launches of the codecs on a GPU take: one launch per operation and codec, whatever the
+// number of tensors. driver_lane.h launches.
 //
 // A table of segments, each one job of codec.h, lies in memory the device can read; so does
 // everything that the jobs point at. A launch neither allocates nor waits: it is ordered by its
@@ -14,8 +15,6 @@
 #include "proto/wire/status.h"
 
 namespace cgx::kernels::cuda {
-
-using Stream = void*;  // a cudaStream_t
 
 // What a launch found in one segment; upload a fresh one.
 struct Outcome {
@@ -73,7 +72,6 @@ struct Device {
   uint32_t threads_per_multiprocessor = 0;
   uint32_t shared_bytes_per_multiprocessor = 0;
 };
-Result<Device> describe_device(int ordinal);
 
 // How many encoded ranges a job reads, and how many bytes it may encode to.
 template <class Job>
@@ -138,13 +136,5 @@ Table<Job> describe_table(const Device& device, std::span<Segment<Job>> segments
   }
   return table;
 }
-
-bool has_kernels(const CodecSpec& spec);  // whether this codec has been written for CUDA
-
-Status encode(const Device&, const Table<EncodeJob>&, Stream);
-Status decode(const Device&, const Table<DecodeJob>&, Stream);
-Status decode_add(const Device&, const Table<DecodeAddJob>&, Stream);
-Status reduce(const Device&, const Table<ReduceJob>&, Stream);
-Status combine(const Device&, const Table<CombineJob>&, Stream);
 
 }  // namespace cgx::kernels::cuda

@@ -1,8 +1,8 @@
 // All codecs whose kernels take buckets by warps: what rows of kernels.def name.
 #pragma once
 
-#include "kernels/codecs/casts.h"
 #include "kernels/codecs/fp8.h"
+#include "kernels/cuda/casts.h"
 #include "kernels/cuda/maxmin.h"
 #include "kernels/cuda/natural.h"
 #include "kernels/cuda/sign.h"

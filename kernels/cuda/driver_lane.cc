@@ -9,16 +9,17 @@
 namespace cgx::kernels::cuda {
 namespace {
 
-constexpr uint32_t kTeamsMax = 8, kTeamSize = 32;  // of a block; of a team
-constexpr uint32_t kSharedBytes = 48 * 1024;       // what every device gives a block without asking
+constexpr uint32_t kWarp = 32;
+constexpr uint32_t kSharedBytes = 48 * 1024;  // what every device gives a block without asking
 constexpr uint32_t kNormsThreads = 64;
 
 // What a row of kernels.def says: whose image its kernels are in, the middle of their names, and
-// the memory that a team needs. Blocks work on sparse buckets, whose entries may have to be found.
+// the memory that a team needs. Blocks work on sparse buckets, whose entries may have to be found;
+// quantizers have kernels for small buckets.
 struct Kernel {
   const char *family = nullptr, *stem = nullptr;
   uint32_t (*team_bytes)(uint32_t bucket) = nullptr;
-  bool sparse = false, finds = false;
+  bool sparse = false, finds = false, small = false;
 };
 template <class Type>
 constexpr Kernel kKernel = {};
@@ -36,12 +37,15 @@ constexpr bool finds() {
   if constexpr (kIsSparse<Type>) return !Type::kDrawn;
   return false;
 }
-#define X(stem, family, type)                                                          \
-  template <>                                                                          \
-  constexpr Kernel kKernel<type> = {#family, #stem, team_bytes<type>, kIsSparse<type>, \
-                                    finds<type>()};
+#define ROW(stem, family, type, small)                                                \
+  template <>                                                                         \
+  constexpr Kernel kKernel<type> = {#family,         #stem,         team_bytes<type>, \
+                                    kIsSparse<type>, finds<type>(), small};
+#define X(stem, family, type) ROW(stem, family, type, false)
+#define Q(stem, family, type) ROW(stem, family, type, true)
 #include "kernels/cuda/kernels.def"
 #undef X
+#undef ROW
 
 template <class Codec>
 struct KernelFor {
@@ -155,10 +159,12 @@ Result<device::CUfunction> DriverLane::function_of(const std::string& family,
 }
 
 // As many blocks as fit on the device at once; their teams take buckets in turn.
-Result<DriverLane::Shape> DriverLane::shape_of(device::CUfunction function, uint32_t team_bytes,
-                                               uint64_t buckets) {
-  const uint32_t teams = std::clamp(kSharedBytes / team_bytes, 1u, kTeamsMax);
-  const uint32_t threads = teams * kTeamSize, shared_bytes = teams * team_bytes;
+Result<DriverLane::Shape> DriverLane::shape_of(device::CUfunction function, uint32_t lanes,
+                                               uint32_t team_bytes, uint64_t buckets) {
+  const uint32_t warp_bytes = kWarp / lanes * team_bytes;
+  const uint32_t warps = std::clamp(kSharedBytes / warp_bytes, 1u, kDenseLanes / kWarp);
+  const uint32_t threads = warps * kWarp, shared_bytes = warps * warp_bytes;
+  const uint32_t teams = threads / lanes;
   const auto [known, fresh] = resident_.try_emplace({function, team_bytes}, 0);
   int& resident = known->second;
   if (fresh) {
@@ -193,10 +199,13 @@ Status DriverLane::run(const char* operation, const char* words, const Table<Job
   if (kernel.sparse) {
     return run_sparse(kernel.family, kernel.stem, kernel.finds, operation, words, table, stream);
   }
-  const std::string name = std::string("cgx_") + kernel.stem + "_" + operation;
+  const uint32_t lanes = kernel.small ? lanes_for(table.bucket_max) : kLanes;
+  const char* const small = lanes < kLanes ? "_small_" : "_";
+  const std::string name = std::string("cgx_") + kernel.stem + small + operation;
   CGX_ASSIGN_OR_RETURN(const device::CUfunction function, function_of(kernel.family, name));
   uint32_t team_bytes = kernel.team_bytes(table.bucket_max);
-  CGX_ASSIGN_OR_RETURN(const Shape shape, shape_of(function, team_bytes, table.buckets));
+  if (lanes < kLanes) team_bytes = small_stride(team_bytes);
+  CGX_ASSIGN_OR_RETURN(const Shape shape, shape_of(function, lanes, team_bytes, table.buckets));
   void* parameters[] = {const_cast<Table<Job>*>(&table), &team_bytes};
   return launch(kernel.family, name, shape, parameters, stream, described(words, table));
 }

@@ -46,7 +46,8 @@ class DriverLane {
   Status describe(device::CUdevice device);
   Result<device::CUmodule> module_of(const std::string& family);
   Result<device::CUfunction> function_of(const std::string& family, const std::string& name);
-  Result<Shape> shape_of(device::CUfunction function, uint32_t team_bytes, uint64_t buckets);
+  Result<Shape> shape_of(device::CUfunction function, uint32_t lanes, uint32_t team_bytes,
+                         uint64_t buckets);
   Status launch(const std::string& family, const std::string& name, const Shape& shape,
                 std::span<void*> parameters, device::CUstream stream, const std::string& what);
   template <class Job>

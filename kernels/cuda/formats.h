@@ -27,8 +27,19 @@ struct WordFormat {
                               const CodecSpec&, uint8_t* codes,
                               typename Team::template Each<uint32_t>& saturated) {
     Word* words = reinterpret_cast<Word*>(codes);
+    const uint32_t whole = misalignment(codes, kAligned) == 0 ? n & ~3u : 0;
+    each_whole_quad(
+        team, whole, [&](uint32_t e) { return line_at(x + e); },
+        [&](uint32_t t, uint32_t e, const Quad& four) {
+          Piece piece;
+          for (uint32_t i = 0; i < 4; ++i) {
+            piece.v[i] = Codec::word_of(four.v[i], meta, saturated[t]);
+          }
+          *reinterpret_cast<Piece*>(words + e) = piece;
+        });
     team.each([&](uint32_t t) {
-      for (uint32_t e = t; e < n; e += Team::kSize) {
+      CGX_ROLLED
+      for (uint32_t e = whole + t; e < n; e += Team::kSize) {
         words[e] = Codec::word_of(x[e], meta, saturated[t]);
       }
     });
@@ -141,13 +152,13 @@ struct PlaneFormat {
     const uint32_t places = 16 * static_cast<uint32_t>(blocks_of(n));
     uint32_t first = 0;
     if (n % kBlock == 0 && is_plain(meta)) {
-      constexpr uint32_t kAtOnce = 4, kStep = Team::kSize;
+      constexpr uint32_t kAtOnce = Team::kSize < 32 ? 2 : 4, kStep = Team::kSize;
       CGX_ROLLED
       for (; first + kStep * kAtOnce <= places; first += kStep * kAtOnce) {
         for (uint32_t i = 0; i < kAtOnce; ++i) {
           put<true>(team, first + kStep * i, places, codes,
                     [&](uint32_t, uint32_t block, uint32_t l) {
-                      return plain_codes_of<Rounded>(x, meta, key, block, l);
+                      return plain_codes_of<Rounded, Team>(x, meta, key, block, l);
                     });
         }
       }
@@ -177,7 +188,7 @@ struct PlaneFormat {
     if constexpr (kBits & 1) put_bits(team, c, first, places, codes);
   }
 
-  template <class Rounded>
+  template <class Rounded, class Team>
   static CGX_DEVICE Codes plain_codes_of(const float* x, const Meta& meta, uint64_t key,
                                          uint32_t block, uint32_t l) {
     Codes c = {};
@@ -186,7 +197,7 @@ struct PlaneFormat {
       if constexpr (Rounded::kDithers) four_dithers<kBits>(key, block, l, dithers);
       const float* own = x + kBlock * block + l;
       // Every second block the other way round, so that lanes of two blocks read other banks.
-      const uint32_t turn = 16 * (block & 1);
+      const uint32_t turn = Team::kSize > 16 ? 16 * (block & 1) : 0;
       float turned[4] = {own[turn], own[16 - turn], own[32 + turn], own[48 - turn]};
       for (uint32_t j = 0; j < 4; ++j) {
         const float value = turn ? turned[j ^ 1] : turned[j];

@@ -1,4 +1,5 @@
-// Kernels as the driver finds them: extern "C", one for each row of kernels.def and operation.
+// Kernels as the driver finds them: extern "C", one for each row of kernels.def and operation, and
+// for Q rows another that takes small buckets.
 //
 // kernels.cu has CGX_KERNELS for the rows of a family, CGX_NORMS_KERNELS, and what sparse codecs
 // need besides; nvcc makes a fatbin of each family.
@@ -14,9 +15,8 @@
 namespace cgx::kernels {
 namespace {
 
-constexpr uint32_t kTeamsOfBlockMax = 8;
 template <class Codec>
-constexpr uint32_t kLanesMax = kIsSparse<Codec> ? kSparseLanes : kTeamsOfBlockMax* Warp::kSize;
+constexpr uint32_t kLanesMax = kIsSparse<Codec> ? kSparseLanes : kDenseLanes;
 
 template <class Codec, class Job>
 __device__ void run_sparse(const cuda::Table<Job>& table) {
@@ -27,14 +27,14 @@ __device__ void run_sparse(const cuda::Table<Job>& table) {
   run_sparse_buckets<Codec>(team, table, blockIdx.x, shared);
 }
 
-template <class Codec, class Job>
+template <class Codec, class Team, class Job>
 __device__ void run_segments(const cuda::Table<Job>& table, uint32_t team_bytes) {
   if constexpr (kIsSparse<Codec>) {
     run_sparse<Codec>(table);
   } else {
     extern __shared__ __align__(16) uint8_t shared[];
-    const uint32_t teams = blockDim.x / Warp::kSize, own = threadIdx.x / Warp::kSize;
-    Warp team;
+    const uint32_t teams = blockDim.x / Team::kSize, own = threadIdx.x / Team::kSize;
+    Team team;
     run_buckets<Codec>(team, table, uint64_t{blockIdx.x} * teams + own, uint64_t{gridDim.x} * teams,
                        shared + own * team_bytes);
   }
@@ -66,18 +66,18 @@ __device__ void run_norms(const cuda::Table<Job>& table) {
 }  // namespace
 }  // namespace cgx::kernels
 
-#define CGX_KERNEL(stem, type, operation, job)                                              \
+#define CGX_KERNEL(stem, type, team, operation, job)                                        \
   extern "C" __global__ void __launch_bounds__(cgx::kernels::kLanesMax<cgx::kernels::type>) \
       cgx_##stem##_##operation(const cgx::kernels::cuda::Table<cgx::kernels::job> table,    \
                                uint32_t team_bytes) {                                       \
-    cgx::kernels::run_segments<cgx::kernels::type>(table, team_bytes);                      \
+    cgx::kernels::run_segments<cgx::kernels::type, cgx::kernels::team>(table, team_bytes);  \
   }
-#define CGX_KERNELS(stem, type)                    \
-  CGX_KERNEL(stem, type, encode, EncodeJob)        \
-  CGX_KERNEL(stem, type, decode, DecodeJob)        \
-  CGX_KERNEL(stem, type, decode_add, DecodeAddJob) \
-  CGX_KERNEL(stem, type, reduce, ReduceJob)        \
-  CGX_KERNEL(stem, type, combine, CombineJob)
+#define CGX_KERNELS(stem, type, team)                    \
+  CGX_KERNEL(stem, type, team, encode, EncodeJob)        \
+  CGX_KERNEL(stem, type, team, decode, DecodeJob)        \
+  CGX_KERNEL(stem, type, team, decode_add, DecodeAddJob) \
+  CGX_KERNEL(stem, type, team, reduce, ReduceJob)        \
+  CGX_KERNEL(stem, type, team, combine, CombineJob)
 
 // After the operations that encode.
 #define CGX_NORMS_KERNEL(operation, job)                          \

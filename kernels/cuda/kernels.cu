@@ -3,7 +3,8 @@
 #include "kernels/cuda/kernel.cuh"
 
 #define CGX_KERNELS_OF(family) CGX_ONLY_##family
-#define X(stem, family, type) CGX_KERNELS(stem, type)
+#define X(stem, family, type) CGX_KERNELS(stem, type, Warp)
+#define Q(stem, family, type) X(stem, family, type) CGX_KERNELS(stem##_small, type, QuarterWarp)
 #define F(stem, type) CGX_FIND_KERNELS(stem, type)
 #include "kernels/cuda/kernels.def"
 #undef X

@@ -64,6 +64,26 @@ CGX_DEVICE inline void put_line(float* p, const Quad& x) {
   *reinterpret_cast<Quad*>(p) = x;
 }
 
+// to_half and from_half, without branches.
+CGX_DEVICE inline uint16_t half_of(float x) {
+#ifdef __CUDA_ARCH__
+  uint16_t half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return is_nan(x) ? kHalfNan : half;
+#else
+  return to_half(x);
+#endif
+}
+CGX_DEVICE inline float of_half(uint16_t x) {
+#ifdef __CUDA_ARCH__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
+  return canonical_nan(value);
+#else
+  return from_half(x);
+#endif
+}
+
 // Values first .. first + 3 of an array of small floats, the first `count` of them.
 CGX_DEVICE inline Quad load_quad(const void* values, DType dtype, uint64_t first, uint32_t count) {
   Quad x = {};
@@ -85,7 +105,7 @@ CGX_DEVICE inline Quad load_quad(const void* values, DType dtype, uint64_t first
     }
   }
   for (uint32_t i = 0; i < 4; ++i) {
-    x.v[i] = dtype == DType::kF16 ? from_half(words.v[i]) : canonical_nan(from_brain(words.v[i]));
+    x.v[i] = dtype == DType::kF16 ? of_half(words.v[i]) : canonical_nan(from_brain(words.v[i]));
   }
   return x;
 }
@@ -107,7 +127,7 @@ CGX_DEVICE inline void store_quad(void* values, DType dtype, uint64_t first, uin
   uint16_t* p = outside(static_cast<uint16_t*>(values) + first);
   QuadHalf words;
   for (uint32_t i = 0; i < 4; ++i) {
-    words.v[i] = dtype == DType::kF16 ? to_half(x.v[i]) : to_brain(x.v[i]);
+    words.v[i] = dtype == DType::kF16 ? half_of(x.v[i]) : to_brain(x.v[i]);
   }
   if (count == 4 && misalignment(p, 8) == 0) {
     *reinterpret_cast<QuadHalf*>(p) = words;

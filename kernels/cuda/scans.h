@@ -19,10 +19,12 @@ CGX_DEVICE float team_sum(Team& team, uint32_t n, F f) {
   typename Team::template Each<float> partials;
   team.lanes([&](uint32_t t) {
     float own[kOwn] = {};
-    for (uint32_t e = t; e < n; e += kPartials) {
-      for (uint32_t i = 0; i < kOwn; ++i) {
-        if (e + Team::kSize * i < n) own[i] += f(e + Team::kSize * i);
-      }
+    uint32_t e = t;
+    for (; e - t + kPartials <= n; e += kPartials) {
+      for (uint32_t i = 0; i < kOwn; ++i) own[i] += f(e + Team::kSize * i);
+    }
+    for (uint32_t i = 0; i < kOwn; ++i) {
+      if (e + Team::kSize * i < n) own[i] += f(e + Team::kSize * i);
     }
     for (uint32_t half = kOwn / 2; half > 0; half /= 2) {
       for (uint32_t i = 0; i < half; ++i) own[i] += own[i + half];
@@ -78,6 +80,19 @@ CGX_DEVICE typename Codec::Extent bucket_fold(Team& team, const float* x, uint32
     });
   }
   return team.merge(extent, [](auto& a, const auto& b) { Codec::merge(a, b); });
+}
+
+struct LargestMagnitude {
+  using Extent = uint32_t;  // as bits
+  CGX_DEVICE static Extent empty_extent() { return 0; }
+  CGX_DEVICE static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
+  CGX_DEVICE static void merge(Extent& extent, Extent other) {
+    extent = other > extent ? other : extent;
+  }
+};
+template <class Team>
+CGX_DEVICE uint32_t bucket_max_abs_bits(Team& team, const float* x, uint32_t n) {
+  return bucket_fold<LargestMagnitude>(team, x, n);
 }
 
 // What a codec wants to know about a bucket: what it says itself, or a fold whose order does not

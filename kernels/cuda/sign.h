@@ -8,20 +8,34 @@
 namespace cgx::kernels {
 namespace {
 
+// Codes are plain in all buckets but those that are not finite.
+template <class Numbers>
+struct PlainSign : Numbers {
+  CGX_DEVICE static bool is_plain(const SignMeta& meta) { return !meta.nonfinite; }
+  CGX_DEVICE static uint32_t plain_code_of(float x, const SignMeta&, uint32_t) {
+    return bits_of(x) >> 31;
+  }
+};
+
+struct MagnitudeSpan {
+  struct Extent {
+    uint32_t most, least;  // as bits
+  };
+  CGX_DEVICE static Extent empty_extent() { return {0, kAbsMask}; }
+  CGX_DEVICE static void add(Extent& extent, float x) { merge(extent, {abs_bits(x), abs_bits(x)}); }
+  CGX_DEVICE static void merge(Extent& extent, const Extent& other) {
+    extent.most = other.most > extent.most ? other.most : extent.most;
+    extent.least = other.least < extent.least ? other.least : extent.least;
+  }
+};
+
 template <bool votes>
-struct MeanSignKernel : Signed<votes> {
+struct MeanSignKernel : PlainSign<Signed<votes>> {
   using Extent = MeanMagnitude::Extent;
   template <class Team>
   static CGX_DEVICE Extent team_extent(Team& team, const float* x, uint32_t n, const CodecSpec&) {
-    Extent extent{.max_abs = team_max_abs_bits(team, x, n)};
-    typename Team::template Each<uint32_t> smallest;
-    team.lanes([&](uint32_t t) {
-      smallest[t] = kAbsMask;
-      for (uint32_t e = t; e < n; e += Team::kSize) {
-        smallest[t] = abs_bits(x[e]) < smallest[t] ? abs_bits(x[e]) : smallest[t];
-      }
-    });
-    extent.min_abs = team.merge(smallest, [](uint32_t& a, uint32_t b) { a = b < a ? b : a; });
+    const MagnitudeSpan::Extent span = bucket_fold<MagnitudeSpan>(team, x, n);
+    Extent extent{.max_abs = span.most, .min_abs = span.least};
     const float scale = sum_scale(extent.max_abs);
     extent.sum = team_sum(team, n, [&](uint32_t e) { return MeanMagnitude::summand(x[e], scale); });
     return extent;
@@ -32,10 +46,10 @@ struct KernelOf<Signed<votes>> {
   using Type = MeanSignKernel<votes>;
 };
 
-struct OneBitKernel : OneBit {
+struct OneBitKernel : PlainSign<OneBit> {
   template <class Team>
   static CGX_DEVICE Extent team_extent(Team& team, const float* x, uint32_t n, const CodecSpec&) {
-    Extent extent{.max_abs = team_max_abs_bits(team, x, n)};
+    Extent extent{.max_abs = bucket_max_abs_bits(team, x, n)};
     const float scale = sum_scale(extent.max_abs);
     extent.positive = team_sum(team, n, [&](uint32_t e) { return summand(x[e], scale, 0); });
     extent.negative = team_sum(team, n, [&](uint32_t e) { return summand(x[e], scale, 1); });

@@ -41,6 +41,19 @@ CGX_DEVICE Scratch scratch_at(uint8_t* memory, uint32_t bucket) {
   return {x, vote, reinterpret_cast<uint8_t*>(x + (is_vote<Codec>() ? 2 : 1) * bucket)};
 }
 
+// Teams of quantizers: thirty-two lanes, or, of small buckets, eight, so that all lanes of a warp
+// have values, and share what is done once for a bucket among four.
+constexpr uint32_t kLanes = 32, kSmallLanes = 8, kSmallBucket = 256;
+constexpr uint32_t kDenseLanes = 256;  // of a block
+constexpr uint32_t lanes_for(uint32_t bucket_max) {
+  return bucket_max <= kSmallBucket ? kSmallLanes : kLanes;
+}
+// How far apart small teams' memories lie: then lanes of four read other banks.
+constexpr uint32_t small_stride(uint32_t bytes) {
+  constexpr uint32_t kLine = 128, kOwn = kLine / 4;
+  return bytes + (kOwn + kLine - bytes % kLine) % kLine;
+}
+
 // Where a bucket's findings go.
 struct Findings {
   cuda::Outcome* outcome;
@@ -168,7 +181,7 @@ class Skeleton {
     const uint32_t n = range.count(b);
     const uint32_t limit = overflow_bits(job.dtype);
     if (!add_contributions(team, job, range, b, limit, s, found)) return;
-    const bool bad = team_max_abs_bits(team, s.x, n) >= limit;
+    const bool bad = bucket_max_abs_bits(team, s.x, n) >= limit;
     const bool erase = bad && !Codec::kKeepsNan;
     const auto held = [&](uint32_t e) {
       Quad x = line_at(s.x + e);
@@ -426,7 +439,7 @@ class Skeleton {
                                    Findings found) {
     cuda::Norms norms = {};
     if (!meta.nonfinite) {
-      const float scale = square_scale(team_max_abs_bits(team, s.x, n));
+      const float scale = square_scale(bucket_max_abs_bits(team, s.x, n));
       norms.intended_sq = team_squared_norm(team, n, scale, [&](uint32_t e) { return s.x[e]; });
       norms.sent_sq = team_squared_norm(team, n, scale,
                                         [&](uint32_t e) { return Codes::value(s.codes, e, meta); });

@@ -9,9 +9,20 @@
 namespace cgx::kernels {
 namespace {
 
+// Codes are plain where nothing is clipped or saturated.
 template <uint32_t bits, Rounding rounding>
 struct ClippedSymmetric : Symmetric<bits, rounding, Norm::kMax> {
   using Base = Symmetric<bits, rounding, Norm::kMax>;
+  CGX_DEVICE static bool is_plain(const SymmetricMeta& meta) {
+    return !meta.special && !meta.nonfinite && meta.clip == kInfBits;
+  }
+  CGX_DEVICE static uint32_t plain_code_of(float x, const SymmetricMeta& meta, uint32_t dither) {
+    SymmetricMeta plain = meta;
+    plain.prescale = 1;
+    plain.base = 0;
+    plain.zero_point = Base::kLevels;
+    return static_cast<uint32_t>(Base::wanted_code(x, plain, dither));
+  }
   template <class Count>
   CGX_SHARED static uint32_t code_of(float x, const SymmetricMeta& meta, uint32_t dither,
                                      Count& saturated) {
@@ -31,7 +42,7 @@ struct SymmetricKernel : ClippedSymmetric<bits, Rounding::kNearest> {
   template <class Team>
   static CGX_DEVICE SymmetricExtent team_extent(Team& team, const float* x, uint32_t n,
                                                 const CodecSpec& spec) {
-    SymmetricExtent extent{.max_abs = team_max_abs_bits(team, x, n)};
+    SymmetricExtent extent{.max_abs = bucket_max_abs_bits(team, x, n)};
     if (norm_of(spec) == Norm::kMax) return extent;
     const float scale = square_scale(extent.max_abs);
     extent.squares = team_sum(team, n, [&](uint32_t e) { return square_of(x[e], scale); });

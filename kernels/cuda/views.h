@@ -20,11 +20,15 @@ CGX_DEVICE void each_quad(Team& team, uint32_t n, F f) {
   });
 }
 
-// The same for whole fours, n % 4 == 0: use(lane, first, load(first)). Four loads of a lane are
+// How many fours a lane has under way: as many as the buckets that its team is for have for it.
+template <class Team>
+constexpr uint32_t kFoursAtOnce = Team::kSize < 32 ? 2 : 4;
+
+// The same for whole fours, n % 4 == 0: use(lane, first, load(first)). Several loads of a lane are
 // under way before the first is used. What is stored to may be what was loaded at the same place.
 template <class Team, class Load, class Use>
 CGX_DEVICE void each_whole_quad(Team& team, uint32_t n, Load load, Use use) {
-  constexpr uint32_t kStep = 4 * Team::kSize, kAtOnce = 4;
+  constexpr uint32_t kStep = 4 * Team::kSize, kAtOnce = kFoursAtOnce<Team>;
   team.each([&](uint32_t t) {
     uint32_t e = 4 * t;
     CGX_ROLLED

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/cuda/cuda_lane.h"
 #include "tests/gpu/cases.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/image.h"
+#include "tests/gpu/operations.h"
 
 namespace cgx::gpu {
 namespace {
@@ -25,7 +25,7 @@ struct Operation;
 template <>
 struct Operation<EncodeJob> {
   static constexpr const char* kName = "encode";
-  static constexpr auto kLaunch = cuda::encode;
+  static constexpr auto kLaunch = gpu::encode;
   static uint64_t scalar(const EncodeJob& job, RangeStats& stats, uint64_t& used) {
     used = scalar_ops.codec(job.spec, job.source.dtype).encode(job, Tuning(), stats);
     return kNoBucket;
@@ -34,7 +34,7 @@ struct Operation<EncodeJob> {
 template <>
 struct Operation<DecodeJob> {
   static constexpr const char* kName = "decode";
-  static constexpr auto kLaunch = cuda::decode;
+  static constexpr auto kLaunch = gpu::decode;
   static uint64_t scalar(const DecodeJob& job, RangeStats& stats, uint64_t&) {
     return scalar_ops.codec(job.spec, job.dtype).decode(job, Tuning(), stats);
   }
@@ -42,7 +42,7 @@ struct Operation<DecodeJob> {
 template <>
 struct Operation<DecodeAddJob> {
   static constexpr const char* kName = "decode_add";
-  static constexpr auto kLaunch = cuda::decode_add;
+  static constexpr auto kLaunch = gpu::decode_add;
   static uint64_t scalar(const DecodeAddJob& job, RangeStats& stats, uint64_t&) {
     return scalar_ops.codec(job.spec, DType::kF32).decode_add(job, Tuning(), stats);
   }
@@ -50,7 +50,7 @@ struct Operation<DecodeAddJob> {
 template <>
 struct Operation<ReduceJob> {
   static constexpr const char* kName = "reduce";
-  static constexpr auto kLaunch = cuda::reduce;
+  static constexpr auto kLaunch = gpu::reduce;
   static uint64_t scalar(const ReduceJob& job, RangeStats& stats, uint64_t& used) {
     return scalar_ops.codec(job.spec, job.dtype).reduce(job, Tuning(), stats, &used);
   }
@@ -58,7 +58,7 @@ struct Operation<ReduceJob> {
 template <>
 struct Operation<CombineJob> {
   static constexpr const char* kName = "combine";
-  static constexpr auto kLaunch = cuda::combine;
+  static constexpr auto kLaunch = gpu::combine;
   static uint64_t scalar(const CombineJob& job, RangeStats& stats, uint64_t&) {
     return scalar_ops.codec(job.spec, job.dtype).combine(job, Tuning(), stats);
   }
@@ -76,7 +76,7 @@ constexpr int kSparseShare = 5;  // their buckets are large: one table where oth
 
 class Comparison {
  public:
-  Comparison() : device_(cuda::describe_device(0).value()) {
+  Comparison() : device_(device_shape()) {
     tables_ = static_cast<uint8_t*>(device_allocate(Place::kCapacity));
   }
   ~Comparison() { device_free(tables_); }
@@ -157,7 +157,7 @@ class Comparison {
     table.norms = static_cast<cuda::Norms*>(device_allocate(table.buckets * sizeof(cuda::Norms)));
     copy_to_device(tables_, place.tables().data(), place.tables().size());
     copy_to_device(at, segments.data(), bytes);
-    const Status status = Operation<Job>::kLaunch(device_, table, nullptr);
+    const Status status = Operation<Job>::kLaunch(table);
     if (!status.ok()) std::printf("%s\n", status.to_string().c_str());
     copy_from_device(segments.data(), at, bytes);
     device_free(at);

@@ -61,7 +61,8 @@ std::optional<DType> Planner::wide_type() {
 Planner::Shape Planner::shape() {
   Shape shape{.spec = spec_, .dtype = wide_.value_or(kTypes[pick(4)])};
   if (!sparse()) {
-    shape.spec.bucket = 64 * static_cast<uint32_t>(1 + (pick(4) ? pick(8) : pick(64)));
+    const size_t blocks = small_ ? pick(4) : pick(4) ? pick(8) : pick(64);
+    shape.spec.bucket = 64 * static_cast<uint32_t>(1 + blocks);
   }
   const uint32_t bucket = shape.spec.bucket, most = sparse() ? 3 : 6;
   const size_t sizes[] = {pick(4),

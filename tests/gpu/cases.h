@@ -40,7 +40,7 @@ struct Planned {
 class Planner {
  public:
   Planner(Image& image, const CodecSpec& spec, uint64_t seed)
-      : image_(image), spec_(spec), random_(seed), wide_(wide_type()) {}
+      : image_(image), spec_(spec), random_(seed), wide_(wide_type()), small_(pick(2) == 0) {}
 
   template <class Job>
   Planned<Job> plan();
@@ -90,6 +90,7 @@ class Planner {
   CodecSpec spec_;
   std::mt19937_64 random_;
   const std::optional<DType> wide_;
+  const bool small_;  // all buckets are: tables that kernels take another way
 };
 
 }  // namespace cgx::gpu

@@ -13,6 +13,7 @@
 #include "kernels/cuda/driver_lane.h"
 #include "kernels/cuda/kernel_names.h"
 #include "tests/gpu/device.h"
+#include "tests/gpu/operations.h"
 
 namespace cgx::gpu {
 namespace {
@@ -108,21 +109,38 @@ void copy_from_device(void* to, const void* from, size_t bytes) {
                       "copying from the device");
 }
 
-}  // namespace cgx::gpu
-
-namespace cgx::kernels::cuda {
-
-bool has_kernels(const CodecSpec& spec) {
-  return DriverLane::has_kernels(spec);
+void copy_on_device(void* to, const void* from, size_t bytes) {
+  const Opened& device = Opened::get();
+  device.check(device.driver().cuMemcpyDtoDAsync(address_of(to), address_of(from), bytes, nullptr),
+               "copying on the device");
 }
-Result<Device> describe_device(int) {
-  return gpu::Opened::get().lane().device();
+
+double device_milliseconds(const std::function<void()>& work) {
+  const Opened& device = Opened::get();
+  device::CUevent start = nullptr, end = nullptr;
+  for (device::CUevent* event : {&start, &end}) {
+    device.check(device.driver().cuEventCreate(event, 0), "making an event");
+  }
+  device.check(device.driver().cuEventRecord(start, nullptr), "starting to measure");
+  work();
+  device.check(device.driver().cuEventRecord(end, nullptr), "measuring");
+  device.check(device.driver().cuEventSynchronize(end), "waiting for an event");
+  float ms = 0;
+  device.check(device.driver().cuEventElapsedTime(&ms, start, end), "measuring");
+  for (device::CUevent event : {start, end}) {
+    device.check(device.driver().cuEventDestroy(event), "releasing an event");
+  }
+  return ms;
 }
-#define X(name, job, words)                                                              \
-  Status name(const Device&, const Table<job>& table, Stream stream) {                   \
-    return gpu::Opened::get().lane().name(table, static_cast<device::CUstream>(stream)); \
+
+kernels::cuda::Device device_shape() {
+  return Opened::get().lane().device();
+}
+#define X(name, job, words)                                      \
+  Status name(const kernels::cuda::Table<kernels::job>& table) { \
+    return Opened::get().lane().name(table, nullptr);            \
   }
 #include "kernels/cuda/operations.def"
 #undef X
 
-}  // namespace cgx::kernels::cuda
+}  // namespace cgx::gpu

@@ -1,43 +1,38 @@
-// This processor as the device: the kernels' own bodies, run by FiberWarp and EmulatedBlock.
+// This processor as the device: the kernels' own bodies, run by FiberLanes and EmulatedBlock.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
-#include "kernels/codecs/casts.h"
-#include "kernels/codecs/fp8.h"
-#include "kernels/cuda/cuda_lane.h"
-#include "kernels/cuda/launches.h"
-#include "kernels/cuda/maxmin.h"
-#include "kernels/cuda/natural.h"
-#include "kernels/cuda/sign.h"
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/sparse_table.h"
-#include "kernels/cuda/symmetric.h"
 #include "kernels/cuda/table.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/emulated_block.h"
 #include "tests/gpu/fiber_warp.h"
+#include "tests/gpu/operations.h"
 
-namespace cgx::kernels::cuda {
+namespace cgx::kernels {
 namespace {
+
+using cuda::Table;
 
 constexpr uint32_t kTeams = 5;  // that take buckets in turn
 
-template <class Codec, class Job>
-int launch_dense(const Table<Job>& table) {
+template <class Codec, class Team, class Job>
+void launch_dense(const Table<Job>& table) {
   const size_t bytes = scratch_bytes<Codec>(table.bucket_max);
-  static gpu::Fibers fibers(FiberWarp::kSize);
-  FiberWarp::Staging staging;
+  static gpu::Fibers fibers(Team::kSize);
+  typename Team::Staging staging;
   for (uint64_t first = 0; first < kTeams; ++first) {
     // Exactly its size, so that AddressSanitizer sees what lies beyond.
     const std::unique_ptr<uint8_t, void (*)(void*)> memory(
         static_cast<uint8_t*>(std::aligned_alloc(16, bytes)), std::free);
     std::memset(memory.get(), 0x5a, bytes);
     fibers.run([&](uint32_t lane) {
-      FiberWarp warp(fibers, staging, lane);
-      run_buckets<Codec>(warp, table, first, kTeams, memory.get());
+      Team team(fibers, staging, lane);
+      run_buckets<Codec>(team, table, first, kTeams, memory.get());
     });
   }
-  return 0;
 }
 
 // body(team) on all lanes of a block.
@@ -52,7 +47,7 @@ void run_block(Body body) {
 }
 
 template <class Codec, class Job>
-int launch_sparse(const Table<Job>& table) {
+void launch_sparse(const Table<Job>& table) {
   for (uint32_t i = 0; !Codec::kDrawn && i < table.count; ++i) {
     if constexpr (kReads<Job>) {
       for (uint32_t p = 0; p < table.work.parts_max; ++p) find_entries<Codec>(table, i, p);
@@ -68,71 +63,60 @@ int launch_sparse(const Table<Job>& table) {
       run_block([&](EmulatedBlock& team) { pack_entries(team, table, own, 2); });
     }
   }
-  return 0;
 }
 
-template <class Codec>
-struct Launcher {
-  template <class Job>
-  static int run(const Device&, const Table<Job>& table, Stream) {
-    if constexpr (requires { Codec::kDrawn; }) {
-      return launch_sparse<Codec>(table);
-    } else {
-      return launch_dense<typename KernelOf<Codec>::Type>(table);
+template <class Codec, class Job>
+void launch(const Table<Job>& table) {
+  if constexpr (requires { Codec::kDrawn; }) {
+    launch_sparse<Codec>(table);
+  } else {
+    using Type = typename KernelOf<Codec>::Type;
+    if constexpr (HasPlanes<Type> || HasScales<Type>) {
+      if (lanes_for(table.bucket_max) == kSmallLanes) {
+        return launch_dense<Type, FiberLanes<kSmallLanes>>(table);
+      }
     }
+    launch_dense<Type, FiberWarp>(table);
   }
-  template <class Job>
-  static int norms(const Table<Job>& table, Stream) {
-    for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
-    return 0;
-  }
-};
-template <class Codec>
-using Emulating = LaunchesBy<Launcher<Codec>>;
-
-const Launches* launches_of(const CodecSpec& spec) {
-  switch (spec.codec) {
-#define X(stem, number, ...) \
-  case number:               \
-    return &stem##Family::ops<Emulating>(spec);
-#include "kernels/codecs.def"
-#undef X
-  }
-  return nullptr;
 }
 
+// Norms are added after operations that may be asked for them.
 template <class Job>
-Status launch(int (*Launches::*operation)(const Device&, const Table<Job>&, Stream),
-              const Table<Job>& table) {
-  (launches_of(table.spec)->*operation)(Device(), table, nullptr);
+Status run(void (*operation)(const Table<Job>&), const Table<Job>& table) {
+  operation(table);
+  if constexpr (requires { table.segments->job.norms; }) {
+    for (uint32_t i = 0; table.norms && i < table.count; ++i) sum_norms(table, i);
+  }
   return {};
 }
 
+struct Launches {
+#define X(name, job, words) void (*name)(const Table<job>&);
+#include "kernels/cuda/operations.def"
+#undef X
+};
+template <class Codec>
+struct Emulating {
+  static constexpr Launches kOps = {
+#define X(name, job, words) launch<Codec, job>,
+#include "kernels/cuda/operations.def"
+#undef X
+  };
+};
+
+const Launches& launches_of(const CodecSpec& spec) {
+  switch (spec.codec) {
+#define X(stem, number, ...) \
+  case number:               \
+    return stem##Family::ops<Emulating>(spec);
+#include "kernels/codecs.def"
+#undef X
+  }
+  std::abort();
+}
+
 }  // namespace
-
-bool has_kernels(const CodecSpec& spec) {
-  return launches_of(spec) != nullptr;
-}
-Result<Device> describe_device(int) {
-  return Device{.multiprocessors = kTeams};
-}
-Status encode(const Device&, const Table<EncodeJob>& table, Stream) {
-  return launch(&Launches::encode, table);
-}
-Status decode(const Device&, const Table<DecodeJob>& table, Stream) {
-  return launch(&Launches::decode, table);
-}
-Status decode_add(const Device&, const Table<DecodeAddJob>& table, Stream) {
-  return launch(&Launches::decode_add, table);
-}
-Status reduce(const Device&, const Table<ReduceJob>& table, Stream) {
-  return launch(&Launches::reduce, table);
-}
-Status combine(const Device&, const Table<CombineJob>& table, Stream) {
-  return launch(&Launches::combine, table);
-}
-
-}  // namespace cgx::kernels::cuda
+}  // namespace cgx::kernels
 
 namespace cgx::gpu {
 
@@ -156,5 +140,15 @@ void copy_to_device(void* to, const void* from, size_t bytes) {
 void copy_from_device(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
+
+kernels::cuda::Device device_shape() {
+  return {.multiprocessors = kernels::kTeams};
+}
+#define X(name, job, words)                                            \
+  Status name(const kernels::cuda::Table<kernels::job>& table) {       \
+    return kernels::run(kernels::launches_of(table.spec).name, table); \
+  }
+#include "kernels/cuda/operations.def"
+#undef X
 
 }  // namespace cgx::gpu

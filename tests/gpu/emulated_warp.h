@@ -1,4 +1,4 @@
-// A warp played by a loop: what kernels/cuda/team.h says of a team, on the host.
+// A warp, or a part of one, played by a loop: what kernels/cuda/team.h says of a team, on the host.
 //
 // From one barrier to the next the lanes run one after the other, in a new order each time: a body
 // that depends on the order has a race, and gives other bytes than the scalar lane sooner or later.
@@ -9,9 +9,10 @@
 
 namespace cgx::kernels {
 
-class EmulatedWarp {
+template <uint32_t kLanes>
+class EmulatedLanes {
  public:
-  static constexpr uint32_t kSize = 32;
+  static constexpr uint32_t kSize = kLanes;
   template <class T>
   struct Each {
     T values[kSize];
@@ -26,7 +27,7 @@ class EmulatedWarp {
   template <class F>
   void lanes(F f) {
     order_ = order_ * 1664525u + 1013904223u;
-    const uint32_t flip = order_ >> 27;  // lane i ^ flip is i-th: another order for each flip
+    const uint32_t flip = any();  // lane i ^ flip is i-th: another order for each flip
     for (uint32_t i = 0; i < kSize; ++i) f(i ^ flip);
   }
 
@@ -36,7 +37,7 @@ class EmulatedWarp {
       const Each<T> before = x;
       for (uint32_t t = 0; t < kSize; ++t) f(x[t], before[t ^ distance]);
     }
-    return x[order_ >> 27];  // lanes must agree
+    return x[any()];  // lanes must agree
   }
 
   float fold(Each<float> x) {
@@ -57,7 +58,11 @@ class EmulatedWarp {
   void lower(uint64_t* p, uint64_t n) { *p = n < *p ? n : *p; }
 
  private:
+  uint32_t any() const { return (order_ >> 27) % kSize; }
+
   uint32_t order_ = 1;
 };
+
+using EmulatedWarp = EmulatedLanes<32>;
 
 }  // namespace cgx::kernels

@@ -53,25 +53,33 @@ TEST(FiberWarp, ShowsWhatALoopOverLanesCannot) {
   EXPECT_EQ(std::count(read.begin(), read.end(), 0u), 0);
 }
 
-TEST(FiberWarp, MergesFoldsAndVotesAsTheLoopDoes) {
+template <uint32_t kLanes>
+void expect_that_they_agree() {
+  using Loop = EmulatedLanes<kLanes>;
+  using Fibered = FiberLanes<kLanes>;
   const auto value = [](uint32_t t) { return 1.0f / static_cast<float>(t + 3); };
   const auto odd = [](uint32_t t) { return t % 3 == 1; };
   const auto larger = [](float& a, float b) { a = b > a ? b : a; };
-  EmulatedWarp loop;
-  EmulatedWarp::Each<float> values;
+  Loop loop;
+  typename Loop::template Each<float> values;
   loop.lanes([&](uint32_t t) { values[t] = value(t); });
   const float sum = loop.fold(values), most = loop.merge(values, larger);
   const uint32_t votes = loop.ballot(odd);
-  gpu::Fibers fibers(FiberWarp::kSize);
-  FiberWarp::Staging staging;
+  gpu::Fibers fibers(kLanes);
+  typename Fibered::Staging staging;
   fibers.run([&](uint32_t lane) {
-    FiberWarp team(fibers, staging, lane);
-    FiberWarp::Each<float> own;
+    Fibered team(fibers, staging, lane);
+    typename Fibered::template Each<float> own;
     team.lanes([&](uint32_t t) { own[t] = value(t); });
     EXPECT_EQ(team.fold(own), sum);
     EXPECT_EQ(team.merge(own, larger), most);
     EXPECT_EQ(team.ballot(odd), votes);
   });
+}
+
+TEST(FiberWarp, MergesFoldsAndVotesAsTheLoopDoes) {
+  expect_that_they_agree<32>();
+  expect_that_they_agree<8>();
 }
 
 }  // namespace

@@ -16,17 +16,30 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CGX_FIBERS_TSAN
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(CGX_FIBERS_TSAN)
+#define CGX_FIBERS_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace cgx::gpu {
 
 class Fibers {
  public:
   explicit Fibers(uint32_t count) : count_(count), fibers_(new Fiber[count]) {}
+  Fibers(const Fibers&) = delete;
 
   // body(lane) on every fiber.
   void run(std::function<void(uint32_t)> body) {
     body_ = std::move(body);
     running_ = this;
+#if defined(CGX_FIBERS_TSAN)
+    main_fiber_ = __tsan_get_current_fiber();
+#endif
     for (uint32_t lane = 0; lane < count_; ++lane) {
       Fiber& fiber = fibers_[lane];
       getcontext(&fiber.context);
@@ -34,12 +47,18 @@ class Fibers {
       fiber.context.uc_stack.ss_size = kStackBytes;
       fiber.context.uc_link = nullptr;
       makecontext(&fiber.context, start, 0);
+#if defined(CGX_FIBERS_TSAN)
+      fiber.known = __tsan_create_fiber(0);
+#endif
     }
     do {
       order_ = order_ * 1664525u + 1013904223u;
       const uint32_t step = order_ >> 8 | 1, from = order_ >> 20;
       for (uint32_t i = 0; i < count_; ++i) resume((i * step + from) % count_);
     } while (!all_at(kEnd));
+#if defined(CGX_FIBERS_TSAN)
+    for (uint32_t lane = 0; lane < count_; ++lane) __tsan_destroy_fiber(fibers_[lane].known);
+#endif
   }
 
   // For fibers: waits for all others at the barrier of this kind.
@@ -57,6 +76,7 @@ class Fibers {
     std::unique_ptr<uint8_t[]> stack{new uint8_t[kStackBytes]};
     uint32_t kind = 0;
     void* fake_stack = nullptr;
+    void* known = nullptr;  // as ThreadSanitizer knows it
   };
 
   static void start() {
@@ -77,6 +97,9 @@ class Fibers {
     void* fake_stack = nullptr;
     __sanitizer_start_switch_fiber(&fake_stack, fiber.stack.get(), kStackBytes);
 #endif
+#if defined(CGX_FIBERS_TSAN)
+    __tsan_switch_to_fiber(fiber.known, 0);
+#endif
     swapcontext(&main_, &fiber.context);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
@@ -86,6 +109,9 @@ class Fibers {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(for_good ? nullptr : &fiber.fake_stack, main_stack_,
                                    main_bytes_);
+#endif
+#if defined(CGX_FIBERS_TSAN)
+    __tsan_switch_to_fiber(main_fiber_, 0);
 #endif
     swapcontext(&fiber.context, &main_);
 #if defined(__SANITIZE_ADDRESS__)
@@ -110,6 +136,7 @@ class Fibers {
   uint32_t lane_ = 0, order_ = 1;
   [[maybe_unused]] const void* main_stack_ = nullptr;
   [[maybe_unused]] size_t main_bytes_ = 0;
+  [[maybe_unused]] void* main_fiber_ = nullptr;
 };
 
 }  // namespace cgx::gpu

@@ -23,9 +23,13 @@ KINDS = {
     "minimum": lambda operation, high: operation in (0x209, 0x809),
     "to integer": lambda operation, high: operation == 0x305 and high >> 14 & 3 == 0,  # the nearest
     "to float": lambda operation, high: operation in (0x245, 0x306),
+    "to half": lambda operation, high: operation in (0x23e, 0x304),
+    "from half": lambda operation, high: operation == 0x230,
+    "multiply": lambda operation, high: operation in (0x220, 0x820),
+    "select": lambda operation, high: operation in (0x207, 0x208, 0x807, 0x808),
 }
 # How many of them are one piece of work, where that is not one: all that four values want lie together.
-TOGETHER = {"minimum": 12, "to integer": 4, "to float": 4}
+TOGETHER = {"minimum": 12, "to integer": 4, "to float": 4, "to half": 4, "from half": 4, "multiply": 4, "select": 4}
 
 
 class Kernel:

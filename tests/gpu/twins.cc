@@ -1,5 +1,5 @@
 // The kernels' own bodies as twins for the stand-in driver: one for each row of kernels.def and
-// operation, run by EmulatedWarp in the memory that a block was launched with; those of sparse
+// operation, run by EmulatedLanes in the memory that a block was launched with; those of sparse
 // codecs by EmulatedBlock.
 #include <cstdlib>
 #include <cstring>
@@ -80,16 +80,16 @@ void run_pack(const Launch& launch) {
   });
 }
 
-template <class Codec, class Job>
+template <class Codec, class Team, class Job>
 void run_dense(const Launch& launch) {
   const auto& table = parameter<cuda::Table<Job>>(launch, 0);
   const uint32_t team_bytes = parameter<uint32_t>(launch, 1);
-  const uint32_t teams = launch.block[0] / EmulatedWarp::kSize;
+  const uint32_t teams = launch.block[0] / Team::kSize;
   if (teams * team_bytes > launch.shared_bytes) std::abort();  // a block's memory ends there
   const auto memory = shared_memory(team_bytes);
   for (uint64_t first = 0; first < uint64_t{launch.grid[0]} * teams; ++first) {
-    EmulatedWarp warp;
-    run_buckets<Codec>(warp, table, first, uint64_t{launch.grid[0]} * teams, memory.get());
+    Team team;
+    run_buckets<Codec>(team, table, first, uint64_t{launch.grid[0]} * teams, memory.get());
   }
 }
 
@@ -98,8 +98,13 @@ void run_segments(const Launch& launch) {
   if constexpr (kIsSparse<Codec>) {
     run_sparse<Codec, Job>(launch);
   } else {
-    run_dense<Codec, Job>(launch);
+    run_dense<Codec, EmulatedWarp, Job>(launch);
   }
+}
+
+template <class Codec, class Job>
+void run_small(const Launch& launch) {
+  run_dense<Codec, EmulatedLanes<kSmallLanes>, Job>(launch);
 }
 
 template <class Job>
@@ -114,12 +119,14 @@ template <class Job>
 constexpr uint32_t kBytes[] = {sizeof(cuda::Table<Job>), sizeof(uint32_t)};
 
 constexpr Twin kTwins[] = {
-#define X(stem, family, type)                                                                  \
-  {"cgx_" #stem "_encode", run_segments<type, EncodeJob>, kBytes<EncodeJob>, 2},               \
-      {"cgx_" #stem "_decode", run_segments<type, DecodeJob>, kBytes<DecodeJob>, 2},           \
-      {"cgx_" #stem "_decode_add", run_segments<type, DecodeAddJob>, kBytes<DecodeAddJob>, 2}, \
-      {"cgx_" #stem "_reduce", run_segments<type, ReduceJob>, kBytes<ReduceJob>, 2},           \
-      {"cgx_" #stem "_combine", run_segments<type, CombineJob>, kBytes<CombineJob>, 2},
+#define TWINS(stem, type, run)                                                       \
+  {"cgx_" stem "_encode", run<type, EncodeJob>, kBytes<EncodeJob>, 2},               \
+      {"cgx_" stem "_decode", run<type, DecodeJob>, kBytes<DecodeJob>, 2},           \
+      {"cgx_" stem "_decode_add", run<type, DecodeAddJob>, kBytes<DecodeAddJob>, 2}, \
+      {"cgx_" stem "_reduce", run<type, ReduceJob>, kBytes<ReduceJob>, 2},           \
+      {"cgx_" stem "_combine", run<type, CombineJob>, kBytes<CombineJob>, 2},
+#define X(stem, family, type) TWINS(#stem, type, run_segments)
+#define Q(stem, family, type) X(stem, family, type) TWINS(#stem "_small", type, run_small)
 #define F(stem, type)                                                                           \
   {"cgx_" #stem "_find_decode", run_find<type, DecodeJob>, kBytes<DecodeJob>, 1},               \
       {"cgx_" #stem "_find_decode_add", run_find<type, DecodeAddJob>, kBytes<DecodeAddJob>, 1}, \
@@ -127,6 +134,7 @@ constexpr Twin kTwins[] = {
       {"cgx_" #stem "_find_combine", run_find<type, CombineJob>, kBytes<CombineJob>, 1},
 #include "kernels/cuda/kernels.def"
 #undef X
+#undef TWINS
     {"cgx_pack_encode", run_pack<EncodeJob>, kBytes<EncodeJob>, 1},
     {"cgx_pack_reduce", run_pack<ReduceJob>, kBytes<ReduceJob>, 1},
     {"cgx_norms_encode", run_norms<EncodeJob>, kBytes<EncodeJob>, 1},

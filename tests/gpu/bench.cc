@@ -1,10 +1,9 @@
 // What encode, decode_add (of sparse codecs decode) and reduce_requantize move per second, as a
-// share of what a copy on the same device moves in the same run. Times are CUDA events around
-// several launches, the best of five.
+// share of what a copy on the same device moves in the same run. Times are events around several
+// launches through the driver, the best of five.
 //
-// usage: bench [--json FILE]
-#include <cuda_runtime_api.h>
-
+// usage: bench [--json FILE] [--short]
+// With --short one launch of each on a small tensor, which shows only that it runs.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_lane.h"
 #include "tests/gpu/device.h"
+#include "tests/gpu/operations.h"
 
 namespace cgx::gpu {
 namespace {
@@ -23,48 +22,42 @@ using namespace kernels;
 using cuda::Segment;
 
 constexpr double kTarget = 0.85;
-constexpr int kRounds = 5, kLaunches = 4;
+struct Runs {
+  int rounds, launches;
+};
 constexpr uint32_t kStreams = 4;
 
-void check(const Status& status) {
+void expect_ok(const Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s\n", status.to_string().c_str());
   std::exit(2);
 }
-void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
-  std::exit(2);
-}
 
 // Milliseconds of one launch.
-double time_of(const std::function<void()>& launch) {
-  cudaEvent_t start, end;
-  check(cudaEventCreate(&start));
-  check(cudaEventCreate(&end));
+double time_of(const Runs& runs, const std::function<void()>& launch) {
   launch();
-  float best = 1e30f;
-  for (int round = 0; round < kRounds; ++round) {
-    check(cudaEventRecord(start));
-    for (int i = 0; i < kLaunches; ++i) launch();
-    check(cudaEventRecord(end));
-    check(cudaEventSynchronize(end));
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, start, end));
-    best = std::min(best, ms / kLaunches);
+  double best = 1e30;
+  for (int round = 0; round < runs.rounds; ++round) {
+    const double ms = device_milliseconds([&] {
+      for (int i = 0; i < runs.launches; ++i) launch();
+    });
+    best = std::min(best, ms / runs.launches);
   }
-  check(cudaEventDestroy(start));
-  check(cudaEventDestroy(end));
   return best;
 }
 
-__global__ void fill(float* x, uint64_t n) {
-  const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
-  for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
-    uint32_t word = static_cast<uint32_t>(i) * 0x9e3779b9u;
-    word = (word ^ (word >> 16)) * 0x7feb352du;
-    word ^= word >> 15;
-    x[i] = static_cast<float>(static_cast<int32_t>(word)) * 1e-9f;
+// Values of both signs, evenly spread, to device memory.
+void fill(float* x, uint64_t n) {
+  std::vector<float> values(std::min<uint64_t>(n, 4 << 20));
+  for (uint64_t first = 0; first < n; first += values.size()) {
+    for (uint64_t i = 0; i < values.size(); ++i) {
+      uint32_t word = static_cast<uint32_t>(first + i) * 0x9e3779b9u;
+      word = (word ^ (word >> 16)) * 0x7feb352du;
+      word ^= word >> 15;
+      values[i] = static_cast<float>(static_cast<int32_t>(word)) * 1e-9f;
+    }
+    const uint64_t count = std::min<uint64_t>(values.size(), n - first);
+    copy_to_device(x + first, values.data(), count * sizeof(float));
   }
 }
 
@@ -72,14 +65,12 @@ __global__ void fill(float* x, uint64_t n) {
 // it.
 class Bench {
  public:
-  Bench(size_t bytes, const cuda::Device& device)
-      : elements_(bytes / sizeof(float)), device_(device) {
+  Bench(size_t bytes, const Runs& runs) : elements_(bytes / sizeof(float)), runs_(runs) {
     values_ = static_cast<float*>(device_allocate(bytes));
     sum_ = static_cast<float*>(device_allocate(bytes));
     for (std::byte*& stream : streams_)
       stream = static_cast<std::byte*>(device_allocate(bytes / 2));
-    fill<<<1024, 256>>>(values_, elements_);
-    check(cudaGetLastError());
+    fill(values_, elements_);
   }
   ~Bench() {
     for (void* memory : kept_) device_free(memory);
@@ -90,19 +81,18 @@ class Bench {
   Bench(const Bench&) = delete;
 
   double copy_ms() {
-    return time_of(
-        [&] { check(cudaMemcpyAsync(sum_, values_, elements_ * 4, cudaMemcpyDeviceToDevice)); });
+    return time_of(runs_, [&] { copy_on_device(sum_, values_, elements_ * sizeof(float)); });
   }
   double encode_ms(const CodecSpec& spec) {
     EncodeJob job{.spec = spec, .elements = elements_};
     job.source = {.ranks = keep<const void*>({values_}), .rank_count = 1};
     job.encoded = room(spec, 0);
     const auto table = table_of(job);
-    const double ms = time_of([&] { check(cuda::encode(device_, table, nullptr)); });
+    const double ms = time_of(runs_, [&] { expect_ok(gpu::encode(table)); });
     encoded_ =
         static_cast<double>(find_codec(spec.codec)->sparse ? used_bytes(job) : job.encoded.size());
     for (uint32_t s = 1; s < kStreams; ++s) {
-      check(cudaMemcpy(streams_[s], streams_[0], job.encoded.size(), cudaMemcpyDeviceToDevice));
+      copy_on_device(streams_[s], streams_[0], job.encoded.size());
     }
     return ms;
   }
@@ -110,14 +100,14 @@ class Bench {
   double decode_add_ms(const CodecSpec& spec) {
     DecodeAddJob job{.spec = spec, .encoded = room(spec, 0), .elements = elements_, .sum = sum_};
     const auto table = table_of(job);
-    return time_of([&] { check(cuda::decode_add(device_, table, nullptr)); });
+    return time_of(runs_, [&] { expect_ok(gpu::decode_add(table)); });
   }
   double decode_ms(const CodecSpec& spec) {
     DecodeJob job{.spec = spec, .encoded = room(spec, 0), .elements = elements_};
     job.targets = keep<void*>({sum_});
     job.target_count = 1;
     const auto table = table_of(job);
-    return time_of([&] { check(cuda::decode(device_, table, nullptr)); });
+    return time_of(runs_, [&] { expect_ok(gpu::decode(table)); });
   }
   double reduce_ms(const CodecSpec& spec) {
     std::vector<Contribution> parts(kStreams - 1);
@@ -133,14 +123,14 @@ class Bench {
     job.targets = keep<void*>({sum_});
     job.target_count = 1;
     const auto table = table_of(job);
-    return time_of([&] { check(cuda::reduce(device_, table, nullptr)); });
+    return time_of(runs_, [&] { expect_ok(gpu::reduce(table)); });
   }
   double encoded() const { return encoded_; }  // bytes of the last encoding
 
  private:
   uint64_t used_bytes(const EncodeJob& job) {
     const auto table = table_of(job);
-    check(cuda::encode(device_, table, nullptr));
+    expect_ok(gpu::encode(table));
     Segment<EncodeJob> segment;
     copy_from_device(&segment, table.segments, sizeof(segment));
     return segment.outcome.encoded_bytes;
@@ -157,7 +147,7 @@ class Bench {
   template <class Job>
   cuda::Table<Job> table_of(const Job& job) {
     std::vector<Segment<Job>> segments = {{.job = job}};
-    auto table = cuda::describe_table<Job>(device_, segments, nullptr);
+    auto table = cuda::describe_table<Job>(device_shape(), segments, nullptr);
     table.segments = keep(segments);
     if (table.work.bytes > 0) {
       kept_.push_back(device_allocate(table.work.bytes));
@@ -167,7 +157,7 @@ class Bench {
   }
 
   uint64_t elements_;
-  cuda::Device device_;
+  const Runs runs_;
   float *values_, *sum_;
   std::byte* streams_[kStreams];
   double encoded_ = 0;
@@ -201,8 +191,8 @@ class Report {
   std::string json_;
 };
 
-void measure(size_t bytes, const cuda::Device& device, Report& report) {
-  Bench bench(bytes, device);
+void measure(size_t bytes, const Runs& runs, Report& report) {
+  Bench bench(bytes, runs);
   const double values = static_cast<double>(bytes);
   const double copy_ms = bench.copy_ms(), copy_rate = 2 * values / copy_ms / 1e6;
   std::printf("copy of %zu MiB: %.3f ms, %.1f GB/s read and written\n", bytes >> 20, copy_ms,
@@ -229,14 +219,29 @@ void measure(size_t bytes, const cuda::Device& device, Report& report) {
 
 int main(int count, char** arguments) {
   using namespace cgx::gpu;
+  const char* json = nullptr;
+  bool brief = false;
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(arguments[i], "--short") == 0) {
+      brief = true;
+    } else if (std::strcmp(arguments[i], "--json") == 0 && i + 1 < count) {
+      json = arguments[++i];
+    } else {
+      std::fprintf(stderr, "usage: bench [--json FILE] [--short]\n");
+      return 2;
+    }
+  }
   if (!device_present()) {
     std::printf("skipped: no CUDA device\n");
     return 0;
   }
-  const cgx::kernels::cuda::Device device = cgx::kernels::cuda::describe_device(0).value();
   std::printf("%s\n", device_name().c_str());
   Report report;
-  for (const size_t mebibytes : {256, 1024}) measure(mebibytes << 20, device, report);
-  if (count > 2 && std::strcmp(arguments[1], "--json") == 0) report.write(arguments[2]);
+  if (brief) {
+    measure(1 << 20, {1, 1}, report);
+  } else {
+    for (const size_t mebibytes : {256, 1024}) measure(mebibytes << 20, {5, 4}, report);
+  }
+  if (json) report.write(json);
   return 0;
 }
