@@ -11,6 +11,7 @@
 
 #include "config/text.h"
 #include "daemon/base/clock.h"
+#include "daemon/fleet/call_limit.h"
 #include "daemon/fleet/mesh_credentials.h"
 #include "proto/messages/fleet.grpc.pb.h"
 
@@ -78,9 +79,10 @@ class Question {
  private:
   Result<v1::ShowReply> call(const v1::ShowRequest& request) {
     v1::ShowReply reply;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kShowLimit);
-    const grpc::Status status = stub_->Show(&context, request, &reply);
+    const auto show = [&](auto* context, auto answered) {
+      stub_->async()->Show(context, &request, &reply, std::move(answered));
+    };
+    const grpc::Status status = LimitedCall().run(kShowLimit, show);
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return Status(StatusCode::kVERSION_MISMATCH, "its daemon is of another version");
     }

@@ -9,6 +9,7 @@
 
 #include "config/text.h"
 #include "daemon/base/clock.h"
+#include "daemon/fleet/call_limit.h"
 #include "daemon/fleet/mesh_credentials.h"
 #include "daemon/net/reach.h"
 #include "proto/messages/mesh.grpc.pb.h"
@@ -53,9 +54,10 @@ Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const 
   v1::LookRequest request;
   request.set_key_id(key_id.data(), key_id.size());
   v1::LookReply reply;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
-  const grpc::Status status = stub->Look(&context, request, &reply);
+  const auto look = [&](auto* context, auto answered) {
+    stub->async()->Look(context, &request, &reply, std::move(answered));
+  };
+  const grpc::Status status = LimitedCall().run(kAnswerLimit, look);
   if (status.ok()) return reply;
   return Status(status.error_code() == grpc::StatusCode::UNIMPLEMENTED
                     ? StatusCode::kVERSION_MISMATCH

@@ -3,9 +3,11 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
+#include "daemon/base/clock.h"
 #include "daemon/fleet/fleet.h"
 #include "daemon/fleet/look.h"
 #include "daemon/fleet/mesh_credentials.h"
@@ -195,7 +197,7 @@ class GrpcDialer final : public MeshDialer {
 
   ~GrpcDialer() override {
     MutexLock lock(mutex_);
-    for (auto& [id, context] : calls_) context->TryCancel();
+    for (auto& [id, call] : calls_) call.context.TryCancel();
     while (!calls_.empty()) idle_.wait(mutex_);
   }
 
@@ -216,7 +218,26 @@ class GrpcDialer final : public MeshDialer {
   }
   void forget(const std::string& address) override { stubs_.erase(address); }
 
+  // By our own clock: what waits for one of gRPC's deadlines sleeps until a moment of the wall
+  // clock, and sleeps on where that is set back.
+  uint64_t expire(uint64_t now_ns) override {
+    const MutexLock lock(mutex_);
+    uint64_t next = kNever;
+    for (auto& [id, call] : calls_) {
+      if (call.end_ns <= now_ns) {
+        call.end_ns = kNever;
+        call.context.TryCancel();
+      }
+      next = std::min(next, call.end_ns);
+    }
+    return next;
+  }
+
  private:
+  struct Open {
+    grpc::ClientContext context;
+    uint64_t end_ns = kNever;
+  };
   // Everything one call needs, alive until its answer.
   template <typename Request, typename Reply, typename Answer>
   struct Call {
@@ -241,17 +262,20 @@ class GrpcDialer final : public MeshDialer {
           }));
   }
 
-  static Status to_status(const grpc::Status& status) {
-    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-    return Status(late ? StatusCode::kTIMED_OUT : StatusCode::kUNAVAILABLE, status.error_message());
+  Status to_status(const grpc::Status& status) const {
+    if (status.error_code() != grpc::StatusCode::CANCELLED) {
+      return {StatusCode::kUNAVAILABLE, status.error_message()};
+    }
+    return {StatusCode::kTIMED_OUT,
+            "no answer within " + std::to_string(timeout_ns_ / kMillisecond) + " ms"};
   }
 
   grpc::ClientContext* open_call(uint64_t& id) {
     MutexLock lock(mutex_);
     id = ++next_call_;
-    auto& context = calls_[id] = std::make_unique<grpc::ClientContext>();
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns_));
-    return context.get();
+    Open& call = calls_[id];
+    call.end_ns = monotonic_ns() + timeout_ns_;
+    return &call.context;
   }
   void close_call(uint64_t id) {
     MutexLock lock(mutex_);
@@ -278,7 +302,7 @@ class GrpcDialer final : public MeshDialer {
   std::map<std::string, std::shared_ptr<v1::MeshHandshake::Stub>> stubs_;  // the mesh agent's
   Mutex mutex_;
   Condition idle_;
-  std::map<uint64_t, std::unique_ptr<grpc::ClientContext>> calls_ CGX_GUARDED_BY(mutex_);
+  std::map<uint64_t, Open> calls_ CGX_GUARDED_BY(mutex_);
   uint64_t next_call_ CGX_GUARDED_BY(mutex_) = 0;
 };
 

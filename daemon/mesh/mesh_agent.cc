@@ -64,11 +64,12 @@ int MeshAgent::do_work(uint64_t now_ns) {
     if (!wish->calls() || wish->attempt != 0 || wish->next_try_ns > now_ns) continue;
     wish->dials ? dial(*wish) : look_near(*wish);
   }
+  next_overdue_ns_ = ports_.dialer.expire(now_ns);
   return work;
 }
 
 uint64_t MeshAgent::next_deadline_ns() const {
-  uint64_t deadline = kNever;
+  uint64_t deadline = next_overdue_ns_;
   for (const auto& [serial, wish] : wishes_) {
     deadline = std::min(deadline, wish->since_ns + options_.deadline_ns);
     if (wish->calls() && wish->attempt == 0) deadline = std::min(deadline, wish->next_try_ns);

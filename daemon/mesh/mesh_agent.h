@@ -42,8 +42,10 @@ class MeshDialer {
                      MeshAnswer<Acceptance> answer) = 0;
   virtual void arrive(const std::string& address, const Arrival& arrival,
                       MeshAnswer<Verdict> answer) = 0;
-  virtual void forget(
-      const std::string& address) = 0;  // no call is under way: close the connection
+  // Nobody waits for a call there: the next one makes a new connection.
+  virtual void forget(const std::string& address) = 0;
+  // Calls that are overdue get their errors; returns when the next one will be, kNever: none is.
+  virtual uint64_t expire(uint64_t now_ns) = 0;
 };
 
 // The way in. `host`: the numeric address the request came from.
@@ -175,6 +177,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   std::deque<Refusal> refused_;  // bounded
   uint64_t next_attempt_ = 1;
   uint64_t now_ns_ = 0;
+  uint64_t next_overdue_ns_ = kNever;  // a call of the dialer
   uint64_t rate_second_ns_ = 0;
   scheduler::Share rate_;  // of this second
   ThreadOwner owner_;

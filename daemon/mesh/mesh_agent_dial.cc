@@ -146,7 +146,9 @@ void MeshAgent::try_later(Wish& wish) {
   wish.next_try_ns = now_ns_ + wish.pause_ns;
 }
 
+// The next call connects anew: gRPC's own pause before it does would follow the wall clock.
 void MeshAgent::not_reached(Wish& wish, const Status& why) {
+  ports_.dialer.forget(wish.current_address());
   wish.silence = why;
   if (wish.silent_since_ns == 0) wish.silent_since_ns = now_ns_;
   const bool near = wish.unmet && why.code() != StatusCode::kTIMED_OUT;

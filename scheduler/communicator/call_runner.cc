@@ -105,8 +105,9 @@ CallRunner::Shape CallRunner::make_shape(const CallDescriptor& descriptor, const
 }
 
 SlabCounts CallRunner::slabs_needed(const View& view, const Site& site, uint64_t slab_bytes) {
-  // Of as many parts as can be under way, and of one that takes one trip.
-  const uint64_t many = view.machines() * 16 * part_limits(slab_bytes).encoded_bytes;
+  // Of more parts than can be under way, and of one that takes one trip.
+  const uint64_t shard = 2 * raw_scatter_parts(view.machines()) + 1;
+  const uint64_t many = view.machines() * shard * part_limits(slab_bytes).encoded_bytes;
   FrameNeeds most;
   for (const uint64_t elements : {many / sizeof(float), uint64_t{1}}) {
     const Shape shape = make_shape({.elements = elements}, view, slab_bytes);

@@ -215,6 +215,13 @@ bool Schedule::hears(uint32_t machine) const {
 
 namespace {
 
+// The same list, as a rule: of thousands, looking up each would take milliseconds.
+bool all_among(const std::vector<uint32_t>& some, const std::vector<uint32_t>& machines) {
+  return some == machines || std::all_of(some.begin(), some.end(), [&](uint32_t machine) {
+           return std::find(machines.begin(), machines.end(), machine) != machines.end();
+         });
+}
+
 // Who sends a frame of this receive hears from this machine when it has read it: until then that
 // part is not done there.
 bool answered(const Course& course, uint32_t receive) {
@@ -223,15 +230,10 @@ bool answered(const Course& course, uint32_t receive) {
   for (uint32_t i = receive + 1; i < moves.size(); ++i) {
     if (moves[i].after & behind) behind |= 1u << i;
   }
-  const auto& from = moves[receive].machines;
   for (uint32_t i = receive + 1; i < moves.size(); ++i) {
-    const auto& to = moves[i].machines;
     const bool sends = moves[i].kind == MoveKind::kSend || moves[i].kind == MoveKind::kForward;
     const bool tells = sends && behind >> i & 1;
-    const auto told = [&](uint32_t machine) {
-      return std::find(to.begin(), to.end(), machine) != to.end();
-    };
-    if (tells && std::all_of(from.begin(), from.end(), told)) return true;
+    if (tells && all_among(moves[receive].machines, moves[i].machines)) return true;
   }
   return false;
 }
@@ -242,11 +244,8 @@ bool answered(const Course& course, uint32_t receive) {
 bool heard_in_time(const Course& course, uint32_t send) {
   const std::span<const Move> moves = course.moves();
   const auto all_of = [&](uint32_t receive) {
-    const auto& from = moves[receive].machines;
     return moves[receive].kind == MoveKind::kReceive &&
-           std::all_of(moves[send].machines.begin(), moves[send].machines.end(), [&](uint32_t to) {
-             return std::find(from.begin(), from.end(), to) != from.end();
-           });
+           all_among(moves[send].machines, moves[receive].machines);
   };
   uint32_t before = moves[send].after;  // and what those need
   for (uint32_t i = send; i-- > 0;) {

@@ -38,12 +38,17 @@ class ClusterCase(unittest.TestCase):
         os.chmod(cls.directory, 0o755)
         cls.machines = Machines(cls.MACHINES)
         cls.addClassCleanup(cls.machines.close)
-        cls.daemons = [Daemon(machine, cls.directory, cls.config_of(machine.index), own_mesh=cls.OWN_MESH)
-                       for machine in cls.machines]
+        cls.daemons = [Daemon(machine, cls.directory, cls.config_of(machine.index), own_mesh=cls.OWN_MESH,
+                              prefix=cls.prefix_of(machine.index)) for machine in cls.machines]
 
     @classmethod
     def config_of(cls, machine):
         return cls.CONFIG
+
+    @classmethod
+    def prefix_of(cls, machine):
+        """Of its daemon's command line."""
+        return ()
 
     @classmethod
     def tearDownClass(cls):

@@ -21,6 +21,7 @@ HALF_OPEN = 300
 SERVED_S = 2.0           # a page, beside those
 METRICS_PORT = 9466
 LARGE = 2 << 30          # an arena
+OPENED_S = 0.3           # a session, while that is mapped
 CROWD = f"""
 import socket, sys
 crowd = []
@@ -184,7 +185,7 @@ class Doors(Shares):
 class LargeArenas(ClusterCase):
     MACHINES = 1
 
-    def test_are_mapped_while_others_step(self):
+    def test_are_mapped_while_others_step_and_come(self):
         with open("/proc/meminfo", encoding="utf-8") as file:
             available = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
         if available < 3 * LARGE:
@@ -192,11 +193,12 @@ class LargeArenas(ClusterCase):
         job = self.job([0, 0], arena_bytes=4 * MIB)
         comm = job.join()
         job.step(comm, 1)
-        large = Rank(self.daemons[0])
-        self.addCleanup(large.end)
+        large, late = Rank(self.daemons[0]), Rank(self.daemons[0])
+        for rank in (large, late):
+            self.addCleanup(rank.end)
         large.must("open", "large", "-", MIB)
         large.send("alloc", LARGE)
-        slowest, step, began = 0.0, 1, time.monotonic()
+        slowest, opened, step, began = 0.0, 0.0, 1, time.monotonic()
         while not large_is_mapped(self.daemons[0]):
             step += 1
             job.fill(comm, step)
@@ -204,10 +206,14 @@ class LargeArenas(ClusterCase):
             for words in (("submit", comm, step, 0, 1, 2), ("end", comm, step), ("wait", comm, step)):
                 job.must(*words)
             slowest = max(slowest, time.monotonic() - submitted)
+            opened = max(opened, late.must("open", f"late{step}", "-", MIB).seconds)
+            late.must("close")
             self.assertLess(time.monotonic() - began, 60)
         large.receive()
         figure(f"longest of {step} steps while 2 GiB are mapped", slowest, 1.0)
         self.assertLess(slowest, 1.0)
+        figure("longest opening of a session meanwhile", opened, OPENED_S)
+        self.assertLess(opened, OPENED_S)
         longest = self.daemons[0].control_tool("status")["data_thread"].get("longest_lately", {"wall_ns": 0})
         figure("longest round of the data thread meanwhile", int(longest["wall_ns"]) / 1e9, 0.5)
         self.assertNotEqual(longest.get("what"), "a new arena")

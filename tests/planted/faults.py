@@ -7,6 +7,7 @@ while the fault is switched on, so with every switch off the code is what it was
 from client_faults import CLIENT_FAULTS
 from fault import Fault
 from gpu_faults import GPU_FAULTS
+from second_look import SECOND_LOOK
 
 STEPS = "scheduler/communicator/step_runner.cc"
 STEP_TERMS = "scheduler/communicator/step_runner_terms.cc"
@@ -516,4 +517,4 @@ FAULTS = [
           "    if (!@) earlier->answer(why);",
           "an operator whose policy was overtaken waits for ever"),
 ]
-FAULTS += CLIENT_FAULTS + GPU_FAULTS
+FAULTS += CLIENT_FAULTS + GPU_FAULTS + SECOND_LOOK

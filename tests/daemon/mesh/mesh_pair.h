@@ -124,6 +124,7 @@ class MeshSide final : public LinksPort, private MeshDialer {
                        });
   }
   void forget(const std::string&) override {}
+  uint64_t expire(uint64_t) override { return kNever; }
 
   MeshSide* find(const std::string& address) {
     const auto found = network.find(address);

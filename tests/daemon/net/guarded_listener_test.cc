@@ -100,6 +100,13 @@ TEST_F(GuardedListenerTest, ClosesWhoeverSaysNothingInTime) {
   EXPECT_TRUE(eventually([&] { return junk_ == 2; }));
 }
 
+TEST_F(GuardedListenerTest, ClosesWhomItDoesNotAdmitBeforeTheySpeak) {
+  start({.admits = [](const std::string&) { return false; }});
+  const UniqueFd client = connect();
+  EXPECT_TRUE(closed(client));
+  EXPECT_TRUE(eventually([&] { return junk_ == 1; }));
+}
+
 TEST_F(GuardedListenerTest, DoesNotCountSomebodyWhoOnlyLooked) {
   start();
   connect();
