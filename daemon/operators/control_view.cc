@@ -55,6 +55,15 @@ std::string wanted(const v1::Target& target) {
   return target.has_uid() ? text + " of uid " + std::to_string(target.uid()) : text;
 }
 
+// What to do where a caller sees no communicator. Whether others have one is not told.
+std::string nothing_here(const Caller& caller) {
+  const char* const who = caller.is_operator ? "no job" : "no job of yours";
+  const char* const others =
+      caller.is_operator ? "" : "; jobs of others are shown to operators (control.operators_group)";
+  return std::string(who) + " trains on this machine now; start one, or ask on a machine where " +
+         "one trains" + others;
+}
+
 void add_group(const scheduler::GroupSnapshot& from, v1::Communicator& communicator) {
   v1::Group* to = communicator.add_groups();
   to->set_index(from.index);
@@ -264,15 +273,14 @@ Result<std::vector<const CommunicatorSnapshot*>> select_all(const Snapshot& snap
   if (!found.empty() || !named) return found;
   return Status(StatusCode::kNOT_FOUND,
                 "no communicator " + wanted(target) +
-                    (seen.empty() ? "; you have none here" : "; there are " + names_of(seen)));
+                    (seen.empty() ? ": " + nothing_here(caller) : "; there are " + names_of(seen)));
 }
 
 Result<const CommunicatorSnapshot*> select(const Snapshot& snapshot, const v1::Target& target,
                                            const Caller& caller) {
   CGX_ASSIGN_OR_RETURN(const std::vector<const CommunicatorSnapshot*> found,
                        select_all(snapshot, target, caller));
-  if (found.empty())
-    return Status(StatusCode::kNOT_FOUND, "there is no communicator here that you may see");
+  if (found.empty()) return Status(StatusCode::kNOT_FOUND, nothing_here(caller));
   const bool one = std::all_of(found.begin(), found.end(), [&](const CommunicatorSnapshot* each) {
     return is_sibling(*each, *found.front());
   });
@@ -281,7 +289,8 @@ Result<const CommunicatorSnapshot*> select(const Snapshot& snapshot, const v1::T
       return left->local_machine < right->local_machine;
     });
   }
-  return invalid_argument("say which communicator; there are " + names_of(found));
+  return invalid_argument("name one communicator, with --job, --communicator or --uid; there are " +
+                          names_of(found));
 }
 
 v1::DaemonStatus status_of(const Snapshot& snapshot, const DaemonFacts& facts,
