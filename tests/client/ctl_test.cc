@@ -294,7 +294,8 @@ TEST_F(Ctl, ShowsTheHistoryAndGoesBack) {
   ASSERT_EQ(harness_.port.changes().size(), 1u);
   EXPECT_EQ(harness_.port.changes()[0].policy.window, 4u);
   EXPECT_EQ(harness_.port.changes()[0].policy.note.reason, "rollback to version 1");
-  EXPECT_THAT(run({"policy", "rollback", "-j", "bert", "7"}).err, HasSubstr("there is no version 7; the history:"));
+  EXPECT_THAT(run({"policy", "rollback", "-j", "bert", "7"}).err,
+              HasSubstr("there is no version 7; the history:"));
 }
 
 TEST_F(Ctl, ShowsWhatAPolicyWouldDo) {
