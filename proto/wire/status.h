@@ -27,7 +27,6 @@ class [[nodiscard]] Status {
   Status() = default;
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-
   bool ok() const { return code_ == StatusCode::kOK; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
