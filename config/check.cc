@@ -56,7 +56,7 @@ class Checker {
       } else if (message.GetReflection()->HasField(message, field)) {
         one(message, *field, name);
       } else if (rule(*field).length_min() == 1 && rule(*field).default_text().empty()) {
-        note(name, invalid_argument("is missing"));
+        note(name, invalid_argument("is missing: " + allowed_text(*field)));
       }
     }
   }

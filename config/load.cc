@@ -22,6 +22,14 @@ constexpr size_t kFileBytesMax = 1 << 20;
 constexpr size_t kListMax = 4096;
 constexpr size_t kTextBytesMax = 4096;
 
+std::string keys_of(const Descriptor& type) {
+  std::string list;
+  for (const FieldDescriptor* field : fields(type)) {
+    list.append(list.empty() ? "" : ", ").append(field->name());
+  }
+  return list;
+}
+
 // "policy.codec" for a "codec" that stands outside its section; empty if no section has the word.
 std::string deeper(const std::string& word, const Descriptor& type) {
   for (const FieldDescriptor* field : fields(type)) {
@@ -34,19 +42,34 @@ std::string deeper(const std::string& word, const Descriptor& type) {
 }
 
 std::string no_such_key(const std::string& word, const Descriptor& type) {
-  std::vector<std::string_view> known;
-  std::string list;
-  for (const FieldDescriptor* field : fields(type)) {
-    known.push_back(field->name());
-    list.append(list.empty() ? "" : ", ").append(field->name());
+  if (word == "policy" && type.name() == "Policy") {  // copied from the daemon's file
+    return "no such key; write the keys below it (" + keys_of(type) + ") without it";
   }
+  std::vector<std::string_view> known;
+  for (const FieldDescriptor* field : fields(type)) known.push_back(field->name());
   std::string meant(nearest(word, known));
   if (meant.empty()) meant = deeper(word, type);
-  return "no such key; " + (meant.empty() ? "there are " + list : "did you mean " + meant + "?");
+  return "no such key; " +
+         (meant.empty() ? "there are " + keys_of(type) : "did you mean " + meant + "?");
+}
+
+// Not the value itself, which may be a secret of a key below.
+std::string expects_keys(const YAML::Node& node, const Descriptor& type) {
+  return "expects keys below it (" + keys_of(type) + "), not " +
+         (node.IsScalar() ? "a value" : "a list");
+}
+
+// What a key without its one value could have.
+std::string with_allowed(const std::string& text, const FieldDescriptor& field) {
+  const std::string allowed = allowed_text(field);
+  return allowed.empty() ? text : text + ": " + allowed;
 }
 
 // The usual slip: one value where several may be.
-std::string expects_list(const YAML::Node& node) {
+std::string expects_list(const YAML::Node& node, const FieldDescriptor& field) {
+  if (is_section(field)) {
+    return "expects a list, each element with " + keys_of(*field.message_type());
+  }
   const bool one = node.IsScalar() && !node.Scalar().empty();
   return one ? "expects a list: [" + node.Scalar() + "]" : "expects a list";
 }
@@ -56,7 +79,7 @@ class Loader {
  public:
   void section(const YAML::Node& node, const std::string& key, Message& message) {
     if (node.IsNull()) return;  // "limits:" with every key commented out
-    if (!node.IsMap()) return note(node, key, "expects keys below it, not a value");
+    if (!node.IsMap()) return note(node, key, expects_keys(node, *message.GetDescriptor()));
     std::set<std::string> seen;
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) {
@@ -99,8 +122,9 @@ class Loader {
 
   void scalar(const YAML::Node& node, const FieldDescriptor& field, const std::string& key,
               Message& message) {
-    if (node.IsNull()) return note_at(key, "has no value");  // its mark is on the next line
-    if (!node.IsScalar()) return note(node, key, "expects one value");
+    if (node.IsNull())
+      return note_at(key, with_allowed("has no value", field));  // its mark is on the next line
+    if (!node.IsScalar()) return note(node, key, with_allowed("expects one value", field));
     if (node.Scalar().size() > kTextBytesMax) {  // aliases make a long text cheap to repeat
       return note(node, key, "is longer than " + std::to_string(kTextBytesMax) + " bytes");
     }
@@ -111,7 +135,7 @@ class Loader {
   void list(const YAML::Node& node, const FieldDescriptor& field, const std::string& key,
             Message& message) {
     if (node.IsNull()) return;
-    if (!node.IsSequence()) return note(node, key, expects_list(node));
+    if (!node.IsSequence()) return note(node, key, expects_list(node, field));
     if (node.size() > kListMax) {
       return note(
           node, key,

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "config/config.h"
+#include "config/usage.h"
 #include "daemon/mesh/mesh_handshake.h"
 #include "daemon/options.h"
 #include "proto/wire/frame.h"
@@ -35,7 +36,9 @@ std::string about_text() {
 
 void add_common(CLI::App& app, CommandLine& line) {
   app.add_option("--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
-  app.add_option("--set", line.assignments, "KEY=VALUE over the file's; may be repeated")
+  app.add_option("--set", line.assignments,
+                 "sets one key, in place of the file's value; may be repeated")
+      ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option_function<std::vector<std::string>>(
          "--network",
@@ -60,6 +63,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   CommandLine line;
   CLI::App app(kAbout, "cgxd");
   app.footer(configuration_help);
+  app.failure_message(config::usage_message);
   app.set_version_flag("--version", about_text(),
                        "Print version, revision and the formats spoken, and exit");
   add_common(app, line);
@@ -78,9 +82,15 @@ CommandLine parse_command_line(int argc, char** argv) {
              "end the daemon that runs with this configuration, and wait for that: its jobs "
              "leave between two steps, within so many seconds (timeouts.drain_ms)")
           ->type_name("SECONDS")
-          ->check(CLI::NonNegativeNumber)
+          ->check(
+              [](const std::string& text) {  // CLI11's own message has the 309 digits of its limit
+                const bool fits = CLI::NonNegativeNumber(std::string(text)).empty();
+                return fits ? "" : text + " is no number of seconds, 0 or more";
+              },
+              "NONNEGATIVE")
           ->expected(0, 1);
-  app.add_option("--socket", line.socket, "Unix socket for trainers, over the configuration's");
+  app.add_option("--socket", line.socket,
+                 "Unix socket for trainers, in place of the configuration's");
   app.add_flag("--private", line.private_daemon, "end when the last session has gone");
   CLI::App* run = app.add_subcommand("run", "run a training command with a daemon of its own");
   add_common(*run, line);

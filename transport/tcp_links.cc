@@ -198,7 +198,7 @@ void TcpTransport::drop_sends(TcpLink& link, const Status& why) {
   while (link.first != nullptr) {
     TcpSending& sending = *link.first;
     link.first = sending.next;
-    if (sending.token != kNoToken) completions_.push_back({link.id, sending.token, why});
+    if (sending.token != kNoToken) completions_.add(link.id, sending.token, why);
     free_sending(sending);
   }
   link.last = link.unsent = nullptr;

@@ -175,7 +175,7 @@ void TcpTransport::release(TcpLink& link) {
     TcpSending& sending = *link.first;
     if (link.unsent == &sending) link.unsent = sending.next;
     link.first = sending.next;
-    if (sending.token != kNoToken) completions_.push_back({link.id, sending.token, {}});
+    if (sending.token != kNoToken) completions_.add(link.id, sending.token, {});
     free_sending(sending);
   }
   if (link.first == nullptr) link.last = nullptr;
@@ -294,7 +294,7 @@ void TcpTransport::finish_frame(TcpConnection& connection) {
   connection.current = nullptr;
   link.unsent = sending.next;
   if (sending.payload.empty() && sending.token != kNoToken) {  // nothing that anybody waits for
-    completions_.push_back({link.id, std::exchange(sending.token, kNoToken), {}});
+    completions_.add(link.id, std::exchange(sending.token, kNoToken), {});
   }
   if (sending.number <= link.acked) release(link);
 }

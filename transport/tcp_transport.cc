@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -143,7 +142,7 @@ int TcpTransport::progress() {
   in_progress_ = true;
   int count = take_events();
   count += work();
-  count += report_completions();
+  count += completions_.report(events_);
   if (!failed_.empty()) count += report_failures();
   dead_.clear();
   if (!leaving_.empty()) forget_those_that_left();
@@ -201,30 +200,16 @@ int TcpTransport::work() {
   return count;
 }
 
-int TcpTransport::report_completions() {
-  if (completions_.empty()) return 0;
-  std::swap(completions_, reporting_);
-  for (const Completion& done : reporting_) events_.on_sent(done.peer, done.token, done.status);
-  const int count = static_cast<int>(reporting_.size());
-  reporting_.clear();
-  return count;
-}
-
 int TcpTransport::report_failures() {
   int count = 0;
   for (const PeerId peer : std::vector<PeerId>(failed_)) {
     const TcpLink* link = links_.find(peer);
-    if (!link || !is_reported(peer)) continue;
+    if (!link || completions_.has(peer)) continue;
     std::erase(failed_, peer);
     events_.on_peer_down(peer, Status(link->down));
     ++count;
   }
   return count;
-}
-
-bool TcpTransport::is_reported(PeerId peer) const {
-  return std::none_of(completions_.begin(), completions_.end(),
-                      [&](const Completion& done) { return done.peer == peer; });
 }
 
 bool TcpTransport::arm() {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "transport/completions.h"
 #include "transport/peer_table.h"
 #include "transport/tcp.h"
 #include "transport/tcp_connection.h"
@@ -85,19 +86,12 @@ class TcpTransport final : public Transport {
     Socket socket;
     bool paused = false;  // descriptors ran out: look again at the next tick
   };
-  struct Completion {
-    PeerId peer;
-    SendToken token = kNoToken;
-    Status status;
-  };
 
   // Rounds (tcp_transport.cc).
   int take_events();
   void take_connection_event(TcpConnection& connection, uint32_t events);
   int work();
-  int report_completions();
   int report_failures();
-  bool is_reported(PeerId peer) const;
   Status watch(int descriptor, TcpWatched& watched);
   void activate(TcpConnection& connection);
 
@@ -187,7 +181,7 @@ class TcpTransport final : public Transport {
   std::vector<TcpConnection*> active_, working_;
   std::vector<std::unique_ptr<TcpSending>> sendings_;
   TcpSending* free_sendings_ = nullptr;
-  std::vector<Completion> completions_, reporting_;
+  Completions completions_;
   std::vector<PeerId> failed_;  // lost and not yet reported
   bool in_progress_ = false;
   Totals totals_;

@@ -2,7 +2,6 @@
 //
 // UCX 1.13.1 over TCP tells a peer nothing when an endpoint is closed, neither flushed nor forced.
 // So a link ends with a goodbye in band, and its connection waits for the next link to that peer.
-#include <algorithm>
 #include <cstring>
 
 #include "transport/ucx_transport.h"
@@ -89,17 +88,12 @@ int UcxTransport::report_failures() {
     Link* link = links_.find(peer);
     if (!link) continue;
     end_link(*link);
-    if (link->in_flight > 0 || !is_reported(peer)) continue;
+    if (link->in_flight > 0 || completions_.has(peer)) continue;
     std::erase(failed_, peer);
     events_.on_peer_down(peer, Status(link->down));
     ++count;
   }
   return count;
-}
-
-bool UcxTransport::is_reported(PeerId peer) const {
-  return std::none_of(completions_.begin(), completions_.end(),
-                      [&](const Completion& done) { return done.peer == peer; });
 }
 
 void UcxTransport::close(PeerId peer) {

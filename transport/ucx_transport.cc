@@ -143,7 +143,7 @@ void UcxTransport::finish(Sending& sending, ucs_status_t status) {
   }
   if (sending.token == kNoToken) return;
   const bool ok = status == UCS_OK && !link.closed_here;
-  completions_.push_back({link.id, sending.token, ok ? Status() : status_of(link, status)});
+  completions_.add(link.id, sending.token, ok ? Status() : status_of(link, status));
 }
 
 Status UcxTransport::status_of(const Link& link, ucs_status_t status) const {
@@ -197,21 +197,12 @@ int UcxTransport::progress() {
   in_progress_ = true;
   int work = static_cast<int>(ucp_worker_progress(ucx_.worker.get()));
   settled_ |= work == 0;
-  work += report_completions();
+  work += completions_.report(events_);
   if (!failed_.empty()) work += report_failures();
   if (!closed_.empty()) release_closed();
   if (connection_failed_) drop_failed_connections();
   in_progress_ = false;
   return work;
-}
-
-int UcxTransport::report_completions() {
-  if (completions_.empty()) return 0;
-  std::swap(completions_, reporting_);
-  for (const Completion& done : reporting_) events_.on_sent(done.peer, done.token, done.status);
-  const int count = static_cast<int>(reporting_.size());
-  reporting_.clear();
-  return count;
 }
 
 bool UcxTransport::arm() {

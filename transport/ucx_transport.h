@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "transport/completions.h"
 #include "transport/peer_table.h"
 #include "transport/ucx_context.h"
 #include "transport/ucx_sockets.h"
@@ -87,11 +88,6 @@ class UcxTransport final : public Transport {
     size_t bytes = 0;
     alignas(8) std::byte header[kPrefixBytes + kUcxHeaderBytesMax];
   };
-  struct Completion {
-    PeerId peer;
-    SendToken token = kNoToken;
-    Status status;
-  };
 
   // UCX's callbacks. The first argument of the messages' is the transport.
   static ucs_status_t on_frame_message(void* self, const void* header, size_t header_bytes,
@@ -111,7 +107,6 @@ class UcxTransport final : public Transport {
   void end_link(Link& link);
   bool leads_to(std::span<const std::byte> worker) const;
   int report_failures();
-  bool is_reported(PeerId peer) const;
 
   // Connections (ucx_connections.cc).
   Status take_connection(Link& link, std::span<const std::byte> address);
@@ -129,7 +124,6 @@ class UcxTransport final : public Transport {
                          std::span<const std::byte> payload);
   void finish(Sending& sending, ucs_status_t status);
   void receive(uint64_t tag, uint32_t number, const Frame& frame);
-  int report_completions();
   Status status_of(const Link& link, ucs_status_t status) const;
 
   const UcxOptions options_;
@@ -146,7 +140,7 @@ class UcxTransport final : public Transport {
   bool settled_ = true;             // UCX has nothing left to do of what we closed
   int saying_goodbye_ = 0;          // goodbyes UCX still holds
   std::vector<PeerId> failed_;      // on_peer_down is due
-  std::vector<Completion> completions_, reporting_;
+  Completions completions_;
   std::deque<Sending> sendings_;
   std::vector<Sending*> free_sendings_;
   bool in_progress_ = false;

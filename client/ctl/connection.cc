@@ -34,7 +34,9 @@ Status probe(const std::string& path) {
   const int result = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
   const int error = errno;
   ::close(fd);
-  return result == 0 ? Status() : unavailable(path + ": " + std::strerror(error));
+  if (result == 0) return {};
+  const char* const rights = error == EACCES ? " (its group may: control.socket_group)" : "";
+  return unavailable(path + ": " + std::strerror(error) + rights);
 }
 
 Status probe_default(const std::string& path, const Environment& environment) {
@@ -81,7 +83,10 @@ Result<Connection> open_default(const Environment& environment) {
     if (status.ok()) return open_unix(path);
     tried += "\n  " + status.message();
   }
-  return unavailable("no daemon here; tried" + tried);
+  return unavailable(
+      "no daemon answers here; start one (systemctl start cgxd, or cgxd for yourself), or name one "
+      "with --address; tried" +
+      tried);
 }
 
 }  // namespace
@@ -100,8 +105,12 @@ Result<Connection> connect(const Address& address, const Environment& environmen
   if (wanted.text.empty()) return open_default(environment);
   if (wanted.text.starts_with("unix:")) wanted.text.erase(0, 5);
   if (wanted.text.starts_with("/")) {
-    CGX_RETURN_IF_ERROR(probe(wanted.text));
-    return open_unix(wanted.text);
+    const Status reached = probe(wanted.text);
+    if (reached.ok()) return open_unix(wanted.text);
+    if (reached.code() != StatusCode::kUNAVAILABLE) return reached;
+    const char* const by = address.text.empty() ? "CGX_CONTROL" : "--address";
+    return Status(reached.code(), "no daemon answers at the socket of " + std::string(by) + ", " +
+                                      reached.message());
   }
   if (wanted.text.find(':') == std::string::npos) {
     return invalid_argument("address \"" + wanted.text +

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "client/ctl/program.h"
@@ -108,7 +110,9 @@ class Doctor {
   void check_configuration() {
     const bool of_service = options_.config_file.empty();
     const std::string file = of_service ? kUsualConfiguration : options_.config_file;
-    if (of_service && ::access(file.c_str(), F_OK) != 0) return;
+    const bool there = ::access(file.c_str(), of_service ? F_OK : R_OK) == 0;
+    if (!there && !of_service) return find("--config", file + ": " + std::strerror(errno));
+    if (!there) return;
     std::vector<std::string> command{daemon_program(), "--config", file};
     if (of_service) command.insert(command.end(), {"--set", kServiceDirectory});
     const Result<Ended> checked = run_program(with(command, "--check-config"));

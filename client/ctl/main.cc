@@ -17,7 +17,7 @@
 #include "client/ctl/doctor.h"
 #include "client/ctl/plan_commands.h"
 #include "client/ctl/policy_commands.h"
-#include "client/ctl/usage.h"
+#include "config/usage.h"
 #include "proto/messages/policy.pb.h"
 #include "proto/wire/revision.h"
 
@@ -108,7 +108,7 @@ void add_drain(CLI::App& app, Options& options, const Environment& environment, 
       .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
       ->check(CLI::Range(0.0, 3600.0));
   drained.add_option("--wait", options.end_s,
-                     "Seconds to wait for its end (10 more than the limit)");
+                     "Seconds to wait until the daemon has ended (10 more than the limit)");
   drained.callback([&] { run = [&] { return drain(options, environment); }; });
 }
 
@@ -116,8 +116,9 @@ void add_events(CLI::App& app, Options& options, const Environment& environment,
   CLI::App& recorded = *app.add_subcommand(
       "events", "What happened last: arrivals, frames, arithmetic, results, failures");
   add_target(recorded, options);
-  recorded.add_option("-n,--last", options.last, "How many of the newest; 0: all (100)");
-  recorded.add_flag("-f,--follow", options.follow, "Go on with what happens, until interrupted");
+  recorded.add_option("-n,--last", options.last,
+                      "Number of newest events to print; 0: all; default: 100");
+  recorded.add_flag("-f,--follow", options.follow, "Go on with new events until interrupted");
   recorded.callback([&] { run = [&] { return events(options, environment); }; });
 }
 
@@ -192,7 +193,7 @@ void add_options(CLI::App& app, Options& options) {
           },
           "POSITIVE");
   app.require_subcommand(0, 1);  // so that a misspelt one is named
-  app.failure_message(usage_message);
+  app.failure_message(config::usage_message);
   app.fallthrough();
 }
 

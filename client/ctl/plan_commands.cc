@@ -119,7 +119,8 @@ int unpin(const Options& options, const Environment& environment) {
       options, environment,
       [&](Caller& caller, const v1::Tensor& tensor, v1::ChangePolicyRequest& request) {
         if (!take_out(*request.mutable_policy(), pattern_of(tensor.name()))) {
-          return fail(kError, tensor.name() + " is not pinned");
+          return fail(kError, tensor.name() + " is not pinned: its codec is " + tensor.codec() +
+                                  ", by " + tensor.reason());
         }
         return apply(options, caller, request, "unpin " + tensor.name());
       });
@@ -168,7 +169,7 @@ void add_explain(CLI::App& plan, Options& options, const Environment& environmen
   CLI::App& explaining = *plan.add_subcommand(
       "explain", "Why a tensor travels as it does, what that costs, and what the next best would");
   add_target(explaining, options);
-  explaining.add_option("TENSOR", options.tensor, "Its full name")->required();
+  explaining.add_option("TENSOR", options.tensor, "Full name of the tensor")->required();
   explaining.callback(
       [&options, &environment, &run] { run = [&] { return explain(options, environment); }; });
 }
@@ -178,7 +179,7 @@ void add_simulate(CLI::App& plan, Options& options, const Environment& environme
       "simulate", "What a step of the running job would take under a policy, or on more machines");
   add_change(simulating, options);
   simulating.add_option("--machines", options.machines,
-                        "On so many instead of as many as there are");
+                        "Number of machines; default: as many as the job has");
   simulating.callback(
       [&options, &environment, &run] { run = [&] { return simulate(options, environment); }; });
 }
@@ -189,7 +190,7 @@ void add_pins(CLI::App& plan, Options& options, const Environment& environment, 
   CLI::App& unpinning = *plan.add_subcommand("unpin", "Let rules and planners decide again");
   for (CLI::App* const each : {&pinning, &unpinning}) {
     add_target(*each, options);
-    each->add_option("TENSOR", options.tensor, "Its full name")->required();
+    each->add_option("TENSOR", options.tensor, "Full name of the tensor")->required();
   }
   pinning.add_option("CODEC", options.codec, "As in a policy: fp32, maxmin:8, ...")->required();
   pinning.add_flag("--over-rules", options.over_rules, "Also where a rule says otherwise");

@@ -170,7 +170,10 @@ int rollback(const Options& options, const Environment& environment) {
   if (!status.ok()) return caller.fail_call(status);
   const v1::PolicyVersion* const version = earlier_version(history, options.version);
   if (version == nullptr) {
-    return fail(kError, "no such version in the history:\n" + show(history));
+    const std::string wrong = options.version == 0
+                                  ? "there is no policy before the running one"
+                                  : "there is no version " + std::to_string(options.version);
+    return fail(kError, wrong + "; the history:\n" + show(history));
   }
   v1::ChangePolicyRequest request;
   *request.mutable_target() = target_of(options);
@@ -234,7 +237,8 @@ void add_apply(CLI::App& policy, Options& options, const Environment& environmen
 }
 
 void add_history(CLI::App& policy, Options& options, const Environment& environment, Run& run) {
-  CLI::App& history = *policy.add_subcommand("history", "Which there were, whose, since when");
+  CLI::App& history =
+      *policy.add_subcommand("history", "Policies that were in force: who set them, and when");
   add_target(history, options);
   history.callback([&options, &environment, &run] {
     run = [&] {
@@ -264,13 +268,13 @@ void add_policy_commands(CLI::App& app, Options& options, const Environment& env
                   &v1::Control::Stub::GetPolicy);
     };
   });
-  CLI::App& check =
-      *policy.add_subcommand("check", "What it would do, and whether every machine would accept");
+  CLI::App& check = *policy.add_subcommand(
+      "check", "What a policy would change, and whether every machine would accept it");
   add_change(check, options);
   check.callback([&options, &environment, &run] {
     run = [&] { return ask(options, environment, &v1::Control::Stub::CheckPolicy, show_check); };
   });
-  CLI::App& diff = *policy.add_subcommand("diff", "Compare with the running policy");
+  CLI::App& diff = *policy.add_subcommand("diff", "Compare a policy with the running one");
   add_change(diff, options);
   diff.callback([&options, &environment, &run] {
     run = [&] {

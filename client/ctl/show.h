@@ -7,6 +7,12 @@
 
 namespace cgx::ctl {
 
+// "resnet/dp".
+template <typename Answer>
+std::string full_name(const Answer& answer) {
+  return answer.job() + "/" + answer.communicator();
+}
+
 std::string show(const v1::DaemonStatus& status);
 // Jobs with gradients in the memory of a GPU: which way they go. Empty: there is none.
 std::string show_gpus(const v1::DaemonStatus& status);

@@ -70,13 +70,6 @@ grpc::Status to_grpc(const Status& status) {
   return {grpc_code(status.code()), config::plain_text(status.to_string())};
 }
 
-template <typename Message>
-grpc::Status answer(Result<Message> result, Message* out) {
-  if (!result.ok()) return to_grpc(result.status());
-  *out = *std::move(result);
-  return grpc::Status::OK;
-}
-
 // The caller's deadline or ours, whichever is sooner.
 uint64_t time_left_ns(const grpc::ServerContext& context, uint64_t limit_ns) {
   const auto deadline = context.deadline();
@@ -164,21 +157,26 @@ scheduler::PolicyNote ControlCalls::note_of(const Call& call,
           .keep = !request.target().job().empty()};
 }
 
+template <typename Act>
+grpc::Status ControlCalls::reading(const grpc::ServerContext& grpc, Act act) const {
+  const Call call(*this, grpc, context_.read_timeout_ns);
+  const Result<Snapshot> snapshot = call.snapshot();
+  return to_grpc(snapshot.ok() ? act(call, *snapshot) : snapshot.status());
+}
+
 grpc::Status ControlCalls::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
                                      v1::DaemonStatus* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  *out = status_of(*snapshot, context_.facts, call.caller());
-  return grpc::Status::OK;
+  return reading(*context, [&](const Call& call, const Snapshot& snapshot) -> Status {
+    *out = status_of(snapshot, context_.facts, call.caller());
+    return {};
+  });
 }
 
 grpc::Status ControlCalls::ListJobs(grpc::ServerContext* context,
                                     const v1::ListJobsRequest* request, v1::JobList* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  return to_grpc(list_jobs(call, *snapshot, *request, *out));
+  return reading(*context, [&](const Call& call, const Snapshot& snapshot) {
+    return list_jobs(call, snapshot, *request, *out);
+  });
 }
 
 Status ControlCalls::list_jobs(const Call& call, const Snapshot& snapshot,
@@ -205,31 +203,36 @@ Status ControlCalls::list_jobs(const Call& call, const Snapshot& snapshot,
 
 grpc::Status ControlCalls::ListTensors(grpc::ServerContext* context,
                                        const v1::ListTensorsRequest* request, v1::TensorList* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  const auto selected = select(*snapshot, request->target(), call.caller());
-  if (!selected.ok()) return to_grpc(selected.status());
-  CommunicatorSnapshot shown = **selected;
+  return reading(*context, [&](const Call& call, const Snapshot& snapshot) {
+    return list_tensors(call, snapshot, *request, *out);
+  });
+}
+
+Status ControlCalls::list_tensors(const Call& call, const Snapshot& snapshot,
+                                  const v1::ListTensorsRequest& request,
+                                  v1::TensorList& list) const {
+  CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                       select(snapshot, request.target(), call.caller()));
+  CommunicatorSnapshot shown = *current;
   show_reasons(shown);
-  *out = tensors_of(shown);
-  if (!request->all()) return grpc::Status::OK;
-  out->set_machine(context_.facts.instance);
-  if (!context_.fleet) return grpc::Status::OK;
-  FleetAnswer others = context_.fleet(*snapshot, shown, /*tensors=*/true);
+  list = tensors_of(shown);
+  if (!request.all()) return {};
+  list.set_machine(call.facts().instance);
+  if (!context_.fleet) return {};
+  FleetAnswer others = context_.fleet(snapshot, shown, /*tensors=*/true);
   for (v1::TensorList& other : others.tensors) {
-    if (other.communicator() == out->communicator()) *out->add_others() = std::move(other);
+    if (other.communicator() == list.communicator()) *list.add_others() = std::move(other);
   }
-  for (v1::Finding& finding : others.findings) *out->add_findings() = std::move(finding);
-  return grpc::Status::OK;
+  for (v1::Finding& finding : others.findings) *list.add_findings() = std::move(finding);
+  return {};
 }
 
 grpc::Status ControlCalls::ListPeers(grpc::ServerContext* context,
                                      const v1::ListPeersRequest* request, v1::PeerList* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  return answer(peers_of(*snapshot, request->target(), call.caller()), out);
+  return reading(*context, [&](const Call& call, const Snapshot& snapshot) -> Status {
+    CGX_ASSIGN_OR_RETURN(*out, peers_of(snapshot, request->target(), call.caller()));
+    return {};
+  });
 }
 
 grpc::Status ControlCalls::ListCodecs(grpc::ServerContext*, const v1::ListCodecsRequest*,
@@ -240,11 +243,10 @@ grpc::Status ControlCalls::ListCodecs(grpc::ServerContext*, const v1::ListCodecs
 
 grpc::Status ControlCalls::GetCounters(grpc::ServerContext* context, const v1::GetCountersRequest*,
                                        v1::CounterList* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  *out = counters_of(*snapshot);
-  return grpc::Status::OK;
+  return reading(*context, [&](const Call&, const Snapshot& snapshot) -> Status {
+    *out = counters_of(snapshot);
+    return {};
+  });
 }
 
 // Whatever the recorder knows of was made before the snapshot that names it.
@@ -255,18 +257,21 @@ grpc::Status ControlCalls::ListEvents(grpc::ServerContext* context,
   if (!reading.ok()) return to_grpc(reading.status());
   const Result<Snapshot> snapshot = call.snapshot();
   if (!snapshot.ok()) return to_grpc(snapshot.status());
-  return answer(events_of(*reading, *snapshot, *request, call.caller(), clocks_now()), out);
+  Result<v1::EventList> list =
+      events_of(*reading, *snapshot, *request, call.caller(), clocks_now());
+  if (!list.ok()) return to_grpc(list.status());
+  *out = *std::move(list);
+  return grpc::Status::OK;
 }
 
 grpc::Status ControlCalls::GetPolicy(grpc::ServerContext* context,
                                      const v1::GetPolicyRequest* request, v1::CurrentPolicy* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  const auto selected = select(*snapshot, request->target(), call.caller());
-  if (!selected.ok()) return to_grpc(selected.status());
-  *out = policy_of(**selected);
-  return grpc::Status::OK;
+  return reading(*context, [&](const Call& call, const Snapshot& snapshot) -> Status {
+    CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                         select(snapshot, request->target(), call.caller()));
+    *out = policy_of(*current);
+    return {};
+  });
 }
 
 grpc::Status ControlCalls::DiffPolicy(grpc::ServerContext* context,
@@ -353,13 +358,12 @@ Status ControlCalls::simulate(const Call& call, const v1::SimulatePlanRequest& r
 grpc::Status ControlCalls::GetPolicyHistory(grpc::ServerContext* context,
                                             const v1::GetPolicyRequest* request,
                                             v1::PolicyHistory* out) {
-  const Call call(*this, *context, context_.read_timeout_ns);
-  const Result<Snapshot> snapshot = call.snapshot();
-  if (!snapshot.ok()) return to_grpc(snapshot.status());
-  const auto selected = select(*snapshot, request->target(), call.caller());
-  if (!selected.ok()) return to_grpc(selected.status());
-  *out = history_of(**selected);
-  return grpc::Status::OK;
+  return reading(*context, [&](const Call& call, const Snapshot& snapshot) -> Status {
+    CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                         select(snapshot, request->target(), call.caller()));
+    *out = history_of(*current);
+    return {};
+  });
 }
 
 grpc::Status ControlCalls::Diagnose(grpc::ServerContext* context,

@@ -69,8 +69,13 @@ class ControlCalls final : public v1::Control::Service {
  private:
   class Call;
   static scheduler::PolicyNote note_of(const Call& call, const v1::ChangePolicyRequest& request);
+  // A call that looks at a snapshot and changes nothing.
+  template <typename Act>
+  grpc::Status reading(const grpc::ServerContext& grpc, Act act) const;
   Status list_jobs(const Call& call, const Snapshot& snapshot, const v1::ListJobsRequest& request,
                    v1::JobList& list) const;
+  Status list_tensors(const Call& call, const Snapshot& snapshot,
+                      const v1::ListTensorsRequest& request, v1::TensorList& list) const;
   Status compare(const Call& call, const v1::ChangePolicyRequest& request,
                  v1::PolicyDiff& answer) const;
   Status explain(const Call& call, const v1::ExplainTensorRequest& request,

@@ -6,18 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "daemon/operators/caller.h"
+#include "daemon/operators/targets.h"
 #include "kernels/tuning.h"
 #include "proto/messages/control.pb.h"
 #include "proto/wire/status.h"
-#include "scheduler/communicator/snapshot.h"
 #include "scheduler/planners/explanation.h"
 #include "scheduler/planners/what_if.h"
 
 namespace cgx::daemon {
-
-using scheduler::CommunicatorSnapshot;
-using scheduler::Snapshot;
 
 // Looks at other machines' daemons; takes some seconds where something does not answer.
 using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&)>;
@@ -38,14 +34,6 @@ struct DaemonFacts {  // fixed while the daemon runs
   kernels::Tuning tuning;
   uint64_t tuning_ns = 0;
 };
-
-// The one communicator meant. A job the caller may not see is as absent as one that does not exist.
-Result<const CommunicatorSnapshot*> select(const Snapshot& snapshot, const v1::Target& target,
-                                           const Caller& caller);
-// All that match, possibly none; an error only for a name that matches nothing.
-Result<std::vector<const CommunicatorSnapshot*>> select_all(const Snapshot& snapshot,
-                                                            const v1::Target& target,
-                                                            const Caller& caller);
 
 v1::DaemonStatus status_of(const Snapshot& snapshot, const DaemonFacts& facts,
                            const Caller& caller);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "config/config.h"
+#include "config/usage.h"
 #include "daemon/policy/policy_message.h"
 #include "proto/wire/revision.h"
 #include "scheduler/sim/cost_file.h"
@@ -108,6 +109,7 @@ SimOptions parse_sim_options(int argc, char** argv) {
   CLI::App app(kAbout, "cgxsim");
   app.set_version_flag("--version", program_text("cgxsim", CGX_VERSION),
                        "Print version and revision, and exit");
+  app.failure_message(config::usage_message);
   add_scene(app, options);
   add_work(app, options);
   try {

@@ -62,17 +62,6 @@ Status Driver::check(CUresult result, std::string_view what) const {
           std::string(what) + ": " + name + " (" + std::to_string(result) + "), " + text};
 }
 
-std::string_view error_name(CUresult result) {
-  switch (result) {
-#define X(name, number, status, text) \
-  case name:                          \
-    return #name;
-#include "proto/device/errors.def"
-#undef X
-  }
-  return {};
-}
-
 StatusCode status_of(CUresult result) {
   switch (result) {
 #define X(name, number, status, text) \

@@ -49,8 +49,6 @@ class Driver {
 // Whether NVIDIA's Multi-Process Service listens in its folder of pipes; null: the usual one.
 bool mps_serves(const char* pipe_directory);
 
-// "CUDA_ERROR_OUT_OF_MEMORY"; empty for a number that errors.def does not have.
-std::string_view error_name(CUresult result);
 StatusCode status_of(CUresult result);
 
 }  // namespace cgx::device

@@ -220,6 +220,8 @@ class Communicator final : public OperationPort,
   void begin_with_residuals(bool keep);
   void handle(uint32_t machine, const Join& message);
   void handle(uint32_t machine, const Joined& message);
+
+  // communicator_commit.cc
   void commit_if_complete();
   void run_apart(std::function<Status()> work, std::function<void(const Status&)> then);
   std::vector<RegisteredBy> registered() const;

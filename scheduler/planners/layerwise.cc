@@ -6,11 +6,6 @@
 
 namespace cgx::scheduler {
 
-double maxmin_squared_error(double spread, uint32_t bits) {
-  const double steps = std::exp2(bits) - 1;
-  return spread / (12 * steps * steps);
-}
-
 Result<Layerwise> Layerwise::create(std::vector<std::vector<LayerCandidate>> tensors,
                                     double squared_error_max) {
   Layerwise search(std::move(tensors), squared_error_max);

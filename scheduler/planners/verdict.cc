@@ -56,7 +56,6 @@ void TrialScore::close_block() {
 void TrialScore::close_pair() {
   if (tried_.median == 0 || other_.median == 0) return;
   tried_all_.push_back(tried_.median);
-  other_all_.push_back(other_.median);
   ratios_.push_back(tried_.median / other_.median);
   if (tried_.least == 0 || other_.least == 0) return;
   if (kPlainly * tried_.most < other_.least) plain_ = Verdict::kFaster;
@@ -65,10 +64,6 @@ void TrialScore::close_pair() {
 
 double TrialScore::tried_ns() const {
   return median_of(tried_all_);
-}
-
-double TrialScore::other_ns() const {
-  return median_of(other_all_);
 }
 
 double TrialScore::ratio() const {

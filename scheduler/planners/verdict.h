@@ -23,9 +23,8 @@ class TrialScore {
   Verdict verdict() const;
   bool over(uint64_t step) const { return step + 1 >= first_step_ + trial_.steps(); }
 
-  // Medians over pairs: of the step under the plan on trial, under the other, and of their ratio.
+  // Medians over pairs: of the step under the plan on trial, and of its ratio to the other's.
   double tried_ns() const;
-  double other_ns() const;
   double ratio() const;
   uint32_t pairs() const { return static_cast<uint32_t>(ratios_.size()); }
 
@@ -43,7 +42,7 @@ class TrialScore {
     double median = 0, least = 0, most = 0;  // 0: none yet
   };
   Block tried_, other_;  // of the open pair
-  std::vector<double> tried_all_, other_all_, ratios_;
+  std::vector<double> tried_all_, ratios_;
   Verdict plain_ = Verdict::kOpen;  // a pair says that needs no second one
 };
 

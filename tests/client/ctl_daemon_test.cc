@@ -48,8 +48,10 @@ TEST_F(CtlOfARealDaemon, ShowsAnIdleDaemon) {
   EXPECT_THAT(run({"status"}).out, HasSubstr("sessions            0"));
   EXPECT_EQ(run({"jobs"}).out, "no jobs\n");
   EXPECT_EQ(run({"peers"}).out, "no peers\n");
-  EXPECT_EQ(run({"policy", "get"}).err,
-            "cgxctl: NOT_FOUND: there is no communicator here that you may see\n");
+  EXPECT_EQ(
+      run({"policy", "get"}).err,
+      "cgxctl: NOT_FOUND: no job trains on this machine now; start one, or ask on a machine where "
+      "one trains\n");
 }
 
 TEST_F(CtlOfARealDaemon, CountsJunkInItsCounters) {

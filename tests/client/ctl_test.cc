@@ -294,7 +294,8 @@ TEST_F(Ctl, ShowsTheHistoryAndGoesBack) {
   ASSERT_EQ(harness_.port.changes().size(), 1u);
   EXPECT_EQ(harness_.port.changes()[0].policy.window, 4u);
   EXPECT_EQ(harness_.port.changes()[0].policy.note.reason, "rollback to version 1");
-  EXPECT_THAT(run({"policy", "rollback", "-j", "bert", "7"}).err, HasSubstr("no such version"));
+  EXPECT_THAT(run({"policy", "rollback", "-j", "bert", "7"}).err,
+              HasSubstr("there is no version 7; the history:"));
 }
 
 TEST_F(Ctl, ShowsWhatAPolicyWouldDo) {
@@ -354,6 +355,8 @@ TEST_F(Ctl, NamesTheWordItDoesNotUnderstandAndWhatWasMeant) {
       {{"status", "--adress", "/x"},
        "cgxctl status: no option --adress; did you mean --address?\n"},
       {{"status", "now"}, "cgxctl status: takes no \"now\" "},
+      {{"events", "--last", "many"},
+       "cgxctl events: --last: \"many\" is not a whole number, 0 or more\n"},
       {{"--timeout", "0", "status"}, "--timeout: 0 is no number of seconds above 0\n"},
   };
   for (const auto& [arguments, text] : cases) {
@@ -375,7 +378,9 @@ TEST_F(Ctl, ExitsWith0ForHelpAndVersion) {
 TEST_F(Ctl, ExitsWith3AndNamesTheAddressTried) {
   const Ran ran = run_ctl({"--address", "unix:/nonexistent/c.sock", "status"});
   EXPECT_EQ(ran.code, 3);
-  EXPECT_EQ(ran.err, "cgxctl: /nonexistent/c.sock: No such file or directory\n");
+  EXPECT_EQ(ran.err,
+            "cgxctl: no daemon answers at the socket of --address, /nonexistent/c.sock: No such "
+            "file or directory\n");
 }
 
 TEST_F(Ctl, FindsTheDaemonByVariableOrRunDirectory) {

@@ -73,8 +73,9 @@ TEST(Check, FindsWhatDidNotComeThroughYaml) {
   v1::Policy policy;
   policy.set_window(0);
   policy.add_rules()->set_match("x");
-  EXPECT_EQ(check(policy, Checks{}).message(),
-            "rules[0].codec: is missing\nwindow: 0 is not allowed: 1 to 64");
+  EXPECT_EQ(
+      check(policy, Checks{}).message(),
+      "rules[0].codec: is missing: a codec; see cgxctl codecs\nwindow: 0 is not allowed: 1 to 64");
 }
 
 TEST(Check, RefusesTextThatIsNotUtf8) {

@@ -81,7 +81,7 @@ TEST(Load, ReportsEveryProblemAtOnce) {
   EXPECT_EQ(error_of("lan: auto\nwaiting:\n  spin_us: 2 s\nlog: loud\n"),
             "c.yaml:1: lan: no such key; did you mean lane?\n"
             "c.yaml:3: waiting.spin_us: 2 s is not allowed: 0 us to 1 ms\n"
-            "c.yaml:4: log: expects keys below it, not a value");
+            "c.yaml:4: log: expects keys below it (level, format), not a value");
 }
 
 TEST(Load, NamesTheSectionOfAKeyThatStandsOutsideIt) {
@@ -90,12 +90,13 @@ TEST(Load, NamesTheSectionOfAKeyThatStandsOutsideIt) {
 }
 
 TEST(Load, RefusesWrongShapes) {
-  EXPECT_EQ(error_of("lane: [a, b]\n"), "c.yaml:1: lane: expects one value");
-  EXPECT_EQ(error_of("lane:\n"), "c.yaml:1: lane: has no value");
-  EXPECT_EQ(error_of("policy: {rules: x}\n"), "c.yaml:1: policy.rules: expects a list: [x]");
-  EXPECT_EQ(error_of("policy: {rules: {a: b}}\n"), "c.yaml:1: policy.rules: expects a list");
+  EXPECT_EQ(error_of("lane: [a, b]\n"), "c.yaml:1: lane: expects one value: auto or a lane's name");
+  EXPECT_EQ(error_of("lane:\n"), "c.yaml:1: lane: has no value: auto or a lane's name");
+  EXPECT_EQ(error_of("mesh: {network: x}\n"), "c.yaml:1: mesh.network: expects a list: [x]");
+  EXPECT_EQ(error_of("policy: {rules: {a: b}}\n"),
+            "c.yaml:1: policy.rules: expects a list, each element with match, codec, small");
   EXPECT_EQ(error_of("lane: a\nlane: b\n"), "c.yaml:2: lane: is given twice");
-  EXPECT_EQ(error_of("- lane\n"), "c.yaml:1: expects keys below it, not a value");
+  EXPECT_THAT(error_of("- lane\n"), HasSubstr("expects keys below it (run_directory, "));
   EXPECT_EQ(error_of("? [a]\n: b\n"), "c.yaml:1: has a key that is not a word");
   EXPECT_EQ(error_of("lane: a\n---\nlane: b\n"),
             "c.yaml: something follows the end of the YAML document");
@@ -119,16 +120,27 @@ TEST(Load, ChecksWhatTextsMean) {
 
 TEST(Load, NamesTheElementOfAList) {
   EXPECT_EQ(error_of("policy:\n  rules:\n    - {match: a, codec: raw}\n    - {match: b}\n"),
-            "c.yaml:4: policy.rules[1].codec: is missing");
+            "c.yaml:4: policy.rules[1].codec: is missing: a codec; see cgxctl codecs");
 }
 
 TEST(Load, FindsContradictionsBetweenKeys) {
   EXPECT_EQ(error_of("timeouts:\n  heartbeat_ms: 3 s\n"),
-            "c.yaml:1: timeouts.peer_lost_ms: must be at least twice timeouts.heartbeat_ms");
+            "c.yaml:1: timeouts.peer_lost_ms: 4 s is less than twice timeouts.heartbeat_ms, 3 s");
   EXPECT_THAT(error_of("control: {listen: '10.0.0.1:7071'}"), HasSubstr("no TCP without TLS"));
   EXPECT_THAT(error_of("mesh: {tls: {ca_file: /ca}}"), HasSubstr("or none of them"));
   EXPECT_THAT(error_of("mesh: {key_file: /k, cluster_key: 0123456789abcdef}"),
               HasSubstr("keep one of them"));
+}
+
+TEST(Load, TakesTheSectionPolicyOffTheHeadOfAPolicyFile) {
+  v1::Policy policy;
+  EXPECT_THAT(load_text("policy:\n  window: 3\n", "p", {}, policy).message(),
+              HasSubstr("p:1: policy: no such key; write the keys below it (codec, rules, "));
+}
+
+TEST(Load, NamesTheJobWhoseWeightIsAboveTheLimit) {
+  EXPECT_EQ(error_of("jobs:\n  - {match: a, weight: 2}\n  - {match: b, weight: 17}\n"),
+            "c.yaml:3: jobs[1].weight: 17 is above limits.weight, 16");
 }
 
 TEST(Load, AsksTheCallerAboutCodecs) {

@@ -166,6 +166,9 @@ TEST_F(CgxdTest, ChecksAConfigurationAndPrintsWhatIsInEffect) {
 
 TEST_F(CgxdTest, WrongUsageIsTwo) {
   EXPECT_EQ(start({"--no-such-option"}).wait(), 2);
+  EXPECT_EQ(start({"--netwrk", "10.1.0.0/24"}).wait(), 2);
+  EXPECT_NE(output().find("cgxd: no option --netwrk; did you mean --network?"), std::string::npos)
+      << output();
   EXPECT_EQ(start({"--version"}).wait(), 0);
   EXPECT_EQ(start({"--help"}).wait(), 0);
   EXPECT_NE(output().find("trusted_networks"), std::string::npos);

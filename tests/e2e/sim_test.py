@@ -132,6 +132,7 @@ class Cgxsim(unittest.TestCase):
         self.assertIn("--machines", cgxsim("-n", "0", code=2))
         self.assertIn("--planner", cgxsim("--planner", "auto", code=2))
         self.assertIn("--core", cgxsim("--core", "fast", code=2))
+        self.assertIn("no option --polcy; did you mean --policy?", cgxsim("--polcy", "codec: fp32", code=2))
 
     def test_published_figures_are_within_the_tolerances_they_state(self):
         files = sorted(glob.glob(os.path.join(ROOT, "tests", "bench", "published", "*.txt")))

@@ -105,8 +105,14 @@ void DriverTest::write(CUdeviceptr to, const std::vector<uint8_t>& bytes) {
 }
 
 std::string words_of(CUresult result) {
-  const std::string_view name = error_name(result);
-  return name.empty() ? std::to_string(result) : std::string(name);
+  switch (result) {
+#define X(name, number, status, text) \
+  case name:                          \
+    return #name;
+#include "proto/device/errors.def"
+#undef X
+  }
+  return std::to_string(result);
 }
 
 }  // namespace cgx::gpu

@@ -23,7 +23,7 @@ ATTEMPTS = "scheduler/communicator/attempts.h"
 FRAMES = "scheduler/communicator/communicator_frames.cc"
 TERMS = "scheduler/communicator/communicator_terms.cc"
 CLOCKS = "scheduler/communicator/communicator_clocks.cc"
-JOIN = "scheduler/communicator/communicator_join.cc"
+COMMIT = "scheduler/communicator/communicator_commit.cc"
 POLICY = "scheduler/communicator/communicator_policy.cc"
 PEERS = "scheduler/communicator/peers.cc"
 JOINING = "scheduler/communicator/joining.cc"
@@ -500,11 +500,11 @@ FAULTS = [
           "proposal.deadline_ns = std::max(proposal.deadline_ns, deadline_ns);",
           "if (!@) proposal.deadline_ns = std::max(proposal.deadline_ns, deadline_ns);",
           "a policy that meets a redo is dropped, and a healthy machine is blamed"),
-    Fault("commit-replaces-table-early", JOIN,
+    Fault("commit-replaces-table-early", COMMIT,
           "pending_ = std::move(made.table);",
           "pending_ = std::move(made.table);\n  if (@) table_ = pending_;",
           "a commit that is refused leaves the wrong table in force"),
-    Fault("tables-of-the-commit-before", JOIN,
+    Fault("tables-of-the-commit-before", COMMIT,
           "  tables_.swap(*tables);",
           "  if (@) *tables = tables_; else tables_.swap(*tables);",
           "a second commit is compared with the other machines' first"),

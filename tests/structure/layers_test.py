@@ -30,7 +30,7 @@ LIBRARIES = {
     "CUDA": (r"^(cuda|cub|thrust|nvrtc)[\w./]*$", ["kernels/cuda/", "daemon/gpu", "client/", "tests/gpu/"]),
     "spdlog": (r"^spdlog/", ["daemon/base/log", "client/ctl/"]),
     "yaml-cpp": (r"^yaml-cpp/", ["config/"]),
-    "CLI11": (r"^CLI/", ["daemon/", "client/ctl/", "tests/"]),
+    "CLI11": (r"^CLI/", ["config/usage", "daemon/", "client/ctl/", "tests/"]),
     "prometheus-cpp": (r"^prometheus/", ["daemon/operators/"]),
     "cpp-httplib": (r"^httplib\.h$", ["tests/"]),
     "xxHash": (r"^xxh(ash|3|_)[\w.]*$", ["proto/wire/", "kernels/", "tests/"]),

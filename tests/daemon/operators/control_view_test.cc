@@ -89,8 +89,18 @@ TEST(Select, NamesTheChoices) {
   const Status status = select(snapshot, target("resnet"), kOperator).status();
   EXPECT_EQ(status.code(), StatusCode::kINVALID_ARGUMENT);
   EXPECT_EQ(status.message(),
-            "say which communicator; there are resnet/dp of uid 1000, resnet/tp of uid 1000");
-  EXPECT_THAT(select(Snapshot(), {}, kOperator).status().message(), HasSubstr("no communicator"));
+            "name one communicator, with --job, --communicator or --uid; there are resnet/dp of "
+            "uid 1000, resnet/tp of uid 1000");
+}
+
+TEST(Select, SaysWhatToDoWhereNoJobTrains) {
+  EXPECT_EQ(select(Snapshot(), {}, kOperator).status().message(),
+            "no job trains on this machine now; start one, or ask on a machine where one trains");
+  const std::string of_stranger = select(two_users(), {}, kStranger).status().message();
+  EXPECT_THAT(of_stranger, HasSubstr("no job of yours trains on this machine now"));
+  EXPECT_THAT(of_stranger, HasSubstr("control.operators_group"));
+  EXPECT_EQ(select(two_users(), target("bert"), kStranger).status().message(),
+            "no communicator bert/*: " + of_stranger);
 }
 
 TEST(Select, TellsTwoUsersJobsOfOneNameApart) {

@@ -7,10 +7,10 @@
 #include <random>
 
 #include "kernels/codec.h"
-#include "scheduler/planners/layerwise.h"
 #include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 #include "scheduler/planners/proposal.h"
+#include "tests/scheduler/planners/maxmin_error.h"
 
 namespace cgx::scheduler {
 namespace {

@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 
+#include "tests/scheduler/planners/maxmin_error.h"
+
 namespace cgx::scheduler {
 namespace {
 

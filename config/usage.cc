@@ -1,4 +1,4 @@
-#include "client/ctl/usage.h"
+#include "config/usage.h"
 
 #include <algorithm>
 #include <string_view>
@@ -6,7 +6,7 @@
 
 #include "config/text.h"
 
-namespace cgx::ctl {
+namespace cgx::config {
 namespace {
 
 // A command takes its own options and those of the commands it is below.
@@ -37,10 +37,22 @@ std::string not_understood(const CLI::App& command, const std::string& word) {
   const std::vector<std::string> known = option ? options_of(command) : commands_of(command);
   if (!option && known.empty()) return "takes no \"" + word + "\" (quote a text with spaces)";
   const std::vector<std::string_view> candidates(known.begin(), known.end());
-  const std::string meant(config::nearest(word, candidates));
+  const std::string meant(nearest(word, candidates));
   const std::string wrong = (option ? "no option " : "no command ") + word;
   if (!meant.empty()) return wrong + "; did you mean " + meant + "?";
   return option ? wrong : wrong + "; there are " + listed(known);
+}
+
+// "Could not convert: --last = many" names no remedy.
+std::string not_converted(const CLI::App& command, std::string text) {
+  constexpr std::string_view kBefore = "Could not convert: ", kBetween = " = ";
+  const size_t between = text.find(kBetween);
+  if (!text.starts_with(kBefore) || between == std::string::npos) return text;
+  const std::string name = text.substr(kBefore.size(), between - kBefore.size());
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  const bool whole = option != nullptr && option->get_type_name().starts_with("UINT");
+  return name + ": \"" + text.substr(between + kBetween.size()) + "\" is not a " +
+         (whole ? "whole number, 0 or more" : "number");
 }
 
 }  // namespace
@@ -56,6 +68,8 @@ std::string usage_message(const CLI::App* app, const CLI::Error& error) {
   const std::vector<std::string> unknown = app->remaining(true);
   if (!unknown.empty()) {
     text = not_understood(*command, unknown.front());
+  } else if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    text = not_converted(*command, text);
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
              command->get_require_subcommand_min() > 0) {
     text = "say which: " + listed(commands_of(*command));
@@ -63,4 +77,4 @@ std::string usage_message(const CLI::App* app, const CLI::Error& error) {
   return path + ": " + text + "\nRun " + path + " --help for more information.\n";
 }
 
-}  // namespace cgx::ctl
+}  // namespace cgx::config
