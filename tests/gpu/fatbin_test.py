@@ -47,6 +47,7 @@ HELD = {
 }
 REGISTERS_MAX = {"encode": 64, "decode": 48, "decode_add": 64, "reduce": 80, "combine": 64}
 MORE_REGISTERS = {("encode", "maxmin2"): 80, ("encode", "symmetric8"): 80, ("decode", "maxmin8"): 64,
+                  ("decode", "maxmin4_small"): 64,
                   ("decode", "symmetric8_small"): 64, ("decode_add", "natural4"): 72}
 ARCHITECTURES = (80, 90)
 WARP = 32

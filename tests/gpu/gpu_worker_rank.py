@@ -87,6 +87,7 @@ class Piece(Array):
 def reduced(comm, piece, stream):
     call = comm.allreduce_async(piece, out=piece, stream=stream)
     call.wait()
+    piece.cuda.synchronize(stream)  # the result is ordered on the stream; the host has waited for the network only
     return piece.numpy()
 
 
