@@ -159,13 +159,15 @@ Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table) {
   const Choice choice = choose(question, group, table);
   Way way{.collective = choice.collective, .reason = choice.reason};
-  const CollectiveRow& row = row_of(choice.collective);
-  way.ahead = static_cast<uint16_t>(row.ahead(question.machines, group));
-  if (row.in_racks) {
-    way.rack_machines = question.rack_machines;
-    way.exact = !group.segments.empty() && travels_raw(group);
-  }
+  if (row_of(way.collective).in_racks) way.rack_machines = question.rack_machines;
+  fit_way(way, group, question.machines);
   return way;
+}
+
+void fit_way(Way& way, const Group& group, uint32_t machines) {
+  const CollectiveRow& row = row_of(way.collective);
+  way.ahead = static_cast<uint16_t>(row.ahead(machines, group));
+  way.exact = row.in_racks && !group.segments.empty() && travels_raw(group);
 }
 
 PartLimits part_limits(uint64_t slab_bytes) {

@@ -28,6 +28,8 @@ struct WayQuestion {
 // With several GPUs on each of several machines auto goes in racks: between machines that moves
 // 1/GPUs of what scatter would. What is so small that one trip suits it stays with that.
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table);
+// What of a way depends on whether anything in the group loses.
+void fit_way(Way& way, const Group& group, uint32_t machines);
 
 // Parts in flight: about the same bytes whatever the number of machines. Scatter: per peer without
 // an answer.

@@ -22,7 +22,7 @@ struct Atom {
 struct Option {
   uint32_t level = 0;
   Way way;
-  Travel travel;
+  Travels travels;
 };
 
 struct State {
@@ -123,7 +123,7 @@ void Boundaries::Search::make_options() {
       }
       const Group all = count() == 0 ? Group{} : group_of(0, count(), option);
       if (!check_way(option.way, all, inputs().machines).ok()) continue;
-      option.travel = travel_of(option.way, inputs().machines);
+      option.travels = travels_of(option.way, inputs().machines);
       options.push_back(option);
     }
   }
@@ -151,7 +151,8 @@ LaneTimes Boundaries::Search::times(uint32_t first, uint32_t end, const Option& 
   const std::vector<GroupLoad>& sum = sums[option.level];
   const LaneRules rules{question.conditions, part_limits(inputs().slab_bytes),
                         inputs().policy.window};
-  LaneTimes times = times_of(sum[end].minus(sum[first]), option.travel, rules);
+  const GroupLoad load = sum[end].minus(sum[first]);
+  LaneTimes times = times_of(load, option.travels.of(load), rules);
   times.gap_ns = arrivals[end] - arrivals[first];
   return times;
 }
@@ -163,13 +164,15 @@ void Boundaries::Search::make_rest() {
     Rest least{INFINITY, INFINITY, INFINITY};
     for (const Option& option : options) {
       const GroupLoad load = sums[option.level][k + 1].minus(sums[option.level][k]);
-      const Travel& travel = option.travel;
-      least.work_ns =
-          std::min(least.work_ns, costs.segment_ns * static_cast<double>(load.segments) +
-                                      arithmetic_ns(load, travel) +
-                                      costs.wire_ns_per_byte * bytes_moved(load, travel));
-      least.link_ns =
-          std::min(least.link_ns, question.conditions.link.ns_per_byte * bytes_sent(load, travel));
+      // What loses nothing may lie beside what does.
+      for (const Travel& travel : {option.travels.raw, option.travels.lossy}) {
+        least.work_ns =
+            std::min(least.work_ns, costs.segment_ns * static_cast<double>(load.segments) +
+                                        arithmetic_ns(load, travel) +
+                                        costs.wire_ns_per_byte * bytes_moved(load, travel));
+        least.link_ns = std::min(least.link_ns,
+                                 question.conditions.link.ns_per_byte * bytes_sent(load, travel));
+      }
     }
     rest[k] = {rest[k + 1].gap_ns + atoms[k].gap_ns, rest[k + 1].work_ns + least.work_ns,
                rest[k + 1].link_ns + least.link_ns};
@@ -288,6 +291,7 @@ Group Boundaries::Search::group_of(uint32_t first, uint32_t end, const Option& o
     group.segments.push_back(at_level(segments[i], levels, option.level, inputs().policy));
   }
   set_rack_specs(inputs().policy, group);
+  fit_way(group.way, group, inputs().machines);
   return group;
 }
 

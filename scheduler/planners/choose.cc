@@ -28,7 +28,7 @@ struct Draft {
 
 struct Route {
   Way way;
-  Travel travel;
+  Travels travels;
 };
 
 // The collectives that some realisable option of the tree takes.
@@ -96,7 +96,7 @@ Status Choose::Search::make_routes() {
         {.wish = wish, .machines = inputs().machines, .rack_machines = inputs().rack_machines()},
         {}, inputs().table);
     if (free) way.reason = WayReason::kPlanned;
-    routes.push_back({way, travel_of(way, inputs().machines)});
+    routes.push_back({way, travels_of(way, inputs().machines)});
   }
   return {};
 }
@@ -158,7 +158,7 @@ std::vector<GroupSpan> Choose::Search::play_draft(Draft& draft) {
   for (uint32_t g = 0; g < draft.ends.size(); ++g) {
     GroupLoad load;
     for (uint32_t i = first; i < draft.ends[g]; ++i) load += loads[draft.levels[i]][i];
-    LaneTimes times = times_of(load, routes[draft.ways[g]].travel, rules);
+    LaneTimes times = times_of(load, routes[draft.ways[g]].travels.of(load), rules);
     times.gap_ns = arrivals[draft.ends[g] - 1] - (first == 0 ? 0 : arrivals[first - 1]);
     spans.push_back(lanes.advance(times, question.conditions.share));
     first = draft.ends[g];
@@ -312,6 +312,7 @@ Proposal Choose::Search::proposal() const {
       group.segments.push_back(at_level(segments[i], levels, best.levels[i], inputs().policy));
     }
     set_rack_specs(inputs().policy, group);
+    fit_way(group.way, group, inputs().machines);
     first = best.ends[g];
   }
   return proposal;

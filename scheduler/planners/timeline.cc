@@ -10,6 +10,7 @@
 #include "proto/wire/frame.h"
 #include "scheduler/exchange/layout.h"
 #include "scheduler/exchange/schedule.h"
+#include "scheduler/plan/way.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -136,8 +137,22 @@ Travel travel_of(const Way& way, uint32_t machines) {
   return travel;
 }
 
+const Travel& Travels::of(const GroupLoad& load) const {
+  return load.lossy == 0 ? raw : lossy;
+}
+
+Travels travels_of(const Way& way, uint32_t machines) {
+  const auto travel = [&](uint8_t codec) {
+    Way fitted = way;
+    fit_way(fitted, Group{{{0, CodecSpec{.codec = codec}}}, way}, machines);
+    return travel_of(fitted, machines);
+  };
+  return {travel(0), travel(1)};
+}
+
 GroupLoad& GroupLoad::operator+=(const GroupLoad& other) {
   segments += other.segments;
+  lossy += other.lossy;
   encode_ns += other.encode_ns;
   decode_ns += other.decode_ns;
   raw_bytes += other.raw_bytes;
@@ -150,6 +165,7 @@ GroupLoad& GroupLoad::operator+=(const GroupLoad& other) {
 
 GroupLoad GroupLoad::minus(const GroupLoad& other) const {
   return {segments - other.segments,
+          lossy - other.lossy,
           encode_ns - other.encode_ns,
           decode_ns - other.decode_ns,
           raw_bytes - other.raw_bytes,
@@ -199,6 +215,7 @@ Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
     return align_range(kernels::encoded_bytes(spec, table[segment.tensor].dtype, elements));
   };
   return GroupLoad{.segments = 1,
+                   .lossy = segment.spec.codec != 0,
                    .encode_ns = curves.encode.ns(computed),
                    .decode_ns = curves.decode.ns(computed),
                    .raw_bytes = segment_bytes(segment, table),

@@ -41,9 +41,17 @@ struct Travel : Passes {
 };
 Travel travel_of(const Way& way, uint32_t machines);
 
+struct GroupLoad;
+// A collective's, of groups without and with loss (fit_way).
+struct Travels {
+  Travel raw, lossy;
+  const Travel& of(const GroupLoad& load) const;
+};
+Travels travels_of(const Way& way, uint32_t machines);
+
 // What segments weigh, whichever way they go. Adds up.
 struct GroupLoad {
-  uint64_t segments = 0;
+  uint64_t segments = 0, lossy = 0;
   double encode_ns = 0, decode_ns = 0;  // of all values, once
   uint64_t raw_bytes = 0, encoded_bytes = 0;
   // The same with the codec of racks.

@@ -25,8 +25,8 @@ class EveryPlan {
       wishes = {CollectiveWish::kScatter, CollectiveWish::kAllgather};
     }
     for (const CollectiveWish wish : wishes) {
-      ways_.push_back(travel_of(choose_way({.wish = wish, .machines = scene.machines}, {}, {}),
-                                scene.machines));
+      const Way way = choose_way({.wish = wish, .machines = scene.machines}, {}, {});
+      ways_.push_back(travels_of(way, scene.machines));
     }
     extend(0, {});
   }
@@ -57,7 +57,8 @@ class EveryPlan {
           if (segments_[i].by_default) segment.spec = level;
           load += *load_of(segment, scene_.table, scene_.conditions.costs);
         }
-        for (const Travel& travel : ways_) {
+        for (const Travels& way : ways_) {
+          const Travel& travel = way.of(load);
           Lanes lanes = before;
           LaneTimes times = times_of(load, travel, {scene_.conditions, {}, scene_.policy.window});
           times.gap_ns = arrival(end - 1) - last_ns;
@@ -73,7 +74,7 @@ class EveryPlan {
 
   const Scene& scene_;
   std::vector<PlannedSegment> segments_;
-  std::vector<Travel> ways_;
+  std::vector<Travels> ways_;
   std::vector<Found> all_;
 };
 
@@ -89,6 +90,7 @@ void expect_best(const Scene& scene, const std::string& which) {
   const Found best = EveryPlan(scene).best(scene.tolerance);
   const Proposal proposal = planned(scene);
   EXPECT_TRUE(proposal.exact);
+  expect_fitted_ways(scene, proposal);
   EXPECT_LE(proposal.step_ns, best.step_ns * (1 + scene.tolerance)) << which;
   EXPECT_DOUBLE_EQ(proposal.work_ns, best.work_ns) << which;
   // The real plan takes what was said.

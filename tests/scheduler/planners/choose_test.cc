@@ -78,6 +78,7 @@ TEST(Choose, ProposesPlansThatTakeWhatItSays) {
     Scene scene = random_scene(random, 1 + random() % 40);
     if (round % 5 == 0) scene.policy.segment_bytes = 64 * 1024;
     const Proposal proposal = chosen(scene);
+    expect_fitted_ways(scene, proposal);
     const auto plan = make_plan(scene.inputs(), proposal.groups);
     ASSERT_TRUE(plan.ok()) << plan.status().to_string();
     const auto timeline = timeline_of(*plan, scene.table, scene.arrivals, scene.conditions);

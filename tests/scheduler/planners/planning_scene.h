@@ -1,10 +1,13 @@
 // Random questions for planners: tables, arrivals, costs.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <random>
 #include <string>
 #include <vector>
 
+#include "scheduler/plan/way.h"
 #include "scheduler/planners/proposal.h"
 #include "tests/scheduler/exchange/built_group.h"
 
@@ -27,6 +30,16 @@ struct Scene {
   }
   PlannerQuestion question() const { return {inputs(), arrivals, conditions, menu, tolerance}; }
 };
+
+// Groups of a planner go their ways as those of a policy would.
+inline void expect_fitted_ways(const Scene& scene, const Proposal& proposal) {
+  for (const Group& group : proposal.groups) {
+    const WayQuestion question{.wish = wish_for(group.way.collective), .machines = scene.machines};
+    const Way way = choose_way(question, group, scene.table);
+    EXPECT_EQ(group.way.ahead, way.ahead);
+    EXPECT_EQ(group.way.exact, way.exact);
+  }
+}
 
 // Dyadic figures: sums of them are exact, in whichever order.
 inline Scene random_scene(std::mt19937& random, size_t tensors) {
