@@ -196,8 +196,13 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   Siblings siblings_;
   uint32_t turn_ = 0;
   Turns turns_;
-  std::vector<Turns::Account> accounts_;     // by Communicator::index()
-  std::vector<Communicator*> line_, ahead_;  // of this round
+  std::vector<Turns::Account> accounts_;  // by Communicator::index()
+  struct InLine {
+    uint64_t end = 0;
+    uint32_t position = 0, index = 0;  // of communicators_
+    auto operator<=>(const InLine&) const = default;
+  };
+  std::vector<InLine> line_;  // of this round
   Counters counters_{};
   std::map<uint64_t, SharedBytes> copied_payloads_;
   uint64_t next_copy_ = 1;

@@ -16,22 +16,18 @@ Turns::Account& Engine::State::account_of(const Communicator& communicator) {
 
 void Engine::State::charge(const Communicator& communicator, uint64_t since_ns) {
   if (communicators_.size() < 2) return;
-  turns_.charge(account_of(communicator), turn_clock_ns() - since_ns, communicator.weight());
+  Turns::charge(account_of(communicator), turn_clock_ns() - since_ns, communicator.weight());
 }
 
-// Those who are next in turn, then those who have had more than their share, least first.
+// Whoever's turn would end first comes first; of those who are alike, another one every round.
 void Engine::State::line_up() {
   line_.clear();
-  ahead_.clear();
-  const size_t count = communicators_.size();
-  for (size_t i = 0; i < count; ++i) {
-    Communicator* const communicator = communicators_[(turn_ + i) % count].get();
-    (turns_.is_next(account_of(*communicator)) ? line_ : ahead_).push_back(communicator);
+  const auto count = static_cast<uint32_t>(communicators_.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t index = (turn_ + i) % count;
+    line_.push_back({Turns::end(account_of(*communicators_[index])), i, index});
   }
-  std::sort(ahead_.begin(), ahead_.end(), [this](const Communicator* a, const Communicator* b) {
-    return account_of(*a).tag < account_of(*b).tag;
-  });
-  line_.insert(line_.end(), ahead_.begin(), ahead_.end());
+  std::sort(line_.begin(), line_.end());
 }
 
 // About a part each; where that has taken long, the others' come in the next round, after what has
@@ -42,12 +38,17 @@ int Engine::State::take_turns() {
   int worked = 0;
   const uint64_t began_ns = turn_clock_ns();
   uint64_t now_ns = began_ns;
-  for (Communicator* const communicator : line_) {
+  for (const InLine& next : line_) {
     if (now_ns - began_ns >= kTurnNs) break;
-    if (!communicator->work()) continue;
+    Communicator& communicator = *communicators_[next.index];
+    Turns::Account& account = account_of(communicator);
+    if (!communicator.work()) {
+      turns_.pass(account);
+      continue;
+    }
     ++worked;
     const uint64_t before_ns = std::exchange(now_ns, turn_clock_ns());
-    turns_.take(account_of(*communicator), now_ns - before_ns, communicator->weight());
+    turns_.take(account, now_ns - before_ns, communicator.weight());
   }
   return worked;
 }

@@ -1,8 +1,9 @@
-// Whose turn it is among several that want the data thread: who has had least of its time, by
-// weight. Who was idle comes first, but saves nothing up.
+// Whose turn it is among several that want the data thread: whose next turn, as long as its turns
+// usually are, would end first if everybody had the thread's time by weight. So a small job need
+// not wait for a part of each large one. Who was idle has saved nothing up.
 //
-// Start-time fair queueing: an account's tag is when its next turn begins in virtual time, which
-// goes on with every turn to the tag of who has it. Thread rule: the engine's.
+// Weighted fair queueing: an account's tag is when its next turn begins in virtual time. Thread
+// rule: the engine's.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +17,31 @@ class Turns {
  public:
   struct Account {
     uint64_t tag = 0;
+    uint64_t usual = 0;  // in virtual time: of its turns lately
   };
 
-  // Nobody who wants the thread comes before it.
-  bool is_next(const Account& account) const { return account.tag <= now_; }
+  // The smallest goes first.
+  static uint64_t end(const Account& account) { return account.tag + account.usual; }
   // It has had a turn.
   void take(Account& account, uint64_t ns, uint32_t weight) {
-    now_ = std::max(account.tag, now_);
-    charge(account, ns, weight);
+    now_ = std::max(now_, account.tag);
+    const uint64_t took = virtual_time(ns, weight);
+    account.usual = account.usual == 0 ? took : (3 * account.usual + took) / 4;
+    account.tag += took;
   }
+  // It could have had a turn, and had nothing to do.
+  void pass(Account& account) const { account.tag = std::max(account.tag, now_); }
   // It has used time outside its turn: frames are taken as they come.
-  void charge(Account& account, uint64_t ns, uint32_t weight) const {
-    account.tag = std::max(account.tag, now_) + ns * kFineness / std::max<uint32_t>(1, weight);
+  static void charge(Account& account, uint64_t ns, uint32_t weight) {
+    account.tag += virtual_time(ns, weight);
   }
 
  private:
-  static constexpr uint64_t kFineness = 1024;
-  uint64_t now_ = 0;
+  static uint64_t virtual_time(uint64_t ns, uint32_t weight) {
+    constexpr uint64_t kFineness = 1024;
+    return ns * kFineness / std::max<uint32_t>(1, weight);
+  }
+  uint64_t now_ = 0;  // where the last turn began
 };
 
 }  // namespace cgx::scheduler

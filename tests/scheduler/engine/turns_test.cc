@@ -33,18 +33,32 @@ TEST(TurnsTest, LetWhoeverWasIdleGoFirstAndSaveNothingUp) {
   Turns turns;
   Turns::Account busy, idle;
   for (int i = 0; i < 100; ++i) turns.take(busy, 100'000, 1);
-  EXPECT_TRUE(turns.is_next(idle));
-  EXPECT_FALSE(turns.is_next(busy));
+  EXPECT_LT(Turns::end(idle), Turns::end(busy));
+  turns.pass(idle);
+  EXPECT_LT(Turns::end(idle), Turns::end(busy));
   turns.take(idle, 200'000, 1);
-  turns.take(busy, 1, 1);  // the other's time has come
-  EXPECT_FALSE(turns.is_next(idle)) << "it has not saved up a hundred turns";
+  EXPECT_GT(Turns::end(idle), Turns::end(busy)) << "it has not saved up a hundred turns";
+}
+
+TEST(TurnsTest, LetShortTurnsGoBeforeALongOneUntilTheyHaveHadAsMuch) {
+  Turns turns;
+  Turns::Account small, large;
+  turns.take(small, 10'000, 1);
+  turns.take(large, 100'000, 1);
+  uint64_t had = 10'000;
+  for (; Turns::end(small) < Turns::end(large); had += 10'000) turns.take(small, 10'000, 1);
+  EXPECT_NEAR(static_cast<double>(had), 190'000, 20'000);
+  for (int i = 0; i < 1000; ++i) {
+    const bool first = Turns::end(small) < Turns::end(large);
+    turns.take(first ? small : large, first ? 10'000 : 100'000, 1);
+  }
+  EXPECT_NEAR(static_cast<double>(small.tag) / static_cast<double>(large.tag), 1, 0.05);
 }
 
 TEST(TurnsTest, ChargeWhatIsUsedOutsideATurn) {
-  Turns turns;
-  Turns::Account account;
-  turns.charge(account, 1'000, 1);
-  EXPECT_FALSE(turns.is_next(account));
+  Turns::Account account, other;
+  Turns::charge(account, 1'000, 1);
+  EXPECT_GT(Turns::end(account), Turns::end(other));
 }
 
 }  // namespace
