@@ -11,7 +11,6 @@
 #include "kernels/codecs/max_abs.h"
 #include "kernels/floats.h"
 #include "kernels/lanes/block.h"
-#include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
@@ -19,7 +18,7 @@ namespace {
 // What the three share. Number has Word, put(x, limit, saturated) and get(word); `limit` is where
 // the receiver's dtype overflows, and no finite x may decode to something at or beyond it.
 template <class Number>
-struct Cast {
+struct Cast : MaxAbsExtent {
   struct Meta {
     bool nonfinite = false;
     uint32_t limit = kInfBits;
@@ -32,15 +31,6 @@ struct Cast {
     return sizeof(Word) * elements;
   }
 
-  // The largest magnitude, as bits.
-  using Extent = uint32_t;
-  CGX_SHARED static Extent empty_extent() { return 0; }
-  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
-  CGX_SHARED static void merge(Extent& extent, Extent other) {
-    extent = other > extent ? other : extent;
-  }
-  static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
-  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
   CGX_SHARED static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
     return {max_abs >= limit, limit};
   }

@@ -63,7 +63,7 @@ struct Fp8Format {
 };
 
 template <uint32_t mantissa_bits>
-struct Fp8 {
+struct Fp8 : MaxAbsExtent {
   using Format = Fp8Format<mantissa_bits>;
   using Meta = Fp8Meta;
   static constexpr uint32_t kMetaBytes = 0, kBlockMetaBytes = 2, kBlockBytes = 64;
@@ -71,15 +71,6 @@ struct Fp8 {
     return kBlockBytes * blocks_of(elements);
   }
 
-  // The largest magnitude, as bits.
-  using Extent = uint32_t;
-  CGX_SHARED static Extent empty_extent() { return 0; }
-  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
-  CGX_SHARED static void merge(Extent& extent, Extent other) {
-    extent = other > extent ? other : extent;
-  }
-  static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
-  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
   CGX_SHARED static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
     return {.nonfinite = max_abs >= limit,
             .limit = limit,

@@ -1,14 +1,26 @@
-// The largest magnitude of a bucket, as bits: all that some codecs scan for. sums.h has it for one
-// value after the other.
+// The largest magnitude of a bucket, as bits: all that some codecs scan for.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/floats.h"
 #include "kernels/lanes/block.h"
+#include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
+
+// Of codecs that scan for nothing else.
+struct MaxAbsExtent {
+  using Extent = uint32_t;
+  CGX_SHARED static Extent empty_extent() { return 0; }
+  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
+  CGX_SHARED static void merge(Extent& extent, Extent other) {
+    extent = other > extent ? other : extent;
+  }
+  static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
+  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
+};
 
 template <class V>
 class MaxAbsScan {

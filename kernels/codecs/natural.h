@@ -15,7 +15,6 @@
 #include "kernels/codecs/planes_vector.h"
 #include "kernels/codecs/table_valuer.h"
 #include "kernels/floats.h"
-#include "kernels/sums.h"
 
 namespace cgx::kernels {
 namespace {
@@ -56,7 +55,7 @@ struct NaturalLevels {
 };
 
 template <uint32_t bits, Rounding rounding>
-struct Natural : NaturalLevels<bits> {
+struct Natural : NaturalLevels<bits>, MaxAbsExtent {
   using Levels = NaturalLevels<bits>;
   using Meta = NaturalMeta;
   static constexpr uint32_t kMetaBytes = 4, kBits = bits;
@@ -66,15 +65,6 @@ struct Natural : NaturalLevels<bits> {
     return kBlockBytes * blocks_of(elements);
   }
 
-  // The largest magnitude, as bits.
-  using Extent = uint32_t;
-  CGX_SHARED static Extent empty_extent() { return 0; }
-  CGX_SHARED static void add(Extent& extent, float x) { merge(extent, abs_bits(x)); }
-  CGX_SHARED static void merge(Extent& extent, Extent other) {
-    extent = other > extent ? other : extent;
-  }
-  static Extent extent_of(const float* x, uint32_t n) { return max_abs_bits(x, n); }
-  CGX_SHARED static uint32_t max_abs(Extent extent) { return extent; }
   CGX_SHARED static Meta fit(Extent max_abs, uint32_t, uint32_t limit) {
     Meta meta = fit_natural(max_abs, limit);
     meta.nonfinite |= max_abs >= limit;
