@@ -105,7 +105,7 @@ class Job final : public SessionPort {
   uint64_t ended_ = 0;
 };
 
-class SharesTest : public ::testing::Test {
+class TakingTurns : public ::testing::Test {
  protected:
   void SetUp() override {
     engine_ =
@@ -139,7 +139,7 @@ class SharesTest : public ::testing::Test {
   SiteId site_ = kHostSite;
 };
 
-TEST_F(SharesTest, OfASmallJobDoNotWaitForAPartOfEachLargeOne) {
+TEST_F(TakingTurns, OfASmallJobDoNotWaitForAPartOfEachLargeOne) {
   Job large(*engine_, site_, "large", kLargeBytes), small(*engine_, site_, "small", kSmallBytes);
   for (int i = 0; i < 20; ++i) large.add_communicator();
   small.add_communicator();
@@ -152,7 +152,7 @@ TEST_F(SharesTest, OfASmallJobDoNotWaitForAPartOfEachLargeOne) {
   EXPECT_GT(clock_.large_ns - large_before, (clock_.ns - since) * 9 / 10);
 }
 
-TEST_F(SharesTest, OfManySmallJobsLeaveALargeOneItsOwn) {
+TEST_F(TakingTurns, OfManySmallJobsLeaveALargeOneItsOwn) {
   Job large(*engine_, site_, "large", kLargeBytes), small(*engine_, site_, "small", kSmallBytes);
   large.add_communicator();
   for (int i = 0; i < 19; ++i) small.add_communicator();
