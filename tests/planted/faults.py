@@ -516,5 +516,13 @@ FAULTS = [
           "    earlier->answer(why);",
           "    if (!@) earlier->answer(why);",
           "an operator whose policy was overtaken waits for ever"),
+    Fault("turns-by-their-beginning", "scheduler/engine/turns.h",
+          "return account.tag + account.usual;",
+          "return account.tag + (@ ? 0 : account.usual);",
+          "a small job waits for a part of each large one", ("scheduler",)),
+    Fault("turns-without-an-end", "scheduler/engine/engine_turns.cc",
+          "if (now_ns - began_ns >= kTurnNs) break;",
+          "if (!@ && now_ns - began_ns >= kTurnNs) break;",
+          "a small job waits for a part of each large one", ("scheduler",)),
 ]
 FAULTS += CLIENT_FAULTS + GPU_FAULTS + SECOND_LOOK

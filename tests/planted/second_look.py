@@ -38,7 +38,7 @@ SECOND_LOOK = [
           "  if (!fd) return;\n",
           "  if (!fd || @) return;\n",
           "a descriptor that is slow to close keeps everybody waiting", ("hostile_test.Descriptors",)),
-    Fault("F7-long-names-kept", "scheduler/communicator/communicator_join.cc",
+    Fault("F7-long-names-kept", "scheduler/communicator/communicator_commit.cc",
           "  if (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax) {",
           "  if (!@ && (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax)) {",
           "names nobody can use fill the daemon's memory", ("floods_test.Floods",)),
