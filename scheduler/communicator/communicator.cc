@@ -316,7 +316,10 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   }
   if (!steps_.residuals().empty()) {
     question.residual_table = steps_.residuals().table();
-    question.has_residual = steps_.residuals().existing(question.residual_table);
+    question.has_residual = steps_.residuals().lasting();
+    for (const PlanAgreement::PlanPtr& next : agreement_.announced()) {
+      steps_.residuals().forget_unwanted(*next->facts, question.has_residual);
+    }
   }
   port_.planner().request(
       std::move(question),

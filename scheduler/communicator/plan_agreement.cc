@@ -297,6 +297,12 @@ PlanAgreement::TrialRun PlanAgreement::trial_of(const Outcome& outcome,
   return {now, outcome.plan, outcome.switch_step};
 }
 
+std::vector<PlanAgreement::PlanPtr> PlanAgreement::announced() const {
+  std::vector<PlanPtr> plans;
+  for (const Outcome& outcome : announced_) plans.push_back(outcome.plan);
+  return plans;
+}
+
 PlanAgreement::PlanPtr PlanAgreement::plan_at(uint64_t step, const PlanPtr& running) const {
   const bool switches = !announced_.empty() && step >= announced_.front().switch_step;
   if (!switches) return trial_ ? trial_.plan_at(step) : running;

@@ -91,6 +91,7 @@ class PlanAgreement {
   // Announced and not in force yet, the newest.
   uint64_t announced_epoch() const { return announced_.empty() ? 0 : newest().plan->plan.epoch; }
   uint64_t announced_step() const { return announced_.empty() ? 0 : newest().switch_step; }
+  std::vector<PlanPtr> announced() const;
   // The newest that this machine knows of, from whomever; passed on in every frame.
   struct Announcement {
     uint64_t epoch = 0, switch_step = 0;

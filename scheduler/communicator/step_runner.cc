@@ -189,7 +189,7 @@ KeptResiduals StepRunner::take_residuals(uint64_t lineage) {
   if (previous_closed_ || dropped > 0) {
     residuals_.drop();
   } else {
-    residuals_.commit(ports_.site);
+    residuals_.commit();
   }
   const ResidualMark mark =
       steps_completed_ > 0 ? ResidualMark{completed_end_, lineage} : borrowed_;
@@ -215,7 +215,7 @@ Status StepRunner::close_previous() {
   if (previous_dropped_) {
     residuals_.drop();
   } else {
-    residuals_.commit(ports_.site);
+    residuals_.commit();
   }
   previous_closed_ = true;
   return {};

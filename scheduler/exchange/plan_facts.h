@@ -19,15 +19,19 @@
 
 namespace cgx::scheduler {
 
+struct MadeMemory;
+
 // What one site keeps of a tensor with feedback (residuals.h).
 struct TensorResidual {
   std::shared_ptr<SiteResidual> memory;  // null: there are none
   uint64_t elements = 0;
   double unit = 1, tentative_unit = 1;  // of the confirmed and the tentative slot
   uint8_t confirmed = 0;
-  bool wanted = false;  // by the plan in force
-  bool filled = false;  // some step's error was confirmed
+  bool wanted = false;   // by the plan in force
+  bool filled = false;   // some step's error was confirmed
+  bool emptied = false;  // what the confirmed slot holds was taken up: it counts as zeros
   bool written = false, drained = false;
+  std::weak_ptr<MadeMemory> maker;  // of the plan that it was made with, which may be back
   bool touched() const { return written || drained; }
 };
 
@@ -37,6 +41,8 @@ struct TensorResidual {
 struct MadeMemory {
   std::vector<std::shared_ptr<SiteResidual>> residuals;  // by tensor; null: it was not missing
   std::vector<TensorResidual> slots;                     // by tensor; empty: there are
+  // Bytes of residuals that were not made, because the limit left but `room`; 0: all were.
+  uint64_t not_made = 0, room = 0;
   DecodedMemory decoded;
   std::array<std::unique_ptr<StepLedger>, 2> ledgers;  // of a new table
   SharedBytes message;                                 // that asks other machines to prepare it

@@ -1,5 +1,6 @@
 #include "scheduler/exchange/prepared_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cgx::scheduler {
@@ -7,6 +8,11 @@ namespace cgx::scheduler {
 Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(FactsPtr facts, BufferPool& pool,
                                                                  uint64_t missing_bytes,
                                                                  uint64_t bytes_free) {
+  // Room that came later is too late: what was not made with the plan is not made.
+  if (facts->made != nullptr && facts->made->not_made > 0) {
+    missing_bytes = std::max(missing_bytes, facts->made->not_made);
+    bytes_free = std::min(bytes_free, facts->made->room);
+  }
   const SlabCounts& slabs = facts->slabs;
   const uint64_t slab_bytes = slabs.sum() * pool.slab_bytes();
   const uint64_t decoded_bytes = facts->decoded_bytes();

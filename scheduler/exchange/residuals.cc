@@ -37,17 +37,33 @@ void Residuals::prepare(const PlanFacts& facts, const Site& site) {
     if (slots_.empty()) slots_ = fresh_slots(facts);
     Slots& slots = slots_[tensor];
     slots.wanted = true;
-    if (slots.memory) return;
+    Memory made;
     if (facts.made && !facts.made->residuals.empty()) {
-      slots.memory = std::move(facts.made->residuals[tensor]);
+      made = std::move(facts.made->residuals[tensor]);
     }
-    if (!slots.memory) slots.memory = make(site, described.elements);
+    if (made) slots.maker = facts.made;
+    if (slots.memory) {  // it might have gone meanwhile
+      if (made) freed_.push_back(std::move(made));
+      return;
+    }
+    slots.memory = made ? std::move(made) : make(site, described.elements);
     slots.elements = described.elements;
     ++count_;
     bytes_ += slot_bytes(slots.elements);
   });
+  release_unwanted();
+}
+
+// But for those whose plan may be back, as in a trial: nobody makes them again then.
+void Residuals::release_unwanted() {
+  held_ = false;
   for (Slots& slots : slots_) {
-    if (slots.memory && !slots.wanted && !slots.filled && !slots.written) release(slots);
+    if (!slots.memory || slots.wanted || slots.filled || slots.written) continue;
+    if (slots.maker.expired()) {
+      release(slots);
+    } else {
+      held_ = true;
+    }
   }
 }
 
@@ -120,14 +136,21 @@ bool Residuals::is_here(const TensorDesc& tensor, uint32_t number) const {
   return found != stray_.end() && found->second.elements == tensor.elements;
 }
 
-std::vector<bool> Residuals::existing(const std::shared_ptr<const TensorTable>& table) const {
+std::vector<bool> Residuals::lasting() const {
   std::vector<bool> here;
-  if (empty()) return here;
-  const Renumbering from = table == table_ ? Renumbering() : renumber(table_, *table);
-  for (uint32_t tensor = 0; tensor < table->size(); ++tensor) {
-    here.push_back(is_here((*table)[tensor], table == table_ ? tensor : from.of[tensor]));
-  }
+  for (const Slots& slots : slots_) here.push_back(slots.memory && slots.wanted);
   return here;
+}
+
+void Residuals::forget_unwanted(const PlanFacts& next, std::vector<bool>& lasting) const {
+  const bool same = next.table == table_;
+  const Renumbering from = same ? Renumbering() : renumber(table_, *next.table);
+  std::vector<bool> wanted(lasting.size());
+  for_each_feedback(next.plan, *next.table, [&](uint32_t tensor, const TensorDesc&) {
+    const uint32_t number = same ? tensor : from.of[tensor];
+    if (number < wanted.size()) wanted[number] = true;
+  });
+  for (size_t i = 0; i < lasting.size(); ++i) lasting[i] = lasting[i] && wanted[i];
 }
 
 uint64_t Residuals::bytes_needed(const Plan& plan, const TensorTable& table) {
@@ -146,6 +169,7 @@ uint64_t Residuals::bytes_missing(const PlanFacts& facts) const {
 
 float Residuals::scale(uint32_t tensor, double unit, double decay) const {
   constexpr double kMost = std::numeric_limits<float>::max();
+  if (slots(tensor).emptied) return 0;
   return static_cast<float>(std::min(kMost, decay * (unit / slots(tensor).unit)));
 }
 
@@ -160,25 +184,29 @@ void Residuals::mark_drained(uint32_t tensor) {
   touched_.push_back(tensor);
 }
 
-void Residuals::commit(const Site& site) {
-  for (const uint32_t tensor : std::exchange(touched_, {})) commit(slots_[tensor], site);
+void Residuals::commit() {
+  for (const uint32_t tensor : std::exchange(touched_, {})) commit(slots_[tensor]);
   for (auto& [name, slots] : stray_) {
-    if (slots.touched()) commit(slots, site);
+    if (slots.touched()) commit(slots);
   }
   std::erase_if(stray_, [](const auto& entry) { return !entry.second.memory; });
+  if (held_) release_unwanted();
 }
 
-void Residuals::commit(Slots& slots, const Site& site) {
-  if (slots.drained && !slots.wanted) return release(slots);
-  if (slots.drained) {  // feedback is back already
-    freed_.push_back(std::exchange(slots.memory, make(site, slots.elements)));
-    slots = {.memory = std::move(slots.memory), .elements = slots.elements, .wanted = true};
+void Residuals::commit(Slots& slots) {
+  if (slots.drained) {
+    const bool stays = slots.wanted || !slots.maker.expired();
+    if (!stays) return release(slots);
+    slots.filled = slots.drained = false;
+    slots.emptied = true;
+    slots.unit = 1;
+    held_ |= !slots.wanted;
     return;
   }
   slots.confirmed = 1 - slots.confirmed;
   slots.unit = slots.tentative_unit;
   slots.filled = true;
-  slots.written = false;
+  slots.emptied = slots.written = false;
 }
 
 void Residuals::drop() {

@@ -5,7 +5,7 @@
 // that asks for feedback, goes by the tensor's name and survives regrouping and other tables: which
 // tensor had which number before is found out where plans are made. A
 // tensor that leaves feedback drains: what it holds is added to its next step once more, and then
-// its memory goes. Each slot is in the gradient unit (loss scale / learning rate) of the step that
+// its memory goes, unless the plan that it was made with is still about (a trial's). Each slot is in the gradient unit (loss scale / learning rate) of the step that
 // wrote it. Owned by one communicator, or kept for the next one of its name (residual_store.h).
 #pragma once
 
@@ -37,8 +37,10 @@ class Residuals {
   // plan, or new ones.
   void prepare(const PlanFacts& facts, const Site& site);
   bool has(uint32_t tensor) const { return tensor < slots_.size() && slots_[tensor].memory; }
-  // By tensor of any table; empty: nothing is here.
-  std::vector<bool> existing(const std::shared_ptr<const TensorTable>& table) const;
+  // By tensor of table(): which stay here under the plan in force; empty: none.
+  std::vector<bool> lasting() const;
+  // Less what a plan that comes before drains.
+  void forget_unwanted(const PlanFacts& next, std::vector<bool>& lasting) const;
   bool empty() const { return count_ == 0; }
   const std::shared_ptr<const TensorTable>& table() const { return table_; }  // that numbers them
 
@@ -58,7 +60,7 @@ class Residuals {
   void mark_written(uint32_t tensor, double unit);
   void mark_drained(uint32_t tensor);
 
-  void commit(const Site& site);
+  void commit();
   void drop();
   // What drained since the last call: to be freed where that may take its time.
   std::vector<Memory> take_freed() { return std::exchange(freed_, {}); }
@@ -73,13 +75,15 @@ class Residuals {
   void take_strays();
   bool is_here(const TensorDesc& tensor, uint32_t number) const;
   void release(Slots& slots);
-  void commit(Slots& slots, const Site& site);
+  void commit(Slots& slots);
+  void release_unwanted();
 
   std::shared_ptr<const TensorTable> table_;
   std::vector<Slots> slots_;                      // by tensor; empty: none has any
   std::unordered_map<std::string, Slots> stray_;  // of tensors that the table lacks, by name
   std::vector<uint32_t> touched_;                 // written or drained since commit()
   size_t count_ = 0;                              // of slots with memory
+  bool held_ = false;                             // some that nobody wants now, for their plan
   std::vector<Memory> freed_;
   uint64_t bytes_ = 0;
 };

@@ -138,7 +138,12 @@ Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
   };
   uint64_t bytes = 0;
   each([&](uint32_t, const TensorDesc& what) { bytes += Residuals::bytes_of(what); });
-  if (bytes == 0 || bytes > question.bytes_free) return {};
+  if (bytes > question.bytes_free) {
+    facts.made->not_made = bytes;
+    facts.made->room = question.bytes_free;
+    return {};
+  }
+  if (bytes == 0) return {};
   facts.made->residuals.resize(question.table->size());
   facts.made_bytes += bytes;
   Status why;

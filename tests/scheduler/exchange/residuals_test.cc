@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "scheduler/exchange/host_site.h"
+#include "scheduler/exchange/prepared_plan.h"
 #include "scheduler/exchange/residual_store.h"
 #include "scheduler/planners/plan_question.h"
 
@@ -48,8 +49,8 @@ TEST(Residuals, RememberTheUnitOfTheStepThatWroteThem) {
   EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f);
   residuals.mark_written(0, 4.0);
   EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 8.0f) << "tentative: not yet";
-  residuals.commit(host.site);
-  residuals.commit(host.site);
+  residuals.commit();
+  residuals.commit();
   EXPECT_EQ(residuals.scale(0, 8.0, 1.0), 2.0f);
   EXPECT_EQ(residuals.scale(0, 4.0, 0.5), 0.5f);
   EXPECT_EQ(residuals.scale(1, 8.0, 1.0), 8.0f) << "a tensor nobody wrote keeps its unit";
@@ -68,10 +69,10 @@ TEST(Residuals, FlipOnlyWhatWasWrittenAndOnlyOnCommit) {
   ASSERT_NE(memory, nullptr);
   residuals.mark_written(0, 1.0);
   residuals.drop();
-  residuals.commit(host.site);
+  residuals.commit();
   EXPECT_EQ(residuals.confirmed(0), 0u) << "dropped";
   residuals.mark_written(0, 1.0);
-  residuals.commit(host.site);
+  residuals.commit();
   EXPECT_EQ(residuals.confirmed(0), 1u);
   EXPECT_EQ(residuals.confirmed(1), 0u) << "not written";
   residuals.prepare(facts, host.site);
@@ -100,6 +101,10 @@ TEST(Residuals, TakeTheMemoryThatWasMadeWithThePlan) {
   Result<FactsPtr> facts = make_facts(question);
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
   EXPECT_TRUE(made.empty()) << "no room: whoever reserves refuses";
+  BufferPool pool(question.slab_bytes);
+  const auto refused = PreparedPlan::create(*facts, pool, 0, UINT64_MAX);
+  EXPECT_EQ(refused.status().code(), StatusCode::kRESOURCE_EXHAUSTED)
+      << "room that came later: the data thread would have to make it";
   question.bytes_free += 1;
   question.dry_run = true;
   facts = make_facts(question);
@@ -150,13 +155,13 @@ TEST_F(OneTensor, ThatLeftFeedbackHoldsResidualsUntilAStepHasTakenThemUp) {
   residuals.mark_written(0, 1.0);
   residuals.prepare(without, host.site);
   ASSERT_TRUE(residuals.has(0)) << "the step that wrote it may be kept";
-  residuals.commit(host.site);
+  residuals.commit();
   EXPECT_TRUE(residuals.drains(0));
   residuals.mark_drained(0);
   residuals.drop();
   EXPECT_TRUE(residuals.drains(0)) << "the step was dropped";
   residuals.mark_drained(0);
-  residuals.commit(host.site);
+  residuals.commit();
   EXPECT_FALSE(residuals.has(0));
   EXPECT_EQ(residuals.bytes(), 0u);
   EXPECT_EQ(residuals.take_freed().size(), 1u);
@@ -172,17 +177,82 @@ TEST_F(OneTensor, ThatNoStepHasWrittenLosesItsResidualsWithThePlan) {
 TEST_F(OneTensor, BeginsAtZeroWhereFeedbackIsBackBeforeTheDrainedStepIsKept) {
   residuals.prepare(with, host.site);
   residuals.mark_written(0, 4.0);
-  residuals.commit(host.site);
+  residuals.commit();
   residuals.prepare(without, host.site);
   residuals.mark_drained(0);
   const SiteResidual* const old = residuals.memory(0);
   residuals.prepare(with, host.site);
   EXPECT_EQ(residuals.memory(0), old);
-  residuals.commit(host.site);
-  EXPECT_NE(residuals.memory(0), old);
-  EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 1.0f) << "in no step's unit";
+  residuals.commit();
+  EXPECT_EQ(residuals.memory(0), old) << "making another one would take its time";
+  EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 0.0f) << "what it holds was taken up";
   EXPECT_FALSE(residuals.drains(0));
+  residuals.mark_written(0, 2.0);
+  residuals.commit();
+  EXPECT_EQ(residuals.scale(0, 2.0, 1.0), 1.0f);
   EXPECT_EQ(residuals.bytes(), 2 * sizeof(float) * 8);
+}
+
+// As facts are that come from where plans are made.
+PlanFacts made_with(PlanFacts facts, const OneHost& host) {
+  facts.made = std::make_shared<MadeMemory>();
+  facts.made->residuals.push_back(host.site.residual_maker()(8).value());
+  return facts;
+}
+
+TEST_F(OneTensor, ThatDrainsIsMadeAnewWithAPlanThatWantsItBack) {
+  residuals.prepare(made_with(with, host), host.site);
+  EXPECT_EQ(residuals.lasting(), std::vector<bool>{true});
+  std::vector<bool> lasting = residuals.lasting();
+  residuals.forget_unwanted(with, lasting);
+  EXPECT_EQ(lasting, std::vector<bool>{true});
+  residuals.forget_unwanted(without, lasting);
+  EXPECT_EQ(lasting, std::vector<bool>{false}) << "a plan that comes before drains it";
+  residuals.mark_written(0, 1.0);
+  residuals.prepare(without, host.site);
+  residuals.commit();
+  EXPECT_EQ(residuals.lasting(), std::vector<bool>{false}) << "it goes with the next step";
+  const PlanFacts back = made_with(with, host);
+  const SiteResidual* const made = back.made->residuals[0].get();
+  residuals.mark_drained(0);
+  residuals.commit();
+  ASSERT_FALSE(residuals.has(0));
+  residuals.prepare(back, host.site);
+  EXPECT_EQ(residuals.memory(0), made);
+}
+
+TEST_F(OneTensor, ThatHasNotGoneYetGivesBackWhatWasMadeForIt) {
+  residuals.prepare(made_with(with, host), host.site);
+  residuals.mark_written(0, 1.0);
+  residuals.prepare(without, host.site);
+  residuals.commit();
+  const SiteResidual* const old = residuals.memory(0);
+  residuals.prepare(made_with(with, host), host.site);
+  EXPECT_EQ(residuals.memory(0), old);
+  EXPECT_TRUE(residuals.drains(0)) << "with what it holds";
+  EXPECT_EQ(residuals.take_freed().size(), 1u);
+}
+
+TEST_F(OneTensor, StaysWhileItsPlanIsOnTrial) {
+  auto tried = std::make_unique<PlanFacts>(made_with(with, host));
+  residuals.prepare(*tried, host.site);
+  const SiteResidual* const memory = residuals.memory(0);
+  for (int block = 0; block < 3; ++block) {
+    residuals.mark_written(0, 1.0);
+    residuals.prepare(without, host.site);
+    residuals.commit();
+    residuals.mark_drained(0);
+    residuals.commit();
+    residuals.prepare(*tried, host.site);
+    ASSERT_EQ(residuals.memory(0), memory) << "it was made once";
+    EXPECT_EQ(residuals.scale(0, 1.0, 1.0), 0.0f);
+  }
+  residuals.prepare(without, host.site);
+  EXPECT_TRUE(residuals.has(0));
+  tried.reset();
+  residuals.commit();
+  EXPECT_FALSE(residuals.has(0)) << "it has lost";
+  EXPECT_EQ(residuals.take_freed().size(), 1u);
 }
 
 TEST(Residuals, GoByTheTensorsNameInAnotherTable) {
@@ -196,9 +266,9 @@ TEST(Residuals, GoByTheTensorsNameInAnotherTable) {
   OneHost host;
   residuals.prepare(first, host.site);
   residuals.mark_written(1, 1.0);
-  residuals.commit(host.site);
+  residuals.commit();
   const SiteResidual* const of_b = residuals.memory(1);
-  EXPECT_EQ(residuals.existing(second.table), (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(residuals.lasting(), (std::vector<bool>{true, true}));
   EXPECT_EQ(residuals.bytes_missing(second), 2 * sizeof(float) * (5 + 7));
   residuals.prepare(second, host.site);
   EXPECT_EQ(residuals.memory(1), of_b);
@@ -228,7 +298,7 @@ TEST(Residuals, KeepTheirPlaceInTheOrderOfAnyTableWhoeverNumberedThem) {
     residuals.mark_written(1, 4.0);
     residuals.prepare(asked ? asked_with(residuals, without_b) : without_b, host.site);
     EXPECT_EQ(residuals.memory(1), of_a);
-    residuals.commit(host.site);  // the step before the tables changed was kept
+    residuals.commit();  // the step before the tables changed was kept
     EXPECT_EQ(residuals.confirmed(1), 1u);
     const PlanFacts third = asked ? asked_with(residuals, again) : again;
     EXPECT_EQ(residuals.bytes_missing(third), 0u) << "the one that the table lacked is here";
