@@ -38,6 +38,10 @@ SECOND_LOOK = [
           "  if (!fd) return;\n",
           "  if (!fd || @) return;\n",
           "a descriptor that is slow to close keeps everybody waiting", ("hostile_test.Descriptors",)),
+    Fault("F6-descriptors-closed-where-arenas-are-mapped", USERS,
+          "    for (UniqueFd& fd : fds) Lanes::close(lanes, holder, std::move(fd));",
+          "    for (UniqueFd& fd : fds) @ ? fd.reset() : Lanes::close(lanes, holder, std::move(fd));",
+          "a descriptor that is slow to close keeps the user's arenas waiting", ("daemon", "hostile_test.Descriptors")),
     Fault("F7-long-names-kept", "scheduler/communicator/communicator_commit.cc",
           "  if (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax) {",
           "  if (!@ && (tensor.shape.size() > wire::kShapeDimsMax || tensor.name.size() > wire::kNameBytesMax)) {",
@@ -82,10 +86,8 @@ SECOND_LOOK = [
           "  Status status = @ ? Status() : check(wish);",
           "the daemon looks at other machines' ports for a client", ("daemon", "hostile_test.Words")),
     Fault("F14-arenas-mapped-on-the-agents-thread", "daemon/ipc/ipc_connection.cc",
-          "  agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request, message, quota_left,",
-          "  const auto run = [this](uint32_t user, UserThreads::Task task) {\n"
-          "    @ ? task() : agent_.users_.run(user, std::move(task));\n  };\n"
-          "  run(uid(), [inbox = agent_.inbox_, serial = serial_, request, message, quota_left,",
+          "  agent_.users_.run(holder_, std::move(fds), std::move(map));",
+          "  @ ? map(fds) : agent_.users_.run(holder_, std::move(fds), std::move(map));",
           "who opens a session waits for another's large arena", ("shares_test.LargeArenas",)),
     Fault("F16-changes-without-a-line-in-the-audit", "daemon/operators/audit.cc",
           "  if (path_.empty()) return {};\n  const MutexLock lock(mutex_);",
