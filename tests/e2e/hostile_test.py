@@ -123,6 +123,15 @@ class Descriptors(Hostile):
             self.assertEqual(self.quickly("a refused arena", lambda: self.packet_kind(link)), REPLY)
             self.assert_others_are_served()
 
+    def test_that_take_long_to_close_keep_no_operator_out(self):
+        daemon = self.daemons[0]
+        for junk in (b"junk", b"PRI * HTTP/1.1\r\n\r\n"):
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.addCleanup(link.close)
+            link.connect(daemon.control)
+            self.send_lingering(link, junk)
+            self.quickly("an operator's question meanwhile", lambda: daemon.control_tool("status"))
+
     def packet_kind(self, link):
         packet, fds, _, _ = socket.recv_fds(link, 1 << 17, 8)
         for fd in fds:
