@@ -2,33 +2,48 @@
 
 #include <pthread.h>
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "proto/wire/mutex.h"
 
 namespace cgx::daemon {
 
-namespace {
-
-constexpr uint64_t kClosing = uint64_t{1} << 32;  // beside a uid: the lane of its descriptors
-
-}  // namespace
-
 struct UserThreads::Lanes {
+  enum class Kind : uint8_t { kTasks, kClosing };
+  using Name = std::pair<std::string, Kind>;  // whose, and for what
   struct Lane {
     std::deque<Task> tasks;
     size_t waiting = 0;  // with the one that runs
   };
 
+  static void close(const std::shared_ptr<Lanes>& lanes, const std::string& holder, UniqueFd fd) {
+    run(lanes, {holder, Kind::kClosing}, [fd = std::move(fd)]() mutable { fd.reset(); });
+  }
+
+  static void run(const std::shared_ptr<Lanes>& lanes, const Name& name, Task task) {
+    MutexLock lock(lanes->mutex);
+    Lane& lane = lanes->by_name[name];
+    lane.tasks.push_back(std::move(task));
+    if (++lane.waiting > 1) return;
+    try {
+      std::thread([lanes, name] { work(lanes, name); }).detach();
+    } catch (const std::system_error&) {  // no thread to be had: here, then
+      lock.unlock();
+      work(lanes, name);
+    }
+  }
+
   // Until the lane is empty; then it is gone, and so is the thread.
-  static void work(const std::shared_ptr<Lanes>& lanes, uint64_t number) {
+  static void work(const std::shared_ptr<Lanes>& lanes, const Name& name) {
     ::pthread_setname_np(::pthread_self(), "cgxd-user");
     MutexLock lock(lanes->mutex);
     for (;;) {
-      Lane& lane = lanes->by_number[number];
+      Lane& lane = lanes->by_name[name];
       if (lane.tasks.empty()) break;
       {
         Task task = std::move(lane.tasks.front());
@@ -37,46 +52,40 @@ struct UserThreads::Lanes {
         task();
       }
       lock.lock();
-      --lanes->by_number[number].waiting;
+      --lanes->by_name[name].waiting;
     }
-    lanes->by_number.erase(number);
+    lanes->by_name.erase(name);
   }
 
   mutable Mutex mutex;
-  std::map<uint64_t, Lane> by_number CGX_GUARDED_BY(mutex);
+  std::map<Name, Lane> by_name CGX_GUARDED_BY(mutex);
 };
 
 UserThreads::UserThreads() : lanes_(std::make_shared<Lanes>()) {}
 UserThreads::~UserThreads() = default;
 
-void UserThreads::run(uint32_t uid, Task task) {
-  run_in(uid, std::move(task));
+void UserThreads::run(const std::string& holder, Task task) {
+  Lanes::run(lanes_, {holder, Lanes::Kind::kTasks}, std::move(task));
 }
 
-void UserThreads::close(uint32_t uid, UniqueFd fd) {
+void UserThreads::run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task) {
+  run(holder, [lanes = lanes_, holder, fds = std::move(fds), task = std::move(task)]() mutable {
+    task(fds);
+    for (UniqueFd& fd : fds) Lanes::close(lanes, holder, std::move(fd));
+  });
+}
+
+void UserThreads::close(const std::string& holder, UniqueFd fd) {
   if (!fd) return;
-  run_in(uid | kClosing, [fd = std::move(fd)]() mutable { fd.reset(); });
+  Lanes::close(lanes_, holder, std::move(fd));
 }
 
-void UserThreads::run_in(uint64_t number, Task task) {
-  MutexLock lock(lanes_->mutex);
-  Lanes::Lane& lane = lanes_->by_number[number];
-  lane.tasks.push_back(std::move(task));
-  if (++lane.waiting > 1) return;
-  try {
-    std::thread([lanes = lanes_, number] { Lanes::work(lanes, number); }).detach();
-  } catch (const std::system_error&) {  // no thread to be had: here, then
-    lock.unlock();
-    Lanes::work(lanes_, number);
-  }
-}
-
-size_t UserThreads::waiting(uint32_t uid) const {
+size_t UserThreads::waiting(const std::string& holder) const {
   const MutexLock lock(lanes_->mutex);
   size_t waiting = 0;
-  for (const uint64_t number : {uint64_t{uid}, uid | kClosing}) {
-    const auto found = lanes_->by_number.find(number);
-    if (found != lanes_->by_number.end()) waiting += found->second.waiting;
+  for (const auto kind : {Lanes::Kind::kTasks, Lanes::Kind::kClosing}) {
+    const auto found = lanes_->by_name.find({holder, kind});
+    if (found != lanes_->by_name.end()) waiting += found->second.waiting;
   }
   return waiting;
 }

@@ -1,18 +1,20 @@
-// What may take long for one user's sake, done where it keeps only that user waiting: closing a
-// descriptor that a client sent (a socket that lingers blocks close() as long as it likes), mapping
-// and unmapping an arena of many GiB.
+// What may take long for one holder's sake (holder.h), done where it keeps only that holder
+// waiting: closing a descriptor that a client sent (a socket that lingers blocks close() as long as
+// it likes), mapping and unmapping an arena of many GiB.
 //
-// Thread rule: run() and close() from anywhere. A user's tasks run one after another, in order, on
-// a thread that lives as long as there are any, and its descriptors are closed on another such
-// thread; different users' run beside each other.
+// Thread rule: run() and close() from anywhere. A holder's tasks run one after another, in order,
+// on a thread that lives as long as there are any, and its descriptors are closed on another such
+// thread; different holders' run beside each other.
 //
-// Invariants: a task may block for ever and hurts no other user; nobody waits for the threads, so
-// a task owns all it touches and outlives this object if it must.
+// Invariants: a task may block for ever and hurts no other holder; nobody waits for the threads, so
+// a task owns all it touches and outlives this object if it must; no descriptor that a client sent
+// is closed on a thread of tasks.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "daemon/base/unique_function.h"
 #include "proto/wire/unique_fd.h"
@@ -22,17 +24,19 @@ namespace cgx::daemon {
 class UserThreads {
  public:
   using Task = UniqueFunction<void()>;
+  using FdTask = UniqueFunction<void(const std::vector<UniqueFd>&)>;
 
   UserThreads();
   ~UserThreads();  // what was given is still done
 
-  void run(uint32_t uid, Task task);
-  void close(uint32_t uid, UniqueFd fd);
-  size_t waiting(uint32_t uid) const;  // tasks not done and descriptors not closed yet
+  void run(const std::string& holder, Task task);
+  // With descriptors that a client sent; they are closed as close() does once it has run.
+  void run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task);
+  void close(const std::string& holder, UniqueFd fd);
+  size_t waiting(const std::string& holder) const;  // not done and not closed yet
 
  private:
   struct Lanes;
-  void run_in(uint64_t lane, Task task);
   std::shared_ptr<Lanes> lanes_;
 };
 

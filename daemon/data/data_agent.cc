@@ -63,7 +63,7 @@ class DataAgent::EventRelay final : public transport::Events {
 
 struct DataAgent::OpenedSession {
   SessionSerial serial;
-  uint32_t uid;
+  std::string holder;
   scheduler::SessionId id;
   Session session;
   std::vector<SharedRegion> arenas;
@@ -293,7 +293,7 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
   };
   auto session = std::make_unique<OpenedSession>(
       OpenedSession{serial,
-                    open.options.uid,
+                    open.options.holder,
                     {},
                     Session(std::move(open.channel), std::move(reply)),
                     {},
@@ -347,7 +347,7 @@ void DataAgent::drop_arena(OpenedSession& session, uint32_t request, uint32_t ar
   const auto found = std::find_if(all.begin(), all.end(),
                                   [arena](const auto& one) { return one->place() == arena; });
   answers_->answer(
-      {session.serial, request, ArenaDropped{session.uid, arena, std::move(*found), {}}});
+      {session.serial, request, ArenaDropped{session.holder, arena, std::move(*found), {}}});
   all.erase(found);
 }
 
@@ -409,7 +409,7 @@ void DataAgent::release_closed() {
   std::erase_if(closed_, [this](auto& each) {
     if (engine_->session_in_use(each->id)) return false;
     answers_->answer({each->serial, 0,
-                      Released{each->uid, each->session.take_channel(), std::move(each->arenas),
+                      Released{each->holder, each->session.take_channel(), std::move(each->arenas),
                                std::move(each->device_arenas)}});
     return true;
   });

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -93,7 +94,7 @@ struct Evict {  // the session broke a contract: tell the client why, hang up, t
   Status why;
 };
 struct Released {
-  uint32_t uid = 0;
+  std::string holder;  // on whose thread it ends
   SessionChannel channel;
   std::vector<SharedRegion> arenas;
   std::vector<std::shared_ptr<gpu::DeviceArena>> device_arenas;
@@ -102,7 +103,7 @@ struct Released {
 // a user's thread -> ipc agent
 
 struct ArenaMapped {
-  uint32_t uid = 0;
+  std::string holder;
   uint32_t arena = 0;
   uint64_t reserved_bytes = 0;  // of the session's quota
   Result<SharedRegion> region;
@@ -112,7 +113,7 @@ struct ArenaMapped {
 
 // data agent -> ipc agent: to be closed; a user's thread -> ipc agent: it is.
 struct ArenaDropped {
-  uint32_t uid = 0;
+  std::string holder;
   uint32_t arena = 0;
   std::shared_ptr<gpu::DeviceArena> device;  // null: it is closed
   Status why;                                // or this happened

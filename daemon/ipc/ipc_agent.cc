@@ -26,13 +26,6 @@ Status no_descriptor_left() {
   return resource_exhausted("the daemon has no descriptor left (ulimit -n)");
 }
 
-uid_t uid_behind(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length);
-  return peer.uid;
-}
-
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
@@ -131,8 +124,8 @@ void IpcAgent::accept_all() {
     if (answer == Admission::Answer::kWait) return pause_accepting();
     UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket && answer == Admission::Answer::kTurnAway) {
-      const uid_t uid = uid_behind(socket.get());
-      turn_away(std::move(socket), uid, no_descriptor_left());
+      const std::string holder = holder_behind(socket.get());
+      turn_away(std::move(socket), holder, no_descriptor_left());
       continue;
     }
     if (socket) {
@@ -143,8 +136,8 @@ void IpcAgent::accept_all() {
     spare_fd_.reset();
     socket = UniqueFd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket) {
-      const uid_t uid = uid_behind(socket.get());
-      turn_away(std::move(socket), uid, no_descriptor_left());
+      const std::string holder = holder_behind(socket.get());
+      turn_away(std::move(socket), holder, no_descriptor_left());
     }
     spare_fd_ = open_spare();
   }
@@ -185,29 +178,26 @@ Unserved::Count IpcAgent::unserved_of(const std::string& holder) const {
 
 void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   Result<PeerProcess> peer = peer_process(socket.get());
-  const std::string holder = peer.ok() ? holder_of(peer->uid, peer->pid) : "";
-  const Status admitted = peer.ok() ? may_admit(*peer, holder) : peer.status();
-  if (!admitted.ok()) {
-    const uid_t uid = uid_behind(socket.get());
-    return turn_away(std::move(socket), uid, admitted);
-  }
+  const std::string holder =
+      peer.ok() ? holder_of(peer->uid, peer->pid) : holder_behind(socket.get());
+  const Status admitted = peer.ok() ? may_admit(holder) : peer.status();
+  if (!admitted.ok()) return turn_away(std::move(socket), holder, admitted);
   const SessionSerial serial = next_serial_++;
   auto connection =
       std::make_unique<Connection>(*this, serial, std::move(socket), std::move(peer).value(),
                                    holder, unserved_of(holder), now_ns + options_.handshake_ns);
   if (Status status = connection->watch(); !status.ok()) {
     refuse(connection->socket(), status);
-    return users_.close(connection->uid(), connection->take_socket());
+    return users_.close(holder, connection->take_socket());
   }
   connections_.emplace(serial, std::move(connection));
   connections_open_ = static_cast<uint32_t>(connections_.size());
   on_ready(serial * 2);  // who has spoken already is none of the silent, whose number is limited
 }
 
-Status IpcAgent::may_admit(const PeerProcess& peer, const std::string& holder) const {
-  if (users_.waiting(peer.uid) >= options_.user_tasks_max) {
-    return resource_exhausted("uid " + std::to_string(peer.uid) + " has sent " +
-                              std::to_string(options_.user_tasks_max) +
+Status IpcAgent::may_admit(const std::string& holder) const {
+  if (users_.waiting(holder) >= options_.user_tasks_max) {
+    return resource_exhausted(holder + " has sent " + std::to_string(options_.user_tasks_max) +
                               " descriptors or arenas that are still being closed or mapped");
   }
   return pending().check(holder);
@@ -257,10 +247,10 @@ void IpcAgent::refuse(int socket, const Status& why) {
   refusals_.warn(now_ns_, "refused a client's connection: " + why.to_string());
 }
 
-void IpcAgent::turn_away(UniqueFd socket, uid_t uid, const Status& why) {
+void IpcAgent::turn_away(UniqueFd socket, const std::string& holder, const Status& why) {
   refuse(socket.get(), why);
   ::shutdown(socket.get(), SHUT_RDWR);  // it sees the end, however long closing takes
-  users_.close(uid, std::move(socket));
+  users_.close(holder, std::move(socket));
 }
 
 void IpcAgent::expire(uint64_t now_ns) {
@@ -280,7 +270,7 @@ void IpcAgent::drop(Connection& connection) {
   poller().remove(connection.socket());
   if (connection.pidfd() >= 0) poller().remove(connection.pidfd());
   ::shutdown(connection.socket(), SHUT_RDWR);
-  users_.close(connection.uid(), connection.take_socket());
+  users_.close(connection.holder(), connection.take_socket());
   connections_.erase(connection.serial());
   connections_open_ = static_cast<uint32_t>(connections_.size());
 }
@@ -293,14 +283,14 @@ void IpcAgent::answer(SessionAnswer answer) {
 
 void IpcAgent::handle(SessionAnswer answer) {
   if (auto* released = std::get_if<Released>(&answer.body)) {
-    return users_.run(released->uid, [memory = std::move(*released)] {});
+    return users_.run(released->holder, [memory = std::move(*released)] {});
   }
   const auto found = connections_.find(answer.session);
   auto* const mapped = std::get_if<ArenaMapped>(&answer.body);
   auto* const dropped = std::get_if<ArenaDropped>(&answer.body);
   if (found == connections_.end()) {  // an answer to somebody who has gone
-    if (mapped != nullptr) users_.run(mapped->uid, [memory = std::move(*mapped)] {});
-    if (dropped != nullptr) users_.run(dropped->uid, [memory = std::move(*dropped)] {});
+    if (mapped != nullptr) users_.run(mapped->holder, [memory = std::move(*mapped)] {});
+    if (dropped != nullptr) users_.run(dropped->holder, [memory = std::move(*dropped)] {});
     return;
   }
   Connection& connection = *found->second;
@@ -330,8 +320,8 @@ void IpcAgent::handle(SessionAnswer answer) {
 
 // Of 65,000 tensors one takes tens of milliseconds.
 void IpcAgent::make_page(const Connection& connection, uint32_t request, Shown shown) {
-  users_.run(connection.uid(), [inbox = inbox_, serial = connection.serial(), request,
-                                shown = std::move(shown)]() mutable {
+  users_.run(connection.holder(), [inbox = inbox_, serial = connection.serial(), request,
+                                   shown = std::move(shown)]() mutable {
     (void)inbox->post({serial, request, report_page(shown.communicator, shown.first)});
   });
 }

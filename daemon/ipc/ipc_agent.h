@@ -36,7 +36,7 @@ struct IpcOptions {
   std::string version;
   uint64_t handshake_ns = 2'000'000'000;
   uint32_t pending_max = 64;       // connections that have not introduced themselves
-  uint32_t user_tasks_max = 1024;  // of one user's, not done yet
+  uint32_t user_tasks_max = 1024;  // of one holder's, not done yet
   uint32_t sessions_max = 256;
   uint64_t arena_bytes_max = 64ull << 30;  // all arenas of one session
   uint64_t shared_bytes_max = UINT64_MAX;  // and of all sessions
@@ -84,13 +84,13 @@ class IpcAgent final : public Agent, public SessionAnswers {
   void go_on_reading();
   Unserved::Count unserved_of(const std::string& holder) const;
   void admit(UniqueFd socket, uint64_t now_ns);
-  Status may_admit(const PeerProcess& peer, const std::string& holder) const;
+  Status may_admit(const std::string& holder) const;
   Status may_open(const std::string& holder) const;
   scheduler::Share pending() const;
   void show_pending();
   Status may_share(const std::string& holder, uint64_t bytes) const;
   void refuse(int socket, const Status& why);  // counted, told, named in the log
-  void turn_away(UniqueFd socket, uid_t uid, const Status& why);
+  void turn_away(UniqueFd socket, const std::string& holder, const Status& why);
   void handle(SessionAnswer answer);
   void make_page(const Connection& connection, uint32_t request, Shown shown);
   void on_ready(uint64_t tag);

@@ -62,7 +62,7 @@ Status IpcAgent::Connection::read_packets(bool died) {
     Status status = outcome.status();
     if (outcome.ok() && *outcome == ReceiveOutcome::kClosed) status = death();
     if (outcome.ok() && *outcome == ReceiveOutcome::kPacket) status = handle(packet);
-    for (UniqueFd& fd : packet.fds) agent_.users_.close(uid(), std::move(fd));
+    for (UniqueFd& fd : packet.fds) agent_.users_.close(holder_, std::move(fd));
     if (!status.ok() || goodbye_ || *outcome == ReceiveOutcome::kNothing) return status;
   }
   return {};
@@ -188,35 +188,39 @@ void IpcAgent::Connection::map_on_host(uint32_t request, const wire::AddArena& m
   const uint64_t quota_left = agent_.options_.arena_bytes_max - arena_bytes_;
   const uint64_t reserved = std::min(message.bytes, quota_left);
   arena_bytes_ += reserved;
-  agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request, message, quota_left,
-                            reserved, uid = uid(), memory = std::move(memory)] {
-    ArenaMapped mapped{uid,      message.arena,
-                       reserved, map_arena(memory.get(), message.bytes, quota_left),
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(memory));
+  auto map = [inbox = agent_.inbox_, serial = serial_, request, message, quota_left, reserved,
+              holder = holder_](const std::vector<UniqueFd>& sent) {
+    ArenaMapped mapped{holder,   message.arena,
+                       reserved, map_arena(sent[0].get(), message.bytes, quota_left),
                        nullptr,  0};
     // A mailbox that takes no more is an agent that has stopped: the mapping ends here.
     (void)inbox->post({serial, request, std::move(mapped)});
-  });
+  };
+  agent_.users_.run(holder_, std::move(fds), std::move(map));
 }
 
 // So does starting a GPU's worker, and importing there.
 void IpcAgent::Connection::import_on_gpu(uint32_t request, const wire::AddArena& message,
                                          std::vector<UniqueFd> fds) {
-  agent_.users_.run(uid(), [inbox = agent_.inbox_, workers = agent_.workers_, serial = serial_,
-                            request, message, uid = uid(), job = job_, fds = std::move(fds)] {
-    ArenaMapped mapped{uid, message.arena, 0, SharedRegion(), nullptr, 0};
+  auto add = [inbox = agent_.inbox_, workers = agent_.workers_, serial = serial_, request, message,
+              uid = uid(), job = job_, holder = holder_](const std::vector<UniqueFd>& sent) {
+    ArenaMapped mapped{holder, message.arena, 0, SharedRegion(), nullptr, 0};
     const auto imported = [&]() -> Status {
       CGX_ASSIGN_OR_RETURN(std::shared_ptr<gpu::Worker> worker,
                            workers->of(uid, job, message.device));
-      const int memory = fds.size() > 1 ? fds[1].get() : -1;
+      const int memory = sent.size() > 1 ? sent[1].get() : -1;
       CGX_ASSIGN_OR_RETURN(const gpu::Worker::AddedArena added,
-                           worker->add_arena(message, fds[0].get(), memory));
+                           worker->add_arena(message, sent[0].get(), memory));
       mapped.pattern = added.pattern;
       mapped.device = std::make_shared<gpu::DeviceArena>(std::move(worker), added.number, message);
       return {};
     };
     if (Status status = imported(); !status.ok()) mapped.region = std::move(status);
     (void)inbox->post({serial, request, std::move(mapped)});
-  });
+  };
+  agent_.users_.run(holder_, std::move(fds), std::move(add));
 }
 
 Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
@@ -237,8 +241,8 @@ Status IpcAgent::Connection::on_dropped(uint32_t request, ArenaDropped dropped) 
     arenas_.reset(dropped.arena);
     return send({dropped.why.code(), dropped.why.message(), 0, 0}, request);
   }
-  agent_.users_.run(uid(), [inbox = agent_.inbox_, serial = serial_, request,
-                            dropped = std::move(dropped)]() mutable {
+  agent_.users_.run(holder_, [inbox = agent_.inbox_, serial = serial_, request,
+                              dropped = std::move(dropped)]() mutable {
     dropped.why = dropped.device->close();
     dropped.device = nullptr;
     (void)inbox->post({serial, request, std::move(dropped)});

@@ -17,6 +17,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/holder.h"
 #include "daemon/base/open_files.h"
+#include "daemon/base/user_threads.h"
 
 namespace cgx::daemon {
 namespace {
@@ -89,6 +90,8 @@ class GuardedListener::Loop {
   ~Loop() {
     ::eventfd_write(stop_.get(), 1);
     thread_.join();
+    for (Waiting& one : waiting_) turn_away(std::move(one.fd), one.origin);
+    for (Alive& one : alive_) let_go(std::move(one.watch), one.origin);
   }
 
  private:
@@ -138,12 +141,20 @@ class GuardedListener::Loop {
   void drop_ended() {
     const size_t first = 2 + waiting_.size();
     size_t index = 0;
-    std::erase_if(alive_, [&](const Alive&) { return polled_[first + index++].revents != 0; });
+    std::erase_if(alive_, [&](Alive& one) {
+      if (polled_[first + index++].revents == 0) return false;
+      let_go(std::move(one.watch), one.origin);
+      return true;
+    });
   }
 
   void check_openings() {
     const uint64_t now = monotonic_ns();
-    std::erase_if(waiting_, [&](Waiting& one) { return decided(one, now); });
+    std::erase_if(waiting_, [&](Waiting& one) {
+      if (!decided(one, now)) return false;
+      turn_away(std::move(one.fd), one.origin);  // unless it was handed over
+      return true;
+    });
   }
 
   bool decided(Waiting& one, uint64_t now) {
@@ -166,14 +177,26 @@ class GuardedListener::Loop {
 
   void hand_over(UniqueFd fd, std::string origin) {
     if (is_local(fd.get())) {
-      if (!share_of(alive_, options_.alive_max).check(origin).ok()) return;  // closed
+      const bool room = share_of(alive_, options_.alive_max).check(origin).ok();
+      if (!room) return turn_away(std::move(fd), origin);
     } else {
       make_room_for(origin);
     }
     UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!watch) return;
+    if (!watch) return turn_away(std::move(fd), origin);
     alive_.push_back({std::move(watch), std::move(origin)});
     events_.on_connection(std::move(fd));
+  }
+
+  // It sees the end, however long closing takes.
+  void turn_away(UniqueFd fd, const std::string& origin) {
+    if (is_local(fd.get())) ::shutdown(fd.get(), SHUT_RDWR);
+    let_go(std::move(fd), origin);
+  }
+
+  // Descriptors may wait unread in a local connection; closing those takes as long as they like.
+  void let_go(UniqueFd fd, const std::string& origin) {
+    if (is_local(fd.get())) closers_.close(origin, std::move(fd));
   }
 
   // Over TCP a host's oldest connection goes for its newest, and the oldest of the largest crowd
@@ -213,16 +236,25 @@ class GuardedListener::Loop {
       if ((paused_ = answer == Admission::Answer::kWait)) return;
       UniqueFd fd(::accept4(listening_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) return out_of_descriptors();
-      if (answer == Admission::Answer::kTurnAway) continue;  // closed
       std::string origin = origin_of(fd.get());
+      if (answer == Admission::Answer::kTurnAway) {
+        turn_away(std::move(fd), origin);
+        continue;
+      }
       if (options_.admits && !options_.admits(origin)) {
         events_.on_junk();
         continue;
       }
-      if (waiting_.size() >= options_.waiting_max) waiting_.erase(oldest_of_most(waiting_));
+      if (waiting_.size() >= options_.waiting_max) make_room_to_wait();
       waiting_.push_back(
           {std::move(fd), std::move(origin), monotonic_ns() + options_.opening_timeout_ns});
     }
+  }
+
+  void make_room_to_wait() {
+    const auto oldest = oldest_of_most(waiting_);
+    turn_away(std::move(oldest->fd), oldest->origin);
+    waiting_.erase(oldest);
   }
 
   // The pending connection stays readable: without a pause the loop would spin until one is freed.
@@ -236,6 +268,7 @@ class GuardedListener::Loop {
   const ListenerOptions options_;
   const ListenerEvents events_;
   UniqueFd stop_;
+  UserThreads closers_;
   Admission admission_;
   bool paused_ = false;  // who comes waits at the door
   std::vector<Waiting> waiting_;

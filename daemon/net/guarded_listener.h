@@ -8,6 +8,8 @@
 // Shares: where no more may wait, the oldest of whoever has most there goes; over TCP likewise of
 // those alive, and users of a Unix socket share them (scheduler/shares.h); the last descriptors of
 // the process are not for strangers.
+// Local connections are closed on threads of their users' (UserThreads): no other user waits, nor
+// does the end of the listener.
 #pragma once
 
 #include <functional>

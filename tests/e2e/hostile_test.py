@@ -9,6 +9,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -31,6 +32,7 @@ AT_ONCE_S = 2.0      # what anybody else may take meanwhile, on a busy machine
 JOIN_S = 6.0
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 METRICS_PORT = 9465
+WELCOME, REPLY, ADD_ARENA = 2, 3, 4  # kinds of packets (proto/wire/session_messages.h)
 
 
 class Hostile(ClusterCase):
@@ -71,6 +73,11 @@ def lingering():
     return inside, reader
 
 
+def host_arena(number, size):
+    """The body of AddArena, without a device, an offset and a handle."""
+    return struct.pack("<IBB16xQQ64xQ", number, 0, 0, size, 0, 0)
+
+
 class Descriptors(Hostile):
     def packets(self):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,16 +86,21 @@ class Descriptors(Hostile):
         return link
 
     def send_lingering(self, link, packet, copies=1):
-        """The daemon holds the only copy then."""
+        """The daemon holds the only copy then: it is stopped until ours are closed."""
         held = [lingering() for _ in range(copies)]
-        link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno() for s, _ in held]))])
-        for inside, reader in held:
-            inside.close()
-            self.addCleanup(reader.close)  # reading would end the lingering
+        daemon = self.daemons[0].process
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno() for s, _ in held]))])
+            for inside, reader in held:
+                inside.close()
+                self.addCleanup(reader.close)  # reading would end the lingering
+        finally:
+            daemon.send_signal(signal.SIGCONT)
 
     def assert_others_are_served(self):
-        job = self.quickly("a session and a step meanwhile", lambda: self.job([0, 1], arena_bytes=4 * MIB))
-        comm = job.join()
+        job = self.quickly("a session meanwhile", lambda: self.job([0, 1], arena_bytes=4 * MIB))
+        comm = self.quickly("an arena and a meeting meanwhile", job.join)
         job.step(comm, 1)
         job.ranks[1].kill()
         self.quickly("news of a killed rank meanwhile", lambda: self.assert_status(
@@ -101,6 +113,30 @@ class Descriptors(Hostile):
             with self.subTest(name):
                 self.send_lingering(self.packets(), packet, copies)
                 self.assert_others_are_served()
+
+    def test_that_take_long_to_close_keep_no_arena_of_the_same_user_waiting(self):
+        link = self.packets()
+        link.sendall(greeting(body=words("job", "stranger")))
+        self.assertEqual(self.packet_kind(link), WELCOME)
+        for number in range(3):
+            self.send_lingering(link, greeting(kind=ADD_ARENA, body=host_arena(number, 4 * MIB)))
+            self.assertEqual(self.quickly("a refused arena", lambda: self.packet_kind(link)), REPLY)
+            self.assert_others_are_served()
+
+    def test_that_take_long_to_close_keep_no_operator_out(self):
+        daemon = self.daemons[0]
+        for junk in (b"junk", b"PRI * HTTP/1.1\r\n\r\n"):
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.addCleanup(link.close)
+            link.connect(daemon.control)
+            self.send_lingering(link, junk)
+            self.quickly("an operator's question meanwhile", lambda: daemon.control_tool("status"))
+
+    def packet_kind(self, link):
+        packet, fds, _, _ = socket.recv_fds(link, 1 << 17, 8)
+        for fd in fds:
+            os.close(fd)
+        return struct.unpack_from("<IHH", packet)[2]
 
     def test_that_nobody_has_read_yet_keep_nobody_waiting_when_their_connection_ends(self):
         link = self.packets()

@@ -1,4 +1,4 @@
-// One user's tasks keep nobody else waiting, come one after another, and are done at last.
+// One holder's tasks keep nobody else waiting, come one after another, and are done at last.
 #include "daemon/base/user_threads.h"
 
 #include <fcntl.h>
@@ -7,32 +7,51 @@
 #include <future>
 #include <vector>
 
+#include "tests/daemon/base/lingering.h"
+
 namespace cgx::daemon {
 namespace {
 
 constexpr auto kLong = std::chrono::seconds(10);
 
-TEST(UserThreadsTest, OneUsersStuckTaskKeepsNobodyElseWaiting) {
+TEST(UserThreadsTest, OneHoldersStuckTaskKeepsNobodyElseWaiting) {
   UserThreads users;
   std::promise<void> let_go, other_done, own_done;
   std::shared_future<void> stuck = let_go.get_future().share();
-  users.run(1, [stuck] { stuck.wait(); });
-  users.run(1, [&own_done] { own_done.set_value(); });
-  users.run(2, [&other_done] { other_done.set_value(); });
+  users.run("uid 1", [stuck] { stuck.wait(); });
+  users.run("uid 1", [&own_done] { own_done.set_value(); });
+  users.run("uid 1 in container 3f2a81c09d11", [&other_done] { other_done.set_value(); });
   ASSERT_EQ(other_done.get_future().wait_for(kLong), std::future_status::ready);
-  EXPECT_EQ(users.waiting(1), 2u);
+  EXPECT_EQ(users.waiting("uid 1"), 2u);
   std::future<void> own = own_done.get_future();
   EXPECT_EQ(own.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   let_go.set_value();
   EXPECT_EQ(own.wait_for(kLong), std::future_status::ready);
 }
 
-TEST(UserThreadsTest, AUsersTasksComeInOrder) {
+TEST(UserThreadsTest, ATasksDescriptorThatLingersKeepsNoOtherTaskWaiting) {
+  UserThreads users;
+  Lingering lingering;
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(lingering.socket));
+  std::promise<bool> used;
+  std::promise<void> next_done;
+  users.run("uid 1", std::move(fds), [&used](const std::vector<UniqueFd>& sent) {
+    used.set_value(sent.size() == 1 && sent[0].valid());
+  });
+  users.run("uid 1", [&next_done] { next_done.set_value(); });
+  EXPECT_EQ(next_done.get_future().wait_for(kLong), std::future_status::ready);
+  EXPECT_TRUE(used.get_future().get());
+  EXPECT_GE(users.waiting("uid 1"), 1u) << "the descriptor";
+  lingering.reader.reset();
+}
+
+TEST(UserThreadsTest, AHoldersTasksComeInOrder) {
   UserThreads users;
   std::vector<int> order;
   std::promise<void> done;
-  for (int i = 0; i < 100; ++i) users.run(7, [&order, i] { order.push_back(i); });
-  users.run(7, [&done] { done.set_value(); });
+  for (int i = 0; i < 100; ++i) users.run("uid 7", [&order, i] { order.push_back(i); });
+  users.run("uid 7", [&done] { done.set_value(); });
   ASSERT_EQ(done.get_future().wait_for(kLong), std::future_status::ready);
   ASSERT_EQ(order.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
@@ -45,8 +64,8 @@ TEST(UserThreadsTest, TasksOutliveTheObjectAndDescriptorsAreClosed) {
   std::promise<void> let_go;
   {
     UserThreads users;
-    users.run(3, [go = let_go.get_future().share()] { go.wait(); });
-    users.close(3, UniqueFd(ends[1]));
+    users.run("uid 3", [go = let_go.get_future().share()] { go.wait(); });
+    users.close("uid 3", UniqueFd(ends[1]));
   }
   let_go.set_value();
   char byte;

@@ -222,7 +222,7 @@ TEST_F(IpcAgentTest, HandsOnADroppedArenaAndAnswersWhenItIsClosed) {
   client.send(wire::DropArena{.arena = 5}, 8);
   const auto [request, dropped] = host.next<wire::DropArena>();
   EXPECT_EQ(dropped->arena, 5u);
-  ArenaDropped closed{0, 5, nullptr, Status(StatusCode::kDEVICE_LOST, "its worker died")};
+  ArenaDropped closed{"uid 0", 5, nullptr, Status(StatusCode::kDEVICE_LOST, "its worker died")};
   agent->answer({request.session, 8, std::move(closed)});
   const wire::Reply reply = client.receive_reply();
   EXPECT_EQ(reply.code, StatusCode::kDEVICE_LOST);

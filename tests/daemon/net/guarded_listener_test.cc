@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <future>
 #include <mutex>
 
+#include "daemon/net/packet_socket.h"
+#include "tests/daemon/base/lingering.h"
 #include "tests/daemon/operators/control_harness.h"
 
 namespace cgx::daemon {
@@ -32,6 +35,10 @@ class GuardedListenerTest : public ::testing::Test {
   static void send(const UniqueFd& fd, const std::string& bytes) {
     ASSERT_EQ(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
+  }
+  static void send_with(const UniqueFd& fd, const std::string& bytes, UniqueFd attached) {
+    const auto sent = send_packet(fd.get(), std::as_bytes(std::span(bytes)), {attached.get()});
+    ASSERT_TRUE(sent.ok()) << sent.to_string();
   }
   size_t served() {
     std::lock_guard lock(mutex_);
@@ -69,6 +76,22 @@ TEST_F(GuardedListenerTest, HandsOverTheUntouchedConnection) {
   ASSERT_TRUE(eventually([&] { return served() == 1; }));
   EXPECT_EQ(read_served(0), "HELLO and more");
   EXPECT_EQ(junk_, 0);
+}
+
+TEST_F(GuardedListenerTest, DescriptorsThatLingerKeepNeitherTheNextNorTheEndWaiting) {
+  const UniqueFd junk = connect(), half = connect();
+  Lingering of_junk, of_half;
+  send_with(junk, "JUNK", std::move(of_junk.socket));
+  send_with(half, "HE", std::move(of_half.socket));
+  start();  // now, so that it closes them last
+  const UniqueFd next = connect();
+  send(next, "HELLO");
+  EXPECT_TRUE(eventually([&] { return served() == 1; }));
+  EXPECT_TRUE(eventually([&] { return junk_ == 1; }));
+  const auto end = std::async(std::launch::async, [this] { listener_.reset(); });
+  EXPECT_EQ(end.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  of_junk.reader.reset();
+  of_half.reader.reset();
 }
 
 TEST_F(GuardedListenerTest, WaitsForAnOpeningInPieces) {
