@@ -340,6 +340,11 @@ class Places(Hostile):
             self.addCleanup(started.terminate)
             serves = f"/proc/{started.pid}/root/run/cgxd/cgxd.sock"
             self.wait_until(lambda: os.path.exists(serves), "the machine's daemon")
+        stays = daemon.control_tool("drain", check=False)
+        self.assertEqual(stays.returncode, 1, stays.stdout)
+        self.assertIn("the daemon goes on", stays.stderr)
+        self.assertIn("No space left", stays.stderr)
+        self.assert_daemons_serve()
             rank = Rank(None, self.machines[0], prefix=("nsenter", f"--mount=/proc/{started.pid}/ns/mnt", "--", "env",
                                                          "-u", "XDG_RUNTIME_DIR", "-u", "CGX_SOCKET"))
             self.addCleanup(rank.end)

@@ -157,6 +157,27 @@ TEST_F(ControlServiceTest, AuditsChangesGrantedOrNot) {
   EXPECT_THAT(audit, HasSubstr("\"result\":\"INVALID_ARGUMENT\""));
 }
 
+TEST_F(ControlServiceTest, DrainsOnceThatIsWrittenDown) {
+  v1::DrainRequest request;
+  request.set_reason("new kernel");
+  v1::DrainAnswer answer;
+  ASSERT_TRUE(stub_->Drain(&context_, request, &answer).ok());
+  EXPECT_EQ(harness_.stops, 1);
+  EXPECT_THAT(read_file(harness_.audit_path()), HasSubstr("\"reason\":\"new kernel\""));
+}
+
+TEST(ControlAuditTest, ADrainThatCannotBeWrittenDownStopsNothing) {
+  ControlHarness harness({}, "/dev/full");
+  const auto stub = v1::Control::NewStub(
+      grpc::CreateChannel("unix:" + harness.socket_path(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::DrainAnswer answer;
+  const grpc::Status result = stub->Drain(&context, {}, &answer);
+  EXPECT_EQ(result.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(result.error_message(), HasSubstr("the daemon goes on: the audit file /dev/full"));
+  EXPECT_EQ(harness.stops, 0);
+}
+
 TEST_F(ControlServiceTest, ChecksWithoutChanging) {
   v1::PolicyChange change;
   ASSERT_TRUE(stub_->CheckPolicy(&context_, wish("maxmin:2,bucket=512,feedback"), &change).ok());
