@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -100,6 +101,11 @@ class ControlHarness {
     options.unix_fd = listening_.get();
     options.facts = {"0.1.0", "node1", "scalar"};
     options.on_junk = [this] { junk.fetch_add(1); };
+    options.on_share = [this](const scheduler::Share& share) {
+      const auto held = share.holders();
+      if (share.name() != "connections of cgxctl over TLS" || held.empty()) return;
+      most_over_tls = std::max(most_over_tls.load(), held.front().second);
+    };
     options.stop = [this](const StopOrder&) { stops.fetch_add(1); };
     options.handshake_timeout_ns = 50'000'000;
     Result<std::unique_ptr<ControlService>> created =
@@ -113,6 +119,7 @@ class ControlHarness {
 
   FakeOperatorPort port;
   std::atomic<int> junk{0}, stops{0};
+  std::atomic<uint64_t> most_over_tls{0};  // connections that one host had at once
   OpenDirectory directory;
 
  private:

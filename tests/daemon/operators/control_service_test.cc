@@ -340,7 +340,7 @@ class ControlTls : public ::testing::Test {
     config.add_operators("alice");
     return config;
   }
-  grpc::Status role_of(const std::string& name, std::string& role) {
+  std::shared_ptr<grpc::Channel> channel_of(const std::string& name) {
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = read_file(*directory_ / "ca.pem");
     if (!name.empty()) {
@@ -348,8 +348,15 @@ class ControlTls : public ::testing::Test {
       options.pem_private_key = read_file(*directory_ / (name + ".key"));
     }
     const std::string target = "localhost:" + std::to_string(harness_->service->tcp_port());
-    const auto stub =
-        v1::Control::NewStub(grpc::CreateChannel(target, grpc::SslCredentials(options)));
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
+  }
+  grpc::Status role_of(const std::string& name, std::string& role) {
+    return role_over(channel_of(name), role);
+  }
+  static grpc::Status role_over(const std::shared_ptr<grpc::Channel>& channel, std::string& role) {
+    const auto stub = v1::Control::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::DaemonStatus status;
@@ -392,6 +399,18 @@ TEST_F(ControlTls, ServesOperatorsBesideConnectionsThatSaidThreeBytes) {
   std::string role;
   ASSERT_TRUE(role_of("alice", role).ok());
   EXPECT_EQ(role, "operator");
+}
+
+TEST_F(ControlTls, LeavesPlacesForOtherHostsBesideOneThatKeepsManyConnections) {
+  std::vector<std::shared_ptr<grpc::Channel>> crowd;
+  std::string role;
+  for (int i = 0; i < 70; ++i) {
+    crowd.push_back(channel_of("alice"));
+    ASSERT_TRUE(role_over(crowd.back(), role).ok()) << i;
+  }
+  EXPECT_LE(harness_->most_over_tls, 65u) << "64, and one that waits";
+  EXPECT_GE(harness_->most_over_tls, 60u);
+  EXPECT_TRUE(role_over(crowd.front(), role).ok()) << "who was cut off may come again";
 }
 
 TEST_F(ControlTls, NamesAFileItCannotRead) {
