@@ -274,7 +274,11 @@ class Words(Hostile):
                     self.assert_status(answer, "OK")
 
     def test_of_a_rank_make_no_daemon_dial_elsewhere(self):
-        for address in ("192.0.2.2:34963", f"unix:{self.daemons[0].control}", "localhost:80"):
+        daemon = self.daemons[0]
+        own = [f"{host}:{port}" for host, port in listeners(daemon) if host == daemon.machine.address]
+        self.assertGreater(len(own), 1, "that of the mesh and that of gradients")
+        elsewhere = ("192.0.2.2:34963", f"unix:{daemon.control}", "localhost:80")
+        for address, why in [(each, "mesh.trusted_networks") for each in elsewhere] + [(each, "itself") for each in own]:
             with self.subTest(address):
                 job = self.job([0, 1], arena_bytes=4 * MIB)
                 meeting = job.path(f"cgx_{job.name}_grads")
@@ -289,7 +293,7 @@ class Words(Hostile):
                     file.write(head + struct.pack("<I", 2) + bytes(16) + b"\xff" * 16 + words(address) + bytes(16))
                 os.rename(f"{answers}1.new", f"{answers}1")
                 answer = job.ranks[0].receive()
-                self.assert_status(answer, "PERMISSION_DENIED", address, "mesh.trusted_networks")
+                self.assert_status(answer, "PERMISSION_DENIED", address, why)
 
 
 class Disk(Hostile):

@@ -247,6 +247,24 @@ TEST_F(MeshAgentTest, DialsNothingButDaemonsPlacesInsideTheTrustedNetworks) {
   EXPECT_EQ(a->greetings_sent, 0);
 }
 
+TEST_F(MeshAgentTest, NeverDialsWhereItsProcessListens) {
+  start([](MeshOptions& options) {
+    options.is_own = [](const std::string& address) { return address == "127.0.0.1:9090"; };
+  });
+  LinkWish only = a->wish(*b), among = a->wish(*b);
+  only.request.mesh_address = "127.0.0.1:9090";
+  among.request.mesh_address = "127.0.0.1:9090,127.0.0.1:b";
+  EXPECT_TRUE(a->agent->want(std::move(only)));
+  pass(kSecond);
+  EXPECT_EQ(a->refusals[1].code(), StatusCode::kPERMISSION_DENIED);
+  EXPECT_NE(a->refusals[1].message().find("it listens there itself"), std::string::npos);
+  EXPECT_EQ(a->greetings_sent, 0);
+  EXPECT_TRUE(a->agent->want(std::move(among)));
+  EXPECT_TRUE(b->agent->want(b->wish(*a)));
+  pass(kSecond);
+  EXPECT_EQ(a->links_made[2], 1) << "the other address is dialed";
+}
+
 TEST_F(MeshAgentTest, AProofThatDoesNotFitIsRefusedAndTheWishGoesOnWaiting) {
   start();
   a->interference.proof = [](Proof& proof) {
