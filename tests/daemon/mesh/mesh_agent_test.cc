@@ -379,7 +379,18 @@ TEST_F(MeshAgentTest, AnUnreachableDaemonIsAnErrorAfterAWhile) {
   EXPECT_TRUE(a->refusals.empty());
   pass(2 * kSecond);
   EXPECT_EQ(a->refusals[1].code(), StatusCode::kUNAVAILABLE);
-  EXPECT_NE(a->refusals[1].message().find("lost"), std::string::npos);
+  const std::string told = a->refusals[1].message();
+  EXPECT_NE(told.find("cannot be reached for 10 s; its mesh.listen"), std::string::npos) << told;
+}
+
+TEST_F(MeshAgentTest, WhatAConnectionMetIsForTheLogAlone) {
+  start();
+  a->network.clear();
+  EXPECT_TRUE(a->agent->want(a->wish(*b)));
+  pass(11 * kSecond);
+  EXPECT_EQ(a->refusals[1].message().find(": lost"), std::string::npos) << a->refusals[1].message();
+  ASSERT_FALSE(a->events.texts.empty());
+  EXPECT_NE(a->events.texts.back().find("cannot be reached for 10 s: lost"), std::string::npos);
 }
 
 TEST_F(MeshAgentTest, TriesTheNextAddress) {
