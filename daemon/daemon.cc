@@ -197,6 +197,7 @@ Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& truste
                          .address = mesh_address_,
                          .cluster_key = options.cluster_key,
                          .trusted = trusted,
+                         .is_own = options.is_own,
                          .deadline_ns = options.timeouts.join_ns};
   mesh_->agent = std::make_unique<MeshAgent>(
       mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events, &fleet_->keys()});

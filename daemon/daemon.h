@@ -55,6 +55,8 @@ struct DaemonOptions {
   MeshTls mesh_tls;
   AgreedKeys agreed;                  // for operators who look at several machines
   std::vector<uint16_t> other_ports;  // that will be listened on beside mesh and data path
+  // Addresses at which this process listens; empty: several daemons share it, as in tests.
+  std::function<bool(const std::string&)> is_own = {};
 };
 
 class Daemon {

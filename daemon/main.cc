@@ -224,6 +224,7 @@ int start(const CommandLine& line, const v1::Config& config) {
                {.config = config,
                 .load = [&line] { return load(line); },
                 .stop_order = [stopper] { return stopper->order(); },
+                .audit = (*operators)->audit(),
                 .private_daemon = line.private_daemon});
 }
 

@@ -29,6 +29,7 @@ class OperatorsEdge {
                                                      const DaemonFacts& facts, OperatorPort& port,
                                                      Log& log, Look* look, Fleet* fleet,
                                                      const Calls& calls);
+  AuditLog& audit() { return *audit_; }
 
  private:
   explicit OperatorsEdge(ListenSocket socket) : socket_(std::move(socket)) {}

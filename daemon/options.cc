@@ -14,6 +14,7 @@
 #include "daemon/net/groups.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/networks.h"
+#include "daemon/net/reach.h"
 #include "daemon/policy/policy_message.h"
 #include "daemon/transports.h"
 #include "proto/wire/frame.h"
@@ -173,6 +174,7 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   CGX_ASSIGN_OR_RETURN(options.mesh_tls, mesh_tls(config.mesh().tls()));
   options.agreed = agreed_keys(config);
   options.other_ports = other_ports(config);
+  options.is_own = is_own_listener;
   return options;
 }
 

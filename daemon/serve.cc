@@ -65,21 +65,43 @@ class Watchdog {
   const uint64_t period_ns_;
 };
 
-// A file that is wrong changes nothing.
-void reload(Daemon& daemon, Log& log, ServeOptions& options) {
+Status take_over(Daemon& daemon, AuditLog& audit, const v1::Config& config) {
+  CGX_ASSIGN_OR_RETURN(const DaemonOptions parts, daemon_options(config));
+  CGX_RETURN_IF_ERROR(audit.make_room());
+  const bool taken = daemon.change({.policy = parts.policy,
+                                    .job_weights = parts.job_weights,
+                                    .timeouts = parts.timeouts,
+                                    .limits = parts.limits});
+  return taken ? Status() : Status(StatusCode::kBUSY, "the data thread is busy");
+}
+
+AuditRecord audit_record(const Reload& plan, const siginfo_t& signal, const Status& result) {
+  AuditRecord record{.caller = sender_text(signal),
+                     .action = "reload",
+                     .job = {},
+                     .communicator = {},
+                     .reason = {},
+                     .result = result,
+                     .changes = {}};
+  for (const config::KeyDifference& one : plan.taken) {
+    record.changes.push_back(one.key + ": " + one.from + " -> " + one.to);
+  }
+  return record;
+}
+
+// A file that is wrong changes nothing, nor does one whose changes could not be written down.
+void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& signal) {
   notify_manager("RELOADING=1");
   const Result<v1::Config> changed = options.load();
   const Reload plan = changed.ok() ? plan_reload(options.config, *changed) : Reload{};
-  const Result<DaemonOptions> parts =
-      changed.ok() ? daemon_options(plan.effective) : Result<DaemonOptions>(changed.status());
-  const bool taken = parts.ok() && daemon.change({.policy = parts->policy,
-                                                  .job_weights = parts->job_weights,
-                                                  .timeouts = parts->timeouts,
-                                                  .limits = parts->limits});
+  const Status taken =
+      changed.ok() ? take_over(daemon, options.audit, plan.effective) : changed.status();
+  // An error of the audit is in the log, which is all that this caller looks at.
+  (void)options.audit.write(audit_record(plan, signal, taken));
   notify_manager("READY=1");
-  if (!taken) {
-    const std::string why = parts.ok() ? "the data thread is busy" : parts.status().message();
-    return log.write(LogLevel::kError, "reload refused, nothing is changed", {{"cause", why}});
+  if (!taken.ok()) {
+    return log.write(LogLevel::kError, "reload refused, nothing is changed",
+                     {{"cause", taken.message()}});
   }
   options.config = plan.effective;
   log.set_level(log_settings(plan.effective.log()).level);
@@ -161,7 +183,7 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
            order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond));
       return order.failed ? 1 : 0;
     }
-    if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options);
+    if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, *signal);
     watchdog.look(daemon);
     if (!options.private_daemon || !life.over(daemon)) continue;
     log.write(LogLevel::kInfo, "stopped", {{"cause", "its last trainer has gone"}});

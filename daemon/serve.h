@@ -12,6 +12,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/stop_order.h"
 #include "daemon/daemon.h"
+#include "daemon/operators/audit.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {
@@ -23,6 +24,7 @@ struct ServeOptions {
   v1::Config config;                         // complete, in force
   std::function<Result<v1::Config>()> load;  // once more, as at the start
   std::function<StopOrder()> stop_order;     // names somebody if a signal is an operator's call
+  AuditLog& audit;                           // of what a reload changes
   bool private_daemon = false;               // ends when nobody is connected any more
 };
 

@@ -89,7 +89,8 @@ void MeshAgent::unwant(LinkSerial serial) {
   });
 }
 
-// Only where daemons may be, and never at this one: what a client names is not dialed for it.
+// Only where daemons may be, and never at a port of this one: what a client names is not dialed for
+// it. A link's own listener exists before the link is asked for.
 Status MeshAgent::check(Wish& wish) const {
   if (wish.addresses.empty()) {
     return Status(StatusCode::kUNAVAILABLE,
@@ -99,10 +100,8 @@ Status MeshAgent::check(Wish& wish) const {
   if (wish.wish.request.instance == options_.instance) {
     return invalid_argument("a link from this daemon to itself");
   }
-  const std::vector<std::string> own = split(options_.address);
-  std::erase_if(wish.addresses, [&](const std::string& each) {
-    return !options_.trusted.contains(host_of(each)) ||
-           std::find(own.begin(), own.end(), each) != own.end();
+  std::erase_if(wish.addresses, [this](const std::string& each) {
+    return !options_.trusted.contains(host_of(each));
   });
   if (wish.addresses.empty()) {
     return Status(StatusCode::kPERMISSION_DENIED,
@@ -110,6 +109,16 @@ Status MeshAgent::check(Wish& wish) const {
                       wish.wish.request.mesh_address +
                       ", in none of the networks of mesh.trusted_networks (" +
                       options_.trusted.to_string() + ")" + loopback_hint(wish));
+  }
+  const std::vector<std::string> own = split(options_.address);
+  std::erase_if(wish.addresses, [&](const std::string& each) {
+    return std::find(own.begin(), own.end(), each) != own.end() ||
+           (options_.is_own && options_.is_own(each));
+  });
+  if (wish.addresses.empty()) {
+    return Status(
+        StatusCode::kPERMISSION_DENIED,
+        peer_text(wish) + " would be this daemon: it listens there itself" + loopback_hint(wish));
   }
   const NetworkList loopback = NetworkList::loopback();
   const bool local =
@@ -129,15 +138,15 @@ void MeshAgent::add(LinkWish asked) {
   auto made =
       std::make_unique<Wish>(std::move(asked), options_.cluster_key, options_.instance, now_ns_);
   Wish& wish = *wishes_.emplace(serial, std::move(made)).first->second;
-  const std::vector<std::string> told = wish.addresses;
+  const bool nowhere = wish.addresses.empty();
   std::erase_if(wish.addresses, [this](const std::string& each) { return outside(each); });
-  Status status = check(wish);
-  if (wish.addresses.empty() && !told.empty()) {
-    status = Status(StatusCode::kPERMISSION_DENIED,
+  const bool away = wish.addresses.empty() && !nowhere;
+  const Status status =
+      away ? Status(StatusCode::kPERMISSION_DENIED,
                     peer_text(wish) + " is in none of the networks of " + options_.name +
                         ", mesh.network or mesh.trusted_networks (" + options_.trusted.to_string() +
-                        ")" + loopback_hint(wish));
-  }
+                        ")" + loopback_hint(wish))
+           : check(wish);
   if (!status.ok()) return refuse(wish, status);
   wish.unmet = on_loopback(wish);
 }

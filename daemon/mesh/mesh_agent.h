@@ -6,11 +6,13 @@
 // Invariants: a wish ends in exactly one link_made or link_refused, unless it is withdrawn; nothing
 // of a peer is believed before its MAC, and no wish is refused for what a caller says, only for
 // what the address that the job named answers; only addresses inside the trusted networks are
-// dialed; all a stranger can cause is bounded (challenges, rate).
+// dialed, and none where this process listens itself; all a stranger can cause is bounded
+// (challenges, rate).
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -67,6 +69,8 @@ struct MeshOptions {
   std::string address;      // advertised, for messages
   std::string cluster_key;  // empty: job keys alone
   NetworkList trusted = NetworkList::loopback();
+  // Whether this process listens at an address; empty: asked of nothing but `address`.
+  std::function<bool(const std::string& address)> is_own = {};
   uint64_t deadline_ns = 120 * kSecond;    // both sides must have asked by then
   uint64_t unreachable_ns = 10 * kSecond;  // nobody answers at any of the peer's addresses
   uint64_t near_ns = 1 * kSecond;          // nobody listens there, and both are on loopback

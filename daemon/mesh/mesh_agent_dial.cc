@@ -146,7 +146,9 @@ void MeshAgent::try_later(Wish& wish) {
   wish.next_try_ns = now_ns_ + wish.pause_ns;
 }
 
-// The next call connects anew: gRPC's own pause before it does would follow the wall clock.
+// The next call connects anew: gRPC's own pause before it does would follow the wall clock. What a
+// connection met is for this daemon's log: clients name the addresses, and would learn of any host
+// which of its ports are open.
 void MeshAgent::not_reached(Wish& wish, const Status& why) {
   ports_.dialer.forget(wish.current_address());
   wish.silence = why;
@@ -154,11 +156,15 @@ void MeshAgent::not_reached(Wish& wish, const Status& why) {
   const bool near = wish.unmet && why.code() != StatusCode::kTIMED_OUT;
   const uint64_t limit_ns = near ? options_.near_ns : options_.unreachable_ns;
   if (now_ns_ - wish.silent_since_ns >= limit_ns) {
-    return refuse(
-        wish, Status(StatusCode::kUNAVAILABLE,
-                     peer_text(wish) + " cannot be reached for " +
-                         std::to_string(limit_ns / kSecond) + " s: " + why.message() +
-                         "; its mesh.listen must be open to this machine" + loopback_hint(wish)));
+    const std::string told =
+        peer_text(wish) + " cannot be reached for " + std::to_string(limit_ns / kSecond) + " s";
+    refusals_.warn(now_ns_, told + ": " + why.message());
+    const bool of_a_daemon = why.code() == StatusCode::kNOT_FOUND;
+    return refuse(wish, Status(StatusCode::kUNAVAILABLE,
+                               told + (of_a_daemon ? ": " + why.message() : "") +
+                                   "; its mesh.listen must be open to this machine, whose daemon's "
+                                   "log has the cause" +
+                                   loopback_hint(wish)));
   }
   if (!wish.proof) ++wish.address;
   try_later(wish);

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "daemon/net/interfaces.h"
 #include "daemon/net/networks.h"
@@ -53,6 +55,32 @@ std::string bound_to(int fd) {
   return address_of(host, static_cast<uint16_t>(std::strtoul(port, nullptr, 10)));
 }
 
+// Nothing: it is none.
+std::optional<uint16_t> port_of(std::string_view address) {
+  const std::string_view text = address.substr(address.rfind(':') + 1);
+  uint16_t port = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool all = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return all ? std::optional(port) : std::nullopt;
+}
+
+bool is_among(const std::string& host, const std::vector<std::string>& networks) {
+  const Result<NetworkList> list = NetworkList::parse(networks);
+  return list.ok() && list->contains(host);
+}
+
+bool is_of_this_machine(const std::string& host) {
+  if (NetworkList::loopback().contains(host)) return true;
+  const std::vector<InterfaceAddress> own = interface_addresses();
+  return std::any_of(own.begin(), own.end(),
+                     [&](const InterfaceAddress& each) { return is_among(host, {each.host}); });
+}
+
+// What is bound to no address answers at all of them.
+bool answers_at(const std::string& bound, const std::string& host) {
+  return is_among(host, {bound == "0.0.0.0" ? "0.0.0.0/0" : bound == "::" ? "::/0" : bound});
+}
+
 }  // namespace
 
 Status reach(const std::string& host, uint16_t port, int timeout_ms) {
@@ -86,6 +114,19 @@ std::vector<std::string> own_listeners(const std::vector<uint16_t>& but) {
     if (std::find(but.begin(), but.end(), port) == but.end()) found.push_back(address);
   }
   return found;
+}
+
+// Looks through this process's descriptors only where the host is this machine.
+bool is_own_listener(const std::string& address) {
+  const std::string host = host_of(address);
+  const std::optional<uint16_t> port = port_of(address);
+  if (!port) return true;
+  const bool any = is_among(host, {"0.0.0.0", "::"});  // taken for the loopback's
+  if (!any && !is_of_this_machine(host)) return false;
+  const std::vector<std::string> own = own_listeners({});
+  return std::any_of(own.begin(), own.end(), [&](const std::string& each) {
+    return port_of(each) == port && (any || answers_at(host_of(each), host));
+  });
 }
 
 double line_rate(const std::string& address) {

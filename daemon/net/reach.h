@@ -16,6 +16,10 @@ Status reach(const std::string& host, uint16_t port, int timeout_ms);
 // "10.0.0.3:4242" for each socket this process listens on, but on those ports.
 std::vector<std::string> own_listeners(const std::vector<uint16_t>& but);
 
+// Whether a call to a numeric address and port would now come to one of them. So it is said of a
+// port that is no number, too: what a library takes it for is not known.
+bool is_own_listener(const std::string& address);
+
 // Bytes a second of the interface that leads to an address ("10.0.0.3:4242"), as it says; 0: it
 // does not.
 double line_rate(const std::string& address);

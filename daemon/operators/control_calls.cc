@@ -433,6 +433,8 @@ grpc::Status ControlCalls::ApplyPolicy(grpc::ServerContext* context,
 grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::DrainAnswer* out) {
   const Call call(*this, *context, context_.read_timeout_ns);
+  const Status room = context_.audit.make_room();
+  if (!room.ok()) return to_grpc({room.code(), "the daemon goes on: " + room.message()});
   Status status;
   if (!call.caller().is_operator || !context_.stop) {
     status = Status(StatusCode::kPERMISSION_DENIED, "only operators may drain the daemon");
@@ -442,13 +444,16 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
     out->set_sessions(static_cast<uint32_t>(snapshot->sessions.size()));
     out->set_communicators(static_cast<uint32_t>(snapshot->communicators.size()));
   }
-  (void)context_.audit.write({.caller = call.caller().name,
-                              .action = "drain",
-                              .job = {},
-                              .communicator = {},
-                              .reason = request->reason(),
-                              .result = status,
-                              .changes = {}});
+  const Status written = context_.audit.write({.caller = call.caller().name,
+                                               .action = "drain",
+                                               .job = {},
+                                               .communicator = {},
+                                               .reason = request->reason(),
+                                               .result = status,
+                                               .changes = {}});
+  if (status.ok() && !written.ok()) {
+    status = Status(written.code(), "the daemon goes on: " + written.message());
+  }
   if (status.ok()) {
     const std::string reason = config::plain_text(request->reason().substr(0, kReasonBytes));
     StopOrder order{.by = "drain by " + call.caller().name, .failed = false, .limit_ns = {}};

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kRecordHead = 5;
 constexpr size_t kHelloBytesMax = 4096;  // of a client's first record
+constexpr uint32_t kAlivePerHostMax = 64;
 
 // A handshake record of any TLS version, all of it: gRPC waits for nobody who has said less.
 Opening judge(std::string_view seen) {
@@ -141,7 +142,8 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
                                                 .opening = {},
                                                 .judge = judge,
                                                 .judged_bytes = kHelloBytesMax,
-                                                .opening_timeout_ns = handshake_timeout_ns},
+                                                .opening_timeout_ns = handshake_timeout_ns,
+                                                .alive_per_host_max = kAlivePerHostMax},
                                                events));
   return tls;
 }

@@ -6,6 +6,7 @@ Beside each runs a job that must not notice (strangers_test.py has garbage, othe
 import array
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -308,7 +309,11 @@ class Words(Hostile):
                     self.assert_status(answer, "OK")
 
     def test_of_a_rank_make_no_daemon_dial_elsewhere(self):
-        for address in ("192.0.2.2:34963", f"unix:{self.daemons[0].control}", "localhost:80"):
+        daemon = self.daemons[0]
+        own = [f"{host}:{port}" for host, port in listeners(daemon) if host == daemon.machine.address]
+        self.assertGreater(len(own), 1, "that of the mesh and that of gradients")
+        elsewhere = ("192.0.2.2:34963", f"unix:{daemon.control}", "localhost:80")
+        for address, why in [(each, "mesh.trusted_networks") for each in elsewhere] + [(each, "itself") for each in own]:
             with self.subTest(address):
                 job = self.job([0, 1], arena_bytes=4 * MIB)
                 meeting = job.path(f"cgx_{job.name}_grads")
@@ -323,7 +328,7 @@ class Words(Hostile):
                     file.write(head + struct.pack("<I", 2) + bytes(16) + b"\xff" * 16 + words(address) + bytes(16))
                 os.rename(f"{answers}1.new", f"{answers}1")
                 answer = job.ranks[0].receive()
-                self.assert_status(answer, "PERMISSION_DENIED", address, "mesh.trusted_networks")
+                self.assert_status(answer, "PERMISSION_DENIED", address, why)
 
 
 class Disk(Hostile):
@@ -336,21 +341,49 @@ class Disk(Hostile):
             cls.addClassCleanup(subprocess.run, ["umount", "-l", folder], check=False)
         return merged(cls.CONFIG, {"control": {"audit_file": os.path.join(folder, "audit.jsonl")}})
 
+    @staticmethod
+    def fill(folder):
+        with open(os.path.join(folder, "filler"), "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    @unittest.skipUnless(ROOT, "a disk of its own needs root")
+    def test_a_reload_is_written_down_or_changes_nothing(self):
+        daemon = self.daemons[1]
+        audit_file = daemon.config["control"]["audit_file"]
+        with open(daemon.config_path, "w", encoding="utf-8") as file:
+            json.dump(merged(daemon.config, {"policy": {"window": 7}}), file)
+        self.fill(os.path.dirname(audit_file))
+        daemon.process.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: "reload refused, nothing is changed" in daemon.log(), "the refusal")
+        self.assertIn("No space left", daemon.log())
+        os.unlink(os.path.join(os.path.dirname(audit_file), "filler"))
+        daemon.process.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: "policy.window" in daemon.log(), "the reload")
+        with open(audit_file, encoding="utf-8") as file:
+            written = json.loads(file.read().splitlines()[-1])
+        self.assertEqual((written["action"], written["result"]), ("reload", "OK"))
+        self.assertEqual(written["changes"], ["policy.window: 4 -> 7"])
+        self.assertIn(f"SIGHUP of process {os.getpid()}, uid {os.getuid()}", written["caller"])
+
     @unittest.skipUnless(ROOT, "a disk of its own needs root")
     def test_a_change_that_cannot_be_written_down_is_not_made_and_the_operator_sees_why(self):
         job = self.job([0, 1], arena_bytes=4 * MIB)
         job.step(job.join(), 1)
         daemon, target = self.daemons[0], ["-j", job.name, "-c", "grads"]
         folder = os.path.dirname(daemon.config["control"]["audit_file"])
-        with open(os.path.join(folder, "filler"), "wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
+        self.fill(folder)
         before = daemon.control_tool("policy", "get", *target)
         refused = daemon.control_tool("policy", "apply", *target, "--set", "window=3", check=False)
         self.assertEqual(refused.returncode, 1, refused.stdout)
         self.assertIn("nothing was changed", refused.stderr)
         self.assertIn("No space left", refused.stderr)
         self.assertEqual(daemon.control_tool("policy", "get", *target), before)
+        stays = daemon.control_tool("drain", check=False)
+        self.assertEqual(stays.returncode, 1, stays.stdout)
+        self.assertIn("the daemon goes on", stays.stderr)
+        self.assertIn("No space left", stays.stderr)
+        self.assert_daemons_serve()
         os.unlink(os.path.join(folder, "filler"))
         daemon.control_tool("policy", "apply", *target, "--set", "window=3", "--wait", "0")
         with open(daemon.config["control"]["audit_file"], encoding="utf-8") as file:

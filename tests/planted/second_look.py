@@ -85,9 +85,11 @@ SECOND_LOOK = [
           "whoever cannot prove anything ends a job's start", ("daemon",)),
     Fault("F13-daemons-dial-what-ranks-name", MESH,
           "  std::erase_if(wish.addresses, [this](const std::string& each) { return outside(each); });\n"
-          "  Status status = check(wish);",
+          "  const bool away = wish.addresses.empty() && !nowhere;\n"
+          "  const Status status =\n      away ? ",
           "  if (!@) std::erase_if(wish.addresses, [this](const std::string& each) { return outside(each); });\n"
-          "  Status status = @ ? Status() : check(wish);",
+          "  const bool away = wish.addresses.empty() && !nowhere;\n"
+          "  const Status status =\n      @ ? Status() : away ? ",
           "the daemon looks at other machines' ports for a client", ("daemon", "hostile_test.Words")),
     Fault("F14-arenas-mapped-on-the-agents-thread", "daemon/ipc/ipc_connection.cc",
           "  agent_.users_.run(holder_, std::move(fds), std::move(map));",

@@ -247,6 +247,24 @@ TEST_F(MeshAgentTest, DialsNothingButDaemonsPlacesInsideTheTrustedNetworks) {
   EXPECT_EQ(a->greetings_sent, 0);
 }
 
+TEST_F(MeshAgentTest, NeverDialsWhereItsProcessListens) {
+  start([](MeshOptions& options) {
+    options.is_own = [](const std::string& address) { return address == "127.0.0.1:9090"; };
+  });
+  LinkWish only = a->wish(*b), among = a->wish(*b);
+  only.request.mesh_address = "127.0.0.1:9090";
+  among.request.mesh_address = "127.0.0.1:9090,127.0.0.1:b";
+  EXPECT_TRUE(a->agent->want(std::move(only)));
+  pass(kSecond);
+  EXPECT_EQ(a->refusals[1].code(), StatusCode::kPERMISSION_DENIED);
+  EXPECT_NE(a->refusals[1].message().find("it listens there itself"), std::string::npos);
+  EXPECT_EQ(a->greetings_sent, 0);
+  EXPECT_TRUE(a->agent->want(std::move(among)));
+  EXPECT_TRUE(b->agent->want(b->wish(*a)));
+  pass(kSecond);
+  EXPECT_EQ(a->links_made[2], 1) << "the other address is dialed";
+}
+
 TEST_F(MeshAgentTest, AProofThatDoesNotFitIsRefusedAndTheWishGoesOnWaiting) {
   start();
   a->interference.proof = [](Proof& proof) {
@@ -361,7 +379,18 @@ TEST_F(MeshAgentTest, AnUnreachableDaemonIsAnErrorAfterAWhile) {
   EXPECT_TRUE(a->refusals.empty());
   pass(2 * kSecond);
   EXPECT_EQ(a->refusals[1].code(), StatusCode::kUNAVAILABLE);
-  EXPECT_NE(a->refusals[1].message().find("lost"), std::string::npos);
+  const std::string told = a->refusals[1].message();
+  EXPECT_NE(told.find("cannot be reached for 10 s; its mesh.listen"), std::string::npos) << told;
+}
+
+TEST_F(MeshAgentTest, WhatAConnectionMetIsForTheLogAlone) {
+  start();
+  a->network.clear();
+  EXPECT_TRUE(a->agent->want(a->wish(*b)));
+  pass(11 * kSecond);
+  EXPECT_EQ(a->refusals[1].message().find(": lost"), std::string::npos) << a->refusals[1].message();
+  ASSERT_FALSE(a->events.texts.empty());
+  EXPECT_NE(a->events.texts.back().find("cannot be reached for 10 s: lost"), std::string::npos);
 }
 
 TEST_F(MeshAgentTest, TriesTheNextAddress) {

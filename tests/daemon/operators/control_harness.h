@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -87,7 +88,8 @@ inline std::string read_file(const std::string& path) {
 
 class ControlHarness {
  public:
-  explicit ControlHarness(const v1::ControlPort& port_config = {}) {
+  explicit ControlHarness(const v1::ControlPort& port_config = {}, const std::string& audit = {})
+      : audit_path_(audit.empty() ? directory / "audit.jsonl" : audit) {
     v1::ControlPort config = port_config;
     config::fill_defaults(config);
     port.show(two_users());
@@ -99,6 +101,12 @@ class ControlHarness {
     options.unix_fd = listening_.get();
     options.facts = {"0.1.0", "node1", "scalar"};
     options.on_junk = [this] { junk.fetch_add(1); };
+    options.on_share = [this](const scheduler::Share& share) {
+      const auto held = share.holders();
+      if (share.name() != "connections of cgxctl over TLS" || held.empty()) return;
+      most_over_tls = std::max(most_over_tls.load(), held.front().second);
+    };
+    options.stop = [this](const StopOrder&) { stops.fetch_add(1); };
     options.handshake_timeout_ns = 50'000'000;
     Result<std::unique_ptr<ControlService>> created =
         ControlService::create(options, port, *audit_, log_);
@@ -107,13 +115,15 @@ class ControlHarness {
   }
 
   std::string socket_path() const { return directory / "control.sock"; }
-  std::string audit_path() const { return directory / "audit.jsonl"; }
+  const std::string& audit_path() const { return audit_path_; }
 
   FakeOperatorPort port;
-  std::atomic<int> junk{0};
+  std::atomic<int> junk{0}, stops{0};
+  std::atomic<uint64_t> most_over_tls{0};  // connections that one host had at once
   OpenDirectory directory;
 
  private:
+  const std::string audit_path_;
   Log log_{LogSettings{.level = LogLevel::kError}};
   std::unique_ptr<AuditLog> audit_;
   UniqueFd listening_ = listen_unix(socket_path());

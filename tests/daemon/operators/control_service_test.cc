@@ -157,6 +157,27 @@ TEST_F(ControlServiceTest, AuditsChangesGrantedOrNot) {
   EXPECT_THAT(audit, HasSubstr("\"result\":\"INVALID_ARGUMENT\""));
 }
 
+TEST_F(ControlServiceTest, DrainsOnceThatIsWrittenDown) {
+  v1::DrainRequest request;
+  request.set_reason("new kernel");
+  v1::DrainAnswer answer;
+  ASSERT_TRUE(stub_->Drain(&context_, request, &answer).ok());
+  EXPECT_EQ(harness_.stops, 1);
+  EXPECT_THAT(read_file(harness_.audit_path()), HasSubstr("\"reason\":\"new kernel\""));
+}
+
+TEST(ControlAuditTest, ADrainThatCannotBeWrittenDownStopsNothing) {
+  ControlHarness harness({}, "/dev/full");
+  const auto stub = v1::Control::NewStub(
+      grpc::CreateChannel("unix:" + harness.socket_path(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::DrainAnswer answer;
+  const grpc::Status result = stub->Drain(&context, {}, &answer);
+  EXPECT_EQ(result.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(result.error_message(), HasSubstr("the daemon goes on: the audit file /dev/full"));
+  EXPECT_EQ(harness.stops, 0);
+}
+
 TEST_F(ControlServiceTest, ChecksWithoutChanging) {
   v1::PolicyChange change;
   ASSERT_TRUE(stub_->CheckPolicy(&context_, wish("maxmin:2,bucket=512,feedback"), &change).ok());
@@ -319,7 +340,7 @@ class ControlTls : public ::testing::Test {
     config.add_operators("alice");
     return config;
   }
-  grpc::Status role_of(const std::string& name, std::string& role) {
+  std::shared_ptr<grpc::Channel> channel_of(const std::string& name) {
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = read_file(*directory_ / "ca.pem");
     if (!name.empty()) {
@@ -327,8 +348,15 @@ class ControlTls : public ::testing::Test {
       options.pem_private_key = read_file(*directory_ / (name + ".key"));
     }
     const std::string target = "localhost:" + std::to_string(harness_->service->tcp_port());
-    const auto stub =
-        v1::Control::NewStub(grpc::CreateChannel(target, grpc::SslCredentials(options)));
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
+  }
+  grpc::Status role_of(const std::string& name, std::string& role) {
+    return role_over(channel_of(name), role);
+  }
+  static grpc::Status role_over(const std::shared_ptr<grpc::Channel>& channel, std::string& role) {
+    const auto stub = v1::Control::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::DaemonStatus status;
@@ -371,6 +399,18 @@ TEST_F(ControlTls, ServesOperatorsBesideConnectionsThatSaidThreeBytes) {
   std::string role;
   ASSERT_TRUE(role_of("alice", role).ok());
   EXPECT_EQ(role, "operator");
+}
+
+TEST_F(ControlTls, LeavesPlacesForOtherHostsBesideOneThatKeepsManyConnections) {
+  std::vector<std::shared_ptr<grpc::Channel>> crowd;
+  std::string role;
+  for (int i = 0; i < 70; ++i) {
+    crowd.push_back(channel_of("alice"));
+    ASSERT_TRUE(role_over(crowd.back(), role).ok()) << i;
+  }
+  EXPECT_LE(harness_->most_over_tls, 65u) << "64, and one that waits";
+  EXPECT_GE(harness_->most_over_tls, 60u);
+  EXPECT_TRUE(role_over(crowd.front(), role).ok()) << "who was cut off may come again";
 }
 
 TEST_F(ControlTls, NamesAFileItCannotRead) {
