@@ -146,5 +146,50 @@ TEST(Figures, CountTheFirstPartSentInTheRoundInWhichItsGroupStarts) {
   EXPECT_GT(sent(), before);
 }
 
+uint64_t counted(Cluster& cluster, uint32_t machine, Counter counter) {
+  return shown_by(cluster, machine).counters[static_cast<size_t>(counter)];
+}
+
+// Two steps of two machines; a data frame that machine 1 read in the first.
+struct OneFrame : ::testing::Test {
+  World world{{1, 1}};
+  std::vector<KeptFrame> heard;
+
+  void SetUp() override {
+    world.cluster.tap([this](uint32_t machine, const transport::Frame& frame) {
+      if (machine == 1 && is_data(frame) && !frame.payload.empty()) heard.emplace_back(frame);
+    });
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+    world.cluster.tap({});
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
+    ASSERT_FALSE(heard.empty());
+    for (const Counter each :
+         {Counter::kframes_stale, Counter::kframes_corrupt, Counter::kframes_unexpected}) {
+      ASSERT_EQ(counted(world.cluster, 1, each), 0u);
+    }
+  }
+  uint64_t counted_once(Counter counter) { return counted(world.cluster, 1, counter); }
+};
+
+TEST_F(OneFrame, OfAStepThatIsOverIsCountedAsStale) {
+  heard[0].deliver(world.cluster, 1);
+  EXPECT_EQ(counted_once(Counter::kframes_stale), 1u);
+}
+
+TEST_F(OneFrame, OfAnUnknownCommunicatorIsCountedAsUnexpected) {
+  heard[0].header.communicator ^= 1;
+  heard[0].deliver(world.cluster, 1);
+  EXPECT_EQ(counted_once(Counter::kframes_unexpected), 1u);
+}
+
+TEST_F(OneFrame, ThatWasChangedOnTheWayIsCountedAsCorruptAndEndsItsLink) {
+  heard[0].payload[0] ^= std::byte{1};
+  submit_step(world.cluster, world.tensors, 2);
+  heard[0].deliver_as_it_is(world.cluster, 1);
+  EXPECT_EQ(counted_once(Counter::kframes_corrupt), 1u);
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(world.step_status(1, 2), StatusCode::kPEER_LOST) << world.step_text(1, 2);
+}
+
 }  // namespace
 }  // namespace cgx::sim

@@ -41,6 +41,9 @@ struct KeptFrame {
   void deliver(Cluster& cluster, uint32_t machine) {
     header.target = machine;
     wire::seal(header, payload);
+    deliver_as_it_is(cluster, machine);
+  }
+  void deliver_as_it_is(Cluster& cluster, uint32_t machine) {
     cluster.engine(machine).on_frame(cluster.peer_of(machine, header.source),
                                      {std::as_bytes(std::span(&header, 1)), payload});
   }
