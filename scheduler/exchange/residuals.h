@@ -3,10 +3,11 @@
 // Encoding reads the confirmed slot and writes the tentative one; commit() flips the tensors that
 // were written since, drop() forgets them. The site has the memory; it comes with the first plan
 // that asks for feedback, goes by the tensor's name and survives regrouping and other tables: which
-// tensor had which number before is found out where plans are made. A
-// tensor that leaves feedback drains: what it holds is added to its next step once more, and then
-// its memory goes, unless the plan that it was made with is still about (a trial's). Each slot is in the gradient unit (loss scale / learning rate) of the step that
-// wrote it. Owned by one communicator, or kept for the next one of its name (residual_store.h).
+// tensor had which number before is found out where plans are made. A tensor that leaves feedback
+// drains: what it holds is added to its next step once more, and then its memory goes, unless the
+// plan that it was made with is still about (a trial's). Each slot is in the gradient unit (loss
+// scale / learning rate) of the step that wrote it. Owned by one communicator, or kept for the next
+// one of its name (residual_store.h).
 #pragma once
 
 #include <cstdint>
