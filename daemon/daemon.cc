@@ -108,7 +108,9 @@ struct Daemon::Mesh {
   std::unique_ptr<AgentThread> thread;
   std::unique_ptr<MeshServer> server;
 
-  ~Mesh() {
+  ~Mesh() { stop(); }
+  // Nobody comes in and nobody is dialed any more; the agent may still be spoken to.
+  void stop() {
     server.reset();
     thread.reset();
   }
@@ -135,8 +137,8 @@ Daemon::Daemon(const DaemonOptions& options, const Arithmetic& arithmetic,
 
 Daemon::~Daemon() {
   ipc_thread_.reset();
-  mesh_.reset();
-  data_thread_.reset();
+  if (mesh_) mesh_->stop();
+  data_thread_.reset();  // until here it speaks to the agents of the edges
   planner_.hurry();
   planner_thread_.reset();
 }
