@@ -17,12 +17,6 @@ def binary(name, build=None):
     return os.path.join(build or BUILD, "bin", name)
 
 
-def sanitized():
-    """Whether the programs of the build are watched by sanitizers, which make them some times slower."""
-    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
-        return any(line.startswith("CGX_SANITIZE:") and line.strip()[-1] != "=" for line in file)
-
-
 def python_environment(**more):
     """What a trainer needs to import this tree's cgx package and find its library."""
     path = os.pathsep.join([os.path.join(ROOT, "client", "python"), os.environ.get("PYTHONPATH", "")]).rstrip(":")
