@@ -27,14 +27,14 @@ def run(options, report):
     if options.peers_only:
         return
     many_small(options, report)
+    cases = {f"{codec}/{link}/n2": (codec, link) for codec in CODECS for link in LINKS}
     if options.quick and not options.case:
-        report.skip("merge", "but for many small tensors: takes many minutes; tests/bench/run merge --quick --case maxmin4/1gbit")
+        report.skip("merge", "but for many small tensors: takes many minutes; tests/bench/run merge --quick --case maxmin4/1gbit",
+                    list(cases))
         return
-    for codec in CODECS:
-        for link in LINKS:
-            case = f"{codec}/{link}/n2"
-            if options.wants(case):
-                measure(case, codec, link, options, report)
+    for case, (codec, link) in cases.items():
+        if options.wants(case):
+            measure(case, codec, link, options, report)
 
 
 def measure(case, codec, link, options, report):

@@ -117,10 +117,10 @@ class Report:
         here = TARGETS_BY_VENDOR.get(self.vendor, {}).get(bench, {})
         return here.get(case, TARGETS.get(bench, {}).get(case))
 
-    def skip(self, bench, reason):
-        """This machine cannot run the cases of `bench`."""
+    def skip(self, bench, reason, cases=None):
+        """Those of `bench` are not run here; None: all of them."""
         print(f"skipped: {bench}: {reason}", flush=True)
-        self._write({"bench": bench, "skipped": reason})
+        self._write({"bench": bench, "skipped": reason, "cases": cases})
 
     def _write(self, row):
         if self._json:
