@@ -6,7 +6,6 @@
 #include <chrono>
 #include <thread>
 
-#include "daemon/data/duty_cycle.h"
 #include "scheduler/communicator/plan_agreement.h"
 
 namespace cgx::daemon {
@@ -14,11 +13,10 @@ namespace {
 
 enum Tag : uint64_t { kCommitsTag, kOthersTag };
 
-constexpr size_t kTasksMax = 4096;
 constexpr int kNiceness = 10;
-constexpr uint64_t kRestEvery = 2 << 20, kRestTimes = 4;
-// Of a search, until others have their turn: some milliseconds.
-constexpr uint64_t kSliceEvaluations = 1 << 14;
+constexpr uint64_t kRestTimes = 4;
+// Of a search, until others have their turn; it looks at the clock after so many evaluations.
+constexpr uint64_t kSliceNs = 5 * kMillisecond, kLookEvaluations = 1 << 9;
 
 }  // namespace
 
@@ -26,28 +24,30 @@ void PlannerAgent::sleep(uint64_t ns) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
 }
 
-PlannerAgent::PlannerAgent(PlanTaker& taker, Rest rest)
-    : taker_(taker),
-      rest_(rest),
-      commits_(std::make_shared<Tasks>(kTasksMax)),
-      others_(std::make_shared<Tasks>(kTasksMax)) {}
+PlannerAgent::PlannerAgent(PlanTaker& taker, Rest rest, UsedNs used_ns)
+    : taker_(taker), rest_(rest), used_ns_(used_ns) {}
 
 Status PlannerAgent::on_start() {
   (void)::setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread; a wish
-  CGX_RETURN_IF_ERROR(poller().add(commits_->event_fd(), EPOLLIN | EPOLLET, kCommitsTag));
-  return poller().add(others_->event_fd(), EPOLLIN | EPOLLET, kOthersTag);
+  CGX_RETURN_IF_ERROR(poller().add(commits_.asked->event_fd(), EPOLLIN | EPOLLET, kCommitsTag));
+  return poller().add(others_.asked->event_fd(), EPOLLIN | EPOLLET, kOthersTag);
 }
 
 void PlannerAgent::on_stop() {
-  commits_->close();
-  others_->close();
+  commits_.asked->close();
+  others_.asked->close();
   join_aside(/*all=*/true);
 }
 
 int PlannerAgent::do_work(uint64_t /*now_ns*/) {
   const auto run = [](Task task) { task(); };
-  for (const auto& tasks : {commits_, others_}) {
-    if (const int done = tasks->drain(1, run); done > 0) return done;
+  for (Queue* queue : {&commits_, &others_}) {
+    if (const int done = queue->asked->drain(1, run); done > 0) return done;
+    if (queue->making.empty()) continue;
+    Making next = std::move(queue->making.front());
+    queue->making.pop_front();
+    plan_on(std::move(next));
+    return 1;
   }
   if (searches_.empty()) return 0;
   go_on();
@@ -55,14 +55,11 @@ int PlannerAgent::do_work(uint64_t /*now_ns*/) {
 }
 
 bool PlannerAgent::prepare_sleep() {
-  return commits_->empty() && others_->empty() && searches_.empty();
+  return commits_.empty() && others_.empty() && searches_.empty();
 }
 
 void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
-  Tasks& tasks = question.ranks_wait ? *commits_ : *others_;
-  if (!question.ranks_wait) {
-    question.made_memory = [this](uint64_t bytes) { rest_after(bytes); };
-  }
+  Tasks& tasks = question.ranks_wait ? *commits_.asked : *others_.asked;
   const bool taken = tasks.post([this, question = std::move(question), answer]() mutable {
     take_up(std::move(question), std::move(answer));
   });
@@ -72,14 +69,14 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
 }
 
 void PlannerAgent::survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
-  const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
+  const bool taken = others_.asked->post([this, question = std::move(question), answer]() mutable {
     begin_survey(std::move(question), std::move(answer));
   });
   if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
 }
 
 void PlannerAgent::search(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
-  const bool taken = others_->post([this, question = std::move(question), answer]() mutable {
+  const bool taken = others_.asked->post([this, question = std::move(question), answer]() mutable {
     begin_ceilings(std::move(question), std::move(answer));
   });
   if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
@@ -89,7 +86,7 @@ void PlannerAgent::begin_survey(scheduler::SurveyQuestion question, SurveyAnswer
   Result<scheduler::Surveyor> made = scheduler::Surveyor::create(std::move(question));
   if (!made.ok()) return take(std::move(answer), Result<scheduler::SurveyPtr>(made.status()));
   auto surveyor = std::make_shared<scheduler::Surveyor>(*std::move(made));
-  searches_.push_back({[surveyor] { return surveyor->work(kSliceEvaluations); },
+  searches_.push_back({[surveyor] { return surveyor->work(kLookEvaluations); },
                        [this, surveyor, answer = std::move(answer)]() mutable {
                          take(std::move(answer), Result<scheduler::SurveyPtr>(surveyor->survey()));
                        }});
@@ -101,7 +98,7 @@ void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, CeilingsA
     return take(std::move(answer), Result<scheduler::CeilingAnswer>(made.status()));
   }
   std::shared_ptr<scheduler::CeilingSearch> search = *std::move(made);
-  searches_.push_back({[search] { return search->work(kSliceEvaluations); },
+  searches_.push_back({[search] { return search->work(kLookEvaluations); },
                        [this, search, answer = std::move(answer)]() mutable {
                          take(std::move(answer),
                               Result<scheduler::CeilingAnswer>(search->answer()));
@@ -112,8 +109,11 @@ void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, CeilingsA
 void PlannerAgent::go_on() {
   Search next = std::move(searches_.front());
   searches_.pop_front();
-  if (next.slice()) return next.answer();
-  searches_.push_back(std::move(next));
+  const uint64_t began_ns = used_ns_();
+  while (!next.slice()) {
+    if (used_ns_() - began_ns >= kSliceNs) return searches_.push_back(std::move(next));
+  }
+  next.answer();
 }
 
 template <typename Then, typename Found>
@@ -122,7 +122,7 @@ void PlannerAgent::take(Then answer, Found found) {
 }
 
 void PlannerAgent::run(const std::function<void()>& work, const std::function<void()>& then) {
-  const bool taken = commits_->post([this, work, then] {
+  const bool taken = commits_.asked->post([this, work, then] {
     work();
     taker_.take_plan(then);
   });
@@ -130,14 +130,14 @@ void PlannerAgent::run(const std::function<void()>& work, const std::function<vo
 }
 
 bool PlannerAgent::consider(const Slice& slice, const std::function<void()>& then) {
-  return others_->post([this, slice, then] {
+  return others_.asked->post([this, slice, then] {
     searches_.push_back(
-        {[slice] { return slice(kSliceEvaluations); }, [this, then] { taker_.take_plan(then); }});
+        {[slice] { return slice(kLookEvaluations); }, [this, then] { taker_.take_plan(then); }});
   });
 }
 
 void PlannerAgent::release(std::shared_ptr<const void> memory) {
-  (void)others_->post([last = std::move(memory)] {});
+  (void)others_.asked->post([last = std::move(memory)] {});
 }
 
 uint64_t PlannerAgent::rest_ns(uint64_t used_ns, uint64_t bytes) {
@@ -145,29 +145,20 @@ uint64_t PlannerAgent::rest_ns(uint64_t used_ns, uint64_t bytes) {
 }
 
 // Whatever else waits for this thread does not wait for rests, too.
-void PlannerAgent::rest_after(uint64_t bytes) {
-  unrested_bytes_ += bytes;
-  if (unrested_bytes_ < kRestEvery) return;
-  const bool alone = commits_->empty() && others_->empty() && !hurry_;
-  if (alone) rest_(rest_ns(thread_cpu_ns() - rested_cpu_ns_, unrested_bytes_));
-  begin_work();
-}
-
-void PlannerAgent::begin_work() {
-  unrested_bytes_ = 0;
-  rested_cpu_ns_ = thread_cpu_ns();
+void PlannerAgent::rest_after(const scheduler::FactsMaker& maker, uint64_t used_ns) {
+  if (maker.ranks_wait() || maker.slice_bytes() < scheduler::FactsMaker::kSliceBytes) return;
+  if (commits_.empty() && others_.empty() && !hurry_) rest_(rest_ns(used_ns, maker.slice_bytes()));
 }
 
 void PlannerAgent::take_up(scheduler::PlanQuestion question, Answer answer) {
   join_aside(/*all=*/false);
   const bool here = !question.residuals_elsewhere || aside_.size() >= kAsideMax;
-  if (here) return plan(question, std::move(answer));
+  if (here) return plan_on({scheduler::FactsMaker(std::move(question)), std::move(answer)});
   plan_aside(std::move(question), std::move(answer));
 }
 
 // Nobody rests there: it is another process that works.
 void PlannerAgent::plan_aside(scheduler::PlanQuestion question, Answer answer) {
-  question.made_memory = nullptr;
   auto done = std::make_shared<std::atomic<bool>>(false);
   std::jthread thread([this, done, question = std::move(question), answer = std::move(answer)] {
     tell(scheduler::make_facts(question), answer);
@@ -180,9 +171,13 @@ void PlannerAgent::join_aside(bool all) {
   std::erase_if(aside_, [all](const Aside& each) { return all || each.done->load(); });
 }
 
-void PlannerAgent::plan(const scheduler::PlanQuestion& question, Answer answer) {
-  begin_work();
-  tell(scheduler::make_facts(question), std::move(answer));
+// A step of it.
+void PlannerAgent::plan_on(Making making) {
+  const uint64_t began_ns = used_ns_();
+  if (making.maker.work()) return tell(making.maker.facts(), std::move(making.answer));
+  rest_after(making.maker, used_ns_() - began_ns);
+  Queue& queue = making.maker.ranks_wait() ? commits_ : others_;
+  queue.making.push_back(std::move(making));
 }
 
 void PlannerAgent::tell(Result<scheduler::FactsPtr> facts, Answer answer) {
@@ -193,7 +188,7 @@ void PlannerAgent::tell(Result<scheduler::FactsPtr> facts, Answer answer) {
 // The same plan, freed on this thread whoever drops it last.
 scheduler::FactsPtr PlannerAgent::freed_here(scheduler::FactsPtr facts) const {
   const scheduler::PlanFacts* const shown = facts.get();
-  return {shown, [own = std::move(facts), tasks = others_](const auto*) mutable {
+  return {shown, [own = std::move(facts), tasks = others_.asked](const auto*) mutable {
             (void)tasks->post([last = std::move(own)] {});
           }};
 }

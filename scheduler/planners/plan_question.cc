@@ -128,46 +128,12 @@ bool lacks(const PlanQuestion& question, const PlanFacts& facts, uint32_t tensor
          (*there)[number].elements != (*question.table)[tensor].elements;
 }
 
-// Not more than there is room for: the plan is refused then, by who knows the limit.
-Status make_residuals(const PlanQuestion& question, PlanFacts& facts) {
-  if (!question.make_residual || question.dry_run) return {};
-  const auto each = [&](const auto& act) {
-    for_each_feedback(facts.plan, *question.table, [&](uint32_t tensor, const TensorDesc& what) {
-      if (lacks(question, facts, tensor)) act(tensor, what);
-    });
-  };
-  uint64_t bytes = 0;
-  each([&](uint32_t, const TensorDesc& what) { bytes += Residuals::bytes_of(what); });
-  if (bytes > question.bytes_free) {
-    facts.made->not_made = bytes;
-    facts.made->room = question.bytes_free;
-    return {};
-  }
-  if (bytes == 0) return {};
-  facts.made->residuals.resize(question.table->size());
-  facts.made_bytes += bytes;
-  Status why;
-  each([&](uint32_t tensor, const TensorDesc& what) {
-    if (!why.ok()) return;
-    Result<std::shared_ptr<SiteResidual>> made = question.make_residual(what.elements);
-    why = made.status();
-    if (!made.ok()) return;
-    while (const uint64_t slice = (*made)->touch()) {
-      if (question.made_memory) question.made_memory(slice);
-    }
-    facts.made->residuals[tensor] = *std::move(made);
-  });
-  if (why.ok()) return {};
-  return {why.code(), std::to_string(bytes) + " bytes of residuals: " + why.message()};
-}
-
 // Where there is no room, it is refused later, as above; a plan that will not run is reserved, too.
 Status make_decoded(const PlanQuestion& question, PlanFacts& facts) {
   const uint64_t bytes = facts.decoded_bytes();
   if (bytes == 0 || bytes > question.bytes_free) return {};
   CGX_ASSIGN_OR_RETURN(facts.made->decoded, facts.make_decoded());
   facts.made_bytes += bytes;
-  if (question.made_memory) question.made_memory(bytes);
   return {};
 }
 
@@ -188,32 +154,97 @@ void make_tables(const PlanQuestion& question, PlanFacts& facts) {
 
 }  // namespace
 
-Result<FactsPtr> make_facts(const PlanQuestion& question) {
-  const auto facts = std::make_shared<PlanFacts>();
-  CGX_ASSIGN_OR_RETURN(facts->decisions, decisions_of(question));
-  CGX_ASSIGN_OR_RETURN(facts->plan, plan_of(question, facts->decisions));
-  const TensorTable& table = *question.table;
-  facts->policy = question.policy;
-  facts->table = question.table;
-  facts->encoded = encode_plan(facts->plan);
-  facts->hash = wire::checksum(facts->encoded);
-  facts->places.resize(table.size());
-  for (const TensorDesc& tensor : table) facts->name_hashes.push_back(tensor.name_hash());
+bool FactsMaker::work() {
+  slice_bytes_ = 0;
+  status_ = facts_ == nullptr ? plan() : make_slice();
+  if (status_.ok() && !lacking_.empty()) return false;
+  if (status_.ok()) status_ = finish();
+  return true;
+}
 
-  CGX_RETURN_IF_ERROR(lay_out(question, *facts));
-  facts->decoded_pieces = question.decoded_pieces;
-  if (question.residual_table != nullptr && question.residual_table != question.table) {
-    facts->residuals = renumber(question.residual_table, table);
+Result<FactsPtr> FactsMaker::facts() const {
+  if (!status_.ok()) return status_;
+  return FactsPtr(facts_);
+}
+
+Status FactsMaker::plan() {
+  facts_ = std::make_shared<PlanFacts>();
+  PlanFacts& facts = *facts_;
+  CGX_ASSIGN_OR_RETURN(facts.decisions, decisions_of(question_));
+  CGX_ASSIGN_OR_RETURN(facts.plan, plan_of(question_, facts.decisions));
+  const TensorTable& table = *question_.table;
+  facts.policy = question_.policy;
+  facts.table = question_.table;
+  facts.encoded = encode_plan(facts.plan);
+  facts.hash = wire::checksum(facts.encoded);
+  facts.places.resize(table.size());
+  for (const TensorDesc& tensor : table) facts.name_hashes.push_back(tensor.name_hash());
+
+  CGX_RETURN_IF_ERROR(lay_out(question_, facts));
+  facts.decoded_pieces = question_.decoded_pieces;
+  if (question_.residual_table != nullptr && question_.residual_table != question_.table) {
+    facts.residuals = renumber(question_.residual_table, table);
   }
-  facts->residual_bytes = Residuals::bytes_needed(facts->plan, table);
-  facts->made = std::make_shared<MadeMemory>();
-  CGX_RETURN_IF_ERROR(make_residuals(question, *facts));
-  CGX_RETURN_IF_ERROR(make_decoded(question, *facts));
-  if (question.prepare_site && !question.dry_run) {
-    CGX_RETURN_IF_ERROR(question.prepare_site(*facts));
+  facts.residual_bytes = Residuals::bytes_needed(facts.plan, table);
+  facts.made = std::make_shared<MadeMemory>();
+  find_lacking();
+  return {};
+}
+
+// Not more than there is room for: the plan is refused then, by who knows the limit.
+void FactsMaker::find_lacking() {
+  if (!question_.make_residual || question_.dry_run) return;
+  for_each_feedback(facts_->plan, *question_.table, [&](uint32_t tensor, const TensorDesc& what) {
+    if (!lacks(question_, *facts_, tensor)) return;
+    lacking_.push_back(tensor);
+    lacking_bytes_ += Residuals::bytes_of(what);
+  });
+  if (lacking_bytes_ > question_.bytes_free) {
+    facts_->made->not_made = lacking_bytes_;
+    facts_->made->room = question_.bytes_free;
+    lacking_.clear();
+    return;
   }
-  make_tables(question, *facts);
-  return FactsPtr(facts);
+  if (lacking_.empty()) return;
+  std::reverse(lacking_.begin(), lacking_.end());
+  facts_->made->residuals.resize(question_.table->size());
+  facts_->made_bytes += lacking_bytes_;
+}
+
+Status FactsMaker::make_slice() {
+  while (!lacking_.empty() && slice_bytes_ < kSliceBytes) {
+    const uint32_t tensor = lacking_.back();
+    if (residual_ == nullptr) {
+      auto made = question_.make_residual((*question_.table)[tensor].elements);
+      if (!made.ok()) {
+        return {made.status().code(),
+                std::to_string(lacking_bytes_) + " bytes of residuals: " + made.status().message()};
+      }
+      residual_ = *std::move(made);
+    }
+    const uint64_t touched = residual_->touch();
+    slice_bytes_ += touched;
+    if (touched > 0) continue;
+    facts_->made->residuals[tensor] = std::move(residual_);
+    lacking_.pop_back();
+  }
+  return {};
+}
+
+Status FactsMaker::finish() {
+  CGX_RETURN_IF_ERROR(make_decoded(question_, *facts_));
+  if (question_.prepare_site && !question_.dry_run) {
+    CGX_RETURN_IF_ERROR(question_.prepare_site(*facts_));
+  }
+  make_tables(question_, *facts_);
+  return {};
+}
+
+Result<FactsPtr> make_facts(const PlanQuestion& question) {
+  FactsMaker maker(question);
+  while (!maker.work()) {
+  }
+  return maker.facts();
 }
 
 }  // namespace cgx::scheduler

@@ -40,11 +40,40 @@ struct PlanQuestion {
   ResidualMaker make_residual;
   SitePreparer prepare_site;                          // Site::preparer()
   bool residuals_elsewhere = false;                   // Site::residuals_elsewhere()
-  std::function<void(uint64_t bytes)> made_memory;    // told of each slice; whoever plans may rest
   std::shared_ptr<const TensorTable> residual_table;  // null: there are none
   std::vector<bool> has_residual;                     // by tensor of that table
   uint64_t bytes_free = 0;
 };
+
+// Answers a question in steps, between which whoever asks may do something else: the plan first,
+// then its residuals' memory, which may take seconds, a slice each time.
+class FactsMaker {
+ public:
+  // What a step makes at most, and a bit: what a residual touches at once.
+  static constexpr uint64_t kSliceBytes = 2 << 20;
+
+  explicit FactsMaker(PlanQuestion question) : question_(std::move(question)) {}
+
+  bool work();  // one step; true: done
+  bool ranks_wait() const { return question_.ranks_wait; }
+  uint64_t slice_bytes() const { return slice_bytes_; }  // that the last step made
+  Result<FactsPtr> facts() const;                        // once it is done
+
+ private:
+  Status plan();
+  void find_lacking();
+  Status make_slice();
+  Status finish();
+
+  PlanQuestion question_;
+  std::shared_ptr<PlanFacts> facts_;
+  std::vector<uint32_t> lacking_;           // tensors, the next one last
+  uint64_t lacking_bytes_ = 0;              // of all that were
+  std::shared_ptr<SiteResidual> residual_;  // of the last of those, half made
+  uint64_t slice_bytes_ = 0;
+  Status status_;
+};
+
 Result<FactsPtr> make_facts(const PlanQuestion& question);
 
 }  // namespace cgx::scheduler

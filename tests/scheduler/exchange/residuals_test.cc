@@ -134,10 +134,12 @@ TEST(Residuals, GetTheirPagesInSlicesWithThePlan) {
   question.make_residual = host.site.residual_maker();
   question.bytes_free = 8 * kElements;
   std::vector<uint64_t> slices;
-  question.made_memory = [&](uint64_t bytes) { slices.push_back(bytes); };
-  const Result<FactsPtr> facts = make_facts(question);
+  FactsMaker maker(question);
+  while (!maker.work()) slices.push_back(maker.slice_bytes());
+  const Result<FactsPtr> facts = maker.facts();
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
   ASSERT_FALSE(slices.empty());
+  EXPECT_EQ(slices.front(), 0u) << "the plan itself";
   EXPECT_LE(*std::max_element(slices.begin(), slices.end()), kSliceMax);
   EXPECT_GE(std::accumulate(slices.begin(), slices.end(), uint64_t{0}), 8 * kElements);
   EXPECT_EQ((*facts)->made->residuals.at(0)->touch(), 0u) << "all of them";
