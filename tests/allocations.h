@@ -1,5 +1,4 @@
-// Counts every allocation of the process, its libraries' too: for one source of a test program.
-// Sanitizers have a malloc of their own; with them nothing is counted and CGX_COUNTS_ALLOCATIONS is
+// Counts every allocation of the process, its libraries' too. Sanitizers have a malloc of their own; with them nothing is counted and CGX_COUNTS_ALLOCATIONS is
 // not defined.
 #pragma once
 
@@ -9,8 +8,8 @@
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 extern "C" void* __libc_malloc(size_t);
-static std::atomic<uint64_t> allocations{0};
-extern "C" void* malloc(size_t bytes) {
+inline std::atomic<uint64_t> allocations{0};
+extern "C" __attribute__((used)) inline void* malloc(size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   return __libc_malloc(bytes);
 }

@@ -6,13 +6,11 @@ import functools
 import itertools
 import os
 import socket
-import statistics
 import struct
 import threading
 import time
 import unittest
 
-from cluster_case import figure
 from hostile_test import MIB, Hostile
 from strangers_test import greeting, words
 from use import Use
@@ -24,10 +22,8 @@ SEALS, SHRINK_GROW = 1033, 2 | 4  # linux/fcntl.h
 PACKET_BYTES = 1 << 17
 MEMBERS = 2600                   # as many as a packet holds
 TENSORS, BATCH = 60_000, 300
-NAME_BYTES, LONG_NAME_BYTES = 12, 200
-TOO_LONG_NAME, TOO_LONG_NAMES = "x" * 90_000, 1000
+LONG_NAME, LONG_NAMES = "x" * 90_000, 1000
 HOME_BYTES = 64
-LONGER_TIMES = 1.5               # the data thread, by short names; it was 2.3 when each was copied
 
 
 def registration(first, names):
@@ -37,22 +33,10 @@ def registration(first, names):
 
 
 @functools.cache
-def registrations(tensors, name_bytes):
+def registrations(tensors):
     """The packets of so many: made before anything is measured."""
-    return [registration(first, [f"tensor{number}".ljust(name_bytes, "x") for number in range(first, first + BATCH)])
+    return [registration(first, [f"tensor{number}" for number in range(first, first + BATCH)])
             for first in range(0, tensors, BATCH)]
-
-
-def data_thread_seconds(daemon):
-    """Of a processor, that the thread which moves gradients has had."""
-    tasks = f"/proc/{daemon.process.pid}/task"
-    for task in os.listdir(tasks):
-        with open(f"{tasks}/{task}/comm", encoding="utf-8") as file:
-            if file.read() != "cgxd-data\n":
-                continue
-        with open(f"{tasks}/{task}/schedstat", encoding="utf-8") as file:
-            return int(file.read().split()[0]) / 1e9
-    raise AssertionError("the daemon has no data thread")
 
 
 class Program:
@@ -86,11 +70,11 @@ class Program:
         return greeting(kind=CREATE, body=struct.pack("<I", number) + words(f"flood{number}") + head +
                         struct.pack("<I", len(instances)) + members)
 
-    def commit(self, tensors, name_bytes=LONG_NAME_BYTES):
+    def commit(self, tensors):
         """A communicator of this program alone, of handle 1."""
         self.link.send(self.create(1, [self.instance]))
         assert self.answer()[0] == 0
-        for packet in registrations(tensors, name_bytes):
+        for packet in registrations(tensors):
             self.link.send(packet)
         self.link.send(greeting(kind=COMMIT, body=struct.pack("<II", 1, tensors)))
         return self.answer()
@@ -167,40 +151,18 @@ class Floods(Hostile):
         self.assertEqual(program.commit(TENSORS), (0, ""))
         self.assert_nobody_waits(program, itertools.repeat(greeting(kind=REPORT, body=struct.pack("<II", 1, 0))), 2)
 
-    def test_of_registrations_take_the_data_thread_no_longer_where_names_are_long(self):
-        takes = {NAME_BYTES: [], LONG_NAME_BYTES: []}
-        for name_bytes in takes:
-            registrations(TENSORS, name_bytes)
-        for number in range(5):
-            for name_bytes, seconds in takes.items():
-                seconds.append(self.registering_seconds(f"many{number}-{name_bytes}", name_bytes))
-        short_s, long_s = map(statistics.median, takes.values())
-        figure(f"data thread, {TENSORS} tensors registered and committed", long_s, LONGER_TIMES * short_s)
-        self.assertLess(long_s, LONGER_TIMES * short_s, takes)
-
-    def registering_seconds(self, job, name_bytes):
-        """Of the thread that moves gradients."""
-        program = Program(self.daemons[0], job)
-        self.addCleanup(program.link.close)
-        self.assertEqual(program.share(TENSORS * HOME_BYTES), (0, ""))
-        before = data_thread_seconds(self.daemons[0])
-        self.assertEqual(program.commit(TENSORS, name_bytes), (0, ""))
-        seconds = data_thread_seconds(self.daemons[0]) - before
-        self.quickly("a step beside what was registered", self.bystander_steps)
-        return seconds
-
     def test_of_names_that_are_too_long_are_not_kept_until_they_are_committed(self):
         program, before = Program(self.daemons[0], "names"), Use(self.daemons[0]).memory_bytes
         self.addCleanup(program.link.close)
         program.link.send(program.create(1, [program.instance]))
         self.assertEqual(program.answer(), (0, ""))
-        for first in range(TOO_LONG_NAMES):
-            program.register(first, [TOO_LONG_NAME])
-        program.link.send(greeting(kind=COMMIT, body=struct.pack("<II", 1, TOO_LONG_NAMES)))
+        for first in range(LONG_NAMES):
+            program.register(first, [LONG_NAME])
+        program.link.send(greeting(kind=COMMIT, body=struct.pack("<II", 1, LONG_NAMES)))
         code, text = program.answer()
         self.assertNotEqual(code, 0)
         self.assertIn("a name above 512 bytes", text)
-        self.assertLess(Use(self.daemons[0]).memory_bytes, before + TOO_LONG_NAMES * len(TOO_LONG_NAME) / 2)
+        self.assertLess(Use(self.daemons[0]).memory_bytes, before + LONG_NAMES * len(LONG_NAME) / 2)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ SECOND_LOOK = [
     Fault("F7-names-copied-by-the-data-thread", "scheduler/communicator/communicator_commit.cc",
           "  state.tensors.add(std::move(message.tensors));",
           "  state.tensors.add(@ ? std::vector(message.tensors) : std::move(message.tensors));",
-          "a table of many long names holds up everybody's gradients", ("floods_test.Floods",)),
+          "a table of many long names holds up everybody's gradients", ("daemon",)),
     Fault("F7-arenas-may-get-holes", "daemon/base/shared_region.cc",
           "F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)",
           "F_ADD_SEALS, @ ? F_SEAL_SEAL : F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)",

@@ -8,6 +8,7 @@
 #include "daemon/base/clock.h"
 #include "kernels/codec.h"
 #include "proto/wire/ring.h"
+#include "tests/allocations.h"
 
 // GCC 12 takes the descriptors in Result<ChannelEnds> for the string of its Status (GCC bug
 // 104336).
@@ -69,6 +70,32 @@ TEST_F(DataAgentTest, DoesNotFallAsleepOverARecordThatWasPublishedSilently) {
   EXPECT_EQ(client.header->daemon_sleeping, 0u);
   agent_.on_stop();
 }
+
+#ifdef CGX_COUNTS_ALLOCATIONS
+// Names and shapes of tens of thousands are kept as the ipc agent decoded them.
+TEST_F(DataAgentTest, CopiesNothingOfTheTensorsThatAreRegistered) {
+  agent_.connect(&answers_, nullptr, &planner_);
+  ASSERT_TRUE(agent_.on_start().ok());
+  const wire::SessionMemory client = open_session();
+  ASSERT_NE(client.header, nullptr);
+  wire::CreateCommunicator create{.comm = 1, .name = "c"};
+  create.members.resize(1);
+  agent_.ask({.session = 1, .request = 2, .body = create});
+  while (agent_.do_work(2) > 0) {
+  }
+  wire::RegisterTensors tensors{.comm = 1};
+  for (int i = 0; i < 1000; ++i) {
+    tensors.tensors.push_back({.name = std::string(200, 'x') + std::to_string(i)});
+    tensors.tensors.back().shape = {2, 2};
+  }
+  agent_.ask({.session = 1, .request = 3, .body = std::move(tensors)});
+  const uint64_t before = allocations;
+  while (agent_.do_work(3) > 0) {
+  }
+  EXPECT_LE(allocations - before, 50);
+  agent_.on_stop();
+}
+#endif
 
 // However many communicators there are, no round makes more than one of them into a snapshot.
 TEST_F(DataAgentTest, MakesSnapshotsOneCommunicatorARound) {
