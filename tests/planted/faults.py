@@ -39,7 +39,7 @@ FAULTS = [
     # Residuals
     Fault("residual-committed-on-failure", STEP_TERMS,
           "if (previous_closed_) residuals_.drop();",
-          "if (previous_closed_) (@ ? residuals_.commit(ports_.site) : residuals_.drop());",
+          "if (previous_closed_) (@ ? residuals_.commit() : residuals_.drop());",
           "a redone step adds the residual of the attempt that failed"),
     Fault("failure-drops-a-complete-step", STEP_TERMS,
           "CGX_ASSERT(!operations_.tickets_open());  // a report waits for that",
