@@ -119,6 +119,30 @@ TEST(PlanAgreement, ForgetsAProposalThatWasDroppedBeforeItArrived) {
   EXPECT_EQ(host.installed, 2u);
 }
 
+// A daemon that reads other plans, in the middle of an upgrade: before the first frame, not at it.
+TEST(PlanAgreement, RefusesAPlanOfAFormOrOfCodecsThatItDoesNotKnow) {
+  Machine host(1);
+  PlanAgreement agreement(host.members, host);
+  const auto answer_to = [&](uint64_t epoch, const std::function<void(Plan&)>& change) {
+    Prepare prepare = host.proposal(epoch);
+    Plan plan = *decode_plan(prepare.plan);
+    change(plan);
+    prepare.plan = encode_plan(plan);
+    host.answers.clear();
+    agreement.on_prepare(prepare);
+    EXPECT_EQ(host.answers.size(), 1u);
+    return host.answers.empty() ? Prepared{} : host.answers.front();
+  };
+  const Prepared form = answer_to(1, [](Plan& plan) { plan.form = 99; });
+  EXPECT_EQ(form.code, StatusCode::kMISMATCH);
+  EXPECT_NE(form.text.find("form 99"), std::string::npos) << form.text;
+  const Prepared codecs = answer_to(2, [](Plan& plan) { plan.codec_formats ^= 1; });
+  EXPECT_EQ(codecs.code, StatusCode::kMISMATCH) << codecs.text;
+  EXPECT_EQ(answer_to(3, [](Plan&) {}).code, StatusCode::kOK);
+  ASSERT_TRUE(agreement.on_decided({.epoch = 3}).ok());
+  EXPECT_EQ(host.installed, 3u);
+}
+
 TEST(PlanAgreement, KeepsTheNewerOfTwoProposalsWhateverComesLast) {
   Machine host(1);
   PlanAgreement agreement(host.members, host);
