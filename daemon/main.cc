@@ -153,23 +153,42 @@ Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
 }
 
 // An operator's call, or what the daemon lacks, becomes a signal: that is what main waits for.
-class Stopper {
+// While the daemon drains, only an order that gives no more time becomes another, which ends it.
+class Stopper final : public StopPort {
  public:
-  void stop(const StopOrder& order) {
+  void stop(const StopOrder& order) override {
     {
       const MutexLock lock(mutex_);
-      order_ = order;
+      if (draining_ && order.limit_ns != 0) return;
+      if (!std::exchange(draining_, true)) order_ = order;
     }
     ::kill(::getpid(), SIGTERM);
   }
-  StopOrder order() {
+  // The daemon drains from now on.
+  StopOrder begin() {
     const MutexLock lock(mutex_);
+    draining_ = true;
     return order_;
+  }
+  void drained(const std::vector<std::string>& cut_off) {
+    const MutexLock lock(mutex_);
+    cut_off_ = cut_off;
+    is_drained_.notify_all();
+  }
+  std::optional<std::vector<std::string>> cut_off(uint64_t within_ns) override {
+    MutexLock lock(mutex_);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(within_ns);
+    while (!cut_off_ && is_drained_.wait_until(mutex_, end)) {
+    }
+    return cut_off_;
   }
 
  private:
   Mutex mutex_;
+  Condition is_drained_;
+  bool draining_ CGX_GUARDED_BY(mutex_) = false;
   StopOrder order_ CGX_GUARDED_BY(mutex_);
+  std::optional<std::vector<std::string>> cut_off_ CGX_GUARDED_BY(mutex_);
 };
 
 int start(const CommandLine& line, const v1::Config& config) {
@@ -202,9 +221,9 @@ int start(const CommandLine& line, const v1::Config& config) {
   const auto on_share = [&shares = (*daemon)->counters().shares()](const scheduler::Share& share) {
     shares.show(share);
   };
-  const auto operators = OperatorsEdge::open(
-      config, facts, (*daemon)->operators(), log, (*daemon)->look(), (*daemon)->fleet(),
-      {on_junk, on_share, [stopper](const StopOrder& order) { stopper->stop(order); }});
+  const auto operators =
+      OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(),
+                          (*daemon)->fleet(), {on_junk, on_share, stopper.get()});
   if (!operators.ok()) return refuse(line, operators.status());
   forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",
@@ -223,7 +242,8 @@ int start(const CommandLine& line, const v1::Config& config) {
   return serve(**daemon, log, signals,
                {.config = config,
                 .load = [&line] { return load(line); },
-                .stop_order = [stopper] { return stopper->order(); },
+                .stop_order = [stopper] { return stopper->begin(); },
+                .drained = [stopper](const auto& cut_off) { stopper->drained(cut_off); },
                 .audit = (*operators)->audit(),
                 .private_daemon = line.private_daemon});
 }

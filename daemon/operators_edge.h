@@ -22,7 +22,7 @@ class OperatorsEdge {
   struct Calls {  // from other threads
     std::function<void()> on_junk;
     std::function<void(const scheduler::Share&)> on_share;
-    std::function<void(const StopOrder&)> stop;
+    StopPort* stop = nullptr;
   };
   // `config` is complete and its paths resolved. `look` and `fleet` may be null.
   static Result<std::unique_ptr<OperatorsEdge>> open(const v1::Config& config,

@@ -118,21 +118,18 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& si
 }
 
 // Lets every job leave between two steps: until all have, the limit, or a second signal. What has
-// not is named.
-bool drain(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& why,
-           uint64_t limit_ns) {
+// not by then.
+std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const std::string& why,
+                               uint64_t limit_ns) {
   notify_manager("STOPPING=1");
   daemon.drain(why);
   const uint64_t deadline = monotonic_ns() + limit_ns;
   for (;;) {
     const auto left = daemon.undrained();
-    if (left && left->empty()) return true;
+    if (left && left->empty()) return {};
     const auto signal = next_signal(signals, 10 * kMillisecond);
     if (monotonic_ns() < deadline && !(signal && asks_to_stop(*signal))) continue;
-    for (const std::string& name : left.value_or(std::vector<std::string>{"the data thread"})) {
-      log.write(LogLevel::kWarning, "cut off", {{"what", name}});
-    }
-    return false;
+    return left.value_or(std::vector<std::string>{"the data thread"});
   }
 }
 
@@ -145,20 +142,25 @@ std::string in_flight_text(Daemon& daemon) {
   return text.empty() ? "nothing" : text;
 }
 
-void stop(Daemon& daemon, Log& log, const sigset_t& signals, const std::string& cause,
-          uint64_t drain_ns) {
+// What was cut off.
+std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
+                              const std::string& cause, uint64_t drain_ns) {
   const uint64_t begun = monotonic_ns();
   log.write(LogLevel::kInfo, "stopping",
             {{"cause", cause},
              {"sessions", daemon.sessions_open()},
              {"in_flight", in_flight_text(daemon)},
              {"limit_ms", drain_ns / kMillisecond}});
-  const bool drained =
-      drain(daemon, log, signals, "its cgxd is being stopped (" + cause + ")", drain_ns);
+  std::vector<std::string> cut_off =
+      drain(daemon, signals, "its cgxd is being stopped (" + cause + ")", drain_ns);
+  for (const std::string& name : cut_off) {
+    log.write(LogLevel::kWarning, "cut off", {{"what", name}});
+  }
   log.write(LogLevel::kInfo, "stopped",
-            {{"drained", drained ? "yes" : "no"},
+            {{"drained", cut_off.empty() ? "yes" : "no"},
              {"sessions", daemon.sessions_open()},
              {"after_ms", (monotonic_ns() - begun) / kMillisecond}});
+  return cut_off;
 }
 
 }  // namespace
@@ -179,8 +181,9 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
       const StopOrder order = options.stop_order();
-      stop(daemon, log, signals, order.by.empty() ? sender_text(*signal) : order.by,
-           order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond));
+      options.drained(
+          stop(daemon, log, signals, order.by.empty() ? sender_text(*signal) : order.by,
+               order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond)));
       return order.failed ? 1 : 0;
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, *signal);

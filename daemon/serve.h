@@ -24,8 +24,9 @@ struct ServeOptions {
   v1::Config config;                         // complete, in force
   std::function<Result<v1::Config>()> load;  // once more, as at the start
   std::function<StopOrder()> stop_order;     // names somebody if a signal is an operator's call
-  AuditLog& audit;                           // of what a reload changes
-  bool private_daemon = false;               // ends when nobody is connected any more
+  std::function<void(const std::vector<std::string>&)> drained;  // told what was cut off
+  AuditLog& audit;                                               // of what a reload changes
+  bool private_daemon = false;  // ends when nobody is connected any more
 };
 
 // Returns when the daemon is to end, drained: 0, or 1 where it ends for what it lacks.

@@ -56,6 +56,14 @@ int all_machines(const Options& options, const Environment& environment) {
 constexpr double kDrainS = 30;  // timeouts.drain_ms by default
 constexpr double kGoneS = 10;   // more, in which a daemon ends its threads
 
+std::string show_drained(const v1::DrainAnswer& shown) {
+  std::string text = "drained: " + std::to_string(shown.communicators()) + " communicators of " +
+                     std::to_string(shown.sessions()) +
+                     " sessions were told, the daemon has ended\n";
+  for (const std::string& name : shown.cut_off()) text += "cut off: " + name + "\n";
+  return text;
+}
+
 // Until the daemon has gone, as long as --wait.
 int drain(const Options& options, const Environment& environment) {
   Result<Connection> connection = connect(options.address, environment);
@@ -68,24 +76,23 @@ int drain(const Options& options, const Environment& environment) {
   const double usual_s = kGoneS + (limited ? options.limit_s : kDrainS);
   const double wait_s = options.end_s >= 0 ? options.end_s : usual_s;
   v1::DrainAnswer answer;
-  const grpc::Status status =
-      caller.call(&v1::Control::Stub::Drain, request, answer, kReadTimeoutS);
-  if (!status.ok()) return caller.fail_call(status);
+  const auto still_drains = [&] {
+    return fail(kError, "the daemon is still draining after " +
+                            human_time(static_cast<uint64_t>(wait_s * 1e9)));
+  };
   const auto deadline = std::chrono::steady_clock::now() +
                         std::chrono::microseconds(static_cast<int64_t>(wait_s * 1e6));
+  const grpc::Status status = caller.call(&v1::Control::Stub::Drain, request, answer, wait_s);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return still_drains();
+  if (!status.ok()) return caller.fail_call(status);
   v1::DaemonStatus still;
   while (caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
              .ok()) {
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(kError, "the daemon is still draining after " +
-                              human_time(static_cast<uint64_t>(wait_s * 1e9)));
-    }
+    if (std::chrono::steady_clock::now() >= deadline) return still_drains();
     std::this_thread::sleep_for(kLookAgain);
   }
-  return print(answer, options, [](const v1::DrainAnswer& shown) {
-    return "drained: " + std::to_string(shown.communicators()) + " communicators of " +
-           std::to_string(shown.sessions()) + " sessions were told, the daemon has ended\n";
-  });
+  const int printed = print(answer, options, show_drained);
+  return answer.cut_off().empty() ? printed : kError;
 }
 
 void add_status(CLI::App& app, Options& options, const Environment& environment, Run& run) {

@@ -13,6 +13,7 @@ namespace cgx::daemon {
 namespace {
 
 constexpr size_t kReasonBytes = 256;
+constexpr uint64_t kLookNs = 100 * kMillisecond;  // whether a caller who waits has gone
 
 grpc::StatusCode grpc_code(StatusCode code) {
   switch (code) {
@@ -430,13 +431,24 @@ grpc::Status ControlCalls::ApplyPolicy(grpc::ServerContext* context,
   return to_grpc(status);
 }
 
+// As long as that takes, unless the caller has gone.
+void ControlCalls::say_what_is_cut_off(const grpc::ServerContext& context,
+                                       v1::DrainAnswer& out) const {
+  while (!context.IsCancelled()) {
+    const auto names = context_.stop->cut_off(kLookNs);
+    if (!names) continue;
+    for (const std::string& name : *names) out.add_cut_off(name);
+    return;
+  }
+}
+
 grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::DrainAnswer* out) {
   const Call call(*this, *context, context_.read_timeout_ns);
   const Status room = context_.audit.make_room();
   if (!room.ok()) return to_grpc({room.code(), "the daemon goes on: " + room.message()});
   Status status;
-  if (!call.caller().is_operator || !context_.stop) {
+  if (!call.caller().is_operator || context_.stop == nullptr) {
     status = Status(StatusCode::kPERMISSION_DENIED, "only operators may drain the daemon");
   }
   const Result<Snapshot> snapshot = call.snapshot();
@@ -459,7 +471,8 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
     StopOrder order{.by = "drain by " + call.caller().name, .failed = false, .limit_ns = {}};
     if (!reason.empty()) order.by += ": " + reason;
     if (request->has_limit_ms()) order.limit_ns = request->limit_ms() * kMillisecond;
-    context_.stop(order);
+    context_.stop->stop(order);
+    say_what_is_cut_off(*context, *out);
   }
   return to_grpc(status);
 }

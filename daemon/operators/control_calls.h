@@ -22,10 +22,10 @@ struct ControlContext {  // shared by all services of the daemon; outlives them
   OperatorPort& port;
   AuditLog& audit;
   DaemonFacts facts;
-  Diagnose diagnose;                           // empty: this daemon serves one machine only
-  AskFleet fleet;                              // likewise
-  std::function<void(const StopOrder&)> stop;  // asks main to stop the daemon; empty: nobody may
-  uint64_t read_timeout_ns = 5'000'000'000;    // the most a call may take, whatever its deadline
+  Diagnose diagnose;                         // empty: this daemon serves one machine only
+  AskFleet fleet;                            // likewise
+  StopPort* stop = nullptr;                  // null: nobody may stop this daemon
+  uint64_t read_timeout_ns = 5'000'000'000;  // the most a call may take, whatever its deadline
   uint64_t change_timeout_ns = 60'000'000'000;
 };
 
@@ -82,6 +82,7 @@ class ControlCalls final : public v1::Control::Service {
                  v1::TensorExplanation& answer) const;
   Status simulate(const Call& call, const v1::SimulatePlanRequest& request,
                   v1::SimulatedPlan& answer) const;
+  void say_what_is_cut_off(const grpc::ServerContext& context, v1::DrainAnswer& out) const;
   Status change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
                 v1::PolicyChange& answer) const;
 

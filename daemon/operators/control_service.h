@@ -29,7 +29,7 @@ struct ControlOptions {
   AskFleet fleet;                 // likewise
   std::function<void()> on_junk;  // called on the control thread
   std::function<void(const scheduler::Share&)> on_share = {};  // likewise; may be empty
-  std::function<void(const StopOrder&)> stop;                  // asks main to stop the daemon
+  StopPort* stop = nullptr;                                    // null: nobody may
   uint64_t handshake_timeout_ns = 2'000'000'000;
 };
 

@@ -151,7 +151,7 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
 TlsServer::~TlsServer() {
   listener_.reset();
   if (server_ != nullptr) {
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   }
 }
 

@@ -33,7 +33,7 @@ void apply_limits(grpc::ServerBuilder& builder) {
 }
 
 UserServers::~UserServers() {
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(200);
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (UserServer& one : servers_) one.server->Shutdown(deadline);
 }
 

@@ -1,6 +1,7 @@
 """A daemon that is asked to stop: jobs leave between two steps, whole, are told why, and meet again afterwards."""
 
 import signal
+import subprocess
 import threading
 import time
 import unittest
@@ -99,14 +100,33 @@ class Drain(ClusterCase):
         began = time.monotonic()
         done = daemon.machine.run([*drain, str(LIMIT_S)], capture_output=True, text=True)
         seconds = time.monotonic() - began
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual((done.returncode, done.stderr), (1, ""), "not everything has left")
         self.assertIn("drained: 1 communicators of 1 sessions were told, the daemon has ended", done.stdout)
+        self.assertIn(f"cut off: communicator 'grads' of job '{job.name}' in step 1", done.stdout)
         self.assertEqual(daemon.process.wait(BUSY_S), 0)
         self.assertTrue(LIMIT_S - 0.1 <= seconds < DRAIN_S, f"{seconds} s, not drain_ms")
         self.assertRegex(daemon.log(), r"cut off .*in step 1")
         again = daemon.machine.run(drain, capture_output=True, text=True)
         self.assertEqual(again.returncode, 3)
         self.assertIn("control.sock: ", again.stderr)
+
+    def test_a_second_operator_learns_the_same_and_cuts_nothing_off_unless_no_time_is_left(self):
+        daemon = self.daemons[0]
+        job = self.job([0, 1])
+        job.submit(job.join(), 1, ranks=[0])  # the other never comes
+        began = time.monotonic()
+        words = [binary("cgxctl"), "--socket", daemon.control, "drain", "--limit"]
+        drains = []
+        for limit_s in (30, 30, 0):
+            drains.append(daemon.machine.start([*words, str(limit_s)], stdout=subprocess.PIPE, text=True))
+            time.sleep(0.5)
+            if limit_s:
+                self.assertIsNone(daemon.process.poll())
+        for each in drains:
+            out, _ = each.communicate(timeout=10)
+            self.assertEqual(each.returncode, 1)
+            self.assertIn(f"cut off: communicator 'grads' of job '{job.name}' in step 1", out)
+        self.assertLess(time.monotonic() - began, 10)
 
     def test_operators_drain_with_words_others_may_not(self):
         job = self.job([0, 1])
@@ -115,6 +135,7 @@ class Drain(ClusterCase):
         daemon = self.daemons[1]
         answer = daemon.control_tool("drain", "--reason", "new kernel tonight")
         self.assertEqual(answer["communicators"], 1)
+        self.assertEqual(answer.get("cutOff", []), [])
         self.assertEqual(daemon.process.wait(BUSY_S), 0)
         self.assertIn("drain by uid", daemon.log())
         for rank in job.ranks:

@@ -86,7 +86,7 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class ControlHarness {
+class ControlHarness final : public StopPort {
  public:
   explicit ControlHarness(const v1::ControlPort& port_config = {}, const std::string& audit = {})
       : audit_path_(audit.empty() ? directory / "audit.jsonl" : audit) {
@@ -106,7 +106,7 @@ class ControlHarness {
       if (share.name() != "connections of cgxctl over TLS" || held.empty()) return;
       most_over_tls = std::max(most_over_tls.load(), held.front().second);
     };
-    options.stop = [this](const StopOrder&) { stops.fetch_add(1); };
+    options.stop = this;
     options.handshake_timeout_ns = 50'000'000;
     Result<std::unique_ptr<ControlService>> created =
         ControlService::create(options, port, *audit_, log_);
@@ -114,11 +114,20 @@ class ControlHarness {
     if (created.ok()) service = *std::move(created);
   }
 
+  void stop(const StopOrder&) override { stops.fetch_add(1); }
+  std::optional<std::vector<std::string>> cut_off(uint64_t) override {
+    const int waited = looks.fetch_add(1);
+    if (waited < drain_looks) return std::nullopt;
+    return left;
+  }
+
   std::string socket_path() const { return directory / "control.sock"; }
   const std::string& audit_path() const { return audit_path_; }
 
   FakeOperatorPort port;
-  std::atomic<int> junk{0}, stops{0};
+  std::atomic<int> junk{0}, stops{0}, looks{0};
+  int drain_looks = 0;                     // how often it still drains
+  std::vector<std::string> left;           // and what is cut off then
   std::atomic<uint64_t> most_over_tls{0};  // connections that one host had at once
   OpenDirectory directory;
 

@@ -161,8 +161,13 @@ TEST_F(ControlServiceTest, DrainsOnceThatIsWrittenDown) {
   v1::DrainRequest request;
   request.set_reason("new kernel");
   v1::DrainAnswer answer;
+  harness_.drain_looks = 3;
+  harness_.left = {"communicator 'grads' of job 'a' in step 7"};
   ASSERT_TRUE(stub_->Drain(&context_, request, &answer).ok());
   EXPECT_EQ(harness_.stops, 1);
+  EXPECT_EQ(harness_.looks, 4) << "answered when it is known";
+  ASSERT_EQ(answer.cut_off_size(), 1);
+  EXPECT_EQ(answer.cut_off(0), harness_.left[0]);
   EXPECT_THAT(read_file(harness_.audit_path()), HasSubstr("\"reason\":\"new kernel\""));
 }
 
