@@ -1,5 +1,5 @@
-// Counts every allocation of the process, its libraries' too. Sanitizers have a malloc of their own;
-// with them nothing is counted and CGX_COUNTS_ALLOCATIONS is not defined.
+// Counts every allocation of the process, its libraries' too. Sanitizers have a malloc of their
+// own: with them nothing is counted and CGX_COUNTS_ALLOCATIONS is not defined.
 #pragma once
 
 #include <atomic>

@@ -157,6 +157,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   void drop_closed_communicators();
   uint64_t turn_clock_ns() const;
   Turns::Account& account_of(const Communicator& communicator);
+  void open_account(const Communicator& communicator);  // before it is one of them
   void charge(const Communicator& communicator, uint64_t since_ns);
   void line_up();
   int take_turns();

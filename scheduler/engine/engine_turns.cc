@@ -14,6 +14,15 @@ Turns::Account& Engine::State::account_of(const Communicator& communicator) {
   return accounts_[index];
 }
 
+void Engine::State::open_account(const Communicator& communicator) {
+  Turns::Crowd crowd = std::make_shared<uint32_t>(0);
+  for (const auto& other : communicators_) {
+    const bool same = other->members().holder == communicator.members().holder;
+    if (same) crowd = account_of(*other).crowd;
+  }
+  account_of(communicator) = {.crowd = std::move(crowd)};
+}
+
 void Engine::State::charge(const Communicator& communicator, uint64_t since_ns) {
   if (communicators_.size() < 2) return;
   Turns::charge(account_of(communicator), turn_clock_ns() - since_ns, communicator.weight());

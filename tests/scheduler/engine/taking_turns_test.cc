@@ -54,10 +54,10 @@ class SlowArithmetic final : public Site {
 // A session with communicators, each of which always has a call under way.
 class Job final : public SessionPort {
  public:
-  Job(Engine& engine, SiteId site, const std::string& name, uint64_t bytes)
+  Job(Engine& engine, SiteId site, const std::string& name, uint64_t bytes, uint32_t uid = 0)
       : engine_(engine),
         bytes_(bytes),
-        session_(engine.open_session({.job = name}, *this).value()) {
+        session_(engine.open_session({.job = name, .uid = uid}, *this).value()) {
     const SiteMemory memory{.site = site, .name = 1, .bytes = bytes};
     EXPECT_TRUE(engine.add_arena(session_, 0, memory).ok());
   }
@@ -166,6 +166,29 @@ TEST_F(TakingTurns, OfManySmallJobsLeaveALargeOneItsOwn) {
     small.go_on();
   }
   EXPECT_GT(clock_.large_ns, (clock_.ns - since) / 20);
+}
+
+TEST_F(TakingTurns, OfOneHoldersManyAreNoMoreThanAnothersOne) {
+  Job many(*engine_, site_, "many", kLargeBytes, 1), one(*engine_, site_, "one", kLargeBytes, 2);
+  for (int i = 0; i < 9; ++i) many.add_communicator();
+  one.add_communicator();
+  for (int i = 0; i < 100; ++i) work();
+  many.submit_all();
+  const auto work_for_a_second = [&](bool both) {
+    const uint64_t since = clock_.ns;
+    while (clock_.ns < since + 1'000'000'000) {
+      work();
+      many.go_on();
+      if (both) one.go_on();
+    }
+  };
+  work_for_a_second(/*both=*/false);
+  const uint64_t alone = many.ended();
+  one.submit_all();
+  for (int i = 0; i < 4; ++i) work_for_a_second(/*both=*/true);
+  const uint64_t beside = many.ended() - alone;
+  EXPECT_NEAR(static_cast<double>(one.ended()), static_cast<double>(beside), 0.15 * beside);
+  EXPECT_GT(alone, 0) << "and have all of it where nobody else wants any";
 }
 
 }  // namespace

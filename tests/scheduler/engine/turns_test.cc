@@ -29,6 +29,25 @@ TEST(TurnsTest, GiveTimeByWeightWhateverATurnTakes) {
   EXPECT_NEAR(static_cast<double>(got[1]) / static_cast<double>(got[0]), 4.0, 0.1);
 }
 
+TEST(TurnsTest, AreSharedByWhatAHolderHasThatIsBusy) {
+  const auto crowd = std::make_shared<uint32_t>(0);
+  Turns turns;
+  std::vector<Turns::Account> many(3, {.crowd = crowd});
+  Turns::Account one{.crowd = std::make_shared<uint32_t>(0)};
+  for (Turns::Account& each : many) turns.take(each, 1'000, 1);
+  turns.take(one, 1'000, 1);
+  EXPECT_EQ(*crowd, 3u);
+  uint64_t before = many[0].tag;
+  turns.take(many[0], 1'000, 1);
+  EXPECT_EQ(many[0].tag - before, 3 * one.tag) << "each has a third";
+  turns.pass(many[1]);
+  Turns::leave(many[2]);
+  turns.pass(many[1]);
+  before = many[0].tag;
+  turns.take(many[0], 1'000, 1);
+  EXPECT_EQ(many[0].tag - before, one.tag) << "nothing else of it wants any";
+}
+
 TEST(TurnsTest, LetWhoeverWasIdleGoFirstAndSaveNothingUp) {
   Turns turns;
   Turns::Account busy, idle;
