@@ -90,7 +90,15 @@ Scenario scenario_of(uint64_t seed) {
     scenario.abandoned_step = static_cast<uint32_t>(1 + pick(4));
     allowed.insert({StatusCode::kSTEP_ABANDONED, StatusCode::kSTEP_LOST});
   }
-  scenario.options.policy.collective = static_cast<scheduler::CollectiveWish>(pick(3));
+  scheduler::Policy& policy = scenario.options.policy;
+  policy.collective = static_cast<scheduler::CollectiveWish>(pick(4));
+  if (policy.collective == scheduler::CollectiveWish::kTwoLevel) {
+    uint32_t rack = 2 + static_cast<uint32_t>(pick(2));
+    if (machines % rack != 0) rack = 5 - rack;
+    const bool fits = machines % rack == 0 && machines > rack;
+    if (!fits) policy.collective = scheduler::CollectiveWish::kAuto;
+    policy.rack_machines = fits ? rack : policy.rack_machines;
+  }
   return scenario;
 }
 
