@@ -12,6 +12,14 @@ ANSWER = "daemon/mesh/mesh_agent_answer.cc"
 USERS = "daemon/base/user_threads.cc"
 
 SECOND_LOOK = [
+    Fault("F1-port-open-to-every-network", "transport/ucx_sockets.cc",
+          "    if (const int error = admit_only(listener, ranges)) {",
+          "    if (const int error = @ ? 0 : admit_only(listener, ranges)) {",
+          "hosts of any network reach UCX's port, which checks nobody", ("doors_test.OneKeyOverUcx",)),
+    Fault("F11-a-broken-connection-ends-the-link", "transport/tcp_links.cc",
+          "  if (link.barren_ticks >= ticks(options_.lost_ms)) return lose(link, why.message());",
+          "  if (@ || link.barren_ticks >= ticks(options_.lost_ms)) return lose(link, why.message());",
+          "a moment without network ends every job", ("transport_tcp", "outages_test")),
     Fault("F3-door-open-to-the-last-descriptor", "daemon/base/open_files.cc",
           "  if (next && !in_reserve(next.get())) {",
           "  if (@ || (next && !in_reserve(next.get()))) {",
