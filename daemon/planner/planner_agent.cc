@@ -40,18 +40,20 @@ void PlannerAgent::on_stop() {
 }
 
 int PlannerAgent::do_work(uint64_t /*now_ns*/) {
-  const auto run = [](Task task) { task(); };
-  for (Queue* queue : {&commits_, &others_}) {
-    if (const int done = queue->asked->drain(1, run); done > 0) return done;
-    if (queue->making.empty()) continue;
-    Making next = std::move(queue->making.front());
-    queue->making.pop_front();
-    plan_on(std::move(next));
-    return 1;
-  }
+  if (work_on(commits_) || work_on(others_)) return 1;
   if (searches_.empty()) return 0;
   go_on();
   return 1;
+}
+
+bool PlannerAgent::work_on(Queue& queue) {
+  const bool make = !queue.making.empty() && (queue.makes_next || queue.asked->empty());
+  queue.makes_next = !make;
+  if (!make) return queue.asked->drain(1, [](Task task) { task(); }) > 0;
+  Making next = std::move(queue.making.front());
+  queue.making.pop_front();
+  plan_on(std::move(next));
+  return true;
 }
 
 bool PlannerAgent::prepare_sleep() {
@@ -147,7 +149,8 @@ uint64_t PlannerAgent::rest_ns(uint64_t used_ns, uint64_t bytes) {
 // Whatever else waits for this thread does not wait for rests, too.
 void PlannerAgent::rest_after(const scheduler::FactsMaker& maker, uint64_t used_ns) {
   if (maker.ranks_wait() || maker.slice_bytes() < scheduler::FactsMaker::kSliceBytes) return;
-  if (commits_.empty() && others_.empty() && !hurry_) rest_(rest_ns(used_ns, maker.slice_bytes()));
+  const bool alone = commits_.empty() && others_.asked->empty() && !hurry_;
+  if (alone) rest_(rest_ns(used_ns, maker.slice_bytes()));
 }
 
 void PlannerAgent::take_up(scheduler::PlanQuestion question, Answer answer) {

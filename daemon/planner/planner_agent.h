@@ -62,10 +62,11 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
     scheduler::FactsMaker maker;
     Answer answer;
   };
-  // What goes before other things; what is asked anew goes before plans that are half made.
+  // What goes before other things: in turn what is asked anew and plans that are half made.
   struct Queue {
     std::shared_ptr<Tasks> asked = std::make_shared<Tasks>(kTasksMax);
     std::deque<Making> making;
+    bool makes_next = false;
     bool empty() const { return asked->empty() && making.empty(); }
   };
 
@@ -92,6 +93,7 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
     UniqueFunction<bool()> slice;  // true: done
     Task answer;
   };
+  bool work_on(Queue& queue);
   void begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer);
   void begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer);
   void go_on();

@@ -37,9 +37,29 @@ PlanAgreement::Proposal* PlanAgreement::find(uint64_t number) {
   return nullptr;
 }
 
+// Of those that are being planned the first takes the first epoch; what is answered out of order is
+// stale, and asked again.
+uint64_t PlanAgreement::next_epoch() const {
+  uint64_t highest = highest_epoch_;
+  for (const Proposal& proposal : proposals_) {
+    if (proposal.plan == nullptr) highest = std::max(highest, proposal.epoch);
+  }
+  return highest + 1;
+}
+
+// A dry run, which takes no memory, would be answered before a plan that does, and make it stale:
+// its memory, which may have taken seconds, would be made once more. So the dry run waits.
+bool PlanAgreement::waits(const Proposal& proposal) const {
+  return proposal.dry_run && proposal.epoch == 0 &&
+         std::any_of(proposals_.begin(), proposals_.end(),
+                     [](const Proposal& other) { return !other.dry_run && other.plan == nullptr; });
+}
+
 void PlanAgreement::ask(uint64_t number) {
   Proposal& proposal = *find(number);
-  Result<PlanQuestion> question = proposal.question(highest_epoch_ + 1);
+  if (waits(proposal)) return;  // until tick()
+  proposal.epoch = 0;
+  Result<PlanQuestion> question = proposal.question(next_epoch());
   if (!question.ok()) return refuse(proposal, question.status());
   if (question->epoch <= highest_epoch_) {
     return refuse(proposal, protocol_error("epoch " + std::to_string(question->epoch) + " of " +
@@ -169,6 +189,9 @@ std::string PlanAgreement::silent_machines(const Proposal& proposal) const {
 }
 
 void PlanAgreement::tick(uint64_t now_ns) {
+  for (size_t i = 0; i < proposals_.size(); ++i) {
+    if (proposals_[i].epoch == 0 && !waits(proposals_[i])) ask(proposals_[i].number);
+  }
   for (size_t i = 0; i < proposals_.size();) {
     if (now_ns < proposals_[i].deadline_ns) {
       ++i;

@@ -123,8 +123,8 @@ class PlanAgreement {
     bool dry_run = false;
     uint64_t number = 0;
     Question question;
-    uint64_t epoch = 0;
-    PlanPtr plan;  // null while it is being planned
+    uint64_t epoch = 0;  // 0: nobody is asked for it yet
+    PlanPtr plan;        // null while it is being planned
     uint64_t deadline_ns = UINT64_MAX, switch_step = 0;
     std::vector<bool> answered;
     Answer answer;
@@ -152,6 +152,8 @@ class PlanAgreement {
     return proposing(PlanPurpose::kPolicy) || proposing(PlanPurpose::kPlanner);
   }
   TrialRun trial_of(const Outcome& outcome, const PlanPtr& running) const;
+  uint64_t next_epoch() const;
+  bool waits(const Proposal& proposal) const;
   void ask(uint64_t number);
   void on_planned(uint64_t number, const Result<FactsPtr>& facts);
   void on_question_answered(uint64_t epoch, const Result<FactsPtr>& facts);

@@ -111,10 +111,12 @@ class PlannersRest : public PlannerAgentTest {
     Counted::count = 0;
     resting_.request(question, asker_.keep());
     while (resting_.do_work(0) > 0) {
+      each_round();
     }
     return Counted::count;
   }
   void SetUp() override { ASSERT_TRUE(resting_.on_start().ok()); }
+  std::function<void()> each_round = [] {};
   PlannerAgent resting_{asker_, Counted::rest};
 };
 
@@ -143,6 +145,23 @@ TEST_F(PlannersRest, OrNotOthersComeBetweenSlicesOfMemory) {
     asker_.read_answers();
     EXPECT_EQ(asker_.epochs,
               ranks_wait ? (std::vector<uint64_t>{2, 3, 1}) : (std::vector<uint64_t>{3, 2, 1}));
+  }
+}
+
+// However often others ask, a plan that is half made goes on.
+TEST_F(PlannersRest, OrNotAPlanIsMadeBesideQuestionsWithoutEnd) {
+  for (const bool ranks_wait : {true, false}) {
+    asker_.epochs.clear();
+    int asked = 0;
+    each_round = [&] {
+      if (++asked < 100) resting_.request(asker_.question(2, ranks_wait), asker_.keep());
+    };
+    (void)rests_for(ranks_wait, [] {});
+    asker_.read_answers();
+    const auto& answers = asker_.epochs;
+    const auto made = std::find(answers.begin(), answers.end(), 1u);
+    EXPECT_LE(made - answers.begin(), 8);
+    EXPECT_EQ(answers.size(), 100u);
   }
 }
 

@@ -119,6 +119,30 @@ TEST(PlanAgreement, ForgetsAProposalThatWasDroppedBeforeItArrived) {
   EXPECT_EQ(host.installed, 2u);
 }
 
+// Memory that took seconds would be made once more.
+TEST(PlanAgreement, PlansNoDryRunBeforeAPlanThatIsBeingMade) {
+  LatePlans late(0);
+  const auto ask = [&](bool dry_run) {
+    late.agreement.propose(PlanPurpose::kPolicy, dry_run, 0, late.host.question(),
+                           late.host.told());
+  };
+  ask(/*dry_run=*/true);
+  ask(/*dry_run=*/false);
+  ask(/*dry_run=*/true);
+  late.agreement.tick(6);
+  ASSERT_EQ(late.host.questions.size(), 2u) << "the second dry run waits";
+  late.host.answer_questions();
+  ASSERT_EQ(late.host.proposals.size(), 4u) << "two, to two machines each";
+  EXPECT_EQ(epoch_in(late.host.proposals[0]), 1u);
+  EXPECT_EQ(epoch_in(late.host.proposals[2]), 2u) << "nothing was planned twice";
+  EXPECT_TRUE(late.host.questions.empty());
+  late.agreement.tick(7);
+  ASSERT_EQ(late.host.questions.size(), 1u);
+  late.host.answer_questions();
+  ASSERT_EQ(late.host.proposals.size(), 6u);
+  EXPECT_EQ(epoch_in(late.host.proposals[4]), 3u);
+}
+
 // A daemon that reads other plans, in the middle of an upgrade: before the first frame, not at it.
 TEST(PlanAgreement, RefusesAPlanOfAFormOrOfCodecsThatItDoesNotKnow) {
   Machine host(1);
@@ -203,19 +227,20 @@ TEST(PlanAgreement, PreparesABoundedNumberOfPlansAtOnce) {
   EXPECT_EQ(host.answers[0].code, StatusCode::kBUSY) << host.answers[0].text;
 }
 
-TEST(PlanAgreement, AsksAgainWhenAnotherPlanTookTheEpoch) {
+TEST(PlanAgreement, AsksAgainWhenALaterPlanWasMadeFirst) {
   LatePlans late(0);
   auto& [host, agreement] = late;
   agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, host.question(), host.told());
   agreement.propose(PlanPurpose::kPolicy, /*dry_run=*/false, 0, host.question(), host.told());
+  std::swap(host.questions[0], host.questions[1]);
   host.answer_questions();
   ASSERT_EQ(host.proposals.size(), 2u) << "one proposal for each other machine";
-  EXPECT_EQ(host.proposals[0].dry_run, 1);
+  EXPECT_EQ(host.proposals[0].dry_run, 0);
   host.answer_questions();
   ASSERT_EQ(host.proposals.size(), 4u);
-  EXPECT_EQ(host.proposals[2].dry_run, 0);
-  EXPECT_EQ(epoch_in(host.proposals[0]), 1u);
-  EXPECT_EQ(epoch_in(host.proposals[2]), 2u);
+  EXPECT_EQ(host.proposals[2].dry_run, 1);
+  EXPECT_EQ(epoch_in(host.proposals[0]), 2u);
+  EXPECT_EQ(epoch_in(host.proposals[2]), 3u);
 }
 
 TEST(PlanAgreement, AsksAgainWhenTheTableWasReplacedMeanwhile) {
