@@ -26,8 +26,8 @@
 #include "daemon/policy/policy_message.h"
 #include "daemon/run_command.h"
 #include "daemon/serve.h"
+#include "daemon/stopper.h"
 #include "daemon/transports.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/run_directory.h"
 #include "transport/ucx.h"
 
@@ -152,43 +152,16 @@ Status use_plan_files(const CommandLine& line, scheduler::EventSink& events,
   return {};
 }
 
-// An operator's call, or what the daemon lacks, becomes a signal: that is what main waits for.
-// While the daemon drains, only an order that gives no more time becomes another, which ends it.
-class Stopper final : public StopPort {
+// Whatever ends the daemon, whoever waits for its drain is told.
+class Drained {
  public:
-  void stop(const StopOrder& order) override {
-    {
-      const MutexLock lock(mutex_);
-      if (draining_ && order.limit_ns != 0) return;
-      if (!std::exchange(draining_, true)) order_ = order;
-    }
-    ::kill(::getpid(), SIGTERM);
-  }
-  // The daemon drains from now on.
-  StopOrder begin() {
-    const MutexLock lock(mutex_);
-    draining_ = true;
-    return order_;
-  }
-  void drained(const std::vector<std::string>& cut_off) {
-    const MutexLock lock(mutex_);
-    cut_off_ = cut_off;
-    is_drained_.notify_all();
-  }
-  std::optional<std::vector<std::string>> cut_off(uint64_t within_ns) override {
-    MutexLock lock(mutex_);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(within_ns);
-    while (!cut_off_ && is_drained_.wait_until(mutex_, end)) {
-    }
-    return cut_off_;
-  }
+  explicit Drained(Stopper& stopper) : stopper_(stopper) {}
+  ~Drained() { stopper_.drained({}); }
+  Drained(const Drained&) = delete;
+  Drained& operator=(const Drained&) = delete;
 
  private:
-  Mutex mutex_;
-  Condition is_drained_;
-  bool draining_ CGX_GUARDED_BY(mutex_) = false;
-  StopOrder order_ CGX_GUARDED_BY(mutex_);
-  std::optional<std::vector<std::string>> cut_off_ CGX_GUARDED_BY(mutex_);
+  Stopper& stopper_;
 };
 
 int start(const CommandLine& line, const v1::Config& config) {
@@ -206,7 +179,7 @@ int start(const CommandLine& line, const v1::Config& config) {
   options->profiles = std::make_shared<const scheduler::KeptProfiles>(profiles.profiles());
   Result<TransportChoice> transport = choose_transport(config);
   if (!transport.ok()) return refuse(line, transport.status());
-  const auto stopper = std::make_shared<Stopper>();
+  const auto stopper = std::make_shared<Stopper>([] { ::kill(::getpid(), SIGTERM); });
   options->on_unfit = [stopper](const Status& why) {
     stopper->stop({.by = why.message(), .failed = true, .limit_ns = {}});
   };
@@ -225,6 +198,7 @@ int start(const CommandLine& line, const v1::Config& config) {
       OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(),
                           (*daemon)->fleet(), {on_junk, on_share, stopper.get()});
   if (!operators.ok()) return refuse(line, operators.status());
+  const Drained drained(*stopper);
   forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",
             {{"clients", config.client().socket()},
@@ -243,6 +217,7 @@ int start(const CommandLine& line, const v1::Config& config) {
                {.config = config,
                 .load = [&line] { return load(line); },
                 .stop_order = [stopper] { return stopper->begin(); },
+                .hurries = [stopper] { return stopper->hurries(); },
                 .drained = [stopper](const auto& cut_off) { stopper->drained(cut_off); },
                 .audit = (*operators)->audit(),
                 .private_daemon = line.private_daemon});

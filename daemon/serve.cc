@@ -1,5 +1,7 @@
 #include "daemon/serve.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -117,10 +119,10 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& si
             {{"changed", plan.taken.size()}, {"waiting", plan.waiting.size()}});
 }
 
-// Lets every job leave between two steps: until all have, the limit, or a second signal. What has
-// not by then.
-std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const std::string& why,
-                               uint64_t limit_ns) {
+// Lets every job leave between two steps: until all have, the limit, a second signal of somebody
+// else, or an order that leaves no time. What has not by then.
+std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const ServeOptions& options,
+                               const std::string& why, uint64_t limit_ns) {
   notify_manager("STOPPING=1");
   daemon.drain(why);
   const uint64_t deadline = monotonic_ns() + limit_ns;
@@ -128,7 +130,8 @@ std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const st
     const auto left = daemon.undrained();
     if (left && left->empty()) return {};
     const auto signal = next_signal(signals, 10 * kMillisecond);
-    if (monotonic_ns() < deadline && !(signal && asks_to_stop(*signal))) continue;
+    const bool again = signal && asks_to_stop(*signal) && signal->si_pid != ::getpid();
+    if (monotonic_ns() < deadline && !again && !options.hurries()) continue;
     return left.value_or(std::vector<std::string>{"the data thread"});
   }
 }
@@ -144,7 +147,8 @@ std::string in_flight_text(Daemon& daemon) {
 
 // What was cut off.
 std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
-                              const std::string& cause, uint64_t drain_ns) {
+                              const ServeOptions& options, const std::string& cause,
+                              uint64_t drain_ns) {
   const uint64_t begun = monotonic_ns();
   log.write(LogLevel::kInfo, "stopping",
             {{"cause", cause},
@@ -152,7 +156,7 @@ std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
              {"in_flight", in_flight_text(daemon)},
              {"limit_ms", drain_ns / kMillisecond}});
   std::vector<std::string> cut_off =
-      drain(daemon, signals, "its cgxd is being stopped (" + cause + ")", drain_ns);
+      drain(daemon, signals, options, "its cgxd is being stopped (" + cause + ")", drain_ns);
   for (const std::string& name : cut_off) {
     log.write(LogLevel::kWarning, "cut off", {{"what", name}});
   }
@@ -182,7 +186,7 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
     if (signal && asks_to_stop(*signal)) {
       const StopOrder order = options.stop_order();
       options.drained(
-          stop(daemon, log, signals, order.by.empty() ? sender_text(*signal) : order.by,
+          stop(daemon, log, signals, options, order.by.empty() ? sender_text(*signal) : order.by,
                order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond)));
       return order.failed ? 1 : 0;
     }

@@ -24,6 +24,7 @@ struct ServeOptions {
   v1::Config config;                         // complete, in force
   std::function<Result<v1::Config>()> load;  // once more, as at the start
   std::function<StopOrder()> stop_order;     // names somebody if a signal is an operator's call
+  std::function<bool()> hurries;             // to be asked while it drains: no time is left
   std::function<void(const std::vector<std::string>&)> drained;  // told what was cut off
   AuditLog& audit;                                               // of what a reload changes
   bool private_daemon = false;  // ends when nobody is connected any more

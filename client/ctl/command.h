@@ -72,7 +72,14 @@ class Caller {
   grpc::Status call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&,
                                                               Answer*),
                     const Request& request, Answer& answer, double default_timeout_s) {
-    const double seconds = options_.timeout_s > 0 ? options_.timeout_s : default_timeout_s;
+    return call_within(method, request, answer,
+                       options_.timeout_s > 0 ? options_.timeout_s : default_timeout_s);
+  }
+  // Whatever --timeout says.
+  template <typename Request, typename Answer>
+  grpc::Status call_within(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Answer*),
+                           const Request& request, Answer& answer, double seconds) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));

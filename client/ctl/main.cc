@@ -1,5 +1,6 @@
 // cgxctl: what operators type. Parses the command line, makes one or two calls, prints, exits.
-// Exit codes: 0 ok, 1 the daemon says no, 2 usage, 3 no daemon reached.
+// Exit codes: 0 ok, 1 the daemon says no or a drain cut something off, 2 usage, 3 no daemon
+// reached.
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
@@ -75,20 +76,23 @@ int drain(const Options& options, const Environment& environment) {
   if (limited) request.set_limit_ms(static_cast<uint32_t>(options.limit_s * 1000));
   const double usual_s = kGoneS + (limited ? options.limit_s : kDrainS);
   const double wait_s = options.end_s >= 0 ? options.end_s : usual_s;
+  request.set_wait_ms(static_cast<uint32_t>(wait_s * 1000));
   v1::DrainAnswer answer;
-  const auto still_drains = [&] {
-    return fail(kError, "the daemon is still draining after " +
-                            human_time(static_cast<uint64_t>(wait_s * 1e9)));
-  };
   const auto deadline = std::chrono::steady_clock::now() +
                         std::chrono::microseconds(static_cast<int64_t>(wait_s * 1e6));
-  const grpc::Status status = caller.call(&v1::Control::Stub::Drain, request, answer, wait_s);
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return still_drains();
+  const grpc::Status status =
+      caller.call_within(&v1::Control::Stub::Drain, request, answer, wait_s + kReadTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
-  v1::DaemonStatus still;
-  while (caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
-             .ok()) {
-    if (std::chrono::steady_clock::now() >= deadline) return still_drains();
+  const auto gone = [&] {
+    v1::DaemonStatus still;
+    return caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
+               .error_code() == grpc::StatusCode::UNAVAILABLE;
+  };
+  while (!answer.drained() || !gone()) {
+    if (!answer.drained() || std::chrono::steady_clock::now() >= deadline) {
+      return fail(kError, "the daemon is still draining after " +
+                              human_time(static_cast<uint64_t>(wait_s * 1e9)));
+    }
     std::this_thread::sleep_for(kLookAgain);
   }
   const int printed = print(answer, options, show_drained);

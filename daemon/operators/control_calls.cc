@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kReasonBytes = 256;
 constexpr uint64_t kLookNs = 100 * kMillisecond;  // whether a caller who waits has gone
+constexpr uint32_t kWaitingMax = 4;               // callers of one user who wait for a drain
 
 grpc::StatusCode grpc_code(StatusCode code) {
   switch (code) {
@@ -431,15 +432,22 @@ grpc::Status ControlCalls::ApplyPolicy(grpc::ServerContext* context,
   return to_grpc(status);
 }
 
-// As long as that takes, unless the caller has gone.
-void ControlCalls::say_what_is_cut_off(const grpc::ServerContext& context,
-                                       v1::DrainAnswer& out) const {
-  while (!context.IsCancelled()) {
-    const auto names = context_.stop->cut_off(kLookNs);
+// Unless the caller goes; and a few at most, because each holds a thread.
+void ControlCalls::await_drain(const grpc::ServerContext& context, const v1::DrainRequest& request,
+                               v1::DrainAnswer& out) const {
+  const uint64_t wait_ns = request.has_wait_ms() ? request.wait_ms() * kMillisecond : kNever / 2;
+  const uint64_t end_ns = monotonic_ns() + wait_ns;
+  const bool may_wait = waiting_.fetch_add(1) < kWaitingMax;
+  while (!out.drained()) {
+    const uint64_t now_ns = monotonic_ns();
+    const uint64_t look_ns = may_wait && now_ns < end_ns ? std::min(kLookNs, end_ns - now_ns) : 0;
+    const auto names = context_.stop->cut_off(look_ns);
+    if (!names && (look_ns == 0 || context.IsCancelled())) break;
     if (!names) continue;
+    out.set_drained(true);
     for (const std::string& name : *names) out.add_cut_off(name);
-    return;
   }
+  waiting_.fetch_sub(1);
 }
 
 grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
@@ -472,7 +480,7 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
     if (!reason.empty()) order.by += ": " + reason;
     if (request->has_limit_ms()) order.limit_ns = request->limit_ms() * kMillisecond;
     context_.stop->stop(order);
-    say_what_is_cut_off(*context, *out);
+    await_drain(*context, *request, *out);
   }
   return to_grpc(status);
 }

@@ -82,13 +82,14 @@ class ControlCalls final : public v1::Control::Service {
                  v1::TensorExplanation& answer) const;
   Status simulate(const Call& call, const v1::SimulatePlanRequest& request,
                   v1::SimulatedPlan& answer) const;
-  void say_what_is_cut_off(const grpc::ServerContext& context, v1::DrainAnswer& out) const;
+  void await_drain(const grpc::ServerContext& context, const v1::DrainRequest& request,
+                   v1::DrainAnswer& out) const;
   Status change(const Call& call, const v1::ChangePolicyRequest& request, bool dry_run,
                 v1::PolicyChange& answer) const;
 
   const ControlContext& context_;
   const WhoCalls who_calls_;
-  mutable std::atomic<uint32_t> in_flight_{0};
+  mutable std::atomic<uint32_t> in_flight_{0}, waiting_{0};  // waiting: for a drain's end
 };
 
 }  // namespace cgx::daemon

@@ -1,7 +1,10 @@
 """A daemon that is asked to stop: jobs leave between two steps, whole, are told why, and meet again afterwards."""
 
+import json
+import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -18,6 +21,10 @@ LARGE = (Tensor("large", (3000, 1003)), Tensor("small", (64,)))
 
 class Drain(ClusterCase):
     CONFIG = merged(RAW, {"timeouts": {"drain_ms": int(1000 * DRAIN_S)}})
+
+    @classmethod
+    def config_of(cls, machine):
+        return merged(cls.CONFIG, {"control": {"audit_file": os.path.join(cls.directory, f"audit{machine}.jsonl")}})
 
     def tearDown(self):
         for daemon in self.daemons:
@@ -116,17 +123,33 @@ class Drain(ClusterCase):
         job.submit(job.join(), 1, ranks=[0])  # the other never comes
         began = time.monotonic()
         words = [binary("cgxctl"), "--socket", daemon.control, "drain", "--limit"]
-        drains = []
+        drains, before = [], self.drains_written(daemon)
         for limit_s in (30, 30, 0):
             drains.append(daemon.machine.start([*words, str(limit_s)], stdout=subprocess.PIPE, text=True))
-            time.sleep(0.5)
+            self.wait_until(lambda: self.drains_written(daemon) == before + len(drains), "the line of the audit")
             if limit_s:
+                time.sleep(0.3)
                 self.assertIsNone(daemon.process.poll())
         for each in drains:
             out, _ = each.communicate(timeout=10)
             self.assertEqual(each.returncode, 1)
             self.assertIn(f"cut off: communicator 'grads' of job '{job.name}' in step 1", out)
         self.assertLess(time.monotonic() - began, 10)
+
+    @staticmethod
+    def drains_written(daemon):
+        with open(daemon.config["control"]["audit_file"], encoding="utf-8") as audit:
+            return audit.read().count('"drain"')
+
+    def test_a_drain_that_is_not_awaited_goes_on(self):
+        daemon = self.daemons[0]
+        job = self.job([0, 1])
+        job.submit(job.join(), 1, ranks=[0])  # the other never comes
+        done = daemon.control_tool("drain", "--wait", "0", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("still draining", done.stderr)
+        self.assertIsNone(daemon.process.poll())
+        self.assertEqual(daemon.process.wait(DRAIN_S + BUSY_S), 0)
 
     def test_operators_drain_with_words_others_may_not(self):
         job = self.job([0, 1])
@@ -141,6 +164,19 @@ class Drain(ClusterCase):
         for rank in job.ranks:
             told = [rank.ask(*words).text for words in (("submit", comm, 2, 0), ("end", comm, 2), ("wait", comm, 2))]
             self.assertIn("new kernel tonight", " ".join(told))
+
+
+class Run(unittest.TestCase):
+    def test_of_a_daemon_that_runs_a_command_the_command_is_told(self):
+        with tempfile.TemporaryDirectory() as directory:
+            config, control = os.path.join(directory, "cgxd.yaml"), os.path.join(directory, "control.sock")
+            with open(config, "w", encoding="utf-8") as file:
+                json.dump({"run_directory": directory, "control": {"socket": control}}, file)
+            with subprocess.Popen([binary("cgxd"), "--config", config, "run", "--", "sleep", "60"], stderr=subprocess.PIPE) as run:
+                self.assertIn(b"serves", run.stderr.readline())
+                done = subprocess.run([binary("cgxctl"), "--socket", control, "drain"], capture_output=True, text=True, timeout=20)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual(run.wait(BUSY_S), 128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

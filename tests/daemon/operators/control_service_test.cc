@@ -166,9 +166,20 @@ TEST_F(ControlServiceTest, DrainsOnceThatIsWrittenDown) {
   ASSERT_TRUE(stub_->Drain(&context_, request, &answer).ok());
   EXPECT_EQ(harness_.stops, 1);
   EXPECT_EQ(harness_.looks, 4) << "answered when it is known";
+  EXPECT_TRUE(answer.drained());
   ASSERT_EQ(answer.cut_off_size(), 1);
   EXPECT_EQ(answer.cut_off(0), harness_.left[0]);
   EXPECT_THAT(read_file(harness_.audit_path()), HasSubstr("\"reason\":\"new kernel\""));
+}
+
+TEST_F(ControlServiceTest, SaysThatItStillDrainsWhenTheCallerWaitsNoLonger) {
+  v1::DrainRequest request;
+  request.set_wait_ms(0);
+  v1::DrainAnswer answer;
+  harness_.drain_looks = 1000;
+  ASSERT_TRUE(stub_->Drain(&context_, request, &answer).ok());
+  EXPECT_EQ(harness_.stops, 1);
+  EXPECT_FALSE(answer.drained());
 }
 
 TEST(ControlAuditTest, ADrainThatCannotBeWrittenDownStopsNothing) {
