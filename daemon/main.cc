@@ -216,9 +216,7 @@ int start(const CommandLine& line, const v1::Config& config) {
   return serve(**daemon, log, signals,
                {.config = config,
                 .load = [&line] { return load(line); },
-                .stop_order = [stopper] { return stopper->begin(); },
-                .hurries = [stopper] { return stopper->hurries(); },
-                .drained = [stopper](const auto& cut_off) { stopper->drained(cut_off); },
+                .stopper = *stopper,
                 .audit = (*operators)->audit(),
                 .private_daemon = line.private_daemon});
 }

@@ -121,7 +121,7 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& si
 
 // Lets every job leave between two steps: until all have, the limit, a second signal of somebody
 // else, or an order that leaves no time. What has not by then.
-std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const ServeOptions& options,
+std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const Stopper& stopper,
                                const std::string& why, uint64_t limit_ns) {
   notify_manager("STOPPING=1");
   daemon.drain(why);
@@ -131,7 +131,7 @@ std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const Se
     if (left && left->empty()) return {};
     const auto signal = next_signal(signals, 10 * kMillisecond);
     const bool again = signal && asks_to_stop(*signal) && signal->si_pid != ::getpid();
-    if (monotonic_ns() < deadline && !again && !options.hurries()) continue;
+    if (monotonic_ns() < deadline && !again && !stopper.hurries()) continue;
     return left.value_or(std::vector<std::string>{"the data thread"});
   }
 }
@@ -147,8 +147,7 @@ std::string in_flight_text(Daemon& daemon) {
 
 // What was cut off.
 std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
-                              const ServeOptions& options, const std::string& cause,
-                              uint64_t drain_ns) {
+                              const Stopper& stopper, const std::string& cause, uint64_t drain_ns) {
   const uint64_t begun = monotonic_ns();
   log.write(LogLevel::kInfo, "stopping",
             {{"cause", cause},
@@ -156,7 +155,7 @@ std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
              {"in_flight", in_flight_text(daemon)},
              {"limit_ms", drain_ns / kMillisecond}});
   std::vector<std::string> cut_off =
-      drain(daemon, signals, options, "its cgxd is being stopped (" + cause + ")", drain_ns);
+      drain(daemon, signals, stopper, "its cgxd is being stopped (" + cause + ")", drain_ns);
   for (const std::string& name : cut_off) {
     log.write(LogLevel::kWarning, "cut off", {{"what", name}});
   }
@@ -184,10 +183,10 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
-      const StopOrder order = options.stop_order();
-      options.drained(
-          stop(daemon, log, signals, options, order.by.empty() ? sender_text(*signal) : order.by,
-               order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond)));
+      const StopOrder order = options.stopper.begin();
+      options.stopper.drained(stop(
+          daemon, log, signals, options.stopper, order.by.empty() ? sender_text(*signal) : order.by,
+          order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond)));
       return order.failed ? 1 : 0;
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, *signal);

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "daemon/base/log.h"
-#include "daemon/base/stop_order.h"
 #include "daemon/daemon.h"
 #include "daemon/operators/audit.h"
+#include "daemon/stopper.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {
@@ -23,11 +23,9 @@ std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
 struct ServeOptions {
   v1::Config config;                         // complete, in force
   std::function<Result<v1::Config>()> load;  // once more, as at the start
-  std::function<StopOrder()> stop_order;     // names somebody if a signal is an operator's call
-  std::function<bool()> hurries;             // to be asked while it drains: no time is left
-  std::function<void(const std::vector<std::string>&)> drained;  // told what was cut off
-  AuditLog& audit;                                               // of what a reload changes
-  bool private_daemon = false;  // ends when nobody is connected any more
+  Stopper& stopper;                          // whoever ordered the end learns what was cut off
+  AuditLog& audit;                           // of what a reload changes
+  bool private_daemon = false;               // ends when nobody is connected any more
 };
 
 // Returns when the daemon is to end, drained: 0, or 1 where it ends for what it lacks.

@@ -83,16 +83,18 @@ int drain(const Options& options, const Environment& environment) {
   const grpc::Status status =
       caller.call_within(&v1::Control::Stub::Drain, request, answer, wait_s + kReadTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
+  const auto still_drains = [&] {
+    return fail(kError, "the daemon is still draining after " +
+                            human_time(static_cast<uint64_t>(wait_s * 1e9)));
+  };
+  if (!answer.drained()) return still_drains();
   const auto gone = [&] {
     v1::DaemonStatus still;
     return caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
                .error_code() == grpc::StatusCode::UNAVAILABLE;
   };
-  while (!answer.drained() || !gone()) {
-    if (!answer.drained() || std::chrono::steady_clock::now() >= deadline) {
-      return fail(kError, "the daemon is still draining after " +
-                              human_time(static_cast<uint64_t>(wait_s * 1e9)));
-    }
+  while (!gone()) {
+    if (std::chrono::steady_clock::now() >= deadline) return still_drains();
     std::this_thread::sleep_for(kLookAgain);
   }
   const int printed = print(answer, options, show_drained);

@@ -437,17 +437,16 @@ void ControlCalls::await_drain(const grpc::ServerContext& context, const v1::Dra
                                v1::DrainAnswer& out) const {
   const uint64_t wait_ns = request.has_wait_ms() ? request.wait_ms() * kMillisecond : kNever / 2;
   const uint64_t end_ns = monotonic_ns() + wait_ns;
+  const auto left_ns = [&] { return end_ns - std::min(end_ns, monotonic_ns()); };
   const bool may_wait = waiting_.fetch_add(1) < kWaitingMax;
-  while (!out.drained()) {
-    const uint64_t now_ns = monotonic_ns();
-    const uint64_t look_ns = may_wait && now_ns < end_ns ? std::min(kLookNs, end_ns - now_ns) : 0;
-    const auto names = context_.stop->cut_off(look_ns);
-    if (!names && (look_ns == 0 || context.IsCancelled())) break;
-    if (!names) continue;
-    out.set_drained(true);
-    for (const std::string& name : *names) out.add_cut_off(name);
+  auto names = context_.stop->cut_off(0);
+  while (!names && may_wait && left_ns() > 0 && !context.IsCancelled()) {
+    names = context_.stop->cut_off(std::min(kLookNs, left_ns()));
   }
   waiting_.fetch_sub(1);
+  if (!names) return;
+  out.set_drained(true);
+  for (const std::string& name : *names) out.add_cut_off(name);
 }
 
 grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
