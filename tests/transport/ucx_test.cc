@@ -11,13 +11,16 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <set>
 
 #include "tests/allocations.h"
 #include "tests/transport/side.h"
@@ -56,11 +59,12 @@ class UcxTest : public ::testing::Test {
   }
   bool until(const std::function<bool()>& done) {
     const auto deadline = Clock::now() + std::chrono::seconds(20);
-    while (!done() && Clock::now() < deadline) {
+    while (!done()) {
+      if (Clock::now() >= deadline) return false;
       if (a.transport) a.transport->progress();
       if (b.transport) b.transport->progress();
     }
-    return done();
+    return true;
   }
   // Until what was sent has long been taken in and answered.
   void settle() {
@@ -248,10 +252,21 @@ struct UcxDeathTest : UcxTest {
   }
 };
 
+// Now and then UCX itself aborts here: its thread and ours both come to the door, and the second finds
+// it closed by the first.
 TEST_F(UcxDeathTest, ALostListenerIsNamedToWhoeverLinksNext) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(say_what_the_next_link_is_told(), ::testing::ExitedWithCode(0),
-              "UNAVAILABLE: UCX no longer listens at [0-9.]+ [0-9]+");
+  bool told = false;
+  const auto ended = [&](int status) {
+    told = ::testing::ExitedWithCode(0)(status);
+    return told || ::testing::KilledBySignal(SIGABRT)(status);
+  };
+  for (int attempt = 0; attempt < 5 && !told; ++attempt) {
+    EXPECT_EXIT(say_what_the_next_link_is_told(), ended,
+                "UNAVAILABLE: UCX no longer listens at [0-9.]+ [0-9]+|"
+                "Assertion `listen_fd == iface->listen_fd' failed");
+  }
+  EXPECT_TRUE(told);
 }
 
 TEST_F(UcxTest, SetsCongestionControlOfItsSocketsOnly) {
@@ -363,6 +378,17 @@ TEST_F(UcxTest, LinksAtOnceHaveSocketsOfTheirOwnThatLaterLinksUse) {
       << descriptor_count() << " descriptors, " << after_first << " after the first round";
 }
 
+// The inodes of all sockets, which no later socket has while these are open. A count would not show a
+// new one: the ends of a connection that both sides began at once close whenever UCX comes to it.
+std::set<ino_t> sockets() {
+  std::set<ino_t> found;
+  for_each_descriptor([&](int descriptor) {
+    struct stat about {};
+    if (::fstat(descriptor, &about) == 0 && S_ISSOCK(about.st_mode)) found.insert(about.st_ino);
+  });
+  return found;
+}
+
 // A stopped peer, a cut network: what the last link sent is not answered for.
 TEST_F(UcxTest, AConnectionIsUsedAgainOnlyOnceThePeerHasAnswered) {
   open_pair();
@@ -376,20 +402,24 @@ TEST_F(UcxTest, AConnectionIsUsedAgainOnlyOnceThePeerHasAnswered) {
     EXPECT_TRUE(peer.ok()) << peer.status().to_string();
     return peer.ok() ? *peer : PeerId{};
   };
-  const int before = descriptor_count();
+  const auto connects_anew = [&] {
+    const std::set<ino_t> before = sockets();
+    a.transport->close(connect());
+    const std::set<ino_t> after = sockets();
+    return !std::includes(before.begin(), before.end(), after.begin(), after.end());
+  };
   a.transport->close(a.peer);
   for (int round = 0; round < 1000; ++round) a.transport->progress();
-  a.transport->close(connect());
-  EXPECT_GT(descriptor_count(), before) << "the connection of the link that b knows nothing of";
+  EXPECT_TRUE(connects_anew()) << "for the link that b knows nothing of";
 
   ASSERT_TRUE(until([&] { return b.events.downs.size() == 1; }));
   join();
   exchange(1000);
   a.transport->close(a.peer);
-  settle();
-  const int answered = descriptor_count();
-  a.transport->close(connect());
-  EXPECT_EQ(descriptor_count(), answered);
+  EXPECT_TRUE(until([&] {
+    settle();  // how long that takes is the kernel's
+    return !connects_anew();
+  }));
 }
 
 // The peer refused after we had connected, or was not there when we tried: UCX's count of the
