@@ -158,9 +158,9 @@ class FaultsOfSeveral(WorkerCase):
         doomed = self.begin(["arena"] * 3, "paced", places=[0, 0, 1], gpus=[0, 1, 0])
         for _ in range(20):
             doomed[0].stdout.readline()
-        seconds, out = self.kill_a_worker(doomed)
-        for text in out:
-            self.assertRegex(text.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
+        seconds, said = self.kill_a_worker(doomed)
+        for text in said:
+            self.assertRegex(text, r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
         self.assertLess(seconds, 1.0)
         self.no_workers_left()
 

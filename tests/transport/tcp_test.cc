@@ -330,7 +330,7 @@ TEST_F(TcpDisowned, APeerThatKeepsSayingSoIsLostAtOnce) {
   const auto began = Clock::now();
   spoil_greetings(1000);
   ASSERT_TRUE(until([&] { return !a.events.downs.empty(); }));
-  EXPECT_LT(Clock::now() - began, std::chrono::milliseconds(1000));
+  EXPECT_LT(Clock::now() - began, std::chrono::milliseconds(3000));  // lost_ms are 4000
   EXPECT_THAT(a.events.downs[0].why.message(),
               HasSubstr("machine 2: the peer knows the link no more"));
 }
@@ -353,11 +353,11 @@ TEST_F(TcpTest, ManyConnectionsThatBringNothingInAShortTimeAreNoFault) {
 
 // Each outage is judged by itself, also where nothing was to be sent in between.
 TEST_F(TcpTest, BreaksOfAnIdleLinkDoNotAddUp) {
-  open_pair_with_relay({.lost_ms = 300});
+  open_pair_with_relay({.lost_ms = 1000});
   exchange();
   const auto lost = [&] { return a.transport->totals().connections_lost; };
   const auto began = Clock::now();
-  while (Clock::now() - began < std::chrono::milliseconds(900)) {
+  while (Clock::now() - began < std::chrono::milliseconds(3000)) {
     const uint64_t before = lost();
     relay->cut();
     ASSERT_TRUE(until([&] { return lost() > before; }));

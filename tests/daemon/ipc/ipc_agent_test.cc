@@ -387,7 +387,7 @@ TEST_F(IpcAgentTest, NamesAKilledClientThoughAChildHoldsItsSocket) {
   const auto killed_at = std::chrono::steady_clock::now();
   ::kill(child, SIGKILL);
   const Status why = host.next<CloseSession>().second->why;
-  EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(5));
   EXPECT_EQ(why.code(), StatusCode::kRANK_LOST);
   EXPECT_NE(why.message().find("process " + std::to_string(child)), std::string::npos)
       << why.message();

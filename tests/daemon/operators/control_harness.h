@@ -107,7 +107,6 @@ class ControlHarness final : public StopPort {
       most_over_tls = std::max(most_over_tls.load(), held.front().second);
     };
     options.stop = this;
-    options.handshake_timeout_ns = 50'000'000;
     Result<std::unique_ptr<ControlService>> created =
         ControlService::create(options, port, *audit_, log_);
     EXPECT_TRUE(created.ok()) << created.status().to_string();
