@@ -31,6 +31,14 @@ class Autostart(ClusterCase):
     def address(self, index=0):
         return self.machines[index].address
 
+    def log_of(self, job, index):
+        """Of the daemon that a rank has started, once it says what it serves: ranks are in before that."""
+        def text():
+            with open(os.path.join(job.folder, f"{index}.sock.log"), encoding="utf-8") as file:
+                return file.read()
+        self.wait_until(lambda: " mesh=" in text(), "the line that says what it serves")
+        return text()
+
     def test_the_network_is_what_cgx_network_or_the_launcher_says(self):
         network = self.address().rsplit(".", 1)[0] + ".0/24"
         for words in ({"CGX_NETWORK": network},
@@ -44,8 +52,7 @@ class Autostart(ClusterCase):
                 comm = job.join(tensors=(SMALL,))
                 job.step(comm, 1)
                 for index in range(2):
-                    with open(os.path.join(job.folder, f"{index}.sock.log"), encoding="utf-8") as file:
-                        self.assertIn(f"mesh={self.address(index)}:", file.read())
+                    self.assertIn(f"mesh={self.address(index)}:", self.log_of(job, index))
                 job.close()
 
     def test_ranks_without_a_store_meet_at_the_leader(self):
@@ -61,8 +68,7 @@ class Autostart(ClusterCase):
 
     def test_a_launcher_that_says_one_machine_opens_no_door(self):
         job = self.start(MASTER_ADDR=self.address(), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-        with open(os.path.join(job.folder, "0.sock.log"), encoding="utf-8") as file:
-            self.assertIn("mesh=127.0.0.1:", file.read())
+        self.assertIn("mesh=127.0.0.1:", self.log_of(job, 0))
 
 
 if __name__ == "__main__":

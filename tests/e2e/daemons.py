@@ -112,10 +112,11 @@ class Daemon:
 
 
 def cpu_seconds(pid):
-    """CPU time of all threads of a process, to the nanosecond."""
+    """CPU time of all threads that a process has, to the nanosecond."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat", encoding="utf-8") as file:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), \
+                open(f"/proc/{pid}/task/{task}/schedstat", encoding="utf-8") as file:
             total += int(file.read().split()[0])
     return total * 1e-9
 

@@ -137,6 +137,15 @@ class Attempt:
             assert time.monotonic() < deadline, "the port was not taken"
 
     @staticmethod
+    def _mesh_port(daemon):
+        """Of the line that says what it serves, which may come a moment after it is ready."""
+        deadline = time.monotonic() + 5
+        while "mesh=" not in daemon.log():
+            assert time.monotonic() < deadline, "the daemon does not say where it listens"
+            time.sleep(0.01)
+        return daemon.log().split("mesh=")[1].split()[0].rsplit(":", 1)[1]
+
+    @staticmethod
     def _filled(config, machine):
         text = json.dumps(config).replace("{address}", machine.address)
         config = json.loads(text)
@@ -167,7 +176,7 @@ class Attempt:
         other = self.machines[1 - place].address
         port = f":{MESH_PORT}" if "listen" in self.mistake.config.get("mesh", {}) else ""
         if not port and len(self.daemons) == 2:
-            port = ":" + self.daemons[1 - place].log().split("mesh=")[1].split()[0].rsplit(":", 1)[1]
+            port = ":" + self._mesh_port(self.daemons[1 - place])
         config = ["--config", self.place_of(place, "cgxd.yaml")] if os.path.exists(self.place_of(place, "cgxd.yaml")) else []
         user = ["setpriv", f"--reuid={self.mistake.uid}", f"--regid={self.mistake.uid}", "--clear-groups"]
         command = [*named(self.hosts[place]), *(user if self.mistake.uid else []), binary("cgxctl"),

@@ -140,7 +140,8 @@ class Watchdog(unittest.TestCase):
 
     def thread_of(self, pid, name):
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as file:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError), \
+                    open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as file:
                 if file.read().strip() == name:
                     return int(task)
         return self.fail(f"no thread {name}")
