@@ -55,8 +55,11 @@ void TransportConformance::tick() {
 
 bool TransportConformance::until(const std::function<bool()>& done) {
   const auto deadline = Clock::now() + std::chrono::seconds(20);
-  while (!done() && Clock::now() < deadline) tick();
-  return done();
+  while (!done()) {
+    if (Clock::now() >= deadline) return false;
+    tick();
+  }
+  return true;
 }
 
 void TransportConformance::settle() {
@@ -430,7 +433,12 @@ TEST_P(TransportConformance, IdleMeansNoWorkAndArmed) {
   ASSERT_TRUE(until([&] { return b.events.frames.size() == 1 && a.events.sent.size() == 1; }));
   settle();
   for (Side* side : {&a, &b}) {
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(side->transport->progress(), 0);
+    const auto idles = [&] {
+      int work = 0;
+      for (int i = 0; i < 100; ++i) work += side->transport->progress();
+      return work == 0;
+    };
+    ASSERT_TRUE(until(idles));  // the end of a connection that both began may still be to come
     EXPECT_TRUE(until([&] { return side->transport->arm(); }));
   }
 }

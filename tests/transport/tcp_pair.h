@@ -62,8 +62,11 @@ class TcpTest : public ::testing::Test {
   template <typename Done>
   bool until(Done done, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
     const auto deadline = Clock::now() + limit;
-    while (!done() && Clock::now() < deadline) tick();
-    return done();
+    while (!done()) {
+      if (Clock::now() >= deadline) return false;
+      tick();
+    }
+    return true;
   }
   // One frame each way.
   void exchange() {

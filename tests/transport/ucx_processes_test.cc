@@ -41,8 +41,11 @@ struct Party {
   }
   bool until(const std::function<bool()>& done, std::chrono::milliseconds limit) {
     const auto deadline = Clock::now() + limit;
-    while (!done() && Clock::now() < deadline) transport->progress();
-    return done();
+    while (!done()) {
+      if (Clock::now() >= deadline) return false;
+      transport->progress();
+    }
+    return true;
   }
 
   // As meet(), but what on_sent gave free may still be in UCX: it needs progress to leave.
