@@ -32,6 +32,7 @@ class FaultyTransport final : public Transport, private Events {
   int event_fd() const override { return inner_->event_fd(); }
   bool arm() override;
   Status fit() const override { return inner_->fit(); }
+  void lose_after(uint32_t ms) override { inner_->lose_after(ms); }
   Totals totals() const override { return inner_->totals(); }
 
   // For Faults. The earliest future time at which a held frame may go.

@@ -187,8 +187,23 @@ void TcpTransport::on_proof(TcpConnection& connection) {
   connection.link = link;
   if (link->connection) bury(std::move(link->connection));
   if (link->dialing) bury(std::move(link->dialing));
+  bury_earlier_tries(connection);
   link->connection = take_half_open(connection);
   open_records(connection, connection.hello.received);
+}
+
+// The dialer has given them up for this one. What it said on them may still be on its way, and
+// would take the link over.
+void TcpTransport::bury_earlier_tries(const TcpConnection& connection) {
+  for (size_t i = 0; half_open_[i].get() != &connection;) {
+    const bool earlier = half_open_[i]->stage == Stage::kWelcoming &&
+                         half_open_[i]->hello.tag == connection.hello.tag;
+    if (earlier) {
+      bury_from(half_open_, *half_open_[i]);
+    } else {
+      ++i;
+    }
+  }
 }
 
 std::unique_ptr<TcpConnection> TcpTransport::take_half_open(const TcpConnection& connection) {
@@ -211,7 +226,8 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
   link.tries = link.silent_ticks = link.stuck_ticks = 0;
   link.disowned = 0;
-  link.told = link.received;  // the handshake has said it
+  // What the handshake has said; more may have come since on the connection before.
+  link.told = link.dials ? connection.hello.received : connection.welcome.received;
   link.unsent = link.first;
   if (!take_acknowledgement(link, peer_received)) {
     return lose(link, "it acknowledged what was never sent");
@@ -308,8 +324,7 @@ bool TcpTransport::tick_open(TcpLink& link) {
   const bool carried = carries(link, on_their_way);
   if (link.dials && !carried && !link.dialing && link.retry_ticks == 0) dial_now(link);
   if (carried && takes_nothing_in(link, on_their_way)) {
-    lose(link,
-         "it speaks, but has acknowledged nothing for " + std::to_string(options_.lost_ms) + " ms");
+    lose(link, "it speaks, but has acknowledged nothing for " + std::to_string(lost_ms_) + " ms");
     return false;
   }
   return true;
@@ -356,12 +371,12 @@ bool TcpTransport::takes_nothing_in(TcpLink& link, int on_their_way) const {
   const bool left =
       link.unsent == nullptr && link.connection->current == nullptr && on_their_way == 0;
   link.deaf_ticks = left ? link.deaf_ticks + 1 : 0;
-  return link.deaf_ticks >= ticks(options_.lost_ms);
+  return link.deaf_ticks >= ticks(lost_ms_);
 }
 
 bool TcpTransport::tick_absent(TcpLink& link) {
   if (!link.was_up && !link.dials && !link.leaving) return false;
-  const uint32_t limit_ms = link.leaving ? options_.handshake_ms : options_.lost_ms;
+  const uint32_t limit_ms = link.leaving ? options_.handshake_ms : lost_ms_;
   if (++link.barren_ticks < ticks(limit_ms)) return true;
   lose(link, link.silence.ok() ? "cannot be reached" : link.silence.message());
   return false;

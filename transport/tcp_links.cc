@@ -1,4 +1,6 @@
 // The life of a link: connect, dial, loss, goodbye.
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -132,7 +134,10 @@ void TcpTransport::fail(TcpConnection& connection, const Status& why) {
   }
 }
 
+// epoll is told first: a child that is being spawned has the descriptor, too, until it runs its own
+// program, and so long epoll would go on to report a connection that is gone.
 void TcpTransport::bury(std::unique_ptr<TcpConnection> connection) {
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
   connection->stage = Stage::kDead;
   connection->readable = connection->writable = false;
   connection->loose.clear();
@@ -172,7 +177,7 @@ void TcpTransport::broken(TcpLink& link, const Status& why) {
   bury(std::move(link.connection));
   link.silence = why;
   link.silent_ticks = link.tries = 0;
-  if (link.barren_ticks >= ticks(options_.lost_ms)) return lose(link, why.message());
+  if (link.barren_ticks >= ticks(lost_ms_)) return lose(link, why.message());
   totals_.connections_lost += 1;
   start_ticking();
   const bool again = std::exchange(link.failing, true);

@@ -32,7 +32,7 @@ void RecordReader::filled(size_t bytes) {
 
 Result<bool> RecordReader::next(Opener& opener, Record& record) {
   if (!in_payload_) {
-    if (!long_.empty()) long_ = {};  // of a record that has been used
+    if (!long_.empty()) std::vector<std::byte>().swap(long_);  // of a record that has been used
     if (!head_open_) CGX_RETURN_IF_ERROR(open_head(opener));
     if (!head_open_) return false;
     if (is_short()) {

@@ -78,6 +78,7 @@ class TcpTransport final : public Transport {
   int progress() override;
   int event_fd() const override { return epoll_.get(); }
   bool arm() override;
+  void lose_after(uint32_t ms) override { lost_ms_ = ms; }
   Totals totals() const override { return totals_; }
 
  private:
@@ -147,6 +148,7 @@ class TcpTransport final : public Transport {
   void on_welcome(TcpConnection& connection);
   void on_proof(TcpConnection& connection);
   void refuse(TcpConnection& connection);
+  void bury_earlier_tries(const TcpConnection& connection);
   std::unique_ptr<TcpConnection> take_half_open(const TcpConnection& connection);
   void open_records(TcpConnection& connection, uint64_t peer_received);
   void tell(TcpConnection& connection, std::span<const std::byte> message);
@@ -164,6 +166,7 @@ class TcpTransport final : public Transport {
   bool tick_absent(TcpLink& link);
 
   const TcpOptions options_;
+  uint32_t lost_ms_ = options_.lost_ms;
   Events& events_;
   Endpoint endpoint_;
   Socket epoll_;  // descriptors that close themselves

@@ -115,6 +115,9 @@ class Transport {
   virtual int event_fd() const = 0;
   virtual bool arm() = 0;
 
+  // How long a link may be without its medium from now on, where that is no fault at once.
+  virtual void lose_after(uint32_t ms) { (void)ms; }
+
   // Not OK: it makes no more links, and only another process would. Those that are up go on.
   virtual Status fit() const { return {}; }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "daemon/base/unique_function.h"
@@ -19,6 +20,7 @@ class LateTransport final : public transport::Transport {
   Status make() {
     if (made()) return {};
     CGX_ASSIGN_OR_RETURN(made_, make_());
+    if (lose_after_ms_) made_->lose_after(*lose_after_ms_);
     return {};
   }
 
@@ -43,8 +45,13 @@ class LateTransport final : public transport::Transport {
   bool arm() override { return !made() || made_->arm(); }
   Status fit() const override { return made() ? made_->fit() : Status(); }
   Totals totals() const override { return made() ? made_->totals() : Totals{}; }
+  void lose_after(uint32_t ms) override {
+    lose_after_ms_ = ms;
+    if (made()) made_->lose_after(ms);
+  }
 
  private:
+  std::optional<uint32_t> lose_after_ms_;  // not what it is made with
   Make make_;
   std::unique_ptr<transport::Transport> made_;
 };

@@ -487,6 +487,9 @@ void Engine::change(Changes changes) {
   state_->options_.job_weights = std::move(changes.job_weights);
   state_->options_.timeouts = changes.timeouts;
   state_->options_.limits = changes.limits;
+  if (state_->ports_.transport == nullptr) return;
+  const uint64_t ms = changes.timeouts.peer_lost_ns / 1'000'000;
+  state_->ports_.transport->lose_after(static_cast<uint32_t>(std::min<uint64_t>(ms, UINT32_MAX)));
 }
 
 void Engine::drain(const std::string& why) {

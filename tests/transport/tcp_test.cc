@@ -380,6 +380,15 @@ TEST_F(TcpTest, ALinkWithoutAConnectionForTooLongIsLostByName) {
             StatusCode::kPEER_LOST);
 }
 
+TEST_F(TcpTest, HowLongALinkMayBeWithoutAConnectionCanBeChanged) {
+  open_pair_with_relay({.lost_ms = 60'000});
+  exchange();
+  for (Side* side : {&a, &b}) side->transport->lose_after(400);
+  relay->tamper = [](Way, uint64_t, std::span<std::byte> bytes) { bytes[0] ^= std::byte{1}; };
+  relay->cut();
+  EXPECT_TRUE(until([&] { return a.events.downs.size() == 1 && b.events.downs.size() == 1; }));
+}
+
 TEST_F(TcpTest, BuffersStayTheSendersUntilThePeerHasTakenThemIn) {
   open_pair();
   exchange();
@@ -390,28 +399,43 @@ TEST_F(TcpTest, BuffersStayTheSendersUntilThePeerHasTakenThemIn) {
   EXPECT_TRUE(until([&] { return a.events.sent.size() == 1; }));
 }
 
-// It holds the key, so it may say what it likes; what waits for its word must not wait for ever.
-class MutePeer {
+// A dialer by hand. It holds the key, so it may say what it likes, when it likes.
+class HandMadePeer {
  public:
-  MutePeer(Transport& transport, const SocketAddress& door, uint64_t tag, const LinkSecret& secret)
-      : wire_(connect_to(door)) {
-    TcpHello hello{.tag = tag, .nonce = new_tcp_nonce()};
-    send(hello);
-    TcpWelcome welcome;
-    while (::recv(wire_.get(), &welcome, sizeof welcome, MSG_DONTWAIT | MSG_WAITALL) < 0) {
+  HandMadePeer(Transport& transport, const SocketAddress& door, uint64_t tag,
+               const LinkSecret& secret)
+      : wire_(connect_to(door)), secret_(secret), hello_{.tag = tag, .nonce = new_tcp_nonce()} {
+    send(hello_);
+    while (::recv(wire_.get(), &welcome_, sizeof welcome_, MSG_DONTWAIT | MSG_WAITALL) < 0) {
       transport.progress();
     }
-    send(TcpProof{prove_tcp_dialer(secret, hello, welcome)});
-    sealer_.emplace(TcpSeal::kLink, make_seal_keys(secret, hello, welcome).to_listener);
+  }
+  void prove() {
+    send(TcpProof{prove_tcp_dialer(secret_, hello_, welcome_)});
+    sealer_.emplace(TcpSeal::kLink, make_seal_keys(secret_, hello_, welcome_).to_listener);
   }
   // A record that acknowledges nothing; what has come is read and forgotten.
   void speak() {
-    RecordHead head{.type = RecordType::kAck};
+    say({.type = RecordType::kAck});
+    hear();
+  }
+  void say(RecordHead head) {
     sealer_->seal(head, {}, {}, nullptr);
     send(head);
+  }
+  size_t hear() {
+    size_t heard = 0;
     std::byte bytes[4096];
-    while (::recv(wire_.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    for (;;) {
+      const ssize_t count = ::recv(wire_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      if (count == 0 || (count < 0 && errno != EAGAIN)) closed_ = true;
+      if (count <= 0) return heard;
+      heard += static_cast<size_t>(count);
     }
+  }
+  bool closed() {
+    hear();
+    return closed_;
   }
 
  private:
@@ -421,18 +445,59 @@ class MutePeer {
   }
 
   Socket wire_;
+  const LinkSecret secret_;
+  const TcpHello hello_;
+  TcpWelcome welcome_;
   std::optional<Sealer> sealer_;
+  bool closed_ = false;
 };
 
-TEST_F(TcpTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
+// A link of a's that is dialed by hand.
+struct HandMadeTest : TcpTest {
   const LinkSecret secret{std::byte{7}};
-  open(a, {.lost_ms = 400});
-  a.peer = *a.transport->connect({.remote = *a.transport->local_endpoint(),
-                                  .inbound_tag = 5,
-                                  .outbound_tag = 6,
-                                  .secret = secret,
-                                  .name = "machine 2"});
-  MutePeer mute(*a.transport, door(a), 5, secret);
+  void listen(const TcpOptions& options = {}) {
+    open(a, options);
+    a.peer = *a.transport->connect({.remote = *a.transport->local_endpoint(),
+                                    .inbound_tag = 5,
+                                    .outbound_tag = 6,
+                                    .secret = secret,
+                                    .name = "machine 2"});
+  }
+  HandMadePeer dial() { return {*a.transport, door(a), 5, secret}; }
+};
+
+TEST_F(HandMadeTest, WhatIsLateOfAGivenUpConnectionTakesNothingOver) {
+  listen();
+  HandMadePeer first = dial(), second = dial();
+  second.prove();
+  second.say({.number = 1});
+  ASSERT_TRUE(until([&] { return a.events.frames.size() == 1; }));
+  first.prove();
+  first.say({.number = 2});
+  EXPECT_TRUE(until([&] { return first.closed(); }));
+  EXPECT_EQ(a.events.frames.size(), 1u);
+  second.say({.number = 2});
+  EXPECT_TRUE(until([&] { return a.events.frames.size() == 2; }));
+  EXPECT_FALSE(second.closed());
+}
+
+TEST_F(HandMadeTest, WhatCameWhileAConnectionWasMadeAnewIsAcknowledgedOnIt) {
+  listen();
+  HandMadePeer first = dial();
+  first.prove();
+  HandMadePeer second = dial();  // whose welcome says that nothing has come
+  first.say({.number = 1});
+  ASSERT_TRUE(until([&] { return a.events.frames.size() == 1; }));
+  second.prove();
+  EXPECT_TRUE(until([&] { return second.hear() >= sizeof(RecordHead); }));
+  EXPECT_FALSE(second.closed());
+}
+
+// What waits for a peer's word must not wait for ever.
+TEST_F(HandMadeTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
+  listen({.lost_ms = 400});
+  HandMadePeer mute = dial();
+  mute.prove();
   const std::vector<std::byte> payload(1000, std::byte{3});
   const auto began = Clock::now();
   ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());

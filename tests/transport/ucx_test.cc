@@ -23,78 +23,13 @@
 #include <set>
 
 #include "tests/allocations.h"
-#include "tests/transport/side.h"
+#include "tests/transport/ucx_pair.h"
 #include "transport/ucx_sockets.h"
 
 namespace cgx::transport {
 namespace {
 
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
-
-class UcxTest : public ::testing::Test {
- protected:
-  UcxTest() { prepare_process(); }
-
-  void open(Side& side, const UcxOptions& options = {}) {
-    side.open(make_ucx_transport(options, side.events));
-  }
-  // A new link, with tags that no link had before.
-  void join() {
-    const uint64_t to_a = ++last_tag, to_b = ++last_tag;
-    for (auto [from, to, in, out] :
-         {std::tuple{&a, &b, to_a, to_b}, std::tuple{&b, &a, to_b, to_a}}) {
-      auto peer = from->transport->connect({.remote = *to->transport->local_endpoint(),
-                                            .inbound_tag = in,
-                                            .outbound_tag = out,
-                                            .name = "peer"});
-      ASSERT_TRUE(peer.ok()) << peer.status().to_string();
-      from->peer = *peer;
-    }
-  }
-  void open_pair(const UcxOptions& options = {}) {
-    open(a, options);
-    open(b, options);
-    join();
-  }
-  bool until(const std::function<bool()>& done) {
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
-    while (!done()) {
-      if (Clock::now() >= deadline) return false;
-      if (a.transport) a.transport->progress();
-      if (b.transport) b.transport->progress();
-    }
-    return true;
-  }
-  // Until what was sent has long been taken in and answered.
-  void settle() {
-    for (int round = 0; round < 2000; ++round) {
-      a.transport->progress();
-      b.transport->progress();
-    }
-  }
-  // One frame there and one back.
-  void exchange(size_t payload_bytes) {
-    const std::vector<std::byte> payload(payload_bytes, std::byte{1});
-    const size_t to_a = a.events.frames.size() + 1, to_b = b.events.frames.size() + 1;
-    const size_t sent = a.events.sent.size() + 1;
-    ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("h"), payload}, 1).ok());
-    ASSERT_TRUE(b.transport->send(b.peer, {to_bytes("h"), {}}, kNoToken).ok());
-    ASSERT_TRUE(until([&] {
-      return a.events.frames.size() == to_a && b.events.frames.size() == to_b &&
-             a.events.sent.size() == sent;
-    }));
-  }
-
-  static Status refusal(const UcxOptions& options) {
-    Recorder events;
-    auto transport = make_ucx_transport(options, events);
-    return transport.ok() ? Status() : transport.status();
-  }
-
-  Side a, b;
-  uint64_t last_tag = 0;
-};
 
 template <typename Visit>
 void for_each_descriptor(Visit visit) {
@@ -252,8 +187,8 @@ struct UcxDeathTest : UcxTest {
   }
 };
 
-// Now and then UCX itself aborts here: its thread and ours both come to the door, and the second finds
-// it closed by the first.
+// Now and then UCX itself aborts here: its thread and ours both come to the door, and the second
+// finds it closed by the first.
 TEST_F(UcxDeathTest, ALostListenerIsNamedToWhoeverLinksNext) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   bool told = false;
@@ -383,8 +318,8 @@ TEST_F(UcxTest, LinksAtOnceHaveSocketsOfTheirOwnThatLaterLinksUse) {
       << descriptor_count() << " descriptors, " << after_first << " after the first round";
 }
 
-// The inodes of all sockets, which no later socket has while these are open. A count would not show a
-// new one: the ends of a connection that both sides began at once close whenever UCX comes to it.
+// The inodes of all sockets, which no later socket has while these are open. A count would not show
+// a new one: the ends of a connection that both sides began at once close whenever UCX comes to it.
 std::set<ino_t> sockets() {
   std::set<ino_t> found;
   for_each_descriptor([&](int descriptor) {
