@@ -22,6 +22,9 @@ constexpr auto kAnswerLimit = std::chrono::seconds(4);
 constexpr uint64_t kTotalsNs = 500 * kMillisecond;
 constexpr uint64_t kSnapshotNs = 1 * kSecond;
 constexpr size_t kPeersMax = 256;
+constexpr int kDataMax = 8;  // of a machine's addresses for gradients
+constexpr uint64_t kDiagnosisNs = 12 * kSecond;
+constexpr uint32_t kDiagnosesMax = 4;  // at once
 constexpr const char kNetwork[] = "mesh.network";
 
 std::vector<std::string> split(const std::string& list) {
@@ -63,6 +66,11 @@ Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const 
                     ? StatusCode::kVERSION_MISMATCH
                     : StatusCode::kUNAVAILABLE,
                 status.error_message());
+}
+
+Status reach_in_time(const std::string& host, uint16_t port, uint64_t end_ns) {
+  const uint64_t left_ms = (end_ns - std::min(end_ns, monotonic_ns())) / kMillisecond;
+  return reach(host, port, static_cast<int>(std::min<uint64_t>(kReachMs, left_ms)));
 }
 
 const char* or_nothing(const std::string& value) {
@@ -149,7 +157,7 @@ std::vector<std::string> Look::linked() {
   return {addresses.begin(), addresses.end()};
 }
 
-v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request) {
+v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operator) {
   v1::Diagnosis diagnosis;
   v1::Machine& here = *diagnosis.mutable_here();
   here.set_name(facts_.name);
@@ -161,28 +169,47 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request) {
     agreed.set_value(value);
   }
   *here.mutable_totals() = totals();
-  std::vector<std::string> peers(request.peers().begin(), request.peers().end());
-  if (request.linked()) {
-    for (std::string& each : linked()) peers.push_back(std::move(each));
-  }
-  if (peers.size() > kPeersMax) peers.resize(kPeersMax);
-  std::vector<std::future<Seen>> looks;
-  for (const std::string& peer : peers) {
-    looks.push_back(std::async(std::launch::async, [this, peer] { return look_at(peer); }));
-  }
-  for (std::future<Seen>& look : looks) {
-    Seen seen = look.get();
+  const auto add = [&](Seen seen) {
     if (seen.machine) *diagnosis.add_others() = std::move(*seen.machine);
     for (v1::Finding& finding : seen.findings) *diagnosis.add_findings() = std::move(finding);
+  };
+  if (diagnoses_.fetch_add(1) < kDiagnosesMax) {
+    const uint64_t end_ns = monotonic_ns() + kDiagnosisNs;
+    std::vector<std::pair<std::string, Terms>> peers;
+    for (const std::string& each : request.peers()) {
+      peers.emplace_back(each, Terms{for_operator, end_ns});
+    }
+    if (request.linked()) {
+      for (std::string& each : linked()) peers.emplace_back(std::move(each), Terms{true, end_ns});
+    }
+    if (peers.size() > kPeersMax) peers.resize(kPeersMax);
+    std::vector<std::future<Seen>> looks;
+    for (const auto& [peer, terms] : peers) {
+      looks.push_back(std::async(std::launch::async, &Look::look_at, this, peer, terms));
+    }
+    for (std::future<Seen>& look : looks) add(look.get());
+  } else {
+    Seen none;
+    none.find(facts_.name, "", "the daemon looks at others for several callers already: ask again");
+    add(std::move(none));
   }
+  diagnoses_.fetch_sub(1);
   return diagnosis;
 }
 
-Look::Seen Look::look_at(const std::string& asked) const {
+// `asked`: a host or host:port; an IPv6 address alone has colons, too.
+Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
   Seen seen;
-  const bool has_port = !host_of(asked).empty();
+  const bool is_address = asked.find(':') != asked.rfind(':') && !numeric_host(asked).empty();
+  const bool has_port = !is_address && !host_of(asked).empty();
   const std::string host = numeric_host(has_port ? host_of(asked) : asked);
   const uint16_t port = has_port ? port_of(asked) : facts_.usual_port;
+  if (!terms.any_port && port != facts_.usual_port) {
+    seen.find(asked, "mesh.listen",
+              "port " + std::to_string(port) + " is not the one this machine's daemon has (" +
+                  std::to_string(facts_.usual_port) + "): only operators may have others tried");
+    return seen;
+  }
   if (host.empty()) {
     seen.find(asked, "mesh.listen", "no address is known for " + asked);
     return seen;
@@ -202,7 +229,7 @@ Look::Seen Look::look_at(const std::string& asked) const {
   }
   const std::string address = address_of(host, port);
   const std::string own = has_port ? "" : " (the usual port, as none was given)";
-  const Status reached = reach(host, port, kReachMs);
+  const Status reached = reach_in_time(host, port, terms.end_ns);
   if (reached.code() == StatusCode::kTIMED_OUT) {
     seen.find(host, "mesh.listen",
               address + own + ": " + reached.message() +
@@ -218,7 +245,7 @@ Look::Seen Look::look_at(const std::string& asked) const {
   }
   const Result<v1::LookReply> reply = ask(address, facts_.tls, key_id_);
   if (reply.ok()) {
-    compare(*reply, address, seen);
+    compare(*reply, address, terms, seen);
   } else if (reply.status().code() == StatusCode::kVERSION_MISMATCH) {
     seen.find(host, "version", address + ": its daemon is of another version");
   } else {
@@ -229,7 +256,8 @@ Look::Seen Look::look_at(const std::string& asked) const {
   return seen;
 }
 
-void Look::compare(const v1::LookReply& reply, const std::string& address, Seen& seen) const {
+void Look::compare(const v1::LookReply& reply, const std::string& address, const Terms& terms,
+                   Seen& seen) const {
   if (reply.verdict().code() != 0) {
     return seen.find(host_of(address), kNetwork, reply.verdict().message());
   }
@@ -255,12 +283,13 @@ void Look::compare(const v1::LookReply& reply, const std::string& address, Seen&
               : here                  ? "there is no cluster key, " + facts_.name + " has one"
                                       : "there is a cluster key, " + facts_.name + " has none");
   }
-  for (const std::string& data : reply.data()) {
+  for (int i = 0; i < std::min(reply.data_size(), kDataMax); ++i) {
+    const std::string& data = reply.data(i);
     const std::string host = host_of(data);
     const bool any = host == "0.0.0.0" || host == "::";
     const std::string at = any ? host_of(address) : host;
-    if (!facts_.trusted.contains(at)) continue;
-    const Status reached = reach(at, port_of(data), kReachMs);
+    if (!facts_.trusted.contains(at) || (!terms.any_port && at != host_of(address))) continue;
+    const Status reached = reach_in_time(at, port_of(data), terms.end_ns);
     if (reached.ok()) continue;
     seen.find(machine.name(), "transport.ports",
               data + ", where gradients go, cannot be reached: " + reached.message() +

@@ -6,6 +6,7 @@
 // only addresses inside the trusted networks are called.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -40,13 +41,20 @@ class Look {
 
   // What another daemon, at `host`, is told.
   v1::LookReply answer(const std::string& host, const v1::LookRequest& request);
-  // What this one finds. Takes some seconds where something does not answer.
-  v1::Diagnosis diagnose(const v1::DiagnoseRequest& request);
+  // What this one finds. Takes some seconds where something does not answer, and no more whatever
+  // does. Who is no operator may name machines, but no ports: he could look for open ones where the
+  // daemon alone gets to, also with an answer that he gives himself.
+  v1::Diagnosis diagnose(const v1::DiagnoseRequest& request, bool for_operator);
 
  private:
   struct Seen;  // of one address
-  Seen look_at(const std::string& asked) const;
-  void compare(const v1::LookReply& reply, const std::string& address, Seen& seen) const;
+  struct Terms {
+    bool any_port = false;
+    uint64_t end_ns = 0;
+  };
+  Seen look_at(const std::string& asked, const Terms& terms) const;
+  void compare(const v1::LookReply& reply, const std::string& address, const Terms& terms,
+               Seen& seen) const;
   std::vector<std::string> linked();
   v1::Totals totals();
 
@@ -54,6 +62,7 @@ class Look {
   const KeyId key_id_;
   const bool loopback_only_;
   OperatorPort& port_;
+  std::atomic<uint32_t> diagnoses_ = 0;  // under way
   Mutex mutex_;
   v1::Totals totals_ CGX_GUARDED_BY(mutex_);
   uint64_t totals_ns_ CGX_GUARDED_BY(mutex_) = 0;  // when they were taken

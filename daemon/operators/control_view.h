@@ -16,7 +16,7 @@
 namespace cgx::daemon {
 
 // Looks at other machines' daemons; takes some seconds where something does not answer.
-using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&)>;
+using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&, bool for_operator)>;
 
 // One job as the daemons of its other machines show it.
 struct FleetAnswer {

@@ -1,0 +1,93 @@
+// A daemon that looks at others, and others that answer as they like.
+#include "daemon/fleet/look.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "proto/messages/mesh.grpc.pb.h"
+#include "tests/daemon/operators/fake_operator_port.h"
+
+namespace cgx::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Says that gradients go to a thousand ports, at none of which anybody listens.
+class Liar final : public v1::MeshHandshake::Service {
+ public:
+  explicit Liar(std::string host) : host_(std::move(host)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  grpc::Status Look(grpc::ServerContext*, const v1::LookRequest*, v1::LookReply* reply) override {
+    reply->set_name("liar");
+    reply->set_same_key(true);
+    for (int port = 1; port <= 1000; ++port) reply->add_data(host_ + ":" + std::to_string(port));
+    return grpc::Status::OK;
+  }
+  uint16_t port() const { return static_cast<uint16_t>(port_); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const std::string host_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class LookTest : public ::testing::Test {
+ protected:
+  v1::Diagnosis look_at(const std::string& asked, uint16_t usual_port, bool for_operator,
+                        const std::string& own_address = "127.0.0.1:1") {
+    Look look({.name = "here",
+               .mesh_address = own_address,
+               .trusted = NetworkList::loopback(),
+               .agreed = {},
+               .cluster_key = {},
+               .tls = {},
+               .other_ports = {},
+               .usual_port = usual_port},
+              port_);
+    v1::DiagnoseRequest request;
+    request.add_peers(asked);
+    return look.diagnose(request, for_operator);
+  }
+  FakeOperatorPort port_;
+};
+
+TEST_F(LookTest, TriesFewOfThePortsThatAnotherNames) {
+  const Liar liar("127.0.0.1");
+  const v1::Diagnosis seen = look_at(liar.address(), liar.port(), true);
+  ASSERT_EQ(seen.others_size(), 1);
+  EXPECT_EQ(seen.findings_size(), 8);
+  EXPECT_EQ(seen.findings(0).key(), "transport.ports");
+}
+
+TEST_F(LookTest, TellsUsersNothingOfThirdMachines) {
+  const Liar liar("127.0.0.2");
+  EXPECT_EQ(look_at(liar.address(), liar.port(), true).findings_size(), 8);
+  const v1::Diagnosis seen = look_at(liar.address(), liar.port(), false);
+  EXPECT_EQ(seen.others_size(), 1);
+  EXPECT_EQ(seen.findings_size(), 0);
+}
+
+TEST_F(LookTest, TriesNoOtherPortForUsers) {
+  const Liar liar("127.0.0.1");
+  EXPECT_EQ(look_at(liar.address(), 7, true).others_size(), 1);
+  const v1::Diagnosis seen = look_at(liar.address(), 7, false);
+  EXPECT_EQ(seen.others_size(), 0);
+  ASSERT_EQ(seen.findings_size(), 1);
+  EXPECT_THAT(seen.findings(0).text(), HasSubstr("only operators"));
+}
+
+TEST_F(LookTest, TakesAnIpv6AddressForOne) {
+  const v1::Diagnosis seen = look_at("fd00::3", 7070, false, "10.1.0.2:7070");
+  ASSERT_EQ(seen.findings_size(), 1);
+  EXPECT_THAT(seen.findings(0).text(), HasSubstr("fd00::3"));
+  EXPECT_EQ(seen.findings(0).key(), "mesh.network");
+}
+
+}  // namespace
+}  // namespace cgx::daemon
