@@ -15,10 +15,11 @@ Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
   options.path = config.socket();
   options.type = SOCK_STREAM;
   CGX_ASSIGN_OR_RETURN(options.mode, socket_mode(config.socket_mode()));
-  CGX_ASSIGN_OR_RETURN(options.group, find_group("control.socket_group", config.socket_group()));
+  options.group_key = "control.socket_group";
+  CGX_ASSIGN_OR_RETURN(options.group, find_group(options.group_key, config.socket_group()));
   if (options.group != kNoGroup) return options;
-  CGX_ASSIGN_OR_RETURN(options.group,
-                       find_group("control.operators_group", config.operators_group()));
+  options.group_key = "control.operators_group";
+  CGX_ASSIGN_OR_RETURN(options.group, find_group(options.group_key, config.operators_group()));
   return options;
 }
 
@@ -54,8 +55,8 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
                          .stop = calls.stop,
                          .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
   if (look != nullptr) {
-    control.diagnose = [look](const v1::DiagnoseRequest& request) {
-      return look->diagnose(request);
+    control.diagnose = [look](const v1::DiagnoseRequest& request, bool for_operator) {
+      return look->diagnose(request, for_operator);
     };
   }
   if (fleet != nullptr) {

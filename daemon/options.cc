@@ -116,8 +116,9 @@ uint64_t shared_bytes(const v1::Limits& limits) {
 Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.socket.path = config.client().socket();
   CGX_ASSIGN_OR_RETURN(ipc.socket.mode, socket_mode(config.client().socket_mode()));
+  ipc.socket.group_key = "client.socket_group";
   CGX_ASSIGN_OR_RETURN(ipc.socket.group,
-                       find_group("client.socket_group", config.client().socket_group()));
+                       find_group(ipc.socket.group_key, config.client().socket_group()));
   ipc.handshake_ns = config.timeouts().handshake_ms() * kMillisecond;
   ipc.sessions_max = config.limits().sessions();
   ipc.arena_bytes_max = config.limits().arena_bytes();

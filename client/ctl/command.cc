@@ -3,6 +3,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace cgx::ctl {
 
 v1::Target target_of(const Options& options) {
@@ -11,6 +13,16 @@ v1::Target target_of(const Options& options) {
   target.set_communicator(options.communicator);
   if (options.uid != UINT32_MAX) target.set_uid(options.uid);
   return target;
+}
+
+const v1::Communicator* only_one(const v1::JobList& jobs) {
+  const auto& all = jobs.communicators();
+  const auto lowest = std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a.local_machine() < b.local_machine();
+  });
+  const bool same = std::all_of(all.begin(), all.end(),
+                                [&](const auto& each) { return each.id() == lowest->id(); });
+  return all.empty() || !same ? nullptr : &*lowest;
 }
 
 int fail(ExitCode code, const std::string& message) {

@@ -56,6 +56,9 @@ constexpr auto kLookAgain = std::chrono::milliseconds(100);
 using Run = std::function<int()>;  // what the command line asks for; returns an ExitCode
 
 v1::Target target_of(const Options& options);
+// The one that a change was of: a machine has one for each of its GPUs (the lowest speaks for all).
+// Null: it has ended.
+const v1::Communicator* only_one(const v1::JobList& jobs);
 
 int fail(ExitCode code, const std::string& message);
 int fail(const Status& status);

@@ -39,6 +39,8 @@ int begin_change(const Options& options, Caller& caller, v1::ChangePolicyRequest
   return kOk;
 }
 
+constexpr char kByType[] = "not a small float type";  // the reason that the daemon says
+
 // True: there was one.
 bool take_out(v1::Policy& policy, const std::string& pattern) {
   auto& rules = *policy.mutable_rules();
@@ -58,6 +60,10 @@ int apply(const Options& options, Caller& caller, v1::ChangePolicyRequest& reque
 
 // Why a pin may not go before what decides the tensor now; empty: it may.
 std::string contradiction(const Options& options, const v1::Tensor& tensor) {
+  if (tensor.reason() == kByType) {
+    return tensor.name() + " is of type " + tensor.dtype() +
+           ", which no codec takes: it travels as it is";
+  }
   const bool ruled = tensor.reason().starts_with("rule ");
   if (!ruled || options.over_rules || tensor.reason().ends_with(": " + pattern_of(tensor.name()))) {
     return "";
@@ -139,10 +145,10 @@ int explain(const Options& options, const Environment& environment) {
   v1::TensorExplanation explanation;
   status = caller.call(&v1::Control::Stub::ExplainTensor, request, explanation, kChangeTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
-  if (jobs.communicators_size() != 1) return fail(kError, "the communicator has ended");
-  return print(explanation, options, [&](const v1::TensorExplanation& shown) {
-    return show_explanation(shown, jobs.communicators(0));
-  });
+  const v1::Communicator* const found = only_one(jobs);
+  if (found == nullptr) return fail(kError, "the communicator has ended");
+  return print(explanation, options,
+               [&](const v1::TensorExplanation& shown) { return show_explanation(shown, *found); });
 }
 
 // Under the running policy, unless a file or --set says another.

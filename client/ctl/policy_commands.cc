@@ -96,8 +96,9 @@ int wait_for_force(const Options& options, Caller& caller, const v1::PolicyChang
     const grpc::Status status =
         caller.call(&v1::Control::Stub::ListJobs, request, jobs, kReadTimeoutS);
     if (!status.ok()) return caller.fail_call(status);
-    if (jobs.communicators_size() != 1) return fail(kError, epoch + ": the communicator has ended");
-    const v1::Communicator& now = jobs.communicators(0);
+    const v1::Communicator* const found = only_one(jobs);
+    if (found == nullptr) return fail(kError, epoch + ": the communicator has ended");
+    const v1::Communicator& now = *found;
     for (const v1::Switch& one : now.switches()) {
       if (one.epoch() != change.epoch()) continue;
       std::cout << epoch << " is in force since step " << one.step() << "\n";

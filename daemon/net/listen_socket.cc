@@ -86,7 +86,10 @@ Status bind_and_listen(int fd, const sockaddr_un& address, const ListenSocketOpt
     return errno_status(StatusCode::kPERMISSION_DENIED, "cannot bind " + fresh);
   }
   if (::chown(fresh.c_str(), static_cast<uid_t>(-1), options.group) != 0) {
-    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot set the group of " + fresh);
+    return errno_status(StatusCode::kPERMISSION_DENIED,
+                        "cannot give " + path + " to group " + std::to_string(options.group) +
+                            ", of which this process has to be a member (" + options.group_key +
+                            "; for a service: SupplementaryGroups=)");
   }
   if (::chmod(fresh.c_str(), options.mode) != 0 || ::listen(fd, kBacklog) != 0 ||
       ::rename(fresh.c_str(), path.c_str()) != 0) {

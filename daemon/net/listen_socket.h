@@ -17,6 +17,7 @@ struct ListenSocketOptions {
   std::string path;
   mode_t mode = 0660;
   gid_t group = kNoGroup;  // the daemon's own
+  std::string group_key;   // of the configuration, which says the group
   int type = 0;            // SOCK_SEQPACKET for sessions
 };
 

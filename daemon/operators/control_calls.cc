@@ -12,7 +12,6 @@
 namespace cgx::daemon {
 namespace {
 
-constexpr size_t kReasonBytes = 256;
 constexpr uint64_t kLookNs = 100 * kMillisecond;  // whether a caller who waits has gone
 constexpr uint32_t kWaitingMax = 4;               // callers of one user who wait for a drain
 
@@ -89,7 +88,8 @@ ClockPair clocks_now() {
 
 AuditRecord audit_record(const Caller& caller, const v1::ChangePolicyRequest& request,
                          const Status& result, const v1::PolicyChange& change) {
-  AuditRecord record{.caller = caller.name,
+  AuditRecord record{.of_operator = caller.is_operator,
+                     .caller = caller.name,
                      .action = "policy apply",
                      .reason = request.reason(),
                      .result = result};
@@ -154,7 +154,7 @@ class ControlCalls::Call {
 scheduler::PolicyNote ControlCalls::note_of(const Call& call,
                                             const v1::ChangePolicyRequest& request) {
   return {.by = call.caller().name + " on " + call.facts().instance,
-          .reason = request.reason().substr(0, kReasonBytes),
+          .reason = request.reason().substr(0, kAuditReasonBytes),
           .unix_ns = clocks_now().unix_ns,
           .keep = !request.target().job().empty()};
 }
@@ -374,7 +374,7 @@ grpc::Status ControlCalls::Diagnose(grpc::ServerContext* context,
   if (!context_.diagnose) {
     return to_grpc(invalid_argument("this daemon serves one machine only (mesh.listen is empty)"));
   }
-  *out = context_.diagnose(*request);
+  *out = context_.diagnose(*request, call.caller().is_operator);
   return grpc::Status::OK;
 }
 
@@ -420,7 +420,7 @@ grpc::Status ControlCalls::ApplyPolicy(grpc::ServerContext* context,
                                        const v1::ChangePolicyRequest* request,
                                        v1::PolicyChange* out) {
   const Call call(*this, *context, context_.change_timeout_ns);
-  const Status room = context_.audit.make_room();
+  const Status room = context_.audit.make_room(call.caller().is_operator);
   if (!room.ok()) {
     return to_grpc({room.code(), "nothing was changed: " + room.message()});
   }
@@ -452,7 +452,7 @@ void ControlCalls::await_drain(const grpc::ServerContext& context, const v1::Dra
 grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::DrainAnswer* out) {
   const Call call(*this, *context, context_.read_timeout_ns);
-  const Status room = context_.audit.make_room();
+  const Status room = context_.audit.make_room(call.caller().is_operator);
   if (!room.ok()) return to_grpc({room.code(), "the daemon goes on: " + room.message()});
   Status status;
   if (!call.caller().is_operator || context_.stop == nullptr) {
@@ -463,7 +463,8 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
     out->set_sessions(static_cast<uint32_t>(snapshot->sessions.size()));
     out->set_communicators(static_cast<uint32_t>(snapshot->communicators.size()));
   }
-  const Status written = context_.audit.write({.caller = call.caller().name,
+  const Status written = context_.audit.write({.of_operator = call.caller().is_operator,
+                                               .caller = call.caller().name,
                                                .action = "drain",
                                                .job = {},
                                                .communicator = {},
@@ -474,7 +475,7 @@ grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRe
     status = Status(written.code(), "the daemon goes on: " + written.message());
   }
   if (status.ok()) {
-    const std::string reason = config::plain_text(request->reason().substr(0, kReasonBytes));
+    const std::string reason = config::plain_text(request->reason().substr(0, kAuditReasonBytes));
     StopOrder order{.by = "drain by " + call.caller().name, .failed = false, .limit_ns = {}};
     if (!reason.empty()) order.by += ": " + reason;
     if (request->has_limit_ms()) order.limit_ns = request->limit_ms() * kMillisecond;

@@ -177,6 +177,16 @@ TEST_F(Ctl, AppliesAFileAndNamesTheStep) {
   EXPECT_EQ(harness_.port.changes().at(0).policy.window, 8u);
 }
 
+TEST_F(Ctl, TakesTheCommunicatorsOfAMachinesGpusForOne) {
+  daemon::Snapshot snapshot = daemon::two_users();
+  snapshot.communicators.push_back(snapshot.communicators[2]);
+  snapshot.communicators[2].local_machine = 1;
+  harness_.port.show(snapshot);
+  const Ran ran = run({"policy", "apply", "-j", "bert", "--set", "window=9"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("\nepoch 4 is in force since step 1201\n"));
+}
+
 TEST_F(Ctl, SaysThatAnAgreedPolicyWasSuperseded) {
   daemon::Snapshot snapshot = daemon::two_users();
   snapshot.communicators[2].epoch = 10;
@@ -409,7 +419,8 @@ TEST_F(CtlOfOtherUsers, OwnersSeeAndChangeTheirJob) {
   EXPECT_THAT(run({"status"}, {.uid = 2000}).out, HasSubstr("you are owner"));
   EXPECT_THAT(run({"jobs"}, {.uid = 2000}).out, HasSubstr("2 more of other users\n"));
   EXPECT_EQ(run({"policy", "apply", "--set", "window=5"}, {.uid = 2000}).code, 0);
-  EXPECT_THAT(daemon::read_file(harness_.audit_path()), HasSubstr("\"caller\":\"uid 2000\""));
+  EXPECT_THAT(daemon::read_file(harness_.audit_path() + ".users"),
+              HasSubstr("\"caller\":\"uid 2000\""));
 }
 
 TEST_F(CtlOfOtherUsers, NobodyElseSeesOrChangesIt) {

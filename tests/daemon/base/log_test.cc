@@ -110,7 +110,7 @@ class AuditTest : public ::testing::Test {
 TEST_F(AuditTest, WritesOneJsonLinePerAttempt) {
   auto audit = AuditLog::open(path_, log_);
   ASSERT_TRUE(audit.ok());
-  EXPECT_TRUE((*audit)->make_room().ok());
+  EXPECT_TRUE((*audit)->make_room(true).ok());
   EXPECT_TRUE((*audit)->write(record("because \"so\"\n")).ok());
   const std::string text = read_file(path_);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
@@ -150,6 +150,36 @@ TEST_F(AuditTest, KeepsOneFileAndItsPredecessor) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE((*audit)->write(record(std::to_string(i))).ok());
   EXPECT_LE(read_file(path_).size(), 1'000u);
   EXPECT_LE(read_file(path_ + ".1").size(), 1'000u);
+  EXPECT_THAT(read_file(path_), HasSubstr("\"reason\":\"19\""));
+}
+
+// However much users write, operators' records stay; and no words are long enough to fill a file.
+TEST_F(AuditTest, UsersFillAFileOfTheirOwn) {
+  auto audit = AuditLog::open(path_, log_, 100'000);
+  EXPECT_TRUE((*audit)->write(record("by an operator")).ok());
+  AuditRecord theirs = record(std::string(1 << 20, '"'));
+  theirs.of_operator = false;
+  theirs.job = theirs.communicator = theirs.reason;
+  theirs.changes.assign(1000, std::string(100, 'x'));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE((*audit)->make_room(false).ok());
+    EXPECT_TRUE((*audit)->write(theirs).ok());
+  }
+  const std::string operators = read_file(path_);
+  EXPECT_EQ(std::count(operators.begin(), operators.end(), '\n'), 1);
+  EXPECT_THAT(operators, HasSubstr("by an operator"));
+  const std::string users = read_file(path_ + ".users.1");
+  EXPECT_LE(users.size(), 100'000u);
+  EXPECT_GE(std::count(users.begin(), users.end(), '\n'), 2);
+  EXPECT_THAT(users, HasSubstr("(1048320 bytes more)"));
+  EXPECT_THAT(users, HasSubstr("changes more\"]"));
+}
+
+TEST_F(AuditTest, GrowsWhereItCannotBeginAnew) {
+  ASSERT_EQ(::mkdir((path_ + ".1").c_str(), 0700), 0);
+  auto audit = AuditLog::open(path_, log_, 1'000);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE((*audit)->write(record(std::to_string(i))).ok());
+  EXPECT_THAT(read_file(path_), HasSubstr("\"reason\":\"0\""));
   EXPECT_THAT(read_file(path_), HasSubstr("\"reason\":\"19\""));
 }
 
