@@ -39,8 +39,7 @@ int fail(const Status& status) {
   return 1;
 }
 
-std::string private_socket() {
-  v1::Config config;
+std::string private_socket(v1::Config config) {
   config::resolve_paths(config);
   return config.run_directory() + "/run-" + std::to_string(::getpid()) + ".sock";
 }
@@ -75,7 +74,7 @@ Result<v1::Config> read(const CommandLine& line) {
   config::fill_defaults(config);
   if (!line.socket.empty()) config.mutable_client()->set_socket(line.socket);
   if (line.action == CommandLine::Action::kRun) {
-    config.mutable_client()->set_socket(private_socket());
+    config.mutable_client()->set_socket(private_socket(config));
   }
   const bool chosen = !line.socket.empty() || line.action == CommandLine::Action::kRun;
   if (chosen && config.control().socket().empty()) {
@@ -122,8 +121,11 @@ sigset_t block_signals() {
   return set;
 }
 
-int run_beside(const sigset_t& signals, const std::vector<std::string>& arguments,
-               const v1::Config& config, const OpenFilesLimit& files) {
+// Signals are the command's, but for our own: an order to stop (cgxctl drain, a lost listener), on
+// which the command's jobs leave between two steps before it is told, too.
+int run_beside(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
+               const std::vector<std::string>& arguments, const v1::Config& config,
+               const OpenFilesLimit& files) {
   Result<RunCommand> command = [&] {
     const OpenFilesAsBefore inherited(files);
     return RunCommand::start(arguments, {"CGX_SOCKET=" + config.client().socket(),
@@ -133,11 +135,11 @@ int run_beside(const sigset_t& signals, const std::vector<std::string>& argument
   for (;;) {
     const auto signal = next_signal(signals, 3600 * kSecond);
     if (!signal) continue;
-    if (signal->si_signo != SIGCHLD) {
-      command->forward(*signal);
-    } else if (const auto status = command->ended()) {
-      return *status;
+    if (signal->si_signo == SIGTERM && signal->si_pid == ::getpid()) {
+      drain_as_ordered(daemon, log, signals, stopper, *signal, config.timeouts().drain_ms());
     }
+    if (signal->si_signo != SIGCHLD) command->forward(*signal);
+    if (const auto status = command->ended()) return *status;  // SIGCHLD may come while jobs leave
   }
 }
 
@@ -211,7 +213,7 @@ int start(const CommandLine& line, const v1::Config& config) {
              {"open_files", files.now}});
   notify_manager("READY=1");
   if (line.action == CommandLine::Action::kRun) {
-    return run_beside(signals, line.command, config, files);
+    return run_beside(**daemon, log, signals, *stopper, line.command, config, files);
   }
   return serve(**daemon, log, signals,
                {.config = config,

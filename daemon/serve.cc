@@ -19,6 +19,7 @@ constexpr uint64_t kPrivateFirstNs = 60 * kSecond;  // a private daemon nobody e
 constexpr uint64_t kPrivateLingerNs = 2 * kSecond;  // a client may close and come again
 
 constexpr uint64_t kLongNs = 3600 * kSecond;
+constexpr uint64_t kEndNs = 10 * kSecond;  // after the drain, for the threads to end
 
 bool asks_to_stop(const siginfo_t& signal) {
   const int number = signal.si_signo;
@@ -69,7 +70,7 @@ class Watchdog {
 
 Status take_over(Daemon& daemon, AuditLog& audit, const v1::Config& config) {
   CGX_ASSIGN_OR_RETURN(const DaemonOptions parts, daemon_options(config));
-  CGX_RETURN_IF_ERROR(audit.make_room());
+  CGX_RETURN_IF_ERROR(audit.make_room(/*of_operator=*/true));
   const bool taken = daemon.change({.policy = parts.policy,
                                     .job_weights = parts.job_weights,
                                     .timeouts = parts.timeouts,
@@ -123,7 +124,8 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& si
 // else, or an order that leaves no time. What has not by then.
 std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const Stopper& stopper,
                                const std::string& why, uint64_t limit_ns) {
-  notify_manager("STOPPING=1");
+  notify_manager("STOPPING=1\nEXTEND_TIMEOUT_USEC=" +
+                 std::to_string((limit_ns + kEndNs) / kMicrosecond));
   daemon.drain(why);
   const uint64_t deadline = monotonic_ns() + limit_ns;
   for (;;) {
@@ -176,6 +178,15 @@ std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
   return info;
 }
 
+bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
+                      const siginfo_t& signal, uint64_t drain_ms) {
+  const StopOrder order = stopper.begin();
+  stopper.drained(stop(daemon, log, signals, stopper,
+                       order.by.empty() ? sender_text(signal) : order.by,
+                       order.limit_ns.value_or(drain_ms * kMillisecond)));
+  return !order.failed;
+}
+
 int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options) {
   PrivateLife life;
   Watchdog watchdog(log);
@@ -183,11 +194,10 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
-      const StopOrder order = options.stopper.begin();
-      options.stopper.drained(stop(
-          daemon, log, signals, options.stopper, order.by.empty() ? sender_text(*signal) : order.by,
-          order.limit_ns.value_or(options.config.timeouts().drain_ms() * kMillisecond)));
-      return order.failed ? 1 : 0;
+      return drain_as_ordered(daemon, log, signals, options.stopper, *signal,
+                              options.config.timeouts().drain_ms())
+                 ? 0
+                 : 1;
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, *signal);
     watchdog.look(daemon);

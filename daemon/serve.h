@@ -20,6 +20,11 @@ namespace cgx::daemon {
 // One signal, or nothing within `timeout_ns`. `set` is blocked in all threads.
 std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
 
+// Lets the jobs leave, cuts off those that have not in time, and tells that to whoever ordered the
+// end. `drain_ms`: for an order without a limit. False: the daemon ends for what it lacks.
+bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
+                      const siginfo_t& signal, uint64_t drain_ms);
+
 struct ServeOptions {
   v1::Config config;                         // complete, in force
   std::function<Result<v1::Config>()> load;  // once more, as at the start

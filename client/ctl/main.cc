@@ -54,8 +54,8 @@ int all_machines(const Options& options, const Environment& environment) {
   return read(options, environment, request, &v1::Control::Stub::Diagnose);
 }
 
-constexpr double kDrainS = 30;  // timeouts.drain_ms by default
-constexpr double kGoneS = 10;   // more, in which a daemon ends its threads
+constexpr double kDrainMaxS = 3600;  // of timeouts.drain_ms, which the daemon keeps to
+constexpr double kGoneS = 10;        // more, in which a daemon ends its threads
 
 std::string show_drained(const v1::DrainAnswer& shown) {
   std::string text = "drained: " + std::to_string(shown.communicators()) + " communicators of " +
@@ -74,7 +74,7 @@ int drain(const Options& options, const Environment& environment) {
   request.set_reason(options.reason);
   const bool limited = options.limit_s >= 0;
   if (limited) request.set_limit_ms(static_cast<uint32_t>(options.limit_s * 1000));
-  const double usual_s = kGoneS + (limited ? options.limit_s : kDrainS);
+  const double usual_s = kGoneS + (limited ? options.limit_s : kDrainMaxS);
   const double wait_s = options.end_s >= 0 ? options.end_s : usual_s;
   request.set_wait_ms(static_cast<uint32_t>(wait_s * 1000));
   v1::DrainAnswer answer;

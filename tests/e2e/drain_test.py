@@ -9,6 +9,7 @@ import threading
 import time
 import unittest
 
+import cgx
 from cluster_case import RAW, ClusterCase, figure
 from daemons import binary, merged
 from ranks import Tensor
@@ -177,6 +178,24 @@ class Run(unittest.TestCase):
                 done = subprocess.run([binary("cgxctl"), "--socket", control, "drain"], capture_output=True, text=True, timeout=20)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertEqual(run.wait(BUSY_S), 128 + signal.SIGTERM)
+
+    def test_the_commands_jobs_leave_before_it_is_told(self):
+        with tempfile.TemporaryDirectory() as directory:
+            command = [binary("cgxd"), "run", "--set", f"run_directory={directory}", "--", "sleep", "60"]
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+                self.assertIn("serves", run.stderr.readline())
+                with cgx.Session(socket=os.path.join(directory, f"run-{run.pid}.sock"), job="beside") as session:
+                    comm = session.communicator("grads")
+                    tensors = [comm.register(name, session.empty(8)) for name in ("one", "two")]
+                    comm.commit()
+                    comm.submit(0, tensors[:1])  # the other never comes
+                    began = time.monotonic()
+                    done = subprocess.run([binary("cgxctl"), "--socket", os.path.join(directory, f"run-{run.pid}-control.sock"),
+                                           "drain", "--limit", str(LIMIT_S)], capture_output=True, text=True, timeout=20)
+                    self.assertEqual((done.returncode, done.stderr), (1, ""))
+                    self.assertIn("cut off: communicator 'grads' of job 'beside' in step 0", done.stdout)
+                    self.assertGreaterEqual(time.monotonic() - began, LIMIT_S - 0.1)
+                    self.assertEqual(run.wait(BUSY_S), 128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,16 @@ class Watchdog(unittest.TestCase):
                 words.append(manager.recv(4096).decode())
         return words
 
+    def test_it_asks_for_the_time_that_its_drain_takes(self):
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(os.path.join(directory, "notify"))
+            with subprocess.Popen([binary("cgxd"), "--set", f"run_directory={directory}/run", "--set", "timeouts.drain_ms=2 min"],
+                                  env=dict(os.environ, NOTIFY_SOCKET=os.path.join(directory, "notify"))) as daemon:
+                manager.settimeout(20)
+                self.assertEqual(manager.recv(4096), b"READY=1")
+                daemon.terminate()
+                self.assertEqual(manager.recv(4096), b"STOPPING=1\nEXTEND_TIMEOUT_USEC=130000000")
+
     def thread_of(self, pid, name):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError), \
