@@ -1,5 +1,6 @@
 #include "daemon/daemon.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <future>
 
@@ -270,11 +271,15 @@ bool Daemon::alive(uint64_t within_ns) {
   return ask_engine(within_ns, [](scheduler::Engine&) { return true; });
 }
 
+// Whoever is first, the data thread that makes the change or we who give it up, has decided it.
 bool Daemon::change(scheduler::Engine::Changes changes) {
-  return ask_engine(kAnswerNs, [changes = std::move(changes)](scheduler::Engine& engine) mutable {
-    engine.change(std::move(changes));
-    return true;
-  });
+  const auto decided = std::make_shared<std::atomic<bool>>(false);
+  const bool answered = ask_engine(
+      kAnswerNs, [decided, changes = std::move(changes)](scheduler::Engine& engine) mutable {
+        if (!decided->exchange(true)) engine.change(std::move(changes));
+        return true;
+      });
+  return answered || decided->exchange(true);
 }
 
 }  // namespace cgx::daemon
