@@ -26,6 +26,7 @@ class LeaderServer {
   // NOT_FOUND: the host is another machine's, or somebody serves there already.
   static Result<std::unique_ptr<LeaderServer>> open(const std::string& address);
   ~LeaderServer();
+  int listening() const { return listening_.get(); }  // not to be inherited
 
  private:
   struct Connection;

@@ -113,6 +113,7 @@ Session::~Session() {
   guard_.forget(socket_->fd());
   guard_.forget(channel_->doorbell());
   guard_.forget(channel_->completion_event());
+  if (leader_ != nullptr) guard_.forget(leader_->listening());
 }
 
 Status Session::serve_leader() {
@@ -122,6 +123,7 @@ Status Session::serve_leader() {
   if (served.status().code() == StatusCode::kNOT_FOUND) return {};
   CGX_RETURN_IF_ERROR(served.status());
   leader_ = *std::move(served);
+  guard_.close_in_child(leader_->listening());  // where nobody would answer, and nobody else could
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Making communicators and their tables: rendezvous, disagreement, closing.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <set>
@@ -191,6 +192,32 @@ TEST_F(LeaderTest, RanksWithoutAStoreMeetThere) {
     }
   }
   for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, AChildThatLivesOnDoesNotKeepTheDoor) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  pid_t child = 0;
+  for (int again = 0; again < 2; ++again) {
+    cgx_session* sessions[] = {open_session(), open_session()};
+    cgx_comm* comms[2] = {};
+    std::thread first([&] { EXPECT_OK(meet(sessions[0], 0, 2, &comms[0])) << cgx_last_error(); });
+    EXPECT_OK(meet(sessions[1], 1, 2, &comms[1])) << cgx_last_error();
+    first.join();
+    if (again == 0) {
+      child = ::fork();
+      if (child == 0) {
+        char byte;
+        ::close(ends[1]);
+        ::_exit(static_cast<int>(::read(ends[0], &byte, 1)));
+      }
+    }
+    for (cgx_comm* comm : comms) EXPECT_OK(cgx_comm_close(comm));
+    for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+  }
+  ::close(ends[1]);
+  ::close(ends[0]);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(LeaderTest, OneThatNeverComesIsNamed) {
