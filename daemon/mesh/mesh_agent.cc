@@ -233,13 +233,15 @@ void MeshAgent::expire() {
     Wish& wish = *(it++)->second;
     if (now_ns_ - wish.since_ns < options_.deadline_ns) continue;
     const std::string seconds = std::to_string(options_.deadline_ns / kSecond) + " s";
-    refuse(wish,
-           Status(StatusCode::kTIMED_OUT,
-                  wish.dials ? peer_text(wish) + " has no rank that joined job '" +
-                                   wish.wish.request.job + "' within " + seconds
-                             : peer_text(wish) + " has not introduced itself within " + seconds +
-                                   "; it must be able to reach " + options_.address +
-                                   loopback_hint(wish) + doubt_text(wish.doubt)));
+    const std::string missed =
+        wish.dials
+            ? " has no rank that joined job '" + wish.wish.request.job + "' within " + seconds
+        : wish.connected
+            ? " has introduced itself, but not connected for gradients within " + seconds +
+                  "; the log of its daemon has the cause (transport.devices, its networks)"
+            : " has not introduced itself within " + seconds + "; it must be able to reach " +
+                  options_.address + loopback_hint(wish) + doubt_text(wish.doubt);
+    refuse(wish, Status(StatusCode::kTIMED_OUT, peer_text(wish) + missed));
   }
 }
 

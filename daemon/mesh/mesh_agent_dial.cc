@@ -106,6 +106,7 @@ void MeshAgent::ask_back(Wish& wish, const Status& doubt) {
 
 void MeshAgent::on_asked_back(Wish& wish, const Result<Challenge>& answer) {
   if (!answer.ok()) {
+    ports_.dialer.forget(wish.current_address());
     ++wish.address;
     return;
   }

@@ -470,6 +470,20 @@ TEST_F(MeshAgentTest, ATransportThatCannotConnectIsNamedOnBothSides) {
   EXPECT_NE(a->refusals[1].message().find("no lanes"), std::string::npos);
 }
 
+TEST_F(MeshAgentTest, ADialersTransportThatCannotConnectIsNamedThereAndHintedAtHere) {
+  start();
+  a->connect_status = internal_error("no lanes");
+  want_both();
+  settle();
+  EXPECT_EQ(a->refusals[1], internal_error("no lanes"));
+  EXPECT_TRUE(b->refusals.empty());
+  pass(b->options.deadline_ns + kSecond);
+  EXPECT_EQ(b->refusals[1].code(), StatusCode::kTIMED_OUT);
+  EXPECT_NE(b->refusals[1].message().find("has introduced itself, but not connected"),
+            std::string::npos)
+      << b->refusals[1].message();
+}
+
 TEST_F(MeshAgentTest, AFloodOfGreetingsIsBoundedAndLeavesOtherHostsAReserve) {
   start();
   want_both();
