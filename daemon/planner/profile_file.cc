@@ -87,6 +87,15 @@ ProfileFile::ProfileFile(std::string path, scheduler::EventSink& events)
 
 void ProfileFile::kept(const scheduler::KeptFor& whose, const scheduler::Profile& profile) {
   profiles_.keep(whose, profile);
+  write();
+}
+
+void ProfileFile::forgotten(const scheduler::KeptFor& whose) {
+  profiles_.forget(whose);
+  write();
+}
+
+void ProfileFile::write() {
   const Status status = replace_file(path_, profiles_.to_text());
   if (!status.ok() && !said_) {
     events_.event(scheduler::EventLevel::kWarning,

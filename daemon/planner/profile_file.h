@@ -20,8 +20,11 @@ class ProfileFile final : public scheduler::ProfileLog {
 
   const scheduler::KeptProfiles& profiles() const { return profiles_; }
   void kept(const scheduler::KeptFor& whose, const scheduler::Profile& profile) override;
+  void forgotten(const scheduler::KeptFor& whose) override;
 
  private:
+  void write();
+
   std::string path_;
   scheduler::EventSink& events_;
   scheduler::KeptProfiles profiles_;

@@ -34,6 +34,12 @@ void CeilingWatch::follow(const PlanFacts& plan) {
   due_ = kMeasuredFirst;
 }
 
+std::vector<CodecSpec> CeilingWatch::ceilings_under(const Policy& policy,
+                                                    uint64_t table_hash) const {
+  const bool goes_on = same_wish(policy_, policy) && table_hash_ == table_hash;
+  return goes_on ? ceilings_ : std::vector<CodecSpec>();
+}
+
 bool CeilingWatch::completed(uint64_t step) {
   if (!losses_.close_step(step)) return false;
   if (!counts(step)) return true;

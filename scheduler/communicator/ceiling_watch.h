@@ -49,6 +49,8 @@ class CeilingWatch {
 
   // By tensor, of the last plan agreed on; empty: the policy's codec for all.
   const std::vector<CodecSpec>& ceilings() const { return ceilings_; }
+  // What holds for a plan to come: the same, unless follow() will begin anew with it.
+  std::vector<CodecSpec> ceilings_under(const Policy& policy, uint64_t table_hash) const;
   bool known() const { return losses_.strengths() == nullptr || known_; }
   const std::vector<PlanNote>& notes() const { return notes_; }  // newest last, at most 16
 

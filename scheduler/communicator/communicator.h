@@ -289,6 +289,7 @@ class Communicator final : public OperationPort,
   bool measures_steps() const;
   void keep_profile(const PreparedPlan& plan);
   std::vector<Group> groups_of_profile();
+  Status without_profile(const Status& why);
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   void probe_link(const PreparedPlan& plan, const StepSample& sample);

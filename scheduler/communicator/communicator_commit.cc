@@ -184,13 +184,17 @@ Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step
     again.ranks_wait = true;
     return again;
   }
-  return PlanQuestion{.table = pending_,
-                      .policy = desk_.policy(),
-                      .epoch = epoch,
-                      .policy_version = desk_.version(),
-                      .order = reverse_registration(pending_->size()),
-                      .groups = groups_of_profile(),
-                      .ranks_wait = true};
+  PlanQuestion question{.table = pending_,
+                        .policy = desk_.policy(),
+                        .epoch = epoch,
+                        .policy_version = desk_.version(),
+                        .order = reverse_registration(pending_->size()),
+                        .groups = groups_of_profile(),
+                        .ranks_wait = true};
+  if (!ceilings_.ceilings().empty()) {
+    question.ceilings = ceilings_.ceilings_under(desk_.policy(), table_hash(*pending_));
+  }
+  return question;
 }
 
 void Communicator::commit_plan() {
@@ -199,7 +203,8 @@ void Communicator::commit_plan() {
       PlanPurpose::kCommit, /*dry_run=*/false, step,
       [this, step](uint64_t epoch) { return commit_question(epoch, step); },
       [this](const Result<PlanAgreement::Outcome>& outcome) {
-        if (!outcome.ok()) return refuse_commit(outcome.status());  // else install_committed did
+        if (!outcome.ok()) return refuse_commit(without_profile(outcome.status()));
+        // Else install_committed() has answered.
         if (replay_.on()) replay_.advance();
       });
 }

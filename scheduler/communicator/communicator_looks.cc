@@ -54,7 +54,9 @@ void Communicator::note_step_end() {
 }
 
 void Communicator::show_step(const StepSample& sample) {
-  if (!looks_.empty() && looked_.size() < kStepsToLook) looked_.push_back(sample);
+  if (looks_.empty() || looked_.size() >= kStepsToLook) return;
+  if (!looked_.empty() && looked_.back().epoch != sample.epoch) looked_.clear();  // another plan's
+  looked_.push_back(sample);
 }
 
 void Communicator::answer_looks() {

@@ -75,6 +75,23 @@ std::vector<Group> Communicator::groups_of_profile() {
   return found.ok() ? (*found)->groups : std::vector<Group>();
 }
 
+// The plan kept for the name may ask for more memory than there is now, or be one that this version
+// does not run: the next commit begins without it. What is wrong otherwise is said as it is.
+Status Communicator::without_profile(const Status& why) {
+  const bool of_the_plan = why.code() == StatusCode::kRESOURCE_EXHAUSTED ||
+                           why.code() == StatusCode::kINVALID_ARGUMENT ||
+                           why.code() == StatusCode::kUNIMPLEMENTED;
+  if (!std::exchange(begins_with_profile_, false) || !of_the_plan) return why;
+  const KeptFor whose{members_.uid, members_.job, members_.name};
+  port_.kept_profiles().forget(whose);
+  if (ProfileLog* const log = port_.profile_log()) {
+    port_.planner().run([log, whose] { log->forgotten(whose); }, [] {});
+  }
+  return {why.code(), why.message() +
+                          "; that was the plan which an earlier run of this name has found the "
+                          "fastest: it is forgotten, commit again"};
+}
+
 bool Communicator::may_propose() const {
   return free_to_propose() && ceilings_.known();
 }

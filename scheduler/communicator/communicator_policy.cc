@@ -87,11 +87,13 @@ PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t>
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
   return [this, policy](uint64_t epoch) -> Result<PlanQuestion> {
-    return PlanQuestion{.table = table_,
-                        .policy = policy,
-                        .epoch = epoch,
-                        .policy_version = desk_.version() + 1,
-                        .order = running_order()};
+    return PlanQuestion{
+        .table = table_,
+        .policy = policy,
+        .epoch = epoch,
+        .policy_version = desk_.version() + 1,
+        .order = running_order(),
+        .ceilings = ceilings_.ceilings_under(policy, steps_.plan()->plan.table_hash)};
   };
 }
 

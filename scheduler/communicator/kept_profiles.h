@@ -36,6 +36,7 @@ class KeptProfiles {
   std::string to_text() const;
 
   void keep(const KeptFor& whose, Profile profile) { kept_.keep(whose, std::move(profile)); }
+  void forget(const KeptFor& whose) { kept_.forget(whose); }
   // What a communicator of this name, table and policy may begin with: null where nothing is kept,
   // an error where that is of something else.
   Result<const Profile*> find(const KeptFor& whose, const TensorTable& table, uint32_t machines,
@@ -50,6 +51,7 @@ class ProfileLog {
  public:
   virtual ~ProfileLog() = default;
   virtual void kept(const KeptFor& whose, const Profile& profile) = 0;
+  virtual void forgotten(const KeptFor& whose) = 0;
 };
 
 }  // namespace cgx::scheduler

@@ -20,10 +20,6 @@ Result<DecisionsPtr> Decisions::create(const Policy& policy, const TensorTable& 
   const std::shared_ptr<Decisions> made(new Decisions(policy));
   made->decided_.reserve(table.size());
   for (const TensorDesc& tensor : table) {
-    if (!dtype_is_small_float(tensor.dtype)) {
-      made->decided_.push_back(kByType);
-      continue;
-    }
     CGX_ASSIGN_OR_RETURN(const std::span<const int> found, patterns.found_in(tensor.name));
     made->decide(tensor, found);
   }
@@ -39,6 +35,13 @@ int32_t Decisions::why_small(const TensorDesc& tensor) const {
 }
 
 void Decisions::decide(const TensorDesc& tensor, std::span<const int> found) {
+  if (!dtype_is_small_float(tensor.dtype)) {
+    for (const int number : found) {
+      ++reach_[static_cast<size_t>(number)].found;
+      ++reach_[static_cast<size_t>(number)].other;
+    }
+    return decided_.push_back(kByType);
+  }
   const int32_t small = why_small(tensor);
   int32_t by = small;
   for (const int number : found) {

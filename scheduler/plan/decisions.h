@@ -20,6 +20,7 @@ struct RuleReach {
   uint32_t found = 0;    // tensors whose names it matches
   uint32_t decided = 0;  // for which it is the first that counts
   uint32_t spared = 0;   // small ones, which it may not reach
+  uint32_t other = 0;    // of types that no codec takes
 };
 
 class Decisions {

@@ -11,7 +11,10 @@ constexpr uint8_t kRaw = 0;
 
 std::string idle_text(const RuleReach& reach) {
   if (reach.found == 0) return "matches no tensor";
-  if (reach.decided == 0 && reach.spared == reach.found) {
+  if (reach.other == reach.found) {
+    return "matches tensors only whose type no codec takes: they travel as they are";
+  }
+  if (reach.decided == 0 && reach.spared + reach.other == reach.found) {
     return "matches small tensors only, which travel uncompressed: add small: true to reach them";
   }
   return reach.decided == 0 ? "decides nothing: rules before it match the same tensors" : "";

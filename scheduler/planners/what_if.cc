@@ -10,13 +10,18 @@ namespace cgx::scheduler {
 struct WhatIfSearch::State {
   explicit State(WhatIfQuestion asked) : question(std::move(asked)) {}
 
+  // Ceilings were found for the policy that runs.
   PlanInputs inputs() const {
-    return {.table = *question.job.running->table,
-            .policy = question.policy,
-            .order = question.job.order,
-            .machines = question.machines,
-            .slab_bytes = question.job.slab_bytes,
-            .sites_each = question.job.sites_each};
+    PlanInputs inputs{.table = *question.job.running->table,
+                      .policy = question.policy,
+                      .order = question.job.order,
+                      .machines = question.machines,
+                      .slab_bytes = question.job.slab_bytes,
+                      .sites_each = question.job.sites_each};
+    if (same_wish(question.policy, question.job.running->policy)) {
+      inputs.ceilings = question.job.ceilings;
+    }
+    return inputs;
   }
 
   Status begin() {

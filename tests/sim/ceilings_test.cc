@@ -126,6 +126,35 @@ TEST(Ceilings, AnOperatorsPolicyBeginsAnew) {
   for (uint32_t t = 0; t < 6; ++t) EXPECT_EQ(job.codec_of(t), eight.default_codec) << t;
 }
 
+TEST(Ceilings, StayUnderAPolicyThatIsAppliedAgain) {
+  Job job({.policy = layerwise_policy()});
+  ASSERT_NO_FATAL_FAILURE(job.play(20));
+  const auto before = job.shown();
+  ASSERT_LT(job.codec_of(1).bits, 4);
+  StatusCode code = StatusCode::kINTERNAL;
+  job.cluster.engine(1).apply_policy(
+      {.job = "job", .policy = layerwise_policy()},
+      [&](const Result<scheduler::PolicyChange>& change) { code = change.status().code(); });
+  ASSERT_TRUE(job.cluster.run_until([&] { return code != StatusCode::kINTERNAL; }));
+  ASSERT_EQ(code, StatusCode::kOK);
+  ASSERT_NO_FATAL_FAILURE(job.play(5));
+  ASSERT_GT(job.shown().epoch, before.epoch);
+  for (uint32_t t = 0; t < 6; ++t) EXPECT_EQ(job.codec_of(t), before.tensors[t].codec) << t;
+  const uint64_t applied = job.shown().epoch;
+  for (uint32_t r = 0; r < job.cluster.size(); ++r) {
+    job.cluster.rank(r).replies.clear();
+    job.cluster.request_commit(r, static_cast<uint32_t>(job.tensors.size()));
+  }
+  ASSERT_TRUE(job.cluster.run_until([&] {
+    uint32_t r = 0;
+    while (r < job.cluster.size() && job.cluster.rank(r).replies.count(Cluster::kCommit)) ++r;
+    return r == job.cluster.size();
+  }));
+  ASSERT_GT(job.shown().epoch, applied);
+  ASSERT_NO_FATAL_FAILURE(job.play(5));
+  for (uint32_t t = 0; t < 6; ++t) EXPECT_EQ(job.codec_of(t), before.tensors[t].codec) << t;
+}
+
 TEST(Ceilings, ModeAutoChoosesBelowThem) {
   auto costs = std::make_shared<scheduler::MachineCosts>();
   for (const CodecSpec& spec : scheduler::default_menu()) {

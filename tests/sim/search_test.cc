@@ -311,6 +311,44 @@ TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
               Contains(HasSubstr("the plan kept for the name is of another table")));
 }
 
+TEST(Search, AFoundPlanThatIsRefusedIsForgotten) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  Cluster& cluster = job.world.cluster;
+  uint64_t step = 0;
+  while (step < 90 && job.shown().searching != "settled") job.play(step++);
+  job.play(step++);
+  ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+  const auto allow = [&](uint64_t plan_bytes) {
+    for (uint32_t m = 0; m < 3; ++m) {
+      scheduler::Limits limits;
+      limits.plan_bytes = plan_bytes;
+      cluster.engine(m).change({auto_policy(), {}, {}, limits});
+    }
+  };
+  const auto begin_again = [&](uint64_t plan_bytes) {
+    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
+    cluster.run_for(kSecond / 10);
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      cluster.rank(r).replies.clear();
+      cluster.rank(r).completions.clear();
+      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
+    }
+    cluster.run_for(kSecond / 10);
+    EXPECT_EQ(cluster.rank(0).replies[Cluster::kCreate].message, "");
+    allow(plan_bytes);
+    cluster.commit(job.world.tensors);
+    allow(1 << 30);
+    return cluster.rank(0).replies[Cluster::kCommit];
+  };
+  constexpr uint64_t kCallBytes = 23'068'672;  // what the communicator itself takes
+  const auto refused = begin_again(kCallBytes * 8 / 7 + 4096);
+  EXPECT_EQ(refused.code, StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.message, HasSubstr("it is forgotten, commit again"));
+  const auto taken = begin_again(1 << 30);
+  ASSERT_EQ(taken.code, StatusCode::kOK) << taken.message;
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << "a search begins at nothing";
+}
+
 TEST(Search, MergesWhereEveryOperationWaits) {
   scheduler::Policy policy = auto_policy();
   policy.mode = scheduler::PlanMode::kMerge;

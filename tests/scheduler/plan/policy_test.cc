@@ -50,6 +50,22 @@ TEST(PolicyEffect, NamesRulesThatDoNothing) {
   EXPECT_EQ(texts[3].find("rule 6 (b) decides nothing"), 0u);
 }
 
+TEST(PolicyEffect, NamesRulesForTypesThatNoCodecTakes) {
+  Policy policy;
+  policy.rules = {{"steps", kFour}, {"s", kFour, true}};
+  const TensorTable table{{.name = "steps", .dtype = DType::kI64, .elements = 1 << 20},
+                          {.name = "scale", .elements = 16, .shape = {16}}};
+  const Result<PolicyEffect> found = effect_of(table, policy);
+  ASSERT_TRUE(found.ok()) << found.status().to_string();
+  const std::vector<std::string> texts = idle_rules(policy, found->rules);
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_EQ(texts[0],
+            "rule 1 (steps) matches tensors only whose type no codec takes: they travel as they "
+            "are");
+  EXPECT_EQ(found->specs[0].codec, 0);
+  EXPECT_EQ(found->specs[1], kFour);
+}
+
 TEST(KeptPolicies, RememberTheLastOfEachName) {
   KeptPolicies kept;
   const KeptFor mine{1, "job", "grads"}, others{2, "job", "grads"};
