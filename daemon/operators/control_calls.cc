@@ -395,7 +395,8 @@ Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& req
 
   const CommunicatorName name{current->job, current->name, current->uid};
   CGX_ASSIGN_OR_RETURN(const scheduler::PolicyChange change,
-                       context_.port.apply_policy(name, wanted.plain, dry_run, call.time_left()));
+                       context_.port.apply_policy(name, wanted.plain, dry_run,
+                                                  request.expected_version(), call.time_left()));
   answer.set_policy_version(change.policy_version);
   answer.set_epoch(change.epoch);
   answer.set_switch_step(change.switch_step);

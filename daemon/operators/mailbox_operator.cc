@@ -51,12 +51,15 @@ Result<scheduler::RecorderReader::Reading> MailboxOperator::events(uint64_t from
 
 Result<scheduler::PolicyChange> MailboxOperator::apply_policy(const CommunicatorName& target,
                                                               const scheduler::Policy& policy,
-                                                              bool dry_run, uint64_t timeout_ns) {
+                                                              bool dry_run,
+                                                              uint64_t expected_version,
+                                                              uint64_t timeout_ns) {
   scheduler::PolicyRequest request{.job = target.job,
                                    .communicator = target.communicator,
                                    .uid = target.uid,
                                    .policy = policy,
-                                   .dry_run = dry_run};
+                                   .dry_run = dry_run,
+                                   .expected_version = expected_version};
   return ask_engine<scheduler::PolicyChange>(
       data_, timeout_ns, "policy change",
       [request = std::move(request)](scheduler::Engine& engine, auto promise) {

@@ -21,6 +21,7 @@ class MailboxOperator final : public OperatorPort {
   Result<scheduler::RecorderReader::Reading> events(uint64_t from) override;
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
+                                               uint64_t expected_version,
                                                uint64_t timeout_ns) override;
   Result<scheduler::Explanation> explain(const CommunicatorName& target, const std::string& tensor,
                                          uint64_t timeout_ns) override;

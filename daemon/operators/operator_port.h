@@ -30,9 +30,11 @@ class OperatorPort {
 
   // Forwards to the coordinator if this daemon is not it. dry_run prepares, reports and drops.
   // Blocks until the plan took effect everywhere (the switch step is known), or the time-out.
+  // expected_version: as PolicyRequest's.
   virtual Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                        const scheduler::Policy& policy,
-                                                       bool dry_run, uint64_t timeout_ns) = 0;
+                                                       bool dry_run, uint64_t expected_version,
+                                                       uint64_t timeout_ns) = 0;
 
   // Both wait for steps that are measured meanwhile, on the coordinator's machine only.
   virtual Result<scheduler::Explanation> explain(const CommunicatorName& target,

@@ -154,7 +154,8 @@ class Communicator final : public OperationPort,
   void forgive_silence();  // this daemon itself was stopped: peers' clocks start anew
 
   // Operators
-  void apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer);
+  void apply_policy(const Policy& policy, bool dry_run, uint64_t expected_version,
+                    PolicyAnswer answer);
   // What the tensor's choice costs; what a step would take under another policy, on so many
   // machines (0: as many as there are). The coordinator's: steps are measured for it.
   void explain(const std::string& tensor, ExplainAnswer answer);
@@ -278,6 +279,7 @@ class Communicator final : public OperationPort,
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
   PlanQuestion question_of_own(uint64_t epoch, std::vector<uint32_t> order) const;
+  Status check_version(uint64_t expected) const;
   PlanAgreement::Question policy_question(const Policy& policy) const;
   void begin_with_policy();
   void took_force(const PreparedPlan& plan, uint64_t step);

@@ -107,7 +107,24 @@ Status Communicator::check_weight(const Policy& policy) const {
                           "; ask for less, or have its operator raise the limit");
 }
 
-void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer answer) {
+// Whoever read a policy, changed it and applies it loses nobody else's change.
+Status Communicator::check_version(uint64_t expected) const {
+  if (expected == 0) return {};
+  if (desk_.wish()) {
+    return {StatusCode::kBUSY, "another change of " + members_.title() +
+                                   " is being agreed on; look at the policy again"};
+  }
+  if (expected == desk_.version()) return {};
+  const bool in_force = steps_.plan()->plan.policy_version == desk_.version();
+  return {StatusCode::kBUSY,
+          "the policy is at version " + std::to_string(desk_.version()) +
+              (in_force ? "" : ", agreed and not in force yet") + ", not " +
+              std::to_string(expected) + ": it was changed meanwhile; look at it" +
+              (in_force ? "" : " when the next step has begun,") + " and try again"};
+}
+
+void Communicator::apply_policy(const Policy& policy, bool dry_run, uint64_t expected_version,
+                                PolicyAnswer answer) {
   if (state_ == State::kFailed) return answer(failure_);
   if (Status allowed = check_weight(policy); !allowed.ok()) return answer(allowed);
   if (!steps_.installed()) {
@@ -121,8 +138,9 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, PolicyAnswer
     const uint64_t ticket =
         desk_.expect(std::move(answer), port_.now_ns() + PlanAgreement::making_ns(residuals) +
                                             2 * port_.options().timeouts.prepare_ns);
-    return send_control(0, PolicyAsk{ticket, dry_run, policy});
+    return send_control(0, PolicyAsk{ticket, dry_run, expected_version, policy});
   }
+  if (const Status same = check_version(expected_version); !same.ok()) return answer(same);
   std::vector<std::string> warnings;
   const Status checked = check_codecs(policy, warnings);
   if (!checked.ok()) return answer(checked);
@@ -175,7 +193,7 @@ void Communicator::pursue_wish() {
 
 void Communicator::handle(uint32_t machine, const PolicyAsk& message) {
   if (!members_.coordinator()) return;
-  apply_policy(message.policy, message.dry_run,
+  apply_policy(message.policy, message.dry_run, message.expected_version,
                [this, machine, ticket = message.ticket](const Result<PolicyChange>& change) {
                  PolicyAnswerMessage answer{.ticket = ticket,
                                             .code = change.status().code(),

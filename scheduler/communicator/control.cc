@@ -100,7 +100,7 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, Left>) {
     all(io, m.rank, m.step_end, m.calls_end, m.commits_end);
   } else if constexpr (std::is_same_v<M, PolicyAsk>) {
-    all(io, m.ticket, m.dry_run);
+    all(io, m.ticket, m.dry_run, m.expected_version);
     policy_fields(io, m.policy);
   } else if constexpr (std::is_same_v<M, PolicyAnswerMessage>) {
     all(io, m.ticket, m.code, m.text, m.policy_version, m.epoch, m.switch_step, m.reserved_bytes);

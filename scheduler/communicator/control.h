@@ -109,6 +109,7 @@ struct Left {  // a rank closed the communicator with nothing unfinished
 struct PolicyAsk {
   uint64_t ticket = 0;
   uint8_t dry_run = 0;
+  uint64_t expected_version = 0;
   Policy policy;
 };
 struct PolicyAnswerMessage {

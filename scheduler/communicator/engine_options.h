@@ -65,6 +65,8 @@ struct PolicyRequest {
   bool any_uid = false;  // operators may change every job
   Policy policy;
   bool dry_run = false;
+  uint64_t expected_version =
+      0;  // refused unless that is the last one agreed on; 0: whatever it is
 };
 using PolicyAnswer = std::function<void(const Result<PolicyChange>&)>;
 

@@ -465,7 +465,8 @@ Result<Communicator*> Engine::State::pick_communicator(const PolicyRequest& requ
 void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
   const Result<Communicator*> communicator = state_->pick_communicator(request);
   if (!communicator.ok()) return answer(communicator.status());
-  (*communicator)->apply_policy(request.policy, request.dry_run, std::move(answer));
+  (*communicator)
+      ->apply_policy(request.policy, request.dry_run, request.expected_version, std::move(answer));
 }
 
 void Engine::explain(const ExplainRequest& request, const ExplainAnswer& answer) {

@@ -192,7 +192,7 @@ TEST_F(DaemonTest, MeasuresHowBusyItsDataThreadIs) {
 }
 
 TEST_F(DaemonTest, APolicyForAnUnknownJobIsAnErrorAtOnce) {
-  const auto change = daemon->operators().apply_policy({.job = "none"}, {}, false, 10 * kSecond);
+  const auto change = daemon->operators().apply_policy({.job = "none"}, {}, false, 0, 10 * kSecond);
   EXPECT_EQ(change.status().code(), StatusCode::kNOT_FOUND) << change.status().to_string();
 }
 

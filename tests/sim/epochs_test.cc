@@ -27,6 +27,37 @@ uint64_t version_of(Cluster& cluster, uint32_t rank, uint64_t step) {
   return ended == nullptr ? 0 : ended->record.policy_version;
 }
 
+// Two operators read the same policy, and each adds to it: one of them is told to look again.
+TEST(PolicyVersions, AnAgreedChangeIsNotOverwrittenByWhoHasNotSeenIt) {
+  World world({1, 1, 1});
+  Cluster& cluster = world.cluster;
+  const auto apply_at = [&](uint32_t machine, uint64_t expected) {
+    Change change;
+    cluster.engine(machine).apply_policy(
+        {.job = "job", .policy = with_window(3 + machine), .expected_version = expected},
+        [&change](const auto& answer) { change = answer; });
+    EXPECT_TRUE(cluster.run_until([&] { return change.has_value(); }));
+    return *change;
+  };
+  run_step(cluster, world.tensors, 0);
+  ASSERT_TRUE(apply_at(1, 1).ok());
+  // No step has begun under it.
+  for (const uint32_t machine : {0u, 1u, 2u}) {
+    const auto refused = apply_at(machine, 1);
+    EXPECT_EQ(refused.status().code(), StatusCode::kBUSY);
+    EXPECT_NE(refused.status().message().find("version 2, agreed and not in force yet"),
+              std::string::npos)
+        << refused.status().message();
+  }
+  run_step(cluster, world.tensors, 1);
+  run_step(cluster, world.tensors, 2);
+  EXPECT_EQ(version_of(cluster, 0, 2), 2u);
+  EXPECT_EQ(apply_at(2, 1).status().code(), StatusCode::kBUSY);
+  const auto taken = apply_at(2, 2);
+  ASSERT_TRUE(taken.ok()) << taken.status().to_string();
+  EXPECT_EQ(taken->policy_version, 3u);
+}
+
 class FailureBeside : public ::testing::TestWithParam<std::vector<uint32_t>> {};
 
 // The coordinator's frames that announce it are on their way when a rank abandons its pass.

@@ -16,6 +16,7 @@ class FakeOperatorPort final : public OperatorPort {
     CommunicatorName target;
     scheduler::Policy policy;
     bool dry_run = false;
+    uint64_t expected_version = 0;
     uint64_t timeout_ns = 0;
   };
 
@@ -38,9 +39,10 @@ class FakeOperatorPort final : public OperatorPort {
 
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
+                                               uint64_t expected_version,
                                                uint64_t timeout_ns) override {
     std::unique_lock lock(mutex_);
-    changes_.push_back({target, policy, dry_run, timeout_ns});
+    changes_.push_back({target, policy, dry_run, expected_version, timeout_ns});
     changed_.notify_all();
     released_.wait(lock, [&] { return !hold_; });
     if (!failure_.ok()) return failure_;

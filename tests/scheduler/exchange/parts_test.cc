@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Decided{3, StatusCode::kTIMED_OUT, "late", PlanPurpose::kPlanner, 8},
                       Failure{StatusCode::kRANK_LOST, "rank 3", Scope::kCommunicator},
                       CallFailure{5, StatusCode::kMISMATCH, "sizes"}, Report{4, 2}, Start{4, 2},
-                      PolicyAsk{1, 0, some_policy()},
+                      PolicyAsk{1, 0, 6, some_policy()},
                       PolicyAnswerMessage{1, StatusCode::kOK, "", 2, 3, 4, 5, {"a", "b"}},
                       ReplicaHash{100, 3, 77, "avx2"}, Losses{7, 100.0, 2.5, {0.5, 0.25}}, Bye{}));
 
