@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cgx
 import cgx.torch
-from cgx._torch_exchange import Exchange
+from cgx._torch_exchange import Exchange, Part
 from torch_scene import RANK, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
 
 
@@ -333,3 +333,28 @@ def abandoned_pass_fails_everywhere_and_the_next_works():
     if all(failed):
         futures = whole_pass()
     assert all((future.wait() == 1.5).all() for future in futures)
+
+
+def error_before_the_first_pass_is_handed_over():
+    """Its buckets wait for each other: DDP waits for all of them, so all of them fail."""
+    state = cgx.torch.HookState(gradient_unit=lambda: 1024 / rate)
+    groups, rate = [[parameter(torch.float32, 5)], [parameter(torch.float32, 7)], [parameter(torch.float16, 3)]], 0.0
+    futures = [cgx.torch.comm_hook(state, FakeBucket(group, i, i == 2)) for i, group in enumerate(groups)]
+    assert [future.done() for future in futures] == [True] * 3, futures
+    for future in futures:
+        try:
+            future.wait()
+        except Exception as error:  # torch chooses the class, the text is ours
+            assert "division by zero" in str(error), error
+        else:
+            raise AssertionError("there is no gradient unit")
+    assert isinstance(cgx.torch.last_error(state), ZeroDivisionError)
+
+
+def what_has_failed_is_not_delivered():
+    """The poller may have a result while the main thread fails the pass: DDP may use the memory again by then."""
+    part = Part(FakeBucket([parameter(torch.float32, 5)]))
+    part.result, part.factor = torch.ones(5), 2.0
+    part.fail(ValueError("the pass has failed"))
+    part.fulfil()
+    assert torch.equal(part.result, torch.ones(5)), part.result

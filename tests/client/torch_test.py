@@ -251,6 +251,12 @@ class Hook(unittest.TestCase):
     def test_a_rank_without_a_daemon_is_named_to_all(self):
         self.run_ranks("no_daemon_on_one_rank")
 
+    def test_an_error_before_the_first_pass_is_handed_over_fails_all_its_buckets(self):
+        self.run_ranks("error_before_the_first_pass_is_handed_over")
+
+    def test_what_has_failed_is_not_delivered(self):
+        self.run_ranks("what_has_failed_is_not_delivered", size=1)
+
     def test_errors_keep_their_types(self):
         self.run_ranks("typed_errors")
 

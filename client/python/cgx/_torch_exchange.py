@@ -63,6 +63,7 @@ class Part:
         self.ids = self.result = self._target = None
         self.factor = 1.0  # of the result
         self._finite, self._looking = None, threading.Lock()
+        self._settling = threading.RLock()  # the poller may have the result while its pass fails
         self.handed_over = self.done = None  # moments
 
     @property
@@ -83,6 +84,11 @@ class Part:
         self.buffer = self.tensors = self._bucket = None
 
     def fulfil(self):
+        with self._settling:
+            if not self._promise.done():  # else it failed, and DDP's memory is no more ours
+                self._deliver()
+
+    def _deliver(self):
         self.done = time.monotonic()
         if self.factor != 1.0:
             self.result.mul_(self.factor)
@@ -100,7 +106,8 @@ class Part:
             self._set(result)
 
     def fail(self, error):
-        self._set(_Failure(error))
+        with self._settling:
+            self._set(_Failure(error))
 
     def is_finite(self):
         """Whether the result has no Inf and no NaN: the same on all ranks, as the result is. True while there is none.

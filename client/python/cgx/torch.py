@@ -206,7 +206,7 @@ class HookState:
                 raise self._failed
             self._hand_over(part)
         except Exception as error:
-            part.fail(self._fail(error))
+            part.fail(self._fail_pass(error))
         if part.is_last:
             self._pass_open = False
         return part.future
@@ -277,26 +277,29 @@ class HookState:
     def _watcher(self, part):
         """Begins to wait for the part's result."""
         communicator, step, before = self._exchange.communicator, self._step, self._steps_before
+        parts = self._parts
 
         def finished():
             epoch = communicator.step_info(step).epoch
             self._epochs[before + step] = epoch
             self._epochs.pop(before + step - _EPOCHS_KEPT, None)
 
-        return lambda: poller_of(communicator.session).watch(communicator, step, part, finished, self._fail)
+        def failed(error):  # of a pass of before it comes too late
+            return self._fail(error) if parts is self._parts else error
+
+        return lambda: poller_of(communicator.session).watch(communicator, step, part, finished, failed)
 
     def _fail_pass(self, error):
-        """What could not be handed over will not be answered, and neither will what comes behind it."""
+        """What could not be handed over will not be answered, and DDP waits for every part of the pass."""
+        error, self._first_pass = self._fail(error), []
         for part in self._parts:
-            part.fail(self._fail(error))
+            part.fail(error)
+        return error
 
     def _fail(self, error):
         """Remembers the pass's first error and returns it."""
         if self._failed is None:
             self._failed = self.error = self._advised(error)
-        for part in self._first_pass:
-            part.fail(self._failed)
-        self._first_pass = []
         return self._failed
 
     def _advised(self, error):
