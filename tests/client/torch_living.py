@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import cgx
 import cgx.torch
 from cgx._torch_exchange import Exchange, Part
-from torch_scene import RANK, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
+from torch_scene import RANK, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
 
 
 def state_survives_pickling():
@@ -80,14 +80,16 @@ def backward_raises_when_a_rank_dies():
     dist.barrier()
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        model(batch(2)).square().mean().backward()
-    except RuntimeError as error:
-        assert "RANK_LOST" in str(error) and "rank 1" in str(error), error
-        assert "make the process group anew" in str(error), error
-        assert isinstance(cgx.torch.last_error(model), cgx.errors.RankLostError)
-        os._exit(0)  # gloo's group is broken
-    raise AssertionError("backward went on without rank 1")
+    for step in range(2, 4):  # the first pass after, and a later one
+        try:
+            model(batch(step)).square().mean().backward()
+        except RuntimeError as error:
+            assert "RANK_LOST" in str(error) and "rank 1" in str(error), error
+            assert "make the process group anew" in str(error), error
+            assert isinstance(cgx.torch.last_error(model), cgx.errors.RankLostError)
+        else:
+            raise AssertionError("backward went on without rank 1")
+    os._exit(0)  # gloo's group is broken
 
 
 def spelled_differently():
@@ -335,11 +337,15 @@ def abandoned_pass_fails_everywhere_and_the_next_works():
     assert all((future.wait() == 1.5).all() for future in futures)
 
 
+def buckets(*dtypes):
+    return [FakeBucket([parameter(dtype, 3 + i)], i, i == len(dtypes) - 1) for i, dtype in enumerate(dtypes)]
+
+
 def error_before_the_first_pass_is_handed_over():
     """Its buckets wait for each other: DDP waits for all of them, so all of them fail."""
-    state = cgx.torch.HookState(gradient_unit=lambda: 1024 / rate)
-    groups, rate = [[parameter(torch.float32, 5)], [parameter(torch.float32, 7)], [parameter(torch.float16, 3)]], 0.0
-    futures = [cgx.torch.comm_hook(state, FakeBucket(group, i, i == 2)) for i, group in enumerate(groups)]
+    state = cgx.torch.HookState(gradient_unit=lambda: 1024 / 0.0)
+    passing = buckets(torch.float32, torch.float32, torch.float16)
+    futures = [cgx.torch.comm_hook(state, bucket) for bucket in passing]
     assert [future.done() for future in futures] == [True] * 3, futures
     for future in futures:
         try:
@@ -349,6 +355,64 @@ def error_before_the_first_pass_is_handed_over():
         else:
             raise AssertionError("there is no gradient unit")
     assert isinstance(cgx.torch.last_error(state), ZeroDivisionError)
+
+
+def assert_pass(state, passing):
+    futures = [cgx.torch.comm_hook(state, bucket) for bucket in passing]
+    assert all((future.wait() == 1.5).all() for future in futures)
+    assert cgx.torch.last_error(state) is None
+
+
+def assert_pass_fails(state, passing, kind, meanwhile=lambda: None):
+    """All its buckets."""
+    futures = [cgx.torch.comm_hook(state, bucket) for bucket in passing]
+    meanwhile()
+    for future in futures:
+        try:
+            future.wait()
+        except Exception as error:  # torch chooses the class, the text is ours
+            assert str(cgx.torch.last_error(state)) in str(error), error
+        else:
+            raise AssertionError("the pass has failed")
+    assert isinstance(cgx.torch.last_error(state), kind), cgx.torch.last_error(state)
+
+
+def error_of_one_pass_is_not_the_next_ones():
+    """Whether it comes before a step has begun or after its end, and on one rank or on all of them."""
+    rate, passing = 0.0, buckets(torch.float32, torch.float32, torch.float16)
+    state = cgx.torch.HookState(gradient_unit=lambda: 1024 / rate)
+    for _ in range(2):  # the first pass, then a later one
+        rate = 0.0
+        assert_pass_fails(state, passing, ZeroDivisionError)
+        rate = 0.1
+        assert_pass(state, passing)
+
+    def warn(_):
+        raise cgx.torch.SignalLossWarning("as with -W error")
+
+    state._telling.pass_begins, own = warn, state._telling.pass_begins
+    assert_pass_fails(state, passing, cgx.torch.SignalLossWarning)
+    state._telling.pass_begins = own
+    assert_pass(state, passing)
+
+
+def pass_that_fails_in_the_middle_is_redone():
+    """On all ranks, then on one: the other, which waits for the rest of the pass, hears of it, too."""
+    state, passing = cgx.torch.HookState(), buckets(torch.float32, torch.float32)
+    wrong = [passing[0], CastBucket(passing[1].parameters(), torch.float64, 1)]
+
+    def all_have_begun():  # the daemon has read what both have handed over: only who has begun a pass is told
+        assert state._exchange.count(True) == 2
+
+    assert_pass(state, passing)
+    assert_pass_fails(state, wrong, ValueError, all_have_begun)
+    assert_pass(state, passing)
+    if RANK == 1:
+        assert_pass_fails(state, wrong, ValueError, all_have_begun)
+    else:
+        assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, all_have_begun)
+    for _ in range(2):
+        assert_pass(state, passing)
 
 
 def what_has_failed_is_not_delivered():

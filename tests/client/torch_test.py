@@ -254,6 +254,12 @@ class Hook(unittest.TestCase):
     def test_an_error_before_the_first_pass_is_handed_over_fails_all_its_buckets(self):
         self.run_ranks("error_before_the_first_pass_is_handed_over")
 
+    def test_an_error_of_one_pass_is_not_the_next_ones(self):
+        self.run_ranks("error_of_one_pass_is_not_the_next_ones")
+
+    def test_a_pass_that_fails_in_the_middle_is_redone(self):
+        self.run_ranks("pass_that_fails_in_the_middle_is_redone")
+
     def test_what_has_failed_is_not_delivered(self):
         self.run_ranks("what_has_failed_is_not_delivered", size=1)
 

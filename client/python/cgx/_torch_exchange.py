@@ -1,5 +1,6 @@
 """One model's gradients on their way: DDP's buckets, copied into one arena region and submitted layer by layer."""
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -12,7 +13,7 @@ from cgx._library import TensorOptions, ids_array, library
 from cgx._torch_device import Later, accelerator_of, check_device, pin
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import UnsupportedGradientError, check
+from cgx.errors import CgxError, UnsupportedGradientError, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -184,6 +185,7 @@ class Exchange:
         self.communicator = self.session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
                                                       meanwhile=meanwhile, device=self._shared and self._shared.device)
         self._regions, self._layouts, self._numbers = {}, {}, {}
+        self._begun = None  # (step, tensors handed over last) until its end
         self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
@@ -258,16 +260,30 @@ class Exchange:
         def hand_over():
             if self._shared is not None:
                 self._shared.hand_over(self.communicator, step, layout.ids, layout.places, stream)
-                return submitted()
-            check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places, layout.places,
-                                           len(layout.ids)))
+            else:
+                check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places,
+                                               layout.places, len(layout.ids)))
+            self._begun = step, layout.ids
             return submitted()
 
         part.let_go()
         self._later.put(over, hand_over, failed)
 
     def end(self, step, failed):
-        self._later.put(None, lambda: self.communicator.step_end(step), failed)
+        def hand_over():
+            self.communicator.step_end(step)
+            self._begun = None
+
+        self._later.put(None, hand_over, failed)
+
+    def redo(self):
+        """The number of the step to submit again. One that failed on this rank only is abandoned, which tells all ranks."""
+        self.drain()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            with contextlib.suppress(CgxError):  # what the step failed with
+                check(library.cgx_submit(self.communicator.handle, *begun, 1))
+        return self.communicator.redo()
 
     def drain(self):
         """Until everything that was submitted has been handed over."""

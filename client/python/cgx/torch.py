@@ -33,7 +33,7 @@ from cgx._torch_group import drop_shared_session, group_of, lives, next_name, ra
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
-from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, TimedOutError
+from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, StepOrderError, TimedOutError
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
@@ -223,21 +223,23 @@ class HookState:
             self._first_pass, self._failed = [], None
             return
         self._exchange.begin_pass()
-        self._telling.pass_begins(self._exchange.communicator)
         if self._failed is not None:
             self._recover()
         elif not was_open:
             self._keep_or_drop(last)
+        if self._exchange is not None:  # last: a warning may be an error
+            self._telling.pass_begins(self._exchange.communicator)
 
     def _recover(self):
         """The failed step again, or, where a daemon has gone, another communicator: the ranks are all still there."""
         try:
-            self._exchange.drain()
-            self._step = self._exchange.communicator.redo()
+            self._step = self._exchange.redo()
+            self._failed = None
+        except StepOrderError:  # this rank failed before it had begun a step, or behind its end
             self._failed = None
         except Exception as error:
             if not isinstance(self._failed, (DaemonLostError, PeerLostError)):
-                self._failed = error
+                self._failed = self.error = self._advised(error)
                 return
             self._left = self._failed
             self.close()
