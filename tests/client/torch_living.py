@@ -174,29 +174,17 @@ def daemon_started_anew():
     model, state = make(True)
     for step in range(2):
         model(batch(step)).square().mean().backward()
-    dist.barrier()
-    daemon = None
-    if RANK == 0:
-        os.kill(int(os.environ["CGX_TEST_DAEMON_PID"]), signal.SIGKILL)
-    try:
-        for _ in range(100):  # until it is noticed
-            model(batch(2)).square().mean().backward()
-    except RuntimeError as error:
-        assert "DAEMON_LOST" in str(error), error
-        assert isinstance(cgx.torch.last_error(state), cgx.errors.DaemonLostError)
-    else:
-        raise AssertionError("backward went on without a daemon")
-    dist.barrier()
-    if RANK == 0:
-        path = os.environ["CGX_SOCKET"]
-        if os.path.exists(path):
-            os.unlink(path)
-        daemon = subprocess.Popen([os.path.join(os.environ["CGX_BUILD_DIR"], "bin", "cgxd"), "--socket", path, "--set",
-                                   f"run_directory={os.path.dirname(path)}"])
-        while not os.path.exists(path):
-            assert daemon.poll() is None
-    dist.barrier()
-    try:
+    with DaemonAnew() as daemon:
+        try:
+            for _ in range(100):  # until it is noticed
+                model(batch(2)).square().mean().backward()
+        except RuntimeError as error:
+            assert "DAEMON_LOST" in str(error), error
+            assert isinstance(cgx.torch.last_error(state), cgx.errors.DaemonLostError)
+        else:
+            raise AssertionError("backward went on without a daemon")
+        dist.barrier()
+        daemon.start()
         theirs, _ = make(False)
         for step in range(3, 6):
             for each in (model, theirs):
@@ -206,10 +194,77 @@ def daemon_started_anew():
         assert cgx.torch.last_error(state) is None
         cgx.torch.shutdown()
         dist.barrier()
-    finally:
-        if daemon is not None:
-            daemon.terminate()
-            daemon.wait()
+
+
+class DaemonAnew:
+    """Rank 0's daemon, killed; another after start(). All ranks call both."""
+
+    def __enter__(self):
+        self._process = None
+        dist.barrier()
+        if RANK == 0:
+            os.kill(int(os.environ["CGX_TEST_DAEMON_PID"]), signal.SIGKILL)
+        return self
+
+    def start(self):
+        path = os.environ["CGX_SOCKET"]
+        command = [os.path.join(os.environ["CGX_BUILD_DIR"], "bin", "cgxd"), "--socket", path, "--set",
+                   f"run_directory={os.path.dirname(path)}"]
+        if RANK == 0:
+            if os.path.exists(path):
+                os.unlink(path)
+            while not os.path.exists(path):
+                if self._process is None or self._process.poll() is not None:  # the killed one was not gone yet
+                    self._process = subprocess.Popen(command)
+                time.sleep(0.01)
+        dist.barrier()
+
+    def __exit__(self, *error):
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def daemon_started_anew_before_the_first_pass():
+    """The session was opened when the state was made."""
+    state, passing = cgx.torch.HookState(), buckets(torch.float32)
+    with DaemonAnew() as daemon:
+        daemon.start()
+        assert_pass_fails(state, passing, cgx.errors.DaemonLostError)
+        assert_pass(state, passing)
+        cgx.torch.shutdown()
+        dist.barrier()
+
+
+def daemon_started_anew_on_one_machine():
+    """Of two. Each model meets again at its own time, in one session: that of rank 1 lives throughout."""
+    first, second, passing = cgx.torch.HookState(), cgx.torch.HookState(), buckets(torch.float32)
+    lost = (cgx.errors.DaemonLostError, cgx.errors.PeerLostError)
+    for state in (first, second):
+        assert_pass(state, passing)
+    session = first._exchange.session
+    third = cgx.torch.HookState()
+    with DaemonAnew() as daemon:
+        daemon.start()
+        for state in (second, first, third):
+            assert_pass_fails(state, passing, lost)
+        for state in (first, second, third, first, second):
+            assert_pass(state, passing)
+        assert {state._exchange.session for state in (first, second, third)} == {first._exchange.session}
+        assert session.is_open == (RANK == 1)
+        cgx.torch.shutdown()
+        dist.barrier()
+
+
+def model_made_again_after_the_daemon_was_started_anew():
+    state, passing = cgx.torch.HookState(name="again"), buckets(torch.float32)
+    assert_pass(state, passing)
+    with DaemonAnew() as daemon:
+        daemon.start()
+        assert_pass_fails(state, passing, cgx.errors.DaemonLostError)
+        assert_pass(cgx.torch.HookState(name="again"), passing)
+        cgx.torch.shutdown()
+        dist.barrier()
 
 
 class Names:

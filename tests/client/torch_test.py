@@ -204,6 +204,18 @@ class Hook(unittest.TestCase):
     def test_the_hook_meets_again_after_the_daemon_was_started_anew(self):
         self.run_ranks("daemon_started_anew")
 
+    def test_a_daemon_may_be_started_anew_before_the_first_pass(self):
+        self.run_ranks("daemon_started_anew_before_the_first_pass")
+
+    def test_models_meet_again_each_at_its_time_after_a_daemon_was_started_anew(self):
+        daemons = [PrivateDaemon() for _ in range(2)]
+        for daemon in daemons:
+            self.addCleanup(daemon.stop)
+        self.run_ranks("daemon_started_anew_on_one_machine", daemons=daemons)
+
+    def test_a_model_may_be_made_again_after_the_daemon_was_started_anew(self):
+        self.run_ranks("model_made_again_after_the_daemon_was_started_anew")
+
     def test_one_line_hooks_a_model_under_its_names(self):
         self.run_ranks("hooked_in_one_line")
 

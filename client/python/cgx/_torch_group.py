@@ -2,14 +2,16 @@
 
 import os
 import threading
+import time
 import weakref
 
 import torch.distributed as dist
 
-from cgx.errors import MismatchError
+from cgx.errors import CgxError, MismatchError, TimedOutError
 from cgx.session import Session
 
 _JOB_KEY = "cgx/job"
+_LOOK_S, _LOOKS_S = 0.2, 1.0
 _NOTHING = "?"  # stands for a missing value: values are hexadecimal
 
 _ordinals = weakref.WeakKeyDictionary()  # process group -> how many hook states it has had: the same on all its ranks
@@ -141,11 +143,27 @@ def shared_session():
         return session
 
 
-def drop_shared_session():
+def drop_shared_session(lost=None):
+    """lost: only this one: models that have met again after it share another."""
     with _lock:
-        _, session = _sessions.pop(os.getpid(), (None, None))
-    if session is not None:
-        session.close()
+        _, session = _sessions.get(os.getpid(), (None, None))
+        if session is None or lost not in (None, session):
+            return
+        del _sessions[os.getpid()]
+    session.close()
+
+
+def is_lost(session):
+    """Whether its daemon has gone. Looks for longer than libcgx sleeps between two looks at its socket."""
+    seen, deadline = 0, time.monotonic() + _LOOKS_S
+    while session.is_open and time.monotonic() < deadline:
+        try:
+            seen = session.poll(seen, _LOOK_S)  # other events, and the loss itself, end a look
+        except TimedOutError:
+            return False
+        except CgxError:
+            return True
+    return not session.is_open
 
 
 def _renew_lock():

@@ -29,7 +29,8 @@ from cgx._report import report
 from cgx._torch_device import check_device
 from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
-from cgx._torch_group import drop_shared_session, group_of, lives, next_name, ranks_of, reference_to, shared_session
+from cgx._torch_group import (drop_shared_session, group_of, is_lost, lives, next_name, ranks_of, reference_to,
+                              shared_session)
 from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
@@ -131,6 +132,7 @@ class HookState:
     def _prepare(self):
         self._ranks = ()        # of a pickled state's group, until it is used
         self._exchange = None
+        self._used = None       # the session it joined in, or tried to
         self._first_pass = []   # parts of the first pass, until all parameters are known
         self._parts = []        # of the pass under way, or of the last one
         self._pass_open = False
@@ -181,11 +183,16 @@ class HookState:
         """Leaves the communicator; every rank does. A later backward joins anew."""
         if self._exchange is not None:
             self._exchange.close()
-        if isinstance(self._failed, DaemonLostError) and self._session is None:
-            drop_shared_session()
+        self._drop_lost_session()
         self._steps_before += self._step
         self._exchange, self._pass_open, self._failed, self._step, self._dropped = None, False, None, 0, None
         self._first_pass, self._parts = [], []
+
+    def _drop_lost_session(self):
+        """It is of no use to any model. While ranks join, the daemon that was lost may be another rank's."""
+        if self._used is not None and isinstance(self._failed, DaemonLostError):
+            if self._exchange is not None or is_lost(self._used):
+                drop_shared_session(self._used)
 
     def __del__(self):
         try:
@@ -220,6 +227,7 @@ class HookState:
             self.close()
             self._pass_open = True
         if self._exchange is None:
+            self._drop_lost_session()
             self._first_pass, self._failed = [], None
             return
         self._exchange.begin_pass()
@@ -341,8 +349,9 @@ class HookState:
             with self._telling_others():
                 for part in self._first_pass:
                     check_bucket(part)
-                session = self._session or shared_session()
-            exchange = self._join(session)
+                self._leave_those_before()  # first: one of them may close the session that is shared now
+                self._used = self._session or shared_session()
+            exchange = self._join(self._used)
         finally:
             self._attempts += 1
         try:
@@ -363,7 +372,6 @@ class HookState:
         return isinstance(self._failed, (DaemonLostError, PeerLostError, RankLostError)) or not lives(self._group)
 
     def _join(self, session):
-        self._leave_those_before()
         attempt = self._attempt
         try:
             return Exchange(session, self.name, self.process_group, self.timeout,
