@@ -147,6 +147,9 @@ class Hook(unittest.TestCase):
     def test_mixed_types_travel_in_one_pass(self):
         self.run_ranks("mixed_types_in_several_buckets")
 
+    def test_buckets_may_be_empty(self):
+        self.run_ranks("empty_buckets")
+
     def test_abandoned_pass_fails_everywhere_and_the_next_works(self):
         self.run_ranks("abandoned_pass_fails_everywhere_and_the_next_works")
 

@@ -141,6 +141,18 @@ def mixed_types_in_several_buckets():
         assert all((future.wait() == 1.5).all() for future in futures)
 
 
+def empty_buckets():
+    """First, in the middle, and the only one of its type."""
+    state = cgx.torch.HookState()
+    groups = [[parameter(torch.float32, 0)], [parameter(torch.float32, 5)], [parameter(torch.float32, 2, 0)],
+              [parameter(torch.float32, 7), parameter(torch.float32, 0)], [parameter(torch.float16, 0)]]
+    for _ in range(3):
+        passing = [FakeBucket(group, i, i == 4) for i, group in enumerate(groups)]
+        futures = [cgx.torch.comm_hook(state, bucket) for bucket in passing]
+        for bucket, future in zip(passing, futures):
+            assert torch.equal(future.wait(), torch.full_like(bucket.buffer(), 1.5))
+
+
 def dropped_step():
     state = cgx.torch.HookState()
     parameters = [parameter(torch.float32, 5)]

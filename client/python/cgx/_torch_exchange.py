@@ -157,6 +157,8 @@ class _Region:
         """
         if self._all is not None:
             return self._all[first:first + elements]
+        if elements == 0:
+            return torch.empty(0, dtype=self.dtype)
         return torch.frombuffer(self.block.buffer(), dtype=self.dtype, count=elements, offset=first * self.width)
 
 
