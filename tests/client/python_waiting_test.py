@@ -7,13 +7,23 @@ import sys
 import threading
 import time
 import unittest
+from unittest import mock
 
 from daemon_case import Store, WithDaemon, on_ranks
 
 import cgx
 import numpy
-from cgx._library import ids_array
+from cgx._library import ids_array, library
 from cgx._poller import _Poller
+
+
+def files_of(thread):
+    """Those whose functions it is inside of."""
+    files, frame = [], sys._current_frames().get(thread.ident)
+    while frame is not None:
+        files.append(os.path.basename(frame.f_code.co_filename))
+        frame = frame.f_back
+    return files
 
 
 class AloneOfTwo(WithDaemon):
@@ -41,13 +51,9 @@ class Interrupts(AloneOfTwo):
         struck, over = [], threading.Event()
 
         def strike():
-            main = threading.main_thread().ident
+            main = threading.main_thread()
             while not over.is_set():
-                files, frame = [], sys._current_frames()[main]
-                while frame is not None:
-                    files.append(os.path.basename(frame.f_code.co_filename))
-                    frame = frame.f_back
-                if "_waiting.py" in files:
+                if "_waiting.py" in files_of(main):
                     struck.append(time.monotonic())
                     os.kill(os.getpid(), signal.SIGINT)
                     break
@@ -109,6 +115,52 @@ class Interrupts(AloneOfTwo):
             call.wait(0.5)
         striker.join()
         self.assertEqual(seen, [1])
+
+
+class Closing(AloneOfTwo):
+    """What another thread is inside of is not freed under it."""
+
+    def begin(self, call):
+        """Runs call() in a thread, which is returned once it is inside the library, and what it raises."""
+        raised = []
+
+        def run():
+            try:
+                call()
+            except Exception as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.addCleanup(thread.join)
+        while "_waiting.py" not in files_of(thread):
+            time.sleep(0.001)
+        return thread, raised
+
+    def test_a_session_in_which_a_rank_joins(self):
+        store, session, asked, closed = Store(), self.session(), threading.Event(), threading.Event()
+
+        def get(key):
+            asked.set()
+            closed.wait(20)
+            raise KeyError(key)
+
+        thread, raised = self.begin(lambda: session.communicator("world", 0, 2, store.put, get, timeout=60))
+        self.assertTrue(asked.wait(20))
+        with mock.patch.object(library, "cgx_close", return_value=0) as close:
+            session.close()
+        closed.set()
+        thread.join()
+        close.assert_not_called()
+        self.assertIsInstance(raised[0], KeyError)
+
+    def test_a_communicator_that_commits(self):
+        comm = self.alone_of_two()
+        comm.register("t", comm.session.empty(4))
+        thread, raised = self.begin(comm.commit)
+        comm.close()
+        thread.join()
+        self.assertIsInstance(raised[0], cgx.CgxError)
 
 
 class Parts(list):

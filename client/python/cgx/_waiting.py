@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from datetime import timedelta
-from typing import Callable, Optional, Union
+from typing import Callable, List, Optional, Union
 
 Seconds = Union[float, timedelta, None]
 
@@ -71,18 +71,18 @@ class Beside:
         """
         self._meanwhile = meanwhile
         if threading.current_thread() is not threading.main_thread():
-            return self._call(self)
+            return self._run_here()
         self._thread = threading.Thread(target=self._run, name="cgx-call", daemon=True)
         try:
             self._thread.start()
         except BaseException:
-            self._leave()
+            self.leave()
             raise
         while True:
             try:
                 kind, what = self._next_message()
             except BaseException:
-                self._leave()
+                self.leave()
                 raise
             if kind == "result":
                 return what
@@ -126,16 +126,25 @@ class Beside:
         raise InterruptedError("the call was interrupted")
 
     def under_way(self) -> bool:
-        return self._began and not self._over.is_set()
+        """Whether it may still use what it was given: from the start, unless it was left before it had begun."""
+        return not self._over.is_set() and (not self.left or self._began)  # in this order: no lock is held
 
     def join(self) -> None:
-        if self._began:
+        if self.under_way():
             self._over.wait()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """A call that has not begun will not: an interrupt may come while its thread is being made."""
         with self._lock:
             self.left = True
+
+    def _run_here(self):
+        with self._lock:
+            self._began = True
+        try:
+            return self._call(self)
+        finally:
+            self._over.set()
 
     def _run(self):
         with self._lock:
@@ -148,3 +157,24 @@ class Beside:
             self._messages.put(("error", error))
         finally:
             self._over.set()
+
+
+class Calls:
+    """Those of one owner, which may go on when nobody waits for them any more."""
+
+    def __init__(self):
+        self._calls: List[Beside] = []
+        self._lock = threading.RLock()  # a handler of signals may close what this thread waits in
+
+    def wait(self, call: Callable[[Beside], object], meanwhile: Optional[Callable[[], object]] = None):
+        beside = Beside(call)
+        try:
+            with self._lock:
+                self._calls = self.under_way() + [beside]
+            return beside.wait(meanwhile)
+        except BaseException:
+            beside.leave()
+            raise
+
+    def under_way(self) -> List[Beside]:
+        return [each for each in self._calls if each.under_way()]

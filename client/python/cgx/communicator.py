@@ -17,7 +17,7 @@ from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, wri
 from cgx._gpu import stream_number
 from cgx._library import (COLLECTIVES, GET, PUT, CommOptions, PostOptions, Rendezvous, StepReport, TensorOptions,
                           ids_array, library)
-from cgx._waiting import Beside, Seconds, in_slices, milliseconds
+from cgx._waiting import Beside, Calls, Seconds, in_slices, milliseconds
 from cgx.errors import BY_CODE, CgxError, check
 from cgx.session import Block, Session
 
@@ -154,7 +154,7 @@ class Communicator:
         self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1
-        self._asking: List[Beside] = []
+        self._asking = Calls()
 
         def create(call: Beside) -> ctypes.c_void_p:
             store = _Store(put, get, call)
@@ -211,8 +211,7 @@ class Communicator:
 
     def commit(self) -> None:
         """Collective, between steps: all ranks have registered the same tensors."""
-        handle = self.handle
-        self._ask(lambda _: check(library.cgx_commit(handle)))
+        self._ask(lambda _: check(library.cgx_commit(self.handle)))
 
     # Steps
 
@@ -286,8 +285,8 @@ class Communicator:
 
     def redo(self) -> int:
         """After a failed step, by every rank: the number to submit again, with the arrays filled anew."""
-        step, handle = ctypes.c_uint64(), self.handle
-        self._ask(lambda _: check(library.cgx_step_redo(handle, ctypes.byref(step))))
+        step = ctypes.c_uint64()
+        self._ask(lambda _: check(library.cgx_step_redo(self.handle, ctypes.byref(step))))
         return step.value
 
     def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
@@ -410,9 +409,10 @@ class Communicator:
             return
         handle, self._handle = self._handle, None
         self.session.communicators.discard(self)
-        if any(call.under_way() for call in self._asking):  # an interrupted one
+        asking = self._asking.under_way()  # interrupted ones, and those of other threads
+        if asking:
             library.cgx_comm_cancel(handle)
-            for call in self._asking:
+            for call in asking:
                 call.join()
 
         def leave(_):
@@ -425,8 +425,7 @@ class Communicator:
 
     def _ask(self, call: Callable[[Beside], Any]) -> Any:
         """The result of a call that waits for other ranks, which may go on after an interrupt."""
-        self._asking = [each for each in self._asking if each.under_way()] + [Beside(call)]
-        return self._asking[-1].wait()
+        return self._asking.wait(call)
 
     def __enter__(self) -> "Communicator":
         return self

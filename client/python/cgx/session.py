@@ -15,7 +15,7 @@ from typing import Any, Callable, List, Optional, Set, Tuple, Union
 from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy, writable_view  # noqa: F401  dtype_number: for cgx.torch
 from cgx._gpu import DeviceArray
 from cgx._library import ArenaOptions, OpenOptions, library
-from cgx._waiting import Beside, Seconds, in_slices, milliseconds
+from cgx._waiting import Beside, Calls, Seconds, in_slices, milliseconds
 from cgx.errors import CgxError, ForkedError, UnimplementedError, check  # noqa: F401
 
 _DEVICE = 1  # cgx_arena_kind
@@ -99,7 +99,7 @@ class Session:
         self.communicators: Set[Any] = set()
         self.imports: Set[Imported] = set()  # their arrays live until the worker has closed them
         self._before_close: List[Callable[[], object]] = []
-        self._joining: List[Beside] = []
+        self._joining = Calls()
 
     @property
     def handle(self) -> ctypes.c_void_p:
@@ -200,9 +200,8 @@ class Session:
         self._before_close.append(action)
 
     def _join(self, call: Callable[[Beside], Any], meanwhile: Optional[Callable[[], Any]] = None) -> Any:
-        """The result of a call that makes a communicator, which may go on after an interrupt."""
-        self._joining = [each for each in self._joining if each.under_way()] + [Beside(call)]
-        return self._joining[-1].wait(meanwhile)
+        """The result of a call that makes or ends a communicator, which may go on after an interrupt."""
+        return self._joining.wait(call, meanwhile)
 
     def close(self) -> None:
         """Closes the communicators and ends the connection. Arrays of the arena stay valid.
@@ -216,7 +215,7 @@ class Session:
         for communicator in list(self.communicators):
             communicator.close()
         handle, self._handle = self._handle, None
-        if not any(call.under_way() for call in self._joining):  # else it goes with the process
+        if not self._joining.under_way():  # else it goes with the process
             check(library.cgx_close(handle))
         self.imports.clear()
 
