@@ -160,7 +160,18 @@ class Closing(AloneOfTwo):
         thread, raised = self.begin(comm.commit)
         comm.close()
         thread.join()
+        self.assertIsInstance(raised[0], cgx.CgxError)  # CANCELLED, or that it is closed
+
+    def test_a_commit_that_does_not_hear_at_once(self):
+        comm, cancel, told = self.alone_of_two(), library.cgx_comm_cancel, []
+        comm.register("t", comm.session.empty(4))
+        thread, raised = self.begin(comm.commit)
+        began = time.monotonic()
+        with mock.patch.object(library, "cgx_comm_cancel", lambda handle: cancel(handle) if told else told.append(0)):
+            comm.close()
+        thread.join()
         self.assertIsInstance(raised[0], cgx.CgxError)
+        self.assertLess(time.monotonic() - began, 20)
 
 
 class Parts(list):

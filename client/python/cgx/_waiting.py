@@ -129,9 +129,9 @@ class Beside:
         """Whether it may still use what it was given: from the start, unless it was left before it had begun."""
         return not self._over.is_set() and (not self.left or self._began)  # in this order: no lock is held
 
-    def join(self) -> None:
-        if self.under_way():
-            self._over.wait()
+    def join(self, seconds: float) -> bool:
+        """Waits so long at most; whether it is over."""
+        return not self.under_way() or self._over.wait(seconds)
 
     def leave(self) -> None:
         """A call that has not begun will not: an interrupt may come while its thread is being made."""

@@ -17,7 +17,7 @@ from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, wri
 from cgx._gpu import stream_number
 from cgx._library import (COLLECTIVES, GET, PUT, CommOptions, PostOptions, Rendezvous, StepReport, TensorOptions,
                           ids_array, library)
-from cgx._waiting import Beside, Calls, Seconds, in_slices, milliseconds
+from cgx._waiting import SLICE_MS, Beside, Calls, Seconds, in_slices, milliseconds
 from cgx.errors import BY_CODE, CgxError, check
 from cgx.session import Block, Session
 
@@ -409,11 +409,10 @@ class Communicator:
             return
         handle, self._handle = self._handle, None
         self.session.communicators.discard(self)
-        asking = self._asking.under_way()  # interrupted ones, and those of other threads
-        if asking:
+        for call in self._asking.under_way():  # interrupted ones, and those of other threads
             library.cgx_comm_cancel(handle)
-            for call in asking:
-                call.join()
+            while not call.join(SLICE_MS / 1000):  # it may not have waited yet when it was told
+                library.cgx_comm_cancel(handle)
 
         def leave(_):
             check(library.cgx_comm_close(handle))
