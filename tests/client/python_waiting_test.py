@@ -162,6 +162,29 @@ class Closing(AloneOfTwo):
         thread.join()
         self.assertIsInstance(raised[0], cgx.CgxError)  # CANCELLED, or that it is closed
 
+    def test_a_communicator_between_two_slices_of_a_wait(self):
+        comm, freed, free, wait = self.alone_of_two(), threading.Event(), library.cgx_comm_close, library.cgx_wait_call
+        closing = threading.Thread(target=comm.close)
+
+        def wait_and_pause(*arguments):
+            code = wait(*arguments)
+            if not closing.is_alive():
+                closing.start()
+                self.assertFalse(freed.wait(0.5))
+            return code
+
+        def free_and_tell(handle):
+            freed.set()
+            return free(handle)
+
+        call = comm.allreduce_async(comm.session.empty(4))
+        with mock.patch.object(library, "cgx_wait_call", wait_and_pause), \
+                mock.patch.object(library, "cgx_comm_close", free_and_tell):
+            with self.assertRaisesRegex(cgx.CgxError, "is closed"):
+                call.wait()
+            closing.join()
+        self.assertTrue(freed.is_set())
+
     def test_a_commit_that_does_not_hear_at_once(self):
         comm, cancel, told = self.alone_of_two(), library.cgx_comm_cancel, []
         comm.register("t", comm.session.empty(4))

@@ -37,11 +37,12 @@ class _Watched:
     def settle(self):
         """True when the part is done, one way or the other."""
         try:
-            check(library.cgx_test(self.communicator.handle, self.step, self.part.ids, len(self.part.ids), None,
-                                   ctypes.byref(self.pending)))
-            if self.pending.value > 0:
-                return False
-            self.finished()
+            with self.communicator._inside():
+                check(library.cgx_test(self.communicator.handle, self.step, self.part.ids, len(self.part.ids), None,
+                                       ctypes.byref(self.pending)))
+                if self.pending.value > 0:
+                    return False
+                self.finished()
             self.part.fulfil()
         except Exception as error:
             self.part.fail(self.failed(error))

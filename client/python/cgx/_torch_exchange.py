@@ -279,7 +279,7 @@ class Exchange:
         self._later.put(None, hand_over, failed)
 
     def redo(self):
-        """The number of the step to submit again. One that failed on this rank only is abandoned, which tells all ranks."""
+        """The step to submit again. One that only this rank has given up is abandoned first: all ranks hear of it."""
         self.drain()
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -7,6 +7,7 @@ handles signals in the main thread only.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -157,6 +158,32 @@ class Beside:
             self._messages.put(("error", error))
         finally:
             self._over.set()
+
+
+class Uses:
+    """Which threads are inside something that another may want to free."""
+
+    def __init__(self):
+        self._threads: List[int] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def inside(self):
+        own = threading.get_ident()
+        with self._changed:
+            self._threads.append(own)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(own)
+                self._changed.notify_all()
+
+    def others_left(self, seconds: float) -> bool:
+        """Waits so long at most. This thread may be inside, too: in a handler of signals it cannot wait for itself."""
+        own = threading.get_ident()
+        with self._changed:
+            return self._changed.wait_for(lambda: all(each == own for each in self._threads), seconds)
 
 
 class Calls:

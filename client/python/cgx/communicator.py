@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import time
 import uuid
 from sys import is_finalizing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -17,7 +18,7 @@ from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, wri
 from cgx._gpu import stream_number
 from cgx._library import (COLLECTIVES, GET, PUT, CommOptions, PostOptions, Rendezvous, StepReport, TensorOptions,
                           ids_array, library)
-from cgx._waiting import SLICE_MS, Beside, Calls, Seconds, in_slices, milliseconds
+from cgx._waiting import SLICE_MS, Beside, Calls, Seconds, Uses, in_slices, milliseconds
 from cgx.errors import BY_CODE, CgxError, check
 from cgx.session import Block, Session
 
@@ -33,6 +34,7 @@ _DEFAULT_TIMEOUT_MS = 30 * 60 * 1000
 _RANKS_MAX = 2**31 - 1
 _GRACE_MS = 5_000  # the daemon's time-out, which names the culprit, comes first
 _CALLS_IN_FLIGHT = 4
+_LEAVE_S = 10.0  # for waits that have been told to end
 
 
 class Tensor(NamedTuple):
@@ -154,7 +156,7 @@ class Communicator:
         self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1
-        self._asking = Calls()
+        self._asking, self._uses = Calls(), Uses()
 
         def create(call: Beside) -> ctypes.c_void_p:
             store = _Store(put, get, call)
@@ -264,12 +266,12 @@ class Communicator:
         timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait. Results on a GPU are ordered
         on `stream`, default the one that the step's first tensor was handed over on: the host waits for the network only.
         """
-        handle, posted = self.handle, self._posted.get(step)
+        timeout_ms, posted = self._timeout_ms(timeout), self._posted.get(step)
         if posted is None:
-            check(in_slices(lambda ms: library.cgx_wait(handle, step, ms), self._timeout_ms(timeout)))
+            check(self._wait(lambda handle, ms: library.cgx_wait(handle, step, ms), timeout_ms))
             return
         number = posted[0] if stream is None else stream_number(stream)
-        check(in_slices(lambda ms: library.cgx_stream_wait(handle, step, number, ms), self._timeout_ms(timeout)))
+        check(self._wait(lambda handle, ms: library.cgx_stream_wait(handle, step, number, ms), timeout_ms))
         self._posted.pop(step, None)
 
     def set_gradient_unit(self, unit: float) -> None:
@@ -381,17 +383,33 @@ class Communicator:
 
     def _wait_for_room(self) -> None:
         """Where Ctrl-C is noticed; how that call ends is not asked here."""
-        handle, oldest = self.handle, self._last_call + 1 - _CALLS_IN_FLIGHT
+        oldest = self._last_call + 1 - _CALLS_IN_FLIGHT
         if oldest >= 0:
-            in_slices(lambda ms: library.cgx_wait_call(handle, oldest, ms), self._limit_ms)
+            self._wait(lambda handle, ms: library.cgx_wait_call(handle, oldest, ms), self._limit_ms)
 
     def _wait_call(self, number: int, timeout: Seconds) -> None:
-        handle = self.handle
-        check(in_slices(lambda ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
+        check(self._wait(lambda handle, ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
 
     def _wait_on_stream(self, number: int, stream: int, timeout: Seconds) -> None:
-        handle = self.handle
-        check(in_slices(lambda ms: library.cgx_stream_wait_call(handle, number, stream, ms), self._timeout_ms(timeout)))
+        check(self._wait(lambda handle, ms: library.cgx_stream_wait_call(handle, number, stream, ms),
+                         self._timeout_ms(timeout)))
+
+    def _wait(self, wait: Callable[[ctypes.c_void_p, int], int], timeout_ms: int) -> int:
+        with self._inside():
+            return in_slices(lambda ms: wait(self.handle, ms), timeout_ms)
+
+    def _inside(self):
+        """A context in which close() of another thread does not free what the handle names, and waits."""
+        return self._uses.inside()
+
+    def _end_waits(self, handle: ctypes.c_void_p) -> None:
+        """Of other threads. The library knows of those inside it, but not of one between two slices."""
+        if not self.session.is_open or is_finalizing():  # those threads are not here, or run no more
+            return
+        deadline, pause = time.monotonic() + _LEAVE_S, 0.0
+        while not self._uses.others_left(pause) and time.monotonic() < deadline:
+            library.cgx_comm_cancel(handle)
+            pause = SLICE_MS / 1000
 
     def _timeout_ms(self, timeout: Seconds) -> int:
         return self._limit_ms if timeout is None else min(milliseconds(timeout), self._limit_ms)
@@ -413,6 +431,7 @@ class Communicator:
             library.cgx_comm_cancel(handle)
             while not call.join(SLICE_MS / 1000):  # it may not have waited yet when it was told
                 library.cgx_comm_cancel(handle)
+        self._end_waits(handle)
 
         def leave(_):
             check(library.cgx_comm_close(handle))
