@@ -188,6 +188,7 @@ class Communicator::Use {
 
 template <typename Message>
 Result<wire::Reply> Communicator::ask(Use& use, const Message& message, Deadline deadline) {
+  if (closed_) return cancelled();  // since this thread last looked: nobody would end the wait
   CGX_ASSIGN_OR_RETURN(const uint32_t request, session_.socket().post(message));
   asked_.insert(request);
   use.lock().unlock();
