@@ -38,7 +38,10 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       peers_(members_),
       terms_(members_),
       tables_(members_.machines()),
-      replay_(port.options().plan_history.get(), members_.job, members_.name),
+      replay_(port.options().plan_history.get(), members_.job, members_.name,
+              port.options().plan_history
+                  ? port.replayed({members_.uid, members_.job, members_.name})
+                  : 0),
       agreement_(members_, *this),
       steps_(
           {members_, members_.view_of(0), port.site(members_.site), pool_, *this},

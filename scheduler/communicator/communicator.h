@@ -70,6 +70,8 @@ class CommunicatorPort {
   virtual KeptPolicies& kept_policies() = 0;
   virtual KeptProfiles& kept_profiles() = 0;
   virtual ProfileLog* profile_log() = 0;  // null: they end with the engine
+  // Communicators of that name that have repeated plans of a history.
+  virtual size_t& replayed(const KeptFor& whose) = 0;
   virtual ResidualStore& residuals() = 0;
   // Memory that nobody needs any more; empty: nothing to do.
   virtual void release(std::vector<Residuals::Memory> memory) = 0;

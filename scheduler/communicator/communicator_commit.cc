@@ -205,7 +205,9 @@ void Communicator::commit_plan() {
       [this](const Result<PlanAgreement::Outcome>& outcome) {
         if (!outcome.ok()) return refuse_commit(without_profile(outcome.status()));
         // Else install_committed() has answered.
-        if (replay_.on()) replay_.advance();
+        if (!replay_.on()) return;
+        if (commits_ == 1) ++port_.replayed({members_.uid, members_.job, members_.name});
+        replay_.advance();
       });
 }
 

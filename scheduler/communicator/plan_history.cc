@@ -121,12 +121,18 @@ Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text) {
   return entries;
 }
 
+// A communicator's epochs grow; the next one of its name begins again.
 PlanReplay::PlanReplay(const std::vector<PlanEntry>* history, std::string_view job,
-                       std::string_view communicator)
+                       std::string_view communicator, size_t earlier)
     : history_(history) {
   if (history == nullptr) return;
+  size_t begun = 0;
+  uint64_t epoch = UINT64_MAX;
   for (const PlanEntry& entry : *history) {
-    if (entry.job == job && entry.communicator == communicator) entries_.push_back(&entry);
+    if (entry.job != job || entry.communicator != communicator) continue;
+    begun += entry.plan.epoch <= epoch ? 1 : 0;
+    epoch = entry.plan.epoch;
+    if (begun == earlier + 1) entries_.push_back(&entry);
   }
 }
 

@@ -43,8 +43,9 @@ class PlanLog {
 // What is left to follow for one communicator.
 class PlanReplay {
  public:
+  // `earlier`: communicators of that name whose plans have been repeated; the next one's are taken.
   PlanReplay(const std::vector<PlanEntry>* history, std::string_view job,
-             std::string_view communicator);
+             std::string_view communicator, size_t earlier);
 
   bool on() const { return history_ != nullptr; }
   const PlanEntry* next() const { return entries_.empty() ? nullptr : entries_.front(); }

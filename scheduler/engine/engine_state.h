@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -88,6 +89,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   KeptPolicies& kept_policies() override { return kept_policies_; }
   KeptProfiles& kept_profiles() override { return kept_profiles_; }
   ProfileLog* profile_log() override { return ports_.profiles; }
+  size_t& replayed(const KeptFor& whose) override {
+    return replayed_[{whose.uid, whose.job, whose.communicator}];
+  }
   ResidualStore& residuals() override { return residuals_; }
   void release(std::vector<Residuals::Memory> memory) override;
   uint16_t new_index() override;
@@ -191,6 +195,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   Meetings meetings_;
   KeptPolicies kept_policies_;
   KeptProfiles kept_profiles_;
+  std::map<std::tuple<uint32_t, std::string, std::string>, size_t> replayed_;  // by whose
   ResidualStore residuals_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   LinkTable links_;

@@ -227,6 +227,13 @@ std::vector<double> arrivals_of(const SurveyQuestion& question) {
 
 Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
                 std::span<const double> arrivals) {
+  const size_t groups = question.running->plan.groups.size();
+  if (groups > kFittedGroupsMax) {
+    return resource_exhausted("plans of " + std::to_string(groups) +
+                              " groups are not priced, which would take seconds; " +
+                              std::to_string(kFittedGroupsMax) +
+                              " are the most: raise group_bytes, or segment_bytes");
+  }
   Fit fit;
   fit.conditions = {*question.costs, {.trip_ns = question.trip_ns}, question.share};
   MachineCosts& costs = fit.conditions.costs;

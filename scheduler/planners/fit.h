@@ -51,6 +51,8 @@ struct Fit {
   double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
   uint64_t running_bytes = 0;
 };
+// Takes milliseconds for a thousand groups, in one piece: others' plans wait meanwhile.
+constexpr size_t kFittedGroupsMax = 4096;
 // REQUIRES: question.running and question.costs. `arrivals`: by tensor.
 Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
                 std::span<const double> arrivals);

@@ -88,6 +88,45 @@ TEST(PlanHistory, GivesTheSameBitsWhateverOrderGradientsComeIn) {
   apply(world, start, StatusCode::kBUSY);
 }
 
+// Each communicator of a name repeats its own plans, also where it begins at the same step.
+TEST(PlanHistory, EachCommunicatorOfANameRepeatsItsOwn) {
+  const auto begin_again = [](World& world, uint64_t step) {
+    Cluster& cluster = world.cluster;
+    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
+    cluster.run_for(kSecond / 10);
+    for (uint32_t r = 0; r < cluster.size(); ++r) {
+      cluster.rank(r).replies.clear();
+      cluster.rank(r).completions.clear();
+      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
+    }
+    cluster.run_for(kSecond / 10);
+    cluster.commit(world.tensors);
+    EXPECT_EQ(cluster.rank(0).replies[Cluster::kCommit].message, "");
+  };
+  const scheduler::Policy start = lossy("maxmin:4,bucket=512", 16 * 1024);
+  const auto play_all = [&](World& world, bool changes) {
+    std::vector<float> results;
+    for (const uint64_t first : {0, 0, 7}) {
+      if (!results.empty()) begin_again(world, first);
+      const scheduler::Policy later = lossy(results.empty() ? "maxmin:2" : "maxmin:3", 64 * 1024);
+      std::vector<float> part = play(world, first, first + 3, true);
+      if (changes) apply(world, later, StatusCode::kOK);
+      results.insert(results.end(), part.begin(), part.end());
+      part = play(world, first + 3, first + 6, true);
+      results.insert(results.end(), part.begin(), part.end());
+    }
+    return results;
+  };
+  History recorded, again;
+  World first({1, 1}, {.policy = start, .plans = &recorded}, /*raw=*/false);
+  const std::vector<float> results = play_all(first, true);
+  World second({1, 1}, {.policy = start, .plans = &again, .plan_history = recorded.read()}, false);
+  const std::vector<float> repeated = play_all(second, false);
+  ASSERT_EQ(repeated.size(), results.size());
+  EXPECT_EQ(std::memcmp(repeated.data(), results.data(), results.size() * sizeof(float)), 0);
+  EXPECT_EQ(again.entries.size(), recorded.entries.size());
+}
+
 TEST(PlanHistory, OfAnotherTableIsRefusedByName) {
   History recorded;
   { World world({1, 1}, {.plans = &recorded}); }

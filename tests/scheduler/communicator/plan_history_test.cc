@@ -49,7 +49,7 @@ TEST(PlanHistory, NamesTheLineThatIsWrong) {
 
 TEST(PlanReplay, FollowsTheEntriesOfItsCommunicator) {
   const std::vector<PlanEntry> history = {some_entry("dp", 3), some_entry("tp", 0)};
-  PlanReplay replay(&history, "job", "dp");
+  PlanReplay replay(&history, "job", "dp", 0);
   const uint64_t hash = history[0].plan.table_hash;
   EXPECT_FALSE(replay.next_commit(hash, 2).ok());
   EXPECT_FALSE(replay.next_commit(hash + 1, 3).ok());
@@ -57,7 +57,7 @@ TEST(PlanReplay, FollowsTheEntriesOfItsCommunicator) {
   replay.advance();
   EXPECT_EQ(replay.next(), nullptr);
   EXPECT_NE(replay.next_commit(hash, 9).status().message().find("at its end"), std::string::npos);
-  EXPECT_FALSE(PlanReplay(nullptr, "job", "dp").on());
+  EXPECT_FALSE(PlanReplay(nullptr, "job", "dp", 0).on());
 }
 
 }  // namespace

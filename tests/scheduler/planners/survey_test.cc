@@ -16,6 +16,26 @@ SurveyPtr survey_of(const SurveyQuestion& question) {
   return *survey;
 }
 
+// One user's plan of very many groups would keep all others' commits waiting.
+TEST(Survey, OfTooManyGroupsIsRefusedAtOnce) {
+  Policy policy = MeasuredJob::auto_policy();
+  policy.group_bytes = policy.segment_bytes = 4096;
+  MeasuredJob job(policy);
+  TensorTable tensors;
+  for (int i = 0; i < 17; ++i) {
+    tensors.push_back({.name = std::to_string(i), .elements = 1 << 18, .shape = {512, 512}});
+  }
+  job.table = std::make_shared<TensorTable>(std::move(tensors));
+  job.order = reverse_registration(job.table->size());
+  job.running = job.facts_of({});
+  ASSERT_GT(job.running->plan.groups.size(), kFittedGroupsMax);
+  const SurveyQuestion question = job.question({*job.costs, {.trip_ns = 1e5}});
+  const Result<Fit> fitted = fit(question, default_menu(), arrivals_of(question));
+  EXPECT_EQ(fitted.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(fitted.status().message().find("4096 are the most: raise group_bytes"),
+            std::string::npos);
+}
+
 TEST(Survey, BeginsWithThePlanThatCompressesNothing) {
   const Job job;
   for (const Group& group : job.running->plan.groups) {
