@@ -133,7 +133,7 @@ class Closing(AloneOfTwo):
         thread = threading.Thread(target=run)
         thread.start()
         self.addCleanup(thread.join)
-        while "_waiting.py" not in files_of(thread):
+        while thread.is_alive() and "_waiting.py" not in files_of(thread):
             time.sleep(0.001)
         return thread, raised
 

@@ -140,24 +140,30 @@ class Beside:
             self.left = True
 
     def _run_here(self):
-        with self._lock:
-            self._began = True
+        self._begin()
         try:
             return self._call(self)
         finally:
-            self._over.set()
+            self._end()
 
     def _run(self):
+        try:
+            self._begin()
+            message = ("result", self._call(self))
+        except BaseException as error:  # raised where it is waited for
+            message = ("error", error)
+        self._end()
+        self._messages.put(message)
+
+    def _begin(self):
         with self._lock:
             if self.left:
-                return
+                raise InterruptedError("the call was interrupted")
             self._began = True
-        try:
-            self._messages.put(("result", self._call(self)))
-        except BaseException as error:  # raised where it is waited for
-            self._messages.put(("error", error))
-        finally:
-            self._over.set()
+
+    def _end(self):
+        self._call = None  # what it holds may hold this
+        self._over.set()
 
 
 class Uses:

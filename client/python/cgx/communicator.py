@@ -402,6 +402,17 @@ class Communicator:
         """A context in which close() of another thread does not free what the handle names, and waits."""
         return self._uses.inside()
 
+    def _end_calls(self, handle: ctypes.c_void_p) -> None:
+        """Interrupted ones, and those of other threads, which may not wait yet when they are told."""
+        deadline = time.monotonic() + _LEAVE_S
+        for call in self._asking.under_way():
+            call.leave()  # one that has not begun does not: its thread may wait for this one
+            library.cgx_comm_cancel(handle)
+            while self.session.is_open and not is_finalizing() and time.monotonic() < deadline:
+                if call.join(SLICE_MS / 1000):
+                    break
+                library.cgx_comm_cancel(handle)
+
     def _end_waits(self, handle: ctypes.c_void_p) -> None:
         """Of other threads. The library knows of those inside it, but not of one between two slices."""
         if not self.session.is_open or is_finalizing():  # those threads are not here, or run no more
@@ -427,10 +438,7 @@ class Communicator:
             return
         handle, self._handle = self._handle, None
         self.session.communicators.discard(self)
-        for call in self._asking.under_way():  # interrupted ones, and those of other threads
-            library.cgx_comm_cancel(handle)
-            while not call.join(SLICE_MS / 1000):  # it may not have waited yet when it was told
-                library.cgx_comm_cancel(handle)
+        self._end_calls(handle)
         self._end_waits(handle)
 
         def leave(_):
