@@ -136,7 +136,10 @@ int run_beside(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopp
     const auto signal = next_signal(signals, 3600 * kSecond);
     if (!signal) continue;
     if (signal->si_signo == SIGTERM && signal->si_pid == ::getpid()) {
-      drain_as_ordered(daemon, log, signals, stopper, *signal, config.timeouts().drain_ms());
+      drain_as_ordered(daemon, log, signals, stopper, *signal, config.timeouts().drain_ms(),
+                       [&](const siginfo_t& other) {
+                         if (other.si_signo != SIGCHLD) command->forward(other);
+                       });
     }
     if (signal->si_signo != SIGCHLD) command->forward(*signal);
     if (const auto status = command->ended()) return *status;  // SIGCHLD may come while jobs leave

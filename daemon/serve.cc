@@ -123,7 +123,7 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& si
 // Lets every job leave between two steps: until all have, the limit, a second signal of somebody
 // else, or an order that leaves no time. What has not by then.
 std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const Stopper& stopper,
-                               const std::string& why, uint64_t limit_ns) {
+                               const std::string& why, uint64_t limit_ns, const PassOn& pass_on) {
   notify_manager("STOPPING=1\nEXTEND_TIMEOUT_USEC=" +
                  std::to_string((limit_ns + kEndNs) / kMicrosecond));
   daemon.drain(why);
@@ -133,6 +133,7 @@ std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const St
     if (left && left->empty()) return {};
     const auto signal = next_signal(signals, 10 * kMillisecond);
     const bool again = signal && asks_to_stop(*signal) && signal->si_pid != ::getpid();
+    if (signal && !asks_to_stop(*signal)) pass_on(*signal);
     if (monotonic_ns() < deadline && !again && !stopper.hurries()) continue;
     return left.value_or(std::vector<std::string>{"the data thread"});
   }
@@ -149,15 +150,16 @@ std::string in_flight_text(Daemon& daemon) {
 
 // What was cut off.
 std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
-                              const Stopper& stopper, const std::string& cause, uint64_t drain_ns) {
+                              const Stopper& stopper, const std::string& cause, uint64_t drain_ns,
+                              const PassOn& pass_on) {
   const uint64_t begun = monotonic_ns();
   log.write(LogLevel::kInfo, "stopping",
             {{"cause", cause},
              {"sessions", daemon.sessions_open()},
              {"in_flight", in_flight_text(daemon)},
              {"limit_ms", drain_ns / kMillisecond}});
-  std::vector<std::string> cut_off =
-      drain(daemon, signals, stopper, "its cgxd is being stopped (" + cause + ")", drain_ns);
+  std::vector<std::string> cut_off = drain(
+      daemon, signals, stopper, "its cgxd is being stopped (" + cause + ")", drain_ns, pass_on);
   for (const std::string& name : cut_off) {
     log.write(LogLevel::kWarning, "cut off", {{"what", name}});
   }
@@ -179,11 +181,11 @@ std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
 }
 
 bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
-                      const siginfo_t& signal, uint64_t drain_ms) {
+                      const siginfo_t& signal, uint64_t drain_ms, const PassOn& pass_on) {
   const StopOrder order = stopper.begin();
   stopper.drained(stop(daemon, log, signals, stopper,
                        order.by.empty() ? sender_text(signal) : order.by,
-                       order.limit_ns.value_or(drain_ms * kMillisecond)));
+                       order.limit_ns.value_or(drain_ms * kMillisecond), pass_on));
   return !order.failed;
 }
 
@@ -195,7 +197,7 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
       return drain_as_ordered(daemon, log, signals, options.stopper, *signal,
-                              options.config.timeouts().drain_ms())
+                              options.config.timeouts().drain_ms(), [](const siginfo_t&) {})
                  ? 0
                  : 1;
     }

@@ -21,9 +21,11 @@ namespace cgx::daemon {
 std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
 
 // Lets the jobs leave, cuts off those that have not in time, and tells that to whoever ordered the
-// end. `drain_ms`: for an order without a limit. False: the daemon ends for what it lacks.
+// end. `drain_ms`: for an order without a limit. `pass_on`: gets signals that mean something else
+// meanwhile. False: the daemon ends for what it lacks.
+using PassOn = std::function<void(const siginfo_t&)>;
 bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
-                      const siginfo_t& signal, uint64_t drain_ms);
+                      const siginfo_t& signal, uint64_t drain_ms, const PassOn& pass_on);
 
 struct ServeOptions {
   v1::Config config;                         // complete, in force

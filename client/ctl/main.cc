@@ -54,8 +54,9 @@ int all_machines(const Options& options, const Environment& environment) {
   return read(options, environment, request, &v1::Control::Stub::Diagnose);
 }
 
-constexpr double kDrainMaxS = 3600;  // of timeouts.drain_ms, which the daemon keeps to
-constexpr double kGoneS = 10;        // more, in which a daemon ends its threads
+constexpr double kDrainMaxS = 3600;               // of timeouts.drain_ms, which the daemon keeps to
+constexpr auto kGone = std::chrono::seconds(10);  // more, in which a daemon ends its threads
+constexpr double kGoneS = kGone.count();
 
 std::string show_drained(const v1::DrainAnswer& shown) {
   std::string text = "drained: " + std::to_string(shown.communicators()) + " communicators of " +
@@ -87,14 +88,21 @@ int drain(const Options& options, const Environment& environment) {
     return fail(kError, "the daemon is still draining after " +
                             human_time(static_cast<uint64_t>(wait_s * 1e9)));
   };
+  const auto still_there = [&] {
+    return fail(kError,
+                "the daemon has not ended, though its jobs have left or were cut off (a command of "
+                "cgxd run may go on)");
+  };
   if (!answer.drained()) return still_drains();
   const auto gone = [&] {
     v1::DaemonStatus still;
     return caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
                .error_code() == grpc::StatusCode::UNAVAILABLE;
   };
+  const auto drained = std::chrono::steady_clock::now();
+  const auto last_look = options.end_s >= 0 ? deadline : drained + kGone;
   while (!gone()) {
-    if (std::chrono::steady_clock::now() >= deadline) return still_drains();
+    if (std::chrono::steady_clock::now() >= last_look) return still_there();
     std::this_thread::sleep_for(kLookAgain);
   }
   const int printed = print(answer, options, show_drained);

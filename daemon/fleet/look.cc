@@ -1,5 +1,6 @@
 #include "daemon/fleet/look.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -22,9 +23,10 @@ constexpr auto kAnswerLimit = std::chrono::seconds(4);
 constexpr uint64_t kTotalsNs = 500 * kMillisecond;
 constexpr uint64_t kSnapshotNs = 1 * kSecond;
 constexpr size_t kPeersMax = 256;
-constexpr int kDataMax = 8;  // of a machine's addresses for gradients
-constexpr uint64_t kDiagnosisNs = 12 * kSecond;
-constexpr uint32_t kDiagnosesMax = 4;  // at once
+constexpr int kDataMax = 8;                     // of a machine's addresses for gradients
+constexpr uint64_t kDiagnosisNs = 8 * kSecond;  // less than cgxctl waits
+constexpr uint32_t kDiagnosesMax = 4;           // at once, of users and of operators each
+constexpr const char kTimeOver[] = ": not tried, the time for all machines was over";
 constexpr const char kNetwork[] = "mesh.network";
 
 std::vector<std::string> split(const std::string& list) {
@@ -68,9 +70,15 @@ Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const 
                 status.error_message());
 }
 
-Status reach_in_time(const std::string& host, uint16_t port, uint64_t end_ns) {
-  const uint64_t left_ms = (end_ns - std::min(end_ns, monotonic_ns())) / kMillisecond;
-  return reach(host, port, static_cast<int>(std::min<uint64_t>(kReachMs, left_ms)));
+std::string without_brackets(const std::string& host) {
+  const bool enclosed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
+  return enclosed ? host.substr(1, host.size() - 2) : host;
+}
+
+// Without a port.
+bool is_ipv6(const std::string& text) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, without_brackets(text).c_str(), &address) == 1;
 }
 
 const char* or_nothing(const std::string& value) {
@@ -78,6 +86,25 @@ const char* or_nothing(const std::string& value) {
 }
 
 }  // namespace
+
+// One of those that look at the same time.
+struct Look::Turn {
+  explicit Turn(std::atomic<uint32_t>& all) : count(all), number(all.fetch_add(1)) {}
+  ~Turn() { count.fetch_sub(1); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  std::atomic<uint32_t>& count;
+  const uint32_t number;
+};
+
+bool Look::Terms::over() const {
+  return monotonic_ns() >= end_ns;
+}
+
+int Look::Terms::reach_ms() const {
+  const uint64_t left_ms = (end_ns - std::min(end_ns, monotonic_ns())) / kMillisecond;
+  return static_cast<int>(std::clamp<uint64_t>(left_ms, 1, kReachMs));
+}
 
 struct Look::Seen {
   std::optional<v1::Machine> machine;
@@ -173,7 +200,8 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operat
     if (seen.machine) *diagnosis.add_others() = std::move(*seen.machine);
     for (v1::Finding& finding : seen.findings) *diagnosis.add_findings() = std::move(finding);
   };
-  if (diagnoses_.fetch_add(1) < kDiagnosesMax) {
+  const Turn turn(diagnoses_[for_operator]);
+  if (turn.number < kDiagnosesMax) {
     const uint64_t end_ns = monotonic_ns() + kDiagnosisNs;
     std::vector<std::pair<std::string, Terms>> peers;
     for (const std::string& each : request.peers()) {
@@ -193,16 +221,14 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operat
     none.find(facts_.name, "", "the daemon looks at others for several callers already: ask again");
     add(std::move(none));
   }
-  diagnoses_.fetch_sub(1);
   return diagnosis;
 }
 
 // `asked`: a host or host:port; an IPv6 address alone has colons, too.
 Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
   Seen seen;
-  const bool is_address = asked.find(':') != asked.rfind(':') && !numeric_host(asked).empty();
-  const bool has_port = !is_address && !host_of(asked).empty();
-  const std::string host = numeric_host(has_port ? host_of(asked) : asked);
+  const bool has_port = !is_ipv6(asked) && !host_of(asked).empty();
+  const std::string host = numeric_host(has_port ? host_of(asked) : without_brackets(asked));
   const uint16_t port = has_port ? port_of(asked) : facts_.usual_port;
   if (!terms.any_port && port != facts_.usual_port) {
     seen.find(asked, "mesh.listen",
@@ -229,7 +255,11 @@ Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
   }
   const std::string address = address_of(host, port);
   const std::string own = has_port ? "" : " (the usual port, as none was given)";
-  const Status reached = reach_in_time(host, port, terms.end_ns);
+  if (terms.over()) {
+    seen.find(host, "mesh.listen", address + own + kTimeOver);
+    return seen;
+  }
+  const Status reached = reach(host, port, terms.reach_ms());
   if (reached.code() == StatusCode::kTIMED_OUT) {
     seen.find(host, "mesh.listen",
               address + own + ": " + reached.message() +
@@ -289,7 +319,8 @@ void Look::compare(const v1::LookReply& reply, const std::string& address, const
     const bool any = host == "0.0.0.0" || host == "::";
     const std::string at = any ? host_of(address) : host;
     if (!facts_.trusted.contains(at) || (!terms.any_port && at != host_of(address))) continue;
-    const Status reached = reach_in_time(at, port_of(data), terms.end_ns);
+    if (terms.over()) return seen.find(machine.name(), "transport.ports", data + kTimeOver);
+    const Status reached = reach(at, port_of(data), terms.reach_ms());
     if (reached.ok()) continue;
     seen.find(machine.name(), "transport.ports",
               data + ", where gradients go, cannot be reached: " + reached.message() +

@@ -48,9 +48,12 @@ class Look {
 
  private:
   struct Seen;  // of one address
+  struct Turn;
   struct Terms {
     bool any_port = false;
     uint64_t end_ns = 0;
+    bool over() const;
+    int reach_ms() const;  // for one port
   };
   Seen look_at(const std::string& asked, const Terms& terms) const;
   void compare(const v1::LookReply& reply, const std::string& address, const Terms& terms,
@@ -62,7 +65,7 @@ class Look {
   const KeyId key_id_;
   const bool loopback_only_;
   OperatorPort& port_;
-  std::atomic<uint32_t> diagnoses_ = 0;  // under way
+  std::atomic<uint32_t> diagnoses_[2] = {};  // under way: of users, of operators
   Mutex mutex_;
   v1::Totals totals_ CGX_GUARDED_BY(mutex_);
   uint64_t totals_ns_ CGX_GUARDED_BY(mutex_) = 0;  // when they were taken

@@ -83,10 +83,11 @@ TEST_F(LookTest, TriesNoOtherPortForUsers) {
 }
 
 TEST_F(LookTest, TakesAnIpv6AddressForOne) {
-  const v1::Diagnosis seen = look_at("fd00::3", 7070, false, "10.1.0.2:7070");
-  ASSERT_EQ(seen.findings_size(), 1);
-  EXPECT_THAT(seen.findings(0).text(), HasSubstr("fd00::3"));
-  EXPECT_EQ(seen.findings(0).key(), "mesh.network");
+  for (const char* asked : {"fd00::3", "[fd00::3]", "[fd00::3]:7070"}) {
+    const v1::Diagnosis seen = look_at(asked, 7070, false, "10.1.0.2:7070");
+    ASSERT_EQ(seen.findings_size(), 1);
+    EXPECT_THAT(seen.findings(0).text(), HasSubstr("fd00::3 is in none of this machine's"));
+  }
 }
 
 }  // namespace
