@@ -140,6 +140,12 @@ class ControlCalls::Call {
   const Caller& caller() const { return caller_; }
   const DaemonFacts& facts() const { return calls_.context_.facts; }
   uint64_t time_left() const { return time_left_ns(grpc_, limit_ns_); }
+  // Whether the caller still waits, from now on.
+  std::function<bool()> patience() const {
+    return [this, end_ns = monotonic_ns() + time_left()] {
+      return !grpc_.IsCancelled() && monotonic_ns() < end_ns;
+    };
+  }
   Result<Snapshot> snapshot() const {
     return calls_.context_.port.snapshot(std::min(time_left(), calls_.context_.read_timeout_ns));
   }
@@ -293,7 +299,8 @@ Status ControlCalls::compare(const Call& call, const v1::ChangePolicyRequest& re
   answer.set_communicator(before.communicator());
   answer.set_version(before.version());
   add_differences(before.policy(), to_message(wanted.plain), *answer.mutable_differences());
-  CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(), effect_of(*current, wanted.plain));
+  CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(),
+                       effect_of(*current, wanted.plain, call.patience()));
   return {};
 }
 
@@ -390,7 +397,8 @@ Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& req
   answer.set_communicator(before.communicator());
   add_differences(before.policy(), to_message(wanted.plain), *answer.mutable_differences());
   CGX_RETURN_IF_ERROR(check_version(*current, request.expected_version()));
-  CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(), effect_of(*current, wanted.plain));
+  CGX_ASSIGN_OR_RETURN(*answer.mutable_effect(),
+                       effect_of(*current, wanted.plain, call.patience()));
   if (!dry_run) CGX_RETURN_IF_ERROR(check_loss(answer.effect(), request.lossy()));
 
   const CommunicatorName name{current->job, current->name, current->uid};

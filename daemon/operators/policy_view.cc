@@ -62,9 +62,11 @@ void add_loss(const scheduler::TensorTable& table, const std::vector<uint32_t>& 
 }  // namespace
 
 Result<v1::PolicyEffect> effect_of(const CommunicatorSnapshot& communicator,
-                                   const scheduler::Policy& wanted) {
+                                   const scheduler::Policy& wanted,
+                                   const std::function<bool()>& goes_on) {
   const scheduler::TensorTable table = table_of(communicator);
-  CGX_ASSIGN_OR_RETURN(const scheduler::PolicyEffect after, scheduler::effect_of(table, wanted));
+  CGX_ASSIGN_OR_RETURN(const scheduler::PolicyEffect after,
+                       scheduler::effect_of(table, wanted, goes_on));
   std::vector<CodecSpec> before;
   for (const scheduler::TensorSnapshot& tensor : communicator.tensors) {
     before.push_back(tensor.codec);

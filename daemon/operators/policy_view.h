@@ -2,6 +2,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "daemon/operators/control_view.h"
@@ -12,7 +13,8 @@ namespace cgx::daemon {
 
 // Of the plan in force and of one that `wanted` would make. An error: its rules do not compile.
 Result<v1::PolicyEffect> effect_of(const CommunicatorSnapshot& communicator,
-                                   const scheduler::Policy& wanted);
+                                   const scheduler::Policy& wanted,
+                                   const std::function<bool()>& goes_on);
 
 // Empty: nothing that travels exactly now would be compressed.
 std::string loss_text(const v1::PolicyEffect& effect);

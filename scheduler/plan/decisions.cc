@@ -2,11 +2,17 @@
 
 #include <algorithm>
 
-#include "scheduler/plan/pattern.h"
-
 namespace cgx::scheduler {
 
 Result<DecisionsPtr> Decisions::create(const Policy& policy, const TensorTable& table) {
+  CGX_ASSIGN_OR_RETURN(DecisionsMaker maker, DecisionsMaker::begin(policy, table));
+  for (;;) {
+    CGX_ASSIGN_OR_RETURN(const bool done, maker.work(table));
+    if (done) return maker.made();
+  }
+}
+
+Result<DecisionsMaker> DecisionsMaker::begin(const Policy& policy, const TensorTable& table) {
   const size_t tensors = std::max<size_t>(1, table.size());
   if (policy.rules.size() * tensors > kMatchesMax) {
     return resource_exhausted(
@@ -17,13 +23,20 @@ Result<DecisionsPtr> Decisions::create(const Policy& policy, const TensorTable& 
   std::vector<std::string> texts;
   for (const PolicyRule& rule : policy.rules) texts.push_back(rule.match);
   CGX_ASSIGN_OR_RETURN(PatternSet patterns, PatternSet::compile(texts, "policy rule"));
-  const std::shared_ptr<Decisions> made(new Decisions(policy));
+  std::shared_ptr<Decisions> made(new Decisions(policy));
   made->decided_.reserve(table.size());
-  for (const TensorDesc& tensor : table) {
-    CGX_ASSIGN_OR_RETURN(const std::span<const int> found, patterns.found_in(tensor.name));
-    made->decide(tensor, found);
+  return DecisionsMaker(std::move(patterns), std::move(made));
+}
+
+Result<bool> DecisionsMaker::work(const TensorTable& table) {
+  size_t bytes = 0;
+  while (made_->decided_.size() < table.size() && bytes < kSliceBytes) {
+    const TensorDesc& tensor = table[made_->decided_.size()];
+    CGX_ASSIGN_OR_RETURN(const std::span<const int> found, patterns_.found_in(tensor.name));
+    made_->decide(tensor, found);
+    bytes += patterns_.empty() ? 0 : tensor.name.size() + 1;
   }
-  return DecisionsPtr(made);
+  return made_->decided_.size() == table.size();
 }
 
 // kByDefault: it is not.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/wire/status.h"
+#include "scheduler/plan/pattern.h"
 #include "scheduler/plan/plan.h"
 
 namespace cgx::scheduler {
@@ -44,6 +45,7 @@ class Decisions {
   uint64_t bytes() const;
 
  private:
+  friend class DecisionsMaker;
   // Instead of a rule's number.
   static constexpr int32_t kByDefault = -1, kByType = -2, kByElements = -3, kByVector = -4;
 
@@ -62,5 +64,24 @@ class Decisions {
   std::vector<RuleReach> reach_;
 };
 using DecisionsPtr = std::shared_ptr<const Decisions>;
+
+// Makes them some names at a time. Names and patterns are a user's, and a pattern may take ten
+// microseconds for each letter, which is minutes for a large table: others' plans come between.
+class DecisionsMaker {
+ public:
+  static constexpr size_t kSliceBytes = 4096;  // of names
+
+  static Result<DecisionsMaker> begin(const Policy& policy, const TensorTable& table);
+  // Goes on with the same table; true: done.
+  Result<bool> work(const TensorTable& table);
+  DecisionsPtr made() const { return made_; }  // once it is done
+
+ private:
+  DecisionsMaker(PatternSet patterns, std::shared_ptr<Decisions> made)
+      : patterns_(std::move(patterns)), made_(std::move(made)) {}
+
+  PatternSet patterns_;
+  std::shared_ptr<Decisions> made_;
+};
 
 }  // namespace cgx::scheduler

@@ -6,7 +6,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr int64_t kPatternBytesMax = 8 << 20;  // compiled, with what a search keeps
-constexpr int64_t kSetBytesMax = 64 << 20;
+constexpr int64_t kSetBytesMax = 16 << 20;     // compiling takes half a second at most
 
 RE2::Options options(int64_t bytes_max) {
   RE2::Options options(RE2::Quiet);

@@ -33,15 +33,16 @@ class Pattern {
 // Many patterns, searched in one pass over a name.
 class PatternSet {
  public:
+  PatternSet() = default;  // of no patterns
   // An error says which ("rule 2: ...", counted from 1) and what is wrong with it.
   static Result<PatternSet> compile(const std::vector<std::string>& texts, const char* what);
   // Those that are found in the name, lowest first, until the next call; an error: the search needs
   // too much memory.
   Result<std::span<const int>> found_in(std::string_view name);
 
- private:
-  PatternSet() = default;
+  bool empty() const { return set_ == nullptr; }
 
+ private:
   std::unique_ptr<RE2::Set> set_;  // null: no patterns
   std::vector<int> found_;         // reused
 };

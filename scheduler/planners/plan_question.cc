@@ -46,16 +46,6 @@ std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Dec
   return groups;
 }
 
-// What was matched for another plan of this table may do. A plan that another machine has made
-// runs without, and says no reasons.
-Result<DecisionsPtr> decisions_of(const PlanQuestion& question) {
-  const DecisionsPtr& known = question.decisions;
-  if (known != nullptr && known->hold_for(question.policy)) return known;
-  Result<DecisionsPtr> made = Decisions::create(question.policy, *question.table);
-  const bool needed = question.encoded_plan.empty() || !strengths_of(question.policy).empty();
-  return made.ok() || needed ? made : DecisionsPtr();
-}
-
 Result<Plan> new_plan(const PlanQuestion& question, const Decisions& decisions) {
   const Policy policy = starting_policy(question.policy);
   PlanInputs inputs{*question.table,    policy,         question.policy_version,
@@ -156,7 +146,11 @@ void make_tables(const PlanQuestion& question, PlanFacts& facts) {
 
 bool FactsMaker::work() {
   slice_bytes_ = 0;
-  status_ = facts_ == nullptr ? plan() : make_slice();
+  if (!decided_) {
+    status_ = decide();
+    if (status_.ok() && !decided_) return false;
+  }
+  if (status_.ok()) status_ = facts_ == nullptr ? plan() : make_slice();
   if (status_.ok() && !lacking_.empty()) return false;
   if (status_.ok()) status_ = finish();
   return true;
@@ -167,10 +161,38 @@ Result<FactsPtr> FactsMaker::facts() const {
   return FactsPtr(facts_);
 }
 
+// What was matched for another plan of this table may do. A plan that another machine has made
+// runs without, and says no reasons.
+Status FactsMaker::decide() {
+  const DecisionsPtr& known = question_.decisions;
+  if (known != nullptr && known->hold_for(question_.policy)) {
+    decisions_ = known;
+    decided_ = true;
+    return {};
+  }
+  const Status matched = match();
+  decided_ |= !matched.ok();
+  const bool needed = question_.encoded_plan.empty() || !strengths_of(question_.policy).empty();
+  return needed ? matched : Status();
+}
+
+Status FactsMaker::match() {
+  if (!matching_) {
+    CGX_ASSIGN_OR_RETURN(DecisionsMaker begun,
+                         DecisionsMaker::begin(question_.policy, *question_.table));
+    matching_.emplace(std::move(begun));
+  }
+  CGX_ASSIGN_OR_RETURN(decided_, matching_->work(*question_.table));
+  if (!decided_) return {};
+  decisions_ = matching_->made();
+  matching_.reset();
+  return {};
+}
+
 Status FactsMaker::plan() {
   facts_ = std::make_shared<PlanFacts>();
   PlanFacts& facts = *facts_;
-  CGX_ASSIGN_OR_RETURN(facts.decisions, decisions_of(question_));
+  facts.decisions = decisions_;
   CGX_ASSIGN_OR_RETURN(facts.plan, plan_of(question_, facts.decisions));
   const TensorTable& table = *question_.table;
   facts.policy = question_.policy;

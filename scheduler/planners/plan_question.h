@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "scheduler/exchange/plan_facts.h"
@@ -45,8 +46,9 @@ struct PlanQuestion {
   uint64_t bytes_free = 0;
 };
 
-// Answers a question in steps, between which whoever asks may do something else: the plan first,
-// then its residuals' memory, which may take seconds, a slice each time.
+// Answers a question in steps, between which whoever asks may do something else: which rules hold
+// for which names, some names each time, the plan, then its residuals' memory, which may take
+// seconds, a slice each time.
 class FactsMaker {
  public:
   // What a step makes at most, and a bit: what a residual touches at once.
@@ -60,12 +62,17 @@ class FactsMaker {
   Result<FactsPtr> facts() const;                        // once it is done
 
  private:
+  Status decide();
+  Status match();
   Status plan();
   void find_lacking();
   Status make_slice();
   Status finish();
 
   PlanQuestion question_;
+  std::optional<DecisionsMaker> matching_;
+  DecisionsPtr decisions_;
+  bool decided_ = false;
   std::shared_ptr<PlanFacts> facts_;
   std::vector<uint32_t> lacking_;           // tensors, the next one last
   uint64_t lacking_bytes_ = 0;              // of all that were

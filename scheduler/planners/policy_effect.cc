@@ -22,8 +22,20 @@ std::string idle_text(const RuleReach& reach) {
 
 }  // namespace
 
-Result<PolicyEffect> effect_of(const TensorTable& table, const Policy& policy) {
-  CGX_ASSIGN_OR_RETURN(const DecisionsPtr decisions, Decisions::create(policy, table));
+Result<PolicyEffect> effect_of(const TensorTable& table, const Policy& policy,
+                               const std::function<bool()>& goes_on) {
+  CGX_ASSIGN_OR_RETURN(DecisionsMaker maker, DecisionsMaker::begin(policy, table));
+  for (;;) {
+    CGX_ASSIGN_OR_RETURN(const bool done, maker.work(table));
+    if (done) break;
+    if (goes_on && !goes_on()) {
+      return Status(StatusCode::kTIMED_OUT,
+                    "the rules take too long to match the names of " +
+                        std::to_string(table.size()) +
+                        " tensors: use patterns without repetitions of what may be any letter");
+    }
+  }
+  const DecisionsPtr decisions = maker.made();
   PolicyEffect effect{.rules = decisions->reach()};
   for (uint32_t tensor = 0; tensor < table.size(); ++tensor) {
     effect.specs.push_back(decisions->spec_of(tensor, policy));

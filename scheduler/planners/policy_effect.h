@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,9 @@ struct PolicyEffect {
   std::vector<CodecSpec> specs;  // by tensor
   std::vector<RuleReach> rules;
 };
-Result<PolicyEffect> effect_of(const TensorTable& table, const Policy& policy);
+// `goes_on`: asked between some names and the next; false: an error says that it takes too long.
+Result<PolicyEffect> effect_of(const TensorTable& table, const Policy& policy,
+                               const std::function<bool()>& goes_on = {});
 
 struct CodecTotal {
   CodecSpec spec;

@@ -17,6 +17,7 @@ struct WhatIfSearch::State {
                       .order = question.job.order,
                       .machines = question.machines,
                       .slab_bytes = question.job.slab_bytes,
+                      .decisions = decisions.get(),
                       .sites_each = question.job.sites_each};
     if (same_wish(question.policy, question.job.running->policy)) {
       inputs.ceilings = question.job.ceilings;
@@ -30,13 +31,32 @@ struct WhatIfSearch::State {
     std::vector<CodecSpec> specs = menu;
     specs.push_back(question.policy.default_codec);
     CGX_ASSIGN_OR_RETURN(fitted, fit(question.job, specs, arrivals));
-    if (question.policy.mode != PlanMode::kAuto) return {};
+    return {};
+  }
+
+  // Before the search: which rules hold for which names, some names at a time. True: done.
+  Result<bool> prepare() {
+    if (decisions != nullptr) return true;
+    const TensorTable& table = *question.job.running->table;
+    const DecisionsPtr& known = question.job.running->decisions;
+    if (known != nullptr && known->hold_for(question.policy)) {
+      decisions = known;
+    } else {
+      if (!matching) {
+        CGX_ASSIGN_OR_RETURN(DecisionsMaker begun, DecisionsMaker::begin(question.policy, table));
+        matching.emplace(std::move(begun));
+      }
+      CGX_ASSIGN_OR_RETURN(const bool done, matching->work(table));
+      if (!done) return false;
+      decisions = matching->made();
+    }
+    if (question.policy.mode != PlanMode::kAuto) return true;
     CGX_ASSIGN_OR_RETURN(Choose made, Choose::create({.inputs = inputs(),
                                                       .arrival_ns = arrivals,
                                                       .conditions = fitted.conditions,
                                                       .menu = menu}));
     search.emplace(std::move(made));
-    return {};
+    return true;
   }
 
   Result<WhatIf> finish() const {
@@ -58,6 +78,8 @@ struct WhatIfSearch::State {
   std::vector<CodecSpec> menu;
   std::vector<double> arrivals;
   Fit fitted;
+  std::optional<DecisionsMaker> matching;
+  DecisionsPtr decisions;
   std::optional<Choose> search;
   std::optional<Result<WhatIf>> found;
 };
@@ -74,6 +96,9 @@ Result<WhatIfSearch> WhatIfSearch::create(WhatIfQuestion question) {
 
 bool WhatIfSearch::work(uint64_t evaluations) {
   if (state_->found) return true;
+  const Result<bool> ready = state_->prepare();
+  if (!ready.ok()) state_->found = ready.status();
+  if (!ready.ok() || !*ready) return !ready.ok();
   if (state_->search && !state_->search->work(evaluations)) return false;
   state_->found = state_->finish();
   return true;

@@ -30,8 +30,8 @@ struct WhatIf {
 
 class WhatIfSearch {
  public:
-  // REQUIRES: job.running and job.costs. An error: no plan follows from the policy, or a codec has
-  // no cost.
+  // REQUIRES: job.running and job.costs. An error: a codec has no cost. That no plan follows from
+  // the policy is an answer.
   static Result<WhatIfSearch> create(WhatIfQuestion question);
   WhatIfSearch(WhatIfSearch&&) noexcept;
   ~WhatIfSearch();

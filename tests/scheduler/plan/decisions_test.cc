@@ -36,6 +36,30 @@ TEST(Decisions, CompressMatricesAndSendTheRestRaw) {
   EXPECT_EQ(made->reason(4), "not a small float type");
 }
 
+TEST(Decisions, AreMadeSomeNamesAtATime) {
+  TensorTable table;
+  for (int i = 0; i < 100; ++i) {
+    table.push_back({.name = std::string(500, 'a') + std::to_string(i),
+                     .elements = 4096,
+                     .shape = {64, 64}});
+  }
+  Policy policy;
+  policy.rules = {{"7$", kEight}};
+  const auto steps_of = [&] {
+    Result<DecisionsMaker> maker = DecisionsMaker::begin(policy, table);
+    EXPECT_TRUE(maker.ok());
+    int steps = 1;
+    while (!*maker->work(table)) ++steps;
+    for (uint32_t t = 0; t < table.size(); ++t) {
+      EXPECT_EQ(maker->made()->reason(t), decide(policy, table)->reason(t));
+    }
+    return steps;
+  };
+  EXPECT_EQ(steps_of(), 12) << "of nine names";
+  policy.rules.clear();
+  EXPECT_EQ(steps_of(), 1) << "nothing is matched";
+}
+
 TEST(Decisions, AreTheFirstMatchingRules) {
   Policy policy;
   policy.rules = {{"embed", kEight}, {"e", kTwo}};

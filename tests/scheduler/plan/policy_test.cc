@@ -50,6 +50,17 @@ TEST(PolicyEffect, NamesRulesThatDoNothing) {
   EXPECT_EQ(texts[3].find("rule 6 (b) decides nothing"), 0u);
 }
 
+TEST(PolicyEffect, EndsWhenNobodyWaitsForItAnyMore) {
+  Policy policy;
+  policy.rules = {{"x", kFour}};
+  const TensorTable table(100, {.name = std::string(500, 'a'), .elements = 4096, .shape = {4096}});
+  int asked = 0;
+  const auto waits = [&](int times) { return [&asked, times] { return ++asked < times; }; };
+  EXPECT_EQ(effect_of(table, policy, waits(3)).status().code(), StatusCode::kTIMED_OUT);
+  EXPECT_EQ(asked, 3);
+  EXPECT_TRUE(effect_of(table, policy, waits(100)).ok());
+}
+
 TEST(PolicyEffect, NamesRulesForTypesThatNoCodecTakes) {
   Policy policy;
   policy.rules = {{"steps", kFour}, {"s", kFour, true}};

@@ -189,6 +189,28 @@ TEST(Plan, ForAnotherNumberOfMachinesIsRefusedByName) {
       << facts.status().message();
 }
 
+// What patterns take for a large table's names: others' plans are made in between.
+TEST(Plan, IsMadeInStepsWhileRulesAreMatched) {
+  TensorTable names(100, {.name = std::string(500, 'a'), .elements = 4096, .shape = {64, 64}});
+  PlanQuestion question;
+  question.table = std::make_shared<const TensorTable>(names);
+  question.policy.rules = {{"x", question.policy.default_codec}};
+  question.order = reverse_registration(names.size());
+  question.machines = 2;
+  question.slab_bytes = 256 * 1024;
+  const auto steps_of = [](const PlanQuestion& asked) {
+    FactsMaker maker(asked);
+    int steps = 1;
+    while (!maker.work()) ++steps;
+    EXPECT_TRUE(maker.facts().ok()) << maker.facts().status().to_string();
+    return std::pair(steps, maker.facts().ok() ? (*maker.facts())->decisions : nullptr);
+  };
+  const auto [steps, decisions] = steps_of(question);
+  EXPECT_EQ(steps, 12) << "of nine names";
+  question.decisions = decisions;
+  EXPECT_EQ(steps_of(question).first, 1) << "they are known";
+}
+
 TEST(Plan, SurvivesItsEncodingAndRejectsEveryTruncation) {
   Policy policy;
   policy.collective = CollectiveWish::kAllgather;
