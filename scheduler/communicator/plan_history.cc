@@ -126,14 +126,14 @@ PlanReplay::PlanReplay(const std::vector<PlanEntry>* history, std::string_view j
                        std::string_view communicator, size_t earlier)
     : history_(history) {
   if (history == nullptr) return;
-  size_t begun = 0;
-  uint64_t epoch = UINT64_MAX;
+  std::vector<std::vector<const PlanEntry*>> each;
   for (const PlanEntry& entry : *history) {
     if (entry.job != job || entry.communicator != communicator) continue;
-    begun += entry.plan.epoch <= epoch ? 1 : 0;
-    epoch = entry.plan.epoch;
-    if (begun == earlier + 1) entries_.push_back(&entry);
+    const bool begins = each.empty() || entry.plan.epoch <= each.back().back()->plan.epoch;
+    if (begins) each.emplace_back();
+    each.back().push_back(&entry);
   }
+  if (!each.empty()) entries_ = std::move(each[earlier % each.size()]);
 }
 
 Result<const PlanEntry*> PlanReplay::next_commit(uint64_t table_hash, uint64_t step) const {

@@ -43,7 +43,8 @@ class PlanLog {
 // What is left to follow for one communicator.
 class PlanReplay {
  public:
-  // `earlier`: communicators of that name whose plans have been repeated; the next one's are taken.
+  // `earlier`: communicators of that name whose plans have been repeated; the next one's are taken,
+  // and after the last one's the first one's again.
   PlanReplay(const std::vector<PlanEntry>* history, std::string_view job,
              std::string_view communicator, size_t earlier);
 

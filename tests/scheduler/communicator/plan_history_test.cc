@@ -58,6 +58,7 @@ TEST(PlanReplay, FollowsTheEntriesOfItsCommunicator) {
   EXPECT_EQ(replay.next(), nullptr);
   EXPECT_NE(replay.next_commit(hash, 9).status().message().find("at its end"), std::string::npos);
   EXPECT_FALSE(PlanReplay(nullptr, "job", "dp", 0).on());
+  EXPECT_TRUE(PlanReplay(&history, "job", "dp", 1).next_commit(hash, 3).ok()) << "once more";
 }
 
 }  // namespace
