@@ -39,9 +39,8 @@ TEST(Decisions, CompressMatricesAndSendTheRestRaw) {
 TEST(Decisions, AreMadeSomeNamesAtATime) {
   TensorTable table;
   for (int i = 0; i < 100; ++i) {
-    table.push_back({.name = std::string(500, 'a') + std::to_string(i),
-                     .elements = 4096,
-                     .shape = {64, 64}});
+    table.push_back(
+        {.name = std::string(500, 'a') + std::to_string(i), .elements = 4096, .shape = {64, 64}});
   }
   Policy policy;
   policy.rules = {{"7$", kEight}};
