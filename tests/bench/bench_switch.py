@@ -111,12 +111,22 @@ class Changes:
         try:
             while not self.stopped.wait(self.interval_s):
                 words = self.settings[self.made % len(self.settings)]
-                self.job.daemons[0].control_tool("policy", "apply", *(w for s in words for w in ("--set", s)), "--wait", "0")
+                self.apply_one([word for setting in words for word in ("--set", setting)])
                 self.made += 1
                 if self.interval_s == 0 and self.made == len(self.settings):
                     return
         except Exception as error:  # pylint: disable=broad-except  the measuring thread raises it
             self.failed = error
+
+    def apply_one(self, words):
+        """After the change before, which may be agreed and not in force yet: then this one is refused."""
+        while True:
+            done = self.job.daemons[0].control_tool("policy", "apply", *words, "--wait", "0", check=False)
+            if done.returncode == 0:
+                return
+            if "BUSY" not in done.stderr:
+                raise RuntimeError(done.stderr)
+            time.sleep(0.002)
 
     def __enter__(self):
         self.thread.start()

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <random>
 #include <set>
 #include <thread>
 
@@ -145,18 +146,20 @@ TEST_F(CommunicatorTest, ARankStartedAnewMeetsTheOthersAgain) {
   }
 }
 
-// 127.0.0.1 and a port that was free a moment ago.
+// 127.0.0.1 and a port that was free a moment ago, none of those that the system gives to others.
 std::string free_address() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const plain = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(fd, plain, length), 0);
-  EXPECT_EQ(::getsockname(fd, plain, &length), 0);
-  ::close(fd);
-  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  std::mt19937 random(static_cast<uint32_t>(::getpid()));
+  for (;;) {
+    const auto port = static_cast<uint16_t>(20'000 + random() % 12'000);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    const bool free = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    if (free) return "127.0.0.1:" + std::to_string(port);
+  }
 }
 
 class LeaderTest : public CommunicatorTest {

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import multiprocessing
 import os
+import random
 import runpy
 import socket
 import sys
@@ -28,9 +29,12 @@ SECONDS = 100
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """One that was free a moment ago, and none of those that the system gives to others."""
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 class Rank:
