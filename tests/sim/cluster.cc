@@ -238,6 +238,20 @@ void Cluster::create_on(uint32_t index,
   engine(rank(index).machine).create_communicator(rank(index).session, kCreate, message);
 }
 
+bool Cluster::create_again(uint64_t first_step) {
+  for (uint32_t i = 0; i < size(); ++i) close_communicator(i);
+  run_for(100'000'000);
+  for (uint32_t i = 0; i < size(); ++i) {
+    rank(i).replies.clear();
+    rank(i).completions.clear();
+    create_on(i, [&](auto& message) { message.first_step = first_step; });
+  }
+  return run_until([&] {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank->replies.count(kCreate) > 0; });
+  });
+}
+
 void Cluster::create(const std::string& name) {
   for (uint32_t i = 0; i < size(); ++i) {
     engine(rank(i).machine).create_communicator(rank(i).session, kCreate, create_message(i, name));

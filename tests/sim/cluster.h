@@ -151,6 +151,10 @@ class Cluster {
   // One rank's request, changed; its answer does not end others' waiting.
   void create_on(uint32_t rank, const std::function<void(wire::CreateCommunicator&)>& change);
 
+  // All ranks leave the communicator, and make the next one of its name; nothing is committed yet.
+  // False: a rank has no answer.
+  bool create_again(uint64_t first_step);
+
   // Its links from now on, where they do not differ.
   void shape(uint64_t port_bytes_per_second) { network_.shape(port_bytes_per_second); }
 

@@ -91,17 +91,9 @@ TEST(PlanHistory, GivesTheSameBitsWhateverOrderGradientsComeIn) {
 // Each communicator of a name repeats its own plans, also where it begins at the same step.
 TEST(PlanHistory, EachCommunicatorOfANameRepeatsItsOwn) {
   const auto begin_again = [](World& world, uint64_t step) {
-    Cluster& cluster = world.cluster;
-    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
-    cluster.run_for(kSecond / 10);
-    for (uint32_t r = 0; r < cluster.size(); ++r) {
-      cluster.rank(r).replies.clear();
-      cluster.rank(r).completions.clear();
-      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
-    }
-    cluster.run_for(kSecond / 10);
-    cluster.commit(world.tensors);
-    EXPECT_EQ(cluster.rank(0).replies[Cluster::kCommit].message, "");
+    EXPECT_TRUE(world.cluster.create_again(step));
+    world.cluster.commit(world.tensors);
+    EXPECT_EQ(world.cluster.rank(0).replies[Cluster::kCommit].message, "");
   };
   const scheduler::Policy start = lossy("maxmin:4,bucket=512", 16 * 1024);
   const auto play_all = [&](World& world, bool changes) {

@@ -281,22 +281,9 @@ TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
   ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
   const auto groups = job.shown().plan->plan.groups;
   const auto begin_again = [&](const std::vector<Tensor>& tensors) {
-    Cluster& cluster = job.world.cluster;
-    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
-    cluster.run_for(kSecond / 10);
-    for (uint32_t r = 0; r < cluster.size(); ++r) {
-      cluster.rank(r).replies.clear();
-      cluster.rank(r).completions.clear();
-    }
-    for (uint32_t r = 0; r < cluster.size(); ++r) {
-      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
-    }
-    for (uint32_t r = 0; r < cluster.size(); ++r) {
-      ASSERT_TRUE(
-          cluster.run_until([&] { return cluster.rank(r).replies.count(Cluster::kCreate) != 0; }));
-    }
+    ASSERT_TRUE(job.world.cluster.create_again(step));
     job.world.tensors = tensors;
-    cluster.commit(job.world.tensors);
+    job.world.cluster.commit(job.world.tensors);
   };
   ASSERT_NO_FATAL_FAILURE(begin_again(job.world.tensors));
   EXPECT_EQ(job.shown().plan->plan.groups, groups);
@@ -326,14 +313,7 @@ TEST(Search, AFoundPlanThatIsRefusedIsForgotten) {
     }
   };
   const auto begin_again = [&](uint64_t plan_bytes) {
-    for (uint32_t r = 0; r < cluster.size(); ++r) cluster.close_communicator(r);
-    cluster.run_for(kSecond / 10);
-    for (uint32_t r = 0; r < cluster.size(); ++r) {
-      cluster.rank(r).replies.clear();
-      cluster.rank(r).completions.clear();
-      cluster.create_on(r, [&](auto& message) { message.first_step = step; });
-    }
-    cluster.run_for(kSecond / 10);
+    EXPECT_TRUE(cluster.create_again(step));
     EXPECT_EQ(cluster.rank(0).replies[Cluster::kCreate].message, "");
     allow(plan_bytes);
     cluster.commit(job.world.tensors);
