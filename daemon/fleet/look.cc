@@ -70,11 +70,6 @@ Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const 
                 status.error_message());
 }
 
-std::string without_brackets(const std::string& host) {
-  const bool enclosed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
-  return enclosed ? host.substr(1, host.size() - 2) : host;
-}
-
 // Without a port.
 bool is_ipv6(const std::string& text) {
   in6_addr address{};

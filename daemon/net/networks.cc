@@ -72,11 +72,12 @@ std::string address_of(const std::string& host, uint16_t port) {
 std::string host_of(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) return {};
-  std::string_view host = address.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return std::string(host);
+  return without_brackets(address.substr(0, colon));
+}
+
+std::string without_brackets(std::string_view host) {
+  const bool enclosed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
+  return std::string(enclosed ? host.substr(1, host.size() - 2) : host);
 }
 
 }  // namespace cgx::daemon

@@ -38,6 +38,7 @@ class NetworkList {
 
 // "10.0.0.3:7701" -> "10.0.0.3", "[fd00::1]:7701" -> "fd00::1"; empty: no such form.
 std::string host_of(std::string_view address);
+std::string without_brackets(std::string_view host);  // "[::1]" is "::1"
 
 // The other way round, for a numeric host.
 std::string address_of(const std::string& host, uint16_t port);
