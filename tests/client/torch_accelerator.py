@@ -63,6 +63,22 @@ class EventThatNobodyWaitsFor(Event):
         pass
 
 
+class EventThatMayFail(Event):
+    """As a device's error, which whoever waits for the copy is told."""
+
+    _waits_left = 0
+
+    @classmethod
+    def fails_at(cls, wait):
+        cls._waits_left = wait
+
+    def synchronize(self):
+        super().synchronize()
+        EventThatMayFail._waits_left -= 1
+        if EventThatMayFail._waits_left == 0:
+            raise ArithmeticError("the copy has failed")
+
+
 class ArenaThere(Event):
     """The arena lies on the accelerator, and a worker has it."""
 

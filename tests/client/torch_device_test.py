@@ -22,6 +22,9 @@ class OnAnAccelerator(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "matches_gloo"):
             self.run_on("EventThatNobodyWaitsFor", "matches_gloo")
 
+    def test_a_copy_that_fails_leaves_its_step_open(self):
+        self.run_on("EventThatMayFail", "pass_whose_copy_fails_is_redone")
+
 
 for _scenario in SCENARIOS:
     setattr(OnAnAccelerator, f"test_{_scenario}", lambda self, scenario=_scenario: self.run_on("Event", scenario))

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cgx
 import cgx.torch
+import torch_accelerator
 from cgx._torch_exchange import Exchange, Part
 from torch_scene import RANK, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
 
@@ -465,6 +466,28 @@ def pass_that_fails_in_the_middle_is_redone():
     assert_pass(state, passing)
     if RANK == 1:
         assert_pass_fails(state, wrong, ValueError, all_have_begun)
+    else:
+        assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, all_have_begun)
+    for _ in range(2):
+        assert_pass(state, passing)
+
+
+def pass_whose_copy_fails_is_redone():
+    """On one rank: of the first bucket, of which nobody has heard then, and of the last one."""
+    state, passing = cgx.torch.HookState(), buckets(torch.float32, torch.float32)
+
+    def all_have_begun():
+        state._exchange.drain()
+        assert state._exchange.count(True) == 2
+
+    assert_pass(state, passing)
+    if RANK == 1:
+        torch_accelerator.EventThatMayFail.fails_at(1)
+        assert_pass_fails(state, passing, ArithmeticError)
+    assert_pass(state, passing)
+    if RANK == 1:
+        torch_accelerator.EventThatMayFail.fails_at(2)
+        assert_pass_fails(state, passing, ArithmeticError, all_have_begun)
     else:
         assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, all_have_begun)
     for _ in range(2):

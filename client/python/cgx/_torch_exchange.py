@@ -188,6 +188,7 @@ class Exchange:
                                                       meanwhile=meanwhile, device=self._shared and self._shared.device)
         self._regions, self._layouts, self._numbers = {}, {}, {}
         self._begun = None  # (step, tensors handed over last) until its end
+        self._broken = None  # the step of which a bucket could not be handed over after submit() had returned
         self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
 
     def register(self, parts, names):
@@ -260,6 +261,8 @@ class Exchange:
         self._last[layout.key] = part
 
         def hand_over():
+            if self._broken is not None:
+                return None
             if self._shared is not None:
                 self._shared.hand_over(self.communicator, step, layout.ids, layout.places, stream)
             else:
@@ -268,13 +271,19 @@ class Exchange:
             self._begun = step, layout.ids
             return submitted()
 
+        def lost(error):
+            self._broken = step
+            failed(error)
+
         part.let_go()
-        self._later.put(over, hand_over, failed)
+        self._later.put(over, hand_over, lost)
 
     def end(self, step, failed):
+        """A step that lacks one of this rank's buckets stays open: the others would get averages without it."""
         def hand_over():
-            self.communicator.step_end(step)
-            self._begun = None
+            if self._broken is None:
+                self.communicator.step_end(step)
+                self._begun = None
 
         self._later.put(None, hand_over, failed)
 
@@ -282,9 +291,12 @@ class Exchange:
         """The step to submit again. One that only this rank has given up is abandoned first: all ranks hear of it."""
         self.drain()
         begun, self._begun = self._begun, None
+        broken, self._broken = self._broken, None
         if begun is not None:
             with contextlib.suppress(CgxError):  # what the step failed with
                 check(library.cgx_submit(self.communicator.handle, *begun, 1))
+        elif broken is not None:
+            return broken  # nobody has heard of it from this rank
         return self.communicator.redo()
 
     def drain(self):
