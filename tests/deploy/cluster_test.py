@@ -80,6 +80,20 @@ class Slurm(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("mesh.network: no interface of this machine has an address in 198.51.100.0/24", done.stderr)
 
+    def test_root_opens_nothing_in_the_users_folder(self):
+        """A process that the user has on the node already makes links there as soon as the folder is his."""
+        victim, tools = self.base + "/victim", self.base + "/tools"
+        os.makedirs(tools)
+        with open(tools + "/install", "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\n{shutil.which("install")} "$@" || exit 1\n'
+                       f'for name in cgxd.log 17.log; do ln -s {victim} {self.base}/jobs/17/$name; done; exit 0\n')
+        os.chmod(tools + "/install", 0o755)
+        done = self.run_script("prolog", PATH=f"{tools}:{self.environment['PATH']}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(os.path.islink(self.base + "/jobs/17/cgxd.log"))
+        self.assertFalse(os.path.exists(victim))
+        self.assertEqual(os.stat(self.base + "/jobs/17.log").st_uid, NOBODY)
+
     def test_an_epilog_ends_only_what_its_prolog_started(self):
         os.makedirs(self.base + "/jobs")
         other = subprocess.Popen(["sleep", "100"])
