@@ -2,6 +2,9 @@
 #ifdef CGX_HAS_AVX2
 #include <cpuid.h>
 #endif
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 #include <string>
 
@@ -122,6 +125,13 @@ const Lane& best_lane() {
     if (lane->viable()) return *lane;
   }
   return kScalar;
+}
+
+void restore_float_mode() {
+#ifdef __SSE__
+  constexpr unsigned kAsStarted = 0x1f80, kExceptionsSeen = 0x3f;
+  if ((_mm_getcsr() & ~kExceptionsSeen) != kAsStarted) _mm_setcsr(kAsStarted);
+#endif
 }
 
 Result<const Lane*> find_lane(std::string_view name) {

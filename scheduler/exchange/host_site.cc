@@ -83,6 +83,7 @@ class HostOperation final : public SiteOperation {
 
  private:
   Status run(const SiteJob& job, SiteAnswer& answer) {
+    kernels::restore_float_mode();
     switch (job.kind) {
       case SiteJobKind::kEncode:
         return encode(job, answer);
