@@ -24,7 +24,7 @@ namespace cgx::kernels {
 // scale, and only small floats have residuals.
 struct RawView {
   const void* const* ranks = nullptr;  // rank_count pointers to element 0 of this range
-  uint32_t rank_count = 0;             // 0: nothing present; contributes 0 + residual
+  uint32_t rank_count = 0;             // 0: nothing present; 0 + residual, and no vote
   DType dtype = DType::kF32;
   double scale = 1.0;                  // fp32(scale) for small floats; 1 means no multiplication
   const float* residual_in = nullptr;  // confirmed slot, or null: no feedback
@@ -184,6 +184,7 @@ struct CodecRow {
   bool sparse = false;                 // selects from buckets of kSparseBucket
   bool variable_size = false;
   bool shared_draws = false;  // phase and site are no part of its DrawKey
+  bool votes = false;    // every machine has one: a sum of several machines' is no contribution
   bool gathers = false;  // few machines do better with allgather than with scatter-reduce-allgather
 
   bool has(uint8_t flags) const { return (options & flags) == flags; }

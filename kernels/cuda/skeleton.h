@@ -351,6 +351,7 @@ class Skeleton {
       if (part.kind == Contribution::Kind::kAbsent) continue;
       Meta meta;
       if (part.kind == Contribution::Kind::kRaw) {
+        if (kVotes && has_no_vote(part.raw)) continue;
         add_raw(team, job, part.raw, range.first(b), n, s, meta);
       } else if (!add_encoded(team, bytes_of(part), range, b, n, s, meta, found)) {
         return false;

@@ -220,6 +220,9 @@ struct Scalar {
     std::memset(sum, 0, n * sizeof(float));
     for (const Contribution& part : parts) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
+      if constexpr (is_vote<Codec>()) {
+        if (part.kind == Contribution::Kind::kRaw && has_no_vote(part.raw)) continue;
+      }
       Meta meta;
       if (!load_contribution(part, range, b, meta, x)) return false;
       if constexpr (is_vote<Codec>()) {

@@ -150,6 +150,7 @@ class IncomingSum {
     for (const Contribution& part : job_.contributions) {
       if (part.kind == Contribution::Kind::kAbsent) continue;
       if (part.kind == Contribution::Kind::kRaw) {
+        if (has_no_vote(part.raw)) continue;
         weight += add_raw_votes(part.raw, n, is_first);
       } else if (!Decoding::add_encoded_votes(bytes_of(part), layout_, b, is_first, x, weight)) {
         return false;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/codec.h"
 #include "kernels/floats.h"
 
 namespace cgx::kernels {
@@ -16,6 +17,10 @@ CGX_SHARED constexpr bool is_vote() {
   return false;
 }
 
+// Nobody votes where no rank of the machine has the tensor; its sum, zeros, would be all positive.
+CGX_SHARED inline bool has_no_vote(const RawView& raw) {
+  return raw.rank_count == 0;
+}
 CGX_SHARED inline float vote_of(float x) {
   return bits_of(x) & kSignBit ? -1.0f : 1.0f;
 }

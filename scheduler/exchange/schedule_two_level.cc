@@ -116,6 +116,11 @@ Status two_level_check(const Way& way, const Group& group, uint32_t machines) {
                             std::to_string(machines) + " machines into racks of two or more, not " +
                             std::to_string(rack));
   }
+  if (machines_vote(group)) {
+    return invalid_argument(
+        "collective two_level where every machine has one vote (signsgd): a "
+        "rack's sum would be one, too");
+  }
   if (!way.exact || travels_raw(group)) return {};
   return invalid_argument("collective two_level of a group that travels without loss, with " +
                           kernels::to_string(group.segments.front().spec));

@@ -73,6 +73,13 @@ bool travels_raw(const Group& group) {
                      [](const Segment& segment) { return segment.spec.codec == 0; });
 }
 
+bool machines_vote(const Group& group) {
+  return std::any_of(group.segments.begin(), group.segments.end(), [](const Segment& segment) {
+    const kernels::CodecRow* const row = kernels::find_codec(segment.spec.codec);
+    return row != nullptr && row->votes;
+  });
+}
+
 uint64_t weight_of(const CodecSpec& spec) {
   return kernels::encoded_bytes(spec, DType::kF32, kSparseBucket);
 }
@@ -165,6 +172,9 @@ Way choose_way(const WayQuestion& question, const Group& group, const TensorTabl
 }
 
 void fit_way(Way& way, const Group& group, uint32_t machines) {
+  if (row_of(way.collective).in_racks && machines_vote(group)) {
+    way = {.collective = Collective::kScatter, .reason = way.reason};
+  }
   const CollectiveRow& row = row_of(way.collective);
   way.ahead = static_cast<uint16_t>(row.ahead(machines, group));
   way.exact = row.in_racks && !group.segments.empty() && travels_raw(group);

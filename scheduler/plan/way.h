@@ -28,7 +28,7 @@ struct WayQuestion {
 // With several GPUs on each of several machines auto goes in racks: between machines that moves
 // 1/GPUs of what scatter would. What is so small that one trip suits it stays with that.
 Way choose_way(const WayQuestion& question, const Group& group, const TensorTable& table);
-// What of a way depends on whether anything in the group loses.
+// What of a way depends on what is in the group; where machines vote it does not go in racks.
 void fit_way(Way& way, const Group& group, uint32_t machines);
 
 // Parts in flight: about the same bytes whatever the number of machines. Scatter: per peer without
@@ -70,6 +70,8 @@ struct CollectiveRow {
 const CollectiveRow& row_of(Collective collective);  // REQUIRES: collective_known()
 
 bool travels_raw(const Group& group);
+// Some tensor of it has a codec whose sums are votes: what a rack adds up is no contribution then.
+bool machines_vote(const Group& group);
 
 // Machines send what they add within racks with a codec of its own, if the policy has one.
 bool goes_in_racks(const Way& way);

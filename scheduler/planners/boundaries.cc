@@ -121,8 +121,8 @@ void Boundaries::Search::make_options() {
       if (inputs().policy.collective == CollectiveWish::kAuto && inputs().machines > 1) {
         option.way.reason = WayReason::kPlanned;
       }
-      const Group all = count() == 0 ? Group{} : group_of(0, count(), option);
-      if (!check_way(option.way, all, inputs().machines).ok()) continue;
+      const Group all = count() == 0 ? Group{.way = option.way} : group_of(0, count(), option);
+      if (!check_way(all.way, all, inputs().machines).ok()) continue;
       option.travels = travels_of(option.way, inputs().machines);
       options.push_back(option);
     }
@@ -290,8 +290,8 @@ Group Boundaries::Search::group_of(uint32_t first, uint32_t end, const Option& o
   for (uint32_t i = atoms[first].first; i < atoms[end - 1].end; ++i) {
     group.segments.push_back(at_level(segments[i], levels, option.level, inputs().policy));
   }
-  set_rack_specs(inputs().policy, group);
   fit_way(group.way, group, inputs().machines);
+  set_rack_specs(inputs().policy, group);
   return group;
 }
 

@@ -26,15 +26,20 @@ class Votes : public ::testing::TestWithParam<const Lane*> {
       parts[m].kind = Contribution::Kind::kEncoded;
       parts[m].encoded = streams_[m];
     }
-    bytes_.resize(streams_[0].size());
-    result_.resize(machines[0].size());
-    void* target = result_.data();
-    ReduceJob job{.spec = vote_spec(), .contributions = parts, .elements = result_.size()};
-    job.encoded = bytes_;
+    result_ = reduced(parts);
+  }
+
+  Floats reduced(std::span<const Contribution> parts) {
+    Bytes bytes(encoded_bytes(vote_spec(), DType::kF32, kElements));
+    Floats result(kElements);
+    void* target = result.data();
+    ReduceJob job{.spec = vote_spec(), .contributions = parts, .elements = kElements};
+    job.encoded = bytes;
     job.targets = &target;
     job.target_count = 1;
     RangeStats stats;
-    ASSERT_TRUE(GetParam()->reduce(job, stats).ok());
+    EXPECT_TRUE(GetParam()->reduce(job, stats).ok());
+    return result;
   }
 
   Floats combined() {
@@ -54,7 +59,6 @@ class Votes : public ::testing::TestWithParam<const Lane*> {
   }
 
   std::vector<Bytes> streams_;
-  Bytes bytes_;
   Floats result_;
 };
 
@@ -92,6 +96,19 @@ TEST_P(Votes, ZerosVoteByTheirSignsToo) {
   cast({Floats(kElements, -0.0f), Floats(kElements, -1.0f), Floats(kElements, 0.0f)});
   EXPECT_TRUE(same_bits(result_, Floats(kElements, -1.0f))) << "the owner's, too";
   EXPECT_TRUE(same_bits(combined(), result_));
+}
+
+// An owner without the tensor: its zeros are not a vote for "positive".
+TEST_P(Votes, WhereNoRankIsNobodyVotes) {
+  const Floats down(kElements, -1.0f);
+  const Bytes stream = encode(*GetParam(), vote_spec(), down).bytes;
+  std::vector<Contribution> parts(2);
+  parts[0].kind = Contribution::Kind::kRaw;
+  parts[1].kind = Contribution::Kind::kEncoded;
+  parts[1].encoded = stream;
+  EXPECT_TRUE(same_bits(reduced(parts), down));
+  std::swap(parts[0], parts[1]);
+  EXPECT_TRUE(same_bits(reduced(parts), down)) << "nor behind others";
 }
 
 TEST_P(Votes, OneBadMachineSpoilsItsBucketOnly) {

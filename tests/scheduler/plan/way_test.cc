@@ -74,6 +74,7 @@ TEST(Way, GoesInRacksWhereSeveralMachinesHaveSeveralGpus) {
         built.group, built.table);
   };
   for (const CodecSpec& spec : every_codec()) {
+    if (row_of(spec).votes) continue;
     const Way racks = way(spec, 6, 2);
     EXPECT_TRUE(scheduler::row_of(racks.collective).in_racks) << kernels::to_string(spec);
     EXPECT_EQ(racks.reason, WayReason::kFewerBetweenRacks);
@@ -103,6 +104,20 @@ TEST(Way, OfTwoLevelsNeedsRacksOfEqualSize) {
   EXPECT_EQ(why(2, raw, 4, true), "");
   EXPECT_NE(why(2, lossy, 4, true).find("without loss, with maxmin:4"), std::string::npos)
       << why(2, lossy, 4, true);
+}
+
+TEST(Way, DoesNotGoInRacksWhereEveryMachineVotes) {
+  const CodecSpec votes = kernels::parse_codec_spec("signsgd").value();
+  const Built built = build({{{1 << 20, votes}, {1 << 20, kFourBits}}, 16});
+  const WayQuestion gpus{.machines = 16, .rack_machines = 8, .sites_each = 8};
+  EXPECT_EQ(choose_way(gpus, built.group, built.table).collective, Collective::kScatter);
+  const WayQuestion named{
+      .wish = CollectiveWish::kTwoLevel, .machines = 16, .rack_machines = 8, .sites_each = 0};
+  const Way way = choose_way(named, built.group, built.table);
+  EXPECT_EQ(way.collective, Collective::kScatter);
+  EXPECT_TRUE(check_way(way, built.group, 16).ok());
+  const Way racks{.collective = Collective::kTwoLevel, .rack_machines = 8};
+  EXPECT_NE(check_way(racks, built.group, 16).message().find("one vote"), std::string::npos);
 }
 
 TEST(RackCodec, IsRefusedWhereItCannotBeAndNamed) {
