@@ -38,6 +38,12 @@ uint64_t random_pattern() {
 
 constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
 
+// From one slot of a residual to the other. Whoever encodes into the first one fills it up to eight
+// bytes, which are not the second's.
+uint64_t stride_of(uint64_t elements) {
+  return (elements + 3) / 4 * 4;
+}
+
 std::atomic_ref<uint32_t> word_at(const PinnedMemory& words, uint32_t word) {
   return std::atomic_ref<uint32_t>(
       *reinterpret_cast<uint32_t*>(words.host + word * wire::kWordBytes));
@@ -214,11 +220,11 @@ Status DeviceMemory::add_staging(const WorkerPacket& packet, const UniqueFd& mem
 
 Status DeviceMemory::make_residual(uint32_t number, uint64_t elements) {
   Residual residual{0, elements};
-  const uint64_t bytes = 2 * elements * sizeof(float);
+  const uint64_t values = 2 * stride_of(elements), bytes = values * sizeof(float);
   CGX_RETURN_IF_ERROR(
       driver_.check(driver_.cuMemAlloc(&residual.memory, bytes),
                     "a residual of " + text(elements) + " elements, " + text(bytes) + " bytes"));
-  Status zero = driver_.check(driver_.cuMemsetD32Async(residual.memory, 0, 2 * elements, nullptr),
+  Status zero = driver_.check(driver_.cuMemsetD32Async(residual.memory, 0, values, nullptr),
                               "clearing a residual");
   if (zero.ok()) zero = driver_.check(driver_.cuStreamSynchronize(nullptr), "clearing a residual");
   if (!zero.ok()) {
@@ -269,7 +275,7 @@ Result<float*> DeviceMemory::residual(uint32_t number, uint32_t slot, uint64_t f
     return internal_error(text(count) + " elements from " + text(first) +
                           " on are not in a residual of " + text(residual.elements));
   }
-  return reinterpret_cast<float*>(residual.memory) + slot * residual.elements + first;
+  return reinterpret_cast<float*>(residual.memory) + slot * stride_of(residual.elements) + first;
 }
 
 Status DeviceMemory::wait_for(const DevicePlace& place, device::CUstream stream) {

@@ -119,8 +119,18 @@ class Losses : public DriverTest, private SiteEvents {
     }
     play(site, slabs, setup);
     for (LocalSegment& segment : setup.segments) segment.confirmed = 1;
+    if (about.spec.feedback()) keep_all(site, setup);
     setup.strengths = std::make_shared<const std::vector<CodecSpec>>(about.strengths);
     return play(site, slabs, setup);
+  }
+  // Into the other slots, from which nothing is read: the confirmed ones stay as they are.
+  void keep_all(Site& site, const OperationSetup& setup) {
+    const auto work = site.begin(setup);
+    for (uint32_t t = 0; t < kTensors; ++t) {
+      const SiteAnswer answer =
+          run(site, *work, {.kind = SiteJobKind::kKeep, .segment = t, .count = kElements[t]});
+      EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
+    }
   }
   std::vector<LossSample> play(Site& site, SlabStore& slabs, const OperationSetup& setup) {
     const auto work = site.begin(setup);
