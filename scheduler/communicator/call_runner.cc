@@ -135,8 +135,7 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
   setup.segments.resize(1);
   LocalSegment& local = setup.segments[0];
   local.clear();
-  local.scale =
-      call.descriptor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
+  local.scale = scale_of(call.descriptor.op, call.descriptor.dtype, view_->ranks());
   for (const Submission& entry : call.entries) {
     local.inputs.push_back(entry.input);
     local.outputs.push_back(entry.output);

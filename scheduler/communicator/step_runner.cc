@@ -294,7 +294,7 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
     LocalSegment& local = setup.segments[s];
     local.clear();
     local.measured = setup.strengths != nullptr && losses_->measures(segment.tensor);
-    local.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(view_->ranks()) : 1.0f;
+    local.scale = scale_of(tensor.op, tensor.dtype, view_->ranks());
     local.name_hash = plan_->name_hashes[segment.tensor];
     for (uint32_t rank = 0; rank < ports_.members.local_count(); ++rank) {
       const StepLedger::Entry& entry = current_->entry(rank, segment.tensor);

@@ -23,12 +23,18 @@ class SiteResidual;
 // Random draws tell a part's two encodings apart.
 constexpr uint32_t kFirstEncoding = 1, kSecondEncoding = 2;
 
+// What a machine's sum is multiplied by: for AVG the reciprocal in the precision of the sum.
+inline double scale_of(ReduceOp op, DType dtype, uint32_t ranks) {
+  if (op != ReduceOp::kAvg) return 1.0;
+  return dtype == DType::kF64 ? 1.0 / ranks : 1.0f / static_cast<float>(ranks);
+}
+
 // Everything of a segment that lies on this machine.
 struct LocalSegment {
   std::vector<Place> inputs;   // of the present ranks, in rank order; empty: absent here
   std::vector<Place> outputs;  // of every local rank (home region where absent)
   bool measured = false;       // OperationSetup::strengths are
-  float scale = 1.0f;
+  double scale = 1.0;
   uint64_t name_hash = 0;
   SiteResidual* residual = nullptr;  // null: it has none
   bool drains = false;               // the confirmed slot is added, and nothing is written

@@ -45,7 +45,7 @@ def expected(dtype, op, contributions, machines, rack_machines=0):
     """The result on every rank; `contributions` by rank, `machines[rank]` tells where a rank lives."""
     wide = {"fp16": np.float32, "bf16": np.float32}.get(dtype, DTYPES[dtype][1])
     values = [from_bf16(c) if dtype == "bf16" else c.astype(wide) for c in contributions]
-    scale = wide(np.float32(1.0 / len(values))) if op == AVG else None
+    scale = wide(1.0 / len(values)) if op == AVG else None  # fp64 has a reciprocal of its own
     with np.errstate(over="ignore"):
         parts = []
         for machine in dict.fromkeys(machines):  # in the order of the lowest rank

@@ -127,7 +127,10 @@ Reference::Sources Reference::sources_of(const TensorDesc& tensor, const std::ve
                                          const std::vector<bool>& present) const {
   Sources sources;
   sources.tensor = &tensor;
-  sources.scale = tensor.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(ranks()) : 1.0;
+  if (tensor.op == ReduceOp::kAvg) {
+    const double exact = 1.0 / ranks();
+    sources.scale = tensor.dtype == DType::kF64 ? exact : static_cast<float>(exact);
+  }
   uint32_t rank = 0;
   for (uint32_t machine = 0; machine < machines(); ++machine) {
     auto& local = sources.inputs.emplace_back();

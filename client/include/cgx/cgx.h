@@ -71,7 +71,8 @@ typedef enum cgx_dtype {
 
 typedef enum cgx_op {
   CGX_SUM = 0,
-  CGX_AVG = 1, /* the sum times fp32(1 / ranks); all ranks count, absent ones too */
+  CGX_AVG = 1, /* the sum times 1 / ranks, for fp64 in fp64, else in fp32; all ranks count, absent
+                * ones too */
 } cgx_op;
 
 typedef struct cgx_session cgx_session;
