@@ -1,6 +1,8 @@
 #include "scheduler/communicator/attempts.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 namespace cgx::scheduler {
 
@@ -13,10 +15,18 @@ Status Attempts::check(uint32_t local, uint32_t attempt, const Status& failure) 
 }
 
 Status Attempts::hold(uint32_t local, const cgx_submit_record& record) {
-  constexpr size_t kHeldMax = 64 * 1024;  // clients have 8192 completions to come at most
-  if (held_.size() >= kHeldMax) return protocol_error("more records than completions are free");
+  constexpr uint32_t kHeldMax = 4 * CGX_COMPLETION_CAPACITY;  // clients have a fourth to come
+  if (held_of_[local] >= kHeldMax) {
+    return protocol_error("more records than completions are free");
+  }
+  ++held_of_[local];
   held_.push_back({local, record});
   return {};
+}
+
+std::vector<Attempts::Held> Attempts::take_held() {
+  std::fill(held_of_.begin(), held_of_.end(), 0);
+  return std::exchange(held_, {});
 }
 
 void Attempts::tell(const std::vector<bool>& ranks) {

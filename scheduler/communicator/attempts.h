@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "proto/wire/shm_layout.h"
@@ -17,7 +16,7 @@ namespace cgx::scheduler {
 
 class Attempts {
  public:
-  explicit Attempts(size_t ranks) : ranks_(ranks) {}
+  explicit Attempts(size_t ranks) : ranks_(ranks), held_of_(ranks) {}
 
   // Records
   // Whether the rank may say something of a step with it; `failure`: why the attempt before ended,
@@ -32,7 +31,7 @@ class Attempts {
     cgx_submit_record record;
   };
   Status hold(uint32_t local, const cgx_submit_record& record);
-  std::vector<Held> take_held() { return std::exchange(held_, {}); }
+  std::vector<Held> take_held();
 
   // A step that is not to be completed here, though all its results may be: until the next term
   void give_up(uint64_t step) { given_up_ = step; }
@@ -54,6 +53,7 @@ class Attempts {
   };
   std::vector<Rank> ranks_;
   std::vector<Held> held_;
+  std::vector<uint32_t> held_of_;  // how many, by local rank
   std::optional<uint64_t> given_up_;
 };
 

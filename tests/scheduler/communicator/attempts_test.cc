@@ -69,5 +69,18 @@ TEST(Attempts, HoldWhatIsSaidInOrderOnceAndNotForEver) {
   EXPECT_GT(taken, 2 * CGX_COMPLETION_CAPACITY);
 }
 
+TEST(Attempts, HoldWhatOneRankMaySayForEachOfThem) {
+  constexpr uint32_t kRanks = 16;
+  Attempts attempts(kRanks);
+  for (int freeze = 0; freeze < 5; ++freeze) {
+    for (uint32_t local = 0; local < kRanks; ++local) {
+      for (uint32_t i = 0; i < CGX_COMPLETION_CAPACITY; ++i) {
+        ASSERT_TRUE(attempts.hold(local, record_of(0)).ok()) << "rank " << local;
+      }
+    }
+    EXPECT_EQ(attempts.take_held().size(), size_t{kRanks} * CGX_COMPLETION_CAPACITY);
+  }
+}
+
 }  // namespace
 }  // namespace cgx::scheduler
