@@ -140,6 +140,11 @@ class Communicator final : public OperationPort,
   bool uses(SessionId session) const;
   // A remembered failure makes room for another meeting under its name.
   bool gives_way_to(const wire::CreateCommunicator& message);
+  // It has failed, is still held here, and was of another meeting: why it failed.
+  Status stands_in_the_way_of(const wire::CreateCommunicator& message) const {
+    const bool another = state_ == State::kFailed && !joining_.same_meeting(message);
+    return another ? failure_ : Status();
+  }
 
   // Peers
   void link_up(uint32_t machine, transport::PeerId peer) override;

@@ -52,6 +52,21 @@ Status Engine::State::check_siblings(const SessionOptions& session,
   return {};
 }
 
+// Whoever comes to another meeting of its name has nothing to do with why it failed.
+Status Engine::State::still_held(const Communicator& communicator, const Status& failure) const {
+  const Members& members = communicator.members();
+  std::string who = "a process of this machine";
+  for (const LocalRank& local : members.local) {
+    const Session* const session = local.port != nullptr ? find(local.session) : nullptr;
+    if (session == nullptr || session->options.pid == 0) continue;
+    who = "process " + std::to_string(session->options.pid);
+    break;
+  }
+  return {StatusCode::kALREADY_EXISTS, who + " still holds " + members.title() +
+                                           " of an earlier meeting, which failed (" +
+                                           failure.message() + "): close it there"};
+}
+
 // A rank that closed may use its memory again: nothing of the communicator is read or written
 // there.
 void Engine::State::answer_closings() {
@@ -299,6 +314,10 @@ void Engine::create_communicator(SessionId id, uint32_t request,
     state_->drop_closed_communicators();
   }
   if (!state_->draining_.ok()) return refuse(state_->draining_);
+  if (communicator != nullptr) {
+    const Status failure = communicator->stands_in_the_way_of(message);
+    if (!failure.ok()) return refuse(state_->still_held(*communicator, failure));
+  }
   if (communicator == nullptr) {
     const Status room = state_->communicator_share().check(session->options.holder);
     if (!room.ok()) return refuse(room);

@@ -144,6 +144,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   Communicator* find_communicator(const SessionOptions& session, const std::string& name,
                                   const wire::DeviceId& device);
   Status check_siblings(const SessionOptions& session, const wire::CreateCommunicator& message);
+  Status still_held(const Communicator& communicator, const Status& failure) const;
   int deliver_beside();
   void give_back(transport::SendToken token);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);

@@ -22,6 +22,11 @@ struct Stranger {
     return rank.replies.at(kMeet);
   }
   Rank rank{4096};
+  // Joins under the number `message` says; nothing: no reply yet.
+  void create(const wire::CreateCommunicator& message) {
+    rank.replies.erase(Cluster::kCreate);
+    engine.create_communicator(session, Cluster::kCreate, message);
+  }
   scheduler::Engine& engine;
   scheduler::SessionId session;
 };
@@ -101,6 +106,48 @@ TEST(Meeting, ARankOfACommunicatorThatFailedMayComeAgain) {
   cluster.run_for(kSecond / 10);
   EXPECT_EQ(Stranger(cluster.engine(0)).meet(1).code, StatusCode::kOK);
   EXPECT_EQ(Stranger(cluster.engine(1)).meet(1).code, StatusCode::kOK);
+}
+
+TEST(Meeting, WhoStillHoldsAFailedCommunicatorIsNamedToAnotherMeeting) {
+  Cluster cluster({.ranks_per_machine = {2}});
+  wire::CreateCommunicator of_rank[2];
+  for (const uint32_t rank : {0u, 1u}) {
+    cluster.create_on(rank, [&](auto& message) {
+      of_rank[rank] = message;
+      message.name = "another";
+    });
+    of_rank[rank].comm = kHandle;
+  }
+  scheduler::Engine& engine = cluster.engine(0);
+  Stranger keeper(engine, {.job = "job", .pid = 77}), victim(engine, {.job = "job", .pid = 78});
+  keeper.create(of_rank[0]);
+  victim.create(of_rank[1]);
+  cluster.run_for(kSecond / 10);
+  ASSERT_EQ(keeper.rank.replies.at(Cluster::kCreate).code, StatusCode::kOK);
+  engine.close_session(victim.session, {StatusCode::kRANK_LOST, "killed by the test"});
+  cluster.run_for(kSecond / 10);
+  Stranger first(engine), second(engine);
+  const auto meet_anew = [&] {
+    for (const uint32_t rank : {0u, 1u}) {
+      wire::CreateCommunicator message = of_rank[rank];
+      message.meeting = 2;
+      (rank == 0 ? first : second).create(message);
+    }
+    cluster.run_for(kSecond / 10);
+  };
+  meet_anew();
+  for (Stranger* const each : {&first, &second}) {
+    const wire::Reply refused = each->rank.replies.at(Cluster::kCreate);
+    EXPECT_EQ(refused.code, StatusCode::kALREADY_EXISTS);
+    EXPECT_THAT(refused.message, HasSubstr("process 77 still holds communicator 'world'"));
+    EXPECT_THAT(refused.message, HasSubstr("of an earlier meeting, which failed (rank 1 of"));
+  }
+  engine.close_communicator(keeper.session, Cluster::kClose, {.comm = kHandle});
+  cluster.run_for(kSecond / 10);
+  meet_anew();
+  for (Stranger* const each : {&first, &second}) {
+    EXPECT_EQ(each->rank.replies.at(Cluster::kCreate).code, StatusCode::kOK);
+  }
 }
 
 TEST(Meeting, ARankThatGoesIsNamedToThoseThatMeetBesideIt) {
