@@ -195,8 +195,12 @@ void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
   on_ready(serial * 2);  // who has spoken already is none of the silent, whose number is limited
 }
 
+bool IpcAgent::too_much_waits(const std::string& holder) const {
+  return users_.waiting(holder) >= options_.user_tasks_max;
+}
+
 Status IpcAgent::may_admit(const std::string& holder) const {
-  if (users_.waiting(holder) >= options_.user_tasks_max) {
+  if (too_much_waits(holder)) {
     return resource_exhausted(holder + " has sent " + std::to_string(options_.user_tasks_max) +
                               " descriptors or arenas that are still being closed or mapped");
   }

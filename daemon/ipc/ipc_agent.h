@@ -7,7 +7,8 @@
 // used from anywhere.
 // Invariants: at most `pending_max` connections have not introduced themselves, each for at most
 // `handshake_ns`; a session is opened once and closed once; a client that does not read is hung up
-// on; no descriptor that a client had a hand in is closed on this thread.
+// on; no descriptor that a client had a hand in is closed on this thread, and who has many that are
+// slow to close keeps the next ones in its sockets.
 #pragma once
 
 #include <atomic>
@@ -84,6 +85,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
   void go_on_reading();
   Unserved::Count unserved_of(const std::string& holder) const;
   void admit(UniqueFd socket, uint64_t now_ns);
+  bool too_much_waits(const std::string& holder) const;  // for its threads: it gets no more places
   Status may_admit(const std::string& holder) const;
   Status may_open(const std::string& holder) const;
   scheduler::Share pending() const;

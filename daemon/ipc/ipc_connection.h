@@ -72,7 +72,8 @@ class IpcAgent::Connection {
   template <typename Body>
   void ask(uint32_t request, Body body);
   bool must_wait() const {
-    return *unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax;
+    return *unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax ||
+           agent_.too_much_waits(holder_);
   }
 
   IpcAgent& agent_;

@@ -4,11 +4,13 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <condition_variable>
 #include <deque>
 
+#include "tests/daemon/base/lingering.h"
 #include "tests/daemon/base/scratch_directory.h"
 #include "tests/daemon/ipc/raw_client.h"
 
@@ -432,6 +434,31 @@ TEST_F(IpcAgentTest, AProgramThatAsksFasterThanItIsServedWaitsInItsSocket) {
   EXPECT_EQ(asked(kUnservedMax + 1, std::chrono::seconds(1)), kUnservedMax);
   host.serve(true);
   EXPECT_EQ(asked(kAsked, std::chrono::seconds(10)), kAsked);
+}
+
+// Or else its descriptors would be all that the daemon may have.
+TEST_F(IpcAgentTest, AProgramWhoseDescriptorsAreSlowToCloseWaitsInItsSocket) {
+  options.user_tasks_max = 32;
+  listen();
+  RawClient client = connect();
+  Lingering slow;
+  const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  client.send(wire::Hello{"train", "test"}, 1, {self.get(), slow.socket.get()});
+  slow.socket.reset();  // the agent will have the only copy
+  thread = AgentThread::start(*agent).value();
+  client.receive();
+  const UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const wire::AddArena unknown{.kind = static_cast<wire::ArenaKind>(9)};
+  uint32_t answered = 0;
+  for (; answered < 100; ++answered) {
+    client.send(unknown, answered + 3, {fd.get(), fd.get()});
+    pollfd answer{.fd = client.fd(), .events = POLLIN, .revents = 0};
+    if (::poll(&answer, 1, 1'000) == 0) break;
+    EXPECT_EQ(client.receive_reply().code, StatusCode::kUNIMPLEMENTED);
+  }
+  EXPECT_LE(answered, options.user_tasks_max / 2);
+  slow.reader.reset();
+  EXPECT_EQ(client.receive_reply().code, StatusCode::kUNIMPLEMENTED);
 }
 
 // However much of it still waits.
