@@ -114,6 +114,7 @@ class Communicator final : public CompletionSink {
   Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
                std::span<Place> places = {});
   Status speak_of(Step& step, uint32_t id, Mark mark, Place* place, Copy* copy = nullptr);
+  Status tell(uint64_t step, std::span<const uint32_t> ids, uint8_t* states, size_t& pending);
   void put(const cgx_submit_record& record, uint32_t completions, Copy* copy = nullptr);
   void copied(Lock& lock, const std::string& what, const Status& status);
   Status send_deferred(Lock& lock);

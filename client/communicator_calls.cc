@@ -140,7 +140,8 @@ Result<bool> Communicator::test_call(uint64_t number) {
   CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
   session_.drain();
   CGX_ASSIGN_OR_RETURN(const Call* const call, calls_.find(number));
-  if (!call->finished && !session_.lost().ok()) return session_.lost();
+  const bool lives = call->finished || session_.daemon_lives();
+  if (!call->finished && !lives) return session_.lost();
   if (call->finished && !call->failure.ok()) return call->failure;
   return call->finished;
 }

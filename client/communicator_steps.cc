@@ -126,6 +126,7 @@ Status Communicator::submit_inout(uint64_t step, std::span<const uint32_t> ids,
 
 Status Communicator::step_end(uint64_t number) {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
+  if (!session_.daemon_lives()) return session_.lost();
   CGX_ASSIGN_OR_RETURN(Step * step, steps_.open(number));
   const uint32_t slots = steps_.slots_at_end(*step);
   CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, slots, deadline()));
@@ -220,6 +221,13 @@ Status Communicator::test(uint64_t number, std::span<const uint32_t> ids, uint8_
   CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
   session_.drain();
   CGX_RETURN_IF_ERROR(check_ids(ids));
+  const Status status = tell(number, ids, states, pending);
+  if (!status.ok() || pending == 0 || session_.daemon_lives()) return status;
+  return tell(number, ids, states, pending);
+}
+
+Status Communicator::tell(uint64_t number, std::span<const uint32_t> ids, uint8_t* states,
+                          size_t& pending) {
   CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
   size_t unfinished = 0;
   bool failed = false;

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 constexpr uint32_t kConnectTimeoutMs = 10'000;
 constexpr uint64_t kArenaBytes = 64 << 20;
 constexpr uint64_t kArenaAnnounceMs = 30'000, kArenaBytesPerMs = 1 << 20;  // mapping takes time
-constexpr milliseconds kSlice(50);  // how long a sleeper goes without a look at the daemon
+constexpr milliseconds kSlice(50);  // how long who waits goes without a look at the daemon
 constexpr std::chrono::microseconds kRingPause(50);
 constexpr std::chrono::seconds kStopped(4), kStoppedInRequest(30);  // preparing a plan takes time
 constexpr std::chrono::milliseconds kLookMax(1100);
@@ -298,18 +298,21 @@ void Session::spin(Lock& lock, Deadline deadline) {
 
 void Session::sleep_slice(Lock& lock, uint32_t word, Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
-  const Deadline began = Clock::now();
   lock.unlock();
   channel_->sleep(word, std::clamp<std::chrono::nanoseconds>(left, milliseconds(0), kSlice));
-  Status gone;
-  const bool full_slice = Clock::now() - began >= kSlice;
-  if (full_slice) gone = socket_->gone();
   lock.lock();
-  if (full_slice && gone.ok()) gone = stopped(kStopped);
-  if (!gone.ok()) {
-    drain();  // what it finished before it went
-    lose(gone);
-  }
+}
+
+// However short the sleeps between are, or if there are none.
+bool Session::daemon_lives() {
+  if (!lost_.ok()) return false;
+  if (Clock::now() - last_look_ < kSlice) return true;
+  Status gone = socket_->gone();
+  if (gone.ok()) gone = stopped(kStopped);
+  if (gone.ok()) return true;
+  drain();  // what it finished before it went
+  lose(gone);
+  return false;
 }
 
 // A stopped daemon keeps its sockets open but beats no more. A look counts for at most kLookMax, so

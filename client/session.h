@@ -105,6 +105,8 @@ class Session {
   // Frees memory whose last call has ended by now. Without the lock.
   void take_in();
   const Status& lost() const { return lost_; }
+  // Looks, unless somebody did lately. False: lost() says why, all it finished is taken in.
+  bool daemon_lives();
   // Waits until ready() holds: OK, TIMED_OUT or why the daemon is lost. ready() runs under the
   // lock.
   template <typename Ready>
@@ -207,6 +209,7 @@ Status Session::wait(Lock& lock, Deadline deadline, Ready ready) {
   const Waiting waiting(*channel_);
   for (;;) {
     const uint32_t word = channel_->word();
+    daemon_lives();
     drain();
     if (ready()) return {};
     if (!lost_.ok()) return lost_;

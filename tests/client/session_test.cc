@@ -1,8 +1,10 @@
 // Connecting, and daemons that are absent, broken, stopped or dying.
 #include <dirent.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -224,6 +226,77 @@ TEST_F(DyingDaemonTest, EveryWaiterHearsOfADeadDaemonWithinASecond) {
   EXPECT_EQ(cgx_submit(ranks_[0].comm, 1, ranks_[0].ids.data(), 1), CGX_DAEMON_LOST);
   void* memory = nullptr;
   EXPECT_EQ(cgx_arena_alloc(ranks_[0].session, 64 << 20, 0, &memory), CGX_DAEMON_LOST);
+}
+
+// A signal that is handled comes every 10 ms for as long as it lives.
+class EveryTenMs {
+ public:
+  EveryTenMs() {
+    struct sigaction handled {};
+    handled.sa_handler = [](int) {};
+    EXPECT_EQ(::sigaction(SIGALRM, &handled, &before_), 0);
+    set(10'000);
+  }
+  ~EveryTenMs() {
+    set(0);
+    ::sigaction(SIGALRM, &before_, nullptr);
+  }
+
+ private:
+  static void set(suseconds_t us) {
+    const itimerval each{{0, us}, {0, us}};
+    EXPECT_EQ(::setitimer(ITIMER_REAL, &each, nullptr), 0);
+  }
+  struct sigaction before_ {};
+};
+
+TEST_F(DyingDaemonTest, WhoOnlyLooksHearsOfItToo) {
+  NEEDS_FAKE_DAEMON();
+  using Look = std::function<cgx_status(Rank&)>;
+  uint64_t seen = 0, call = 0;
+  const std::pair<const char*, Look> looks[] = {
+      {"cgx_test",
+       [](Rank& rank) {
+         size_t pending = 0;
+         return cgx_test(rank.comm, 0, rank.ids.data(), 1, nullptr, &pending);
+       }},
+      {"cgx_test_call",
+       [&](Rank& rank) {
+         int done = 0;
+         return cgx_test_call(rank.comm, call, &done);
+       }},
+      {"cgx_poll of 20 ms", [&](Rank& rank) { return cgx_poll(rank.session, &seen, 20); }},
+      {"cgx_poll of 0 ms", [&](Rank& rank) { return cgx_poll(rank.session, &seen, 0); }},
+      {"cgx_wait of 1 ms", [](Rank& rank) { return cgx_wait(rank.comm, 0, 1); }},
+      {"cgx_step_end", [](Rank& rank) { return cgx_step_end(rank.comm, 1); }},
+      {"cgx_wait under a timer",
+       [](Rank& rank) {
+         const EveryTenMs signals;
+         return cgx_wait(rank.comm, 0, 2'000);
+       }},
+  };
+  for (const auto& [name, look] : looks) {
+    SCOPED_TRACE(name);
+    daemon_.reset();
+    daemon_ = std::make_unique<FakeDaemon>(FakeDaemon::Options{path_});
+    daemon_->start();
+    open_ranks(1);
+    Rank& rank = ranks_[0];
+    add_tensors(1, 4);
+    daemon_->hold(true);
+    float* const data = arena_floats(rank, 8);
+    ASSERT_OK(cgx_allreduce_async(rank.comm, data, data, 8, CGX_F32, CGX_SUM, &call));
+    ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+    ASSERT_OK(cgx_step_end(rank.comm, 0));
+    daemon_->die();
+    const auto start = Clock::now();
+    // Results are no news of the daemon; by its still beat they would know after 4 s.
+    while (look(rank) != CGX_DAEMON_LOST && seconds_since(start) < 2) {
+    }
+    EXPECT_LT(seconds_since(start), 2.0);
+    EXPECT_OK(cgx_close(rank.session));
+    ranks_.clear();
+  }
 }
 
 TEST_F(DyingDaemonTest, ResultsFromBeforeItsDeathAreDelivered) {
