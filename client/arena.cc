@@ -245,12 +245,14 @@ uint32_t ArenaSet::number_for(const ArenaMemory& memory) {
   return static_cast<uint32_t>(free - arenas_.begin());
 }
 
-// What the daemon has taken keeps its number, even if it turns out to be of no use.
+// What the daemon has taken keeps its number, even if it turns out to be of no use; so does what it
+// may still take, having not answered in time.
 Status ArenaSet::announce(std::shared_ptr<ArenaMemory> memory) {
   const uint32_t number = number_for(*memory);
   if (number == arenas_max_) return full(memory->bytes());
-  CGX_RETURN_IF_ERROR(announce_(number, *memory));
-  const Status status = memory->device() != nullptr ? memory->device()->check_pattern() : Status();
+  Status status = announce_(number, *memory);
+  if (!status.ok() && status.code() != StatusCode::kTIMED_OUT) return status;
+  if (status.ok() && memory->device() != nullptr) status = memory->device()->check_pattern();
   const MutexLock lock(mutex_);
   const bool whole = memory->device() != nullptr && memory->device()->imported();
   const uint64_t rest = whole ? -memory->bytes() % kImportAlignment : 0;  // blocks say how far
@@ -279,6 +281,7 @@ Status ArenaSet::import(const wire::DeviceId& device, const void* memory, uint64
   const auto taken = std::make_shared<ArenaMemory>(std::move(made));
   const Status status = announce(taken);
   if (status.ok()) return import_again(memory, bytes).value();
+  if (status.code() == StatusCode::kTIMED_OUT) return status;      // there is nothing to drop yet
   if (const std::optional<uint32_t> number = number_of(*taken)) {  // of no use, but open there
     CGX_RETURN_IF_ERROR(drop_import(*number));
   }

@@ -317,8 +317,9 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
 void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena) {
   if (arena.device == nullptr) {
     const Status status = engine_->add_arena(session.id, arena.arena, arena.region.bytes());
-    if (status.ok()) session.arenas.push_back(std::move(arena.region));
-    return answers_->answer({session.serial, request, to_reply(status)});
+    if (!status.ok()) return refuse_arena(session, request, arena, status);
+    session.arenas.push_back(std::move(arena.region));
+    return answers_->answer({session.serial, request, wire::Reply{}});
   }
   const Result<scheduler::SiteId> site = site_of(arena.device->worker());
   Status status = site.status();
@@ -327,17 +328,22 @@ void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedAre
         .site = *site, .name = arena.device->number(), .bytes = arena.device->bytes()};
     status = engine_->add_arena(session.id, arena.arena, memory);
   }
-  if (status.ok()) {
-    if (arena.device->way() == wire::ArenaWay::kVmm) {
-      engine_->count(Counter::kdevice_arenas_vmm);
-    } else {
-      engine_->count(Counter::kdevice_arenas_ipc);
-    }
-    session.device_arenas.push_back(std::move(arena.device));
+  if (!status.ok()) return refuse_arena(session, request, arena, status);
+  if (arena.device->way() == wire::ArenaWay::kVmm) {
+    engine_->count(Counter::kdevice_arenas_vmm);
+  } else {
+    engine_->count(Counter::kdevice_arenas_ipc);
   }
-  wire::Reply reply = to_reply(status);
-  reply.value0 = arena.pattern;
-  answers_->answer({session.serial, request, reply});
+  session.device_arenas.push_back(std::move(arena.device));
+  answers_->answer({session.serial, request, wire::Reply{.value0 = arena.pattern}});
+}
+
+// As if it had not been mapped: its number and its share are free again.
+void DataAgent::refuse_arena(const OpenedSession& session, uint32_t request,
+                             const AddMappedArena& arena, const Status& why) {
+  answers_->answer(
+      {session.serial, request,
+       ArenaMapped{session.holder, arena.arena, arena.region.bytes().size(), why, nullptr, 0}});
 }
 
 void DataAgent::drop_arena(OpenedSession& session, uint32_t request, uint32_t arena) {

@@ -105,6 +105,8 @@ class DataAgent final : public Agent,
   void handle(SessionRequest request);
   void open(SessionSerial serial, uint32_t request, OpenSession open);
   void add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena);
+  void refuse_arena(const OpenedSession& session, uint32_t request, const AddMappedArena& arena,
+                    const Status& why);
   void drop_arena(OpenedSession& session, uint32_t request, uint32_t arena);
   Result<scheduler::SiteId> site_of(const std::shared_ptr<gpu::Worker>& worker);
   void close_device_sites();

@@ -42,17 +42,21 @@ Status Engine::State::add_arena(SessionId id, uint32_t arena,
                                 const std::function<ArenaId(ArenaTable&)>& add) {
   Session* const session = find(id);
   if (session == nullptr) return {StatusCode::kNOT_FOUND, "no such session"};
-  if (arena != session->arenas.size() || arena >= wire::kArenasMax) {
-    return invalid_argument("arena " + std::to_string(arena) + " is not the next one (" +
+  if (arena < session->arenas.size() || arena >= wire::kArenasMax) {
+    return invalid_argument("arena " + std::to_string(arena) + " is none of the next ones (" +
                             std::to_string(session->arenas.size()) + " of at most " +
-                            std::to_string(wire::kArenasMax) + ")");
+                            std::to_string(wire::kArenasMax) + " are there)");
   }
-  const ArenaId added = add(arenas_);
-  if (added == kNoArena) {
-    return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
-                              " arenas already");
+  // One that was refused too late for the client to use its number again is one without memory.
+  while (session->arenas.size() <= arena) {
+    const bool skipped = session->arenas.size() < arena;
+    const ArenaId added = skipped ? arenas_.add(std::span<std::byte>()) : add(arenas_);
+    if (added == kNoArena) {
+      return resource_exhausted("this daemon has " + std::to_string(ArenaTable::kArenasMax) +
+                                " arenas already");
+    }
+    session->arenas.push_back(added);
   }
-  session->arenas.push_back(added);
   return {};
 }
 

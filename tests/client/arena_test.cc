@@ -61,6 +61,22 @@ TEST(ArenaSetTest, TakesWhatItNeedsWhenTheDaemonRefusesMore) {
   EXPECT_THAT(quota.mapped, ::testing::ElementsAre(16 * kMiB, 2 * kMiB));
 }
 
+// Its daemon may have taken the first one all the same.
+TEST(ArenaSetTest, GivesOutNothingOfAnArenaThatWasAnsweredTooLateNorItsNumber) {
+  std::vector<uint32_t> numbers;
+  std::vector<std::byte*> bases;
+  ArenaSet arenas(2 * kMiB, [&](uint32_t number, const ArenaMemory& memory) {
+    numbers.push_back(number);
+    bases.push_back(memory.base());
+    return numbers.size() > 1 ? Status() : Status(StatusCode::kTIMED_OUT, "no answer in time");
+  });
+  EXPECT_EQ(arenas.allocate(256, 64).status().code(), StatusCode::kTIMED_OUT);
+  void* const memory = allocate(arenas, 256);
+  EXPECT_THAT(numbers, ::testing::ElementsAre(0, 1));
+  EXPECT_EQ(memory, bases[1]);
+  EXPECT_EQ(locate(arenas, memory, 256).arena, 1);
+}
+
 TEST(ArenaSetTest, SaysWhatIsLeftWhenAllArenasAreFull) {
   Quota quota;
   ArenaSet arenas(2 * kMiB, quota.announce(), 2);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "daemon/base/clock.h"
@@ -96,6 +97,32 @@ TEST_F(DataAgentTest, CopiesNothingOfTheTensorsThatAreRegistered) {
   agent_.on_stop();
 }
 #endif
+
+// The ipc agent then frees its number and its share, as of one that could not be mapped.
+TEST_F(DataAgentTest, HandsBackAnArenaThatTheEngineRefuses) {
+  struct Refused final : SessionAnswers {
+    void answer(SessionAnswer answer) override {
+      if (auto* mapped = std::get_if<ArenaMapped>(&answer.body)) arena.emplace(std::move(*mapped));
+    }
+    std::optional<ArenaMapped> arena;
+  } refused;
+  agent_.connect(&refused, nullptr, &planner_);
+  ASSERT_TRUE(agent_.on_start().ok());
+  const wire::SessionMemory client = open_session();
+  ASSERT_NE(client.header, nullptr);
+  const ChannelEnds ends = std::move(make_session_channel()).value();
+  AddMappedArena arena{.arena = wire::kArenasMax};
+  arena.region = std::move(SharedRegion::map(ends.theirs.memory.get(), CGX_SHM_BYTES,
+                                             SharedRegion::Populate::kNo))
+                     .value();
+  agent_.ask({.session = 1, .request = 2, .body = std::move(arena)});
+  agent_.do_work(2);
+  ASSERT_TRUE(refused.arena.has_value());
+  EXPECT_EQ(refused.arena->arena, wire::kArenasMax);
+  EXPECT_EQ(refused.arena->reserved_bytes, uint64_t{CGX_SHM_BYTES});
+  EXPECT_EQ(refused.arena->region.status().code(), StatusCode::kINVALID_ARGUMENT);
+  agent_.on_stop();
+}
 
 // However many communicators there are, no round makes more than one of them into a snapshot.
 TEST_F(DataAgentTest, MakesSnapshotsOneCommunicatorARound) {

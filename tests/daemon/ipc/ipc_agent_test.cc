@@ -26,8 +26,9 @@ class FakeHost final : public SessionsPort {
     if (std::holds_alternative<OpenSession>(request.body) && open_sessions) {
       answers->answer({request.session, request.request, Opened{}});
     }
-    if (std::holds_alternative<AddMappedArena>(request.body)) {
-      answers->answer({request.session, request.request, wire::Reply{}});
+    if (const auto* arena = std::get_if<AddMappedArena>(&request.body)) {
+      if (!refuses_arenas) answers->answer({request.session, request.request, wire::Reply{}});
+      if (refuses_arenas) refuse(request, *arena);
     }
     std::lock_guard lock(mutex_);
     ++asked_;
@@ -65,8 +66,16 @@ class FakeHost final : public SessionsPort {
 
   SessionAnswers* answers = nullptr;
   bool open_sessions = true;
+  std::atomic<bool> refuses_arenas{false};
 
  private:
+  // As the data agent does.
+  void refuse(const SessionRequest& request, const AddMappedArena& arena) {
+    ArenaMapped refused{
+        "", arena.arena, arena.region.bytes().size(), resource_exhausted("full"), nullptr, 0};
+    answers->answer({request.session, request.request, std::move(refused)});
+  }
+
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<SessionRequest> requests_, taken_;
@@ -216,6 +225,19 @@ TEST_F(IpcAgentTest, RefusesABadArenaAndKeepsTheSession) {
   EXPECT_EQ(client.receive_reply().code, StatusCode::kOK);
   client.send(wire::AddArena{.arena = 1, .bytes = 2 << 20}, 4, {another.get()});
   EXPECT_EQ(client.receive_reply().code, StatusCode::kRESOURCE_EXHAUSTED);
+}
+
+TEST_F(IpcAgentTest, AnArenaThatTheEngineRefusedLeavesItsNumberAndItsBytes) {
+  options.arena_bytes_max = 3 << 20;
+  start();
+  RawClient client = open_session();
+  for (const bool refused : {true, true, false}) {
+    const UniqueFd memfd = make_arena(2 << 20);
+    host.refuses_arenas = refused;
+    client.send(wire::AddArena{.arena = 0, .bytes = 2 << 20}, 3, {memfd.get()});
+    EXPECT_EQ(client.receive_reply().code,
+              refused ? StatusCode::kRESOURCE_EXHAUSTED : StatusCode::kOK);
+  }
 }
 
 TEST_F(IpcAgentTest, HandsOnADroppedArenaAndAnswersWhenItIsClosed) {

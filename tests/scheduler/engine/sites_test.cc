@@ -133,6 +133,17 @@ TEST_F(Sites, DropsAnArenaWhoseNumberOnlyAnotherOfTheSiteGets) {
   EXPECT_EQ(arenas_->name(seen_.inputs[0].arena), 79u);
 }
 
+// Who gave a number up, having had no answer, goes on with the next one.
+TEST_F(Sites, TakesAnArenaWhoseNumberIsNotTheNextOne) {
+  std::vector<std::byte> more(kBytes);
+  ASSERT_TRUE(engine_->add_arena(session_, 4, more).ok());
+  ASSERT_TRUE(make_communicator(1, wire::kNoArena).ok());
+  EXPECT_TRUE(call(1, 4).ok());
+  EXPECT_EQ(call(1, 3).code(), StatusCode::kINVALID_ARGUMENT) << "it has no memory";
+  EXPECT_EQ(engine_->add_arena(session_, 3, more).code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_FALSE(engine_->add_arena(session_, wire::kArenasMax, more).ok());
+}
+
 TEST_F(Sites, DropsNoArenaOfTheHostAndNoneThatIsNotThere) {
   const Status host = engine_->drop_arena(session_, kHost);
   EXPECT_EQ(host.code(), StatusCode::kINVALID_ARGUMENT);
