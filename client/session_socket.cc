@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kFdsMax = 3;
 constexpr std::chrono::seconds kHealthInterval(1);
+constexpr int64_t kSendMs = 10'000;  // a daemon that reads nothing for so long is stopped
 
 std::string errno_text() {
   return std::strerror(errno);
@@ -36,8 +37,8 @@ timeval to_timeval(int64_t ms) {
 }
 
 // A connect to a stopped daemon with a full backlog blocks: the send time-out bounds it.
-void bound_sends(int fd, Deadline deadline) {
-  const timeval limit = to_timeval(std::max<int64_t>(ms_until(deadline), 1));
+void bound_sends(int fd, int64_t limit_ms) {
+  const timeval limit = to_timeval(limit_ms);
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
@@ -72,7 +73,7 @@ Result<std::unique_ptr<SessionSocket>> SessionSocket::connect(const std::string&
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return unavailable("socket(AF_UNIX): " + errno_text());
-  bound_sends(fd.get(), deadline);
+  bound_sends(fd.get(), std::max<int64_t>(ms_until(deadline), 1));
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return cannot_connect(path);
   }
@@ -118,6 +119,7 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
                           " descriptors instead of Welcome and 3");
   }
   CGX_ASSIGN_OR_RETURN(wire::Welcome welcome, wire::decode_body<wire::Welcome>(body));
+  bound_sends(fd_.get(), kSendMs);  // no longer what was left of the time to connect
   return Handshake{std::move(welcome), std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
 }
 

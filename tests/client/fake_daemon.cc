@@ -178,6 +178,7 @@ void FakeDaemon::greet(Session& session, uint32_t request) {
 }
 
 void FakeDaemon::read_socket(Session& session) {
+  std::this_thread::sleep_for(pause_.load());
   std::vector<std::byte> packet(wire::kSessionPacketBytesMax);
   iovec part{packet.data(), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];

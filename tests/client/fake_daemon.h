@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -45,6 +46,8 @@ class FakeDaemon {
   void die();
   // From now on nothing is read or answered, but the sockets stay open: a stopped daemon.
   void freeze();
+  // Takes so long before each message.
+  void read_every(std::chrono::milliseconds pause) { pause_ = pause; }
   // Results stay back until released: steps and calls pend.
   void hold(bool held) { held_ = held; }
   // A rank that closes its communicator is not told that its memory is its own again.
@@ -98,6 +101,7 @@ class FakeDaemon {
   std::thread thread_;
   std::atomic<bool> stop_{false}, frozen_{false}, frozen_seen_{false}, held_{false},
       keeps_memory_{false};
+  std::atomic<std::chrono::milliseconds> pause_{std::chrono::milliseconds(0)};
   std::atomic<uint16_t> fail_next_{0};
   std::atomic<uint64_t> doorbells_{0};
   std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0},

@@ -345,6 +345,36 @@ TEST_F(DyingDaemonTest, SilentPatienceOutlastsALateRank) {
   EXPECT_EQ(cgx_wait(ranks_[0].comm, 0, 5'000), CGX_TIMED_OUT);
 }
 
+class SlowDaemonTest : public RanksTest {};
+
+TEST_F(SlowDaemonTest, IsSentALargeTableHoweverShortItWasWaitedForAtFirst) {
+  NEEDS_FAKE_DAEMON();
+  constexpr uint32_t kTensors = 1000;  // some 600 KB
+  ranks_.resize(1);
+  Rank& rank = ranks_[0];
+  const auto start = Clock::now();
+  cgx_status opened = CGX_UNAVAILABLE;
+  while (opened == CGX_UNAVAILABLE && seconds_since(start) < 10) {  // the machine may be busy
+    opened = open_at(path_, &rank.session, 100);
+  }
+  ASSERT_OK(opened);
+  cgx_comm_options options{.size = sizeof(options)};
+  options.name = "world";
+  ASSERT_OK(cgx_comm_create(rank.session, &options, &rank.comm));
+  for (uint32_t i = 0; i < kTensors; ++i) {
+    const std::string name = std::to_string(i) + std::string(500, 'x');
+    const uint64_t elements = 1;
+    cgx_tensor_options tensor{.size = sizeof(tensor)};
+    tensor.name = name.c_str();
+    tensor.dims = 1;
+    tensor.shape = &elements;
+    uint32_t id = 0;
+    ASSERT_OK(cgx_register(rank.comm, &tensor, &id));
+  }
+  daemon_->read_every(std::chrono::milliseconds(200));
+  EXPECT_OK(cgx_commit(rank.comm));
+}
+
 class ClosingTest : public RanksTest {};
 
 TEST_F(ClosingTest, IsBoundedByTheCommunicatorsTimeOut) {
