@@ -6,7 +6,7 @@ namespace cgx::client {
 namespace {
 
 constexpr uint32_t kMagic = 0x52584743;  // "CGXR"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr size_t kTextBytesMax = 512;
 
 wire::Writer head() {
@@ -70,6 +70,7 @@ Result<Claim> decode_claim(const Source& source, std::span<const std::byte> valu
 Bytes encode(const List& list) {
   wire::Writer writer = head();
   writer.put(list.id);
+  writer.put<uint8_t>(list.store_answers ? 1 : 0);
   writer.put(static_cast<uint32_t>(list.incarnations.size()));
   writer.append(std::as_bytes(std::span(list.incarnations)));
   return writer.take();
@@ -78,7 +79,9 @@ Bytes encode(const List& list) {
 Result<List> decode_list(const Source& source, std::span<const std::byte> value) {
   wire::Reader reader(value);
   CGX_RETURN_IF_ERROR(check_head(reader, source));
-  List list{.id = reader.get<ListId>(), .incarnations = {}};
+  List list;
+  list.id = reader.get<ListId>();
+  list.store_answers = reader.get<uint8_t>() != 0;
   list.incarnations.resize(reader.get_count(sizeof(Incarnation)));
   for (Incarnation& each : list.incarnations) each = reader.get<Incarnation>();
   CGX_RETURN_IF_ERROR(check_whole(reader, source));
@@ -143,6 +146,7 @@ Result<Word> decode_word(const Source& source, std::span<const std::byte> value,
 
 Bytes encode(const Loss& loss) {
   wire::Writer writer = head();
+  writer.put(loss.teller);
   writer.put_string(std::string_view(loss.text).substr(0, kTextBytesMax));
   return writer.take();
 }
@@ -150,7 +154,9 @@ Bytes encode(const Loss& loss) {
 Result<Loss> decode_loss(const Source& source, std::span<const std::byte> value) {
   wire::Reader reader(value);
   CGX_RETURN_IF_ERROR(check_head(reader, source));
-  Loss loss{reader.get_string()};
+  Loss loss;
+  loss.teller = reader.get<Incarnation>();
+  loss.text = reader.get_string();
   CGX_RETURN_IF_ERROR(check_whole(reader, source));
   return loss;
 }

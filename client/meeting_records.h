@@ -34,6 +34,7 @@ struct Word {  // of rank 0 about a list
 
 struct List {
   ListId id{};
+  bool store_answers = false;             // a get of what is not there says so at once
   std::vector<Incarnation> incarnations;  // by rank
 };
 
@@ -44,6 +45,7 @@ struct Answer {
 };
 
 struct Loss {  // of a rank that had come
+  Incarnation teller{};
   std::string text;
 };
 

@@ -98,7 +98,7 @@ class Attempt {
 
   Status publish();
   Result<Agreement> lead();
-  Status put_list(const List& list);
+  Status put_list(List list);
   Result<bool> gather(List& list, std::vector<wire::Member>& members);
   Status pronounce(const ListId& list, Word word);
   Status give_up(const ListId& list, const Status& why);
@@ -120,6 +120,7 @@ class Attempt {
   Status check_rival(const List& list);
   Status hold_list();
   Result<Bytes> last_loss();
+  Status store_answers();  // it has turned out that it does
   Status hear_of_loss();
   Status nobody(const Status& status, const std::string& what,
                 const std::vector<uint32_t>& missing);
@@ -135,7 +136,7 @@ class Attempt {
   std::chrono::milliseconds pause_ = kPauseMin;
   Deadline next_look_around_ = Clock::now() + kLookAroundPause;
   std::optional<Incarnation> rival_;  // came to this rank's place after it, in this meeting
-  bool store_answers_ = false;        // it has said NOT_FOUND at once: looking does not wait
+  bool store_answers_ = false;        // it says NOT_FOUND at once: looking does not wait
   Bytes loss_before_;                 // what "lost" held when this was found out
   Bytes list_;                        // rank 0's, as it is in the store
 };
@@ -153,7 +154,7 @@ Status Attempt::pause() {
 Status Attempt::may_go_on() {
   const Status status = meeting_.go_on ? meeting_.go_on() : Status();
   if (status.code() == StatusCode::kRANK_LOST) {
-    static_cast<void>(store_.put(lost_key(), encode(Loss{status.message()})).ok());
+    static_cast<void>(store_.put(lost_key(), encode(Loss{own_, status.message()})).ok());
   }
   return status;
 }
@@ -213,6 +214,14 @@ Result<Bytes> Attempt::last_loss() {
   return value;
 }
 
+Status Attempt::store_answers() {
+  if (std::exchange(store_answers_, true)) return {};
+  CGX_ASSIGN_OR_RETURN(loss_before_, last_loss());
+  if (list_.empty()) return {};
+  CGX_ASSIGN_OR_RETURN(List list, decode_list({0, list_key()}, list_));
+  return put_list(std::move(list));  // its readers may not have found out
+}
+
 Status Attempt::hear_of_loss() {
   if (!store_answers_) return {};
   CGX_ASSIGN_OR_RETURN(const Bytes value, last_loss());
@@ -228,10 +237,7 @@ Result<Bytes> Attempt::await(const std::string& key,
     const auto asked = Clock::now();
     auto value = store_.get(key);
     if (value.ok() || value.status().code() != StatusCode::kNOT_FOUND) return value;
-    const bool at_once = Clock::now() - asked < kLookAroundPause;
-    if (at_once && !std::exchange(store_answers_, true)) {
-      CGX_ASSIGN_OR_RETURN(loss_before_, last_loss());
-    }
+    if (Clock::now() - asked < kLookAroundPause) CGX_RETURN_IF_ERROR(store_answers());
     CGX_ASSIGN_OR_RETURN(const bool wanted, still_wanted());
     if (!wanted) return Bytes{};
     CGX_RETURN_IF_ERROR(pause());
@@ -298,7 +304,8 @@ Result<Agreement> Attempt::lead() {
   }
 }
 
-Status Attempt::put_list(const List& list) {
+Status Attempt::put_list(List list) {
+  list.store_answers = store_answers_;
   list_ = encode(list);
   return store_.put(list_key(), list_);
 }
@@ -350,6 +357,7 @@ Result<Agreement> Attempt::follow() {
     }
     const auto list = decode_list({0, list_key()}, *found);
     CGX_RETURN_IF_ERROR(list.status());
+    if (list->store_answers) CGX_RETURN_IF_ERROR(store_answers());
     const bool fresh = list->id != answered;
     if (fresh) CGX_RETURN_IF_ERROR(answer(list->id));
     answered = list->id;

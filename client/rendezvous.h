@@ -3,11 +3,12 @@
 //
 //   prefix := "cgx/" job "/" communicator
 //   prefix "/member/" rank         head, incarnation, refused incarnation   by each rank
-//   prefix "/list"                 head, list, incarnations u32 × 16 bytes  by rank 0
+//   prefix "/list"                 head, list, store answers u8,
+//                                  incarnations u32 × 16 bytes              by rank 0
 //   prefix "/" list "/answer/" rank  head, ranks u32, incarnation, member
 //   prefix "/" list "/key"         job key 32 bytes, verdict u8, status u16, text,
 //                                  u32 × member                             by rank 0
-//   prefix "/lost"                 head, text                               by who was told
+//   prefix "/lost"                 head, incarnation, text                  by who was told
 //   member := instance, mesh address string, device: 16 bytes
 //   head := magic u32 "CGXR", version u32; incarnation, list, instance: 16 bytes; in a key in hex
 //
@@ -16,9 +17,10 @@
 // does not name reads again; rank 0 settles the list if all answers are those it named, else it
 // writes another one. Entries of the dead may stay in the store for ever. A rank that finds another
 // incarnation in its place takes that back and refuses the other, which then ends: who came first
-// stays. A rank whose daemon saw another one die says so to all that came before ("lost"). Only
-// "member", "list" and "lost" are written more than once, from a job's second meeting on or when
-// something of this kind is wrong.
+// stays. A rank whose daemon saw another one die says so to all that came before ("lost"); only in
+// a store whose get does not wait can they look for it, and a list says so to whoever finds one
+// there before it has asked for anything else. Only "member", "list" and "lost" are written more
+// than once, from a job's second meeting on or when something of this kind is wrong.
 // Thread rule: the calling thread, which may block in get.
 #pragma once
 

@@ -1,9 +1,16 @@
 // Meeting through a store, without daemons: who is met, who is named when somebody is missing.
 #include "client/rendezvous.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -12,10 +19,13 @@
 #include <thread>
 #include <utility>
 
+#include "client/leader.h"
+
 namespace cgx::client {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace std::chrono_literals;
@@ -327,28 +337,55 @@ TEST(RendezvousTest, ASecondProcessAfterTheMeetingDoesNotDisturbWhoStillReads) {
   EXPECT_EQ(reader->members[1].mesh_address, meeting(1, 3).self.mesh_address);
 }
 
-TEST(RendezvousTest, ARankThatADaemonSawDieIsToldToAllThatWait) {
-  MemoryStore store;
-  std::atomic<bool> dead{false};
-  auto meetings = everybody(4);
-  meetings.erase(meetings.begin() + 1);
-  meetings[1].go_on = [&] {
-    return dead ? Status(StatusCode::kRANK_LOST, "rank 1 is gone: it was killed") : Status();
-  };
-  std::thread killer([&] {
-    for (const uint32_t rank : {0u, 2u, 3u}) await_place_of(store, rank);
-    std::this_thread::sleep_for(50ms);  // all of them wait now
-    dead = true;
-  });
+constexpr uint32_t kLooks = 5;  // between the first and the last lie more than 10 ms
+
+// `ranks` meet in vain: when all of them have been waiting for a while, the daemon of the second
+// one sees rank 1 die.
+void expect_told_of_a_death(Store& store, const std::vector<uint32_t>& ranks) {
+  std::vector<Meeting> meetings;
+  std::vector<std::atomic<uint32_t>> looks(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    meetings.push_back(meeting(ranks[i], 4));
+    meetings[i].go_on = [&, i] {
+      ++looks[i];
+      const bool dead = i == 1 && std::all_of(looks.begin(), looks.end(),
+                                              [](const auto& each) { return each >= kLooks; });
+      return dead ? Status(StatusCode::kRANK_LOST, "rank 1 is gone: it was killed") : Status();
+    };
+  }
   const auto begin = Clock::now();
   const auto results = meet_all(store, meetings);
-  EXPECT_LT(Clock::now() - begin, 2s);
-  killer.join();
+  EXPECT_LT(Clock::now() - begin, 10s);
   for (const auto& result : results) {
     EXPECT_EQ(result.status().code(), StatusCode::kRANK_LOST);
-    EXPECT_EQ(result.status().message(), "rank 1 is gone: it was killed");
+    EXPECT_THAT(result.status().message(), EndsWith("rank 1 is gone: it was killed"));
   }
-  number_of(meet_all(store, everybody(4)));  // to a later meeting that is no news
+}
+
+TEST(RendezvousTest, ARankThatADaemonSawDieIsToldToAllThatWaitEachTime) {
+  MemoryStore store;
+  for (int time = 0; time < 3; ++time) {
+    expect_told_of_a_death(store, {0, 2, 3});
+    number_of(meet_all(store, everybody(4)));  // to a later meeting that is no news
+  }
+}
+
+TEST(RendezvousTest, ADeathIsToldToThoseThatWaitForRank0WhereItHasMetThemBefore) {
+  MemoryStore store;
+  std::atomic<uint32_t> looks{0};
+  Meeting first = meeting(0, 4);
+  first.go_on = [&] {
+    ++looks;
+    return Status();
+  };
+  Result<Agreement> leader = Status();
+  std::thread waiting([&] { leader = meet(first, &store); });
+  while (looks < 2) std::this_thread::yield();  // it has not found the others
+  auto results = meet_all(store, {meeting(1, 4), meeting(2, 4), meeting(3, 4)});
+  waiting.join();
+  results.insert(results.begin(), leader);
+  number_of(results);
+  for (int time = 0; time < 2; ++time) expect_told_of_a_death(store, {2, 3});
 }
 
 TEST(RendezvousTest, WhoMayNotMeetLeavesNothingInTheStore) {
