@@ -109,8 +109,9 @@ Status Communicator::join(const cgx_comm_options& options) {
     handle_ = session_.attach(*this);
     if (session_.job_key) meeting.key_if_first = *session_.job_key;
   }
-  CGX_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, store_for(meeting, options));
+  CGX_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, store_for(meeting, options));
   CGX_ASSIGN_OR_RETURN(Agreement agreement, meet(meeting, store.get()));
+  store.reset();  // others may need its connection's place
   const auto local = std::count_if(
       agreement.members.begin(), agreement.members.end(),
       [&](const wire::Member& member) { return member.instance == meeting.self.instance; });

@@ -94,6 +94,22 @@ Result<UniqueFd> listen_at(const addrinfo& place) {
   return Status(others ? StatusCode::kNOT_FOUND : StatusCode::kUNAVAILABLE, std::strerror(errno));
 }
 
+// Nothing: nobody answers there, errno says why.
+Result<UniqueFd> try_connect(const std::string& address) {
+  Resolved found;
+  CGX_RETURN_IF_ERROR(resolve(address, found));
+  for (const addrinfo* one = found.list; one != nullptr; one = one->ai_next) {
+    UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSilence, sizeof kSilence);
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &kSilence, sizeof kSilence);
+    if (::connect(fd.get(), one->ai_addr, one->ai_addrlen) != 0) continue;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+  }
+  return UniqueFd();
+}
+
 }  // namespace
 
 // Server
@@ -101,6 +117,7 @@ Result<UniqueFd> listen_at(const addrinfo& place) {
 struct LeaderServer::Connection {
   UniqueFd fd;
   std::vector<std::byte> in, out;
+  bool served = false;  // once at least
 };
 
 class LeaderServer::Book {
@@ -124,6 +141,7 @@ class LeaderServer::Book {
       const auto value = left.subspan(kRequestHead + key_bytes, value_bytes);
       const std::vector<std::byte> said = what == kPut ? put(name, value) : get(name);
       connection.out.insert(connection.out.end(), said.begin(), said.end());
+      connection.served = true;
       taken += kRequestHead + key_bytes + value_bytes;
     }
     connection.in.erase(connection.in.begin(),
@@ -177,6 +195,28 @@ LeaderServer::~LeaderServer() {
   thread_.join();
 }
 
+// Who has been served and asks for nothing makes room for others, and connects again when it does;
+// of those the latest, so that most stay. False: nobody does.
+bool LeaderServer::make_room(std::vector<Connection>& connections) {
+  const auto idle = std::find_if(connections.rbegin(), connections.rend(), [](const auto& one) {
+    return one.served && one.in.empty() && one.out.empty();
+  });
+  if (idle == connections.rend()) return false;
+  connections.erase(std::next(idle).base());
+  return true;
+}
+
+// False: there is no room for who waits.
+bool LeaderServer::let_in(std::vector<Connection>& connections) {
+  if (connections.size() >= kConnectionsMax) return make_room(connections);
+  UniqueFd fd(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid()) {
+    connections.push_back({.fd = std::move(fd), .in = {}, .out = {}});
+    return true;
+  }
+  return (errno != EMFILE && errno != ENFILE) || make_room(connections);
+}
+
 void LeaderServer::serve() {
   Book book;
   std::vector<Connection> connections;
@@ -197,23 +237,22 @@ void LeaderServer::serve() {
     }
     return true;
   };
+  bool room = true;
   for (;;) {
-    std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+    std::vector<pollfd> watched{{wake_.get(), POLLIN, 0},
+                                {listening_.get(), static_cast<short>(room ? POLLIN : 0), 0}};
     for (const Connection& one : connections) {
       watched.push_back({one.fd.get(), static_cast<short>(one.out.empty() ? POLLIN : POLLOUT), 0});
     }
-    if (::poll(watched.data(), watched.size(), -1) < 0) continue;
+    const int limit_ms = room ? -1 : static_cast<int>(kAgain.count());
+    if (::poll(watched.data(), watched.size(), limit_ms) < 0) continue;
     if (watched[0].revents != 0) return;
     for (size_t i = connections.size(); i-- > 0;) {
       const short events = watched[i + 2].revents;
       if (events == 0 || attend(connections[i], events)) continue;
       connections.erase(connections.begin() + static_cast<ptrdiff_t>(i));
     }
-    if (watched[1].revents == 0) continue;
-    UniqueFd fd(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.valid() && connections.size() < kConnectionsMax) {
-      connections.push_back({std::move(fd), {}, {}});
-    }
+    room = watched[1].revents == 0 || let_in(connections);
   }
 }
 
@@ -222,18 +261,9 @@ void LeaderServer::serve() {
 Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& address,
                                                           Deadline deadline,
                                                           const std::function<Status()>& go_on) {
-  Resolved found;
-  CGX_RETURN_IF_ERROR(resolve(address, found));
   for (;;) {
-    for (const addrinfo* one = found.list; one != nullptr; one = one->ai_next) {
-      UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const int on = 1;
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSilence, sizeof kSilence);
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &kSilence, sizeof kSilence);
-      if (::connect(fd.get(), one->ai_addr, one->ai_addrlen) != 0) continue;
-      ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      return std::unique_ptr<LeaderStore>(new LeaderStore(address, std::move(fd)));
-    }
+    CGX_ASSIGN_OR_RETURN(UniqueFd fd, try_connect(address));
+    if (fd.valid()) return std::unique_ptr<LeaderStore>(new LeaderStore(address, std::move(fd)));
     const std::string why = std::strerror(errno);
     if (Clock::now() >= deadline) {
       return Status(StatusCode::kTIMED_OUT, "nobody serves at CGX_LEADER=" + address + " (" + why +
@@ -248,8 +278,17 @@ Status LeaderStore::lost() const {
   return unavailable("CGX_LEADER=" + address_ + " is gone, or is none");
 }
 
+// A leader that had to make room has closed the connection, which says nothing of what was asked.
 Result<LeaderStore::Answer> LeaderStore::ask(uint8_t what, const std::string& key,
                                              std::span<const std::byte> value) {
+  Result<Answer> answer = ask_once(what, key, value);
+  if (answer.ok()) return answer;
+  CGX_ASSIGN_OR_RETURN(fd_, try_connect(address_));
+  return fd_.valid() ? ask_once(what, key, value) : answer;
+}
+
+Result<LeaderStore::Answer> LeaderStore::ask_once(uint8_t what, const std::string& key,
+                                                  std::span<const std::byte> value) {
   wire::Writer writer;
   writer.put(kLeaderMagic);
   writer.put(what);

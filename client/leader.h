@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/deadline.h"
 #include "client/rendezvous.h"
@@ -20,7 +21,8 @@
 namespace cgx::client {
 
 // Thread rule: open and destroy on one thread; a thread of its own serves. Invariant: keys, values
-// and connections are bounded; a connection that breaks the form is closed.
+// and connections are bounded; a connection that breaks the form is closed, and so is one that asks
+// for nothing where there is room for no other.
 class LeaderServer {
  public:
   // NOT_FOUND: the host is another machine's, or somebody serves there already.
@@ -34,12 +36,14 @@ class LeaderServer {
 
   LeaderServer(UniqueFd listening, UniqueFd wake);
   void serve();
+  bool let_in(std::vector<Connection>& connections);
+  static bool make_room(std::vector<Connection>& connections);
 
   UniqueFd listening_, wake_;
   std::thread thread_;
 };
 
-// One connection to it. Thread rule: the calling thread.
+// One connection to it at a time. Thread rule: the calling thread.
 class LeaderStore final : public Store {
  public:
   // Tries until the deadline: the leader may not be there yet. go_on is asked between two tries.
@@ -57,6 +61,7 @@ class LeaderStore final : public Store {
     std::vector<std::byte> value;
   };
   Result<Answer> ask(uint8_t what, const std::string& key, std::span<const std::byte> value);
+  Result<Answer> ask_once(uint8_t what, const std::string& key, std::span<const std::byte> value);
   Status lost() const;
 
   const std::string address_;

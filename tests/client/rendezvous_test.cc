@@ -425,5 +425,92 @@ TEST(RendezvousTest, EntriesCutShortAreRefused) {
   }
 }
 
+// Serves in a process that may have few descriptors more.
+class LeaderWithFewDescriptors {
+ public:
+  explicit LeaderWithFewDescriptors(rlim_t more) {
+    int ports[2], ends[2];
+    EXPECT_EQ(::pipe2(ports, O_CLOEXEC), 0);
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    end_.reset(ends[1]);
+    process_ = ::fork();
+    if (process_ == 0) {
+      end_.reset();
+      serve(more, ports[1], ends[0]);
+    }
+    ::close(ends[0]);
+    ::close(ports[1]);
+    EXPECT_EQ(::read(ports[0], &port_, sizeof port_), ssize_t{sizeof port_});
+    ::close(ports[0]);
+  }
+  ~LeaderWithFewDescriptors() {
+    end_.reset();
+    int status = -1;
+    EXPECT_EQ(::waitpid(process_, &status, 0), process_);
+    EXPECT_EQ(status, 0);
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(ntohs(port_)); }
+  std::unique_ptr<LeaderStore> connect() const {
+    return LeaderStore::connect(address(), deadline_in_ms(kLongMs), [] { return Status(); })
+        .value();
+  }
+  std::chrono::nanoseconds cpu_time() const {
+    clockid_t clock;
+    timespec used{};
+    EXPECT_EQ(::clock_getcpuclockid(process_, &clock), 0);
+    EXPECT_EQ(::clock_gettime(clock, &used), 0);
+    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+  }
+
+ private:
+  [[noreturn]] static void serve(rlim_t more, int port, int end) {
+    const int next = ::dup(end);
+    ::close(next);
+    const rlimit few{static_cast<rlim_t>(next) + more, static_cast<rlim_t>(next) + more};
+    bool good = ::setrlimit(RLIMIT_NOFILE, &few) == 0;
+    {
+      const auto server = LeaderServer::open("127.0.0.1:0").value();
+      sockaddr_in address{};
+      socklen_t bytes = sizeof address;
+      good &=
+          ::getsockname(server->listening(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+      good &= ::write(port, &address.sin_port, sizeof address.sin_port) > 0;
+      char nothing;
+      good &= ::read(end, &nothing, 1) == 0;
+    }
+    ::_exit(good ? 0 : 1);
+  }
+
+  UniqueFd end_;
+  pid_t process_ = -1;
+  in_port_t port_ = 0;
+};
+
+TEST(FullLeaderTest, MoreRanksMeetThanItMayHaveConnections) {
+  constexpr uint32_t kRanks = 16;
+  const LeaderWithFewDescriptors leader(8);
+  std::vector<Result<Agreement>> results(kRanks, Status(StatusCode::kINTERNAL, "none"));
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto store = leader.connect();
+      results[rank] = meet(meeting(rank, kRanks), store.get());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  number_of(results);
+}
+
+TEST(FullLeaderTest, WaitsWithoutWorkWhereItHasNoRoom) {
+  const LeaderWithFewDescriptors leader(8);
+  std::vector<std::unique_ptr<LeaderStore>> silent;
+  for (int i = 0; i < 16; ++i) silent.push_back(leader.connect());
+  std::this_thread::sleep_for(300ms);
+  EXPECT_LT(leader.cpu_time(), 100ms);
+  silent.resize(1);
+  const auto store = leader.connect();
+  EXPECT_EQ(store->get("anything").status().code(), StatusCode::kNOT_FOUND);
+}
+
 }  // namespace
 }  // namespace cgx::client
