@@ -198,9 +198,11 @@ TEST_F(LeaderTest, RanksWithoutAStoreMeetThere) {
 }
 
 TEST_F(LeaderTest, AChildThatLivesOnDoesNotKeepTheDoor) {
-  int ends[2];
+  int ends[2], begins[2];
   ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::pipe(begins), 0);
   pid_t child = 0;
+  char byte = 0;
   for (int again = 0; again < 2; ++again) {
     cgx_session* sessions[] = {open_session(), open_session()};
     cgx_comm* comms[2] = {};
@@ -210,16 +212,16 @@ TEST_F(LeaderTest, AChildThatLivesOnDoesNotKeepTheDoor) {
     if (again == 0) {
       child = ::fork();
       if (child == 0) {
-        char byte;
         ::close(ends[1]);
+        if (::write(begins[1], &byte, 1) != 1) ::_exit(1);
         ::_exit(static_cast<int>(::read(ends[0], &byte, 1)));
       }
+      ASSERT_EQ(::read(begins[0], &byte, 1), 1);  // until then it has the door, too
     }
     for (cgx_comm* comm : comms) EXPECT_OK(cgx_comm_close(comm));
     for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
   }
-  ::close(ends[1]);
-  ::close(ends[0]);
+  for (const int end : {ends[1], ends[0], begins[0], begins[1]}) ::close(end);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
