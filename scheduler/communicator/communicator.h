@@ -291,6 +291,7 @@ class Communicator final : public OperationPort,
   void begin_with_policy();
   void took_force(const PreparedPlan& plan, uint64_t step);
   void keep_for_the_name(const Policy& policy);
+  void note_forgotten(std::string_view text, const KeptFor& whose);
   std::vector<uint32_t> running_order() const;
 
   // communicator_pilot.cc

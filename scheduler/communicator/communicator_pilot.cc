@@ -52,7 +52,8 @@ void Communicator::keep_profile(const PreparedPlan& plan) {
                         .machines = plan.plan.machines,
                         .policy = plan.policy,
                         .groups = plan.plan.groups};
-  port_.kept_profiles().keep(whose, profile);
+  const std::optional<KeptFor> lost = port_.kept_profiles().keep(whose, profile);
+  if (lost) note_forgotten("a plan kept for a name is forgotten, too many are kept", *lost);
   if (ProfileLog* const log = port_.profile_log()) {
     port_.planner().run([log, whose, profile] { log->kept(whose, profile); }, [] {});
   }

@@ -62,7 +62,13 @@ void Communicator::keep_for_the_name(const Policy& policy) {
   if (!policy.note.keep) return;
   const KeptFor name{members_.uid, members_.job, members_.name};
   if (same_wish(policy, desk_.configured())) return port_.kept_policies().forget(name);
-  port_.kept_policies().keep(name, policy);
+  const std::optional<KeptFor> lost = port_.kept_policies().keep(name, policy);
+  if (lost) note_forgotten("a policy kept for a name is forgotten, too many are kept", *lost);
+}
+
+void Communicator::note_forgotten(std::string_view text, const KeptFor& whose) {
+  port_.note(EventLevel::kWarning, text,
+             {{"job", whose.job}, {"communicator", whose.communicator}, {"uid", whose.uid}});
 }
 
 std::vector<uint32_t> Communicator::running_order() const {

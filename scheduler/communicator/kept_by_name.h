@@ -1,6 +1,7 @@
 // What the next communicators of a job's name begin with: policies that operators gave it, and what
 // searches for plans have found out (kept_profiles.h).
-// Thread rule: owned by the engine. Invariant: at most kMax, the one kept longest ago goes first.
+// Thread rule: owned by the engine. Invariant: at most kMax; the user with most loses the one kept
+// longest ago, so that nobody's names push out what is kept for others.
 #pragma once
 
 #include <algorithm>
@@ -25,10 +26,17 @@ class KeptByName {
  public:
   static constexpr size_t kMax = 64;
 
-  void keep(const KeptFor& whose, Value value) {
+  // Whose is forgotten for it, if any.
+  std::optional<KeptFor> keep(const KeptFor& whose, Value value) {
     forget(whose);
-    if (kept_.size() == kMax) kept_.pop_front();
     kept_.push_back({whose, std::move(value)});
+    if (kept_.size() <= kMax) return std::nullopt;
+    const auto loses = std::max_element(
+        kept_.begin(), kept_.end(),
+        [&](const Kept& a, const Kept& b) { return kept_of(a.whose.uid) < kept_of(b.whose.uid); });
+    const KeptFor forgotten = loses->whose;
+    kept_.erase(loses);
+    return forgotten;
   }
   void forget(const KeptFor& whose) {
     std::erase_if(kept_, [&](const Kept& one) { return one.whose == whose; });
@@ -52,6 +60,11 @@ class KeptByName {
     KeptFor whose;
     Value value;
   };
+  auto kept_of(uint32_t uid) const {
+    return std::count_if(kept_.begin(), kept_.end(),
+                         [&](const Kept& one) { return one.whose.uid == uid; });
+  }
+
   std::deque<Kept> kept_;  // newest last
 };
 

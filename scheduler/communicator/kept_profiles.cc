@@ -1,6 +1,8 @@
 #include "scheduler/communicator/kept_profiles.h"
 
+#include <algorithm>
 #include <charconv>
+#include <map>
 #include <span>
 
 #include "proto/wire/frame.h"
@@ -22,6 +24,29 @@ std::string to_line(const KeptFor& whose, const Profile& profile) {
   entry.plan.machines = profile.machines;
   entry.plan.groups = profile.groups;
   return std::to_string(whose.uid) + "\t" + format_plan_entry(entry);
+}
+
+struct Line {
+  uint32_t uid;
+  std::string text;
+};
+
+// Takes out the oldest of the user who has most bytes, until the rest fits.
+void leave_room(std::vector<Line>& lines, size_t room) {
+  std::map<uint32_t, size_t> bytes;
+  size_t all = 0;
+  for (const Line& line : lines) {
+    bytes[line.uid] += line.text.size();
+    all += line.text.size();
+  }
+  while (all > room) {
+    const auto loses = std::max_element(
+        lines.begin(), lines.end(),
+        [&](const Line& a, const Line& b) { return bytes.at(a.uid) < bytes.at(b.uid); });
+    bytes[loses->uid] -= loses->text.size();
+    all -= loses->text.size();
+    lines.erase(loses);
+  }
 }
 
 Status take_line(std::string_view line, KeptProfiles& kept) {
@@ -66,17 +91,13 @@ Result<KeptProfiles> KeptProfiles::parse(std::string_view text) {
 }
 
 std::string KeptProfiles::to_text() const {
-  std::vector<std::string> lines;
-  size_t bytes = 0;
+  std::vector<Line> lines;
   kept_.each([&](const KeptFor& whose, const Profile& profile) {
-    bytes += lines.emplace_back(to_line(whose, profile)).size();
+    lines.push_back({whose.uid, to_line(whose, profile)});
   });
+  leave_room(lines, kTextMax - 2 * kHead.size() - kSum.size());
   std::string text(kHead);
-  for (const std::string& line : lines) {
-    const size_t room = kTextMax - 2 * kHead.size() - kSum.size();
-    if (bytes <= room) text += line;
-    bytes -= bytes <= room ? 0 : line.size();
-  }
+  for (const Line& line : lines) text += line.text;
   return text + sum_line(text);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,10 +33,12 @@ class KeptProfiles {
 
   // An error names what is wrong with the text.
   static Result<KeptProfiles> parse(std::string_view text);
-  // Of what was kept last, as far as kTextMax goes.
+  // As far as kTextMax goes: who has most of it loses what was kept longest ago.
   std::string to_text() const;
 
-  void keep(const KeptFor& whose, Profile profile) { kept_.keep(whose, std::move(profile)); }
+  std::optional<KeptFor> keep(const KeptFor& whose, Profile profile) {
+    return kept_.keep(whose, std::move(profile));
+  }
   void forget(const KeptFor& whose) { kept_.forget(whose); }
   // What a communicator of this name, table and policy may begin with: null where nothing is kept,
   // an error where that is of something else.

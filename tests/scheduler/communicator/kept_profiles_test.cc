@@ -97,5 +97,22 @@ TEST(KeptProfiles, KeepsTheNewestThatFitAText) {
   EXPECT_TRUE(has("third"));
 }
 
+TEST(KeptProfiles, LeaveOutOfATextThoseOfTheUserWithMost) {
+  Profile large = some_profile();
+  large.groups[0].segments.resize(200'000, {0, kFour});  // some 10 MB as a text
+  KeptProfiles kept;
+  kept.keep({1, "first", "dp"}, some_profile());
+  for (const char* job : {"second", "third"}) kept.keep({2, job, "dp"}, large);
+  const Result<KeptProfiles> read = KeptProfiles::parse(kept.to_text());
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  const auto has = [&](const KeptFor& whose) {
+    const auto found = read->find(whose, some_table(), 2, some_policy());
+    return found.ok() && *found != nullptr;
+  };
+  EXPECT_TRUE(has({1, "first", "dp"}));
+  EXPECT_FALSE(has({2, "second", "dp"}));
+  EXPECT_TRUE(has({2, "third", "dp"}));
+}
+
 }  // namespace
 }  // namespace cgx::scheduler

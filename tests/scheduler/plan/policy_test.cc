@@ -98,6 +98,20 @@ TEST(KeptPolicies, ForgetTheOldestWhenThereAreTooMany) {
   EXPECT_TRUE(kept.find({KeptPolicies::kMax, "job", "grads"}).has_value());
 }
 
+TEST(KeptPolicies, AreLostOfTheUserWhoHasMostOfThem) {
+  KeptPolicies kept;
+  EXPECT_FALSE(kept.keep({1, "train", "grads"}, {}).has_value());
+  EXPECT_FALSE(kept.keep({2, "job0", "grads"}, {}).has_value());
+  for (int i = 1; i < 100; ++i) {
+    const auto lost = kept.keep({2, "job" + std::to_string(i), "grads"}, {});
+    EXPECT_EQ(lost ? lost->uid : 2u, 2u);
+    EXPECT_EQ(lost.has_value(), i + 2 > static_cast<int>(KeptPolicies::kMax));
+  }
+  EXPECT_TRUE(kept.find({1, "train", "grads"}).has_value());
+  EXPECT_FALSE(kept.find({2, "job0", "grads"}).has_value());
+  EXPECT_TRUE(kept.find({2, "job99", "grads"}).has_value());
+}
+
 TEST(Policy, IsTheSameWishWhoeverHasIt) {
   Policy one, other;
   other.note.by = "uid 7";
