@@ -94,10 +94,16 @@ Result<v1::Config> load(const CommandLine& line) {
 std::string clients_socket(const CommandLine& line) {
   const Result<v1::Config> config = read(line);
   if (config.ok()) return config->client().socket();
-  v1::Config nothing;
-  config::fill_defaults(nothing);
-  config::resolve_paths(nothing);
-  return line.socket.empty() ? nothing.client().socket() : line.socket;
+  if (!line.socket.empty()) return line.socket;
+  v1::Config without_file;
+  for (const std::string& assignment : line.assignments) {
+    v1::Config with = without_file;
+    const bool good = config::set(assignment, with).ok() && config::check(with, checks()).ok();
+    if (good) without_file = with;
+  }
+  config::fill_defaults(without_file);
+  config::resolve_paths(without_file);
+  return without_file.client().socket();
 }
 
 // A daemon that does not start tells trainers why, too: they find no socket, but this.

@@ -126,6 +126,7 @@ void leave_refusal(const std::string& socket, const std::string& why) {
   (void)::unlink(path.c_str());
   const UniqueFd file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (file) (void)::fchmod(file.get(), 0644);  // trainers read it, whatever the umask
   const std::string line = why + "\n";
   if (file && ::write(file.get(), line.data(), line.size()) < 0) (void)::unlink(path.c_str());
 }

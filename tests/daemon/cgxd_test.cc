@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -181,6 +182,20 @@ TEST_F(CgxdTest, RunGivesTheCommandItsDaemonAndEndsWithItsStatus) {
                        "test -S \"$CGX_SOCKET\" && test -S \"$CGX_CONTROL\" && exit 7"},
                       place);
   EXPECT_EQ(run.wait(), 7) << output();
+}
+
+TEST_F(CgxdTest, OneThatIsRefusedTellsTrainersWhy) {
+  const std::string file = write("typo.yaml", "polcy: {window: 7}\n");
+  const std::string refusal = path("run") + "/cgxd.sock.refused";
+  const mode_t before = ::umask(077);
+  Process daemon = start(
+      {"--config", file, "--set", "run_directory=" + path("run"), "--set", "policy.window=9999"});
+  ::umask(before);
+  EXPECT_EQ(daemon.wait(), 1) << output();
+  EXPECT_NE(read_file(refusal).find("polcy"), std::string::npos) << output();
+  struct stat found {};
+  ASSERT_EQ(::stat(refusal.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 07777, mode_t{0644});
 }
 
 TEST_F(CgxdTest, RunForwardsSignalsAndReportsDeathsBySignal) {
