@@ -196,7 +196,7 @@ std::string status_json(const Snapshot& snapshot, Watch& watch, const DaemonFact
     }
     json.close(']').key("links").open('[');
     for (const scheduler::PeerSnapshot& one : snapshot.peers) {
-      put_link(one, found(links, Watch::LinkKey(one.job, one.address)), clocks, json);
+      put_link(one, found(links, Watch::key_of(one)), clocks, json);
     }
     json.close(']');
   });

@@ -109,8 +109,9 @@ void Watch::take_snapshot(const scheduler::Snapshot& snapshot, uint64_t now_ns) 
     if (!is_new && seconds > 0) keep(past, sample_of(before, past, now_ns, seconds));
   }
   for (const auto& one : snapshot.peers) {
-    const auto [place, is_new] = links_.try_emplace({one.job, one.address});
+    const auto [place, is_new] = links_.try_emplace(key_of(one));
     LinkPast& past = place->second;
+    if (past.seen) continue;  // of a communicator that makes room for the next of its name
     if (!is_new && seconds > 0) {
       keep(past, LinkSample{now_ns, rate(one.bytes_sent, past.sent, seconds),
                             rate(one.bytes_received, past.received, seconds)});

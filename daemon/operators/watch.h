@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "daemon/operators/operator_port.h"
@@ -42,8 +43,12 @@ class Watch {
     uint64_t sent = 0, received = 0;
     bool seen = false;
   };
-  using JobKey = std::pair<uint16_t, uint64_t>;         // index and creation of a communicator
-  using LinkKey = std::pair<std::string, std::string>;  // job and address
+  using JobKey = std::pair<uint16_t, uint64_t>;  // index and creation of a communicator
+  // Owner, job, communicator and machine, the GPU here, address: what has counters of its own.
+  using LinkKey = std::tuple<uint32_t, std::string, std::string, std::string, std::string>;
+  static LinkKey key_of(const scheduler::PeerSnapshot& one) {
+    return {one.uid, one.job, one.name, one.device, one.address};
+  }
 
   // Without `job_names` it knows jobs by number only (daemon/operators/concealed.h).
   Watch(OperatorPort& port, bool job_names);

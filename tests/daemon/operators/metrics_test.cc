@@ -11,6 +11,7 @@
 #include "daemon/operators/concealed.h"
 #include "daemon/operators/metrics_server.h"
 #include "daemon/operators/status_json.h"
+#include "daemon/operators/watch.h"
 #include "tests/daemon/operators/control_harness.h"
 
 namespace cgx::daemon {
@@ -205,6 +206,43 @@ TEST_F(MetricsServerTest, RefusesAPortThatIsTaken) {
   const auto second = MetricsServer::create(options, port_);
   EXPECT_THAT(second.status().message(), HasSubstr("metrics.port: cannot listen on 127.0.0.1:" +
                                                    std::to_string(server_->port())));
+}
+
+// Two communicators of a job on the same two machines.
+Snapshot with_links(uint64_t sent) {
+  Snapshot snapshot = two_users();
+  snapshot.peers = {snapshot.peers[0], snapshot.peers[0]};
+  snapshot.peers[0].name = "dp/1";
+  snapshot.peers[0].bytes_sent = 1'000'000'000'000 + sent;
+  snapshot.peers[1].name = "tp/1";
+  snapshot.peers[1].bytes_sent = sent;
+  return snapshot;
+}
+
+TEST(Watch, TakesTheTrafficOfEachCommunicatorForItsOwn) {
+  FakeOperatorPort port;
+  port.show(with_links(0));
+  Watch watch(port, /*job_names=*/true);
+  const auto links = [&](auto use) {
+    return watch.look([&](const Tally&, const auto&, const auto& all, bool) { return use(all); });
+  };
+  ASSERT_TRUE(eventually([&] { return links([](const auto& all) { return !all.empty(); }); }));
+  port.show(with_links(1'000'000));
+  const auto busiest = [](const Watch::LinkPast& past) {
+    double most = 0;
+    for (const Watch::LinkSample& each : past.samples) most = std::max(most, each.out_rate);
+    return most;
+  };
+  ASSERT_TRUE(eventually(
+      [&] { return links([&](const auto& all) { return busiest(all.begin()->second) > 0; }); }));
+  links([&](const auto& all) {
+    EXPECT_EQ(all.size(), 2u);
+    for (const auto& [key, past] : all) {
+      EXPECT_GT(busiest(past), 0);
+      EXPECT_LE(busiest(past), 1.1e6) << "a look is made once a second";
+    }
+    return true;
+  });
 }
 
 }  // namespace
