@@ -34,19 +34,22 @@ std::string about_text() {
          v1::Config::descriptor()->file()->package();
 }
 
-void add_common(CLI::App& app, CommandLine& line) {
+using Words = std::vector<std::string>;
+
+void append(const Words& more, Words& words) {
+  words.insert(words.end(), more.begin(), more.end());
+}
+
+// Before and after `run`: what may be repeated adds up.
+void add_common(CLI::App& app, CommandLine& line, Words& networks) {
   app.add_option("--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
-  app.add_option("--set", line.assignments,
-                 "sets one key, in place of the file's value; may be repeated")
+  app.add_option_function<Words>(
+         "--set", [&line](const Words& more) { append(more, line.assignments); },
+         "sets one key, in place of the file's value; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option_function<std::vector<std::string>>(
-         "--network",
-         [&line](const std::vector<std::string>& networks) {
-           std::string list;
-           for (const std::string& each : networks) list += (list.empty() ? "" : ", ") + each;
-           line.assignments.push_back("mesh.network=[" + list + "]");
-         },
+  app.add_option_function<Words>(
+         "--network", [&networks](const Words& more) { append(more, networks); },
          "network shared with the other machines, e.g. 10.1.0.0/24: as the key mesh.network")
       ->type_name("CIDR")
       ->delimiter(',');
@@ -55,6 +58,12 @@ void add_common(CLI::App& app, CommandLine& line) {
   app.add_option("--replay-plans", line.replay_plans,
                  "follow the plans of such a file: equal runs then give equal bits")
       ->check(CLI::ExistingFile);
+}
+
+std::string network_assignment(const Words& networks) {
+  std::string list;
+  for (const std::string& each : networks) list += (list.empty() ? "" : ", ") + each;
+  return "mesh.network=[" + list + "]";
 }
 
 }  // namespace
@@ -66,7 +75,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.failure_message(config::usage_message);
   app.set_version_flag("--version", about_text(),
                        "Print version, revision and the formats spoken, and exit");
-  add_common(app, line);
+  Words networks;
+  add_common(app, line, networks);
   std::string check;
   CLI::Option* checks =
       app.add_option("--check-config", check,
@@ -93,7 +103,7 @@ CommandLine parse_command_line(int argc, char** argv) {
                  "Unix socket for trainers, in place of the configuration's");
   app.add_flag("--private", line.private_daemon, "end when the last session has gone");
   CLI::App* run = app.add_subcommand("run", "run a training command with a daemon of its own");
-  add_common(*run, line);
+  add_common(*run, line, networks);
   run->add_option("command", line.command, "the command and its arguments, after --")->required();
   run->positionals_at_end();
   try {
@@ -103,6 +113,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     line.exit_code = app.exit(error) == 0 ? 0 : kUsageError;
     return line;
   }
+  if (!networks.empty()) line.assignments.push_back(network_assignment(networks));
   if (!check.empty()) line.config = check;
   line.action = checks->count() > 0   ? CommandLine::Action::kCheckConfig
                 : print               ? CommandLine::Action::kPrintConfig

@@ -184,6 +184,17 @@ TEST_F(CgxdTest, RunGivesTheCommandItsDaemonAndEndsWithItsStatus) {
   EXPECT_EQ(run.wait(), 7) << output();
 }
 
+TEST_F(CgxdTest, KeysGivenBeforeRunAndBehindItAllCount) {
+  Process run = start({"--set", "log.format=json", "run", "--set", "log.level=debug", "--set",
+                       "run_directory=" + path("run"), "--", "true"});
+  EXPECT_EQ(run.wait(), 0) << output();
+  EXPECT_EQ(output().find("{"), 0u) << output();
+  Process networks = start({"--network", "10.1.0.0/33", "run", "--network", "10.2.0.0/33", "--set",
+                            "run_directory=" + path("run"), "--", "true"});
+  EXPECT_EQ(networks.wait(), 1);
+  EXPECT_NE(output().find("10.1.0.0/33"), std::string::npos) << output();
+}
+
 TEST_F(CgxdTest, OneThatIsRefusedTellsTrainersWhy) {
   const std::string file = write("typo.yaml", "polcy: {window: 7}\n");
   const std::string refusal = path("run") + "/cgxd.sock.refused";
