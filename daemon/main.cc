@@ -234,6 +234,7 @@ int start(const CommandLine& line, const v1::Config& config) {
 
 int run(int argc, char** argv) {
   transport::prepare_process();
+  ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no child's end is told
   const CommandLine line = parse_command_line(argc, argv);
   if (line.action == CommandLine::Action::kExit) return line.exit_code;
   const bool drains = line.action == CommandLine::Action::kDrain;

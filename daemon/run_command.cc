@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string_view>
 
@@ -59,7 +60,9 @@ void RunCommand::forward(const siginfo_t& signal) const {
 
 std::optional<int> RunCommand::ended() {
   int status = 0;
-  if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
+  if (ended < 0 && errno == ECHILD) return 1;  // how it ended was told somebody else
+  if (ended != pid_) return std::nullopt;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

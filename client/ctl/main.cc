@@ -4,6 +4,7 @@
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -227,7 +228,8 @@ Environment read_environment() {
 }
 
 int run_command_line(int argc, char** argv) {
-  grpc_init();  // never shut down: that may wait 10 s for a poller
+  ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no child's end is told
+  grpc_init();                 // never shut down: that may wait 10 s for a poller
   gpr_set_log_function([](gpr_log_func_args*) {});  // errors come back as statuses
   const Environment environment = read_environment();
   Options options;

@@ -43,12 +43,12 @@ Result<Ended> run_program(const std::vector<std::string>& command) {
   const int code = ::posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   int status = 0;
-  if (code == 0) {
-    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
+  pid_t waited = -1;
+  while (code == 0 && (waited = ::waitpid(pid, &status, 0)) < 0 && errno == EINTR) {
   }
   Ended ended{.out = take(out), .error = take(error)};
   if (code != 0) return Status(StatusCode::kUNAVAILABLE, command[0] + ": " + std::strerror(code));
+  if (waited != pid) return Status(StatusCode::kUNAVAILABLE, command[0] + ": its end is not known");
   ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ended;
 }

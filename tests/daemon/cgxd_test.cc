@@ -195,6 +195,13 @@ TEST_F(CgxdTest, KeysGivenBeforeRunAndBehindItAllCount) {
   EXPECT_NE(output().find("10.1.0.0/33"), std::string::npos) << output();
 }
 
+TEST_F(CgxdTest, RunEndsWithItsCommandThoughItsParentIgnoredChildren) {
+  const std::string place = "run_directory=" + path("run");
+  Process run = start({"run", "--set", place, "--", "env", "--ignore-signal=CHLD", CGXD, "run",
+                       "--set", place, "--", "sh", "-c", "exit 7"});
+  EXPECT_EQ(run.wait(), 7) << output();
+}
+
 TEST_F(CgxdTest, OneThatIsRefusedTellsTrainersWhy) {
   const std::string file = write("typo.yaml", "polcy: {window: 7}\n");
   const std::string refusal = path("run") + "/cgxd.sock.refused";
