@@ -143,25 +143,34 @@ Result<mode_t> socket_mode(const std::string& text) {
   return invalid_argument("'" + text + "' are no permission bits; write them as 0660");
 }
 
+Result<scheduler::Engine::Changes> changeable_options(const v1::Config& config) {
+  CGX_ASSIGN_OR_RETURN(const CheckedPolicy policy, check_policy(config.policy()));
+  std::vector<scheduler::JobWeight> weights;
+  for (const v1::JobShare& job : config.jobs()) weights.push_back({job.match(), job.weight()});
+  CGX_ASSIGN_OR_RETURN(scheduler::JobWeights job_weights, scheduler::JobWeights::create(weights));
+  return scheduler::Engine::Changes{.policy = policy.plain,
+                                    .job_weights = std::move(job_weights),
+                                    .timeouts = timeouts(config.timeouts()),
+                                    .limits = {.sessions = config.limits().sessions(),
+                                               .communicators = config.limits().communicators(),
+                                               .tensors = config.limits().tensors(),
+                                               .plan_bytes = config.limits().plan_bytes(),
+                                               .links = config.limits().links(),
+                                               .shared_bytes = shared_bytes(config.limits()),
+                                               .weight = config.limits().weight()}};
+}
+
 Result<DaemonOptions> daemon_options(const v1::Config& config) {
   DaemonOptions options;
   options.name = host_name();
   options.version = version_text();
   options.lane = config.lane();
   CGX_RETURN_IF_ERROR(fill_ipc(config, options.ipc));
-  CGX_ASSIGN_OR_RETURN(const CheckedPolicy policy, check_policy(config.policy()));
-  options.policy = policy.plain;
-  std::vector<scheduler::JobWeight> weights;
-  for (const v1::JobShare& job : config.jobs()) weights.push_back({job.match(), job.weight()});
-  CGX_ASSIGN_OR_RETURN(options.job_weights, scheduler::JobWeights::create(weights));
-  options.timeouts = timeouts(config.timeouts());
-  options.limits = {.sessions = config.limits().sessions(),
-                    .communicators = config.limits().communicators(),
-                    .tensors = config.limits().tensors(),
-                    .plan_bytes = config.limits().plan_bytes(),
-                    .links = config.limits().links(),
-                    .shared_bytes = shared_bytes(config.limits()),
-                    .weight = config.limits().weight()};
+  CGX_ASSIGN_OR_RETURN(scheduler::Engine::Changes changeable, changeable_options(config));
+  options.policy = std::move(changeable.policy);
+  options.job_weights = std::move(changeable.job_weights);
+  options.timeouts = changeable.timeouts;
+  options.limits = changeable.limits;
   const uint64_t events = config.recorder().events();
   options.recorder_events = events == 0 ? 0 : std::bit_ceil(events);
   options.spin_ns = config.waiting().spin_us() * kMicrosecond;

@@ -10,6 +10,8 @@ namespace cgx::daemon {
 
 // `config` is complete: config::fill_defaults() and resolve_paths() have run, check() passed.
 Result<DaemonOptions> daemon_options(const v1::Config& config);
+// What of it a reload takes over; reads no file.
+Result<scheduler::Engine::Changes> changeable_options(const v1::Config& config);
 // mesh.network in the keys it stands for: mesh.trusted_networks, and mesh.listen where that is left
 // as it is by default. Both read which interfaces this machine has.
 Status resolve_network(v1::Config& config);

@@ -69,12 +69,9 @@ class Watchdog {
 };
 
 Status take_over(Daemon& daemon, AuditLog& audit, const v1::Config& config) {
-  CGX_ASSIGN_OR_RETURN(const DaemonOptions parts, daemon_options(config));
+  CGX_ASSIGN_OR_RETURN(scheduler::Engine::Changes changes, changeable_options(config));
   CGX_RETURN_IF_ERROR(audit.make_room(/*of_operator=*/true));
-  const bool taken = daemon.change({.policy = parts.policy,
-                                    .job_weights = parts.job_weights,
-                                    .timeouts = parts.timeouts,
-                                    .limits = parts.limits});
+  const bool taken = daemon.change(std::move(changes));
   return taken ? Status() : Status(StatusCode::kBUSY, "the data thread is busy");
 }
 

@@ -216,6 +216,27 @@ TEST_F(CgxdTest, OneThatIsRefusedTellsTrainersWhy) {
   EXPECT_EQ(found.st_mode & 07777, mode_t{0644});
 }
 
+TEST_F(CgxdTest, AReloadReadsNoFileThatItDoesNotTakeOver) {
+  const std::string key(32, 'k'), config = path("config.yaml");
+  const auto configure = [&](const std::string& key_file, int drain_ms) {
+    write("config.yaml", "mesh: {key_file: " + key_file +
+                             "}\ntimeouts: {drain_ms: " + std::to_string(drain_ms) + "}\n");
+  };
+  configure(write("old.key", key), 7000);
+  auto daemon = serve({"--config", config});
+  ASSERT_EQ(::rename(path("old.key").c_str(), path("new.key").c_str()), 0);
+  configure(path("new.key"), 8000);
+  daemon->signal(SIGHUP);
+  wait_for([&] {
+    return output().find("reloaded") != std::string::npos ||
+           output().find("reload refused") != std::string::npos;
+  });
+  EXPECT_EQ(output().find("reload refused"), std::string::npos) << output();
+  EXPECT_NE(output().find("key=timeouts.drain_ms"), std::string::npos) << output();
+  EXPECT_NE(output().find("until the daemon is restarted key=mesh.key_file"), std::string::npos)
+      << output();
+}
+
 TEST_F(CgxdTest, RunForwardsSignalsAndReportsDeathsBySignal) {
   Process run =
       start({"run", "--", "sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"});
