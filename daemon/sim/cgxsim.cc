@@ -22,8 +22,9 @@ Status write_file(const std::string& path, const std::string& text) {
   return Status(StatusCode::kUNAVAILABLE, "cannot write " + path);
 }
 
-void show(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
+Status show(const std::string& text) {
+  const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return written ? Status() : Status(StatusCode::kUNAVAILABLE, "cannot write the answer");
 }
 
 // Every policy under every planner.
@@ -56,21 +57,19 @@ Status draw(const SimOptions& options, const sim::Model& model, std::span<const 
 
 Status compare(const SimOptions& options) {
   CGX_ASSIGN_OR_RETURN(const sim::Model model, model_of(options));
-  if (options.print_model) {
-    show(sim::print_model(model));
-    return {};
-  }
+  if (options.print_model) return show(sim::print_model(model));
   CGX_ASSIGN_OR_RETURN(scheduler::Conditions conditions, conditions_of(options));
   const sim::Scene scene{model, options.machines, std::move(conditions)};
   CGX_ASSIGN_OR_RETURN(const std::vector<sim::Run> runs, runs_of(options, scene));
-  show(options.json ? runs_json(options, runs) : scene_text(options, scene) + runs_text(runs));
+  CGX_RETURN_IF_ERROR(
+      show(options.json ? runs_json(options, runs) : scene_text(options, scene) + runs_text(runs)));
   return draw(options, model, runs);
 }
 
 Status validate(const SimOptions& options) {
   CGX_ASSIGN_OR_RETURN(const std::string text, config::read_file(options.validate));
   CGX_ASSIGN_OR_RETURN(const sim::Validation done, sim::validate(text, options.validate));
-  show(options.json ? validation_json(done) : validation_text(done));
+  CGX_RETURN_IF_ERROR(show(options.json ? validation_json(done) : validation_text(done)));
   for (const sim::PublishedRow& row : done.rows) {
     if (!row.holds()) return Status(StatusCode::kMISMATCH, row.id + " is outside its tolerance");
   }

@@ -87,13 +87,19 @@ void add_work(CLI::App& app, SimOptions& options) {
       ->check(CLI::ExistingFile);
 }
 
+// Also of a text that is no path: it may be too long for one.
+bool is_file(const std::string& text) {
+  std::error_code not_one;
+  return std::filesystem::is_regular_file(text, not_one);
+}
+
 Result<std::string> file_text(const std::string& path) {
   return config::read_file(path);
 }
 
 Result<NamedPolicy> policy_of(const std::string& text) {
   v1::Policy message;
-  if (std::filesystem::is_regular_file(text)) {
+  if (is_file(text)) {
     CGX_RETURN_IF_ERROR(config::load_file(text, config_checks(), message));
   } else {
     CGX_RETURN_IF_ERROR(config::load_text(text, "--policy", config_checks(), message));
@@ -126,7 +132,7 @@ SimOptions parse_sim_options(int argc, char** argv) {
 Result<sim::Model> model_of(const SimOptions& options) {
   const sim::Trainer trainer{.batch = options.batch, .flops_per_ns = options.tflops * 1e3};
   Result<sim::Model> model = sim::make_model(options.model, trainer);
-  if (model.ok() || !std::filesystem::is_regular_file(options.model)) {
+  if (model.ok() || !is_file(options.model)) {
     if (model.ok()) return model;
     return Status(model.status().code(), model.status().message() + ", and no file has that name");
   }

@@ -56,9 +56,20 @@ std::string cores_text(std::span<const sim::Run> runs) {
   return text;
 }
 
+constexpr size_t kNameMax = 48;
+
+// A policy given as a text may be long, and have several lines.
+std::string short_name(const std::string& name) {
+  const std::string plain = config::plain_text(name);
+  if (plain.size() <= kNameMax) return plain;
+  size_t end = kNameMax - 3;
+  while ((plain[end] & 0xc0) == 0x80) --end;  // not within a character
+  return plain.substr(0, end) + "...";
+}
+
 size_t name_width(std::span<const sim::Run> runs) {
   size_t width = 6;
-  for (const sim::Run& run : runs) width = std::max(width, run.name.size());
+  for (const sim::Run& run : runs) width = std::max(width, short_name(run.name).size());
   return width;
 }
 
@@ -86,17 +97,17 @@ std::string runs_text(std::span<const sim::Run> runs) {
   for (const sim::Run& run : runs) {
     if (run.step_ns() < best->step_ns()) best = &run;
     if (run.step_ns() > worst->step_ns()) worst = &run;
-    text += formed("%-*s  %10s  %5.1f %%  %10s  %12s  %10s  %8s  %6zu\n", width, run.name.c_str(),
-                   sim::time_text(run.step_ns()).c_str(), 100 * run.scaling(),
-                   sim::time_text(exposed_ns(run)).c_str(),
+    text += formed("%-*s  %10s  %5.1f %%  %10s  %12s  %10s  %8s  %6zu\n", width,
+                   short_name(run.name).c_str(), sim::time_text(run.step_ns()).c_str(),
+                   100 * run.scaling(), sim::time_text(exposed_ns(run)).c_str(),
                    sim::bytes_text(static_cast<double>(run.sent_bytes())).c_str(),
                    sim::time_text(run.work_ns()).c_str(), core_name(run), run.plan.groups.size());
   }
   text += cores_text(runs);
   if (best == worst) return text;
-  return text + "\nshortest: " + best->name +
-         formed("; %.2f times as fast as ", worst->step_ns() / best->step_ns()) + worst->name +
-         "\n";
+  return text + "\nshortest: " + short_name(best->name) +
+         formed("; %.2f times as fast as ", worst->step_ns() / best->step_ns()) +
+         short_name(worst->name) + "\n";
 }
 
 std::string runs_json(const SimOptions& options, std::span<const sim::Run> runs) {

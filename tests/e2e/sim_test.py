@@ -63,6 +63,17 @@ class Cgxsim(unittest.TestCase):
         bars = [e for e in picture.iter() if e.tag.endswith("rect") and list(e)]
         self.assertEqual(len(bars), sum(e["ph"] in "Xb" for e in events))
 
+    def test_a_policy_may_be_long(self):
+        rules = ", ".join(f"{{match: 'layer{number}[.]weight', codec: 'maxmin:4'}}" for number in range(20))
+        said = cgxsim("-m", "resnet50", "-p", f"rules: [{rules}]", "-p", "codec: fp32")
+        self.assertEqual(len(re.findall(r"(?m)^(?:rules|codec): .* [\d.]+ ms +[\d.]+ % .* MB .* ms +(?:engines|timeline) +\d+$", said)), 2, said)
+        self.assertLess(max(map(len, said.split("\n")[4:7])), 200)
+
+    def test_an_answer_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([PROGRAM, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+        self.assertEqual((done.returncode, done.stderr), (1, "cgxsim: cannot write the answer\n"))
+
     def test_figures_follow_what_is_asked(self):
         slow, fast = (runs("-m", "resnet50", "-n", "8", "--link", rate) for rate in ("1gbit", "100gbit"))
         self.assertLess(slow["default"]["step_ms"], slow["codec: fp32"]["step_ms"] / 4)
