@@ -57,6 +57,9 @@ void fill_defaults(Message& message);
 enum class Secrets : uint8_t { kHide, kShow };
 std::string print(const Message& message, Secrets secrets = Secrets::kHide);
 
+// plain_text() (text.h) of all texts in it, for what comes from another machine.
+void make_plain(Message& message);
+
 // JSON with the messages' own names, all fields, 64-bit numbers as numbers.
 std::string to_json(const Message& message);
 

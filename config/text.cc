@@ -128,6 +128,7 @@ size_t sequence_length(std::string_view text) {
   const size_t length = byte(0) < 0x80 ? 1 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
   if (length == 1) return byte(0) < 0x20 || byte(0) == 0x7f ? 0 : 1;
   if (byte(0) < 0xc2 || byte(0) > 0xf4 || length > text.size()) return 0;
+  if (byte(0) == 0xc2 && byte(1) < 0xa0) return 0;  // C1: terminals take some for commands
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
@@ -221,6 +222,17 @@ std::string plain_text(std::string_view text) {
     const size_t length = sequence_length(text);
     out += length == 0 ? "?" : text.substr(0, length);
     text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
+std::string plain_lines(std::string_view text) {
+  std::string out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    out += plain_text(text.substr(begin, end - begin));
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
   }
   return out;
 }

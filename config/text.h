@@ -28,9 +28,11 @@ std::string print_share(float value);
 Result<float> parse_factor(std::string_view text);
 
 // UTF-8 without control characters; plain_text() puts ? for every byte that is not, for names that
-// come from clients: they must not forge log lines or make a gRPC answer unreadable.
+// come from clients: they must not forge log lines, make a gRPC answer unreadable or command a
+// terminal. plain_lines() leaves the ends of lines.
 bool is_plain_text(std::string_view text);
 std::string plain_text(std::string_view text);
+std::string plain_lines(std::string_view text);
 
 // With quotation marks around it, as JSON.
 std::string json_quoted(std::string_view text);

@@ -103,7 +103,8 @@ class Caller {
 
 template <typename Answer, typename Show>
 int print(const Answer& answer, const Options& options, Show show_table) {
-  std::cout << (options.output == "json" ? config::to_json(answer) : show_table(answer));
+  std::cout << (options.output == "json" ? config::to_json(answer)
+                                         : config::plain_lines(show_table(answer)));
   return std::cout.flush() ? kOk : fail(kError, "cannot write the answer");
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 
+#include "config/config.h"
 #include "config/text.h"
 #include "daemon/base/clock.h"
 #include "daemon/fleet/call_limit.h"
@@ -101,9 +102,11 @@ void add(const std::string& address, const Result<v1::ShowReply>& reply, FleetAn
     finding.set_text(config::plain_text(reply.status().message()));
     return;
   }
-  const auto& communicators = reply->communicators();
+  v1::ShowReply told = *reply;
+  config::make_plain(told);
+  const auto& communicators = told.communicators();
   all.communicators.insert(all.communicators.end(), communicators.begin(), communicators.end());
-  all.tensors.insert(all.tensors.end(), reply->tensors().begin(), reply->tensors().end());
+  all.tensors.insert(all.tensors.end(), told.tensors().begin(), told.tensors().end());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <future>
 #include <set>
 
+#include "config/config.h"
 #include "config/text.h"
 #include "daemon/base/clock.h"
 #include "daemon/fleet/call_limit.h"
@@ -281,13 +282,14 @@ Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
   return seen;
 }
 
-void Look::compare(const v1::LookReply& reply, const std::string& address, const Terms& terms,
+void Look::compare(v1::LookReply reply, const std::string& address, const Terms& terms,
                    Seen& seen) const {
+  config::make_plain(reply);
   if (reply.verdict().code() != 0) {
     return seen.find(host_of(address), kNetwork, reply.verdict().message());
   }
   v1::Machine& machine = seen.machine.emplace();
-  machine.set_name(config::plain_text(reply.name()));
+  machine.set_name(reply.name());
   machine.set_address(address);
   *machine.mutable_agreed() = reply.agreed();
   *machine.mutable_totals() = reply.totals();

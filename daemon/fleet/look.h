@@ -56,7 +56,7 @@ class Look {
     int reach_ms() const;  // for one port
   };
   Seen look_at(const std::string& asked, const Terms& terms) const;
-  void compare(const v1::LookReply& reply, const std::string& address, const Terms& terms,
+  void compare(v1::LookReply reply, const std::string& address, const Terms& terms,
                Seen& seen) const;
   std::vector<std::string> linked();
   v1::Totals totals();

@@ -455,7 +455,7 @@ void ControlCalls::await_drain(const grpc::ServerContext& context, const v1::Dra
   waiting_.fetch_sub(1);
   if (!names) return;
   out.set_drained(true);
-  for (const std::string& name : *names) out.add_cut_off(name);
+  for (const std::string& name : *names) out.add_cut_off(config::plain_text(name));
 }
 
 grpc::Status ControlCalls::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,

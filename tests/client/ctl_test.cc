@@ -2,6 +2,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 
+#include "config/text.h"
 #include "proto/messages/control.pb.h"
 #include "tests/client/ctl_process.h"
 #include "tests/daemon/operators/control_harness.h"
@@ -39,6 +40,27 @@ TEST_F(Ctl, ShowsTheDaemonInAFewLines) {
   EXPECT_THAT(ran.out, HasSubstr("data thread    10.00 %  busy; longest round of the last minute "
                                  "1.5 ms: gradients and frames\n"));
   EXPECT_THAT(ran.out, HasSubstr("warning: resnet/dp: rank 3 on machine 1 is 12 s late\n"));
+}
+
+TEST_F(Ctl, ShowsNothingThatATerminalTakesForACommand) {
+  daemon::Snapshot snapshot = daemon::two_users();
+  snapshot.communicators[0].job = "\x1b[2J";
+  snapshot.communicators[1].job =
+      "\xc2\x9b"
+      "2J";
+  snapshot.communicators[2].job = "mod\xe8le";
+  harness_.port.show(snapshot);
+  harness_.left = {"job '\x1b[2J'",
+                   "job '\xc2\x9b"
+                   "2J'",
+                   "job 'mod\xe8le'"};
+  const Ran jobs = run({"jobs"}), drain = run({"drain", "--wait", "0"});
+  EXPECT_EQ(jobs.code, 0) << jobs.err;
+  EXPECT_EQ(drain.code, 1);
+  for (const std::string& text : {jobs.out, jobs.err, drain.out, drain.err}) {
+    EXPECT_EQ(config::plain_lines(text), text);
+  }
+  EXPECT_THAT(jobs.out, AllOf(HasSubstr("?[2J"), HasSubstr("??2J"), HasSubstr("mod?le")));
 }
 
 TEST_F(Ctl, ListsJobsPeersTensorsCodecsAndCounters) {

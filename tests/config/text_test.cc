@@ -68,6 +68,18 @@ TEST(Quantities, ReadBackWhatTheyPrint) {
   }
 }
 
+TEST(PlainText, HoldsNothingThatATerminalTakesForACommand) {
+  EXPECT_EQ(plain_text("\x1b[2J"), "?[2J");
+  EXPECT_EQ(plain_text("\xc2\x9b"
+                       "2J"),
+            "??2J");
+  EXPECT_EQ(plain_text("mod\xe8le"), "mod?le");
+  EXPECT_EQ(plain_text("a\nb\x7f"), "a?b?");
+  EXPECT_FALSE(is_plain_text("\xc2\x80"));
+  EXPECT_TRUE(is_plain_text("\xc2\xa0mod\xc3\xa8le"));
+  EXPECT_EQ(plain_lines("one\n\x1btwo\n\n"), "one\n?two\n\n");
+}
+
 TEST(Nearest, FindsATypoAndNothingElse) {
   constexpr std::array<std::string_view, 3> kKnown = {"window", "weight", "codec"};
   EXPECT_EQ(nearest("windw", kKnown), "window");

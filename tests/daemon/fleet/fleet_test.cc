@@ -1,10 +1,12 @@
 // What a daemon shows of a job to other machines' daemons: to whom, and how often.
 #include "daemon/fleet/fleet.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
+#include "proto/messages/fleet.grpc.pb.h"
 #include "tests/daemon/operators/fake_operator_port.h"
 
 namespace cgx::daemon {
@@ -115,6 +117,45 @@ TEST_F(FleetTest, OneHostCannotTakeAllChallenges) {
   while (answer(question()) == StatusCode::kOK && given < 1000) ++given;
   EXPECT_EQ(given, 64);
   EXPECT_EQ(answer(question(), "127.0.0.3"), StatusCode::kOK);
+}
+
+// Another machine's daemon, which shows what it likes.
+class Liar final : public v1::Fleet::Service {
+ public:
+  Liar() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  grpc::Status Show(grpc::ServerContext*, const v1::ShowRequest*, v1::ShowReply* reply) override {
+    reply->set_challenge(std::string(sizeof(Nonce), 'n'));
+    v1::Communicator& one = *reply->add_communicators();
+    one.set_name("\x1b[2J");
+    one.add_plan_notes()->set_verdict(
+        "\xc2\x9b"
+        "2J");
+    v1::TensorList& tensors = *reply->add_tensors();
+    tensors.add_tensors()->set_name("a\nb");
+    return grpc::Status::OK;
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(FleetTest, TakesNoCommandsForATerminalFromAnother) {
+  const Liar liar;
+  Snapshot snapshot = two_users();
+  snapshot.peers[0].address = liar.address();
+  const FleetAnswer told = fleet_.ask(snapshot, snapshot.communicators[0], /*tensors=*/true);
+  ASSERT_EQ(told.communicators.size(), 1u);
+  EXPECT_EQ(told.communicators[0].name(), "?[2J");
+  EXPECT_EQ(told.communicators[0].plan_notes(0).verdict(), "??2J");
+  ASSERT_EQ(told.tensors.size(), 1u);
+  EXPECT_EQ(told.tensors[0].tensors(0).name(), "a?b");
 }
 
 TEST(LinkKeys, ForgetTheOldestAndKnowTheNewest) {

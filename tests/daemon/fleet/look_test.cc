@@ -23,7 +23,12 @@ class Liar final : public v1::MeshHandshake::Service {
     server_ = builder.BuildAndStart();
   }
   grpc::Status Look(grpc::ServerContext*, const v1::LookRequest*, v1::LookReply* reply) override {
-    reply->set_name("liar");
+    reply->set_name("liar\x1b[2J");
+    v1::Agreed& agreed = *reply->add_agreed();
+    agreed.set_key("version");
+    agreed.set_value(
+        "\xc2\x9b"
+        "2J");
     reply->set_same_key(true);
     for (int port = 1; port <= 1000; ++port) reply->add_data(host_ + ":" + std::to_string(port));
     return grpc::Status::OK;
@@ -63,6 +68,15 @@ TEST_F(LookTest, TriesFewOfThePortsThatAnotherNames) {
   ASSERT_EQ(seen.others_size(), 1);
   EXPECT_EQ(seen.findings_size(), 8);
   EXPECT_EQ(seen.findings(0).key(), "transport.ports");
+}
+
+TEST_F(LookTest, TakesNoCommandsForATerminalFromAnother) {
+  const Liar liar("127.0.0.2");
+  const v1::Diagnosis seen = look_at(liar.address(), liar.port(), false);
+  ASSERT_EQ(seen.others_size(), 1);
+  EXPECT_EQ(seen.others(0).name(), "liar?[2J");
+  ASSERT_EQ(seen.others(0).agreed_size(), 1);
+  EXPECT_EQ(seen.others(0).agreed(0).value(), "??2J");
 }
 
 TEST_F(LookTest, TellsUsersNothingOfThirdMachines) {

@@ -172,6 +172,16 @@ TEST_F(ControlServiceTest, DrainsOnceThatIsWrittenDown) {
   EXPECT_THAT(read_file(harness_.audit_path()), HasSubstr("\"reason\":\"new kernel\""));
 }
 
+TEST_F(ControlServiceTest, NamesWhatADrainCutOffInPlainText) {
+  harness_.left = {"job '\x1b[2J'", "job 'mod\xe8le'"};
+  v1::DrainAnswer answer;
+  const grpc::Status status = stub_->Drain(&context_, {}, &answer);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(answer.cut_off_size(), 2);
+  EXPECT_EQ(answer.cut_off(0), "job '?[2J'");
+  EXPECT_EQ(answer.cut_off(1), "job 'mod?le'");
+}
+
 TEST_F(ControlServiceTest, SaysThatItStillDrainsWhenTheCallerWaitsNoLonger) {
   v1::DrainRequest request;
   request.set_wait_ms(0);
