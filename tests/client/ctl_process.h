@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ struct Ran {
 struct RunAs {
   uid_t uid = geteuid();
   std::vector<std::string> environment;
+  bool ignores_children = false;  // as some parents leave it
 };
 
 inline std::string slurp(int fd) {
@@ -42,6 +44,7 @@ inline Ran run_ctl(const std::vector<std::string>& arguments, const RunAs& as = 
   if (child == 0) {
     ::dup2(out, STDOUT_FILENO);
     ::dup2(err, STDERR_FILENO);
+    if (as.ignores_children) ::signal(SIGCHLD, SIG_IGN);
     if (as.uid != geteuid() && ::setresuid(as.uid, as.uid, as.uid) != 0) ::_exit(125);
     ::fexecve(program, argv.data(), envp.data());
     ::_exit(126);

@@ -63,6 +63,13 @@ TEST_F(Ctl, ShowsNothingThatATerminalTakesForACommand) {
   EXPECT_THAT(jobs.out, AllOf(HasSubstr("?[2J"), HasSubstr("??2J"), HasSubstr("mod?le")));
 }
 
+TEST_F(Ctl, DoctorSeesAWrongFileThoughItsParentIgnoredChildren) {
+  const std::string file = write_file("typo.yaml", "polcy: {}\n");
+  const Ran ran = run({"doctor", "--config", file}, {.ignores_children = true});
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("polcy")) << ran.err;
+}
+
 TEST_F(Ctl, ListsJobsPeersTensorsCodecsAndCounters) {
   EXPECT_THAT(run({"jobs"}).out, HasSubstr("JOB     COMMUNICATOR   UID  STATE    RANKS"));
   EXPECT_THAT(run({"jobs"}).out, HasSubstr("resnet/dp: rank 3 on machine 1 is 12.3 s late\n"));
