@@ -63,6 +63,17 @@ TEST_F(Ctl, ShowsNothingThatATerminalTakesForACommand) {
   EXPECT_THAT(jobs.out, AllOf(HasSubstr("?[2J"), HasSubstr("??2J"), HasSubstr("mod?le")));
 }
 
+TEST_F(Ctl, TakesNoCommandsForATerminalFromItsDaemonEither) {
+  harness_.diagnosis.mutable_here()->set_name("\x1b[2J");
+  harness_.diagnosis.add_others()->set_name(
+      "\xc2\x9b"
+      "2J");
+  const Ran ran = run({"status", "--all"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("?[2J"), HasSubstr("??2J")));
+  EXPECT_EQ(config::plain_lines(ran.out), ran.out);
+}
+
 TEST_F(Ctl, DoctorSeesAWrongFileThoughItsParentIgnoredChildren) {
   const std::string file = write_file("typo.yaml", "polcy: {}\n");
   const Ran ran = run({"doctor", "--config", file}, {.ignores_children = true});

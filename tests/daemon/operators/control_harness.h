@@ -107,6 +107,7 @@ class ControlHarness final : public StopPort {
       most_over_tls = std::max(most_over_tls.load(), held.front().second);
     };
     options.stop = this;
+    options.diagnose = [this](const v1::DiagnoseRequest&, bool) { return diagnosis; };
     Result<std::unique_ptr<ControlService>> created =
         ControlService::create(options, port, *audit_, log_);
     EXPECT_TRUE(created.ok()) << created.status().to_string();
@@ -127,6 +128,7 @@ class ControlHarness final : public StopPort {
   std::atomic<int> junk{0}, stops{0}, looks{0};
   int drain_looks = 0;                     // how often it still drains
   std::vector<std::string> left;           // and what is cut off then
+  v1::Diagnosis diagnosis;                 // of all machines, as others have filled it in
   std::atomic<uint64_t> most_over_tls{0};  // connections that one host had at once
   OpenDirectory directory;
 
