@@ -218,7 +218,10 @@ Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std:
     return {};
   }
   Operation* const operation = find(number);
-  CGX_ASSERT(operation != nullptr);
+  if (operation == nullptr) {
+    ports_.host.count(Counter::kframes_stale, 1);
+    return {};
+  }
   CGX_RETURN_IF_ERROR(deliver(*operation, found->second, header, payload, now_ns));
   finish_operations(now_ns);
   return {};

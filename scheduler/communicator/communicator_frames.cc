@@ -199,7 +199,11 @@ Scope Communicator::scope_of(const Status& why) {
 void Communicator::receive_control(const wire::FrameHeader& header,
                                    std::span<const std::byte> payload) {
   Result<ControlMessage> message = decode_control(payload);
-  if (!message.ok()) return fail(message.status(), Scope::kCommunicator);
+  if (!message.ok()) {
+    return fail(protocol_error(members_.machine_name(header.source) + " sent " +
+                               message.status().message()),
+                Scope::kCommunicator);
+  }
   const bool of_term = belongs_to_term(*message);
   const bool before_joined =
       state_ == State::kJoining && (of_term || std::holds_alternative<Left>(*message));

@@ -116,6 +116,17 @@ void visit(Io& io, Message& m) {
   }
 }
 
+// What tells of a failure says which: OK would be told to ranks as a result.
+template <typename M>
+Status check(const M& m) {
+  constexpr bool kTellsFailure =
+      std::is_same_v<M, Failure> || std::is_same_v<M, CallFailure> || std::is_same_v<M, Start>;
+  if constexpr (kTellsFailure) {
+    if (m.code == StatusCode::kOK) return protocol_error("a failure with code OK");
+  }
+  return {};
+}
+
 template <size_t kIndex = 0>
 Result<ControlMessage> decode_as(uint8_t type, In& in) {
   if constexpr (kIndex == std::variant_size_v<ControlMessage>) {
@@ -129,6 +140,7 @@ Result<ControlMessage> decode_as(uint8_t type, In& in) {
       return protocol_error("control message of type " + std::to_string(type) +
                             " does not decode exactly");
     }
+    CGX_RETURN_IF_ERROR(check(message));
     return ControlMessage(std::move(message));
   }
 }

@@ -100,5 +100,37 @@ TEST(EarlyResult, IsNobodysAndEndsTheJobByName) {
   EXPECT_NE(world.step_text(0, 1).find("machine 1"), std::string::npos) << world.step_text(0, 1);
 }
 
+// A call that is under way is said to have failed, with code OK; then its data comes.
+TEST(FailureWithCodeOk, EndsTheJobByNameAndNothingElse) {
+  constexpr uint64_t kElements = 3000, kOffset = 512 * 1024;
+  for (const scheduler::ControlMessage& message :
+       {scheduler::ControlMessage(scheduler::CallFailure{0, StatusCode::kOK, "fine"}),
+        scheduler::ControlMessage(scheduler::Failure{StatusCode::kOK, "fine"})}) {
+    World world({1, 1});
+    std::vector<KeptFrame> data;
+    world.cluster.let_through([&](uint32_t machine, const transport::Frame& frame) {
+      if (is_data(frame) && machine == 0) data.emplace_back(frame);
+      return !is_data(frame);
+    });
+    for (const uint32_t r : {0u, 1u}) {
+      ASSERT_TRUE(world.cluster.call(r, 0, DType::kF32, ReduceOp::kSum, kElements, kOffset).ok());
+    }
+    world.cluster.run_for(kSecond / 100);
+    ASSERT_FALSE(data.empty());
+    KeptFrame failure = data.front();
+    failure.header.type = wire::FrameType::kControl;
+    failure.payload = scheduler::encode_control(message);
+    failure.header.length = static_cast<uint32_t>(failure.payload.size());
+    failure.deliver(world.cluster, 0);
+    for (KeptFrame& frame : data) frame.deliver(world.cluster, 0);
+    world.cluster.run_for(kSecond / 100);
+    for (const uint32_t r : {0u, 1u}) {
+      EXPECT_EQ(world.call_status(r, 0), StatusCode::kPROTOCOL_ERROR) << world.call_text(r, 0);
+      EXPECT_NE(world.call_text(r, 0).find("machine 1"), std::string::npos)
+          << world.call_text(r, 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cgx::sim

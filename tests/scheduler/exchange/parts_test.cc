@@ -156,6 +156,15 @@ INSTANTIATE_TEST_SUITE_P(
                       PolicyAnswerMessage{1, StatusCode::kOK, "", 2, 3, 4, 5, {"a", "b"}},
                       ReplicaHash{100, 3, 77, "avx2"}, Losses{7, 100.0, 2.5, {0.5, 0.25}}, Bye{}));
 
+TEST(ControlMessages, RejectAFailureWithCodeOk) {
+  for (const ControlMessage& message : {ControlMessage(Failure{StatusCode::kOK, "fine"}),
+                                        ControlMessage(CallFailure{5, StatusCode::kOK, "fine"}),
+                                        ControlMessage(Start{4, 2, StatusCode::kOK, "fine"})}) {
+    EXPECT_EQ(decode_control(encode_control(message)).status().code(), StatusCode::kPROTOCOL_ERROR)
+        << "message of type " << message.index();
+  }
+}
+
 TEST(ControlMessages, RejectAnUnknownType) {
   const std::vector<std::byte> bytes = {std::byte{200}};
   EXPECT_EQ(decode_control(bytes).status().code(), StatusCode::kPROTOCOL_ERROR);
