@@ -237,4 +237,8 @@ Status Communicator::cancelled() const {
   return {StatusCode::kCANCELLED, "communicator " + name_ + " was closed"};
 }
 
+Status Communicator::being_committed() const {
+  return {StatusCode::kBUSY, "communicator " + name_ + " is being committed"};
+}
+
 }  // namespace cgx::client

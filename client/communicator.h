@@ -111,6 +111,7 @@ class Communicator final : public CompletionSink {
   Result<wire::Reply> ask(Use& use, const Message& message, Deadline deadline);
   Status send_table(std::span<const wire::TensorDescription> table);
   Status check_ids(std::span<const uint32_t> ids) const;
+  Result<Step*> open_step(uint64_t number);
   Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
                std::span<Place> places = {});
   Status speak_of(Step& step, uint32_t id, Mark mark, Place* place, Copy* copy = nullptr);
@@ -132,6 +133,7 @@ class Communicator final : public CompletionSink {
   Status let_go(Lock& lock, uint32_t handle);
   Deadline deadline(int64_t timeout_ms = -1) const;
   Status cancelled() const;
+  Status being_committed() const;
   Status timed_out(const Status& status, const std::string& what) const;
 
   Session& session_;

@@ -57,7 +57,7 @@ Status Communicator::submit_from_gpu(uint64_t number, uint32_t id, DeviceBuffers
   Place place = *std::move(placed);
   CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 1, deadline()));
   if (closed_) return cancelled();
-  CGX_ASSIGN_OR_RETURN(Step* const step, steps_.open(number));
+  CGX_ASSIGN_OR_RETURN(Step* const step, open_step(number));
   Copy* const copy = staged->host_waits ? &staged->copy : nullptr;
   const Status spoken = speak_of(*step, id, Mark::kSubmitted, &place, copy);
   session_.publish();

@@ -25,6 +25,12 @@ Status Communicator::check_ids(std::span<const uint32_t> ids) const {
   return {};
 }
 
+// The daemon takes nothing of a step until the table is there.
+Result<Step*> Communicator::open_step(uint64_t number) {
+  if (committing_) return being_committed();
+  return steps_.open(number);
+}
+
 cgx_submit_record Communicator::record_of(const Step& step, uint32_t id, Mark mark,
                                           const Place* place) const {
   const wire::TensorDescription& about = tensors_[id]->description;
@@ -83,7 +89,7 @@ Status Communicator::speak(Use& use, uint64_t number, std::span<const uint32_t> 
     const auto count = static_cast<uint32_t>(batch.size());
     CGX_RETURN_IF_ERROR(check_ids(batch));
     CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), count, count, deadline()));
-    CGX_ASSIGN_OR_RETURN(Step* const step, steps_.open(number));
+    CGX_ASSIGN_OR_RETURN(Step* const step, open_step(number));
     Status status;
     for (size_t i = 0; i < batch.size() && status.ok(); ++i) {
       status = speak_of(*step, batch[i], mark, places.empty() ? nullptr : &places[i]);
@@ -127,10 +133,10 @@ Status Communicator::submit_inout(uint64_t step, std::span<const uint32_t> ids,
 Status Communicator::step_end(uint64_t number) {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   if (!session_.daemon_lives()) return session_.lost();
-  CGX_ASSIGN_OR_RETURN(Step * step, steps_.open(number));
+  CGX_ASSIGN_OR_RETURN(Step * step, open_step(number));
   const uint32_t slots = steps_.slots_at_end(*step);
   CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, slots, deadline()));
-  CGX_ASSIGN_OR_RETURN(step, steps_.open(number));
+  CGX_ASSIGN_OR_RETURN(step, open_step(number));
   cgx_submit_record record{};
   record.kind = CGX_SUBMIT_STEP_END;
   record.comm = handle_;

@@ -122,7 +122,7 @@ Result<wire::Reply> Communicator::report(uint32_t first) {
 Status Communicator::commit() {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   CGX_RETURN_IF_ERROR(steps_.between_steps());
-  if (committing_) return {StatusCode::kBUSY, "communicator " + name_ + " is being committed"};
+  if (committing_) return being_committed();
   committing_ = true;
   std::vector<wire::TensorDescription> table;
   for (size_t i = announced_; i < tensors_.size(); ++i) table.push_back(tensors_[i]->description);

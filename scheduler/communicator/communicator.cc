@@ -153,6 +153,10 @@ Status Communicator::submit_tensor(uint32_t local, const cgx_submit_record& reco
     return steps_.done(local, record.step, record.flags & CGX_STEP_DROPPED);
   }
   CGX_RETURN_IF_ERROR(attempts_.check(local, record.attempt, failure_));
+  if (local_[local].commit_request != 0) {  // the table that comes begins the step anew
+    return {StatusCode::kBUSY, "rank " + std::to_string(members_.local[local].rank) + " of " +
+                                   members_.title() + " is committing; its next step begins then"};
+  }
   local_[local].last_step = record.step;
   const double unit = record.gradient_unit == 0 ? 1.0 : record.gradient_unit;
   CGX_RETURN_IF_ERROR(steps_.declare_unit(local, record.step, unit));

@@ -415,6 +415,22 @@ TEST_F(CommunicatorTest, ClosingEndsACommitThatWaitsForOthers) {
   committing.join();
 }
 
+TEST_F(CommunicatorTest, NothingIsSaidOfAStepWhileATableIsCommitted) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(2);
+  add_tensors(1, 8);
+  Rank& rank = ranks_[0];
+  std::thread committing([&] { EXPECT_OK(cgx_commit(rank.comm)); });
+  while (daemon_->committing() == 0) std::this_thread::yield();
+  EXPECT_EQ(cgx_submit(rank.comm, 0, rank.ids.data(), 1), CGX_BUSY);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("is being committed"));
+  EXPECT_EQ(cgx_absent(rank.comm, 0, rank.ids.data(), 1), CGX_BUSY);
+  EXPECT_EQ(cgx_step_end(rank.comm, 0), CGX_BUSY);
+  EXPECT_OK(cgx_commit(ranks_[1].comm));
+  committing.join();
+  EXPECT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), 1));
+}
+
 TEST_F(CommunicatorTest, CancelledOneAnswersUntilItIsClosed) {
   NEEDS_FAKE_DAEMON();
   open_ranks(1);

@@ -388,6 +388,35 @@ TEST(Commit, ThatARankLeavesWhileTablesAreMadeIsAnswered) {
   }
 }
 
+// What another thread of the rank says before the new table is there is answered, and not kept.
+TEST(Commit, TakesNothingOfAStepWhileItIsPending) {
+  ClusterOptions options;
+  options.planning_ns = [](uint32_t) { return kSecond / 100; };
+  World world({1, 1}, options);
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  commit_one_more(world);
+  world.cluster.run_for(kSecond / 1000);
+  ASSERT_FALSE(all_answered(world.cluster));
+  ASSERT_TRUE(world.cluster.done_step(0, 0, /*dropped=*/true).ok());
+  ASSERT_TRUE(world.cluster.done_step(1, 0, /*dropped=*/true).ok());
+  Rank& rank = world.cluster.rank(0);
+  rank.completions.clear();
+  ASSERT_TRUE(world.cluster.submit(0, 1, 0, world.tensors[0]).ok());
+  ASSERT_TRUE(world.cluster.absent(0, 1, 1).ok());
+  ASSERT_TRUE(world.cluster.end_step(0, 1).ok());
+  ASSERT_EQ(rank.completions.size(), 3u);
+  for (const Rank::Completion& refused : rank.completions) {
+    EXPECT_EQ(static_cast<StatusCode>(refused.record.status), StatusCode::kBUSY) << refused.text;
+    EXPECT_NE(refused.text.find("is committing"), std::string::npos) << refused.text;
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK));
+  world.cluster.request_redo(0);  // as a client does that was refused
+  ASSERT_NO_FATAL_FAILURE(world.take_attempt(0));
+  rank.completions.clear();
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
+  expect_reference(world.cluster, world.tensors, world.shape, 1);
+}
+
 TEST(Commit, ThatWaitsForARankNamesItsMachineEverywhere) {
   for (uint32_t late : {0u, 2u, 3u}) {
     World world({1, 1, 2}, {.timeout_ms = 20'000});
