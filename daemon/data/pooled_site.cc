@@ -97,6 +97,11 @@ PooledSite::PooledSite(std::unique_ptr<Site> here, std::unique_ptr<Site> there)
 }
 
 PooledSite::~PooledSite() {
+  stop();
+}
+
+void PooledSite::stop() {
+  if (!thread_.joinable()) return;
   for (Slot& each : slots_) {
     while (each.state.load(std::memory_order_acquire) == State::kBegun) std::this_thread::yield();
     State asked = State::kAsked;

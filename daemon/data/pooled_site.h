@@ -41,6 +41,7 @@ class PooledSite final : public scheduler::Site {
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   // Jobs take some 50 us: sleeping would cost as much.
   uint64_t next_answer_ns() const override { return asked_here_ == answered_ ? UINT64_MAX : 0; }
+  void stop() override;
   uint64_t given() const { return asked_here_; }
   uint64_t taken_back() const { return taken_back_; }
 

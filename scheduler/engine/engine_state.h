@@ -54,6 +54,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     if (ports.site) host.site = ports.site(std::move(host.site));
     if (options.profiles) kept_profiles_ = *options.profiles;
   }
+  ~State() override {  // jobs name what communicators have
+    for (auto& [id, place] : sites_) place.site->stop();
+  }
 
   // CommunicatorPort
   const EngineOptions& options() const override { return options_; }

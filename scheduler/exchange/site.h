@@ -150,6 +150,9 @@ class Site {
   // An error: it computes nothing any more, and says so to whoever asks.
   virtual Status lost() const { return {}; }
   virtual uint64_t next_answer_ns() const { return UINT64_MAX; }  // when to poll; UINT64_MAX: never
+  // The engine goes: nothing is asked or polled any more, and once this has returned, nothing that
+  // jobs name is touched by a thread of this process.
+  virtual void stop() {}
 };
 
 }  // namespace cgx::scheduler
