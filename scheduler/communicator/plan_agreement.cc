@@ -367,7 +367,8 @@ uint64_t PlanAgreement::reserved_bytes(const PlanPtr& running) const {
   }
   for (const auto& [epoch, plan] : prepared_) add(*plan);
   for (const Outcome& outcome : announced_) add(*outcome.plan);
-  if (trial_) add(running == trial_.base ? *trial_.tried : *trial_.base);
+  // Both have run: the residuals of either are there.
+  if (trial_) bytes += (running == trial_.base ? trial_.tried : trial_.base)->held_bytes();
   return bytes;
 }
 

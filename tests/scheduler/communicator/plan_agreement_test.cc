@@ -42,7 +42,7 @@ class Machine final : public PlanAgreement::Port {
     for (const auto& question : std::exchange(questions, {})) question();
   }
   Result<PlanAgreement::PlanPtr> reserve(const FactsPtr& facts) override {
-    return PreparedPlan::create(facts, pool, facts->residual_bytes, UINT64_MAX);
+    return PreparedPlan::create(facts, pool, missing_bytes, UINT64_MAX);
   }
   uint64_t now_ns() const override { return 5; }
   uint64_t prepare_deadline_ns() const override { return 1000; }
@@ -79,7 +79,8 @@ class Machine final : public PlanAgreement::Port {
   std::shared_ptr<const TensorTable> table =
       std::make_shared<TensorTable>(TensorTable{{.name = "weight", .elements = 4096}});
   Members members;
-  bool late = false;  // questions wait for answer_questions()
+  uint64_t missing_bytes = 0;  // of residuals
+  bool late = false;           // questions wait for answer_questions()
   std::vector<std::function<void()>> questions;
   std::vector<Prepare> proposals;
   std::vector<Prepared> answers;
@@ -357,6 +358,24 @@ TEST(PlanAgreement, ReservesForBothPlansDuringATrial) {
   for (uint64_t step = 5; step < 10; ++step) {
     (void)job.epochs(step, step + 1);
     EXPECT_GT(job.agreement.reserved_bytes(job.running), 0u) << step;
+  }
+}
+
+// What was missing is there from the first step of either on.
+TEST(PlanAgreement, CountsResidualsOfATrialUntilItBegins) {
+  OnTrial job;
+  job.host.missing_bytes = 1000;
+  const PlanAgreement::PlanPtr base = job.running;
+  job.announce(2, {.against = base->hash, .block = 1, .pairs = 4}, 5);
+  const uint64_t announced = job.agreement.reserved_bytes(job.running);
+  for (uint64_t step = 5; step < 10; ++step) {
+    (void)job.epochs(step, step + 1);
+    const PlanAgreement::PlanPtr tried = job.agreement.on_trial();
+    ASSERT_NE(tried, nullptr);
+    EXPECT_EQ(announced, tried->held_bytes() + 1000);
+    EXPECT_EQ(job.agreement.reserved_bytes(job.running),
+              (job.running == base ? tried : base)->held_bytes())
+        << step;
   }
 }
 
