@@ -315,6 +315,7 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
   question.make_residual = site.residual_maker();
   question.prepare_site = site.preparer();
   question.residuals_elsewhere = site.residuals_elsewhere();
+  if (question.table != table_) make_room_for(*question.table);
   question.bytes_free = port_.plan_share().left_for(members_.holder);
   if (steps_.installed() && steps_.plan()->table == question.table) {
     question.decisions = steps_.plan()->facts->decisions;
@@ -333,6 +334,17 @@ void Communicator::ask_planner(PlanQuestion question, PlannerPort::Answer answer
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<FactsPtr>& facts) {
         if (!alive.expired()) answer(facts);
       });
+}
+
+// Residuals of tensors that the table lacks stay for one that has them again, where there is room
+// for two models.
+void Communicator::make_room_for(const TensorTable& table) {
+  if (steps_.residuals().empty()) return;
+  uint64_t bytes = 0;
+  for (const TensorDesc& tensor : table) bytes += Residuals::bytes_of(tensor);
+  if (port_.plan_share().left_for(members_.holder) / 2 >= bytes) return;
+  steps_.release_residuals_beside(table);
+  port_.release(steps_.take_freed());
 }
 
 Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {

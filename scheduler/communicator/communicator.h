@@ -256,6 +256,7 @@ class Communicator final : public OperationPort,
                           uint64_t elements) const;
   Status elsewhere(const std::string& what, uint32_t arena, SiteId site) const;
   Status check_site_takes(const PlanFacts& facts) const;
+  void make_room_for(const TensorTable& table);
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
   void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);

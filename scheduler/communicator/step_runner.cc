@@ -37,6 +37,7 @@ std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) {
 
 void StepRunner::install(PlanPtr plan, uint64_t first_step, Homes homes) {
   homes_ = std::move(homes);
+  steps_of_table_ = 0;
   adopt(std::move(plan), first_step);
   if (started_end_ == 0) started_end_ = completed_end_ = first_step;
   current_ = ledger_of(first_step);
@@ -549,6 +550,8 @@ void StepRunner::complete_step_if_done() {
                       .b = plan_->plan.epoch});
   completed_end_ = step + 1;
   ++steps_completed_;
+  constexpr uint64_t kMoreTensorsWithin = 8;  // steps: a job commits its tensors before or early on
+  if (++steps_of_table_ == kMoreTensorsWithin) residuals_.release_others(*plan_->table);
   if (groups_.empty()) started_end_ = std::max(started_end_, completed_end_);
   last_order_ = order_;
   last_absent_ = absent_;

@@ -115,6 +115,8 @@ class StepRunner {
   }
   // Of the last step that completed here; before one has they are what they were.
   KeptResiduals take_residuals(uint64_t lineage);
+  // Of tensors that the table lacks. REQUIRES: idle(), if it is not the one in force.
+  void release_residuals_beside(const TensorTable& table) { residuals_.release_others(table); }
   std::vector<Residuals::Memory> take_freed() { return residuals_.take_freed(); }
   bool operations_open() const { return !operations_.open().empty(); }
   uint64_t waiting_since_ns() const {  // a local rank ended the open step; 0: none has
@@ -209,7 +211,7 @@ class StepRunner {
   double unit_ = 1;      // of the open step, once one of its groups has started
   uint32_t lowest_ = 0;  // lowest group not complete
   uint64_t completed_end_ = 0, started_end_ = 0;
-  uint64_t steps_completed_ = 0;
+  uint64_t steps_completed_ = 0, steps_of_table_ = 0;
   enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };
   Mode mode_ = Mode::kRunning;
   Status untold_;                    // not OK: failed for good, and nobody was told yet

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <string_view>
+#include <unordered_set>
 
 namespace cgx::scheduler {
 namespace {
@@ -215,6 +217,22 @@ void Residuals::drop() {
     slots.written = slots.drained = false;
   }
   for (auto& [name, slots] : stray_) slots.written = slots.drained = false;
+}
+
+void Residuals::release_others(const TensorTable& table) {
+  const bool another = &table != table_.get();
+  if (empty() || (!another && stray_.empty())) return;
+  std::unordered_set<std::string_view> names;
+  for (const TensorDesc& tensor : table) names.insert(tensor.name);
+  for (size_t tensor = 0; another && tensor < slots_.size(); ++tensor) {
+    const bool known = names.count((*table_)[tensor].name) > 0;
+    if (slots_[tensor].memory && !known) release(slots_[tensor]);
+  }
+  std::erase_if(touched_, [&](uint32_t tensor) { return !slots_[tensor].memory; });
+  for (auto& [name, slots] : stray_) {
+    if (names.count(name) == 0) release(slots);
+  }
+  std::erase_if(stray_, [](const auto& entry) { return !entry.second.memory; });
 }
 
 std::vector<Residuals::Memory> Residuals::take_all() {

@@ -63,6 +63,8 @@ class Residuals {
 
   void commit();
   void drop();
+  // What tensors have that `table` lacks goes, although one of them may be back later.
+  void release_others(const TensorTable& table);
   // What drained since the last call: to be freed where that may take its time.
   std::vector<Memory> take_freed() { return std::exchange(freed_, {}); }
   std::vector<Memory> take_all();

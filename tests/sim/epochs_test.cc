@@ -373,6 +373,20 @@ TEST_F(FullOfResiduals, DrainsThemUnderAPolicyThatHasNoUseForThem) {
   EXPECT_LT(reserved(), 8 * kElements) << "added to a step, and gone";
 }
 
+// The next job of the name has another model.
+TEST_F(FullOfResiduals, FreesThemForTensorsOfOtherNames) {
+  const uint64_t before = reserved();
+  ASSERT_TRUE(cluster.create_again(1));
+  tensors[0].name = "other.weight";
+  cluster.commit(tensors);
+  for (uint32_t r = 0; r < cluster.size(); ++r) {
+    const wire::Reply& reply = cluster.rank(r).replies[Cluster::kCommit];
+    ASSERT_EQ(reply.code, StatusCode::kOK) << reply.message;
+  }
+  ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, 1));
+  EXPECT_LT(reserved(), before + before / 4) << "residuals are there once";
+}
+
 // Machine 3 has no frame of a step from the coordinator, and hears its decision late: others tell
 // it that there is one.
 TEST(TwoLevel, WhoHearsTheCoordinatorThroughOthersWaitsForItsDecision) {

@@ -59,6 +59,10 @@ struct Lives {
     const float* const data = cluster.rank(0).at<float>(tensors[3].offset);
     return {data, data + tensors[3].elements};
   }
+  uint64_t reserved(uint32_t machine) {
+    const auto shown = cluster.engine(machine).snapshot(static_cast<uint64_t>(cluster.now_ns()));
+    return shown.communicators.at(0).reserved_bytes;
+  }
   uint64_t kept(uint32_t machine) {
     return cluster.engine(machine).snapshot(static_cast<uint64_t>(cluster.now_ns())).residual_bytes;
   }
@@ -148,6 +152,21 @@ TEST(ResidualsKept, BeginAtZeroWhereAMachineHasLostThem) {
   EXPECT_EQ(lives.kept(0), 0u);
   EXPECT_THAT(lives.cluster.events(),
               Contains(HasSubstr("error feedback begins at zero")).Times(2));
+}
+
+// They would be charged from run to run, until there is no room for any.
+TEST(ResidualsKept, OfTensorsThatAreNoMoreGoAfterSomeSteps) {
+  Lives lives;
+  lives.begin(0);
+  lives.run(0, 12);
+  const uint64_t of_one = lives.reserved(0);
+  lives.close();
+  const uint64_t of_residuals = lives.kept(0);
+  for (Tensor& tensor : lives.tensors) tensor.name = "renamed." + tensor.name;
+  lives.begin(12);
+  EXPECT_GT(lives.reserved(0), of_one + of_residuals / 2);
+  lives.run(12, 24);
+  EXPECT_LT(lives.reserved(0), of_one + of_residuals / 2);
 }
 
 TEST(ResidualsKept, GoAMinuteAfterTheJobsLastSession) {
