@@ -212,7 +212,10 @@ Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std:
   }
   if (!known || !found->second.started) {
     constexpr size_t kStashMax = 4096;
-    if (stash_.size() >= kStashMax) return protocol_error("too many frames of calls ahead");
+    if (stash_.size() >= kStashMax || payload.size() > ports_.pool.slab_bytes()) {
+      return protocol_error(view_->machine_name(header.source) +
+                            " sent more of calls ahead than windows allow");
+    }
     stash_.push_back({header, {payload.begin(), payload.end()}});
     ports_.host.count(Counter::kheld_bytes, payload.size());
     return {};

@@ -116,13 +116,20 @@ void visit(Io& io, Message& m) {
   }
 }
 
-// What tells of a failure says which: OK would be told to ranks as a result.
+// What tells of a failure says which: OK would be told to ranks as a result. What a report lists,
+// the coordinator compares.
 template <typename M>
 Status check(const M& m) {
   constexpr bool kTellsFailure =
       std::is_same_v<M, Failure> || std::is_same_v<M, CallFailure> || std::is_same_v<M, Start>;
   if constexpr (kTellsFailure) {
     if (m.code == StatusCode::kOK) return protocol_error("a failure with code OK");
+  }
+  if constexpr (std::is_same_v<M, Report>) {
+    constexpr size_t kCallsMax = 1024;  // many more than can be in flight or are remembered
+    if (std::max(m.calls_open.size(), m.calls_done.size()) > kCallsMax) {
+      return protocol_error("a report of more than " + std::to_string(kCallsMax) + " calls");
+    }
   }
   return {};
 }

@@ -391,14 +391,17 @@ Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::b
       return {};
     }
   }
+  const auto too_many = [&] {
+    return protocol_error(view_->machine_name(header.source) +
+                          " sent more frames ahead than the window allows");
+  };
+  constexpr size_t kStashMax = 16 * 1024;  // of frames without payload, which take no slab
+  if (payload.empty() && stash_.size() >= kStashMax) return too_many();
   Stashed stashed{header, {}};
   if (!payload.empty()) {
     const bool fits = payload.size() <= ports_.pool.slab_bytes();
     const SlabId slab = fits ? ports_.pool.take_for_received() : kNoSlab;
-    if (slab == kNoSlab) {
-      return protocol_error(view_->machine_name(header.source) +
-                            " sent more frames ahead than the window allows");
-    }
+    if (slab == kNoSlab) return too_many();
     stashed.slab = Slab(ports_.pool, slab);
     if (ports_.site.reads_frames()) {
       std::memcpy(stashed.slab.bytes().data(), payload.data(), payload.size());
@@ -576,17 +579,6 @@ std::vector<uint32_t> StepRunner::missing_ranks() const {
     if (!current_->ended(rank)) missing.push_back(ports_.members.local[rank].rank);
   }
   return missing;
-}
-
-uint64_t StepRunner::results_end() const {
-  if (!current_) return completed_end_;
-  const bool all_here = !groups_.empty() && lowest_ == groups_.size();
-  return current_->step() + (all_here ? 1 : 0);
-}
-
-uint64_t StepRunner::next_step_of(uint32_t rank) const {
-  if (!current_) return 0;
-  return current_->step() + (current_->ended(rank) ? 1 : 0);
 }
 
 bool StepRunner::unfinished(uint32_t rank) const {

@@ -121,4 +121,15 @@ void StepRunner::rebind(PlanPtr plan) {
   bind();
 }
 
+uint64_t StepRunner::results_end() const {
+  if (!current_) return completed_end_;
+  const bool all_here = !groups_.empty() && lowest_ == groups_.size();
+  return current_->step() + (all_here ? 1 : 0);
+}
+
+uint64_t StepRunner::next_step_of(uint32_t rank) const {
+  if (!current_) return 0;
+  return current_->step() + (current_->ended(rank) ? 1 : 0);
+}
+
 }  // namespace cgx::scheduler

@@ -78,8 +78,9 @@ Result<Start> Terms::conclude(const Status& why, bool has_groups) const {
   if (results_end < completed_end && has_groups) {
     return lost("step " + std::to_string(results_end));
   }
+  std::sort(done.begin(), done.end());
   for (const uint64_t call : open) {
-    if (std::find(done.begin(), done.end(), call) == done.end()) continue;
+    if (!std::binary_search(done.begin(), done.end(), call)) continue;
     return lost("call " + std::to_string(call));
   }
   start.first_step = results_end;

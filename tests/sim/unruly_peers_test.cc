@@ -132,5 +132,48 @@ TEST(FailureWithCodeOk, EndsTheJobByNameAndNothingElse) {
   }
 }
 
+// Frames of what this machine has not come to, more or larger ones than anybody sends.
+struct FarAhead : ::testing::Test {
+  World world{{1, 1}};
+  std::vector<KeptFrame> kept;  // of data, from machine 1
+
+  void SetUp() override {
+    world.cluster.tap([this](uint32_t machine, const transport::Frame& frame) {
+      if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
+    });
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+    world.cluster.tap({});
+    ASSERT_FALSE(kept.empty());
+  }
+  void expect_blame(const std::string& what) {
+    submit_step(world.cluster, world.tensors, 1);
+    world.cluster.run_for(kSecond);
+    EXPECT_EQ(world.step_status(0, 1), StatusCode::kPROTOCOL_ERROR) << world.step_text(0, 1);
+    for (const std::string& part : {std::string("machine 1"), what}) {
+      EXPECT_NE(world.step_text(0, 1).find(part), std::string::npos) << world.step_text(0, 1);
+    }
+  }
+};
+
+TEST_F(FarAhead, FramesWithoutPayloadEndTheJobByName) {
+  KeptFrame frame = kept.front();
+  frame.header.step = 1;
+  frame.header.flags = 0;
+  frame.payload.clear();
+  for (frame.header.part = 0; frame.header.part < 100'000; ++frame.header.part) {
+    frame.deliver(world.cluster, 0);
+  }
+  expect_blame("more frames ahead");
+}
+
+TEST_F(FarAhead, AFrameOfACallThatNoSlabHoldsEndsTheJobByName) {
+  KeptFrame frame = kept.front();
+  frame.header.step_kind = wire::StepKind::kCall;
+  frame.header.step = 0;
+  frame.payload.resize(512 * 1024);
+  frame.deliver(world.cluster, 0);
+  expect_blame("more of calls ahead");
+}
+
 }  // namespace
 }  // namespace cgx::sim

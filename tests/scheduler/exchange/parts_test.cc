@@ -165,6 +165,14 @@ TEST(ControlMessages, RejectAFailureWithCodeOk) {
   }
 }
 
+TEST(ControlMessages, RejectAReportOfMoreCallsThanCanBeUnderWay) {
+  const std::vector<uint64_t> some(12, 7), many(100'000, 7);
+  EXPECT_TRUE(decode_control(encode_control(Report{.calls_open = some, .calls_done = some})).ok());
+  for (const Report& report : {Report{.calls_open = many}, Report{.calls_done = many}}) {
+    EXPECT_EQ(decode_control(encode_control(report)).status().code(), StatusCode::kPROTOCOL_ERROR);
+  }
+}
+
 TEST(ControlMessages, RejectAnUnknownType) {
   const std::vector<std::byte> bytes = {std::byte{200}};
   EXPECT_EQ(decode_control(bytes).status().code(), StatusCode::kPROTOCOL_ERROR);
