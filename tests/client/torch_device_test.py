@@ -1,10 +1,17 @@
 """The DDP hook for gradients on an accelerator: scenarios of torch_ranks.py on the one of torch_accelerator.py."""
 
+import contextlib
 import os
+import types
 import unittest
 from unittest import mock
 
+import torch_accelerator
 import torch_test
+import torch
+
+import cgx._torch_device
+import cgx._torch_exchange
 
 SCENARIOS = ("matches_gloo", "mixed_types_in_several_buckets", "abandoned_pass_fails_everywhere_and_the_next_works",
              "dropped_step", "daemon_started_anew", "sparse_gradients", "results_that_are_not_finite_drop_the_step", "uneven_inputs",
@@ -24,6 +31,28 @@ class OnAnAccelerator(unittest.TestCase):
 
     def test_a_copy_that_fails_leaves_its_step_open(self):
         self.run_on("EventThatMayFail", "pass_whose_copy_fails_is_redone")
+
+
+class InOrder(unittest.TestCase):
+    def test_a_result_is_scaled_on_the_stream_that_copies_it(self):
+        module, log = torch_accelerator.Module(), []
+
+        @contextlib.contextmanager
+        def stream(one):
+            log.append(one)
+            yield
+            log.append("current")
+
+        module.stream = stream
+        result = types.SimpleNamespace(mul_=lambda factor: log.append(f"times {factor}"))
+        with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module), \
+             mock.patch.object(cgx._torch_device, "_copy", lambda on, *_: log.append(("copy", on))):
+            accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
+            part = types.SimpleNamespace(factor=2.0, accelerator=accelerator, result=result, _target=None,
+                                         _set_result=lambda _: log.append("set"))
+            cgx._torch_exchange.Part._deliver(part)
+        side = accelerator._side
+        self.assertEqual(log, [side, "times 2.0", ("copy", side), "set", "current"])
 
 
 for _scenario in SCENARIOS:

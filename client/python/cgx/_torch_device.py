@@ -58,6 +58,11 @@ def _copy(stream, target, source, buffer):
     buffer.record_stream(stream)
 
 
+def scale(result, factor):
+    if factor != 1.0:
+        result.mul_(factor)
+
+
 class Accelerator:
     """One device. Kinds without streams (mps) copy in the order in which they are told, and the host waits for it."""
 
@@ -117,12 +122,14 @@ class Accelerator:
         """A context in which the device is the thread's."""
         return self._torch.device(self.device)
 
-    def deliver(self, buffer, stage, settle):
-        """Copies a result to the device, then settle(), whose future is ordered behind it."""
+    def deliver(self, buffer, stage, factor, settle):
+        """Copies a result, times the factor, to the device, then settle(), whose future is ordered behind it."""
         if self._side is None:
+            scale(stage, factor)
             buffer.copy_(stage)
             return settle()
-        with self._torch.stream(self._side):
+        with self._torch.stream(self._side):  # where the stage is on the device, it is scaled there before it is copied
+            scale(stage, factor)
             _copy(self._side, buffer, stage, buffer)
             if not self._orders_futures:
                 self._side.synchronize()

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from cgx._library import TensorOptions, ids_array, library
-from cgx._torch_device import Later, accelerator_of, check_device, pin
+from cgx._torch_device import Later, accelerator_of, check_device, pin, scale
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
 from cgx.errors import CgxError, UnsupportedGradientError, check
@@ -91,12 +91,11 @@ class Part:
 
     def _deliver(self):
         self.done = time.monotonic()
-        if self.factor != 1.0:
-            self.result.mul_(self.factor)
         if self.accelerator:
-            self.accelerator.deliver(self._target, self.result, lambda: self._set_result(self._target))
+            self.accelerator.deliver(self._target, self.result, self.factor, lambda: self._set_result(self._target))
             self._target = None
         else:
+            scale(self.result, self.factor)
             self._set_result(self.result)
 
     def _set_result(self, result):
