@@ -64,10 +64,11 @@ Result<std::unique_ptr<JobRunner>> JobRunner::create(const device::Driver& drive
 
 Status JobRunner::open() {
   CGX_ASSIGN_OR_RETURN(tables_, TableRing::create(driver_, kTableBytes));
-  CGX_ASSIGN_OR_RETURN(std::byte* const words, table<std::byte>(kStreams * kDoneBytes));
+  CGX_ASSIGN_OR_RETURN(done_memory_, TableRing::create(driver_, kStreams * kDoneBytes));
+  std::byte* const words = done_memory_->take<std::byte>(kStreams * kDoneBytes);
   std::memset(words, 0, kStreams * kDoneBytes);
   done_ = reinterpret_cast<uint32_t*>(words);
-  done_on_device_ = reinterpret_cast<CUdeviceptr>(tables_->on_device(words));
+  done_on_device_ = reinterpret_cast<CUdeviceptr>(done_memory_->on_device(words));
   words_ = driver_.lacks(device::Feature::kWords).ok();
   for (Stream& each : streams_) {
     CGX_RETURN_IF_ERROR(driver_.check(

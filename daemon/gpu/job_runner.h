@@ -162,8 +162,9 @@ class JobRunner {
   kernels::cuda::DriverLane& lane_;
   DeviceMemory& memory_;
   std::unique_ptr<TableRing> tables_;
-  bool words_ = false;        // streams write words; otherwise events are asked
-  uint32_t* done_ = nullptr;  // by stream, a cache line each
+  std::unique_ptr<TableRing> done_memory_;  // never given back
+  bool words_ = false;                      // streams write words; otherwise events are asked
+  uint32_t* done_ = nullptr;                // by stream, a cache line each
   device::CUdeviceptr done_on_device_ = 0;
   std::array<Stream, kStreams> streams_;
   std::vector<device::CUdeviceptr> outgrown_;  // work memory that launches may still use

@@ -1,0 +1,223 @@
+// cgxd's site of a real cgxd-gpu, whose driver the environment chooses: jobs of several operations
+// at once, for as long as jobs go on.
+#include "daemon/gpu/worker_site.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "proto/wire/frame.h"
+#include "scheduler/exchange/host_site.h"
+#include "tests/gpu/driver_case.h"
+
+namespace cgx::daemon::gpu {
+namespace {
+
+using cgx::gpu::DriverTest;
+using namespace cgx::device;
+using namespace cgx::scheduler;
+
+constexpr uint64_t kBegin = 64;  // of the tensors in the arena, behind the pattern
+constexpr uint64_t kElements = 64 << 10, kBytes = kElements * sizeof(float);
+constexpr uint64_t kSlabBytes = 256 << 10, kWordsBytes = 4096;
+constexpr uint64_t kSecond = 1'000'000'000;
+
+// One operation with one tensor, between two machines.
+struct Play {
+  TensorTable table;
+  Group group;
+  GroupLayout layout;
+  OperationSetup setup;
+  Presence all;
+  std::unique_ptr<SiteOperation> work;
+  SlabId into = kNoSlab;
+};
+
+class WorkerSites : public DriverTest, private SiteEvents {
+ protected:
+  void SetUp() override {
+    DriverTest::SetUp();
+    if (IsSkipped()) return;
+    CUuuid id{};
+    ASSERT_CU(cu_->cuDeviceGetUuid(&id, device_->device));
+    wire::DeviceId uuid{};
+    std::memcpy(uuid.data(), id.bytes, sizeof(id.bytes));
+    auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid});
+    ASSERT_TRUE(worker.ok()) << worker.status().to_string();
+    worker_ = std::move(worker).value();
+    ASSERT_TRUE(slabs_->reserve(kStreams).ok());
+    const auto staging = std::make_shared<Staging>(worker_);
+    staged_ = std::make_shared<SlabStore>(kSlabBytes, staging);
+    there_ = std::make_unique<WorkerSite>(worker_, staging, staged_, arenas_, [](uint64_t) {});
+    here_ = std::make_unique<HostSite>(kernels::best_lane(), arenas_, *slabs_);
+    fill();
+  }
+  void TearDown() override {
+    if (worker_ != nullptr && worker_->alive()) {
+      EXPECT_TRUE(worker_->close_arena(number_).ok());
+    }
+    if (words_ != nullptr) {
+      EXPECT_CU(cu_->cuMemHostUnregister(words_));
+      ::munmap(words_, kWordsBytes);
+    }
+    DriverTest::TearDown();
+  }
+
+  // A tensor for each stream, positive throughout, the same ones on the host and on the device.
+  void fill() {
+    memory_.resize(kBegin + kStreams * kBytes);
+    std::mt19937 random(7);
+    std::uniform_real_distribution<float> positive(1, 2);
+    for (uint64_t i = 0; i < kStreams * kElements; ++i) {
+      const float x = positive(random);
+      std::memcpy(memory_.data() + kBegin + i * sizeof(x), &x, sizeof(x));
+    }
+    host_arena_ = arenas_.add(std::span(memory_));
+    const CUdeviceptr copy = allocate(memory_.size());
+    share(copy);
+    ASSERT_CU(cu_->cuMemcpyHtoD(copy + kBegin, memory_.data() + kBegin, memory_.size() - kBegin));
+    device_arena_ = arenas_.add(SiteMemory{1, number_, memory_.size()});
+  }
+  void share(CUdeviceptr memory) {
+    CUipcMemHandle handle;
+    ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
+    wire::AddArena arena{.kind = wire::ArenaKind::kDevice,
+                         .way = wire::ArenaWay::kIpc,
+                         .device = worker_->device(),
+                         .bytes = memory_.size()};
+    std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+    const UniqueFd words(::memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(::ftruncate(words.get(), kWordsBytes), 0);
+    ASSERT_EQ(::fcntl(words.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    words_ = ::mmap(nullptr, kWordsBytes, PROT_READ | PROT_WRITE, MAP_SHARED, words.get(), 0);
+    ASSERT_CU(cu_->cuMemHostRegister(words_, kWordsBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+    const auto added = worker_->add_arena(arena, words.get(), -1);
+    ASSERT_TRUE(added.ok()) << added.status().to_string();
+    number_ = added->number;
+  }
+
+  std::unique_ptr<Play> begin(Site& site, SlabStore& slabs, uint32_t tensor, uint32_t word = 0) {
+    TensorTable table{{.name = "t", .dtype = DType::kF32, .elements = kElements}};
+    Group group;
+    group.segments.push_back({0, kernels::parse_codec_spec("maxmin:4").value()});
+    GroupLayout layout = GroupLayout::create(group, table, 2, {});
+    auto play = std::make_unique<Play>(Play{std::move(table),
+                                            std::move(group),
+                                            std::move(layout),
+                                            {},
+                                            Presence(1, true),
+                                            nullptr,
+                                            kNoSlab});
+    play->setup.layout = &play->layout;
+    play->setup.group = &play->group;
+    play->setup.table = &play->table;
+    play->setup.machines = 2;
+    Place place{&site == here_.get() ? host_arena_ : device_arena_, kBegin + tensor * kBytes};
+    LocalSegment& segment = play->setup.segments.emplace_back();
+    segment.outputs.push_back(place);
+    place.word = word;
+    place.word_value = word == 0 ? 0 : 1;
+    segment.inputs.push_back(place);
+    play->work = site.begin(play->setup);
+    play->into = slabs.take(in_use_, false);
+    return play;
+  }
+  Ticket ask_encode(Play& play) {
+    const SiteJob job{.kind = SiteJobKind::kEncode,
+                      .part = play.layout.shard(1).first,
+                      .presence = &play.all,
+                      .into = play.into};
+    return ask(play, job);
+  }
+  Ticket ask_hash(Play& play) {
+    return ask(play, {.kind = SiteJobKind::kHash, .presence = &play.all, .count = kBytes});
+  }
+  Ticket ask(Play& play, const SiteJob& job) {
+    if (auto answer = play.work->ask(++tickets_, job)) answers_[tickets_] = *answer;
+    return tickets_;
+  }
+
+  void poll(uint64_t later_ns) {
+    now_ns_ += later_ns;
+    there_->poll(*this, now_ns_);
+  }
+  bool wait_until(const std::function<bool()>& so) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!so() && std::chrono::steady_clock::now() < until) {
+      there_->poll(*this, ++now_ns_);
+      std::this_thread::yield();
+    }
+    return so();
+  }
+  void site_answered(Ticket ticket, const SiteAnswer& answer) override {
+    answers_[ticket] = answer;
+  }
+  void signal_worker(int signal) {
+    ASSERT_EQ(::syscall(SYS_pidfd_send_signal, worker_->pidfd(), signal, nullptr, 0), 0);
+  }
+  void stop_worker() {
+    signal_worker(SIGSTOP);
+    siginfo_t how{};
+    const auto process = static_cast<id_t>(worker_->pidfd());
+    ASSERT_EQ(::waitid(P_PIDFD, process, &how, WSTOPPED | WNOWAIT), 0);
+  }
+
+  std::shared_ptr<Worker> worker_;
+  std::vector<std::byte> memory_;
+  void* words_ = nullptr;
+  ArenaTable arenas_;
+  ArenaId host_arena_ = kNoArena, device_arena_ = kNoArena;
+  uint32_t number_ = 0;
+  std::shared_ptr<SlabStore> slabs_ = std::make_shared<SlabStore>(kSlabBytes), staged_;
+  std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
+  std::unique_ptr<WorkerSite> there_;
+  std::unique_ptr<Site> here_;
+  Ticket tickets_ = 0;
+  std::map<Ticket, SiteAnswer> answers_;
+  uint64_t now_ns_ = 0;
+};
+
+// A piece to be hashed is copied into the memory for tables, which begins anew every few rounds.
+TEST_F(WorkerSites, AnswersAreRightHoweverManyJobsThereWere) {
+  ASSERT_TRUE(staged_->reserve(kStreams).ok());
+  std::vector<std::unique_ptr<Play>> plays;
+  std::vector<std::span<const std::byte>> wanted;
+  for (uint32_t i = 0; i < kStreams; ++i) {
+    plays.push_back(begin(*there_, *staged_, i));
+    const auto host = begin(*here_, *slabs_, i);
+    const Ticket encoded = ask_encode(*host);
+    wanted.push_back(slabs_->bytes(host->into).first(answers_.at(encoded).bytes));
+  }
+  for (int round = 0; round < 50; ++round) {
+    answers_.clear();
+    std::vector<std::pair<Ticket, Ticket>> asked;
+    for (const auto& play : plays) asked.emplace_back(ask_encode(*play), ask_hash(*play));
+    ASSERT_TRUE(wait_until([&] { return answers_.size() == 2 * kStreams; })) << "round " << round;
+    for (uint32_t i = 0; i < kStreams; ++i) {
+      SCOPED_TRACE("round " + std::to_string(round) + ", operation " + std::to_string(i));
+      const SiteAnswer &encoded = answers_.at(asked[i].first), &hash = answers_.at(asked[i].second);
+      ASSERT_TRUE(encoded.status.ok()) << encoded.status.to_string();
+      ASSERT_TRUE(hash.status.ok()) << hash.status.to_string();
+      const auto tensor = std::span(memory_).subspan(kBegin + i * kBytes, kBytes);
+      ASSERT_EQ(hash.hash, wire::checksum(tensor));
+      const std::span<std::byte> bytes = staged_->bytes(plays[i]->into);
+      ASSERT_EQ(encoded.bytes, wanted[i].size());
+      ASSERT_TRUE(std::equal(wanted[i].begin(), wanted[i].end(), bytes.begin()));
+      std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cgx::daemon::gpu
