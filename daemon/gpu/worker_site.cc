@@ -116,8 +116,10 @@ class WorkerSite::Work final : public SiteOperation {
     return std::nullopt;
   }
   void end() override {
-    if (open_ > 0) site_.ended_by_ns_ = std::min(site_.ended_by_ns_, site_.now_ns_ + kEndsWithinNs);
+    ended_by_ns_ = site_.now_ns_ + kEndsWithinNs;
+    if (open_ > 0) site_.ended_by_ns_ = std::min(site_.ended_by_ns_, ended_by_ns_);
   }
+  uint64_t ended_by_ns() const { return ended_by_ns_; }
   const std::vector<Norms>& norms() const override { return norms_; }
   const std::vector<LossSample>& losses() const override { return losses_; }
 
@@ -326,6 +328,7 @@ class WorkerSite::Work final : public SiteOperation {
   const OperationSetup& setup_;
   const uint32_t stream_;
   uint32_t open_ = 0;
+  uint64_t ended_by_ns_ = UINT64_MAX;             // when what is open must be answered
   uint32_t written_ = 0, slices_ = 0;             // of the job that is being written
   uint32_t strengths_ = 0;                        // likewise, whose losses are measured,
   uint64_t loss_pieces_ = 0, loss_values_ = 0;    // and in how much of it
@@ -402,17 +405,25 @@ int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
       lose({StatusCode::kDEVICE_LOST, worker_->death()});
     }
   }
-  const bool late = ended_by_ns_ <= now_ns && !asked_.empty();
+  if (asked_.empty() || ended_by_ns_ <= now_ns) ended_by_ns_ = first_ended_by_ns();
+  const bool late = ended_by_ns_ <= now_ns;
   if (late && lost_.ok()) {
     worker_->kill();
     lose({StatusCode::kDEVICE_LOST, worker_->name() + " did not end what had failed within 1 s"});
   }
-  if (asked_.empty() || late) ended_by_ns_ = UINT64_MAX;
+  if (late) ended_by_ns_ = UINT64_MAX;
   for (auto& [ticket, why] : std::exchange(refused_, {})) {
     answer(events, ticket, {.status = why});
     ++answered;
   }
   return answered;
+}
+
+// Of what was asked before an end and is not answered yet.
+uint64_t WorkerSite::first_ended_by_ns() const {
+  uint64_t first = UINT64_MAX;
+  for (const auto& [ticket, asked] : asked_) first = std::min(first, asked.work->ended_by_ns());
+  return first;
 }
 
 uint64_t WorkerSite::next_answer_ns() const {

@@ -77,6 +77,7 @@ class WorkerSite final : public scheduler::Site {
   bool disbelieve(const char* what);  // of its answers none is taken any more
   void flush();
   void lose(const Status& why);
+  uint64_t first_ended_by_ns() const;
   void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket, scheduler::SiteAnswer answer,
               const Findings& found = {});
 
@@ -92,7 +93,7 @@ class WorkerSite final : public scheduler::Site {
   std::vector<std::byte> message_;  // that is being written
   uint32_t operations_ = 0;
   uint64_t now_ns_ = 0;
-  uint64_t ended_by_ns_ = UINT64_MAX;  // when whatever was ended must be answered
+  uint64_t ended_by_ns_ = UINT64_MAX;  // when something that was ended must be answered
   uint64_t looked_ns_ = 0;             // whether the worker lives
   Status lost_;
 };

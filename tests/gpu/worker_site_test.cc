@@ -219,5 +219,46 @@ TEST_F(WorkerSites, AnswersAreRightHoweverManyJobsThereWere) {
   }
 }
 
+TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
+  ASSERT_TRUE(staged_->reserve(2).ok());
+  std::atomic<bool> open{false};
+  const CUstream trainer = make_stream();
+  const auto wait = [](void* until) {
+    while (!static_cast<std::atomic<bool>*>(until)->load()) std::this_thread::yield();
+  };
+  ASSERT_CU(cu_->cuLaunchHostFunc(trainer, wait, &open));
+  CUdeviceptr words = 0;
+  ASSERT_CU(cu_->cuMemHostGetDevicePointer(&words, words_, 0));
+  ASSERT_CU(cu_->cuStreamWriteValue32(trainer, words + wire::kWordBytes, 1,
+                                      CU_STREAM_WRITE_VALUE_DEFAULT));
+  const auto ended = begin(*there_, *staged_, 0), waiting = begin(*there_, *staged_, 1, 1);
+  const Ticket first = ask_encode(*ended), second = ask_encode(*waiting);
+  ended->work->end();
+  EXPECT_TRUE(wait_until([&] { return answers_.count(first) > 0; }));
+  poll(kSecond + kSecond / 10);
+  EXPECT_TRUE(there_->lost().ok()) << there_->lost().to_string();
+  open = true;
+  EXPECT_TRUE(wait_until([&] { return answers_.count(second) > 0; }));
+  EXPECT_TRUE(answers_[second].status.ok()) << answers_[second].status.to_string();
+}
+
+// What was asked before the end and is not answered kills it, whoever else has ended meanwhile.
+TEST_F(WorkerSites, AWorkerThatDoesNotEndWhatFailedIsKilled) {
+  ASSERT_TRUE(staged_->reserve(1).ok());
+  const auto play = begin(*there_, *staged_, 0);
+  stop_worker();
+  const Ticket asked = ask_encode(*play);
+  play->work->end();
+  poll(kSecond / 2);
+  EXPECT_TRUE(there_->lost().ok()) << there_->lost().to_string();
+  poll(kSecond);
+  EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+  EXPECT_NE(there_->lost().message().find("did not end what had failed within 1 s"),
+            std::string::npos)
+      << there_->lost().to_string();
+  pollfd gone{worker_->pidfd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
+}
+
 }  // namespace
 }  // namespace cgx::daemon::gpu
