@@ -14,7 +14,7 @@
 namespace cgx::daemon::gpu {
 namespace {
 
-constexpr int kPacketsPerRound = 64, kJobsPerRound = 64;
+constexpr int kJobsPerRound = 64;
 constexpr uint64_t kSpinNs = 20'000;
 constexpr long kNapNs = 50'000;  // while the device works
 constexpr uint64_t kEndNs = 500'000'000;
@@ -152,7 +152,7 @@ Status DeviceWorker::check_kernels() {
 }
 
 Result<int> DeviceWorker::take_packets() {
-  for (int taken = 0; taken < kPacketsPerRound; ++taken) {
+  for (int taken = 0;; ++taken) {
     Packet packet;
     CGX_ASSIGN_OR_RETURN(const ReceiveOutcome got,
                          receive_packet(socket_.get(), sizeof(WorkerPacket), packet, kFdsMax));
@@ -164,7 +164,6 @@ Result<int> DeviceWorker::take_packets() {
     std::memcpy(static_cast<void*>(&message), packet.bytes.data(), sizeof(message));
     handle(message, packet.fds);
   }
-  return kPacketsPerRound;
 }
 
 void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds) {

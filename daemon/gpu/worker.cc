@@ -48,6 +48,12 @@ bool readable(int fd, int timeout_ms) {
   return ::poll(&ready, 1, timeout_ms) > 0;
 }
 
+// There is room for a packet. Refused ones say why when they are sent.
+bool writable(int fd) {
+  pollfd ready{fd, POLLOUT, 0};
+  return ::poll(&ready, 1, 0) > 0;
+}
+
 // No descriptor but the one.
 int spawn_worker(const std::string& program, int socket, int& pid) {
   posix_spawn_file_actions_t files;
@@ -207,7 +213,55 @@ void Worker::kill(const char* why) {
   ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
+// In order, and without waiting: a worker that is busy takes them when it can.
 Status Worker::tell(const WorkerPacket& packet, std::initializer_list<int> fds) {
+  const std::lock_guard lock(sending_);
+  send_waiting();
+  if (unsent_.empty() && writable(socket_.get())) return send(packet, fds);
+  Unsent& last = unsent_.emplace_back(Unsent{packet, {}});
+  for (const int fd : fds) last.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  waits_ = true;
+  const bool whole =
+      std::all_of(last.fds.begin(), last.fds.end(), [](const UniqueFd& fd) { return fd.valid(); });
+  if (whole) return {};
+  unsent_.pop_back();
+  return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "a descriptor for a GPU worker");
+}
+
+bool Worker::flush() {
+  if (!waits_.load()) return true;
+  const std::lock_guard lock(sending_);
+  send_waiting();
+  return unsent_.empty();
+}
+
+// One that does not listen any more gets nothing.
+void Worker::send_waiting() {
+  while (!unsent_.empty() && writable(socket_.get())) {
+    const Unsent& first = unsent_.front();
+    const auto fd = [&](size_t i) { return first.fds[i].get(); };
+    const Status sent = first.fds.empty()       ? send(first.packet, {})
+                        : first.fds.size() == 1 ? send(first.packet, {fd(0)})
+                                                : send(first.packet, {fd(0), fd(1)});
+    if (!sent.ok()) unsent_.clear();
+    if (sent.ok()) unsent_.pop_front();
+  }
+  waits_ = !unsent_.empty();
+}
+
+// Whether there is something to read. What is unsent goes out meanwhile.
+bool Worker::hears(int timeout_ms) {
+  const uint64_t until = monotonic_ns() + static_cast<uint64_t>(timeout_ms) * kMillisecond;
+  for (uint64_t now = monotonic_ns(); now < until; now = monotonic_ns()) {
+    const bool sent = flush();
+    pollfd ready{socket_.get(), static_cast<short>(sent ? POLLIN : POLLIN | POLLOUT), 0};
+    if (::poll(&ready, 1, static_cast<int>((until - now) / kMillisecond) + 1) <= 0) return false;
+    if ((ready.revents & ~POLLOUT) != 0) return true;
+  }
+  return false;
+}
+
+Status Worker::send(const WorkerPacket& packet, std::initializer_list<int> fds) {
   const Status sent = send_packet(socket_.get(), std::as_bytes(std::span(&packet, 1)), fds);
   if (sent.ok()) return sent;
   return {StatusCode::kDEVICE_LOST, name() + " does not listen: " + sent.message()};
@@ -220,7 +274,7 @@ Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int>
   CGX_RETURN_IF_ERROR(tell(packet, fds));
   const uint64_t until = monotonic_ns() + static_cast<uint64_t>(patience.ms) * kMillisecond;
   bool late = true;
-  while (monotonic_ns() < until && readable(socket_.get(), patience.ms)) {
+  while (monotonic_ns() < until && hears(patience.ms)) {
     late = false;
     Packet got;
     CGX_ASSIGN_OR_RETURN(const ReceiveOutcome outcome,

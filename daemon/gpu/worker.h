@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -70,6 +71,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // Of sparse codecs, before a plan whose jobs have up to so many buckets runs.
   Status reserve_work(uint32_t buckets, uint64_t bytes);
   Status add_staging(uint32_t number, uint64_t bytes, int fd);
+  // Packets that found no room yet go out. False: some still wait, and no job may go before them.
+  bool flush();
+  bool waits() const { return waits_.load(); }
 
   // What the data thread does with it.
   ByteProducer& jobs() { return *jobs_; }
@@ -94,6 +98,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Result<WorkerPacket> ask(WorkerPacket packet, std::initializer_list<int> fds,
                            const Patience& patience);
   Status tell(const WorkerPacket& packet, std::initializer_list<int> fds = {});
+  Status send(const WorkerPacket& packet, std::initializer_list<int> fds);
+  void send_waiting();
+  bool hears(int timeout_ms);
 
   const WorkerOptions options_;
   std::string driver_;  // what it said of its GPU when it started
@@ -107,6 +114,13 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::unique_ptr<ByteConsumer> answers_;
   std::mutex asking_;  // one question at a time
   uint32_t requests_ = 0;
+  struct Unsent {
+    WorkerPacket packet;
+    std::vector<UniqueFd> fds;
+  };
+  std::mutex sending_;  // taken last
+  std::deque<Unsent> unsent_;
+  std::atomic<bool> waits_{false};    // something is unsent
   std::atomic<uint32_t> numbers_{0};  // of arenas and residuals
 };
 

@@ -380,13 +380,14 @@ void WorkerSite::give(Ticket ticket, Asked asked, std::vector<std::byte>& messag
                                      " bytes of places is more than a GPU worker's ring takes"));
   }
   asked_[ticket] = std::move(asked);
-  if (!unsent_.empty() || !worker_->jobs().try_push(message)) return unsent_.push_back(message);
+  const bool first = unsent_.empty() && worker_->flush();  // memory that it names comes before it
+  if (!first || !worker_->jobs().try_push(message)) return unsent_.push_back(message);
   worker_->jobs().publish();
   worker_->ring_if_asleep();
 }
 
 void WorkerSite::flush() {
-  if (unsent_.empty()) return;
+  if (!worker_->flush() || unsent_.empty()) return;
   while (!unsent_.empty() && worker_->jobs().try_push(unsent_.front())) unsent_.pop_front();
   worker_->jobs().publish();
   worker_->ring_if_asleep();
@@ -428,7 +429,8 @@ uint64_t WorkerSite::first_ended_by_ns() const {
 
 uint64_t WorkerSite::next_answer_ns() const {
   if (!refused_.empty() || !unsent_.empty()) return 0;
-  return asked_.empty() ? ended_by_ns_ : std::min(ended_by_ns_, looked_ns_ + kLookNs);
+  const bool looks = !asked_.empty() || worker_->waits();
+  return looks ? std::min(ended_by_ns_, looked_ns_ + kLookNs) : ended_by_ns_;
 }
 
 bool WorkerSite::take_answer(SiteEvents& events) {

@@ -4,8 +4,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include "daemon/gpu/worker.h"
@@ -38,6 +41,14 @@ class WorkerMemory : public DriverTest {
     const auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
     EXPECT_TRUE(worker.ok()) << worker.status().to_string();
     return worker.ok() ? *worker : nullptr;
+  }
+  // The stand-in of the worker is told more than ours.
+  std::shared_ptr<Worker> start_with(const std::string& words) {
+    const std::string before = std::getenv("CGX_STANDIN");
+    ::setenv("CGX_STANDIN", (before + words).c_str(), 1);
+    auto worker = start();
+    ::setenv("CGX_STANDIN", before.c_str(), 1);
+    return worker;
   }
   wire::AddArena message(wire::ArenaWay way, uint64_t bytes) const {
     return {.kind = wire::ArenaKind::kDevice, .way = way, .device = uuid_, .bytes = bytes};
@@ -152,6 +163,28 @@ TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
   EXPECT_NE(much.message().find("work memory of sparse codecs, 10995"), std::string::npos)
       << much.to_string();
   EXPECT_TRUE(worker->reserve_work(UINT32_MAX, 4096).ok()) << "no more than multiprocessors take";
+}
+
+// Beside the scratch memory of its streams the worker has room for these residuals, or for one
+// large one.
+TEST_F(WorkerMemory, WhatIsDroppedIsFreedHoweverBusyTheWorkerWas) {
+  if (std::getenv("CGX_STANDIN") == nullptr)
+    GTEST_SKIP() << "a real driver has as much memory as it has";
+  const auto worker = start_with(" memory=64M");
+  std::vector<uint32_t> residuals;
+  for (int i = 0; i < 400; ++i) {
+    const auto made = worker->make_residual(8 << 10);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    residuals.push_back(*made);
+  }
+  EXPECT_FALSE(worker->make_residual(3 << 20).ok()) << "there is more memory than this needs";
+  ASSERT_EQ(::syscall(SYS_pidfd_send_signal, worker->pidfd(), SIGSTOP, nullptr, 0), 0);
+  siginfo_t how{};
+  ASSERT_EQ(::waitid(P_PIDFD, static_cast<id_t>(worker->pidfd()), &how, WSTOPPED | WNOWAIT), 0);
+  for (const uint32_t residual : residuals) worker->drop_residual(residual);
+  ASSERT_EQ(::syscall(SYS_pidfd_send_signal, worker->pidfd(), SIGCONT, nullptr, 0), 0);
+  const auto large = worker->make_residual(3 << 20);
+  EXPECT_TRUE(large.ok()) << large.status().to_string();
 }
 
 TEST_F(WorkerMemory, TooMuchIsRefusedWithItsSize) {

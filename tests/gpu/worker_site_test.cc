@@ -260,5 +260,19 @@ TEST_F(WorkerSites, AWorkerThatDoesNotEndWhatFailedIsKilled) {
   EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
 }
 
+TEST_F(WorkerSites, AJobFindsItsStagingMemoryBehindAnyNumberOfPackets) {
+  ASSERT_TRUE(staged_->reserve(1).ok());
+  stop_worker();
+  for (uint32_t number = 1; number <= 1000; ++number) worker_->drop_residual(1'000'000 + number);
+  ASSERT_TRUE(staged_->reserve(2).ok());
+  const auto here = begin(*there_, *staged_, 0), behind = begin(*there_, *staged_, 1);
+  const Ticket first = ask_encode(*here), second = ask_encode(*behind);
+  signal_worker(SIGCONT);
+  EXPECT_TRUE(wait_until([&] { return answers_.size() == 2; }));
+  for (const Ticket ticket : {first, second}) {
+    EXPECT_TRUE(answers_[ticket].status.ok()) << answers_[ticket].status.to_string();
+  }
+}
+
 }  // namespace
 }  // namespace cgx::daemon::gpu
