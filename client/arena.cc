@@ -166,11 +166,31 @@ std::optional<uint32_t> ArenaSet::usable_on(const wire::DeviceId& device) {
   for (size_t i = 0; i < arenas_.size(); ++i) {
     if (arenas_[i].memory == nullptr || arenas_[i].imported()) continue;  // may be dropped
     const DeviceMemory* const on = arenas_[i].memory->device();
-    if (arenas_[i].usable && on != nullptr && on->device() == device) {
+    if (arenas_[i].usable && !arenas_[i].lost && on != nullptr && on->device() == device) {
       return static_cast<uint32_t>(i);
     }
   }
   return std::nullopt;
+}
+
+Result<uint32_t> ArenaSet::arena_instead(const wire::DeviceId& device) {
+  const std::shared_ptr<ArenaMemory> one = lose(device);
+  return arena_on(device, [&one](wire::ArenaWay way, uint64_t bytes) {
+    return one->device()->another(way, bytes);
+  });
+}
+
+// One of them.
+std::shared_ptr<ArenaMemory> ArenaSet::lose(const wire::DeviceId& device) {
+  const MutexLock lock(mutex_);
+  std::shared_ptr<ArenaMemory> one;
+  for (Arena& arena : arenas_) {
+    const DeviceMemory* const on = arena.memory == nullptr ? nullptr : arena.memory->device();
+    if (on == nullptr || on->device() != device) continue;
+    arena.lost = true;
+    one = arena.memory;
+  }
+  return one;
 }
 
 size_t ArenaSet::count() {
@@ -212,7 +232,7 @@ void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint6
     if (arena.memory == nullptr || arena.imported()) continue;
     const DeviceMemory* const on = arena.memory->device();
     const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
-    if (!there || !arena.usable) continue;
+    if (!there || !arena.usable || arena.lost) continue;
     if (const auto offset = arena.allocator.allocate(bytes, alignment)) {
       return arena.memory->base() + *offset;
     }
@@ -250,9 +270,11 @@ uint32_t ArenaSet::number_for(const ArenaMemory& memory) {
 Status ArenaSet::announce(std::shared_ptr<ArenaMemory> memory) {
   const uint32_t number = number_for(*memory);
   if (number == arenas_max_) return full(memory->bytes());
+  DeviceMemory* const device = memory->device();
   Status status = announce_(number, *memory);
+  if (!status.ok() && device != nullptr) static_cast<void>(device->put_back().ok());
   if (!status.ok() && status.code() != StatusCode::kTIMED_OUT) return status;
-  if (status.ok() && memory->device() != nullptr) status = memory->device()->check_pattern();
+  if (status.ok() && device != nullptr) status = device->check_pattern();
   const MutexLock lock(mutex_);
   const bool whole = memory->device() != nullptr && memory->device()->imported();
   const uint64_t rest = whole ? -memory->bytes() % kImportAlignment : 0;  // blocks say how far
@@ -371,7 +393,7 @@ Status ArenaSet::drop_import(uint32_t arena) {
 bool ArenaSet::on_device(const void* memory) {
   const MutexLock lock(mutex_);
   const auto index = find(memory);
-  if (!index || arenas_[*index].memory->device() == nullptr) return false;
+  if (!index || arenas_[*index].memory->device() == nullptr || arenas_[*index].lost) return false;
   if (!arenas_[*index].imported()) return true;
   return arenas_[*index].allocator.find(arenas_[*index].offset_of(memory)) != nullptr;
 }

@@ -103,6 +103,9 @@ class ArenaSet {
       std::function<Result<std::unique_ptr<DeviceMemory>>(wire::ArenaWay way, uint64_t bytes)>;
   Result<void*> allocate_on(const wire::DeviceId& device, uint64_t bytes, uint64_t alignment,
                             const MakeDevice& make);
+  // The device's worker has died: its arenas are not used any more, and what lies in them is
+  // copied. A new one is made in their context, as this thread may have none.
+  Result<uint32_t> arena_instead(const wire::DeviceId& device);
   // An arena on the device; one is added if there is none.
   Result<uint32_t> arena_on(const wire::DeviceId& device, const MakeDevice& make);
   // Memory of a device that the caller made; `make` takes all of the allocation it lies in, once.
@@ -130,7 +133,7 @@ class ArenaSet {
   struct Arena {
     std::shared_ptr<ArenaMemory> memory;  // null: dropped
     Allocator allocator;
-    bool usable = true;
+    bool usable = true, lost = false;
     wire::DeviceId device{};  // dropped: another one there may have its number
     bool imported() const {
       return memory != nullptr && memory->device() != nullptr && memory->device()->imported();
@@ -157,6 +160,7 @@ class ArenaSet {
   Status add(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
   size_t count();
   uint64_t mapped_bytes();
+  std::shared_ptr<ArenaMemory> lose(const wire::DeviceId& device);
   std::optional<uint32_t> usable_on(const wire::DeviceId& device);
   Status full(uint64_t bytes);
   std::optional<uint8_t> find(const void* memory) const CGX_REQUIRES(mutex_);

@@ -120,16 +120,20 @@ Status Communicator::join(const cgx_comm_options& options) {
     CGX_ASSIGN_OR_RETURN(const Lock lock, session_.enter());
     if (!session_.job_key) session_.job_key = agreement.job_key;
   }
-  const wire::CreateCommunicator message{.comm = handle_,
-                                         .name = name_,
-                                         .rank = options.rank,
-                                         .first_step = options.first_step,
-                                         .timeout_ms = timeout_ms_,
-                                         .meeting = agreement.number,
-                                         .job_key = agreement.job_key,
-                                         .arena = arena,
-                                         .staged = std::move(staged),
-                                         .members = std::move(agreement.members)};
+  wire::CreateCommunicator message{.comm = handle_,
+                                   .name = name_,
+                                   .rank = options.rank,
+                                   .first_step = options.first_step,
+                                   .timeout_ms = timeout_ms_,
+                                   .meeting = agreement.number,
+                                   .job_key = agreement.job_key,
+                                   .arena = arena,
+                                   .staged = std::move(staged),
+                                   .members = std::move(agreement.members)};
+  const Status made = session_.socket().call(message, deadline()).status();
+  if (!device_ || made.code() != StatusCode::kDEVICE_LOST) return made;
+  // The worker that had the arena has died meanwhile; a new one gets an arena of its own.
+  CGX_ASSIGN_OR_RETURN(message.arena, session_.arenas().arena_instead(*device_));
   return session_.socket().call(message, deadline()).status();
 }
 

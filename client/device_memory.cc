@@ -66,6 +66,12 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::import(const device::Driver&
   return made;
 }
 
+Result<std::unique_ptr<DeviceMemory>> DeviceMemory::another(wire::ArenaWay way,
+                                                            uint64_t bytes) const {
+  const InContext inside(*this);
+  return create(driver_, device_, way, bytes);
+}
+
 // A handle stands for all of it.
 Status DeviceMemory::find_allocation(const void* memory) {
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kIpc));
@@ -201,14 +207,20 @@ Status DeviceMemory::check_pattern() const {
   const InContext inside(*this);
   uint64_t here = 0;
   const device::CUdeviceptr at = base_ + pattern_at_;
-  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemcpyDtoH(&here, at, sizeof(here)),
-                                    "looking for the worker's pattern"));
-  if (imported_ && here == pattern_) {
-    return driver_.check(driver_.cuMemcpyHtoD(at, &before_, sizeof(before_)),
-                         "writing back what the memory to import held");
-  }
+  const Status looked = driver_.check(driver_.cuMemcpyDtoH(&here, at, sizeof(here)),
+                                      "looking for the worker's pattern");
+  const Status restored = put_back();
+  CGX_RETURN_IF_ERROR(looked);
+  CGX_RETURN_IF_ERROR(restored);
   if (here == pattern_) return {};
   return internal_error("what the GPU worker wrote into the arena is not there: another memory");
+}
+
+Status DeviceMemory::put_back() const {
+  if (!imported_) return {};
+  const InContext inside(*this);
+  return driver_.check(driver_.cuMemcpyHtoD(base_ + pattern_at_, &before_, sizeof(before_)),
+                       "writing back what the memory to import held");
 }
 
 // Under the mutex: values are enqueued on their stream in the order in which they grow.

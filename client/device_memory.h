@@ -36,6 +36,8 @@ class DeviceMemory {
   static Result<std::unique_ptr<DeviceMemory>> import(const device::Driver& driver,
                                                       const wire::DeviceId& device,
                                                       const void* memory);
+  // More on the same device, whatever context is current.
+  Result<std::unique_ptr<DeviceMemory>> another(wire::ArenaWay way, uint64_t bytes) const;
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -51,6 +53,8 @@ class DeviceMemory {
   void announced(uint64_t pattern) { announced_ = true, pattern_ = pattern; }
   // Whether that is where this process reads. What was there is written back to imported memory.
   Status check_pattern() const;
+  // The same where nobody has said what was written: the worker may have been asked.
+  Status put_back() const;
   // The worker has closed it.
   void dropped() { announced_ = false; }
 

@@ -180,6 +180,13 @@ Result<SiteId> Engine::State::site_of(const Session& session,
                           std::to_string(session.arenas.size()));
 }
 
+// One that has been closed has been left by all.
+Status Engine::State::lost(SiteId site) const {
+  const auto found = sites_.find(site);
+  if (found != sites_.end()) return found->second.site->lost();
+  return {StatusCode::kDEVICE_LOST, "its GPU worker has ended"};
+}
+
 SiteId Engine::add_site(std::shared_ptr<SlabMemory> memory, const SiteBuilder& build) {
   const SiteId id = ++state_->last_site_;
   State::Workplace& place = state_->sites_[id];
@@ -305,6 +312,8 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   }
   const Result<SiteId> site = state_->site_of(*session, message);
   if (!site.ok()) return refuse(site.status());
+  // Before its rank joins: with an arena of another worker it may come again.
+  if (const Status lost = state_->lost(*site); !lost.ok()) return refuse(lost);
   const wire::DeviceId device = message.rank < message.members.size()
                                     ? message.members[message.rank].device
                                     : wire::DeviceId{};

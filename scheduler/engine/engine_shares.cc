@@ -13,7 +13,7 @@ Status Engine::add_arena(SessionId id, uint32_t arena, const SiteMemory& memory)
   if (session != nullptr && arena < session->arenas.size()) {
     const ArenaId known = session->arenas[arena];
     const SiteId site = state_->arenas_.site(known);
-    const bool same = site == memory.site || state_->sites_.count(site) == 0;
+    const bool same = site == memory.site || !state_->lost(site).ok();
     if (same && site != kHostSite && state_->arenas_.bytes(known) == 0) {
       state_->arenas_.refill(known, memory);
       return {};

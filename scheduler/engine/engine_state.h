@@ -127,6 +127,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   void keep_residuals(Communicator& communicator);
   Status add_arena(SessionId id, uint32_t arena, const std::function<ArenaId(ArenaTable&)>& add);
   Result<SiteId> site_of(const Session& session, const wire::CreateCommunicator& message) const;
+  Status lost(SiteId site) const;
   void free_residuals();
   // Open ones of the same job.
   auto sessions_of(const SessionOptions& job) const {

@@ -181,6 +181,39 @@ def forgotten(comm, place, rank):
     array.free()
 
 
+def revived(comm, place, rank):
+    """The worker dies; the same session imports its memory anew, and its next communicator gets a new worker."""
+    values = values_of(rank, 1, (5000,), "float32")
+    array = place.cuda.array(values, place.stream)
+    shared = place.session.empty(values.shape, "fp32", device=place.device)
+    shared = Shared(place.cuda, shared, values.dtype, place.stream)
+    place.refill(shared, values)
+    imported = place.session.import_(array, place.device)
+    say("sum", reduced(comm, array, place.stream))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        while True:
+            reduced(comm, array, place.stream)
+    except cgx.CgxError as error:
+        print(f"lost {error.status}", flush=True)
+    comm.close()
+    imported.end(10)
+    place.refill(array, values)
+    imported = place.session.import_(array, place.device)
+    assert (array.numpy() == values).all(), "what was there is there again"
+    with place.meet("again") as again:
+        say("sum", reduced(again, array, place.stream))
+        say("sum", reduced(again, shared, place.stream))
+        fresh = Shared(place.cuda, place.session.empty(values.shape, "fp32", device=place.device), values.dtype, place.stream)
+        place.refill(fresh, values)
+        copies = place.cuda.count("cuMemcpyDtoDAsync")
+        say("sum", reduced(again, fresh, place.stream))
+        assert place.cuda.count("cuMemcpyDtoDAsync") == copies, "a copy within the GPU"
+    imported.end(10)
+    array.free()
+
+
 def paced(comm, place, rank):
     """Many small steps, until somebody dies; says when."""
     array = place.put(numpy.zeros((70_001,), "float32"))
@@ -292,7 +325,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):
@@ -301,7 +334,9 @@ def main(kind, rank, ranks, folder, job, *parts):
         place = {"host": Host, "copied": Gpu, "arena": Arena, "imported": Imported}[kind](session)
         place.session = session
         place.device = None if kind == "host" else uuid_of(place.cuda)
-        comm = session.communicator("world", int(rank), int(ranks), store.put, store.get, timeout=60, device=place.device)
+        place.meet = lambda name: session.communicator(name, int(rank), int(ranks), store.put, store.get, timeout=60,
+                                                       device=place.device)
+        comm = place.meet("world")
         try:
             for part in parts or ("calls", "steps"):
                 name, _, argument = part.partition("=")

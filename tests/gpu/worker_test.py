@@ -206,6 +206,25 @@ class Imports(WorkerCase):
             self.assertRegex(out.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) ")
             self.assertEqual((process.returncode, errors), (0, ""))
 
+    def test_a_session_whose_worker_has_died_goes_on_with_a_new_one(self):
+        for places in ([0, 0], [0, 1]):
+            self.no_workers_left()
+            processes = self.begin(["imported"] * 2, "revived", places=places)
+            before = [process.stdout.readline() for process in processes]
+            self.assertEqual([process.stdout.readline() for process in processes], ["ready\n"] * 2)
+            for pid in self.workers():
+                os.kill(pid, signal.SIGKILL)
+            for process in processes:
+                process.stdin.write("\n")
+                process.stdin.flush()
+            out = [process.communicate(timeout=60) for process in processes]
+            self.assertEqual([(process.returncode, errors) for process, (_, errors) in zip(processes, out)], [(0, "")] * 2)
+            said = [text.splitlines() for text, _ in out]
+            for lines in said:
+                self.assertRegex(lines[0], "^lost (DEVICE_LOST|PEER_LOST)$")
+                self.assertEqual(lines[1:], [before[0].strip()] * 3)
+            self.assertEqual(before[0], before[1])
+
     def test_what_cannot_be_imported_is_told_by_name(self):
         processes = self.begin(["imported"] * 2, "mistakes", words=f"{DAWDLING} devices=2")
         lines = [[], []]
