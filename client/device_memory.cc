@@ -219,8 +219,10 @@ Status DeviceMemory::check_pattern() const {
 Status DeviceMemory::put_back() const {
   if (!imported_) return {};
   const InContext inside(*this);
-  return driver_.check(driver_.cuMemcpyHtoD(base_ + pattern_at_, &before_, sizeof(before_)),
-                       "writing back what the memory to import held");
+  const std::string what = "writing back what the memory to import held";
+  const device::CUdeviceptr at = base_ + pattern_at_;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuMemcpyHtoD(at, &before_, sizeof(before_)), what));
+  return driver_.check(driver_.cuStreamSynchronize(nullptr), what);  // the worker reads it next
 }
 
 // Under the mutex: values are enqueued on their stream in the order in which they grow.

@@ -98,6 +98,10 @@ Result<uint64_t> DeviceMemory::add_arena(const WorkerPacket& packet, UniqueFd wo
         driver_.check(driver_.cuMemcpyHtoD(arena.at + packet.pattern_at, &pattern, sizeof(pattern)),
                       "writing the pattern into the arena");
   }
+  // From pageable memory a copy returns when that has been read; whoever looks is another process.
+  if (status.ok()) {
+    status = driver_.check(driver_.cuStreamSynchronize(nullptr), "writing the pattern");
+  }
   if (!status.ok()) {
     forget(arena);
     return status;

@@ -181,6 +181,16 @@ def forgotten(comm, place, rank):
     array.free()
 
 
+def fresh(comm, place, rank):
+    """What was in imported memory is there for the worker as soon as the import returns."""
+    values = values_of(rank, 1, (5000,), "float32")
+    array, target = place.cuda.array(values, place.stream), place.put(numpy.zeros_like(values))
+    with place.session.import_(array, place.device):
+        comm.allreduce_async(array, out=target, stream=place.stream).wait()
+        assert (place.get(target) == values).all(), "of one rank alone"
+    array.free()
+
+
 def revived(comm, place, rank):
     """The worker dies; the same session imports its memory anew, and its next communicator gets a new worker."""
     values = values_of(rank, 1, (5000,), "float32")
@@ -325,7 +335,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "sized": sized, "large": large, "types": types, "families": families, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

@@ -134,6 +134,21 @@ TEST_F(WorkerMemory, APatternGoesWhereItWasAskedForAndNowhereElse) {
   EXPECT_CU(cu_->cuMemFree(memory));  // the stand-in accuses us if it is open there
 }
 
+TEST_F(WorkerMemory, APatternIsThereWhenTheWorkerSaysSo) {
+  if (std::getenv("CGX_STANDIN") == nullptr)
+    GTEST_SKIP() << "a real driver takes the time that it takes";
+  const auto worker = start_with(" lag_us=300000");
+  const CUdeviceptr memory = allocate(4096);
+  CUipcMemHandle handle;
+  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
+  wire::AddArena arena = message(wire::ArenaWay::kIpc, 4096);
+  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  const auto added = worker->add_arena(arena, words_.get(), -1);
+  ASSERT_TRUE(added.ok()) << refusal(added);
+  EXPECT_EQ(std::memcmp(read(memory, 8).data(), &added->pattern, 8), 0);
+  EXPECT_TRUE(worker->close_arena(added->number).ok());
+}
+
 TEST_F(WorkerMemory, WordsThatCouldShrinkAreRefused) {
   const auto worker = start();
   const UniqueFd open = make_memfd(4096, F_SEAL_GROW), small = make_memfd(64, F_SEAL_SHRINK);

@@ -206,6 +206,9 @@ class Imports(WorkerCase):
             self.assertRegex(out.splitlines()[-1], r"^failed (DEVICE_LOST|PEER_LOST) ")
             self.assertEqual((process.returncode, errors), (0, ""))
 
+    def test_a_worker_reads_what_imported_memory_held_before(self):
+        self.run_ranks(["imported"], "fresh", words="lag_us=100000", places=[0])
+
     def test_a_session_whose_worker_has_died_goes_on_with_a_new_one(self):
         for places in ([0, 0], [0, 1]):
             self.no_workers_left()

@@ -1,6 +1,8 @@
 // Copies and fills. The device's threads use their own view of device memory, and host memory as it
 // is.
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "tests/gpu/driver/functions.h"
 #include "tests/gpu/driver/queue.h"
@@ -42,6 +44,17 @@ CUresult copy_on(const OwnedStream& owned, const Target& to, const Target& from,
   return to.kind == Target::Kind::kUnknown ? state_of(owned.context) : CUDA_SUCCESS;
 }
 
+// As drivers may: the call returns when the memory has been read, long before it is there.
+CUresult copy_with_lag(const OwnedStream& owned, const Target& to, const uint8_t* from,
+                       size_t bytes, uint64_t lag_us) {
+  auto staged = std::make_shared<std::vector<uint8_t>>(from, from + bytes);
+  enqueue(owned, [to, staged, lag_us] {
+    std::this_thread::sleep_for(std::chrono::microseconds(lag_us));
+    std::memcpy(to.at, staged->data(), staged->size());
+  });
+  return CUDA_SUCCESS;
+}
+
 CUresult copy_async(Call call, End to, End from, size_t bytes, CUstream stream) {
   OwnedStream owned;
   Target target, source;
@@ -60,6 +73,9 @@ CUresult copy_now(End to, End from, size_t bytes) {
   find_stream(nullptr, owned);
   if (bytes == 0) return CUDA_SUCCESS;
   if (!resolve(to, bytes, target) || !resolve(from, bytes, source)) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t lag_us = process().settings.lag_us;
+  const bool pageable = source.kind == Target::Kind::kUnknown;
+  if (pageable && lag_us > 0) return copy_with_lag(owned, target, source.at, bytes, lag_us);
   enqueue(owned, [target, source, bytes] { std::memmove(target.at, source.at, bytes); }).wait();
   return state_of(owned.context);
 }

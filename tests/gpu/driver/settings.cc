@@ -69,6 +69,7 @@ bool set(const std::string& name, const std::string& value, Settings& s) {
   if (name == "visible") return s.visible = numbers(value), true;
   if (name == "seed") return s.seed = number(value), true;
   if (name == "delay_us") return s.delay_us = number(value), true;
+  if (name == "lag_us") return s.lag_us = number(value), true;
   if (name == "faulting") return s.faulting = number(value), true;
   if (name == "memory") return s.memory = number(value), true;
   if (name == "devices") return s.devices = static_cast<int>(number(value)), true;

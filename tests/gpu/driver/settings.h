@@ -36,6 +36,7 @@ struct Settings {
   std::vector<int> visible;  // devices in the order in which this process sees them; empty: all
   uint64_t seed = 0;         // of delays on streams; 0: none
   uint64_t delay_us = 200;   // the longest one
+  uint64_t lag_us = 0;       // of copies to the device from memory that nobody registered
   uint64_t memory = 1u << 30;  // of a device, for this process
   int devices = 1;
   int version = 13000;
