@@ -161,7 +161,7 @@ struct Lane {
 std::span<const Lane* const> lanes();  // best first; only compiled-in ones
 const Lane& best_lane();               // the first viable one
 // This thread rounds to nearest and keeps denormals again, as every lane assumes: libraries loaded
-// into the process may change that (what -ffast-math links does). A few cycles; call it before jobs.
+// into the process may change that (what -ffast-math links does). A few cycles, before each job.
 void restore_float_mode();
 Result<const Lane*> find_lane(std::string_view name);  // "auto" or a name; error lists names
 

@@ -120,9 +120,9 @@ TEST_F(FleetTest, OneHostCannotTakeAllChallenges) {
 }
 
 // Another machine's daemon, which shows what it likes.
-class Liar final : public v1::Fleet::Service {
+class LyingFleet final : public v1::Fleet::Service {
  public:
-  Liar() {
+  LyingFleet() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -147,7 +147,7 @@ class Liar final : public v1::Fleet::Service {
 };
 
 TEST_F(FleetTest, TakesNoCommandsForATerminalFromAnother) {
-  const Liar liar;
+  const LyingFleet liar;
   Snapshot snapshot = two_users();
   snapshot.peers[0].address = liar.address();
   const FleetAnswer told = fleet_.ask(snapshot, snapshot.communicators[0], /*tensors=*/true);
