@@ -162,7 +162,7 @@ TEST_P(SiteConformance, KeepsDenormalsWhateverTheThreadDidBefore) {
   float sum = 0;
   ASSERT_GE(bytes.size(), sizeof(sum));
   std::memcpy(&sum, bytes.data(), sizeof(sum));
-  EXPECT_EQ(sum, 2e-40f);
+  EXPECT_EQ(sum, 2 * 1e-40f);
 }
 
 TEST_P(SiteConformance, ResidualsStartAtZeroAndAreKeptApart) {
