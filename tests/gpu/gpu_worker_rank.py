@@ -210,6 +210,7 @@ def revived(comm, place, rank):
     comm.close()
     imported.end(10)
     place.refill(array, values)
+    place.cuda.synchronize(place.stream)  # nobody may touch its beginning while it is imported
     imported = place.session.import_(array, place.device)
     assert (array.numpy() == values).all(), "what was there is there again"
     with place.meet("again") as again:
