@@ -1,27 +1,20 @@
 // What a worker measures of losses, against what the host measures of the same values: cgxd's site
 // of a real cgxd-gpu, whose driver the environment chooses.
-#include <fcntl.h>
-#include <sys/mman.h>
-
 #include <chrono>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <thread>
 
-#include "daemon/gpu/worker_site.h"
 #include "kernels/floats.h"
-#include "scheduler/exchange/host_site.h"
-#include "tests/gpu/driver_case.h"
+#include "tests/gpu/worker_case.h"
 
 namespace cgx::daemon::gpu {
 namespace {
 
-using cgx::gpu::DriverTest;
 using namespace cgx::device;
 using namespace cgx::scheduler;
 
-constexpr uint64_t kBegin = 64;  // of the tensors in an arena, behind the pattern
 constexpr uint64_t kElements[] = {300'000, 100, 5'003, 33};
 constexpr size_t kTensors = std::size(kElements), kNotMeasured = 1;
 constexpr uint64_t kAll = 300'000 + 100 + 5'003 + 33;
@@ -34,24 +27,12 @@ struct LossCase {
   bool nonfinite = false;  // one value
 };
 
-class Losses : public DriverTest, private SiteEvents {
+class Losses : public SitesTest {
  protected:
   void SetUp() override {
-    DriverTest::SetUp();
+    SitesTest::SetUp();
     if (IsSkipped()) return;
-    CUuuid id{};
-    ASSERT_CU(cu_->cuDeviceGetUuid(&id, device_->device));
-    wire::DeviceId uuid{};
-    std::memcpy(uuid.data(), id.bytes, sizeof(id.bytes));
-    auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid});
-    ASSERT_TRUE(worker.ok()) << worker.status().to_string();
-    worker_ = std::move(worker).value();
-    ASSERT_TRUE(slabs_->reserve(8).ok());
-    const auto staging = std::make_shared<Staging>(worker_);
-    staged_ = std::make_shared<SlabStore>(256 * 1024, staging);
     ASSERT_TRUE(staged_->reserve(8).ok());
-    there_ = std::make_unique<WorkerSite>(worker_, staging, staged_, arenas_, [](uint64_t) {});
-    here_ = std::make_unique<HostSite>(kernels::best_lane(), arenas_, *slabs_);
   }
 
   // The same values on the host and on the device.
@@ -67,26 +48,7 @@ class Losses : public DriverTest, private SiteEvents {
       const uint32_t bits = std::bit_cast<uint32_t>(x);
       std::memcpy(to, reinterpret_cast<const std::byte*>(&bits) + (4 - width), width);
     }
-    host_arena_ = arenas_.add(std::span(memory_));
-    const CUdeviceptr copy = allocate(memory_.size());
-    const auto added = share(copy);
-    ASSERT_TRUE(added.ok()) << added.status().to_string();
-    ASSERT_CU(cu_->cuMemcpyHtoD(copy + kBegin, memory_.data() + kBegin, memory_.size() - kBegin));
-    number_ = added->number;
-    device_arena_ = arenas_.add(SiteMemory{1, number_, memory_.size()});
-  }
-  Result<Worker::AddedArena> share(CUdeviceptr memory) {
-    CUipcMemHandle handle;
-    EXPECT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
-    wire::AddArena arena{.kind = wire::ArenaKind::kDevice,
-                         .way = wire::ArenaWay::kIpc,
-                         .device = worker_->device(),
-                         .bytes = memory_.size()};
-    std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
-    const UniqueFd words(::memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    EXPECT_EQ(::ftruncate(words.get(), 4096), 0);
-    EXPECT_EQ(::fcntl(words.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    return worker_->add_arena(arena, words.get(), -1);
+    share();
   }
 
   // Every part of the tensors once, as machine 0 of two does it: the other's shard is encoded, the
@@ -192,18 +154,8 @@ class Losses : public DriverTest, private SiteEvents {
       EXPECT_EQ(host[t].gradient > 0, about.spec.feedback() && t != kNotMeasured);
     }
     EXPECT_EQ(host[0].nonfinite > 0, about.nonfinite);
-    EXPECT_TRUE(worker_->close_arena(number_).ok());
   }
 
-  std::shared_ptr<Worker> worker_;
-  std::vector<std::byte> memory_;
-  ArenaTable arenas_;
-  ArenaId host_arena_ = kNoArena, device_arena_ = kNoArena;
-  uint32_t number_ = 0;
-  std::shared_ptr<SlabStore> slabs_ = std::make_shared<SlabStore>(256 * 1024), staged_;
-  std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
-  std::unique_ptr<Site> here_, there_;
-  Ticket tickets_ = 0;
   std::optional<SiteAnswer> answer_;
 };
 

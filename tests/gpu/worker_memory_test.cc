@@ -12,36 +12,15 @@
 #include <cstring>
 
 #include "daemon/gpu/worker.h"
-#include "tests/gpu/driver_case.h"
+#include "tests/gpu/worker_case.h"
 
 namespace cgx::daemon::gpu {
 namespace {
 
-using cgx::gpu::DriverTest;
 using namespace cgx::device;
 
-UniqueFd make_memfd(uint64_t bytes, int seals) {
-  UniqueFd fd(::memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
-  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
-  return fd;
-}
-
-class WorkerMemory : public DriverTest {
+class WorkerMemory : public WorkerTest {
  protected:
-  void SetUp() override {
-    DriverTest::SetUp();
-    if (IsSkipped()) return;
-    CUuuid id{};
-    ASSERT_CU(cu_->cuDeviceGetUuid(&id, device_->device));
-    std::memcpy(uuid_.data(), id.bytes, sizeof(id.bytes));
-    words_ = make_memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW);
-  }
-  std::shared_ptr<Worker> start() {
-    const auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
-    EXPECT_TRUE(worker.ok()) << worker.status().to_string();
-    return worker.ok() ? *worker : nullptr;
-  }
   // The stand-in of the worker is told more than ours.
   std::shared_ptr<Worker> start_with(const std::string& words) {
     const std::string before = std::getenv("CGX_STANDIN");
@@ -50,15 +29,9 @@ class WorkerMemory : public DriverTest {
     ::setenv("CGX_STANDIN", before.c_str(), 1);
     return worker;
   }
-  wire::AddArena message(wire::ArenaWay way, uint64_t bytes) const {
-    return {.kind = wire::ArenaKind::kDevice, .way = way, .device = uuid_, .bytes = bytes};
-  }
   static std::string refusal(const Result<Worker::AddedArena>& added) {
     return added.status().to_string();
   }
-
-  wire::DeviceId uuid_{};
-  UniqueFd words_;
 };
 
 TEST_F(WorkerMemory, AGpuThatIsNotHereIsRefusedByItsUuid) {
@@ -88,10 +61,7 @@ TEST_F(WorkerMemory, AForgedHandleIsRefused) {
 TEST_F(WorkerMemory, AHandleReachesNoFurtherThanItsAllocation) {
   const auto worker = start();
   const CUdeviceptr memory = allocate(1 << 20);
-  CUipcMemHandle handle;
-  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
-  wire::AddArena arena = message(wire::ArenaWay::kIpc, 1 << 20);
-  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  wire::AddArena arena = message_of(memory, 1 << 20);
   arena.offset = 64;
   auto added = worker->add_arena(arena, words_.get(), -1);
   EXPECT_NE(refusal(added).find("ends past its allocation of 1048576"), std::string::npos)
@@ -113,11 +83,8 @@ TEST_F(WorkerMemory, APatternGoesWhereItWasAskedForAndNowhereElse) {
   const auto worker = start();
   CUdeviceptr memory = 0;
   ASSERT_CU(cu_->cuMemAlloc(&memory, 4096));
-  CUipcMemHandle handle;
-  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
   const std::vector<uint8_t> before = read(memory, 4096);
-  wire::AddArena arena = message(wire::ArenaWay::kIpc, 4096);
-  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  wire::AddArena arena = message_of(memory, 4096);
   for (const uint64_t beyond : {uint64_t{4089}, UINT64_MAX, UINT64_MAX - 7}) {
     arena.pattern_at = beyond;
     const auto refused = worker->add_arena(arena, words_.get(), -1);
@@ -139,10 +106,7 @@ TEST_F(WorkerMemory, APatternIsThereWhenTheWorkerSaysSo) {
     GTEST_SKIP() << "a real driver takes the time that it takes";
   const auto worker = start_with(" lag_us=300000");
   const CUdeviceptr memory = allocate(4096);
-  CUipcMemHandle handle;
-  ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
-  wire::AddArena arena = message(wire::ArenaWay::kIpc, 4096);
-  std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
+  wire::AddArena arena = message_of(memory, 4096);
   const auto added = worker->add_arena(arena, words_.get(), -1);
   ASSERT_TRUE(added.ok()) << refusal(added);
   EXPECT_EQ(std::memcmp(read(memory, 8).data(), &added->pattern, 8), 0);

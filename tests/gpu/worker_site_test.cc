@@ -1,11 +1,7 @@
 // cgxd's site of a real cgxd-gpu, whose driver the environment chooses: jobs of several operations
 // at once, for as long as jobs go on.
-#include "daemon/gpu/worker_site.h"
-
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -18,19 +14,15 @@
 #include <thread>
 
 #include "proto/wire/frame.h"
-#include "scheduler/exchange/host_site.h"
-#include "tests/gpu/driver_case.h"
+#include "tests/gpu/worker_case.h"
 
 namespace cgx::daemon::gpu {
 namespace {
 
-using cgx::gpu::DriverTest;
 using namespace cgx::device;
 using namespace cgx::scheduler;
 
-constexpr uint64_t kBegin = 64;  // of the tensors in the arena, behind the pattern
 constexpr uint64_t kElements = 64 << 10, kBytes = kElements * sizeof(float);
-constexpr uint64_t kSlabBytes = 256 << 10, kWordsBytes = 4096;
 constexpr uint64_t kSecond = 1'000'000'000;
 
 // One operation with one tensor, between two machines.
@@ -44,34 +36,11 @@ struct Play {
   SlabId into = kNoSlab;
 };
 
-class WorkerSites : public DriverTest, private SiteEvents {
+class WorkerSites : public SitesTest {
  protected:
   void SetUp() override {
-    DriverTest::SetUp();
-    if (IsSkipped()) return;
-    CUuuid id{};
-    ASSERT_CU(cu_->cuDeviceGetUuid(&id, device_->device));
-    wire::DeviceId uuid{};
-    std::memcpy(uuid.data(), id.bytes, sizeof(id.bytes));
-    auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid});
-    ASSERT_TRUE(worker.ok()) << worker.status().to_string();
-    worker_ = std::move(worker).value();
-    ASSERT_TRUE(slabs_->reserve(kStreams).ok());
-    const auto staging = std::make_shared<Staging>(worker_);
-    staged_ = std::make_shared<SlabStore>(kSlabBytes, staging);
-    there_ = std::make_unique<WorkerSite>(worker_, staging, staged_, arenas_, [](uint64_t) {});
-    here_ = std::make_unique<HostSite>(kernels::best_lane(), arenas_, *slabs_);
-    fill();
-  }
-  void TearDown() override {
-    if (worker_ != nullptr && worker_->alive()) {
-      EXPECT_TRUE(worker_->close_arena(number_).ok());
-    }
-    if (words_ != nullptr) {
-      EXPECT_CU(cu_->cuMemHostUnregister(words_));
-      ::munmap(words_, kWordsBytes);
-    }
-    DriverTest::TearDown();
+    SitesTest::SetUp();
+    if (!IsSkipped()) fill();
   }
 
   // A tensor for each stream, positive throughout, the same ones on the host and on the device.
@@ -83,28 +52,7 @@ class WorkerSites : public DriverTest, private SiteEvents {
       const float x = positive(random);
       std::memcpy(memory_.data() + kBegin + i * sizeof(x), &x, sizeof(x));
     }
-    host_arena_ = arenas_.add(std::span(memory_));
-    const CUdeviceptr copy = allocate(memory_.size());
-    share(copy);
-    ASSERT_CU(cu_->cuMemcpyHtoD(copy + kBegin, memory_.data() + kBegin, memory_.size() - kBegin));
-    device_arena_ = arenas_.add(SiteMemory{1, number_, memory_.size()});
-  }
-  void share(CUdeviceptr memory) {
-    CUipcMemHandle handle;
-    ASSERT_CU(cu_->cuIpcGetMemHandle(&handle, memory));
-    wire::AddArena arena{.kind = wire::ArenaKind::kDevice,
-                         .way = wire::ArenaWay::kIpc,
-                         .device = worker_->device(),
-                         .bytes = memory_.size()};
-    std::memcpy(arena.handle.data(), handle.reserved, sizeof(handle.reserved));
-    const UniqueFd words(::memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    ASSERT_EQ(::ftruncate(words.get(), kWordsBytes), 0);
-    ASSERT_EQ(::fcntl(words.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    words_ = ::mmap(nullptr, kWordsBytes, PROT_READ | PROT_WRITE, MAP_SHARED, words.get(), 0);
-    ASSERT_CU(cu_->cuMemHostRegister(words_, kWordsBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
-    const auto added = worker_->add_arena(arena, words.get(), -1);
-    ASSERT_TRUE(added.ok()) << added.status().to_string();
-    number_ = added->number;
+    share();
   }
 
   std::unique_ptr<Play> begin(Site& site, SlabStore& slabs, uint32_t tensor, uint32_t word = 0) {
@@ -173,17 +121,6 @@ class WorkerSites : public DriverTest, private SiteEvents {
     ASSERT_EQ(::waitid(P_PIDFD, process, &how, WSTOPPED | WNOWAIT), 0);
   }
 
-  std::shared_ptr<Worker> worker_;
-  std::vector<std::byte> memory_;
-  void* words_ = nullptr;
-  ArenaTable arenas_;
-  ArenaId host_arena_ = kNoArena, device_arena_ = kNoArena;
-  uint32_t number_ = 0;
-  std::shared_ptr<SlabStore> slabs_ = std::make_shared<SlabStore>(kSlabBytes), staged_;
-  std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
-  std::unique_ptr<WorkerSite> there_;
-  std::unique_ptr<Site> here_;
-  Ticket tickets_ = 0;
   std::map<Ticket, SiteAnswer> answers_;
   uint64_t now_ns_ = 0;
 };
@@ -228,7 +165,7 @@ TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
   };
   ASSERT_CU(cu_->cuLaunchHostFunc(trainer, wait, &open));
   CUdeviceptr words = 0;
-  ASSERT_CU(cu_->cuMemHostGetDevicePointer(&words, words_, 0));
+  ASSERT_CU(cu_->cuMemHostGetDevicePointer(&words, timeline_, 0));
   ASSERT_CU(cu_->cuStreamWriteValue32(trainer, words + wire::kWordBytes, 1,
                                       CU_STREAM_WRITE_VALUE_DEFAULT));
   const auto ended = begin(*there_, *staged_, 0), waiting = begin(*there_, *staged_, 1, 1);
