@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "proto/messages/fleet.grpc.pb.h"
+#include "tests/daemon/fleet/liar.h"
 #include "tests/daemon/operators/fake_operator_port.h"
 
 namespace cgx::daemon {
@@ -122,12 +123,6 @@ TEST_F(FleetTest, OneHostCannotTakeAllChallenges) {
 // Another machine's daemon, which shows what it likes.
 class LyingFleet final : public v1::Fleet::Service {
  public:
-  LyingFleet() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
   grpc::Status Show(grpc::ServerContext*, const v1::ShowRequest*, v1::ShowReply* reply) override {
     reply->set_challenge(std::string(sizeof(Nonce), 'n'));
     v1::Communicator& one = *reply->add_communicators();
@@ -139,15 +134,11 @@ class LyingFleet final : public v1::Fleet::Service {
     tensors.add_tensors()->set_name("a\nb");
     return grpc::Status::OK;
   }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-
- private:
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
 };
 
 TEST_F(FleetTest, TakesNoCommandsForATerminalFromAnother) {
-  const LyingFleet liar;
+  LyingFleet answers;
+  const Liar liar(answers);
   Snapshot snapshot = two_users();
   snapshot.peers[0].address = liar.address();
   const FleetAnswer told = fleet_.ask(snapshot, snapshot.communicators[0], /*tensors=*/true);

@@ -2,10 +2,10 @@
 #include "daemon/fleet/look.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include "proto/messages/mesh.grpc.pb.h"
+#include "tests/daemon/fleet/liar.h"
 #include "tests/daemon/operators/fake_operator_port.h"
 
 namespace cgx::daemon {
@@ -14,14 +14,9 @@ namespace {
 using ::testing::HasSubstr;
 
 // Says that gradients go to a thousand ports, at none of which anybody listens.
-class Liar final : public v1::MeshHandshake::Service {
+class LyingLook final : public v1::MeshHandshake::Service {
  public:
-  explicit Liar(std::string host) : host_(std::move(host)) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
+  explicit LyingLook(std::string host) : host_(std::move(host)) {}
   grpc::Status Look(grpc::ServerContext*, const v1::LookRequest*, v1::LookReply* reply) override {
     reply->set_name("liar\x1b[2J");
     v1::Agreed& agreed = *reply->add_agreed();
@@ -33,13 +28,9 @@ class Liar final : public v1::MeshHandshake::Service {
     for (int port = 1; port <= 1000; ++port) reply->add_data(host_ + ":" + std::to_string(port));
     return grpc::Status::OK;
   }
-  uint16_t port() const { return static_cast<uint16_t>(port_); }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
  private:
   const std::string host_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
 };
 
 class LookTest : public ::testing::Test {
@@ -63,7 +54,8 @@ class LookTest : public ::testing::Test {
 };
 
 TEST_F(LookTest, TriesFewOfThePortsThatAnotherNames) {
-  const Liar liar("127.0.0.1");
+  LyingLook answers("127.0.0.1");
+  const Liar liar(answers);
   const v1::Diagnosis seen = look_at(liar.address(), liar.port(), true);
   ASSERT_EQ(seen.others_size(), 1);
   EXPECT_EQ(seen.findings_size(), 8);
@@ -71,7 +63,8 @@ TEST_F(LookTest, TriesFewOfThePortsThatAnotherNames) {
 }
 
 TEST_F(LookTest, TakesNoCommandsForATerminalFromAnother) {
-  const Liar liar("127.0.0.2");
+  LyingLook answers("127.0.0.2");
+  const Liar liar(answers);
   const v1::Diagnosis seen = look_at(liar.address(), liar.port(), false);
   ASSERT_EQ(seen.others_size(), 1);
   EXPECT_EQ(seen.others(0).name(), "liar?[2J");
@@ -80,7 +73,8 @@ TEST_F(LookTest, TakesNoCommandsForATerminalFromAnother) {
 }
 
 TEST_F(LookTest, TellsUsersNothingOfThirdMachines) {
-  const Liar liar("127.0.0.2");
+  LyingLook answers("127.0.0.2");
+  const Liar liar(answers);
   EXPECT_EQ(look_at(liar.address(), liar.port(), true).findings_size(), 8);
   const v1::Diagnosis seen = look_at(liar.address(), liar.port(), false);
   EXPECT_EQ(seen.others_size(), 1);
@@ -88,7 +82,8 @@ TEST_F(LookTest, TellsUsersNothingOfThirdMachines) {
 }
 
 TEST_F(LookTest, TriesNoOtherPortForUsers) {
-  const Liar liar("127.0.0.1");
+  LyingLook answers("127.0.0.1");
+  const Liar liar(answers);
   EXPECT_EQ(look_at(liar.address(), 7, true).others_size(), 1);
   const v1::Diagnosis seen = look_at(liar.address(), 7, false);
   EXPECT_EQ(seen.others_size(), 0);
