@@ -452,22 +452,24 @@ def error_of_one_pass_is_not_the_next_ones():
     assert_pass(state, passing)
 
 
+def all_have_begun(state):
+    """The daemon has read what both have handed over: only who has begun a pass is told of its failure."""
+    state._exchange.drain()
+    assert state._exchange.count(True) == 2
+
+
 def pass_that_fails_in_the_middle_is_redone():
     """On all ranks, then on one: the other, which waits for the rest of the pass, hears of it, too."""
     state, passing = cgx.torch.HookState(), buckets(torch.float32, torch.float32)
     wrong = [passing[0], CastBucket(passing[1].parameters(), torch.float64, 1)]
 
-    def all_have_begun():  # the daemon has read what both have handed over: only who has begun a pass is told
-        state._exchange.drain()
-        assert state._exchange.count(True) == 2
-
     assert_pass(state, passing)
-    assert_pass_fails(state, wrong, ValueError, all_have_begun)
+    assert_pass_fails(state, wrong, ValueError, lambda: all_have_begun(state))
     assert_pass(state, passing)
     if RANK == 1:
-        assert_pass_fails(state, wrong, ValueError, all_have_begun)
+        assert_pass_fails(state, wrong, ValueError, lambda: all_have_begun(state))
     else:
-        assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, all_have_begun)
+        assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, lambda: all_have_begun(state))
     for _ in range(2):
         assert_pass(state, passing)
 
@@ -476,10 +478,6 @@ def pass_whose_copy_fails_is_redone():
     """On one rank: of the first bucket, of which nobody has heard then, and of the last one."""
     state, passing = cgx.torch.HookState(), buckets(torch.float32, torch.float32)
 
-    def all_have_begun():
-        state._exchange.drain()
-        assert state._exchange.count(True) == 2
-
     assert_pass(state, passing)
     if RANK == 1:
         torch_accelerator.EventThatMayFail.fails_at(1)
@@ -487,9 +485,9 @@ def pass_whose_copy_fails_is_redone():
     assert_pass(state, passing)
     if RANK == 1:
         torch_accelerator.EventThatMayFail.fails_at(2)
-        assert_pass_fails(state, passing, ArithmeticError, all_have_begun)
+        assert_pass_fails(state, passing, ArithmeticError, lambda: all_have_begun(state))
     else:
-        assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, all_have_begun)
+        assert_pass_fails(state, passing, cgx.errors.StepAbandonedError, lambda: all_have_begun(state))
     for _ in range(2):
         assert_pass(state, passing)
 
