@@ -103,6 +103,11 @@ void set_rack_specs(const Policy& policy, Group& group) {
   }
 }
 
+void fit_group(const Policy& policy, Group& group, uint32_t machines) {
+  fit_way(group.way, group, machines);
+  set_rack_specs(policy, group);
+}
+
 Status check_rack_codec(const CodecSpec& spec) {
   const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
   const auto refuse = [&](const std::string& why) {

@@ -79,6 +79,8 @@ bool goes_in_racks(const Way& way);
 std::optional<CodecSpec> rack_spec_of(const Policy& policy, const CodecSpec& spec);
 // That of each segment, as the group's way wants it.
 void set_rack_specs(const Policy& policy, Group& group);
+// fit_way(), then the codecs that go with it.
+void fit_group(const Policy& policy, Group& group, uint32_t machines);
 // What may be one: all values are sent, and the other codec says whether errors are kept.
 Status check_rack_codec(const CodecSpec& spec);
 // The policy's, with each codec of its own: that its ways have racks, and what is doubtful.

@@ -290,8 +290,7 @@ Group Boundaries::Search::group_of(uint32_t first, uint32_t end, const Option& o
   for (uint32_t i = atoms[first].first; i < atoms[end - 1].end; ++i) {
     group.segments.push_back(at_level(segments[i], levels, option.level, inputs().policy));
   }
-  fit_way(group.way, group, inputs().machines);
-  set_rack_specs(inputs().policy, group);
+  fit_group(inputs().policy, group, inputs().machines);
   return group;
 }
 

@@ -311,8 +311,7 @@ Proposal Choose::Search::proposal() const {
     for (uint32_t i = first; i < best.ends[g]; ++i) {
       group.segments.push_back(at_level(segments[i], levels, best.levels[i], inputs().policy));
     }
-    fit_way(group.way, group, inputs().machines);
-    set_rack_specs(inputs().policy, group);
+    fit_group(inputs().policy, group, inputs().machines);
     first = best.ends[g];
   }
   return proposal;
