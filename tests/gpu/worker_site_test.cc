@@ -177,6 +177,7 @@ TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
   open = true;
   EXPECT_TRUE(wait_until([&] { return answers_.count(second) > 0; }));
   EXPECT_TRUE(answers_[second].status.ok()) << answers_[second].status.to_string();
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
 }
 
 // What was asked before the end and is not answered kills it, whoever else has ended meanwhile.
