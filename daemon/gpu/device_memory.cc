@@ -132,9 +132,11 @@ Status DeviceMemory::import(const WorkerPacket& packet, const UniqueFd& memory, 
 Status DeviceMemory::import_vmm(const WorkerPacket& packet, int fd, Arena& arena) {
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kVmm));
   const std::string what = "the arena of " + text(packet.bytes) + " bytes on the GPU";
+  // A driver's answer to a descriptor of something else is "unknown error".
   const auto refused = [&](device::CUresult answer, const std::string& step) -> Status {
     const Status status = driver_.check(answer, what + ": " + step);
-    const bool theirs = status.code() == StatusCode::kINTERNAL;
+    const bool theirs =
+        status.code() == StatusCode::kINTERNAL || answer == device::CUDA_ERROR_UNKNOWN;
     return theirs ? invalid_argument(status.message()) : status;
   };
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));

@@ -1,5 +1,9 @@
-"""What the scenarios of torch_ranks.py share: this process's rank, models, batches, buckets made by hand."""
+"""What the scenarios of torch_ranks.py share: this process's rank, models, batches, buckets made by hand.
 
+$CGX_TEST_DEVICE: where the tensors lie, default the CPU.
+"""
+
+import os
 import sys
 
 import torch
@@ -8,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import cgx.torch
 
 RANK, SIZE = int(sys.argv[2]), int(sys.argv[3])
+DEVICE = os.environ.get("CGX_TEST_DEVICE", "cpu")
 
 
 class Net(torch.nn.Module):
@@ -26,12 +31,12 @@ class Net(torch.nn.Module):
 
 
 def batch(step, rank=RANK):
-    return torch.randn(16, 32, generator=torch.Generator().manual_seed(1000 * step + rank))
+    return torch.randn(16, 32, generator=torch.Generator().manual_seed(1000 * step + rank)).to(DEVICE)
 
 
 def make(hook, seed=0, unused=False, **options):
     torch.manual_seed(seed)
-    net = Net(unused)
+    net = Net(unused).to(DEVICE)
     model = DistributedDataParallel(net, bucket_cap_mb=0.005, find_unused_parameters=unused, **options)
     state = None
     if hook:
@@ -85,6 +90,6 @@ class CastBucket(FakeBucket):
 
 
 def parameter(dtype, *shape):
-    made = torch.nn.Parameter(torch.zeros(shape, dtype=dtype))
-    made.grad = torch.full(shape, float(RANK + 1), dtype=dtype)
+    made = torch.nn.Parameter(torch.zeros(shape, dtype=dtype, device=DEVICE))
+    made.grad = torch.full(shape, float(RANK + 1), dtype=dtype, device=DEVICE)
     return made

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import cgx.torch
-from torch_scene import RANK, SIZE, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
+from torch_scene import DEVICE, RANK, SIZE, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
 
 
 def train_both(steps=5, forward=lambda model, step: model(batch(step)), **options):
@@ -162,7 +162,7 @@ def dropped_step():
 
 
 def same_on_all_ranks(tensors):
-    digest = hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
+    digest = hashlib.sha256(b"".join(t.detach().cpu().numpy().tobytes() for t in tensors)).hexdigest()
     everybody = [None] * SIZE
     dist.all_gather_object(everybody, digest)
     assert len(set(everybody)) == 1, everybody
@@ -261,7 +261,7 @@ def results_that_are_not_finite_drop_the_step():
     dropped = []
     for step in range(6):
         overflow = [math.inf, math.nan][step % 2] if step in (2, 3) and RANK == step % 2 else 1.0
-        tensors[1].grad = torch.full((7,), overflow, dtype=torch.float16)
+        tensors[1].grad = torch.full((7,), overflow, dtype=torch.float16, device=DEVICE)
         futures = [cgx.torch.comm_hook(state, FakeBucket([tensor], i, i == 1)) for i, tensor in enumerate(tensors)]
         finite = all([bool(future.wait().isfinite().all()) for future in futures])
         assert finite == (step not in (2, 3)), (step, finite)

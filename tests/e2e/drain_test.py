@@ -135,6 +135,7 @@ class Drain(ClusterCase):
             out, _ = each.communicate(timeout=10)
             self.assertEqual(each.returncode, 1)
             self.assertIn(f"cut off: communicator 'grads' of job '{job.name}' in step 1", out)
+        self.assertEqual(daemon.process.wait(BUSY_S), 0)
         self.assertLess(time.monotonic() - began, 10)
 
     @staticmethod

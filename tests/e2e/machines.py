@@ -11,6 +11,7 @@ what a killed run left behind is removed by the next one. Processes started here
 import atexit
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import shutil
@@ -37,8 +38,22 @@ RANDOM_WORD, DROP, PASS = 0xFFFFF000 + 56, 2, 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+@functools.cache
 def isolation_possible():
-    return os.geteuid() == 0 and shutil.which("ip") is not None
+    """Root may make no namespaces in many a container, and not every kernel has bridges: it is tried once."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"{PREFIX}-{os.getpid()}-try"
+    try:
+        _ip("netns", "add", name)
+        _ip("link", "add", "br0", "type", "bridge", netns=name)
+        _ip("link", "add", "port0", "type", "veth", "peer", "name", INTERFACE, netns=name)
+        return True
+    except RuntimeError as refused:
+        print(f"no network namespaces: {refused}", file=sys.stderr)
+        return False
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def _ip(*arguments, netns=None):

@@ -2,14 +2,15 @@
 // share of what a copy on the same device moves in the same run. Times are events around several
 // launches through the driver, the best of five.
 //
-// usage: bench [--json FILE] [--short]
-// With --short one launch of each on a small tensor, which shows only that it runs.
+// usage: bench [--json FILE] [--short] [--codec TEXT]
+// --codec: only those whose text contains it. With --short one launch of each on a small tensor, which shows only that it runs.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/gpu/device.h"
@@ -191,7 +192,7 @@ class Report {
   std::string json_;
 };
 
-void measure(size_t bytes, const Runs& runs, Report& report) {
+void measure(size_t bytes, const Runs& runs, const std::string& wanted, Report& report) {
   Bench bench(bytes, runs);
   const double values = static_cast<double>(bytes);
   const double copy_ms = bench.copy_ms(), copy_rate = 2 * values / copy_ms / 1e6;
@@ -200,6 +201,7 @@ void measure(size_t bytes, const Runs& runs, Report& report) {
   for (const char* text :
        {"maxmin:4", "maxmin:4,stochastic", "maxmin:8", "maxmin:2", "bf16", "topk:0.01",
         "topk:0.01,values=fp16", "threshold:2.126", "randomk:0.01"}) {
+    if (std::string_view(text).find(wanted) == std::string_view::npos) continue;
     const CodecSpec spec = parse_codec_spec(text).value();
     const double encode_ms = bench.encode_ms(spec), encoded = bench.encoded();
     report.add("encode", spec, bytes, values + encoded, encode_ms, copy_rate);
@@ -219,15 +221,17 @@ void measure(size_t bytes, const Runs& runs, Report& report) {
 
 int main(int count, char** arguments) {
   using namespace cgx::gpu;
-  const char* json = nullptr;
+  const char *json = nullptr, *codec = "";
   bool brief = false;
   for (int i = 1; i < count; ++i) {
     if (std::strcmp(arguments[i], "--short") == 0) {
       brief = true;
     } else if (std::strcmp(arguments[i], "--json") == 0 && i + 1 < count) {
       json = arguments[++i];
+    } else if (std::strcmp(arguments[i], "--codec") == 0 && i + 1 < count) {
+      codec = arguments[++i];
     } else {
-      std::fprintf(stderr, "usage: bench [--json FILE] [--short]\n");
+      std::fprintf(stderr, "usage: bench [--json FILE] [--short] [--codec TEXT]\n");
       return 2;
     }
   }
@@ -238,9 +242,9 @@ int main(int count, char** arguments) {
   std::printf("%s\n", device_name().c_str());
   Report report;
   if (brief) {
-    measure(1 << 20, {1, 1}, report);
+    measure(1 << 20, {1, 1}, codec, report);
   } else {
-    for (const size_t mebibytes : {256, 1024}) measure(mebibytes << 20, {5, 4}, report);
+    for (const size_t mebibytes : {256, 1024}) measure(mebibytes << 20, {5, 4}, codec, report);
   }
   if (json) report.write(json);
   return 0;

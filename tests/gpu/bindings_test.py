@@ -10,15 +10,15 @@ import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(ROOT, "tests", "client"))
+sys.path[:0] = [HERE, os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "tests", "client")]
 
+from gpu_driver import ON_A_GPU, STANDIN, driver_environment  # noqa: E402
 from private_daemon import BUILD, PrivateDaemon  # noqa: E402
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "cgxd")
 LOADED = os.path.join(CACHE, "cuda-bindings")
 VENV = os.environ.get("CGX_TORCH_VENV", os.path.join(CACHE, "torch-venv"))  # torch brings the package along
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-STANDIN = os.path.join(os.environ.get("CGX_BUILD_DIR", "build/release"), "lib", "standin")
 
 BEGIN = """
 import ctypes, sys
@@ -124,7 +124,7 @@ class Bindings(unittest.TestCase):
         cls.folder, why = bindings_folder()
         if why:
             raise unittest.SkipTest(f"skipped: {why}")
-        if not os.path.exists(os.path.join(STANDIN, "libcuda.so.1")):
+        if not ON_A_GPU and not os.path.exists(os.path.join(STANDIN, "libcuda.so.1")):
             raise unittest.SkipTest(f"skipped: the stand-in is not built in {STANDIN}")
 
     def setUp(self):
@@ -132,9 +132,9 @@ class Bindings(unittest.TestCase):
         self.addCleanup(self.machine.cleanup)
 
     def python(self, program):
-        environment = {**os.environ, "LD_LIBRARY_PATH": STANDIN, "CGX_LIBRARY": os.path.join(BUILD, "lib", "libcgx.so"),
+        environment = {**os.environ, "CGX_LIBRARY": os.path.join(BUILD, "lib", "libcgx.so"),
                        "PYTHONPATH": os.pathsep.join((self.folder, os.path.join(ROOT, "client", "python"))),
-                       "CGX_STANDIN": f"folder={self.machine.name} seed=5 strict"}
+                       **driver_environment(f"folder={self.machine.name} seed=5 strict")}
         process = subprocess.Popen([sys.executable, "-c", program], env=environment, text=True, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(process.kill)

@@ -102,6 +102,7 @@ std::vector<uint8_t> DriverTest::read(CUdeviceptr from, size_t bytes) {
 
 void DriverTest::write(CUdeviceptr to, const std::vector<uint8_t>& bytes) {
   EXPECT_CU(cu_->cuMemcpyHtoD(to, bytes.data(), bytes.size()));
+  EXPECT_CU(cu_->cuStreamSynchronize(nullptr));  // until then it has been read, not written
 }
 
 std::string words_of(CUresult result) {

@@ -38,6 +38,7 @@ int opens_handle(Channel& parent) {
   parent.send(byte);
   parent.send(again == memory);
   ROLE_CU(cu.cuMemcpyHtoD(memory + kOffset + 1, &++byte, 1));
+  ROLE_CU(cu.cuStreamSynchronize(nullptr));
   ROLE_CU(cu.cuIpcCloseMemHandle(memory));
   ROLE_CU(cu.cuIpcCloseMemHandle(memory));
   return finish(cu);

@@ -13,9 +13,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 from cluster_case import ClusterCase, figure  # noqa: E402
-from daemons import BUILD, python_environment  # noqa: E402
+from daemons import python_environment  # noqa: E402
+from gpu_driver import driver_environment, of_the_standin  # noqa: E402
 
-STANDIN = os.path.join(BUILD, "lib", "standin")
 RANK = os.path.join(HERE, "gpu_rank.py")
 CODED = {"policy": {"codec": "maxmin:4,bucket=512"}}
 DAWDLING = "seed=3 delay_us=2000"
@@ -37,10 +37,8 @@ class Staging(ClusterCase):
         processes = []
         for rank, kind in enumerate(kinds):
             daemon = self.daemons[rank % 2]
-            environment = python_environment(CGX_SOCKET=daemon.socket, CGX_STANDIN=f"strict {words}",
-                                             LD_LIBRARY_PATH=STANDIN)
-            if kind == "host":
-                del environment["LD_LIBRARY_PATH"]
+            environment = python_environment(CGX_SOCKET=daemon.socket,
+                                             **({} if kind == "host" else driver_environment(f"strict {words}")))
             processes.append(daemon.machine.start(
                 [sys.executable, program, kind, str(rank), str(len(kinds)), meeting, *parts], env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE))
@@ -62,6 +60,7 @@ class Staging(ClusterCase):
         for kinds in (["gpu"] * 3, ["gpu", "host", "gpu"], ["host", "gpu", "host"]):
             self.assertEqual(self.run_ranks(kinds), host, kinds)
 
+    @of_the_standin
     def test_a_copy_that_nobody_waits_for_is_found(self):
         """Planted: the host does not wait for the copy from the GPU. The daemon gets what was there before, so results differ;
         or the copy comes so late that it writes over a result, which the daemons notice themselves."""
@@ -71,12 +70,14 @@ class Staging(ClusterCase):
         noticed = any("ReplicaDivergedError" in errors for _, errors in planted)
         self.assertTrue(noticed or [out for out, _ in planted] != host)
 
+    @of_the_standin
     def test_a_stream_that_gets_stuck_keeps_nobody_from_closing(self):
         program = os.path.join(HERE, "gpu_rank_stuck.py")
         comm, session = self.run_ranks(["gpu"], words="", program=program)[0].splitlines()
         self.assertRegex(comm, r"^TimedOutError [67]\.\d TIMED_OUT: communicator world was closed, but 1 copies of its tensors")
         self.assertRegex(session, r"^TimedOutError 1[01]\.\d TIMED_OUT: copies between the GPU and the arena still wait")
 
+    @of_the_standin
     def test_mistakes_are_told_by_name_and_harm_nobody(self):
         program = os.path.join(HERE, "gpu_rank_wrong.py")
         lines = self.run_ranks(["gpu"], program=program, words="devices=2")[0].splitlines()
@@ -97,11 +98,13 @@ class Staging(ClusterCase):
             self.assertRegex(line, f"^{what}: {answer}")
         self.assertEqual(len(lines), len(wanted))
 
+    @of_the_standin
     def test_without_a_driver_the_host_goes_on(self):
         lines = self.run_ranks(["host"], program=os.path.join(HERE, "gpu_rank_wrong.py"))[0].splitlines()
         self.assertRegex(lines[0], "^no driver: NotFoundError .*no CUDA driver: libcuda.so.1")
         self.assertEqual(lines[1:], ["sound: OK"])
 
+    @of_the_standin
     def test_a_gpu_that_fails_ends_the_job_at_once_on_all_ranks(self):
         processes = self.begin(["gpu", "host"], program=os.path.join(HERE, "gpu_rank_failing.py"))
         out = [process.communicate(timeout=30) for process in processes]

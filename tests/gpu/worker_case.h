@@ -93,6 +93,7 @@ class SitesTest : public WorkerTest, protected scheduler::SiteEvents {
     ASSERT_TRUE(added.ok()) << added.status().to_string();
     number_ = added->number;
     ASSERT_CU(cu_->cuMemcpyHtoD(copy + kBegin, memory_.data() + kBegin, memory_.size() - kBegin));
+    ASSERT_CU(cu_->cuStreamSynchronize(nullptr));
     device_arena_ = arenas_.add(scheduler::SiteMemory{1, number_, memory_.size()});
   }
 

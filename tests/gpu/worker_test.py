@@ -1,6 +1,7 @@
 """Tensors on a GPU that a worker (cgxd-gpu) reduces: real daemons, the stand-in driver, ranks in processes.
 
 The oracle is the host: ranks whose tensors lie there get the same bits, whatever codec is on the network.
+CGX_TEST_GPU=1: on the machine's GPU, with its own driver; what only the stand-in does on demand is skipped then.
 """
 
 import os
@@ -11,19 +12,19 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 from cluster_case import ClusterCase, figure  # noqa: E402
 from daemons import BUILD, binary, python_environment  # noqa: E402
+from gpu_driver import STANDIN, driver_environment, of_the_standin  # noqa: E402
 
-STANDIN = os.path.join(BUILD, "lib", "standin")
 TWINS = os.path.join(BUILD, "lib", "libcgx_twins.so")
 RANK = os.path.join(HERE, "gpu_worker_rank.py")
 DAWDLING = "seed=3 delay_us=300"
 DEVICES = 8  # of a machine
-
 
 class WorkerCase(ClusterCase):
     """Daemons whose workers find the stand-in."""
@@ -38,16 +39,9 @@ class WorkerCase(ClusterCase):
         cls.addClassCleanup(cls.folder.cleanup)
         cls.machine = os.path.join(cls.folder.name, "gpu")
         os.mkdir(cls.machine)
-        before = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "CGX_STANDIN")}
-        os.environ["LD_LIBRARY_PATH"] = STANDIN
-        os.environ["CGX_STANDIN"] = f"strict folder={cls.machine} kernels={TWINS} devices={DEVICES} {cls.WORKER}"
-        try:
+        words = f"strict folder={cls.machine} kernels={TWINS} devices={DEVICES} {cls.WORKER}"
+        with unittest.mock.patch.dict(os.environ, driver_environment(words)):
             super().setUpClass()
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
         cls.jobs = 0
 
     def begin(self, kinds, *parts, words=DAWDLING, job=None, places=None, gpus=None):
@@ -58,11 +52,8 @@ class WorkerCase(ClusterCase):
         processes = []
         for rank, kind in enumerate(kinds):
             daemon = self.daemons[places[rank] if places else rank % 2]
-            environment = python_environment(CGX_SOCKET=daemon.socket, LD_LIBRARY_PATH=STANDIN,
-                                             CGX_STANDIN=f"strict folder={self.machine} {words}" +
-                                             (f" devices={DEVICES} visible={gpus[rank]}" if gpus else ""))
-            if kind == "host":
-                del environment["LD_LIBRARY_PATH"]
+            words_of_rank = f"strict folder={self.machine} {words}" + (f" devices={DEVICES} visible={gpus[rank]}" if gpus else "")
+            environment = python_environment(CGX_SOCKET=daemon.socket, **({} if kind == "host" else driver_environment(words_of_rank)))
             processes.append(daemon.machine.start(
                 [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or self.JOB or f"job{self.jobs}", *parts],
                 env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
@@ -132,6 +123,7 @@ class Bits(WorkerCase):
         self.assertEqual(self.run_ranks(["arena", "copied"], places=[0, 0]), host)
 
 
+    @of_the_standin
     def test_every_way_gives_the_same_bits_and_is_counted(self):
         host = self.run_ranks(["host"] * 2)
 
@@ -228,6 +220,7 @@ class Imports(WorkerCase):
                 self.assertEqual(lines[1:], [before[0].strip()] * 3)
             self.assertEqual(before[0], before[1])
 
+    @of_the_standin
     def test_what_cannot_be_imported_is_told_by_name(self):
         processes = self.begin(["imported"] * 2, "mistakes", words=f"{DAWDLING} devices=2")
         lines = [[], []]
@@ -256,6 +249,7 @@ class Imports(WorkerCase):
             self.assertRegex(line, f"^{what}: {answer}")
         self.assertEqual(len(lines[0]), len(wanted))
 
+    @of_the_standin
     def test_without_ipc_imports_are_refused_by_name(self):
         for line in self.run_ranks(["imported"], "calls", words=f"{DAWDLING} without=ipc", places=[0])[0].splitlines():
             self.assertRegex(line, "^failed UNIMPLEMENTED .*CUDA_ERROR_NOT_SUPPORTED")
@@ -311,12 +305,12 @@ class Faults(WorkerCase):
         for _ in range(20):
             doomed[0].stdout.readline()
         host = [process.communicate(timeout=60)[0] for process in neighbour]
+        self.wait_until(lambda: len(self.workers()) == 2, "the end of the neighbour's workers")
         victims = self.workers()
         began = time.monotonic()
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         seconds, said = self.failures(doomed, began)
-        self.assertEqual(len(victims), 2)
         for text in said:
             self.assertRegex(text, r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
         figure("a killed worker is known to its ranks", seconds, 1.0)
@@ -355,6 +349,7 @@ class DaemonGone(WorkerCase):
         self.assertLess(seconds, 5.0)
 
 
+@of_the_standin
 class Sticky(WorkerCase):
     """A kernel that fails on the GPU: here the fortieth launch of each worker."""
 
@@ -368,12 +363,14 @@ class Sticky(WorkerCase):
         self.assertRegex(out[1].splitlines()[-1], r"^failed DEVICE_LOST .*CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
+@of_the_standin
 class StickyLater(Sticky):
     """The launch succeeds and the kernel fails when it runs: no call says so unless the worker asks."""
 
     WORKER = f"{DAWDLING} faulting=40"
 
 
+@of_the_standin
 class WithoutKernels(WorkerCase):
     """A GPU that takes none of the kernels in cgxd-gpu: too old, or there are none."""
 
@@ -391,6 +388,7 @@ class WithoutKernels(WorkerCase):
         self.assertRegex(shown[0]["why"], r"cgxd-gpu (was built without nvcc|has no kernels for this GPU): .*CUDA_ERROR_NO_BINARY_FOR_GPU")
 
 
+@of_the_standin
 class Full(WorkerCase):
     """A GPU without memory for what a plan needs."""
 
@@ -402,6 +400,7 @@ class Full(WorkerCase):
             self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED ")
 
 
+@of_the_standin
 class FullOfWork(WorkerCase):
     """A GPU without memory for what sparse codecs work in."""
 
@@ -413,6 +412,7 @@ class FullOfWork(WorkerCase):
             self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED .*work memory of sparse codecs, \d+ bytes")
 
 
+@of_the_standin
 class Hung(WorkerCase):
     """A worker that does not answer when a plan needs residuals there."""
 
@@ -454,6 +454,7 @@ class Shown(WorkerCase):
         self.assertEqual(len(status["gpus"]), 1)
         return status["gpus"][0], table
 
+    @of_the_standin
     def test_status_and_doctor_say_which_way_a_job_on_a_gpu_goes(self):
         for words, way in (("", "vmm"), ("without=vmm", "ipc")):
             shown, table = self.shown(words)
@@ -462,6 +463,7 @@ class Shown(WorkerCase):
             self.assertRegex(table, r"GPU: 2, driver for CUDA 13.0, MPS off; gradients there go to cgxd-gpu by descriptor \(vmm\)")
             self.assertRegex(table, rf"{shown['gpu']} +shown +\d+ +{way} +CUDA 13.0 +off")
 
+    @of_the_standin
     def test_status_and_doctor_say_why_a_job_is_staged(self):
         shown, table = self.shown("without=vmm without=ipc", kind="copied")
         self.assertEqual((shown["job"], shown["way"], shown["gpu"]), ("shown", "staged", ""))

@@ -44,8 +44,9 @@ CUresult copy_on(const OwnedStream& owned, const Target& to, const Target& from,
   return to.kind == Target::Kind::kUnknown ? state_of(owned.context) : CUDA_SUCCESS;
 }
 
-// As drivers may: the call returns when the memory has been read, long before it is there.
-CUresult copy_with_lag(const OwnedStream& owned, const Target& to, const uint8_t* from,
+// As drivers do: the call returns when the memory has been read, which may be long before it is
+// there. Streams that do not wait for the default one see it half done.
+CUresult copy_pageable(const OwnedStream& owned, const Target& to, const uint8_t* from,
                        size_t bytes, uint64_t lag_us) {
   auto staged = std::make_shared<std::vector<uint8_t>>(from, from + bytes);
   enqueue(owned, [to, staged, lag_us] {
@@ -73,9 +74,9 @@ CUresult copy_now(End to, End from, size_t bytes) {
   find_stream(nullptr, owned);
   if (bytes == 0) return CUDA_SUCCESS;
   if (!resolve(to, bytes, target) || !resolve(from, bytes, source)) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t lag_us = process().settings.lag_us;
-  const bool pageable = source.kind == Target::Kind::kUnknown;
-  if (pageable && lag_us > 0) return copy_with_lag(owned, target, source.at, bytes, lag_us);
+  if (source.kind == Target::Kind::kUnknown) {
+    return copy_pageable(owned, target, source.at, bytes, process().settings.lag_us);
+  }
   enqueue(owned, [target, source, bytes] { std::memmove(target.at, source.at, bytes); }).wait();
   return state_of(owned.context);
 }

@@ -275,7 +275,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   const int fd = fcntl(number, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Memory> found = Memory::adopt(fd);
-  if (found == nullptr || !found->exportable()) return CUDA_ERROR_INVALID_VALUE;
+  if (found == nullptr || !found->exportable()) return CUDA_ERROR_UNKNOWN;  // as a driver says
   if (found->made_here()) accuse("a descriptor of memory is imported by the process that made it");
   Process& p = process();
   const std::lock_guard lock(p.mutex);

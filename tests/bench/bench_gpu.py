@@ -1,0 +1,72 @@
+"""gpu: training on a GPU with torch's DistributedDataParallel, the hook beside torch's own exchange over gloo in the same processes.
+
+Two machines with a rank each, which share one GPU where there is no other. In `alone` nothing is exchanged; what an exchange costs
+beside it is what is compared. Needs a GPU and a torch that has it; says what it lacks otherwise.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import daemons
+from machines import Machines, isolation_possible
+from trainers import Trainers
+
+CODECS = {"fp32": "fp32", "4bit": "maxmin:4,bucket=512"}
+ASK = "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 'torch finds no GPU')"
+
+
+def measure(report, model, shape, codec, rounds, steps):
+    with tempfile.TemporaryDirectory() as folder, Machines(2, shape=shape) as machines:
+        trainers = Trainers(machines, f"{folder}/scene", {"policy": {"codec": CODECS[codec]}}, "gpu_rank.py", model, machines[0].address)
+        try:
+            for how in ("cgxd", "gloo", "alone"):  # not measured: memory is taken, kernels are loaded, plans settle
+                trainers.say(f"{how} {8 if how == 'cgxd' else 2}")
+            times = {"cgxd": [], "gloo": [], "alone": []}
+            for _ in range(rounds):
+                for how, kept in times.items():
+                    kept += [max(both) for both in zip(*trainers.say(f"{how} {steps}"))]
+            way = [each["way"] for each in trainers.daemons[0].control_tool("status").get("gpus", [])]
+        finally:
+            trainers.close()
+    ours, gloo, alone = (statistics.median(times[how]) for how in ("cgxd", "gloo", "alone"))
+    report.add("gpu", f"train/{model}/{shape}/{codec}", ours, "gloo", gloo, gloo / ours, "ms/step",
+               f"{alone:.1f} ms alone, way {' '.join(way) or 'unknown'}")
+
+
+def exchange(report, rows, codec):
+    """Steps of one matrix in the arena on the GPU, of which a worker makes what is sent, beside one in the host's, same daemons."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    program = os.path.join(os.path.dirname(here), "gpu", "gpu_worker_rank.py")
+    took = {}
+    with tempfile.TemporaryDirectory() as folder, Machines(2) as machines:
+        served = [daemons.Daemon(machine, folder, {"policy": {"codec": CODECS[codec]}}) for machine in machines]
+        for kind in ("arena", "host"):
+            os.mkdir(f"{folder}/{kind}")
+            ranks = [machine.start([sys.executable, program, kind, str(rank), "2", f"{folder}/{kind}", kind, f"matrices={rows}"],
+                                   text=True, stdout=subprocess.PIPE, env=daemons.python_environment(CGX_SOCKET=served[rank].socket))
+                     for rank, machine in enumerate(machines)]
+            said = [rank.communicate(timeout=60)[0].splitlines() for rank in ranks]
+            took[kind] = statistics.median([1e6 * float(line.split()[1]) for line in said[0] if line.startswith("took")][5:])
+        for daemon in served:
+            daemon.process.terminate()
+            daemon.process.wait(20)
+    report.add("gpu", f"exchange/{4 * rows}KiB/{codec}", took["arena"], "host", took["host"], took["host"] / took["arena"], "us/step")
+
+
+def run(options, report):
+    asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
+    if asked.returncode != 0:
+        print(f"skipped: gpu: {(asked.stderr.strip().splitlines() or ['no torch'])[-1]}")
+        return
+    for rows in (64, 1024, 16384):
+        for codec in CODECS:
+            if options.wants(f"exchange/{4 * rows}KiB/{codec}"):
+                exchange(report, rows, codec)
+    for shape in ("unshaped", "10gbit") if isolation_possible() else ("unshaped",):
+        for model in ("layers", "resnet50"):
+            for codec in CODECS:
+                if options.wants(f"train/{model}/{shape}/{codec}"):
+                    measure(report, model, shape, codec, *((1, 4) if options.quick else (4, 6)))

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Everything of a normal build that this machine's GPU can run: kernels, driver, workers, real daemons, torch; then times, alone.
+
+usage: built.py [--out FOLDER] [--seconds N] [--only TEXT,TEXT...] [--at-once N]
+
+A line per part; FOLDER gets what each printed. Ends with 1 if a part failed. N seconds: parts that have not begun by then are named and left out.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.environ.setdefault("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+os.environ.update(CGX_TEST_GPU="1", CGX_KERNEL_IMAGES=os.path.join(BUILD, "lib"), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1")
+os.environ["PYTHONPATH"] = os.pathsep.join(os.path.join(ROOT, part) for part in ("client/python", "tests/e2e", "tests/client", "tests/gpu"))
+DENSE = ("fp32", "fp16", "bf16", "fp8", "maxmin", "int8", "natural", "signsgd", "efsign", "onebit", "qsgd", "terngrad")
+SPARSE = ("topk", "threshold", "randomk")
+CHECKED = {"memcheck": ("maxmin", "fp8", "topk", "randomk", "threshold"), "racecheck": ("maxmin", "natural", "topk", "randomk")}
+SKIPPED = 77
+
+
+def built(name):
+    return os.path.join(BUILD, "bin", name)
+
+
+def tests_of(script):
+    """The names of its tests, a part each: they run side by side."""
+    listed = subprocess.run([sys.executable, "-c", f"import unittest, {script} as m\n"
+                             "for suite in unittest.defaultTestLoader.loadTestsFromModule(m):\n"
+                             "  for test in suite: print('.'.join(test.id().split('.')[-2:]))"], capture_output=True, text=True)
+    if listed.returncode != 0:
+        return [(script, [sys.executable, "-c", f"import {script}"], 60)]
+    own = [name for name in listed.stdout.split() if not name.startswith(("ClusterCase", "WorkerCase"))]
+    return [(f"{script}.{name}", [sys.executable, os.path.join(HERE, f"{script}.py"), name], 90) for name in own]
+
+
+def parts():
+    """(name, command, seconds) of what may run side by side."""
+    yield "promises of the driver", [built("test_gpu_driver")], 200
+    for name in ("gpu_worker_memory", "gpu_losses", "gpu_worker_site"):
+        yield name, [built(f"test_{name}")], 200
+    for codec in DENSE + SPARSE:
+        yield f"agree {codec}", [built("gpu_agree_driver"), "40", "1", codec], 90
+    for script in ("worker_test", "staging_test", "bindings_test", "torch_gpu_test"):
+        yield from tests_of(script)
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    for tool, codecs in CHECKED.items():
+        for codec in codecs:
+            command = [sanitizer, "--tool", tool, "--error-exitcode", "3", built("gpu_agree_driver"), "1", "1", codec]
+            yield f"{tool} {codec}", command if os.path.exists(sanitizer) else None, 60
+
+
+def alone(out):
+    """What is timed."""
+    yield "bench", [built("gpu_bench"), "--json", os.path.join(out, "kernels.json")], 120
+    bench = os.path.join(ROOT, "tests", "bench", "run")
+    yield "training", [sys.executable, bench, "gpu", "--quick", "--json", os.path.join(out, "training.json")], 200
+
+
+class Runner:
+    def __init__(self, options):
+        self.out, self.until = options.out, time.monotonic() + options.seconds
+        self.only, self.log = options.only.split(","), open(os.path.join(options.out, "all.log"), "w", encoding="utf-8")
+        self.failed = []
+
+    def run(self, part):
+        name, command, seconds = part
+        if not any(text in name for text in self.only):
+            return
+        left = self.until - time.monotonic()
+        if command is None or left < 5:
+            print(f"skipped: {name}: {'not installed' if command is None else 'no time is left'}", flush=True)
+            return
+        began = time.monotonic()
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                  timeout=min(seconds, left), cwd=ROOT)
+            status, said = done.returncode, done.stdout
+        except subprocess.TimeoutExpired as error:
+            status, said = "too slow", (error.stdout or b"").decode(errors="replace")
+        took = time.monotonic() - began
+        self.log.write(f"==== {name}: {status}, {took:.1f} s\n{said}\n")
+        self.log.flush()
+        if status == 0:
+            print(f"{'skipped' if 'skipped=1' in said else 'passed'}: {name}, {took:.1f} s", flush=True)
+        else:
+            self.failed.append(name)
+            print(f"FAILED: {name}: {status}, {took:.1f} s\n" + "\n".join(f"    {line[:300]}" for line in said.splitlines()[-6:]), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=os.path.join(ROOT, "build", "gpu"))
+    parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--at-once", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    options = parser.parse_args()
+    os.makedirs(options.out, exist_ok=True)
+    runner = Runner(options)
+    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        list(pool.map(runner.run, parts()))
+    for part in alone(options.out):
+        runner.run(part)
+    print(f"{len(runner.failed)} failed: {', '.join(runner.failed)}" if runner.failed else "all passed")
+    return 1 if runner.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
