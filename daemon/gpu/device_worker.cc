@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kJobsPerRound = 64;
 constexpr uint64_t kSpinNs = 20'000;
-constexpr long kNapNs = 50'000;  // while the device works
+// While the device works: a quarter of the time that nothing has happened, within these.
+constexpr uint64_t kNapMinNs = 5'000, kNapMaxNs = 50'000;
 constexpr uint64_t kEndNs = 500'000'000;
 constexpr size_t kFdsMax = 3;
 
@@ -269,7 +270,8 @@ void DeviceWorker::sleep() {
   sleeping.store(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (jobs_->empty()) {
-    const timespec nap{0, kNapNs};
+    const uint64_t quiet_ns = monotonic_ns() - worked_ns_;
+    const timespec nap{0, static_cast<long>(std::clamp(quiet_ns / 4, kNapMinNs, kNapMaxNs))};
     ::ppoll(ready, 2, naps ? &nap : nullptr, nullptr);
   }
   sleeping.store(0);
