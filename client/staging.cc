@@ -142,10 +142,16 @@ Status Staging::check_end(const void* memory, uint64_t bytes, const char* what, 
   size_t size = 0;
   answer = driver_.cuMemGetAddressRange(&base, &size, at);
   CGX_RETURN_IF_ERROR(driver_.check(answer, std::string("looking at ") + what));
-  if (at - base <= size && bytes <= size - (at - base)) return {};
+  const size_t first = size;
+  uint64_t there = base + size - at;  // from here on
+  while (there < bytes && (answer = driver_.cuMemGetAddressRange(&base, &size, at + there)) ==
+                              device::CUDA_SUCCESS) {
+    there = base + size - at;  // pieces side by side, as torch's expandable segments are
+  }
+  if (there >= bytes) return {};
   return invalid_argument(std::string(what) + " needs " + std::to_string(bytes) +
-                          " bytes and has " + std::to_string(size - (at - base)) +
-                          " to the end of its allocation of " + std::to_string(size));
+                          " bytes and has " + std::to_string(there) +
+                          " to the end of its allocation of " + std::to_string(first));
 }
 
 Status Staging::pin(std::shared_ptr<ArenaMemory> arena) {

@@ -3,7 +3,8 @@
 // launches through the driver, the best of five.
 //
 // usage: bench [--json FILE] [--short] [--codec TEXT]
-// --codec: only those whose text contains it; where none does, that one. With --short one launch of each on a small tensor, which shows only that it runs.
+// --codec: only those whose text contains it; where none does, that one.
+// With --short one launch of each on a small tensor, which shows only that it runs.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

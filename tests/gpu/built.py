@@ -22,7 +22,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(os.path.join(ROOT, part) for part in 
 DENSE = ("fp32", "fp16", "bf16", "fp8", "maxmin", "int8", "natural", "signsgd", "efsign", "onebit", "qsgd", "terngrad")
 SPARSE = ("topk", "threshold", "randomk")
 CHECKED = {"memcheck": ("maxmin", "fp8", "topk", "randomk", "threshold"), "racecheck": ("maxmin", "natural", "topk", "randomk")}
-SKIPPED = 77
 
 
 def built(name):
@@ -94,6 +93,11 @@ class Runner:
             print(f"FAILED: {name}: {status}, {took:.1f} s\n" + "\n".join(f"    {line[:300]}" for line in said.splitlines()[-6:]), flush=True)
 
 
+def has_gpu():
+    asked = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); raise SystemExit(c.cuInit(0))"
+    return subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=os.path.join(ROOT, "build", "gpu"))
@@ -101,6 +105,12 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--at-once", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     options = parser.parse_args()
+    if not has_gpu():
+        print("skipped: no CUDA device")
+        return 0
+    if not os.path.exists(built("cgxd")):
+        print(f"{built('cgxd')} is not there: build first (README.md), or set CGX_BUILD_DIR", file=sys.stderr)
+        return 2
     os.makedirs(options.out, exist_ok=True)
     runner = Runner(options)
     with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:

@@ -95,6 +95,45 @@ class Array:
         self.cuda.call("cuMemFree_v2", c_uint64(self.address))
 
 
+class _Location(ctypes.Structure):
+    _fields_ = [("type", c_int), ("device", c_int)]
+
+
+class _Created(ctypes.Structure):
+    _fields_ = [("type", c_int), ("handles", c_int), ("location", _Location), ("nothing", c_void_p), ("flags", c_uint64)]
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [("location", _Location), ("flags", c_int)]
+
+
+class Pooled(Array):
+    """In pieces of 2 MiB that are mapped side by side, as torch's expandable segments are; begins shortly before a border."""
+
+    PIECE, BEFORE = 2 << 20, 4096
+
+    def __init__(self, cuda, shape, dtype, stream=None):
+        self.cuda, self.shape, self.dtype, self.stream = cuda, tuple(shape), numpy.dtype(dtype), stream
+        self.size = int(numpy.prod(shape)) * self.dtype.itemsize
+        device = _Location(1, 0)
+        pieces = 1 + (self.size + self.PIECE - 1) // self.PIECE
+        self._base, self._bytes, self._handles = c_uint64(), pieces * self.PIECE, []
+        cuda.call("cuMemAddressReserve", ctypes.byref(self._base), c_size_t(self._bytes), c_size_t(0), c_uint64(0), c_uint64(0))
+        for number in range(pieces):
+            handle, place = c_uint64(), c_uint64(self._base.value + number * self.PIECE)
+            cuda.call("cuMemCreate", ctypes.byref(handle), c_size_t(self.PIECE), ctypes.byref(_Created(1, 0, device, None, 0)), c_uint64(0))
+            cuda.call("cuMemMap", place, c_size_t(self.PIECE), c_size_t(0), handle, c_uint64(0))
+            cuda.call("cuMemSetAccess", place, c_size_t(self.PIECE), ctypes.byref(_Access(device, 3)), c_size_t(1))
+            self._handles.append((place, handle))
+        self.address = self._base.value + self.PIECE - self.BEFORE
+
+    def free(self):
+        for place, handle in self._handles:
+            self.cuda.call("cuMemUnmap", place, c_size_t(self.PIECE))
+            self.cuda.call("cuMemRelease", handle)
+        self.cuda.call("cuMemAddressFree", self._base, c_size_t(self._bytes))
+
+
 class _Tensor(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device", c_int32), ("ndim", c_int32), ("code", c_uint8),
                 ("bits", c_uint8), ("lanes", c_uint16), ("shape", ctypes.POINTER(c_int64)), ("strides", c_void_p),

@@ -11,7 +11,7 @@ import sys
 import time
 
 import numpy
-from gpu_arrays import Cuda, DlpackArray
+from gpu_arrays import Cuda, DlpackArray, Pooled
 
 import cgx
 
@@ -67,6 +67,8 @@ class Host:
         array[...] = values
         return array
 
+    pooled = put
+
     def refill(self, array, values):
         array[...] = values
 
@@ -87,6 +89,13 @@ class Gpu:
 
     def put(self, values):
         self._held.append(self.cuda.array(numpy.zeros_like(values), self.stream))
+        array = self._held[-1]
+        self.refill(array, values)
+        return array
+
+    def pooled(self, values):
+        """In memory that is mapped in pieces."""
+        self._held.append(Pooled(self.cuda, values.shape, values.dtype, self.stream))
         array = self._held[-1]
         self.refill(array, values)
         return array
@@ -142,13 +151,19 @@ def steps(comm, place, rank):
             say(f"step {step} {name}", place.get(array))
 
 
+def pooled(comm, place, rank):
+    """Tensors over the border of two pieces."""
+    for count in (2000, 700_001):
+        say(f"pooled {count}", place.get(comm.allreduce(place.pooled(values_of(rank, count, (count,), "float32")))))
+
+
 def main(kind, rank, ranks, folder, *parts):
     store = Folder(folder)
     with cgx.Session(job="gpu") as session:
         place = Gpu(session) if kind == "gpu" else Host(session)
         comm = session.communicator("world", int(rank), int(ranks), store.put, store.get, timeout=60)
-        for part in parts or ("calls", "steps"):
-            {"calls": calls, "steps": steps}[part](comm, place, int(rank))
+        for part in parts or ("calls", "steps", "pooled"):
+            {"calls": calls, "steps": steps, "pooled": pooled}[part](comm, place, int(rank))
     place.close()
 
 

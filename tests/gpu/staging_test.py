@@ -56,7 +56,7 @@ class Staging(ClusterCase):
 
     def test_gpu_ranks_get_the_bits_of_host_ranks(self):
         host = self.run_ranks(["host"] * 3)
-        self.assertEqual(len(host[0].splitlines()), 20)
+        self.assertEqual(len(host[0].splitlines()), 22)
         for kinds in (["gpu"] * 3, ["gpu", "host", "gpu"], ["host", "gpu", "host"]):
             self.assertEqual(self.run_ranks(kinds), host, kinds)
 

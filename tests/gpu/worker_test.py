@@ -118,6 +118,9 @@ class Bits(WorkerCase):
         for kinds in (["arena"] * 4, ["copied"] * 4, ["imported"] * 4, ["arena", "host"] * 2):
             self.assertEqual(self.run_ranks(kinds), host, kinds)
 
+    def test_tensors_in_pieces_of_a_pool(self):
+        self.assertEqual(self.run_ranks(["copied"] * 2, "pooled"), self.run_ranks(["host"] * 2, "pooled"))
+
     def test_one_machine_alone(self):
         host = self.run_ranks(["host"] * 2, places=[0, 0])
         self.assertEqual(self.run_ranks(["arena", "copied"], places=[0, 0]), host)
@@ -460,7 +463,7 @@ class Shown(WorkerCase):
             shown, table = self.shown(words)
             self.assertEqual((shown["job"], shown["way"], shown["driver"], shown["why"]), ("shown", way, "13.0", ""))
             self.assertRegex(shown["gpu"], r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
-            self.assertRegex(table, r"GPU: 2, driver for CUDA 13.0, MPS off; gradients there go to cgxd-gpu by descriptor \(vmm\)")
+            self.assertRegex(table, r"GPU: 2, driver for CUDA 13.0, MPS off, so trainers and cgxd-gpu take turns on a GPU: slower; gradients there go to cgxd-gpu by descriptor \(vmm\)")
             self.assertRegex(table, rf"{shown['gpu']} +shown +\d+ +{way} +CUDA 13.0 +off")
 
     @of_the_standin

@@ -1,8 +1,10 @@
 // Copies and fills. The device's threads use their own view of device memory, and host memory as it
 // is.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "tests/gpu/driver/functions.h"
 #include "tests/gpu/driver/queue.h"
@@ -27,6 +29,37 @@ bool resolve(const End& end, size_t bytes, Target& target) {
   return end.pageable && !near && end.address != 0;
 }
 
+struct Piece {
+  Target to, from;
+  size_t bytes;
+};
+
+// To the end of what is mapped there.
+size_t piece_at(uintptr_t address, size_t bytes) {
+  const std::lock_guard lock(process().mutex);
+  const Mapping* const mapping = process().space.find(address);
+  return mapping == nullptr ? bytes : std::min(bytes, mapping->base + mapping->bytes - address);
+}
+
+// Mapped memory may lie side by side, as a pool's does, and a copy goes over several of them.
+bool resolve(End to, End from, size_t bytes, std::vector<Piece>& pieces) {
+  while (bytes > 0) {
+    Piece piece;
+    piece.bytes = std::min(piece_at(to.address, bytes), piece_at(from.address, bytes));
+    if (!resolve(to, piece.bytes, piece.to) || !resolve(from, piece.bytes, piece.from))
+      return false;
+    const auto another = [&](const Target& now, Target Piece::*end) {
+      return !pieces.empty() && (pieces.back().*end).kind != now.kind;
+    };
+    if (another(piece.to, &Piece::to) || another(piece.from, &Piece::from)) return false;
+    bytes -= piece.bytes;
+    to.address += piece.bytes;
+    from.address += piece.bytes;
+    pieces.push_back(std::move(piece));
+  }
+  return true;
+}
+
 void accuse_pageable(Call call, size_t bytes) {
   accuse(std::string(name_of(call)) + ": " + std::to_string(bytes) +
          " bytes of host memory are not registered, so the copy waits for them");
@@ -46,38 +79,44 @@ CUresult copy_on(const OwnedStream& owned, const Target& to, const Target& from,
 
 // As drivers do: the call returns when the memory has been read, which may be long before it is
 // there. Streams that do not wait for the default one see it half done.
-CUresult copy_pageable(const OwnedStream& owned, const Target& to, const uint8_t* from,
-                       size_t bytes, uint64_t lag_us) {
+void copy_pageable(const OwnedStream& owned, const Target& to, const uint8_t* from, size_t bytes,
+                   uint64_t lag_us) {
   auto staged = std::make_shared<std::vector<uint8_t>>(from, from + bytes);
   enqueue(owned, [to, staged, lag_us] {
     std::this_thread::sleep_for(std::chrono::microseconds(lag_us));
     std::memcpy(to.at, staged->data(), staged->size());
   });
-  return CUDA_SUCCESS;
 }
 
 CUresult copy_async(Call call, End to, End from, size_t bytes, CUstream stream) {
   OwnedStream owned;
-  Target target, source;
+  std::vector<Piece> pieces;
   if (!find_stream(stream, owned)) return CUDA_ERROR_INVALID_HANDLE;
   if (bytes == 0) return CUDA_SUCCESS;
-  if (!resolve(to, bytes, target) || !resolve(from, bytes, source)) return CUDA_ERROR_INVALID_VALUE;
-  const bool pageable =
-      target.kind == Target::Kind::kUnknown || source.kind == Target::Kind::kUnknown;
+  if (!resolve(to, from, bytes, pieces)) return CUDA_ERROR_INVALID_VALUE;
+  const bool pageable = pieces.front().to.kind == Target::Kind::kUnknown ||
+                        pieces.front().from.kind == Target::Kind::kUnknown;
   if (pageable) accuse_pageable(call, bytes);
-  return copy_on(owned, target, source, bytes);
+  CUresult result = CUDA_SUCCESS;
+  for (const Piece& each : pieces) {
+    if (result == CUDA_SUCCESS) result = copy_on(owned, each.to, each.from, each.bytes);
+  }
+  return result;
 }
 
 CUresult copy_now(End to, End from, size_t bytes) {
   OwnedStream owned;
-  Target target, source;
+  std::vector<Piece> pieces;
   find_stream(nullptr, owned);
   if (bytes == 0) return CUDA_SUCCESS;
-  if (!resolve(to, bytes, target) || !resolve(from, bytes, source)) return CUDA_ERROR_INVALID_VALUE;
-  if (source.kind == Target::Kind::kUnknown) {
-    return copy_pageable(owned, target, source.at, bytes, process().settings.lag_us);
+  if (!resolve(to, from, bytes, pieces)) return CUDA_ERROR_INVALID_VALUE;
+  for (const Piece& each : pieces) {
+    if (each.from.kind == Target::Kind::kUnknown) {
+      copy_pageable(owned, each.to, each.from.at, each.bytes, process().settings.lag_us);
+    } else {
+      enqueue(owned, [each] { std::memmove(each.to.at, each.from.at, each.bytes); }).wait();
+    }
   }
-  enqueue(owned, [target, source, bytes] { std::memmove(target.at, source.at, bytes); }).wait();
   return state_of(owned.context);
 }
 
