@@ -24,7 +24,6 @@ import time
 SHAPES = {
     "unshaped": None,
     "300kbit-8s": ("rate", "300kbit", "burst", "8kb", "latency", "8s"),  # a queue of eight seconds
-    "300kbit": ("rate", "300kbit", "burst", "8kb", "latency", "300ms"),
     "100mbit": ("rate", "100mbit", "burst", "128kb", "latency", "200ms"),
     "500mbit": ("rate", "500mbit", "burst", "128kb", "latency", "50ms"),
     "1gbit": ("rate", "1gbit", "burst", "256kb", "latency", "50ms"),
