@@ -83,6 +83,9 @@ class Runner:
             status, said = done.returncode, done.stdout
         except subprocess.TimeoutExpired as error:
             status, said = "too slow", (error.stdout or b"").decode(errors="replace")
+            if left < seconds:
+                print(f"skipped: {name}: stopped, no time is left", flush=True)
+                return
         took = time.monotonic() - began
         self.log.write(f"==== {name}: {status}, {took:.1f} s\n{said}\n")
         self.log.flush()
