@@ -132,18 +132,17 @@ Status DeviceMemory::import(const WorkerPacket& packet, const UniqueFd& memory, 
 Status DeviceMemory::import_vmm(const WorkerPacket& packet, int fd, Arena& arena) {
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kVmm));
   const std::string what = "the arena of " + text(packet.bytes) + " bytes on the GPU";
-  // A driver's answer to a descriptor of something else is "unknown error".
   const auto refused = [&](device::CUresult answer, const std::string& step) -> Status {
     const Status status = driver_.check(answer, what + ": " + step);
-    const bool theirs =
-        status.code() == StatusCode::kINTERNAL || answer == device::CUDA_ERROR_UNKNOWN;
+    const bool theirs = status.code() == StatusCode::kINTERNAL;
     return theirs ? invalid_argument(status.message()) : status;
   };
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-  CGX_RETURN_IF_ERROR(
-      refused(driver_.cuMemImportFromShareableHandle(
-                  &arena.handle, descriptor, device::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-              "its descriptor is not one of a GPU's memory"));
+  device::CUresult imported = driver_.cuMemImportFromShareableHandle(
+      &arena.handle, descriptor, device::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  // What a driver answers to a descriptor of something else. A GPU that has failed says so next.
+  if (imported == device::CUDA_ERROR_UNKNOWN) imported = device::CUDA_ERROR_INVALID_VALUE;
+  CGX_RETURN_IF_ERROR(refused(imported, "its descriptor is not one of a GPU's memory"));
   CUdeviceptr base = 0;
   CGX_RETURN_IF_ERROR(
       refused(driver_.cuMemAddressReserve(&base, packet.bytes, 0, 0, 0), "reserving addresses"));

@@ -113,7 +113,11 @@ Status DeviceWorker::open_device(const wire::DeviceId& wanted) {
       driver_.check(driver_.cuDevicePrimaryCtxRetain(&context, found), "opening the GPU"));
   device_ = found;
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxSetCurrent(context), "opening the GPU"));
-  CGX_ASSIGN_OR_RETURN(lane_, kernels::cuda::DriverLane::create(driver_, device_, kernel_image));
+  const auto loading = [this](bool begins) {
+    std::atomic_ref<uint32_t>(head_->worker_loads).store(begins ? 1 : 0);
+  };
+  CGX_ASSIGN_OR_RETURN(lane_,
+                       kernels::cuda::DriverLane::create(driver_, device_, kernel_image, loading));
   CGX_RETURN_IF_ERROR(check_kernels());
   arenas_ = std::make_unique<DeviceMemory>(driver_, device_);
   CGX_ASSIGN_OR_RETURN(runner_, JobRunner::create(driver_, *lane_, *arenas_));

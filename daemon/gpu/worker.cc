@@ -23,6 +23,8 @@ namespace cgx::daemon::gpu {
 namespace {
 
 constexpr int kAnswersWithinMs = 5'000, kPlansWithinMs = 1'000;
+constexpr uint64_t kLoadsWithinMs = 120'000;  // once for a GPU: drivers keep what they compile
+constexpr int kLookMs = 100;                  // whether it loads
 constexpr int kSocketOfChild = 3;
 
 std::string program_beside_this() {
@@ -152,8 +154,9 @@ Status Worker::greet() {
   const std::lock_guard lock(asking_);
   CGX_RETURN_IF_ERROR(tell(hello, {channel_.fd.get(), doorbell_.get(), notifier_.get()}));
   Packet packet;
-  if (!readable(socket_.get(), 2 * kAnswersWithinMs)) {
-    return {StatusCode::kDEVICE_LOST, name() + " did not open its GPU"};
+  if (!hears(2 * kAnswersWithinMs)) {
+    return {StatusCode::kDEVICE_LOST,
+            name() + " did not open its GPU; where NVIDIA's MPS is on, one user at a time may"};
   }
   CGX_ASSIGN_OR_RETURN(const ReceiveOutcome got,
                        receive_packet(socket_.get(), sizeof(WorkerPacket), packet));
@@ -249,16 +252,25 @@ void Worker::send_waiting() {
   waits_ = !unsent_.empty();
 }
 
-// Whether there is something to read. What is unsent goes out meanwhile.
+// Whether there is something to read. What is unsent goes out meanwhile. Time in which the worker
+// loads kernels does not count.
 bool Worker::hears(int timeout_ms) {
-  const uint64_t until = monotonic_ns() + static_cast<uint64_t>(timeout_ms) * kMillisecond;
-  for (uint64_t now = monotonic_ns(); now < until; now = monotonic_ns()) {
+  const uint64_t began = monotonic_ns(),
+                 patience_ns = static_cast<uint64_t>(timeout_ms) * kMillisecond;
+  uint64_t until = began + patience_ns;
+  for (uint64_t now = began; now < until; now = monotonic_ns()) {
+    if (loads() && now - began < kLoadsWithinMs * kMillisecond) until = now + patience_ns;
     const bool sent = flush();
     pollfd ready{socket_.get(), static_cast<short>(sent ? POLLIN : POLLIN | POLLOUT), 0};
-    if (::poll(&ready, 1, static_cast<int>((until - now) / kMillisecond) + 1) <= 0) return false;
-    if ((ready.revents & ~POLLOUT) != 0) return true;
+    const auto left_ms = static_cast<int>((until - now) / kMillisecond) + 1;
+    const int found = ::poll(&ready, 1, std::min(left_ms, kLookMs));
+    if (found > 0 && (ready.revents & ~POLLOUT) != 0) return true;
   }
   return false;
+}
+
+bool Worker::loads() const {
+  return std::atomic_ref<uint32_t>(head_->worker_loads).load() != 0;
 }
 
 Status Worker::send(const WorkerPacket& packet, std::initializer_list<int> fds) {

@@ -101,6 +101,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Status send(const WorkerPacket& packet, std::initializer_list<int> fds);
   void send_waiting();
   bool hears(int timeout_ms);
+  bool loads() const;  // kernels
 
   const WorkerOptions options_;
   std::string driver_;  // what it said of its GPU when it started

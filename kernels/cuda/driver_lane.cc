@@ -98,8 +98,9 @@ std::string described(const char* words, const Table<Job>& table) {
 }  // namespace
 
 Result<std::unique_ptr<DriverLane>> DriverLane::create(const device::Driver& driver,
-                                                       device::CUdevice device, ImageOf image_of) {
-  std::unique_ptr<DriverLane> lane(new DriverLane(driver, std::move(image_of)));
+                                                       device::CUdevice device, ImageOf image_of,
+                                                       Loading loading) {
+  std::unique_ptr<DriverLane> lane(new DriverLane(driver, std::move(image_of), std::move(loading)));
   CGX_RETURN_IF_ERROR(lane->describe(device));
   return lane;
 }
@@ -139,8 +140,10 @@ Result<device::CUmodule> DriverLane::module_of(const std::string& family) {
     return Status(StatusCode::kUNIMPLEMENTED, "this build has no kernels of " + family);
   }
   device::CUmodule module = nullptr;
-  CGX_RETURN_IF_ERROR(
-      driver_.check(driver_.cuModuleLoadData(&module, image), "loading the kernels of " + family));
+  loading_(true);
+  const device::CUresult loaded = driver_.cuModuleLoadData(&module, image);
+  loading_(false);
+  CGX_RETURN_IF_ERROR(driver_.check(loaded, "loading the kernels of " + family));
   modules_[family] = module;
   return module;
 }

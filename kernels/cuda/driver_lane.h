@@ -22,8 +22,13 @@ class DriverLane {
   // The image of a family of kernels.def as cuModuleLoadData takes it; null where there is none.
   using ImageOf = std::function<const void*(const std::string& family)>;
 
-  static Result<std::unique_ptr<DriverLane>> create(const device::Driver& driver,
-                                                    device::CUdevice device, ImageOf image_of);
+  // Told before and after an image is loaded; a driver compiles it first where it has no machine
+  // code for this device.
+  using Loading = std::function<void(bool begins)>;
+
+  static Result<std::unique_ptr<DriverLane>> create(
+      const device::Driver& driver, device::CUdevice device, ImageOf image_of,
+      Loading loading = [](bool) {});
   ~DriverLane();
   DriverLane(const DriverLane&) = delete;
 
@@ -37,8 +42,8 @@ class DriverLane {
 #undef X
 
  private:
-  DriverLane(const device::Driver& driver, ImageOf image_of)
-      : driver_(driver), image_of_(std::move(image_of)) {}
+  DriverLane(const device::Driver& driver, ImageOf image_of, Loading loading)
+      : driver_(driver), image_of_(std::move(image_of)), loading_(std::move(loading)) {}
   struct Shape {
     uint32_t blocks, threads, shared_bytes;
   };
@@ -62,6 +67,7 @@ class DriverLane {
 
   const device::Driver& driver_;
   const ImageOf image_of_;
+  const Loading loading_;
   Device device_;
   std::map<std::string, device::CUmodule> modules_;
   // Blocks that fit on a multiprocessor at once, by kernel and bytes of a team; asked once.

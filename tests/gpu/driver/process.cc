@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "tests/gpu/driver/control.h"
@@ -42,6 +44,14 @@ std::optional<CUresult> fault_of(Process& p, Call call) {
     return result;
   }
   return std::nullopt;
+}
+
+std::chrono::milliseconds delay_of(Process& p, Call call) {
+  const std::lock_guard lock(p.mutex);
+  for (const Delay& each : p.settings.slow) {
+    if (each.call == call) return std::chrono::milliseconds(each.ms);
+  }
+  return std::chrono::milliseconds(0);
 }
 
 CUresult state_of(Process& p, Need need) {
@@ -106,6 +116,7 @@ std::optional<CUresult> enter(Call call, Need need) {
     accuse(std::string(name_of(call)) + " is called by a host function of a stream");
     return CUDA_ERROR_NOT_PERMITTED;
   }
+  std::this_thread::sleep_for(delay_of(p, call));
   if (const auto fault = fault_of(p, call)) return fault;
   const CUresult state = state_of(p, need);
   return state == CUDA_SUCCESS ? std::nullopt : std::optional(state);

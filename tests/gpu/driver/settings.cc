@@ -30,19 +30,33 @@ std::vector<int> numbers(const std::string& text) {
   return values;
 }
 
+Call call_of(const std::string& name) {
+  uint16_t call = 0;
+  while (call < static_cast<uint16_t>(Call::kCount) && name_of(static_cast<Call>(call)) != name) {
+    ++call;
+  }
+  return static_cast<Call>(call);
+}
+
 // cuMemAlloc:3=2, cuMemAlloc:*=2
 bool add_fault(const std::string& text, std::vector<Fault>& faults) {
   const size_t colon = text.find(':'), equals = text.find('=', colon);
   if (colon == text.npos || equals == text.npos) return false;
-  const std::string name = text.substr(0, colon);
+  const Call call = call_of(text.substr(0, colon));
   const std::string nth = text.substr(colon + 1, equals - colon - 1);
   const auto result = static_cast<device::CUresult>(number(text.substr(equals + 1)));
-  for (uint16_t call = 0; call < static_cast<uint16_t>(Call::kCount); ++call) {
-    if (name_of(static_cast<Call>(call)) != name) continue;
-    faults.push_back({static_cast<Call>(call), nth == "*" ? 0 : number(nth), result});
-    return true;
-  }
-  return false;
+  if (call == Call::kCount) return false;
+  faults.push_back({call, nth == "*" ? 0 : number(nth), result});
+  return true;
+}
+
+// cuModuleLoadData:1500
+bool add_delay(const std::string& text, std::vector<Delay>& slow) {
+  const size_t colon = text.find(':');
+  const Call call = call_of(text.substr(0, colon));
+  if (colon == text.npos || call == Call::kCount) return false;
+  slow.push_back({call, number(text.substr(colon + 1))});
+  return true;
 }
 
 bool set_protection(const std::string& text, Protection& protection) {
@@ -79,6 +93,7 @@ bool set(const std::string& name, const std::string& value, Settings& s) {
   if (name == "with") return set_missing(value, false, s);
   if (name == "strict") return s.strict = true;
   if (name == "fail") return add_fault(value, s.faults);
+  if (name == "slow") return add_delay(value, s.slow);
   if (name == "recover") return s.faults.clear(), true;
   return false;
 }

@@ -29,6 +29,11 @@ struct Fault {
   device::CUresult result;
 };
 
+struct Delay {
+  Call call;
+  uint64_t ms;
+};
+
 struct Settings {
   std::string folder;        // shared by the processes of one machine; empty: this process is alone
   std::string kernels;       // library of host twins
@@ -45,6 +50,7 @@ struct Settings {
   uint64_t faulting = 0;  // the kernel that fails while it runs, counted from now; 0: none
   bool strict = false;    // a process that was accused ends with kAccused
   std::vector<Fault> faults;
+  std::vector<Delay> slow;  // calls that take so long
 
   // Empty, or what is wrong with the words; those before it hold.
   std::string apply(std::string_view words);
