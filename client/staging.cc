@@ -142,16 +142,26 @@ Status Staging::check_end(const void* memory, uint64_t bytes, const char* what, 
   size_t size = 0;
   answer = driver_.cuMemGetAddressRange(&base, &size, at);
   CGX_RETURN_IF_ERROR(driver_.check(answer, std::string("looking at ") + what));
-  const size_t first = size;
-  uint64_t there = base + size - at;  // from here on
-  while (there < bytes && (answer = driver_.cuMemGetAddressRange(&base, &size, at + there)) ==
-                              device::CUDA_SUCCESS) {
-    there = base + size - at;  // pieces side by side, as torch's expandable segments are
+  uint64_t there = base + size - at;
+  while (there < bytes && is_mapped(at + there - 1, ours) && is_mapped(at + there, ours) &&
+         driver_.cuMemGetAddressRange(&base, &size, at + there) == device::CUDA_SUCCESS) {
+    there = base + size - at;
   }
   if (there >= bytes) return {};
   return invalid_argument(std::string(what) + " needs " + std::to_string(bytes) +
                           " bytes and has " + std::to_string(there) +
-                          " to the end of its allocation of " + std::to_string(first));
+                          " to the end of its allocation");
+}
+
+// A piece of a pool, which may lie beside others that belong to the same tensor, as torch's
+// expandable segments do. What cuMemAlloc made never does, whatever lies beside it.
+bool Staging::is_mapped(CUdeviceptr at, device::CUdevice ours) const {
+  int legacy = 1, theirs = -1;
+  const auto ask = [&](int& to, device::CUpointer_attribute attribute) {
+    return driver_.cuPointerGetAttribute(&to, attribute, at) == device::CUDA_SUCCESS;
+  };
+  return ask(legacy, device::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) && legacy == 0 &&
+         ask(theirs, device::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) && theirs == ours;
 }
 
 Status Staging::pin(std::shared_ptr<ArenaMemory> arena) {

@@ -57,7 +57,7 @@ class Staging {
   ~Staging();
 
   // The caller's context. INVALID_ARGUMENT unless both ends are memory of its device, each within
-  // one allocation.
+  // one allocation, or within pieces of a pool side by side.
   Result<device::CUcontext> check(const DeviceBuffers& buffers);
   // The same of one range, which `what` names.
   Status check_range(const void* memory, uint64_t bytes, const char* what);
@@ -91,6 +91,7 @@ class Staging {
   explicit Staging(const device::Driver& driver) : driver_(driver) {}
   Result<device::CUcontext> current();
   Status check_end(const void* memory, uint64_t bytes, const char* what, device::CUcontext context);
+  bool is_mapped(device::CUdeviceptr at, device::CUdevice ours) const;
   Result<device::CUevent> event_of(device::CUcontext context);
   Result<Copy> mark(device::CUcontext context, void* stream, std::shared_ptr<void> memory);
   void keep(Copy copy);

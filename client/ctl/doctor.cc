@@ -73,7 +73,9 @@ std::string gpu_line() {
   const std::string worker = beside_daemon("cgxd-gpu");
   const bool mps = device::mps_serves(std::getenv("CUDA_MPS_PIPE_DIRECTORY"));
   return "GPU: " + std::to_string(count) + ", driver for CUDA " + driver->version_text() +
-         ", MPS " + (mps ? "on" : "off, so trainers and cgxd-gpu take turns on a GPU: slower") +
+         ", MPS " +
+         (mps ? "on, for one user at a time: trainers must be the daemon's"
+              : "off, so trainers and cgxd-gpu take turns on a GPU: slower") +
          (worker.empty() ? "; no cgxd-gpu beside cgxd: gradients there go through pinned memory\n"
                          : ways_text(*driver));
 }

@@ -5,7 +5,7 @@ import sys
 import threading
 
 import numpy
-from gpu_arrays import Array, Cuda, DlpackArray
+from gpu_arrays import Array, Cuda, DlpackArray, Pooled
 
 import cgx
 
@@ -79,6 +79,9 @@ def main():
         attempt("steady", lambda: steady(cuda, comm, tensor))
         attempt("no context", lambda: without_context(cuda, comm, array))
         attempt("too long", lambda: comm.allreduce(Elsewhere(array, shape=(101,))))
+        pool = Pooled(cuda, (2000,), "float32")
+        attempt("past a pool", lambda: comm.allreduce(Elsewhere(pool, shape=(600_000,))))
+        pool.free()
         attempt("host memory", lambda: comm.allreduce(Elsewhere(array, data=(id(array) & ~63, False))))
         attempt("read-only", lambda: comm.allreduce(Elsewhere(array, data=(array.address, True))))
         attempt("strided", lambda: comm.allreduce(Elsewhere(array, shape=(50,), strides=(8,))))

@@ -85,6 +85,7 @@ class Staging(ClusterCase):
             ("blocked", "OK"), ("steady", "OK"),
             ("no context", "InvalidArgumentError .*no current CUDA context"),
             ("too long", "InvalidArgumentError .*of 101 fp32: the input needs 404 bytes and has 400 to the end of its"),
+            ("past a pool", "InvalidArgumentError .*the input needs 2400000 bytes and has 2101248 to the end of its allocation"),
             ("host memory", "InvalidArgumentError .*the input is not in the memory of a GPU"),
             ("read-only", "ValueError .*read-only"), ("strided", "ValueError .*contiguous"),
             ("mixed", "ValueError .*both be in the CPU's memory, or both on a GPU"),

@@ -133,6 +133,10 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   Process& p = process();
   const std::lock_guard lock(p.mutex);
   if (const Mapping* mapping = p.space.find(memory)) {
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+      *static_cast<int*>(value) = mapping->kind != Kind::kMapped;
+      return CUDA_SUCCESS;
+    }
     return attribute_of(attribute, mapping->base, mapping->bytes,
                         owner_of(mapping->memory->device()), value);
   }
