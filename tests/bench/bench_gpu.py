@@ -4,6 +4,7 @@ Two machines with a rank each, which share one GPU where there is no other. In `
 beside it is what is compared. Needs a GPU and a torch that has it; says what it lacks otherwise.
 """
 
+import importlib.util
 import os
 import statistics
 import subprocess
@@ -59,14 +60,15 @@ def exchange(report, rows, codec):
 def run(options, report):
     asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
     if asked.returncode != 0:
-        print(f"skipped: gpu: {(asked.stderr.strip().splitlines() or ['no torch'])[-1]}")
+        report.skip("gpu", (asked.stderr.strip().splitlines() or ["no torch"])[-1])
         return
     for rows in (64, 1024, 16384):
         for codec in CODECS:
             if options.wants(f"exchange/{4 * rows}KiB/{codec}"):
                 exchange(report, rows, codec)
+    models = ("layers", "resnet50") if importlib.util.find_spec("torchvision") else ("layers",)
     for shape in ("unshaped", "10gbit") if isolation_possible() else ("unshaped",):
-        for model in ("layers", "resnet50"):
+        for model in models:
             for codec in CODECS:
                 if options.wants(f"train/{model}/{shape}/{codec}"):
                     measure(report, model, shape, codec, *((1, 4) if options.quick else (4, 6)))

@@ -31,6 +31,7 @@ def train_both(steps=5, forward=lambda model, step: model(batch(step)), **option
 
 def matches_gloo():
     _, state = train_both()
+    assert DEVICE == "cpu" or state._exchange._shared is not None, "the arena is not on the GPU"
     assert state.epoch_of(4) >= 1, state.epoch_of(4)
     assert state.epoch_of(5) is None
 

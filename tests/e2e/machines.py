@@ -14,6 +14,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,16 +40,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @functools.cache
 def isolation_possible():
-    """Root may make no namespaces in many a container, and not every kernel has bridges: it is tried once."""
+    """Root may make no namespaces in many a container, and not every kernel has bridges and shapers: it is tried once."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"{PREFIX}-{os.getpid()}-try"
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)  # of an earlier process of this number
     try:
         _ip("netns", "add", name)
         _ip("link", "add", "br0", "type", "bridge", netns=name)
         _ip("link", "add", "port0", "type", "veth", "peer", "name", INTERFACE, netns=name)
+        tried = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "port0", "root", "tbf", *SHAPES["1gbit"]],
+                               capture_output=True, text=True)
+        if tried.returncode != 0:
+            raise RuntimeError(tried.stderr.strip())
         return True
     except RuntimeError as refused:
+        if not re.search("not permitted|Permission denied|not supported|Unknown device|Specified qdisc", str(refused)):
+            raise
         print(f"no network namespaces: {refused}", file=sys.stderr)
         return False
     finally:
@@ -211,7 +219,7 @@ class Machines:
     def describe(self):
         if self.isolated:
             return f"{len(self)} network namespaces joined by a bridge"
-        return (f"{len(self)} loopback addresses: not root, so there are no namespaces, the link is not shaped "
+        return (f"{len(self)} loopback addresses: not root, or no namespaces to be had, so the link is not shaped "
                 "and bytes on it are not counted")
 
     def close(self):

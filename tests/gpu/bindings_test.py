@@ -56,6 +56,7 @@ say("done")
 MAKER = BEGIN + """
 memory = call("cuMemAlloc", 4096)
 call("cuMemcpyHtoD", memory, b"from the maker", 14)
+call("cuStreamSynchronize", 0)
 say(ctypes.string_at(call("cuIpcGetMemHandle", memory).getPtr(), 64).hex())
 assert hear() == "answered"
 answer = bytearray(15)
@@ -70,6 +71,7 @@ memory = call("cuIpcOpenMemHandle", handle, 1)
 words = bytearray(14)
 call("cuMemcpyDtoH", words, memory, 14)
 call("cuMemcpyHtoD", int(memory) + 100, b"to the importer"[::-1], 15)
+call("cuStreamSynchronize", 0)
 call("cuIpcCloseMemHandle", memory)
 say(words.decode())
 """
@@ -85,6 +87,7 @@ class Array:
 stream = call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 ours = Array(5001)
 call("cuMemcpyHtoD", ours.memory, array.array("f", [rank + 0.5 * i for i in range(ours.count)]), 4 * ours.count)
+call("cuStreamSynchronize", 0)
 with cgx.Session(job="bindings") as session:
     comm = session.communicator("world", rank, 2, lambda key, value: say(key + " " + value.hex()) or hear(),
                                 lambda key: say("? " + key) or bytes.fromhex(hear()) or None, timeout=30)

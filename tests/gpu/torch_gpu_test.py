@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -17,7 +18,9 @@ SCENARIOS = ("matches_gloo", "matches_gloo_with_bucket_views", "unused_parameter
              "pass_that_fails_in_the_middle_is_redone", "bucket_type_differs_from_its_parameters",
              "results_that_are_not_finite_drop_the_step", "shutdown_and_again")
 
-if ON_A_GPU and importlib.util.find_spec("torch"):
+ASK = "import sys, torch; sys.exit(not torch.cuda.is_available())"  # elsewhere: ranks are forks of this process
+
+if ON_A_GPU and importlib.util.find_spec("torch") and subprocess.run([sys.executable, "-c", ASK]).returncode == 0:
     import torch_test
 
     class OnAGpu(unittest.TestCase):
@@ -42,7 +45,7 @@ if ON_A_GPU and importlib.util.find_spec("torch"):
 else:
     class OnAGpu(unittest.TestCase):
         def test_nothing(self):
-            raise unittest.SkipTest("skipped: no GPU (CGX_TEST_GPU=1 says that there is one), or no torch")
+            raise unittest.SkipTest("skipped: no GPU (CGX_TEST_GPU=1 says that there is one), or no torch that finds it")
 
 
 if __name__ == "__main__":
