@@ -142,15 +142,16 @@ Status Staging::check_end(const void* memory, uint64_t bytes, const char* what, 
   size_t size = 0;
   answer = driver_.cuMemGetAddressRange(&base, &size, at);
   CGX_RETURN_IF_ERROR(driver_.check(answer, std::string("looking at ") + what));
+  const CUdeviceptr begin = base;
   uint64_t there = base + size - at;
-  while (there < bytes && is_mapped(at + there - 1, ours) && is_mapped(at + there, ours) &&
+  while (there < bytes && is_mapped(at, ours) && is_mapped(at + there, ours) &&
          driver_.cuMemGetAddressRange(&base, &size, at + there) == device::CUDA_SUCCESS) {
     there = base + size - at;
   }
   if (there >= bytes) return {};
   return invalid_argument(std::string(what) + " needs " + std::to_string(bytes) +
                           " bytes and has " + std::to_string(there) +
-                          " to the end of its allocation");
+                          " to the end of its allocation of " + std::to_string(at + there - begin));
 }
 
 // A piece of a pool, which may lie beside others that belong to the same tensor, as torch's

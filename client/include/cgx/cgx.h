@@ -363,9 +363,9 @@ CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uin
 /* cgx_post with memory = CGX_MEMORY_CUDA: `in` and `out` are memory of the GPU whose context is
  * current in this thread, each within one allocation or within pieces of a pool that are mapped
  * side by side. The tensor's bytes are copied by `stream`, behind what it holds, into pinned
- * memory of the arena; the daemon gets them when they are there,
- * and the caller does not wait. Until then, what this thread and others hand over to the same
- * communicator queues up behind it. The CUDA driver is loaded by the first such call.
+ * memory of the arena; the daemon gets them when they are there, and the caller does not wait.
+ * Until then, what this thread and others hand over to the same communicator queues up behind it.
+ * The CUDA driver is loaded by the first such call.
  * CGX_NOT_FOUND: there is none; CGX_INVALID_ARGUMENT: no current context, memory of another one,
  * freed or too short. Where the GPU fails before the bytes have come (CGX_DEVICE_LOST) this rank
  * leaves the communicator: every later call answers that status, other ranks hear that it left.
