@@ -320,12 +320,13 @@ class Faults(WorkerCase):
         for _ in range(20):
             doomed[0].stdout.readline()
         host = [process.communicate(timeout=60)[0] for process in neighbour]
-        victims = self.workers()  # the neighbour's may still be ending
+        self.wait_until(lambda: len(self.workers()) == 2, "the end of the neighbour's workers")
+        victims = self.workers()
         began = time.monotonic()
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         seconds, said = self.failures(doomed, began)
-        self.assertGreaterEqual(len(victims), 2)
+        self.assertEqual(len(victims), 2)
         for text in said:
             self.assertRegex(text, r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
         figure("a killed worker is known to its ranks", seconds, 1.0)
