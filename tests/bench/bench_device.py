@@ -35,24 +35,29 @@ PLACES = {"n1g1": [0, 0], "n2r2": [0, 1, 0, 1]}
 
 
 class Scene:
-    """Two machines whose daemons and ranks find the stand-in."""
+    """Two machines whose daemons and ranks find the stand-in, or where it is said the machine's own driver."""
 
-    def __init__(self, codec, words="", machines=2, **policy):
+    def __init__(self, codec, words="", machines=2, on_a_gpu=False, **policy):
         self.folder = tempfile.TemporaryDirectory(prefix="cgx-device-")
         self.machines = Machines(machines)
         for name in ("machine", "counts"):
             os.mkdir(os.path.join(self.folder.name, name))
         self.words = (f"strict folder={self.folder.name}/machine counts={self.folder.name}/counts "
                       f"kernels={daemons.BUILD}/lib/libcgx_twins.so devices={DEVICES} {words}")
-        self.standin = os.path.join(daemons.BUILD, "lib", "standin")
+        self.on_a_gpu = on_a_gpu
         before = dict(os.environ)
-        os.environ.update(LD_LIBRARY_PATH=self.standin, CGX_STANDIN=self.words)
+        os.environ.update(self.driver())
         try:
             self.daemons = [daemons.Daemon(machine, self.folder.name, {"timeouts": {"residuals_ms": 1}, "policy": {"codec": codec, **policy}}) for machine in self.machines]
         finally:
             os.environ.clear()
             os.environ.update(before)
         self.jobs = 0
+
+    def driver(self, more=""):
+        """Where a process finds it, and what the stand-in is told to do."""
+        standin = os.path.join(daemons.BUILD, "lib", "standin")
+        return {} if self.on_a_gpu else {"LD_LIBRARY_PATH": standin, "CGX_STANDIN": f"{self.words} {more}"}
 
     def begin(self, kinds, places, *parts, words="", gpus=None, job=None):
         self.jobs += 1
@@ -61,8 +66,8 @@ class Scene:
         ranks = []
         for rank, (kind, place) in enumerate(zip(kinds, places)):
             daemon = self.daemons[place]
-            environment = daemons.python_environment(CGX_SOCKET=daemon.socket, LD_LIBRARY_PATH=self.standin,
-                                                     CGX_STANDIN=f"{self.words} {words} visible={gpus[rank] if gpus else 0}")
+            environment = daemons.python_environment(CGX_SOCKET=daemon.socket,
+                                                     **self.driver(f"{words} visible={gpus[rank] if gpus else 0}"))
             ranks.append(daemon.machine.start(
                 [sys.executable, os.path.join(GPU, "gpu_worker_rank.py"), kind, str(rank), str(len(kinds)), meeting,
                  job or f"job{self.jobs}", *parts], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))

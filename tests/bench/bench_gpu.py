@@ -5,13 +5,12 @@ beside it is what is compared. Needs a GPU and a torch that has it; says what it
 """
 
 import importlib.util
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 
-import daemons
+from bench_device import Scene
 from machines import Machines, isolation_possible
 from trainers import Trainers
 
@@ -39,21 +38,13 @@ def measure(report, model, shape, codec, rounds, steps):
 
 def exchange(report, rows, codec):
     """Steps of one matrix in the arena on the GPU, of which a worker makes what is sent, beside one in the host's, same daemons."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    program = os.path.join(os.path.dirname(here), "gpu", "gpu_worker_rank.py")
-    took = {}
-    with tempfile.TemporaryDirectory() as folder, Machines(2) as machines:
-        served = [daemons.Daemon(machine, folder, {"policy": {"codec": CODECS[codec]}}) for machine in machines]
+    took, scene = {}, Scene(CODECS[codec], on_a_gpu=True)
+    try:
         for kind in ("arena", "host"):
-            os.mkdir(f"{folder}/{kind}")
-            ranks = [machine.start([sys.executable, program, kind, str(rank), "2", f"{folder}/{kind}", kind, f"matrices={rows}"],
-                                   text=True, stdout=subprocess.PIPE, env=daemons.python_environment(CGX_SOCKET=served[rank].socket))
-                     for rank, machine in enumerate(machines)]
-            said = [rank.communicate(timeout=60)[0].splitlines() for rank in ranks]
-            took[kind] = statistics.median([1e6 * float(line.split()[1]) for line in said[0] if line.startswith("took")][5:])
-        for daemon in served:
-            daemon.process.terminate()
-            daemon.process.wait(20)
+            said = scene.run([kind] * 2, [0, 1], f"matrices={rows}")[0].splitlines()
+            took[kind] = statistics.median([1e6 * float(line.split()[1]) for line in said][5:])
+    finally:
+        scene.close()
     report.add("gpu", f"exchange/{4 * rows}KiB/{codec}", took["arena"], "host", took["host"], took["host"] / took["arena"], "us/step")
 
 
