@@ -48,10 +48,10 @@ bool resolve(End to, End from, size_t bytes, std::vector<Piece>& pieces) {
     piece.bytes = std::min(piece_at(to.address, bytes), piece_at(from.address, bytes));
     if (!resolve(to, piece.bytes, piece.to) || !resolve(from, piece.bytes, piece.from))
       return false;
-    const auto another = [&](const Target& now, Target Piece::*end) {
-      return !pieces.empty() && (pieces.back().*end).kind != now.kind;
-    };
-    if (another(piece.to, &Piece::to) || another(piece.from, &Piece::from)) return false;
+    if (!pieces.empty() &&
+        (pieces.back().to.kind != piece.to.kind || pieces.back().from.kind != piece.from.kind)) {
+      return false;
+    }
     bytes -= piece.bytes;
     to.address += piece.bytes;
     from.address += piece.bytes;
