@@ -55,6 +55,19 @@ class InOrder(unittest.TestCase):
         self.assertEqual(log, [side, "times 2.0", ("copy", side), "set", "current"])
 
 
+class Room(unittest.TestCase):
+    def test_torch_gives_back_what_it_keeps_before_the_arena_is_made(self):
+        log = []
+        module = torch_accelerator.Module()
+        module.empty_cache = lambda: log.append("emptied")
+        module.get_device_properties = lambda device: types.SimpleNamespace(uuid="bf4c3d0e-8a6c-4f5c-9a53-6f1c5e0c9a11")
+        module.device = contextlib.nullcontext
+        session = types.SimpleNamespace(share=lambda number: log.append("shared") or (True, True))
+        with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module), mock.patch.object(torch.version, "cuda", "12.0"):
+            self.assertTrue(cgx._torch_device.Accelerator(torch.device("cuda")).share(session))
+        self.assertEqual(log, ["emptied", "shared"])
+
+
 for _scenario in SCENARIOS:
     setattr(OnAnAccelerator, f"test_{_scenario}", lambda self, scenario=_scenario: self.run_on("Event", scenario))
     setattr(OnAnAccelerator, f"test_{_scenario}_with_the_arena_there",

@@ -108,6 +108,7 @@ class Accelerator:
         if name is None:
             return None
         number = uuid.UUID(str(name))
+        self._torch.empty_cache()  # what torch keeps for itself is what the arena and the worker need
         with self._torch.device(self.device):
             return Shared(self, number) if any(session.share(number)) else None
 
