@@ -126,13 +126,14 @@ void Communicator::check_peers() {
 
 // The clock of a started operation runs only when every machine that it hears has announced it;
 // then one that is needed and silent is at fault. Among more than two, whoever waits for what was
-// reduced elsewhere waits longer: the machine that misses a first part knows better.
+// reduced elsewhere waits longer: the machine that misses a first part knows better. A machine
+// whose own site has not answered blames nobody.
 void Communicator::check_stalled() {
   const uint64_t now = port_.now_ns();
   const uint64_t limit = port_.options().timeouts.stalled_ns;
   const uint64_t heartbeat = port_.options().timeouts.heartbeat_ns;
   const auto check = [&](const Operation& operation) -> bool {
-    if (now - operation.last_progress_ns() < limit) return false;
+    if (now - operation.last_progress_ns() < limit || operation.tickets_open()) return false;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
       if (k == members_.machine || !operation.setup().schedule->hears(k)) continue;
       const bool announced = !operation.silent(k) || (operation.kind() == wire::StepKind::kStep &&

@@ -124,6 +124,23 @@ TEST(LateSite, ARankIsToldOfAFailureWhenItsBuffersAreItsOwnAgain) {
   }
 }
 
+// Its peer has done what it could, and waits as well: nobody is stalled.
+TEST(LateSite, IsNotBlamedOnItsPeer) {
+  for (const uint32_t late_one : {0u, 1u}) {
+    ClusterOptions options;
+    options.policy.collective = scheduler::CollectiveWish::kScatter;
+    options.site = [late_one](uint32_t machine) {
+      return machine == late_one ? late(10 * kSecond + kLongNs) : SlowSiteOptions{};
+    };
+    World world({1, 1}, options);
+    submit_step(world.cluster, world.tensors, 0);
+    ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }, 60 * kSecond));
+    for (const uint32_t rank : {0u, 1u}) {
+      EXPECT_EQ(world.step_status(rank, 0), StatusCode::kOK) << world.step_text(rank, 0);
+    }
+  }
+}
+
 TEST(LateSite, KeepsTheMemoryOfARankThatDied) {
   World world({1, 2}, with_late_machine(kLongNs));
   submit_step(world.cluster, world.tensors, 0);
