@@ -475,7 +475,8 @@ Status JobRunner::fill(const Slice& slice, KernelJob& made, Pending& pending) {
 
 // What has no kernel of its own
 
-// One machine only: the sum, encoded as it is into scratch memory and decoded from there.
+// One machine only: the sum, encoded as it is into scratch memory and decoded from there. It loses
+// nothing, so nothing is left of a residual but where values are not finite.
 Status JobRunner::local_reduce(const Job& job) {
   for (const Slice& slice : job.slices) {
     CGX_RETURN_IF_ERROR(local_reduce(slice, streams_[job.head.stream]));
@@ -503,17 +504,10 @@ Status JobRunner::local_reduce(const Slice& slice, const Stream& stream) {
     made.dtype = slice.head.dtype;
     made.encoded = {reinterpret_cast<std::byte*>(stream.scratch), elements * width};
     CGX_RETURN_IF_ERROR(set_targets(slice, first, made.targets, made.target_count));
+    CGX_RETURN_IF_ERROR(set_residual(slice, made));
+    if (made.residual_out != nullptr) made.residual_in += first, made.residual_out += first;
     CGX_RETURN_IF_ERROR(add_launch(stream, std::span(segment, 1)));
   }
-  if (slice.head.residual == 0 || slice.head.writes == 0) return {};
-  CGX_ASSIGN_OR_RETURN(float* const drained,
-                       memory_.residual(slice.head.residual, 1 - slice.head.confirmed,
-                                        slice.head.first_element, slice.head.elements));
-  launches_.push_back([this, drained, elements = slice.head.elements](device::CUstream on) {
-    return driver_.check(
-        driver_.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(drained), 0, elements, on),
-        "emptying a residual");
-  });
   return {};
 }
 

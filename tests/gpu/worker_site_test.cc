@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
 #include <thread>
@@ -23,6 +24,7 @@ using namespace cgx::device;
 using namespace cgx::scheduler;
 
 constexpr uint64_t kElements = 64 << 10, kBytes = kElements * sizeof(float);
+constexpr uint32_t kNotFinite = kStreams;  // a tensor
 constexpr uint64_t kSecond = 1'000'000'000;
 
 // One operation with one tensor, between two machines.
@@ -43,23 +45,26 @@ class WorkerSites : public SitesTest {
     if (!IsSkipped()) fill();
   }
 
-  // A tensor for each stream, positive throughout, the same ones on the host and on the device.
+  // A tensor for each stream, positive throughout, and one with a value that is not finite, the
+  // same ones on the host and on the device.
   void fill() {
-    memory_.resize(kBegin + kStreams * kBytes);
+    memory_.resize(kBegin + (kStreams + 1) * kBytes);
     std::mt19937 random(7);
     std::uniform_real_distribution<float> positive(1, 2);
-    for (uint64_t i = 0; i < kStreams * kElements; ++i) {
-      const float x = positive(random);
+    for (uint64_t i = 0; i < (kStreams + 1) * kElements; ++i) {
+      const bool finite = i != kNotFinite * kElements + kElements - 5;
+      const float x = finite ? positive(random) : std::numeric_limits<float>::infinity();
       std::memcpy(memory_.data() + kBegin + i * sizeof(x), &x, sizeof(x));
     }
     share();
   }
 
-  std::unique_ptr<Play> begin(Site& site, SlabStore& slabs, uint32_t tensor, uint32_t word = 0) {
+  std::unique_ptr<Play> begin(Site& site, SlabStore& slabs, uint32_t tensor, uint32_t word = 0,
+                              uint32_t machines = 2) {
     TensorTable table{{.name = "t", .dtype = DType::kF32, .elements = kElements}};
     Group group;
     group.segments.push_back({0, kernels::parse_codec_spec("maxmin:4").value()});
-    GroupLayout layout = GroupLayout::create(group, table, 2, {});
+    GroupLayout layout = GroupLayout::create(group, table, machines, {});
     auto play = std::make_unique<Play>(Play{std::move(table),
                                             std::move(group),
                                             std::move(layout),
@@ -70,7 +75,7 @@ class WorkerSites : public SitesTest {
     play->setup.layout = &play->layout;
     play->setup.group = &play->group;
     play->setup.table = &play->table;
-    play->setup.machines = 2;
+    play->setup.machines = machines;
     Place place{&site == here_.get() ? host_arena_ : device_arena_, kBegin + tensor * kBytes};
     LocalSegment& segment = play->setup.segments.emplace_back();
     segment.outputs.push_back(place);
@@ -154,6 +159,36 @@ TEST_F(WorkerSites, AnswersAreRightHoweverManyJobsThereWere) {
       std::fill(bytes.begin(), bytes.end(), std::byte{0});
     }
   }
+}
+
+// What codes lose, then a step of one machine in which one value is not finite, then codes again.
+TEST_F(WorkerSites, AStepOfOneMachineLeavesTheResidualThatItLeavesOnTheHost) {
+  ASSERT_TRUE(staged_->reserve(1).ok());
+  const auto last_codes = [&](Site& site, SlabStore& slabs) {
+    const auto residual = site.residual_maker()(kElements);
+    EXPECT_TRUE(residual.ok());
+    std::vector<std::byte> codes;
+    uint32_t confirmed = 0;
+    for (const bool alone : {false, true, false}) {
+      const auto play = begin(site, slabs, alone ? kNotFinite : 0, 0, alone ? 1 : 2);
+      LocalSegment& segment = play->setup.segments.front();
+      segment.residual = residual->get();
+      segment.confirmed = confirmed;
+      segment.residual_scale = 0.5f;
+      confirmed = 1 - confirmed;
+      const Ticket asked =
+          alone ? ask(*play, {.kind = SiteJobKind::kLocalReduce, .presence = &play->all})
+                : ask_encode(*play);
+      EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+      const SiteAnswer& answer = answers_.at(asked);
+      EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
+      const auto bytes = slabs.bytes(play->into).first(answer.bytes);
+      codes.assign(bytes.begin(), bytes.end());
+      slabs.release(play->into);
+    }
+    return codes;
+  };
+  EXPECT_EQ(last_codes(*there_, *staged_), last_codes(*here_, *slabs_));
 }
 
 TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
