@@ -209,6 +209,7 @@ class Communicator final : public OperationPort,
   }
   uint64_t next_switch_step() const override;
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
+  Status told_of_refused_commit(const Status& why) override;
 
  private:
   struct LocalState {  // beside Members::local
@@ -300,7 +301,6 @@ class Communicator final : public OperationPort,
   bool measures_steps() const;
   void keep_profile(const PreparedPlan& plan);
   std::vector<Group> groups_of_profile();
-  Status without_profile(const Status& why);
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   void probe_link(const PreparedPlan& plan, const StepSample& sample);

@@ -203,7 +203,7 @@ void Communicator::commit_plan() {
       PlanPurpose::kCommit, /*dry_run=*/false, step,
       [this, step](uint64_t epoch) { return commit_question(epoch, step); },
       [this](const Result<PlanAgreement::Outcome>& outcome) {
-        if (!outcome.ok()) return refuse_commit(without_profile(outcome.status()));
+        if (!outcome.ok()) return refuse_commit(outcome.status());
         // Else install_committed() has answered.
         if (!replay_.on()) return;
         if (commits_ == 1) ++port_.replayed({members_.uid, members_.job, members_.name});

@@ -78,7 +78,7 @@ std::vector<Group> Communicator::groups_of_profile() {
 
 // The plan kept for the name may ask for more memory than there is now, or be one that this version
 // does not run: the next commit begins without it. What is wrong otherwise is said as it is.
-Status Communicator::without_profile(const Status& why) {
+Status Communicator::told_of_refused_commit(const Status& why) {
   const bool of_the_plan = why.code() == StatusCode::kRESOURCE_EXHAUSTED ||
                            why.code() == StatusCode::kINVALID_ARGUMENT ||
                            why.code() == StatusCode::kUNIMPLEMENTED;

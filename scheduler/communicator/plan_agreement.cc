@@ -159,10 +159,12 @@ void PlanAgreement::decide(size_t index) {
   proposal.answer(outcome);
 }
 
-void PlanAgreement::drop(size_t index, const Status& why) {
+void PlanAgreement::drop(size_t index, const Status& cause) {
   const Proposal proposal = take(index);
+  const bool commit = proposal.purpose == PlanPurpose::kCommit;
+  const Status why = commit ? port_.told_of_refused_commit(cause) : cause;
   // Who has committed waits, though nothing was proposed.
-  const bool others_wait = proposal.plan != nullptr || proposal.purpose == PlanPurpose::kCommit;
+  const bool others_wait = proposal.plan != nullptr || commit;
   const bool tell = others_wait && !proposal.dry_run;
   for (uint32_t k = 1; k < members_.machines() && tell; ++k) {
     port_.send_control(k, Decided{.epoch = proposal.plan != nullptr ? proposal.epoch : 0,

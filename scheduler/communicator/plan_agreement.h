@@ -53,6 +53,8 @@ class PlanAgreement {
     virtual uint64_t prepare_deadline_ns() const = 0;  // of what is proposed now
     virtual uint64_t next_switch_step() const = 0;     // coordinator: highest step sent + 2
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
+    // Coordinator: what the ranks of all machines are told where a commit is refused.
+    virtual Status told_of_refused_commit(const Status& why) = 0;
     virtual void count(Counter counter, uint64_t amount) = 0;
   };
 
@@ -163,7 +165,7 @@ class PlanAgreement {
   void refuse(Proposal& proposal, const Status& why);
   Proposal take(size_t index);
   void decide(size_t index);
-  void drop(size_t index, const Status& why);
+  void drop(size_t index, const Status& cause);
   std::string silent_machines(const Proposal& proposal) const;
 
   const Members& members_;

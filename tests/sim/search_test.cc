@@ -324,6 +324,9 @@ TEST(Search, AFoundPlanThatIsRefusedIsForgotten) {
   const auto refused = begin_again(kCallBytes * 8 / 7 + 4096);
   EXPECT_EQ(refused.code, StatusCode::kRESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.message, HasSubstr("it is forgotten, commit again"));
+  for (const uint32_t r : {1u, 2u}) {  // ranks of other machines have to do so, too
+    EXPECT_EQ(cluster.rank(r).replies[Cluster::kCommit].message, refused.message) << "rank " << r;
+  }
   const auto taken = begin_again(1 << 30);
   ASSERT_EQ(taken.code, StatusCode::kOK) << taken.message;
   EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << "a search begins at nothing";

@@ -50,6 +50,7 @@ class Machine final : public PlanAgreement::Port {
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t) override {
     installed = plan->plan.epoch;
   }
+  Status told_of_refused_commit(const Status& why) override { return why; }
   void count(Counter, uint64_t) override {}
 
   Prepare proposal(uint64_t epoch) const {
