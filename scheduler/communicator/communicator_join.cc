@@ -144,7 +144,8 @@ void Communicator::join(const Requester& from, const wire::CreateCommunicator& m
                    [&](const LocalRank& local) { return local.rank == message.rank; });
   if (found == members_.local.end()) {
     return refuse_join(invalid_argument("rank " + std::to_string(message.rank) + " of " +
-                                        members_.title() + " does not belong to this machine"));
+                                        members_.title() + " does not belong to this machine" +
+                                        kAnotherJob));
   }
   if (found->port != nullptr || state_ != State::kJoining) {
     return refuse_join(is_alive(message.rank));
@@ -186,7 +187,7 @@ bool Communicator::has(uint32_t rank) const {
 
 Status Communicator::is_alive(uint32_t rank) const {
   return {StatusCode::kALREADY_EXISTS, "rank " + std::to_string(rank) + " of " + members_.title() +
-                                           " has already joined and is alive"};
+                                           " has already joined and is alive" + kAnotherJob};
 }
 
 Status Communicator::is_gone(uint32_t rank, const std::string& why) const {

@@ -12,6 +12,10 @@
 
 namespace cgx::scheduler {
 
+// A user's jobs of one name are one job, also those of two containers: ranks may lie in several.
+inline constexpr const char* kAnotherJob =
+    "; another job of this user needs another name (CGX_JOB)";
+
 struct LocalRank {
   uint32_t rank = 0;
   SessionId session;

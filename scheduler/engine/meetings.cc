@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "scheduler/communicator/members.h"
+
 namespace cgx::scheduler {
 namespace {
 
@@ -30,7 +32,7 @@ Status Meetings::come(SessionId session, const SessionOptions& process, const wi
     if (other.rank != comer.rank || !meets_with(other, comer)) continue;
     return {StatusCode::kALREADY_EXISTS, comer.title() + " has already come to meet the others " +
                                              "and is alive: process " +
-                                             std::to_string(other.process.pid)};
+                                             std::to_string(other.process.pid) + kAnotherJob};
   }
   if (of_session >= per_session_max_) {
     return resource_exhausted("limits.communicators (" + std::to_string(per_session_max_) +

@@ -66,6 +66,40 @@ TEST(Meeting, RanksOfOtherUsersJobsAndCommunicatorsAreOthers) {
   EXPECT_EQ(Stranger(engine).meet(0).code, StatusCode::kOK);
 }
 
+// Ranks of one job may lie in several containers, so a container is no part of what a job is.
+TEST(Meeting, AJobOfAnotherContainerUnderTheSameNameIsToldToTakeAnother) {
+  Cluster cluster({.ranks_per_machine = {2, 1}});
+  scheduler::Engine& engine = cluster.engine(0);
+  wire::CreateCommunicator of_rank[2];
+  for (const uint32_t rank : {0u, 1u}) {
+    cluster.create_on(rank, [&](auto& message) {
+      of_rank[rank] = message;
+      message.name = "others";
+    });
+    of_rank[rank].comm = kHandle;
+  }
+  Stranger first(engine, {.job = "job", .holder = "uid 0 in container a"}),
+      second(engine, {.job = "job", .holder = "uid 0 in container b"});
+  const auto expect_told = [](const wire::Reply& refused, StatusCode code) {
+    EXPECT_EQ(refused.code, code);
+    EXPECT_THAT(refused.message, HasSubstr("communicator 'world' of job 'job'"));
+    EXPECT_THAT(refused.message, HasSubstr("another job of this user needs another name"));
+  };
+  EXPECT_EQ(first.meet(0).code, StatusCode::kOK);
+  expect_told(second.meet(0), StatusCode::kALREADY_EXISTS);
+  first.create(of_rank[0]);
+  expect_told(second.meet(0), StatusCode::kALREADY_EXISTS);
+  wire::CreateCommunicator theirs = of_rank[1];
+  theirs.job_key.fill(std::byte(7));
+  std::swap(theirs.members[1], theirs.members[2]);  // they have another rank here
+  theirs.rank = 2;
+  second.create(theirs);
+  expect_told(second.rank.replies.at(Cluster::kCreate), StatusCode::kINVALID_ARGUMENT);
+  Stranger companion(engine, {.job = "job", .holder = "uid 0 in container c"});
+  companion.create(of_rank[1]);
+  EXPECT_EQ(companion.rank.replies.count(Cluster::kCreate), 0u) << "the first job waits on";
+}
+
 TEST(Meeting, ASessionMeetsInNoMoreCommunicatorsThanItMayHave) {
   Cluster cluster({.ranks_per_machine = {1},
                    .limits = [](uint32_t) { return scheduler::Limits{.communicators = 2}; }});
