@@ -47,8 +47,9 @@ Status check_address(const std::string& text) {
   std::string host = text.substr(0, colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
-  const bool good =
-      bracketed ? is_ip(AF_INET6, host) : host.find(':') == host.npos && is_host(host);
+  // An IPv4 address may have brackets, too: who fills in an address need not know its family.
+  const bool good = bracketed ? is_ip(AF_INET6, host) || is_ip(AF_INET, host)
+                              : host.find(':') == host.npos && is_host(host);
   return good ? Status() : wrong(text, "host:port; an IPv6 address needs brackets: [::1]:7070");
 }
 

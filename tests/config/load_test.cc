@@ -118,6 +118,15 @@ TEST(Load, ChecksWhatTextsMean) {
   EXPECT_THAT(error_of("lane: \"a\\x01\""), HasSubstr("without control characters"));
 }
 
+// Of a pod's address nobody knows the family before it is there.
+TEST(Load, TakesAnAddressOfEitherFamilyInBrackets) {
+  for (const char* address : {"[10.1.2.3]:7070", "[fd00::3]:7070"}) {
+    v1::Config config;
+    EXPECT_TRUE(load("mesh: {listen: '" + std::string(address) + "'}", config).ok()) << address;
+  }
+  EXPECT_THAT(error_of("mesh: {listen: '[host]:70'}"), HasSubstr("host:port"));
+}
+
 TEST(Load, NamesTheElementOfAList) {
   EXPECT_EQ(error_of("policy:\n  rules:\n    - {match: a, codec: raw}\n    - {match: b}\n"),
             "c.yaml:4: policy.rules[1].codec: is missing: a codec; see cgxctl codecs");

@@ -53,6 +53,16 @@ class Texts(unittest.TestCase):
         schema = yaml.safe_load(text_of("values.schema.json"))["properties"]
         self.assertEqual(set(schema) - {"global"}, set(values))
 
+    def test_the_address_may_be_of_either_family(self):
+        words = [re.sub(r"{{.*?}}", "7070", word)
+                 for word in re.findall(r'"([^"]*\$\(ADDRESS\)[^"]*)"', text_of("templates", "daemonset.yaml"))]
+        self.assertEqual(len(words), 2)
+        for address in ("127.0.0.1", "::1"):
+            given = [part for word in words for part in ("--set", word.replace("$(ADDRESS)", address))]
+            done = subprocess.run([os.path.join(BUILD, "bin", "cgxd"), "--check-config", *given], capture_output=True, text=True,
+                                  timeout=20, stdin=subprocess.DEVNULL)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), address)
+
     def test_versions_are_the_projects(self):
         with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as file:
             version = re.search(r"project\(cgxd VERSION ([\d.]+)", file.read()).group(1)
