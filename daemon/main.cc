@@ -84,10 +84,23 @@ Result<v1::Config> read(const CommandLine& line) {
   return config;
 }
 
-Result<v1::Config> load(const CommandLine& line) {
-  CGX_ASSIGN_OR_RETURN(v1::Config config, read(line));
-  CGX_RETURN_IF_ERROR(resolve_network(config));
-  return config;
+struct Configuration {
+  v1::Config written;   // what a reload is compared with
+  v1::Config resolved;  // with what the machine's interfaces say now
+};
+Result<Configuration> load(const CommandLine& line) {
+  CGX_ASSIGN_OR_RETURN(const v1::Config written, read(line));
+  Configuration both{.written = written, .resolved = written};
+  CGX_RETURN_IF_ERROR(resolve_network(both.resolved));
+  return both;
+}
+
+// What a running daemon made of its interfaces stays, so a reload does not ask them: one that is
+// down at the moment refuses no change of another key.
+Result<v1::Config> load_again(const CommandLine& line) {
+  CGX_ASSIGN_OR_RETURN(v1::Config written, read(line));
+  CGX_RETURN_IF_ERROR(check_network(written));
+  return written;
 }
 
 // Where trainers look for this daemon, whether or not the rest of the configuration is right.
@@ -175,7 +188,8 @@ class Drained {
   Stopper& stopper_;
 };
 
-int start(const CommandLine& line, const v1::Config& config) {
+int start(const CommandLine& line, const Configuration& configuration) {
+  const v1::Config& config = configuration.resolved;
   const sigset_t signals = block_signals();
   const OpenFilesLimit files = raise_open_files_limit();
   Log log(log_settings(config.log()));
@@ -225,11 +239,17 @@ int start(const CommandLine& line, const v1::Config& config) {
     return run_beside(**daemon, log, signals, *stopper, line.command, config, files);
   }
   return serve(**daemon, log, signals,
-               {.config = config,
-                .load = [&line] { return load(line); },
+               {.config = configuration.written,
+                .load = [&line] { return load_again(line); },
                 .stopper = *stopper,
                 .audit = (*operators)->audit(),
                 .private_daemon = line.private_daemon});
+}
+
+int drain(const CommandLine& line) {
+  const Result<v1::Config> config = read(line);
+  if (!config.ok()) return fail(config.status());
+  return fail(drain_running(config->control().socket(), line.drain_limit));
 }
 
 int run(int argc, char** argv) {
@@ -237,24 +257,23 @@ int run(int argc, char** argv) {
   ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no child's end is told
   const CommandLine line = parse_command_line(argc, argv);
   if (line.action == CommandLine::Action::kExit) return line.exit_code;
-  const bool drains = line.action == CommandLine::Action::kDrain;
-  const Result<v1::Config> config = drains ? read(line) : load(line);
+  if (line.action == CommandLine::Action::kDrain) return drain(line);
+  const Result<Configuration> config = load(line);
   if (!config.ok()) {
     const bool serves = line.action == CommandLine::Action::kServe;
     return serves ? refuse(line, config.status()) : fail(config.status());
   }
   switch (line.action) {
     case CommandLine::Action::kCheckConfig:
-      if (const Status here = check_machine(*config); !here.ok()) return fail(here);
+      if (const Status here = check_machine(config->resolved); !here.ok()) return fail(here);
       [[fallthrough]];
     case CommandLine::Action::kPrintConfig:
-      std::fputs(config::print(*config).c_str(), stdout);
+      std::fputs(config::print(config->resolved).c_str(), stdout);
       return 0;
     case CommandLine::Action::kServe:
     case CommandLine::Action::kRun:
       return start(line, *config);
     case CommandLine::Action::kDrain:
-      return fail(drain_running(config->control().socket(), line.drain_limit));
     case CommandLine::Action::kExit:
       break;
   }

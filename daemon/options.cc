@@ -188,23 +188,29 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   return options;
 }
 
+Status check_network(const v1::Config& config) {
+  const v1::Mesh& mesh = config.mesh();
+  v1::Mesh unchanged;
+  config::fill_defaults(unchanged);
+  const bool same =
+      std::equal(mesh.trusted_networks().begin(), mesh.trusted_networks().end(),
+                 unchanged.trusted_networks().begin(), unchanged.trusted_networks().end());
+  if (mesh.network().empty() || same) return {};
+  return invalid_argument("mesh.network: is set beside mesh.trusted_networks; keep one of them");
+}
+
 Status resolve_network(v1::Config& config) {
   v1::Mesh& mesh = *config.mutable_mesh();
   if (mesh.network().empty()) return {};
-  v1::Mesh unchanged;
-  config::fill_defaults(unchanged);
-  const auto same = [](const auto& a, const auto& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
-  };
-  if (!same(mesh.trusted_networks(), unchanged.trusted_networks())) {
-    return invalid_argument("mesh.network: is set beside mesh.trusted_networks; keep one of them");
-  }
+  CGX_RETURN_IF_ERROR(check_network(config));
   CGX_ASSIGN_OR_RETURN(
       const NetworkList networks,
       NetworkList::parse(std::vector<std::string>(mesh.network().begin(), mesh.network().end())));
   const std::vector<InterfaceAddress> addresses = interface_addresses(networks);
   if (addresses.empty()) return in_no_network("mesh.network", networks);
   *mesh.mutable_trusted_networks() = mesh.network();
+  v1::Mesh unchanged;
+  config::fill_defaults(unchanged);
   if (mesh.listen() == unchanged.listen()) {
     mesh.set_listen(address_of(addresses.front().host, 0));
   }

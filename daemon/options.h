@@ -12,6 +12,8 @@ namespace cgx::daemon {
 Result<DaemonOptions> daemon_options(const v1::Config& config);
 // What of it a reload takes over; reads no file.
 Result<scheduler::Engine::Changes> changeable_options(const v1::Config& config);
+// That mesh.network does not stand beside what it is to fill.
+Status check_network(const v1::Config& config);
 // mesh.network in the keys it stands for: mesh.trusted_networks, and mesh.listen where that is left
 // as it is by default. Both read which interfaces this machine has.
 Status resolve_network(v1::Config& config);

@@ -28,8 +28,8 @@ bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper
                       const siginfo_t& signal, uint64_t drain_ms, const PassOn& pass_on);
 
 struct ServeOptions {
-  v1::Config config;                         // complete, in force
-  std::function<Result<v1::Config>()> load;  // once more, as at the start
+  v1::Config config;                         // complete, as it is written, in force
+  std::function<Result<v1::Config>()> load;  // once more
   Stopper& stopper;                          // whoever ordered the end learns what was cut off
   AuditLog& audit;                           // of what a reload changes
   bool private_daemon = false;               // ends when nobody is connected any more

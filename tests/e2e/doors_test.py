@@ -1,13 +1,15 @@
 """Where a daemon listens: nowhere but on loopback by default, and only inside its trusted networks with others."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import unittest
 
 from cluster_case import RAW, ClusterCase
-from daemons import Daemon
+from daemons import Daemon, merged
 from machines import Machines, isolation_possible
 
 NETWORK = "10.77.0.0/24"  # of the machines
@@ -88,6 +90,20 @@ class Isolated(ClusterCase):
 
 class OneKey(Isolated):
     CONFIG = {**RAW, "mesh": {"network": [NETWORK]}}
+
+    def test_a_reload_while_the_interface_has_no_address_changes_other_keys(self):
+        daemon, machine = self.daemons[0], self.machines[0]
+        address = ("ip", "-n", machine.netns, "address")
+        subprocess.run([*address, "flush", "dev", machine.interface], check=True)
+        try:
+            with open(daemon.config_path, "w", encoding="utf-8") as file:
+                json.dump(merged(daemon.config, {"log": {"level": "debug"}}), file)
+            daemon.process.send_signal(signal.SIGHUP)
+            self.wait_until(lambda: "reload" in daemon.log(), "the reload")
+            self.wait_until(lambda: re.search("reloaded|reload refused", daemon.log()), "its end")
+        finally:
+            subprocess.run([*address, "add", f"{machine.address}/24", "dev", machine.interface], check=True)
+        self.assertIn("reloaded changed=1 waiting=0", daemon.log())
 
     def test_joins_machines_and_listens_nowhere_else(self):
         for machine, daemon in zip(self.machines, self.daemons):
