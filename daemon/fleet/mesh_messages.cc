@@ -43,7 +43,7 @@ Verdict get_verdict(const v1::Verdict& message) {
   if (message.not_yet()) return Verdict::not_yet();
   if (message.code() == 0) return {};
   const auto code = static_cast<StatusCode>(message.code());
-  return Verdict::refused(Status(code, message.message().substr(0, 1024)));
+  return Verdict::refused(Status(code, message.message().substr(0, kReasonBytesMax)));
 }
 
 template <typename Message>
@@ -110,6 +110,9 @@ v1::ArriveRequest to_message(const Arrival& arrival) {
   v1::ArriveRequest message;
   put(arrival.nonce, message.mutable_nonce());
   put(arrival.mac, message.mutable_proof());
+  if (!arrival.failure.ok()) {
+    put_verdict(Verdict::refused(arrival.failure), message.mutable_failure());
+  }
   return message;
 }
 
@@ -160,6 +163,7 @@ Result<Arrival> from_message(const v1::ArriveRequest& message) {
   Arrival arrival;
   CGX_RETURN_IF_ERROR(get(message.nonce(), "nonce", arrival.nonce));
   CGX_RETURN_IF_ERROR(get(message.proof(), "proof", arrival.mac));
+  arrival.failure = get_verdict(message.failure()).why;
   return arrival;
 }
 

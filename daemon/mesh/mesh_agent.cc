@@ -185,8 +185,7 @@ void MeshAgent::connected(LinkSerial serial, const Status& status) {
 // The listener waits for the Arrival.
 void MeshAgent::on_connected(Wish& wish, const Status& status) {
   if (wish.dials) {
-    if (!status.ok()) return refuse(wish, status);
-    made(wish);
+    status.ok() ? made(wish) : fail(wish, status);
     return dial(wish);
   }
   Acceptance answer = issued_[wish.challenge].answer;
@@ -197,8 +196,15 @@ void MeshAgent::on_connected(Wish& wish, const Status& status) {
   if (!status.ok()) refuse(wish, status);
 }
 
+// The listener, whose transport has connected, would wait for us until the deadline.
+void MeshAgent::fail(Wish& wish, const Status& why) {
+  wish.answered = true;
+  wish.failure = Status(why.code(), why.message().substr(0, kReasonBytesMax));
+  ports_.host.link_refused(wish.wish.serial, why);
+}
+
 void MeshAgent::made(Wish& wish) {
-  wish.made = true;
+  wish.answered = true;
   if (ports_.keys != nullptr) {
     ports_.keys->keep({wish.wish.request.job, wish.wish.request.uid}, wish.key);
   }
@@ -208,7 +214,7 @@ void MeshAgent::made(Wish& wish) {
 }
 
 void MeshAgent::refuse(Wish& wish, const Status& why) {
-  if (!wish.made) ports_.host.link_refused(wish.wish.serial, why);
+  if (!wish.answered) ports_.host.link_refused(wish.wish.serial, why);
   const bool misfit = why.code() == StatusCode::kAUTH_FAILED ||
                       why.code() == StatusCode::kPERMISSION_DENIED ||
                       why.code() == StatusCode::kVERSION_MISMATCH;

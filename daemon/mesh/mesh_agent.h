@@ -4,9 +4,9 @@
 // may be called from anywhere; the dialer calls back from anywhere.
 //
 // Invariants: a wish ends in exactly one link_made or link_refused, unless it is withdrawn; nothing
-// of a peer is believed before its MAC, and no wish is refused for what a caller says, only for
-// what the address that the job named answers; only addresses inside the trusted networks are
-// dialed, and none where this process listens itself; all a stranger can cause is bounded
+// of a peer is believed before its MAC, and no wish is refused for what a caller without one says,
+// only for what the address that the job named answers; only addresses inside the trusted networks
+// are dialed, and none where this process listens itself; all a stranger can cause is bounded
 // (challenges, rate).
 #pragma once
 
@@ -131,6 +131,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   void connect(Wish& wish, const Introduction& both, const transport::Endpoint& remote);
   void on_connected(Wish& wish, const Status& status);
   void made(Wish& wish);
+  void fail(Wish& wish, const Status& why);
   void refuse(Wish& wish, const Status& why);  // destroys the wish
   void end(Wish& wish);                        // likewise
   void expire();
@@ -168,6 +169,7 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   Status check_proof(const std::string& host, const Introduction& both, const Wish& wish,
                      const Proof& proof) const;
   Verdict answer_arrival(const Arrival& arrival);
+  Verdict answer_failure(const Arrival& arrival);
   Verdict stranger(const std::string& host, const Status& why);
   bool within_rate(const std::string& host);
   bool challenges_left(const std::string& host) const;

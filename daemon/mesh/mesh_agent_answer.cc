@@ -190,7 +190,7 @@ void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
 void MeshAgent::accept(Issued& issued, Wish& wish, const Proof& proof,
                        UniqueFunction<void(Acceptance)> answer) {
   issued.proof = proof.mac;
-  issued.arrival = wish.key.prove_arrival(issued.introduction);
+  issued.arrival = wish.key.prove_arrival(issued.introduction, {});
   issued.expires_ns = now_ns_ + options_.deadline_ns;
   issued.answer.endpoint = wish.wish.local;
   issued.answer.mac = wish.key.prove_listener(issued.introduction, proof.endpoint, wish.wish.local);
@@ -214,6 +214,7 @@ Status MeshAgent::check_proof(const std::string& host, const Introduction& both,
 }
 
 Verdict MeshAgent::answer_arrival(const Arrival& arrival) {
+  if (!arrival.failure.ok()) return answer_failure(arrival);
   const auto found = issued_.find(arrival.nonce);
   const bool known = found != issued_.end() && found->second.proof &&
                      equal_in_constant_time(found->second.arrival, arrival.mac);
@@ -223,6 +224,20 @@ Verdict MeshAgent::answer_arrival(const Arrival& arrival) {
     made(*wish->second);
     end(*wish->second);
   }
+  return {};
+}
+
+// The dialer's transport could not connect.
+Verdict MeshAgent::answer_failure(const Arrival& arrival) {
+  const auto found = issued_.find(arrival.nonce);
+  const auto waiting = found == issued_.end() ? wishes_.end() : wishes_.find(found->second.serial);
+  if (waiting == wishes_.end()) return {};  // nobody waits for it
+  Wish& wish = *waiting->second;
+  const Mac expected = wish.key.prove_arrival(found->second.introduction, arrival.failure);
+  const bool known = found->second.proof && equal_in_constant_time(expected, arrival.mac);
+  if (!known) return Verdict::refused(Status(StatusCode::kNOT_FOUND, "no such handshake"));
+  refuse(wish, Status(arrival.failure.code(), peer_text(wish) + " cannot connect for gradients: " +
+                                                  arrival.failure.message()));
   return {};
 }
 

@@ -29,9 +29,11 @@ MeshAnswer<T> MeshAgent::answer_to(Wish& wish,
 
 void MeshAgent::dial(Wish& wish) {
   const std::string& address = wish.current_address();
-  if (wish.made) {
+  if (wish.answered) {
     return ports_.dialer.arrive(
-        address, {wish.introduction.challenge, wish.key.prove_arrival(wish.introduction)},
+        address,
+        {wish.introduction.challenge, wish.key.prove_arrival(wish.introduction, wish.failure),
+         wish.failure},
         answer_to(wish, &MeshAgent::on_arrival_heard));
   }
   if (wish.proof) {
@@ -88,7 +90,7 @@ void MeshAgent::on_welcome(Wish& wish, const Result<Acceptance>& acceptance) {
 
 void MeshAgent::on_arrival_heard(Wish& wish, const Result<Verdict>& verdict) {
   if (!verdict.ok()) return not_reached(wish, verdict.status());
-  end(wish);  // refused or not: the link is up here, and its heartbeat tells
+  end(wish);  // refused or not: a link that is up here has a heartbeat, which tells
 }
 
 // The dialed side asks the address that the job named whether it is of another version, user or

@@ -87,8 +87,12 @@ Mac LinkKey::prove_listener(const Introduction& both, const transport::Endpoint&
   return hmac(key_, writer.take());
 }
 
-Mac LinkKey::prove_arrival(const Introduction& both) const {
-  return hmac(key_, transcript("cgx mesh arrival", both).take());
+Mac LinkKey::prove_arrival(const Introduction& both, const Status& failure) const {
+  if (failure.ok()) return hmac(key_, transcript("cgx mesh arrival", both).take());
+  wire::Writer writer = transcript("cgx mesh failure", both);
+  writer.put(failure.code());
+  writer.put_string(failure.message());
+  return hmac(key_, writer.take());
 }
 
 Mac LinkKey::prove_question(const Nonce& challenge, const JobOwner& of,

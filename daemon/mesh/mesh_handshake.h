@@ -41,6 +41,8 @@ struct Greeting {
   std::string program;  // "cgxd 0.1.0"
 };
 
+constexpr size_t kReasonBytesMax = 1024;  // of it no more is read
+
 struct Verdict {
   enum class Kind : uint8_t { kGo, kNotYet, kRefused };
   Kind kind = Kind::kGo;
@@ -72,6 +74,7 @@ struct Acceptance {
 struct Arrival {
   Nonce nonce{};
   Mac mac{};
+  Status failure;  // not OK: the caller's transport could not connect, and why
 };
 
 // Two users' jobs may share a name.
@@ -98,7 +101,7 @@ class LinkKey {
   Mac prove_dialer(const Introduction& both, const transport::Endpoint& dialer) const;
   Mac prove_listener(const Introduction& both, const transport::Endpoint& dialer,
                      const transport::Endpoint& listener) const;
-  Mac prove_arrival(const Introduction& both) const;
+  Mac prove_arrival(const Introduction& both, const Status& failure) const;
   // Of who asks about a job of this key, after the introduction: see fleet.h.
   Mac prove_question(const Nonce& challenge, const JobOwner& of, const std::string& address) const;
   uint64_t tag_to_dialer(const Introduction& both) const;

@@ -32,7 +32,8 @@ struct MeshAgent::Wish {
   Status silence;                // what the last unanswered call said
   Introduction introduction;
   std::optional<Proof> proof;  // sent, not answered yet: may be sent again
-  bool made = false;           // frames may be sent; the peer must still hear that we have arrived
+  bool answered = false;       // the host knows what came of it; the peer must still hear that
+  Status failure;              // of our transport
 
   // The dialed side: who waits for our Acceptance while the transport connects.
   UniqueFunction<void(Acceptance)> acceptance;

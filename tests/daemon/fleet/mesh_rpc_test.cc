@@ -182,6 +182,11 @@ TEST(MeshMessagesTest, EveryMessageComesBackAsItWas) {
   EXPECT_EQ(back->from, greeting.from);
   Acceptance acceptance{.verdict = Verdict::refused(internal_error("x")),
                         .endpoint = {{std::byte{9}}, "s"}};
+  const Arrival failed{.nonce = {std::byte(6)}, .failure = internal_error("no lanes")};
+  const auto heard = from_message(to_message(failed));
+  ASSERT_TRUE(heard.ok());
+  EXPECT_EQ(heard->failure, failed.failure);
+  EXPECT_TRUE(from_message(to_message(Arrival{}))->failure.ok());
   const auto answer = from_message(to_message(acceptance));
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->verdict.why, internal_error("x"));

@@ -470,12 +470,40 @@ TEST_F(MeshAgentTest, ATransportThatCannotConnectIsNamedOnBothSides) {
   EXPECT_NE(a->refusals[1].message().find("no lanes"), std::string::npos);
 }
 
-TEST_F(MeshAgentTest, ADialersTransportThatCannotConnectIsNamedThereAndHintedAtHere) {
+TEST_F(MeshAgentTest, ADialersTransportThatCannotConnectIsNamedOnBothSides) {
+  for (const std::string& why : {std::string("no lanes"), std::string(5'000, 'x')}) {
+    start();
+    a->connect_status = internal_error(why);
+    want_both();
+    settle();
+    EXPECT_EQ(a->refusals[1], internal_error(why));
+    EXPECT_EQ(b->refusals[1].code(), StatusCode::kINTERNAL);
+    EXPECT_NE(b->refusals[1].message().find("cannot connect for gradients: " + why.substr(0, 1024)),
+              std::string::npos)
+        << b->refusals[1].message();
+  }
+}
+
+TEST_F(MeshAgentTest, AFailureThatIsNotProvenEndsNothing) {
   start();
+  a->interference.arrival = [](Arrival& arrival) {
+    arrival.failure = internal_error("no lanes");
+    return true;
+  };
+  want_both();
+  settle();
+  EXPECT_TRUE(b->refusals.empty());
+}
+
+TEST_F(MeshAgentTest, ADialersTransportThatNeverConnectsIsHintedAtByTheOtherSide) {
+  start();
+  a->interference.arrival = [](Arrival& arrival) {
+    arrival.mac = {};
+    return true;
+  };
   a->connect_status = internal_error("no lanes");
   want_both();
   settle();
-  EXPECT_EQ(a->refusals[1], internal_error("no lanes"));
   EXPECT_TRUE(b->refusals.empty());
   pass(b->options.deadline_ns + kSecond);
   EXPECT_EQ(b->refusals[1].code(), StatusCode::kTIMED_OUT);
