@@ -251,7 +251,11 @@ Status Communicator::tell(uint64_t number, std::span<const uint32_t> ids, uint8_
 Result<cgx_step_report> Communicator::step_report(uint64_t number) {
   CGX_ASSIGN_OR_RETURN(const Use use, Use::begin(*this, true));
   session_.drain();
-  CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
+  CGX_ASSIGN_OR_RETURN(const Step* step, steps_.find(number));
+  if (!step->finished && !session_.daemon_lives()) {
+    CGX_ASSIGN_OR_RETURN(step, steps_.find(number));
+    if (!step->finished) return session_.lost();
+  }
   cgx_step_report report{.size = sizeof(report),
                          .step = number,
                          .attempt = step->attempt,

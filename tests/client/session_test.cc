@@ -265,6 +265,11 @@ TEST_F(DyingDaemonTest, WhoOnlyLooksHearsOfItToo) {
          int done = 0;
          return cgx_test_call(rank.comm, call, &done);
        }},
+      {"cgx_step_info",
+       [](Rank& rank) {
+         cgx_step_report report{.size = sizeof(report)};
+         return cgx_step_info(rank.comm, 0, &report);
+       }},
       {"cgx_poll of 20 ms", [&](Rank& rank) { return cgx_poll(rank.session, &seen, 20); }},
       {"cgx_poll of 0 ms", [&](Rank& rank) { return cgx_poll(rank.session, &seen, 0); }},
       {"cgx_wait of 1 ms", [](Rank& rank) { return cgx_wait(rank.comm, 0, 1); }},
@@ -314,6 +319,7 @@ TEST_F(DyingDaemonTest, ResultsFromBeforeItsDeathAreDelivered) {
   }
   EXPECT_THAT(cgx_last_error(), HasSubstr("DAEMON_LOST"));
   EXPECT_OK(cgx_wait(rank.comm, 0, -1));
+  EXPECT_OK(cgx_step_info(rank.comm, 0, &report));
 }
 
 TEST_F(DyingDaemonTest, StoppedDaemonIsFoundByItsStillBeat) {

@@ -294,7 +294,7 @@ typedef struct cgx_step_report {
   uint64_t policy_version;
   uint32_t results, filled, absent, failed; /* tensors by state */
 } cgx_step_report;
-/* About one of the last four steps. */
+/* About one of the last four steps. DAEMON_LOST: it is unfinished, and stays so. */
 CGX_API cgx_status cgx_step_info(cgx_comm* comm, uint64_t step, cgx_step_report* report);
 
 /* --- Calls outside steps ---------------------------------------------------------------------- */
