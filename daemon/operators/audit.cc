@@ -151,7 +151,9 @@ Status AuditFile::append(const std::string& line) {
 Result<std::unique_ptr<AuditLog>> AuditLog::open(const std::string& path, Log& log,
                                                  uint64_t file_bytes_max) {
   std::unique_ptr<AuditLog> audit(new AuditLog(path, log, file_bytes_max));
-  if (audit->keeps_) CGX_RETURN_IF_ERROR(audit->operators_.open());
+  if (!audit->keeps_) return audit;
+  CGX_RETURN_IF_ERROR(audit->operators_.open());
+  CGX_RETURN_IF_ERROR(audit->users_.open());
   return audit;
 }
 

@@ -33,7 +33,7 @@ class AuditFile {
  public:
   AuditFile(std::string path, Log& log, uint64_t bytes_max)
       : path_(std::move(path)), log_(log), bytes_max_(bytes_max) {}
-  Status open();  // else the first of the others does
+  Status open();  // the others open it again where it was renamed
   Status make_room();
   Status append(const std::string& line);
 

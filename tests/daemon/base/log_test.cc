@@ -5,6 +5,8 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "daemon/operators/audit.h"
 #include "tests/daemon/operators/control_harness.h"
@@ -123,11 +125,18 @@ TEST_F(AuditTest, WritesOneJsonLinePerAttempt) {
 }
 
 TEST_F(AuditTest, SaysWhatItCouldNotWrite) {
-  const auto audit = AuditLog::open("/dev/full", log_);
+  const auto audit = AuditLog::open(path_, log_);
   ASSERT_TRUE(audit.ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
   const Status status = (*audit)->write(record("x"));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
   EXPECT_EQ(status.code(), StatusCode::kRESOURCE_EXHAUSTED);
-  EXPECT_NE(status.message().find("/dev/full"), std::string::npos) << status.message();
+  EXPECT_THAT(status.message(), HasSubstr(path_));
 }
 
 TEST_F(AuditTest, AppendsToAFileThatExists) {
@@ -186,6 +195,13 @@ TEST_F(AuditTest, GrowsWhereItCannotBeginAnew) {
 TEST_F(AuditTest, SaysWhyTheFileCannotBeOpened) {
   const auto audit = AuditLog::open("/nonexistent/audit", log_);
   EXPECT_THAT(audit.status().message(), HasSubstr("cannot open the audit file /nonexistent/audit"));
+}
+
+TEST_F(AuditTest, SaysAtOnceThatTheUsersFileCannotBeOpened) {
+  ASSERT_EQ(::mkdir((path_ + ".users").c_str(), 0700), 0);
+  const auto audit = AuditLog::open(path_, log_);
+  EXPECT_THAT(audit.status().message(),
+              HasSubstr("cannot open the audit file " + path_ + ".users"));
 }
 
 }  // namespace
