@@ -65,7 +65,8 @@ std::string usage_message(const CLI::App* app, const CLI::Error& error) {
     path += " " + command->get_name();
   }
   std::string text = error.what();
-  const std::vector<std::string> unknown = app->remaining(true);
+  std::vector<std::string> unknown = app->remaining(true);
+  std::erase(unknown, "--");  // stands before a command to run
   if (!unknown.empty()) {
     text = not_understood(*command, unknown.front());
   } else if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {

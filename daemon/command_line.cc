@@ -40,9 +40,23 @@ void append(const Words& more, Words& words) {
   words.insert(words.end(), more.begin(), more.end());
 }
 
+// Before and after `run`, of which neither wins: a word that differs from the first is an error.
+CLI::Option* add_once(CLI::App& app, const std::string& name, std::string& value,
+                      const std::string& help) {
+  return app.add_option_function<std::string>(
+      name,
+      [name, &value](const std::string& given) {
+        if (!value.empty() && given != value) {
+          throw CLI::ValidationError(name, "is given twice, as " + value + " and as " + given);
+        }
+        value = given;
+      },
+      help);
+}
+
 // Before and after `run`: what may be repeated adds up.
 void add_common(CLI::App& app, CommandLine& line, Words& networks) {
-  app.add_option("--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
+  add_once(app, "--config", line.config, "configuration file (YAML)")->check(CLI::ExistingFile);
   app.add_option_function<Words>(
          "--set", [&line](const Words& more) { append(more, line.assignments); },
          "sets one key, in place of the file's value; may be repeated")
@@ -53,10 +67,10 @@ void add_common(CLI::App& app, CommandLine& line, Words& networks) {
          "network shared with the other machines, e.g. 10.1.0.0/24: as the key mesh.network")
       ->type_name("CIDR")
       ->delimiter(',');
-  app.add_option("--record-plans", line.record_plans,
-                 "write the plans of jobs coordinated here into this new file");
-  app.add_option("--replay-plans", line.replay_plans,
-                 "follow the plans of such a file: equal runs then give equal bits")
+  add_once(app, "--record-plans", line.record_plans,
+           "write the plans of jobs coordinated here into this new file");
+  add_once(app, "--replay-plans", line.replay_plans,
+           "follow the plans of such a file: equal runs then give equal bits")
       ->check(CLI::ExistingFile);
 }
 

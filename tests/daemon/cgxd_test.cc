@@ -195,6 +195,17 @@ TEST_F(CgxdTest, KeysGivenBeforeRunAndBehindItAllCount) {
   EXPECT_NE(output().find("10.1.0.0/33"), std::string::npos) << output();
 }
 
+TEST_F(CgxdTest, AFileGivenBeforeRunAndAnotherBehindItAreRefused) {
+  const std::string one = write("one.yaml", "{}"), other = write("other.yaml", "{}");
+  for (const std::string option : {"--config", "--record-plans", "--replay-plans"}) {
+    EXPECT_EQ(start({option, one, "run", option, other, "--", "true"}).wait(), 2) << option;
+    EXPECT_NE(output().find(option + ": is given twice, as "), std::string::npos) << output();
+  }
+  Process same = start({"--config", one, "run", "--config", one, "--set",
+                        "run_directory=" + path("run"), "--", "true"});
+  EXPECT_EQ(same.wait(), 0) << output();
+}
+
 TEST_F(CgxdTest, RunEndsWithItsCommandThoughItsParentIgnoredChildren) {
   const std::string place = "run_directory=" + path("run");
   // A cgxd hands on none of UCX's variables, and without this one ThreadSanitizer breaks the inner.
