@@ -36,6 +36,11 @@ void ring(const UniqueFd& bell) {
   static_cast<void>(::write(bell.get(), &kOne, sizeof(kOne)));
 }
 
+// Where a GPU cannot be had tensors are staged, and whoever asks is told why.
+Status or_staged(const Status& opened) {
+  return opened.ok() ? opened : Status(StatusCode::kUNIMPLEMENTED, opened.message());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DeviceWorker>> DeviceWorker::open(UniqueFd socket, bool mps) {
@@ -72,7 +77,9 @@ Status DeviceWorker::greet() {
                       "cgxd-gpu form " + std::to_string(kWorkerForm));
   }
   CGX_RETURN_IF_ERROR(open_channel(packet));
-  return open_device(hello.device);
+  CGX_RETURN_IF_ERROR(or_staged(open_driver()));
+  CGX_ASSIGN_OR_RETURN(const device::CUdevice found, find_device(hello.device));
+  return or_staged(open_device(found));
 }
 
 Status DeviceWorker::open_channel(Packet& packet) {
@@ -91,23 +98,29 @@ Status DeviceWorker::open_channel(Packet& packet) {
   return {};
 }
 
-Status DeviceWorker::open_device(const wire::DeviceId& wanted) {
-  CGX_ASSIGN_OR_RETURN(driver_, device::Driver::open());
+Status DeviceWorker::open_driver() {
+  Result<device::Driver> driver = device::Driver::open();
+  const Status& opened = driver.status();
+  if (!opened.ok()) return {opened.code(), "cgxd-gpu has no GPU: " + opened.message()};
+  driver_ = *std::move(driver);
+  return {};
+}
+
+Result<device::CUdevice> DeviceWorker::find_device(const wire::DeviceId& wanted) const {
   int count = 0;
   CGX_RETURN_IF_ERROR(driver_.check(driver_.cuDeviceGetCount(&count), "counting GPUs"));
-  device::CUdevice found = -1;
-  for (int ordinal = 0; ordinal < count && found < 0; ++ordinal) {
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
     device::CUdevice each = 0;
     device::CUuuid id{};
     const bool known = driver_.cuDeviceGet(&each, ordinal) == device::CUDA_SUCCESS &&
                        driver_.cuDeviceGetUuid(&id, each) == device::CUDA_SUCCESS;
-    if (known && std::memcmp(id.bytes, wanted.data(), sizeof(id.bytes)) == 0) found = each;
+    if (known && std::memcmp(id.bytes, wanted.data(), sizeof(id.bytes)) == 0) return each;
   }
-  if (found < 0) {
-    return Status(StatusCode::kNOT_FOUND, "none of the " + std::to_string(count) +
-                                              " GPUs that cgxd-gpu sees has the UUID " +
-                                              hex(wanted));
-  }
+  return Status(StatusCode::kNOT_FOUND, "none of the " + std::to_string(count) +
+                                            " GPUs that cgxd-gpu sees has the UUID " + hex(wanted));
+}
+
+Status DeviceWorker::open_device(device::CUdevice found) {
   device::CUcontext context = nullptr;
   CGX_RETURN_IF_ERROR(
       driver_.check(driver_.cuDevicePrimaryCtxRetain(&context, found), "opening the GPU"));
@@ -147,7 +160,6 @@ void DeviceWorker::end() {
   static_cast<void>(flush());
 }
 
-// UNIMPLEMENTED: tensors are staged then, and whoever asks is told why.
 Status DeviceWorker::check_kernels() {
   const Status loaded = lane_->load("casts");
   if (loaded.ok()) return {};

@@ -29,7 +29,9 @@ class DeviceWorker {
 
   Status greet();
   Status open_channel(Packet& packet);
-  Status open_device(const wire::DeviceId& wanted);
+  Status open_driver();
+  Result<device::CUdevice> find_device(const wire::DeviceId& wanted) const;
+  Status open_device(device::CUdevice found);
   Status check_kernels();
   Result<int> take_packets();
   void handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds);

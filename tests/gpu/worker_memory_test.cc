@@ -21,13 +21,21 @@ using namespace cgx::device;
 
 class WorkerMemory : public WorkerTest {
  protected:
+  Result<std::shared_ptr<Worker>> try_to_start() const {
+    return Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
+  }
   // The stand-in of the worker is told more than ours.
-  std::shared_ptr<Worker> start_with(const std::string& words) {
+  Result<std::shared_ptr<Worker>> try_to_start_with(const std::string& words) const {
     const std::string before = std::getenv("CGX_STANDIN");
     ::setenv("CGX_STANDIN", (before + words).c_str(), 1);
-    auto worker = start();
+    auto worker = try_to_start();
     ::setenv("CGX_STANDIN", before.c_str(), 1);
     return worker;
+  }
+  std::shared_ptr<Worker> start_with(const std::string& words) const {
+    const auto worker = try_to_start_with(words);
+    EXPECT_TRUE(worker.ok()) << worker.status().to_string();
+    return worker.ok() ? *worker : nullptr;
   }
   static std::string refusal(const Result<Worker::AddedArena>& added) {
     return added.status().to_string();
@@ -36,9 +44,35 @@ class WorkerMemory : public WorkerTest {
 
 TEST_F(WorkerMemory, AGpuThatIsNotHereIsRefusedByItsUuid) {
   uuid_[3] = std::byte{0xfe};
-  const auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
+  const auto worker = try_to_start();
   EXPECT_EQ(worker.status().code(), StatusCode::kNOT_FOUND) << worker.status().to_string();
   EXPECT_NE(worker.status().message().find("has the UUID"), std::string::npos);
+}
+
+// UNIMPLEMENTED is what trainers stage their tensors for.
+TEST_F(WorkerMemory, AGpuThatCannotBeHadIsUnimplementedWithTheReason) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a real driver has its GPU";
+  for (const auto& [words, why] :
+       {std::pair{" devices=0", "starting the CUDA driver: CUDA_ERROR_NO_DEVICE"},
+        std::pair{" fail=cuInit:*=999", "starting the CUDA driver: CUDA_ERROR_UNKNOWN"},
+        std::pair{" fail=cuDevicePrimaryCtxRetain:*=46",
+                  "opening the GPU: CUDA_ERROR_DEVICE_UNAVAILABLE"},
+        std::pair{" memory=1M", "scratch memory: CUDA_ERROR_OUT_OF_MEMORY"}}) {
+    const Status status = try_to_start_with(words).status();
+    EXPECT_EQ(status.code(), StatusCode::kUNIMPLEMENTED) << status.to_string();
+    EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
+  }
+}
+
+TEST_F(WorkerMemory, AMachineWithoutADriverIsUnimplemented) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a real driver is there";
+  const std::string before = std::getenv("LD_LIBRARY_PATH");
+  ::unsetenv("LD_LIBRARY_PATH");
+  const Status status = try_to_start().status();
+  ::setenv("LD_LIBRARY_PATH", before.c_str(), 1);
+  if (status.ok()) GTEST_SKIP() << "this machine has a driver";
+  EXPECT_EQ(status.code(), StatusCode::kUNIMPLEMENTED) << status.to_string();
+  EXPECT_NE(status.message().find("no CUDA driver"), std::string::npos) << status.to_string();
 }
 
 TEST_F(WorkerMemory, AMemfdIsNoMemoryOfAGpu) {

@@ -391,6 +391,7 @@ class WithoutKernels(WorkerCase):
     """A GPU that takes none of the kernels in cgxd-gpu: too old, or there are none."""
 
     WORKER = f"{DAWDLING} fail=cuModuleLoadData:*=209"
+    WHY = r"cgxd-gpu (was built without nvcc|has no kernels for this GPU): .*CUDA_ERROR_NO_BINARY_FOR_GPU"
 
     def test_tensors_are_staged_and_status_says_why(self):
         self.assertEqual(self.run_ranks(["copied"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
@@ -401,7 +402,21 @@ class WithoutKernels(WorkerCase):
         for rank in ranks:
             self.assertEqual(rank.communicate("\n", timeout=30)[1], "")
         self.assertEqual([each["way"] for each in shown], ["staged"])
-        self.assertRegex(shown[0]["why"], r"cgxd-gpu (was built without nvcc|has no kernels for this GPU): .*CUDA_ERROR_NO_BINARY_FOR_GPU")
+        self.assertRegex(shown[0]["why"], self.WHY)
+
+
+class WithoutAGpu(WithoutKernels):
+    """A daemon that may not open the GPUs that its trainers have, as in a container or a unit without devices."""
+
+    WORKER = "devices=0"
+    WHY = "starting the CUDA driver: CUDA_ERROR_NO_DEVICE"
+
+
+class WithAGpuThatIsTaken(WithoutKernels):
+    """A trainer has the GPU for itself: its compute mode is EXCLUSIVE_PROCESS."""
+
+    WORKER = "fail=cuDevicePrimaryCtxRetain:*=46"
+    WHY = "opening the GPU: CUDA_ERROR_DEVICE_UNAVAILABLE"
 
 
 @of_the_standin
