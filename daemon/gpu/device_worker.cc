@@ -77,7 +77,10 @@ Status DeviceWorker::greet() {
                       "cgxd-gpu form " + std::to_string(kWorkerForm));
   }
   CGX_RETURN_IF_ERROR(open_channel(packet));
-  CGX_RETURN_IF_ERROR(or_staged(open_driver()));
+  const Status driver = open_driver();
+  const bool may_have_another_name = hello.number != 0 && driver.code() == StatusCode::kNOT_FOUND;
+  if (may_have_another_name) return driver;
+  CGX_RETURN_IF_ERROR(or_staged(driver));
   CGX_ASSIGN_OR_RETURN(const device::CUdevice found, find_device(hello.device));
   return or_staged(open_device(found));
 }

@@ -20,7 +20,7 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 3;          // of everything in this file
+constexpr uint32_t kWorkerForm = 4;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
 
@@ -127,7 +127,8 @@ struct WorkerPacket {
   PacketKind kind = PacketKind::kHello;
   uint32_t request = 0;
   uint32_t form = kWorkerForm;
-  uint32_t number = 0;  // of the arena, block or residual; work memory: buckets
+  uint32_t number = 0;  // of the arena, block or residual; work memory: buckets; Hello: 1 where it
+                        // sees its own GPU only
   uint64_t bytes = 0;  // of memory; residuals: elements; work memory: beside what buckets under way
                        // need; Answered to kAddArena: the pattern, to kHello: 1 where MPS serves
   uint32_t status = 0;  // Answered

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "daemon/base/clock.h"
@@ -26,6 +27,7 @@ constexpr int kAnswersWithinMs = 5'000, kPlansWithinMs = 1'000;
 constexpr uint64_t kLoadsWithinMs = 120'000;  // once for a GPU: drivers keep what they compile
 constexpr int kLookMs = 100;                  // whether it loads
 constexpr int kSocketOfChild = 3;
+constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
 
 std::string program_beside_this() {
   char path[4096];
@@ -56,14 +58,27 @@ bool writable(int fd) {
   return ::poll(&ready, 1, 0) > 0;
 }
 
+// Ours, but for the GPUs that are seen, which are `visible`; empty: all of them. What a daemon has
+// from a rank that started it are the GPUs of that rank.
+std::vector<char*> environment_with(std::string& visible) {
+  std::vector<char*> words;
+  for (char** each = environ; *each != nullptr; ++each) {
+    if (!std::string_view(*each).starts_with(kVisible)) words.push_back(*each);
+  }
+  if (!visible.empty()) words.push_back(visible.insert(0, kVisible).data());
+  words.push_back(nullptr);
+  return words;
+}
+
 // No descriptor but the one.
-int spawn_worker(const std::string& program, int socket, int& pid) {
+int spawn_worker(const std::string& program, std::string visible, int socket, int& pid) {
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, socket, kSocketOfChild);
   const SpawnAttributes attributes;
   char* const words[] = {const_cast<char*>(program.c_str()), nullptr};
-  const int error = ::posix_spawn(&pid, program.c_str(), &files, attributes.get(), words, environ);
+  const int error = ::posix_spawn(&pid, program.c_str(), &files, attributes.get(), words,
+                                  environment_with(visible).data());
   ::posix_spawn_file_actions_destroy(&files);
   return error;
 }
@@ -104,8 +119,20 @@ Staged Staging::locate(std::span<const std::byte> bytes) const {
 
 // A worker
 
+// A driver that sees one GPU starts sooner. A part of a GPU (MIG) has another kind of name there,
+// and which of them has the UUID is not known before.
 Result<std::shared_ptr<Worker>> Worker::start(const WorkerOptions& options) {
-  const auto worker = std::shared_ptr<Worker>(new Worker(options));
+  const std::string uuid = wire::to_text(options.device);
+  for (const char* const kind : {"GPU-", "MIG-"}) {
+    Result<std::shared_ptr<Worker>> worker = start_seeing(options, kind + uuid);
+    if (worker.status().code() != StatusCode::kNOT_FOUND) return worker;
+  }
+  return start_seeing(options, "");
+}
+
+Result<std::shared_ptr<Worker>> Worker::start_seeing(const WorkerOptions& options,
+                                                     const std::string& visible) {
+  const auto worker = std::shared_ptr<Worker>(new Worker(options, visible));
   CGX_RETURN_IF_ERROR(worker->open_channel());
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -137,7 +164,7 @@ Status Worker::spawn(int socket) {
   const std::string program = options_.program.empty() ? program_beside_this() : options_.program;
   // dup2 to itself would keep the close-on-exec flag.
   const UniqueFd apart(::fcntl(socket, F_DUPFD_CLOEXEC, kSocketOfChild + 1));
-  const int error = spawn_worker(program, apart.get(), pid_);
+  const int error = spawn_worker(program, visible_, apart.get(), pid_);
   if (error != 0) {
     pid_ = 0;
     return {StatusCode::kUNIMPLEMENTED, "tensors on a GPU need " + program +
@@ -151,6 +178,7 @@ Status Worker::spawn(int socket) {
 Status Worker::greet() {
   WorkerPacket hello{.kind = PacketKind::kHello};
   hello.device = options_.device;
+  hello.number = visible_.empty() ? 0 : 1;
   const std::lock_guard lock(asking_);
   CGX_RETURN_IF_ERROR(tell(hello, {channel_.fd.get(), doorbell_.get(), notifier_.get()}));
   Packet packet;

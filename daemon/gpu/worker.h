@@ -91,7 +91,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::string name() const;
 
  private:
-  explicit Worker(const WorkerOptions& options) : options_(options) {}
+  Worker(const WorkerOptions& options, std::string visible)
+      : options_(options), visible_(std::move(visible)) {}
+  static Result<std::shared_ptr<Worker>> start_seeing(const WorkerOptions& options,
+                                                      const std::string& visible);
   Status open_channel();
   Status spawn(int socket);
   Status greet();
@@ -104,7 +107,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool loads() const;  // kernels
 
   const WorkerOptions options_;
-  std::string driver_;  // what it said of its GPU when it started
+  const std::string visible_;  // its GPU, as CUDA_VISIBLE_DEVICES says it; empty: all GPUs are
+  std::string driver_;         // what it said of its GPU when it started
   bool mps_ = false;
   std::atomic<const char*> killed_for_{nullptr};
   OwnMemfd channel_;

@@ -4,14 +4,18 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "daemon/gpu/worker.h"
+#include "tests/daemon/base/scratch_directory.h"
 #include "tests/gpu/worker_case.h"
 
 namespace cgx::daemon::gpu {
@@ -21,8 +25,8 @@ using namespace cgx::device;
 
 class WorkerMemory : public WorkerTest {
  protected:
-  Result<std::shared_ptr<Worker>> try_to_start() const {
-    return Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
+  Result<std::shared_ptr<Worker>> try_to_start(const std::string& program = CGXD_GPU) const {
+    return Worker::start({.program = program, .job = "a", .device = uuid_});
   }
   // The stand-in of the worker is told more than ours.
   Result<std::shared_ptr<Worker>> try_to_start_with(const std::string& words) const {
@@ -73,6 +77,67 @@ TEST_F(WorkerMemory, AMachineWithoutADriverIsUnimplemented) {
   if (status.ok()) GTEST_SKIP() << "this machine has a driver";
   EXPECT_EQ(status.code(), StatusCode::kUNIMPLEMENTED) << status.to_string();
   EXPECT_NE(status.message().find("no CUDA driver"), std::string::npos) << status.to_string();
+}
+
+// Of two GPUs NVIDIA's driver shows those that CUDA_VISIBLE_DEVICES names; so does the stand-in
+// here, which calls the second one `name` and notes what it was asked for.
+class WorkerVisible : public WorkerMemory {
+ protected:
+  void SetUp() override {
+    WorkerMemory::SetUp();
+    if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a real driver looks by itself";
+    uuid_[4] = std::byte{'1'};  // the second one's
+    ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+  }
+  void TearDown() override {
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    WorkerMemory::TearDown();
+  }
+  Result<std::shared_ptr<Worker>> start_where_it_is(const std::string& name) const {
+    std::ofstream(program()) << "#!/bin/sh\n"
+                             << "echo ${CUDA_VISIBLE_DEVICES-all} >>" << folder_.path()
+                             << "/asked\n"
+                             << "case ${CUDA_VISIBLE_DEVICES-all} in\n"
+                             << "  all) seen=devices=2 ;;\n"
+                             << "  0) seen=visible=0 ;;\n"
+                             << "  " << name << ") seen='devices=2 visible=1' ;;\n"
+                             << "  *) seen=devices=0 ;;\n"
+                             << "esac\n"
+                             << "export CGX_STANDIN=\"$CGX_STANDIN $seen\"\n"
+                             << "exec " << CGXD_GPU << "\n";
+    EXPECT_EQ(::chmod(program().c_str(), 0755), 0);
+    return try_to_start(program());
+  }
+  std::string program() const { return folder_.path() + "/cgxd-gpu"; }
+  std::vector<std::string> asked() const {
+    std::ifstream file(folder_.path() + "/asked");
+    return {std::istream_iterator<std::string>(file), {}};
+  }
+  std::string text() const { return wire::to_text(uuid_); }
+
+ private:
+  const ScratchDirectory folder_;
+};
+
+TEST_F(WorkerVisible, AWorkerSeesItsGpuWhicheverItsDaemonSees) {
+  const auto worker = start_where_it_is("GPU-" + text());
+  EXPECT_TRUE(worker.ok()) << worker.status().to_string();
+  EXPECT_EQ(asked(), std::vector{"GPU-" + text()});
+}
+
+TEST_F(WorkerVisible, APartOfAGpuIsLookedForByItsName) {
+  const auto worker = start_where_it_is("MIG-" + text());
+  EXPECT_TRUE(worker.ok()) << worker.status().to_string();
+  EXPECT_EQ(asked(), (std::vector{"GPU-" + text(), "MIG-" + text()}));
+}
+
+TEST_F(WorkerVisible, AGpuThatNobodyHasIsRefusedAmongAllThatThereAre) {
+  uuid_[4] = std::byte{'7'};
+  const auto worker = start_where_it_is("GPU-that-is-there");
+  EXPECT_EQ(worker.status().code(), StatusCode::kNOT_FOUND) << worker.status().to_string();
+  EXPECT_NE(worker.status().message().find("none of the 2 GPUs"), std::string::npos)
+      << worker.status().to_string();
+  EXPECT_EQ(asked(), (std::vector{"GPU-" + text(), "MIG-" + text(), std::string("all")}));
 }
 
 TEST_F(WorkerMemory, AMemfdIsNoMemoryOfAGpu) {
