@@ -55,6 +55,7 @@ DeviceMemory::~DeviceMemory() {
   for (auto& [number, arena] : arenas_) forget(arena);
   for (auto& [number, memory] : staging_) unpin(memory);
   for (auto& [number, residual] : residuals_) driver_.cuMemFree(residual.memory);
+  free_unused();
 }
 
 Result<PinnedMemory> DeviceMemory::pin(int fd, uint64_t bytes, const char* what) {
@@ -226,9 +227,9 @@ Status DeviceMemory::add_staging(const WorkerPacket& packet, const UniqueFd& mem
 Status DeviceMemory::make_residual(uint32_t number, uint64_t elements) {
   Residual residual{0, elements};
   const uint64_t values = 2 * stride_of(elements), bytes = values * sizeof(float);
-  CGX_RETURN_IF_ERROR(
-      driver_.check(driver_.cuMemAlloc(&residual.memory, bytes),
-                    "a residual of " + text(elements) + " elements, " + text(bytes) + " bytes"));
+  CGX_ASSIGN_OR_RETURN(
+      residual.memory,
+      allocate(bytes, "a residual of " + text(elements) + " elements, " + text(bytes) + " bytes"));
   Status zero = driver_.check(driver_.cuMemsetD32Async(residual.memory, 0, values, nullptr),
                               "clearing a residual");
   if (zero.ok()) zero = driver_.check(driver_.cuStreamSynchronize(nullptr), "clearing a residual");
@@ -242,7 +243,24 @@ Status DeviceMemory::make_residual(uint32_t number, uint64_t elements) {
 
 void DeviceMemory::drop_residual(uint32_t number) {
   const auto found = residuals_.extract(number);
-  if (!found.empty()) driver_.cuMemFree(found.mapped().memory);
+  if (!found.empty()) free_later(found.mapped().memory);
+}
+
+// Rather late than not at all.
+Result<CUdeviceptr> DeviceMemory::allocate(uint64_t bytes, const std::string& what) {
+  CUdeviceptr memory = 0;
+  device::CUresult made = driver_.cuMemAlloc(&memory, bytes);
+  if (made == device::CUDA_ERROR_OUT_OF_MEMORY && !unused_.empty()) {
+    free_unused();
+    made = driver_.cuMemAlloc(&memory, bytes);
+  }
+  CGX_RETURN_IF_ERROR(driver_.check(made, what));
+  return memory;
+}
+
+void DeviceMemory::free_unused() {
+  for (const CUdeviceptr memory : unused_) driver_.cuMemFree(memory);
+  unused_.clear();
 }
 
 Result<void*> DeviceMemory::at(const DevicePlace& place, uint64_t bytes) const {

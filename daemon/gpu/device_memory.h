@@ -2,13 +2,16 @@
 // where each lies in this process, and hands out addresses only of what lies within.
 //
 // Thread rule: the worker's main thread. Nothing is allocated, registered or imported between the
-// packets that ask for it.
+// packets that ask for it. A driver that frees memory waits for all streams, and they may wait for
+// a trainer: what goes in between is freed when nothing is under way.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "daemon/gpu/jobs.h"
 #include "proto/device/driver.h"
@@ -37,6 +40,11 @@ class DeviceMemory {
   Status add_staging(const WorkerPacket& packet, const UniqueFd& memory);
   Status make_residual(uint32_t number, uint64_t elements);
   void drop_residual(uint32_t number);
+  // Of the device; `what` names it where there is none.
+  Result<device::CUdeviceptr> allocate(uint64_t bytes, const std::string& what);
+  void free_later(device::CUdeviceptr memory) { unused_.push_back(memory); }
+  // Waits for the streams: when nothing is under way.
+  void free_unused();
 
   Result<void*> at(const DevicePlace& place, uint64_t bytes) const;
   Result<std::span<std::byte>> staged(const Staged& bytes) const;
@@ -73,6 +81,7 @@ class DeviceMemory {
   std::map<uint32_t, PinnedMemory> staging_;
   std::map<uint32_t, Status> refused_staging_;
   std::map<uint32_t, Residual> residuals_;
+  std::vector<device::CUdeviceptr> unused_;
 };
 
 }  // namespace cgx::daemon::gpu

@@ -208,7 +208,9 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     case PacketKind::kMakeResidual:
       return answer(packet.request, arenas_->make_residual(packet.number, packet.bytes));
     case PacketKind::kDropResidual:
-      return arenas_->drop_residual(packet.number);
+      arenas_->drop_residual(packet.number);
+      if (!runner_->busy()) arenas_->free_unused();
+      return;
     case PacketKind::kReserveWork:
       return answer(packet.request, runner_->reserve_work(packet.number, packet.bytes));
     case PacketKind::kHello:

@@ -86,7 +86,6 @@ JobRunner::~JobRunner() {
     if (each.work != 0) driver_.cuMemFree(each.work);
     for (const auto& [value, event] : each.events) driver_.cuEventDestroy(event);
   }
-  free_outgrown();
 }
 
 Status JobRunner::reserve_work(uint32_t buckets, uint64_t bytes) {
@@ -95,20 +94,14 @@ Status JobRunner::reserve_work(uint32_t buckets, uint64_t bytes) {
   const uint64_t wanted = bytes + teams * cuda::kSparseTeamBytes;
   for (Stream& each : streams_) {
     if (each.work_bytes >= wanted) continue;
-    CUdeviceptr made = 0;
-    CGX_RETURN_IF_ERROR(
-        driver_.check(driver_.cuMemAlloc(&made, wanted),
-                      "work memory of sparse codecs, " + std::to_string(wanted) + " bytes"));
-    if (each.work != 0) outgrown_.push_back(each.work);
+    CGX_ASSIGN_OR_RETURN(const CUdeviceptr made,
+                         memory_.allocate(wanted, "work memory of sparse codecs, " +
+                                                      std::to_string(wanted) + " bytes"));
+    if (each.work != 0) memory_.free_later(each.work);
     each.work = made;
     each.work_bytes = wanted;
   }
   return {};
-}
-
-void JobRunner::free_outgrown() {
-  for (const CUdeviceptr memory : outgrown_) driver_.cuMemFree(memory);
-  outgrown_.clear();
 }
 
 Status JobRunner::give_work(const Stream& stream, cuda::Work& work) const {
@@ -235,7 +228,7 @@ int JobRunner::poll(const Sink& sink, uint64_t now_ns) {
     tables_->give_back(pending_.front().tables_end);
     pending_.pop_front();
   }
-  if (pending_.empty()) free_outgrown();
+  if (pending_.empty()) memory_.free_unused();
   if (answered == 0) look_for_errors(now_ns);
   return answered;
 }

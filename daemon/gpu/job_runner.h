@@ -127,7 +127,6 @@ class JobRunner {
   Result<kernels::RawView> rack_view(const Slice& slice, const Staged& from, Pending& pending);
   Result<void*> decoded(const Slice& slice, std::span<const std::byte> encoded, Pending& pending);
   Result<std::byte*> scratch(uint64_t bytes);
-  void free_outgrown();
   Status give_work(const Stream& stream, kernels::cuda::Work& work) const;
   Status local_reduce(const Job& job);
   Status local_reduce(const Slice& slice, const Stream& stream);
@@ -167,8 +166,7 @@ class JobRunner {
   uint32_t* done_ = nullptr;                // by stream, a cache line each
   device::CUdeviceptr done_on_device_ = 0;
   std::array<Stream, kStreams> streams_;
-  std::vector<device::CUdeviceptr> outgrown_;  // work memory that launches may still use
-  std::deque<Pending> pending_;                // as they came
+  std::deque<Pending> pending_;  // as they came
   using Launch = std::function<Status(device::CUstream)>;
   std::vector<Launch> launches_;  // of the job that begins
   struct Scratch {                // of its stream

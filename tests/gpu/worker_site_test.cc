@@ -101,6 +101,20 @@ class WorkerSites : public SitesTest {
     return tickets_;
   }
 
+  // A trainer's stream that writes the first word once `open` is set.
+  CUstream trainer_behind(std::atomic<bool>& open) {
+    const CUstream trainer = make_stream();
+    const auto wait = [](void* until) {
+      while (!static_cast<std::atomic<bool>*>(until)->load()) std::this_thread::yield();
+    };
+    EXPECT_CU(cu_->cuLaunchHostFunc(trainer, wait, &open));
+    CUdeviceptr words = 0;
+    EXPECT_CU(cu_->cuMemHostGetDevicePointer(&words, timeline_, 0));
+    EXPECT_CU(cu_->cuStreamWriteValue32(trainer, words + wire::kWordBytes, 1,
+                                        CU_STREAM_WRITE_VALUE_DEFAULT));
+    return trainer;
+  }
+
   void poll(uint64_t later_ns) {
     now_ns_ += later_ns;
     there_->poll(*this, now_ns_);
@@ -194,15 +208,7 @@ TEST_F(WorkerSites, AStepOfOneMachineLeavesTheResidualThatItLeavesOnTheHost) {
 TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
   ASSERT_TRUE(staged_->reserve(2).ok());
   std::atomic<bool> open{false};
-  const CUstream trainer = make_stream();
-  const auto wait = [](void* until) {
-    while (!static_cast<std::atomic<bool>*>(until)->load()) std::this_thread::yield();
-  };
-  ASSERT_CU(cu_->cuLaunchHostFunc(trainer, wait, &open));
-  CUdeviceptr words = 0;
-  ASSERT_CU(cu_->cuMemHostGetDevicePointer(&words, timeline_, 0));
-  ASSERT_CU(cu_->cuStreamWriteValue32(trainer, words + wire::kWordBytes, 1,
-                                      CU_STREAM_WRITE_VALUE_DEFAULT));
+  const CUstream trainer = trainer_behind(open);
   const auto ended = begin(*there_, *staged_, 0), waiting = begin(*there_, *staged_, 1, 1);
   const Ticket first = ask_encode(*ended), second = ask_encode(*waiting);
   ended->work->end();
@@ -212,6 +218,28 @@ TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
   open = true;
   EXPECT_TRUE(wait_until([&] { return answers_.count(second) > 0; }));
   EXPECT_TRUE(answers_[second].status.ok()) << answers_[second].status.to_string();
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
+}
+
+// A driver frees memory when its streams have done everything, and one of them waits for a trainer.
+TEST_F(WorkerSites, AnOldPlansResidualsKeepNoNewPlanWaitingForATrainer) {
+  ASSERT_TRUE(staged_->reserve(2).ok());
+  const auto old = worker_->make_residual(kElements);
+  ASSERT_TRUE(old.ok()) << old.status().to_string();
+  ASSERT_TRUE(worker_->reserve_work(1, 4096).ok());
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto waiting = begin(*there_, *staged_, 0, 1), behind = begin(*there_, *staged_, 1);
+  const Ticket asked = ask_encode(*waiting), next = ask_encode(*behind);
+  EXPECT_TRUE(wait_until([&] { return answers_.count(next) > 0; })) << "then both have begun";
+  worker_->drop_residual(*old);
+  const auto residual = worker_->make_residual(kElements);
+  EXPECT_TRUE(residual.ok()) << residual.status().to_string();
+  const Status work = worker_->reserve_work(2, 8192);
+  EXPECT_TRUE(work.ok()) << work.to_string();
+  open = true;
+  EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+  EXPECT_TRUE(answers_[asked].status.ok()) << answers_[asked].status.to_string();
   EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
 }
 
