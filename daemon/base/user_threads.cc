@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "proto/wire/mutex.h"
@@ -15,18 +17,19 @@ namespace cgx::daemon {
 
 struct UserThreads::Lanes {
   enum class Kind : uint8_t { kTasks, kClosing };
-  using Name = std::pair<std::string, Kind>;  // whose, and for what
+  using Name = std::tuple<std::string, Kind, std::string>;  // whose, for what, and which of those
   struct Lane {
     std::deque<Task> tasks;
     size_t waiting = 0;  // with the one that runs
   };
 
   static void close(const std::shared_ptr<Lanes>& lanes, const std::string& holder, UniqueFd fd) {
-    run(lanes, {holder, Kind::kClosing}, [fd = std::move(fd)]() mutable { fd.reset(); });
+    run(lanes, {holder, Kind::kClosing, {}}, [fd = std::move(fd)]() mutable { fd.reset(); });
   }
 
-  static void run(const std::shared_ptr<Lanes>& lanes, const Name& name, Task task) {
+  static void run(const std::shared_ptr<Lanes>& lanes, Name name, Task task) {
     MutexLock lock(lanes->mutex);
+    if (lanes->is_one_too_many(name)) std::get<2>(name).clear();
     Lane& lane = lanes->by_name[name];
     lane.tasks.push_back(std::move(task));
     if (++lane.waiting > 1) return;
@@ -57,22 +60,37 @@ struct UserThreads::Lanes {
     lanes->by_name.erase(name);
   }
 
+  using ByName = std::map<Name, Lane>;
+  std::pair<ByName::const_iterator, ByName::const_iterator> of(const std::string& holder) const
+      CGX_REQUIRES(mutex) {
+    return {by_name.lower_bound({holder, Kind::kTasks, {}}),
+            by_name.lower_bound({holder + '\0', Kind::kTasks, {}})};
+  }
+  bool is_one_too_many(const Name& name) const CGX_REQUIRES(mutex) {
+    if (std::get<2>(name).empty() || by_name.count(name) > 0) return false;
+    const auto [first, last] = of(std::get<0>(name));
+    return std::distance(first, last) >= static_cast<ptrdiff_t>(kLanesMax);
+  }
+
   mutable Mutex mutex;
-  std::map<Name, Lane> by_name CGX_GUARDED_BY(mutex);
+  ByName by_name CGX_GUARDED_BY(mutex);
 };
 
 UserThreads::UserThreads() : lanes_(std::make_shared<Lanes>()) {}
 UserThreads::~UserThreads() = default;
 
 void UserThreads::run(const std::string& holder, Task task) {
-  Lanes::run(lanes_, {holder, Lanes::Kind::kTasks}, std::move(task));
+  Lanes::run(lanes_, {holder, Lanes::Kind::kTasks, {}}, std::move(task));
 }
 
-void UserThreads::run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task) {
-  run(holder, [lanes = lanes_, holder, fds = std::move(fds), task = std::move(task)]() mutable {
+void UserThreads::run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task,
+                      const std::string& lane) {
+  auto run_and_close = [lanes = lanes_, holder, fds = std::move(fds),
+                        task = std::move(task)]() mutable {
     task(fds);
     for (UniqueFd& fd : fds) Lanes::close(lanes, holder, std::move(fd));
-  });
+  };
+  Lanes::run(lanes_, {holder, Lanes::Kind::kTasks, lane}, std::move(run_and_close));
 }
 
 void UserThreads::close(const std::string& holder, UniqueFd fd) {
@@ -83,10 +101,8 @@ void UserThreads::close(const std::string& holder, UniqueFd fd) {
 size_t UserThreads::waiting(const std::string& holder) const {
   const MutexLock lock(lanes_->mutex);
   size_t waiting = 0;
-  for (const auto kind : {Lanes::Kind::kTasks, Lanes::Kind::kClosing}) {
-    const auto found = lanes_->by_name.find({holder, kind});
-    if (found != lanes_->by_name.end()) waiting += found->second.waiting;
-  }
+  const auto [first, last] = lanes_->of(holder);
+  for (auto each = first; each != last; ++each) waiting += each->second.waiting;
   return waiting;
 }
 

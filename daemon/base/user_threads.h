@@ -2,13 +2,13 @@
 // waiting: closing a descriptor that a client sent (a socket that lingers blocks close() as long as
 // it likes), mapping and unmapping an arena of many GiB.
 //
-// Thread rule: run() and close() from anywhere. A holder's tasks run one after another, in order,
-// on a thread that lives as long as there are any, and its descriptors are closed on another such
-// thread; different holders' run beside each other.
+// Thread rule: run() and close() from anywhere. A holder's tasks of one lane run one after another,
+// in order, on a thread that lives as long as there are any, and its descriptors are closed on
+// another such thread; different holders' and different lanes' run beside each other.
 //
-// Invariants: a task may block for ever and hurts no other holder; nobody waits for the threads, so
-// a task owns all it touches and outlives this object if it must; no descriptor that a client sent
-// is closed on a thread of tasks.
+// Invariants: a task may block for ever and hurts no other holder; lanes of a holder, and so its
+// threads, are limited; nobody waits for the threads, so a task owns all it touches and outlives
+// this object if it must; no descriptor that a client sent is closed on a thread of tasks.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,16 @@ class UserThreads {
  public:
   using Task = UniqueFunction<void()>;
   using FdTask = UniqueFunction<void(const std::vector<UniqueFd>&)>;
+  static constexpr size_t kLanesMax = 32;  // of a holder; who names none is in the first
 
   UserThreads();
   ~UserThreads();  // what was given is still done
 
   void run(const std::string& holder, Task task);
-  // With descriptors that a client sent; they are closed as close() does once it has run.
-  void run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task);
+  // With descriptors that a client sent; they are closed as close() does once it has run. A lane
+  // that would be one too many is the first one.
+  void run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task,
+           const std::string& lane = {});
   void close(const std::string& holder, UniqueFd fd);
   size_t waiting(const std::string& holder) const;  // not done and not closed yet
 

@@ -24,6 +24,7 @@ namespace cgx::daemon::gpu {
 namespace {
 
 constexpr int kAnswersWithinMs = 5'000, kPlansWithinMs = 1'000;
+constexpr int kOpensWithinMs = 25'000;        // trainers wait 30 s
 constexpr uint64_t kLoadsWithinMs = 120'000;  // once for a GPU: drivers keep what they compile
 constexpr int kLookMs = 100;                  // whether it loads
 constexpr int kSocketOfChild = 3;
@@ -182,7 +183,7 @@ Status Worker::greet() {
   const std::lock_guard lock(asking_);
   CGX_RETURN_IF_ERROR(tell(hello, {channel_.fd.get(), doorbell_.get(), notifier_.get()}));
   Packet packet;
-  if (!hears(2 * kAnswersWithinMs)) {
+  if (!hears(kOpensWithinMs)) {
     return {StatusCode::kDEVICE_LOST,
             name() + " did not open its GPU; where NVIDIA's MPS is on, one user at a time may"};
   }

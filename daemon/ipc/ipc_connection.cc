@@ -201,7 +201,7 @@ void IpcAgent::Connection::map_on_host(uint32_t request, const wire::AddArena& m
   agent_.users_.run(holder_, std::move(fds), std::move(map));
 }
 
-// So does starting a GPU's worker, and importing there.
+// So does starting a GPU's worker, and importing there: other GPUs' ranks need not wait for it.
 void IpcAgent::Connection::import_on_gpu(uint32_t request, const wire::AddArena& message,
                                          std::vector<UniqueFd> fds) {
   auto add = [inbox = agent_.inbox_, workers = agent_.workers_, serial = serial_, request, message,
@@ -220,7 +220,7 @@ void IpcAgent::Connection::import_on_gpu(uint32_t request, const wire::AddArena&
     if (Status status = imported(); !status.ok()) mapped.region = std::move(status);
     (void)inbox->post({serial, request, std::move(mapped)});
   };
-  agent_.users_.run(holder_, std::move(fds), std::move(add));
+  agent_.users_.run(holder_, std::move(fds), std::move(add), wire::to_text(message.device));
 }
 
 Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {

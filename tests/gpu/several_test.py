@@ -5,6 +5,7 @@ The oracle is the host: as many machines as there are GPUs, with the same ranks.
 
 import unittest
 
+from gpu_driver import of_the_standin
 from worker_test import WorkerCase
 
 
@@ -151,6 +152,18 @@ class Raw(Several):
     def test_two_machines_with_two_gpus_each(self):
         """In racks by themselves, so machines add their own GPUs first, as hosts do with their ranks."""
         self.assertEqual(self.gpus([0, 0, 1, 1], [0, 1, 0, 1], "steps"), self.hosts([0, 0, 1, 1], "steps"))
+
+
+@of_the_standin
+class SeveralSlowToOpen(WorkerCase):
+    """GPUs that nothing has initialised yet: ranks wait up to 30 s for their worker, each for its own GPU only."""
+
+    MACHINES = 1
+    WORKER = "slow=cuInit:11000"
+
+    def test_workers_of_several_gpus_open_them_at_the_same_time(self):
+        said = self.run_ranks(["arena"] * 3, "small=1", places=[0] * 3, gpus=[0, 1, 2])
+        self.assertEqual(said, [""] * 3)
 
 
 class FaultsOfSeveral(WorkerCase):

@@ -29,6 +29,46 @@ TEST(UserThreadsTest, OneHoldersStuckTaskKeepsNobodyElseWaiting) {
   EXPECT_EQ(own.wait_for(kLong), std::future_status::ready);
 }
 
+TEST(UserThreadsTest, OneLanesStuckTaskKeepsOnlyItsOwnLaneWaiting) {
+  UserThreads users;
+  std::promise<void> let_go, other_done, own_done;
+  std::shared_future<void> stuck = let_go.get_future().share();
+  users.run(
+      "uid 1", {}, [stuck](const auto&) { stuck.wait(); }, "a");
+  users.run(
+      "uid 1", {}, [&own_done](const auto&) { own_done.set_value(); }, "a");
+  users.run(
+      "uid 1", {}, [&other_done](const auto&) { other_done.set_value(); }, "b");
+  ASSERT_EQ(other_done.get_future().wait_for(kLong), std::future_status::ready);
+  EXPECT_GE(users.waiting("uid 1"), 2u);
+  EXPECT_EQ(users.waiting("uid 11"), 0u);
+  std::future<void> own = own_done.get_future();
+  EXPECT_EQ(own.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  let_go.set_value();
+  EXPECT_EQ(own.wait_for(kLong), std::future_status::ready);
+}
+
+TEST(UserThreadsTest, AHolderHasNoMoreLanesThanTheLimit) {
+  UserThreads users;
+  std::promise<void> let_go, first_done, beyond_done;
+  std::shared_future<void> stuck = let_go.get_future().share();
+  users.run("uid 1", [stuck] { stuck.wait(); });
+  for (size_t i = 1; i < UserThreads::kLanesMax; ++i) {
+    users.run(
+        "uid 1", {}, [stuck](const auto&) { stuck.wait(); }, std::to_string(i));
+  }
+  users.run(
+      "uid 1", {}, [&](const auto&) { beyond_done.set_value(); }, "one too many");
+  users.run(
+      "uid 2", {}, [&](const auto&) { first_done.set_value(); }, "its first one");
+  ASSERT_EQ(first_done.get_future().wait_for(kLong), std::future_status::ready);
+  std::future<void> beyond = beyond_done.get_future();
+  EXPECT_EQ(beyond.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  EXPECT_EQ(users.waiting("uid 1"), UserThreads::kLanesMax + 1);
+  let_go.set_value();
+  EXPECT_EQ(beyond.wait_for(kLong), std::future_status::ready);
+}
+
 TEST(UserThreadsTest, ATasksDescriptorThatLingersKeepsNoOtherTaskWaiting) {
   UserThreads users;
   Lingering lingering;
