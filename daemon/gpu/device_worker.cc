@@ -141,7 +141,9 @@ Status DeviceWorker::open_device(device::CUdevice found) {
 }
 
 Status DeviceWorker::run() {
+  uint32_t beat = 0;
   while (!gone_ && runner_->lost().ok()) {
+    std::atomic_ref<uint32_t>(head_->worker_beat).store(++beat, std::memory_order_relaxed);
     CGX_ASSIGN_OR_RETURN(int work, take_packets());
     CGX_ASSIGN_OR_RETURN(const int begun, begin_jobs());
     work += begun + answer_jobs();

@@ -102,6 +102,8 @@ struct ChannelHead {
   uint8_t pad1[60];
   uint32_t worker_loads;  // 1: kernels are being loaded, which a driver may have to compile before
   uint8_t pad2[60];
+  uint32_t worker_beat;  // another one in each round of its loop
+  uint8_t pad3[60];
   ByteRingCursors jobs, answers;
 };
 // What is answered of a slice is shorter than the slice.

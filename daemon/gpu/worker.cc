@@ -302,6 +302,10 @@ bool Worker::loads() const {
   return std::atomic_ref<uint32_t>(head_->worker_loads).load() != 0;
 }
 
+uint32_t Worker::beat() const {
+  return std::atomic_ref<uint32_t>(head_->worker_beat).load(std::memory_order_relaxed);
+}
+
 Status Worker::send(const WorkerPacket& packet, std::initializer_list<int> fds) {
   const Status sent = send_packet(socket_.get(), std::as_bytes(std::span(&packet, 1)), fds);
   if (sent.ok()) return sent;

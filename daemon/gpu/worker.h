@@ -80,6 +80,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   ByteConsumer& answers() { return *answers_; }
   void ring_if_asleep();
   void set_sleeping(bool sleeping);
+  bool loads() const;     // kernels
+  uint32_t beat() const;  // changes while it has jobs, unless it hangs or its driver does
   int notifier() const { return notifier_.get(); }
   int pidfd() const { return pidfd_.get(); }
 
@@ -104,7 +106,6 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Status send(const WorkerPacket& packet, std::initializer_list<int> fds);
   void send_waiting();
   bool hears(int timeout_ms);
-  bool loads() const;  // kernels
 
   const WorkerOptions options_;
   const std::string visible_;  // its GPU, as CUDA_VISIBLE_DEVICES says it; empty: all GPUs are

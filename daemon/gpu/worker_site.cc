@@ -30,6 +30,9 @@ namespace {
 
 constexpr uint64_t kEndsWithinNs = 1'000'000'000;
 constexpr uint64_t kLookNs = 100'000'000;
+// A driver whose queue is full holds its caller up until a trainer's GPU has caught up.
+constexpr uint64_t kBeatsWithinNs = 30'000'000'000;
+constexpr uint64_t kLoadingShare = 4;  // of the time in which kernels are loaded counts a quarter
 
 class WorkerResidual final : public SiteResidual {
  public:
@@ -399,9 +402,11 @@ int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
   while (take_answer(events)) ++answered;
   flush();
   if (lost_.ok() && now_ns - looked_ns_ >= kLookNs) {
-    looked_ns_ = now_ns;
+    const uint64_t passed_ns = now_ns - std::exchange(looked_ns_, now_ns);
+    const bool hangs = !beats(passed_ns);
+    if (hangs) worker_->kill("has not answered for 30 s");
     // Its last words may have come between the two looks.
-    if (!worker_->alive()) {
+    if (hangs || !worker_->alive()) {
       while (take_answer(events)) ++answered;
       lose({StatusCode::kDEVICE_LOST, worker_->death()});
     }
@@ -418,6 +423,16 @@ int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
     ++answered;
   }
   return answered;
+}
+
+// Whether the worker goes on, where it has something to do. A look that comes late counts little:
+// this process has perhaps been stopped as well.
+bool WorkerSite::beats(uint64_t passed_ns) {
+  const uint32_t before = std::exchange(beat_, worker_->beat());
+  const uint64_t counts_ns = std::min(passed_ns, 2 * kLookNs);
+  silent_ns_ += worker_->loads() ? counts_ns / kLoadingShare : counts_ns;
+  if (asked_.empty() || beat_ != before) silent_ns_ = 0;
+  return silent_ns_ < kBeatsWithinNs;
 }
 
 // Of what was asked before an end and is not answered yet.

@@ -3,9 +3,10 @@
 //
 //   ask() -> job -> ring -> worker ... -> ring -> answer -> poll() -> SiteEvents
 //
-// Frames lie in staging memory that the worker has too. A worker that dies, or does not answer a
-// second after end(), is lost: whatever was asked is answered DEVICE_LOST, and so is everything
-// that is asked from then on. Thread rule: as every site.
+// Frames lie in staging memory that the worker has too. A worker that dies, does not answer within
+// a second of end(), or stands still for half a minute with jobs to do, is lost: whatever was asked
+// is answered DEVICE_LOST, and so is everything that is asked from then on. Thread rule: as every
+// site.
 #pragma once
 
 #include <deque>
@@ -76,6 +77,7 @@ class WorkerSite final : public scheduler::Site {
   bool take_answer(scheduler::SiteEvents& events);
   bool disbelieve(const char* what);  // of its answers none is taken any more
   void flush();
+  bool beats(uint64_t passed_ns);
   void lose(const Status& why);
   uint64_t first_ended_by_ns() const;
   void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket, scheduler::SiteAnswer answer,
@@ -95,6 +97,8 @@ class WorkerSite final : public scheduler::Site {
   uint64_t now_ns_ = 0;
   uint64_t ended_by_ns_ = UINT64_MAX;  // when something that was ended must be answered
   uint64_t looked_ns_ = 0;             // whether the worker lives
+  uint32_t beat_ = 0;                  // of the worker, then
+  uint64_t silent_ns_ = 0;             // so long it has had the same one, with something to do
   Status lost_;
 };
 

@@ -93,6 +93,11 @@ class WorkerSites : public SitesTest {
                       .into = play.into};
     return ask(play, job);
   }
+  Ticket ask_local_reduce(Play& play) {
+    return ask(play, {.kind = SiteJobKind::kLocalReduce,
+                      .part = play.layout.shard(1).first,
+                      .presence = &play.all});
+  }
   Ticket ask_hash(Play& play) {
     return ask(play, {.kind = SiteJobKind::kHash, .presence = &play.all, .count = kBytes});
   }
@@ -259,6 +264,50 @@ TEST_F(WorkerSites, AWorkerThatDoesNotEndWhatFailedIsKilled) {
       << there_->lost().to_string();
   pollfd gone{worker_->pidfd(), POLLIN, 0};
   EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
+}
+
+// Of a machine alone, where no other machine misses what it does not send.
+TEST_F(WorkerSites, AWorkerThatHangsInAJobIsLostByName) {
+  const auto play = begin(*there_, *staged_, 0);
+  stop_worker();
+  const Ticket asked = ask_local_reduce(*play);
+  poll(3600 * kSecond);  // in which this process was stopped, too
+  int looks = 0;
+  for (; there_->lost().ok() && looks < 400; ++looks) poll(kSecond / 10);
+  EXPECT_NEAR(looks, 300, 5);
+  ASSERT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+  EXPECT_EQ(answers_[asked].status.code(), StatusCode::kDEVICE_LOST);
+  EXPECT_NE(answers_[asked].status.message().find("has not answered for 30 s"), std::string::npos)
+      << answers_[asked].status.to_string();
+  pollfd gone{worker_->pidfd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
+}
+
+TEST_F(WorkerSites, AWorkerWithoutJobsMayHangAndIsNotLost) {
+  const auto play = begin(*there_, *staged_, 0);
+  const Ticket asked = ask_local_reduce(*play);
+  ASSERT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+  stop_worker();
+  for (int looks = 0; looks < 400; ++looks) poll(kSecond / 10);
+  EXPECT_TRUE(there_->lost().ok()) << there_->lost().to_string();
+  signal_worker(SIGCONT);
+}
+
+TEST_F(WorkerSites, AWorkerThatWaitsForATrainerIsNotLost) {
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto play = begin(*there_, *staged_, 0, 1);
+  const Ticket asked = ask_local_reduce(*play);
+  for (int looks = 0; looks < 400; ++looks) {
+    const uint32_t beat = worker_->beat();
+    ASSERT_TRUE(wait_until([&] { return worker_->beat() != beat; }));
+    poll(kSecond / 10);
+  }
+  EXPECT_TRUE(there_->lost().ok()) << there_->lost().to_string();
+  open = true;
+  EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+  EXPECT_TRUE(answers_[asked].status.ok()) << answers_[asked].status.to_string();
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
 }
 
 TEST_F(WorkerSites, AJobFindsItsStagingMemoryBehindAnyNumberOfPackets) {
