@@ -302,9 +302,10 @@ def timed(comm, place, rank, steps):
 
 
 def matrices(comm, place, rank, rows):
-    """As timed, of a matrix of random values, which codecs take."""
+    """As timed, of a matrix of random values, which codecs take: 16384, or 16384x400 for so many steps."""
+    rows, _, steps = rows.partition("x")
     shape = (int(rows), 1024)
-    for seconds in counted(comm, place, 20, shape, values_of(rank, 1, shape, "float32")):
+    for seconds in counted(comm, place, int(steps or 20), shape, values_of(rank, 1, shape, "float32")):
         print("took", seconds, flush=True)
 
 
