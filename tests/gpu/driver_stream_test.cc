@@ -109,6 +109,25 @@ TEST_F(DriverStreams, TheDefaultStreamWaitsForStreamsThatAreNotApart) {
   EXPECT_EQ(read(memory, 64), std::vector<uint8_t>(64, 3));
 }
 
+TEST_F(DriverStreams, EachThreadHasADefaultStreamOfItsOwn) {
+  const auto of_thread = reinterpret_cast<CUstream>(2);  // CU_STREAM_PER_THREAD
+  Gate gate;
+  const CUdeviceptr memory = allocate(64);
+  EXPECT_CU(cu_->cuMemsetD8Async(memory, 1, 64, nullptr));
+  EXPECT_CU(cu_->cuCtxSynchronize());
+  close_with(of_thread, gate);
+  EXPECT_CU(cu_->cuMemsetD8Async(memory, 2, 64, of_thread));
+  std::thread([&] {
+    EXPECT_CU(cu_->cuCtxSetCurrent(device_->context));
+    EXPECT_CU(cu_->cuMemsetD8Async(memory, 3, 64, of_thread));
+    EXPECT_CU(cu_->cuStreamSynchronize(of_thread));
+  }).join();
+  EXPECT_EQ(cu_->cuStreamQuery(of_thread), CUDA_ERROR_NOT_READY);
+  gate.open = true;
+  EXPECT_CU(cu_->cuStreamSynchronize(of_thread));
+  EXPECT_EQ(read(memory, 64), std::vector<uint8_t>(64, 2));
+}
+
 TEST_F(DriverStreams, EventsMeasureTime) {
   const CUstream stream = make_stream();
   const CUevent start = make_event(CU_EVENT_DEFAULT), end = make_event(CU_EVENT_DEFAULT);

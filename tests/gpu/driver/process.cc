@@ -19,6 +19,13 @@ namespace {
 thread_local ContextStack contexts_of_thread;
 thread_local int host_functions = 0;
 
+// Of this thread alone: the system uses its own numbers again.
+uint64_t number_of_thread() {
+  static std::atomic<uint64_t> last = 0;
+  thread_local const uint64_t number = ++last;
+  return number;
+}
+
 Process* make_process() {
   auto* const made = new Process;  // for as long as device threads may run
   made->pid = getpid();
@@ -84,15 +91,19 @@ void at_end() {
   for (size_t from = 0, to; (to = left.find('\n', from)) != left.npos; from = to + 1) {
     accuse("leaked: " + left.substr(from, to - from));
   }
-  std::map<CUstream, OwnedStream> streams;
+  std::vector<std::shared_ptr<Stream>> streams;
   {
     const std::lock_guard lock(p.mutex);
-    p.streams.swap(streams);
+    for (const auto& context : p.contexts) {
+      for (auto& stream : p.streams_of(context.get())) streams.push_back(std::move(stream));
+    }
+    p.streams.clear();
+    p.of_threads.clear();
   }
   for (const auto& context : p.contexts) {
     if (context->legacy != nullptr) context->legacy->close(true);
   }
-  for (const auto& [handle, owned] : streams) owned.stream->close(true);
+  for (const auto& stream : streams) stream->close(true);
   for (const auto& stream : p.closing) stream->close(true);
   streams.clear();  // their threads end
   for (const auto& context : p.contexts) context->legacy.reset();
@@ -193,6 +204,23 @@ std::shared_ptr<Stream> Process::make_stream(bool waits_for_default) {
       settings.seed == 0 ? 0 : settings.seed * 0x9e3779b97f4a7c15u + ++streams_made;
   return std::make_shared<Stream>(Stream::Options{waits_for_default, seed, settings.delay_us,
                                                   [this] { space.enter_device_thread(); }});
+}
+
+std::shared_ptr<Stream> Process::stream_of_thread(Context* context) {
+  std::shared_ptr<Stream>& stream = of_threads[{context, number_of_thread()}];
+  if (stream == nullptr) stream = make_stream(true);
+  return stream;
+}
+
+std::vector<std::shared_ptr<Stream>> Process::streams_of(Context* context) const {
+  std::vector<std::shared_ptr<Stream>> found;
+  for (const auto& [handle, owned] : streams) {
+    if (owned.context == context) found.push_back(owned.stream);
+  }
+  for (const auto& [owner, stream] : of_threads) {
+    if (owner.first == context) found.push_back(stream);
+  }
+  return found;
 }
 
 Target find_target(uintptr_t address, size_t bytes) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/driver/memory.h"
@@ -66,6 +67,7 @@ struct Process {
   std::map<CUmemGenericAllocationHandle, Handle> handles;
   CUmemGenericAllocationHandle next_handle = 0x1000;
   std::map<CUstream, OwnedStream> streams;
+  std::map<std::pair<Context*, uint64_t>, std::shared_ptr<Stream>> of_threads;  // default ones
   std::vector<std::shared_ptr<Stream>> closing;
   std::map<CUevent, std::shared_ptr<Event>> events;
   std::map<CUmodule, std::shared_ptr<Module>> modules;
@@ -77,6 +79,10 @@ struct Process {
 
   size_t used_bytes(int device) const;
   std::shared_ptr<Stream> make_stream(bool waits_for_default);
+  // The default stream of this thread.
+  std::shared_ptr<Stream> stream_of_thread(Context* context);
+  // All but the default stream.
+  std::vector<std::shared_ptr<Stream>> streams_of(Context* context) const;
 };
 
 Process& process();

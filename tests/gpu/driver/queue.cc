@@ -3,7 +3,7 @@
 namespace cgx::standin {
 namespace {
 
-constexpr uintptr_t kDefaultStreams = 2;  // null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+constexpr uintptr_t kLegacy = 1, kPerThread = 2;  // null is the former, too
 
 void add(std::vector<Point>& points, Point point) {
   if (!point.passed()) points.push_back(std::move(point));
@@ -14,8 +14,13 @@ void add(std::vector<Point>& points, Point point) {
 bool find_stream(CUstream handle, OwnedStream& found) {
   Process& p = process();
   const std::lock_guard lock(p.mutex);
-  if (reinterpret_cast<uintptr_t>(handle) <= kDefaultStreams) {
-    found = {current_context()->legacy, current_context()};
+  Context* const context = current_context();
+  if (reinterpret_cast<uintptr_t>(handle) <= kLegacy) {
+    found = {context->legacy, context};
+    return true;
+  }
+  if (reinterpret_cast<uintptr_t>(handle) == kPerThread) {
+    found = {p.stream_of_thread(context), context};
     return true;
   }
   const auto known = p.streams.find(handle);
@@ -29,10 +34,8 @@ Point enqueue(const OwnedStream& owned, std::function<void()> work, std::vector<
   Context* const context = owned.context;
   const std::lock_guard lock(p.mutex);
   if (owned.stream == context->legacy) {
-    for (const auto& [handle, other] : p.streams) {
-      if (other.context == context && other.stream->waits_for_default()) {
-        add(after, other.stream->last());
-      }
+    for (const auto& other : p.streams_of(context)) {
+      if (other->waits_for_default()) add(after, other->last());
     }
   } else if (owned.stream->waits_for_default()) {
     add(after, context->legacy->last());
@@ -49,9 +52,7 @@ void drain(Context* context) {
   {
     const std::lock_guard lock(p.mutex);
     points.push_back(context->legacy->last());
-    for (const auto& [handle, other] : p.streams) {
-      if (other.context == context) points.push_back(other.stream->last());
-    }
+    for (const auto& other : p.streams_of(context)) points.push_back(other->last());
     for (const auto& stream : p.closing) points.push_back(stream->last());
   }
   for (const Point& point : points) point.wait();
