@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
 constexpr uint64_t kWorkerEndsMs = 1'000;
+constexpr uintptr_t kStreamOfThread = 2;  // CU_STREAM_PER_THREAD; the default one is null or 1
 
 Status no_words(const char* what) {
   return resource_exhausted(std::string("a page of timeline words: ") + what + ": " +
@@ -225,8 +226,33 @@ Status DeviceMemory::put_back() const {
   return driver_.check(driver_.cuStreamSynchronize(nullptr), what);  // the worker reads it next
 }
 
+// A default stream is the current context's: that of another GPU knows nothing of what is written
+// here. UNIMPLEMENTED for the handle that means another stream in each thread, so has no word.
+Status DeviceMemory::check_stream(void* stream) const {
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  if (handle > kStreamOfThread) return {};
+  device::CUcontext now = nullptr;
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuCtxGetCurrent(&now), "asking for the context"));
+  if (now != context_) return of_another_context(now);
+  if (handle != kStreamOfThread) return {};
+  return {StatusCode::kUNIMPLEMENTED, "the default stream of a thread has no timeline word"};
+}
+
+Status DeviceMemory::of_another_context(device::CUcontext now) const {
+  device::CUdevice theirs = 0;
+  if (now == nullptr || driver_.cuCtxGetDevice(&theirs) != device::CUDA_SUCCESS) {
+    return invalid_argument(
+        "this thread has no current CUDA context: name a stream, or hand the tensor over in a "
+        "thread that uses its GPU");
+  }
+  return invalid_argument("the tensor is of another CUDA context (GPU " + std::to_string(ordinal_) +
+                          ") than the one current in this thread (GPU " + std::to_string(theirs) +
+                          "), whose default stream it is to be ready on");
+}
+
 // Under the mutex: values are enqueued on their stream in the order in which they grow.
 Result<Ready> DeviceMemory::when_done(void* stream) {
+  CGX_RETURN_IF_ERROR(check_stream(stream));
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
   const MutexLock lock(mutex_);
   const auto known = streams_.find(stream);

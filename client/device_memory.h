@@ -58,8 +58,9 @@ class DeviceMemory {
   // The worker has closed it.
   void dropped() { announced_ = false; }
 
-  // Enqueues the write behind what is on the stream. UNIMPLEMENTED where streams write no words,
-  // or there are more streams than words: then the host has to wait.
+  // Enqueues the write behind what is on the stream. INVALID_ARGUMENT for the default stream of
+  // another context. UNIMPLEMENTED where streams write no words, the handle is not one stream's, or
+  // there are more streams than words: then the host has to wait.
   Result<Ready> when_done(void* stream);
 
  private:
@@ -74,6 +75,8 @@ class DeviceMemory {
   Status find_allocation(const void* memory);
   Status export_handle(const std::string& what);
   void wait_for_worker() const;
+  Status check_stream(void* stream) const;
+  Status of_another_context(device::CUcontext now) const;
 
   const device::Driver driver_;
   const wire::DeviceId device_;

@@ -8,17 +8,19 @@ imported: arrays of the rank's own that the worker gets to have.
 
 import ctypes
 import sys
+import threading
 import time
 import uuid
 
 import gpu_rank
 import numpy
-from gpu_arrays import Array
+from gpu_arrays import Array, Cuda
 from gpu_rank import Folder, Gpu, Host, say, values_of
 
 import cgx
 
 PACED = 400
+OF_THREAD = 2  # CU_STREAM_PER_THREAD
 
 
 def uuid_of(cuda, device=0):
@@ -169,6 +171,51 @@ def mistakes(comm, place, rank):
     again = cuda.array(numpy.zeros(1000, "float32"))
     attempt("sound", lambda: session.import_(again, device).end(10))
     again.free()
+
+
+def elsewhere(comm, place, rank):
+    """A thread whose current GPU is not the tensor's: its default stream is another GPU's, and any other says whose it is."""
+    array, there = place.put(numpy.ones(1000, "float32")), place.cuda
+    other = Cuda(1)
+    attempt("default", lambda: comm.allreduce(array, out=array, stream=0))
+    attempt("legacy", lambda: comm.allreduce(array, out=array, stream=1))
+    attempt("of the thread", lambda: comm.allreduce(array, out=array, stream=2))
+    attempt("named", lambda: comm.allreduce(array, out=array, stream=place.stream))
+    other.use(False)
+    attempt("no context", lambda: comm.allreduce(array, out=array, stream=0))
+    there.use()
+    attempt("sound", lambda: comm.allreduce(array, out=array, stream=0))
+
+
+def threads(comm, place, rank):
+    """The default stream of each of two threads, of which the first is a second behind."""
+    cuda, late, soon = place.cuda, values_of(rank, 1, (5000,), "float32"), values_of(rank, 2, (5000,), "float32")
+    arrays = [place.put(numpy.zeros_like(late)) for _ in range(4)]
+    source = cuda.array(late)
+    place.refill(arrays[1], soon)
+    cuda.synchronize(place.stream)
+    behind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(1))
+    calls = []
+
+    def hand_over(array, out):
+        cuda.use()
+        calls.append(comm.allreduce_async(array, out=out, stream=OF_THREAD))
+
+    def hand_over_late():
+        cuda.use()
+        cuda.call("cuLaunchHostFunc", ctypes.c_void_p(OF_THREAD), behind, None)
+        cuda.copy(arrays[0], source, OF_THREAD)
+        hand_over(arrays[0], arrays[2])
+
+    for act in (hand_over_late, lambda: hand_over(arrays[1], arrays[3])):
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+    for call in calls:
+        call.wait()
+    for array, values in ((arrays[2], late), (arrays[3], soon)):
+        assert (place.get(array) == values).all(), "of one rank alone"
+    source.free()
 
 
 def forgotten(comm, place, rank):
@@ -344,7 +391,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

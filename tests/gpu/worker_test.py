@@ -160,6 +160,26 @@ class Bits(WorkerCase):
                                      r"rank of this machine on (a GPU|the host)")
 
 
+class Streams(WorkerCase):
+    """Which stream a tensor is ready on."""
+
+    @of_the_standin
+    def test_a_default_stream_of_another_gpu_is_refused_by_name(self):
+        another = r"of another CUDA context \(GPU 0\) than the one current in this thread \(GPU 1\)"
+        for kind, words in (("arena", ""), ("imported", ""), ("arena", "without=words")):
+            lines = self.run_ranks([kind], "elsewhere", words=f"{DAWDLING} {words}", places=[0], gpus=["0,1"])[0].splitlines()
+            for line, wanted in zip(lines, [f"^default: InvalidArgumentError .*{another}",
+                                            f"^legacy: InvalidArgumentError .*{another}",
+                                            f"^of the thread: InvalidArgumentError .*{another}", "^named: (slow )?OK",
+                                            "^no context: InvalidArgumentError .*no current CUDA context", "^sound: (slow )?OK"]):
+                self.assertRegex(line, wanted)
+            self.assertEqual(len(lines), 6)
+
+    @of_the_standin
+    def test_default_streams_of_threads_are_not_taken_for_one(self):
+        self.run_ranks(["arena"], "threads", places=[0])
+
+
 class Imports(WorkerCase):
     """Memory that ranks have allocated themselves, read and written where it lies."""
 
