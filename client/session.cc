@@ -391,6 +391,7 @@ Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers,
                                    const std::optional<wire::DeviceId>& device) {
   CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
   if (device && arenas_.on_device(buffers.in) && arenas_.on_device(buffers.out)) {
+    CGX_RETURN_IF_ERROR(staging->check_not_captured(buffers.stream));
     return order({.memory = nullptr, .copy = {}}, buffers.in, buffers.stream);
   }
   CGX_RETURN_IF_ERROR(staging->check(buffers).status());

@@ -99,7 +99,22 @@ Result<CUcontext> Staging::current() {
       "GPU");
 }
 
+// The default stream answers IMPLICIT where a stream is captured that it would wait for.
+Status Staging::check_not_captured(void* stream) const {
+  if (!driver_.lacks(device::Feature::kGraphs).ok()) return {};
+  unsigned state = device::CU_STREAM_CAPTURE_STATUS_NONE;
+  const device::CUresult answer = driver_.cuStreamIsCapturing(stream_of(stream), &state);
+  const bool captured =
+      answer == device::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+      (answer == device::CUDA_SUCCESS && state != device::CU_STREAM_CAPTURE_STATUS_NONE);
+  if (!captured) return {};
+  return invalid_argument(
+      "the stream is being captured in a CUDA graph: hand over tensors, and wait for their "
+      "results, outside of the capture");
+}
+
 Result<CUcontext> Staging::check(const DeviceBuffers& buffers) {
+  CGX_RETURN_IF_ERROR(check_not_captured(buffers.stream));
   CGX_ASSIGN_OR_RETURN(const CUcontext context, current());
   if (buffers.bytes == 0) return context;
   CGX_RETURN_IF_ERROR(check_end(buffers.in, buffers.bytes, "the input", context));

@@ -56,10 +56,12 @@ class Staging {
   // Every Copy is gone by now; waits for those that are still on streams.
   ~Staging();
 
-  // The caller's context. INVALID_ARGUMENT unless both ends are memory of its device, each within
-  // one allocation, or within pieces of a pool side by side.
+  // The caller's context. INVALID_ARGUMENT if the stream is being captured, or unless both ends are
+  // memory of its device, each within one allocation, or within pieces of a pool side by side.
   Result<device::CUcontext> check(const DeviceBuffers& buffers);
-  // The same of one range, which `what` names.
+  // What is put on a stream that is being captured would run later, and again: INVALID_ARGUMENT.
+  Status check_not_captured(void* stream) const;
+  // The same as check() of one range, which `what` names.
   Status check_range(const void* memory, uint64_t bytes, const char* what);
   // Gives back the memory of copies that are over.
   void sweep();

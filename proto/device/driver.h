@@ -14,8 +14,8 @@
 namespace cgx::device {
 
 // What a driver may lack: words that streams write and wait for, memory that travels as a
-// descriptor, and as a handle.
-enum class Feature : uint8_t { kBase, kWords, kVmm, kIpc };
+// descriptor, and as a handle; graphs that streams are captured in.
+enum class Feature : uint8_t { kBase, kWords, kVmm, kIpc, kGraphs };
 
 class Driver {
  public:

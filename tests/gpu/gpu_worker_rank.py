@@ -187,6 +187,23 @@ def elsewhere(comm, place, rank):
     attempt("sound", lambda: comm.allreduce(array, out=array, stream=0))
 
 
+def captured(comm, place, rank):
+    """While a stream is captured in a graph, nothing can be handed over or waited for there."""
+    array, cuda = place.put(numpy.ones(1000, "float32")), place.cuda
+    late = comm.allreduce_async(array, out=array, stream=place.stream)
+    blocking = ctypes.c_void_p()
+    cuda.call("cuStreamCreate", ctypes.byref(blocking), ctypes.c_uint(0))
+    for stream in (place.stream, blocking.value):
+        cuda.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_uint(0))
+        attempt("captured", lambda: comm.allreduce_async(array, out=array, stream=stream))
+    attempt("default", lambda: comm.allreduce_async(array, out=array, stream=0))
+    attempt("result", late.wait)
+    for stream in (place.stream, blocking.value):
+        cuda.call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(ctypes.c_void_p()))
+        attempt("sound", lambda: comm.allreduce(array, out=array, stream=stream))
+    cuda.destroy(blocking.value)
+
+
 def threads(comm, place, rank):
     """The default stream of each of two threads, of which the first is a second behind."""
     cuda, late, soon = place.cuda, values_of(rank, 1, (5000,), "float32"), values_of(rank, 2, (5000,), "float32")
@@ -391,7 +408,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

@@ -176,6 +176,21 @@ class Streams(WorkerCase):
             self.assertEqual(len(lines), 6)
 
     @of_the_standin
+    def test_a_stream_that_a_graph_captures_is_refused_by_name(self):
+        refused = "InvalidArgumentError .*the stream is being captured in a CUDA graph"
+        for kind, result in (("arena", "(slow )?OK"), ("copied", refused)):  # which nothing copies, or the stream does
+            lines = self.run_ranks([kind], "captured", places=[0])[0].splitlines()
+            for line, wanted in zip(lines, [f"^captured: {refused}"] * 2 + [f"^default: {refused}", f"^result: {result}"] +
+                                    ["^sound: (slow )?OK"] * 2):
+                self.assertRegex(line, wanted)
+            self.assertEqual(len(lines), 6)
+
+    @of_the_standin
+    def test_a_driver_that_does_not_know_of_captures_is_taken_as_it_is(self):
+        self.assertEqual(self.run_ranks(["arena"], "steps", words="fail=cuStreamIsCapturing:*=801", places=[0]),
+                         self.run_ranks(["host"], "steps", places=[0]))
+
+    @of_the_standin
     def test_default_streams_of_threads_are_not_taken_for_one(self):
         self.run_ranks(["arena"], "threads", places=[0])
 

@@ -367,8 +367,9 @@ CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uin
  * Until then, what this thread and others hand over to the same communicator queues up behind it.
  * The CUDA driver is loaded by the first such call.
  * CGX_NOT_FOUND: there is none; CGX_INVALID_ARGUMENT: no current context, memory of another one,
- * freed or too short. Where the GPU fails before the bytes have come (CGX_DEVICE_LOST) this rank
- * leaves the communicator: every later call answers that status, other ranks hear that it left.
+ * freed or too short, a stream that is being captured in a CUDA graph. Where the GPU fails before
+ * the bytes have come (CGX_DEVICE_LOST) this rank leaves the communicator: every later call answers
+ * that status, other ranks hear that it left.
  * `out` is untouched until one of these has waited for the step or the call (as cgx_wait and
  * cgx_wait_call do) and enqueued the copies to the GPU on `stream`, of the same context: what is
  * enqueued there from then on sees the results. A result is copied once.

@@ -32,6 +32,7 @@ bool find_stream(CUstream handle, OwnedStream& found) {
 Point enqueue(const OwnedStream& owned, std::function<void()> work, std::vector<Point> after) {
   Process& p = process();
   Context* const context = owned.context;
+  if (owned.stream->captured()) return {};
   const std::lock_guard lock(p.mutex);
   if (owned.stream == context->legacy) {
     for (const auto& other : p.streams_of(context)) {

@@ -43,6 +43,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The thread ends when its queue is empty; when `now`, without doing what is left.
   void close(bool now);
   bool stopping() const { return stopping_.load(); }
+  // What is enqueued meanwhile would become a graph; nothing here runs one.
+  void capture(bool begin) { captured_.store(begin); }
+  bool captured() const { return captured_.load(); }
 
  private:
   struct Work {
@@ -59,7 +62,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::deque<Work> queue_;
   uint64_t pushed_ = 0, done_ = 0;
   bool closed_ = false;
-  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> stopping_ = false, captured_ = false;
   std::thread thread_;
 };
 
