@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "tests/gpu/driver/control.h"
 #include "tests/gpu/driver/twin.h"
@@ -188,6 +191,60 @@ TEST_F(Standin, AccusesWhoImportsItsOwnDescriptor) {
   EXPECT_CU(cu_->cuMemRelease(again));
   EXPECT_CU(cu_->cuMemRelease(handle));
   close(fd);
+}
+
+void wait_until_true(void* flag) {
+  while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+}
+
+TEST_F(Standin, AccusesWhoUnmapsWhatWorkUses) {
+  CUmemAllocationProp kind = {};
+  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_->device};
+  const CUmemAccessDesc access = {kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  constexpr size_t kBytes = 2u << 20;
+  const CUstream stream = make_stream();
+  for (const bool used : {false, true}) {
+    std::atomic<bool> go = !used;
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr memory = 0;
+    ASSERT_CU(cu_->cuMemCreate(&handle, kBytes, &kind, 0));
+    ASSERT_CU(cu_->cuMemAddressReserve(&memory, kBytes, 0, 0, 0));
+    ASSERT_CU(cu_->cuMemMap(memory, kBytes, 0, handle, 0));
+    ASSERT_CU(cu_->cuMemSetAccess(memory, kBytes, &access, 1));
+    EXPECT_CU(cu_->cuLaunchHostFunc(stream, wait_until_true, &go));
+    EXPECT_CU(cu_->cuMemsetD8Async(memory, 1, 64, stream));
+    const CUresult before = used ? CUDA_SUCCESS : cu_->cuStreamSynchronize(stream);
+    EXPECT_CU(before);
+    EXPECT_CU(cu_->cuMemUnmap(memory, kBytes));
+    go = true;
+    EXPECT_CU(cu_->cuStreamSynchronize(stream));
+    EXPECT_CU(cu_->cuMemAddressFree(memory, kBytes));
+    EXPECT_CU(cu_->cuMemRelease(handle));
+    EXPECT_EQ(accusations().empty(), !used);
+  }
+  expect_accused("cuMemUnmap: 2097152 bytes are taken away while work that is enqueued uses them");
+}
+
+TEST_F(Standin, AccusesWhoUnregistersWhatWorkUses) {
+  alignas(4096) static uint32_t words[1024];
+  const CUstream stream = make_stream();
+  std::atomic<bool> go = false;
+  ASSERT_CU(cu_->cuMemHostRegister(words, sizeof(words), 0));
+  EXPECT_CU(cu_->cuLaunchHostFunc(stream, wait_until_true, &go));
+  const auto address = reinterpret_cast<CUdeviceptr>(&words[0]);
+  EXPECT_CU(cu_->cuStreamWriteValue32(stream, address, 1, 0));
+  std::thread opens([&] {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (accusations().empty() && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::yield();
+    }
+    go = true;
+  });
+  EXPECT_CU(cu_->cuMemHostUnregister(words));
+  opens.join();
+  EXPECT_EQ(words[0], 1u);
+  expect_accused("cuMemHostUnregister: 4096 bytes are taken away");
 }
 
 TEST_F(Standin, AccusesHostFunctionsThatCallTheDriver) {

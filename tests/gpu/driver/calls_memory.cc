@@ -185,16 +185,21 @@ CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   return CUDA_SUCCESS;
 }
 
+// Whether it waits is not said anywhere: it does here, but nobody may count on it.
 CUresult cuMemHostUnregister(void* memory) {
   CGX_ENTER(Call::cuMemHostUnregister);
-  drain(current_context());
   Process& p = process();
-  const std::lock_guard lock(p.mutex);
-  const auto found = p.host.find(reinterpret_cast<uintptr_t>(memory));
-  if (found == p.host.end() || found->second.allocated) {
-    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  {
+    const std::lock_guard lock(p.mutex);
+    const auto found = p.host.find(reinterpret_cast<uintptr_t>(memory));
+    if (found == p.host.end() || found->second.allocated) {
+      return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    accuse_if_used(Call::cuMemHostUnregister, found->second);
   }
-  p.host.erase(found);
+  drain(current_context());
+  const std::lock_guard lock(p.mutex);
+  p.host.erase(reinterpret_cast<uintptr_t>(memory));
   return CUDA_SUCCESS;
 }
 

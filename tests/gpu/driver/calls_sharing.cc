@@ -218,10 +218,10 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   return CUDA_SUCCESS;
 }
 
+// Waits for nothing, unlike cuMemFree.
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   CGX_ENTER(Call::cuMemUnmap);
   CGX_UNLESS(without_vmm());
-  drain(current_context());
   Process& p = process();
   const std::lock_guard lock(p.mutex);
   Mapping* const mapping = p.space.find(address);
@@ -229,6 +229,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
       mapping->kind != Kind::kMapped) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  accuse_if_used(Call::cuMemUnmap, *mapping);
   p.space.remove(*mapping);
   return CUDA_SUCCESS;
 }

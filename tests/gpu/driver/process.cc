@@ -82,6 +82,11 @@ void write_counts(const Process& p) {
   }
 }
 
+void accuse_used(Call call, size_t bytes) {
+  accuse(std::string(name_of(call)) + ": " + std::to_string(bytes) +
+         " bytes are taken away while work that is enqueued uses them");
+}
+
 void at_end() __attribute__((destructor));
 void at_end() {
   Process& p = process();
@@ -162,6 +167,18 @@ void accuse(const std::string& what) {
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody listens
 }
 
+void accuse_if_used(Call call, const Mapping& mapping) {
+  const Process& p = process();
+  long known = 0;
+  for (const auto& [base, other] : p.space.mappings()) known += other.memory == mapping.memory;
+  for (const auto& [number, handle] : p.handles) known += handle.memory == mapping.memory;
+  if (mapping.memory.use_count() > known) accuse_used(call, mapping.bytes);
+}
+
+void accuse_if_used(Call call, const HostRange& range) {
+  if (range.used.use_count() > 1) accuse_used(call, range.bytes);
+}
+
 std::string alive() {
   Process& p = process();
   const std::lock_guard lock(p.mutex);
@@ -237,7 +254,7 @@ Target find_target(uintptr_t address, size_t bytes) {
   if (next == p.host.begin()) return {};
   const auto& [base, range] = *std::prev(next);
   if (address - base + bytes > range.bytes) return {};
-  Target target = {Target::Kind::kHost, reinterpret_cast<uint8_t*>(address), nullptr, address};
+  Target target = {Target::Kind::kHost, reinterpret_cast<uint8_t*>(address), range.used, address};
   for (const HostRange::Piece& piece : range.pieces) {
     if (address >= piece.begin && address < piece.end) target.place = piece.identity + address;
   }

@@ -45,6 +45,7 @@ struct HostRange {
   size_t bytes;
   bool allocated;
   std::vector<Piece> pieces;
+  std::shared_ptr<int> used = std::make_shared<int>();  // whoever works there keeps it
 };
 
 struct Handle {
@@ -108,6 +109,9 @@ Context* current_context();
 Context* context_of(CUdevice ordinal);
 
 void accuse(const std::string& what);
+// If work that is enqueued uses what the call takes away. The caller locks.
+void accuse_if_used(Call call, const Mapping& mapping);
+void accuse_if_used(Call call, const HostRange& range);
 // What lives now, one a line.
 std::string alive();
 
@@ -115,7 +119,7 @@ std::string alive();
 struct Target {
   enum class Kind : uint8_t { kDevice, kHost, kUnknown } kind = Kind::kUnknown;
   uint8_t* at = nullptr;
-  std::shared_ptr<Memory> keep;
+  std::shared_ptr<void> keep;
   uint64_t place = 0;  // the same for all processes that see these bytes
 };
 Target find_target(uintptr_t address, size_t bytes);
