@@ -22,7 +22,7 @@ _MOST_S = 0.004
 
 class Stream:
     def __init__(self, device=None):
-        self._work, self._random = queue.SimpleQueue(), random.Random(5)
+        self._work, self._random, self._pushed, self._done = queue.SimpleQueue(), random.Random(5), 0, 0
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
@@ -30,8 +30,10 @@ class Stream:
             work = self._work.get()
             time.sleep(self._random.uniform(0, _MOST_S))
             work()
+            self._done += 1
 
     def push(self, work):
+        self._pushed += 1
         self._work.put(work)
 
     def wait_stream(self, other):
@@ -43,6 +45,9 @@ class Stream:
         event = Event()
         event.record(self)
         event.synchronize()
+
+    def query(self):
+        return self._done == self._pushed
 
 
 class Event:

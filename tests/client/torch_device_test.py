@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import types
 import unittest
 from unittest import mock
@@ -66,6 +67,36 @@ class Room(unittest.TestCase):
         with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module), mock.patch.object(torch.version, "cuda", "12.0"):
             self.assertTrue(cgx._torch_device.Accelerator(torch.device("cuda")).share(session))
         self.assertEqual(log, ["emptied", "shared"])
+
+
+class Closing(unittest.TestCase):
+    """While the stream holds copies to the arena on the device."""
+
+    def setUp(self):
+        module, self.gate, self.copied = torch_accelerator.Module(), threading.Event(), threading.Event()
+        with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module):
+            self.accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
+        self.accelerator._side.push(lambda: self.gate.wait(20) and self.copied.set())
+        nothing = types.SimpleNamespace(close=lambda: None, stop=lambda: None)
+        self.exchange = types.SimpleNamespace(communicator=nothing, _later=nothing, _shared=nothing, _regions="memory",
+                                              _accelerator=self.accelerator)
+
+    def test_memory_is_kept_until_they_are_made(self):
+        threading.Timer(0.2, self.gate.set).start()
+        cgx._torch_exchange.Exchange.close(self.exchange)
+        self.assertTrue(self.copied.is_set())
+
+    def test_memory_of_a_stream_that_gets_stuck_is_kept_for_good(self):
+        with mock.patch.multiple(cgx._torch_device, _COPIES_S=0.1, _kept=[]):
+            cgx._torch_exchange.Exchange.close(self.exchange)
+            self.assertEqual(cgx._torch_device._kept, ["memory"])
+        self.gate.set()
+
+    def test_a_device_that_has_failed_is_not_waited_for(self):
+        with mock.patch.object(self.accelerator._side, "query", side_effect=RuntimeError("CUDA error")):
+            cgx._torch_exchange.Exchange.close(self.exchange)
+        self.assertFalse(self.copied.is_set())
+        self.gate.set()
 
 
 for _scenario in SCENARIOS:

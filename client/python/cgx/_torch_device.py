@@ -11,6 +11,7 @@ copied back on the same stream of our own, and DDP's future orders what comes be
 import ctypes
 import queue
 import threading
+import time
 import uuid
 
 import torch
@@ -23,6 +24,8 @@ from cgx.session import Block
 _known = {}  # device -> its Accelerator
 _WITHOUT_MEMORY = ("meta",)
 _TENSOR, _CUDA = 1, 1  # cgx_post_kind, cgx_memory
+_COPIES_S, _LOOK_S = 10, 0.002  # as cgx_close
+_kept = []  # memory of streams that got stuck
 
 
 def accelerator_of(device):
@@ -118,6 +121,21 @@ class Accelerator:
         with self._torch.stream(self._side):
             _copy(self._side, stage, buffer, buffer)
         return self._side
+
+    def keep(self, memory):
+        """Until our stream has done what it holds; while the process lives where that takes too long."""
+        end = time.monotonic() + _COPIES_S
+        while not self._is_done():
+            if time.monotonic() > end:
+                _kept.append(memory)
+                return
+            time.sleep(_LOOK_S)
+
+    def _is_done(self):
+        try:
+            return self._side.query()
+        except RuntimeError:  # the device has failed, and its streams do nothing more
+            return True
 
     def here(self):
         """A context in which the device is the thread's."""

@@ -181,6 +181,7 @@ class Exchange:
         self.ranks = dist.get_world_size(group)
         only = next(iter(accelerators)) if len(accelerators) == 1 else None
         self._shared = only.share(session) if only is not None else None
+        self._accelerator = only
         self._later = Later()
         put, get = rendezvous(group)
         self.communicator = self.session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
@@ -303,8 +304,11 @@ class Exchange:
         self._later.drain()
 
     def close(self):
+        """Buckets may have been copied to the arena on the device although nobody took them any more."""
         self.communicator.close()
         self._later.stop()
+        if self._shared is not None:
+            self._accelerator.keep(self._regions)
 
     def seconds(self):
         """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
