@@ -358,6 +358,23 @@ bool ArenaSet::named(const void* memory) {
   return block != nullptr && block->holds > 0;
 }
 
+bool ArenaSet::idle(const void* memory) {
+  const std::shared_ptr<ArenaMemory> arena = holder(memory);
+  return arena == nullptr || arena->device() == nullptr || arena->device()->idle();
+}
+
+// Without the mutex, which what waits for the driver would keep.
+bool ArenaSet::idle() {
+  std::vector<std::shared_ptr<ArenaMemory>> all;
+  {
+    const MutexLock lock(mutex_);
+    for (const Arena& arena : arenas_) all.push_back(arena.memory);
+  }
+  return std::all_of(all.begin(), all.end(), [](const auto& each) {
+    return each == nullptr || each->device() == nullptr || each->device()->idle();
+  });
+}
+
 Result<bool> ArenaSet::try_end_import(const void* memory) {
   const MutexLock growing(grow_mutex_);
   uint32_t number = 0;
@@ -368,10 +385,11 @@ Result<bool> ArenaSet::try_end_import(const void* memory) {
       return invalid_argument(
           "the memory does not begin where one that cgx_arena_import took does");
     }
-    if (block->imports == 1 && block->holds > 0) return false;
-    if (--block->imports > 0) return true;
     number = *find(memory);
     Arena& arena = arenas_[number];
+    const bool last = block->imports == 1;
+    if (last && (block->holds > 0 || !arena.memory->device()->idle())) return false;
+    if (--block->imports > 0) return true;
     arena.allocator.release(block->offset);
     if (arena.allocator.allocated_count() > 0) return true;
     arena.usable = false;

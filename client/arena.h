@@ -113,10 +113,15 @@ class ArenaSet {
   Status import(const wire::DeviceId& device, const void* memory, uint64_t bytes,
                 const MakeImport& make);
   // Undoes one import. True: nobody names what it imported, nor what else was of its allocation,
-  // which the daemon has closed. False: something names it, and nothing was done.
+  // which the daemon has closed. False: something names it, or a stream has still to write its
+  // word, and nothing was done.
   Result<bool> try_end_import(const void* memory);
   // Whether something names what one import took.
   bool named(const void* memory);
+  // Streams have done all that was handed over of this imported memory's allocation.
+  bool idle(const void* memory);
+  // The same of all memory of devices.
+  bool idle();
   // Whether a device's worker has it.
   bool on_device(const void* memory);
   // At once, or with the last hold on it.

@@ -98,6 +98,7 @@ class Communicator final : public CompletionSink {
 
   Communicator(Session& session, const cgx_comm_options& options);
 
+  Result<uint64_t> try_post(const cgx_post_options& options);
   Status may_meet(uint32_t rank);
   Result<std::unique_ptr<Store>> store_for(const Meeting& meeting, const cgx_comm_options& options);
   Status join(const cgx_comm_options& options);

@@ -91,6 +91,13 @@ Result<cgx_submit_record> wishes_of(const cgx_post_options& options) {
 }  // namespace
 
 Result<uint64_t> Communicator::post(const cgx_post_options& options) {
+  Result<uint64_t> posted = try_post(options);
+  const bool shared = device_ && options.memory == CGX_MEMORY_CUDA;
+  if (!posted.ok() && shared) session_.keep_for(options.stream);
+  return posted;
+}
+
+Result<uint64_t> Communicator::try_post(const cgx_post_options& options) {
   CGX_ASSIGN_OR_RETURN(const cgx_submit_record wishes, wishes_of(options));
   if (const Status built = wire::check_built(wishes); !built.ok()) {
     return Status(built.code(), "cgx_post: " + built.message());

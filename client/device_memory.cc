@@ -170,6 +170,22 @@ Status DeviceMemory::make_ipc() {
   return export_handle("of " + what);
 }
 
+bool DeviceMemory::idle() {
+  const MutexLock lock(mutex_);
+  for (const auto& [stream, last] : streams_) {
+    std::byte* const at = words_ + last.word * wire::kWordBytes;
+    const std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(at));
+    if (static_cast<int32_t>(word.load() - last.value) < 0) return failed();
+  }
+  return true;
+}
+
+bool DeviceMemory::failed() const {
+  const InContext inside(*this);
+  const StatusCode answer = device::status_of(driver_.cuStreamQuery(nullptr));
+  return answer == StatusCode::kDEVICE_LOST || answer == StatusCode::kCANCELLED;
+}
+
 // By handle: it must be closed there before it is freed here. The worker says so in word 0.
 void DeviceMemory::wait_for_worker() const {
   const std::atomic_ref<uint32_t> gone(*reinterpret_cast<uint32_t*>(words_));

@@ -62,6 +62,9 @@ class DeviceMemory {
   // another context. UNIMPLEMENTED where streams write no words, the handle is not one stream's, or
   // there are more streams than words: then the host has to wait.
   Result<Ready> when_done(void* stream);
+  // Every stream has written its last word, and so done all that was handed over on it; or never
+  // will, because its GPU has failed.
+  bool idle();
 
  private:
   class InContext;
@@ -75,6 +78,7 @@ class DeviceMemory {
   Status find_allocation(const void* memory);
   Status export_handle(const std::string& what);
   void wait_for_worker() const;
+  bool failed() const;
   Status check_stream(void* stream) const;
   Status of_another_context(device::CUcontext now) const;
 

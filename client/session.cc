@@ -169,7 +169,21 @@ Status Session::end_import(const void* memory, Deadline deadline) {
           "a tensor; close its communicator"};
     }
     CGX_RETURN_IF_ERROR(unnamed);
+    lock.unlock();
+    CGX_RETURN_IF_ERROR(wait_for_words(memory, deadline));
   }
+}
+
+// A rank that was lost ends the steps that name memory, not what streams still do there.
+Status Session::wait_for_words(const void* imported, Deadline deadline) {
+  while (!arenas_.idle(imported)) {
+    if (Clock::now() >= deadline) {
+      return {StatusCode::kTIMED_OUT,
+              "streams have not done yet what was handed over in the imported memory"};
+    }
+    std::this_thread::sleep_for(kLookForCopies);
+  }
+  return {};
 }
 
 ArenaSet::MakeDevice Session::make_on(const wire::DeviceId& device) {
@@ -359,7 +373,7 @@ Status Session::end_copies() {
   if (guard_.forked()) return {};
   const auto idle = [this] {
     const MutexLock lock(staging_mutex_);
-    return copies_->idle() && (staging_ == nullptr || staging_->idle());
+    return copies_->idle() && (staging_ == nullptr || staging_->idle()) && arenas_.idle();
   };
   const Deadline deadline = deadline_in_ms(kCopiesMs);
   while (!idle()) {
@@ -385,6 +399,14 @@ Result<Staging*> Session::staging() {
     CGX_ASSIGN_OR_RETURN(staging_, Staging::open());
   }
   return staging_.get();
+}
+
+void Session::keep_for(void* stream) {
+  if (guard_.forked()) return;
+  const Result<Staging*> staging = this->staging();
+  if (!staging.ok() || !(*staging)->check_not_captured(stream).ok()) return;
+  (*staging)->sweep();
+  static_cast<void>((*staging)->copy_of_nothing(stream, nullptr).ok());
 }
 
 Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers,

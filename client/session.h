@@ -119,10 +119,12 @@ class Session {
   void wake_waiters() { channel_->wake_all(); }
   // Loads the CUDA driver when it is asked for first.
   Result<Staging*> staging();
-  // Waits for the copies that are on streams. TIMED_OUT: some are not made, and what they use must
-  // outlive them.
+  // Waits for the copies that are on streams, and for streams to write their words. TIMED_OUT: some
+  // have not, and what they use must outlive them.
   Status end_copies();
   void say_goodbye();
+  // The stream may write to the arena although nothing was handed over: closing waits for it, too.
+  void keep_for(void* stream);
   // Has the stream copy the tensor into memory of the arena, or of one on the device, unless it is
   // there already.
   Result<StagedIn> stage_in(const DeviceBuffers& buffers,
@@ -153,6 +155,7 @@ class Session {
   Status announce_device(uint32_t arena, DeviceMemory& memory);
   ArenaSet::MakeDevice make_on(const wire::DeviceId& device);
   Status drop_arena(uint32_t arena);
+  Status wait_for_words(const void* imported, Deadline deadline);
   Result<StagedIn> order(StagedIn staged, const void* memory, void* stream);
   void lose(Status why);
   void pause_for_ring(Lock& lock);

@@ -7,6 +7,7 @@ imported: arrays of the rank's own that the worker gets to have.
 """
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -72,9 +73,13 @@ class Imported(Gpu):
         self.cuda.synchronize(self.stream)
         return array.numpy()
 
-    def close(self):
+    def end_imports(self):
         for each in self._imports:
             each.end(10)
+        self._imports = []
+
+    def close(self):
+        self.end_imports()
         super().close()
 
 
@@ -187,6 +192,51 @@ def elsewhere(comm, place, rank):
     attempt("sound", lambda: comm.allreduce(array, out=array, stream=0))
 
 
+def behind(cuda, stream, seconds):
+    """Work that takes so long; to be held until it is done."""
+    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(seconds))
+    cuda.call("cuLaunchHostFunc", ctypes.c_void_p(stream), work, None)
+    return work
+
+
+def closing(comm, place, rank, seconds):
+    """The other rank is lost while this one's GPU is behind; this one closes at once."""
+    array, cuda = place.put(numpy.ones(5000, "float32")), place.cuda
+    source = cuda.array(numpy.ones(5000, "float32"))
+    comm.allreduce(array, out=array, stream=place.stream)
+    if rank == 1:
+        os._exit(0)
+    work = behind(cuda, place.stream, float(seconds))
+    cuda.copy(array, source, place.stream)
+    attempt("lost", lambda: comm.allreduce(array, out=array, stream=place.stream))
+    comm.close()
+    if isinstance(place, Imported):
+        attempt("ended", place.end_imports)
+    attempt("closed", place.session.close)
+    if float(seconds) > 10:
+        os._exit(0)  # the stand-in waits for its streams, as a driver does
+    del work
+    source.free()
+
+
+def unposted(comm, place, rank):
+    """As closing, without a daemon: what the GPU is behind with cannot be handed over any more."""
+    cuda, array = place.cuda, place.put(numpy.ones(5000, "float32"))
+    source = cuda.array(numpy.ones(5000, "float32"))
+    comm.allreduce(array, out=array, stream=place.stream)
+    cuda.synchronize(place.stream)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    attempt("lost", lambda: comm.allreduce(source, stream=place.stream))
+    work = behind(cuda, place.stream, 1.5)
+    cuda.copy(array, source, place.stream)
+    attempt("refused", lambda: comm.allreduce(array, out=array, stream=place.stream))
+    array.free()
+    attempt("closed", place.session.close)
+    del work
+    source.free()
+
+
 def captured(comm, place, rank):
     """While a stream is captured in a graph, nothing can be handed over or waited for there."""
     array, cuda = place.put(numpy.ones(1000, "float32")), place.cuda
@@ -211,8 +261,7 @@ def threads(comm, place, rank):
     source = cuda.array(late)
     place.refill(arrays[1], soon)
     cuda.synchronize(place.stream)
-    behind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(1))
-    calls = []
+    calls, work = [], []
 
     def hand_over(array, out):
         cuda.use()
@@ -220,7 +269,7 @@ def threads(comm, place, rank):
 
     def hand_over_late():
         cuda.use()
-        cuda.call("cuLaunchHostFunc", ctypes.c_void_p(OF_THREAD), behind, None)
+        work.append(behind(cuda, OF_THREAD, 1))
         cuda.copy(arrays[0], source, OF_THREAD)
         hand_over(arrays[0], arrays[2])
 
@@ -408,7 +457,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"unposted": unposted, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

@@ -195,6 +195,30 @@ class Streams(WorkerCase):
         self.run_ranks(["arena"], "threads", places=[0])
 
 
+class Closing(WorkerCase):
+    """A session that closes while its GPU is behind, because another rank was lost."""
+
+    def closed(self, kind, seconds, words=""):
+        ranks = self.begin([kind] * 2, f"closing={seconds}", words=words, places=[0, 0])
+        (out, errors), _ = (rank.communicate(timeout=60) for rank in ranks)
+        self.assertEqual((ranks[0].returncode, errors), (0, ""))
+        self.assertNotIn("VIOLATION", self.daemons[0].log())
+        return out.splitlines()
+
+    @of_the_standin
+    def test_memory_is_kept_until_streams_have_done_what_was_handed_over(self):
+        for kind, words in (("copied", ""), ("copied", "without=vmm"), ("copied", "without=words"), ("imported", "")):
+            lines = self.closed(kind, 1.5, words)
+            self.assertRegex(lines[0], "^lost: (slow )?(RankLostError|PeerLostError) ")
+            for line in lines[1:]:
+                self.assertRegex(line, "^(ended|closed): (slow )?OK")
+            self.assertEqual(len(lines), 3 if kind == "imported" else 2)
+
+    @of_the_standin
+    def test_a_stream_that_gets_stuck_keeps_nobody_from_closing(self):
+        self.assertRegex(self.closed("copied", 600)[-1], "^closed: slow TimedOutError TIMED_OUT: copies between the GPU and the arena still wait")
+
+
 class Imports(WorkerCase):
     """Memory that ranks have allocated themselves, read and written where it lies."""
 
@@ -398,6 +422,18 @@ class DaemonGone(WorkerCase):
         seconds = time.monotonic() - began
         figure("ranks on GPUs end after a daemon was killed", seconds, 5.0)
         self.assertLess(seconds, 5.0)
+
+    @of_the_standin
+    def test_memory_is_kept_for_streams_although_nobody_takes_what_they_do(self):
+        rank = self.begin(["arena"], "unposted", places=[1], words="")[0]
+        self.assertEqual(rank.stdout.readline(), "ready\n")
+        self.daemons[1].process.kill()
+        self.daemons[1].process.wait()
+        self.addCleanup(self.daemons[1].start)
+        out, errors = rank.communicate("\n", timeout=30)
+        self.assertEqual((rank.returncode, errors), (0, ""))
+        for line, answer in zip(out.splitlines(), ("lost: .*DaemonLostError ", "refused: DaemonLostError ", "closed: slow OK")):
+            self.assertRegex(line, f"^{answer}")
 
 
 @of_the_standin

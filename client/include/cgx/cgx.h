@@ -114,9 +114,9 @@ typedef struct cgx_open_options {
 /* `options` NULL: the defaults. */
 CGX_API cgx_status cgx_open(const cgx_open_options* options, cgx_session** session);
 /* Closes communicators, wakes their waiters with CGX_CANCELLED, ends the connection. Arena memory
- * stays mapped while somebody retains it. CGX_TIMED_OUT: streams have not made copies to or from
- * it for 10 s; the session is over, and its memory stays until the process ends. NULL is
- * allowed. */
+ * stays mapped while somebody retains it. Waits for what streams still do with tensors that were
+ * handed over on them. CGX_TIMED_OUT: they have not done it for 10 s; the session is over, and its
+ * memory stays until the process ends. NULL is allowed. */
 CGX_API cgx_status cgx_close(cgx_session* session);
 
 /* --- Arena ------------------------------------------------------------------------------------ */
@@ -156,8 +156,9 @@ CGX_API cgx_status cgx_arena_alloc_at(cgx_session* session, const cgx_arena_opti
 CGX_API cgx_status cgx_arena_import(cgx_session* session, const cgx_arena_options* options,
                                     void* memory);
 /* Undoes one import, before the memory may be freed. Waits until nothing names it (calls, submits,
- * homes of tensors: see cgx_arena_free) and the worker has closed the allocation, unless other
- * imports need it; CGX_TIMED_OUT: nothing is undone. Negative: for ever. cgx_close ends all. */
+ * homes of tensors: see cgx_arena_free), streams have done what was handed over on them, and the
+ * worker has closed the allocation, unless other imports need it; CGX_TIMED_OUT: nothing is undone.
+ * Negative: for ever. cgx_close ends all. */
 CGX_API cgx_status cgx_arena_end_import(cgx_session* session, void* memory, int64_t timeout_ms);
 /* Legal at any time. What the daemon may still read or write is not given out again before it is
  * done: memory of calls and submits that are unfinished, also after a time-out, and the home of a
