@@ -13,6 +13,8 @@ constexpr uint32_t kPlainRestMin = 8;
 // Searches closer to each other than so many calm steps make the pilot restless; it rests twice as
 // long for each, and so many calm steps (kCalmSteps) make up for one.
 constexpr uint32_t kUnrestMost = 4, kRestless = 2;
+constexpr uint32_t kPairsMin = 2;       // fewer than that tell only what is plain
+constexpr uint32_t kStepsToSwitch = 3;  // until a plan that is proposed takes force
 constexpr size_t kNotesMax = 32;
 
 }  // namespace
@@ -134,6 +136,7 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
+  search_step_ = step_;
   unsure_ = false;
   cause_ = cause;
   if (cause != Cause::kNone) {
@@ -169,13 +172,22 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
 // A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan
 // that loses nothing has its chance, too.
 const Candidate* Pilot::worth_trying() const {
-  if (trials_ >= survey_->trials_max) return nullptr;
+  if (trials_ >= survey_->trials_max || pairs_left() < kPairsMin) return nullptr;
   if (unsure_) return most_different();
   for (const Candidate& candidate : survey_->candidates) {
     const bool promises = trials_ == 0 || candidate.step_ns < kWorthPromising * survey_->running_ns;
     if (promises || candidate.bypass) return &candidate;
   }
   return nullptr;
+}
+
+// A search ends in time: its later trials have fewer pairs, or none. Where all pairs have to agree,
+// a trial that is in vain ends soon anyway.
+uint32_t Pilot::pairs_left() const {
+  if (restless()) return pace_.pairs;
+  const uint64_t gone = step_ - search_step_ + kStepsToSwitch;
+  const uint64_t left = survey_->steps_max - std::min<uint64_t>(gone, survey_->steps_max);
+  return static_cast<uint32_t>(std::min<uint64_t>(pace_.pairs, left / (2 * pace_.block)));
 }
 
 // Where predictions fail, what sends far more or far fewer bytes tells most about the link.
@@ -194,7 +206,7 @@ const Candidate* Pilot::most_different() const {
 void Pilot::propose() {
   ++trials_;
   port_.propose(candidate_->groups,
-                {.against = running_->hash, .block = pace_.block, .pairs = pace_.pairs},
+                {.against = running_->hash, .block = pace_.block, .pairs = pairs_left()},
                 while_it_matters(&Pilot::on_trial_agreed));
 }
 
@@ -225,10 +237,8 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 void Pilot::settle() {
   tried_.reset();
   stage_ = Stage::kSettled;
-  const double before_ns = std::exchange(accepted_, usual_times(samples_)).quickest_ns;
-  if (cause_ == Cause::kLoad && before_ns > 0) {
-    accepted_.quickest_ns = std::min(accepted_.quickest_ns, before_ns);
-  }
+  accept(samples_);
+  at_rest_ = false;
   windows_off_ = steps_off_ = windows_faster_ = 0;
   calm_for_ = 0;
   window_.clear();

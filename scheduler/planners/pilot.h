@@ -103,6 +103,7 @@ class Pilot {
   void begin_search(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
   const Candidate* worth_trying() const;  // null: none
+  uint32_t pairs_left() const;            // of blocks, in which this search may try a plan
   const Candidate* most_different() const;
   void propose();
   void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
@@ -114,7 +115,7 @@ class Pilot {
   bool restless() const;
   void count_unrest();
   void end_trial(bool faster);
-  void search_anew();
+  void on_change();
   void note_trial(std::string verdict);
   void remember();
   void see(SeenPlan plan);
@@ -124,6 +125,7 @@ class Pilot {
   void settle();
   void watch(StepSample sample);
   void watch_window();
+  void accept(const std::vector<StepSample>& steps);
   static Cause cause_of(const std::vector<StepSample>& steps, const Usual& before);
   static Usual usual_times(const std::vector<StepSample>& steps);
   double quickest_answer() const;  // of the samples; 0: none came
@@ -149,12 +151,14 @@ class Pilot {
   SurveyPtr survey_;
   const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
   uint32_t trials_ = 0;                   // of this search
+  uint64_t search_step_ = 0;              // when it began
   Cause cause_ = Cause::kNone;            // likewise
   bool unsure_ = false;                   // as PilotPort::Known's
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;
-  Usual accepted_;  // while settled: what the search went by
+  Usual accepted_;        // while settled: of the search, then of the first steps after it
+  bool at_rest_ = false;  // the latter
   // The quickest answer under this plan, but for those that were plainly quicker; 0: none.
   double accepted_answer_ = 0;
   std::vector<StepSample> window_;

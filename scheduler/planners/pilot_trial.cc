@@ -39,7 +39,10 @@ void Pilot::try_step(StepSample sample, bool usual) {
   score.add(step, counts ? sample.period_ns : 0);
   const bool begins = trial.block > 1 && (step - first) % trial.block == 0;
   if (counts && !begins) count(std::move(sample), tries);
-  if (changed_meanwhile()) return search_anew();
+  if (changed_meanwhile()) {
+    on_change();
+    if (stage_ != Stage::kTrying) return;
+  }
   const TrialScore::Verdict verdict = score.verdict();
   const bool open = verdict == TrialScore::Verdict::kOpen;
   if (open && !refuted() && !score.over(step)) return;
@@ -75,14 +78,17 @@ bool Pilot::refuted() const {
 }
 
 // What was measured before is of other conditions. The trial goes on until another plan is
-// proposed.
-void Pilot::search_anew() {
+// proposed. Load slows both plans: the trial goes on, and all of its pairs have to agree.
+void Pilot::on_change() {
   std::vector<StepSample>& besides = tried_->besides;
   std::vector<StepSample> last(std::make_move_iterator(besides.end() - kBesidesOff),
                                std::make_move_iterator(besides.end()));
   const Cause cause = cause_of(last, tried_->before);
+  if (cause == Cause::kLoad) {
+    tried_->besides_off = 0;
+    return tried_->score.share();
+  }
   note_trial("void: steps changed meanwhile");
-  if (cause == Cause::kLoad) return end_search();
   samples_ = std::move(last);
   begin_search(cause);
 }

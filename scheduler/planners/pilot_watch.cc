@@ -9,6 +9,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr size_t kWindow = 6, kFewSteps = 3;
+constexpr size_t kAtRest = 12;  // steps, until it is known what one takes at rest
 constexpr double kDrift = 0.1;
 constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
@@ -44,12 +45,22 @@ void Pilot::watch(StepSample sample) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kFasterLink);
   }
-  if (window_.size() < kWindow) return;
+  if (window_.size() < (at_rest_ ? kWindow : kAtRest)) return;
   samples_ = std::exchange(window_, {});
   watch_window();
 }
 
+// While plans alternated, a step took what they did to each other, too: what it takes now is what
+// later ones are held against.
+void Pilot::accept(const std::vector<StepSample>& steps) {
+  const double before_ns = std::exchange(accepted_, usual_times(steps)).quickest_ns;
+  if (cause_ == Cause::kLoad && before_ns > 0) {
+    accepted_.quickest_ns = std::min(accepted_.quickest_ns, before_ns);
+  }
+}
+
 void Pilot::watch_window() {
+  if (!std::exchange(at_rest_, true) && std::abs(steps_off_) < kStepsOff) accept(samples_);
   const double change = usual_times(samples_).period_ns / accepted_.period_ns - 1;
   const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;

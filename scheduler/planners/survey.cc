@@ -90,6 +90,7 @@ struct Surveyor::State {
   Status begin_merging() {
     constexpr uint32_t kMergeTrialsMax = 12;
     survey->trials_max = kMergeTrialsMax;
+    survey->steps_max = UINT32_MAX;
     survey->running_ns = question.measured.step_ns;
     CGX_ASSIGN_OR_RETURN(std::vector<MergeCandidate> found,
                          merge_candidates(inputs(question.running->policy),

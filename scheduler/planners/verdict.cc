@@ -87,7 +87,7 @@ TrialScore::Verdict TrialScore::verdict() const {
   const auto [least, most] = std::minmax_element(ratios_.begin(), ratios_.end());
   if (*most <= kClearly) return Verdict::kFaster;
   if (*least >= kClearlyNot) return Verdict::kNotFaster;
-  if (pairs() < kPairsToTell) return Verdict::kOpen;
+  if (pairs() < std::min(kPairsToTell, trial_.pairs)) return Verdict::kOpen;
   const auto faster = std::count_if(ratios_.begin(), ratios_.end(), [](double r) { return r < 1; });
   const bool most_agree = 4 * static_cast<uint32_t>(faster) >= 3 * pairs();
   if (most_agree && ratio() <= kWorthIt) return Verdict::kFaster;

@@ -19,6 +19,8 @@ class TrialScore {
   // not either: it follows one under the other plan.
   void add(uint64_t step, double period_ns);
 
+  void share() { shared_ = true; }  // from now on
+
   enum class Verdict : uint8_t { kOpen, kFaster, kNotFaster };
   Verdict verdict() const;
   bool over(uint64_t step) const { return step + 1 >= first_step_ + trial_.steps(); }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
@@ -70,7 +72,7 @@ class PlayedJob final : public PilotPort {
     StepSample sample;
     sample.step = step;
     sample.epoch = plan.plan.epoch;
-    sample.step_ns = load * period_of(plan);
+    sample.step_ns = load * period_of(plan) * (trial ? while_plans_alternate : 1);
     if (pause_ns > 0) sample.step_ns += 0.01 * static_cast<double>(step % 6);  // none is as another
     sample.period_ns = sample.step_ns + (step % 6 == pauses_at ? pause_ns : 0);
     sample.arithmetic_ns = load * arithmetic_ns;
@@ -128,6 +130,7 @@ class PlayedJob final : public PilotPort {
   double load = 1, arithmetic_ns = 10, answer_ns_per_byte = 0;  // of every step
   uint64_t pauses_at = 0;                                       // of six steps
   double pause_ns = 0;                                          // of the trainer, before it
+  double while_plans_alternate = 1;                             // a step takes so much longer
   bool counts_as_fast = false;                                  // said to the last survey
   PlanPtr base;
   std::optional<Agreed> next, trial;
@@ -156,6 +159,41 @@ TEST(Pilot, KeepsTheFasterPlanWithinSixtySteps) {
   const int proposals = job.proposals;
   job.play(1000);
   EXPECT_EQ(job.proposals, proposals) << "nothing has changed";
+}
+
+// A few percent take many pairs to tell.
+TEST(Pilot, EndsASearchWithinAHundredStepsWhereDifferencesAreSmall) {
+  PlayedJob job;
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 95.0 : spec == kEight ? 97.0 : 100.0;
+  };
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 94.0 : spec == kEight ? 93.0 : 100.0;
+  };
+  job.play(100);
+  EXPECT_STREQ(job.pilot.doing(), "settled") << job.verdicts();
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  EXPECT_FALSE(job.trial || job.next);
+}
+
+TEST(Pilot, TakesStepsThatPlansNoLongerDisturbForNoChange) {
+  PlayedJob job;
+  job.while_plans_alternate = 1.25;
+  job.play(400);
+  EXPECT_EQ(job.running(), kFour);
+  EXPECT_EQ(job.searches, 1) << job.verdicts();
+}
+
+TEST(Pilot, GoesOnWithATrialUnderLoad) {
+  PlayedJob job;
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 94.0 : spec == kEight ? 120.0 : 100.0;
+  };
+  while (!job.trial) job.play_step();
+  job.load = 2;
+  job.play(50);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  EXPECT_EQ(job.reported[0].verdict, "kept");
 }
 
 TEST(Pilot, StaysWhereNothingIsFaster) {

@@ -101,6 +101,17 @@ TEST(TrialScore, WantsMorePairsForASmallDifference) {
   EXPECT_EQ(hardly.verdict, Verdict::kNotFaster) << "not worth a switch";
 }
 
+TEST(TrialScore, WantsAllPairsToAgreeWhereThereAreFew) {
+  constexpr Trial kShort{.against = 1, .block = 4, .pairs = 3};
+  for (const double last : {95.0, 105.0}) {
+    TrialScore score(kShort, 0);
+    for (uint64_t step = 0; step < kShort.steps(); ++step) {
+      score.add(step, kShort.tries(step) ? (step / 8 == 2 ? last : 95.0) : 100.0);
+    }
+    EXPECT_EQ(score.verdict(), last < 100 ? Verdict::kFaster : Verdict::kNotFaster);
+  }
+}
+
 TEST(TrialScore, TakesNoDriftForADifference) {
   // Every step takes 2 % longer than the one before.
   const Played drift = play([](uint64_t step, bool) { return 100 + 2.0 * double(step - kFirst); });
