@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -102,6 +103,7 @@ Status DeviceWorker::open_channel(Packet& packet) {
 }
 
 Status DeviceWorker::open_driver() {
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);  // no kernel at its first launch (prepare())
   Result<device::Driver> driver = device::Driver::open();
   const Status& opened = driver.status();
   if (!opened.ok()) return {opened.code(), "cgxd-gpu has no GPU: " + opened.message()};

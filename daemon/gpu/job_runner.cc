@@ -139,7 +139,8 @@ Result<bool> JobRunner::begin(std::span<const std::byte> message) {
   return true;
 }
 
-// All tables before the first launch: what has begun is not begun again.
+// All tables before the first launch: what has begun is not begun again. Kernels are loaded here,
+// too: for that a driver waits for all streams, and the job's may be about to wait for a trainer.
 Status JobRunner::prepare(const Job& job, Pending& pending) {
   if (!job.strengths.empty()) CGX_RETURN_IF_ERROR(tabulate_losses(job, pending));
   switch (job.head.kind) {
@@ -319,6 +320,7 @@ Status JobRunner::add_launch(const Stream& of, std::span<cuda::Segment<KernelJob
                              bool norms) {
   auto described = cuda::describe_table<KernelJob>(lane_.device(), segments,
                                                    tables_->on_device(segments.data()));
+  CGX_RETURN_IF_ERROR(lane_.load(described.spec, described.dtype));
   if (described.work.bytes > 0) CGX_RETURN_IF_ERROR(give_work(of, described.work));
   if (norms) {
     CGX_ASSIGN_OR_RETURN(cuda::Norms* const found, table<cuda::Norms>(described.buckets));

@@ -63,13 +63,12 @@ Kernel kernel_of(const CodecSpec& spec) {
   return {};
 }
 
-template <class Job>
-Kernel kernel_of(const Table<Job>& table) {
-  switch (table.dtype) {
+Kernel kernel_of(const CodecSpec& spec, DType dtype) {
+  switch (dtype) {
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:
-      return kernel_of(table.spec);
+      return kernel_of(spec);
     case DType::kF64:
       return kKernel<WideKernel<double>>;
     case DType::kI8:
@@ -111,6 +110,11 @@ DriverLane::~DriverLane() {
 
 bool DriverLane::has_kernels(const CodecSpec& spec) {
   return kernel_of(spec).stem != nullptr;
+}
+
+Status DriverLane::load(const CodecSpec& spec, DType dtype) {
+  const Kernel kernel = kernel_of(spec, dtype);
+  return kernel.family == nullptr ? Status() : load(kernel.family);
 }
 
 Status DriverLane::describe(device::CUdevice device) {
@@ -195,7 +199,7 @@ template <class Job>
 Status DriverLane::run(const char* operation, const char* words, const Table<Job>& table,
                        device::CUstream stream) {
   if (table.count == 0 || table.buckets == 0) return {};
-  const Kernel kernel = kernel_of(table);
+  const Kernel kernel = kernel_of(table.spec, table.dtype);
   if (kernel.stem == nullptr) {
     return {StatusCode::kUNIMPLEMENTED, to_string(table.spec) + " has no kernels for CUDA"};
   }
@@ -241,7 +245,7 @@ Status DriverLane::run_sparse(const std::string& family, const std::string& stem
 template <class Job>
 Status DriverLane::add_norms(const char* operation, const Table<Job>& table,
                              device::CUstream stream) {
-  const Kernel kernel = kernel_of(table);
+  const Kernel kernel = kernel_of(table.spec, table.dtype);
   if (table.norms == nullptr || table.count == 0 || kernel.family == nullptr) return {};
   void* parameters[] = {const_cast<Table<Job>*>(&table)};
   const uint32_t blocks = (table.count + kNormsThreads - 1) / kNormsThreads;

@@ -35,6 +35,8 @@ class DriverLane {
   static bool has_kernels(const CodecSpec& spec);
   // Loads a family's image now, if it has not been: whether this device takes it.
   Status load(const std::string& family) { return module_of(family).status(); }
+  // That of a table's kernels.
+  Status load(const CodecSpec& spec, DType dtype);
   const Device& device() const { return device_; }
 
 #define X(name, job, words) Status name(const Table<job>& table, device::CUstream stream);

@@ -69,6 +69,7 @@ void run(const Twin& twin, Launch launch, const Parameters& parameters, Context*
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   CGX_ENTER(Call::cuModuleLoadData);
+  drain(current_context());  // as a driver may
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::string copy = copy_image(image);
   if (copy.empty()) return CUDA_ERROR_INVALID_IMAGE;
