@@ -22,6 +22,7 @@ os.environ.update(CGX_TEST_GPU="1", CGX_KERNEL_IMAGES=os.path.join(BUILD, "lib")
 os.environ["PYTHONPATH"] = os.pathsep.join(os.path.join(ROOT, part) for part in ("client/python", "tests/e2e", "tests/client", "tests/gpu"))
 DENSE = ("fp32", "fp16", "bf16", "fp8", "maxmin", "int8", "natural", "signsgd", "efsign", "onebit", "qsgd", "terngrad")
 SPARSE = ("topk", "threshold", "randomk")
+LESS_MEMORY = "DriverMemory.FreeMemoryBecomesLess"  # if nobody else takes or frees any
 TIMED = (".Faults.", ".DaemonGone.")  # tests with limits in seconds
 CHECKED = {"memcheck": ("maxmin", "fp8", "topk", "randomk", "threshold"), "racecheck": ("maxmin", "natural", "topk", "randomk")}
 
@@ -42,7 +43,7 @@ def tests_of(script):
 
 def parts():
     """(name, command, seconds) of what may run side by side."""
-    yield "promises of the driver", [built("test_gpu_driver")], 200
+    yield "promises of the driver", [built("test_gpu_driver"), f"--gtest_filter=-{LESS_MEMORY}"], 200
     for name in ("gpu_worker_memory", "gpu_losses", "gpu_worker_site"):
         yield name, [built(f"test_{name}")], 200
     for codec in DENSE + SPARSE:
@@ -59,6 +60,7 @@ def parts():
 def alone(out):
     """What is timed, or has limits in seconds."""
     yield from (part for part in tests_of("worker_test") if any(name in part[0] for name in TIMED))
+    yield LESS_MEMORY, [built("test_gpu_driver"), f"--gtest_filter={LESS_MEMORY}"], 30
     yield "bench", [built("gpu_bench"), "--json", os.path.join(out, "kernels.json")], 120
     bench = os.path.join(ROOT, "tests", "bench", "run")
     yield "training", [sys.executable, bench, "gpu", "--quick", "--json", os.path.join(out, "training.json")], 200
