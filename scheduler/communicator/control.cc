@@ -9,6 +9,21 @@
 namespace cgx::scheduler {
 namespace {
 
+// Whether a choice is one of its list. Codes may be newer than this build.
+bool known(StatusCode) {
+  return true;
+}
+bool known(PlanPurpose purpose) {
+  return purpose <= PlanPurpose::kPlanner;
+}
+bool known(Scope scope) {
+  return scope <= Scope::kCommunicator;
+}
+template <typename T>
+bool known(T choice) {
+  return static_cast<size_t>(choice) < names_of(choice).size();
+}
+
 // `Io` is Out or In; one overload of `visit` per message names its fields once for both directions.
 struct Out {
   wire::Writer writer;
@@ -32,9 +47,11 @@ struct Out {
 
 struct In {
   wire::Reader reader;
+  bool all_known = true;  // every choice so far
   template <typename T>
   void operator()(T& value) {
     value = reader.get<T>();
+    if constexpr (std::is_enum_v<T>) all_known &= known(value);
   }
   void operator()(bool& value) { value = reader.get<uint8_t>() != 0; }
   void operator()(std::string& text) { text = reader.get_string(); }
@@ -146,6 +163,10 @@ Result<ControlMessage> decode_as(uint8_t type, In& in) {
     if (!in.reader.done()) {
       return protocol_error("control message of type " + std::to_string(type) +
                             " does not decode exactly");
+    }
+    if (!in.all_known) {
+      return protocol_error("control message of type " + std::to_string(type) +
+                            " makes a choice that is in no list");
     }
     CGX_RETURN_IF_ERROR(check(message));
     return ControlMessage(std::move(message));

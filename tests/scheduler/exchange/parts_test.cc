@@ -165,6 +165,28 @@ TEST(ControlMessages, RejectAFailureWithCodeOk) {
   }
 }
 
+// Names of choices are looked up by number; a failure of unknown scope would count for all steps.
+TEST(ControlMessages, RejectAChoiceOutsideItsList) {
+  constexpr uint8_t kOutside = 200;
+  Policy ways, modes, ceilings, solvers;
+  ways.collective = static_cast<CollectiveWish>(kOutside);
+  modes.mode = static_cast<PlanMode>(kOutside);
+  ceilings.ceilings = static_cast<CeilingPlanner>(kOutside);
+  solvers.layerwise_solver = static_cast<LayerSolver>(kOutside);
+  const auto purpose = static_cast<PlanPurpose>(kOutside);
+  const auto scope = static_cast<Scope>(kOutside);
+  for (const ControlMessage& message :
+       {ControlMessage(Prepare{purpose, 0, some_policy(), {}}),
+        ControlMessage(Decided{3, StatusCode::kTIMED_OUT, "late", purpose, 8}),
+        ControlMessage(Failure{StatusCode::kRANK_LOST, "rank 3", scope}),
+        ControlMessage(Joined{StatusCode::kOK, "", ways}),
+        ControlMessage(PolicyAsk{1, 0, 6, modes}), ControlMessage(PolicyAsk{1, 0, 6, ceilings}),
+        ControlMessage(Prepare{PlanPurpose::kPolicy, 0, solvers, {}})}) {
+    EXPECT_EQ(decode_control(encode_control(message)).status().code(), StatusCode::kPROTOCOL_ERROR)
+        << "message of type " << message.index();
+  }
+}
+
 TEST(ControlMessages, RejectAReportOfMoreCallsThanCanBeUnderWay) {
   const std::vector<uint64_t> some(12, 7), many(100'000, 7);
   EXPECT_TRUE(decode_control(encode_control(Report{.calls_open = some, .calls_done = some})).ok());
