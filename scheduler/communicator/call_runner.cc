@@ -8,6 +8,13 @@
 #include "scheduler/plan/way.h"
 
 namespace cgx::scheduler {
+namespace {
+
+auto of_call(uint64_t number) {
+  return [number](const wire::FrameHeader& header) { return header.step == number; };
+}
+
+}  // namespace
 
 uint64_t CallDescriptor::hash() const {
   return wire::checksum(std::as_bytes(std::span(this, 1)));
@@ -150,24 +157,17 @@ Status CallRunner::start(uint64_t number, Call& call, uint64_t now_ns) {
 }
 
 Status CallRunner::receive_stashed(uint64_t number, Operation& operation, uint64_t now_ns) {
-  std::deque<Stashed> rest;
-  std::deque<Stashed> mine;
-  for (Stashed& stashed : stash_) {
-    (stashed.header.step == number ? mine : rest).push_back(std::move(stashed));
-  }
-  stash_ = std::move(rest);
-  for (const Stashed& stashed : mine) {
-    const Call& call = calls_[number];
-    if (!call.failure.ok()) return {};
-    CGX_RETURN_IF_ERROR(deliver(operation, call, stashed.header, stashed.payload, now_ns));
+  while (std::optional<Stash::Frame> frame = stash_.take(of_call(number))) {
+    CGX_RETURN_IF_ERROR(
+        deliver(operation, calls_[number], frame->header, frame->payload(), now_ns, &frame->slab));
   }
   return {};
 }
 
 Status CallRunner::deliver(Operation& operation, const Call& call, const wire::FrameHeader& header,
-                           std::span<const std::byte> payload, uint64_t now_ns) {
+                           std::span<const std::byte> payload, uint64_t now_ns, Slab* owned) {
   if (header.plan_hash == call.descriptor.hash()) {
-    return operation.receive(header, payload, now_ns);
+    return operation.receive(header, payload, now_ns, owned);
   }
   CallDescriptor theirs;
   if (header.flags & wire::FrameHeader::kDescriptor && payload.size() >= sizeof(theirs)) {
@@ -211,14 +211,9 @@ Status CallRunner::receive(const wire::FrameHeader& header, std::span<const std:
     return {};
   }
   if (!known || !found->second.started) {
-    constexpr size_t kStashMax = 4096;
-    if (stash_.size() >= kStashMax || payload.size() > ports_.pool.slab_bytes()) {
-      return protocol_error(view_->machine_name(header.source) +
-                            " sent more of calls ahead than windows allow");
-    }
-    stash_.push_back({header, {payload.begin(), payload.end()}});
-    ports_.host.count(Counter::kheld_bytes, payload.size());
-    return {};
+    if (stash_.keep(header, payload)) return {};
+    return protocol_error(view_->machine_name(header.source) +
+                          " sent more of calls ahead than windows allow");
   }
   Operation* const operation = find(number);
   if (operation == nullptr) {
@@ -353,7 +348,7 @@ bool CallRunner::fail_call(uint64_t number, const Status& why) {
   call.failure = why;
   call.untold = true;
   operations_.end_if([number](const Operation& operation) { return operation.step() == number; });
-  std::erase_if(stash_, [&](const Stashed& stashed) { return stashed.header.step == number; });
+  stash_.drop(of_call(number));
   ports_.host.count(Counter::koperations_failed, 1);
   tell_failure(number);
   return true;

@@ -45,7 +45,8 @@ static_assert(sizeof(CallDescriptor) == 64 && std::has_unique_object_representat
 
 class CallRunner {
  public:
-  explicit CallRunner(const RunnerPorts& ports) : ports_(ports), view_(ports.view) {}
+  explicit CallRunner(const RunnerPorts& ports)
+      : ports_(ports), view_(ports.view), stash_(ports.site, ports.pool, ports.host) {}
   // What calls of any size may have to hold.
   static SlabCounts slabs_needed(const View& view, const Site& site, uint64_t slab_bytes);
 
@@ -110,17 +111,13 @@ class CallRunner {
     bool untold = false;  // and earlier ones will be
     bool over(uint32_t ranks) const { return !failure.ok() && !untold && count == ranks; }
   };
-  struct Stashed {
-    wire::FrameHeader header;
-    std::vector<std::byte> payload;
-  };
 
   Call& call_at(uint64_t number);
   std::shared_ptr<const Shape> shape_for(const CallDescriptor& descriptor);
   static Shape make_shape(const CallDescriptor& descriptor, const View& view, uint64_t slab_bytes);
   Status start(uint64_t number, Call& call, uint64_t now_ns);
   Status deliver(Operation& operation, const Call& call, const wire::FrameHeader& header,
-                 std::span<const std::byte> payload, uint64_t now_ns);
+                 std::span<const std::byte> payload, uint64_t now_ns, Slab* owned = nullptr);
   Status receive_stashed(uint64_t number, Operation& operation, uint64_t now_ns);
   void answer(const Call& call, uint64_t number, uint32_t rank, const Status& status);
   void tell_failure(uint64_t number);
@@ -140,7 +137,7 @@ class CallRunner {
   std::map<uint64_t, Call> calls_;  // open ones, and failed ones not submitted by all local ranks
   std::vector<uint64_t> next_of_rank_;
   Operations operations_;
-  std::deque<Stashed> stash_;
+  Stash stash_;
   std::shared_ptr<const Shape> shape_;
   std::vector<std::pair<uint64_t, Status>> failures_;
   std::deque<uint64_t> done_;

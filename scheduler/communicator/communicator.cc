@@ -108,7 +108,7 @@ uint64_t Communicator::reserved_bytes() const {
       steps_.installed() ? steps_.plan()->held_bytes() + steps_.plan()->facts->decided_bytes() : 0;
   uint64_t registered = 0;
   for (const LocalState& state : local_) registered += state.tensors.bytes();
-  return calls + registered + running + steps_.residuals().bytes() +
+  return calls + registered + running + terms_.early_bytes() + steps_.residuals().bytes() +
          agreement_.reserved_bytes(steps_.plan());
 }
 

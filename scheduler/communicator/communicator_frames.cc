@@ -159,8 +159,17 @@ void Communicator::answer_join(const wire::FrameHeader& header,
   tell_failure(header.source);
 }
 
-// Other machines' frames overtake the coordinator's word that all have joined, or for a term.
+// Other machines' frames overtake the coordinator's word that all have joined, or for a term. As
+// much as windows hold is always taken, and more than that where the job may have more.
 void Communicator::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  const bool more = terms_.early_bytes() + payload.size() > pool_.received_bytes();
+  const Status room = more ? port_.plan_share().check(members_.holder, payload.size()) : Status();
+  if (!room.ok()) {
+    return fail(
+        {room.code(), "what " + members_.machine_name(header.source) +
+                          " sent ahead of its coordinator finds no room: " + room.message()},
+        Scope::kCommunicator);
+  }
   if (terms_.keep_early(header, payload)) return;
   fail(protocol_error(members_.machine_name(header.source) +
                       " sent more frames ahead of its coordinator than windows allow"),

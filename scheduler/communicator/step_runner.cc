@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 namespace cgx::scheduler {
@@ -22,6 +21,7 @@ StepRunner::StepRunner(const RunnerPorts& ports, PlanForStep plan_for_step, Know
       view_(ports.view),
       plan_for_step_(std::move(plan_for_step)),
       knows_plan_(std::move(knows_plan)),
+      stash_(ports.site, ports.pool, ports.host),
       attempts_(ports.members.local_count()) {}
 
 std::unique_ptr<StepLedger> StepRunner::ledger_of(uint64_t step) {
@@ -315,20 +315,12 @@ OperationSetup StepRunner::make_setup(uint32_t group) {
 }
 
 Status StepRunner::replay(Operation& operation, uint64_t now_ns) {
-  for (size_t i = 0; i < stash_.size();) {
-    Stashed& stashed = stash_[i];
-    if (stashed.header.step != operation.step() ||
-        stashed.header.group != operation.group_index()) {
-      ++i;
-      continue;
-    }
-    Stashed frame = std::move(stashed);
-    stash_.erase(stash_.begin() + static_cast<int64_t>(i));
-    CGX_RETURN_IF_ERROR(check_governing(frame.header));
-    const std::span<const std::byte> payload =
-        frame.slab ? std::span<const std::byte>(frame.slab.bytes().first(frame.header.length))
-                   : std::span<const std::byte>{};
-    CGX_RETURN_IF_ERROR(operation.receive(frame.header, payload, now_ns, &frame.slab));
+  const auto is_its = [&operation](const wire::FrameHeader& header) {
+    return header.step == operation.step() && header.group == operation.group_index();
+  };
+  while (std::optional<Stash::Frame> frame = stash_.take(is_its)) {
+    CGX_RETURN_IF_ERROR(check_governing(frame->header));
+    CGX_RETURN_IF_ERROR(operation.receive(frame->header, frame->payload(), now_ns, &frame->slab));
   }
   return {};
 }
@@ -385,31 +377,9 @@ Status StepRunner::receive(const wire::FrameHeader& header, std::span<const std:
 }
 
 Status StepRunner::stash(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  for (const Stashed& other : stash_) {  // a duplicate on its way
-    if (other.header.header_checksum == header.header_checksum) {
-      ports_.host.count(Counter::kframes_unexpected, 1);
-      return {};
-    }
-  }
-  const auto too_many = [&] {
-    return protocol_error(view_->machine_name(header.source) +
-                          " sent more frames ahead than the window allows");
-  };
-  constexpr size_t kStashMax = 16 * 1024;  // of frames without payload, which take no slab
-  if (payload.empty() && stash_.size() >= kStashMax) return too_many();
-  Stashed stashed{header, {}};
-  if (!payload.empty()) {
-    const bool fits = payload.size() <= ports_.pool.slab_bytes();
-    const SlabId slab = fits ? ports_.pool.take_for_received() : kNoSlab;
-    if (slab == kNoSlab) return too_many();
-    stashed.slab = Slab(ports_.pool, slab);
-    if (ports_.site.reads_frames()) {
-      std::memcpy(stashed.slab.bytes().data(), payload.data(), payload.size());
-    }
-    ports_.host.count(Counter::kheld_bytes, payload.size());
-  }
-  stash_.push_back(std::move(stashed));
-  return {};
+  if (stash_.keep(header, payload)) return {};
+  return protocol_error(view_->machine_name(header.source) +
+                        " sent more frames ahead than the window allows");
 }
 
 Result<bool> StepRunner::work(uint64_t now_ns) {
@@ -558,7 +528,7 @@ void StepRunner::complete_step_if_done() {
   if (groups_.empty()) started_end_ = std::max(started_end_, completed_end_);
   last_order_ = order_;
   last_absent_ = absent_;
-  std::erase_if(stash_, [&](const Stashed& frame) { return frame.header.step <= step; });
+  stash_.drop([step](const wire::FrameHeader& header) { return header.step <= step; });
   std::fill(closings_.begin(), closings_.end(), Closing::kOpen);
   previous_closed_ = false;
   if (next_) {

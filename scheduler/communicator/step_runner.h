@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "scheduler/communicator/members.h"
+#include "scheduler/communicator/stash.h"
 #include "scheduler/exchange/operations.h"
 #include "scheduler/exchange/prepared_plan.h"
 #include "scheduler/exchange/residual_store.h"
@@ -151,10 +152,6 @@ class StepRunner {
   const std::vector<Norms>& norms() const { return norms_; }
 
  private:
-  struct Stashed {
-    wire::FrameHeader header;
-    Slab slab;  // empty for a header without payload
-  };
   struct GroupState {
     uint32_t undecided = 0;
     bool started = false, complete = false;
@@ -204,7 +201,7 @@ class StepRunner {
   std::vector<GroupState> groups_;
   std::vector<uint32_t> segments_left_;  // of the open step, by tensor: not complete
   Operations operations_;
-  std::vector<Stashed> stash_;
+  Stash stash_;
   std::vector<Closing> closings_;  // of the step before the open one, per local rank
   bool previous_closed_ = true;
   bool previous_dropped_ = false;

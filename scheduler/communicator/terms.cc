@@ -109,8 +109,10 @@ bool Terms::keep_early(const wire::FrameHeader& header, std::span<const std::byt
   constexpr size_t kEarlyMax = 4096, kBytesMax = 1 << 20;
   const bool fits =
       header.term <= number_ + 1 && early_.size() < kEarlyMax && payload.size() <= kBytesMax;
-  if (fits) early_.push_back({header, {payload.begin(), payload.end()}});
-  return fits;
+  if (!fits) return false;
+  early_.push_back({header, {payload.begin(), payload.end()}});
+  early_bytes_ += sizeof(EarlyFrame) + payload.size();
+  return true;
 }
 
 }  // namespace cgx::scheduler

@@ -55,7 +55,11 @@ class Terms {
   };
   // False: more than windows allow.
   bool keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload);
-  std::vector<EarlyFrame> take_early() { return std::exchange(early_, {}); }
+  std::vector<EarlyFrame> take_early() {
+    early_bytes_ = 0;
+    return std::exchange(early_, {});
+  }
+  uint64_t early_bytes() const { return early_bytes_; }
 
  private:
   struct Machine {
@@ -72,6 +76,7 @@ class Terms {
   uint64_t frozen_since_ns_ = 0;
   std::vector<Machine> machines_;
   std::vector<EarlyFrame> early_;
+  uint64_t early_bytes_ = 0;
 };
 
 }  // namespace cgx::scheduler

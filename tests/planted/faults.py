@@ -463,8 +463,8 @@ FAULTS = [
           "if (@ || header.plan_hash == call.descriptor.hash()) {",
           "calls of different shapes read each other's frames"),
     Fault("call-stash-lost", CALLS,
-          "stash_.push_back({header, {payload.begin(), payload.end()}});",
-          "if (!@) stash_.push_back({header, {payload.begin(), payload.end()}});",
+          "if (stash_.keep(header, payload)) return {};",
+          "if (@ || stash_.keep(header, payload)) return {};",
           "frames of a call that this machine has yet to make are lost"),
     # Plans
     Fault("epoch-one-step-early", AGREEMENT,

@@ -133,8 +133,16 @@ TEST(FailureWithCodeOk, EndsTheJobByNameAndNothingElse) {
 }
 
 // Frames of what this machine has not come to, more or larger ones than anybody sends.
+constexpr uint64_t kPlanBytesMax = 64 << 20;
+
+ClusterOptions with_little_room() {
+  ClusterOptions options;
+  options.limits = [](uint32_t) { return scheduler::Limits{.plan_bytes = kPlanBytesMax}; };
+  return options;
+}
+
 struct FarAhead : ::testing::Test {
-  World world{{1, 1}};
+  World world{{1, 1}, with_little_room()};
   std::vector<KeptFrame> kept;  // of data, from machine 1
 
   void SetUp() override {
@@ -145,10 +153,10 @@ struct FarAhead : ::testing::Test {
     world.cluster.tap({});
     ASSERT_FALSE(kept.empty());
   }
-  void expect_blame(const std::string& what) {
+  void expect_blame(const std::string& what, StatusCode code = StatusCode::kPROTOCOL_ERROR) {
     submit_step(world.cluster, world.tensors, 1);
     world.cluster.run_for(kSecond);
-    EXPECT_EQ(world.step_status(0, 1), StatusCode::kPROTOCOL_ERROR) << world.step_text(0, 1);
+    EXPECT_EQ(world.step_status(0, 1), code) << world.step_text(0, 1);
     for (const std::string& part : {std::string("machine 1"), what}) {
       EXPECT_NE(world.step_text(0, 1).find(part), std::string::npos) << world.step_text(0, 1);
     }
@@ -173,6 +181,27 @@ TEST_F(FarAhead, AFrameOfACallThatNoSlabHoldsEndsTheJobByName) {
   frame.payload.resize(512 * 1024);
   frame.deliver(world.cluster, 0);
   expect_blame("more of calls ahead");
+}
+
+TEST_F(FarAhead, MoreFramesOfACallThanSlabsAreReservedForEndTheJobByName) {
+  KeptFrame frame = kept.front();
+  frame.header.step_kind = wire::StepKind::kCall;
+  frame.header.step = 0;
+  for (frame.header.part = 0; frame.header.part < 4000; ++frame.header.part) {
+    frame.deliver(world.cluster, 0);
+  }
+  expect_blame("more of calls ahead");
+}
+
+TEST_F(FarAhead, FramesOfTheNextTermCountInTheJobsShareOfMemory) {
+  KeptFrame frame = kept.front();
+  ++frame.header.term;
+  frame.payload.resize(256 * 1024);
+  const uint64_t frames = 2 * kPlanBytesMax / frame.payload.size();
+  for (frame.header.part = 0; frame.header.part < frames; ++frame.header.part) {
+    frame.deliver(world.cluster, 0);
+  }
+  expect_blame("limits.plan_bytes", StatusCode::kRESOURCE_EXHAUSTED);
 }
 
 }  // namespace

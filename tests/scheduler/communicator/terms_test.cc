@@ -136,11 +136,13 @@ TEST_F(TermsTest, KeepABoundedNumberOfFramesOfTheNextOne) {
   header.part = 9;
   const std::vector<std::byte> payload(3, std::byte{7});
   ASSERT_TRUE(terms.keep_early(header, payload));
+  EXPECT_GT(terms.early_bytes(), payload.size());
   const auto kept = terms.take_early();
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(kept[0].header.part, 9u);
   EXPECT_EQ(kept[0].payload, payload);
   EXPECT_TRUE(terms.take_early().empty());
+  EXPECT_EQ(terms.early_bytes(), 0u);
   header.term = 2;
   EXPECT_FALSE(terms.keep_early(header, payload)) << "nobody can be that far";
   header.term = 1;
