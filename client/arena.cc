@@ -363,7 +363,7 @@ bool ArenaSet::idle(const void* memory) {
   return arena == nullptr || arena->device() == nullptr || arena->device()->idle();
 }
 
-// Without the mutex, which what waits for the driver would keep.
+// Without the mutex: it may wait for the driver.
 bool ArenaSet::idle() {
   std::vector<std::shared_ptr<ArenaMemory>> all;
   {
@@ -377,6 +377,7 @@ bool ArenaSet::idle() {
 
 Result<bool> ArenaSet::try_end_import(const void* memory) {
   const MutexLock growing(grow_mutex_);
+  const bool idle = this->idle(memory);
   uint32_t number = 0;
   {
     const MutexLock lock(mutex_);
@@ -388,7 +389,7 @@ Result<bool> ArenaSet::try_end_import(const void* memory) {
     number = *find(memory);
     Arena& arena = arenas_[number];
     const bool last = block->imports == 1;
-    if (last && (block->holds > 0 || !arena.memory->device()->idle())) return false;
+    if (last && (block->holds > 0 || !idle)) return false;
     if (--block->imports > 0) return true;
     arena.allocator.release(block->offset);
     if (arena.allocator.allocated_count() > 0) return true;

@@ -175,15 +175,16 @@ bool DeviceMemory::idle() {
   for (const auto& [stream, last] : streams_) {
     std::byte* const at = words_ + last.word * wire::kWordBytes;
     const std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(at));
-    if (static_cast<int32_t>(word.load() - last.value) < 0) return failed();
+    if (word.load() != last.value) return failed();
   }
   return true;
 }
 
 bool DeviceMemory::failed() const {
   const InContext inside(*this);
-  const StatusCode answer = device::status_of(driver_.cuStreamQuery(nullptr));
-  return answer == StatusCode::kDEVICE_LOST || answer == StatusCode::kCANCELLED;
+  const device::CUresult answer = driver_.cuStreamQuery(nullptr);
+  return answer != device::CUDA_SUCCESS && answer != device::CUDA_ERROR_NOT_READY &&
+         answer != device::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 // By handle: it must be closed there before it is freed here. The worker says so in word 0.

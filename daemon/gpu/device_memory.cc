@@ -36,6 +36,7 @@ uint64_t random_pattern() {
   return pattern;
 }
 
+constexpr uint32_t kFarBeyond = 1u << 30;  // what no stream has written
 constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
 
 // From one slot of a residual to the other. Whoever encodes into the first one fills it up to eight
@@ -201,7 +202,8 @@ void DeviceMemory::drop_arena(uint32_t number) {
   if (!found.empty()) forget(found.mapped());
 }
 
-// Whoever survives stores the word: what was waited for comes true, whatever was written.
+// Whoever survives stores the word: what was waited for comes true, whatever was written. A trainer
+// that lives looks for the value of its own stream, which this is not.
 void DeviceMemory::free_words(uint32_t number) {
   const auto found = arenas_.find(number);
   if (found == arenas_.end()) return;
@@ -210,7 +212,9 @@ void DeviceMemory::free_words(uint32_t number) {
   for (uint32_t word = 1; word < wire::kWordsMax; ++word) {
     auto now = word_at(arena.words, word);
     const uint32_t wanted = arena.waited[word];
-    if (static_cast<int32_t>(now.load() - wanted) < 0) now.store(wanted);
+    uint32_t seen = now.load();
+    if (static_cast<int32_t>(seen - wanted) >= 0) continue;
+    now.compare_exchange_strong(seen, wanted + kFarBeyond);
   }
 }
 

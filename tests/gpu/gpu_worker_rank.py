@@ -237,10 +237,28 @@ def unposted(comm, place, rank):
     source.free()
 
 
+def orphaned(comm, place, rank):
+    """As unposted, but it has been handed over, and the worker waits for it, when the daemon dies."""
+    cuda, array = place.cuda, place.put(numpy.ones(5000, "float32"))
+    source = cuda.array(numpy.ones(5000, "float32"))
+    comm.allreduce(array, out=array, stream=place.stream)
+    work = behind(cuda, place.stream, 3)
+    cuda.copy(array, source, place.stream)
+    call = comm.allreduce_async(array, out=array, stream=place.stream)
+    time.sleep(0.5)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    attempt("lost", call.wait)
+    array.free()
+    attempt("closed", place.session.close)
+    del work
+    source.free()
+
+
 def captured(comm, place, rank):
     """While a stream is captured in a graph, nothing can be handed over or waited for there."""
-    array, cuda = place.put(numpy.ones(1000, "float32")), place.cuda
-    late = comm.allreduce_async(array, out=array, stream=place.stream)
+    array, result, cuda = place.put(numpy.ones(1000, "float32")), place.put(numpy.zeros(1000, "float32")), place.cuda
+    late = comm.allreduce_async(array, out=result, stream=place.stream)
     blocking = ctypes.c_void_p()
     cuda.call("cuStreamCreate", ctypes.byref(blocking), ctypes.c_uint(0))
     for stream in (place.stream, blocking.value):
@@ -251,6 +269,8 @@ def captured(comm, place, rank):
     for stream in (place.stream, blocking.value):
         cuda.call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(ctypes.c_void_p()))
         attempt("sound", lambda: comm.allreduce(array, out=array, stream=stream))
+    attempt("again", late.wait)
+    print("value:", place.get(result).min(), flush=True)
     cuda.destroy(blocking.value)
 
 
@@ -457,7 +477,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"unposted": unposted, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

@@ -41,9 +41,20 @@ class WorkerCase(ClusterCase):
         cls.machine = os.path.join(cls.folder.name, "gpu")
         os.mkdir(cls.machine)
         words = f"strict folder={cls.machine} kernels={TWINS} devices={DEVICES} {cls.WORKER}"
-        with unittest.mock.patch.dict(os.environ, driver_environment(words)):
+        cls.environment = driver_environment(words)
+        with unittest.mock.patch.dict(os.environ, cls.environment):
             super().setUpClass()
         cls.jobs = 0
+
+    def kill_daemon(self, daemon):
+        """Until the test ends."""
+        daemon.process.kill()
+        daemon.process.wait()
+        self.addCleanup(self.start_again, daemon)
+
+    def start_again(self, daemon):
+        with unittest.mock.patch.dict(os.environ, self.environment):
+            daemon.start()
 
     def begin(self, kinds, *parts, words=DAWDLING, job=None, places=None, gpus=None):
         """A rank of each kind, alternately on the two machines, or where `places` and `gpus` say."""
@@ -181,9 +192,9 @@ class Streams(WorkerCase):
         for kind, result in (("arena", "(slow )?OK"), ("copied", refused)):  # which nothing copies, or the stream does
             lines = self.run_ranks([kind], "captured", places=[0])[0].splitlines()
             for line, wanted in zip(lines, [f"^captured: {refused}"] * 2 + [f"^default: {refused}", f"^result: {result}"] +
-                                    ["^sound: (slow )?OK"] * 2):
+                                    ["^sound: (slow )?OK"] * 2 + ["^again: (slow )?OK", "^value: 1.0"]):
                 self.assertRegex(line, wanted)
-            self.assertEqual(len(lines), 6)
+            self.assertEqual(len(lines), 8)
 
     @of_the_standin
     def test_a_driver_that_does_not_know_of_captures_is_taken_as_it_is(self):
@@ -413,27 +424,32 @@ class DaemonGone(WorkerCase):
         ranks = self.begin(["arena"] * 2, "paced")
         for _ in range(20):
             ranks[0].stdout.readline()
-        self.daemons[0].process.kill()
         began = time.monotonic()
-        self.daemons[0].process.wait()
-        self.addCleanup(self.daemons[0].start)
+        self.kill_daemon(self.daemons[0])
         for rank in ranks:
             self.assertIn("failed ", rank.communicate(timeout=30)[0].splitlines()[-1])
         seconds = time.monotonic() - began
         figure("ranks on GPUs end after a daemon was killed", seconds, 5.0)
         self.assertLess(seconds, 5.0)
 
-    @of_the_standin
-    def test_memory_is_kept_for_streams_although_nobody_takes_what_they_do(self):
-        rank = self.begin(["arena"], "unposted", places=[1], words="")[0]
+    def without_a_daemon(self, part, answers):
+        rank = self.begin(["arena"], part, places=[1], words="")[0]
         self.assertEqual(rank.stdout.readline(), "ready\n")
-        self.daemons[1].process.kill()
-        self.daemons[1].process.wait()
-        self.addCleanup(self.daemons[1].start)
+        self.kill_daemon(self.daemons[1])
         out, errors = rank.communicate("\n", timeout=30)
         self.assertEqual((rank.returncode, errors), (0, ""))
-        for line, answer in zip(out.splitlines(), ("lost: .*DaemonLostError ", "refused: DaemonLostError ", "closed: slow OK")):
+        lines = out.splitlines()
+        self.assertEqual(len(lines), len(answers), out)
+        for line, answer in zip(lines, answers):
             self.assertRegex(line, f"^{answer}")
+
+    @of_the_standin
+    def test_memory_is_kept_for_streams_although_nobody_takes_what_they_do(self):
+        self.without_a_daemon("unposted", ("lost: .*DaemonLostError ", "refused: DaemonLostError ", "closed: slow OK"))
+
+    @of_the_standin
+    def test_memory_is_kept_for_streams_that_the_worker_no_longer_waits_for(self):
+        self.without_a_daemon("orphaned", ("lost: .*DaemonLostError ", "closed: slow OK"))
 
 
 @of_the_standin
