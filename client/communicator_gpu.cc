@@ -160,14 +160,17 @@ Status Communicator::stream_wait(uint64_t number, void* stream, int64_t timeout_
   CGX_RETURN_IF_ERROR(wait_step(number, timeout_ms));
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this, true));
   CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
-  const auto found = staged_steps_.extract(number);
+  auto found = staged_steps_.extract(number);
   if (found.empty()) return {};
   const std::vector<uint8_t> states = step->states;
   for (const Staged& staged : found.mapped()) {
     if (states[staged.tensor] != CGX_TENSOR_RESULT) continue;
     const Status status = copy_out(use, staged, stream);
+    if (status.ok()) continue;
     const wire::TensorDescription& about = tensors_[staged.tensor]->description;
-    if (!status.ok()) return naming(status, "tensor " + about.name, about.elements, about.dtype);
+    const Status named = naming(status, "tensor " + about.name, about.elements, about.dtype);
+    staged_steps_.insert(std::move(found));  // it may be waited for again, elsewhere
+    return named;
   }
   return {};
 }
@@ -175,11 +178,12 @@ Status Communicator::stream_wait(uint64_t number, void* stream, int64_t timeout_
 Status Communicator::stream_wait_call(uint64_t call, void* stream, int64_t timeout_ms) {
   CGX_RETURN_IF_ERROR(wait_call(call, timeout_ms));
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this, true));
-  const auto found = staged_calls_.extract(call);
+  auto found = staged_calls_.extract(call);
   if (found.empty()) return {};
   const Status status = copy_out(use, found.mapped(), stream);
-  return status.ok() ? status
-                     : Status(status.code(), "call " + text(call) + ": " + status.message());
+  if (status.ok()) return status;
+  staged_calls_.insert(std::move(found));  // as above
+  return {status.code(), "call " + text(call) + ": " + status.message()};
 }
 
 }  // namespace cgx::client
