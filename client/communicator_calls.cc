@@ -91,9 +91,11 @@ Result<cgx_submit_record> wishes_of(const cgx_post_options& options) {
 }  // namespace
 
 Result<uint64_t> Communicator::post(const cgx_post_options& options) {
+  if (!device_ || options.memory != CGX_MEMORY_CUDA) return try_post(options);
+  CGX_ASSIGN_OR_RETURN(Use inside, Use::begin(*this, true));
+  inside.lock().unlock();
   Result<uint64_t> posted = try_post(options);
-  const bool shared = device_ && options.memory == CGX_MEMORY_CUDA;
-  if (!posted.ok() && shared) session_.keep_for(options.stream);
+  if (!posted.ok()) session_.keep_for(options.stream);
   return posted;
 }
 
