@@ -305,10 +305,12 @@ class Exchange:
 
     def close(self):
         """Buckets may have been copied to the arena on the device although nobody took them any more."""
-        self.communicator.close()
-        self._later.stop()
-        if self._shared is not None:
-            self._accelerator.keep(self._regions)
+        try:
+            self.communicator.close()
+        finally:
+            self._later.stop()
+            if self._shared is not None:
+                self._accelerator.keep(self._regions)
 
     def seconds(self):
         """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
