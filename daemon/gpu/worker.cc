@@ -24,9 +24,9 @@ namespace cgx::daemon::gpu {
 namespace {
 
 constexpr int kAnswersWithinMs = 5'000, kPlansWithinMs = 1'000;
-constexpr int kOpensWithinMs = 25'000;        // trainers wait 30 s
-constexpr uint64_t kLoadsWithinMs = 120'000;  // once for a GPU: drivers keep what they compile
-constexpr int kLookMs = 100;                  // whether it loads
+constexpr uint64_t kOpensWithinNs = 25 * kSecond;  // trainers wait 30 s
+constexpr uint64_t kLoadsWithinMs = 120'000;       // once for a GPU: drivers keep what they compile
+constexpr int kLookMs = 100;                       // whether it loads
 constexpr int kSocketOfChild = 3;
 constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
 
@@ -124,15 +124,17 @@ Staged Staging::locate(std::span<const std::byte> bytes) const {
 // and which of them has the UUID is not known before.
 Result<std::shared_ptr<Worker>> Worker::start(const WorkerOptions& options) {
   const std::string uuid = wire::to_text(options.device);
+  const uint64_t until_ns = monotonic_ns() + kOpensWithinNs;
   for (const char* const kind : {"GPU-", "MIG-"}) {
-    Result<std::shared_ptr<Worker>> worker = start_seeing(options, kind + uuid);
+    Result<std::shared_ptr<Worker>> worker = start_seeing(options, kind + uuid, until_ns);
     if (worker.status().code() != StatusCode::kNOT_FOUND) return worker;
   }
-  return start_seeing(options, "");
+  return start_seeing(options, "", until_ns);
 }
 
 Result<std::shared_ptr<Worker>> Worker::start_seeing(const WorkerOptions& options,
-                                                     const std::string& visible) {
+                                                     const std::string& visible,
+                                                     uint64_t until_ns) {
   const auto worker = std::shared_ptr<Worker>(new Worker(options, visible));
   CGX_RETURN_IF_ERROR(worker->open_channel());
   int ends[2];
@@ -142,7 +144,7 @@ Result<std::shared_ptr<Worker>> Worker::start_seeing(const WorkerOptions& option
   worker->socket_ = UniqueFd(ends[0]);
   const UniqueFd theirs(ends[1]);
   CGX_RETURN_IF_ERROR(worker->spawn(theirs.get()));
-  CGX_RETURN_IF_ERROR(worker->greet());
+  CGX_RETURN_IF_ERROR(worker->greet(until_ns));
   return worker;
 }
 
@@ -176,14 +178,15 @@ Status Worker::spawn(int socket) {
   return {};
 }
 
-Status Worker::greet() {
+Status Worker::greet(uint64_t until_ns) {
   WorkerPacket hello{.kind = PacketKind::kHello};
   hello.device = options_.device;
   hello.number = visible_.empty() ? 0 : 1;
   const std::lock_guard lock(asking_);
   CGX_RETURN_IF_ERROR(tell(hello, {channel_.fd.get(), doorbell_.get(), notifier_.get()}));
   Packet packet;
-  if (!hears(kOpensWithinMs)) {
+  const uint64_t now_ns = monotonic_ns();
+  if (!hears(static_cast<int>((std::max(until_ns, now_ns) - now_ns) / kMillisecond))) {
     return {StatusCode::kDEVICE_LOST,
             name() + " did not open its GPU; where NVIDIA's MPS is on, one user at a time may"};
   }

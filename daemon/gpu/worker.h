@@ -96,10 +96,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Worker(const WorkerOptions& options, std::string visible)
       : options_(options), visible_(std::move(visible)) {}
   static Result<std::shared_ptr<Worker>> start_seeing(const WorkerOptions& options,
-                                                      const std::string& visible);
+                                                      const std::string& visible,
+                                                      uint64_t until_ns);
   Status open_channel();
   Status spawn(int socket);
-  Status greet();
+  Status greet(uint64_t until_ns);
   Result<WorkerPacket> ask(WorkerPacket packet, std::initializer_list<int> fds,
                            const Patience& patience);
   Status tell(const WorkerPacket& packet, std::initializer_list<int> fds = {});
