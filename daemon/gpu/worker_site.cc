@@ -412,6 +412,7 @@ int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
     }
   }
   if (asked_.empty() || ended_by_ns_ <= now_ns) ended_by_ns_ = first_ended_by_ns();
+  if (ended_by_ns_ <= now_ns && worker_->loads()) ended_by_ns_ = now_ns + kLookNs;
   const bool late = ended_by_ns_ <= now_ns;
   if (late && lost_.ok()) {
     worker_->kill();
