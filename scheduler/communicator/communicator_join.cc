@@ -55,7 +55,8 @@ Status check_sites(const wire::CreateCommunicator& message, const std::string& t
     return {StatusCode::kMISMATCH,
             "rank " + std::to_string(rank) + " of " + title + " has its tensors" + where(there) +
                 ", another rank of this machine" + where(!there) + ": rank " +
-                std::to_string(*other) + "; all must have them on the host, or all on GPUs"};
+                std::to_string(*other) + "; all must have them on the host, or all on GPUs" +
+                (message.staged.empty() ? "" : " (" + message.staged + ")")};
   }
   return {};
 }
