@@ -112,9 +112,9 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
 
 void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   running_ = base;
+  chosen_in_unrest_ = restless() || (tried_ && tried_->score.shared());
   tried_.reset();
   if (!faster_) return settle();
-  chosen_in_unrest_ = restless();
   if (!chosen_in_unrest_) rest_ = kRestMin;
   accepted_answer_ = 0;
   stage_ = Stage::kSurveying;
@@ -136,7 +136,7 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
-  search_step_ = step_;
+  spent_ = 0;
   unsure_ = false;
   cause_ = cause;
   if (cause != Cause::kNone) {
@@ -181,13 +181,13 @@ const Candidate* Pilot::worth_trying() const {
   return nullptr;
 }
 
-// A search ends in time: its later trials have fewer pairs, or none. Where all pairs have to agree,
-// a trial that is in vain ends soon anyway.
+// A search ends in time: its later trials have fewer pairs, or none. What it takes to think and to
+// prepare plans is not counted. Where all pairs have to agree, a trial that is in vain ends soon.
 uint32_t Pilot::pairs_left() const {
   if (restless()) return pace_.pairs;
-  const uint64_t gone = step_ - search_step_ + kStepsToSwitch;
-  const uint64_t left = survey_->steps_max - std::min<uint64_t>(gone, survey_->steps_max);
-  return static_cast<uint32_t>(std::min<uint64_t>(pace_.pairs, left / (2 * pace_.block)));
+  const uint32_t gone = spent_ + kStepsToSwitch * (trials_ + 1);
+  const uint32_t left = survey_->steps_max - std::min(gone, survey_->steps_max);
+  return std::min(pace_.pairs, left / (2 * pace_.block));
 }
 
 // Where predictions fail, what sends far more or far fewer bytes tells most about the link.
@@ -204,10 +204,9 @@ const Candidate* Pilot::most_different() const {
 }
 
 void Pilot::propose() {
+  const Trial trial{.against = running_->hash, .block = pace_.block, .pairs = pairs_left()};
   ++trials_;
-  port_.propose(candidate_->groups,
-                {.against = running_->hash, .block = pace_.block, .pairs = pairs_left()},
-                while_it_matters(&Pilot::on_trial_agreed));
+  port_.propose(candidate_->groups, trial, while_it_matters(&Pilot::on_trial_agreed));
 }
 
 // Nothing else is worth a trial. One that was lost may still alternate: its base, proposed anew,

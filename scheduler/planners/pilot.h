@@ -151,7 +151,7 @@ class Pilot {
   SurveyPtr survey_;
   const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
   uint32_t trials_ = 0;                   // of this search
-  uint64_t search_step_ = 0;              // when it began
+  uint32_t spent_ = 0;                    // steps of its trials
   Cause cause_ = Cause::kNone;            // likewise
   bool unsure_ = false;                   // as PilotPort::Known's
   std::optional<Tried> tried_;

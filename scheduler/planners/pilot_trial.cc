@@ -32,6 +32,7 @@ void Pilot::try_step(StepSample sample, bool usual) {
   const Trial& trial = tried_->agreed.plan->plan.trial;
   const uint64_t step = sample.step, first = tried_->agreed.first_step;
   if (step < first) return;
+  ++spent_;
   const bool tries = trial.tries(step - first);
   const PreparedPlan& plan = tries ? *tried_->agreed.plan : *running_;
   const bool counts = usual && sample.epoch == plan.plan.epoch && sample.period_ns > 0;
@@ -80,9 +81,8 @@ bool Pilot::refuted() const {
 // What was measured before is of other conditions. The trial goes on until another plan is
 // proposed. Load slows both plans: the trial goes on, and all of its pairs have to agree.
 void Pilot::on_change() {
-  std::vector<StepSample>& besides = tried_->besides;
-  std::vector<StepSample> last(std::make_move_iterator(besides.end() - kBesidesOff),
-                               std::make_move_iterator(besides.end()));
+  const std::vector<StepSample>& besides = tried_->besides;
+  std::vector<StepSample> last(besides.end() - kBesidesOff, besides.end());
   const Cause cause = cause_of(last, tried_->before);
   if (cause == Cause::kLoad) {
     tried_->besides_off = 0;

@@ -20,6 +20,7 @@ class TrialScore {
   void add(uint64_t step, double period_ns);
 
   void share() { shared_ = true; }  // from now on
+  bool shared() const { return shared_; }
 
   enum class Verdict : uint8_t { kOpen, kFaster, kNotFaster };
   Verdict verdict() const;
