@@ -160,6 +160,12 @@ Result<scheduler::Engine::Changes> changeable_options(const v1::Config& config) 
                                                .weight = config.limits().weight()}};
 }
 
+// Brackets around an IPv4 address are taken in a configuration; nobody dials it so.
+std::string as_dialed(const std::string& address) {
+  const auto port = std::strtoul(address.c_str() + address.rfind(':') + 1, nullptr, 10);
+  return address_of(host_of(address), static_cast<uint16_t>(port));
+}
+
 Result<DaemonOptions> daemon_options(const v1::Config& config) {
   DaemonOptions options;
   options.name = host_name();
@@ -176,8 +182,10 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   options.spin_ns = config.waiting().spin_us() * kMicrosecond;
   options.always_spin = config.waiting().always_spin();
   options.compute_threads = config.arithmetic().threads();
-  options.mesh_listen = config.mesh().listen();
-  options.advertise = {config.mesh().advertise().begin(), config.mesh().advertise().end()};
+  options.mesh_listen = as_dialed(config.mesh().listen());
+  for (const std::string& each : config.mesh().advertise()) {
+    options.advertise.push_back(as_dialed(each));
+  }
   options.trusted_networks = {config.mesh().trusted_networks().begin(),
                               config.mesh().trusted_networks().end()};
   CGX_ASSIGN_OR_RETURN(options.cluster_key, cluster_key(config.mesh()));

@@ -4,7 +4,7 @@
 //          <-           Challenge  a nonce
 //          ->           Proof      MAC over all of that and my transport's address
 //          <-           Acceptance    MAC over all of that and mine: I have connected to you
-//          ->           Arrival    so have I
+//          ->           Arrival    so have I; or: I could not, and why, with a MAC of its own
 //
 // Each side sends frames only when it knows that the other has connected and thus knows their tag.
 // A MAC is HMAC-SHA256 under the link key, which is made of the cluster key and the job key; it
