@@ -434,8 +434,8 @@ FAULTS = [
           "if (@ || silence_ns < limit_ns) continue;",
           "a machine that has stopped is never noticed"),
     Fault("stalled-never-noticed", CLOCKS,
-          "if (now - operation.last_progress_ns() < limit) return false;",
-          "if (@ || now - operation.last_progress_ns() < limit) return false;",
+          "if (now - operation.last_progress_ns() < limit || operation.tickets_open()) return false;",
+          "if (@ || now - operation.last_progress_ns() < limit || operation.tickets_open()) return false;",
           "a machine that heartbeats and sends no data stops the job for ever"),
     # Calls
     Fault("stale-below-a-failed-call", CALLS,
