@@ -75,7 +75,7 @@ print(1e6 * statistics.median([took() for _ in range(20)][5:]))
 
 
 def sum_of_parts(report, rows=16384, bytes_per_value=0.5 + 8 / 512):
-    """Kernels and the bus are measured by gpu_bench, with four parts where this has two, and scaled by bytes."""
+    """Kernels are measured by gpu_bench, with four parts where this has two, and scaled by bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernels.json")
         subprocess.run([os.path.join(daemons.BUILD, "bin", "gpu_bench"), "--codec", "maxmin:4", "--json", path], check=True, capture_output=True,
