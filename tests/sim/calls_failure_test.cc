@@ -54,6 +54,45 @@ TEST(Calls, CompleteThoughALaterOneFailed) {
   }
 }
 
+// One machine hears another late. The rest are a window of calls ahead of it, of which it has to
+// hold all frames, and more of those that it has begun.
+TEST(Calls, MayBeAWindowAheadOfAMachineThatHearsAnotherLate) {
+  constexpr uint32_t kCalls = 40, kInFlight = 4;
+  for (const uint32_t machines : {3u, 4u, 6u, 8u}) {
+    SCOPED_TRACE(std::to_string(machines) + " machines");
+    ClusterOptions options;
+    options.link_latency_ns = [last = machines - 1](uint32_t from, uint32_t to) {
+      return from == last && to == 0 ? 20'000'000 : 20'000;
+    };
+    options.ranks_per_machine.assign(machines, 1);
+    Cluster cluster(options);  // without tensors, whose frames have room of their own
+    cluster.create();
+    const auto status = [&](uint32_t rank, uint64_t call) {
+      const Rank::Completion* const ended = cluster.rank(rank).find(CGX_COMPLETE_CALL, call);
+      return ended == nullptr ? StatusCode::kBUSY : static_cast<StatusCode>(ended->record.status);
+    };
+    std::vector<uint32_t> next(machines, 0);
+    const auto go_on = [&] {
+      bool all = true;
+      for (uint32_t r = 0; r < machines; ++r) {
+        while (next[r] < kCalls &&
+               (next[r] < kInFlight || status(r, next[r] - kInFlight) == StatusCode::kOK)) {
+          const uint64_t elements = next[r] / kInFlight % 2 == 0 ? 10 : 60'000;
+          if (!cluster.call(r, next[r], DType::kF32, ReduceOp::kSum, elements, kOffset).ok()) break;
+          ++next[r];
+        }
+        all = all && next[r] == kCalls;
+      }
+      return all;
+    };
+    ASSERT_TRUE(cluster.run_until(go_on, 20 * kSecond));
+    cluster.run_for(kSecond);
+    for (uint32_t r = 0; r < machines; ++r) {
+      EXPECT_EQ(status(r, kCalls - 1), StatusCode::kOK) << "rank " << r;
+    }
+  }
+}
+
 // A rank abandons its pass while calls are in flight, at every moment of them. What one rank was
 // told of a call, all are told; the one exception is said to be for ever, and names the call.
 TEST(Calls, HaveOneOutcomeWhenAStepFailsBesideThem) {
