@@ -73,6 +73,11 @@ Status allocate_pages(int fd, uint64_t bytes) {
   return {};
 }
 
+// Memory that is of no device is always.
+bool is_idle(const std::shared_ptr<ArenaMemory>& memory) {
+  return memory == nullptr || memory->device() == nullptr || memory->device()->idle();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<ArenaMemory>> ArenaMemory::create(uint64_t bytes) {
@@ -359,8 +364,7 @@ bool ArenaSet::named(const void* memory) {
 }
 
 bool ArenaSet::idle(const void* memory) {
-  const std::shared_ptr<ArenaMemory> arena = holder(memory);
-  return arena == nullptr || arena->device() == nullptr || arena->device()->idle();
+  return is_idle(holder(memory));
 }
 
 // Without the mutex: it may wait for the driver.
@@ -370,9 +374,7 @@ bool ArenaSet::idle() {
     const MutexLock lock(mutex_);
     for (const Arena& arena : arenas_) all.push_back(arena.memory);
   }
-  return std::all_of(all.begin(), all.end(), [](const auto& each) {
-    return each == nullptr || each->device() == nullptr || each->device()->idle();
-  });
+  return std::all_of(all.begin(), all.end(), is_idle);
 }
 
 Result<bool> ArenaSet::try_end_import(const void* memory) {
