@@ -199,11 +199,16 @@ def behind(cuda, stream, seconds):
     return work
 
 
+def reduced_once(comm, place):
+    """The GPU, an array that has been reduced on it, and what may be copied there later."""
+    array, source = place.put(numpy.ones(5000, "float32")), place.cuda.array(numpy.ones(5000, "float32"))
+    comm.allreduce(array, out=array, stream=place.stream)
+    return place.cuda, array, source
+
+
 def closing(comm, place, rank, seconds):
     """The other rank is lost while this one's GPU is behind; this one closes at once."""
-    array, cuda = place.put(numpy.ones(5000, "float32")), place.cuda
-    source = cuda.array(numpy.ones(5000, "float32"))
-    comm.allreduce(array, out=array, stream=place.stream)
+    cuda, array, source = reduced_once(comm, place)
     if rank == 1:
         os._exit(0)
     work = behind(cuda, place.stream, float(seconds))
@@ -221,9 +226,7 @@ def closing(comm, place, rank, seconds):
 
 def unposted(comm, place, rank):
     """As closing, without a daemon: what the GPU is behind with cannot be handed over any more."""
-    cuda, array = place.cuda, place.put(numpy.ones(5000, "float32"))
-    source = cuda.array(numpy.ones(5000, "float32"))
-    comm.allreduce(array, out=array, stream=place.stream)
+    cuda, array, source = reduced_once(comm, place)
     cuda.synchronize(place.stream)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -239,9 +242,7 @@ def unposted(comm, place, rank):
 
 def orphaned(comm, place, rank):
     """As unposted, but it has been handed over, and the worker waits for it, when the daemon dies."""
-    cuda, array = place.cuda, place.put(numpy.ones(5000, "float32"))
-    source = cuda.array(numpy.ones(5000, "float32"))
-    comm.allreduce(array, out=array, stream=place.stream)
+    cuda, array, source = reduced_once(comm, place)
     work = behind(cuda, place.stream, 3)
     cuda.copy(array, source, place.stream)
     call = comm.allreduce_async(array, out=array, stream=place.stream)
