@@ -304,6 +304,7 @@ class Communicator final : public OperationPort,
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   void probe_link(const PreparedPlan& plan, const StepSample& sample);
+  void send_probe(uint32_t machine, uint64_t bytes);
   uint64_t fine_now_ns() { return std::max(port_.now_ns(), port_.fine_ns()); }
   bool may_propose() const override;
   void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
@@ -415,7 +416,7 @@ class Communicator final : public OperationPort,
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   StepMeter meter_;
-  AnswerMeter answers_;  // to this machine's frames
+  AnswerMeter answers_;        // to this machine's frames
   Pilot pilot_;
   LinkProbe probe_;
   uint64_t probed_epoch_ = 0;    // of the plan that it goes by

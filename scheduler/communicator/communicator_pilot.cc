@@ -40,8 +40,16 @@ void Communicator::probe_link(const PreparedPlan& plan, const StepSample& sample
   if (!pilot_.settled() || !plan.facts->lossy) return;
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k == members_.machine || members_.beside(k)) continue;
-    if (const uint64_t bytes = probe_.due(sample, pool_.slab_bytes())) send_heartbeat(k, bytes);
-    return;
+    return send_probe(k, probe_.due(sample, pool_.slab_bytes()));
+  }
+}
+
+// Each heartbeat is answered, but only the last one's answer is a probe's (peers.h).
+void Communicator::send_probe(uint32_t machine, uint64_t bytes) {
+  while (bytes > 0) {
+    const uint64_t frame_bytes = std::min(bytes, pool_.slab_bytes());
+    send_heartbeat(machine, frame_bytes);
+    bytes -= frame_bytes;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "scheduler/communicator/peers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/wire/bytes.h"
 
@@ -74,6 +75,7 @@ std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64
   std::vector<std::byte> beat = writer.take();
   if (beat.size() < padded_bytes) {
     beat.resize(padded_bytes);
+    if (!std::exchange(peer.padded_open, true)) peer.padded_from_ns = now_ns;
     peer.padded_sent_ns = now_ns;
   }
   return beat;
@@ -96,10 +98,12 @@ Peers::News Peers::take_beat(uint32_t machine, uint32_t progress,
   const auto echo_ns = reader.get<uint64_t>();
   const auto held_ns = reader.get<uint64_t>();
   const bool plausible = echo_ns != 0 && echo_ns <= now_ns && held_ns <= now_ns - echo_ns;
+  const bool behind_zeros = echo_ns >= peer.padded_from_ns && echo_ns < peer.padded_sent_ns;
   News news;
   if (plausible && echo_ns == peer.padded_sent_ns) {
     news.padded_rtt_ns = now_ns - echo_ns - held_ns;
-  } else if (plausible) {
+    peer.padded_open = false;
+  } else if (plausible && !behind_zeros) {
     peer.rtt_ns = now_ns - echo_ns - held_ns;
     peer.rtts_ns[peer.echoes++ % peer.rtts_ns.size()] = peer.rtt_ns;
   }

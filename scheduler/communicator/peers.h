@@ -33,8 +33,10 @@ class Peers {
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
     uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
     uint64_t rtt_ns = 0;                           // of the last echo
-    uint64_t padded_sent_ns = 0;                   // by our clock, of the last that was padded
-    std::array<uint64_t, 16> rtts_ns{};            // of the last ones; 0: none yet
+    // By our clock, of padded ones since an answer was taken: the first and the last.
+    uint64_t padded_from_ns = 0, padded_sent_ns = 0;
+    bool padded_open = false;            // its answer is to come
+    std::array<uint64_t, 16> rtts_ns{};  // of the last ones; 0: none yet
     uint32_t echoes = 0;
 
     // The way itself: most echoes have waited behind gradients.
@@ -70,7 +72,7 @@ class Peers {
                                   uint64_t padded_bytes = 0);
   struct News {
     bool padded = false;         // the other side waits for the echo
-    uint64_t padded_rtt_ns = 0;  // of this side's, which it echoes; 0: it echoes another
+    uint64_t padded_rtt_ns = 0;  // of this side's last one, which it echoes; 0: it echoes another
   };
   News take_beat(uint32_t machine, uint32_t progress, std::span<const std::byte> payload,
                  uint64_t now_ns);

@@ -6,35 +6,50 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr uint64_t kBytesMin = 4096;  // fewer say nothing of a link
-constexpr double kPauses = 50;        // of its time a link carries probes for 1 / kPauses
+constexpr uint64_t kFrames = 4;
+constexpr double kOfAStep = 0.5;  // a probe takes
+// Of its time a link carries probes for one part in so many; the first ones, until it is known how
+// long one takes, come sooner.
+constexpr double kPauses = 50, kFirstPauses = 10;
 constexpr double kPauseMinNs = 50e6;
 constexpr double kPatienceNs = 2e9;     // an answer that has not come by then went with its link
-constexpr double kOfTheQuickest = 0.6;  // of the quickest answer so far
-constexpr uint32_t kToKnow = 3, kToTell = 2;
+constexpr double kOfTheQuickest = 0.5;  // of the quickest answer so far
+constexpr uint32_t kToKnow = 5, kToTell = 2;
 
 }  // namespace
 
-uint64_t LinkProbe::due(const StepSample& step, uint64_t bytes_max) {
+uint64_t LinkProbe::due(const StepSample& step, uint64_t frame_bytes) {
   elapsed_ns_ += step.period_ns;
   if (elapsed_ns_ < (waiting_ ? kPatienceNs : pause_ns_)) return 0;
-  if (bytes_ == 0) {
-    if (step.answer_ns_per_byte <= 0) return 0;
-    const double bearable = step.period_ns / step.answer_ns_per_byte;
-    if (bearable < static_cast<double>(kBytesMin)) return 0;
-    bytes_ =
-        bearable < static_cast<double>(bytes_max) ? static_cast<uint64_t>(bearable) : bytes_max;
-  }
+  if (bytes_ == 0) bytes_ = bearable(step, kFrames * frame_bytes);
+  scouts_ = bytes_ == 0 && ns_per_byte_ == 0;
+  const uint64_t bytes = scouts_ ? kBytesMin : bytes_;
+  if (bytes == 0) return 0;
   waiting_ = true;
   elapsed_ns_ = 0;
-  return bytes_;
+  return bytes;
+}
+
+// 0: nothing is known of the link, or so few bytes that they say nothing.
+uint64_t LinkProbe::bearable(const StepSample& step, uint64_t bytes_max) {
+  if (step.answer_ns_per_byte > 0) ns_per_byte_ = step.answer_ns_per_byte;
+  if (ns_per_byte_ == 0) return 0;
+  const double bytes = kOfAStep * step.period_ns / ns_per_byte_;
+  if (bytes < static_cast<double>(kBytesMin)) return 0;
+  return bytes < static_cast<double>(bytes_max) ? static_cast<uint64_t>(bytes) : bytes_max;
 }
 
 bool LinkProbe::take(uint64_t rtt_ns) {
   if (!waiting_) return false;
   waiting_ = false;
   const auto took_ns = static_cast<double>(rtt_ns);
-  pause_ns_ = std::max(kPauseMinNs, kPauses * took_ns);
+  if (scouts_) {
+    ns_per_byte_ = took_ns / double{kBytesMin};
+    pause_ns_ = kPauseMinNs;
+    return false;
+  }
   ++known_by_;
+  pause_ns_ = std::max(kPauseMinNs, (known_by_ < kToKnow ? kFirstPauses : kPauses) * took_ns);
   if (known_by_ > kToKnow && took_ns < kOfTheQuickest * accepted_ns_) {
     pause_ns_ = 0;
     if (++faster_ < kToTell) return false;

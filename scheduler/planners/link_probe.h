@@ -1,6 +1,7 @@
 // Whether a link became faster that the plan in force hardly loads. A compressed plan's frames pass
 // a slow link's buffers as if it were fast, and steps that arithmetic holds up show nothing either.
-// So another machine is sent bytes that say nothing, after a step, and answers at once.
+// So another machine is sent bytes that say nothing, after a step, and answers at once: several
+// frames of them, because what slows a link down lets a burst of a frame or so pass at once.
 //
 // Reads no clock. Owned by one communicator, the coordinator's.
 #pragma once
@@ -16,14 +17,20 @@ class LinkProbe {
   // Another plan is in force: what was found out before is forgotten.
   void begin() { *this = {}; }
 
-  // A step is complete. How many bytes to send now; 0: none. At most `bytes_max`, and what takes no
-  // longer than a step by what answers tell of the link.
-  uint64_t due(const StepSample& step, uint64_t bytes_max);
-  // Bytes that were due have been answered. True: two in a row were plainly faster than before.
+  // A step is complete. How many bytes to send now; 0: none. At most four frames of `frame_bytes`,
+  // and what takes no longer than half a step by what answers tell of the link. Where a plan's
+  // frames are not answered, a few bytes go first.
+  uint64_t due(const StepSample& step, uint64_t frame_bytes);
+  // The last of the bytes that were due is answered. True: two in a row were plainly faster than all
+  // before.
   bool take(uint64_t rtt_ns);
 
  private:
+  uint64_t bearable(const StepSample& step, uint64_t bytes_max);
+
   uint64_t bytes_ = 0;      // of each probe under this plan; 0: not known yet
+  double ns_per_byte_ = 0;  // at most, of the link; 0: not known
+  bool scouts_ = false;     // the probe that waits, or came last, is of a few bytes
   bool waiting_ = false;    // for an answer
   double elapsed_ns_ = 0;   // since the last probe
   double pause_ns_ = 0;     // before the next

@@ -149,7 +149,7 @@ TEST(Search, NoticesAFasterLinkBehindACompressedPlan) {
   ASSERT_EQ(job.shown().searching, "settled");
   ASSERT_NE(job.codec_of("linear.weight").codec, 0);
   job.world.cluster.shape(200'000'000);
-  constexpr int kToNotice = 20, kToSwitch = 80;
+  constexpr int kToNotice = 30, kToSwitch = 80;
   for (int i = 0; i < kToNotice; ++i) job.play(step++);
   EXPECT_THAT(verdicts_of(job), HasSubstr("search: answers come faster: the link may be"));
   for (int i = 0; i < kToSwitch; ++i) job.play(step++);

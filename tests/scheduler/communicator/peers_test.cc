@@ -172,6 +172,24 @@ TEST_F(PeersTest, MeasureWhatAPaddedHeartbeatTakesBesideTheWay) {
   EXPECT_EQ(peers[1].rtt_ns, 0u) << "of heartbeats that carry nothing";
 }
 
+TEST_F(PeersTest, MeasureSeveralPaddedHeartbeatsByTheAnswerToTheLast) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  const Peers::Beat nothing;
+  const auto first = peers.beat_for(1, nothing, 1'000, 5'000);
+  const auto last = peers.beat_for(1, nothing, 1'100, 5'000);
+  theirs.take_beat(0, 1, first, 70'000);
+  const auto answer = theirs.beat_for(0, nothing, 70'000);
+  EXPECT_EQ(peers.take_beat(1, 1, answer, 5'000).padded_rtt_ns, 0u);
+  EXPECT_EQ(peers[1].rtt_ns, 0u) << "it waited behind zeros";
+  theirs.take_beat(0, 2, last, 72'000);
+  EXPECT_EQ(peers.take_beat(1, 2, theirs.beat_for(0, nothing, 72'000), 9'100).padded_rtt_ns,
+            8'000u);
+  theirs.take_beat(0, 3, peers.beat_for(1, nothing, 10'000), 80'000);
+  peers.take_beat(1, 3, theirs.beat_for(0, nothing, 80'000), 10'400);
+  EXPECT_EQ(peers[1].rtt_ns, 400u);
+}
+
 TEST_F(PeersTest, ThatSendHalfAHeartbeatAreTakenAsFarAsItGoes) {
   const Members others = three_machines(1);
   std::vector<std::byte> beat = Peers(others).beat_for(0, {5, 2, {1, 2}, {}, {}}, 1);

@@ -6,6 +6,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr uint64_t kSlabBytes = 256 * 1024;
+constexpr int kToKnow = 5;                                  // answers, what one takes
 constexpr uint64_t kSlowNs = 4'000'000, kFastNs = 400'000;  // for so many
 
 StepSample step_of(double period_ns, double answer_ns_per_byte) {
@@ -30,23 +31,33 @@ struct LinkProbeTest : ::testing::Test {
   LinkProbe probe;
 };
 
-TEST_F(LinkProbeTest, SendsNoMoreThanTakesAStepByWhatIsKnown) {
-  EXPECT_EQ(probe.due(step_of(10e6, 0), kSlabBytes), 0u) << "nothing is known of the link";
+TEST_F(LinkProbeTest, SendsNoMoreThanTakesHalfAStepByWhatIsKnown) {
   EXPECT_EQ(probe.due(step_of(10e6, 10e3), kSlabBytes), 0u) << "too few bytes to tell";
-  EXPECT_EQ(probe.due(step_of(10e6, 100), kSlabBytes), 100'000u);
+  EXPECT_EQ(probe.due(step_of(10e6, 100), kSlabBytes), 50'000u);
   probe.begin();
-  EXPECT_EQ(probe.due(step_of(10e6, 1), kSlabBytes), kSlabBytes);
+  EXPECT_EQ(probe.due(step_of(10e6, 1), kSlabBytes), 4 * kSlabBytes);
 }
 
-TEST_F(LinkProbeTest, TakesOneInFiftyOfALinksTime) {
+TEST_F(LinkProbeTest, SendsAFewBytesFirstWhereNothingIsKnownOfTheLink) {
+  EXPECT_EQ(probe.due(step_of(10e6, 0), kSlabBytes), 4096u);
+  EXPECT_FALSE(probe.take(4096 * 100));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(probe.due(step_of(10e6, 0), kSlabBytes), 0u);
+  EXPECT_EQ(probe.due(step_of(10e6, 0), kSlabBytes), 50'000u);
+}
+
+TEST_F(LinkProbeTest, TakesOneInFiftyOfALinksTimeOnceItIsKnown) {
   EXPECT_EQ(steps_until_due(), 1);
-  EXPECT_FALSE(probe.take(kSlowNs));
-  EXPECT_EQ(steps_until_due(), 20);
+  EXPECT_FALSE(probe.take(2 * kSlowNs));
+  for (int i = 1; i < kToKnow; ++i) {
+    EXPECT_EQ(steps_until_due(), 8);
+    EXPECT_FALSE(probe.take(2 * kSlowNs));
+  }
+  EXPECT_EQ(steps_until_due(), 40);
   EXPECT_EQ(steps_until_due(), 200) << "an answer that never comes ends nothing";
 }
 
 TEST_F(LinkProbeTest, TellsOfALinkThatBecameFasterAfterTwoAnswersAndOnce) {
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(answered_in(kSlowNs));
+  for (int i = 0; i < kToKnow; ++i) EXPECT_FALSE(answered_in(kSlowNs));
   EXPECT_FALSE(answered_in(kFastNs));
   EXPECT_EQ(steps_until_due(), 1) << "a doubt is looked into at once";
   EXPECT_TRUE(probe.take(kFastNs));
@@ -54,17 +65,28 @@ TEST_F(LinkProbeTest, TellsOfALinkThatBecameFasterAfterTwoAnswersAndOnce) {
 }
 
 TEST_F(LinkProbeTest, TakesASingleQuickAnswerForNoFasterLink) {
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(answered_in(kSlowNs));
+  for (int i = 0; i < kToKnow; ++i) EXPECT_FALSE(answered_in(kSlowNs));
   for (int i = 0; i < 5; ++i) {
     EXPECT_FALSE(answered_in(kFastNs));
     EXPECT_FALSE(answered_in(kSlowNs));
   }
 }
 
+// A token bucket of 128 KiB, more or less full when it is asked.
+TEST_F(LinkProbeTest, TakesABurstForNoFasterLink) {
+  constexpr double kNsPerByte = 16, kBucketBytes = 128 * 1024;
+  const uint64_t sent = probe.due(step_of(9e6, kNsPerByte), kSlabBytes);
+  for (const double full : {0.0, 0.1, 0.0, 0.2, 0.1, 1.0, 1.0, 0.9, 1.0, 0.0, 1.0, 1.0}) {
+    const double waited = static_cast<double>(sent) - full * kBucketBytes;
+    EXPECT_FALSE(probe.take(static_cast<uint64_t>(kNsPerByte * waited))) << full;
+    EXPECT_NE(steps_until_due(9e6), -1);
+  }
+}
+
 TEST_F(LinkProbeTest, ForgetsWithThePlan) {
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(answered_in(kSlowNs));
+  for (int i = 0; i < kToKnow; ++i) EXPECT_FALSE(answered_in(kSlowNs));
   probe.begin();
-  for (int i = 0; i < 4; ++i) EXPECT_FALSE(answered_in(kFastNs));
+  for (int i = 0; i < kToKnow + 1; ++i) EXPECT_FALSE(answered_in(kFastNs));
 }
 
 }  // namespace
