@@ -105,7 +105,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   unrest_ = calm_most_ = 0;
   chosen_in_unrest_ = false;
   cause_ = Cause::kNone;
-  accepted_answer_ = 0;
+  forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
 }
@@ -116,7 +116,7 @@ void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   tried_.reset();
   if (!faster_) return settle();
   if (!chosen_in_unrest_) rest_ = kRestMin;
-  accepted_answer_ = 0;
+  forget_answers();
   stage_ = Stage::kSurveying;
 }
 

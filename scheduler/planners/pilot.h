@@ -128,7 +128,8 @@ class Pilot {
   void accept(const std::vector<StepSample>& steps);
   static Cause cause_of(const std::vector<StepSample>& steps, const Usual& before);
   static Usual usual_times(const std::vector<StepSample>& steps);
-  double quickest_answer() const;  // of the samples; 0: none came
+  double quick_answer() const;  // of the samples; 0: too few came
+  void forget_answers();
   bool link_became_faster();
   static int in_a_row(int before, double period_ns, double usual_ns);
   void note(PlanNote note);
@@ -159,11 +160,13 @@ class Pilot {
   uint64_t adopted_epoch_ = 0;
   Usual accepted_;        // while settled: of the search, then of the first steps after it
   bool at_rest_ = false;  // the latter
-  // The quickest answer under this plan, but for those that were plainly quicker; 0: none.
+  // Of quick answers in windows under this plan the quickest, but for those that were plainly
+  // quicker (0: none), and how many windows had any.
   double accepted_answer_ = 0;
+  int windows_answered_ = 0;
   std::vector<StepSample> window_;
   bool told_of_faster_link_ = false;
-  int windows_faster_ = 0;           // in a row, of which an answer was plainly quicker
+  int windows_faster_ = 0;           // in a row, whose quick answer was plainly quicker
   int windows_off_ = 0;              // in a row; below 0: steps became shorter
   int steps_off_ = 0;                // likewise, steps that are plainly off
   uint32_t settled_for_ = 0;         // steps

@@ -14,7 +14,8 @@ constexpr double kDrift = 0.1;
 constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
 constexpr int kWindowsOffByLoad = 6;           // likewise: other programs come and go
-constexpr double kPlainlyFaster = 0.6;         // of what a byte took
+constexpr double kPlainlyFaster = 0.5;         // of what a byte took
+constexpr int kWindowsToKnow = 3;              // what one takes
 
 }  // namespace
 
@@ -72,7 +73,7 @@ void Pilot::watch_window() {
     if (cause != Cause::kLoad || lasts) return begin_search(cause);
   }
   if (!faster_link || settled_for_ < resting_plain_) return;
-  accepted_answer_ = quickest_answer();
+  accepted_answer_ = quick_answer();
   begin_search(Cause::kFasterLink);
 }
 
@@ -98,26 +99,39 @@ Pilot::Cause Pilot::cause_of(const std::vector<StepSample>& steps, const Usual& 
   return change > 0 ? Cause::kLonger : Cause::kShorter;
 }
 
-double Pilot::quickest_answer() const {
-  double quickest = 0;
+// The second quickest: of one alone the link may have let all bytes pass at once.
+double Pilot::quick_answer() const {
+  double quickest = 0, second = 0;
   for (const StepSample& one : samples_) {
     const double answer = one.answer_ns_per_byte;
-    if (answer > 0 && (quickest == 0 || answer < quickest)) quickest = answer;
+    if (answer <= 0) continue;
+    if (quickest == 0 || answer < quickest) {
+      second = std::exchange(quickest, answer);
+    } else if (second == 0 || answer < second) {
+      second = answer;
+    }
   }
-  return quickest;
+  return second;
+}
+
+void Pilot::forget_answers() {
+  accepted_answer_ = 0;
+  windows_answered_ = 0;
 }
 
 // A plan that arithmetic holds up takes as long over a link that became faster. Its frames say so:
-// two windows in a row brought an answer plainly quicker than the quickest one so far under this
-// plan. A link that became slower shows in steps, or does not matter.
+// two windows in a row brought answers plainly quicker than all windows before under this plan. A
+// link that became slower shows in steps, or does not matter.
 bool Pilot::link_became_faster() {
-  const double quickest = quickest_answer();
-  if (quickest == 0) return false;
-  if (accepted_answer_ > 0 && quickest < kPlainlyFaster * accepted_answer_) {
+  const double quick = quick_answer();
+  if (quick == 0) return false;
+  const bool known = windows_answered_ >= kWindowsToKnow;
+  ++windows_answered_;
+  if (known && quick < kPlainlyFaster * accepted_answer_) {
     return ++windows_faster_ >= kWindowsOff;
   }
   windows_faster_ = 0;
-  accepted_answer_ = accepted_answer_ > 0 ? std::min(accepted_answer_, quickest) : quickest;
+  accepted_answer_ = accepted_answer_ > 0 ? std::min(accepted_answer_, quick) : quick;
   return false;
 }
 

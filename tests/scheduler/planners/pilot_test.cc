@@ -411,6 +411,12 @@ TEST(Pilot, TakesAFewQuickAnswersForNoFasterLink) {
     job.answer_ns_per_byte = 16;
     job.play(30);
   }
+  for (int i = 0; i < 20; ++i) {  // one in each window
+    job.answer_ns_per_byte = 5;
+    job.play(1);
+    job.answer_ns_per_byte = 16;
+    job.play(5);
+  }
   EXPECT_EQ(job.searches, 1);
 }
 
