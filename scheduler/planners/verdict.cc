@@ -58,6 +58,8 @@ void TrialScore::close_pair() {
   tried_all_.push_back(tried_.median);
   ratios_.push_back(tried_.median / other_.median);
   if (tried_.least == 0 || other_.least == 0) return;
+  all_faster_ += tried_.most < other_.least;
+  none_faster_ += tried_.least > kWorthIt * other_.most;
   if (kPlainly * tried_.most < other_.least) plain_ = Verdict::kFaster;
   if (kPlainly * other_.most < tried_.least) plain_ = Verdict::kNotFaster;
 }
@@ -79,14 +81,15 @@ TrialScore::Verdict TrialScore::verdict_beside_others() const {
   return ratio() <= kWorthIt ? Verdict::kFaster : Verdict::kNotFaster;
 }
 
-// One pair tells what is plain, two what is clear; what is close wants more, of which all but one
-// in four agree.
+// One pair tells what is plain, two what is clear or the same in every step; what is close wants
+// more, of which all but one in four agree.
 TrialScore::Verdict TrialScore::verdict() const {
   if (shared_) return verdict_beside_others();
   if (pairs() < kFewPairs) return plain_;
   const auto [least, most] = std::minmax_element(ratios_.begin(), ratios_.end());
   if (*most <= kClearly) return Verdict::kFaster;
-  if (*least >= kClearlyNot) return Verdict::kNotFaster;
+  if (*least >= kClearlyNot || none_faster_ == pairs()) return Verdict::kNotFaster;
+  if (*most <= kWorthIt && all_faster_ == pairs()) return Verdict::kFaster;
   if (pairs() < std::min(kPairsToTell, trial_.pairs)) return Verdict::kOpen;
   const auto faster = std::count_if(ratios_.begin(), ratios_.end(), [](double r) { return r < 1; });
   const bool most_agree = 4 * static_cast<uint32_t>(faster) >= 3 * pairs();

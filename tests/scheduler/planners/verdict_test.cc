@@ -91,14 +91,37 @@ TEST(TrialScore, WantsASecondPairWhereFewStepsOfABlockCounted) {
   EXPECT_EQ(play(period).steps, 16u);
 }
 
+// The third step of each block takes as long under either plan.
 TEST(TrialScore, WantsMorePairsForASmallDifference) {
-  const Played faster = play([](uint64_t, bool tried) { return tried ? 95.0 : 100.0; });
+  const auto takes = [](double tried_ns) {
+    return [tried_ns](uint64_t step, bool tried) {
+      return (step - kFirst) % kTrial.block == 2 ? 110.0 : tried ? tried_ns : 100.0;
+    };
+  };
+  const Played faster = play(takes(95));
   EXPECT_EQ(faster.verdict, Verdict::kFaster);
   EXPECT_EQ(faster.steps, 32u);
-  const Played equal = play([](uint64_t, bool) { return 100.0; });
+  const Played equal = play(takes(100));
   EXPECT_EQ(equal.verdict, Verdict::kNotFaster) << "a tie keeps what runs";
-  const Played hardly = play([](uint64_t, bool tried) { return tried ? 99.0 : 100.0; });
+  EXPECT_EQ(equal.steps, 32u);
+  const Played hardly = play(takes(99));
   EXPECT_EQ(hardly.verdict, Verdict::kNotFaster) << "not worth a switch";
+  EXPECT_GE(hardly.steps, 32u);
+}
+
+TEST(TrialScore, SeesASmallDifferenceAfterTwoPairsWhereItIsThatOfEveryStep) {
+  const Played faster = play([](uint64_t step, bool tried) {
+    return (tried ? 95.0 : 100.0) + static_cast<double>(step % 3);
+  });
+  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.steps, 16u);
+  for (const double tried_ns : {99.0, 100.0, 104.0}) {
+    const Played not_worth_it = play([tried_ns](uint64_t step, bool tried) {
+      return (tried ? tried_ns : 100.0) + 0.2 * static_cast<double>(step % 3);
+    });
+    EXPECT_EQ(not_worth_it.verdict, Verdict::kNotFaster);
+    EXPECT_EQ(not_worth_it.steps, 16u) << tried_ns;
+  }
 }
 
 TEST(TrialScore, WantsAllPairsToAgreeWhereThereAreFew) {
