@@ -32,7 +32,7 @@ struct Candidate {
 };
 
 struct Survey : Fit {
-  uint32_t trials_max = 3, steps_max = 80;  // of a search
+  uint32_t trials_max = 3, steps_max = 48;  // of a search
   // Shortest first, but the bypass last; none is the plan that runs. One whose time nobody predicts
   // has none.
   std::vector<Candidate> candidates;

@@ -239,14 +239,14 @@ TEST(Adapting, FollowsALinkThatBecomesSlowAndFastAgain) {
   }
 }
 
-// The last switch is no later, trials included; of ten jobs one may be unlucky.
+// The last switch, trials included, is mostly within 60 steps; of ten jobs one may be unlucky.
 TEST(Adapting, SettlesSoonThoughStepsAreUneven) {
-  constexpr uint64_t kStepsToSettle = 100;
-  constexpr uint32_t kJobs = 10, kLateMost = 1;
+  constexpr uint64_t kStepsToSettle = 60, kStepsAtMost = 100;
+  constexpr uint32_t kJobs = 20, kLateMost = 8, kUnluckyMost = 2;
   const std::pair<double, double> links_and_crowds[] = {
       {k10Gbit, 1}, {k10Gbit, 0.15}, {k500Mbit, 1}, {k500Mbit, 0.15}};
   for (const auto& [link, crowd] : links_and_crowds) {
-    uint32_t late = 0;
+    uint32_t late = 0, unlucky = 0;
     double times_the_best = 0;
     std::string said = std::to_string(link) + " ns a byte\n";
     for (uint32_t seed = 1; seed <= kJobs; ++seed) {
@@ -256,10 +256,12 @@ TEST(Adapting, SettlesSoonThoughStepsAreUneven) {
       job.be_uneven(seed);
       job.play(200);
       late += job.last_switch > kStepsToSettle;
+      unlucky += job.last_switch > kStepsAtMost;
       times_the_best += job.running_ns() / job.best_of_menu() / kJobs;
       said += "seed " + std::to_string(seed) + "\n" + job.said;
     }
     EXPECT_LE(late, kLateMost) << said;
+    EXPECT_LE(unlucky, kUnluckyMost) << said;
     EXPECT_LE(times_the_best, kCloseToTheBest) << said;
   }
 }
