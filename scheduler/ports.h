@@ -87,6 +87,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual uint64_t now_ns() const = 0;
+  // In all rounds so far in which the engine's thread had something to do; 0: not known.
+  virtual uint64_t busy_ns() const { return 0; }
 };
 
 struct Timeouts {  // every one can be set in the configuration

@@ -26,11 +26,6 @@ constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
 constexpr uint64_t kBeatNs = 400 * kMillisecond;
 constexpr const char* kLinkMessage = "a link to another machine";
 
-struct MonotonicClock final : scheduler::Clock {
-  uint64_t now_ns() const override { return monotonic_ns(); }
-};
-const MonotonicClock kClock;
-
 wire::Reply to_reply(const Status& status) {
   return {status.code(), status.message(), 0, 0};
 }
@@ -61,6 +56,18 @@ class DataAgent::EventRelay final : public transport::Events {
   DataAgent& data_;
 };
 
+// What a second thread computes is not in the rounds of this one.
+class DataAgent::DutyClock final : public scheduler::Clock {
+ public:
+  DutyClock(const DutyCycle& duty, bool computes_all) : duty_(duty), computes_all_(computes_all) {}
+  uint64_t now_ns() const override { return monotonic_ns(); }
+  uint64_t busy_ns() const override { return computes_all_ ? duty_.busy_ns() : 0; }
+
+ private:
+  const DutyCycle& duty_;
+  const bool computes_all_;
+};
+
 struct DataAgent::OpenedSession {
   SessionSerial serial;
   std::string holder;
@@ -78,7 +85,8 @@ DataAgent::DataAgent(DataOptions options, TransportFactory make_transport, EdgeC
       counters_(counters),
       events_(events),
       mailbox_(kMailboxCapacity),
-      relay_(std::make_unique<EventRelay>(*this)) {
+      relay_(std::make_unique<EventRelay>(*this)),
+      clock_(std::make_unique<DutyClock>(duty_, options_.site == nullptr)) {
   if (!options_.recorder_memory.empty()) recorder_.emplace(options_.recorder_memory);
 }
 
@@ -106,7 +114,7 @@ Status DataAgent::on_start() {
                                                       .profiles = options_.keep_profiles,
                                                       .planner = planner_,
                                                       .recorder = recorder_ ? &*recorder_ : nullptr,
-                                                      .clock = &kClock,
+                                                      .clock = clock_.get(),
                                                       .site = options_.site}));
   return poller().add(mailbox_.event_fd(), EPOLLIN | EPOLLET, kMailboxTag);
 }

@@ -81,6 +81,7 @@ class DataAgent final : public Agent,
 
  private:
   class EventRelay;
+  class DutyClock;
   struct Message {
     const char* what;  // for the duty cycle
     UniqueFunction<void()> handle;
@@ -150,6 +151,7 @@ class DataAgent final : public Agent,
   std::vector<DeviceSite> device_sites_;
   std::vector<std::unique_ptr<OpenedSession>> closed_;  // operations may still touch their memory
   std::unique_ptr<EventRelay> relay_;
+  std::unique_ptr<DutyClock> clock_;
   std::unique_ptr<transport::Transport> transport_;  // null: one machine only
   std::optional<scheduler::Recorder> recorder_;
   std::unique_ptr<scheduler::Engine> engine_;

@@ -25,6 +25,7 @@ class DutyCycle {
   void took(const char* what, uint64_t ns);
   void worked() { worked_ = true; }
 
+  uint64_t busy_ns() const { return busy_ns_; }  // in all rounds that had something to do
   scheduler::DutySnapshot snapshot(uint64_t now_ns) const;
   // Since this was asked last: a round so long that somebody should read about it. CPU time 0:
   // none.

@@ -79,6 +79,8 @@ class CommunicatorPort {
   // As OperationPort's, of a communicator that the event names.
   virtual void record(Event event) = 0;
   virtual uint64_t fine_ns() = 0;
+  // As Clock's; 0, too, if the time was not this communicator's alone.
+  virtual uint64_t busy_ns() const = 0;
   // Seals the header and takes over one reference to the site's slab (kNoSlab: `payload` is
   // copied). An error: the transport refuses such a frame.
   virtual Status send(transport::PeerId peer, wire::FrameHeader header,
@@ -303,6 +305,7 @@ class Communicator final : public OperationPort,
   std::vector<Group> groups_of_profile();
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
+  double busy_since_last_step();
   void probe_link(const PreparedPlan& plan, const StepSample& sample);
   void send_probe(uint32_t machine, uint64_t bytes);
   uint64_t fine_now_ns() { return std::max(port_.now_ns(), port_.fine_ns()); }
@@ -416,6 +419,7 @@ class Communicator final : public OperationPort,
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   StepMeter meter_;
+  uint64_t busy_mark_ns_ = 0;  // what the port's busy_ns() was when the last step was complete
   AnswerMeter answers_;        // to this machine's frames
   Pilot pilot_;
   LinkProbe probe_;

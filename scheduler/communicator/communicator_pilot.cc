@@ -1,5 +1,6 @@
 // Communicator, mode auto: what its pilot sees and asks for.
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/communicator/communicator.h"
 
@@ -18,6 +19,8 @@ void Communicator::measure(const Event& event) {
   std::optional<StepSample> sample = meter_.take(event, port_.now_ns());
   if (!sample) return;
   sample->answer_ns_per_byte = answers_.take_ns_per_byte();
+  const double busy_ns = busy_since_last_step();
+  if (sample->period_ns > 0) sample->busy_ns = busy_ns;
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
@@ -28,6 +31,13 @@ void Communicator::measure(const Event& event) {
   probe_link(*base, *sample);
   pilot_.completed(base, *std::move(sample), usual);
   if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
+}
+
+// Of GPUs the arithmetic is elsewhere.
+double Communicator::busy_since_last_step() {
+  const uint64_t now_ns = members_.site == kHostSite ? port_.busy_ns() : 0;
+  const uint64_t before_ns = std::exchange(busy_mark_ns_, now_ns);
+  return now_ns == 0 || before_ns == 0 ? 0 : static_cast<double>(now_ns - before_ns);
 }
 
 // Of a plan that compresses nothing, steps show how fast links are. One link speaks for all: what

@@ -108,6 +108,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     if (ports_.clock != nullptr) fine_ns_ = ports_.clock->now_ns();
     return std::max(now_ns_, fine_ns_);
   }
+  uint64_t busy_ns() const override;
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
               SiteId site, SlabId slab) override;
   Status send_shared(transport::PeerId peer, wire::FrameHeader header,

@@ -11,7 +11,8 @@ namespace {
 
 // Less than this between two fits is rounding.
 constexpr double kTelling = 1e-4;
-// How much longer work may take than it should; less where it was timed while others had the core.
+// How much longer work that was not timed may take than it should; less where its arithmetic was
+// timed while others had the core.
 constexpr double kCrowds[] = {1, 0.7, 0.5, 0.35, 0.25, 1.5, 2, 3, 4, 6, 8};
 // Of a round trip that was measured behind gradients.
 constexpr double kTrips[] = {1, 0.3, 0.1, 0};
@@ -22,6 +23,8 @@ constexpr double kUnlikely = 0.02;
 constexpr double kNoise = 0.05;
 // Of the daemon's arithmetic against the table of costs: a slow machine, cores that are shared.
 constexpr double kArithmeticMin = 0.5, kArithmeticMax = 8;
+// Of the rest of its work likewise: the kernel's part differs more.
+constexpr double kOtherWorkMin = 0.25, kOtherWorkMax = 16;
 // Of a link, in ns a byte; 100 kB/s is slower than any.
 constexpr double kSlowestLink = 10'000;
 
@@ -104,6 +107,14 @@ Status learn(const SeenPlan& seen, MachineCosts& costs) {
   return {};
 }
 
+// The one that runs comes last.
+std::vector<SeenPlan> all_seen(const SurveyQuestion& question) {
+  std::vector<SeenPlan> seen = question.seen;
+  const StepSample& now = question.measured;
+  seen.push_back({question.running, now.arithmetic_ns, now.step_ns, now.busy_ns});
+  return seen;
+}
+
 // Each plan that was seen says how slow its codecs are here, each by its part in it; the one that
 // runs comes last and is believed most. Codecs that no plan had are as slow as its own.
 Result<double> fit_arithmetic(const SurveyQuestion& question, MachineCosts& costs) {
@@ -111,8 +122,7 @@ Result<double> fit_arithmetic(const SurveyQuestion& question, MachineCosts& cost
   const double all = times_longer(question.measured.arithmetic_ns, sum_of(parts));
   for (CodecCurves& codec : costs.codecs) slow_down(codec, all);
   costs.copy_ns_per_byte *= all;
-  std::vector<SeenPlan> seen = question.seen;
-  seen.push_back({question.running, question.measured.arithmetic_ns});
+  const std::vector<SeenPlan> seen = all_seen(question);
   constexpr int kPasses = 3;  // codecs share plans
   for (int pass = 0; pass < kPasses; ++pass) {
     for (const SeenPlan& plan : seen) CGX_RETURN_IF_ERROR(learn(plan, costs));
@@ -150,6 +160,23 @@ Conditions slowed(Conditions conditions, double times) {
     *cost *= times;
   }
   return conditions;
+}
+
+// How many times longer than it should the daemon takes for what is not arithmetic, of plans where
+// both were timed; 0: of none.
+Result<double> fit_other_work(const SurveyQuestion& question, std::span<const double> arrivals,
+                              const Conditions& conditions) {
+  double took_ns = 0, predicted_ns = 0;
+  for (const SeenPlan& seen : all_seen(question)) {
+    if (seen.busy_ns <= seen.arithmetic_ns || seen.arithmetic_ns <= 0) continue;
+    CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, conditions.costs));
+    CGX_ASSIGN_OR_RETURN(const WeighedPlan weighed,
+                         weigh(seen.plan->plan, *seen.plan->table, arrivals, conditions.costs));
+    took_ns += seen.busy_ns - seen.arithmetic_ns;
+    predicted_ns += play(weighed, conditions).work_ns - sum_of(parts);
+  }
+  if (predicted_ns <= 0) return 0;
+  return std::clamp(took_ns / predicted_ns, kOtherWorkMin, kOtherWorkMax);
 }
 
 // The link with which a step of the plan takes so long.
@@ -194,11 +221,12 @@ class Best {
   double least_ = INFINITY;
 };
 
-// `faster`: as SurveyQuestion's.
-void fit_rest(const std::vector<Evidence>& seen, bool faster, Fit& fit) {
+// `crowds`: that come into question; `faster`: as SurveyQuestion's.
+void fit_rest(const std::vector<Evidence>& seen, std::span<const double> crowds, bool faster,
+              Fit& fit) {
   const Conditions alone = fit.conditions;
   Best best(fit);
-  for (const double crowd : kCrowds) {
+  for (const double crowd : crowds) {
     std::vector<Evidence> crowded = seen;
     for (Evidence& each : crowded) each.plan = each.plan.slower(crowd);
     const Evidence& running = crowded.front();
@@ -239,8 +267,12 @@ Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
   MachineCosts& costs = fit.conditions.costs;
   add_own_rows({menu.begin(), menu.end()}, question.running->policy.default_codec, costs);
   CGX_ASSIGN_OR_RETURN(fit.arithmetic, fit_arithmetic(question, costs));
+  CGX_ASSIGN_OR_RETURN(const double other_work, fit_other_work(question, arrivals, fit.conditions));
+  if (other_work > 0) fit.conditions = slowed(std::move(fit.conditions), other_work);
   CGX_ASSIGN_OR_RETURN(const std::vector<Evidence> seen, evidence_of(question, arrivals, costs));
-  fit_rest(seen, question.faster, fit);
+  constexpr double kTimed[] = {1};
+  fit_rest(seen, other_work > 0 ? std::span<const double>(kTimed) : kCrowds, question.faster, fit);
+  if (other_work > 0) fit.crowd = other_work;
   CGX_ASSIGN_OR_RETURN(
       const Timeline running,
       timeline_of(question.running->plan, *question.running->table, arrivals, fit.conditions));

@@ -1,6 +1,6 @@
 // The timeline fitted to steps that were measured: how fast each codec's arithmetic is here, how
-// much longer all work takes than it should, how long the way is, and a link so slow that the plan
-// that runs takes what it took. With one plan seen, whatever cannot be told apart counts as the
+// much longer all other work takes than it should, how long the way is, and a link so slow that the
+// plan that runs takes what it took. With one plan seen, whatever cannot be told apart counts as the
 // link's.
 //
 // Pure functions of what was seen.
@@ -21,6 +21,7 @@ struct SeenPlan {
   FactsPtr plan;
   double arithmetic_ns = 0;
   double step_ns = 0;  // beside the plan that runs; 0: things were different
+  double busy_ns = 0;  // as StepSample's
 };
 
 // What is known of a job that runs, and of what a search has found out.
@@ -46,7 +47,9 @@ struct SurveyQuestion {
 struct Fit {
   Conditions conditions;
   double arithmetic = 1;  // of the plan that runs, as a multiple of what its codecs should take
-  double crowd = 1;       // all work of the daemon likewise: waiting for cores, the kernel
+  // What the daemon does beside arithmetic, likewise: waiting for cores, the kernel. Where it was
+  // not timed, as much as explains steps best, and codecs take as much longer.
+  double crowd = 1;
   double trips = 1;       // of the trip that was asked with, so much is the way's
   double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
   uint64_t running_bytes = 0;

@@ -126,12 +126,12 @@ void Pilot::remember() {
   const bool measured = !tried_->samples.empty();
   const StepSample now = measured ? usual_of(tried_->samples) : beside;
   if (faster_) {
-    see({running_->facts, beside.arithmetic_ns, beside.step_ns});
+    see({running_->facts, beside.arithmetic_ns, beside.step_ns, beside.busy_ns});
     lost_.push_back(running_->plan.groups);
     if (measured) samples_ = std::move(tried_->samples);
     return;
   }
-  if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns});
+  if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns, now.busy_ns});
   lost_.push_back(tried.plan.groups);
 }
 

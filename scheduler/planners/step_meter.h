@@ -16,6 +16,7 @@ struct StepSample {
   double period_ns = 0;           // since the step before it was complete; 0: not known
   double step_ns = 0;             // from its first gradient until it was complete
   double arithmetic_ns = 0;       // the daemon's, as far as it was timed
+  double busy_ns = 0;             // the daemon's thread, in the period; 0: not known
   double answer_ns_per_byte = 0;  // of the quickest answer (answer_meter.h); 0: none came
   std::vector<float> arrival_ns;  // by tensor, since the first; of the last rank here to have it
 };

@@ -125,6 +125,32 @@ TEST(Survey, TellsASlowLinkFromSlowWorkOnceAnotherPlanWasSeen) {
   EXPECT_LT(survey->conditions.link.ns_per_byte, 0.5);
 }
 
+TEST(Survey, TellsASlowLinkFromSlowWorkByWhatKeptTheDaemonBusy) {
+  const Job job;
+  const auto other_work = [&](double times) {
+    MachineCosts costs = *job.costs;
+    for (double* cost :
+         {&costs.operation_ns, &costs.segment_ns, &costs.frame_ns, &costs.wire_ns_per_byte}) {
+      *cost *= times;
+    }
+    return Conditions{costs, {0.1, 20'000}, 0};
+  };
+  SurveyQuestion question = job.question(other_work(4));
+  const std::vector<double> arrivals = arrivals_of(question);
+  const auto work_ns = [&](double times) {
+    const auto took = timeline_of(job.running->plan, *job.table, arrivals, other_work(times));
+    return took.ok() ? took->after.work_ns : 0;
+  };
+  EXPECT_GT(survey_of(question)->conditions.link.ns_per_byte, 0.5) << "nothing was timed";
+  question.measured.arithmetic_ns = work_ns(0);
+  question.measured.busy_ns = work_ns(4);
+  const SurveyPtr survey = survey_of(question);
+  EXPECT_NEAR(survey->crowd, 4, 0.01);
+  EXPECT_NEAR(survey->arithmetic, 1, 0.01);
+  EXPECT_LT(survey->conditions.link.ns_per_byte, 0.2);
+  EXPECT_NEAR(survey->running_ns, question.measured.step_ns, 0.02 * question.measured.step_ns);
+}
+
 TEST(Survey, LearnsEachCodecFromThePlansThatHadIt) {
   const Job job;
   SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
