@@ -49,11 +49,12 @@ CodecSpec main_codec(const scheduler::CommunicatorSnapshot& communicator) {
 
 std::string head_of(const scheduler::CommunicatorSnapshot& communicator) {
   const CodecSpec most = main_codec(communicator);
-  return line_of(
-      {"communicator", communicator.job, communicator.name, std::to_string(communicator.ranks),
-       std::to_string(communicator.machines), std::to_string(communicator.epoch),
-       kernels::to_string(most), feedback(most), std::to_string(communicator.operations),
-       std::to_string(communicator.gradient_bytes), std::to_string(communicator.wire_bytes_sent)});
+  return line_of({"communicator", communicator.job, communicator.name,
+                  std::to_string(communicator.ranks), std::to_string(communicator.machines),
+                  std::to_string(communicator.epoch), kernels::to_string(most), feedback(most),
+                  std::to_string(communicator.operations),
+                  std::to_string(communicator.gradient_bytes),
+                  std::to_string(communicator.wire_bytes_sent), communicator.feedback_begins});
 }
 
 std::string line_of(const scheduler::TensorSnapshot& tensor) {

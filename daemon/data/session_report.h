@@ -2,7 +2,8 @@
 //
 //   page := [head] line*          fields are separated by tabs, lines end in a newline
 //   head := "communicator" job name ranks machines epoch codec of most elements, "feedback" or "-",
-//           operations, bytes of gradients, bytes sent      only on the page of tensor 0
+//           operations, bytes of gradients, bytes sent, what has become of residuals that were kept
+//           under the name (empty: nothing)                 only on the page of tensor 0
 //   line := "tensor" name codec "feedback" or "-", elements, bytes of a gradient, bytes encoded,
 //           group, squared norm intended, squared norm sent (0: not measured)
 //

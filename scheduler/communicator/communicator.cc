@@ -422,6 +422,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.watermark = steps_.completed_end();
   shown.state = state_name(state_);
   shown.error = failure_.ok() ? "" : failure_.to_string();
+  shown.feedback_begins = feedback_begins_;
   shown.switches = agreement_.switches();
   shown.searching = searches_plans() ? pilot_.doing() : "";
   shown.plan_notes = pilot_.notes();

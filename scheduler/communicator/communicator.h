@@ -399,6 +399,7 @@ class Communicator final : public OperationPort,
   bool reordered_ = false;
   uint64_t kept_epoch_ = 0;  // the newest in the history of plans
   PolicyDesk desk_;
+  std::string feedback_begins_;  // coordinator: as Joining's
   std::vector<LocalState> local_;
   Attempts attempts_;
   Joining joining_;

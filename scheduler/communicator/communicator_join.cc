@@ -240,7 +240,9 @@ void Communicator::handle(uint32_t machine, const Join& message) {
 
 void Communicator::all_joined() {
   if (!joining_.all_joined()) return;
-  const bool keep = joining_.all_keep(port_.residuals().mark(owner()));
+  const ResidualMark kept = port_.residuals().mark(owner());
+  const bool keep = joining_.all_keep(kept);
+  feedback_begins_ = joining_.feedback_begins(kept);
   state_ = State::kReady;
   record({.kind = EventKind::kready});
   broadcast(Joined{.configured = desk_.configured(), .keep_residuals = keep});

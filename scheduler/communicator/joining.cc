@@ -74,6 +74,23 @@ bool Joining::all_keep(const ResidualMark& own) const {
   return true;
 }
 
+// The latest step counts: who has not kept its residuals is named.
+std::string Joining::feedback_begins(const ResidualMark& own) const {
+  const auto kept = [&](uint32_t k) { return k == members_.machine ? own : machines_[k].kept; };
+  ResidualMark latest = own;
+  for (uint32_t k = 0; k < machines_.size(); ++k) {
+    if (kept(k).step_end > latest.step_end) latest = kept(k);
+  }
+  if (!latest.any()) return {};
+  std::string without;
+  for (uint32_t k = 0; k < machines_.size(); ++k) {
+    if (!(kept(k) == latest)) without += (without.empty() ? "" : ", ") + members_.machine_name(k);
+  }
+  const std::string step = "step " + std::to_string(latest.step_end - 1);
+  if (without.empty()) return "error feedback goes on from " + step;
+  return "error feedback begins at zero: that of " + step + " was not kept by " + without;
+}
+
 std::string Joining::missing(const Peers& peers) const {
   std::string names;
   for (const LocalRank& local : members_.local) {

@@ -38,6 +38,8 @@ class Joining {
   bool all_joined() const;
   // Every machine keeps the residuals of the same step of the same life; `own` are this one's.
   bool all_keep(const ResidualMark& own) const;
+  // What that comes to, for people; empty: nobody keeps any.
+  std::string feedback_begins(const ResidualMark& own) const;
   // Who has not come, with a space before each.
   std::string missing(const Peers& peers) const;
 

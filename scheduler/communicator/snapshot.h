@@ -75,6 +75,9 @@ struct CommunicatorSnapshot {
   uint64_t term = 0, epoch = 0, step = 0, watermark = 0;
   std::string state;  // "joining", "ready", "running", "frozen", "failed"
   std::string error;  // last failure, empty if none
+  // The coordinator's: what has become of residuals of an earlier communicator of the name; empty:
+  // there were none.
+  std::string feedback_begins;
   uint64_t policy_version = 0;
   std::vector<SwitchSnapshot> switches;  // newest last, at most 16
   // The coordinator's configuration for the job, then what came after; newest last, at most 17.

@@ -67,6 +67,20 @@ def told_of_four():
     assert said.getvalue() == wanted, said.getvalue()
 
 
+def told_of_feedback():
+    """A second communicator of the name goes on with the residuals that both daemons have kept."""
+    state = cgx.torch.HookState(name="kept", named_parameters=[("weight", weight := parameter(torch.float32, 64, 64))])
+    for life in range(2):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            for _ in range(3):
+                cgx.torch.comm_hook(state, FakeBucket([weight])).wait()
+        goes_on = "2 machines x 1 rank; error feedback goes on from step 2\n" in said.getvalue()
+        assert goes_on == (RANK == 0 and life == 1), said.getvalue()
+        assert "begins at zero" not in said.getvalue(), said.getvalue()
+        state.close()
+
+
 def told_on_one_machine():
     for quiet, wanted in ((False, 1), (True, 0)):
         said = io.StringIO()

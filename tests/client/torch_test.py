@@ -261,6 +261,13 @@ class Hook(unittest.TestCase):
             self.addCleanup(daemon.stop)
         self.run_ranks("told_of_four", size=4, daemons=[daemons[0], daemons[0], daemons[1], daemons[1]])
 
+    def test_the_line_at_the_start_says_what_has_become_of_error_feedback(self):
+        feedback = ["--set", "policy.codec=maxmin:4,feedback", "--set", "policy.min_elements=0"]
+        daemons = [PrivateDaemon(arguments=feedback) for _ in range(2)]
+        for daemon in daemons:
+            self.addCleanup(daemon.stop)
+        self.run_ranks("told_of_feedback", daemons=daemons)
+
     def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
         self.run_ranks("told_on_one_machine")
 

@@ -44,7 +44,11 @@ class Layer(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A communicator. wire_bytes: sent by this machine so far, gradient_bytes: reduced here so far."""
+    """A communicator. wire_bytes: sent by this machine so far, gradient_bytes: reduced here so far.
+
+    feedback_begins: on rank 0's machine, what has become of the error feedback that daemons kept of an earlier communicator
+    of the name; empty if there was none.
+    """
     job: str
     name: str
     ranks: int
@@ -55,6 +59,7 @@ class Report(NamedTuple):
     gradient_bytes: int
     wire_bytes: int
     layers: List[Layer]
+    feedback_begins: str = ""
 
     @property
     def elements(self) -> int:
@@ -75,7 +80,8 @@ class Report(NamedTuple):
         where = f"{self.machines} machines x {plural(each, 'rank')}" if rest == 0 else (
             f"{self.machines} machines, {self.ranks} ranks")
         saved = "exact" if self.ratio == 1 else f"{strength(self.codec)}, {self.ratio:.1f}x fewer bytes"
-        return f"{what}, {saved}, {where}"
+        begins = f"; {self.feedback_begins}" if self.feedback_begins else ""
+        return f"{what}, {saved}, {where}{begins}"
 
     def losing(self) -> List[Layer]:
         return [layer for layer in self.layers if layer.loses_signal]
@@ -113,9 +119,9 @@ def report(communicator) -> Report:
         first = following.value
         if first == 0:
             break
-    job, name, ranks, machines, epoch, codec, _, operations, gradient_bytes, wire_bytes = head
+    job, name, ranks, machines, epoch, codec, _, operations, gradient_bytes, wire_bytes, feedback_begins = head
     return Report(job, name, int(ranks), int(machines), int(epoch), codec, int(operations), int(gradient_bytes),
-                  int(wire_bytes), layers)
+                  int(wire_bytes), layers, feedback_begins)
 
 
 def _layer(fields) -> Layer:

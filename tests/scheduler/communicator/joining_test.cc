@@ -99,5 +99,19 @@ TEST_F(JoiningTest, KeepsResidualsWhereAllHaveTheSameStepOfTheSameLife) {
   }
 }
 
+TEST_F(JoiningTest, SayWhoHasNotKeptResiduals) {
+  const auto said = [&](const ResidualMark& own, const ResidualMark& theirs) {
+    Joining joins = joining();
+    EXPECT_TRUE(joins.take(1, joins.message(theirs)).ok());
+    return joins.feedback_begins(own);
+  };
+  EXPECT_EQ(said({}, {}), "");
+  EXPECT_EQ(said({41, 7}, {41, 7}), "error feedback goes on from step 40");
+  const std::string lost = "error feedback begins at zero: that of step 40 was not kept by ";
+  EXPECT_EQ(said({41, 7}, {}), lost + members.machine_name(1));
+  EXPECT_EQ(said({}, {41, 7}), lost + members.machine_name(0));
+  EXPECT_EQ(said({41, 7}, {40, 7}), lost + members.machine_name(1));
+}
+
 }  // namespace
 }  // namespace cgx::scheduler
