@@ -5,6 +5,7 @@
 
 #include "proto/wire/bytes.h"
 #include "scheduler/communicator/communicator.h"
+#include "scheduler/planners/sound_policy.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -253,6 +254,13 @@ void Communicator::all_joined() {
 
 void Communicator::handle(uint32_t machine, const Joined& message) {
   if (machine != 0 || state_ != State::kJoining) return;
+  if (const Status sound = check_sound(message.configured); !sound.ok()) {
+    return fail({StatusCode::kMISMATCH, members_.machine_name(0) +
+                                            " is configured to a policy that this daemon does "
+                                            "not understand: " +
+                                            sound.message()},
+                Scope::kCommunicator);
+  }
   desk_.configure(message.configured);
   state_ = State::kReady;
   record({.kind = EventKind::kready});

@@ -2,11 +2,13 @@
 // from the same step on. The last operator's word wins; a commit goes first.
 #include "scheduler/communicator/communicator.h"
 #include "scheduler/plan/way.h"
+#include "scheduler/planners/sound_policy.h"
 
 namespace cgx::scheduler {
 namespace {
 
 Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
+  CGX_RETURN_IF_ERROR(check_sound(policy));
   const auto check = [&](const CodecSpec& spec) {
     std::string warning;
     const Status status = kernels::check_policy(spec, &warning);
@@ -17,8 +19,7 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   for (const PolicyRule& rule : policy.rules) {
     if (checked.ok()) checked = check(rule.codec);
   }
-  if (checked.ok()) checked = check_rack_codec(policy, warnings);
-  return checked.ok() ? check_ceilings(policy) : checked;
+  return checked.ok() ? check_rack_codec(policy, warnings) : checked;
 }
 
 PolicyChange change_of(const PlanAgreement::Outcome& outcome,

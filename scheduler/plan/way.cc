@@ -109,6 +109,7 @@ void fit_group(const Policy& policy, Group& group, uint32_t machines) {
 }
 
 Status check_rack_codec(const CodecSpec& spec) {
+  CGX_RETURN_IF_ERROR(kernels::validate(spec, DType::kF32));
   const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
   const auto refuse = [&](const std::string& why) {
     return invalid_argument("rack_codec " + kernels::to_string(spec) + " " + why);

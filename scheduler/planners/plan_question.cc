@@ -8,6 +8,7 @@
 #include "scheduler/planners/ceilings.h"
 #include "scheduler/planners/planner.h"
 #include "scheduler/planners/proposal.h"
+#include "scheduler/planners/sound_policy.h"
 
 namespace cgx::scheduler {
 
@@ -164,6 +165,7 @@ Result<FactsPtr> FactsMaker::facts() const {
 // What was matched for another plan of this table may do. A plan that another machine has made
 // runs without, and says no reasons.
 Status FactsMaker::decide() {
+  if (!matching_) CGX_RETURN_IF_ERROR(check_sound(question_.policy));
   const DecisionsPtr& known = question_.decisions;
   if (known != nullptr && known->hold_for(question_.policy)) {
     decisions_ = known;

@@ -1,12 +1,17 @@
 // Everything that decodes bytes of another process: frames, session messages, control messages,
-// plans and tables. What decodes must encode to the same bytes again.
+// plans and tables. What decodes must encode to the same bytes again, and a policy that is sound
+// leads to codecs that are.
 #include <cstdint>
 #include <cstdlib>
+#include <variant>
 
+#include "kernels/codec.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/session_messages.h"
 #include "scheduler/communicator/control.h"
 #include "scheduler/plan/plan.h"
+#include "scheduler/planners/ceilings.h"
+#include "scheduler/planners/sound_policy.h"
 
 namespace {
 
@@ -21,6 +26,19 @@ void round_trip(std::span<const std::byte> body) {
   const std::vector<std::byte> packet = cgx::wire::encode_packet(*message, 1);
   const auto again = std::span(packet).subspan(sizeof(cgx::wire::PacketHeader));
   require(std::equal(again.begin(), again.end(), body.begin(), body.end()));
+}
+
+void check_strengths(const cgx::scheduler::Policy& policy) {
+  if (!cgx::scheduler::check_sound(policy).ok()) return;
+  for (const cgx::CodecSpec& spec : cgx::scheduler::strengths_of(policy)) {
+    require(cgx::kernels::validate(spec, cgx::DType::kF32).ok());
+  }
+}
+
+template <typename Message>
+void check_policy_of(const Message& message) {
+  if constexpr (requires { message.policy; }) check_strengths(message.policy);
+  if constexpr (requires { message.configured; }) check_strengths(message.configured);
 }
 
 }  // namespace
@@ -46,6 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (message.ok()) {
         const auto again = cgx::scheduler::encode_control(*message);
         require(again.size() == rest.size());
+        std::visit([](const auto& each) { check_policy_of(each); }, *message);
       }
       break;
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,12 @@ bool carries(const transport::Frame& frame) {
   return message.ok() && std::holds_alternative<Message>(*message);
 }
 
+// REQUIRES: carries<Message>(frame).
+template <typename Message>
+Message message_of(const transport::Frame& frame) {
+  return std::get<Message>(*scheduler::decode_control(frame.payload));
+}
+
 struct KeptFrame {
   wire::FrameHeader header;
   std::vector<std::byte> payload;
@@ -37,6 +44,11 @@ struct KeptFrame {
   explicit KeptFrame(const transport::Frame& frame)
       : header(header_of(frame)), payload(frame.payload.begin(), frame.payload.end()) {}
 
+  // From now on it is this message.
+  void say(const scheduler::ControlMessage& message) {
+    header.type = wire::FrameType::kControl;
+    payload = scheduler::encode_control(message);
+  }
   // `machine` reads it now, as from the machine it names and with checksums that fit.
   void deliver(Cluster& cluster, uint32_t machine) {
     header.target = machine;
@@ -48,5 +60,20 @@ struct KeptFrame {
                                      {std::as_bytes(std::span(&header, 1)), payload});
   }
 };
+
+// `machine` reads each such message changed, as if it had been sent so.
+template <typename Message>
+void change_on_the_way(Cluster& cluster, uint32_t machine,
+                       const std::function<void(Message&)>& change) {
+  cluster.let_through([&cluster, machine, change](uint32_t reader, const transport::Frame& frame) {
+    if (reader != machine || !carries<Message>(frame)) return true;
+    KeptFrame kept(frame);
+    Message message = message_of<Message>(frame);
+    change(message);
+    kept.say(message);
+    kept.deliver(cluster, machine);
+    return false;
+  });
+}
 
 }  // namespace cgx::sim

@@ -118,9 +118,7 @@ TEST(FailureWithCodeOk, EndsTheJobByNameAndNothingElse) {
     world.cluster.run_for(kSecond / 100);
     ASSERT_FALSE(data.empty());
     KeptFrame failure = data.front();
-    failure.header.type = wire::FrameType::kControl;
-    failure.payload = scheduler::encode_control(message);
-    failure.header.length = static_cast<uint32_t>(failure.payload.size());
+    failure.say(message);
     failure.deliver(world.cluster, 0);
     for (KeptFrame& frame : data) frame.deliver(world.cluster, 0);
     world.cluster.run_for(kSecond / 100);
@@ -202,6 +200,82 @@ TEST_F(FarAhead, FramesOfTheNextTermCountInTheJobsShareOfMemory) {
     frame.deliver(world.cluster, 0);
   }
   expect_blame("limits.plan_bytes", StatusCode::kRESOURCE_EXHAUSTED);
+}
+
+// Policies that no daemon writes: codecs that nobody has, and parameters that no codec takes.
+struct UnsoundPolicy : ::testing::TestWithParam<void (*)(scheduler::Policy&)> {
+  static scheduler::Policy unsound() {
+    scheduler::Policy policy = raw_policy();
+    GetParam()(policy);
+    return policy;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, UnsoundPolicy,
+    ::testing::Values([](scheduler::Policy& policy) { policy.rack_codec = {{.codec = 200}}; },
+                      [](scheduler::Policy& policy) {
+                        policy.ceilings = scheduler::CeilingPlanner::klayerwise;
+                        policy.default_codec.codec = 200;
+                      },
+                      [](scheduler::Policy& policy) {
+                        policy.ceilings = scheduler::CeilingPlanner::kgravac;
+                        policy.default_codec.codec = 200;
+                      },
+                      [](scheduler::Policy& policy) {
+                        policy.mode = scheduler::PlanMode::kAuto;
+                        policy.default_codec = {.codec = 3, .bits = 4, .bucket = 512};
+                        policy.menu = {{.codec = 3, .bits = 8, .bucket = 0}};
+                      }));
+
+TEST_P(UnsoundPolicy, OfAMemberIsRefused) {
+  World world({1, 1});
+  std::vector<KeptFrame> kept;
+  std::vector<scheduler::PolicyAnswerMessage> answers;
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
+    if (carries<scheduler::PolicyAnswerMessage>(frame)) {
+      answers.push_back(message_of<scheduler::PolicyAnswerMessage>(frame));
+    }
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  ASSERT_FALSE(kept.empty());
+  for (const uint8_t dry_run : {0, 1}) {
+    kept[0].say(scheduler::PolicyAsk{.ticket = 1, .dry_run = dry_run, .policy = unsound()});
+    kept[0].deliver(world.cluster, 0);
+  }
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
+  expect_reference(world.cluster, world.tensors, world.shape, 1);
+  ASSERT_EQ(answers.size(), 2u);
+  for (const auto& answer : answers) EXPECT_EQ(answer.code, StatusCode::kINVALID_ARGUMENT);
+}
+
+// The plan itself is sound.
+TEST_P(UnsoundPolicy, OfTheCoordinatorIsRefusedWithItsPlan) {
+  World world({1, 1});
+  change_on_the_way<scheduler::Prepare>(
+      world.cluster, 1, [](scheduler::Prepare& prepare) { prepare.policy = unsound(); });
+  Status told;
+  scheduler::Policy other = raw_policy();
+  other.group_bytes *= 2;
+  world.cluster.engine(0).apply_policy(
+      {.job = "job", .policy = other},
+      [&](const Result<scheduler::PolicyChange>& change) { told = change.status(); });
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(told.code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_NE(told.message().find("machine 1"), std::string::npos) << told.message();
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  expect_reference(world.cluster, world.tensors, world.shape, 0);
+}
+
+TEST_P(UnsoundPolicy, OfTheCoordinatorsConfigurationEndsTheMeetingByName) {
+  Cluster cluster({.policy = raw_policy()});
+  change_on_the_way<scheduler::Joined>(
+      cluster, 1, [](scheduler::Joined& joined) { joined.configured = unsound(); });
+  cluster.create();
+  const wire::Reply& reply = cluster.rank(1).replies[Cluster::kCreate];
+  EXPECT_EQ(reply.code, StatusCode::kMISMATCH) << reply.message;
+  EXPECT_NE(reply.message.find("machine 0"), std::string::npos) << reply.message;
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+#include "scheduler/planners/sound_policy.h"
+
+#include "kernels/codec.h"
+#include "scheduler/planners/ceilings.h"
+
+namespace cgx::scheduler {
+namespace {
+
+Status check_codec(const char* key, const CodecSpec& spec) {
+  const Status status = kernels::validate(spec, DType::kF32);
+  return status.ok() ? status : Status(status.code(), std::string(key) + ": " + status.message());
+}
+
+}  // namespace
+
+Status check_sound(const Policy& policy) {
+  CGX_RETURN_IF_ERROR(check_codec("codec", policy.default_codec));
+  if (policy.rack_codec) CGX_RETURN_IF_ERROR(check_codec("rack_codec", *policy.rack_codec));
+  for (const PolicyRule& rule : policy.rules) {
+    CGX_RETURN_IF_ERROR(check_codec("rules", rule.codec));
+  }
+  for (const CodecSpec& spec : policy.menu) CGX_RETURN_IF_ERROR(check_codec("menu", spec));
+  return check_ceilings(policy);
+}
+
+}  // namespace cgx::scheduler
