@@ -285,12 +285,15 @@ bool Communicator::must_wait_for_replay() const {
          entry->step <= steps_.step() + 1;
 }
 
+// One is announced at a time, however many the history has: each takes memory from then on. One
+// that is not of a later step than the plan before it is refused when it is decided.
 void Communicator::replay_next_plan() {
   const PlanEntry* const entry = members_.coordinator() ? replay_.next() : nullptr;
   if (entry == nullptr || entry->purpose == PlanPurpose::kCommit || !steps_.installed() ||
       agreement_.proposing() || pending_) {
     return;
   }
+  if (agreement_.announced_epoch() != 0 && agreement_.announced_step() < entry->step) return;
   const auto fail_replay = [this, entry](const Status& why) {
     fail({why.code(), "the plan of step " + std::to_string(entry->step) + " of " +
                           members_.title() + " cannot be repeated: " + why.message()},

@@ -151,7 +151,7 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, uint64_t exp
   std::vector<std::string> warnings;
   const Status checked = check_codecs(policy, warnings);
   if (!checked.ok()) return answer(checked);
-  if (replay_.on() && !dry_run) {
+  if (replay_.on()) {  // a dry run, too, would take the number of one of its plans
     return answer(Status(StatusCode::kBUSY,
                          members_.title() + " repeats a plan history (cgxd --replay-plans)"));
   }

@@ -52,10 +52,11 @@ std::vector<float> play(World& world, uint64_t from, uint64_t to, bool forward) 
   return results;
 }
 
-void apply(World& world, const scheduler::Policy& policy, StatusCode expected) {
+void apply(World& world, const scheduler::Policy& policy, StatusCode expected,
+           bool dry_run = false) {
   StatusCode code = StatusCode::kINTERNAL;
   world.cluster.engine(0).apply_policy(
-      {.job = "job", .policy = policy},
+      {.job = "job", .policy = policy, .dry_run = dry_run},
       [&](const Result<scheduler::PolicyChange>& change) { code = change.status().code(); });
   EXPECT_TRUE(world.cluster.run_until([&] { return code != StatusCode::kINTERNAL; }));
   EXPECT_EQ(code, expected);
@@ -86,6 +87,56 @@ TEST(PlanHistory, GivesTheSameBitsWhateverOrderGradientsComeIn) {
     EXPECT_EQ(again.entries[i].plan.hash(), recorded.entries[i].plan.hash());
   }
   apply(world, start, StatusCode::kBUSY);
+}
+
+// Plans of steps that follow each other, and of some with others between: more than may be
+// announced at once.
+TEST(PlanHistory, MayHaveAnyNumberOfPlans) {
+  constexpr uint64_t kPlans = 24;
+  const auto play_all = [&](World& world, bool changes) {
+    std::vector<float> results = play(world, 0, 4, true);
+    uint64_t step = 4;
+    for (uint64_t i = 0; i < kPlans; ++i) {
+      const scheduler::Policy next =
+          lossy(i % 2 == 0 ? "maxmin:2,bucket=64" : "maxmin:3", (16 + i) * 1024);
+      if (changes) apply(world, next, StatusCode::kOK);
+      const uint64_t end = step + 1 + i % 3;
+      const std::vector<float> part = play(world, step, end, true);
+      results.insert(results.end(), part.begin(), part.end());
+      step = end;
+    }
+    return results;
+  };
+  const scheduler::Policy start = lossy("maxmin:4,bucket=512", 16 * 1024);
+  History recorded, again;
+  World first({1, 1}, {.policy = start, .plans = &recorded}, /*raw=*/false);
+  const std::vector<float> results = play_all(first, true);
+  ASSERT_GE(recorded.entries.size(), kPlans);
+  World second({1, 1}, {.policy = start, .plans = &again, .plan_history = recorded.read()}, false);
+  const std::vector<float> repeated = play_all(second, false);
+  ASSERT_EQ(repeated.size(), results.size());
+  EXPECT_EQ(std::memcmp(repeated.data(), results.data(), results.size() * sizeof(float)), 0);
+  ASSERT_EQ(again.entries.size(), recorded.entries.size());
+  for (size_t i = 0; i < again.entries.size(); ++i) {
+    EXPECT_EQ(again.entries[i].step, recorded.entries[i].step) << i;
+  }
+}
+
+TEST(PlanHistory, IsNotDisturbedByDryRuns) {
+  const scheduler::Policy start = lossy("maxmin:4,bucket=512", 16 * 1024);
+  const scheduler::Policy later = lossy("maxmin:2,bucket=64", 64 * 1024);
+  History recorded, again;
+  World first({1, 1}, {.policy = start, .plans = &recorded}, /*raw=*/false);
+  std::vector<float> results = play(first, 0, 6, true);
+  apply(first, later, StatusCode::kOK);
+  const std::vector<float> rest = play(first, 6, 9, true);
+  results.insert(results.end(), rest.begin(), rest.end());
+  World second({1, 1}, {.policy = start, .plans = &again, .plan_history = recorded.read()}, false);
+  for (int i = 0; i < 4; ++i) apply(second, later, StatusCode::kBUSY, /*dry_run=*/true);
+  const std::vector<float> repeated = play(second, 0, 9, true);
+  ASSERT_EQ(repeated.size(), results.size());
+  EXPECT_EQ(std::memcmp(repeated.data(), results.data(), results.size() * sizeof(float)), 0);
+  EXPECT_EQ(again.entries.size(), recorded.entries.size());
 }
 
 // Each communicator of a name repeats its own plans, also where it begins at the same step.
