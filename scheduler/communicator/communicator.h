@@ -267,7 +267,7 @@ class Communicator final : public OperationPort,
   void keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void publish_call_failures();
   void publish_result_hashes();
-  static Scope scope_of(const Status& why);
+  Scope scope_of(const Status& why) const;
   wire::FrameHeader header_for(wire::FrameType type) const;
   void send_to(uint32_t machine, wire::FrameHeader header, std::span<const std::byte> payload,
                SlabId slab);

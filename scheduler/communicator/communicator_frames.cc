@@ -200,9 +200,9 @@ void Communicator::receive_data(const wire::FrameHeader& header,
 }
 
 // Of an error that arithmetic or a frame has brought up.
-Scope Communicator::scope_of(const Status& why) {
+Scope Communicator::scope_of(const Status& why) const {
   const bool redoable = why.code() == StatusCode::kMISMATCH || why.code() == StatusCode::kCORRUPT;
-  return redoable ? Scope::kStep : Scope::kCommunicator;
+  return redoable && !steps_.closed_differently() ? Scope::kStep : Scope::kCommunicator;
 }
 
 void Communicator::receive_control(const wire::FrameHeader& header,

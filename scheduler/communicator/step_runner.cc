@@ -325,7 +325,7 @@ Status StepRunner::replay(Operation& operation, uint64_t now_ns) {
   return {};
 }
 
-Status StepRunner::check_governing(const wire::FrameHeader& header) const {
+Status StepRunner::check_governing(const wire::FrameHeader& header) {
   const View& view = *view_;
   if (header.plan_hash != plan_->hash || header.epoch != plan_->plan.epoch) {
     return {StatusCode::kMISMATCH, view.machine_name(header.source) + " runs step " +
@@ -335,6 +335,7 @@ Status StepRunner::check_governing(const wire::FrameHeader& header) const {
   }
   const bool dropped = header.flags & wire::FrameHeader::kStepDropped;
   if (dropped != previous_dropped_) {
+    closed_differently_ = true;
     return {StatusCode::kMISMATCH, view.ranks_of(header.source) + (dropped ? " dropped" : " kept") +
                                        " step " + std::to_string(header.step - 1) + ", " +
                                        view.ranks_of(view.machine) +

@@ -107,6 +107,9 @@ class StepRunner {
   bool unfinished(uint32_t rank) const;        // it has said something of a step not complete here
   bool spoken_since(uint64_t step) const;      // some rank has, of this step or a later one
   bool previous_dropped() const { return previous_dropped_; }
+  // Of the step before the open one some machines keep residuals that others have dropped: no step
+  // can be redone on both.
+  bool closed_differently() const { return closed_differently_; }
   const PlanPtr& plan() const { return plan_; }
   const Residuals& residuals() const { return residuals_; }
   // Of another communicator's life. REQUIRES: no plan is installed.
@@ -168,7 +171,7 @@ class StepRunner {
   Status agree_on_unit();
   OperationSetup make_setup(uint32_t group);
   Status replay(Operation& operation, uint64_t now_ns);
-  Status check_governing(const wire::FrameHeader& header) const;
+  Status check_governing(const wire::FrameHeader& header);
   Status stash(const wire::FrameHeader& header, std::span<const std::byte> payload);
   Operation* find(uint32_t group);
   void finish_operations(uint64_t now_ns);
@@ -204,7 +207,7 @@ class StepRunner {
   Stash stash_;
   std::vector<Closing> closings_;  // of the step before the open one, per local rank
   bool previous_closed_ = true;
-  bool previous_dropped_ = false;
+  bool previous_dropped_ = false, closed_differently_ = false;
   double unit_ = 1;      // of the open step, once one of its groups has started
   uint32_t lowest_ = 0;  // lowest group not complete
   uint64_t completed_end_ = 0, started_end_ = 0;

@@ -305,7 +305,8 @@ TEST(LateRank, IsGivenUpAtTheCommunicatorsTimeOut) {
   EXPECT_NE(world.step_text(0, 0).find("rank 1"), std::string::npos);
 }
 
-TEST(StepDone, ThatDiffersBetweenMachinesNamesTheRanks) {
+// Residuals were kept here and dropped there, so that a redo would end in the same way.
+TEST(StepDone, ThatDiffersBetweenMachinesNamesTheRanksAndEndsTheCommunicator) {
   World world({1, 1});
   run_step(world.cluster, world.tensors, 0);
   ASSERT_TRUE(world.cluster.done_step(0, 0, /*dropped=*/true).ok());
@@ -313,7 +314,14 @@ TEST(StepDone, ThatDiffersBetweenMachinesNamesTheRanks) {
   ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(1); }, kSecond));
   for (uint32_t r : {0u, 1u}) {
     EXPECT_EQ(world.step_status(r, 1), StatusCode::kMISMATCH);
-    EXPECT_NE(world.step_text(r, 1).find("dropped"), std::string::npos) << world.step_text(r, 1);
+    for (const char* const part : {"rank 0", "dropped", "rank 1"}) {
+      EXPECT_NE(world.step_text(r, 1).find(part), std::string::npos) << world.step_text(r, 1);
+    }
+  }
+  for (uint32_t r : {0u, 1u}) world.cluster.request_redo(r);
+  world.cluster.run_for(kSecond);
+  for (uint32_t r : {0u, 1u}) {
+    EXPECT_EQ(world.cluster.rank(r).replies[Cluster::kRedo].code, StatusCode::kMISMATCH);
   }
 }
 
