@@ -262,6 +262,7 @@ class Communicator final : public OperationPort,
   void make_room_for(const TensorTable& table);
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
   void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Status check_announced(const wire::FrameHeader& header);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void receive_control(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload);

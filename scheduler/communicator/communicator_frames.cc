@@ -132,12 +132,8 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
     return;
   }
   peers_.take_marks(header);
-  if (header.source != 0) {
-    agreement_.on_rumour(header.next_epoch, header.switch_step);
-  } else if (state_ != State::kFrozen) {
-    const Status status = agreement_.on_announcement(header.next_epoch, header.switch_step);
-    if (!status.ok()) return fail(status, Scope::kCommunicator);
-  }
+  const Status known = check_announced(header);
+  if (!known.ok()) return fail(known, Scope::kCommunicator);
   switch (header.type) {
     case wire::FrameType::kData:
       peers_.heard_data(header.source, port_.now_ns());
@@ -148,6 +144,14 @@ void Communicator::receive(const wire::FrameHeader& header, std::span<const std:
       return receive_heartbeat(header, payload);
   }
   count(Counter::kframes_unexpected, 1);
+}
+
+Status Communicator::check_announced(const wire::FrameHeader& header) {
+  if (header.source != 0) {
+    return agreement_.on_rumour(header.source, {header.next_epoch, header.switch_step});
+  }
+  if (state_ == State::kFrozen) return {};
+  return agreement_.on_announcement(header.next_epoch, header.switch_step);
 }
 
 // A machine that joins after the failure was told to the others.

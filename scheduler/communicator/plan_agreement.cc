@@ -306,10 +306,18 @@ Status PlanAgreement::on_announcement(uint64_t epoch, uint64_t switch_step) {
                         "; this machine has not heard of its decision");
 }
 
-void PlanAgreement::on_rumour(uint64_t epoch, uint64_t switch_step) {
-  if (members_.coordinator() || epoch <= decided_epoch_ || epoch <= awaited_.epoch) return;
+Status PlanAgreement::on_rumour(uint32_t machine, Announcement known) {
+  const bool old = known.epoch <= decided_epoch_ || known.epoch <= awaited_.epoch;
+  if (members_.coordinator() || old) return {};
+  if (prepared_.count(known.epoch) == 0) {
+    return protocol_error(members_.machine_name(machine) + " has heard that epoch " +
+                          std::to_string(known.epoch) + " takes force at step " +
+                          std::to_string(known.switch_step) +
+                          "; this machine has not prepared it, so it cannot have been decided");
+  }
   if (!awaits_decision()) awaited_since_ns_ = port_.now_ns();
-  awaited_ = {epoch, switch_step};
+  awaited_ = known;
+  return {};
 }
 
 // Of a plan that takes force. None for a plan that was to be tried against another than the one

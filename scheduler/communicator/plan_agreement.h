@@ -37,6 +37,9 @@ class PlanAgreement {
     uint64_t switch_step = 0;
   };
   using Answer = std::function<void(const Result<Outcome>&)>;
+  struct Announcement {
+    uint64_t epoch = 0, switch_step = 0;
+  };
 
   class Port {
    public:
@@ -78,8 +81,9 @@ class PlanAgreement {
   void on_prepare(const Prepare& prepare);
   Status on_decided(const Decided& decided);
   Status on_announcement(uint64_t epoch, uint64_t switch_step);
-  // Another member passes on what it knows: the coordinator's own word is on its way.
-  void on_rumour(uint64_t epoch, uint64_t switch_step);
+  // Another member passes on what it knows: the coordinator's own word is on its way. Of a plan
+  // that this machine has prepared, as every machine has before one is decided.
+  Status on_rumour(uint32_t machine, Announcement known);
   bool awaits_decision() const { return awaited_.epoch > decided_epoch_; }
 
   // Both. The plan a step runs under, given the one that ran before it.
@@ -95,9 +99,6 @@ class PlanAgreement {
   uint64_t announced_step() const { return announced_.empty() ? 0 : newest().switch_step; }
   std::vector<PlanPtr> announced() const;
   // The newest that this machine knows of, from whomever; passed on in every frame.
-  struct Announcement {
-    uint64_t epoch = 0, switch_step = 0;
-  };
   Announcement newest_known() const {
     return awaits_decision() ? awaited_ : Announcement{announced_epoch(), announced_step()};
   }

@@ -202,6 +202,26 @@ TEST_F(FarAhead, FramesOfTheNextTermCountInTheJobsShareOfMemory) {
   expect_blame("limits.plan_bytes", StatusCode::kRESOURCE_EXHAUSTED);
 }
 
+// It would be passed on and waited for, and the coordinator blamed in the end.
+TEST(RumourOfAPlan, ThatNobodyHasPreparedEndsTheJobInTheNameOfItsSource) {
+  World world({1, 1, 1});
+  std::vector<KeptFrame> kept;  // of machine 1
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 2 && header_of(frame).source == 1 && is_data(frame)) kept.emplace_back(frame);
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  ASSERT_FALSE(kept.empty());
+  kept[0].header.next_epoch = uint64_t{1} << 60;
+  kept[0].header.switch_step = 5;
+  kept[0].deliver(world.cluster, 2);
+  submit_step(world.cluster, world.tensors, 1);
+  world.cluster.run_for(kSecond);
+  for (const uint32_t r : {0u, 1u, 2u}) {
+    EXPECT_EQ(world.step_status(r, 1), StatusCode::kPROTOCOL_ERROR) << world.step_text(r, 1);
+    EXPECT_EQ(world.step_text(r, 1).find("machine 1"), 0u) << world.step_text(r, 1);
+  }
+}
+
 // Policies that no daemon writes: codecs that nobody has, and parameters that no codec takes.
 struct UnsoundPolicy : ::testing::TestWithParam<void (*)(scheduler::Policy&)> {
   static scheduler::Policy unsound() {

@@ -187,6 +187,32 @@ TEST(PlanAgreement, RefusesADecisionForWhatWasNeverPrepared) {
   EXPECT_NE(status.message().find("epoch 7"), std::string::npos) << status.message();
 }
 
+TEST(PlanAgreement, WaitsForTheDecisionOfWhatOthersHaveHeard) {
+  Machine host(1);
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(3));
+  ASSERT_TRUE(agreement.on_rumour(2, {.epoch = 3, .switch_step = 8}).ok());
+  EXPECT_TRUE(agreement.awaits_decision());
+  EXPECT_EQ(agreement.newest_known().epoch, 3u) << "it is passed on";
+  ASSERT_TRUE(agreement.on_decided({.epoch = 3}).ok());
+  EXPECT_FALSE(agreement.awaits_decision());
+  EXPECT_TRUE(agreement.on_rumour(2, {.epoch = 3, .switch_step = 8}).ok()) << "it comes late";
+}
+
+// Nothing is decided before every machine has prepared it.
+TEST(PlanAgreement, BelievesNobodyOfWhatItHasNotPrepared) {
+  Machine host(1);
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(3));
+  ASSERT_TRUE(agreement.on_decided(dropped(3)).ok());
+  for (const uint64_t epoch : {uint64_t{3}, uint64_t{1} << 60}) {
+    const Status status = agreement.on_rumour(2, {.epoch = epoch, .switch_step = 8});
+    EXPECT_EQ(status.code(), StatusCode::kPROTOCOL_ERROR);
+    EXPECT_NE(status.message().find("machine 2"), std::string::npos) << status.message();
+    EXPECT_FALSE(agreement.awaits_decision());
+  }
+}
+
 TEST(PlanAgreement, AnswersAProposalWhenItsPlanIsMade) {
   LatePlans late(1);
   auto& [host, agreement] = late;
