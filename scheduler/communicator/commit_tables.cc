@@ -60,9 +60,11 @@ Status compare_tables(const Members& members, const TensorTable& ours,
   for (uint32_t k = 1; k < tables.size(); ++k) {
     if (tables[k] == tables[0]) continue;
     const Result<TensorTable> theirs = decode_table(tables[k]);
+    if (!theirs.ok()) {
+      return protocol_error(members.machine_name(k) + ": " + theirs.status().message());
+    }
     return {StatusCode::kMISMATCH,
-            theirs.ok() ? first_difference(ours, members.ranks_of(0), *theirs, members.ranks_of(k))
-                        : theirs.status().message()};
+            first_difference(ours, members.ranks_of(0), *theirs, members.ranks_of(k))};
   }
   return {};
 }

@@ -38,6 +38,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
       peers_(members_),
       terms_(members_),
       tables_(members_.machines()),
+      has_table_(members_.machines()),
       replay_(port.options().plan_history.get(), members_.job, members_.name,
               port.options().plan_history
                   ? port.replayed({members_.uid, members_.job, members_.name})

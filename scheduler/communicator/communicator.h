@@ -238,7 +238,9 @@ class Communicator final : public OperationPort,
   std::vector<RegisteredBy> registered() const;
   void take_table(CommitTable& made);
   void handle(uint32_t machine, Table&& message);
-  void plan_if_tables_complete();
+  bool has_all_tables() const;
+  void keep_table(uint32_t machine, std::vector<std::byte> table);
+  void plan_tables();
   void refuse_commit(const Status& why);
   Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step);
   void keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step);
@@ -409,6 +411,7 @@ class Communicator final : public OperationPort,
   std::shared_ptr<const TensorTable> table_;    // of the plan in force
   std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
   std::vector<std::vector<std::byte>> tables_;  // coordinator: pending ones, by machine
+  std::vector<bool> has_table_;                 // whose came, until the commit is decided
   PlanReplay replay_;
   PlanAgreement agreement_;
   StepRunner steps_;

@@ -1,4 +1,5 @@
 // Communicator: ranks register and commit tensors, and which plan follows, until it is in force.
+#include <algorithm>
 #include <array>
 
 #include "scheduler/communicator/communicator.h"
@@ -142,26 +143,33 @@ void Communicator::commit_if_complete() {
 void Communicator::take_table(CommitTable& made) {
   pending_ = std::move(made.table);
   if (!members_.coordinator()) return send_body(0, made.encoded);
-  tables_[0] = std::move(made.encoded);
-  plan_if_tables_complete();
+  keep_table(0, std::move(made.encoded));
 }
 
 // The table in force and its plan stay; the ranks may register more or commit again.
 void Communicator::refuse_commit(const Status& why) {
   pending_.reset();
+  has_table_.assign(members_.machines(), false);
   for (uint32_t i = 0; i < local_.size(); ++i) reply(i, local_[i].commit_request, why);
 }
 
 void Communicator::handle(uint32_t machine, Table&& message) {
   if (!members_.coordinator()) return;
-  tables_[machine] = std::move(message.table);
-  plan_if_tables_complete();
+  if (has_all_tables()) return count(Counter::kframes_unexpected, 1);  // it is none of the next's
+  keep_table(machine, std::move(message.table));
 }
 
-void Communicator::plan_if_tables_complete() {
-  for (const std::vector<std::byte>& table : tables_) {
-    if (table.empty()) return;
-  }
+bool Communicator::has_all_tables() const {
+  return std::find(has_table_.begin(), has_table_.end(), false) == has_table_.end();
+}
+
+void Communicator::keep_table(uint32_t machine, std::vector<std::byte> table) {
+  tables_[machine] = std::move(table);
+  has_table_[machine] = true;
+  if (has_all_tables()) plan_tables();
+}
+
+void Communicator::plan_tables() {
   const auto tables = std::make_shared<std::vector<std::vector<std::byte>>>(members_.machines());
   tables_.swap(*tables);
   run_apart(
@@ -233,6 +241,7 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
   ++commits_;
   table_ = plan->table;
   pending_.reset();
+  has_table_.assign(members_.machines(), false);
   agreement_.note_switch(plan, first_step);
   if (!members_.coordinator()) desk_.adopt(plan->policy, plan->plan.policy_version);
   took_force(*plan, first_step);

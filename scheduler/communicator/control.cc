@@ -134,7 +134,7 @@ void visit(Io& io, Message& m) {
 }
 
 // What tells of a failure says which: OK would be told to ranks as a result. What a report lists,
-// the coordinator compares.
+// the coordinator compares. A table of no tensors has its count.
 template <typename M>
 Status check(const M& m) {
   constexpr bool kTellsFailure =
@@ -147,6 +147,9 @@ Status check(const M& m) {
     if (std::max(m.calls_open.size(), m.calls_done.size()) > kCallsMax) {
       return protocol_error("a report of more than " + std::to_string(kCallsMax) + " calls");
     }
+  }
+  if constexpr (std::is_same_v<M, Table>) {
+    if (m.table.size() < sizeof(uint32_t)) return protocol_error("a tensor table without a count");
   }
   return {};
 }

@@ -202,6 +202,60 @@ TEST_F(FarAhead, FramesOfTheNextTermCountInTheJobsShareOfMemory) {
   expect_blame("limits.plan_bytes", StatusCode::kRESOURCE_EXHAUSTED);
 }
 
+struct UnrulyCommit : ::testing::Test {
+  Cluster cluster{{.policy = raw_policy(), .planning_ns = [](uint32_t) { return kSecond / 10; }}};
+  std::vector<KeptFrame> tables;  // of machine 1
+
+  void SetUp() override {
+    cluster.create();
+    cluster.tap([this](uint32_t, const transport::Frame& frame) {
+      if (carries<scheduler::Table>(frame)) tables.emplace_back(frame);
+    });
+  }
+  void commit(uint32_t tensors) {
+    for (const uint32_t r : {0u, 1u}) {
+      cluster.rank(r).replies.erase(Cluster::kCommit);
+      cluster.request_commit(r, tensors);
+    }
+  }
+  void expect_commit() {
+    for (const uint32_t r : {0u, 1u}) {
+      const wire::Reply& reply = cluster.rank(r).replies[Cluster::kCommit];
+      EXPECT_EQ(reply.code, StatusCode::kOK) << reply.message;
+    }
+  }
+};
+
+// It would be taken for the next commit's, before that comes.
+TEST_F(UnrulyCommit, ATableThatComesAgainWhileItsPlanIsMadeIsIgnored) {
+  commit(0);
+  ASSERT_TRUE(cluster.run_until([&] { return tables.size() == 1; }, kSecond));
+  tables[0].deliver(cluster, 0);
+  cluster.run_for(kSecond);
+  expect_commit();
+  std::vector<Tensor> more = {{.name = "weight", .elements = 64, .shape = {}}};
+  cluster.place(more);
+  for (const uint32_t r : {0u, 1u}) cluster.register_on(r, more);
+  commit(1);
+  cluster.run_for(kSecond);
+  expect_commit();
+}
+
+// It would count as not come, and everybody wait.
+TEST_F(UnrulyCommit, ATableWithoutItsCountEndsTheJobByName) {
+  change_on_the_way<scheduler::Table>(cluster, 0,
+                                      [](scheduler::Table& table) { table.table.clear(); });
+  commit(0);
+  cluster.run_for(kSecond);
+  for (const uint32_t r : {0u, 1u}) {
+    const wire::Reply& reply = cluster.rank(r).replies[Cluster::kCommit];
+    EXPECT_EQ(reply.code, StatusCode::kPROTOCOL_ERROR) << reply.message;
+    for (const char* const part : {"machine 1", "without a count"}) {
+      EXPECT_NE(reply.message.find(part), std::string::npos) << reply.message;
+    }
+  }
+}
+
 // It would be passed on and waited for, and the coordinator blamed in the end.
 TEST(RumourOfAPlan, ThatNobodyHasPreparedEndsTheJobInTheNameOfItsSource) {
   World world({1, 1, 1});

@@ -146,7 +146,8 @@ Policy some_policy() {
 
 INSTANTIATE_TEST_SUITE_P(
     All, ControlMessages,
-    ::testing::Values(Join{1, 2}, Joined{StatusCode::kMISMATCH, "x"}, Table{{std::byte{1}}},
+    ::testing::Values(Join{1, 2}, Joined{StatusCode::kMISMATCH, "x"},
+                      Table{std::vector(4, std::byte{1})},
                       Prepare{PlanPurpose::kPolicy, 1, some_policy(), {std::byte{2}}},
                       Prepared{3, StatusCode::kOK, "", 9},
                       Decided{3, StatusCode::kTIMED_OUT, "late", PlanPurpose::kPlanner, 8},
