@@ -109,8 +109,8 @@ uint64_t Communicator::reserved_bytes() const {
       steps_.installed() ? steps_.plan()->held_bytes() + steps_.plan()->facts->decided_bytes() : 0;
   uint64_t registered = 0;
   for (const LocalState& state : local_) registered += state.tensors.bytes();
-  return calls + registered + running + terms_.early_bytes() + steps_.residuals().bytes() +
-         agreement_.reserved_bytes(steps_.plan());
+  return calls + registered + running + pool_.beyond_bytes() + terms_.early_bytes() +
+         steps_.residuals().bytes() + agreement_.reserved_bytes(steps_.plan());
 }
 
 Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {

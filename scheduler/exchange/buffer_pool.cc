@@ -97,6 +97,7 @@ Status BufferPool::reserve(const SlabCounts& slabs) {
   CGX_RETURN_IF_ERROR(store_->reserve(slabs.sum()));
   reserved_.received += slabs.received;
   reserved_.own += slabs.own;
+  free_beyond();
   return {};
 }
 
@@ -104,14 +105,24 @@ void BufferPool::unreserve(const SlabCounts& slabs) {
   CGX_ASSERT(slabs.received <= reserved_.received && slabs.own <= reserved_.own);
   reserved_.received -= slabs.received;
   reserved_.own -= slabs.own;
-  store_->unreserve(slabs.sum());
+  const uint32_t more = own_beyond() - std::min(beyond_, own_beyond());
+  beyond_ += more;
+  store_->unreserve(slabs.sum() - more);
+}
+
+void BufferPool::free_beyond() {
+  const uint32_t freed = beyond_ - std::min(beyond_, own_beyond());
+  beyond_ -= freed;
+  store_->unreserve(freed);
 }
 
 SlabId BufferPool::take_for_received() {
-  return in_use_->sum() < reserved_.sum() ? store_->take(in_use_, true) : kNoSlab;
+  free_beyond();
+  return in_use_->sum() < reserved_.sum() + beyond_ ? store_->take(in_use_, true) : kNoSlab;
 }
 
 SlabId BufferPool::take_for_own() {
+  free_beyond();
   const uint32_t kept = std::max(reserved_.received, in_use_->received);
   return in_use_->own + kept < reserved_.sum() ? store_->take(in_use_, false) : kNoSlab;
 }

@@ -7,9 +7,12 @@
 // reference is released, which may be after its pool has gone: until then it stays reserved, and
 // counts for whoever had the pool. What was reserved for received
 // frames is never taken for own ones: those may have to wait for a slow link, while a peer that
-// keeps to the protocol must always find room here. Owned by the engine.
+// keeps to the protocol must always find room here. Own ones that fill more than is reserved for
+// them, since their plan was replaced by a smaller one, stay reserved until they are free. Owned by
+// the engine.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -103,7 +106,7 @@ class BufferPool {
       : store_(std::move(store)), holder_(std::move(holder)) {}
   explicit BufferPool(uint64_t slab_bytes) : BufferPool(std::make_shared<SlabStore>(slab_bytes)) {}
   ~BufferPool() {
-    store_->unreserve(reserved_.sum());
+    store_->unreserve(reserved_.sum() + beyond_);
     store_->leave(std::move(holder_), std::move(in_use_));
   }
   BufferPool(const BufferPool&) = delete;
@@ -115,6 +118,9 @@ class BufferPool {
   uint64_t received_bytes() const {
     return reserved_.received * slab_bytes();
   }  // reserved for them
+  uint64_t beyond_bytes() const {
+    return own_beyond() * slab_bytes();
+  }  // of a smaller plan's share
 
   // One reference each; kNoSlab when what is reserved is in use.
   SlabId take_for_received();
@@ -125,9 +131,13 @@ class BufferPool {
   uint32_t in_use() const { return in_use_->sum(); }
 
  private:
+  uint32_t own_beyond() const { return in_use_->own - std::min(in_use_->own, reserved_.own); }
+  void free_beyond();
+
   std::shared_ptr<SlabStore> store_;
   std::string holder_;
   SlabCounts reserved_;
+  uint32_t beyond_ = 0;  // own slabs that were in use when less was reserved, and still are
   std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
 };
 

@@ -419,5 +419,54 @@ TEST(TwoLevel, WhoHearsTheCoordinatorThroughOthersWaitsForItsDecision) {
   }
 }
 
+// Machine 2 takes nothing of machine 0 in for a while, and the last step's frames wait there under
+// a plan that has much less memory than theirs.
+TEST(Epoch, OfMuchLessMemoryFailsNobodyWhileASlowPeerKeepsTheLastStepsFrames) {
+  constexpr int64_t kCutNs = 20 * kSecond, kHealNs = kCutNs + kSecond / 2;
+  constexpr uint32_t kTensors = 60;
+  ClusterOptions options{.ranks_per_machine = {1, 1, 1}, .policy = with_window(64)};
+  options.policy.collective = scheduler::CollectiveWish::kAllgather;
+  options.policy.group_bytes = 1;  // each tensor for itself
+  options.arena_bytes = 64 << 20;
+  options.faults.script = {
+      {.fault = transport::Fault::kCut, .from = 0, .to = 2, .at_ns = kCutNs},
+      {.fault = transport::Fault::kHeal, .from = 0, .to = 2, .at_ns = kHealNs}};
+  Cluster cluster(options);
+  cluster.create();
+  std::vector<Tensor> tensors;
+  for (uint32_t t = 0; t < kTensors; ++t) {
+    tensors.push_back({.name = "tensor" + std::to_string(t), .elements = 160'000, .shape = {}});
+  }
+  cluster.commit(tensors);
+  uint64_t step = 0;
+  for (; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, step));
+  Change change;
+  scheduler::Policy small = options.policy;
+  small.window = 1;
+  apply(cluster, 0, small, change);
+  ASSERT_TRUE(cluster.run_until([&] { return change.has_value(); }, kSecond));
+  ASSERT_TRUE(change->ok()) << change->status().to_string();
+  ASSERT_EQ((*change)->switch_step, step + 1);
+  ASSERT_LT(cluster.now_ns(), kCutNs);
+  cluster.run_for(kCutNs + 1 - cluster.now_ns());
+  fill(cluster, tensors, step);
+  for (const uint64_t each : {step, step + 1}) {
+    for (const uint32_t r : {0u, 1u}) submit_all(cluster, tensors, r, each);
+  }
+  submit_all(cluster, tensors, 2, step);
+  cluster.run_for(kHealNs - kCutNs - kSecond / 10);
+  EXPECT_EQ(cluster.rank(2).find(CGX_COMPLETE_STEP, step), nullptr);
+  for (const uint32_t r : {0u, 1u}) {
+    ASSERT_NE(cluster.rank(r).find(CGX_COMPLETE_STEP, step), nullptr) << "rank " << r;
+  }
+  submit_all(cluster, tensors, 2, step + 1);
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step + 1); }, 10 * kSecond));
+  for (const uint32_t r : {0u, 1u, 2u}) {
+    const auto* const ended = cluster.rank(r).find(CGX_COMPLETE_STEP, step + 1);
+    EXPECT_EQ(ended->record.status, 0) << ended->text;
+    EXPECT_EQ(ended->record.policy_version, (*change)->policy_version);
+  }
+}
+
 }  // namespace
 }  // namespace cgx::sim

@@ -38,6 +38,31 @@ TEST(BufferPool, KeepsRoomForFramesThatPeersMaySendWhenOwnOnesWaitForTheLink) {
   EXPECT_NE(pool.take_for_own(), kNoSlab);
 }
 
+// A plan is replaced by a smaller one while a slow peer has not taken the last step's frames in.
+TEST(BufferPool, KeepsWhatOwnFramesOfALargerPlanFillBesideTheSmallerOnesShare) {
+  constexpr SlabCounts kLarge{.received = 2, .own = 5}, kSmall{.received = 2, .own = 1};
+  const auto store = std::make_shared<SlabStore>(4096);
+  BufferPool pool(store), other(store);
+  ASSERT_TRUE(pool.reserve(kLarge).ok());
+  std::vector<SlabId> sending;
+  for (uint32_t i = 0; i < kLarge.own; ++i) sending.push_back(pool.take_for_own());
+  ASSERT_TRUE(pool.reserve(kSmall).ok());
+  pool.unreserve(kLarge);
+  EXPECT_EQ(pool.beyond_bytes(), 4 * 4096u);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
+  for (uint32_t i = 0; i < kSmall.received; ++i) EXPECT_NE(pool.take_for_received(), kNoSlab);
+  EXPECT_EQ(pool.take_for_received(), kNoSlab);
+  ASSERT_TRUE(other.reserve({.own = 3}).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_NE(other.take_for_own(), kNoSlab);
+  for (const SlabId slab : sending) {
+    EXPECT_EQ(pool.take_for_own(), kNoSlab);
+    pool.release(slab);
+  }
+  EXPECT_EQ(pool.beyond_bytes(), 0u);
+  EXPECT_NE(pool.take_for_own(), kNoSlab);
+  EXPECT_EQ(pool.take_for_own(), kNoSlab);
+}
+
 TEST(BufferPool, FreesASlabWithItsLastReference) {
   BufferPool pool(4096);
   ASSERT_TRUE(pool.reserve({.own = 1}).ok());
