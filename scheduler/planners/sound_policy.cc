@@ -19,6 +19,10 @@ Status check_sound(const Policy& policy) {
   for (const PolicyRule& rule : policy.rules) {
     CGX_RETURN_IF_ERROR(check_codec("rules", rule.codec));
   }
+  if (policy.menu.size() > kMenuMax) {
+    return invalid_argument("menu: " + std::to_string(policy.menu.size()) + " codecs; " +
+                            std::to_string(kMenuMax) + " are the most");
+  }
   for (const CodecSpec& spec : policy.menu) CGX_RETURN_IF_ERROR(check_codec("menu", spec));
   return check_ceilings(policy);
 }

@@ -7,6 +7,8 @@
 
 namespace cgx::scheduler {
 
+constexpr size_t kMenuMax = 64;  // a search weighs each codec for each tensor
+
 // Every codec is one of this daemon's, with parameters that it has, and whoever sets ceilings can
 // work from them. An error names the key, its value and what is allowed.
 Status check_sound(const Policy& policy);

@@ -30,6 +30,7 @@ std::vector<Unsound> unsound_policies() {
     all.push_back({"rules: ", [spec](Policy& policy) { policy.rules = {{"x", spec}}; }});
     all.push_back({"menu: ", [spec](Policy& policy) { policy.menu = {kFour, spec}; }});
   }
+  all.push_back({"menu: ", [](Policy& policy) { policy.menu.assign(kMenuMax + 1, kFour); }});
   all.push_back({"gravac_min: ", [](Policy& policy) {
                    policy.gravac_min = std::numeric_limits<float>::quiet_NaN();
                  }});
