@@ -105,7 +105,7 @@ void TcpTransport::connected(TcpConnection& connection) {
   connection.stage = Stage::kGreeting;
   const TcpLink& link = *connection.link;
   connection.ticks_left =
-      ticks(link.was_up ? std::min(kGreetingMs + link.answer_ms, options_.handshake_ms)
+      ticks(link.was_up ? std::min(kGreetingMs + dial_ms(link), options_.handshake_ms)
                         : options_.handshake_ms);
   connection.hello = {
       .tag = link.outbound_tag, .received = link.received, .nonce = new_tcp_nonce()};
@@ -224,8 +224,8 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   link.was_up = true;
   link.home = peer_address(connection.socket.get()).host();
   link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
-  link.tries = link.silent_ticks = link.stuck_ticks = 0;
-  link.disowned = 0;
+  link.tries = link.unanswered = link.disowned = 0;
+  link.silent_ticks = link.stuck_ticks = 0;
   // What the handshake has said; more may have come since on the connection before.
   link.told = link.dials ? connection.hello.received : connection.welcome.received;
   link.unsent = link.first;
@@ -302,6 +302,7 @@ bool TcpTransport::tick(TcpLink& link) {
   if (!link.down.ok()) return false;
   if (link.dialing) {
     if (--link.dialing->ticks_left == 0) {
+      ++link.unanswered;
       dial_failed(link, {StatusCode::kTIMED_OUT, "no answer in time"});
     }
   } else if (link.retry_ticks > 0 && --link.retry_ticks == 0 && !link.connection) {
@@ -316,6 +317,7 @@ bool TcpTransport::tick_open(TcpLink& link) {
   acknowledge(*link.connection);
   if (link.first == nullptr) {
     link.got_through();
+    link.unanswered = 0;
     link.silent_ticks = link.stuck_ticks = 0;
     return link.told != link.received;
   }

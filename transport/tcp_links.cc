@@ -14,6 +14,7 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr uint32_t kRetryTicksMax = 16, kRetryTicksKnown = 2;  // known: has been reached before
+constexpr size_t kDialLengths = 5;                             // each twice the one before
 
 // "10.0.0.3 4711"
 Result<SocketAddress> parse_address(std::string_view text) {
@@ -98,11 +99,19 @@ void TcpTransport::dial_now(TcpLink& link) {
   link.dialing =
       std::make_unique<TcpConnection>(std::move(*socket), Stage::kConnecting, options_.frame_bytes);
   link.dialing->link = &link;
-  link.dialing->ticks_left =
-      ticks(link.was_up ? std::min(link.answer_ms, options_.handshake_ms) : options_.handshake_ms);
+  link.dialing->ticks_left = ticks(dial_ms(link));
   const Status watched = watch(link.dialing->socket.get(), *link.dialing);
   if (!watched.ok()) return dial_failed(link, watched);
   start_ticking();
+}
+
+// How long an answer is waited for. What got lost is best dialed anew; a way that has become longer
+// answers only who waits. So the waits grow, and then begin again at the shortest, which notices
+// soonest that a path carries again.
+uint32_t TcpTransport::dial_ms(const TcpLink& link) const {
+  if (!link.was_up) return options_.handshake_ms;
+  const size_t round = link.unanswered / link.addresses.size();
+  return std::min(link.answer_ms << round % kDialLengths, options_.handshake_ms);
 }
 
 void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
@@ -176,7 +185,7 @@ bool TcpTransport::leads_home(const TcpLink& link) const {
 void TcpTransport::broken(TcpLink& link, const Status& why) {
   bury(std::move(link.connection));
   link.silence = why;
-  link.silent_ticks = link.tries = 0;
+  link.silent_ticks = link.tries = link.unanswered = 0;
   if (link.barren_ticks >= ticks(lost_ms_)) return lose(link, why.message());
   totals_.connections_lost += 1;
   start_ticking();

@@ -31,11 +31,12 @@ struct TcpLink {
 
   std::unique_ptr<TcpConnection> connection;  // null: none is open
   std::unique_ptr<TcpConnection> dialing;
-  bool was_up = false;     // there has been a connection
-  std::string home;        // the peer's host on it
-  uint32_t answer_ms = 0;  // a dial not answered for so long got lost; TCP would wait for a second
-  size_t address = 0;      // the one to try
-  uint32_t tries = 0;      // that failed since there was a connection
+  bool was_up = false;      // there has been a connection
+  std::string home;         // the peer's host on it
+  uint32_t answer_ms = 0;   // a dial not answered for so long got lost; TCP would wait for a second
+  uint32_t unanswered = 0;  // dials since there was a connection: the way may have become longer
+  size_t address = 0;       // the one to try
+  uint32_t tries = 0;       // that failed since there was a connection
   uint32_t retry_ticks = 0;   // until the next try
   uint32_t disowned = 0;      // so many greetings in a row were answered: no such link
   bool failing = false;       // a connection has ended, and nothing has got through since
@@ -126,6 +127,7 @@ class TcpTransport final : public Transport {
   void leave(std::unique_ptr<TcpLink> link);
   void forget_those_that_left();
   void dial_now(TcpLink& link);
+  uint32_t dial_ms(const TcpLink& link) const;
   void dial_failed(TcpLink& link, const Status& why);
   bool leads_home(const TcpLink& link) const;
   bool point_home(TcpLink& link) const;

@@ -1,6 +1,7 @@
 // Connections that carry nothing, little, or one way only: replaced, or kept where that is enough.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "tests/transport/tcp_pair.h"
@@ -105,6 +106,39 @@ TEST_F(TcpTest, SegmentsBehindAGapCountOnEitherSide) {
   ASSERT_TRUE(until(
       [&] { return path_of(accepted[0]).came > came && path_of(dialed[0]).arrived > arrived; }));
   EXPECT_EQ(b.events.frames.size(), 1u);
+}
+
+// Where one socket of this process waits for an answer to its dial; empty: none does.
+std::string dialing_from() {
+  for (int each = 0; each < 1024; ++each) {
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    const bool is_tcp = ::getsockopt(each, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
+    if (is_tcp && info.tcpi_state == TCP_SYN_SENT) return own_address(each).text();
+  }
+  return {};
+}
+
+// As after a fail-over: only a dial that is given this time is answered, the second time it asks.
+TEST_F(TcpTest, ALinkGoesOnWhereTheWayHasBecomeLonger) {
+  constexpr std::chrono::milliseconds kAnswered(900);
+  open_pair_with_relay({.lost_ms = 10'000});
+  exchange();
+  relay->answer_dials(false);
+  relay->cut();
+  std::string dial;
+  Clock::time_point since;
+  ASSERT_TRUE(until([&] {
+    if (const std::string now = dialing_from(); now != dial) {
+      dial = now;
+      since = Clock::now();
+    }
+    relay->answer_dials(!dial.empty() && Clock::now() - since >= kAnswered);
+    return relay->connections() > 0;
+  }));
+  relay->answer_dials(true);
+  exchange();
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
 }
 
 // Slower than any limit for a record, and not silent.

@@ -1,6 +1,7 @@
 #include "tests/transport/tcp_relay.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -11,6 +12,12 @@ namespace {
 constexpr size_t kSlowPiece = 1448;
 
 }  // namespace
+
+void let_in(int socket, bool in) {
+  sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, in ? UINT32_MAX : 0)};
+  const sock_fprog program{.len = std::size(code), .filter = code};
+  EXPECT_EQ(::setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+}
 
 TcpRelay::TcpRelay(const SocketAddress& target) : target_(target) {
   Result<Socket> listener = listen_at("127.0.0.1", 0, 0, {});

@@ -14,6 +14,9 @@ namespace cgx::transport {
 
 enum class Way : uint8_t { kToTarget = 0, kToDialer = 1 };
 
+// Whether the system takes in what comes for a socket: it answers no dials otherwise.
+void let_in(int socket, bool in);
+
 class TcpRelay {
  public:
   // Changes bytes on their way; `offset`: of the first one, in all that went this way.
@@ -26,6 +29,7 @@ class TcpRelay {
   void pump();
   void cut();    // every connection ends
   void stall();  // those there are carry nothing any more; new ones do
+  void answer_dials(bool answer) { let_in(listener_.get(), answer); }
   size_t connections() const { return pairs_.size(); }
   const std::vector<std::byte>& heard() const { return heard_; }  // what went to the target
 
