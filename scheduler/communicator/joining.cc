@@ -101,6 +101,8 @@ std::string Joining::missing(const Peers& peers) const {
         k == members_.machine || (peers[k].up && (machines_[k].joined || !members_.coordinator()));
     if (!here) names += " " + members_.machine_name(k) + ",";
   }
+  const bool nobody = names.empty() && !members_.coordinator();
+  if (nobody) return " the word of the coordinator, " + members_.machine_name(0);
   if (!names.empty()) names.pop_back();
   return names;
 }

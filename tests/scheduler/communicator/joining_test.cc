@@ -53,6 +53,14 @@ TEST_F(JoiningTest, IsCompleteHereWithAllRanksAndLinksOnce) {
   EXPECT_FALSE(joins.complete_here(peers)) << "it was said";
 }
 
+TEST_F(JoiningTest, OfAMachineThatHasEverythingMissesTheCoordinatorsWord) {
+  members.machine = 1;
+  members.local = {{.rank = 2, .session = {}, .port = &port}};
+  Peers peers(members);
+  peers.link_up(0, {}, 1);
+  EXPECT_EQ(joining().missing(peers), " the word of the coordinator, machine 0 with ranks 0, 1");
+}
+
 TEST_F(JoiningTest, ComparesWhatALaterRankSays) {
   const Joining joins = joining();
   EXPECT_TRUE(joins.compare(first).ok());
