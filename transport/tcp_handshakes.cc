@@ -376,12 +376,27 @@ bool TcpTransport::takes_nothing_in(TcpLink& link, int on_their_way) const {
   return link.deaf_ticks >= ticks(lost_ms_);
 }
 
+// Nothing is sent before both sides have connected: who has not been dialed by then waits for a
+// dial, before that for nothing.
 bool TcpTransport::tick_absent(TcpLink& link) {
-  if (!link.was_up && !link.dials && !link.leaving) return false;
+  const bool due = link.was_up || link.dials || link.leaving || link.first != nullptr;
+  if (!due) return false;
   const uint32_t limit_ms = link.leaving ? options_.handshake_ms : lost_ms_;
   if (++link.barren_ticks < ticks(limit_ms)) return true;
-  lose(link, link.silence.ok() ? "cannot be reached" : link.silence.message());
+  lose(link, why_absent(link));
   return false;
+}
+
+std::string TcpTransport::why_absent(const TcpLink& link) const {
+  if (link.was_up || link.dials) {
+    return link.silence.ok() ? "cannot be reached" : link.silence.message();
+  }
+  std::string doors;
+  for (const auto& each : listeners_) {
+    doors += (doors.empty() ? "" : " or ") + own_address(each->socket.get()).text();
+  }
+  return "has not connected for gradients within " + std::to_string(lost_ms_) +
+         " ms; it must be able to reach " + doors;
 }
 
 }  // namespace cgx::transport

@@ -40,7 +40,7 @@ struct TcpLink {
   uint32_t retry_ticks = 0;   // until the next try
   uint32_t disowned = 0;      // so many greetings in a row were answered: no such link
   bool failing = false;       // a connection has ended, and nothing has got through since
-  uint32_t barren_ticks = 0;  // since then, or without the first connection
+  uint32_t barren_ticks = 0;  // since then, or without the first connection (where due)
   uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing
   uint32_t stuck_ticks = 0;   // bytes have left here, and its system takes none
   uint32_t deaf_ticks = 0;    // it owes one, and all has left here
@@ -166,6 +166,7 @@ class TcpTransport final : public Transport {
   void look_behind_gaps(TcpLink& link);
   bool takes_nothing_in(TcpLink& link, int on_their_way) const;
   bool tick_absent(TcpLink& link);
+  std::string why_absent(const TcpLink& link) const;
 
   const TcpOptions options_;
   uint32_t lost_ms_ = options_.lost_ms;

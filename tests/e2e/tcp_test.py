@@ -2,15 +2,19 @@
 
 import os
 import sys
+import time
 import unittest
 
+import troubles
 from cluster_case import ClusterCase
 from daemons import merged
 from doors_test import listeners
+from machines import isolation_possible
 from ranks import Tensor
 
 TCP = {"policy": {"codec": "fp32"}, "transport": {"name": "tcp"}}
 INTRUDERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "intruders.py")
+TOLD_S = 8.0  # timeouts.peer_lost_ms is 4 s
 TENSORS = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
 
 
@@ -40,6 +44,30 @@ class OverTcp(ClusterCase):
                                  check=True, timeout=60)
             self.bystander_steps()
         self.wait_until(lambda: self.daemons[0].counters()["connections_refused"] > 300, "refusing")
+
+
+@unittest.skipUnless(isolation_possible(), "firewalls of our own need root")
+class ClosedPort(ClusterCase):
+    """The mesh's port is open, the one for gradients is not: the side that waits to be dialed notices, too."""
+
+    PORT = 20000
+    CONFIG = merged(TCP, {"transport": {"ports": f"{PORT}-{PORT}"}})
+
+    def test_both_sides_are_told_who_has_not_been_reached_and_where(self):
+        with troubles.closed(self.machines[0], self.PORT), troubles.closed(self.machines[1], self.PORT):
+            job = self.job([0, 1])
+            began = time.monotonic()
+            for rank in (0, 1):
+                job.create_soon(rank)
+            answers = [rank.receive() for rank in job.ranks]
+            self.assertLess(time.monotonic() - began, TOLD_S)
+        for rank, answer in enumerate(answers):
+            self.assert_status(answer, "PEER_LOST", f"{self.machines[1 - rank].address}:", f" {self.PORT}")
+        texts = "\n".join(answer.text for answer in answers)
+        self.assertIn("no answer in time; tried", texts)
+        self.assertIn("has not connected for gradients within 4000 ms; it must be able to reach", texts)
+        job = self.job([0, 1])
+        job.step(job.join(tensors=TENSORS), 1)
 
 
 class Sealed(ClusterCase):

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+from machines import DROP, PASS
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -30,6 +32,21 @@ def silent(machine):
         yield
     finally:
         _ip(machine.switch, "link", "set", machine.port, "master", "br0")
+
+
+@contextlib.contextmanager
+def closed(machine, port):
+    """As by a firewall: what is sent to its TCP port arrives nowhere."""
+    link = ["tc", "-n", machine.switch, "qdisc"]
+    ipv4, tcp = f"40 0 0 12,21 0 5 {0x0800}", "48 0 0 23,21 0 3 6"
+    code = f"8,{ipv4},{tcp},40 0 0 36,21 0 1 {port},6 0 0 {DROP},6 0 0 {PASS}"
+    subprocess.run([*link, "add", "dev", machine.port, "clsact"], check=True)
+    try:
+        subprocess.run(["tc", "-n", machine.switch, "filter", "add", "dev", machine.port, "egress", "bpf", "da", "bytecode",
+                        code], check=True)
+        yield
+    finally:
+        subprocess.run([*link, "del", "dev", machine.port, "clsact"], check=True)
 
 
 def send_small_packets(machine):

@@ -466,6 +466,34 @@ struct HandMadeTest : TcpTest {
   HandMadePeer dial() { return {*a.transport, door(a), 5, secret}; }
 };
 
+// The mesh has said that both sides have connected, or nobody would send.
+TEST_F(HandMadeTest, APeerThatHasNotDialedIsLostByNameOnceItIsDue) {
+  listen({.lost_ms = 300});
+  const auto soon = Clock::now() + std::chrono::milliseconds(600);
+  until([&] { return Clock::now() >= soon; });
+  EXPECT_TRUE(a.events.downs.empty()) << "nothing was to be sent";
+  const std::vector<std::byte> payload(1000, std::byte{3});
+  const auto began = Clock::now();
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  ASSERT_TRUE(until([&] { return a.events.downs.size() == 1; }));
+  EXPECT_GE(Clock::now() - began, std::chrono::milliseconds(250));
+  EXPECT_EQ(a.events.downs[0].why.message(),
+            "machine 2: has not connected for gradients within 300 ms; it must be able to reach " +
+                door(a).text());
+  EXPECT_EQ(a.events.sent.size(), 1u) << "the buffer is its owner's again";
+}
+
+TEST_F(HandMadeTest, APeerMayDialAWhileAfterTheFirstFrameForIt) {
+  listen({.lost_ms = 1000});
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).ok());
+  const auto soon = Clock::now() + std::chrono::milliseconds(300);
+  until([&] { return Clock::now() >= soon; });
+  HandMadePeer late = dial();
+  late.prove();
+  EXPECT_TRUE(until([&] { return late.hear() > sizeof(RecordHead); }));
+  EXPECT_TRUE(a.events.downs.empty());
+}
+
 TEST_F(HandMadeTest, WhatIsLateOfAGivenUpConnectionTakesNothingOver) {
   listen();
   HandMadePeer first = dial(), second = dial();
