@@ -157,8 +157,8 @@ void TcpTransport::on_welcome(TcpConnection& connection) {
   TcpLink& link = *connection.link;
   read_into(connection.welcome, connection.heard);
   if (connection.welcome.mac == TcpMac{}) {
-    ++link.disowned;
-    if (link.was_up && link.disowned == kDisownedMax) {
+    // Another of its addresses may be somebody else's, where it is dialed from: loopback, docker0.
+    if (leads_home(link) && ++link.disowned == kDisownedMax) {
       return lose(link, "the peer knows the link no more");
     }
     return fail(connection, {StatusCode::kNOT_FOUND, "the peer does not know the link"});

@@ -52,15 +52,22 @@ Result<std::vector<SocketAddress>> TcpTransport::addresses_of(const ConnectOptio
   if (!addresses.ok()) {
     return Status(addresses.status().code(), options.name + ": " + addresses.status().message());
   }
-  if (!options_.admits) return addresses;
-  std::string refused;
-  for (const SocketAddress& each : *addresses) {
-    refused += (refused.empty() ? "" : ", ") + each.host();
-  }
-  std::erase_if(*addresses, [&](const auto& each) { return !options_.admits(each.host()); });
+  std::string all;
+  for (const SocketAddress& each : *addresses) all += (all.empty() ? "" : ", ") + each.host();
+  const std::string its_addresses = options.name + ": its addresses (" + all + ") ";
+  std::erase_if(*addresses,
+                [&](const auto& each) { return options_.admits && !options_.admits(each.host()); });
+  if (addresses->empty())
+    return invalid_argument(its_addresses + "lie outside the trusted networks");
+  if (options.dials) std::erase_if(*addresses, [&](const auto& each) { return is_own(each); });
   if (!addresses->empty()) return addresses;
-  return invalid_argument(options.name + ": its addresses (" + refused +
-                          ") lie outside the trusted networks");
+  return invalid_argument(its_addresses + "are this daemon's own");
+}
+
+bool TcpTransport::is_own(const SocketAddress& address) const {
+  return std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& each) {
+    return own_address(each->socket.get()).text() == address.text();
+  });
 }
 
 Result<PeerId> TcpTransport::connect(const ConnectOptions& options) {
@@ -117,7 +124,8 @@ uint32_t TcpTransport::dial_ms(const TcpLink& link) const {
 void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
   if (link.dialing) bury(std::move(link.dialing));
   if (!link.connection) link.silence = why;
-  if (!link.was_up || link.dials) ++link.address;
+  const bool asked_again = why.code() == StatusCode::kNOT_FOUND && leads_home(link);
+  if (!asked_again && (!link.was_up || link.dials)) ++link.address;
   link.retry_ticks =
       std::min(1u << std::min(link.tries++, 8u), link.was_up ? kRetryTicksKnown : kRetryTicksMax);
   start_ticking();

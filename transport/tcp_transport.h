@@ -135,6 +135,7 @@ class TcpTransport final : public Transport {
   void bury(std::unique_ptr<TcpConnection> connection);
   void bury_from(Connections& place, const TcpConnection& connection);
   Result<std::vector<SocketAddress>> addresses_of(const ConnectOptions& options) const;
+  bool is_own(const SocketAddress& address) const;
   TcpSending& take_sending();
   void free_sending(TcpSending& sending);
 

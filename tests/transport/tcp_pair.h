@@ -26,6 +26,7 @@ class TcpTest : public ::testing::Test {
     const LinkSecret secret{std::byte{1}, static_cast<std::byte>(last_tag_)};
     Endpoint there = *to.transport->local_endpoint();
     if (relay && &to == &b) there.address = relay->address();
+    if (!doors.empty() && &to == &b) there.address = address_of(doors);
     auto back = to.transport->connect({.remote = *from.transport->local_endpoint(),
                                        .inbound_tag = to_to,
                                        .outbound_tag = to_from,
@@ -79,6 +80,7 @@ class TcpTest : public ::testing::Test {
 
   Side a, b;
   std::unique_ptr<TcpRelay> relay;
+  std::vector<SocketAddress> doors;  // at which b is dialed, if not at its own or the relay's
 
  private:
   uint64_t last_tag_ = 0;

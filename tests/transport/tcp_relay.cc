@@ -25,11 +25,18 @@ TcpRelay::TcpRelay(const SocketAddress& target) : target_(target) {
   listener_ = std::move(*listener);
 }
 
-std::vector<std::byte> TcpRelay::address() const {
-  const std::string text = own_address(listener_.get()).text();
-  std::vector<std::byte> blob = {std::byte{1}, static_cast<std::byte>(text.size())};
-  for (const char letter : text) blob.push_back(static_cast<std::byte>(letter));
+std::vector<std::byte> address_of(const std::vector<SocketAddress>& doors) {
+  std::vector<std::byte> blob = {static_cast<std::byte>(doors.size())};
+  for (const SocketAddress& each : doors) {
+    const std::string text = each.text();
+    blob.push_back(static_cast<std::byte>(text.size()));
+    for (const char letter : text) blob.push_back(static_cast<std::byte>(letter));
+  }
   return blob;
+}
+
+std::vector<std::byte> TcpRelay::address() const {
+  return address_of({own_address(listener_.get())});
 }
 
 void TcpRelay::pump() {

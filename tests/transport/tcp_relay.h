@@ -56,5 +56,6 @@ class TcpRelay {
 // Blocking, to 127.0.0.1-like addresses: what a stranger does.
 Socket connect_to(const SocketAddress& address);
 SocketAddress address_in(std::span<const std::byte> blob);  // the first one
+std::vector<std::byte> address_of(const std::vector<SocketAddress>& doors);
 
 }  // namespace cgx::transport

@@ -335,6 +335,68 @@ TEST_F(TcpDisowned, APeerThatKeepsSayingSoIsLostAtOnce) {
               HasSubstr("machine 2: the peer knows the link no more"));
 }
 
+// Asked again where it has been, whatever other addresses it has.
+TEST_F(TcpDisowned, APeerOfManyAddressesThatKeepsSayingSoIsLostAtOnce) {
+  open(a);
+  open(b);
+  relay = std::make_unique<TcpRelay>(door(b));
+  doors = {address_in(relay->address())};
+  std::vector<Socket> silent;
+  for (int i = 0; i < 3; ++i) {
+    silent.push_back(*listen_at("127.0.0.2", 0, 0, {}));
+    let_in(silent.back().get(), false);
+    doors.push_back(own_address(silent.back().get()));
+  }
+  join(a, b);
+  exchange();
+  const auto began = Clock::now();
+  spoil_greetings(1000);
+  ASSERT_TRUE(until([&] { return !a.events.downs.empty(); }));
+  EXPECT_LT(Clock::now() - began, std::chrono::milliseconds(1000));
+  EXPECT_THAT(a.events.downs[0].why.message(), HasSubstr("the peer knows the link no more"));
+}
+
+// Loopback's addresses, and docker0's, lead to whoever has them where they are dialed.
+TEST_F(TcpDisowned, WhatSomebodyElseAtAnotherAddressSaysEndsNoLink) {
+  Side stranger;
+  open(stranger, {.hosts = {"127.0.0.2"}});
+  open(a, {.lost_ms = 10'000});
+  open(b, {.lost_ms = 10'000});
+  relay = std::make_unique<TcpRelay>(door(b));
+  doors = {address_in(relay->address()), door(stranger)};
+  join(a, b);
+  exchange();
+  relay->answer_dials(false);
+  relay->cut();
+  ASSERT_TRUE(until([&] {
+    stranger.transport->progress();
+    return stranger.transport->totals().connections_refused > 5 || !a.events.downs.empty();
+  }));
+  relay->answer_dials(true);
+  ASSERT_TRUE(until([&] {
+    stranger.transport->progress();
+    return relay->connections() > 0 || !a.events.downs.empty();
+  }));
+  exchange();
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
+}
+
+TEST_F(TcpTest, NobodyDialsItself) {
+  open(a);
+  open(b);
+  doors = {door(a), door(b)};
+  join(a, b);
+  exchange();
+  EXPECT_EQ(a.transport->totals().connections_refused, 0u);
+  const auto refused = a.transport->connect({.remote = *a.transport->local_endpoint(),
+                                             .inbound_tag = 99,
+                                             .dials = true,
+                                             .name = "machine 7"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("machine 7: its addresses (127.0.0.1) are this daemon's own"));
+}
+
 // However many connections break on one frame: what counts is for how long.
 TEST_F(TcpTest, ManyConnectionsThatBringNothingInAShortTimeAreNoFault) {
   open_pair_with_relay();
