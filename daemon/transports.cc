@@ -33,6 +33,15 @@ std::string names(const google::protobuf::RepeatedPtrField<std::string>& devices
   return text;
 }
 
+// Loopback leads other machines to themselves: it is for daemons that meet there.
+void leave_out_loopback(const v1::Config& config, std::vector<InterfaceAddress>& addresses) {
+  const NetworkList loopback = NetworkList::loopback();
+  const auto is_near = [&](const InterfaceAddress& each) { return loopback.contains(each.host); };
+  const bool meets_there = loopback.contains(host_of(config.mesh().listen()));
+  const bool nothing_else = std::all_of(addresses.begin(), addresses.end(), is_near);
+  if (!meets_there && !nothing_else) std::erase_if(addresses, is_near);
+}
+
 // This machine's addresses inside the trusted networks, on the configured devices.
 Result<std::vector<InterfaceAddress>> own_addresses(const v1::Config& config) {
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
@@ -43,6 +52,7 @@ Result<std::vector<InterfaceAddress>> own_addresses(const v1::Config& config) {
     return !devices.empty() &&
            std::find(devices.begin(), devices.end(), each.interface) == devices.end();
   });
+  if (devices.empty()) leave_out_loopback(config, addresses);
   if (!addresses.empty()) return addresses;
   return invalid_argument("transport.devices: none of " + names(devices) + " has an address in " +
                           trusted.to_string() + " (mesh.network, mesh.trusted_networks)");

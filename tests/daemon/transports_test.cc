@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "config/config.h"
+#include "daemon/net/interfaces.h"
 
 namespace cgx::daemon {
 namespace {
@@ -29,6 +30,45 @@ TEST(ChooseTransport, WhatTheOperatorNamesIsTaken) {
   EXPECT_EQ(chosen("{name: ucx}"), "ucx");
   EXPECT_EQ(chosen("{name: tcp, ucx_transports: [rc]}"), "tcp");
   EXPECT_NE(chosen("{name: pigeons}").find("auto, ucx, tcp"), std::string::npos);
+}
+
+struct NoEvents final : transport::Events {
+  void on_frame(transport::PeerId, const transport::Frame&) override {}
+  void on_sent(transport::PeerId, transport::SendToken, const Status&) override {}
+  void on_peer_down(transport::PeerId, const Status&) override {}
+};
+
+// Where others are told to dial a daemon that trusts `networks` and loopback.
+std::string advertised(const std::string& listen, const std::string& networks) {
+  v1::Config config;
+  const Status loaded = config::load_text(
+      "mesh: {listen: '" + listen + "', trusted_networks: [127.0.0.0/8" + networks + "]}", "c.yaml",
+      config::Checks{}, config);
+  EXPECT_TRUE(loaded.ok()) << loaded.to_string();
+  config::fill_defaults(config);
+  Result<TransportChoice> choice = choose_transport(config);
+  if (!choice.ok()) return choice.status().to_string();
+  NoEvents events;
+  const auto made = choice->make(events);
+  if (!made.ok()) return made.status().to_string();
+  const std::vector<std::byte> address = (*made)->local_endpoint()->address;
+  return {reinterpret_cast<const char*>(address.data()), address.size()};
+}
+
+TEST(ChooseTransport, OthersAreNotSentToLoopbackWhereThereIsMore) {
+  const std::string near = "127.0.0.1 ";
+  EXPECT_NE(advertised("0.0.0.0:0", "").find(near), std::string::npos) << "there is nothing else";
+  std::string far;
+  for (const InterfaceAddress& each : interface_addresses()) {
+    const bool ipv4 = each.host.find(':') == std::string::npos;
+    if (ipv4 && !NetworkList::loopback().contains(each.host)) far = each.host;
+  }
+  if (far.empty()) GTEST_SKIP() << "this machine has no address but loopback's";
+  const std::string told = advertised("0.0.0.0:0", ", " + far + "/32");
+  EXPECT_NE(told.find(far + " "), std::string::npos) << told;
+  EXPECT_EQ(told.find(near), std::string::npos) << told;
+  EXPECT_NE(advertised("127.0.0.1:0", ", " + far + "/32").find(near), std::string::npos)
+      << "daemons meet there";
 }
 
 }  // namespace
