@@ -17,6 +17,7 @@ namespace cgx::transport {
 
 struct TcpLink;
 
+constexpr uint32_t kTickMs = 25;
 constexpr uint64_t kTrickleBytes = 8 << 10;
 constexpr uint32_t kTrickleSegments = 6;  // about as many bytes
 

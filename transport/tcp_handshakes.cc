@@ -16,7 +16,6 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr int kAcceptsPerRound = 32;
-constexpr uint32_t kTickMs = 25;
 // Beside what an answer takes (TcpLink::answer_ms).
 constexpr uint32_t kSilentMs = 500;  // or a trickle; a connection that carries nothing is replaced
 constexpr uint32_t kGapTicks = 4;    // without bytes: look whether segments come
@@ -387,9 +386,23 @@ bool TcpTransport::tick_absent(TcpLink& link) {
   return false;
 }
 
+// "; tried 10.1.0.3 4711, 172.17.0.1 4711": since there was a connection.
+std::string TcpTransport::addresses_tried(const TcpLink& link) const {
+  const size_t dialing = link.dialing != nullptr, all = link.addresses.size();
+  const size_t count = std::min(std::min<size_t>(link.tries, link.address) + dialing, all);
+  if (!link.dials || count == 0) return {};
+  const size_t first = count == all ? 0 : link.address + dialing - count;
+  std::string tried;
+  for (size_t i = first; i < first + count; ++i) {
+    tried += (tried.empty() ? "; tried " : ", ") + link.addresses[i % all].text();
+  }
+  return tried;
+}
+
 std::string TcpTransport::why_absent(const TcpLink& link) const {
   if (link.was_up || link.dials) {
-    return link.silence.ok() ? "cannot be reached" : link.silence.message();
+    return (link.silence.ok() ? "cannot be reached" : link.silence.message()) +
+           addresses_tried(link);
   }
   std::string doors;
   for (const auto& each : listeners_) {

@@ -114,10 +114,15 @@ void TcpTransport::dial_now(TcpLink& link) {
 
 // How long an answer is waited for. What got lost is best dialed anew; a way that has become longer
 // answers only who waits. So the waits grow, and then begin again at the shortest, which notices
-// soonest that a path carries again.
+// soonest that a path carries again. Before there was a connection, each address has its share of
+// the time until the link is lost.
 uint32_t TcpTransport::dial_ms(const TcpLink& link) const {
-  if (!link.was_up) return options_.handshake_ms;
-  const size_t round = link.unanswered / link.addresses.size();
+  const size_t addresses = link.addresses.size();
+  if (!link.was_up) {
+    const uint32_t share_ms = lost_ms_ / static_cast<uint32_t>(addresses);
+    return std::min(share_ms - std::min(share_ms, kTickMs), options_.handshake_ms);
+  }
+  const size_t round = link.unanswered / addresses;
   return std::min(link.answer_ms << round % kDialLengths, options_.handshake_ms);
 }
 
@@ -126,8 +131,9 @@ void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
   if (!link.connection) link.silence = why;
   const bool asked_again = why.code() == StatusCode::kNOT_FOUND && leads_home(link);
   if (!asked_again && (!link.was_up || link.dials)) ++link.address;
+  const size_t round = link.tries++ / link.addresses.size();
   link.retry_ticks =
-      std::min(1u << std::min(link.tries++, 8u), link.was_up ? kRetryTicksKnown : kRetryTicksMax);
+      std::min(1u << std::min<size_t>(round, 8), link.was_up ? kRetryTicksKnown : kRetryTicksMax);
   start_ticking();
 }
 

@@ -167,6 +167,7 @@ class TcpTransport final : public Transport {
   void look_behind_gaps(TcpLink& link);
   bool takes_nothing_in(TcpLink& link, int on_their_way) const;
   bool tick_absent(TcpLink& link);
+  std::string addresses_tried(const TcpLink& link) const;
   std::string why_absent(const TcpLink& link) const;
 
   const TcpOptions options_;

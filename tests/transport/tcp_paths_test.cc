@@ -141,6 +141,42 @@ TEST_F(TcpTest, ALinkGoesOnWhereTheWayHasBecomeLonger) {
   EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
 }
 
+// Somebody's doors at which nobody answers.
+class TcpSilentDoors : public TcpTest {
+ protected:
+  void add_silent_doors(int count) {
+    for (; count > 0; --count) {
+      Result<Socket> listener = listen_at("127.0.0.1", 0, 0, {});
+      ASSERT_TRUE(listener.ok()) << listener.status().to_string();
+      let_in(listener->get(), false);
+      doors.push_back(own_address(listener->get()));
+      listeners.push_back(std::move(*listener));
+    }
+  }
+  std::vector<Socket> listeners;
+};
+
+TEST_F(TcpSilentDoors, AreAllTriedBeforeANewLinkIsLost) {
+  open(a, {.lost_ms = 3000});
+  open(b, {.lost_ms = 3000});
+  add_silent_doors(5);
+  doors.push_back(door(b));
+  join(a, b);
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).ok());
+  ASSERT_TRUE(until([&] { return !b.events.frames.empty() || !a.events.downs.empty(); }));
+  EXPECT_TRUE(a.events.downs.empty()) << a.events.downs[0].why.to_string();
+}
+
+TEST_F(TcpSilentDoors, AreNamedWhenTheLinkIsLost) {
+  open(a, {.lost_ms = 500});
+  open(b);
+  add_silent_doors(2);
+  join(a, b);
+  ASSERT_TRUE(until([&] { return !a.events.downs.empty(); }));
+  EXPECT_EQ(a.events.downs[0].why.message(),
+            "machine 2: no answer in time; tried " + doors[0].text() + ", " + doors[1].text());
+}
+
 // Slower than any limit for a record, and not silent.
 TEST_F(TcpTest, ALongFrameOnASlowPathKeepsItsConnection) {
   open_pair_with_relay();
