@@ -191,9 +191,13 @@ void LinkTable::sending(transport::PeerId to) {
 
 // The link may have ended meanwhile, and its peer's number be another's.
 void LinkTable::sent(transport::PeerId to) {
-  const auto link = std::find_if(links_.begin(), links_.end(),
-                                 [&](const Link& known) { return known.peer == to; });
-  if (link != links_.end()) --link->frames;
+  if (Link* const found = find(to)) {
+    --found->frames;
+    return;
+  }
+  const auto ended =
+      std::find_if(links_.begin(), links_.end(), [&](const Link& link) { return link.peer == to; });
+  if (ended != links_.end()) --ended->frames;
 }
 
 void LinkTable::close_idle(uint64_t now_ns) {

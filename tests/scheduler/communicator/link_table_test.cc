@@ -121,6 +121,23 @@ TEST_F(Links, WaitForTheirLastFramesBeforeTheyClose) {
   EXPECT_EQ(links.open_count(), 0u);
 }
 
+TEST_F(Links, KeepTheirPlaceUntilTheirLastFramesHaveLeft) {
+  User first, second(3);
+  open(first);
+  links.up(0, {.index = 7, .generation = 1}, now);
+  links.sending({.index = 7, .generation = 1});
+  links.peer_down({.index = 7, .generation = 1}, {StatusCode::kPEER_LOST, "gone"});
+  links.leave(first, now);
+  open(second);
+  EXPECT_EQ(port.opened, (std::vector<LinkId>{0, 1, 2})) << "a frame of the first is on its way";
+  links.up(1, {.index = 7, .generation = 2}, now);
+  links.sent({.index = 7, .generation = 1});
+  User third;
+  third.key[0] = std::byte{1};
+  open(third);
+  EXPECT_EQ(port.opened.back(), LinkId{0});
+}
+
 TEST_F(Links, ThatNobodyWatchedAndNobodyHeardAreMadeAnew) {
   User failed;
   open(failed);
