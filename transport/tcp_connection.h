@@ -80,7 +80,10 @@ struct TcpConnection : TcpWatched {
   size_t loose_sent = 0;
   TcpSending* current = nullptr;          // the frame that is leaving
   size_t current_sent = 0;                // bytes of it that have left
-  std::vector<std::byte> current_sealed;  // kEncrypt: its header and payload
+  std::vector<std::byte> current_sealed;  // kEncrypt: its header and payload, and room beyond
+  std::span<const std::byte> sealed_bytes() const {
+    return std::span(current_sealed).first(current->bytes());
+  }
 
   // Whether it carries anything: less than kTrickleBytes in kSilentMs is nothing.
   uint64_t left_bytes = 0;   // handed to the system

@@ -269,7 +269,7 @@ void TcpTransport::part_with(TcpLink& link) {
     const bool encrypted = options_.seal == TcpSeal::kEncrypt;
     std::vector<std::byte> all;
     for (const Bytes part : {std::as_bytes(std::span(&half->head, 1)),
-                             encrypted ? Bytes(connection.current_sealed) : half->caller_header(),
+                             encrypted ? connection.sealed_bytes() : half->caller_header(),
                              encrypted ? Bytes() : half->payload, Bytes(connection.loose)}) {
       all.insert(all.end(), part.begin(), part.end());
     }

@@ -247,7 +247,7 @@ bool TcpTransport::write_frame(TcpConnection& connection) {
   const std::span<const std::byte> clear(head.data(), head.size() + sending.head.header_bytes);
   iovec parts[2];
   const int count = encrypted
-                        ? rest_of(head, connection.current_sealed, connection.current_sent, parts)
+                        ? rest_of(head, connection.sealed_bytes(), connection.current_sent, parts)
                         : rest_of(clear, sending.payload, connection.current_sent, parts);
   connection.current_sent += transmit(connection, parts, count);
   if (connection.stage != Stage::kOpen) return false;
@@ -263,9 +263,9 @@ void TcpTransport::seal(TcpConnection& connection, TcpSending& sending) {
   sending.head.received = connection.link->received;
   connection.link->told = connection.link->received;
   connection.link->told_bytes = 0;
-  if (options_.seal == TcpSeal::kEncrypt) connection.current_sealed.resize(sending.bytes());
-  connection.sealer->seal(sending.head, sending.caller_header(), sending.payload,
-                          connection.current_sealed.data());
+  std::vector<std::byte>& sealed = connection.current_sealed;  // never shorter: growing clears
+  if (options_.seal == TcpSeal::kEncrypt) sealed.resize(std::max(sealed.size(), sending.bytes()));
+  connection.sealer->seal(sending.head, sending.caller_header(), sending.payload, sealed.data());
 }
 
 // Bytes the socket took.
