@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kEventsPerRound = 64;
 constexpr size_t kAddressesMax = 8;
+constexpr int kFinalReadsMax = 512;  // of a connection when the transport ends: 8 MiB
 
 std::vector<std::byte> encode_addresses(const std::vector<std::string>& addresses) {
   std::vector<std::byte> bytes = {static_cast<std::byte>(addresses.size())};
@@ -76,8 +77,7 @@ TcpTransport::~TcpTransport() {
   const Connections saying_goodbye = std::move(parting_);
   for (const auto& connection : saying_goodbye) {
     write(*connection);
-    while (discard(*connection) > 0) {
-    }
+    for (int reads = 0; reads < kFinalReadsMax && discard(*connection) > 0;) ++reads;
   }
 }
 

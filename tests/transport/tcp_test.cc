@@ -9,11 +9,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "tests/transport/tcp_pair.h"
 #include "transport/tcp_handshake.h"
@@ -499,6 +501,15 @@ class HandMadePeer {
     hear();
     return closed_;
   }
+  // Until so many bytes are sent, or nobody takes them.
+  void flood(std::atomic<size_t>& sent, size_t bytes) {
+    const std::vector<std::byte> zeros(64 << 10);
+    while (sent < bytes) {
+      const ssize_t count = ::send(wire_.get(), zeros.data(), zeros.size(), MSG_NOSIGNAL);
+      if (count <= 0) return;
+      sent += static_cast<size_t>(count);
+    }
+  }
 
  private:
   template <typename Message>
@@ -603,6 +614,25 @@ TEST_F(HandMadeTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
   EXPECT_THAT(a.events.downs[0].why.message(),
               HasSubstr("machine 2: it speaks, but has acknowledged nothing for 400 ms"));
   EXPECT_EQ(a.events.sent.size(), 1u) << "the buffer is its owner's again";
+}
+
+// What a peer has sent is read in the end, so that it can read the goodbye: not all that it could.
+// How much that would be is chance, so there are several.
+TEST_F(HandMadeTest, ATransportEndsWhileAPeerKeepsSending) {
+  constexpr size_t kTakenMax = 32 << 20;  // 8 MiB, and what the systems hold
+  for (int round = 0; round < 20; ++round) {
+    listen();
+    HandMadePeer peer = dial();
+    peer.prove();
+    ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).ok());
+    ASSERT_TRUE(until([&] { return peer.hear() > 0; }));
+    std::atomic<size_t> sent = 0;
+    std::thread sender([&] { peer.flood(sent, 16 * kTakenMax); });
+    while (sent == 0) std::this_thread::yield();
+    a.transport.reset();
+    sender.join();
+    ASSERT_LT(sent, kTakenMax);
+  }
 }
 
 TEST_F(TcpTest, LinksLeaveNoDescriptorBehind) {
