@@ -317,7 +317,7 @@ bool TcpTransport::tick_open(TcpLink& link) {
   if (link.first == nullptr) {
     link.got_through();
     link.unanswered = 0;
-    link.silent_ticks = link.stuck_ticks = 0;
+    link.silent_ticks = link.stuck_ticks = link.deaf_ticks = 0;
     return link.told != link.received;
   }
   link.barren_ticks += link.failing;
@@ -366,12 +366,13 @@ void TcpTransport::look_behind_gaps(TcpLink& link) {
   if (came || link.silent_ticks * kTickMs < queue_ms) events_.on_bytes(link.id);
 }
 
-// A peer that reads acknowledges within a tick or two. What it never does would be kept for it for
-// ever, heartbeats too.
+// A peer that reads acknowledges within a tick or two, or behind the long record that it sends.
+// What it never does would be kept for it for ever, heartbeats too. While newer bytes are on their
+// way, nothing is known of those before, and nothing is forgotten.
 bool TcpTransport::takes_nothing_in(TcpLink& link, int on_their_way) const {
-  const bool left =
-      link.unsent == nullptr && link.connection->current == nullptr && on_their_way == 0;
-  link.deaf_ticks = left ? link.deaf_ticks + 1 : 0;
+  const TcpConnection& connection = *link.connection;
+  const bool there = link.unsent == nullptr && connection.current == nullptr && on_their_way == 0;
+  link.deaf_ticks += there && !connection.reader.midway();
   return link.deaf_ticks >= ticks(lost_ms_);
 }
 

@@ -37,6 +37,7 @@ class RecordReader {
   void filled(size_t bytes);
   // False: more bytes are needed. True: a record, which lives until the next call.
   Result<bool> next(Opener& opener, Record& record);
+  bool midway() const { return head_open_; }  // in a record that is not whole yet
 
  private:
   static constexpr size_t kStagedBytes = 4096;

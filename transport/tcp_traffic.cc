@@ -163,6 +163,7 @@ bool TcpTransport::take_acknowledgement(TcpLink& link, uint64_t received) {
   if (received > link.sent) return false;
   if (received <= link.acked) return true;
   link.acked = received;
+  link.deaf_ticks = 0;
   link.got_through();
   release(link);
   return true;

@@ -43,7 +43,7 @@ struct TcpLink {
   uint32_t barren_ticks = 0;  // since then, or without the first connection (where due)
   uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing
   uint32_t stuck_ticks = 0;   // bytes have left here, and its system takes none
-  uint32_t deaf_ticks = 0;    // it owes one, and all has left here
+  uint32_t deaf_ticks = 0;    // it owes one, and all is there; since the last one
   Status silence;             // why the last try failed
 
   // Frames that the peer has not acknowledged, oldest first; those from `unsent` on have not left.
@@ -60,7 +60,7 @@ struct TcpLink {
   // A new frame has come, or word that one has arrived, or none is waiting.
   void got_through() {
     failing = false;
-    barren_ticks = deaf_ticks = 0;
+    barren_ticks = 0;
   }
 };
 

@@ -497,6 +497,7 @@ class HandMadePeer {
       heard += static_cast<size_t>(count);
     }
   }
+  void let_in(bool in) { transport::let_in(wire_.get(), in); }
   bool closed() {
     hear();
     return closed_;
@@ -614,6 +615,32 @@ TEST_F(HandMadeTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
   EXPECT_THAT(a.events.downs[0].why.message(),
               HasSubstr("machine 2: it speaks, but has acknowledged nothing for 400 ms"));
   EXPECT_EQ(a.events.sent.size(), 1u) << "the buffer is its owner's again";
+}
+
+// Be it that it sends frames, or that something newer is always on its way to it.
+TEST_F(HandMadeTest, APeerThatAcknowledgesNothingIsLostWhateverElseGoesOn) {
+  listen({.lost_ms = 600});
+  HandMadePeer mute = dial();
+  mute.prove();
+  const auto began = Clock::now();
+  const auto pause = std::chrono::milliseconds(10);
+  constexpr int kBeat = 50, kOnItsWay = 10;
+  auto next = began;
+  uint64_t count = 0;
+  ASSERT_TRUE(until([&] {
+    if (Clock::now() < next) return false;
+    if (count % kBeat == 0 && a.events.downs.empty()) {
+      mute.let_in(false);
+      EXPECT_TRUE(a.transport->send(a.peer, {to_bytes("beat"), {}}, kNoToken).ok());
+    }
+    if (count % kBeat == kOnItsWay) mute.let_in(true);
+    mute.say({.number = ++count});
+    mute.hear();
+    next += pause;
+    return a.events.downs.size() == 1;
+  }));
+  EXPECT_THAT(a.events.downs[0].why.message(),
+              HasSubstr("machine 2: it speaks, but has acknowledged nothing for 600 ms"));
 }
 
 // What a peer has sent is read in the end, so that it can read the goodbye: not all that it could.
