@@ -151,6 +151,9 @@ class Hook(unittest.TestCase):
     def test_mixed_types_travel_in_one_pass(self):
         self.run_ranks("mixed_types_in_several_buckets")
 
+    def test_the_first_pass_of_a_static_graph_ends_with_several_buckets(self):
+        self.run_ranks("static_graph_with_several_buckets")
+
     def test_buckets_may_be_empty(self):
         self.run_ranks("empty_buckets")
 

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import math
+import signal
 import warnings
 
 import torch
@@ -58,6 +59,29 @@ def several_models():
         for (ours, _), (theirs, _) in pairs:
             theirs(batch(step)).square().mean().backward()
             assert_equal(gradients(ours), gradients(theirs))
+
+
+class ToDouble(torch.nn.Module):
+    def forward(self, inputs):
+        return inputs.double()
+
+
+def static_graph_with_several_buckets():
+    """Two types make two buckets at once. In its first pass DDP calls each of them the first one, and none the last."""
+    signal.alarm(40)
+    for hook in (lambda model: cgx.torch.register(model),
+                 lambda model: model.register_comm_hook(None, cgx.torch.comm_hook),
+                 lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(32, 16), ToDouble(), torch.nn.Linear(16, 4).double()).to(DEVICE)
+        ours, theirs = (DistributedDataParallel(each, static_graph=True) for each in (net, copy.deepcopy(net)))
+        hook(ours)
+        for step in range(4):
+            for model in (ours, theirs):
+                model.zero_grad()
+                model(batch(step)).square().mean().backward()
+            assert_equal(gradients(ours), gradients(theirs))
+    signal.alarm(0)
 
 
 def no_sync_accumulates():

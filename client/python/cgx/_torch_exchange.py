@@ -51,7 +51,7 @@ class Part:
     """
 
     def __init__(self, bucket):
-        self.buffer, self.is_last, self._sparse = bucket.buffer(), bucket.is_last(), None
+        self.buffer, self.index, self.is_last, self._sparse = bucket.buffer(), bucket.index(), bucket.is_last(), None
         self.tensors = bucket.parameters()
         self.parameters = tuple(map(id, self.tensors))
         self._bucket = bucket

@@ -16,6 +16,14 @@ def names_of(model, named_parameters=None):
     return {id(parameter): name for name, parameter in named_parameters or ()}
 
 
+def reduced_by(model):
+    """The ids of the parameters that a DistributedDataParallel made now would reduce: their gradients come to its hook."""
+    ignored = getattr(model, "parameters_to_ignore", ())
+    return {id(parameter) for place, module in model.module.named_modules()
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.requires_grad and f"{place}.{name}" not in ignored}
+
+
 def model_of(parameters):
     """The DistributedDataParallel these parameters belong to, None if there is none.
 

@@ -31,7 +31,8 @@ from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import (drop_shared_session, group_of, is_lost, lives, next_name, ranks_of, reference_to,
                               shared_session)
-from cgx._torch_model import DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of
+from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of,
+                              reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, StepOrderError, TimedOutError
@@ -121,6 +122,7 @@ class HookState:
         self._named_by_order = name is None
         self._session = session
         self._model = weakref.ref(model) if wrapped else None
+        self._reduced = reduced_by(model) if wrapped else None  # now: whoever freezes layers later changes nothing in DDP
         self._names = names_of(model, named_parameters)
         self._prepare()
         with self._telling_others():
@@ -135,6 +137,7 @@ class HookState:
         self._used = None       # the session it joined in, or tried to
         self._first_pass = []   # parts of the first pass, until all parameters are known
         self._parts = []        # of the pass under way, or of the last one
+        self._seen = set()      # parameters of those parts, by id
         self._pass_open = False
         self._introduced = False  # what has to be said before this pass's first submit is said
         self._factor = 1.0      # of this pass's results
@@ -186,7 +189,7 @@ class HookState:
         self._drop_lost_session()
         self._steps_before += self._step
         self._exchange, self._pass_open, self._failed, self._step, self._dropped = None, False, None, 0, None
-        self._first_pass, self._parts = [], []
+        self._first_pass, self._parts, self._seen = [], [], set()
 
     def _drop_lost_session(self):
         """It is of no use to any model. While ranks join, the daemon that was lost may be another rank's."""
@@ -206,9 +209,11 @@ class HookState:
     def on_bucket(self, bucket):
         part = Part(bucket)
         try:
-            if not self._pass_open or bucket.index() == 0:
+            if not self.is_in_pass_of(part.parameters):
                 self._begin_pass()
             self._parts.append(part)
+            self._seen.update(part.parameters)
+            part.is_last = self._is_last(part)
             if self._failed is not None:
                 raise self._failed
             self._hand_over(part)
@@ -218,9 +223,21 @@ class HookState:
             self._pass_open = False
         return part.future
 
+    def is_in_pass_of(self, parameters):
+        """Whether a bucket of these, given by id, is one more of the pass under way: a pass has each parameter once."""
+        return self._pass_open and self._seen.isdisjoint(parameters)
+
+    def _is_last(self, part):
+        """DDP says of every bucket of a static graph's first pass that it is the first one, and so of none but an only
+        one that it is the last."""
+        if part.is_last or part.index > 0 or len(self._parts) == 1:
+            return part.is_last
+        self._find_model(part.tensors)
+        return self._reduced is not None and self._reduced <= self._seen
+
     def _begin_pass(self):
         """A pass still open is an abandoned backward: the next submit goes into it again, which tells all ranks."""
-        last, self._parts = self._parts, []
+        last, self._parts, self._seen = self._parts, [], set()
         was_open, self._pass_open, self._introduced = self._pass_open, True, False
         self.error = None
         if self._exchange is not None and not self._exchange.session.is_open:
@@ -338,9 +355,7 @@ class HookState:
             self.process_group, self._ranks = group_of(self._ranks), ()
             self._group = reference_to(self.process_group)
         parameters = [parameter for part in self._first_pass for parameter in part.tensors]
-        if self._model is None:
-            model = model_of(parameters)
-            self._model = None if model is None else weakref.ref(model)
+        self._find_model(parameters)
         names = self._names
         if self._model is not None and not all(id(parameter) in names for parameter in parameters):
             names = names_of(self._model())
@@ -361,6 +376,14 @@ class HookState:
             raise
         self._exchange, self._left = exchange, None
         self._telling.joined(exchange.communicator)
+
+    def _find_model(self, parameters):
+        """Where none was given, and what DDP reduces of it."""
+        if self._model is None:
+            model = model_of(parameters)
+            self._model = None if model is None else weakref.ref(model)
+        if self._reduced is None and self._model is not None and self._model() is not None:
+            self._reduced = reduced_by(self._model())
 
     def _leave_those_before(self):
         """Whoever meets again under a name has left it: a model of before may be held by a traceback or a cycle."""
@@ -398,7 +421,7 @@ class HookState:
 
     def __setstate__(self, state):
         self.name, self.timeout, self.gradient_unit = state["name"], state["timeout"], state["gradient_unit"]
-        self.process_group, self._session, self._model, self._names = None, None, None, {}
+        self.process_group, self._session, self._model, self._reduced, self._names = None, None, None, None, {}
         self._group = None  # known when it is used
         self._named_by_order, self.announce = state["named_by_order"], state.get("announce")
         self._prepare()
