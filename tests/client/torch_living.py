@@ -316,6 +316,68 @@ def states_without_a_name_are_each_models_own():
     assert (large.module.weight.grad == 2).all(), large.module.weight.grad
 
 
+def train_without_a_state(model):
+    """One step of a model of weights whose gradients are 1, 2 and 4 on ranks 0, 1 and 2."""
+    model.register_comm_hook(None, cgx.torch.comm_hook)
+    for _ in range(2):  # DDP makes its buckets anew before the second pass
+        model.zero_grad()
+        model(torch.full((1, 3), 2.0 ** RANK)).sum().backward()
+
+
+def model_wrapped_again_over_other_ranks():
+    """Hooked with None each time: gradients are averaged over the ranks of the wrapper that is in use."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2])][RANK // 2]
+    net = torch.nn.Linear(3, 2, bias=False)
+    for group, mean in ((None, 7 / 3), (pair, 1.5 if RANK < 2 else 4.0), (None, 7 / 3)):
+        train_without_a_state(DistributedDataParallel(net, process_group=group))
+        torch.testing.assert_close(net.weight.grad, torch.full((2, 3), mean))
+    world = DistributedDataParallel(net)
+    try:
+        train_without_a_state(DistributedDataParallel(net, process_group=pair))
+    except RuntimeError as error:
+        assert "several process groups" in str(error), error
+    else:
+        raise AssertionError(f"which ranks count is not known beside {world}")
+
+
+def model_wrapped_again_with_layers_unfrozen():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    net[0].requires_grad_(False)
+    kept = []
+    for keep in (True, False):
+        model = DistributedDataParallel(net)
+        kept.append(model)
+        train_without_a_state(model)
+        net.requires_grad_(True)
+        model = DistributedDataParallel(net)
+        kept.append(model)
+        train_without_a_state(model)
+        assert all(parameter.grad is not None for parameter in net.parameters())
+        net[1].requires_grad_(False)
+        if keep:
+            kept.clear()
+
+
+def model_wrapped_again_by_those_that_live():
+    """Of three ranks, in a group of their own. The model of before is still there, as in a traceback."""
+    net = torch.nn.Linear(3, 2, bias=False)
+    before = DistributedDataParallel(net)
+    train_without_a_state(before)
+    dist.barrier()
+    if RANK == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        before(torch.ones(1, 3)).sum().backward()
+    except RuntimeError as error:
+        assert "RANK_LOST" in str(error), error
+    else:
+        raise AssertionError("backward went on without rank 2")
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[4]}/again", rank=RANK, world_size=2)
+    train_without_a_state(DistributedDataParallel(net))
+    assert (net.weight.grad == 1.5).all(), net.weight.grad
+
+
 def bucket_of_no_model():
     try:
         cgx.torch.comm_hook(None, FakeBucket([parameter(torch.float32, 5)]))

@@ -232,6 +232,15 @@ class Hook(unittest.TestCase):
     def test_models_hooked_without_a_state_have_one_each(self):
         self.run_ranks("states_without_a_name_are_each_models_own", size=3)
 
+    def test_a_model_wrapped_again_over_other_ranks_is_averaged_over_those(self):
+        self.run_ranks("model_wrapped_again_over_other_ranks", size=3)
+
+    def test_a_model_wrapped_again_may_have_other_layers_frozen(self):
+        self.run_ranks("model_wrapped_again_with_layers_unfrozen")
+
+    def test_a_model_is_wrapped_again_by_the_ranks_that_live(self):
+        self.run_ranks("model_wrapped_again_by_those_that_live", size=3, killed=[2])
+
     def test_a_bucket_of_no_model_needs_a_state(self):
         self.run_ranks("bucket_of_no_model")
 

@@ -2,8 +2,11 @@
 
 import gc
 import sys
+import weakref
 
 from torch.nn.parallel import DistributedDataParallel
+
+from cgx._torch_group import lives
 
 _JOINED_FRAMES = 8  # how far above the hook DDP's shadow of a backward may be
 
@@ -24,20 +27,28 @@ def reduced_by(model):
             if parameter.requires_grad and f"{place}.{name}" not in ignored}
 
 
-def model_of(parameters):
-    """The DistributedDataParallel these parameters belong to, None if there is none.
+def models_of(parameters):
+    """The DistributedDataParallel models that these parameters belong to: none, or some of one group that lives.
 
-    Several wrapped around one module, one after the other, are as good as each other, if they are of one group.
+    Several wrapped around one module, one after the other, are as good as each other, if they reduce the same ones.
     """
-    wanted, found = {id(parameter) for parameter in parameters}, []
-    for thing in gc.get_objects():
-        if issubclass(type(thing), DistributedDataParallel) and "module" in thing.__dict__.get("_modules", {}):
-            if wanted <= {id(parameter) for parameter in thing.module.parameters()}:
-                found.append(thing)
+    wanted = {id(parameter) for parameter in parameters}
+    found = _living(wanted)
+    if len(found) > 1:
+        del found
+        gc.collect()  # on all ranks alike: garbage must not decide
+        found = _living(wanted)
     if len({id(model.process_group) for model in found}) > 1:
         raise ValueError("the model is wrapped by DistributedDataParallel for several process groups: use "
                          "cgx.torch.register(model) or give the HookState its process_group")
-    return found[0] if found else None
+    return found
+
+
+def _living(wanted):
+    found = [thing for thing in gc.get_objects()
+             if issubclass(type(thing), DistributedDataParallel) and "module" in thing.__dict__.get("_modules", {})
+             and wanted <= {id(parameter) for parameter in thing.module.parameters()}]
+    return [model for model in found if lives(weakref.ref(model.process_group))] or found
 
 
 def divides_by_those_left(model):

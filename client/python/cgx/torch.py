@@ -20,7 +20,7 @@ import os
 import weakref
 
 try:
-    import torch as _  # noqa: F401  the first of cgx.torch's modules that needs it
+    import torch  # the first of cgx.torch's modules that needs it
 except ModuleNotFoundError as missing:
     raise ImportError("cgx.torch needs PyTorch, 1.13 or 2.x: install python3-torch, or torch with pip") from missing
 
@@ -31,7 +31,7 @@ from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
 from cgx._torch_group import (drop_shared_session, group_of, is_lost, lives, next_name, ranks_of, reference_to,
                               shared_session)
-from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, model_of, names_of,
+from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, models_of, names_of,
                               reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
@@ -145,6 +145,7 @@ class HookState:
         self.error = None       # the same, for users
         self._attempts = 0      # to join
         self._telling = Telling(self.announce)
+        self.begins_with = None  # the first bucket of its passes, where comm_hook has to find the state
         self._left = None       # why the communicator before this one was left
         self._step = 0
         self._dropped = None    # the last step that was
@@ -181,6 +182,14 @@ class HookState:
     def is_of(self, model):
         """Whether this state's hook is the model's."""
         return self._model is not None and self._model() is model
+
+    def has_model(self):
+        return self._model is not None and self._model() is not None
+
+    def is_of_one_in(self, models):
+        """Also of several, where they reduce the same parameters: DDP does not say which of them is in use."""
+        own = [model for model in models if self.is_of(model)]
+        return bool(own) and (len(models) == 1 or self._reduced == reduced_by(own[0]))
 
     def close(self):
         """Leaves the communicator; every rank does. A later backward joins anew."""
@@ -380,9 +389,9 @@ class HookState:
     def _find_model(self, parameters):
         """Where none was given, and what DDP reduces of it."""
         if self._model is None:
-            model = model_of(parameters)
-            self._model = None if model is None else weakref.ref(model)
-        if self._reduced is None and self._model is not None and self._model() is not None:
+            models = models_of(parameters)
+            self._model = weakref.ref(models[0]) if models else None
+        if self._reduced is None and self.has_model():
             self._reduced = reduced_by(self._model())
 
     def _leave_those_before(self):
@@ -435,14 +444,40 @@ def _state_of(bucket):
     """The state of the model a bucket is of: one for each, known by its parameters for as long as those live."""
     parameters = bucket.parameters()
     reference, state = _of_parameters.get(id(parameters[0]), (None, None))
-    if reference is not None and reference() is parameters[0]:
+    if reference is None or reference() is not parameters[0]:
+        state = None
+    if state is not None and state.has_model() and state.is_in_pass_of(map(id, parameters)):
         return state
-    model = model_of(parameters)
-    if model is None:
+    first = _first_bucket(bucket)
+    if state is None or not state.has_model() or state.begins_with != first:
+        state = _state_now(parameters, state)
+    state.begins_with = first
+    return state
+
+
+def _first_bucket(bucket):
+    """What changes where another DistributedDataParallel has been made of the module, while the one before lives: memory.
+
+    Looking for it anew in each pass would take too long. Wrappers of other types copy buckets: only layers count then.
+    """
+    buffer, parameters = bucket.buffer(), bucket.parameters()
+    own = buffer.layout == torch.strided and buffer.dtype == parameters[0].dtype
+    return tuple(map(id, parameters)), buffer.data_ptr() if own else None
+
+
+def _state_now(parameters, before):
+    """`before`, if it is of the model that is in use; else that model's, made here."""
+    models = models_of(parameters)
+    if not models:
         raise ValueError("comm_hook was registered without a state and finds no DistributedDataParallel with the "
                          "bucket's parameters: use cgx.torch.register(model)")
-    state = HookState(model=model)
-    for parameter in model.module.parameters():
+    if before is not None:
+        if before.is_of_one_in(models):
+            return before
+        with contextlib.suppress(CgxError):  # it may be of ranks that have gone
+            before.close()
+    state = HookState(model=next((model for model in models if before is None or not before.is_of(model)), models[0]))
+    for parameter in state._model().module.parameters():
         key = id(parameter)
         _of_parameters[key] = (weakref.ref(parameter, lambda _, key=key: _of_parameters.pop(key, None)), state)
     return state
