@@ -409,6 +409,30 @@ def shutdown_and_again():
     cgx.torch.shutdown()
 
 
+def shutdown_while_the_session_is_opened():
+    """In a handler of signals, which runs in the thread that opens it, and while another thread does."""
+    signal.alarm(40)
+    own, called = cgx._torch_group.Session, []
+    signal.signal(signal.SIGUSR1, lambda *_: called.append(cgx.torch.shutdown()))
+
+    def interrupted(**options):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while len(called) < len(opening):
+            time.sleep(0.001)
+        return own(**options)
+
+    cgx._torch_group.Session, opening = interrupted, [0]
+    first = cgx._torch_group.shared_session()
+    cgx.torch.shutdown()
+    opening.append(1)
+    thread = threading.Thread(target=cgx._torch_group.shared_session)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.01)
+    assert called == [None, None] and not first.is_open, called
+    signal.alarm(0)
+
+
 def typed_errors():
     """What torch makes a RuntimeError of is to be had as what it was."""
     state = cgx.torch.HookState()

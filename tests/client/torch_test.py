@@ -256,6 +256,9 @@ class Hook(unittest.TestCase):
     def test_shutdown_and_joining_again(self):
         self.run_ranks("shutdown_and_again")
 
+    def test_shutdown_in_a_handler_of_signals_while_the_session_is_opened(self):
+        self.run_ranks("shutdown_while_the_session_is_opened", size=1)
+
     def test_uneven_inputs_are_divided_as_with_gloo(self):
         self.run_ranks("uneven_inputs")
 

@@ -16,7 +16,7 @@ _NOTHING = "?"  # stands for a missing value: values are hexadecimal
 
 _ordinals = weakref.WeakKeyDictionary()  # process group -> how many hook states it has had: the same on all its ranks
 _sessions = {}  # process -> (job, session): a forked child opens its own
-_lock = threading.Lock()
+_lock = threading.RLock()  # a handler of signals may interrupt its own thread anywhere
 
 
 def whole_group(group=None):
@@ -134,13 +134,25 @@ def _agreed_job():
 
 
 def shared_session():
+    """Opened without the lock: a handler of signals may call shutdown() meanwhile, also in a thread that waits here."""
     job = _agreed_job()
     with _lock:
-        known, session = _sessions.get(os.getpid(), (None, None))
-        if session is None or not session.is_open or known != job:
-            session = Session(job=job)
-            _sessions[os.getpid()] = (job, session)
-        return session
+        known = _known_session(job)
+    if known is not None:
+        return known
+    opened = Session(job=job)
+    with _lock:
+        known = _known_session(job)
+        if known is None:
+            _sessions[os.getpid()] = (job, opened)
+            return opened
+    opened.close()  # another thread was faster
+    return known
+
+
+def _known_session(job):
+    known, session = _sessions.get(os.getpid(), (None, None))
+    return session if session is not None and session.is_open and known == job else None
 
 
 def drop_shared_session(lost=None):
@@ -168,7 +180,7 @@ def is_lost(session):
 
 def _renew_lock():
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)
