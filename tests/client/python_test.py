@@ -108,6 +108,21 @@ class Calls(WithDaemon):
                 self.assertTrue(call.done())
         self.on_communicator(2, body)
 
+    def test_outcomes_of_calls_of_long_ago_are_known(self):
+        def body(comm):
+            wrong = comm.allreduce_async(comm.session.empty(10 + comm.rank))
+            arrays = [comm.session.empty(4) for _ in range(100)]
+            for k, array in enumerate(arrays):
+                array[:] = k
+            calls = [comm.allreduce_async(array) for array in arrays]
+            for ask in (wrong.wait, wrong.done, wrong.wait):
+                with self.assertRaises(cgx.MismatchError):
+                    ask()
+            for k, call in enumerate(calls):
+                self.assertEqual(call.wait(30)[0], 2 * k)
+                self.assertTrue(call.done())
+        self.on_communicator(2, body)
+
     def test_call_that_timed_out_keeps_its_memory(self):
         late = threading.Event()
 

@@ -13,6 +13,7 @@ import time
 import uuid
 from sys import is_finalizing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from weakref import WeakValueDictionary
 
 from cgx._arrays import DTYPES, View, copy, dtype_number, dtype_of, view_of, writable_view
 from cgx._gpu import stream_number
@@ -119,12 +120,26 @@ class Call:
     def __init__(self, communicator: "Communicator", number: int, result, buffers, stream: Optional[int] = None):
         self._communicator, self._number, self._stream = communicator, number, stream
         self._result, self._buffers = result, buffers
+        self._finished = False
+        self._error: Optional[CgxError] = None  # that it failed with
+        communicator._calls[number] = self
 
     def done(self) -> bool:
         """Whether it is finished, without waiting; raises what it failed with."""
-        finished = ctypes.c_int()
-        check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
-        return bool(finished.value)
+        if not self._finished:
+            finished = ctypes.c_int()
+            check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
+            return bool(finished.value)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _learn(self) -> None:
+        """How it ended, before the library forgets it."""
+        try:
+            self._finished = self.done()
+        except CgxError as error:
+            self._finished, self._error = True, error.with_traceback(None)  # whose frames hold this call
 
     def wait(self, timeout: Seconds = None, stream: Any = None):
         """The result: the array the call was made with, or `out`.
@@ -132,7 +147,9 @@ class Call:
         timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait. Of an array on a GPU the
         result is ordered on `stream`, default the one that the call was made with: the host waits for the network only.
         """
-        if self._stream is None:
+        if self._stream is None and self._finished:
+            self.done()
+        elif self._stream is None:
             self._communicator._wait_call(self._number, timeout)
         else:
             number = stream_number(stream)
@@ -156,6 +173,7 @@ class Communicator:
         self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1
+        self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()  # that somebody holds
         self._asking, self._uses = Calls(), Uses()
 
         def create(call: Beside) -> ctypes.c_void_p:
@@ -329,7 +347,10 @@ class Communicator:
         return result
 
     def allreduce_async(self, array, op: str = "sum", out=None, dtype=None, stream: Any = None) -> Call:
-        """The same for arrays of the arena or on a GPU, without waiting: returns a Call. A fifth in flight waits."""
+        """The same for arrays of the arena or on a GPU, without waiting: returns a Call. A fifth in flight waits.
+
+        On a GPU the result of one of the last 64 calls can be waited for.
+        """
         source, target, element = _pair(array, out, dtype, stream)
         result = array if out is None else out
         if source.gpu:
@@ -382,10 +403,13 @@ class Communicator:
         return number.value
 
     def _wait_for_room(self) -> None:
-        """Where Ctrl-C is noticed; how that call ends is not asked here."""
+        """Where Ctrl-C is noticed; how the oldest call ends is for whoever waits for that one."""
         oldest = self._last_call + 1 - _CALLS_IN_FLIGHT
         if oldest >= 0:
             self._wait(lambda handle, ms: library.cgx_wait_call(handle, oldest, ms), self._limit_ms)
+            call = self._calls.get(oldest)
+            if call is not None:
+                call._learn()
 
     def _wait_call(self, number: int, timeout: Seconds) -> None:
         check(self._wait(lambda handle, ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
