@@ -113,6 +113,8 @@ class Communicator final : public CompletionSink {
   Status send_table(std::span<const wire::TensorDescription> table);
   Status check_ids(std::span<const uint32_t> ids) const;
   Result<Step*> open_step(uint64_t number);
+  // As the session's; CANCELLED where this is closed meanwhile.
+  Status make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline);
   Status speak(Use& use, uint64_t step, std::span<const uint32_t> ids, Mark mark,
                std::span<Place> places = {});
   Status speak_of(Step& step, uint32_t id, Mark mark, Place* place, Copy* copy = nullptr);

@@ -37,6 +37,12 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   return begin_call(use, buffers, *std::move(placed), nullptr);
 }
 
+Status Communicator::make_room(Lock& lock, uint32_t records, uint32_t completions,
+                               Deadline deadline) {
+  CGX_RETURN_IF_ERROR(session_.make_room(lock, records, completions, deadline, closed_));
+  return closed_ ? cancelled() : Status();
+}
+
 Result<uint64_t> Communicator::begin_call(Use& use, const CallBuffers& buffers, Place place,
                                           Copy* copy) {
   const Deadline limit = deadline();
@@ -44,8 +50,7 @@ Result<uint64_t> Communicator::begin_call(Use& use, const CallBuffers& buffers, 
     const Status waited =
         session_.wait(use.lock(), limit, [&] { return closed_ || calls_.room(); });
     CGX_RETURN_IF_ERROR(timed_out(waited, "room for a fifth call"));
-    CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 1, limit));
-    if (closed_) return cancelled();
+    CGX_RETURN_IF_ERROR(make_room(use.lock(), 1, 1, limit));
   } while (!calls_.room());
   cgx_submit_record record{};
   record.kind = CGX_SUBMIT_CALL;

@@ -55,8 +55,7 @@ Status Communicator::submit_from_gpu(uint64_t number, uint32_t id, DeviceBuffers
     return naming(placed.status(), "tensor " + about.name, about.elements, about.dtype);
   }
   Place place = *std::move(placed);
-  CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 1, deadline()));
-  if (closed_) return cancelled();
+  CGX_RETURN_IF_ERROR(make_room(use.lock(), 1, 1, deadline()));
   CGX_ASSIGN_OR_RETURN(Step* const step, open_step(number));
   Copy* const copy = staged->host_waits ? &staged->copy : nullptr;
   const Status spoken = speak_of(*step, id, Mark::kSubmitted, &place, copy);
@@ -127,7 +126,7 @@ void Communicator::copied(Lock& lock, const std::string& what, const Status& sta
 
 Status Communicator::send_deferred(Lock& lock) {
   while (!closed_ && !deferred_.empty() && !deferred_.front().copying) {
-    CGX_RETURN_IF_ERROR(session_.make_room(lock, 1, 0, deadline()));
+    CGX_RETURN_IF_ERROR(session_.make_room(lock, 1, 0, deadline(), closed_));
     if (closed_) break;
     session_.push(deferred_.front().record, 0);
     deferred_.pop_front();

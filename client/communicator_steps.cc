@@ -88,7 +88,7 @@ Status Communicator::speak(Use& use, uint64_t number, std::span<const uint32_t> 
     const auto batch = ids.first(std::min(ids.size(), kSubmitBatch));
     const auto count = static_cast<uint32_t>(batch.size());
     CGX_RETURN_IF_ERROR(check_ids(batch));
-    CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), count, count, deadline()));
+    CGX_RETURN_IF_ERROR(make_room(use.lock(), count, count, deadline()));
     CGX_ASSIGN_OR_RETURN(Step* const step, open_step(number));
     Status status;
     for (size_t i = 0; i < batch.size() && status.ok(); ++i) {
@@ -135,7 +135,7 @@ Status Communicator::step_end(uint64_t number) {
   if (!session_.daemon_lives()) return session_.lost();
   CGX_ASSIGN_OR_RETURN(Step * step, open_step(number));
   const uint32_t slots = steps_.slots_at_end(*step);
-  CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, slots, deadline()));
+  CGX_RETURN_IF_ERROR(make_room(use.lock(), 1, slots, deadline()));
   CGX_ASSIGN_OR_RETURN(step, open_step(number));
   cgx_submit_record record{};
   record.kind = CGX_SUBMIT_STEP_END;
@@ -165,7 +165,7 @@ Status Communicator::step_done(uint64_t number, int fate) {
     return invalid_argument("fate " + std::to_string(fate) + " must be CGX_KEPT or CGX_DROPPED");
   }
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
-  CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, deadline()));
+  CGX_RETURN_IF_ERROR(make_room(use.lock(), 1, 0, deadline()));
   CGX_ASSIGN_OR_RETURN(Step* const step, steps_.awaited(number));
   CGX_RETURN_IF_ERROR(steps_.may_close(*step, fate == CGX_DROPPED));
   steps_.close(*step, fate == CGX_DROPPED);
@@ -203,7 +203,7 @@ Result<uint64_t> Communicator::step_redo() {
   staged_steps_.erase(staged_steps_.lower_bound(reply->value1), staged_steps_.end());
   // The daemon may have refused a fate that was said while it knew of the failure and we did not.
   if (const auto said = steps_.closing_before(reply->value1)) {
-    CGX_RETURN_IF_ERROR(session_.make_room(use.lock(), 1, 0, limit));
+    CGX_RETURN_IF_ERROR(make_room(use.lock(), 1, 0, limit));
     say_done(said->number, said->dropped);
   }
   return reply->value1;

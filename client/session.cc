@@ -230,12 +230,14 @@ void Session::take_in() {
   drain();
 }
 
-Status Session::make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline) {
+Status Session::make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline,
+                          const bool& closed) {
   for (;;) {
     CGX_RETURN_IF_ERROR(wait(lock, deadline, [&] {
-      return reserved_ + completions <= CGX_COMPLETION_CAPACITY || !lost_.ok();
+      return reserved_ + completions <= CGX_COMPLETION_CAPACITY || closed || !lost_.ok();
     }));
     if (!lost_.ok()) return lost_;
+    if (closed) return {};
     if (channel_->submit_room() >= records) return {};
     if (Clock::now() >= deadline) {
       return {StatusCode::kTIMED_OUT, "the daemon takes no records from the submit ring"};

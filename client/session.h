@@ -90,8 +90,10 @@ class Session {
   void keep(std::unique_ptr<Leftover> leftover) { leftovers_.push_back(std::move(leftover)); }
   void forget_slots(uint32_t completions) { reserved_ -= completions; }
 
-  // Waits until `records` fit in the submit ring and `completions` slots are free.
-  Status make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline);
+  // Waits until `records` fit in the submit ring and `completions` slots are free, or the caller's
+  // communicator is `closed`.
+  Status make_room(Lock& lock, uint32_t records, uint32_t completions, Deadline deadline,
+                   const bool& closed);
   // Requires room. `completions`: the slots this record reserves.
   void push(const cgx_submit_record& record, uint32_t completions);
   // The slots of a record that is pushed later, for none.

@@ -27,7 +27,7 @@ def files_of(thread):
 
 
 class AloneOfTwo(WithDaemon):
-    def alone_of_two(self, commit=False):
+    def alone_of_two(self, commit=False, tensors=1):
         """A communicator whose other rank does nothing."""
         store, ranks = Store(), [None, None]
 
@@ -35,7 +35,8 @@ class AloneOfTwo(WithDaemon):
             session = self.session()
             ranks[rank] = session.communicator("world", rank, 2, store.put, store.get, timeout=60)
             if commit:
-                ranks[rank].register("t", session.empty(4))
+                for number in range(tensors):
+                    ranks[rank].register(f"t{number}", session.empty(4))
                 ranks[rank].commit()
         on_ranks(2, join)
         return ranks[0]
@@ -85,6 +86,13 @@ class Interrupts(AloneOfTwo):
         comm.submit(0, comm.tensors)
         comm.step_end(0)
         self.interrupt(lambda: comm.wait(0))
+
+    def test_submits_that_wait_for_room(self):
+        comm = self.alone_of_two(commit=True, tensors=5000)
+        comm.submit(0, comm.tensors)
+        comm.step_end(0)
+        self.interrupt(lambda: comm.submit(1, comm.tensors))
+        comm.close()
 
     def test_polling(self):
         session = self.session()

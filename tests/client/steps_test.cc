@@ -75,6 +75,22 @@ TEST_F(StepsTest, SubmitsMoreTensorsThanTheRingHolds) {
   EXPECT_EQ(ranks_[0].home(5999)[0], 3.0f);
 }
 
+TEST_F(StepsTest, SubmitThatWaitsForRoomEndsWithItsCommunicator) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  add_tensors(5000, 1);
+  Rank& rank = ranks_[0];
+  daemon_->hold(true);
+  ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), rank.ids.size()));
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  std::thread next([&] {
+    EXPECT_EQ(cgx_submit(rank.comm, 1, rank.ids.data(), rank.ids.size()), CGX_CANCELLED);
+  });
+  while (daemon_->waiting() == 0) std::this_thread::yield();
+  EXPECT_OK(cgx_comm_cancel(rank.comm));
+  next.join();
+}
+
 TEST_F(StepsTest, ReadsAndWritesWhereInOutSays) {
   open_ranks(1);
   add_tensors(1, 8, CGX_AVG);

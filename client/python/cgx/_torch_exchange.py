@@ -221,6 +221,7 @@ class Exchange:
         number = ctypes.c_uint32()
         check(library.cgx_register(self.communicator.handle, ctypes.byref(options), ctypes.byref(number)))
         self._names[number.value] = name
+        self.communicator.answers_max += 1  # a pass begins when the one before is over
         return number.value
 
     def _number_of(self, parameter, dtype):
@@ -266,8 +267,8 @@ class Exchange:
             if self._shared is not None:
                 self._shared.hand_over(self.communicator, step, layout.ids, layout.places, stream)
             else:
-                check(library.cgx_submit_inout(self.communicator.handle, step, layout.ids, layout.places,
-                                               layout.places, len(layout.ids)))
+                self.communicator._hand_over(lambda: check(library.cgx_submit_inout(
+                    self.communicator.handle, step, layout.ids, layout.places, layout.places, len(layout.ids))))
             self._begun = step, layout.ids
             return submitted()
 

@@ -35,6 +35,8 @@ _DEFAULT_TIMEOUT_MS = 30 * 60 * 1000
 _RANKS_MAX = 2**31 - 1
 _GRACE_MS = 5_000  # the daemon's time-out, which names the culprit, comes first
 _CALLS_IN_FLIGHT = 4
+_STEPS_UNFINISHED = 2  # at most
+_ANSWERS_MAX = 8192  # CGX_COMPLETION_CAPACITY: of all communicators of a session
 _LEAVE_S = 10.0  # for waits that have been told to end
 
 
@@ -191,6 +193,7 @@ class Communicator:
         self._handle = session._join(create, meanwhile)
         self.session, self.name, self.rank, self.size = session, name, rank, size
         self.tensors: List[Tensor] = []
+        self.answers_max = _CALLS_IN_FLIGHT  # that the daemon may owe at once
         self._on_gpu: Set[int] = set()  # tensors without a home of the caller's
         self._posted: Dict[int, Tuple[int, List[Any]]] = {}  # step -> its GPU's stream, what must live until the result
         session.communicators.add(self)
@@ -225,6 +228,7 @@ class Communicator:
         check(library.cgx_register(self.handle, ctypes.byref(options), ctypes.byref(number)))
         tensor = Tensor(number.value, name, array)
         self.tensors.append(tensor)
+        self.answers_max += _STEPS_UNFINISHED
         if view.gpu:
             self._on_gpu.add(tensor.id)
         return tensor
@@ -244,7 +248,8 @@ class Communicator:
             if tensor.id in self._on_gpu:
                 self.post(step, tensor, tensor.array, stream=stream)
         ids = ids_array([t.id for t in tensors if t.id not in self._on_gpu])
-        check(library.cgx_submit(self.handle, step, ids, len(ids)) if len(ids) > 0 or not tensors else 0)
+        if len(ids) > 0 or not tensors:
+            self._hand_over(lambda: check(library.cgx_submit(self.handle, step, ids, len(ids))))
 
     def post(self, step: int, tensor: Tensor, array=None, out=None, indices: Any = None,
              ready: Optional[Tuple[int, int]] = None, stream: Any = None) -> None:
@@ -264,19 +269,21 @@ class Communicator:
             rows = view_of(indices)
             options.indices, options.rows = rows.address, rows.size // rows.width
             options.indices_dtype = dtype_number(dtype_of(rows, None))
-        self._post(options, ready)
-        if array is not None and source.gpu:
-            self._posted.pop(step - _STEPS_KEPT, None)
-            self._posted.setdefault(step, (source.gpu.stream, []))[1].extend((source, target))
+        if array is None or not source.gpu:
+            self._hand_over(lambda: self._post(options, ready))
+            return
+        self._post(options, ready)  # in the thread with the GPU's context
+        self._posted.pop(step - _STEPS_KEPT, None)
+        self._posted.setdefault(step, (source.gpu.stream, []))[1].extend((source, target))
 
     def absent(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Says early that this rank will not submit these tensors in this step."""
         ids = ids_array([t.id for t in tensors])
-        check(library.cgx_absent(self.handle, step, ids, len(ids)))
+        self._hand_over(lambda: check(library.cgx_absent(self.handle, step, ids, len(ids))))
 
     def step_end(self, step: int) -> None:
         """The rest is absent. Only after it may the step be waited for."""
-        check(library.cgx_step_end(self.handle, step))
+        self._hand_over(lambda: check(library.cgx_step_end(self.handle, step)))
 
     def wait(self, step: int, timeout: Seconds = None, stream: Any = None) -> None:
         """Waits until the step is finished; raises what it failed with.
@@ -397,8 +404,8 @@ class Communicator:
     def _begin(self, source: int, target: int, size: int, dtype: str, op: int) -> int:
         self._wait_for_room()
         number = ctypes.c_uint64()
-        check(library.cgx_allreduce_async(self.handle, source, target, size // DTYPES[dtype][1], dtype_number(dtype),
-                                          op, ctypes.byref(number)))
+        self._hand_over(lambda: check(library.cgx_allreduce_async(
+            self.handle, source, target, size // DTYPES[dtype][1], dtype_number(dtype), op, ctypes.byref(number))))
         self._last_call = max(self._last_call, number.value)
         return number.value
 
@@ -410,6 +417,13 @@ class Communicator:
             call = self._calls.get(oldest)
             if call is not None:
                 call._learn()
+
+    def _hand_over(self, call: Callable[[], Any]) -> None:
+        """call(), in which the library may wait for room for its answers; Ctrl-C is noticed where it may."""
+        if sum(each.answers_max for each in list(self.session.communicators)) <= _ANSWERS_MAX:
+            call()
+        else:
+            self._ask(lambda _: call())
 
     def _wait_call(self, number: int, timeout: Seconds) -> None:
         check(self._wait(lambda handle, ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
