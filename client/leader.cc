@@ -36,7 +36,15 @@ struct Resolved {
   }
 };
 
-// "10.1.0.2:7000", "[fd00::1]:7000", "node1:7000"
+// A machine that comes up later may have its name from then on.
+bool may_be_known_later(int code) {
+#ifdef EAI_NODATA
+  if (code == EAI_NODATA) return true;
+#endif
+  return code == EAI_NONAME || code == EAI_AGAIN;
+}
+
+// "10.1.0.2:7000", "[fd00::1]:7000", "node1:7000". NOT_FOUND: nobody knows the name yet.
 Status resolve(const std::string& address, Resolved& found) {
   const size_t colon = address.rfind(':');
   const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
@@ -49,6 +57,7 @@ Status resolve(const std::string& address, Resolved& found) {
   hints.ai_socktype = SOCK_STREAM;
   const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found.list);
   if (code == 0) return {};
+  if (may_be_known_later(code)) return {StatusCode::kNOT_FOUND, ::gai_strerror(code)};
   return invalid_argument("CGX_LEADER=" + address + ": " + ::gai_strerror(code));
 }
 
@@ -262,9 +271,12 @@ Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& add
                                                           Deadline deadline,
                                                           const std::function<Status()>& go_on) {
   for (;;) {
-    CGX_ASSIGN_OR_RETURN(UniqueFd fd, try_connect(address));
-    if (fd.valid()) return std::unique_ptr<LeaderStore>(new LeaderStore(address, std::move(fd)));
-    const std::string why = std::strerror(errno);
+    Result<UniqueFd> fd = try_connect(address);
+    if (fd.ok() && fd->valid()) {
+      return std::unique_ptr<LeaderStore>(new LeaderStore(address, *std::move(fd)));
+    }
+    const std::string why = fd.ok() ? std::strerror(errno) : fd.status().message();
+    if (!fd.ok() && fd.status().code() != StatusCode::kNOT_FOUND) return fd.status();
     if (Clock::now() >= deadline) {
       return Status(StatusCode::kTIMED_OUT, "nobody serves at CGX_LEADER=" + address + " (" + why +
                                                 "); rank 0 does, on the machine with that address");
@@ -283,8 +295,10 @@ Result<LeaderStore::Answer> LeaderStore::ask(uint8_t what, const std::string& ke
                                              std::span<const std::byte> value) {
   Result<Answer> answer = ask_once(what, key, value);
   if (answer.ok()) return answer;
-  CGX_ASSIGN_OR_RETURN(fd_, try_connect(address_));
-  return fd_.valid() ? ask_once(what, key, value) : answer;
+  Result<UniqueFd> again = try_connect(address_);
+  if (!again.ok() || !again->valid()) return answer;
+  fd_ = *std::move(again);
+  return ask_once(what, key, value);
 }
 
 Result<LeaderStore::Answer> LeaderStore::ask_once(uint8_t what, const std::string& key,

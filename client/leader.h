@@ -25,7 +25,8 @@ namespace cgx::client {
 // for nothing where there is room for no other.
 class LeaderServer {
  public:
-  // NOT_FOUND: the host is another machine's, or somebody serves there already.
+  // NOT_FOUND: the host is another machine's, nobody knows its name yet, or somebody serves there
+  // already.
   static Result<std::unique_ptr<LeaderServer>> open(const std::string& address);
   ~LeaderServer();
   int listening() const { return listening_.get(); }  // not to be inherited

@@ -117,11 +117,16 @@ Session::~Session() {
 }
 
 Status Session::serve_leader() {
-  CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
-  if (leader_ != nullptr) return {};
+  {
+    CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
+    if (leader_ != nullptr) return {};
+  }
+  // Without the lock: the resolver may take its time.
   Result<std::unique_ptr<LeaderServer>> served = LeaderServer::open(environment_.leader);
   if (served.status().code() == StatusCode::kNOT_FOUND) return {};
   CGX_RETURN_IF_ERROR(served.status());
+  CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
+  if (leader_ != nullptr) return {};
   leader_ = *std::move(served);
   guard_.close_in_child(leader_->listening());  // where nobody would answer, and nobody else could
   return {};

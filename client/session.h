@@ -141,7 +141,7 @@ class Session {
   CopyWatch& copies() { return *copies_; }
 
   // Makes this process the one that serves at CGX_LEADER, until the session is closed. OK also
-  // where that address is another's.
+  // where that address is another's, or nobody knows its name yet.
   Status serve_leader();
 
   // The key that daemons of this job prove membership with, once this process knows one.

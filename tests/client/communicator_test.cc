@@ -1,14 +1,34 @@
 // Making communicators and their tables: rendezvous, disagreement, closing.
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "tests/client/ranks.h"
+
+namespace {
+
+std::atomic<int> resolver_answers{0};  // 0: as the system's
+std::atomic<int> resolver_asked{0};
+
+}  // namespace
+
+// The program's own, which libcgx asks instead of the system's.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto of_system =
+      reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  ++resolver_asked;
+  const int answer = resolver_answers;
+  return answer != 0 ? answer : of_system(host, service, hints, found);
+}
 
 namespace cgx::testing {
 namespace {
@@ -230,6 +250,40 @@ TEST_F(LeaderTest, OneThatNeverComesIsNamed) {
   cgx_comm* comm = nullptr;
   EXPECT_EQ(meet(session, 1, 2, &comm, 200), CGX_TIMED_OUT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("nobody serves at CGX_LEADER=" + address_));
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, NameThatBecomesKnownLaterIsWaitedFor) {
+  resolver_answers = EAI_NONAME;
+  resolver_asked = 0;
+  cgx_session* sessions[] = {open_session(), open_session()};
+  cgx_comm* comms[2] = {};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      EXPECT_OK(meet(sessions[rank], rank, 2, &comms[rank])) << cgx_last_error();
+      over = true;
+    });
+  }
+  while (resolver_asked < 5 && !over) std::this_thread::yield();
+  resolver_answers = 0;
+  for (std::thread& rank : ranks) rank.join();
+  for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, NameThatStaysUnknownIsToldInTime) {
+  cgx_session* session = open_session();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (const int answer : {EAI_NONAME, EAI_AGAIN}) {
+      resolver_answers = answer;
+      cgx_comm* comm = nullptr;
+      EXPECT_EQ(meet(session, rank, 2, &comm, 200), CGX_TIMED_OUT);
+      EXPECT_THAT(cgx_last_error(), AllOf(HasSubstr("nobody serves at CGX_LEADER=" + address_),
+                                          HasSubstr(::gai_strerror(answer))));
+    }
+  }
+  resolver_answers = 0;
   EXPECT_OK(cgx_close(session));
 }
 
