@@ -1,6 +1,7 @@
 #include "client/arena.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,6 +20,7 @@ namespace cgx::client {
 namespace {
 
 constexpr uint64_t kArenaGranule = 2 << 20;
+constexpr uint64_t kPieceBytes = 64 << 20;  // allocated at a time
 constexpr uint64_t kArenaBytesMax = 1ull << 46;
 constexpr uint64_t kAlignmentMax = 4096;             // a page: mappings are aligned to no more
 constexpr uint64_t kImportAlignment = 64;            // as the allocator's
@@ -59,14 +61,40 @@ Status check_limits(uint64_t bytes) {
   return {};
 }
 
+// Keeps the thread's signals away for as long as it lives: they come when it ends.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Kernels before 6.11 give up a whole call when a signal comes: under a program's timer it never
+// ended.
+int allocate_piece(int fd, uint64_t offset, uint64_t bytes) {
+  const NoSignals quiet;
+  int error;
+  do error = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  while (error == EINTR);
+  return error;
+}
+
 Status allocate_pages(int fd, uint64_t bytes) {
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     return no_room(bytes, std::string("ftruncate: ") + std::strerror(errno));
   }
-  int error;
-  do error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  while (error == EINTR);
-  if (error != 0) return no_room(bytes, std::string("fallocate: ") + std::strerror(error));
+  for (uint64_t done = 0; done < bytes; done += kPieceBytes) {  // between them signals are taken
+    const int error = allocate_piece(fd, done, std::min(kPieceBytes, bytes - done));
+    if (error != 0) return no_room(bytes, std::string("fallocate: ") + std::strerror(error));
+  }
   if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
     return internal_error(std::string("sealing an arena: ") + std::strerror(errno));
   }

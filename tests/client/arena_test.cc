@@ -1,8 +1,29 @@
 // The arenas of a session alone: growth, holds, what fits. No daemon.
 #include "client/arena.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+
+namespace {
+
+std::atomic<int> allocated_in_quiet{0}, allocated_under_signals{0};
+
+}  // namespace
+
+// The program's own, which libcgx calls instead of the system's.
+extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  static const auto of_system =
+      reinterpret_cast<decltype(&posix_fallocate)>(::dlsym(RTLD_NEXT, "posix_fallocate"));
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  ++(::sigismember(&blocked, SIGALRM) == 1 ? allocated_in_quiet : allocated_under_signals);
+  return of_system(fd, offset, bytes);
+}
 
 namespace cgx::client {
 namespace {
@@ -36,6 +57,18 @@ ArenaPlace locate(ArenaSet& arenas, const void* memory, uint64_t bytes) {
   auto place = arenas.locate(memory, bytes, "the input");
   EXPECT_TRUE(place.ok()) << place.status().to_string();
   return place.ok() ? std::move(place).value() : ArenaPlace{};
+}
+
+// Before Linux 6.11 a signal undoes what was allocated, so that under a timer's it never ended.
+TEST(ArenaMemoryTest, IsAllocatedWhereNoSignalInterrupts) {
+  allocated_in_quiet = allocated_under_signals = 0;
+  const auto memory = ArenaMemory::create(130 * kMiB);
+  ASSERT_TRUE(memory.ok()) << memory.status().to_string();
+  EXPECT_GT(allocated_in_quiet, 1) << "signals are never taken";
+  EXPECT_EQ(allocated_under_signals, 0);
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  EXPECT_EQ(::sigismember(&blocked, SIGALRM), 0);
 }
 
 TEST(ArenaGrowthTest, CoversAModelOfTenBillionParametersInSmallPieces) {
