@@ -43,6 +43,19 @@ Result<uint64_t> elements_of(const std::string& what, std::span<const uint64_t> 
   return elements;
 }
 
+Status check_members(const wire::CreateCommunicator& message) {
+  const size_t bytes = wire::encode_packet(message, 0).size();
+  if (bytes <= wire::kSessionPacketBytesMax) return {};
+  wire::CreateCommunicator empty = message;
+  empty.members.clear();
+  const size_t head = wire::encode_packet(empty, 0).size();
+  const size_t ranks = message.members.size();
+  const size_t most = (wire::kSessionPacketBytesMax - head) * ranks / (bytes - head);
+  return resource_exhausted("communicator " + message.name + " has " + text(ranks) +
+                            " ranks; with addresses like those of their daemons there can be " +
+                            text(most));
+}
+
 std::string text(uint64_t number) {
   return std::to_string(number);
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "proto/wire/session_messages.h"
 #include "proto/wire/status.h"
 #include "proto/wire/types.h"
 
@@ -19,6 +20,9 @@ Status naming(const Status& status, const std::string& what, uint64_t elements, 
 // The product of the shape, or INVALID_ARGUMENT if that many elements do not fit in memory.
 Result<uint64_t> elements_of(const std::string& what, std::span<const uint64_t> shape,
                              uint64_t element_bytes);
+
+// All ranks have to fit in one packet.
+Status check_members(const wire::CreateCommunicator& message);
 
 std::string text(uint64_t number);
 Status unavailable(std::string message);

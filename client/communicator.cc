@@ -135,6 +135,7 @@ Status Communicator::join(const cgx_comm_options& options) {
                                    .arena = arena,
                                    .staged = std::move(staged),
                                    .members = std::move(agreement.members)};
+  CGX_RETURN_IF_ERROR(check_members(message));
   const Status made = session_.socket().call(message, deadline()).status();
   if (!device_ || made.code() != StatusCode::kDEVICE_LOST) return made;
   // The worker that had the arena has died meanwhile; a new one gets an arena of its own.

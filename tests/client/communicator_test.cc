@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "client/checks.h"
 #include "tests/client/ranks.h"
 
 namespace {
@@ -319,6 +320,24 @@ TEST_F(LeaderTest, WrongAddressIsNamed) {
   EXPECT_EQ(meet(session, 1, 2, &comm), CGX_INVALID_ARGUMENT);
   EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_LEADER=nowhere is not host:port"));
   EXPECT_OK(cgx_close(session));
+}
+
+TEST(MembersTest, MoreThanAPacketHoldsAreRefusedByName) {
+  wire::CreateCommunicator message{.name = "crowd"};
+  const auto check = [&](size_t ranks) {
+    message.members.assign(ranks, {.mesh_address = "10.11.12.13:7070"});
+    return client::check_members(message);
+  };
+  const Status refused = check(4000);
+  EXPECT_EQ(refused.code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.message(), HasSubstr("communicator crowd has 4000 ranks"));
+  const std::string words = "there can be ";
+  const size_t at = refused.message().find(words);
+  ASSERT_NE(at, std::string::npos) << refused.message();
+  const size_t most = std::stoul(refused.message().substr(at + words.size()));
+  EXPECT_GT(most, 1500u);
+  EXPECT_TRUE(check(most).ok());
+  EXPECT_FALSE(check(most + 1).ok());
 }
 
 TEST_F(CommunicatorTest, FailingRendezvousIsReported) {
