@@ -16,7 +16,8 @@ import cgx._torch_exchange
 
 SCENARIOS = ("matches_gloo", "mixed_types_in_several_buckets", "abandoned_pass_fails_everywhere_and_the_next_works",
              "dropped_step", "daemon_started_anew", "sparse_gradients", "results_that_are_not_finite_drop_the_step", "uneven_inputs",
-             "backward_raises_when_the_daemon_dies", "pass_that_fails_in_the_middle_is_redone")
+             "backward_raises_when_the_daemon_dies", "pass_that_fails_in_the_middle_is_redone",
+             "buckets_of_past_passes_are_freed")
 
 
 class OnAnAccelerator(unittest.TestCase):
@@ -50,7 +51,7 @@ class InOrder(unittest.TestCase):
              mock.patch.object(cgx._torch_device, "_copy", lambda on, *_: log.append(("copy", on))):
             accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
             part = types.SimpleNamespace(factor=2.0, accelerator=accelerator, result=result, _target=None,
-                                         _set_result=lambda _: log.append("set"))
+                                         times=types.SimpleNamespace(), _set_result=lambda _: log.append("set"))
             cgx._torch_exchange.Part._deliver(part)
         side = accelerator._side
         self.assertEqual(log, [side, "times 2.0", ("copy", side), "set", "current"])

@@ -1,6 +1,7 @@
 """Scenarios of torch_ranks.py: how ranks meet, part and fail, and what users see of it."""
 
 import copy
+import gc
 import os
 import pickle
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -385,6 +387,25 @@ def bucket_of_no_model():
         assert "cgx.torch.register(model)" in str(error), error
     else:
         raise AssertionError("there is no model to make a state for")
+
+
+def buckets_of_past_passes_are_freed():
+    """DDP makes its buckets anew before the second pass: those of the first are of the size of all gradients."""
+    model, _ = make(False)
+    state, seen = cgx.torch.HookState(model=model), []
+
+    def hook(state, bucket):
+        seen.append(weakref.ref(bucket.buffer()))
+        return cgx.torch.comm_hook(state, bucket)
+
+    model.register_comm_hook(state, hook)
+    for step in range(4):
+        model(batch(step)).square().mean().backward()
+        if step == 0:
+            first = list(seen)
+    gc.collect()
+    assert [each() is None for each in first] == [True] * len(first), first
+    assert state.report() is not None
 
 
 def profiled():

@@ -44,6 +44,13 @@ def _profiled(future):
     return span._call_end_callbacks_on_future(future)
 
 
+class _Times:
+    """Of one bucket's way: kept longer than the bucket, whose memory DDP would not get back."""
+
+    def __init__(self):
+        self.ids = self.handed_over = self.done = None
+
+
 class Part:
     """What one bucket asks for: its memory, its layers, the future DDP waits for.
 
@@ -65,7 +72,7 @@ class Part:
         self.factor = 1.0  # of the result
         self._finite, self._looking = None, threading.Lock()
         self._settling = threading.RLock()  # the poller may have the result while its pass fails
-        self.handed_over = self.done = None  # moments
+        self.times = _Times()
 
     @property
     def is_sparse(self):
@@ -90,7 +97,7 @@ class Part:
                 self._deliver()
 
     def _deliver(self):
-        self.done = time.monotonic()
+        self.times.done = time.monotonic()
         if self.accelerator:
             self.accelerator.deliver(self._target, self.result, self.factor, lambda: self._set_result(self._target))
             self._target = None
@@ -189,7 +196,7 @@ class Exchange:
         self._regions, self._layouts, self._numbers = {}, {}, {}
         self._begun = None  # (step, tensors handed over last) until its end
         self._broken = None  # the step of which a bucket could not be handed over after submit() had returned
-        self._names, self._last = {}, {}  # by a tensor's number; by layout: the part that used it last
+        self._names, self._last = {}, {}  # by a tensor's number; by layout: the times of the part that used it last
 
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
@@ -258,8 +265,9 @@ class Exchange:
             over = part.accelerator.fetch(layout.stage, buffer)
         else:
             layout.stage.copy_(buffer)
-        part.ids, part.result, part.handed_over = layout.ids, layout.stage, time.monotonic()
-        self._last[layout.key] = part
+        part.ids, part.result = layout.ids, layout.stage
+        part.times.ids, part.times.handed_over = layout.ids, time.monotonic()
+        self._last[layout.key] = part.times
 
         def hand_over():
             if self._broken is not None:
@@ -315,8 +323,8 @@ class Exchange:
 
     def seconds(self):
         """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
-        return {self._names[number]: part.done - part.handed_over
-                for part in self._last.values() if part.done is not None for number in part.ids}
+        return {self._names[number]: times.done - times.handed_over
+                for times in self._last.values() if times.done is not None for number in times.ids}
 
     def count(self, yes):
         """On how many ranks `yes` holds. Waits for them."""
