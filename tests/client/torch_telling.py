@@ -112,6 +112,21 @@ def gradients_elsewhere_on_one_rank():
     assert torch.equal(result, torch.full((64,), 1.5)), result
 
 
+def failure_of_one_state_is_not_the_next_ones():
+    """Of one name: what rank 1 told the others stays in the store."""
+    weight = parameter(torch.float32, 8, 8)
+    for place in ("meta", "cpu", "meta", "cpu"):
+        state, bucket = cgx.torch.HookState(name="again"), FakeBucket([weight])
+        if RANK == 1:
+            bucket._buffer = bucket.buffer().to(place)
+        future = cgx.torch.comm_hook(state, bucket)
+        if place == "cpu":
+            assert torch.equal(future.wait(), torch.full((64,), 1.5))
+            state.close()
+        else:
+            assert isinstance(cgx.torch.last_error(state), cgx.errors.UnsupportedGradientError)
+
+
 def no_daemon_on_one_rank():
     if RANK == 1:
         os.environ["CGX_SOCKET"] = "/nowhere/cgxd.sock"

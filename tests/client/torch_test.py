@@ -289,6 +289,9 @@ class Hook(unittest.TestCase):
     def test_gradients_that_are_not_on_the_cpu_are_a_named_error_on_all_ranks(self):
         self.run_ranks("gradients_elsewhere_on_one_rank")
 
+    def test_what_was_told_of_one_state_is_not_heard_by_the_next_one_of_its_name(self):
+        self.run_ranks("failure_of_one_state_is_not_the_next_ones")
+
     def test_a_rank_without_a_daemon_is_named_to_all(self):
         self.run_ranks("no_daemon_on_one_rank")
 

@@ -15,6 +15,7 @@ _LOOK_S, _LOOKS_S = 0.2, 1.0
 _NOTHING = "?"  # stands for a missing value: values are hexadecimal
 
 _ordinals = weakref.WeakKeyDictionary()  # process group -> how many hook states it has had: the same on all its ranks
+_attempts = weakref.WeakKeyDictionary()  # process group -> {name of a communicator: how often its ranks tried to join it}
 _sessions = {}  # process -> (job, session): a forked child opens its own
 _lock = threading.RLock()  # a handler of signals may interrupt its own thread anywhere
 
@@ -36,6 +37,21 @@ def next_name(group):
         number = _ordinals.get(group, 0)
         _ordinals[group] = number + 1
     return f"ddp-{_names().get(group) or 'group'}-{number}"
+
+
+def attempt_at(group, name):
+    """The name of the next attempt to join. States of one name count on: the store still has what was told in earlier ones."""
+    return f"{name}/{_attempts_of(group).get(name, 0)}"
+
+
+def count_attempt(group, name):
+    with _lock:
+        counts = _attempts_of(group)
+        counts[name] = counts.get(name, 0) + 1
+
+
+def _attempts_of(group):
+    return _attempts.setdefault(whole_group(group), {})
 
 
 def reference_to(group):

@@ -29,8 +29,8 @@ from cgx._report import report
 from cgx._torch_device import check_device
 from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import introduce, raise_others_failure, tell_failure
-from cgx._torch_group import (drop_shared_session, group_of, is_lost, lives, next_name, ranks_of, reference_to,
-                              shared_session)
+from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, group_of, is_lost, lives, next_name, ranks_of,
+                              reference_to, shared_session)
 from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, models_of, names_of,
                               reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
@@ -125,11 +125,15 @@ class HookState:
         self._reduced = reduced_by(model) if wrapped else None  # now: whoever freezes layers later changes nothing in DDP
         self._names = names_of(model, named_parameters)
         self._prepare()
-        with self._telling_others():
-            for parameter in model.parameters() if wrapped else ():
-                check_device(parameter.device)
-            if session is None:
-                shared_session()  # without a daemon this is the place to say so
+        try:
+            with self._telling_others():
+                for parameter in model.parameters() if wrapped else ():
+                    check_device(parameter.device)
+                if session is None:
+                    shared_session()  # without a daemon this is the place to say so
+        except Exception:
+            count_attempt(self.process_group, self.name)
+            raise
 
     def _prepare(self):
         self._ranks = ()        # of a pickled state's group, until it is used
@@ -143,7 +147,6 @@ class HookState:
         self._factor = 1.0      # of this pass's results
         self._failed = None     # why the pass failed: the next one is a redo
         self.error = None       # the same, for users
-        self._attempts = 0      # to join
         self._telling = Telling(self.announce)
         self.begins_with = None  # the first bucket of its passes, where comm_hook has to find the state
         self._left = None       # why the communicator before this one was left
@@ -377,7 +380,7 @@ class HookState:
                 self._used = self._session or shared_session()
             exchange = self._join(self._used)
         finally:
-            self._attempts += 1
+            count_attempt(self.process_group, self.name)
         try:
             exchange.register(self._first_pass, names)
         except Exception:
@@ -416,7 +419,7 @@ class HookState:
     @property
     def _attempt(self):
         """To join: the same on all ranks, which make them together."""
-        return f"{self.name}/{self._attempts}"
+        return attempt_at(self.process_group, self.name)
 
     # Pickling: what the state is, not how far it has come: the copy joins anew
 
