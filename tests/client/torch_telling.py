@@ -7,9 +7,11 @@ import time
 import warnings
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import cgx.torch
+from cgx._torch_exchange import Exchange
 from torch_scene import RANK, FakeBucket, batch, make, parameter
 
 
@@ -125,6 +127,47 @@ def failure_of_one_state_is_not_the_next_ones():
             state.close()
         else:
             assert isinstance(cgx.torch.last_error(state), cgx.errors.UnsupportedGradientError)
+
+
+def arena_that_is_refused_to_one_rank():
+    """After the ranks have met: the others wait for its commit, and hear that it left."""
+    state, bucket = cgx.torch.HookState(), FakeBucket([parameter(torch.float32, 8, 8)])
+    own = Exchange.register
+
+    def refused(*arguments):
+        raise cgx.errors.ArenaFullError("ARENA_FULL: there is no more memory here")
+
+    for failing in (0, 1):
+        if RANK == failing:
+            Exchange.register = refused
+        try:
+            cgx.torch.comm_hook(state, bucket).wait()
+            raise AssertionError("a rank without memory cannot train")
+        except RuntimeError as error:
+            assert "there is no more memory here" in str(error), error
+            assert f"rank {failing} on " in str(error) or RANK == failing, error
+            assert "process group anew" not in str(error), error
+        assert isinstance(cgx.torch.last_error(state), cgx.errors.ArenaFullError)
+        Exchange.register = own
+    assert torch.equal(cgx.torch.comm_hook(state, bucket).wait(), torch.full((64,), 1.5))
+
+
+def rank_that_shuts_down_alone():
+    """Its process lives, and so does the process group."""
+    state, bucket = cgx.torch.HookState(), FakeBucket([parameter(torch.float32, 8, 8)])
+    cgx.torch.comm_hook(state, bucket).wait()
+    if RANK == 1:
+        cgx.torch.shutdown()
+    else:
+        try:
+            cgx.torch.comm_hook(state, bucket).wait()
+            raise AssertionError("rank 1 has left")
+        except RuntimeError as error:
+            assert "rank 1 left communicator" in str(error), error
+            assert "process lives, call cgx.torch.shutdown() on all ranks" in str(error), error
+        cgx.torch.shutdown()
+    dist.barrier()
+    assert torch.equal(cgx.torch.comm_hook(state, bucket).wait(), torch.full((64,), 1.5))
 
 
 def no_daemon_on_one_rank():

@@ -292,6 +292,12 @@ class Hook(unittest.TestCase):
     def test_what_was_told_of_one_state_is_not_heard_by_the_next_one_of_its_name(self):
         self.run_ranks("failure_of_one_state_is_not_the_next_ones")
 
+    def test_what_fails_on_one_rank_behind_the_meeting_is_told_to_all(self):
+        self.run_ranks("arena_that_is_refused_to_one_rank")
+
+    def test_a_rank_that_shuts_down_alone_does_not_break_the_process_group(self):
+        self.run_ranks("rank_that_shuts_down_alone")
+
     def test_a_rank_without_a_daemon_is_named_to_all(self):
         self.run_ranks("no_daemon_on_one_rank")
 

@@ -20,10 +20,10 @@ def where_we_are(group):
     return f"rank {dist.get_rank(group)} on {socket.gethostname()}"
 
 
-def tell_failure(group, name, error):
+def tell_failure(group, name, error, leave=None):
     """Tells the ranks that wait for this one in attempt `name` why it does not come; waits a moment for them.
 
-    Returns what the error does not say itself: which rank is on which machine.
+    leave: makes those hear that wait elsewhere than in the store. Returns what the error does not say itself: which rank is on which machine.
     """
     store = default_store()
     if store is None:
@@ -35,6 +35,8 @@ def tell_failure(group, name, error):
         if look(store, _key(name)) is None:  # the first one counts
             said = f"{type(error).__name__} {where_we_are(group)} cannot take part: {error}{hosts}"
             store.set(_key(name), said.encode().hex())
+        if leave is not None:
+            leave()
         others = [rank for rank in range(dist.get_world_size(group)) if rank != dist.get_rank(group)]
         deadline = time.monotonic() + _LINGER_S
         while others and time.monotonic() < deadline:

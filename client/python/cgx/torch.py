@@ -40,6 +40,7 @@ from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
 _EPOCHS_KEPT = 4096
+_LEFT = " left communicator "  # what daemons say of a rank that has closed it
 _states = weakref.WeakSet()
 _of_parameters = {}  # id of a parameter -> (weak reference to it, the state comm_hook made for its model)
 
@@ -346,6 +347,9 @@ class HookState:
         advice = ""
         if isinstance(error, RankLostError):
             advice = "; make the process group anew before training goes on"
+            if _LEFT in str(error):  # its process may live, and the group with it
+                advice = ("; where that rank's process lives, call cgx.torch.shutdown() on all ranks before training goes "
+                          "on, else make the process group anew")
         elif isinstance(error, TimedOutError) and self._exchange is None and self._named_by_order:
             advice = ("; hook states are told apart by the order they are made in: every rank makes the same ones, or "
                       "names them")
@@ -379,13 +383,9 @@ class HookState:
                 self._leave_those_before()  # first: one of them may close the session that is shared now
                 self._used = self._session or shared_session()
             exchange = self._join(self._used)
+            self._register(exchange, names)
         finally:
             count_attempt(self.process_group, self.name)
-        try:
-            exchange.register(self._first_pass, names)
-        except Exception:
-            exchange.communicator.close()
-            raise
         self._exchange, self._left = exchange, None
         self._telling.joined(exchange.communicator)
 
@@ -415,6 +415,22 @@ class HookState:
         except CgxError as error:
             hosts = tell_failure(self.process_group, attempt, error)
             raise type(error)(f"{error}{hosts}") from None
+
+    def _register(self, exchange, names):
+        """What fails on this rank alone is told before it leaves: the others wait in their commit, and hear that it left."""
+        leave = exchange.communicator.close
+        try:
+            exchange.register(self._first_pass, names)
+        except RankLostError:
+            leave()
+            raise_others_failure(self.process_group, self._attempt)
+            raise
+        except Exception as error:
+            try:
+                tell_failure(self.process_group, self._attempt, error, leave)
+            finally:
+                leave()
+            raise
 
     @property
     def _attempt(self):
