@@ -136,6 +136,12 @@ class Hook(unittest.TestCase):
     def test_gradient_units_are_said_before_every_pass(self):
         self.run_ranks("gradient_unit")
 
+    def test_error_feedback_forgets_passes_without_a_gradient_unit(self):
+        self.run_ranks("gradient_unit_of_none")
+
+    def test_what_is_no_gradient_unit_is_named(self):
+        self.run_ranks("gradient_units_that_are_none")
+
     def test_channels_last_weights_keep_their_layout(self):
         self.run_ranks("channels_last")
 

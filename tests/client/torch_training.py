@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import math
+import re
 import signal
 import warnings
 
@@ -116,6 +117,39 @@ def gradient_unit():
         assert "gradient unit" in str(error) and "rank 1" in str(error), error
     else:
         raise AssertionError("units that differ must fail")
+
+
+class StepsDone:
+    """Records what a state's communicator is told of steps, from the first pass on."""
+
+    def __init__(self, state):
+        self.said, communicator = [], state._exchange.communicator
+        own = communicator.step_done
+        communicator.step_done = lambda step, dropped: (self.said.append((step, dropped)), own(step, dropped))
+
+
+def gradient_unit_of_none():
+    """The learning rate is 0 then: nothing is owed of what such a pass did not send."""
+    units = [None, None, 8.0, None, 4.0, 4.0]
+    state, weight = cgx.torch.HookState(gradient_unit=lambda: units[step]), parameter(torch.float32, 5)
+    for step in range(len(units)):
+        assert (cgx.torch.comm_hook(state, FakeBucket([weight])).wait() == 1.5).all()
+        if step == 0:
+            done = StepsDone(state)
+    assert done.said == [(0, True), (1, True), (3, True)], done.said
+
+
+def gradient_units_that_are_none():
+    """Errors name where they come from."""
+    for unit, words in ((0.0, "0.0.* must be a finite number above 0"), (math.nan, "must be a finite number"),
+                        ("one", "wrong type|must be real number")):
+        state = cgx.torch.HookState(gradient_unit=lambda unit=unit: unit)
+        try:
+            cgx.torch.comm_hook(state, FakeBucket([parameter(torch.float32, 5)])).wait()
+        except Exception as error:  # torch chooses the class, the text is ours
+            assert re.search(f"the hook's gradient_unit: .*({words})", str(error)), error
+        else:
+            raise AssertionError(f"{unit} is no unit")
 
 
 def channels_last():
@@ -283,7 +317,6 @@ def sparse_gradients():
 def results_that_are_not_finite_drop_the_step():
     """One rank overflows: all of them keep what error feedback held before, and nobody calls drop_step()."""
     state, tensors = cgx.torch.HookState(), [parameter(torch.float32, 5), parameter(torch.float16, 7)]
-    dropped = []
     for step in range(6):
         overflow = [math.inf, math.nan][step % 2] if step in (2, 3) and RANK == step % 2 else 1.0
         tensors[1].grad = torch.full((7,), overflow, dtype=torch.float16, device=DEVICE)
@@ -291,13 +324,10 @@ def results_that_are_not_finite_drop_the_step():
         finite = all([bool(future.wait().isfinite().all()) for future in futures])
         assert finite == (step not in (2, 3)), (step, finite)
         if step == 0:
-            own = state._exchange.communicator.step_done
-            state._exchange.communicator.step_done = lambda step, dropped: (record.append((step, dropped)),
-                                                                            own(step, dropped))
-            record = dropped
+            done = StepsDone(state)
         if step == 3:
             state.drop_step()  # said by hand as well: once is enough
-    assert dropped == [(2, True), (3, True)], dropped
+    assert done.said == [(2, True), (3, True)], done.said
 
 
 def uneven_inputs():

@@ -98,8 +98,11 @@ class HookState:
     parameters' names come from, default the model DDP calls the hook for. session: default one per process, opened
     here. timeout: of the communicator, in seconds or a timedelta, default 30 minutes; ranks that do not meet within it
     are named. gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its
-    gradients, e.g. lambda: scaler.get_scale() / optimizer.param_groups[0]["lr"]; for error feedback across a change of
-    either.
+    gradients, for error feedback across a change of either. None, on all ranks, where the learning rate is 0, as in the
+    first step of a warm-up: error feedback forgets a pass that changes nothing. E.g.
+
+        rate = optimizer.param_groups[0]["lr"]
+        return scaler.get_scale() / rate if rate > 0 else None
 
     announce: whether rank 0 says on standard error what joined, and warns (SignalLossWarning) of layers of which little is
     sent; default yes, unless $CGX_QUIET is 1.
@@ -146,6 +149,7 @@ class HookState:
         self._pass_open = False
         self._introduced = False  # what has to be said before this pass's first submit is said
         self._factor = 1.0      # of this pass's results
+        self._changes_nothing = False  # this pass: its gradient unit is None
         self._failed = None     # why the pass failed: the next one is a redo
         self.error = None       # the same, for users
         self._telling = Telling(self.announce)
@@ -284,8 +288,8 @@ class HookState:
             self._pass_open = True
 
     def _keep_or_drop(self, parts):
-        """Results are the same on all ranks, so this is too."""
-        if not all([part.is_finite() for part in parts]):
+        """Results are the same on all ranks, and so are units, so this is too."""
+        if self._changes_nothing or not all([part.is_finite() for part in parts]):
             self.drop_step()
 
     def _hand_over(self, part):
@@ -309,10 +313,20 @@ class HookState:
     def _introduce(self):
         self._introduced = True
         if self.gradient_unit is not None:
-            self._exchange.communicator.set_gradient_unit(self.gradient_unit())
+            self._say_unit()
         self._factor = 1.0
         if divides_by_those_left(self._model and self._model()):
             self._factor = self._exchange.ranks / max(self._exchange.count(not in_shadow_of_join()), 1)
+
+    def _say_unit(self):
+        try:
+            unit = self.gradient_unit()
+            self._changes_nothing = unit is None
+            if unit is not None:
+                self._exchange.communicator.set_gradient_unit(unit)
+        except Exception as error:
+            error.args = (f"the hook's gradient_unit: {error}",)
+            raise
 
     def _watcher(self, part):
         """Begins to wait for the part's result."""
