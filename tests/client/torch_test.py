@@ -77,6 +77,16 @@ class Misuse(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "takes a DistributedDataParallel model, not Linear: wrap the model first"):
             cgx.torch.register(torch.nn.Linear(2, 2))
 
+    def test_models_whose_gradients_come_in_no_buckets_are_refused_by_name(self):
+        class Sharded(torch.nn.Module):
+            def register_comm_hook(self, state, hook):
+                raise AssertionError("the hook cannot serve this model")
+
+        with self.assertRaisesRegex(TypeError, "DistributedDataParallel model, not Sharded: its gradients do not come in buckets"):
+            cgx.torch.register(Sharded())
+        with self.assertRaisesRegex(TypeError, "comm_hook takes buckets of DistributedDataParallel, not a Tensor"):
+            cgx.torch.comm_hook(None, torch.zeros(3))
+
     def test_wrong_options_are_named_at_once(self):
         for options, error, text in (({"timeout": -3}, ValueError, "a timeout of -3.0 s must not be negative"),
                                      ({"timeout": "ten"}, TypeError, "timeout 'ten' must be a number of seconds or a timedelta"),

@@ -47,8 +47,10 @@ _of_parameters = {}  # id of a parameter -> (weak reference to it, the state com
 
 def register(model, **options):
     """Hooks a DistributedDataParallel model, over its process group; options as for HookState. Returns the state."""
-    if not hasattr(model, "register_comm_hook"):
-        raise TypeError(f"register takes a DistributedDataParallel model, not {type(model).__name__}: wrap the model first")
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    if not isinstance(model, DistributedDataParallel):
+        advice = "its gradients do not come in buckets" if hasattr(model, "register_comm_hook") else "wrap the model first"
+        raise TypeError(f"register takes a DistributedDataParallel model, not {type(model).__name__}: {advice}")
     state = HookState(model=model, **options)
     model.register_comm_hook(state, comm_hook)
     return state
@@ -56,6 +58,8 @@ def register(model, **options):
 
 def comm_hook(state, bucket):
     """What register_comm_hook takes beside a HookState, or beside None for one made here."""
+    if isinstance(bucket, torch.Tensor):  # as FullyShardedDataParallel's
+        raise TypeError("comm_hook takes buckets of DistributedDataParallel, not a Tensor")
     return (_state_of(bucket) if state is None else state).on_bucket(bucket)
 
 
