@@ -1,0 +1,132 @@
+"""Scenarios of torch_ranks.py: how a hook finds the model that its buckets belong to."""
+
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import cgx.torch
+from cgx._torch_exchange import Exchange
+from torch_scene import RANK, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
+
+
+class Names:
+    """Records what is registered."""
+
+    def __enter__(self):
+        self.seen, self._own = [], Exchange._register_one
+
+        def register_one(exchange, name, *rest):
+            self.seen.append(name)
+            return self._own(exchange, name, *rest)
+
+        Exchange._register_one = register_one
+        return self
+
+    def __exit__(self, *error):
+        Exchange._register_one = self._own
+
+
+def hooked_in_one_line():
+    torch.manual_seed(0)
+    ways = [lambda model: cgx.torch.register(model),
+            lambda model: model.register_comm_hook(None, cgx.torch.comm_hook),
+            lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)]
+    wanted = [name for name, _ in Net().named_parameters()]
+    for hook in ways:
+        ours, _ = make(False)
+        theirs, _ = make(False)
+        hook(ours)
+        with Names() as names:
+            for step in range(3):
+                for model in (ours, theirs):
+                    model.zero_grad()
+                    model(batch(step)).square().mean().backward()
+                assert_equal(gradients(ours), gradients(theirs))
+        assert names.seen == wanted, names.seen
+
+
+def states_without_a_name_are_each_models_own():
+    """Two models hooked with None, one over part of the ranks: each has its own group and communicator."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2])]
+    small = DistributedDataParallel(torch.nn.Linear(3, 2, bias=False), process_group=groups[RANK // 2])
+    large = DistributedDataParallel(torch.nn.Linear(3, 2, bias=False))
+    for model in (small, large):
+        model.register_comm_hook(None, cgx.torch.comm_hook)
+        model(torch.full((1, 3), RANK + 1.0)).sum().backward()
+    assert (small.module.weight.grad == (1.5 if RANK < 2 else 3)).all(), small.module.weight.grad
+    assert (large.module.weight.grad == 2).all(), large.module.weight.grad
+
+
+def train_without_a_state(model):
+    """One step of a model of weights whose gradients are 1, 2 and 4 on ranks 0, 1 and 2."""
+    model.register_comm_hook(None, cgx.torch.comm_hook)
+    for _ in range(2):  # DDP makes its buckets anew before the second pass
+        model.zero_grad()
+        model(torch.full((1, 3), 2.0 ** RANK)).sum().backward()
+
+
+def model_wrapped_again_over_other_ranks():
+    """Hooked with None each time: gradients are averaged over the ranks of the wrapper that is in use."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2])][RANK // 2]
+    net = torch.nn.Linear(3, 2, bias=False)
+    for group, mean in ((None, 7 / 3), (pair, 1.5 if RANK < 2 else 4.0), (None, 7 / 3)):
+        train_without_a_state(DistributedDataParallel(net, process_group=group))
+        torch.testing.assert_close(net.weight.grad, torch.full((2, 3), mean))
+    world = DistributedDataParallel(net)
+    try:
+        train_without_a_state(DistributedDataParallel(net, process_group=pair))
+    except RuntimeError as error:
+        assert "several process groups" in str(error), error
+    else:
+        raise AssertionError(f"which ranks count is not known beside {world}")
+
+
+def model_wrapped_again_with_layers_unfrozen():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    net[0].requires_grad_(False)
+    kept = []
+    for keep in (True, False):
+        model = DistributedDataParallel(net)
+        kept.append(model)
+        train_without_a_state(model)
+        net.requires_grad_(True)
+        model = DistributedDataParallel(net)
+        kept.append(model)
+        train_without_a_state(model)
+        assert all(parameter.grad is not None for parameter in net.parameters())
+        net[1].requires_grad_(False)
+        if keep:
+            kept.clear()
+
+
+def model_wrapped_again_by_those_that_live():
+    """Of three ranks, in a group of their own. The model of before is still there, as in a traceback."""
+    net = torch.nn.Linear(3, 2, bias=False)
+    before = DistributedDataParallel(net)
+    train_without_a_state(before)
+    dist.barrier()
+    if RANK == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        before(torch.ones(1, 3)).sum().backward()
+    except RuntimeError as error:
+        assert "RANK_LOST" in str(error), error
+    else:
+        raise AssertionError("backward went on without rank 2")
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[4]}/again", rank=RANK, world_size=2)
+    train_without_a_state(DistributedDataParallel(net))
+    assert (net.weight.grad == 1.5).all(), net.weight.grad
+
+
+def bucket_of_no_model():
+    try:
+        cgx.torch.comm_hook(None, FakeBucket([parameter(torch.float32, 5)]))
+    except ValueError as error:
+        assert "cgx.torch.register(model)" in str(error), error
+    else:
+        raise AssertionError("there is no model to make a state for")
