@@ -156,6 +156,7 @@ def rank_that_shuts_down_alone():
     """Its process lives, and so does the process group."""
     state, bucket = cgx.torch.HookState(), FakeBucket([parameter(torch.float32, 8, 8)])
     cgx.torch.comm_hook(state, bucket).wait()
+    dist.barrier()
     if RANK == 1:
         cgx.torch.shutdown()
     else:
