@@ -125,11 +125,6 @@ void Engine::State::release(std::vector<Residuals::Memory> memory) {
   planner().release(std::make_shared<const std::vector<Residuals::Memory>>(std::move(memory)));
 }
 
-// Rounds serve all communicators.
-uint64_t Engine::State::busy_ns() const {
-  return ports_.clock != nullptr && communicators_.size() == 1 ? ports_.clock->busy_ns() : 0;
-}
-
 void Engine::State::site_answered(Ticket ticket, const SiteAnswer& answer) {
   const auto found = expected_.extract(ticket);
   CGX_ASSERT(!found.empty());

@@ -8,6 +8,11 @@ uint64_t Engine::State::turn_clock_ns() const {
   return communicators_.size() > 1 && ports_.clock != nullptr ? ports_.clock->now_ns() : now_ns_;
 }
 
+// Rounds serve all communicators.
+uint64_t Engine::State::busy_ns() const {
+  return ports_.clock != nullptr && communicators_.size() == 1 ? ports_.clock->busy_ns() : 0;
+}
+
 Turns::Account& Engine::State::account_of(const Communicator& communicator) {
   const size_t index = communicator.index();
   if (index >= accounts_.size()) accounts_.resize(index + 1);
