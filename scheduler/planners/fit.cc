@@ -221,7 +221,9 @@ class Best {
   double least_ = INFINITY;
 };
 
-// `crowds`: that come into question; `faster`: as SurveyQuestion's.
+// `crowds`: that come into question; `faster`: as SurveyQuestion's. Where the daemon's work is
+// known, the link may be any that explains one of the plans: work may hide it from the one that
+// runs.
 void fit_rest(const std::vector<Evidence>& seen, std::span<const double> crowds, bool faster,
               Fit& fit) {
   const Conditions alone = fit.conditions;
@@ -237,8 +239,11 @@ void fit_rest(const std::vector<Evidence>& seen, std::span<const double> crowds,
         fit_link(running.plan, (1 - kNoise) * running.step_ns, tried.conditions);
         best.offer(crowded, tried, 0);
       }
-      fit_link(running.plan, running.step_ns, tried.conditions);
-      best.offer(crowded, tried, faster ? squared(2 * kNoise) : 0);
+      const size_t explained = crowds.size() == 1 ? crowded.size() : 1;
+      for (const Evidence& each : std::span(crowded).first(explained)) {
+        fit_link(each.plan, each.step_ns, tried.conditions);
+        best.offer(crowded, tried, faster ? squared(2 * kNoise) : 0);
+      }
     }
   }
   for (CodecCurves& codec : fit.conditions.costs.codecs) slow_down(codec, fit.crowd);

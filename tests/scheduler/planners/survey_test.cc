@@ -151,6 +151,34 @@ TEST(Survey, TellsASlowLinkFromSlowWorkByWhatKeptTheDaemonBusy) {
   EXPECT_NEAR(survey->running_ns, question.measured.step_ns, 0.02 * question.measured.step_ns);
 }
 
+// The daemon's work holds a compressed plan up, whatever its link; what ran uncompressed beside it
+// says how slow the link is.
+TEST(Survey, GoesByAnotherPlansLinkWhereWorkHidesIt) {
+  Job job;
+  const FactsPtr raw = job.running;
+  std::vector<Group> four = raw->plan.groups;
+  for (Group& group : four) {
+    for (Segment& segment : group.segments) segment.spec = job.policy.default_codec;
+  }
+  job.running = job.facts_of(four);
+  MachineCosts slow = *job.costs;
+  for (Curve* curve : {&slow.codecs.back().encode, &slow.codecs.back().decode}) {
+    curve->ns_per_byte *= 15;
+  }
+  const Conditions truth{slow, {4, 20'000}, 0};
+  SurveyQuestion question = job.question(truth);
+  const std::vector<double> arrivals = arrivals_of(question);
+  const auto runs = timeline_of(job.running->plan, *job.table, arrivals, truth);
+  const auto exact = timeline_of(raw->plan, *job.table, arrivals, truth);
+  ASSERT_TRUE(runs.ok() && exact.ok());
+  ASSERT_GT(exact->step_ns(), 1.2 * runs->step_ns());
+  question.measured.busy_ns = 1.1 * runs->after.work_ns;  // a little more than it takes
+  question.measured.arithmetic_ns = 0.95 * question.measured.busy_ns;
+  EXPECT_LT(survey_of(question)->conditions.link.ns_per_byte, 1) << "it is hidden";
+  question.seen = {{raw, 0, exact->step_ns()}};
+  EXPECT_GT(survey_of(question)->conditions.link.ns_per_byte, 3);
+}
+
 TEST(Survey, LearnsEachCodecFromThePlansThatHadIt) {
   const Job job;
   SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
