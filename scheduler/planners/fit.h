@@ -1,6 +1,6 @@
 // The timeline fitted to steps that were measured: how fast each codec's arithmetic is here, how
 // much longer all other work takes than it should, how long the way is, and a link so slow that
-// plans take what they took. With one plan seen, whatever cannot be told apart counts as the link's.
+// plans take what they took. With one plan seen, what cannot be told apart counts as the link's.
 //
 // Pure functions of what was seen.
 #pragma once

@@ -21,8 +21,8 @@ class LinkProbe {
   // and what takes no longer than half a step by what answers tell of the link. Where a plan's
   // frames are not answered, a few bytes go first.
   uint64_t due(const StepSample& step, uint64_t frame_bytes);
-  // The last of the bytes that were due is answered. True: two in a row were plainly faster than all
-  // before.
+  // The last of the bytes that were due is answered. True: two in a row were plainly faster than
+  // all before.
   bool take(uint64_t rtt_ns);
 
  private:

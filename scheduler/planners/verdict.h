@@ -46,8 +46,8 @@ class TrialScore {
   };
   Block tried_, other_;  // of the open pair
   std::vector<double> tried_all_, ratios_;
-  // Pairs of which all steps of the tried block took less than each of the other; of which none took
-  // so much less than any of the other that it is worth a switch.
+  // Pairs of which all steps of the tried block took less than each of the other; of which none
+  // took so much less than any of the other that it is worth a switch.
   uint32_t all_faster_ = 0, none_faster_ = 0;
   Verdict plain_ = Verdict::kOpen;  // a pair says that needs no second one
 };
