@@ -30,9 +30,12 @@ TEST(SessionReport, TellsWhoTakesPartAndHowATensorTravels) {
   auto shown = communicator_of(1);
   const wire::Reply page = report_page(shown, 0);
   EXPECT_THAT(page.message,
-              StartsWith("communicator\tbert\tdp\t8\t2\t0\tfp32\t-\t0\t0\t0\ntensor\t"));
+              StartsWith("communicator\tbert\tdp\t8\t2\t0\tfp32\t-\t0\t0\t0\t\ntensor\t"));
   EXPECT_THAT(page.message, HasSubstr("\tfp32\t-\t1000\t4000\t4000\t0\t4\t1\n"));
   EXPECT_EQ(page.value0, 0u);
+  shown.feedback_begins = "error feedback goes on from step 4";
+  EXPECT_THAT(report_page(shown, 0).message,
+              HasSubstr("\t0\t0\t0\terror feedback goes on from step 4\ntensor\t"));
 }
 
 TEST(SessionReport, HasEveryTensorOnSomePageThatFitsAPacket) {
