@@ -86,13 +86,9 @@ Result<std::unique_ptr<Store>> Communicator::store_for(const Meeting& meeting,
   }
   const auto serve = [&] { return options.rank == 0 ? session_.serve_leader() : Status(); };
   CGX_RETURN_IF_ERROR(serve());
-  const auto go_on = [&]() -> Status {
-    CGX_RETURN_IF_ERROR(serve());  // the name may have become known
-    return meeting.go_on();
-  };
   CGX_ASSIGN_OR_RETURN(
       std::unique_ptr<LeaderStore> store,
-      LeaderStore::connect(session_.environment().leader, meeting.deadline, go_on));
+      LeaderStore::connect(session_.environment().leader, meeting.deadline, meeting.go_on, serve));
   return std::unique_ptr<Store>(std::move(store));
 }
 

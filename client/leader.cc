@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "client/checks.h"
 #include "proto/wire/bytes.h"
@@ -26,7 +27,7 @@ constexpr size_t kRequestHead = 13, kReplyHead = 9;
 constexpr uint32_t kKeyBytesMax = 4096, kValueBytesMax = 16 << 20;
 constexpr size_t kKeysMax = 1 << 20, kConnectionsMax = 4096;
 constexpr size_t kReadBytes = 64 << 10;
-constexpr std::chrono::milliseconds kAgain(50);
+constexpr std::chrono::milliseconds kAgain(50), kAgainAtLast(1000);
 constexpr timeval kSilence{.tv_sec = 10, .tv_usec = 0};  // of a leader that is asked
 
 struct Resolved {
@@ -268,8 +269,10 @@ void LeaderServer::serve() {
 // Store
 
 Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& address,
-                                                          Deadline deadline,
-                                                          const std::function<Status()>& go_on) {
+                                                          Deadline deadline, const GoOn& go_on,
+                                                          const GoOn& named) {
+  std::chrono::milliseconds pause = kAgain;
+  bool unknown = false;
   for (;;) {
     Result<UniqueFd> fd = try_connect(address);
     if (fd.ok() && fd->valid()) {
@@ -277,12 +280,17 @@ Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& add
     }
     const std::string why = fd.ok() ? std::strerror(errno) : fd.status().message();
     if (!fd.ok() && fd.status().code() != StatusCode::kNOT_FOUND) return fd.status();
+    if (std::exchange(unknown, !fd.ok()) || unknown) CGX_RETURN_IF_ERROR(named());
+    pause = fd.ok() ? kAgain : std::min(2 * pause, kAgainAtLast);
+    const Deadline again = std::min(deadline, Clock::now() + pause);
+    while (Clock::now() < again) {
+      CGX_RETURN_IF_ERROR(go_on());
+      std::this_thread::sleep_for(kAgain);
+    }
     if (Clock::now() >= deadline) {
       return Status(StatusCode::kTIMED_OUT, "nobody serves at CGX_LEADER=" + address + " (" + why +
                                                 "); rank 0 does, on the machine with that address");
     }
-    CGX_RETURN_IF_ERROR(go_on());
-    std::this_thread::sleep_for(kAgain);
   }
 }
 

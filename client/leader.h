@@ -48,8 +48,12 @@ class LeaderServer {
 class LeaderStore final : public Store {
  public:
   // Tries until the deadline: the leader may not be there yet. go_on is asked between two tries.
-  static Result<std::unique_ptr<LeaderStore>> connect(const std::string& address, Deadline deadline,
-                                                      const std::function<Status()>& go_on);
+  // While nobody knows the leader's name, resolvers are asked ever less often; `named` is called
+  // each time, and once more when they know the name.
+  using GoOn = std::function<Status()>;
+  static Result<std::unique_ptr<LeaderStore>> connect(
+      const std::string& address, Deadline deadline, const GoOn& go_on,
+      const GoOn& named = [] { return Status(); });
 
   Status put(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::byte>> get(const std::string& key) override;
