@@ -115,9 +115,12 @@ class Calls(WithDaemon):
             for k, array in enumerate(arrays):
                 array[:] = k
             calls = [comm.allreduce_async(array) for array in arrays]
+            raised = set()
             for ask in (wrong.wait, wrong.done, wrong.wait):
-                with self.assertRaises(cgx.MismatchError):
+                with self.assertRaises(cgx.MismatchError) as caught:
                     ask()
+                raised.add(caught.exception)
+            self.assertEqual(len(raised), 3, "what is raised again and again keeps all frames that it went through")
             for k, call in enumerate(calls):
                 self.assertEqual(call.wait(30)[0], 2 * k)
                 self.assertTrue(call.done())

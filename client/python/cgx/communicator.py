@@ -133,7 +133,7 @@ class Call:
             check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
             return bool(finished.value)
         if self._error is not None:
-            raise self._error
+            raise type(self._error)(*self._error.args)  # anew: what is raised holds frames, which hold this call
         return True
 
     def _learn(self) -> None:
@@ -141,7 +141,7 @@ class Call:
         try:
             self._finished = self.done()
         except CgxError as error:
-            self._finished, self._error = True, error.with_traceback(None)  # whose frames hold this call
+            self._finished, self._error = True, error.with_traceback(None)
 
     def wait(self, timeout: Seconds = None, stream: Any = None):
         """The result: the array the call was made with, or `out`.
@@ -193,7 +193,7 @@ class Communicator:
         self._handle = session._join(create, meanwhile)
         self.session, self.name, self.rank, self.size = session, name, rank, size
         self.tensors: List[Tensor] = []
-        self.answers_max = _CALLS_IN_FLIGHT  # that the daemon may owe at once
+        self.answers_max = _CALLS_IN_FLIGHT + _STEPS_UNFINISHED  # that the daemon may owe at once
         self._on_gpu: Set[int] = set()  # tensors without a home of the caller's
         self._posted: Dict[int, Tuple[int, List[Any]]] = {}  # step -> its GPU's stream, what must live until the result
         session.communicators.add(self)
@@ -414,9 +414,9 @@ class Communicator:
         oldest = self._last_call + 1 - _CALLS_IN_FLIGHT
         if oldest >= 0:
             self._wait(lambda handle, ms: library.cgx_wait_call(handle, oldest, ms), self._limit_ms)
-            call = self._calls.get(oldest)
-            if call is not None:
-                call._learn()
+            for number, call in list(self._calls.items()):
+                if number <= oldest and not call._finished:
+                    call._learn()
 
     def _hand_over(self, call: Callable[[], Any]) -> None:
         """call(), in which the library may wait for room for its answers; Ctrl-C is noticed where it may."""
