@@ -1,5 +1,6 @@
 """Scenarios of torch_ranks.py: how a hook finds the model that its buckets belong to."""
 
+import gc
 import os
 import signal
 import sys
@@ -83,6 +84,17 @@ def model_wrapped_again_over_other_ranks():
         assert "several process groups" in str(error), error
     else:
         raise AssertionError(f"which ranks count is not known beside {world}")
+
+
+def model_wrapped_again_alike():
+    """A wrapper of the same ranks and layers goes on with the communicator of the one before."""
+    net = torch.nn.Linear(3, 2, bias=False)
+    with Names() as names:
+        for _ in range(3):
+            train_without_a_state(DistributedDataParallel(net))
+            gc.collect()
+            torch.testing.assert_close(net.weight.grad, torch.full((2, 3), 1.5))
+    assert names.seen == ["weight"], names.seen
 
 
 def model_wrapped_again_with_layers_unfrozen():

@@ -251,6 +251,9 @@ class Hook(unittest.TestCase):
     def test_a_model_wrapped_again_over_other_ranks_is_averaged_over_those(self):
         self.run_ranks("model_wrapped_again_over_other_ranks", size=3)
 
+    def test_a_model_wrapped_again_alike_goes_on_with_its_communicator(self):
+        self.run_ranks("model_wrapped_again_alike")
+
     def test_a_model_wrapped_again_may_have_other_layers_frozen(self):
         self.run_ranks("model_wrapped_again_with_layers_unfrozen")
 

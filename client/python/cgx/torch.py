@@ -16,6 +16,7 @@ wrappers. torch's profiler shows each bucket as cgx:all_reduce.
 """
 
 import contextlib
+import ctypes
 import os
 import weakref
 
@@ -198,6 +199,13 @@ class HookState:
     def has_model(self):
         return self._model is not None and self._model() is not None
 
+    def goes_on_with(self, model):
+        """Whether the model, another wrapper, has the ranks and layers of this state's; if so, it is this state's now."""
+        same = self._group is not None and self._group() is model.process_group and self._reduced == reduced_by(model)
+        if same:
+            self._model = weakref.ref(model)
+        return same
+
     def is_of_one_in(self, models):
         """Also of several, where they reduce the same parameters: DDP does not say which of them is in use."""
         own = [model for model in models if self.is_of(model)]
@@ -323,14 +331,12 @@ class HookState:
             self._factor = self._exchange.ranks / max(self._exchange.count(not in_shadow_of_join()), 1)
 
     def _say_unit(self):
-        try:
+        with _named_as_units():
             unit = self.gradient_unit()
-            self._changes_nothing = unit is None
-            if unit is not None:
+        self._changes_nothing = unit is None
+        if unit is not None:
+            with _named_as_units((TypeError, ValueError, ctypes.ArgumentError)):
                 self._exchange.communicator.set_gradient_unit(unit)
-        except Exception as error:
-            error.args = (f"the hook's gradient_unit: {error}",)
-            raise
 
     def _watcher(self, part):
         """Begins to wait for the part's result."""
@@ -474,6 +480,15 @@ class HookState:
         self._ranks = state["ranks"]
 
 
+@contextlib.contextmanager
+def _named_as_units(kinds=Exception):
+    try:
+        yield
+    except kinds as error:
+        error.args = (f"the hook's gradient_unit: {error}",)
+        raise
+
+
 # comm_hook without a state
 
 
@@ -509,7 +524,7 @@ def _state_now(parameters, before):
         raise ValueError("comm_hook was registered without a state and finds no DistributedDataParallel with the "
                          "bucket's parameters: use cgx.torch.register(model)")
     if before is not None:
-        if before.is_of_one_in(models):
+        if before.is_of_one_in(models) or any(before.goes_on_with(model) for model in models):
             return before
         with contextlib.suppress(CgxError):  # it may be of ranks that have gone
             before.close()
