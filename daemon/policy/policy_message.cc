@@ -7,7 +7,7 @@
 #include "config/text.h"
 #include "kernels/codec.h"
 #include "scheduler/plan/way.h"
-#include "scheduler/planners/ceilings.h"
+#include "scheduler/planners/sound_policy.h"
 
 namespace cgx::daemon {
 namespace {
@@ -88,7 +88,7 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
     plain.menu.push_back(codec_of(codec, checked.warnings));
   }
   CGX_RETURN_IF_ERROR(scheduler::check_rack_codec(plain, checked.warnings));
-  CGX_RETURN_IF_ERROR(scheduler::check_ceilings(plain));
+  CGX_RETURN_IF_ERROR(scheduler::check_sound(plain));
   return checked;
 }
 
