@@ -105,20 +105,22 @@ void BufferPool::unreserve(const SlabCounts& slabs) {
   CGX_ASSERT(slabs.received <= reserved_.received && slabs.own <= reserved_.own);
   reserved_.received -= slabs.received;
   reserved_.own -= slabs.own;
-  const uint32_t more = own_beyond() - std::min(beyond_, own_beyond());
-  beyond_ += more;
-  store_->unreserve(slabs.sum() - more);
+  const uint32_t had = beyond_.sum();
+  beyond_ = {.received = std::max(beyond_.received, std::min(in_use_->received, slabs.received)),
+             .own = std::max(beyond_.own, std::min(own_beyond(), slabs.own))};
+  store_->unreserve(slabs.sum() - (beyond_.sum() - had));
 }
 
 void BufferPool::free_beyond() {
-  const uint32_t freed = beyond_ - std::min(beyond_, own_beyond());
-  beyond_ -= freed;
-  store_->unreserve(freed);
+  const uint32_t had = beyond_.sum();
+  beyond_ = {.received = std::min(beyond_.received, in_use_->received),
+             .own = std::min(beyond_.own, own_beyond())};
+  store_->unreserve(had - beyond_.sum());
 }
 
 SlabId BufferPool::take_for_received() {
   free_beyond();
-  return in_use_->sum() < reserved_.sum() + beyond_ ? store_->take(in_use_, true) : kNoSlab;
+  return in_use_->sum() < reserved_.sum() + beyond_.sum() ? store_->take(in_use_, true) : kNoSlab;
 }
 
 SlabId BufferPool::take_for_own() {

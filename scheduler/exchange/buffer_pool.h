@@ -7,9 +7,8 @@
 // reference is released, which may be after its pool has gone: until then it stays reserved, and
 // counts for whoever had the pool. What was reserved for received
 // frames is never taken for own ones: those may have to wait for a slow link, while a peer that
-// keeps to the protocol must always find room here. Own ones that fill more than is reserved for
-// them, since their plan was replaced by a smaller one, stay reserved until they are free. Owned by
-// the engine.
+// keeps to the protocol must always find room here. What is in use when a plan is replaced by a
+// smaller one stays reserved beside that one's share until it is free. Owned by the engine.
 #pragma once
 
 #include <algorithm>
@@ -106,7 +105,7 @@ class BufferPool {
       : store_(std::move(store)), holder_(std::move(holder)) {}
   explicit BufferPool(uint64_t slab_bytes) : BufferPool(std::make_shared<SlabStore>(slab_bytes)) {}
   ~BufferPool() {
-    store_->unreserve(reserved_.sum() + beyond_);
+    store_->unreserve(reserved_.sum() + beyond_.sum());
     store_->leave(std::move(holder_), std::move(in_use_));
   }
   BufferPool(const BufferPool&) = delete;
@@ -117,10 +116,8 @@ class BufferPool {
   void unreserve(const SlabCounts& slabs);
   uint64_t received_bytes() const {
     return reserved_.received * slab_bytes();
-  }  // reserved for them
-  uint64_t beyond_bytes() const {
-    return own_beyond() * slab_bytes();
-  }  // of a smaller plan's share
+  }                                                                       // reserved for them
+  uint64_t beyond_bytes() const { return beyond_.sum() * slab_bytes(); }  // reserved besides
 
   // One reference each; kNoSlab when what is reserved is in use.
   SlabId take_for_received();
@@ -137,7 +134,9 @@ class BufferPool {
   std::shared_ptr<SlabStore> store_;
   std::string holder_;
   SlabCounts reserved_;
-  uint32_t beyond_ = 0;  // own slabs that were in use when less was reserved, and still are
+  // That were in use when less was reserved, as many as still are: own ones beyond their share, and
+  // received ones (passed on, they wait for whoever gets them), since others may come at once.
+  SlabCounts beyond_;
   std::shared_ptr<SlabCounts> in_use_ = std::make_shared<SlabCounts>();
 };
 

@@ -63,6 +63,23 @@ TEST(BufferPool, KeepsWhatOwnFramesOfALargerPlanFillBesideTheSmallerOnesShare) {
   EXPECT_EQ(pool.take_for_own(), kNoSlab);
 }
 
+// Received frames that are passed on wait for whoever gets them.
+TEST(BufferPool, KeepsWhatReceivedFramesOfALargerPlanFillBesideTheSmallerOnesShare) {
+  constexpr SlabCounts kLarge{.received = 5, .own = 1}, kSmall{.received = 2, .own = 1};
+  const auto store = std::make_shared<SlabStore>(4096);
+  BufferPool pool(store);
+  ASSERT_TRUE(pool.reserve(kLarge).ok());
+  std::vector<SlabId> passed_on;
+  for (uint32_t i = 0; i < kLarge.received; ++i) passed_on.push_back(pool.take_for_received());
+  ASSERT_TRUE(pool.reserve(kSmall).ok());
+  pool.unreserve(kLarge);
+  EXPECT_EQ(pool.beyond_bytes(), 5 * 4096u);
+  for (uint32_t i = 0; i < kSmall.received; ++i) EXPECT_NE(pool.take_for_received(), kNoSlab);
+  for (const SlabId slab : passed_on) pool.release(slab);
+  EXPECT_NE(pool.take_for_own(), kNoSlab);
+  EXPECT_EQ(pool.beyond_bytes(), 2 * 4096u) << "as many as are in use";
+}
+
 TEST(BufferPool, FreesASlabWithItsLastReference) {
   BufferPool pool(4096);
   ASSERT_TRUE(pool.reserve({.own = 1}).ok());
