@@ -12,7 +12,7 @@ namespace {
 // Less than this between two fits is rounding.
 constexpr double kTelling = 1e-4;
 // How much longer work that was not timed may take than it should; less where its arithmetic was
-// timed while others had the core.
+// timed while others had the core. The first is that of work that was timed.
 constexpr double kCrowds[] = {1, 0.7, 0.5, 0.35, 0.25, 1.5, 2, 3, 4, 6, 8};
 // Of a round trip that was measured behind gradients.
 constexpr double kTrips[] = {1, 0.3, 0.1, 0};
@@ -152,11 +152,11 @@ Result<std::vector<Evidence>> evidence_of(const SurveyQuestion& question,
   return found;
 }
 
-// All work but the codecs'.
+// All work but arithmetic.
 Conditions slowed(Conditions conditions, double times) {
   MachineCosts& costs = conditions.costs;
-  for (double* cost : {&costs.copy_ns_per_byte, &costs.operation_ns, &costs.segment_ns,
-                       &costs.frame_ns, &costs.wire_ns_per_byte}) {
+  for (double* cost :
+       {&costs.operation_ns, &costs.segment_ns, &costs.frame_ns, &costs.wire_ns_per_byte}) {
     *cost *= times;
   }
   return conditions;
@@ -168,7 +168,8 @@ Result<double> fit_other_work(const SurveyQuestion& question, std::span<const do
                               const Conditions& conditions) {
   double took_ns = 0, predicted_ns = 0;
   for (const SeenPlan& seen : all_seen(question)) {
-    if (seen.busy_ns <= seen.arithmetic_ns || seen.arithmetic_ns <= 0) continue;
+    const bool timed = seen.arithmetic_ns > 0 && seen.busy_ns > seen.arithmetic_ns;
+    if (!timed || seen.step_ns <= 0) continue;
     CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, conditions.costs));
     CGX_ASSIGN_OR_RETURN(const WeighedPlan weighed,
                          weigh(seen.plan->plan, *seen.plan->table, arrivals, conditions.costs));
@@ -221,25 +222,24 @@ class Best {
   double least_ = INFINITY;
 };
 
-// `crowds`: that come into question; `faster`: as SurveyQuestion's. Where the daemon's work is
-// known, the link may be any that explains one of the plans: work may hide it from the one that
-// runs.
-void fit_rest(const std::vector<Evidence>& seen, std::span<const double> crowds, bool faster,
-              Fit& fit) {
+// `work_known`: no crowd but 1 comes into question, and the link may be any that explains one of
+// the plans, because work may hide it from the one that runs. `faster`: as SurveyQuestion's.
+void fit_rest(const std::vector<Evidence>& seen, bool work_known, bool faster, Fit& fit) {
   const Conditions alone = fit.conditions;
   Best best(fit);
-  for (const double crowd : crowds) {
+  for (const double crowd : std::span(kCrowds).first(work_known ? 1 : std::size(kCrowds))) {
     std::vector<Evidence> crowded = seen;
     for (Evidence& each : crowded) each.plan = each.plan.slower(crowd);
     const Evidence& running = crowded.front();
     for (const double trips : kTrips) {
       Fit tried{.conditions = slowed(alone, crowd), .crowd = crowd, .trips = trips};
+      tried.conditions.costs.copy_ns_per_byte *= crowd;
       tried.conditions.link.trip_ns *= trips;
       if (faster) {
         fit_link(running.plan, (1 - kNoise) * running.step_ns, tried.conditions);
         best.offer(crowded, tried, 0);
       }
-      const size_t explained = crowds.size() == 1 ? crowded.size() : 1;
+      const size_t explained = work_known ? crowded.size() : 1;
       for (const Evidence& each : std::span(crowded).first(explained)) {
         fit_link(each.plan, each.step_ns, tried.conditions);
         best.offer(crowded, tried, faster ? squared(2 * kNoise) : 0);
@@ -275,8 +275,7 @@ Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
   CGX_ASSIGN_OR_RETURN(const double other_work, fit_other_work(question, arrivals, fit.conditions));
   if (other_work > 0) fit.conditions = slowed(std::move(fit.conditions), other_work);
   CGX_ASSIGN_OR_RETURN(const std::vector<Evidence> seen, evidence_of(question, arrivals, costs));
-  constexpr double kTimed[] = {1};
-  fit_rest(seen, other_work > 0 ? std::span<const double>(kTimed) : kCrowds, question.faster, fit);
+  fit_rest(seen, other_work > 0, question.faster, fit);
   if (other_work > 0) fit.crowd = other_work;
   CGX_ASSIGN_OR_RETURN(
       const Timeline running,

@@ -144,10 +144,17 @@ TEST(Survey, TellsASlowLinkFromSlowWorkByWhatKeptTheDaemonBusy) {
   EXPECT_GT(survey_of(question)->conditions.link.ns_per_byte, 0.5) << "nothing was timed";
   question.measured.arithmetic_ns = work_ns(0);
   question.measured.busy_ns = work_ns(4);
+  constexpr double kCopy = 0.05;
+  MachineCosts known = *job.costs;
+  known.copy_ns_per_byte = kCopy;
+  question.costs = std::make_shared<const MachineCosts>(known);
   const SurveyPtr survey = survey_of(question);
   EXPECT_NEAR(survey->crowd, 4, 0.01);
   EXPECT_NEAR(survey->arithmetic, 1, 0.01);
   EXPECT_LT(survey->conditions.link.ns_per_byte, 0.2);
+  EXPECT_NEAR(survey->conditions.costs.copy_ns_per_byte, kCopy, 1e-3) << "it is arithmetic";
+  question.seen = {{job.running, 1e6, 0, 9e9}};  // beside other programs, before this search
+  EXPECT_NEAR(survey_of(question)->crowd, 4, 0.01);
   EXPECT_NEAR(survey->running_ns, question.measured.step_ns, 0.02 * question.measured.step_ns);
 }
 
