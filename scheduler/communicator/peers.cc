@@ -61,6 +61,7 @@ void Peers::forgive_silence(uint64_t now_ns) {
 std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64_t now_ns,
                                        uint64_t padded_bytes) {
   Peer& peer = peers_[machine];
+  if (padded_bytes > 0) now_ns = std::max(now_ns, peer.padded_sent_ns + 1);  // each has its own
   wire::Writer writer;
   writer.put(own.step);
   writer.put(own.call);

@@ -22,9 +22,10 @@ uint64_t LinkProbe::due(const StepSample& step, uint64_t frame_bytes) {
   elapsed_ns_ += step.period_ns;
   if (elapsed_ns_ < (waiting_ ? kPatienceNs : pause_ns_)) return 0;
   if (bytes_ == 0) bytes_ = bearable(step, kFrames * frame_bytes);
-  scouts_ = bytes_ == 0 && ns_per_byte_ == 0;
-  const uint64_t bytes = scouts_ ? kBytesMin : bytes_;
+  const bool scouts = bytes_ == 0 && ns_per_byte_ == 0;
+  const uint64_t bytes = scouts ? kBytesMin : bytes_;
   if (bytes == 0) return 0;
+  scouts_ = scouts;
   waiting_ = true;
   elapsed_ns_ = 0;
   return bytes;

@@ -185,6 +185,9 @@ TEST_F(PeersTest, MeasureSeveralPaddedHeartbeatsByTheAnswerToTheLast) {
   theirs.take_beat(0, 2, last, 72'000);
   EXPECT_EQ(peers.take_beat(1, 2, theirs.beat_for(0, nothing, 72'000), 9'100).padded_rtt_ns,
             8'000u);
+  const auto one = peers.beat_for(1, nothing, 9'200, 5'000);
+  const auto two = peers.beat_for(1, nothing, 9'200, 5'000);  // the clock stands still
+  EXPECT_NE(one, two) << "an answer tells which it was to";
   theirs.take_beat(0, 3, peers.beat_for(1, nothing, 10'000), 80'000);
   peers.take_beat(1, 3, theirs.beat_for(0, nothing, 80'000), 10'400);
   EXPECT_EQ(peers[1].rtt_ns, 400u);
