@@ -184,6 +184,7 @@ class Communicator final : public OperationPort,
     steps_.sweep();
     calls_.sweep();
   }
+  void forget_busy() { busy_mark_ns_ = 0; }  // the thread had other communicators
   uint32_t weight() const;
   uint64_t reserved_bytes() const;
 
@@ -424,8 +425,10 @@ class Communicator final : public OperationPort,
   std::vector<Left> left_;
   ReplicaWatch replicas_;
   StepMeter meter_;
-  uint64_t busy_mark_ns_ = 0;  // what the port's busy_ns() was when the last step was complete
-  AnswerMeter answers_;        // to this machine's frames
+  // What the port's busy_ns() was when the last step was complete (0: that says nothing of the next
+  // one), and the first call that was not.
+  uint64_t busy_mark_ns_ = 0, busy_mark_call_ = 0;
+  AnswerMeter answers_;  // to this machine's frames
   Pilot pilot_;
   LinkProbe probe_;
   uint64_t probed_epoch_ = 0;    // of the plan that it goes by

@@ -33,11 +33,13 @@ void Communicator::measure(const Event& event) {
   if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
 }
 
-// Of GPUs the arithmetic is elsewhere.
+// Of GPUs the arithmetic is elsewhere; that of calls is not the steps'.
 double Communicator::busy_since_last_step() {
   const uint64_t now_ns = members_.site == kHostSite ? port_.busy_ns() : 0;
   const uint64_t before_ns = std::exchange(busy_mark_ns_, now_ns);
-  return now_ns == 0 || before_ns == 0 ? 0 : static_cast<double>(now_ns - before_ns);
+  const uint64_t call = calls_.completed_end();
+  const bool called = std::exchange(busy_mark_call_, call) != call || calls_.operations_open();
+  return now_ns == 0 || before_ns == 0 || called ? 0 : static_cast<double>(now_ns - before_ns);
 }
 
 // Of a plan that compresses nothing, steps show how fast links are. One link speaks for all: what

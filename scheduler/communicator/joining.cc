@@ -79,7 +79,7 @@ std::string Joining::feedback_begins(const ResidualMark& own) const {
   const auto kept = [&](uint32_t k) { return k == members_.machine ? own : machines_[k].kept; };
   ResidualMark latest = own;
   for (uint32_t k = 0; k < machines_.size(); ++k) {
-    if (kept(k).step_end > latest.step_end) latest = kept(k);
+    if (kept(k).any() && kept(k).step_end > latest.step_end) latest = kept(k);
   }
   if (!latest.any()) return {};
   std::string without;

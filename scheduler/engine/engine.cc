@@ -95,6 +95,7 @@ void Engine::State::drop_closed_communicators() {
     record({.kind = EventKind::kclosed, .communicator = communicator->index()});
     Turns::leave(account_of(*communicator));
     communicators_.erase(communicators_.begin() + static_cast<int64_t>(i));
+    share_thread();
   }
 }
 
@@ -346,6 +347,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
                     .b = communicator->members().machines()});
     state_->open_account(*communicator);
     state_->communicators_.push_back(std::move(*made));
+    state_->share_thread();
     state_->links_.open(*communicator, state_->now_ns_, 2 * state_->options_.timeouts.heartbeat_ns);
     std::vector<Communicator*> others = state_->named(session->options, message.name);
     std::erase(others, communicator);

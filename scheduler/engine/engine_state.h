@@ -109,6 +109,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     return std::max(now_ns_, fine_ns_);
   }
   uint64_t busy_ns() const override;
+  void share_thread();  // another communicator has come, or one has gone
   Status send(transport::PeerId peer, wire::FrameHeader header, std::span<const std::byte> payload,
               SiteId site, SlabId slab) override;
   Status send_shared(transport::PeerId peer, wire::FrameHeader header,

@@ -13,6 +13,10 @@ uint64_t Engine::State::busy_ns() const {
   return ports_.clock != nullptr && communicators_.size() == 1 ? ports_.clock->busy_ns() : 0;
 }
 
+void Engine::State::share_thread() {
+  for (const auto& communicator : communicators_) communicator->forget_busy();
+}
+
 Turns::Account& Engine::State::account_of(const Communicator& communicator) {
   const size_t index = communicator.index();
   if (index >= accounts_.size()) accounts_.resize(index + 1);
