@@ -1,7 +1,6 @@
 #include "client/arena.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "client/memory_limit.h"
+#include "client/no_signals.h"
 
 namespace cgx::client {
 namespace {
@@ -60,22 +60,6 @@ Status check_limits(uint64_t bytes) {
   }
   return {};
 }
-
-// Keeps the thread's signals away for as long as it lives: they come when it ends.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // Kernels before 6.11 give up a whole call when a signal comes: under a program's timer it never
 // ended.

@@ -1,7 +1,8 @@
 #include "client/copy_watch.h"
 
-#include <csignal>
 #include <utility>
+
+#include "client/no_signals.h"
 
 namespace cgx::client {
 
@@ -26,13 +27,9 @@ bool CopyWatch::idle() {
   return queue_.empty() && !telling_;
 }
 
-// The thread takes none of the program's signals.
 void CopyWatch::begin() {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const NoSignals for_the_thread;
   thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void CopyWatch::run() {

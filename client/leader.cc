@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "client/checks.h"
+#include "client/no_signals.h"
 #include "proto/wire/bytes.h"
 
 namespace cgx::client {
@@ -189,14 +189,10 @@ Result<std::unique_ptr<LeaderServer>> LeaderServer::open(const std::string& addr
   return std::unique_ptr<LeaderServer>(new LeaderServer(*std::move(listening), std::move(wake)));
 }
 
-// The thread takes none of the program's signals.
 LeaderServer::LeaderServer(UniqueFd listening, UniqueFd wake)
     : listening_(std::move(listening)), wake_(std::move(wake)) {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const NoSignals for_the_thread;
   thread_ = std::thread([this] { serve(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 LeaderServer::~LeaderServer() {
