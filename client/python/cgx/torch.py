@@ -46,9 +46,14 @@ _states = weakref.WeakSet()
 _of_parameters = {}  # id of a parameter -> (weak reference to it, the state comm_hook made for its model)
 
 
+def _given_to_compile(model):
+    """What torch.compile was given, where the model is what it made; else the model."""
+    return getattr(model, "_orig_mod", model)
+
+
 def register(model, **options):
     """Hooks a DistributedDataParallel model, over its process group; options as for HookState. Returns the state."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    model = _given_to_compile(model)
     if not isinstance(model, DistributedDataParallel):
         advice = "its gradients do not come in buckets" if hasattr(model, "register_comm_hook") else "wrap the model first"
         raise TypeError(f"register takes a DistributedDataParallel model, not {type(model).__name__}: {advice}")
@@ -120,6 +125,7 @@ class HookState:
         milliseconds(timeout)  # what is wrong here must not wait for the first pass: a hook can be registered once only
         if gradient_unit is not None and not callable(gradient_unit):
             raise TypeError(f"gradient_unit {gradient_unit!r} must be a function without arguments")
+        model = _given_to_compile(model)
         wrapped = isinstance(model, DistributedDataParallel)
         if process_group is None and wrapped:
             process_group = model.process_group
@@ -194,7 +200,7 @@ class HookState:
 
     def is_of(self, model):
         """Whether this state's hook is the model's."""
-        return self._model is not None and self._model() is model
+        return self._model is not None and self._model() is _given_to_compile(model)
 
     def has_model(self):
         return self._model is not None and self._model() is not None
