@@ -1,6 +1,8 @@
 // The small parts: slabs, ledgers, control messages.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "scheduler/communicator/control.h"
 #include "scheduler/exchange/buffer_pool.h"
 #include "scheduler/exchange/step_ledger.h"
@@ -38,16 +40,25 @@ TEST(BufferPool, KeepsRoomForFramesThatPeersMaySendWhenOwnOnesWaitForTheLink) {
   EXPECT_NE(pool.take_for_own(), kNoSlab);
 }
 
+// A smaller plan replaces a larger one whose slabs of one kind are all in use: those.
+std::vector<SlabId> replace_in_use(BufferPool& pool, const SlabCounts& large,
+                                   const SlabCounts& small) {
+  EXPECT_TRUE(pool.reserve(large).ok());
+  std::vector<SlabId> used;
+  for (uint32_t i = 0; i < std::max(large.own, large.received); ++i) {
+    used.push_back(large.own > large.received ? pool.take_for_own() : pool.take_for_received());
+  }
+  EXPECT_TRUE(pool.reserve(small).ok());
+  pool.unreserve(large);
+  return used;
+}
+
 // A plan is replaced by a smaller one while a slow peer has not taken the last step's frames in.
 TEST(BufferPool, KeepsWhatOwnFramesOfALargerPlanFillBesideTheSmallerOnesShare) {
   constexpr SlabCounts kLarge{.received = 2, .own = 5}, kSmall{.received = 2, .own = 1};
   const auto store = std::make_shared<SlabStore>(4096);
   BufferPool pool(store), other(store);
-  ASSERT_TRUE(pool.reserve(kLarge).ok());
-  std::vector<SlabId> sending;
-  for (uint32_t i = 0; i < kLarge.own; ++i) sending.push_back(pool.take_for_own());
-  ASSERT_TRUE(pool.reserve(kSmall).ok());
-  pool.unreserve(kLarge);
+  const std::vector<SlabId> sending = replace_in_use(pool, kLarge, kSmall);
   EXPECT_EQ(pool.beyond_bytes(), 4 * 4096u);
   EXPECT_EQ(pool.take_for_own(), kNoSlab);
   for (uint32_t i = 0; i < kSmall.received; ++i) EXPECT_NE(pool.take_for_received(), kNoSlab);
@@ -66,13 +77,8 @@ TEST(BufferPool, KeepsWhatOwnFramesOfALargerPlanFillBesideTheSmallerOnesShare) {
 // Received frames that are passed on wait for whoever gets them.
 TEST(BufferPool, KeepsWhatReceivedFramesOfALargerPlanFillBesideTheSmallerOnesShare) {
   constexpr SlabCounts kLarge{.received = 5, .own = 1}, kSmall{.received = 2, .own = 1};
-  const auto store = std::make_shared<SlabStore>(4096);
-  BufferPool pool(store);
-  ASSERT_TRUE(pool.reserve(kLarge).ok());
-  std::vector<SlabId> passed_on;
-  for (uint32_t i = 0; i < kLarge.received; ++i) passed_on.push_back(pool.take_for_received());
-  ASSERT_TRUE(pool.reserve(kSmall).ok());
-  pool.unreserve(kLarge);
+  BufferPool pool(4096);
+  const std::vector<SlabId> passed_on = replace_in_use(pool, kLarge, kSmall);
   EXPECT_EQ(pool.beyond_bytes(), 5 * 4096u);
   for (uint32_t i = 0; i < kSmall.received; ++i) EXPECT_NE(pool.take_for_received(), kNoSlab);
   for (const SlabId slab : passed_on) pool.release(slab);
