@@ -1,4 +1,5 @@
 // Steps of several ranks on one daemon: results, order rules, absence, failure and redo.
+#include <atomic>
 #include <cmath>
 
 #include "tests/client/ranks.h"
@@ -83,10 +84,12 @@ TEST_F(StepsTest, SubmitThatWaitsForRoomEndsWithItsCommunicator) {
   daemon_->hold(true);
   ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), rank.ids.size()));
   ASSERT_OK(cgx_step_end(rank.comm, 0));
+  std::atomic<bool> over{false};
   std::thread next([&] {
     EXPECT_EQ(cgx_submit(rank.comm, 1, rank.ids.data(), rank.ids.size()), CGX_CANCELLED);
+    over = true;
   });
-  while (daemon_->waiting() == 0) std::this_thread::yield();
+  while (daemon_->waiting() == 0 && !over) std::this_thread::yield();
   EXPECT_OK(cgx_comm_cancel(rank.comm));
   next.join();
 }

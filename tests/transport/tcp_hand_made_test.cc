@@ -209,8 +209,12 @@ TEST_F(HandMadeTest, ATransportEndsWhileAPeerKeepsSending) {
     ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).ok());
     ASSERT_TRUE(until([&] { return peer.hear() > 0; }));
     std::atomic<size_t> sent = 0;
-    std::thread sender([&] { peer.flood(sent, 16 * kTakenMax); });
-    while (sent == 0) std::this_thread::yield();
+    std::atomic<bool> over = false;
+    std::thread sender([&] {
+      peer.flood(sent, 16 * kTakenMax);
+      over = true;
+    });
+    while (sent == 0 && !over) std::this_thread::yield();
     a.transport.reset();
     sender.join();
     ASSERT_LT(sent, kTakenMax);
