@@ -114,10 +114,9 @@ class BufferPool {
   uint64_t slab_bytes() const { return store_->slab_bytes(); }
   Status reserve(const SlabCounts& slabs);
   void unreserve(const SlabCounts& slabs);
-  uint64_t received_bytes() const {
-    return reserved_.received * slab_bytes();
-  }                                                                       // reserved for them
-  uint64_t beyond_bytes() const { return beyond_.sum() * slab_bytes(); }  // reserved besides
+  // Reserved for received frames; reserved besides.
+  uint64_t received_bytes() const { return reserved_.received * slab_bytes(); }
+  uint64_t beyond_bytes() const { return beyond_.sum() * slab_bytes(); }
 
   // One reference each; kNoSlab when what is reserved is in use.
   SlabId take_for_received();

@@ -23,7 +23,8 @@ def where_we_are(group):
 def tell_failure(group, name, error, leave=None):
     """Tells the ranks that wait for this one in attempt `name` why it does not come; waits a moment for them.
 
-    leave: makes those hear that wait elsewhere than in the store. Returns what the error does not say itself: which rank is on which machine.
+    leave: called once the reason is stored, for those who hear of it by that alone. Returns what the error does not say
+    itself: which rank is on which machine.
     """
     store = default_store()
     if store is None:

@@ -205,8 +205,8 @@ class HookState:
     def has_model(self):
         return self._model is not None and self._model() is not None
 
-    def goes_on_with(self, model):
-        """Whether the model, another wrapper, has the ranks and layers of this state's; if so, it is this state's now."""
+    def adopts(self, model):
+        """Takes the model, another wrapper, for its own if that has the ranks and layers of the one before. Whether it does."""
         same = self._group is not None and self._group() is model.process_group and self._reduced == reduced_by(model)
         if same:
             self._model = weakref.ref(model)
@@ -530,7 +530,7 @@ def _state_now(parameters, before):
         raise ValueError("comm_hook was registered without a state and finds no DistributedDataParallel with the "
                          "bucket's parameters: use cgx.torch.register(model)")
     if before is not None:
-        if before.is_of_one_in(models) or any(before.goes_on_with(model) for model in models):
+        if before.is_of_one_in(models) or any(before.adopts(model) for model in models):
             return before
         with contextlib.suppress(CgxError):  # it may be of ranks that have gone
             before.close()
