@@ -1,5 +1,6 @@
 #include "daemon/daemon.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <future>
@@ -8,7 +9,9 @@
 #include "daemon/data/duty_cycle.h"
 #include "daemon/data/pooled_site.h"
 #include "daemon/net/interfaces.h"
+#include "kernels/speeds.h"
 #include "proto/wire/cores.h"
+#include "scheduler/planners/proposal.h"
 #include "scheduler/sim/cost_file.h"
 
 namespace cgx::daemon {
@@ -50,12 +53,17 @@ Result<std::string> advertised(const DaemonOptions& options, const TcpListener& 
       trusted.to_string() + "); add a network or set mesh.advertise");
 }
 
-// Of the lane that computes, as the bench saw it on the machine it ran on; a search scales them to
-// what it sees here.
+// Of the lane that computes: what mode auto chooses from unless it is told otherwise comes first.
 std::shared_ptr<const scheduler::MachineCosts> costs_of(const kernels::Lane& lane) {
-  const Result<scheduler::MachineCosts> costs =
+  const Result<scheduler::MachineCosts> table =
       scheduler::sim::parse_costs(scheduler::sim::builtin_costs(), "the built-in costs", lane.name);
-  return costs.ok() ? std::make_shared<const scheduler::MachineCosts>(*costs) : nullptr;
+  if (!table.ok()) return nullptr;
+  std::vector<CodecSpec> specs = scheduler::default_menu();
+  for (const scheduler::CodecCurves& row : table->codecs) {
+    if (std::find(specs.begin(), specs.end(), row.spec) == specs.end()) specs.push_back(row.spec);
+  }
+  return std::make_shared<const scheduler::MachineCosts>(
+      timed_here(*table, kernels::measure_speeds(lane, specs, thread_cpu_ns)));
 }
 
 // Where operators look for other machines' daemons: this one's configured port is theirs, too.

@@ -1,16 +1,12 @@
 #include "kernels/tuning.h"
 
-#ifdef CGX_LANES_X86
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <array>
 #include <span>
 #include <vector>
 
 #include "kernels/codec.h"
+#include "kernels/cold_memory.h"
 #include "kernels/ops.h"
 
 namespace cgx::kernels {
@@ -21,27 +17,6 @@ constexpr uint64_t kElements = kStreamBytes / sizeof(float);
 constexpr int kRoundsMin = 3, kRoundsMax = 15;
 // What a choice has to take off the default's time: streaming costs whoever reads next.
 constexpr double kReadGain = 0.04, kStreamGain = 0.10;
-
-struct alignas(64) Line {
-  float values[16];
-};
-
-#ifdef CGX_LANES_X86
-__attribute__((target("clflushopt"))) void flush_lines(std::span<const Line> lines) {
-  for (const Line& line : lines) _mm_clflushopt(const_cast<Line*>(&line));
-  _mm_mfence();
-}
-
-bool flushes() {
-  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & bit_CLFLUSHOPT) != 0;
-}
-#else
-void flush_lines(std::span<const Line>) {}
-bool flushes() {
-  return false;
-}
-#endif
 
 // Each operation once, as a daemon asks for it, on memory of its own: a gradient, another rank's or
 // a residual, a result, and an encoded part of another machine beside the own slab.

@@ -1,5 +1,6 @@
 #include "scheduler/planners/costs.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/codec.h"
@@ -16,6 +17,37 @@ double distance(const CodecSpec& row, const CodecSpec& wanted) {
   const double values = row.values == wanted.values ? 0 : 0.125;
   return bits + amount + draws + values;
 }
+
+// How many times slower codecs are than the table has it: raw ones, others.
+class Slower {
+ public:
+  Slower(const MachineCosts& table, std::span<const kernels::CodecSpeed> speeds) {
+    for (const kernels::CodecSpeed& timed : speeds) {
+      const Result<CodecCurves> known = table.curves_of(timed.spec);
+      if (!known.ok()) continue;
+      of(timed.spec)
+          .add(timed.encode_ns_per_byte / known->encode.ns_per_byte,
+               timed.decode_ns_per_byte / known->decode.ns_per_byte);
+    }
+  }
+
+  double raw() const { return raw_.times(); }
+  double of_row(const CodecSpec& spec) const { return (spec.codec == 0 ? raw_ : others_).times(); }
+
+ private:
+  struct Mean {
+    double logs = 0;
+    int count = 0;
+    void add(double encode, double decode) {
+      logs += std::log(encode) + std::log(decode);
+      count += 2;
+    }
+    double times() const { return count == 0 ? 1 : std::exp(logs / count); }
+  };
+  Mean& of(const CodecSpec& spec) { return spec.codec == 0 ? raw_ : others_; }
+
+  Mean raw_, others_;
+};
 
 }  // namespace
 
@@ -40,6 +72,23 @@ Result<CodecCurves> MachineCosts::curves_of(const CodecSpec& spec) const {
   curves.spec = spec;
   if (spec.feedback()) curves.encode.ns_per_byte += copy_ns_per_byte;
   return curves;
+}
+
+MachineCosts timed_here(MachineCosts table, std::span<const kernels::CodecSpeed> speeds) {
+  const Slower slower(table, speeds);
+  for (CodecCurves& row : table.codecs) {
+    row.encode.ns_per_byte *= slower.of_row(row.spec);
+    row.decode.ns_per_byte *= slower.of_row(row.spec);
+  }
+  table.copy_ns_per_byte *= slower.raw();
+  for (const kernels::CodecSpeed& timed : speeds) {
+    const CodecCurves here{
+        timed.spec, {0, timed.encode_ns_per_byte}, {0, timed.decode_ns_per_byte}};
+    const auto row = std::find_if(table.codecs.begin(), table.codecs.end(),
+                                  [&](const CodecCurves& each) { return each.spec == timed.spec; });
+    row == table.codecs.end() ? void(table.codecs.push_back(here)) : void(*row = here);
+  }
+  return table;
 }
 
 double MachineCosts::rack_pass_ns(const std::optional<CodecSpec>& rack_spec, double bytes) const {

@@ -1,12 +1,15 @@
 // What work takes: curves per codec and kind of work, an operation's and a frame's share, links.
-// Plain values; whoever measured or was told them fills them in (scheduler/sim/cost_file.h, tests).
+// Plain values; whoever measured or was told them fills them in (a daemon as it starts,
+// scheduler/sim/cost_file.h, tests).
 // Times are nanoseconds.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/speeds.h"
 #include "proto/wire/status.h"
 #include "proto/wire/types.h"
 
@@ -41,6 +44,10 @@ struct MachineCosts {
   // is not raw is written to memory, and read from there to be added.
   double rack_pass_ns(const std::optional<CodecSpec>& rack_spec, double bytes) const;
 };
+
+// The table for a machine whose codecs were timed. Those that were not are as much slower than in
+// the table as the others of their kind: raw, or with arithmetic.
+MachineCosts timed_here(MachineCosts table, std::span<const kernels::CodecSpeed> speeds);
 
 struct Link {
   double ns_per_byte = 0;  // 8 / (rate in bit/ns)

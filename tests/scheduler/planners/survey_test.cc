@@ -186,6 +186,32 @@ TEST(Survey, GoesByAnotherPlansLinkWhereWorkHidesIt) {
   EXPECT_GT(survey_of(question)->conditions.link.ns_per_byte, 3);
 }
 
+// A table from another machine: codecs that were not timed here are as much slower as those that
+// were.
+TEST(Survey, BeginsWithWhatCodecsTakeHere) {
+  const Job job;
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512}, half{.codec = 1};
+  MachineCosts table = *job.costs;
+  table.codecs.push_back({half, {0, 0.02}, {0, 0.03}});
+  table.copy_ns_per_byte = 0.05;
+  const std::vector<kernels::CodecSpeed> timed = {{MeasuredJob::kRaw, 0.12, 0.14},
+                                                  {eight, 0.15, 0.15}};
+  const MachineCosts here = timed_here(table, timed);
+  const auto expect = [&](const CodecSpec& spec, double encode, double decode) {
+    const Result<CodecCurves> curves = here.curves_of(spec);
+    ASSERT_TRUE(curves.ok());
+    EXPECT_NEAR(curves->encode.ns_per_byte, encode, 1e-9) << kernels::to_string(spec);
+    EXPECT_NEAR(curves->decode.ns_per_byte, decode, 1e-9) << kernels::to_string(spec);
+  };
+  expect(MeasuredJob::kRaw, 0.12, 0.14);
+  expect(eight, 0.15, 0.15);
+  expect(half, 0.06, 0.09);
+  expect(job.policy.default_codec, 0.12, 0.15);
+  EXPECT_NEAR(here.copy_ns_per_byte, 0.1, 1e-9);
+  EXPECT_EQ(here.operation_ns, table.operation_ns);
+  EXPECT_EQ(timed_here(table, {}).curves_of(eight)->encode.ns_per_byte, 0.05) << "nothing timed";
+}
+
 TEST(Survey, LearnsEachCodecFromThePlansThatHadIt) {
   const Job job;
   SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
