@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "kernels/codec.h"
@@ -152,32 +153,74 @@ Result<std::vector<Evidence>> evidence_of(const SurveyQuestion& question,
   return found;
 }
 
-// All work but arithmetic.
-Conditions slowed(Conditions conditions, double times) {
+// All work but arithmetic: what each operation, tensor and frame takes, and each byte.
+struct OtherWork {
+  double items = 1, bytes = 1;  // times longer than in the table
+};
+Conditions slowed(Conditions conditions, const OtherWork& times) {
   MachineCosts& costs = conditions.costs;
-  for (double* cost :
-       {&costs.operation_ns, &costs.segment_ns, &costs.frame_ns, &costs.wire_ns_per_byte}) {
-    *cost *= times;
+  for (double* cost : {&costs.operation_ns, &costs.segment_ns, &costs.frame_ns}) {
+    *cost *= times.items;
   }
+  costs.wire_ns_per_byte *= times.bytes;
   return conditions;
 }
 
 // How many times longer than it should the daemon takes for what is not arithmetic, of plans where
-// both were timed; 0: of none.
-Result<double> fit_other_work(const SurveyQuestion& question, std::span<const double> arrivals,
-                              const Conditions& conditions) {
-  double took_ns = 0, predicted_ns = 0;
+// both were timed. What plans differ in tells items from bytes; until then they are as slow as each
+// other.
+class OtherWorkFit {
+ public:
+  void add(double items_ns, double bytes_ns, double took_ns) {
+    if (items_ns + bytes_ns <= 0) return;
+    const double weight = 1 / squared(items_ns + bytes_ns);  // a share of the work counts alike
+    items_items_ += weight * items_ns * items_ns;
+    items_bytes_ += weight * items_ns * bytes_ns;
+    bytes_bytes_ += weight * bytes_ns * bytes_ns;
+    items_took_ += weight * items_ns * took_ns;
+    bytes_took_ += weight * bytes_ns * took_ns;
+    ++plans_;
+  }
+
+  std::optional<OtherWork> times() const {
+    if (plans_ == 0) return std::nullopt;
+    const double both =
+        (items_took_ + bytes_took_) / (items_items_ + 2 * items_bytes_ + bytes_bytes_);
+    // Least squares, with a little against items and bytes that differ.
+    const double alike = kAlike * plans_;
+    const double a = items_items_ + alike, b = items_bytes_ - alike, c = bytes_bytes_ + alike;
+    const double determinant = a * c - b * b;
+    if (determinant <= 0) return bounded({both, both});
+    return bounded({(c * items_took_ - b * bytes_took_) / determinant,
+                    (a * bytes_took_ - b * items_took_) / determinant});
+  }
+
+ private:
+  static constexpr double kAlike = 0.003;
+  static OtherWork bounded(const OtherWork& times) {
+    const auto within = [](double each) { return std::clamp(each, kOtherWorkMin, kOtherWorkMax); };
+    return {within(times.items), within(times.bytes)};
+  }
+
+  double items_items_ = 0, items_bytes_ = 0, bytes_bytes_ = 0, items_took_ = 0, bytes_took_ = 0;
+  int plans_ = 0;
+};
+
+Result<std::optional<OtherWork>> fit_other_work(const SurveyQuestion& question,
+                                                std::span<const double> arrivals,
+                                                const Conditions& conditions) {
+  OtherWorkFit fit;
   for (const SeenPlan& seen : all_seen(question)) {
     const bool timed = seen.arithmetic_ns > 0 && seen.busy_ns > seen.arithmetic_ns;
     if (!timed || seen.step_ns <= 0) continue;
     CGX_ASSIGN_OR_RETURN(const ByCodec parts, arithmetic_of(*seen.plan, conditions.costs));
     CGX_ASSIGN_OR_RETURN(const WeighedPlan weighed,
                          weigh(seen.plan->plan, *seen.plan->table, arrivals, conditions.costs));
-    took_ns += seen.busy_ns - seen.arithmetic_ns;
-    predicted_ns += play(weighed, conditions).work_ns - sum_of(parts);
+    const double all_ns = play(weighed, conditions).work_ns - sum_of(parts);
+    const double items_ns = play(weighed, slowed(conditions, {1, 0})).work_ns - sum_of(parts);
+    fit.add(items_ns, all_ns - items_ns, seen.busy_ns - seen.arithmetic_ns);
   }
-  if (predicted_ns <= 0) return 0;
-  return std::clamp(took_ns / predicted_ns, kOtherWorkMin, kOtherWorkMax);
+  return fit.times();
 }
 
 // The link with which a step of the plan takes so long.
@@ -232,7 +275,7 @@ void fit_rest(const std::vector<Evidence>& seen, bool work_known, bool faster, F
     for (Evidence& each : crowded) each.plan = each.plan.slower(crowd);
     const Evidence& running = crowded.front();
     for (const double trips : kTrips) {
-      Fit tried{.conditions = slowed(alone, crowd), .crowd = crowd, .trips = trips};
+      Fit tried{.conditions = slowed(alone, {crowd, crowd}), .crowd = crowd, .trips = trips};
       tried.conditions.costs.copy_ns_per_byte *= crowd;
       tried.conditions.link.trip_ns *= trips;
       if (faster) {
@@ -272,11 +315,12 @@ Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
   MachineCosts& costs = fit.conditions.costs;
   add_own_rows({menu.begin(), menu.end()}, question.running->policy.default_codec, costs);
   CGX_ASSIGN_OR_RETURN(fit.arithmetic, fit_arithmetic(question, costs));
-  CGX_ASSIGN_OR_RETURN(const double other_work, fit_other_work(question, arrivals, fit.conditions));
-  if (other_work > 0) fit.conditions = slowed(std::move(fit.conditions), other_work);
+  CGX_ASSIGN_OR_RETURN(const std::optional<OtherWork> other_work,
+                       fit_other_work(question, arrivals, fit.conditions));
+  if (other_work) fit.conditions = slowed(std::move(fit.conditions), *other_work);
   CGX_ASSIGN_OR_RETURN(const std::vector<Evidence> seen, evidence_of(question, arrivals, costs));
-  fit_rest(seen, other_work > 0, question.faster, fit);
-  if (other_work > 0) fit.crowd = other_work;
+  fit_rest(seen, other_work.has_value(), question.faster, fit);
+  if (other_work) fit.crowd = other_work->items;
   CGX_ASSIGN_OR_RETURN(
       const Timeline running,
       timeline_of(question.running->plan, *question.running->table, arrivals, fit.conditions));

@@ -158,6 +158,41 @@ TEST(Survey, TellsASlowLinkFromSlowWorkByWhatKeptTheDaemonBusy) {
   EXPECT_NEAR(survey->running_ns, question.measured.step_ns, 0.02 * question.measured.step_ns);
 }
 
+// Operations take three times as long as the table has it, bytes as long: one plan cannot tell, and
+// a second one with other groups does.
+TEST(Survey, TellsWhatAnOperationTakesFromWhatAByteDoes) {
+  Job job;
+  const FactsPtr whole = job.running;
+  Policy cut = job.policy;
+  cut.group_bytes = 1u << 20;
+  cut.segment_bytes = 16u << 10;
+  const FactsPtr pieces = Job(cut).running;
+  ASSERT_GT(pieces->plan.groups[0].segments.size(), 8 * whole->plan.groups[0].segments.size());
+  MachineCosts slow = *job.costs;
+  for (double* cost : {&slow.operation_ns, &slow.segment_ns, &slow.frame_ns}) *cost *= 3;
+  const Conditions truth{slow, {0.1, 20'000}, 0};
+  SurveyQuestion question = job.question(truth);
+  const std::vector<double> arrivals = arrivals_of(question);
+  const auto seen = [&](const FactsPtr& facts) {
+    Conditions nothing_else = truth;
+    MachineCosts& costs = nothing_else.costs;
+    costs.operation_ns = costs.segment_ns = costs.frame_ns = costs.wire_ns_per_byte = 0;
+    const auto took = timeline_of(facts->plan, *facts->table, arrivals, truth);
+    const auto codecs = timeline_of(facts->plan, *facts->table, arrivals, nothing_else);
+    EXPECT_TRUE(took.ok() && codecs.ok());
+    return SeenPlan{facts, codecs->after.work_ns, took->step_ns(), took->after.work_ns};
+  };
+  const SeenPlan runs = seen(whole);
+  question.measured.arithmetic_ns = runs.arithmetic_ns;
+  question.measured.busy_ns = runs.busy_ns;
+  const auto known = [&] { return survey_of(question)->conditions.costs; };
+  EXPECT_GT(known().wire_ns_per_byte, 1.15 * slow.wire_ns_per_byte) << "as slow as items";
+  EXPECT_LT(known().operation_ns, 0.5 * slow.operation_ns);
+  question.seen = {seen(pieces)};
+  EXPECT_NEAR(known().operation_ns, slow.operation_ns, 0.15 * slow.operation_ns);
+  EXPECT_NEAR(known().wire_ns_per_byte, slow.wire_ns_per_byte, 0.1 * slow.wire_ns_per_byte);
+}
+
 // The daemon's work holds a compressed plan up, whatever its link; what ran uncompressed beside it
 // says how slow the link is.
 TEST(Survey, GoesByAnotherPlansLinkWhereWorkHidesIt) {
