@@ -431,6 +431,7 @@ class Communicator final : public OperationPort,
   AnswerMeter answers_;  // to this machine's frames
   Pilot pilot_;
   LinkProbe probe_;
+  bool probe_disturbs_ = false;  // the step that runs
   uint64_t probed_epoch_ = 0;    // of the plan that it goes by
   uint64_t profiled_epoch_ = 0;  // of the plan that was kept for the name
   bool begins_with_profile_ = false;

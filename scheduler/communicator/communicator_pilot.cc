@@ -24,11 +24,12 @@ void Communicator::measure(const Event& event) {
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
-                     !ceilings_.losses().due(sample->step);
+                     !ceilings_.losses().due(sample->step) && !probe_disturbs_;
   const PlanAgreement::PlanPtr base = agreement_.base(steps_.plan());
   if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
   if (!searches_plans()) return;
   probe_link(*base, *sample);
+  probe_disturbs_ = probe_.disturbs();
   pilot_.completed(base, *std::move(sample), usual);
   if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
 }

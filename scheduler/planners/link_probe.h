@@ -18,21 +18,27 @@ class LinkProbe {
   void begin() { *this = {}; }
 
   // A step is complete. How many bytes to send now; 0: none. At most four frames of `frame_bytes`,
-  // and what takes no longer than half a step by what answers tell of the link. Where a plan's
-  // frames are not answered, a few bytes go first.
+  // and at first what takes no longer than half a step by what answers tell of the link: more, if
+  // they are there in a moment. Where a plan's frames are not answered, a few bytes go first.
   uint64_t due(const StepSample& step, uint64_t frame_bytes);
+  // Asked after a step: bytes are on their way, so the next one is not as usual.
+  bool disturbs() const { return waiting_; }
   // The last of the bytes that were due is answered. True: two in a row were plainly faster than
   // all before.
   bool take(uint64_t rtt_ns);
 
  private:
-  uint64_t bearable(const StepSample& step, uint64_t bytes_max);
+  uint64_t bearable(const StepSample& step);
+  void grow();
 
-  uint64_t bytes_ = 0;      // of each probe under this plan; 0: not known yet
+  uint64_t bytes_ = 0;  // of each probe under this plan; 0: not known yet
+  uint64_t bytes_max_ = 0;
+  double step_ns_ = 0;      // before it was sent
   double ns_per_byte_ = 0;  // at most, of the link; 0: not known
   bool scouts_ = false;     // the probe that waits, or came last, is of a few bytes
   bool waiting_ = false;    // for an answer
   double elapsed_ns_ = 0;   // since the last probe
+  uint32_t steps_ = 0;      // likewise
   double pause_ns_ = 0;     // before the next
   double accepted_ns_ = 0;  // the quickest answer
   uint32_t known_by_ = 0;   // so many answers

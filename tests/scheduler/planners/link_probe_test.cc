@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace cgx::scheduler {
 namespace {
 
@@ -45,14 +47,14 @@ TEST_F(LinkProbeTest, SendsAFewBytesFirstWhereNothingIsKnownOfTheLink) {
   EXPECT_EQ(probe.due(step_of(10e6, 0), kSlabBytes), 50'000u);
 }
 
-TEST_F(LinkProbeTest, TakesOneInFiftyOfALinksTimeOnceItIsKnown) {
+TEST_F(LinkProbeTest, TakesOneInFortyOfALinksTimeOnceItIsKnown) {
   EXPECT_EQ(steps_until_due(), 1);
   EXPECT_FALSE(probe.take(2 * kSlowNs));
   for (int i = 1; i < kToKnow; ++i) {
     EXPECT_EQ(steps_until_due(), 8);
     EXPECT_FALSE(probe.take(2 * kSlowNs));
   }
-  EXPECT_EQ(steps_until_due(), 40);
+  EXPECT_EQ(steps_until_due(), 32);
   EXPECT_EQ(steps_until_due(), 200) << "an answer that never comes ends nothing";
 }
 
@@ -81,6 +83,40 @@ TEST_F(LinkProbeTest, TakesABurstForNoFasterLink) {
     EXPECT_FALSE(probe.take(static_cast<uint64_t>(kNsPerByte * waited))) << full;
     EXPECT_NE(steps_until_due(9e6), -1);
   }
+}
+
+// A probe that fits into it says nothing of the link.
+TEST_F(LinkProbeTest, SendsMoreUntilItNoLongerPassesAtOnce) {
+  constexpr double kNsPerByte = 16, kBucketBytes = 128 * 1024;
+  const auto slow_ns = [](uint64_t bytes) {
+    const double waits = std::max(0.0, static_cast<double>(bytes) - kBucketBytes);
+    return static_cast<uint64_t>(50'000 + kNsPerByte * waits);
+  };
+  uint64_t sent = 0;
+  const auto next = [&] {
+    do sent = probe.due(step_of(10e6, 50), kSlabBytes);
+    while (sent == 0);
+  };
+  next();
+  EXPECT_EQ(sent, 100'000u) << "half a step, if it were so slow";
+  for (int i = 0; i < 3 + kToKnow; ++i) {
+    EXPECT_FALSE(probe.take(slow_ns(sent)));
+    next();
+  }
+  EXPECT_EQ(sent, 400'000u);
+  EXPECT_FALSE(probe.take(50'000)) << "fast now";
+  next();
+  EXPECT_TRUE(probe.take(50'000));
+}
+
+TEST_F(LinkProbeTest, LeavesThreeStepsInARowAlone) {
+  for (int i = 0; i < kToKnow; ++i) {
+    EXPECT_NE(steps_until_due(500e6), -1);
+    EXPECT_TRUE(probe.disturbs());
+    EXPECT_FALSE(probe.take(200'000'000));
+    EXPECT_FALSE(probe.disturbs());
+  }
+  EXPECT_EQ(steps_until_due(1e12), 4) << "each step is longer than any pause";
 }
 
 TEST_F(LinkProbeTest, ForgetsWithThePlan) {
