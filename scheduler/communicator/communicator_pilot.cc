@@ -130,7 +130,6 @@ SurveyQuestion Communicator::question_of_job(Known known) const {
           .measured = std::move(known.measured),
           .seen = std::move(known.seen),
           .lost = std::move(known.lost),
-          .unsure = known.unsure,
           .faster = known.faster,
           .order = running_order(),
           .ceilings = ceilings_.ceilings(),

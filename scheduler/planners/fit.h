@@ -29,7 +29,6 @@ struct SurveyQuestion {
   StepSample measured;                   // a usual step under it
   std::vector<SeenPlan> seen;            // others, of the same table
   std::vector<std::vector<Group>> lost;  // trials against it: no candidates
-  bool unsure = false;  // the last prediction was far off: name what may be slower, too
   // Steps have become shorter, or answers faster: where the link does not hold the plan that runs
   // up, nobody knows how fast it is now, and it counts as fast.
   bool faster = false;

@@ -8,6 +8,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr double kWorthPromising = 0.98;  // less is not kept (scheduler/planners/verdict.cc)
+constexpr double kNear = 1.1;             // a plan that is tried for what else it tells
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 constexpr uint32_t kPlainRestMin = 8;
 // Searches closer to each other than so many calm steps make the pilot restless; it rests twice as
@@ -16,6 +17,10 @@ constexpr uint32_t kUnrestMost = 4, kRestless = 2;
 constexpr uint32_t kPairsMin = 2;       // fewer than that tell only what is plain
 constexpr uint32_t kStepsToSwitch = 3;  // until a plan that is proposed takes force
 constexpr size_t kNotesMax = 32;
+// A plan that lost is remembered until steps take so many times as long as then, or less.
+constexpr double kOtherTimes = 1.15;
+// A search that finds nothing because steps drifted wants a drift that is so much larger next time.
+constexpr double kDriftTimes = 1.5, kDriftMax = 0.35;
 
 }  // namespace
 
@@ -105,6 +110,9 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   unrest_ = calm_most_ = 0;
   chosen_in_unrest_ = false;
   cause_ = Cause::kNone;
+  drift_ = kDriftMin;
+  surprises_.clear();
+  lost_.clear();
   forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
@@ -125,8 +133,8 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(Cause::kNone);
   if (stage_ == Stage::kSurveying) {
     const bool faster = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
-    port_.survey({usual_of(samples_), seen_, lost_, unsure_, faster},
-                 while_it_matters(&Pilot::on_survey));
+    between_ns_ = usual_times(samples_).between_ns;
+    port_.survey({usual_of(samples_), seen_, lost_, faster}, while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing) {
     propose();
   } else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0) {
@@ -137,15 +145,22 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
   spent_ = 0;
-  unsure_ = false;
+  unsure_ = found_ = false;
   cause_ = cause;
   if (cause != Cause::kNone) {
     count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
   }
-  lost_.clear();
+  forget_lost(cause);
   for (SeenPlan& seen : seen_) seen.step_ns = 0;  // things are different now
   stage_ = Stage::kSurveying;
+}
+
+void Pilot::forget_lost(Cause cause) {
+  const double now_ns = usual_times(samples_).period_ns;
+  const bool same = lost_beside_ns_ > 0 && now_ns < kOtherTimes * lost_beside_ns_ &&
+                    lost_beside_ns_ < kOtherTimes * now_ns;
+  if (!same || cause == Cause::kFasterLink) lost_.clear();
 }
 
 // Whoever else has the cores comes and goes as often as he likes.
@@ -173,12 +188,26 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
 // that loses nothing has its chance, too.
 const Candidate* Pilot::worth_trying() const {
   if (trials_ >= survey_->trials_max || pairs_left() < kPairsMin) return nullptr;
-  if (unsure_) return most_different();
+  if (const Candidate* most = unsure_ ? most_different() : nullptr) return most;
+  const bool first_search = cause_ == Cause::kNone;
   for (const Candidate& candidate : survey_->candidates) {
-    const bool promises = trials_ == 0 || candidate.step_ns < kWorthPromising * survey_->running_ns;
-    if (promises || candidate.bypass) return &candidate;
+    const bool promises = (first_search && trials_ == 0) || believed(candidate) < kWorthPromising;
+    const bool loses_nothing = candidate.bypass && (first_search || promised(candidate) < kNear);
+    if (promises || loses_nothing) return &candidate;
   }
   return nullptr;
+}
+
+// Of the time from step to step under the plan that runs, as trials measure it; 0: nobody knows.
+double Pilot::promised(const Candidate& candidate) const {
+  if (candidate.step_ns <= 0 || survey_->running_ns <= 0) return 0;
+  return (candidate.step_ns + between_ns_) / (survey_->running_ns + between_ns_);
+}
+
+// What earlier trials have kept of what was promised of them, this one will keep.
+double Pilot::believed(const Candidate& candidate) const {
+  const bool fresh = cause_ == Cause::kNone || surprises_.empty();  // trials of a search teach it
+  return promised(candidate) * (fresh ? 1 : std::max(1.0, median_of(surprises_)));
 }
 
 // A search ends in time: its later trials have fewer pairs, or none. What it takes to think and to
@@ -190,17 +219,20 @@ uint32_t Pilot::pairs_left() const {
   return std::min(pace_.pairs, left / (2 * pace_.block));
 }
 
-// Where predictions fail, what sends far more or far fewer bytes tells most about the link.
+// Where predictions fail, what sends far more or far fewer bytes tells most about the link, unless
+// it is known to be slow. Null: there is none.
 const Candidate* Pilot::most_different() const {
   const auto differs = [&](const Candidate& candidate) {
     const auto running = static_cast<double>(std::max<uint64_t>(survey_->running_bytes, 1));
     const auto sent = static_cast<double>(std::max<uint64_t>(candidate.sent_bytes, 1));
     return std::abs(std::log(sent / running));
   };
-  const auto most = std::max_element(
-      survey_->candidates.begin(), survey_->candidates.end(),
-      [&](const auto& one, const auto& other) { return differs(one) < differs(other); });
-  return most == survey_->candidates.end() ? nullptr : &*most;
+  const Candidate* most = nullptr;
+  for (const Candidate& candidate : survey_->candidates) {
+    if (promised(candidate) >= kNear) continue;
+    if (most == nullptr || differs(candidate) > differs(*most)) most = &candidate;
+  }
+  return most;
 }
 
 void Pilot::propose() {
@@ -233,10 +265,20 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
   begin(running_);
 }
 
+// Steps that drift without another plan being any better will drift again.
+void Pilot::judge_drift() {
+  const bool drifted =
+      cause_ == Cause::kLonger || cause_ == Cause::kShorter || cause_ == Cause::kLoad;
+  if (found_) drift_ = kDriftMin;
+  if (drifted && !found_) drift_ = std::min(kDriftTimes * drift_, kDriftMax);
+}
+
 void Pilot::settle() {
   tried_.reset();
   stage_ = Stage::kSettled;
+  judge_drift();
   accept(samples_);
+  lost_beside_ns_ = accepted_.period_ns;
   at_rest_ = false;
   windows_off_ = steps_off_ = windows_faster_ = 0;
   calm_for_ = 0;

@@ -38,7 +38,6 @@ class PilotPort {
     StepSample measured;  // a usual step under the plan in force
     std::vector<SeenPlan> seen;
     std::vector<std::vector<Group>> lost;
-    bool unsure = false;  // what was predicted of the last trial was far off
     bool faster = false;  // as SurveyQuestion's
   };
   // Answers come later or at once, and never once the port has gone.
@@ -86,6 +85,7 @@ class Pilot {
   struct Usual {  // of a step
     double period_ns = 0, arithmetic_ns = 0;
     double quickest_ns = 0;  // the shortest period
+    double between_ns = 0;   // from the end of a step to the next one's first gradient
   };
   struct Tried {
     PilotPort::Agreed agreed;
@@ -101,9 +101,12 @@ class Pilot {
   enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink, kCalm };
   static const char* text_of(Cause cause);
   void begin_search(Cause cause);
+  void forget_lost(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
   const Candidate* worth_trying() const;  // null: none
-  uint32_t pairs_left() const;            // of blocks, in which this search may try a plan
+  double promised(const Candidate& candidate) const;
+  double believed(const Candidate& candidate) const;
+  uint32_t pairs_left() const;  // of blocks, in which this search may try a plan
   const Candidate* most_different() const;
   void propose();
   void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
@@ -123,6 +126,7 @@ class Pilot {
   void adopt();
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();
+  void judge_drift();
   void watch(StepSample sample);
   void watch_window();
   void accept(const std::vector<StepSample>& steps);
@@ -137,6 +141,7 @@ class Pilot {
   std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
 
   static constexpr uint32_t kCalmSteps = 100;
+  static constexpr double kDriftMin = 0.1;
 
   PilotPort& port_;
   const SearchPace pace_;
@@ -149,12 +154,16 @@ class Pilot {
   uint32_t warming_ = 0;             // steps until they count
   std::vector<SeenPlan> seen_;       // as PilotPort::Known's
   std::vector<std::vector<Group>> lost_;
+  double lost_beside_ns_ = 0;  // what a step took when the search in which they lost ended
   SurveyPtr survey_;
   const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
   uint32_t trials_ = 0;                   // of this search
   uint32_t spent_ = 0;                    // steps of its trials
   Cause cause_ = Cause::kNone;            // likewise
-  bool unsure_ = false;                   // as PilotPort::Known's
+  bool found_ = false;                    // likewise: it has kept a plan
+  double between_ns_ = 0;                 // as Usual's, when plans were surveyed last
+  std::vector<double> surprises_;         // of the last trials: what was measured / promised
+  bool unsure_ = false;                   // what was predicted of its last trial was far off
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;
@@ -165,6 +174,7 @@ class Pilot {
   double accepted_answer_ = 0;
   int windows_answered_ = 0;
   std::vector<StepSample> window_;
+  double drift_ = kDriftMin;  // of steps, that begins a search
   bool told_of_faster_link_ = false;
   int windows_faster_ = 0;           // in a row, whose quick answer was plainly quicker
   int windows_off_ = 0;              // in a row; below 0: steps became shorter

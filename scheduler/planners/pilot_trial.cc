@@ -8,7 +8,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr size_t kSeenMax = 8;
+constexpr size_t kSeenMax = 8, kSurprisesMax = 5;
 constexpr int kBesidesOff = 3;   // of a block's four steps the first does not count
 constexpr double kFarOff = 1.3;  // a prediction: it is of no use for the next one
 
@@ -73,9 +73,9 @@ bool Pilot::changed_meanwhile() const {
 // more pairs.
 bool Pilot::refuted() const {
   constexpr double kMuch = 0.7, kNothing = 0.95;
-  if (tried_->score.pairs() == 0 || survey_->running_ns <= 0) return false;
-  const double promised = candidate_->step_ns / survey_->running_ns;
-  return promised > 0 && promised < kMuch && tried_->score.ratio() > kNothing;
+  if (tried_->score.pairs() == 0) return false;
+  const double promise = promised(*candidate_);
+  return promise > 0 && promise < kMuch && tried_->score.ratio() > kNothing;
 }
 
 // What was measured before is of other conditions. The trial goes on until another plan is
@@ -98,7 +98,7 @@ void Pilot::note_trial(std::string verdict) {
                 .step = tried_->agreed.first_step,
                 .name = candidate_->name,
                 .verdict = std::move(verdict),
-                .predicted = candidate_->step_ns / survey_->running_ns,
+                .predicted = promised(*candidate_),
                 .measured = tried_->score.ratio(),
                 .step_ns = tried_->score.tried_ns()});
 }
@@ -106,12 +106,14 @@ void Pilot::note_trial(std::string verdict) {
 void Pilot::end_trial(bool faster) {
   const bool keeps = faster && worth_a_switch();
   note_trial(keeps ? "kept" : faster ? "not worth a switch under others' load" : "no faster");
-  const double promised = candidate_->step_ns / survey_->running_ns;
-  const double off = promised > 0 && tried_->score.ratio() > 0
-                         ? std::abs(std::log(tried_->score.ratio() / promised))
-                         : 0;
-  unsure_ = off > std::log(kFarOff) && !keeps;
+  const double promise = promised(*candidate_);
+  const bool told = promise > 0 && tried_->score.ratio() > 0;
+  const double surprise = told ? tried_->score.ratio() / promise : 1;
+  unsure_ = std::abs(std::log(surprise)) > std::log(kFarOff) && !keeps;
+  if (told) surprises_.push_back(surprise);
+  if (surprises_.size() > kSurprisesMax) surprises_.erase(surprises_.begin());
   faster_ = keeps;
+  found_ = found_ || keeps;
   adopted_epoch_ = 0;
   remember();
   // A trial that was lost ends by itself, or when the next one begins.

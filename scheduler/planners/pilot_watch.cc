@@ -9,8 +9,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr size_t kWindow = 6, kFewSteps = 3;
-constexpr size_t kAtRest = 12;  // steps, until it is known what one takes at rest
-constexpr double kDrift = 0.1;
+constexpr size_t kAtRest = 12;                 // steps, until it is known what one takes at rest
 constexpr double kPlainChange = 0.4;           // by half as much again, or less than two thirds
 constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
 constexpr int kWindowsOffByLoad = 6;           // likewise: other programs come and go
@@ -63,7 +62,7 @@ void Pilot::accept(const std::vector<StepSample>& steps) {
 void Pilot::watch_window() {
   if (!std::exchange(at_rest_, true) && std::abs(steps_off_) < kStepsOff) accept(samples_);
   const double change = usual_times(samples_).period_ns / accepted_.period_ns - 1;
-  const int way = change > kDrift ? 1 : change < -kDrift ? -1 : 0;
+  const int way = change > drift_ ? 1 : change < -drift_ ? -1 : 0;
   windows_off_ = way * windows_off_ > 0 ? windows_off_ + way : way;
   const bool faster_link = link_became_faster();
   const bool lasts = std::abs(windows_off_) >= kWindowsOffByLoad;
@@ -82,7 +81,9 @@ Pilot::Usual Pilot::usual_times(const std::vector<StepSample>& steps) {
   std::vector<double> periods;
   for (const StepSample& one : steps) periods.push_back(one.period_ns);
   const double quickest = *std::min_element(periods.begin(), periods.end());
-  return {median_of(std::move(periods)), usual_of(steps).arithmetic_ns, quickest};
+  const double period = median_of(std::move(periods));
+  const StepSample usual = usual_of(steps);
+  return {period, usual.arithmetic_ns, quickest, std::max(0.0, period - usual.step_ns)};
 }
 
 // Why steps are not as before. Where the daemon's arithmetic changed with them, or the quickest of

@@ -16,8 +16,7 @@ namespace {
 constexpr size_t kSearchedTensorsMax = 2048;
 // A plan predicted to take so much longer than the one that runs is not worth a trial.
 constexpr double kWorthTrying = 1.1;
-// The one that loses nothing is worth more, and any where predictions are known to be wrong.
-constexpr double kUnsureWorthTrying = 1.5;
+constexpr double kExactWorthTrying = 1.5;  // one that loses nothing is worth more
 
 }  // namespace
 
@@ -65,7 +64,7 @@ struct Surveyor::State {
     if (!plan.ok()) return;
     const Result<Timeline> step =
         timeline_of(*plan, *question.running->table, arrivals, survey->conditions);
-    const double worth = bypass || question.unsure ? kUnsureWorthTrying : kWorthTrying;
+    const double worth = bypass ? kExactWorthTrying : kWorthTrying;
     if (!step.ok() || step->step_ns() > worth * survey->running_ns) return;
     survey->candidates.push_back(
         {name, std::move(plan->groups), step->step_ns(), step->sent_bytes, bypass});

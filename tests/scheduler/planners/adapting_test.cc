@@ -83,7 +83,6 @@ class ChangingNetwork final : public PilotPort {
                         .measured = std::move(known.measured),
                         .seen = std::move(known.seen),
                         .lost = std::move(known.lost),
-                        .unsure = known.unsure,
                         .faster = known.faster,
                         .order = order,
                         .machines = 2,

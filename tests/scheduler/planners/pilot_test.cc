@@ -34,7 +34,7 @@ class PlayedJob final : public PilotPort {
     for (const CodecSpec& spec : menu) {
       const auto lost = [&](const auto& groups) { return groups[0].segments[0].spec == spec; };
       if (spec == running() || std::any_of(known.lost.begin(), known.lost.end(), lost)) continue;
-      if (predicted(spec) > 1.1 * made->running_ns) continue;
+      if (predicted(spec) > (spec == kRawSpec ? 1.5 : 1.1) * made->running_ns) continue;
       made->candidates.push_back({.name = spec == kFour    ? "four"
                                           : spec == kEight ? "eight"
                                                            : "raw",
@@ -74,7 +74,7 @@ class PlayedJob final : public PilotPort {
     sample.epoch = plan.plan.epoch;
     sample.step_ns = load * period_of(plan) * (trial ? while_plans_alternate : 1);
     if (pause_ns > 0) sample.step_ns += 0.01 * static_cast<double>(step % 6);  // none is as another
-    sample.period_ns = sample.step_ns + (step % 6 == pauses_at ? pause_ns : 0);
+    sample.period_ns = sample.step_ns + between_ns + (step % 6 == pauses_at ? pause_ns : 0);
     sample.arithmetic_ns = load * arithmetic_ns;
     sample.answer_ns_per_byte = answer_ns_per_byte;
     total_ns += sample.period_ns;
@@ -111,6 +111,13 @@ class PlayedJob final : public PilotPort {
   static CodecSpec codec_of(const PreparedPlan& plan) { return plan.spec_of(0); }
   double period_of(const PreparedPlan& plan) const { return truth(codec_of(plan)); }
   CodecSpec running() const { return codec_of(*base); }
+  void take_times(double raw, double compressed) {
+    truth = predicted = [=](const CodecSpec& spec) { return spec == kRawSpec ? raw : compressed; };
+  }
+  int searches_noted() const {
+    return static_cast<int>(std::count_if(reported.begin(), reported.end(),
+                                          [](const auto& note) { return note.name == "search"; }));
+  }
   std::string verdicts() const {
     std::string text;
     for (const PlanNote& note : reported) text += note.name + ": " + note.verdict + "; ";
@@ -130,6 +137,7 @@ class PlayedJob final : public PilotPort {
   double load = 1, arithmetic_ns = 10, answer_ns_per_byte = 0;  // of every step
   uint64_t pauses_at = 0;                                       // of six steps
   double pause_ns = 0;                                          // of the trainer, before it
+  double between_ns = 0;                                        // steps, the trainer computes
   double while_plans_alternate = 1;                             // a step takes so much longer
   bool counts_as_fast = false;                                  // said to the last survey
   PlanPtr base;
@@ -159,6 +167,78 @@ TEST(Pilot, KeepsTheFasterPlanWithinSixtySteps) {
   const int proposals = job.proposals;
   job.play(1000);
   EXPECT_EQ(job.proposals, proposals) << "nothing has changed";
+}
+
+TEST(Pilot, PromisesOfTheWholeTimeBetweenSteps) {
+  PlayedJob job;
+  job.between_ns = 100;
+  job.play(60);
+  ASSERT_GE(job.reported.size(), 1u);
+  EXPECT_NEAR(job.reported[0].predicted, 0.65, 1e-9) << "130 of 200";
+  EXPECT_NEAR(job.reported[0].measured, 0.65, 1e-9);
+}
+
+TEST(Pilot, RemembersPlansThatLostUntilStepsTakeAnotherTime) {
+  PlayedJob job;
+  job.take_times(100, 105);
+  job.play(200);
+  ASSERT_EQ(job.running(), kRawSpec);
+  const int proposals = job.proposals;
+  ASSERT_GT(proposals, 0);
+  job.take_times(112, 117.6);
+  job.play(200);
+  EXPECT_EQ(job.searches_noted(), 1) << job.verdicts();
+  EXPECT_EQ(job.proposals, proposals) << job.verdicts();
+  job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 135.0 : 120.0; };
+  job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 135.0 : 141.0; };
+  job.play(300);
+  EXPECT_EQ(job.searches_noted(), 2) << job.verdicts();
+  EXPECT_GT(job.proposals, proposals) << job.verdicts();
+}
+
+TEST(Pilot, WantsALargerDriftAfterASearchInVain) {
+  PlayedJob job;
+  job.take_times(100, 105);
+  job.play(200);
+  for (const double raw : {112.0, 125.0, 140.0, 156.0}) {  // 12 % each
+    job.take_times(raw, 1.05 * raw);
+    job.play(400);
+    EXPECT_EQ(job.searches_noted(), raw < 130 ? 1 : 2) << raw << " " << job.verdicts();
+  }
+}
+
+TEST(Pilot, BelievesPromisesAsFarAsEarlierOnesCameTrue) {
+  PlayedJob job;
+  double slower = 1;
+  job.predicted = [&](const CodecSpec& spec) { return slower * (spec == kRawSpec ? 100 : 90); };
+  job.truth = [&](const CodecSpec& spec) { return slower * (spec == kRawSpec ? 100 : 108); };
+  job.play(200);
+  const int proposals = job.proposals;
+  ASSERT_GT(proposals, 0);
+  slower = 1.3;
+  job.play(300);
+  EXPECT_EQ(job.searches_noted(), 1);
+  EXPECT_EQ(job.proposals, proposals) << job.verdicts();
+}
+
+// What is predicted to be far slower is tried in a first search, which may be wrong, and not each
+// time that steps drift.
+TEST(Pilot, TriesThePlanThatLosesNothingAgainOnlyWhereItIsNear) {
+  for (const double raw : {36.0, 31.0}) {
+    PlayedJob job;
+    double slower = 1;
+    job.truth = job.predicted = [&](const CodecSpec& spec) {
+      return spec == kRawSpec ? slower * raw : spec == kFour ? slower * 30 : 1000;
+    };
+    job.take(job.make(PlayedJob::groups_of(kFour), {}));
+    job.play(200);
+    const int proposals = job.proposals;
+    EXPECT_GT(proposals, 0) << job.verdicts();
+    slower = 1.3;
+    job.play(300);
+    EXPECT_EQ(job.searches_noted(), 1) << job.verdicts();
+    EXPECT_EQ(job.proposals > proposals, raw < 33) << job.verdicts();
+  }
 }
 
 // A few percent take many pairs to tell.
