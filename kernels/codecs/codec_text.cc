@@ -146,7 +146,10 @@ std::string to_string(const CodecSpec& spec) {
     text.append(",bucket=").append(std::to_string(spec.bucket));
   }
   if (spec.values != SparseValues::kF32) {
-    text.append(",values=").append(kValueNames[static_cast<size_t>(spec.values)]);
+    const auto values = static_cast<size_t>(spec.values);
+    const bool known = values < std::size(kValueNames);
+    text.append(",values=")
+        .append(known ? std::string(kValueNames[values]) : std::to_string(values));
   }
   const auto flag = [&](uint8_t bit, const char* name) {
     if ((spec.flags & bit) != 0 && (row->implied & bit) == 0) text.append(name);

@@ -78,4 +78,6 @@ struct PartLimits {
   friend bool operator==(const PartLimits&, const PartLimits&) = default;
 };
 
+constexpr uint64_t kPartBytesMin = 4096;  // of either
+
 }  // namespace cgx::scheduler

@@ -234,10 +234,23 @@ Status check_rack_spec(const Way& way, const Segment& segment, const TensorDesc&
   if (!goes_in_racks(way) || segment.spec.codec == 0) {
     return wrong("but its group has no racks that lose anything");
   }
-  CGX_RETURN_IF_ERROR(kernels::validate(spec, tensor.dtype));
   CGX_RETURN_IF_ERROR(check_rack_codec(spec));
   if (segment.spec.bucket % spec.bucket == 0) return {};
   return wrong("whose buckets do not divide those of " + kernels::to_string(segment.spec));
+}
+
+// Before anything else reads what it says.
+Status check_codecs_of(const Group& group, const TensorTable& table) {
+  for (const Segment& segment : group.segments) {
+    if (segment.tensor >= table.size()) {
+      return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +
+                              ", which is not in a table of " + std::to_string(table.size()));
+    }
+    const DType dtype = table[segment.tensor].dtype;
+    CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, dtype));
+    if (segment.rack_spec) CGX_RETURN_IF_ERROR(kernels::validate(*segment.rack_spec, dtype));
+  }
+  return {};
 }
 
 }  // namespace
@@ -259,8 +272,11 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   if (plan.weight < 1 || plan.weight > 1000) {
     return invalid_argument("plan weight " + std::to_string(plan.weight) + " is not in 1..1000");
   }
-  if (plan.limits.raw_bytes == 0 || plan.limits.encoded_bytes == 0) {
-    return invalid_argument("plan whose parts may hold nothing");
+  if (plan.limits.raw_bytes < kPartBytesMin || plan.limits.encoded_bytes < kPartBytesMin) {
+    return invalid_argument("plan whose parts may hold " + std::to_string(plan.limits.raw_bytes) +
+                            " bytes, encoded " + std::to_string(plan.limits.encoded_bytes) +
+                            ": fewer than " + std::to_string(kPartBytesMin) +
+                            ", so that its layout would take more memory than its tensors");
   }
   if (!(plan.feedback_decay > 0.0f && plan.feedback_decay <= 1.0f)) {
     return invalid_argument("plan feedback_decay " + std::to_string(plan.feedback_decay) +
@@ -275,13 +291,9 @@ Status check_plan(const Plan& plan, const TensorTable& table) {
   std::vector<std::vector<const Segment*>> of_tensor(table.size());
   for (const Group& group : plan.groups) {
     if (group.segments.empty()) return invalid_argument("plan holds an empty group");
+    CGX_RETURN_IF_ERROR(check_codecs_of(group, table));
     CGX_RETURN_IF_ERROR(check_way(group.way, group, plan.machines));
     for (const Segment& segment : group.segments) {
-      if (segment.tensor >= table.size()) {
-        return invalid_argument("plan names tensor " + std::to_string(segment.tensor) +
-                                ", which is not in a table of " + std::to_string(table.size()));
-      }
-      CGX_RETURN_IF_ERROR(kernels::validate(segment.spec, table[segment.tensor].dtype));
       CGX_RETURN_IF_ERROR(check_rack_spec(group.way, segment, table[segment.tensor]));
       of_tensor[segment.tensor].push_back(&segment);
     }

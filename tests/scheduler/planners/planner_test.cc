@@ -160,6 +160,37 @@ TEST(Plan, IsRefusedWithACollectiveOrDecayThatDoesNotExist) {
   }
 }
 
+// Nothing of a codec is read before it is known to be one, not even to say what is wrong with it.
+TEST(Plan, IsRefusedWithACodecThatNobodyHasWhereverItStands) {
+  const auto why = [](const auto& spoil) {
+    Plan plan = plan_of(network(), {});
+    for (Group& group : plan.groups) spoil(group);
+    return check_plan(plan, network()).code();
+  };
+  CodecSpec no_values = CodecSpec{.codec = 12, .bucket = kSparseBucket, .amount = 0.01f};
+  no_values.values = static_cast<SparseValues>(200);
+  for (const CodecSpec& spec : {no_values, CodecSpec{.codec = 200, .bucket = 512}}) {
+    EXPECT_EQ(why([&](Group& group) { group.segments[0].rack_spec = spec; }),
+              StatusCode::kINVALID_ARGUMENT);
+    EXPECT_EQ(why([&](Group& group) {
+                group.segments[0].spec = spec;
+                group.way = {
+                    .collective = Collective::kTwoLevel, .rack_machines = 2, .exact = true};
+              }),
+              StatusCode::kINVALID_ARGUMENT);
+  }
+  EXPECT_NE(kernels::to_string(no_values).find("values=200"), std::string::npos);
+}
+
+TEST(Plan, IsRefusedWithPartsSoSmallThatItsLayoutWouldBeHuge) {
+  for (uint64_t PartLimits::*limit : {&PartLimits::raw_bytes, &PartLimits::encoded_bytes}) {
+    Plan plan = plan_of(network(), {});
+    EXPECT_TRUE(check_plan(plan, network()).ok());
+    plan.limits.*limit = 4095;
+    EXPECT_NE(check_plan(plan, network()).message().find("fewer than 4096"), std::string::npos);
+  }
+}
+
 TEST(Plan, IsRefusedFromADaemonWhoseCodecsWriteOtherFormats) {
   Plan plan = plan_of(network(), {});
   ++plan.codec_formats;
