@@ -201,6 +201,7 @@ class Communicator final : public OperationPort,
   void send_control(uint32_t machine, const ControlMessage& message) override;
   void broadcast(const ControlMessage& message);
   void broadcast_body(SharedBytes encoded_control) override;
+  bool between_steps() const override { return steps_.idle() && !steps_.operations_open(); }
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
     return purpose == PlanPurpose::kCommit ? pending_ : table_;
   }
@@ -310,6 +311,7 @@ class Communicator final : public OperationPort,
   SurveyQuestion question_of_job(Known known) const;
   void measure(const Event& event);
   double busy_since_last_step();
+  uint64_t whole_step(const Event& event) const;  // an event has its lower half
   void probe_link(const PreparedPlan& plan, const StepSample& sample);
   void send_probe(uint32_t machine, uint64_t bytes);
   uint64_t fine_now_ns() { return std::max(port_.now_ns(), port_.fine_ns()); }

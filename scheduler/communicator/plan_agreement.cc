@@ -10,6 +10,12 @@ bool PlanAgreement::proposing(PlanPurpose purpose) const {
   });
 }
 
+size_t PlanAgreement::dry_runs() const {
+  return static_cast<size_t>(
+      std::count_if(proposals_.begin(), proposals_.end(),
+                    [](const Proposal& proposal) { return proposal.dry_run; }));
+}
+
 void PlanAgreement::propose(PlanPurpose purpose, bool dry_run, uint64_t switch_step,
                             Question question, Answer answer) {
   if (purpose == PlanPurpose::kCommit) {
@@ -258,7 +264,7 @@ Result<PlanAgreement::PlanPtr> PlanAgreement::keep_prepared(uint64_t epoch, Prep
   }
   CGX_ASSIGN_OR_RETURN(const PlanPtr plan, port_.reserve(*facts));
   if (what.dry_run) return plan;
-  prepared_[epoch] = plan;
+  prepared_[epoch] = {plan, what.purpose};
   if (what.purpose == PlanPurpose::kCommit) {
     prepared_commit_ = true;
     prepared_since_ns_ = port_.now_ns();
@@ -274,27 +280,48 @@ void PlanAgreement::answer_prepare(uint64_t epoch, const Result<PlanPtr>& prepar
   port_.send_control(0, answer);
 }
 
+// Where a commit is refused, none that was prepared for it or before is decided any more.
+PlanAgreement::Kept PlanAgreement::take_prepared(const Decided& decided) {
+  const auto found = prepared_.find(decided.epoch);
+  const Kept kept = found == prepared_.end() ? Kept{nullptr, decided.purpose} : found->second;
+  if (found != prepared_.end()) prepared_.erase(found);
+  if (decided.purpose == PlanPurpose::kCommit && decided.code != StatusCode::kOK) {
+    const uint64_t last = decided.epoch == 0 ? UINT64_MAX : decided.epoch;
+    std::erase_if(prepared_, [&](const auto& each) {
+      return each.second.purpose == PlanPurpose::kCommit && each.first <= last;
+    });
+  }
+  return kept;
+}
+
 Status PlanAgreement::on_decided(const Decided& decided) {
   highest_epoch_ = std::max(highest_epoch_, decided.epoch);
   const bool commit = decided.purpose == PlanPurpose::kCommit;
   if (commit) prepared_commit_ = false;
   preparing_.erase(decided.epoch);
-  const auto found = prepared_.find(decided.epoch);
-  const PlanPtr plan = found == prepared_.end() ? nullptr : found->second;
-  if (found != prepared_.end()) prepared_.erase(found);
+  const auto [plan, purpose] = take_prepared(decided);
   if (decided.code != StatusCode::kOK) return {};
-  if (plan == nullptr) {
+  if (plan == nullptr || purpose != decided.purpose) {
     return protocol_error("the coordinator decided epoch " + std::to_string(decided.epoch) +
-                          ", which this machine has not prepared");
+                          ", which this machine has not prepared" +
+                          (plan == nullptr ? "" : " for that purpose"));
   }
   decided_epoch_ = std::max(decided_epoch_, decided.epoch);
-  if (!commit) {
-    announced_.push_back({plan, decided.switch_step});
-    return {};
+  if (commit) return install(plan, decided.switch_step);
+  announced_.push_back({plan, decided.switch_step});
+  return {};
+}
+
+Status PlanAgreement::install(const PlanPtr& plan, uint64_t first_step) {
+  if (plan->table != port_.table_for(PlanPurpose::kCommit) || !port_.between_steps()) {
+    return protocol_error(
+        "the coordinator decided a commit that this machine's ranks do not wait "
+        "for, with epoch " +
+        std::to_string(plan->plan.epoch));
   }
   announced_.clear();
   end_trial();
-  port_.install_committed(plan, decided.switch_step);
+  port_.install_committed(plan, first_step);
   return {};
 }
 
@@ -375,7 +402,7 @@ uint64_t PlanAgreement::reserved_bytes(const PlanPtr& running) const {
   for (const Proposal& proposal : proposals_) {
     if (proposal.plan != nullptr) add(*proposal.plan);
   }
-  for (const auto& [epoch, plan] : prepared_) add(*plan);
+  for (const auto& [epoch, kept] : prepared_) add(*kept.plan);
   for (const Outcome& outcome : announced_) add(*outcome.plan);
   // Both have run: the residuals of either are there.
   if (trial_) bytes += (running == trial_.base ? trial_.tried : trial_.base)->held_bytes();

@@ -55,6 +55,7 @@ class PlanAgreement {
     virtual uint64_t now_ns() const = 0;
     virtual uint64_t prepare_deadline_ns() const = 0;  // of what is proposed now
     virtual uint64_t next_switch_step() const = 0;     // coordinator: highest step sent + 2
+    virtual bool between_steps() const = 0;            // nothing of one is open
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
     // Coordinator: what the ranks of all machines are told where a commit is refused.
     virtual Status told_of_refused_commit(const Status& why) = 0;
@@ -73,6 +74,7 @@ class PlanAgreement {
   void propose(PlanPurpose purpose, bool dry_run, uint64_t switch_step, Question question,
                Answer answer);
   void on_prepared(uint32_t machine, const Prepared& prepared);
+  size_t dry_runs() const;  // under way
   bool proposing() const { return proposing(PlanPurpose::kCommit) || proposing_later_plan(); }
   bool proposing(PlanPurpose purpose) const;
   void withdraw(PlanPurpose purpose, const Status& why);  // a proposal for it, if there is one
@@ -136,6 +138,10 @@ class PlanAgreement {
     PlanPurpose purpose;
     bool dry_run = false;
   };
+  struct Kept {
+    PlanPtr plan;
+    PlanPurpose purpose;
+  };
 
   struct TrialRun {
     PlanPtr base, tried;
@@ -165,6 +171,8 @@ class PlanAgreement {
   Proposal* find(uint64_t number);
   void refuse(Proposal& proposal, const Status& why);
   Proposal take(size_t index);
+  Kept take_prepared(const Decided& decided);
+  Status install(const PlanPtr& plan, uint64_t first_step);
   void decide(size_t index);
   void drop(size_t index, const Status& cause);
   std::string silent_machines(const Proposal& proposal) const;
@@ -174,7 +182,7 @@ class PlanAgreement {
   std::vector<Proposal> proposals_;  // coordinator: dry runs, and at most one other
   uint64_t next_number_ = 1;
   std::map<uint64_t, Preparing> preparing_;  // member: by epoch, being planned
-  std::map<uint64_t, PlanPtr> prepared_;     // member: by epoch, proposed and not decided
+  std::map<uint64_t, Kept> prepared_;        // member: by epoch, proposed and not decided
   std::deque<Outcome> announced_;            // by switch step
   TrialRun trial_;
   bool prepared_commit_ = false;

@@ -47,6 +47,7 @@ class Machine final : public PlanAgreement::Port {
   uint64_t now_ns() const override { return 5; }
   uint64_t prepare_deadline_ns() const override { return 1000; }
   uint64_t next_switch_step() const override { return 0; }
+  bool between_steps() const override { return idle; }
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t) override {
     installed = plan->plan.epoch;
   }
@@ -81,7 +82,8 @@ class Machine final : public PlanAgreement::Port {
       std::make_shared<TensorTable>(TensorTable{{.name = "weight", .elements = 4096}});
   Members members;
   uint64_t missing_bytes = 0;  // of residuals
-  bool late = false;           // questions wait for answer_questions()
+  bool idle = true;
+  bool late = false;  // questions wait for answer_questions()
   std::vector<std::function<void()>> questions;
   std::vector<Prepare> proposals;
   std::vector<Prepared> answers;
@@ -185,6 +187,46 @@ TEST(PlanAgreement, RefusesADecisionForWhatWasNeverPrepared) {
   const Status status = agreement.on_decided({.epoch = 7});
   EXPECT_EQ(status.code(), protocol_error("").code());
   EXPECT_NE(status.message().find("epoch 7"), std::string::npos) << status.message();
+}
+
+TEST(PlanAgreement, RefusesADecisionForAnotherPurposeThanAPlanWasPreparedFor) {
+  for (const PlanPurpose prepared : {PlanPurpose::kPolicy, PlanPurpose::kCommit}) {
+    const bool commit = prepared == PlanPurpose::kCommit;
+    Machine host(1);
+    PlanAgreement agreement(host.members, host);
+    Prepare prepare = host.proposal(3);
+    prepare.purpose = prepared;
+    agreement.on_prepare(prepare);
+    const Status status = agreement.on_decided(
+        {.epoch = 3, .purpose = commit ? PlanPurpose::kPolicy : PlanPurpose::kCommit});
+    EXPECT_EQ(status.code(), StatusCode::kPROTOCOL_ERROR);
+    EXPECT_NE(status.message().find("for that purpose"), std::string::npos) << status.message();
+    EXPECT_EQ(host.installed, 0u);
+  }
+}
+
+// A ledger would go that operations still use.
+TEST(PlanAgreement, RefusesACommitThatNobodyHereWaitsFor) {
+  for (const bool open : {true, false}) {
+    Machine host(1);
+    PlanAgreement agreement(host.members, host);
+    agreement.on_prepare(host.proposal(3));
+    host.idle = !open;
+    if (!open) host.table = std::make_shared<TensorTable>(*host.table);
+    const Status status = agreement.on_decided({.epoch = 3});
+    EXPECT_EQ(status.code(), StatusCode::kPROTOCOL_ERROR);
+    EXPECT_NE(status.message().find("do not wait for"), std::string::npos) << status.message();
+    EXPECT_EQ(host.installed, 0u);
+  }
+}
+
+TEST(PlanAgreement, ForgetsWhatWasPreparedForACommitThatIsRefused) {
+  Machine host(1);
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(3));
+  ASSERT_TRUE(agreement.on_decided(dropped(0)).ok()) << "no epoch was proposed";
+  EXPECT_EQ(agreement.on_decided({.epoch = 3}).code(), StatusCode::kPROTOCOL_ERROR);
+  EXPECT_EQ(agreement.reserved_bytes(nullptr), 0u);
 }
 
 TEST(PlanAgreement, WaitsForTheDecisionOfWhatOthersHaveHeard) {
