@@ -31,7 +31,7 @@ struct TensorResidual {
   bool filled = false;   // some step's error was confirmed
   bool emptied = false;  // what the confirmed slot holds was taken up: it counts as zeros
   bool written = false, drained = false;
-  std::weak_ptr<MadeMemory> maker;  // of the plan that it was made with, which may be back
+  std::weak_ptr<MadeMemory> wanted_by;  // the last plan that had it, which may be back
   bool touched() const { return written || drained; }
 };
 

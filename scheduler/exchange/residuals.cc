@@ -43,7 +43,7 @@ void Residuals::prepare(const PlanFacts& facts, const Site& site) {
     if (facts.made && !facts.made->residuals.empty()) {
       made = std::move(facts.made->residuals[tensor]);
     }
-    if (made) slots.maker = facts.made;
+    if (facts.made) slots.wanted_by = facts.made;
     if (slots.memory) {  // it might have gone meanwhile
       if (made) freed_.push_back(std::move(made));
       return;
@@ -61,7 +61,7 @@ void Residuals::release_unwanted() {
   held_ = false;
   for (Slots& slots : slots_) {
     if (!slots.memory || slots.wanted || slots.filled || slots.written) continue;
-    if (slots.maker.expired()) {
+    if (slots.wanted_by.expired()) {
       release(slots);
     } else {
       held_ = true;
@@ -197,7 +197,7 @@ void Residuals::commit() {
 
 void Residuals::commit(Slots& slots) {
   if (slots.drained) {
-    const bool stays = slots.wanted || !slots.maker.expired();
+    const bool stays = slots.wanted || !slots.wanted_by.expired();
     if (!stays) return release(slots);
     slots.filled = slots.drained = false;
     slots.emptied = true;
@@ -217,6 +217,7 @@ void Residuals::drop() {
     slots.written = slots.drained = false;
   }
   for (auto& [name, slots] : stray_) slots.written = slots.drained = false;
+  release_unwanted();  // what the step was the first to write holds nothing now
 }
 
 void Residuals::release_others(const TensorTable& table) {

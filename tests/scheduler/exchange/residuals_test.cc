@@ -257,6 +257,37 @@ TEST_F(OneTensor, StaysWhileItsPlanIsOnTrial) {
   EXPECT_EQ(residuals.take_freed().size(), 1u);
 }
 
+// The plan that made the memory has gone, the one that runs wants it still.
+TEST_F(OneTensor, StaysForThePlanBesideATrialThatWantsIt) {
+  auto maker = std::make_unique<PlanFacts>(made_with(with, host));
+  residuals.prepare(*maker, host.site);
+  const SiteResidual* const memory = residuals.memory(0);
+  PlanFacts kept = with;
+  kept.made = std::make_shared<MadeMemory>();  // with nothing in it
+  residuals.prepare(kept, host.site);
+  maker.reset();
+  for (int block = 0; block < 3; ++block) {
+    residuals.mark_written(0, 1.0);
+    residuals.commit();
+    residuals.prepare(without, host.site);
+    residuals.mark_drained(0);
+    residuals.commit();
+    ASSERT_TRUE(residuals.has(0));
+    residuals.prepare(kept, host.site);
+    ASSERT_EQ(residuals.memory(0), memory) << "it was made once";
+  }
+}
+
+TEST_F(OneTensor, ThatADroppedStepWasTheFirstToWriteLosesItsResidualsWithIt) {
+  residuals.prepare(with, host.site);
+  residuals.mark_written(0, 1.0);
+  residuals.prepare(without, host.site);
+  ASSERT_TRUE(residuals.has(0));
+  residuals.drop();
+  EXPECT_FALSE(residuals.has(0));
+  EXPECT_EQ(residuals.bytes(), 0u);
+}
+
 TEST(Residuals, GoByTheTensorsNameInAnotherTable) {
   const PlanFacts first = facts_of(
       table_of({{.name = "a", .elements = 8}, {.name = "b", .elements = 9}}), kFeedbackSpec);
