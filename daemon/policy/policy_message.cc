@@ -7,6 +7,7 @@
 #include "config/text.h"
 #include "kernels/codec.h"
 #include "scheduler/plan/way.h"
+#include "scheduler/planners/ceilings.h"
 #include "scheduler/planners/sound_policy.h"
 
 namespace cgx::daemon {
@@ -87,8 +88,9 @@ Result<CheckedPolicy> check_policy(const v1::Policy& message) {
   for (const std::string& codec : complete.menu()) {
     plain.menu.push_back(codec_of(codec, checked.warnings));
   }
-  CGX_RETURN_IF_ERROR(scheduler::check_rack_codec(plain, checked.warnings));
   CGX_RETURN_IF_ERROR(scheduler::check_sound(plain));
+  CGX_RETURN_IF_ERROR(
+      scheduler::check_rack_codec(plain, checked.warnings, scheduler::strengths_of(plain)));
   return checked;
 }
 

@@ -2,6 +2,7 @@
 // from the same step on. The last operator's word wins; a commit goes first.
 #include "scheduler/communicator/communicator.h"
 #include "scheduler/plan/way.h"
+#include "scheduler/planners/ceilings.h"
 #include "scheduler/planners/sound_policy.h"
 
 namespace cgx::scheduler {
@@ -19,7 +20,7 @@ Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   for (const PolicyRule& rule : policy.rules) {
     if (checked.ok()) checked = check(rule.codec);
   }
-  return checked.ok() ? check_rack_codec(policy, warnings) : checked;
+  return checked.ok() ? check_rack_codec(policy, warnings, strengths_of(policy)) : checked;
 }
 
 PolicyChange change_of(const PlanAgreement::Outcome& outcome,
@@ -168,6 +169,12 @@ void Communicator::apply_policy(const Policy& policy, bool dry_run, uint64_t exp
 
 void Communicator::try_policy(const Policy& policy, std::vector<std::string> warnings,
                               PolicyAnswer answer) {
+  constexpr size_t kDryRunsMax = 16;
+  if (agreement_.dry_runs() >= kDryRunsMax) {
+    return answer(Status(StatusCode::kBUSY, std::to_string(kDryRunsMax) + " policies of " +
+                                                members_.title() +
+                                                " are being tried already; ask again later"));
+  }
   agreement_.propose(PlanPurpose::kPolicy, /*dry_run=*/true, 0, policy_question(policy),
                      [warnings = std::move(warnings),
                       answer = std::move(answer)](const Result<PlanAgreement::Outcome>& outcome) {

@@ -137,7 +137,13 @@ Status check_with(const CodecSpec& spec, const Policy& policy) {
   }
   if (!spec.feedback()) return {};
   CodecSpec kept = *in_rack;
-  if (!kernels::find_codec(kept.codec)->has(CodecSpec::kFeedback)) return {};
+  if (kept.codec == 0) return {};
+  if (!kernels::find_codec(kept.codec)->has(CodecSpec::kFeedback)) {
+    return invalid_argument("rack_codec " + kernels::to_string(kept) + " beside " +
+                            kernels::to_string(spec) +
+                            ", whose feedback keeps its errors: they grow without bound, because "
+                            "its error may be larger than what it is given");
+  }
   kept.flags |= CodecSpec::kFeedback;
   const Status status = kernels::check_policy(kept, nullptr);
   if (status.ok()) return {};
@@ -147,7 +153,8 @@ Status check_with(const CodecSpec& spec, const Policy& policy) {
 
 }  // namespace
 
-Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings) {
+Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings,
+                        std::span<const CodecSpec> also) {
   if (!policy.rack_codec) return {};
   CGX_RETURN_IF_ERROR(check_rack_codec(*policy.rack_codec));
   const std::string given = "rack_codec " + kernels::to_string(*policy.rack_codec);
@@ -160,6 +167,7 @@ Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings
   std::vector<CodecSpec> specs = policy.menu;
   specs.push_back(policy.default_codec);
   for (const PolicyRule& rule : policy.rules) specs.push_back(rule.codec);
+  specs.insert(specs.end(), also.begin(), also.end());
   bool used = false;
   for (const CodecSpec& spec : specs) {
     CGX_RETURN_IF_ERROR(check_with(spec, policy));

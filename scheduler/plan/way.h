@@ -83,8 +83,10 @@ void set_rack_specs(const Policy& policy, Group& group);
 void fit_group(const Policy& policy, Group& group, uint32_t machines);
 // What may be one: all values are sent, and the other codec says whether errors are kept.
 Status check_rack_codec(const CodecSpec& spec);
-// The policy's, with each codec of its own: that its ways have racks, and what is doubtful.
-Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings);
+// The policy's, with each codec of its own and those that its ceilings may choose: that its ways
+// have racks, and what is doubtful.
+Status check_rack_codec(const Policy& policy, std::vector<std::string>& warnings,
+                        std::span<const CodecSpec> also = {});
 // Bytes of many values: of two codecs the heavier one loses less.
 uint64_t weight_of(const CodecSpec& spec);
 

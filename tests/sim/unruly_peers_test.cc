@@ -324,6 +324,79 @@ TEST_P(UnsoundPolicy, OfAMemberIsRefused) {
   for (const auto& answer : answers) EXPECT_EQ(answer.code, StatusCode::kINVALID_ARGUMENT);
 }
 
+// Each takes time where everybody's plans are made.
+TEST(Policies, OfAMemberAreTriedAFewAtATime) {
+  constexpr size_t kAsked = 100, kTried = 16;
+  ClusterOptions options{.policy = raw_policy()};
+  options.planning_ns = [](uint32_t) { return kSecond / 100; };
+  World world({1, 1}, options);
+  std::vector<KeptFrame> kept;
+  std::vector<scheduler::PolicyAnswerMessage> answers;
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
+    if (carries<scheduler::PolicyAnswerMessage>(frame)) {
+      answers.push_back(message_of<scheduler::PolicyAnswerMessage>(frame));
+    }
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  ASSERT_FALSE(kept.empty());
+  scheduler::Policy other = raw_policy();
+  other.group_bytes *= 2;
+  for (size_t i = 0; i < kAsked; ++i) {
+    kept[0].say(scheduler::PolicyAsk{.ticket = i + 1, .dry_run = 1, .policy = other});
+    kept[0].deliver(world.cluster, 0);
+  }
+  world.cluster.run_for(3 * kSecond);
+  ASSERT_EQ(answers.size(), kAsked);
+  size_t busy = 0;
+  for (const auto& answer : answers) busy += answer.code == StatusCode::kBUSY;
+  EXPECT_EQ(busy, kAsked - kTried);
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
+}
+
+// A plan that was prepared to be switched to is decided as if a commit had asked for it, while
+// operations use what a commit makes anew.
+TEST(DecisionOfAPlan, ForACommitThatNobodyWaitsForEndsTheJobByName) {
+  World world({1, 1});
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  change_on_the_way<scheduler::Decided>(world.cluster, 1, [](scheduler::Decided& decided) {
+    decided.purpose = scheduler::PlanPurpose::kCommit;
+  });
+  ASSERT_TRUE(world.cluster.submit(1, 1, 0, world.tensors[0]).ok());
+  scheduler::Policy other = raw_policy();
+  other.group_bytes *= 2;
+  world.cluster.engine(0).apply_policy({.job = "job", .policy = other},
+                                       [](const Result<scheduler::PolicyChange>&) {});
+  world.cluster.run_for(kSecond);
+  submit_all(world.cluster, world.tensors, 0, 1);
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(world.step_status(0, 1), StatusCode::kPROTOCOL_ERROR);
+  EXPECT_NE(world.step_text(0, 1).find("the coordinator decided"), std::string::npos)
+      << world.step_text(0, 1);
+}
+
+// A rack codec that no table knows, in a plan that is sound otherwise.
+TEST(PlanOfACoordinator, WithACodecThatNobodyHasIsRefused) {
+  World world({1, 1});
+  change_on_the_way<scheduler::Prepare>(world.cluster, 1, [](scheduler::Prepare& prepare) {
+    Result<scheduler::Plan> plan = scheduler::decode_plan(prepare.plan);
+    ASSERT_TRUE(plan.ok());
+    CodecSpec spec{.codec = 3, .bits = 4, .bucket = 512};
+    spec.values = static_cast<SparseValues>(200);
+    plan->groups[0].segments[0].rack_spec = spec;
+    prepare.plan = scheduler::encode_plan(*plan);
+  });
+  Status told;
+  scheduler::Policy other = raw_policy();
+  other.group_bytes *= 2;
+  world.cluster.engine(0).apply_policy(
+      {.job = "job", .policy = other},
+      [&](const Result<scheduler::PolicyChange>& change) { told = change.status(); });
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(told.code(), StatusCode::kINVALID_ARGUMENT) << told.message();
+  EXPECT_NE(told.message().find("machine 1"), std::string::npos) << told.message();
+}
+
 // The plan itself is sound.
 TEST_P(UnsoundPolicy, OfTheCoordinatorIsRefusedWithItsPlan) {
   World world({1, 1});

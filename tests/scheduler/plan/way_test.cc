@@ -147,7 +147,15 @@ TEST(RackCodec, IsRefusedWhereItCannotBeAndNamed) {
   policy.rack_codec = CodecSpec{.codec = 3, .bits = 2, .flags = 1, .bucket = 512};
   policy.rules = {{"a", {.codec = 4, .flags = CodecSpec::kFeedback, .bucket = 64}}};
   EXPECT_NE(why().find("beside efsign,bucket=64,feedback"), std::string::npos) << why();
+  policy.rack_codec = kernels::parse_codec_spec("terngrad").value();
+  EXPECT_NE(why().find("rack_codec terngrad,bucket=64 beside efsign,bucket=64,feedback"), std::string::npos)
+      << why();
   policy.rules.clear();
+  policy.default_codec = kFourBits;
+  std::vector<std::string> warnings;
+  const CodecSpec chosen = kernels::parse_codec_spec("topk:0.01,feedback").value();
+  EXPECT_TRUE(check_rack_codec(policy, warnings).ok());
+  EXPECT_FALSE(check_rack_codec(policy, warnings, std::vector{chosen}).ok());
   policy.rack_codec = kRaw;
   policy.collective = CollectiveWish::kScatter;
   EXPECT_NE(why().find("rack_codec fp32 with collective scatter"), std::string::npos) << why();
