@@ -12,10 +12,11 @@ bool Communicator::sets_ceilings() const {
 void Communicator::follow_ceilings(const Event& event) {
   if (event.kind == EventKind::kswitched) ceilings_.follow(*steps_.plan()->facts);
   if (event.kind != EventKind::kstep_completed) return;
-  if (!ceilings_.completed(event.step) || members_.coordinator()) return;
+  const uint64_t step = whole_step(event);
+  if (!ceilings_.completed(step) || members_.coordinator()) return;
   if (steps_.plan()->policy.ceilings != CeilingPlanner::kgravac) return;
   const LossSample& last = ceilings_.losses().last();
-  Losses message{.step = event.step, .values = last.values, .intended = last.intended, .lost = {}};
+  Losses message{.step = step, .values = last.values, .intended = last.intended, .lost = {}};
   message.lost.assign(last.lost.begin(), last.lost.end());
   losses_to_tell_ = std::move(message);
 }

@@ -18,6 +18,7 @@ bool Communicator::measures_steps() const {
 void Communicator::measure(const Event& event) {
   std::optional<StepSample> sample = meter_.take(event, port_.now_ns());
   if (!sample) return;
+  sample->step = whole_step(event);
   sample->answer_ns_per_byte = answers_.take_ns_per_byte();
   const double busy_ns = busy_since_last_step();
   if (sample->period_ns > 0) sample->busy_ns = busy_ns;
@@ -32,6 +33,12 @@ void Communicator::measure(const Event& event) {
   probe_disturbs_ = probe_.disturbs();
   pilot_.completed(base, *std::move(sample), usual);
   if (pilot_.settled() && base->plan.epoch != profiled_epoch_) keep_profile(*base);
+}
+
+uint64_t Communicator::whole_step(const Event& event) const {
+  const uint64_t near = steps_.completed_end();
+  return near + static_cast<uint64_t>(static_cast<int64_t>(
+                    static_cast<int32_t>(event.step - static_cast<uint32_t>(near))));
 }
 
 // Of GPUs the arithmetic is elsewhere; that of calls is not the steps'.

@@ -109,6 +109,15 @@ TEST(Search, CompressesOverASlowLink) {
   EXPECT_EQ(job.shown(1).searching, "") << "the coordinator searches";
 }
 
+// A job that counts its samples begins at any step.
+TEST(Search, SettlesWhereStepsHaveLongNumbers) {
+  constexpr uint64_t kFirst = 5'000'000'000;
+  Job job({.port_bytes_per_second = 2'000'000, .first_step = kFirst});
+  for (uint64_t step = kFirst; step < kFirst + 60; ++step) job.play(step);
+  EXPECT_EQ(job.shown().searching, "settled");
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+}
+
 // Machines that take long to encode, and a link so slow that it is worth it.
 ClusterOptions options_of_slow_encoders() {
   constexpr double kNsPerByte = 800;
