@@ -492,21 +492,38 @@ std::optional<HashWish> StepRunner::hash_due(const Group& group) const {
   const uint64_t step = current_->step();
   if (period == 0 || view_->machines() == 1 || step % period != 0) return {};
   const uint64_t turn = step / period, tensors = plan_->table->size();
-  // As much as one round may take; the next time the tensor has its turn, what follows.
-  constexpr uint64_t kBytes = 4 << 20;
   const auto tensor = static_cast<uint32_t>(turn % tensors);
-  const TensorDesc& what = (*plan_->table)[tensor];
-  const uint64_t windows = std::max<uint64_t>(1, (what.bytes() + kBytes - 1) / kBytes);
-  const uint64_t first = turn / tensors % windows * kBytes;
+  const bool here = std::any_of(group.segments.begin(), group.segments.end(),
+                                [&](const Segment& segment) { return segment.tensor == tensor; });
+  if (!here) return {};
+  const HashWindow window = hash_window(tensor, turn / tensors);
+  const uint64_t width = dtype_bytes((*plan_->table)[tensor].dtype);
   for (uint32_t s = 0; s < group.segments.size(); ++s) {
     const Segment& segment = group.segments[s];
-    const uint64_t begin = segment.first_element() * dtype_bytes(what.dtype);
-    const uint64_t end = begin + segment_bytes(segment, *plan_->table);
-    const bool here = segment.tensor == tensor && begin <= first && (first < end || begin == end);
-    if (here)
-      return HashWish{.segment = s, .first_byte = first, .bytes = std::min(kBytes, end - first)};
+    if (segment.tensor != tensor || segment.first_bucket != window.first_bucket) continue;
+    const uint64_t first = segment.first_element() * width + window.offset;
+    const uint64_t left = segment_bytes(segment, *plan_->table) - window.offset;
+    return HashWish{.segment = s, .first_byte = first, .bytes = std::min(kHashedBytes, left)};
   }
   return {};
+}
+
+// As much of a tensor as one round may take; the next time it has its turn, what follows. No window
+// goes beyond a segment's end.
+StepRunner::HashWindow StepRunner::hash_window(uint32_t tensor, uint64_t turn) const {
+  std::vector<HashWindow> windows;
+  for (const Group& group : plan_->plan.groups) {
+    for (const Segment& segment : group.segments) {
+      if (segment.tensor != tensor) continue;
+      const uint64_t bytes = segment_bytes(segment, *plan_->table);
+      uint64_t offset = 0;
+      do {
+        windows.push_back({segment.first_bucket, offset});
+        offset += kHashedBytes;
+      } while (offset < bytes);
+    }
+  }
+  return windows[turn % windows.size()];
 }
 
 void StepRunner::complete_step_if_done() {

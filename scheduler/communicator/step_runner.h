@@ -180,6 +180,11 @@ class StepRunner {
   void add_norms(const Operation& operation);
   void adopt(PlanPtr plan, uint64_t step);
   std::optional<HashWish> hash_due(const Group& group) const;
+  static constexpr uint64_t kHashedBytes = 4 << 20;
+  struct HashWindow {
+    uint64_t first_bucket = 0, offset = 0;  // of its segment; within it, in bytes
+  };
+  HashWindow hash_window(uint32_t tensor, uint64_t turn) const;
   void complete_step_if_done();
   std::unique_ptr<StepLedger> ledger_of(uint64_t step);
   cgx_completion_record record_for(uint32_t rank, uint64_t step) const;

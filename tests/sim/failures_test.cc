@@ -462,6 +462,34 @@ TEST(Replicas, ThatDivergeEndTheJobAndNameBothMachines) {
   EXPECT_NE(reply.message.find("'linear.weight' in step 3"), std::string::npos) << reply.message;
 }
 
+// The tensor is cut into pieces that are shorter than what one check looks at.
+TEST(Replicas, AreComparedInEveryPieceOfATensor) {
+  constexpr uint64_t kPieces = 4, kPieceBytes = 64 << 10;
+  ClusterOptions options;
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kScatter;
+  options.policy.replica_check_steps = 1;
+  options.policy.segment_bytes = kPieceBytes;
+  options.ranks_per_machine = {1, 1};
+  Cluster cluster(options);
+  cluster.create();
+  std::vector<Tensor> tensors = {
+      {.name = "weight", .elements = kPieces * kPieceBytes / sizeof(float), .shape = {}}};
+  cluster.commit(tensors);
+  cluster.tap([&](uint32_t machine, const transport::Frame&) {
+    if (machine != 1) return;  // reduces the end of it, before its last frame comes
+    cluster.rank(1).at<float>(tensors[0].offset)[tensors[0].elements - 1] = 123.0f;
+  });
+  for (uint64_t step = 0; step < kPieces; ++step) {
+    submit_step(cluster, tensors, step);
+    cluster.run_for(kSecond);
+  }
+  cluster.request_redo(0);
+  cluster.run_for(kSecond);
+  const wire::Reply& reply = cluster.rank(0).replies[Cluster::kRedo];
+  EXPECT_EQ(reply.code, StatusCode::kREPLICA_DIVERGED) << reply.message;
+}
+
 // A pass that is done again need not give the same gradients.
 TEST(Replicas, OfAnAttemptThatFailedAreNotComparedWithThoseOfTheNext) {
   for (uint32_t culprit : {0u, 1u}) {
