@@ -1,5 +1,8 @@
 #include "scheduler/communicator/commit_tables.h"
 
+#include <string_view>
+#include <unordered_set>
+
 namespace cgx::scheduler {
 namespace {
 
@@ -26,6 +29,12 @@ Result<TensorTable> table_of(const RegisteredBy& by) {
         {tensor.name, tensor.dtype, tensor.op, tensor.kind, tensor.elements, tensor.shape});
   });
   CGX_RETURN_IF_ERROR(checked);
+  std::unordered_set<std::string_view> names;
+  for (const TensorDesc& tensor : table) {
+    if (names.insert(tensor.name).second) continue;
+    return invalid_argument("rank " + std::to_string(by.rank) + " registers tensor '" +
+                            tensor.name + "' twice; names are unique");
+  }
   return table;
 }
 

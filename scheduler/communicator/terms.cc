@@ -106,9 +106,10 @@ void Terms::begin() {
 }
 
 bool Terms::keep_early(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  constexpr size_t kEarlyMax = 4096, kBytesMax = 1 << 20;
+  constexpr size_t kEarlyEach = 4096, kBytesMax = 1 << 20;
+  const size_t early_max = kEarlyEach * (machines_.size() - 1);
   const bool fits =
-      header.term <= number_ + 1 && early_.size() < kEarlyMax && payload.size() <= kBytesMax;
+      header.term <= number_ + 1 && early_.size() < early_max && payload.size() <= kBytesMax;
   if (!fits) return false;
   early_.push_back({header, {payload.begin(), payload.end()}});
   early_bytes_ += sizeof(EarlyFrame) + payload.size();

@@ -36,6 +36,10 @@ bool LossMeter::due(uint64_t step) const {
   return step % every_ == 0 || (step < kEarlySteps && step % kEarlyEvery == 0);
 }
 
+void LossMeter::drop_step() {
+  open_.assign(open_.size(), {});
+}
+
 bool LossMeter::close_step(uint64_t step) {
   if (!due(step)) return false;
   last_ = {};

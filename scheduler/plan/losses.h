@@ -88,6 +88,7 @@ class LossMeter {
   void add(uint32_t tensor, const LossSample& sample) {
     if (tensor < open_.size()) open_[tensor] += sample;
   }
+  void drop_step();  // it is run again, and measured again
   // The step's samples count; false: it was none that is measured.
   bool close_step(uint64_t step);
 

@@ -63,6 +63,15 @@ TEST(CommitTables, RefuseAHomeThatIsNotInItsArena) {
             std::string::npos);
 }
 
+TEST(CommitTables, RefuseTwoTensorsOfOneName) {
+  RegisteredBy by = registered_by(3);
+  by.tensors.add({described("bias", 1, 0)});
+  const auto made = make_table(std::vector{by});
+  EXPECT_EQ(made.status().code(), StatusCode::kINVALID_ARGUMENT);
+  EXPECT_NE(made.status().message().find("rank 3 registers tensor 'bias' twice"), std::string::npos)
+      << made.status().message();
+}
+
 TEST(CommitTables, KeepWhatWasRegisteredWhenTheyWereAskedFor) {
   RegisteredBy by = registered_by(0);
   const RegisteredBy asked = by;

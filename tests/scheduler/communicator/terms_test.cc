@@ -147,8 +147,8 @@ TEST_F(TermsTest, KeepABoundedNumberOfFramesOfTheNextOne) {
   EXPECT_FALSE(terms.keep_early(header, payload)) << "nobody can be that far";
   header.term = 1;
   EXPECT_FALSE(terms.keep_early(header, std::vector<std::byte>((1 << 20) + 1)));
-  for (int i = 0; i < 4096; ++i) ASSERT_TRUE(terms.keep_early(header, {}));
-  EXPECT_FALSE(terms.keep_early(header, {}));
+  for (int i = 0; i < 2 * 4096; ++i) ASSERT_TRUE(terms.keep_early(header, {}));
+  EXPECT_FALSE(terms.keep_early(header, {})) << "of two other machines";
 }
 
 }  // namespace

@@ -410,6 +410,17 @@ TEST(Losses, AreMeasuredInTheSameStepsEverywhere) {
   EXPECT_TRUE(one.due(110));
 }
 
+TEST(Losses, OfAnAttemptThatFailedDoNotCount) {
+  LossMeter meter;
+  meter.begin({kUniform}, 1, {true}, 1);
+  meter.add(0, {.values = 10, .intended = 7});
+  meter.drop_step();
+  meter.add(0, {.values = 10, .intended = 1});
+  ASSERT_TRUE(meter.close_step(1));
+  EXPECT_EQ(meter.last().values, 10);
+  EXPECT_EQ(meter.last().intended, 1);
+}
+
 TEST(Losses, OfOlderStepsCountLess) {
   LossMeter meter;
   meter.begin({kUniform}, 1, {true}, 1);
