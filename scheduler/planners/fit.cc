@@ -185,22 +185,22 @@ class OtherWorkFit {
   std::optional<OtherWork> times() const {
     if (plans_ == 0) return std::nullopt;
     const double both =
-        (items_took_ + bytes_took_) / (items_items_ + 2 * items_bytes_ + bytes_bytes_);
+        std::clamp((items_took_ + bytes_took_) / (items_items_ + 2 * items_bytes_ + bytes_bytes_),
+                   kOtherWorkMin, kOtherWorkMax);
     // Least squares, with a little against items and bytes that differ.
     const double alike = kAlike * plans_;
     const double a = items_items_ + alike, b = items_bytes_ - alike, c = bytes_bytes_ + alike;
     const double determinant = a * c - b * b;
-    if (determinant <= 0) return bounded({both, both});
-    return bounded({(c * items_took_ - b * bytes_took_) / determinant,
-                    (a * bytes_took_ - b * items_took_) / determinant});
+    if (determinant <= 0) return OtherWork{both, both};
+    const auto near = [&](double times) { return std::clamp(times, both / kApart, both * kApart); };
+    return OtherWork{near((c * items_took_ - b * bytes_took_) / determinant),
+                     near((a * bytes_took_ - b * items_took_) / determinant)};
   }
 
  private:
   static constexpr double kAlike = 0.003;
-  static OtherWork bounded(const OtherWork& times) {
-    const auto within = [](double each) { return std::clamp(each, kOtherWorkMin, kOtherWorkMax); };
-    return {within(times.items), within(times.bytes)};
-  }
+  // Whoever else had the cores while one of the plans ran must not tell them apart.
+  static constexpr double kApart = 3;
 
   double items_items_ = 0, items_bytes_ = 0, bytes_bytes_ = 0, items_took_ = 0, bytes_took_ = 0;
   int plans_ = 0;
