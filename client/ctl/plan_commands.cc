@@ -171,6 +171,26 @@ int simulate(const Options& options, const Environment& environment) {
   return print(answer, options, show_simulated);
 }
 
+int profile(const Options& options, const Environment& environment) {
+  Result<Connection> connection = connect(options.address, environment);
+  if (!connection.ok()) return fail(connection.status());
+  Caller caller(*std::move(connection), options);
+  v1::JobProfile answer;
+  const grpc::Status status =
+      caller.call(&v1::Control::Stub::GetJobProfile, targeted<v1::GetJobProfileRequest>(options),
+                  answer, kChangeTimeoutS);
+  if (!status.ok()) return caller.fail_call(status);
+  return print(answer, options, show_profile);
+}
+
+void add_profile(CLI::App& plan, Options& options, const Environment& environment, Run& run) {
+  CLI::App& profiling = *plan.add_subcommand(
+      "profile", "What was measured of the running job: steps, codecs, the link, gradients");
+  add_target(profiling, options);
+  profiling.callback(
+      [&options, &environment, &run] { run = [&] { return profile(options, environment); }; });
+}
+
 void add_explain(CLI::App& plan, Options& options, const Environment& environment, Run& run) {
   CLI::App& explaining = *plan.add_subcommand(
       "explain", "Why a tensor travels as it does, what that costs, and what the next best would");
@@ -228,6 +248,7 @@ void add_plan_commands(CLI::App& app, Options& options, const Environment& envir
   command("history",
           "Plans that were tried: predicted, measured, verdict; and ceilings that were set",
           show_searches);
+  add_profile(plan, options, environment, run);
   add_explain(plan, options, environment, run);
   add_simulate(plan, options, environment, run);
   add_pins(plan, options, environment, run);

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "client/ctl/table.h"
 
@@ -374,6 +375,60 @@ std::string show_simulated(const v1::SimulatedPlan& answer) {
   return answer.job() + "/" + answer.communicator() + ": " + answer.plan() + "\n" + table.text() +
          "a step counts from its first gradient; the last one is there after " +
          human_time(answer.backward_ns()) + "\n";
+}
+
+namespace {
+
+std::string rate_text(double ns_per_byte) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GB/s", ns_per_byte > 0 ? 1 / ns_per_byte : 0);
+  return text;
+}
+
+std::string link_text(const v1::JobProfile& profile) {
+  const std::string way = ", one way " + human_time(profile.trip_ns()) + "\n";
+  const double bits = profile.link_bits_per_second();
+  if (bits <= 0) return "the link delays nothing" + way;
+  char text[32];
+  std::snprintf(text, sizeof(text), bits < 1e9 ? "%.0f Mbit/s" : "%.2f Gbit/s",
+                bits < 1e9 ? bits / 1e6 : bits / 1e9);
+  return std::string("a link of ") + text + " explains what steps took" + way;
+}
+
+std::string work_text(const v1::JobProfile& profile) {
+  std::string text = "a step takes " + human_time(profile.step_ns());
+  if (profile.period_ns() > 0) {
+    text += ", " + human_time(profile.period_ns()) + " from one to the next";
+  }
+  if (profile.busy_ns() > 0) text += "; the daemon works " + human_time(profile.busy_ns());
+  if (profile.arithmetic_ns() > 0) {
+    text += (profile.busy_ns() > 0 ? " of it" : "; the daemon works") + std::string(", ") +
+            human_time(profile.arithmetic_ns()) + " in codecs and sums";
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string show_profile(const v1::JobProfile& profile) {
+  Table codecs({"CODEC", ">ENCODES", ">DECODES"});
+  for (const v1::CodecTime& one : profile.codecs()) {
+    codecs.row(
+        {one.codec(), rate_text(one.encode_ns_per_byte()), rate_text(one.decode_ns_per_byte())});
+  }
+  Table tensors({"TENSOR", ">GRADIENT AFTER"});
+  for (const v1::TensorArrival& one : profile.tensors()) {
+    tensors.row({one.name(), human_time(one.after_ns())});
+  }
+  const auto others = static_cast<uint64_t>(profile.others_seen());
+  return profile.job() + "/" + profile.communicator() + ", as a search for plans goes by it\n" +
+         work_text(profile) + link_text(profile) + "beside codecs an operation takes " +
+         human_time(profile.operation_ns()) + ", a tensor " + human_time(profile.tensor_ns()) +
+         ", a frame " + human_time(profile.frame_ns()) + ", a MiB " +
+         human_time(static_cast<uint64_t>(profile.wire_ns_per_byte() * (1 << 20))) + "\n" +
+         (others == 0 ? ""
+                      : "fitted to " + std::to_string(others) + " more plans that were tried\n") +
+         "\n" + codecs.text() + "\n" + tensors.text();
 }
 
 std::string codecs_text(const v1::Tensor& tensor) {

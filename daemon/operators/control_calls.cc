@@ -364,6 +364,27 @@ Status ControlCalls::simulate(const Call& call, const v1::SimulatePlanRequest& r
   return {};
 }
 
+grpc::Status ControlCalls::GetJobProfile(grpc::ServerContext* context,
+                                         const v1::GetJobProfileRequest* request,
+                                         v1::JobProfile* out) {
+  const Call call(*this, *context, context_.change_timeout_ns);
+  return to_grpc(profile(call, *request, *out));
+}
+
+Status ControlCalls::profile(const Call& call, const v1::GetJobProfileRequest& request,
+                             v1::JobProfile& answer) const {
+  CGX_ASSIGN_OR_RETURN(const Snapshot snapshot, call.snapshot());
+  CGX_ASSIGN_OR_RETURN(const CommunicatorSnapshot* current,
+                       select(snapshot, request.target(), call.caller()));
+  CGX_ASSIGN_OR_RETURN(
+      const scheduler::JobProfile found,
+      context_.port.profile({current->job, current->name, current->uid}, call.time_left()));
+  answer = profile_of(found);
+  answer.set_job(config::plain_text(current->job));
+  answer.set_communicator(config::plain_text(current->name));
+  return {};
+}
+
 grpc::Status ControlCalls::GetPolicyHistory(grpc::ServerContext* context,
                                             const v1::GetPolicyRequest* request,
                                             v1::PolicyHistory* out) {

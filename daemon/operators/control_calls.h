@@ -59,6 +59,8 @@ class ControlCalls final : public v1::Control::Service {
                            v1::PolicyChange*) override;
   grpc::Status ExplainTensor(grpc::ServerContext*, const v1::ExplainTensorRequest*,
                              v1::TensorExplanation*) override;
+  grpc::Status GetJobProfile(grpc::ServerContext*, const v1::GetJobProfileRequest*,
+                             v1::JobProfile*) override;
   grpc::Status SimulatePlan(grpc::ServerContext*, const v1::SimulatePlanRequest*,
                             v1::SimulatedPlan*) override;
   grpc::Status GetPolicyHistory(grpc::ServerContext*, const v1::GetPolicyRequest*,
@@ -80,6 +82,8 @@ class ControlCalls final : public v1::Control::Service {
                  v1::PolicyDiff& answer) const;
   Status explain(const Call& call, const v1::ExplainTensorRequest& request,
                  v1::TensorExplanation& answer) const;
+  Status profile(const Call& call, const v1::GetJobProfileRequest& request,
+                 v1::JobProfile& answer) const;
   Status simulate(const Call& call, const v1::SimulatePlanRequest& request,
                   v1::SimulatedPlan& answer) const;
   void await_drain(const grpc::ServerContext& context, const v1::DrainRequest& request,

@@ -395,6 +395,38 @@ v1::SimulatedPlan simulated_of(const scheduler::WhatIf& found) {
   return message;
 }
 
+v1::JobProfile profile_of(const scheduler::JobProfile& profile) {
+  const auto [costs, link, share] = profile.fit.conditions;
+  v1::JobProfile message;
+  message.set_step_ns(whole(profile.step.step_ns));
+  message.set_period_ns(whole(profile.step.period_ns));
+  message.set_arithmetic_ns(whole(profile.step.arithmetic_ns));
+  message.set_busy_ns(whole(profile.step.busy_ns));
+  message.set_link_bits_per_second(link.ns_per_byte > 0 ? 8e9 / link.ns_per_byte : 0);
+  message.set_trip_ns(whole(link.trip_ns));
+  message.set_arithmetic_times(profile.fit.arithmetic);
+  message.set_operation_ns(whole(costs.operation_ns));
+  message.set_tensor_ns(whole(costs.segment_ns));
+  message.set_frame_ns(whole(costs.frame_ns));
+  message.set_wire_ns_per_byte(costs.wire_ns_per_byte);
+  message.set_others_seen(profile.others_seen);
+  for (const CodecSpec& spec : profile.menu) {
+    const Result<scheduler::CodecCurves> curves = costs.curves_of(spec);
+    if (!curves.ok()) continue;
+    v1::CodecTime& codec = *message.add_codecs();
+    codec.set_codec(kernels::to_string(spec));
+    codec.set_encode_ns_per_byte(curves->encode.ns_per_byte);
+    codec.set_decode_ns_per_byte(curves->decode.ns_per_byte);
+  }
+  for (size_t i = 0; i < profile.tensors.size(); ++i) {
+    v1::TensorArrival& tensor = *message.add_tensors();
+    tensor.set_name(plain_text(profile.tensors[i]));
+    const bool known = i < profile.step.arrival_ns.size();
+    tensor.set_after_ns(known ? whole(double{profile.step.arrival_ns[i]}) : 0);
+  }
+  return message;
+}
+
 v1::CurrentPolicy policy_of(const CommunicatorSnapshot& communicator) {
   v1::CurrentPolicy current;
   current.set_job(plain_text(communicator.job));

@@ -11,6 +11,7 @@
 #include "proto/messages/control.pb.h"
 #include "proto/wire/status.h"
 #include "scheduler/planners/explanation.h"
+#include "scheduler/planners/job_profile.h"
 #include "scheduler/planners/what_if.h"
 
 namespace cgx::daemon {
@@ -47,6 +48,7 @@ v1::Communicator communicator_of(const CommunicatorSnapshot& communicator);
 v1::TensorList tensors_of(const CommunicatorSnapshot& communicator);
 void add_prices(const scheduler::Explanation& priced, v1::TensorExplanation& message);
 v1::SimulatedPlan simulated_of(const scheduler::WhatIf& found);
+v1::JobProfile profile_of(const scheduler::JobProfile& profile);
 v1::CurrentPolicy policy_of(const CommunicatorSnapshot& communicator);
 
 }  // namespace cgx::daemon

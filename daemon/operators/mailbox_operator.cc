@@ -96,4 +96,16 @@ Result<scheduler::WhatIf> MailboxOperator::what_if(const CommunicatorName& targe
       });
 }
 
+Result<scheduler::JobProfile> MailboxOperator::profile(const CommunicatorName& target,
+                                                       uint64_t timeout_ns) {
+  const scheduler::ProfileRequest request{target.job, target.communicator, target.uid};
+  return ask_engine<scheduler::JobProfile>(
+      data_, timeout_ns, "what was measured of the job",
+      [request](scheduler::Engine& engine, auto promise) {
+        engine.profile(request, [promise](const Result<scheduler::JobProfile>& found) {
+          promise->set_value(found);
+        });
+      });
+}
+
 }  // namespace cgx::daemon

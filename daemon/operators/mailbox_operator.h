@@ -27,6 +27,8 @@ class MailboxOperator final : public OperatorPort {
                                          uint64_t timeout_ns) override;
   Result<scheduler::WhatIf> what_if(const CommunicatorName& target, const scheduler::Policy& policy,
                                     uint32_t machines, uint64_t timeout_ns) override;
+  Result<scheduler::JobProfile> profile(const CommunicatorName& target,
+                                        uint64_t timeout_ns) override;
 
  private:
   DataAgent& data_;

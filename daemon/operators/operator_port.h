@@ -8,6 +8,7 @@
 #include "proto/wire/status.h"
 #include "scheduler/communicator/snapshot.h"
 #include "scheduler/planners/explanation.h"
+#include "scheduler/planners/job_profile.h"
 #include "scheduler/planners/what_if.h"
 #include "scheduler/recorder.h"
 
@@ -36,13 +37,15 @@ class OperatorPort {
                                                        bool dry_run, uint64_t expected_version,
                                                        uint64_t timeout_ns) = 0;
 
-  // Both wait for steps that are measured meanwhile, on the coordinator's machine only.
+  // All three wait for steps that are measured meanwhile, on the coordinator's machine only.
   virtual Result<scheduler::Explanation> explain(const CommunicatorName& target,
                                                  const std::string& tensor,
                                                  uint64_t timeout_ns) = 0;
   virtual Result<scheduler::WhatIf> what_if(const CommunicatorName& target,
                                             const scheduler::Policy& policy, uint32_t machines,
                                             uint64_t timeout_ns) = 0;
+  virtual Result<scheduler::JobProfile> profile(const CommunicatorName& target,
+                                                uint64_t timeout_ns) = 0;
 };
 
 }  // namespace cgx::daemon

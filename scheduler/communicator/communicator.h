@@ -166,9 +166,11 @@ class Communicator final : public OperationPort,
   void apply_policy(const Policy& policy, bool dry_run, uint64_t expected_version,
                     PolicyAnswer answer);
   // What the tensor's choice costs; what a step would take under another policy, on so many
-  // machines (0: as many as there are). The coordinator's: steps are measured for it.
+  // machines (0: as many as there are); what was measured. The coordinator's: steps are measured
+  // for it.
   void explain(const std::string& tensor, ExplainAnswer answer);
   void what_if(const Policy& policy, uint32_t machines, WhatIfAnswer answer);
+  void profile(ProfileAnswer answer);
   CommunicatorSnapshot snapshot() const;
   void add_peers(std::vector<PeerSnapshot>& peers) const;
 

@@ -114,6 +114,16 @@ void Communicator::explain(const std::string& tensor, ExplainAnswer answer) {
   });
 }
 
+void Communicator::profile(ProfileAnswer answer) {
+  look([this, answer = std::move(answer)](const Result<SurveyQuestion>& question) {
+    if (!question.ok()) return answer(question.status());
+    const auto search = [question = *question](uint64_t) -> std::optional<Result<JobProfile>> {
+      return profile_of(question);
+    };
+    consider<JobProfile>(search, answer);
+  });
+}
+
 void Communicator::what_if(const Policy& policy, uint32_t machines, WhatIfAnswer answer) {
   look([this, policy, machines,
         answer = std::move(answer)](const Result<SurveyQuestion>& question) {

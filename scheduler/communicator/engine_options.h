@@ -16,6 +16,7 @@
 #include "scheduler/plan/policy.h"
 #include "scheduler/planners/costs.h"
 #include "scheduler/planners/explanation.h"
+#include "scheduler/planners/job_profile.h"
 #include "scheduler/planners/planner_port.h"
 #include "scheduler/planners/survey.h"
 #include "scheduler/planners/what_if.h"
@@ -84,5 +85,11 @@ struct WhatIfRequest {
   uint32_t machines = 0;  // 0: as many as there are
 };
 using WhatIfAnswer = std::function<void(const Result<WhatIf>&)>;
+
+struct ProfileRequest {
+  std::string job, communicator;  // likewise
+  uint32_t uid = 0;
+};
+using ProfileAnswer = std::function<void(const Result<JobProfile>&)>;
 
 }  // namespace cgx::scheduler

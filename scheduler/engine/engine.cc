@@ -513,6 +513,13 @@ void Engine::what_if(const WhatIfRequest& request, const WhatIfAnswer& answer) {
   (*communicator)->what_if(request.policy, request.machines, answer);
 }
 
+void Engine::profile(const ProfileRequest& request, const ProfileAnswer& answer) {
+  const Result<Communicator*> communicator = state_->pick_communicator(
+      {.job = request.job, .communicator = request.communicator, .uid = request.uid, .policy = {}});
+  if (!communicator.ok()) return answer(communicator.status());
+  (*communicator)->profile(answer);
+}
+
 void Engine::change(Changes changes) {
   state_->options_.policy = std::move(changes.policy);
   state_->options_.job_weights = std::move(changes.job_weights);

@@ -99,6 +99,7 @@ class Engine final : public transport::Events {
   void apply_policy(const PolicyRequest& request, PolicyAnswer answer);
   void explain(const ExplainRequest& request, const ExplainAnswer& answer);
   void what_if(const WhatIfRequest& request, const WhatIfAnswer& answer);
+  void profile(const ProfileRequest& request, const ProfileAnswer& answer);
   void count(Counter counter, uint64_t amount = 1);  // for what the daemon itself sees
 
   // Time

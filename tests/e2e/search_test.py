@@ -106,15 +106,19 @@ class Search(ClusterCase):
         asked = [self.daemons[0].machine.start([binary("cgxctl"), "--socket", self.daemons[0].control, *words], text=True,
                                                stdout=subprocess.PIPE)
                  for words in (("plan", "explain", "layer0.weight"),
-                               ("plan", "simulate", "--set", "codec=maxmin:8", "--machines", "16"))]
+                               ("plan", "simulate", "--set", "codec=maxmin:8", "--machines", "16"),
+                               ("plan", "profile"))]
         while any(process.poll() is None for process in asked):
             self.play(job, comm, step)
             step += 1
-        explained, simulated = (process.communicate()[0] for process in asked)
+        explained, simulated, profiled = (process.communicate()[0] for process in asked)
         for text in ("because: ", "chosen: maxmin:4", "next best: ", "a step takes "):
             self.assertIn(text, explained)
         for text in ("maxmin:8", "now, measured", "on 16 machines"):
             self.assertIn(text, simulated)
+        for text in ("a step takes ", "the daemon works ", " explains what steps took", "beside codecs an operation takes ",
+                     "maxmin:4", "layer0.weight"):
+            self.assertIn(text, profiled)
         self.assertIn("ask there", self.said(1, "plan", "explain", "layer0.weight"))
 
     def said(self, machine, *words):

@@ -118,6 +118,42 @@ TEST_F(ControlServiceTest, PricesATensorsChoice) {
   EXPECT_EQ(explain(unpriced).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
+TEST_F(ControlServiceTest, ShowsWhatWasMeasuredOfAJob) {
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
+  scheduler::JobProfile profile{.menu = {eight}, .tensors = {"a", "b"}};
+  profile.step.step_ns = 5e6;
+  profile.step.period_ns = 7e6;
+  profile.step.busy_ns = 3e6;
+  profile.step.arrival_ns = {2e6f, 0};
+  profile.fit.conditions.link = {.ns_per_byte = 8, .trip_ns = 40e3};
+  profile.fit.conditions.costs.codecs = {{eight, {0, 0.5}, {0, 0.25}}};
+  profile.fit.conditions.costs.frame_ns = 3e3;
+  profile.others_seen = 1;
+  harness_.port.profiled(profile);
+  v1::GetJobProfileRequest request;
+  request.mutable_target()->set_job("bert");
+  v1::JobProfile answer;
+  const grpc::Status status = stub_->GetJobProfile(&context_, request, &answer);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(answer.job() + "/" + answer.communicator(), "bert/dp");
+  EXPECT_EQ(answer.step_ns(), 5'000'000u);
+  EXPECT_EQ(answer.period_ns(), 7'000'000u);
+  EXPECT_EQ(answer.link_bits_per_second(), 1e9);
+  EXPECT_EQ(answer.trip_ns(), 40'000u);
+  EXPECT_EQ(answer.frame_ns(), 3'000u);
+  EXPECT_EQ(answer.others_seen(), 1u);
+  ASSERT_EQ(answer.codecs_size(), 1);
+  EXPECT_THAT(answer.codecs(0).codec(), HasSubstr("maxmin:8"));
+  EXPECT_EQ(answer.codecs(0).decode_ns_per_byte(), 0.25);
+  ASSERT_EQ(answer.tensors_size(), 2);
+  EXPECT_EQ(answer.tensors(0).after_ns(), 2'000'000u);
+
+  harness_.port.profiled(Status(StatusCode::kUNAVAILABLE, "node0 coordinates; ask there"));
+  grpc::ClientContext again;
+  EXPECT_EQ(stub_->GetJobProfile(&again, request, &answer).error_message(),
+            "node0 coordinates; ask there");
+}
+
 TEST_F(ControlServiceTest, SimulatesARunningJobUnderAnotherPolicy) {
   harness_.port.price({}, {.measured_ns = 5e6, .step_ns = 9e6, .sent_bytes = 77});
   v1::SimulatePlanRequest request;

@@ -59,6 +59,14 @@ class FakeOperatorPort final : public OperatorPort {
     if (!unpriced_.ok()) return unpriced_;
     return explanation_;
   }
+  Result<scheduler::JobProfile> profile(const CommunicatorName&, uint64_t) override {
+    const std::lock_guard lock(mutex_);
+    return profile_;
+  }
+  void profiled(Result<scheduler::JobProfile> profile) {
+    const std::lock_guard lock(mutex_);
+    profile_ = std::move(profile);
+  }
   Result<scheduler::WhatIf> what_if(const CommunicatorName&, const scheduler::Policy& policy,
                                     uint32_t machines, uint64_t) override {
     std::lock_guard lock(mutex_);
@@ -127,6 +135,7 @@ class FakeOperatorPort final : public OperatorPort {
   scheduler::PolicyChange answer_{2, 4, 1201, 1 << 20, {}};
   scheduler::Explanation explanation_;
   scheduler::WhatIf what_if_;
+  Result<scheduler::JobProfile> profile_ = scheduler::JobProfile();
   Status failure_, unpriced_;
   bool hold_ = false, show_switches_ = true;
   std::vector<Change> changes_;

@@ -13,7 +13,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr CodecSpec kFour{.codec = 3, .bits = 4, .bucket = 512};
+constexpr CodecSpec kFourNearest{.codec = 3, .bits = 4, .bucket = 512};
 
 struct Unsound {
   const char* key;
@@ -28,15 +28,15 @@ std::vector<Unsound> unsound_policies() {
     all.push_back({"codec: ", [spec](Policy& policy) { policy.default_codec = spec; }});
     all.push_back({"rack_codec: ", [spec](Policy& policy) { policy.rack_codec = spec; }});
     all.push_back({"rules: ", [spec](Policy& policy) { policy.rules = {{"x", spec}}; }});
-    all.push_back({"menu: ", [spec](Policy& policy) { policy.menu = {kFour, spec}; }});
+    all.push_back({"menu: ", [spec](Policy& policy) { policy.menu = {kFourNearest, spec}; }});
   }
-  all.push_back({"menu: ", [](Policy& policy) { policy.menu.assign(kMenuMax + 1, kFour); }});
+  all.push_back({"menu: ", [](Policy& policy) { policy.menu.assign(kMenuMax + 1, kFourNearest); }});
   all.push_back({"gravac_min: ", [](Policy& policy) {
                    policy.gravac_min = std::numeric_limits<float>::quiet_NaN();
                  }});
   all.push_back({"ceilings: gravac", [](Policy& policy) {
                    policy.ceilings = CeilingPlanner::kgravac;
-                   policy.default_codec = kFour;
+                   policy.default_codec = kFourNearest;
                  }});
   all.push_back({"layerwise_alpha: ", [](Policy& policy) {
                    policy.ceilings = CeilingPlanner::klayerwise;

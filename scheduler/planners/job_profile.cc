@@ -1,0 +1,30 @@
+#include "scheduler/planners/job_profile.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/planners/proposal.h"
+
+namespace cgx::scheduler {
+
+Result<JobProfile> profile_of(const SurveyQuestion& question) {
+  const PlanFacts& running = *question.running;
+  JobProfile profile{.step = question.measured,
+                     .menu = running.policy.menu.empty() ? default_menu() : running.policy.menu,
+                     .tensors = {},
+                     .fit = {}};
+  const auto add = [&](const CodecSpec& spec) {
+    const auto found = std::find(profile.menu.begin(), profile.menu.end(), spec);
+    if (found == profile.menu.end()) profile.menu.push_back(spec);
+  };
+  add(running.policy.default_codec);
+  for (const Group& group : running.plan.groups) {
+    for (const Segment& segment : group.segments) add(segment.spec);
+  }
+  for (const TensorDesc& tensor : *running.table) profile.tensors.push_back(tensor.name);
+  for (const SeenPlan& seen : question.seen) profile.others_seen += seen.step_ns > 0;
+  CGX_ASSIGN_OR_RETURN(profile.fit, fit(question, profile.menu, arrivals_of(question)));
+  return profile;
+}
+
+}  // namespace cgx::scheduler
