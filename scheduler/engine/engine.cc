@@ -499,25 +499,25 @@ void Engine::apply_policy(const PolicyRequest& request, PolicyAnswer answer) {
       ->apply_policy(request.policy, request.dry_run, request.expected_version, std::move(answer));
 }
 
-void Engine::explain(const ExplainRequest& request, const ExplainAnswer& answer) {
-  const Result<Communicator*> communicator = state_->pick_communicator(
+template <class Request, class Answer>
+Communicator* Engine::State::pick_for(const Request& request, const Answer& answer) {
+  const Result<Communicator*> communicator = pick_communicator(
       {.job = request.job, .communicator = request.communicator, .uid = request.uid, .policy = {}});
-  if (!communicator.ok()) return answer(communicator.status());
-  (*communicator)->explain(request.tensor, answer);
+  if (!communicator.ok()) answer(communicator.status());
+  return communicator.ok() ? *communicator : nullptr;
+}
+
+void Engine::explain(const ExplainRequest& request, const ExplainAnswer& answer) {
+  if (auto* const of = state_->pick_for(request, answer)) of->explain(request.tensor, answer);
 }
 
 void Engine::what_if(const WhatIfRequest& request, const WhatIfAnswer& answer) {
-  const Result<Communicator*> communicator = state_->pick_communicator(
-      {.job = request.job, .communicator = request.communicator, .uid = request.uid, .policy = {}});
-  if (!communicator.ok()) return answer(communicator.status());
-  (*communicator)->what_if(request.policy, request.machines, answer);
+  auto* const of = state_->pick_for(request, answer);
+  if (of != nullptr) of->what_if(request.policy, request.machines, answer);
 }
 
 void Engine::profile(const ProfileRequest& request, const ProfileAnswer& answer) {
-  const Result<Communicator*> communicator = state_->pick_communicator(
-      {.job = request.job, .communicator = request.communicator, .uid = request.uid, .policy = {}});
-  if (!communicator.ok()) return answer(communicator.status());
-  (*communicator)->profile(answer);
+  if (auto* const of = state_->pick_for(request, answer)) of->profile(answer);
 }
 
 void Engine::change(Changes changes) {

@@ -154,6 +154,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   int deliver_beside();
   void give_back(transport::SendToken token);
   Result<Communicator*> pick_communicator(const PolicyRequest& request);
+  // Null: `answer` has been told why.
+  template <class Request, class Answer>
+  Communicator* pick_for(const Request& request, const Answer& answer);
   uint64_t carried_ns(const LinkUser& user, uint32_t machine) const override {
     return links_.carried_ns(user, machine);
   }

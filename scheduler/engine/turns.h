@@ -53,7 +53,8 @@ class Turns {
     if (changed && account.crowd != nullptr) *account.crowd += busy ? 1 : -1;
   }
   static uint64_t virtual_time(const Account& account, uint64_t ns, uint32_t weight) {
-    constexpr uint64_t kFineness = 16;  // 16 x 1000, the most weight, in a ns; 2^59 ns are 18 years
+    // So fine that 100 ns count at the highest weight, so coarse that tags wrap after nine years.
+    constexpr uint64_t kFineness = 64;
     const uint64_t sharing = account.crowd == nullptr ? 1 : std::max<uint32_t>(1, *account.crowd);
     return ns * kFineness * sharing / std::max<uint32_t>(1, weight);
   }

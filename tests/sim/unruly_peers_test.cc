@@ -354,8 +354,8 @@ TEST(Policies, OfAMemberAreTriedAFewAtATime) {
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
 }
 
-// A plan that was prepared to be switched to is decided as if a commit had asked for it, while
-// operations use what a commit makes anew.
+// A plan that was prepared to be switched to is decided as if a commit had asked for it, which
+// would make anew what operations use.
 TEST(DecisionOfAPlan, ForACommitThatNobodyWaitsForEndsTheJobByName) {
   World world({1, 1});
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
@@ -371,7 +371,7 @@ TEST(DecisionOfAPlan, ForACommitThatNobodyWaitsForEndsTheJobByName) {
   submit_all(world.cluster, world.tensors, 0, 1);
   world.cluster.run_for(kSecond);
   EXPECT_EQ(world.step_status(0, 1), StatusCode::kPROTOCOL_ERROR);
-  EXPECT_NE(world.step_text(0, 1).find("the coordinator decided"), std::string::npos)
+  EXPECT_NE(world.step_text(0, 1).find("for that purpose"), std::string::npos)
       << world.step_text(0, 1);
 }
 
