@@ -31,7 +31,7 @@ struct TensorResidual {
   bool filled = false;   // some step's error was confirmed
   bool emptied = false;  // what the confirmed slot holds was taken up: it counts as zeros
   bool written = false, drained = false;
-  std::weak_ptr<MadeMemory> wanted_by;  // the last plan that had it, which may be back
+  std::weak_ptr<const void> wanted_by;  // MadeMemory::runs of the last plan, which may be back
   bool touched() const { return written || drained; }
 };
 
@@ -46,6 +46,7 @@ struct MadeMemory {
   DecodedMemory decoded;
   std::array<std::unique_ptr<StepLedger>, 2> ledgers;  // of a new table
   SharedBytes message;                                 // that asks other machines to prepare it
+  std::weak_ptr<const void> runs;  // while a prepared plan of these facts is about
 };
 
 // Which tensors of a table had what number in another one, by their names.

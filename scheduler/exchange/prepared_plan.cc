@@ -39,6 +39,11 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(FactsPtr facts,
   auto prepared = std::make_shared<PreparedPlan>(std::move(facts));
   prepared->pool_ = &pool;
   prepared->decoded = std::move(decoded);
+  if (MadeMemory* const made = prepared->facts->made.get()) {
+    prepared->runs_ = made->runs.lock();
+    if (prepared->runs_ == nullptr) prepared->runs_ = std::make_shared<char>();
+    made->runs = prepared->runs_;
+  }
   prepared->slab_bytes = slab_bytes;
   prepared->missing_bytes = missing_bytes;
   return std::shared_ptr<const PreparedPlan>(std::move(prepared));

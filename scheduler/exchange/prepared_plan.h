@@ -42,6 +42,7 @@ struct PreparedPlan {
 
  private:
   BufferPool* pool_ = nullptr;
+  std::shared_ptr<const void> runs_;  // MadeMemory::runs
 };
 
 }  // namespace cgx::scheduler

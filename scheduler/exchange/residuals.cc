@@ -43,7 +43,7 @@ void Residuals::prepare(const PlanFacts& facts, const Site& site) {
     if (facts.made && !facts.made->residuals.empty()) {
       made = std::move(facts.made->residuals[tensor]);
     }
-    if (facts.made) slots.wanted_by = facts.made;
+    if (facts.made) slots.wanted_by = facts.made->runs;
     if (slots.memory) {  // it might have gone meanwhile
       if (made) freed_.push_back(std::move(made));
       return;

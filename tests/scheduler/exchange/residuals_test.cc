@@ -198,6 +198,7 @@ TEST_F(OneTensor, BeginsAtZeroWhereFeedbackIsBackBeforeTheDrainedStepIsKept) {
 // As facts are that come from where plans are made.
 PlanFacts made_with(PlanFacts facts, const OneHost& host) {
   facts.made = std::make_shared<MadeMemory>();
+  facts.made->runs = facts.made;
   facts.made->residuals.push_back(host.site.residual_maker()(8).value());
   return facts;
 }
@@ -264,6 +265,7 @@ TEST_F(OneTensor, StaysForThePlanBesideATrialThatWantsIt) {
   const SiteResidual* const memory = residuals.memory(0);
   PlanFacts kept = with;
   kept.made = std::make_shared<MadeMemory>();  // with nothing in it
+  kept.made->runs = kept.made;
   residuals.prepare(kept, host.site);
   maker.reset();
   for (int block = 0; block < 3; ++block) {
