@@ -21,7 +21,8 @@ struct CodecSpeed {
 constexpr uint64_t kSpeedsBudgetNs = 12'000'000;
 
 // In the order of `specs`, as many as the budget allows: of gradients in no cache, the least of
-// some rounds. The clock is best one of this thread's CPU time.
+// some rounds. Each is measured to its end, so the last may exceed the budget. None where nothing
+// can be kept out of the caches (cold_memory.h). The clock is best one of this thread's CPU time.
 std::vector<CodecSpeed> measure_speeds(const Lane& lane, std::span<const CodecSpec> specs,
                                        uint64_t (*now_ns)());
 

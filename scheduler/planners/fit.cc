@@ -190,11 +190,9 @@ class OtherWorkFit {
     // Least squares, with a little against items and bytes that differ.
     const double alike = kAlike * plans_;
     const double a = items_items_ + alike, b = items_bytes_ - alike, c = bytes_bytes_ + alike;
-    const double determinant = a * c - b * b;
-    if (determinant <= 0) return OtherWork{both, both};
     const auto near = [&](double times) { return std::clamp(times, both / kApart, both * kApart); };
-    return OtherWork{near((c * items_took_ - b * bytes_took_) / determinant),
-                     near((a * bytes_took_ - b * items_took_) / determinant)};
+    const double items = near((c * items_took_ - b * bytes_took_) / (a * c - b * b));
+    return OtherWork{items, near((bytes_took_ - b * items) / c)};
   }
 
  private:

@@ -45,8 +45,9 @@ struct SurveyQuestion {
 struct Fit {
   Conditions conditions;
   double arithmetic = 1;  // of the plan that runs, as a multiple of what its codecs should take
-  // What the daemon does beside arithmetic, likewise: waiting for cores, the kernel. Where it was
-  // not timed, as much as explains steps best, and codecs take as much longer.
+  // What the daemon does beside arithmetic, likewise: waiting for cores, the kernel. Of operations,
+  // tensors and frames, where it was timed; else as much as explains steps best, of bytes and
+  // codecs, too.
   double crowd = 1;
   double trips = 1;       // of the trip that was asked with, so much is the way's
   double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
