@@ -22,10 +22,11 @@ void Communicator::measure(const Event& event) {
   sample->answer_ns_per_byte = answers_.take_ns_per_byte();
   const double busy_ns = busy_since_last_step();
   if (sample->period_ns > 0) sample->busy_ns = busy_ns;
+  const bool probed = std::exchange(probe_disturbs_, false);
   const Plan& plan = steps_.plan()->plan;
   const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
-                     !ceilings_.losses().due(sample->step) && !probe_disturbs_;
+                     !ceilings_.losses().due(sample->step) && !probed;
   const PlanAgreement::PlanPtr base = agreement_.base(steps_.plan());
   if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
   if (!searches_plans()) return;
@@ -57,7 +58,7 @@ void Communicator::probe_link(const PreparedPlan& plan, const StepSample& sample
     probed_epoch_ = plan.plan.epoch;
     probe_.begin();
   }
-  if (!pilot_.settled() || !plan.facts->lossy) return;
+  if (!pilot_.settled() || !plan.facts->lossy) return probe_.ended(sample);
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k == members_.machine || members_.beside(k)) continue;
     return send_probe(k, probe_.due(sample, pool_.slab_bytes()));

@@ -280,7 +280,7 @@ void PlanAgreement::answer_prepare(uint64_t epoch, const Result<PlanPtr>& prepar
   port_.send_control(0, answer);
 }
 
-// Where a commit is refused, none that was prepared for it or before is decided any more.
+// A commit that is refused takes with it what was prepared for it, and for commits before it.
 PlanAgreement::Kept PlanAgreement::take_prepared(const Decided& decided) {
   const auto found = prepared_.find(decided.epoch);
   const Kept kept = found == prepared_.end() ? Kept{nullptr, decided.purpose} : found->second;

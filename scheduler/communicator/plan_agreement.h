@@ -55,7 +55,7 @@ class PlanAgreement {
     virtual uint64_t now_ns() const = 0;
     virtual uint64_t prepare_deadline_ns() const = 0;  // of what is proposed now
     virtual uint64_t next_switch_step() const = 0;     // coordinator: highest step sent + 2
-    virtual bool between_steps() const = 0;            // nothing of one is open
+    virtual bool between_steps() const = 0;            // no step is open
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
     // Coordinator: what the ranks of all machines are told where a commit is refused.
     virtual Status told_of_refused_commit(const Status& why) = 0;

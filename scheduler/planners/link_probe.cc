@@ -21,29 +21,35 @@ constexpr uint32_t kToKnow = 5, kToTell = 2;
 
 }  // namespace
 
-uint64_t LinkProbe::due(const StepSample& step, uint64_t frame_bytes) {
+void LinkProbe::ended(const StepSample& step) {
   elapsed_ns_ += step.period_ns;
   ++steps_;
-  if (elapsed_ns_ < (waiting_ ? kPatienceNs : pause_ns_)) return 0;
-  if (known_by_ > 0 && faster_ == 0 && steps_ < kStepsEach) return 0;
+  if (elapsed_ns_ >= kPatienceNs) waiting_ = false;
+  const double period_ns = step.period_ns;
+  if (period_ns > 0 && (step_ns_ == 0 || period_ns < step_ns_)) step_ns_ = period_ns;
+}
+
+uint64_t LinkProbe::due(const StepSample& step, uint64_t frame_bytes) {
+  ended(step);
+  if (waiting_ || elapsed_ns_ < pause_ns_) return 0;
+  if (sent_ && faster_ == 0 && steps_ < kStepsEach) return 0;
   bytes_max_ = kFrames * frame_bytes;
-  step_ns_ = step.period_ns;
-  if (bytes_ == 0) bytes_ = bearable(step);
+  if (step.answer_ns_per_byte > 0 && bytes_ == 0) ns_per_byte_ = step.answer_ns_per_byte;
+  if (bytes_ == 0) bytes_ = bearable();
   const bool scouts = bytes_ == 0 && ns_per_byte_ == 0;
   const uint64_t bytes = scouts ? kBytesMin : bytes_;
   if (bytes == 0) return 0;
   scouts_ = scouts;
-  waiting_ = true;
+  waiting_ = sent_ = true;
   elapsed_ns_ = 0;
   steps_ = 0;
   return bytes;
 }
 
 // 0: nothing is known of the link, or so few bytes that they say nothing.
-uint64_t LinkProbe::bearable(const StepSample& step) {
-  if (step.answer_ns_per_byte > 0) ns_per_byte_ = step.answer_ns_per_byte;
+uint64_t LinkProbe::bearable() const {
   if (ns_per_byte_ == 0) return 0;
-  const double bytes = kOfAStep * step.period_ns / ns_per_byte_;
+  const double bytes = kOfAStep * step_ns_ / ns_per_byte_;
   if (bytes < static_cast<double>(kBytesMin)) return 0;
   return bytes < static_cast<double>(bytes_max_) ? static_cast<uint64_t>(bytes) : bytes_max_;
 }

@@ -17,6 +17,8 @@ class LinkProbe {
   // Another plan is in force: what was found out before is forgotten.
   void begin() { *this = {}; }
 
+  // A step is complete: what due() says of itself, for steps after which none is sent anyway.
+  void ended(const StepSample& step);
   // A step is complete. How many bytes to send now; 0: none. At most four frames of `frame_bytes`,
   // and at first what takes no longer than half a step by what answers tell of the link: more, if
   // they are there in a moment. Where a plan's frames are not answered, a few bytes go first.
@@ -28,17 +30,18 @@ class LinkProbe {
   bool take(uint64_t rtt_ns);
 
  private:
-  uint64_t bearable(const StepSample& step);
+  uint64_t bearable() const;
   void grow();
 
   uint64_t bytes_ = 0;  // of each probe under this plan; 0: not known yet
   uint64_t bytes_max_ = 0;
-  double step_ns_ = 0;      // before it was sent
+  double step_ns_ = 0;      // the quickest from one to the next; 0: not known
   double ns_per_byte_ = 0;  // at most, of the link; 0: not known
   bool scouts_ = false;     // the probe that waits, or came last, is of a few bytes
   bool waiting_ = false;    // for an answer
   double elapsed_ns_ = 0;   // since the last probe
   uint32_t steps_ = 0;      // likewise
+  bool sent_ = false;       // any
   double pause_ns_ = 0;     // before the next
   double accepted_ns_ = 0;  // the quickest answer
   uint32_t known_by_ = 0;   // so many answers

@@ -20,7 +20,9 @@ constexpr size_t kNotesMax = 32;
 // A plan that lost is remembered until steps take so many times as long as then, or less.
 constexpr double kOtherTimes = 1.15;
 // A search that finds nothing because steps drifted wants a drift that is so much larger next time.
-constexpr double kDriftTimes = 1.5, kDriftMax = 0.35;
+constexpr double kDriftMax = 0.35;
+constexpr size_t kSurprisesMax = 5;
+constexpr double kDoubtMost = 1.3;
 
 }  // namespace
 
@@ -113,6 +115,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   drift_ = kDriftMin;
   surprises_.clear();
   lost_.clear();
+  lost_beside_ns_ = 0;
   forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
@@ -134,7 +137,8 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (stage_ == Stage::kSurveying) {
     const bool faster = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
     between_ns_ = usual_times(samples_).between_ns;
-    port_.survey({usual_of(samples_), seen_, lost_, faster}, while_it_matters(&Pilot::on_survey));
+    port_.survey({usual_of(samples_), seen_, not_again(), faster},
+                 while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing) {
     propose();
   } else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0) {
@@ -145,7 +149,9 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
   spent_ = 0;
-  unsure_ = found_ = false;
+  unsure_ = found_ = drifted_ = lost_now_ = false;
+  doubt_ = std::clamp(median_of(surprises_), 1.0, kDoubtMost);
+  passed_.clear();
   cause_ = cause;
   if (cause != Cause::kNone) {
     count_unrest();
@@ -160,7 +166,16 @@ void Pilot::forget_lost(Cause cause) {
   const double now_ns = usual_times(samples_).period_ns;
   const bool same = lost_beside_ns_ > 0 && now_ns < kOtherTimes * lost_beside_ns_ &&
                     lost_beside_ns_ < kOtherTimes * now_ns;
-  if (!same || cause == Cause::kFasterLink) lost_.clear();
+  // A faster link favours others, and what was decided amid unrest is decided anew.
+  const bool other_times =
+      cause == Cause::kShorter || cause == Cause::kFasterLink || cause == Cause::kCalm;
+  if (!same || other_times) lost_.clear();
+}
+
+std::vector<std::vector<Group>> Pilot::not_again() const {
+  std::vector<std::vector<Group>> groups = lost_;
+  groups.insert(groups.end(), passed_.begin(), passed_.end());
+  return groups;
 }
 
 // Whoever else has the cores comes and goes as often as he likes.
@@ -204,10 +219,20 @@ double Pilot::promised(const Candidate& candidate) const {
   return (candidate.step_ns + between_ns_) / (survey_->running_ns + between_ns_);
 }
 
-// What earlier trials have kept of what was promised of them, this one will keep.
+// What trials of earlier searches have kept of what was promised, this one will keep. Its own ones
+// have taught the next prediction already. A large gain is tried in any case.
 double Pilot::believed(const Candidate& candidate) const {
-  const bool fresh = cause_ == Cause::kNone || surprises_.empty();  // trials of a search teach it
-  return promised(candidate) * (fresh ? 1 : std::max(1.0, median_of(surprises_)));
+  return promised(candidate) * doubt_;
+}
+
+// A first prediction, one amid others' load or of a link that is taken for fast says nothing of
+// later ones.
+void Pilot::learn_surprise(double surprise) {
+  const bool first = cause_ == Cause::kNone && trials_ <= 1;
+  const bool of_a_guess = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
+  if (first || of_a_guess || tried_->score.shared()) return;
+  surprises_.push_back(surprise);
+  if (surprises_.size() > kSurprisesMax) surprises_.erase(surprises_.begin());
 }
 
 // A search ends in time: its later trials have fewer pairs, or none. What it takes to think and to
@@ -265,12 +290,12 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
   begin(running_);
 }
 
-// Steps that drift without another plan being any better will drift again.
+// Steps that drift without another plan being any better will drift again. What kept all plans from
+// a trial is believed less the next time.
 void Pilot::judge_drift() {
-  const bool drifted =
-      cause_ == Cause::kLonger || cause_ == Cause::kShorter || cause_ == Cause::kLoad;
   if (found_) drift_ = kDriftMin;
-  if (drifted && !found_) drift_ = std::min(kDriftTimes * drift_, kDriftMax);
+  if (drifted_ && !found_) drift_ = std::min(kDriftTimes * drift_, kDriftMax);
+  if (trials_ == 0 && !surprises_.empty()) surprises_.erase(surprises_.begin());
 }
 
 void Pilot::settle() {
@@ -278,7 +303,6 @@ void Pilot::settle() {
   stage_ = Stage::kSettled;
   judge_drift();
   accept(samples_);
-  lost_beside_ns_ = accepted_.period_ns;
   at_rest_ = false;
   windows_off_ = steps_off_ = windows_faster_ = 0;
   calm_for_ = 0;

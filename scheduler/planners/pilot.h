@@ -120,13 +120,15 @@ class Pilot {
   void end_trial(bool faster);
   void on_change();
   void note_trial(std::string verdict);
-  void remember();
+  void remember(bool lost);
   void see(SeenPlan plan);
   void end_search();
   void adopt();
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();
   void judge_drift();
+  void learn_surprise(double surprise);
+  std::vector<std::vector<Group>> not_again() const;
   void watch(StepSample sample);
   void watch_window();
   void accept(const std::vector<StepSample>& steps);
@@ -141,7 +143,7 @@ class Pilot {
   std::function<void(const Result<T>&)> while_it_matters(void (Pilot::*on)(const Result<T>&));
 
   static constexpr uint32_t kCalmSteps = 100;
-  static constexpr double kDriftMin = 0.1;
+  static constexpr double kDriftMin = 0.1, kDriftTimes = 1.5;
 
   PilotPort& port_;
   const SearchPace pace_;
@@ -150,20 +152,24 @@ class Pilot {
   uint64_t life_ = 0;   // answers for an earlier one are not looked at
   bool asked_ = false;  // and no answer yet
   PilotPort::PlanPtr running_;
-  std::vector<StepSample> samples_;  // of usual steps under it
-  uint32_t warming_ = 0;             // steps until they count
-  std::vector<SeenPlan> seen_;       // as PilotPort::Known's
-  std::vector<std::vector<Group>> lost_;
+  std::vector<StepSample> samples_;         // of usual steps under it
+  uint32_t warming_ = 0;                    // steps until they count
+  std::vector<SeenPlan> seen_;              // as PilotPort::Known's
+  std::vector<std::vector<Group>> lost_;    // trials
+  std::vector<std::vector<Group>> passed_;  // over in this search, whatever they are worth
   double lost_beside_ns_ = 0;  // what a step took when the search in which they lost ended
+  bool lost_now_ = false;      // some of them in this search
   SurveyPtr survey_;
   const Candidate* candidate_ = nullptr;  // of it, that is proposed or tried
   uint32_t trials_ = 0;                   // of this search
   uint32_t spent_ = 0;                    // steps of its trials
   Cause cause_ = Cause::kNone;            // likewise
   bool found_ = false;                    // likewise: it has kept a plan
+  bool drifted_ = false;                  // it began because windows were off
   double between_ns_ = 0;                 // as Usual's, when plans were surveyed last
   std::vector<double> surprises_;         // of the last trials: what was measured / promised
-  bool unsure_ = false;                   // what was predicted of its last trial was far off
+  double doubt_ = 1;     // in this search: a promise is believed as if it were so much longer
+  bool unsure_ = false;  // what was predicted of its last trial was far off
   std::optional<Tried> tried_;
   bool faster_ = false;  // the one that is being adopted
   uint64_t adopted_epoch_ = 0;

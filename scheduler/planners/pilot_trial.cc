@@ -8,7 +8,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr size_t kSeenMax = 8, kSurprisesMax = 5;
+constexpr size_t kSeenMax = 8;
 constexpr int kBesidesOff = 3;   // of a block's four steps the first does not count
 constexpr double kFarOff = 1.3;  // a prediction: it is of no use for the next one
 
@@ -16,7 +16,7 @@ constexpr double kFarOff = 1.3;  // a prediction: it is of no use for the next o
 
 void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
   if (!agreed.ok()) {
-    lost_.push_back(candidate_->groups);
+    passed_.push_back(candidate_->groups);
     stage_ = Stage::kSurveying;
     return note(PlanNote{.name = candidate_->name, .verdict = agreed.status().to_string()});
   }
@@ -90,7 +90,9 @@ void Pilot::on_change() {
   }
   note_trial("void: steps changed meanwhile");
   samples_ = std::move(last);
+  const bool found = found_;
   begin_search(cause);
+  found_ = found;
 }
 
 void Pilot::note_trial(std::string verdict) {
@@ -110,31 +112,32 @@ void Pilot::end_trial(bool faster) {
   const bool told = promise > 0 && tried_->score.ratio() > 0;
   const double surprise = told ? tried_->score.ratio() / promise : 1;
   unsure_ = std::abs(std::log(surprise)) > std::log(kFarOff) && !keeps;
-  if (told) surprises_.push_back(surprise);
-  if (surprises_.size() > kSurprisesMax) surprises_.erase(surprises_.begin());
+  if (told) learn_surprise(surprise);
   faster_ = keeps;
   found_ = found_ || keeps;
   adopted_epoch_ = 0;
-  remember();
+  remember(/*lost=*/!faster && tried_->score.pairs() > 0);
   // A trial that was lost ends by itself, or when the next one begins.
   stage_ = keeps ? Stage::kAdopting : Stage::kSurveying;
 }
 
-// Both plans ran side by side: what each of them took then is what the next survey goes by.
-void Pilot::remember() {
+// Both plans ran side by side: what each of them took then is what the next survey goes by. A plan
+// that was faster, or that had no steps to show it, has not lost.
+void Pilot::remember(bool lost) {
   const PreparedPlan& tried = *tried_->agreed.plan;
   if (!tried_->besides.empty()) samples_ = std::move(tried_->besides);
   const StepSample beside = usual_of(samples_);
   const bool measured = !tried_->samples.empty();
   const StepSample now = measured ? usual_of(tried_->samples) : beside;
+  auto& others = faster_ || lost ? lost_ : passed_;
+  others.push_back(faster_ ? running_->plan.groups : tried.plan.groups);
+  lost_now_ |= faster_ || lost;
   if (faster_) {
     see({running_->facts, beside.arithmetic_ns, beside.step_ns, beside.busy_ns});
-    lost_.push_back(running_->plan.groups);
     if (measured) samples_ = std::move(tried_->samples);
-    return;
+  } else if (measured) {
+    see({tried.facts, now.arithmetic_ns, now.step_ns, now.busy_ns});
   }
-  if (measured) see({tried.facts, now.arithmetic_ns, now.step_ns, now.busy_ns});
-  lost_.push_back(tried.plan.groups);
 }
 
 void Pilot::see(SeenPlan plan) {

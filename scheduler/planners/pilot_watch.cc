@@ -15,6 +15,7 @@ constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
 constexpr int kWindowsOffByLoad = 6;           // likewise: other programs come and go
 constexpr double kPlainlyFaster = 0.5;         // of what a byte took
 constexpr int kWindowsToKnow = 3;              // what one takes
+constexpr uint32_t kForgiving = 400;           // calm steps: a smaller drift is looked into again
 
 }  // namespace
 
@@ -26,6 +27,8 @@ void Pilot::watch(StepSample sample) {
   const bool plainly = std::abs(steps_off_) >= kStepsOff;
   calm_for_ = steps_off_ == 0 ? calm_for_ + 1 : 0;
   calm_most_ = std::max(calm_most_, calm_for_);
+  if (calm_for_ > 0 && calm_for_ % kForgiving == 0)
+    drift_ = std::max(kDriftMin, drift_ / kDriftTimes);
   window_.push_back(std::move(sample));
   if (plainly && settled_for_ >= resting_plain_ && window_.size() >= kStepsOff) {
     const std::vector<StepSample> last(window_.end() - kStepsOff, window_.end());
@@ -57,6 +60,7 @@ void Pilot::accept(const std::vector<StepSample>& steps) {
   if (cause_ == Cause::kLoad && before_ns > 0) {
     accepted_.quickest_ns = std::min(accepted_.quickest_ns, before_ns);
   }
+  if (lost_now_) lost_beside_ns_ = accepted_.period_ns;
 }
 
 void Pilot::watch_window() {
@@ -69,7 +73,11 @@ void Pilot::watch_window() {
   const uint32_t rest = lasts ? std::min(resting_, resting_plain_) : resting_;
   if (std::abs(windows_off_) >= kWindowsOff && settled_for_ >= rest) {
     const Cause cause = cause_of(samples_, accepted_);
-    if (cause != Cause::kLoad || lasts) return begin_search(cause);
+    if (cause != Cause::kLoad || lasts) {
+      begin_search(cause);
+      drifted_ = true;
+      return;
+    }
   }
   if (!faster_link || settled_for_ < resting_plain_) return;
   accepted_answer_ = quick_answer();

@@ -37,6 +37,9 @@ TEST_F(LinkProbeTest, SendsNoMoreThanTakesHalfAStepByWhatIsKnown) {
   EXPECT_EQ(probe.due(step_of(10e6, 10e3), kSlabBytes), 0u) << "too few bytes to tell";
   EXPECT_EQ(probe.due(step_of(10e6, 100), kSlabBytes), 50'000u);
   probe.begin();
+  EXPECT_EQ(probe.due(step_of(10e6, 10e3), kSlabBytes), 0u);
+  EXPECT_EQ(probe.due(step_of(5e9, 100), kSlabBytes), 50'000u) << "the trainer has paused";
+  probe.begin();
   EXPECT_EQ(probe.due(step_of(10e6, 1), kSlabBytes), 4 * kSlabBytes);
 }
 
@@ -107,6 +110,14 @@ TEST_F(LinkProbeTest, SendsMoreUntilItNoLongerPassesAtOnce) {
   EXPECT_FALSE(probe.take(50'000)) << "fast now";
   next();
   EXPECT_TRUE(probe.take(50'000));
+}
+
+TEST_F(LinkProbeTest, ForgetsAnAnswerThatNeverComesAlsoWhileNoneIsSent) {
+  ASSERT_EQ(steps_until_due(), 1);
+  for (int i = 0; i < 199; ++i) probe.ended(step_of(10e6, 20));
+  EXPECT_TRUE(probe.disturbs());
+  probe.ended(step_of(10e6, 20));
+  EXPECT_FALSE(probe.disturbs());
 }
 
 TEST_F(LinkProbeTest, LeavesThreeStepsInARowAlone) {
