@@ -293,6 +293,15 @@ cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options
   });
 }
 
+cgx_status cgx_comm_timeout(cgx_comm* comm, uint64_t* timeout_ms) {
+  return guarded([&]() -> Status {
+    CGX_REQUIRE(comm);
+    CGX_REQUIRE(timeout_ms);
+    *timeout_ms = comm->communicator->timeout_ms();
+    return {};
+  });
+}
+
 cgx_status cgx_comm_cancel(cgx_comm* comm) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);

@@ -96,6 +96,10 @@ uint32_t Channel::beat() const {
   return word_of(memory_.header->daemon_beat).load(std::memory_order_relaxed);
 }
 
+uint64_t Channel::communicator_ms() const {
+  return std::atomic_ref<uint64_t>(memory_.header->communicator_ms).load(std::memory_order_relaxed);
+}
+
 std::string Channel::text_of(const cgx_completion_record& record) const {
   if (record.text_number == 0 || record.text_slot >= CGX_TEXT_SLOTS) return {};
   cgx_text_slot& slot = memory_.texts[record.text_slot];

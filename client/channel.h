@@ -32,6 +32,8 @@ class Channel {
   void publish();
   // Moves while the daemon's loop turns; 0: this daemon does not beat.
   uint32_t beat() const;
+  // The daemon's time-out of communicators whose program gives none; 0: it does not say.
+  uint64_t communicator_ms() const;
 
   using Pop = wire::CompletionConsumer::Pop;
   Pop try_pop(cgx_completion_record& record) { return completions_.try_pop(record); }

@@ -13,7 +13,7 @@
 namespace cgx::client {
 namespace {
 
-constexpr uint64_t kTimeoutMs = 30ull * 60 * 1000;
+constexpr uint64_t kTimeoutMs = 30ull * 60 * 1000;  // of a daemon that does not say
 constexpr uint64_t kGraceMs =
     5'000;  // the daemon's own time-out, which names the culprit, is first
 constexpr uint64_t kFlushMs = 2'000;
@@ -54,18 +54,18 @@ class Unanswered final : public Leftover {
 
 }  // namespace
 
-Communicator::Communicator(Session& session, const cgx_comm_options& options)
-    : session_(session),
-      name_(options.name),
-      timeout_ms_(options.timeout_ms == 0 ? kTimeoutMs : options.timeout_ms),
-      steps_(options.first_step) {}
+Communicator::Communicator(Session& session, const cgx_comm_options& options, uint64_t timeout_ms)
+    : session_(session), name_(options.name), timeout_ms_(timeout_ms), steps_(options.first_step) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::create(Session& session,
                                                            const cgx_comm_options& options) {
   cgx_comm_options full = options;
   if (full.ranks == 0) full.ranks = 1;
   CGX_RETURN_IF_ERROR(check_options(full, full.ranks, !session.environment().leader.empty()));
-  std::unique_ptr<Communicator> comm(new Communicator(session, full));
+  CGX_ASSIGN_OR_RETURN(const uint64_t daemons_ms, session.communicator_ms());
+  const uint64_t usual_ms = daemons_ms == 0 ? kTimeoutMs : daemons_ms;
+  std::unique_ptr<Communicator> comm(
+      new Communicator(session, full, full.timeout_ms == 0 ? usual_ms : full.timeout_ms));
   CGX_RETURN_IF_ERROR(comm->join(full));
   return comm;
 }
@@ -125,7 +125,7 @@ Status Communicator::join(const cgx_comm_options& options) {
                                    .name = name_,
                                    .rank = options.rank,
                                    .first_step = options.first_step,
-                                   .timeout_ms = timeout_ms_,
+                                   .timeout_ms = options.timeout_ms,
                                    .meeting = agreement.number,
                                    .job_key = agreement.job_key,
                                    .arena = arena,

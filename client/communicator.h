@@ -71,6 +71,7 @@ class Communicator final : public CompletionSink {
   Status test(uint64_t step, std::span<const uint32_t> ids, uint8_t* states, size_t& pending);
   Result<cgx_step_report> step_report(uint64_t step);
   Result<wire::Reply> report(uint32_t first);  // a page of the daemon's
+  uint64_t timeout_ms() const { return timeout_ms_; }
 
   Result<uint64_t> allreduce(const CallBuffers& buffers);  // returns the call's number
   Status wait_call(uint64_t call, int64_t timeout_ms);
@@ -96,7 +97,7 @@ class Communicator final : public CompletionSink {
     DeviceBuffers buffers;
   };
 
-  Communicator(Session& session, const cgx_comm_options& options);
+  Communicator(Session& session, const cgx_comm_options& options, uint64_t timeout_ms);
 
   Result<uint64_t> try_post(const cgx_post_options& options);
   Status may_meet(uint32_t rank);
@@ -141,7 +142,7 @@ class Communicator final : public CompletionSink {
 
   Session& session_;
   const std::string name_;
-  const uint64_t timeout_ms_;
+  const uint64_t timeout_ms_;  // the program's or the daemon's
   uint32_t handle_ = 0;
 
   std::vector<std::unique_ptr<Tensor>> tensors_;  // by id; stable addresses

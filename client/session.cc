@@ -376,6 +376,11 @@ Status Session::wake() {
   return {};
 }
 
+Result<uint64_t> Session::communicator_ms() {
+  CGX_ASSIGN_OR_RETURN(const Lock lock, enter());  // in a forked child there is no channel
+  return channel_->communicator_ms();
+}
+
 Status Session::end_copies() {
   if (guard_.forked()) return {};
   const auto idle = [this] {

@@ -119,6 +119,8 @@ class Session {
   Status wake();
   Result<int> event_descriptor();
   void wake_waiters() { channel_->wake_all(); }
+  // The daemon's time-out of communicators whose program gives none; 0: it does not say.
+  Result<uint64_t> communicator_ms();
   // Loads the CUDA driver when it is asked for first.
   Result<Staging*> staging();
   // Waits for the copies that are on streams, and for streams to write their words. TIMED_OUT: some

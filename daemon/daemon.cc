@@ -283,8 +283,8 @@ bool Daemon::alive(uint64_t within_ns) {
 bool Daemon::change(scheduler::Engine::Changes changes) {
   const auto decided = std::make_shared<std::atomic<bool>>(false);
   const bool answered = ask_engine(
-      kAnswerNs, [decided, changes = std::move(changes)](scheduler::Engine& engine) mutable {
-        if (!decided->exchange(true)) engine.change(std::move(changes));
+      kAnswerNs, [this, decided, changes = std::move(changes)](scheduler::Engine&) mutable {
+        if (!decided->exchange(true)) data_.change(std::move(changes));
         return true;
       });
   return answered || decided->exchange(true);

@@ -318,8 +318,20 @@ void DataAgent::open(SessionSerial serial, uint32_t request, OpenSession open) {
   if (!status.ok()) return answers_->answer({serial, request, Evict{status}});
   session->session.lower_sleeping();
   session->session.beat();
+  session->session.tell_communicator_ms(communicator_ms());
   sessions_.push_back(std::move(session));
   answers_->answer({serial, request, Opened{}});
+}
+
+uint64_t DataAgent::communicator_ms() const {
+  return options_.engine.timeouts.communicator_ns / kMillisecond;
+}
+
+void DataAgent::change(scheduler::Engine::Changes changes) {
+  owner_.check();
+  options_.engine.timeouts = changes.timeouts;
+  for (auto& each : sessions_) each->session.tell_communicator_ms(communicator_ms());
+  engine_->change(std::move(changes));
 }
 
 void DataAgent::add_arena(OpenedSession& session, uint32_t request, AddMappedArena arena) {

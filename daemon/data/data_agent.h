@@ -79,6 +79,9 @@ class DataAgent final : public Agent,
   using EngineTask = UniqueFunction<void(scheduler::Engine&)>;
   bool run(EngineTask task);
 
+  // Of the engine, and what sessions are told of it. On the agent's thread.
+  void change(scheduler::Engine::Changes changes);
+
  private:
   class EventRelay;
   class DutyClock;
@@ -121,6 +124,7 @@ class DataAgent final : public Agent,
   uint64_t handle(Message message);  // how long it took
   void warn_of_long_round();
   void beat();
+  uint64_t communicator_ms() const;
   void look_at_transport();
   void lower_sleeping();
   void flush_counters();

@@ -119,6 +119,11 @@ void Session::beat() {
   std::atomic_ref<uint32_t>(memory_.header->daemon_beat).store(beats_, std::memory_order_relaxed);
 }
 
+void Session::tell_communicator_ms(uint64_t communicator_ms) {
+  std::atomic_ref<uint64_t>(memory_.header->communicator_ms)
+      .store(communicator_ms, std::memory_order_relaxed);
+}
+
 void Session::set_sleeping(uint32_t value) {
   std::atomic_ref<uint32_t>(memory_.header->daemon_sleeping)
       .store(value, std::memory_order_seq_cst);

@@ -67,6 +67,8 @@ class Session final : public scheduler::SessionPort {
 
   // Tells the client that this daemon is not stopped.
   void beat();
+  // Tells it how long a communicator waits whose program gives no time-out.
+  void tell_communicator_ms(uint64_t communicator_ms);
 
   int doorbell_fd() const { return channel_.doorbell.get(); }
   // After the client has gone: replies and completions go nowhere.

@@ -134,7 +134,7 @@ struct CreateCommunicator {
   std::string name;
   uint32_t rank = 0;
   uint64_t first_step = 0;
-  uint64_t timeout_ms = 0;  // 0: 30 minutes
+  uint64_t timeout_ms = 0;  // 0: the daemon's own
   uint32_t meeting = 0;     // random; the same on all ranks that met
   JobKey job_key{};
   // An arena of the session beside which all of this rank's tensors lie; kNoArena: on the host.

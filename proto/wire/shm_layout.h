@@ -102,7 +102,9 @@ struct cgx_completion_record {
 /* Each word another process polls has a cache line of its own. */
 struct cgx_shm_header {
   uint32_t magic, version;
-  uint8_t pad0[56];
+  uint64_t communicator_ms; /* written by the daemon: the time-out of a communicator whose program
+                               gives none; 0: it does not say */
+  uint8_t pad0[48];
   uint64_t submit_tail; /* written by the client: records ever published */
   uint8_t pad1[56];
   uint64_t submit_head; /* written by the daemon: records ever consumed */

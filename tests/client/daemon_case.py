@@ -46,8 +46,10 @@ def on_ranks(size, body):
 
 
 class WithDaemon(unittest.TestCase):
+    SETTINGS = ()  # of the daemon: KEY=VALUE
+
     def setUp(self):
-        self.daemon = PrivateDaemon()
+        self.daemon = PrivateDaemon(arguments=[word for each in self.SETTINGS for word in ("--set", each)])
         self.addCleanup(self.daemon.stop)
 
     def session(self, **options):

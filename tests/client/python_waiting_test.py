@@ -1,5 +1,6 @@
 """Waits of the Python package over a real cgxd: Ctrl-C in each of them, and a daemon that goes."""
 
+import ctypes
 import datetime
 import os
 import signal
@@ -27,13 +28,13 @@ def files_of(thread):
 
 
 class AloneOfTwo(WithDaemon):
-    def alone_of_two(self, commit=False, tensors=1):
+    def alone_of_two(self, commit=False, tensors=1, timeout=60):
         """A communicator whose other rank does nothing."""
         store, ranks = Store(), [None, None]
 
         def join(rank):
             session = self.session()
-            ranks[rank] = session.communicator("world", rank, 2, store.put, store.get, timeout=60)
+            ranks[rank] = session.communicator("world", rank, 2, store.put, store.get, timeout=timeout)
             if commit:
                 for number in range(tensors):
                     ranks[rank].register(f"t{number}", session.empty(4))
@@ -203,6 +204,55 @@ class Closing(AloneOfTwo):
         thread.join()
         self.assertIsInstance(raised[0], cgx.CgxError)
         self.assertLess(time.monotonic() - began, 20)
+
+
+class DaemonsTimeout(AloneOfTwo):
+    """Where the program gives none, in every wait."""
+
+    SETTINGS = ("timeouts.late_warning_ms=1 s", "timeouts.communicator_ms=2 s")
+    LEAST_S, MOST_S = 1.5, 6.0  # the library's own bound, which names nobody, is at 7 s
+
+    def ends(self, wait, text):
+        began = time.monotonic()
+        with self.assertRaisesRegex(cgx.TimedOutError, text):
+            wait()
+        took = time.monotonic() - began
+        self.assertTrue(self.LEAST_S < took < self.MOST_S, took)
+
+    def test_a_step(self):
+        comm = self.alone_of_two(commit=True, timeout=None)
+        comm.submit(0, comm.tensors)
+        comm.step_end(0)
+        self.ends(lambda: comm.wait(0), "rank 1")
+
+    def test_a_call(self):
+        comm = self.alone_of_two(timeout=0)
+        self.ends(lambda: comm.allreduce(numpy.zeros(4, numpy.float32)), "rank 1")
+
+    def test_ranks_that_meet(self):
+        store = {}
+        self.ends(lambda: self.session().communicator("world", 0, 2, store.__setitem__, store.get), "missing: rank 1")
+
+    def test_a_longer_one_of_the_program_counts(self):
+        comm = self.alone_of_two(commit=True, timeout=4)
+        comm.submit(0, comm.tensors)
+        comm.step_end(0)
+        began = time.monotonic()
+        with self.assertRaisesRegex(cgx.TimedOutError, "rank 1"):
+            comm.wait(0)
+        self.assertGreater(time.monotonic() - began, 3.5)
+
+
+class LongTimeout(WithDaemon):
+    SETTINGS = ("timeouts.communicator_ms=4 h",)
+
+    def test_it_is_not_cut_to_half_an_hour(self):
+        comm, limit = self.session().communicator("world"), ctypes.c_uint64()
+        self.assertEqual(library.cgx_comm_timeout(comm.handle, ctypes.byref(limit)), 0)
+        self.assertEqual(limit.value, 4 * 3600 * 1000)
+        with mock.patch("cgx.communicator.in_slices", return_value=0) as waits:
+            comm.wait(0)
+        self.assertGreater(waits.call_args.args[1], 4 * 3600 * 1000)
 
 
 class Parts(list):

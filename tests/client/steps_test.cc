@@ -40,6 +40,17 @@ TEST_F(StepsTest, SumsInRankOrderIntoEveryRanksHome) {
   });
 }
 
+TEST_F(StepsTest, TellsTheTimeOutThatBoundsWaits) {
+  uint64_t timeout_ms = 0;
+  open_ranks(1, 0, 1'234);
+  ASSERT_OK(cgx_comm_timeout(ranks_[0].comm, &timeout_ms));
+  EXPECT_EQ(timeout_ms, 1'234u);
+  cgx_close(ranks_[0].session);
+  open_ranks(1, 0, /*timeout_ms=*/0);  // a cgxd says half an hour, the fake daemon nothing
+  ASSERT_OK(cgx_comm_timeout(ranks_[0].comm, &timeout_ms));
+  EXPECT_EQ(timeout_ms, 1'800'000u);
+}
+
 TEST_F(StepsTest, RunsManyStepsInARowFromTheFirstNumber) {
   open_ranks(2, 5);
   add_tensors(20, 16);

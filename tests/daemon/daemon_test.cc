@@ -119,6 +119,23 @@ TEST_F(DaemonTest, BeatsForAnIdleClientSoThatItCanTellAStoppedDaemon) {
   }
 }
 
+TEST_F(DaemonTest, TellsItsTimeOutOfCommunicatorsAlsoAfterAChange) {
+  MiniRank before(socket(), "early");
+  const auto told = [](MiniRank& rank) {
+    return std::atomic_ref<uint64_t>(rank.header().communicator_ms).load();
+  };
+  EXPECT_EQ(told(before), options.timeouts.communicator_ns / kMillisecond);
+  scheduler::Engine::Changes changes{.policy = options.policy,
+                                     .job_weights = {},
+                                     .timeouts = options.timeouts,
+                                     .limits = options.limits};
+  changes.timeouts.communicator_ns = 4 * 3600 * kSecond;
+  ASSERT_TRUE(daemon->change(changes));
+  EXPECT_EQ(told(before), 4u * 3600 * 1000);
+  MiniRank after(socket(), "late");
+  EXPECT_EQ(told(after), 4u * 3600 * 1000);
+}
+
 TEST_F(DaemonTest, OthersLearnWhichRankIsGone) {
   auto pair = std::make_unique<Pair>(socket(), "train");
   Pair other(socket(), "other job");

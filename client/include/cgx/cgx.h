@@ -188,7 +188,8 @@ typedef struct cgx_comm_options {
   const char* name;          /* same on all ranks, unique among the job's open communicators */
   uint32_t rank, ranks;      /* this process's place; ranks 0 means 1 */
   uint64_t first_step;       /* same on all ranks */
-  uint64_t timeout_ms;       /* 0: 30 minutes; bounds every wait of this communicator */
+  uint64_t timeout_ms;       /* bounds every wait of this communicator; 0: as the daemon has it,
+                              * timeouts.communicator_ms, 30 minutes by default */
   cgx_rendezvous rendezvous; /* may be empty when ranks is 1 or $CGX_LEADER=host:port is set: rank 0
                               * serves there, see deploy/REFERENCE.md */
   uint8_t device[16]; /* UUID of the GPU of the current CUDA context: its tensors are reduced there,
@@ -200,6 +201,9 @@ typedef struct cgx_comm_options {
 /* Collective: returns when every rank has joined on every machine. */
 CGX_API cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options* options,
                                    cgx_comm** comm);
+/* What bounds the waits of this communicator: the caller's timeout_ms or, without it, the daemon's
+ * own. */
+CGX_API cgx_status cgx_comm_timeout(cgx_comm* comm, uint64_t* timeout_ms);
 /* Every call under way in other threads and every later one answers CGX_CANCELLED, within a second;
  * cgx_comm_close is what is left to do. */
 CGX_API cgx_status cgx_comm_cancel(cgx_comm* comm);

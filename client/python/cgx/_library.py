@@ -76,6 +76,7 @@ SIGNATURES = {
     "cgx_arena_retain": (c_void_p, c_void_p, POINTER(c_void_p)),
     "cgx_arena_pin": (c_void_p, c_void_p),
     "cgx_comm_create": (c_void_p, POINTER(CommOptions), POINTER(c_void_p)),
+    "cgx_comm_timeout": (c_void_p, POINTER(c_uint64)),
     "cgx_comm_cancel": (c_void_p,),
     "cgx_comm_close": (c_void_p,),
     "cgx_register": (c_void_p, POINTER(TensorOptions), IDS),

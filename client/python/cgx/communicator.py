@@ -31,7 +31,6 @@ PENDING, RESULT, FILLED, ABSENT, FAILED = range(5)
 _NOT_FOUND, _TIMED_OUT = (next(code for code, kind in BY_CODE.items() if kind.status == status)
                           for status in ("NOT_FOUND", "TIMED_OUT"))
 
-_DEFAULT_TIMEOUT_MS = 30 * 60 * 1000
 _RANKS_MAX = 2**31 - 1
 _GRACE_MS = 5_000  # the daemon's time-out, which names the culprit, comes first
 _CALLS_IN_FLIGHT = 4
@@ -172,7 +171,6 @@ class Communicator:
         if device is not None:
             session.share(device)  # here: the library makes it in a thread without the GPU's context
         place = device.bytes if device is not None else bytes(16)
-        self._limit_ms = (timeout_ms or _DEFAULT_TIMEOUT_MS) + _GRACE_MS
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1
         self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()  # that somebody holds
@@ -191,6 +189,9 @@ class Communicator:
             return handle
 
         self._handle = session._join(create, meanwhile)
+        limit = ctypes.c_uint64()
+        check(library.cgx_comm_timeout(self._handle, ctypes.byref(limit)))
+        self._limit_ms = limit.value + _GRACE_MS
         self.session, self.name, self.rank, self.size = session, name, rank, size
         self.tensors: List[Tensor] = []
         self.answers_max = _CALLS_IN_FLIGHT + _STEPS_UNFINISHED  # that the daemon may owe at once

@@ -171,8 +171,8 @@ class Session:
 
         put(key, bytes) and get(key) -> bytes reach a store all ranks share; get returns None for a key that is not
         there yet, or waits for it (a TimeoutError, or what torch's stores raise then, counts); put replaces an earlier value. first_step is the
-        same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: 30
-        minutes. meanwhile() is called some times a second while ranks join, in the main thread: what it raises ends
+        same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: as the
+        daemon has it (timeouts.communicator_ms, 30 minutes by default). meanwhile() is called some times a second while ranks join, in the main thread: what it raises ends
         the wait. device is the UUID of this thread's GPU, where the daemon's worker then reduces the
         tensors: of fp32, fp16 and bf16, on all ranks of the machine.
         """

@@ -106,8 +106,8 @@ class HookState:
     process_group: default the model's, else the world. name: of the communicator, default one from the group and how
     many hook states it has had; every rank makes them in the same order. model (or named_parameters): where the
     parameters' names come from, default the model DDP calls the hook for. session: default one per process, opened
-    here. timeout: of the communicator, in seconds or a timedelta, default 30 minutes; ranks that do not meet within it
-    are named. gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its
+    here. timeout: of the communicator, in seconds or a timedelta, default the daemon's (timeouts.communicator_ms, 30
+    minutes unless it is set); ranks that do not meet within it are named. gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its
     gradients, for error feedback across a change of either. None, on all ranks, where the learning rate is 0, as in the
     first step of a warm-up: error feedback forgets a pass that changes nothing. E.g.
 
