@@ -16,6 +16,13 @@ std::string time_of(uint64_t ms) {
   return print_quantity(ms, Quantity::kMilliseconds);
 }
 
+// The key that chooses UCX; empty: nothing does.
+std::string chooser_of_ucx(const v1::Transport& transport) {
+  if (transport.name() == "ucx") return "transport.name";
+  const bool rdma = transport.ucx_transports_size() != 1 || transport.ucx_transports(0) != "tcp";
+  return transport.name() == "auto" && rdma ? "transport.ucx_transports" : "";
+}
+
 }  // namespace
 
 void find_contradictions(const v1::Config& config, std::vector<Problem>& problems) {
@@ -39,6 +46,10 @@ void find_contradictions(const v1::Config& config, std::vector<Problem>& problem
   unless(
       config.control().listen().empty() || complete(config.control().tls()), "control.listen",
       "needs ca_file, certificate_file and key_file in control.tls: there is no TCP without TLS");
+  const std::string ucx = chooser_of_ucx(config.transport());
+  unless(ucx.empty() || config.transport().seal() == "link", "transport.seal",
+         config.transport().seal() + " needs tcp, but " + ucx +
+             " chooses UCX, which authenticates and encrypts nothing");
   unless(timeouts.peer_lost_ms() >= 2 * timeouts.heartbeat_ms(), "timeouts.peer_lost_ms",
          time_of(timeouts.peer_lost_ms()) + " is less than twice timeouts.heartbeat_ms, " +
              time_of(timeouts.heartbeat_ms()));

@@ -141,6 +141,21 @@ TEST(Load, FindsContradictionsBetweenKeys) {
               HasSubstr("keep one of them"));
 }
 
+TEST(Load, RefusesASealWhereUcxWouldIgnoreIt) {
+  for (const char* seal : {"encrypt", "frame"}) {
+    const std::string sealed = std::string(", seal: ") + seal + "}";
+    EXPECT_EQ(error_of("transport: {name: ucx" + sealed),
+              "c.yaml:1: transport.seal: " + std::string(seal) +
+                  " needs tcp, but transport.name chooses UCX, which authenticates and encrypts "
+                  "nothing");
+    EXPECT_THAT(error_of("transport: {ucx_transports: [rc]" + sealed),
+                HasSubstr("transport.ucx_transports chooses UCX"));
+    v1::Config config;
+    EXPECT_TRUE(load("transport: {name: tcp, ucx_transports: [rc]" + sealed, config).ok());
+    EXPECT_TRUE(load("transport: {name: auto" + sealed, config).ok());
+  }
+}
+
 TEST(Load, TakesTheSectionPolicyOffTheHeadOfAPolicyFile) {
   v1::Policy policy;
   EXPECT_THAT(load_text("policy:\n  window: 3\n", "p", {}, policy).message(),
