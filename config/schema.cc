@@ -34,7 +34,7 @@ std::string_view syntax_text(v1::Syntax syntax) {
     case v1::SYNTAX_NETWORK:
       return "a network such as 10.0.0.0/8";
     case v1::SYNTAX_PORT_RANGE:
-      return "first-last, or 0";
+      return "first-last, a port, or 0";
     case v1::SYNTAX_MODE:
       return "octal permission bits";
     case v1::SYNTAX_GROUP:

@@ -68,10 +68,11 @@ Status check_network(const std::string& text) {
 Status check_port_range(const std::string& text) {
   if (text == "0") return Status();
   const size_t dash = text.find('-');
+  const std::string end = dash == std::string::npos ? text : text.substr(dash + 1);
   unsigned first = 0, last = 0;
-  if (dash == std::string::npos || !parse_below(text.substr(0, dash), 65535, first) ||
-      !parse_below(text.substr(dash + 1), 65535, last) || first == 0 || first > last) {
-    return wrong(text, "a range of ports such as 20000-20100, or 0 for any");
+  if (!parse_below(text.substr(0, dash), 65535, first) || !parse_below(end, 65535, last) ||
+      first == 0 || first > last) {
+    return wrong(text, "a range of ports such as 20000-20100, one port, or 0 for any");
   }
   return Status();
 }

@@ -111,7 +111,10 @@ TEST(Load, ChecksWhatTextsMean) {
   EXPECT_THAT(error_of("mesh: {listen: '::1:70'}"), HasSubstr("needs brackets"));
   EXPECT_THAT(error_of("mesh: {listen: 'host'}"), HasSubstr("host:port"));
   EXPECT_THAT(error_of("mesh: {trusted_networks: [10.0.0.0/33]}"), HasSubstr("a network such as"));
-  EXPECT_THAT(error_of("transport: {ports: 9-1}"), HasSubstr("a range of ports"));
+  for (const char* ports : {"9-1", "0-9", "9-", "-9", "70000", "a"}) {
+    EXPECT_THAT(error_of(std::string("transport: {ports: ") + ports + "}"),
+                HasSubstr("a range of ports"));
+  }
   EXPECT_THAT(error_of("transport: {ucx_transports: [shm]}"), HasSubstr("one of tcp, "));
   EXPECT_THAT(error_of("jobs: [{match: '('}]"), HasSubstr("a regular expression"));
   EXPECT_THAT(error_of("jobs: [{match: '(a)\\1'}]"), HasSubstr("no back-references"));
@@ -139,6 +142,11 @@ TEST(Load, FindsContradictionsBetweenKeys) {
   EXPECT_THAT(error_of("mesh: {tls: {ca_file: /ca}}"), HasSubstr("or none of them"));
   EXPECT_THAT(error_of("mesh: {key_file: /k, cluster_key: 0123456789abcdef}"),
               HasSubstr("keep one of them"));
+}
+
+TEST(Load, TakesOnePortForARange) {
+  v1::Config config;
+  EXPECT_TRUE(load("transport: {ports: 20000}", config).ok());
 }
 
 TEST(Load, RefusesASealWhereUcxWouldIgnoreIt) {
