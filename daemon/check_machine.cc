@@ -2,6 +2,8 @@
 
 #include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <string>
 
+#include "daemon/daemon.h"
 #include "daemon/net/groups.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/reach.h"
@@ -20,6 +23,14 @@
 
 namespace cgx::daemon {
 namespace {
+
+// For a transport that is only made to see whether it can be.
+class Unheard final : public transport::Events {
+ public:
+  void on_frame(transport::PeerId, const transport::Frame&) override {}
+  void on_sent(transport::PeerId, transport::SendToken, const Status&) override {}
+  void on_peer_down(transport::PeerId, const Status&) override {}
+};
 
 class Findings {
  public:
@@ -138,6 +149,25 @@ void check_devices(const v1::Config& config, Findings& findings) {
   }
 }
 
+void check_congestion_control(const std::string& name, Findings& findings) {
+  if (name.empty()) return;
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(name.size());
+  if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), length) == 0) return;
+  findings.add("transport.congestion_control",
+               name + ": " + std::strerror(errno) +
+                   "; net.ipv4.tcp_available_congestion_control lists what there is, "
+                   "net.ipv4.tcp_allowed_congestion_control what this user may have");
+}
+
+// Its sockets and devices.
+Status check_transport_here(const v1::Config& config) {
+  CGX_ASSIGN_OR_RETURN(TransportChoice transport, choose_transport(config));
+  if (is_served(config)) return {};
+  Unheard events;
+  return transport.make(events).status();
+}
+
 }  // namespace
 
 Status check_machine(const v1::Config& config) {
@@ -147,17 +177,19 @@ Status check_machine(const v1::Config& config) {
   has_group("control.socket_group", config.control().socket_group(), findings);
   has_group("control.operators_group", config.control().operators_group(), findings);
   check_devices(config, findings);
+  check_congestion_control(config.transport().congestion_control(), findings);
   has_address("mesh.listen", config.mesh().listen(), findings);
   has_address("control.listen", config.control().listen(), findings);
   if (config.metrics().port() != 0) {
     findings.add("metrics.address", is_own(config.metrics().address()));
   }
   if (!findings.status().ok()) return findings.status();
-  CGX_RETURN_IF_ERROR(daemon_options(config).status());  // what the files hold
+  CGX_ASSIGN_OR_RETURN(const DaemonOptions options, daemon_options(config));  // reads the files
+  CGX_RETURN_IF_ERROR(Daemon::check(options));
   CGX_RETURN_IF_ERROR(check_mesh(config.mesh()));
   check_ports(config, findings);
   CGX_RETURN_IF_ERROR(findings.status());
-  return choose_transport(config).status();
+  return check_transport_here(config);
 }
 
 }  // namespace cgx::daemon

@@ -1,7 +1,6 @@
-// Whether this machine has what a configuration names: files, groups, devices, addresses,
-// ports. What
-// cgxd --check-config adds to the configuration's own rules. Thread rule: main; reads files, opens
-// and closes sockets, leaves nothing behind.
+// Whether this machine has what a configuration names: files, groups, devices, addresses, ports,
+// cores. What cgxd --check-config adds to the configuration's own rules. Thread rule: main; reads
+// files, opens and closes sockets, leaves nothing behind.
 #pragma once
 
 #include "proto/messages/config.pb.h"

@@ -152,11 +152,16 @@ Daemon::~Daemon() {
   planner_thread_.reset();
 }
 
+Status Daemon::check(const DaemonOptions& options) {
+  CGX_RETURN_IF_ERROR(check_spinning(options.always_spin, usable_cores()));
+  CGX_RETURN_IF_ERROR(check_threads(options.compute_threads, usable_cores()));
+  return kernels::find_lane(options.lane).status();
+}
+
 Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
                                               TransportFactory make_transport,
                                               scheduler::EventSink& events) {
-  CGX_RETURN_IF_ERROR(check_spinning(options.always_spin, usable_cores()));
-  CGX_RETURN_IF_ERROR(check_threads(options.compute_threads, usable_cores()));
+  CGX_RETURN_IF_ERROR(check(options));
   CGX_ASSIGN_OR_RETURN(const kernels::Lane* lane, kernels::find_lane(options.lane));
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, NetworkList::parse(options.trusted_networks));
   const bool meshed = !options.mesh_listen.empty();

@@ -61,6 +61,8 @@ struct DaemonOptions {
 
 class Daemon {
  public:
+  // What start() asks of this machine before it opens anything.
+  static Status check(const DaemonOptions& options);
   // `make_transport` may be empty if mesh_listen is.
   static Result<std::unique_ptr<Daemon>> start(const DaemonOptions& options,
                                                TransportFactory make_transport,

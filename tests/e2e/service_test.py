@@ -204,6 +204,39 @@ class CheckConfig(unittest.TestCase):
                            ("metrics.address", "198.51.100.2")):
             self.assertRegex(done.stderr, rf"(?m)(^|: ){re.escape(key)}: .*{re.escape(value)}")
 
+    def refused_at_start(self, config):
+        """What it says: the check, and the daemon itself."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "cgxd.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(merged({"run_directory": os.path.join(directory, "run")}, config), file)
+            for words in ("--check-config", path), ("--config", path):
+                done = subprocess.run([binary("cgxd"), *words], capture_output=True, text=True, timeout=20)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                yield done.stderr
+
+    def test_it_refuses_what_the_daemon_refuses_at_its_start(self):
+        one_core = min(os.sched_getaffinity(0))
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {one_core})
+        self.addCleanup(os.sched_setaffinity, 0, before)
+        for config in ({"waiting": {"always_spin": True}}, {"arithmetic": {"threads": 2}}):
+            checked, started = self.refused_at_start(config)
+            self.assertEqual(checked, started)
+            self.assertRegex(checked, r"waiting.always_spin needs at least|arithmetic.threads is 2, but")
+
+    def test_a_congestion_control_that_there_is_not_is_named(self):
+        done = self.check({"transport": {"congestion_control": "foo"}})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"transport\.congestion_control: foo: No such file or directory; net\.ipv4\.tcp_avail")
+
+    def test_a_port_of_gradients_that_is_taken_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            done = self.check({"transport": {"ports": f"{port}-{port}"}})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(str(port), done.stderr)
+
     def test_what_is_there_is_accepted(self):
         done = self.check({"client": {"socket_group": "daemon"}, "mesh": {"listen": "[::1]:0"}, "metrics": {"port": 9464},
                            "transport": {"devices": ["lo"]}})
