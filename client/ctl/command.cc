@@ -4,8 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace cgx::ctl {
+namespace {
+
+constexpr auto kClocksDiffer = std::chrono::milliseconds(10);
+
+}  // namespace
 
 v1::Target target_of(const Options& options) {
   v1::Target target;
@@ -32,6 +38,30 @@ int fail(ExitCode code, const std::string& message) {
 
 int fail(const Status& status) {
   return fail(status.code() == StatusCode::kUNAVAILABLE ? kUnreachable : kUsage, status.message());
+}
+
+// The daemon may have time-outs of its own, which say more.
+bool Caller::unanswered(const grpc::Status& status) const {
+  return status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+         std::chrono::system_clock::now() + kClocksDiffer >= limit_.at;
+}
+
+std::string Caller::why(const grpc::Status& status) const {
+  const bool is_path = connection_.address.starts_with("unix:");
+  const std::string address = connection_.address.substr(is_path ? 5 : 0);
+  if (unanswered(status)) {
+    char within[64];
+    std::snprintf(within, sizeof within, "%g s (%s)", limit_.seconds, limit_.option);
+    return "the daemon at " + address + " has not answered within " + within;
+  }
+  const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  return (unreachable ? connection_.address + ": " : "") +
+         config::plain_text(status.error_message());
+}
+
+int Caller::fail_call(const grpc::Status& status) const {
+  const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  return fail(unreachable || unanswered(status) ? kUnreachable : kError, why(status));
 }
 
 void add_target(CLI::App& command, Options& options) {

@@ -71,34 +71,44 @@ class Caller {
   Caller(Connection connection, const Options& options)
       : connection_(std::move(connection)), options_(options) {}
 
+  // Within --timeout.
   template <typename Request, typename Answer>
   grpc::Status call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&,
                                                               Answer*),
                     const Request& request, Answer& answer, double default_timeout_s) {
     return call_within(method, request, answer,
-                       options_.timeout_s > 0 ? options_.timeout_s : default_timeout_s);
+                       options_.timeout_s > 0 ? options_.timeout_s : default_timeout_s,
+                       "--timeout");
   }
-  // Whatever --timeout says.
+  // Within what another option says.
   template <typename Request, typename Answer>
   grpc::Status call_within(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
                                                                      const Request&, Answer*),
-                           const Request& request, Answer& answer, double seconds) {
+                           const Request& request, Answer& answer, double seconds,
+                           const char* option) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+    limit_ = {std::chrono::system_clock::now() +
+                  std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)),
+              seconds, option};
+    context.set_deadline(limit_.at);
     return (connection_.stub.get()->*method)(&context, request, &answer);
   }
 
-  int fail_call(const grpc::Status& status) const {
-    const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-    const std::string where = unreachable ? connection_.address + ": " : "";
-    return fail(unreachable ? kUnreachable : kError,
-                where + config::plain_text(status.error_message()));
-  }
+  // Of the last call.
+  bool unanswered(const grpc::Status& status) const;
+  int fail_call(const grpc::Status& status) const;
+  std::string why(const grpc::Status& status) const;
 
  private:
+  struct Limit {
+    std::chrono::system_clock::time_point at;
+    double seconds = 0;
+    const char* option = "";
+  };
+
   Connection connection_;
   const Options& options_;
+  Limit limit_;
 };
 
 template <typename Answer, typename Show>

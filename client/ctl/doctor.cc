@@ -159,7 +159,7 @@ class Doctor {
     v1::Diagnosis seen;
     const grpc::Status status =
         caller.call(&v1::Control::Stub::Diagnose, request, seen, kLookTimeoutS);
-    if (!status.ok()) return find("", config::plain_text(status.error_message()));
+    if (!status.ok()) return find("", caller.why(status));
     drop_denials();
     report_.MergeFrom(seen);
     // Only to say more: a daemon that answers no status has said why above.

@@ -1,6 +1,6 @@
 // cgxctl: what operators type. Parses the command line, makes one or two calls, prints, exits.
 // Exit codes: 0 ok, 1 the daemon says no or a drain cut something off, 2 usage, 3 no daemon
-// reached.
+// reached, or it does not answer.
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
@@ -55,6 +55,7 @@ int all_machines(const Options& options, const Environment& environment) {
   return read(options, environment, request, &v1::Control::Stub::Diagnose);
 }
 
+constexpr double kWaitMaxS = 24 * 3600;
 constexpr double kDrainMaxS = 3600;               // of timeouts.drain_ms, which the daemon keeps to
 constexpr auto kGone = std::chrono::seconds(10);  // more, in which a daemon ends its threads
 constexpr double kGoneS = kGone.count();
@@ -72,6 +73,10 @@ int drain(const Options& options, const Environment& environment) {
   Result<Connection> connection = connect(options.address, environment);
   if (!connection.ok()) return fail(connection.status());
   Caller caller(*std::move(connection), options);
+  v1::DaemonStatus before;
+  const grpc::Status there =
+      caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), before, kReadTimeoutS);
+  if (caller.unanswered(there)) return caller.fail_call(there);  // draining waits much longer
   v1::DrainRequest request;
   request.set_reason(options.reason);
   const bool limited = options.limit_s >= 0;
@@ -82,8 +87,8 @@ int drain(const Options& options, const Environment& environment) {
   v1::DrainAnswer answer;
   const auto deadline = std::chrono::steady_clock::now() +
                         std::chrono::microseconds(static_cast<int64_t>(wait_s * 1e6));
-  const grpc::Status status =
-      caller.call_within(&v1::Control::Stub::Drain, request, answer, wait_s + kReadTimeoutS);
+  const grpc::Status status = caller.call_within(&v1::Control::Stub::Drain, request, answer,
+                                                 wait_s + kReadTimeoutS, "--wait");
   if (!status.ok()) return caller.fail_call(status);
   const auto still_drains = [&] {
     return fail(kError, "the daemon is still draining after " +
@@ -129,8 +134,10 @@ void add_drain(CLI::App& app, Options& options, const Environment& environment, 
   drained
       .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
       ->check(CLI::Range(0.0, 3600.0));
-  drained.add_option("--wait", options.end_s,
-                     "Seconds to wait until the daemon has ended (10 more than the limit)");
+  drained
+      .add_option("--wait", options.end_s,
+                  "Seconds to wait until the daemon has ended (10 more than the limit)")
+      ->check(CLI::Range(0.0, kWaitMaxS));
   drained.callback([&] { run = [&] { return drain(options, environment); }; });
 }
 
@@ -206,7 +213,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--key", options.address.key_file, "PEM file of your private key");
   app.add_option("-o,--output", options.output, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
-  app.add_option("--timeout", options.timeout_s, "Seconds to wait for the answer")
+  app.add_option("--timeout", options.timeout_s,
+                 "Seconds to wait for the answer; default: 10, for changes 90")
       ->check(
           [](const std::string&
                  text) {  // CLI11's own message ends with the 309 digits of its limit

@@ -92,7 +92,11 @@ std::string show_findings(const v1::Diagnosis& diagnosis) {
     text += one.machine() + ": " + (one.key().empty() ? "" : one.key() + ": ") + one.text() + "\n";
   }
   if (!text.empty()) return "\n" + text;
-  const std::string ask = "from another machine: cgxctl doctor " + diagnosis.here().address();
+  const std::string& address = diagnosis.here().address();
+  const bool alone = address.empty() || address.starts_with("127.") || address.starts_with("[::1]");
+  const std::string ask =
+      alone ? "this daemon listens on loopback only: jobs on several machines need mesh.network"
+            : "from another machine: cgxctl doctor " + address;
   return diagnosis.others().empty() ? "\nnothing is wrong on this machine; " + ask + "\n"
                                     : "\nnothing is wrong\n";
 }

@@ -68,6 +68,44 @@ TEST_F(CtlOfARealDaemon, AuditsARefusedChange) {
   EXPECT_THAT(daemon::read_file(directory_ / "audit"), HasSubstr("\"reason\":\"why not\""));
 }
 
+TEST_F(CtlOfARealDaemon, NamesADaemonThatDoesNotAnswer) {
+  const std::string file = directory_ / "policy.yaml";
+  std::ofstream(file) << "window: 5\n";
+  ::kill(daemon_, SIGSTOP);
+  const std::string said =
+      "the daemon at " + socket_path() + " has not answered within 0.3 s (--timeout)\n";
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"status"},
+                                             {"status", "--all"},
+                                             {"jobs"},
+                                             {"peers"},
+                                             {"counters"},
+                                             {"tensors"},
+                                             {"events"},
+                                             {"codecs"},
+                                             {"policy", "get"},
+                                             {"policy", "apply", file},
+                                             {"plan", "history"},
+                                             {"drain"},
+                                             {"drain", "--wait", "3"}}) {
+    std::vector<std::string> arguments{"--timeout", "0.3"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const auto began = std::chrono::steady_clock::now();
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, 3) << words[0];
+    EXPECT_EQ(ran.err, "cgxctl: " + said) << words[0];
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(3)) << words[0];
+  }
+  const Ran doctor = run({"--timeout", "0.3", "doctor"});
+  EXPECT_EQ(doctor.code, 1);
+  EXPECT_THAT(doctor.out, HasSubstr(": " + said));
+}
+
+TEST_F(CtlOfARealDaemon, SaysThatADaemonOnLoopbackServesOneMachine) {
+  EXPECT_THAT(run({"doctor"}).out, HasSubstr("nothing is wrong on this machine; this daemon "
+                                             "listens on loopback only"));
+}
+
 TEST_F(CtlOfARealDaemon, GoesAwayWithItsSocket) {
   const int status = stop(SIGTERM);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
