@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 import urllib.parse
@@ -48,8 +50,9 @@ def queries():
 
 
 def alerts():
+    """name -> expression"""
     with open(ALERTS, encoding="utf-8") as file:
-        return re.findall(r"- alert: (\w+)", file.read())
+        return dict(re.findall(r"- alert: (\w+)\n +expr: (.*)", file.read()))
 
 
 class Dashboards(ClusterCase):
@@ -91,6 +94,15 @@ class Dashboards(ClusterCase):
         for each in read_dashboard()["templating"]["list"]:
             if each["type"] == "query":
                 self.assert_known("cgxd.json", each["query"])
+
+    def test_each_alert_asks_for_a_metric_that_outlives_what_it_tells_of(self):
+        with open(ALERTS, encoding="utf-8") as file:
+            self.assertEqual(file.read().count("- alert:"), len(alerts()))
+        for name, expression in alerts().items():
+            if name != "CgxDaemonDown":  # up is the scraper's own
+                self.assert_known(name, expression)
+            # Gauges of a job whose last rank has gone are there no more, in the middle of a failure.
+            self.assertIsNone(re.search(r"cgxd_(communicator_failed|peer_up)", expression), name)
 
     def test_each_alert_is_tried_before_and_while_it_holds(self):
         """By promtool, below."""
@@ -135,6 +147,40 @@ class Dashboards(ClusterCase):
         self.assertEqual(missing, [], "no data for these")
         self.assert_rules_are_in_force()
 
+    @unittest.skipUnless(shutil.which("prometheus"), "no prometheus (Debian's package of that name)")
+    def test_a_live_prometheus_tells_of_a_rank_and_a_daemon_that_are_gone(self):
+        self.start_prometheus()
+        for machine in self.machines:
+            self.wait_until(lambda machine=machine: self.has_data(Query("", self.counter(machine, "sessions_lost"), set())),
+                            "the counters before", timeout_s=30)
+        job, comm, step = self.train(2)
+        job.submit(comm, step + 1, [0])
+        job.ranks[1].kill()
+        at = {self.address(machine) for machine in self.machines}
+        self.wait_until(lambda: self.firing("CgxJobFailed") == at, "the alert of the job that failed", timeout_s=30)
+        self.assertEqual(self.firing("CgxLinkDown"), set())
+        job.close()
+        self.wait_until(lambda: not self.ask("query", query="cgxd_communicator_failed")["result"], "the end of the job's figures",
+                        timeout_s=30)
+        self.assertEqual(self.firing("CgxJobFailed"), at)
+        job, comm, step = self.train(2)
+        self.daemons[1].process.send_signal(signal.SIGSTOP)
+        self.addCleanup(self.daemons[1].process.send_signal, signal.SIGCONT)
+        self.wait_until(lambda: self.address(self.machines[0]) in self.firing("CgxLinkDown"), "the alert of the link",
+                        timeout_s=30)
+
+    @staticmethod
+    def address(machine):
+        return f"{machine.address}:{PORT}"
+
+    def counter(self, machine, name):
+        return f'cgxd_{name}_total{{instance="{self.address(machine)}"}}'
+
+    def firing(self, alert):
+        """The machines that it is of."""
+        return {each["labels"]["instance"] for each in self.ask("alerts")["alerts"]
+                if each["labels"]["alertname"] == alert and each["state"] == "firing"}
+
     def ask(self, what, **arguments):
         url = f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/{what}?" + urllib.parse.urlencode(arguments)
         answer = json.loads(self.fetch(url))
@@ -154,8 +200,7 @@ class Dashboards(ClusterCase):
         self.assertEqual([rule["name"] for rule in rules if rule["health"] != "ok"], [])
 
     def start_prometheus(self):
-        folder = os.path.join(self.directory, "prometheus")
-        os.makedirs(folder)
+        folder = tempfile.mkdtemp(prefix="prometheus-", dir=self.directory)
         config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": [ALERTS],
                   "scrape_configs": [{"job_name": "cgxd", "static_configs": [
                       {"targets": [f"{machine.address}:{PORT}" for machine in self.machines]}]}]}
@@ -164,7 +209,8 @@ class Dashboards(ClusterCase):
         command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                    f"--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}", "--log.level=error"]
         with open(os.path.join(folder, "log"), "w", encoding="utf-8") as log:
-            self.machines[0].start(command, stdout=log, stderr=log)
+            server = self.machines[0].start(command, stdout=log, stderr=log)
+        self.addCleanup(lambda: (server.kill(), server.wait()))
 
         def ready():
             with contextlib.suppress(subprocess.CalledProcessError, socket.error):
