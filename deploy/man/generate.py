@@ -155,10 +155,9 @@ def completion(program, page):
              "  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}",
              '  local command="" next i words files=""',
              "  for ((i = 1; i < COMP_CWORD; i++)); do",
-             '    next="${command:+$command }${COMP_WORDS[i]}"',
-             '    case "$next" in',
-             f'      {steps}) command="$next" ;;',
-             "    esac"]
+             '    next="${command:+$command }${COMP_WORDS[i]}"']
+    if steps:
+        lines += ['    case "$next" in', f'      {steps}) command="$next" ;;', "    esac"]
     if program == "cgxd":
         lines += ['    if [[ $command == run && ${COMP_WORDS[i]} == -- ]]; then',
                   '      if declare -F _command_offset >/dev/null; then _command_offset $((i + 1)); return; fi',

@@ -103,6 +103,22 @@ class Texts(unittest.TestCase):
         self.assertIn("--set", completions("cgxd", "run", "--s"))
         self.assertIn("readelf", completions("cgxd", "run", "--", "readel"))
 
+    def test_cgxsim_is_completed(self):
+        self.assertIn("--machines", completions("cgxsim", "--ma"))
+        self.assertEqual(completions("cgxsim", "--model", "READ"), ["README.md"])
+        self.assertEqual(completions("cgxsim", "--core", "eng"), ["engines"])
+
+    def test_completions_are_bash(self):
+        for name in os.listdir(os.path.join(DEPLOY, "completion")):
+            done = subprocess.run(["bash", "-n", os.path.join(DEPLOY, "completion", name)], capture_output=True, text=True,
+                                  timeout=30)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+
+    def test_the_recipe_scrapes_the_address_that_the_daemon_serves_at(self):
+        text = read("README.md")
+        address, port = re.search(r"metrics: {address: ([\d.]+), port: (\d+)}", text).groups()
+        self.assertEqual(re.findall(r'targets: \["(\S+)"\]', text), [f"{address}:{port}"])
+
     def test_runtime_packages_are_those_the_programs_need(self):
         if "VERSION_CODENAME=bookworm" not in read("/etc/os-release"):
             self.skipTest("the list is Debian 12's")
