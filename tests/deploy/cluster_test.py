@@ -61,16 +61,63 @@ class Slurm(unittest.TestCase):
         self.assertFalse(runs(pid))
         self.assertEqual(os.listdir(self.base + "/jobs"), [])
 
-    def test_a_node_with_a_daemon_of_its_own_gets_no_other(self):
+    def tools(self, **scripts):
+        """PATH with these programs first."""
+        folder = self.base + "/tools"
+        os.makedirs(folder, exist_ok=True)
+        for name, text in scripts.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\n" + text)
+            os.chmod(os.path.join(folder, name), 0o755)
+        return f"{folder}:{self.environment['PATH']}"
+
+    def test_why_a_jobs_daemon_failed_outlives_the_job(self):
+        self.environment["PATH"] = self.tools(logger=f'echo "$@" >>{self.base}/told; cat >>{self.base}/told\n')
+        for lost in (False, True):
+            self.assertEqual(self.run_script("prolog").returncode, 0)
+            if lost:
+                os.kill(self.pid(), signal.SIGKILL)
+            self.assertEqual(self.run_script("epilog").returncode, 0)
+            self.assertEqual(os.path.exists(self.base + "/told"), lost)
+        with open(self.base + "/told", encoding="utf-8") as file:
+            self.assertRegex(file.read(), r"-t cgxd-slurm\[17\] [^\n]*\n(?s:.*) serves ")
+        self.assertEqual(os.listdir(self.base + "/jobs"), [])
+
+    def test_an_error_in_the_log_outlives_the_job(self):
+        line = "2026-11-27T12:00:00.000Z error a job fails cause=RANK_LOST"
+        self.environment["PATH"] = self.tools(logger=f"cat >>{self.base}/told\n", noisy=f"echo '{line}'; exec cgxd \"$@\"\n")
+        self.assertEqual(self.run_script("prolog", CGXD="noisy").returncode, 0)
+        self.assertEqual(self.run_script("epilog").returncode, 0)
+        with open(self.base + "/told", encoding="utf-8") as file:
+            self.assertIn("cause=RANK_LOST", file.read())
+
+    def node_daemon(self, mode):
         node = self.base + "/node.sock"
-        daemon = subprocess.Popen([os.path.join(BUILD, "bin", "cgxd"), "--socket", node, "--set", f"run_directory={self.base}"],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        daemon = subprocess.Popen([os.path.join(BUILD, "bin", "cgxd"), "--socket", node, "--set", f"run_directory={self.base}",
+                                   "--set", f"client.socket_mode={mode}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(daemon.wait, 20)
         self.addCleanup(daemon.terminate)
         deadline = time.monotonic() + 20
-        while not os.path.exists(node):
+        while not os.path.exists(self.base + "/node-control.sock"):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
+        return node, daemon
+
+    def test_a_socket_that_nobody_serves_is_no_daemon_of_the_node(self):
+        node, daemon = self.node_daemon("0666")
+        daemon.kill()
+        daemon.wait(20)
+        self.assertTrue(os.path.exists(node))
+        self.assertEqual(self.run_script("prolog", CGX_NODE_SOCKET=node).returncode, 0)
+        self.assertTrue(runs(self.pid()))
+
+    def test_a_daemon_that_the_jobs_user_may_not_use_is_none_for_the_job(self):
+        node, _ = self.node_daemon("0600")
+        self.assertEqual(self.run_script("prolog", CGX_NODE_SOCKET=node).returncode, 0)
+        self.assertTrue(runs(self.pid()))
+
+    def test_a_node_with_a_daemon_of_its_own_gets_no_other(self):
+        node, _ = self.node_daemon("0666")
         self.assertEqual(self.run_script("prolog", CGX_NODE_SOCKET=node).returncode, 0)
         self.assertFalse(os.path.exists(self.base + "/jobs/17.pid"))
         self.assertEqual(self.run_script("task_prolog").stdout, "")
@@ -112,6 +159,12 @@ class Container(unittest.TestCase):
             self.assertTrue(os.path.exists(os.path.join(ROOT, copied)), copied)
         self.assertRegex(text, r"(?m)^USER 984:984$")
         self.assertIn("install_packages run", text)
+
+    def test_what_the_shown_command_mounts_is_made_before(self):
+        shown = read("container", "Containerfile").split("FROM")[0]
+        made = re.findall(r"^# +install -d -o 984 -g 984 -m \d+ (\S+)", shown, re.MULTILINE)
+        mounted = re.findall(r"-v ([^:\s]+):", re.search(r"^# +podman run .*", shown, re.MULTILINE)[0])
+        self.assertEqual(mounted, made)
 
 
 if __name__ == "__main__":
