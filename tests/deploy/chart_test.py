@@ -31,10 +31,12 @@ SETTINGS = {
     "as it is": (),
     "with a key": ("keySecret=cluster-key",),
     "pods' network": ("hostNetwork=false", "network={10.1.0.0/24,fd00::/64}", "group=2000"),
+    "another network": ("network={10.2.0.0/24}", "config.metrics.address=10.2.0.7"),
     "placed": ("nodeSelector.kind=trainer", "tolerations[0].key=gpu", "tolerations[0].operator=Exists", "runDirectory=/srv/cgxd",
                "ports.mesh=7171", "image.tag=0.2"),
 }
-WRONG = {"network={}": "network", "network={everywhere}": "network", "ports.mesh=99999": "mesh", "ports.dta=1": "dta",
+IMAGE = "image.repository=registry.test/cgxd"  # has no default
+WRONG = {"image.repository=": "repository", "network={}": "network", "network={everywhere}": "network", "ports.mesh=99999": "mesh", "ports.dta=1": "dta",
          "netwrok={10.0.0.0/8}": "netwrok", "runDirectory=run": "runDirectory", "keySecret=": None}
 
 
@@ -56,7 +58,7 @@ class Texts(unittest.TestCase):
     def test_the_address_may_be_of_either_family(self):
         words = [re.sub(r"{{.*?}}", "7070", word)
                  for word in re.findall(r'"([^"]*\$\(ADDRESS\)[^"]*)"', text_of("templates", "daemonset.yaml"))]
-        self.assertEqual(len(words), 2)
+        self.assertEqual(len(words), 2, "mesh.listen and metrics.address")
         for address in ("127.0.0.1", "::1"):
             given = [part for word in words for part in ("--set", word.replace("$(ADDRESS)", address))]
             done = subprocess.run([os.path.join(BUILD, "bin", "cgxd"), "--check-config", *given], capture_output=True, text=True,
@@ -81,7 +83,7 @@ class Rendered(unittest.TestCase):
         return done
 
     def render(self, *settings):
-        words = [word for setting in settings for word in ("--set", setting)]
+        words = [word for setting in (IMAGE, *settings) for word in ("--set", setting)]
         return self.helm("template", "cgxd", CHART, *words).stdout
 
     def parts(self, *settings):
@@ -91,7 +93,7 @@ class Rendered(unittest.TestCase):
         return found["ConfigMap"]["data"]["cgxd.yaml"], found["DaemonSet"]["spec"]["template"]["spec"]
 
     def test_it_lints(self):
-        self.helm("lint", "--strict", CHART)
+        self.helm("lint", "--strict", CHART, "--set", IMAGE)
 
     @unittest.skipUnless(CHECKER, "no kubernetes-validate: tests/deploy/make_helm gets it")
     def test_kubernetes_takes_it(self):
@@ -107,9 +109,42 @@ class Rendered(unittest.TestCase):
     def test_values_that_cannot_be_are_refused_by_name(self):
         for setting, name in WRONG.items():
             with self.subTest(setting):
-                done = self.helm("template", "cgxd", CHART, "--set", setting, good=False)
+                done = self.helm("template", "cgxd", CHART, "--set", IMAGE, "--set", setting, good=False)
                 self.assertEqual(done.returncode == 0, name is None, done.stderr)
                 self.assertIn(name or "", done.stderr)
+
+    def test_the_readme_builds_and_names_the_image_that_nodes_pull(self):
+        with open(os.path.join(ROOT, "deploy", "README.md"), encoding="utf-8") as file:
+            text = file.read()
+        repository = re.search(r"image\.repository=(\S+)", text)[1]
+        tags = re.findall(r"podman (?:build\s.*?-t|push)\s+(\S+?)`?[\s`]", text)
+        _, pod = self.parts(f"image.repository={repository}")
+        self.assertEqual({*tags, pod["containers"][0]["image"]}, {tags[0]})
+        self.assertEqual(len(tags), 2)
+
+    def test_a_changed_configuration_reaches_the_pod(self):
+        for settings in SETTINGS.values():
+            _, pod = self.parts(*settings)
+            self.assertNotIn("subPath", str(pod))
+            folders = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+            self.assertIn("/etc/cgxd", folders)
+            self.assertEqual([each for each in folders if each.startswith("/etc/cgxd/")], [])
+
+    def test_what_the_configuration_says_counts(self):
+        text, pod = self.parts("config.metrics.address=10.2.0.7", "config.mesh.listen=10.2.0.7:7000")
+        self.assertEqual(yaml.safe_load(text)["mesh"]["listen"], "10.2.0.7:7000")
+        self.assertNotIn("mesh.listen", str(pod["containers"][0]["args"]))
+        self.assertNotIn("metrics.address", str(pod["containers"][0]["args"]))
+
+    def test_cgxd_takes_what_the_schema_takes(self):
+        for setting in ("ports.data=20000", "ports.data=20000-20100", "ports.data=0"):
+            text, _ = self.parts(f"{setting}", "network={127.0.0.0/8}", "hostNetwork=false")
+            with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+                file.write(text)
+                file.flush()
+                done = subprocess.run([os.path.join(BUILD, "bin", "cgxd"), "--check-config", file.name], capture_output=True,
+                                      text=True, timeout=20)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), setting)
 
     def test_the_hosts_processes_and_memory_stay_closed(self):
         for settings in SETTINGS.values():
@@ -139,7 +174,9 @@ class Rendered(unittest.TestCase):
                                    "config.policy.codec=fp32")
             self.make_place(run, key, config, text)
             daemon, = pod["containers"]
-            arguments = [word.replace("$(ADDRESS)", machines[0].address) for word in daemon["args"]]
+            # Kubernetes' own network is another one than the daemons'.
+            subprocess.run(["ip", "-n", machines[0].netns, "address", "add", "192.0.2.2/24", "dev", "lo"], check=True)
+            arguments = [word.replace("$(ADDRESS)", "192.0.2.2") for word in daemon["args"]]
             user, group = str(pod["securityContext"]["runAsUser"]), str(pod["securityContext"]["runAsGroup"])
             with open(os.path.join(folder, "log"), "w+", encoding="utf-8") as log:
                 machines[0].start(["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--bounding-set=-all",
@@ -160,13 +197,13 @@ class Rendered(unittest.TestCase):
         os.chown(key, 0, 984)
         os.chmod(key, 0o440)
         with open(config, "w", encoding="utf-8") as file:
-            file.write(text.replace("/etc/cgxd/key/key", key))
+            file.write(text.replace("/etc/cgxd-key/key", key))
 
     def await_probe(self, machine, container, probe, log):
         port, = [port["containerPort"] for port in container["ports"] if port["name"] == probe["port"]]
         ask = "import sys, urllib.request as u; sys.exit(u.urlopen(sys.argv[1], timeout=5).status != 200)"
         deadline = time.monotonic() + 20
-        while machine.run([sys.executable, "-c", ask, f"http://{machine.address}:{port}{probe['path']}"],
+        while machine.run([sys.executable, "-c", ask, f"http://192.0.2.2:{port}{probe['path']}"],
                           capture_output=True).returncode:
             if time.monotonic() > deadline:
                 log.seek(0)
