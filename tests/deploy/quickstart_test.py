@@ -51,6 +51,28 @@ class Progress(unittest.TestCase):
             self.assertNotIn("the job runs", done.stdout)
 
 
+class Packages(unittest.TestCase):
+    def test_without_root_the_whole_command_is_told(self):
+        with tempfile.TemporaryDirectory(prefix="cgx-packages-") as tools:
+            for name, text in (("id", "echo 1000"), ("dpkg-query", "exit 1")):
+                with open(os.path.join(tools, name), "w", encoding="utf-8") as file:
+                    file.write(f"#!/bin/sh\n{text}\n")
+                os.chmod(os.path.join(tools, name), 0o755)
+            done = subprocess.run([os.path.join(ROOT, "deploy", "install_packages"), "package"], capture_output=True, text=True,
+                                  timeout=60, env={"PATH": tools + ":/usr/bin:/bin"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("  sudo apt-get update && sudo apt-get install --no-install-recommends dpkg-dev file python3-venv\n",
+                      done.stderr)
+
+    def test_every_program_that_the_readme_then_runs_is_built(self):
+        with open(QUICKSTART, encoding="utf-8") as file:
+            built = re.search(r"--target ([\w ]+)", file.read())[1].split()
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+            used = set(re.findall(r"^(cgx\w+) ", file.read(), re.MULTILINE))
+        self.assertLessEqual({"cgxd", "cgxctl", "cgxsim"}, used)
+        self.assertLessEqual(used, set(built))
+
+
 class Picture(unittest.TestCase):
     RUNS = {"gloo": [{"step_ms": 700, "loss": 4 - i / 50} for i in range(100)],
             "cgxd <4 bits>": [{"step_ms": 350, "loss": 4 - i / 50} for i in range(100)]}
