@@ -12,7 +12,6 @@ namespace {
 
 constexpr char kMachineDir[] = "/run/cgxd";
 constexpr char kSocketName[] = "/cgxd.sock";
-constexpr uint32_t kSpinUsMax = 1'000'000;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);

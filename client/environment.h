@@ -11,6 +11,8 @@
 
 namespace cgx::client {
 
+constexpr uint32_t kSpinUsMax = 1'000'000;
+
 struct Environment {
   std::string socket;         // CGX_SOCKET
   std::string job;            // CGX_JOB
@@ -20,7 +22,7 @@ struct Environment {
   std::string runtime_dir;    // of this user's private daemon
   LauncherWords launcher;     // CGX_NETWORK and what torchrun, Slurm, mpirun say
   bool autostart = false;     // CGX_AUTOSTART=1
-  uint32_t spin_us = 0;       // CGX_SPIN_US
+  uint32_t spin_us = 0;       // CGX_SPIN_US, at most kSpinUsMax
   uint32_t uid = 0;
 };
 

@@ -49,6 +49,10 @@ Status check_job(const std::string& job) {
 
 Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
   CGX_ASSIGN_OR_RETURN(Environment environment, read_environment());
+  if (options.spin_us > kSpinUsMax) {
+    return invalid_argument("cgx_open_options.spin_us is " + std::to_string(options.spin_us) +
+                            "; at most " + std::to_string(kSpinUsMax));
+  }
   if (options.spin_us != 0) environment.spin_us = options.spin_us;
   CGX_RETURN_IF_ERROR(check_spinning(environment.spin_us, 1));
   const std::string job = job_name(options, environment);

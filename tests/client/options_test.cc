@@ -52,6 +52,15 @@ TEST_F(OptionsTest, WithoutASizeAreRefusedByName) {
   EXPECT_THAT(cgx_last_error(), HasSubstr("cgx_step_report.size"));
 }
 
+TEST_F(OptionsTest, SpinningForMoreThanASecondIsRefused) {
+  cgx_open_options options{.size = sizeof(options)};
+  options.socket = path_.c_str();
+  options.spin_us = 1'000'001;
+  cgx_session* session = nullptr;
+  EXPECT_EQ(cgx_open(&options, &session), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("spin_us is 1000001; at most 1000000"));
+}
+
 TEST_F(OptionsTest, OfASizeNoVersionHadAreRefused) {
   std::array<size_t, 600> bytes{};
   auto* const options = reinterpret_cast<cgx_open_options*>(bytes.data());

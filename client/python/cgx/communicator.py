@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import operator
 import time
-import uuid
 from sys import is_finalizing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from weakref import WeakValueDictionary
@@ -21,7 +20,7 @@ from cgx._library import (COLLECTIVES, GET, PUT, CommOptions, PostOptions, Rende
                           ids_array, library)
 from cgx._waiting import SLICE_MS, Beside, Calls, Seconds, Uses, in_slices, milliseconds
 from cgx.errors import BY_CODE, CgxError, check
-from cgx.session import Block, Session
+from cgx.session import Block, Device, Session, device_id
 
 OPS = {"sum": 0, "avg": 1}
 _POST_CALL, _POST_TENSOR = 0, 1  # cgx_post_kind
@@ -76,6 +75,19 @@ def _place(rank: Any, size: Any) -> Tuple[int, int]:
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} must be 0 to {size - 1}, for a size of {size}")
     return rank, size
+
+
+def _ids(tensors: Sequence[Tensor]) -> List[int]:
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{tensor!r} is no tensor; register() gives them")
+    return [tensor.id for tensor in tensors]
+
+
+def _check_step(step: int) -> None:
+    """Here: ctypes would make 18446744073709551615 of -1."""
+    if step < 0:
+        raise ValueError(f"step {step} must not be negative")
 
 
 def _timed_out(error: BaseException) -> bool:
@@ -163,14 +175,14 @@ class Communicator:
 
     def __init__(self, session: Session, name: str, rank: int, size: int, put: Optional[Callable[[str, bytes], Any]],
                  get: Optional[Callable[[str], bytes]], first_step: int, timeout: Seconds,
-                 meanwhile: Optional[Callable[[], object]] = None, device: Optional[uuid.UUID] = None):
+                 meanwhile: Optional[Callable[[], object]] = None, device: Optional[Device] = None):
         timeout_ms = milliseconds(timeout or 0)
         rank, size = _place(rank, size)
         if (put is None) != (get is None):
             raise TypeError(f"put and get come together: {'get' if get is None else 'put'} is missing")
         if device is not None:
             session.share(device)  # here: the library makes it in a thread without the GPU's context
-        place = device.bytes if device is not None else bytes(16)
+        place = device_id(device) if device is not None else bytes(16)
         self._handle: Optional[ctypes.c_void_p] = None
         self._last_call = -1
         self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()  # that somebody holds
@@ -245,10 +257,12 @@ class Communicator:
 
         stream: that those on a GPU are ready on; default their own, else CUDA's default stream.
         """
+        _check_step(step)
+        numbers = _ids(tensors)
         for tensor in tensors:
             if tensor.id in self._on_gpu:
                 self.post(step, tensor, tensor.array, stream=stream)
-        ids = ids_array([t.id for t in tensors if t.id not in self._on_gpu])
+        ids = ids_array([number for number in numbers if number not in self._on_gpu])
         if len(ids) > 0 or not tensors:
             self._hand_over(lambda: check(library.cgx_submit(self.handle, step, ids, len(ids))))
 
@@ -279,11 +293,13 @@ class Communicator:
 
     def absent(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Says early that this rank will not submit these tensors in this step."""
-        ids = ids_array([t.id for t in tensors])
+        _check_step(step)
+        ids = ids_array(_ids(tensors))
         self._hand_over(lambda: check(library.cgx_absent(self.handle, step, ids, len(ids))))
 
     def step_end(self, step: int) -> None:
         """The rest is absent. Only after it may the step be waited for."""
+        _check_step(step)
         self._hand_over(lambda: check(library.cgx_step_end(self.handle, step)))
 
     def wait(self, step: int, timeout: Seconds = None, stream: Any = None) -> None:
@@ -292,6 +308,7 @@ class Communicator:
         timeout: in seconds or a timedelta; None: the communicator's own, 0: do not wait. Results on a GPU are ordered
         on `stream`, default the one that the step's first tensor was handed over on: the host waits for the network only.
         """
+        _check_step(step)
         timeout_ms, posted = self._timeout_ms(timeout), self._posted.get(step)
         if posted is None:
             check(self._wait(lambda handle, ms: library.cgx_wait(handle, step, ms), timeout_ms))
@@ -319,7 +336,7 @@ class Communicator:
 
     def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
         """PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
-        ids, states, pending = ids_array([t.id for t in tensors]), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
+        ids, states, pending = ids_array(_ids(tensors)), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
         check(library.cgx_test(self.handle, step, ids, len(ids), states, ctypes.byref(pending)))
         return list(states)
 

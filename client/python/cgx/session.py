@@ -19,12 +19,38 @@ from cgx._waiting import Beside, Calls, Seconds, in_slices, milliseconds
 from cgx.errors import CgxError, ForkedError, UnimplementedError, check  # noqa: F401
 
 _DEVICE = 1  # cgx_arena_kind
+_SPIN_US_MAX = 1_000_000
+_BYTES_MAX = 2**63 - 1
 _NUMPY_NAMES = {**NAMES, "bf16": "uint16"}  # NumPy has no bf16: its arrays show the bits
 _FORMATS = {"fp32": "f", "fp64": "d", "int8": "b", "uint8": "B", "int32": "i", "int64": "q", "bf16": "H", "fp16": "e"}
 
 
+Device = Union[uuid.UUID, str]  # a GPU
+
 _TYPE_STRINGS = {"fp32": "<f4", "fp64": "<f8", "int8": "|i1", "uint8": "|u1", "int32": "<i4", "int64": "<i8", "bf16": "<u2",
                  "fp16": "<f2"}
+
+
+def _number(name: str, value: Any, most: int) -> int:
+    """value, checked here: ctypes would make 4294967295 of -1."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name} {value!r} must be a whole number, not {type(value).__name__}")
+    number = operator.index(value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} {number} must be 0 to {most}")
+    return number
+
+
+def device_id(device: Any) -> bytes:
+    """Of a GPU's UUID, or its text as nvidia-smi prints it."""
+    if isinstance(device, uuid.UUID):
+        return device.bytes
+    if not isinstance(device, str):
+        raise TypeError(f"device {device!r} must be the UUID of a GPU, as uuid.UUID or \"GPU-...\"")
+    try:
+        return uuid.UUID(device.removeprefix("GPU-")).bytes
+    except ValueError:
+        raise ValueError(f"device {device!r} must be the UUID of a GPU; nvidia-smi -L prints them") from None
 
 
 class Block:
@@ -33,11 +59,11 @@ class Block:
     The library gives freed memory to nobody while a call or a step may still use it.
     """
 
-    def __init__(self, session: "Session", size: int, alignment: int = 64, device: Optional[uuid.UUID] = None):
+    def __init__(self, session: "Session", size: int, alignment: int = 64, device: Optional[Device] = None):
         address, arena = ctypes.c_void_p(), ctypes.c_void_p()
         where = ArenaOptions(bytes=size, alignment=alignment)
         if device is not None:
-            where.kind, where.device = _DEVICE, (ctypes.c_uint8 * 16)(*device.bytes)
+            where.kind, where.device = _DEVICE, (ctypes.c_uint8 * 16)(*device_id(device))
         check(library.cgx_arena_alloc_at(session.handle, ctypes.byref(where), ctypes.byref(address)))
         check(library.cgx_arena_retain(session.handle, address, ctypes.byref(arena)))
         self.address, self.size = address.value, size
@@ -60,8 +86,8 @@ class Block:
 class Imported:
     """Memory of a GPU that is used where it lies until end(), or the end of a `with`. Keeps its array."""
 
-    def __init__(self, session: "Session", view: Any, device: uuid.UUID):
-        where = ArenaOptions(bytes=view.size, kind=_DEVICE, device=(ctypes.c_uint8 * 16)(*device.bytes))
+    def __init__(self, session: "Session", view: Any, device: Device):
+        where = ArenaOptions(bytes=view.size, kind=_DEVICE, device=(ctypes.c_uint8 * 16)(*device_id(device)))
         check(library.cgx_arena_import(session.handle, ctypes.byref(where), view.address))
         self._session, self._view = session, view
         session.imports.add(self)
@@ -87,14 +113,17 @@ class Session:
     """`with Session() as session:` connects to the daemon ($CGX_SOCKET, the user's, the machine's).
 
     job: tells apart jobs of one user; default $CGX_JOB. arena_bytes: size of the first arena, default 64 MiB; more are
-    added on demand. connect_timeout: seconds or a timedelta, default 10 s. spin_us: spin before sleeping in waits.
+    added on demand. connect_timeout: seconds or a timedelta, default 10 s. spin_us: spin before sleeping in waits, at
+    most a second.
     """
 
     def __init__(self, socket: Optional[str] = None, job: Optional[str] = None, arena_bytes: int = 0,
                  connect_timeout: Seconds = 0, spin_us: int = 0):
         self._handle: Optional[ctypes.c_void_p] = None
-        options = OpenOptions(socket=_bytes(socket), job=_bytes(job), arena_bytes=arena_bytes,
-                              connect_timeout_ms=milliseconds(connect_timeout or 0), spin_us=spin_us)
+        options = OpenOptions(socket=_bytes(socket), job=_bytes(job),
+                              arena_bytes=_number("arena_bytes", arena_bytes, _BYTES_MAX),
+                              connect_timeout_ms=milliseconds(connect_timeout or 0),
+                              spin_us=_number("spin_us", spin_us, _SPIN_US_MAX))
         self._handle, self._pid = Beside(lambda call: _open(options, call)).wait(), os.getpid()
         self.communicators: Set[Any] = set()
         self.imports: Set[Imported] = set()  # their arrays live until the worker has closed them
@@ -112,7 +141,7 @@ class Session:
         """False after close(), and in a forked child."""
         return self._handle is not None and self._pid == os.getpid()
 
-    def empty(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "fp32", device: Optional[uuid.UUID] = None):
+    def empty(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "fp32", device: Optional[Device] = None):
         """An uninitialised array in the arena: NumPy's if it is installed, else a memoryview.
 
         dtype: one of cgx.DTYPES, or NumPy's, torch's, JAX's or ml_dtypes' element type. "bf16" gives the bits as
@@ -136,7 +165,7 @@ class Session:
             return flat.cast(_FORMATS[name], shape) if count else flat
         return numpy.frombuffer(buffer, dtype=_numpy_dtype(dtype, name), count=count).reshape(shape)
 
-    def import_(self, array: Any, device: uuid.UUID) -> Imported:
+    def import_(self, array: Any, device: Device) -> Imported:
         """Has an array of this thread's GPU, whose UUID is `device`, reduced where it lies, without copies.
 
         The array is the caller's: its memory is freed after Imported.end() or close(). Nobody may touch its first 8
@@ -148,13 +177,13 @@ class Session:
             raise ValueError("the array to import is not in the memory of a GPU")
         return Imported(self, view, device)
 
-    def share(self, device: uuid.UUID) -> bytes:
+    def share(self, device: Device) -> bytes:
         """Makes the arena on a GPU, which takes this thread's context. Zeros: its memory cannot be shared."""
         try:
             Block(self, 1, device=device)
         except UnimplementedError:
             return bytes(16)
-        return device.bytes
+        return device_id(device)
 
     def owns(self, address: int) -> bool:
         """Whether an address lies in this session's arenas."""
@@ -166,15 +195,15 @@ class Session:
 
     def communicator(self, name: str, rank: int = 0, size: int = 1, put: Optional[Callable[[str, bytes], Any]] = None,
                      get: Optional[Callable[[str], bytes]] = None, first_step: int = 0, timeout: Seconds = 0,
-                     meanwhile: Optional[Callable[[], object]] = None, device: Optional[uuid.UUID] = None):
+                     meanwhile: Optional[Callable[[], object]] = None, device: Optional[Device] = None):
         """Joins `size` ranks; returns the Communicator when all of them are there.
 
         put(key, bytes) and get(key) -> bytes reach a store all ranks share; get returns None for a key that is not
         there yet, or waits for it (a TimeoutError, or what torch's stores raise then, counts); put replaces an earlier value. first_step is the
         same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: as the
         daemon has it (timeouts.communicator_ms, 30 minutes by default). meanwhile() is called some times a second while ranks join, in the main thread: what it raises ends
-        the wait. device is the UUID of this thread's GPU, where the daemon's worker then reduces the
-        tensors: of fp32, fp16 and bf16, on all ranks of the machine.
+        the wait. device is the UUID of this thread's GPU (a uuid.UUID, or "GPU-..." as nvidia-smi has it), where the
+        daemon's worker then reduces the tensors: of fp32, fp16 and bf16, on all ranks of the machine.
         """
         from cgx.communicator import Communicator
         return Communicator(self, name, rank, size, put, get, first_step, timeout, meanwhile, device)
