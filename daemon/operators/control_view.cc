@@ -8,6 +8,7 @@
 #include "config/text.h"
 #include "daemon/base/holder.h"
 #include "daemon/base/open_files.h"
+#include "daemon/operators/concealed.h"
 #include "daemon/policy/policy_message.h"
 #include "kernels/codec.h"
 #include "kernels/codecs/codec_reference.h"
@@ -72,6 +73,8 @@ void fill_progress(const CommunicatorSnapshot& from, v1::Communicator& to) {
   to.set_step(from.step);
   to.set_watermark(from.watermark);
   to.set_policy_version(from.policy_version);
+  to.set_metrics_job(concealed_job(from.job));
+  to.set_metrics_communicator(concealed_communicator(from.name));
   to.set_operations(from.operations);
   to.set_gradient_bytes(from.gradient_bytes);
   to.set_wire_bytes_sent(from.wire_bytes_sent);

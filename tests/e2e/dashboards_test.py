@@ -118,6 +118,14 @@ class Dashboards(ClusterCase):
         self.assertIn("cgx_job", labels)
         self.assertEqual(labels & (RESERVED - {"le"}), set())
 
+    def test_cgxctl_tells_which_job_a_number_is(self):
+        job, _, _ = self.train(2)
+        for machine in range(2):
+            seen, = [each for each in self.daemons[machine].control_tool("jobs", "-j", job.name)["communicators"]]
+            shown = (job.name, "grads") if machine == NAMED else (seen["metrics_job"], seen["metrics_communicator"])
+            lines = [line for line in self.page(machine).splitlines() if line.startswith("cgxd_communicator_step{")]
+            self.assertTrue([line for line in lines if f'cgx_job="{shown[0]}"' in line and f'communicator="{shown[1]}"' in line], lines)
+
     @unittest.skipUnless(shutil.which("promtool"), "no promtool (Debian's package prometheus)")
     def test_promtool_finds_nothing_wrong(self):
         self.train(2)
