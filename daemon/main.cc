@@ -68,7 +68,8 @@ Result<v1::Config> read(const CommandLine& line) {
     CGX_RETURN_IF_ERROR(config::load_file(line.config, checks(), config));
   }
   for (const std::string& assignment : line.assignments) {
-    CGX_RETURN_IF_ERROR(config::set(assignment, config));
+    const Status set = config::set(assignment, config);
+    if (!set.ok()) return Status(set.code(), "--set: " + set.message());
   }
   CGX_RETURN_IF_ERROR(config::check(config, checks()));
   config::fill_defaults(config);

@@ -61,6 +61,16 @@ std::string host_name() {
   return name;
 }
 
+// What its keys owe each other; an error names the key as the file has it.
+Result<CheckedPolicy> checked_policy(const v1::Policy& policy) {
+  Result<CheckedPolicy> checked = check_policy(policy);
+  if (checked.ok()) return checked;
+  const std::string text = checked.status().message();
+  const size_t end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
+  const bool has_key = end != std::string::npos && text.compare(end, 2, ": ") == 0;
+  return Status(checked.status().code(), (has_key ? "policy." : "policy: ") + text);
+}
+
 scheduler::Timeouts timeouts(const v1::Timeouts& config) {
   scheduler::Timeouts timeouts;
 #define X(name, ns) timeouts.name##_ns = config.name##_ms() * kMillisecond;
@@ -144,7 +154,7 @@ Result<mode_t> socket_mode(const std::string& text) {
 }
 
 Result<scheduler::Engine::Changes> changeable_options(const v1::Config& config) {
-  CGX_ASSIGN_OR_RETURN(const CheckedPolicy policy, check_policy(config.policy()));
+  CGX_ASSIGN_OR_RETURN(const CheckedPolicy policy, checked_policy(config.policy()));
   std::vector<scheduler::JobWeight> weights;
   for (const v1::JobShare& job : config.jobs()) weights.push_back({job.match(), job.weight()});
   CGX_ASSIGN_OR_RETURN(scheduler::JobWeights job_weights, scheduler::JobWeights::create(weights));

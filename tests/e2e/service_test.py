@@ -225,6 +225,17 @@ class CheckConfig(unittest.TestCase):
             self.assertEqual(checked, started)
             self.assertRegex(checked, r"waiting.always_spin needs at least|arithmetic.threads is 2, but")
 
+    def test_contradictions_of_a_policy_are_named_with_their_keys(self):
+        for policy, key in (({"gravac_min": 100, "gravac_max": 10}, "policy.gravac_min: 100 is above gravac_max"),
+                            ({"rack_codec": "topk:0.01"}, "policy: rack_codec topk:0.01 leaves values out")):
+            done = self.check({"policy": policy})
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(key, done.stderr)
+
+    def test_an_assignment_that_is_none_names_its_option(self):
+        done = subprocess.run([binary("cgxd"), "--print-config", "--set", "foo"], capture_output=True, text=True, timeout=20)
+        self.assertEqual((done.returncode, done.stderr), (1, 'cgxd: INVALID_ARGUMENT: --set: "foo" is not key=value\n'))
+
     def test_a_congestion_control_that_there_is_not_is_named(self):
         done = self.check({"transport": {"congestion_control": "foo"}})
         self.assertEqual(done.returncode, 1)
