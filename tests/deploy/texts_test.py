@@ -94,6 +94,12 @@ class Texts(unittest.TestCase):
         self.assertEqual(completions("cgxctl", "-o", "j"), ["json"])
         self.assertEqual(completions("cgxctl", "policy", "ap"), ["apply"])
         self.assertEqual(completions("cgxctl", "policy", "apply", "READ"), ["README.md"])
+        self.assertEqual(completions("cgxctl", "doctor", "--config", "READ"), ["README.md"])
+        self.assertEqual(completions("cgxctl", "--address", "READ"), ["README.md"])
+        self.assertEqual(completions("cgxctl", "policy", "apply", "--set", "READ"), [])
+        self.assertIn("jobs", completions("cgxctl", "-j", "plan", "jo"))
+        self.assertIn("apply", completions("cgxctl", "-j", "plan", "policy", "ap"))
+        self.assertLessEqual({"--output", "--timeout"}, set(completions("cgxctl", "status", "--")))
         self.assertIn("--reason", completions("cgxctl", "policy", "apply", "--"))
         self.assertNotIn("--reason", completions("cgxctl", "policy", "get", "--"))
 
