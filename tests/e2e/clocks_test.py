@@ -117,9 +117,9 @@ def be_late(machines, stopped):
     return watch
 
 
-def never_come(machines):
+def never_come(machines, config=None, timeout_ms=2000):
     """Rank 1 does not come within the communicator's time-out of two seconds."""
-    scenario = Scenario(machines[:2], [0, 1, 1], timeout_ms=2000)
+    scenario = Scenario(machines[:2], [0, 1, 1], config=config, timeout_ms=timeout_ms)
     began = time.monotonic()
     scenario.wait_for_step(2, [0, 2])
     return lambda: (scenario, scenario.answers([0, 2]), began)
@@ -169,6 +169,8 @@ class Clocks(ClusterCase):
             "late rank": be_late(cls.machines, stopped=False),
             "stopped rank": be_late(cls.machines, stopped=True),
             "rank that never comes": never_come(cls.machines),
+            "rank that never comes, by default": never_come(
+                cls.machines, config={"timeouts": {"late_warning_ms": 1000, "communicator_ms": 2000}}, timeout_ms=0),
             "rank that never joins": never_join(cls.machines),
         }
         if isolation_possible():
@@ -236,6 +238,12 @@ class Clocks(ClusterCase):
         scenario.job.must("redo", scenario.comm, ranks=[0, 2])
         # The late rank had said nothing of the step: it is not told, and does it with the others.
         scenario.job.step(scenario.comm, 2)
+
+    def test_a_rank_that_never_comes_is_named_at_the_daemons_time_out_where_the_program_gives_none(self):
+        _, answers, began = self.outcome("rank that never comes, by default")
+        for answer in answers:
+            self.assert_status(answer, "TIMED_OUT", "rank 1")
+        self.assert_in_time(answers, began, 2.5)
 
     def test_a_rank_that_never_joins_is_named_at_the_joins_time_out(self):
         scenario, answers, began = self.outcome("rank that never joins")
