@@ -20,6 +20,7 @@
 #include "daemon/options.h"
 #include "daemon/transports.h"
 #include "proto/wire/unique_fd.h"
+#include "transport/transport.h"
 
 namespace cgx::daemon {
 namespace {

@@ -34,6 +34,8 @@
 namespace cgx::daemon {
 namespace {
 
+constexpr int kNotExecutable = 126, kNotFound = 127;  // a command, as shells have it
+
 int fail(const Status& status) {
   std::fprintf(stderr, "cgxd: %s\n", status.to_string().c_str());
   return 1;
@@ -151,7 +153,10 @@ int run_beside(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopp
     return RunCommand::start(arguments, {"CGX_SOCKET=" + config.client().socket(),
                                          "CGX_CONTROL=" + config.control().socket()});
   }();
-  if (!command.ok()) return fail(command.status());
+  if (!command.ok()) {
+    fail(command.status());
+    return command.status().code() == StatusCode::kNOT_FOUND ? kNotFound : kNotExecutable;
+  }
   for (;;) {
     const auto signal = next_signal(signals, 3600 * kSecond);
     if (!signal) continue;

@@ -50,7 +50,9 @@ Result<RunCommand> RunCommand::start(const std::vector<std::string>& arguments,
   const int error = ::posix_spawnp(&pid, words[0].c_str(), nullptr, attributes.get(),
                                    pointers(words).data(), pointers(environment).data());
   if (error == 0) return RunCommand(pid);
-  return Status(StatusCode::kNOT_FOUND, "cannot run " + words[0] + ": " + std::strerror(error));
+  const bool there = error == EACCES || error == ENOEXEC;
+  return Status(there ? StatusCode::kPERMISSION_DENIED : StatusCode::kNOT_FOUND,
+                "cannot run " + words[0] + ": " + std::strerror(error));
 }
 
 void RunCommand::forward(const siginfo_t& signal) const {

@@ -184,6 +184,15 @@ TEST_F(CgxdTest, RunGivesTheCommandItsDaemonAndEndsWithItsStatus) {
   EXPECT_EQ(run.wait(), 7) << output();
 }
 
+TEST_F(CgxdTest, RunTellsACommandThatCannotRunFromOneThatFails) {
+  const std::string place = "run_directory=" + path("run"), text = write("text", "no program\n");
+  ::chmod(text.c_str(), 0644);
+  EXPECT_EQ(start({"run", "--set", place, "--", "/nowhere"}).wait(), 127) << output();
+  EXPECT_NE(output().find("cannot run /nowhere: No such file"), std::string::npos) << output();
+  EXPECT_EQ(start({"run", "--set", place, "--", text}).wait(), 126) << output();
+  EXPECT_EQ(start({"run", "--set", place, "--", "false"}).wait(), 1) << output();
+}
+
 TEST_F(CgxdTest, KeysGivenBeforeRunAndBehindItAllCount) {
   Process run = start({"--set", "log.format=json", "run", "--set", "log.level=debug", "--set",
                        "run_directory=" + path("run"), "--", "true"});
@@ -257,7 +266,7 @@ TEST_F(CgxdTest, RunForwardsSignalsAndReportsDeathsBySignal) {
   run.signal(SIGTERM);
   EXPECT_EQ(run.wait(), 3);
   EXPECT_EQ(start({"run", "--", "sh", "-c", "kill -9 $$"}).wait(), 128 + SIGKILL);
-  EXPECT_EQ(start({"run", "--", "/no/such/command"}).wait(), 1);
+  EXPECT_EQ(start({"run", "--", "/no/such/command"}).wait(), 127);
 }
 
 // The soft limit of descriptors of what is started while it lives.
