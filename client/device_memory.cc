@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -170,14 +171,17 @@ Status DeviceMemory::make_ipc() {
   return export_handle("of " + what);
 }
 
+bool DeviceMemory::reached(Ready ready) const {
+  std::byte* const at = words_ + ready.word * wire::kWordBytes;
+  const uint32_t now = std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(at)).load();
+  return static_cast<int32_t>(now - ready.value) >= 0;
+}
+
 bool DeviceMemory::idle() {
   const MutexLock lock(mutex_);
-  for (const auto& [stream, last] : streams_) {
-    std::byte* const at = words_ + last.word * wire::kWordBytes;
-    const std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(at));
-    if (word.load() != last.value) return failed();
-  }
-  return true;
+  const bool written = std::all_of(streams_.begin(), streams_.end(),
+                                   [this](const auto& each) { return reached(each.second.last); });
+  return written || failed();
 }
 
 bool DeviceMemory::failed() const {
@@ -188,26 +192,32 @@ bool DeviceMemory::failed() const {
 }
 
 // By handle: it must be closed there before it is freed here. The worker says so in word 0.
-void DeviceMemory::wait_for_worker() const {
+bool DeviceMemory::worker_has_closed() const {
   const std::atomic_ref<uint32_t> gone(*reinterpret_cast<uint32_t*>(words_));
   const Deadline limit = deadline_in_ms(kWorkerEndsMs);
   while (gone.load() == 0 && Clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  return gone.load() != 0;
 }
 
+// In a child of the process that made it the driver is not to be called.
 DeviceMemory::~DeviceMemory() {
+  if (::getpid() == maker_) give_back();
+  if (words_ != nullptr) ::munmap(words_, kPageBytes);
+}
+
+void DeviceMemory::give_back() {
   const InContext inside(*this);
-  if (announced_ && way_ == wire::ArenaWay::kIpc) wait_for_worker();
-  const bool own = way_ == wire::ArenaWay::kIpc && base_ != 0 && !imported_;
-  if (own) static_cast<void>(driver_.cuMemFree(base_));
+  const bool ipc = way_ == wire::ArenaWay::kIpc;
+  const bool kept = ipc && announced_ && !worker_has_closed();  // until the process ends
+  if (ipc && base_ != 0 && !imported_ && !kept) static_cast<void>(driver_.cuMemFree(base_));
   if (way_ == wire::ArenaWay::kVmm && base_ != 0) {
     static_cast<void>(driver_.cuMemUnmap(base_, bytes_));
     static_cast<void>(driver_.cuMemAddressFree(base_, bytes_));
   }
   if (allocation_ != 0) static_cast<void>(driver_.cuMemRelease(allocation_));
   if (pinned_) static_cast<void>(driver_.cuMemHostUnregister(words_));
-  if (words_ != nullptr) ::munmap(words_, kPageBytes);
 }
 
 wire::AddArena DeviceMemory::announcement(uint32_t number) const {
@@ -272,19 +282,36 @@ Result<Ready> DeviceMemory::when_done(void* stream) {
   CGX_RETURN_IF_ERROR(check_stream(stream));
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
   const MutexLock lock(mutex_);
-  const auto known = streams_.find(stream);
-  if (known == streams_.end() && streams_.size() + 1 >= wire::kWordsMax) {
-    return Status(StatusCode::kUNIMPLEMENTED, "more streams than timeline words");
-  }
-  Ready next = known == streams_.end() ? Ready{static_cast<uint32_t>(streams_.size()) + 1, 1}
-                                       : Ready{known->second.word, known->second.value + 1};
+  CGX_ASSIGN_OR_RETURN(Ready next, word_for(stream));
+  ++next.value;
   CGX_RETURN_IF_ERROR(
       driver_.check(driver_.cuStreamWriteValue32(static_cast<device::CUstream>(stream),
                                                  words_on_device_ + next.word * wire::kWordBytes,
                                                  next.value, device::CU_STREAM_WRITE_VALUE_DEFAULT),
                     "having the stream write its timeline word"));
-  streams_[stream] = next;
+  streams_[stream] = {next, ++writes_};
   return next;
+}
+
+// Programs make streams as they need them: one that has written its last word, and the longest ago,
+// gives it to a new one, whose values go on from there.
+Result<Ready> DeviceMemory::word_for(void* stream) {
+  const auto known = streams_.find(stream);
+  if (known != streams_.end()) return known->second.last;
+  if (streams_.size() + 1 < wire::kWordsMax) {
+    return Ready{static_cast<uint32_t>(streams_.size()) + 1, 0};
+  }
+  auto oldest = streams_.end();
+  for (auto each = streams_.begin(); each != streams_.end(); ++each) {
+    if (!reached(each->second.last)) continue;
+    if (oldest == streams_.end() || each->second.written < oldest->second.written) oldest = each;
+  }
+  if (oldest == streams_.end()) {
+    return Status(StatusCode::kUNIMPLEMENTED, "more streams than timeline words");
+  }
+  const Ready last = oldest->second.last;
+  streams_.erase(oldest);
+  return last;
 }
 
 }  // namespace cgx::client

@@ -6,6 +6,8 @@
 // Thread rule: any thread; `mutex_` guards the words.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -62,6 +64,8 @@ class DeviceMemory {
   // another context. UNIMPLEMENTED where streams write no words, the handle is not one stream's, or
   // there are more streams than words: then the host has to wait.
   Result<Ready> when_done(void* stream);
+  // The word has that value, or a later one.
+  bool reached(Ready ready) const;
   // Every stream has written its last word, and so done all that was handed over on it; or never
   // will, because its GPU has failed.
   bool idle();
@@ -77,11 +81,14 @@ class DeviceMemory {
   Status make_ipc();
   Status find_allocation(const void* memory);
   Status export_handle(const std::string& what);
-  void wait_for_worker() const;
+  bool worker_has_closed() const;  // waits for it, but not for ever
+  Result<Ready> word_for(void* stream) CGX_REQUIRES(mutex_);
   bool failed() const;
+  void give_back();
   Status check_stream(void* stream) const;
   Status of_another_context(device::CUcontext now) const;
 
+  const pid_t maker_ = ::getpid();
   const device::Driver driver_;
   const wire::DeviceId device_;
   const wire::ArenaWay way_;
@@ -97,7 +104,12 @@ class DeviceMemory {
   uint64_t pattern_ = 0, pattern_at_ = 0;
   uint64_t before_ = 0;  // what was where the pattern goes
   Mutex mutex_;
-  std::map<void*, Ready> streams_ CGX_GUARDED_BY(mutex_);  // the last value of each
+  struct Stream {
+    Ready last;            // value that it will write
+    uint64_t written = 0;  // the how-manieth write of all that was
+  };
+  std::map<void*, Stream> streams_ CGX_GUARDED_BY(mutex_);
+  uint64_t writes_ CGX_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace cgx::client

@@ -451,15 +451,22 @@ Result<StagedIn> Session::stage_in(const DeviceBuffers& buffers,
 
 // The worker waits for the stream's word; where there is none, the host waits for the stream.
 Result<StagedIn> Session::order(StagedIn staged, const void* memory, void* stream) {
-  const Result<Ready> ready = arenas_.holder(memory)->device()->when_done(stream);
+  CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
+  std::shared_ptr<ArenaMemory> arena = arenas_.holder(memory);
+  const Result<Ready> ready = arena->device()->when_done(stream);
   if (ready.ok()) {
     staged.ready = *ready;
     staged.host_waits = false;
+    if (staged.memory == nullptr) return staged;
+    staged.copy = staging->copy_until(std::move(arena), *ready, staged.memory);
     return staged;
   }
-  if (ready.status().code() != StatusCode::kUNIMPLEMENTED) return ready.status();
-  CGX_ASSIGN_OR_RETURN(Staging* const staging, this->staging());
-  CGX_ASSIGN_OR_RETURN(staged.copy, staging->copy_of_nothing(stream, staged.memory));
+  const bool none = ready.status().code() == StatusCode::kUNIMPLEMENTED;
+  if (!none && staged.memory == nullptr) return ready.status();
+  Result<Copy> copy =
+      staging->copy_of_nothing(stream, staged.memory);  // keeps it, whatever follows
+  if (!none) return ready.status();
+  CGX_ASSIGN_OR_RETURN(staged.copy, std::move(copy));
   return staged;
 }
 

@@ -55,7 +55,7 @@ class Leftover {
 
 using Lock = std::unique_lock<std::mutex>;
 
-// What a GPU's tensor is in the arena, once `copy` is over.
+// What a GPU's tensor is in the arena, once `copy` is over, which keeps the memory until then.
 struct StagedIn {
   std::shared_ptr<void> memory;  // null: the tensor is where it is wanted
   Copy copy;

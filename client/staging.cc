@@ -1,7 +1,9 @@
 #include "client/staging.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace cgx::client {
@@ -18,6 +20,24 @@ CUdeviceptr address_of(const void* memory) {
 
 CUstream stream_of(void* stream) {
   return static_cast<CUstream>(stream);
+}
+
+constexpr std::chrono::milliseconds kAskAgain{1};
+
+// Which says nothing of what was asked.
+bool refused_for_a_capture(device::CUresult answer) {
+  return answer == device::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+         answer == device::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+// The work that an event stands for is done, or its context has failed or is gone.
+bool says_over(device::CUresult answer) {
+  if (answer == device::CUDA_SUCCESS || answer == device::CUDA_ERROR_INVALID_CONTEXT ||
+      answer == device::CUDA_ERROR_INVALID_HANDLE) {
+    return true;
+  }
+  const StatusCode code = device::status_of(answer);
+  return code == StatusCode::kDEVICE_LOST || code == StatusCode::kCANCELLED;
 }
 
 }  // namespace
@@ -47,6 +67,8 @@ Copy::Copy(Copy&& other) noexcept
     : staging_(std::exchange(other.staging_, nullptr)),
       context_(other.context_),
       over_(other.over_),
+      words_(std::move(other.words_)),
+      ready_(other.ready_),
       memory_(std::move(other.memory_)) {}
 
 Copy& Copy::operator=(Copy&& other) noexcept {
@@ -55,6 +77,8 @@ Copy& Copy::operator=(Copy&& other) noexcept {
   staging_ = std::exchange(other.staging_, nullptr);
   context_ = other.context_;
   over_ = other.over_;
+  words_ = std::move(other.words_);
+  ready_ = other.ready_;
   memory_ = std::move(other.memory_);
   return *this;
 }
@@ -63,9 +87,15 @@ void Copy::let_go() {
   if (staging_ != nullptr) staging_->keep(std::move(*this));
 }
 
+// A driver that does not answer while some thread captures a graph is asked again.
 Status Copy::wait() const {
-  const Staging::InContext inside(staging_->driver_, context_);
-  return staging_->driver_.check(staging_->driver_.cuEventSynchronize(over_), "waiting for a copy");
+  const device::Driver& driver = staging_->driver_;
+  const Staging::InContext inside(driver, context_);
+  device::CUresult answer = driver.cuEventSynchronize(over_);
+  for (; refused_for_a_capture(answer); answer = driver.cuEventSynchronize(over_)) {
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  return driver.check(answer, "waiting for a copy");
 }
 
 Result<std::unique_ptr<Staging>> Staging::open() {
@@ -76,8 +106,10 @@ Result<std::unique_ptr<Staging>> Staging::open() {
 // What a context that has failed answers is of no interest any more.
 Staging::~Staging() {
   for (Copy& copy : under_way_) {
-    static_cast<void>(copy.wait().ok());
-    free_.push_back({copy.context_, copy.over_});
+    if (copy.words_ == nullptr) {  // for words the session has waited
+      static_cast<void>(copy.wait().ok());
+      free_.push_back({copy.context_, copy.over_});
+    }
     copy.staging_ = nullptr;
   }
   for (const Event& each : free_) {
@@ -258,14 +290,19 @@ void Staging::keep(Copy copy) {
   under_way_.push_back(std::move(copy));
 }
 
+bool Staging::is_over(const Copy& copy) const {
+  if (copy.words_ != nullptr) return copy.words_->device()->reached(copy.ready_);
+  const InContext inside(driver_, copy.context_);
+  return says_over(driver_.cuEventQuery(copy.over_));
+}
+
 // Memory is freed without the lock: that takes the arenas' own.
 void Staging::sweep() {
   std::vector<std::shared_ptr<void>> done;
   const MutexLock lock(mutex_);
   for (Copy& copy : under_way_) {
-    const InContext inside(driver_, copy.context_);
-    if (driver_.cuEventQuery(copy.over_) == device::CUDA_ERROR_NOT_READY) continue;
-    free_.push_back({copy.context_, copy.over_});
+    if (!is_over(copy)) continue;
+    if (copy.words_ == nullptr) free_.push_back({copy.context_, copy.over_});
     done.push_back(std::move(copy.memory_));
     copy.staging_ = nullptr;
   }
@@ -275,7 +312,8 @@ void Staging::sweep() {
 bool Staging::idle() {
   sweep();
   const MutexLock lock(mutex_);
-  return under_way_.empty();
+  return std::all_of(under_way_.begin(), under_way_.end(),
+                     [](const Copy& copy) { return copy.words_ != nullptr; });
 }
 
 }  // namespace cgx::client

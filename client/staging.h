@@ -26,7 +26,8 @@ struct DeviceBuffers {
 
 class Staging;
 
-// A copy that is enqueued; keeps the arena's part in it until it is over.
+// A copy that is enqueued; keeps the arena's part in it until it is over, as an event says, or the
+// timeline word of its stream.
 class Copy {
  public:
   Copy() = default;
@@ -34,10 +35,13 @@ class Copy {
   Copy& operator=(Copy&& other) noexcept;
   ~Copy() { let_go(); }
 
-  Status wait() const;  // the host waits
+  Status wait() const;  // the host waits, for the event
 
  private:
   friend class Staging;
+  Copy(Staging& staging, std::shared_ptr<ArenaMemory> words, Ready ready,
+       std::shared_ptr<void> memory)
+      : staging_(&staging), words_(std::move(words)), ready_(ready), memory_(std::move(memory)) {}
   Copy(Staging& staging, device::CUcontext context, device::CUevent over,
        std::shared_ptr<void> memory)
       : staging_(&staging), context_(context), over_(over), memory_(std::move(memory)) {}
@@ -46,6 +50,8 @@ class Copy {
   Staging* staging_ = nullptr;
   device::CUcontext context_ = nullptr;
   device::CUevent over_ = nullptr;
+  std::shared_ptr<ArenaMemory> words_;  // null: there is an event
+  Ready ready_;
   std::shared_ptr<void> memory_;
 };
 
@@ -65,7 +71,7 @@ class Staging {
   Status check_range(const void* memory, uint64_t bytes, const char* what);
   // Gives back the memory of copies that are over.
   void sweep();
-  bool idle();  // there are no others
+  bool idle();  // there are no others with an event
   // Registers an arena with the driver, once.
   Status pin(std::shared_ptr<ArenaMemory> arena);
 
@@ -73,6 +79,10 @@ class Staging {
   Result<Copy> copy_in(std::shared_ptr<void> to, const DeviceBuffers& from);
   // Into other memory of the GPU; whoever orders what follows knows when it is done.
   Status copy_within(void* to, const DeviceBuffers& from);
+  // What has been copied to `memory` when the stream's word in `words` says so.
+  Copy copy_until(std::shared_ptr<ArenaMemory> words, Ready ready, std::shared_ptr<void> memory) {
+    return Copy(*this, std::move(words), ready, std::move(memory));
+  }
   // What the stream holds so far.
   Result<Copy> copy_of_nothing(void* stream, std::shared_ptr<void> memory);
   // `within`: from memory of the GPU.
@@ -97,6 +107,7 @@ class Staging {
   Result<device::CUevent> event_of(device::CUcontext context);
   Result<Copy> mark(device::CUcontext context, void* stream, std::shared_ptr<void> memory);
   void keep(Copy copy);
+  bool is_over(const Copy& copy) const;
 
   const device::Driver driver_;
   Mutex pinning_;
