@@ -186,6 +186,7 @@ Status Communicator::close() {
   left_.wait(lock, [this] { return users_ == 0; });
   const uint32_t copying = std::exchange(copying_, 0);
   if (copying > 0) *self_ = nullptr;  // nobody is told of them any more
+  session_.copies().leave(this);
   const Status left = leave(lock);
   if (copying == 0 || !left.ok()) return left;
   return {StatusCode::kTIMED_OUT, "communicator " + name_ + " was closed, but " + text(copying) +

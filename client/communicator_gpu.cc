@@ -98,7 +98,7 @@ void Communicator::put(const cgx_submit_record& record, uint32_t completions, Co
   const bool is_call = record.kind == CGX_SUBMIT_CALL;
   const std::string what =
       is_call ? "call " + text(record.step) : "tensor " + tensors_[record.tensor]->description.name;
-  session_.copies().watch(std::move(*copy),
+  session_.copies().watch(this, std::move(*copy),
                           [&session = session_, self = self_, what](const Status& status) {
                             auto entered = session.enter_to_look();
                             if (!entered.ok()) return;

@@ -1,5 +1,6 @@
 #include "client/copy_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/no_signals.h"
@@ -7,45 +8,71 @@
 namespace cgx::client {
 
 CopyWatch::~CopyWatch() {
+  std::vector<std::unique_ptr<Lane>> lanes;
   {
     const MutexLock lock(mutex_);
     ending_ = true;
+    lanes = std::move(lanes_);
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (const std::unique_ptr<Lane>& each : lanes) {
+    each->changed.notify_all();
+    each->thread.join();
+  }
 }
 
-void CopyWatch::watch(Copy copy, Told told) {
+void CopyWatch::watch(const void* owner, Copy copy, Told told) {
   const MutexLock lock(mutex_);
-  if (!thread_.joinable()) begin();
-  queue_.push_back({std::move(copy), std::move(told)});
-  changed_.notify_all();
+  Lane& lane = lane_of(owner);
+  lane.queue.push_back({std::move(copy), std::move(told)});
+  lane.changed.notify_all();
+}
+
+void CopyWatch::leave(const void* owner) {
+  const MutexLock lock(mutex_);
+  for (const std::unique_ptr<Lane>& each : lanes_) {
+    if (each->owner == owner) each->owner = nullptr;
+  }
 }
 
 bool CopyWatch::idle() {
   const MutexLock lock(mutex_);
-  return queue_.empty() && !telling_;
+  return std::all_of(lanes_.begin(), lanes_.end(), is_idle);
 }
 
-void CopyWatch::begin() {
-  const NoSignals for_the_thread;
-  thread_ = std::thread([this] { run(); });
+bool CopyWatch::is_idle(const std::unique_ptr<Lane>& lane) {
+  return lane->queue.empty() && !lane->telling;
 }
 
-void CopyWatch::run() {
+// Its own, or one that somebody has left, or a new one.
+CopyWatch::Lane& CopyWatch::lane_of(const void* owner) {
+  Lane* left = nullptr;
+  for (const std::unique_ptr<Lane>& each : lanes_) {
+    if (each->owner == owner) return *each;
+    if (each->owner == nullptr && is_idle(each)) left = each.get();
+  }
+  if (left == nullptr) {
+    left = lanes_.emplace_back(std::make_unique<Lane>()).get();
+    const NoSignals for_the_thread;
+    left->thread = std::thread([this, left] { run(*left); });
+  }
+  left->owner = owner;
+  return *left;
+}
+
+void CopyWatch::run(Lane& lane) {
   MutexLock lock(mutex_);
   for (;;) {
-    while (!ending_ && queue_.empty()) changed_.wait(mutex_);
-    if (queue_.empty()) return;
-    telling_ = true;
+    while (!ending_ && lane.queue.empty()) lane.changed.wait(mutex_);
+    if (lane.queue.empty()) return;
+    lane.telling = true;
     {
-      const Watched first = std::move(queue_.front());
-      queue_.pop_front();
+      const Watched first = std::move(lane.queue.front());
+      lane.queue.pop_front();
       lock.unlock();
       first.told(first.copy.wait());
     }
     lock.lock();
-    telling_ = false;
+    lane.telling = false;
   }
 }
 

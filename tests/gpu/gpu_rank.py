@@ -5,9 +5,11 @@
 Prints a line per result with a sum of its bytes. FOLDER is where the ranks meet.
 """
 
+import ctypes
 import hashlib
 import os
 import sys
+import threading
 import time
 
 import numpy
@@ -157,13 +159,33 @@ def pooled(comm, place, rank):
         say(f"pooled {count}", place.get(comm.allreduce(place.pooled(values_of(rank, count, (count,), "float32")))))
 
 
+def apart(comm, place, rank):
+    """A tensor whose stream waits for what another communicator does, which was handed over later."""
+    cuda, other_stream = place.cuda, place.cuda.stream()
+    first, second = (cuda.array(numpy.ones(1000, "float32")) for _ in range(2))
+    done = threading.Event()
+    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: done.wait(20))
+    with place.meet("other") as other:
+        cuda.call("cuLaunchHostFunc", ctypes.c_void_p(place.stream), work, None)
+        late = comm.allreduce_async(first, out=first, stream=place.stream)
+        other.allreduce_async(second, out=second, stream=other_stream).wait(5)
+        done.set()
+        late.wait()
+    say("apart", place.get(first))
+    cuda.synchronize(other_stream)
+    cuda.destroy(other_stream)
+    for array in (first, second):
+        array.free()
+
+
 def main(kind, rank, ranks, folder, *parts):
     store = Folder(folder)
     with cgx.Session(job="gpu") as session:
         place = Gpu(session) if kind == "gpu" else Host(session)
-        comm = session.communicator("world", int(rank), int(ranks), store.put, store.get, timeout=60)
+        place.meet = lambda name: session.communicator(name, int(rank), int(ranks), store.put, store.get, timeout=60)
+        comm = place.meet("world")
         for part in parts or ("calls", "steps", "pooled"):
-            {"calls": calls, "steps": steps, "pooled": pooled}[part](comm, place, int(rank))
+            {"calls": calls, "steps": steps, "pooled": pooled, "apart": apart}[part](comm, place, int(rank))
     place.close()
 
 

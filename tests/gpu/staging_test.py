@@ -71,6 +71,15 @@ class Staging(ClusterCase):
         self.assertTrue(noticed or [out for out, _ in planted] != host)
 
     @of_the_standin
+    def test_a_driver_that_does_not_say_whether_a_copy_is_over_is_asked_again(self):
+        self.assertEqual(self.run_ranks(["gpu"] * 2, "steps", words="fail=cuEventSynchronize:1=900"),
+                         self.run_ranks(["host"] * 2, "steps"))
+
+    @of_the_standin
+    def test_a_stream_that_is_late_holds_up_no_other_communicator(self):
+        self.run_ranks(["gpu"] * 2, "apart", words="")
+
+    @of_the_standin
     def test_a_stream_that_gets_stuck_keeps_nobody_from_closing(self):
         program = os.path.join(HERE, "gpu_rank_stuck.py")
         comm, session = self.run_ranks(["gpu"], words="", program=program)[0].splitlines()
