@@ -36,7 +36,6 @@ uint64_t random_pattern() {
   return pattern;
 }
 
-constexpr uint32_t kFarBeyond = 1u << 30;  // what no stream has written
 constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
 
 // From one slot of a residual to the other. Whoever encodes into the first one fills it up to eight
@@ -202,20 +201,9 @@ void DeviceMemory::drop_arena(uint32_t number) {
   if (!found.empty()) forget(found.mapped());
 }
 
-// Whoever survives stores the word: what was waited for comes true, whatever was written. A trainer
-// that lives looks for the value of its own stream, which this is not.
 void DeviceMemory::free_words(uint32_t number) {
   const auto found = arenas_.find(number);
-  if (found == arenas_.end()) return;
-  Arena& arena = found->second;
-  arena.words_free = true;
-  for (uint32_t word = 1; word < wire::kWordsMax; ++word) {
-    auto now = word_at(arena.words, word);
-    const uint32_t wanted = arena.waited[word];
-    uint32_t seen = now.load();
-    if (static_cast<int32_t>(seen - wanted) >= 0) continue;
-    now.compare_exchange_strong(seen, wanted + kFarBeyond);
-  }
+  if (found != arenas_.end()) found->second.words_free = true;
 }
 
 Status DeviceMemory::add_staging(const WorkerPacket& packet, const UniqueFd& memory) {
@@ -270,6 +258,7 @@ void DeviceMemory::free_unused() {
 Result<void*> DeviceMemory::at(const DevicePlace& place, uint64_t bytes) const {
   const auto found = arenas_.find(place.arena);
   if (found == arenas_.end()) return internal_error("no arena " + text(place.arena));
+  if (place.word >= wire::kWordsMax) return internal_error("no such timeline word");
   const Arena& arena = found->second;
   if (place.offset > arena.bytes || bytes > arena.bytes - place.offset) {
     return internal_error(text(bytes) + " bytes at offset " + text(place.offset) +
@@ -305,22 +294,12 @@ Result<float*> DeviceMemory::residual(uint32_t number, uint32_t slot, uint64_t f
   return reinterpret_cast<float*>(residual.memory) + slot * stride_of(residual.elements) + first;
 }
 
-Status DeviceMemory::wait_for(const DevicePlace& place, device::CUstream stream) {
-  if (place.word == 0) return {};
+bool DeviceMemory::is_written(const DevicePlace& place) const {
+  if (place.word == 0 || place.word >= wire::kWordsMax) return true;
   const auto found = arenas_.find(place.arena);
-  if (found == arenas_.end() || place.word >= wire::kWordsMax)
-    return internal_error("no such timeline word");
-  Arena& arena = found->second;
-  const uint32_t now = word_at(arena.words, place.word).load();
-  if (arena.words_free || static_cast<int32_t>(now - place.word_value) >= 0) return {};
-  CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
-  if (static_cast<int32_t>(place.word_value - arena.waited[place.word]) > 0) {
-    arena.waited[place.word] = place.word_value;
-  }
-  return driver_.check(
-      driver_.cuStreamWaitValue32(stream, arena.words.device + place.word * wire::kWordBytes,
-                                  place.word_value, device::CU_STREAM_WAIT_VALUE_GEQ),
-      "waiting for a trainer's stream");
+  if (found == arenas_.end() || found->second.words_free) return true;
+  const uint32_t now = word_at(found->second.words, place.word).load(std::memory_order_acquire);
+  return static_cast<int32_t>(now - place.word_value) >= 0;
 }
 
 }  // namespace cgx::daemon::gpu

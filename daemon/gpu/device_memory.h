@@ -2,11 +2,10 @@
 // where each lies in this process, and hands out addresses only of what lies within.
 //
 // Thread rule: the worker's main thread. Nothing is allocated, registered or imported between the
-// packets that ask for it. A driver that frees memory waits for all streams, and they may wait for
-// a trainer: what goes in between is freed when nothing is under way.
+// packets that ask for it. A driver that frees memory waits for all streams: what goes in between
+// is freed when nothing is under way.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -49,8 +48,8 @@ class DeviceMemory {
   Result<void*> at(const DevicePlace& place, uint64_t bytes) const;
   Result<std::span<std::byte>> staged(const Staged& bytes) const;
   Result<float*> residual(uint32_t number, uint32_t slot, uint64_t first, uint64_t count) const;
-  // Has the stream wait until the place's word has its value, unless it has.
-  Status wait_for(const DevicePlace& place, device::CUstream stream);
+  // The place's word has its value, or nobody will write it, or nobody will find the place.
+  bool is_written(const DevicePlace& place) const;
 
  private:
   struct Arena {
@@ -60,7 +59,6 @@ class DeviceMemory {
     wire::ArenaWay way = wire::ArenaWay::kVmm;
     device::CUmemGenericAllocationHandle handle = 0;
     PinnedMemory words;
-    std::array<uint32_t, wire::kWordsMax> waited{};  // the last value, by word
     bool words_free = false;
   };
   struct Residual {

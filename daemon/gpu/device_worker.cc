@@ -17,8 +17,10 @@ namespace {
 
 constexpr int kJobsPerRound = 64;
 constexpr uint64_t kSpinNs = 20'000;
-// While the device works: a quarter of the time that nothing has happened, within these.
+// While the device works or a trainer's does: a quarter of the time that nothing has happened,
+// within these.
 constexpr uint64_t kNapMinNs = 5'000, kNapMaxNs = 50'000;
+constexpr timespec kIdle{1, 0};  // then whether the GPU is well
 constexpr uint64_t kEndNs = 500'000'000;
 constexpr size_t kFdsMax = 3;
 
@@ -55,6 +57,7 @@ Result<std::unique_ptr<DeviceWorker>> DeviceWorker::open(UniqueFd socket, bool m
 
 DeviceWorker::~DeviceWorker() {
   runner_.reset();
+  held_.reset();
   lane_.reset();
   arenas_.reset();
   if (device_ >= 0) driver_.cuDevicePrimaryCtxRelease(device_);
@@ -138,6 +141,7 @@ Status DeviceWorker::open_device(device::CUdevice found) {
                        kernels::cuda::DriverLane::create(driver_, device_, kernel_image, loading));
   CGX_RETURN_IF_ERROR(check_kernels());
   arenas_ = std::make_unique<DeviceMemory>(driver_, device_);
+  held_ = std::make_unique<HeldJobs>(*arenas_);
   CGX_ASSIGN_OR_RETURN(runner_, JobRunner::create(driver_, *lane_, *arenas_));
   return {};
 }
@@ -147,8 +151,8 @@ Status DeviceWorker::run() {
   while (!gone_ && runner_->lost().ok()) {
     std::atomic_ref<uint32_t>(head_->worker_beat).store(++beat, std::memory_order_relaxed);
     CGX_ASSIGN_OR_RETURN(int work, take_packets());
-    CGX_ASSIGN_OR_RETURN(const int begun, begin_jobs());
-    work += begun + answer_jobs();
+    CGX_ASSIGN_OR_RETURN(const int taken, take_jobs());
+    work += taken + begin_jobs() + answer_jobs();
     const uint64_t now_ns = monotonic_ns();
     if (work > 0) worked_ns_ = now_ns;
     if (work == 0 && now_ns - worked_ns_ > kSpinNs) sleep();
@@ -157,14 +161,15 @@ Status DeviceWorker::run() {
   return runner_->lost();
 }
 
-// What is under way ends, and if a trainer's word has to be made up for.
+// What is under way ends. Where the GPU has failed, cgxd hears of it for all that it has asked.
 void DeviceWorker::end() {
   for (const uint32_t number : numbers_) arenas_->free_words(number);
+  const bool cancels = gone_ || !take_jobs().ok();
+  if (cancels) held_->clear();
   const uint64_t until = monotonic_ns() + kEndNs;
-  while (runner_->busy() && monotonic_ns() < until) {
-    if (answer_jobs() == 0) std::this_thread::yield();
+  while ((!held_->empty() || runner_->busy() || !unsent_.empty()) && monotonic_ns() < until) {
+    if (begin_jobs() + answer_jobs() == 0) std::this_thread::yield();
   }
-  static_cast<void>(flush());
 }
 
 Status DeviceWorker::check_kernels() {
@@ -198,7 +203,8 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     case PacketKind::kAddArena: {
       const Result<uint64_t> pattern = arenas_->add_arena(packet, fd(0), fd(1));
       if (pattern.ok()) numbers_.push_back(packet.number);
-      return answer(packet.request, pattern.status(), pattern.ok() ? *pattern : 0);
+      return answer(packet.request, runner_->look_at(pattern.status()),
+                    pattern.ok() ? *pattern : 0);
     }
     case PacketKind::kDropArena:
       std::erase(numbers_, packet.number);
@@ -208,15 +214,18 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     case PacketKind::kFreeWords:
       return arenas_->free_words(packet.number);
     case PacketKind::kAddStaging:
-      return static_cast<void>(arenas_->add_staging(packet, fd(0)).ok());  // jobs there say so
+      runner_->look_at(arenas_->add_staging(packet, fd(0)));  // jobs there say so
+      return;
     case PacketKind::kMakeResidual:
-      return answer(packet.request, arenas_->make_residual(packet.number, packet.bytes));
+      return answer(packet.request,
+                    runner_->look_at(arenas_->make_residual(packet.number, packet.bytes)));
     case PacketKind::kDropResidual:
       arenas_->drop_residual(packet.number);
       if (!runner_->busy()) arenas_->free_unused();
       return;
     case PacketKind::kReserveWork:
-      return answer(packet.request, runner_->reserve_work(packet.number, packet.bytes));
+      return answer(packet.request,
+                    runner_->look_at(runner_->reserve_work(packet.number, packet.bytes)));
     case PacketKind::kHello:
     case PacketKind::kAnswered:
       break;
@@ -232,17 +241,44 @@ void DeviceWorker::answer(uint32_t request, const Status& status, uint64_t value
   static_cast<void>(send_packet(socket_.get(), std::as_bytes(std::span(&packet, 1))).ok());
 }
 
-Result<int> DeviceWorker::begin_jobs() {
-  for (int begun = 0; begun < kJobsPerRound; ++begun) {
-    if (waiting_.empty()) {
-      const ByteConsumer::Pop pop = jobs_->try_pop(waiting_);
-      if (pop == ByteConsumer::Pop::kEmpty) return begun;
-      if (pop == ByteConsumer::Pop::kViolation) return protocol_error("the ring of jobs is broken");
-      CGX_RETURN_IF_ERROR(take_packets().status());  // what it names was sent before it
+Result<int> DeviceWorker::take_jobs() {
+  for (int taken = 0; taken < kJobsPerRound; ++taken) {
+    std::vector<std::byte> message;
+    const ByteConsumer::Pop pop = jobs_->try_pop(message);
+    if (pop == ByteConsumer::Pop::kEmpty) return taken;
+    if (pop == ByteConsumer::Pop::kViolation || message.size() < sizeof(JobHead)) {
+      return protocol_error("the ring of jobs is broken");
     }
-    CGX_ASSIGN_OR_RETURN(const bool room, runner_->begin(waiting_));
-    if (!room) return begun;
-    waiting_.clear();
+    CGX_RETURN_IF_ERROR(take_packets().status());  // what it names was sent before it
+    JobHead head;
+    std::memcpy(&head, message.data(), sizeof(head));
+    if (head.kind == JobKind::kEnd) {
+      end_operation(head);
+    } else {
+      CGX_RETURN_IF_ERROR(held_->push(std::move(message)));
+    }
+  }
+  return kJobsPerRound;
+}
+
+// What has begun is answered when the device has done it.
+void DeviceWorker::end_operation(const JobHead& head) {
+  const Status why(StatusCode::kCANCELLED, "the operation has ended");
+  for (const uint64_t ticket : held_->end(head)) {
+    Answer answer;
+    answer.head.ticket = ticket;
+    answer.head.status = static_cast<uint16_t>(why.code());
+    answer.text = why.message();
+    push(answer);
+  }
+  publish();
+}
+
+int DeviceWorker::begin_jobs() {
+  for (int begun = 0; begun < kJobsPerRound; ++begun) {
+    const JobMessage* const job = held_->next();
+    if (job == nullptr || !runner_->begin(*job)) return begun;
+    held_->pop();
   }
   return kJobsPerRound;
 }
@@ -250,13 +286,15 @@ Result<int> DeviceWorker::begin_jobs() {
 int DeviceWorker::answer_jobs() {
   const int answered =
       runner_->poll([this](const Answer& answer) { push(answer); }, monotonic_ns());
-  if (flush() || answered > 0) {
-    answers_->publish();
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    const std::atomic_ref<uint32_t> sleeping(head_->daemon_sleeping);
-    if (sleeping.load() != 0) ring(notifier_);
-  }
+  if (flush() || answered > 0) publish();
   return answered;
+}
+
+void DeviceWorker::publish() {
+  answers_->publish();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::atomic_ref<uint32_t> sleeping(head_->daemon_sleeping);
+  if (sleeping.load() != 0) ring(notifier_);
 }
 
 void DeviceWorker::push(const Answer& answer) {
@@ -290,14 +328,14 @@ bool DeviceWorker::flush() {
 
 void DeviceWorker::sleep() {
   pollfd ready[2] = {{socket_.get(), POLLIN, 0}, {doorbell_.get(), POLLIN, 0}};
-  const bool naps = runner_->busy() || !unsent_.empty() || !waiting_.empty();
+  const bool naps = runner_->busy() || !unsent_.empty() || !held_->empty();
   const std::atomic_ref<uint32_t> sleeping(head_->worker_sleeping);
   sleeping.store(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (jobs_->empty()) {
     const uint64_t quiet_ns = monotonic_ns() - worked_ns_;
     const timespec nap{0, static_cast<long>(std::clamp(quiet_ns / 4, kNapMinNs, kNapMaxNs))};
-    ::ppoll(ready, 2, naps ? &nap : nullptr, nullptr);
+    ::ppoll(ready, 2, naps ? &nap : &kIdle, nullptr);
   }
   sleeping.store(0);
   uint64_t rung = 0;

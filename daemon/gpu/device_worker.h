@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/gpu/device_memory.h"
+#include "daemon/gpu/held_jobs.h"
 #include "daemon/gpu/job_runner.h"
 #include "daemon/net/packet_socket.h"
 
@@ -36,10 +37,13 @@ class DeviceWorker {
   Result<int> take_packets();
   void handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds);
   void answer(uint32_t request, const Status& status, uint64_t value = 0);
-  Result<int> begin_jobs();
+  Result<int> take_jobs();
+  int begin_jobs();
+  void end_operation(const JobHead& head);
   int answer_jobs();
   void push(const Answer& answer);
   bool flush();
+  void publish();
   void sleep();
   void end();
 
@@ -49,7 +53,6 @@ class DeviceWorker {
   std::unique_ptr<ByteConsumer> jobs_;
   std::unique_ptr<ByteProducer> answers_;
   std::deque<std::vector<std::byte>> unsent_;  // answers that the ring has no room for
-  std::vector<std::byte> waiting_;             // a job that the tables have no room for
   bool gone_ = false;                          // cgxd has
   uint64_t worked_ns_ = 0;
 
@@ -57,6 +60,7 @@ class DeviceWorker {
   device::CUdevice device_ = -1;
   std::unique_ptr<kernels::cuda::DriverLane> lane_;
   std::unique_ptr<DeviceMemory> arenas_;
+  std::unique_ptr<HeldJobs> held_;
   std::unique_ptr<JobRunner> runner_;
   std::vector<uint32_t> numbers_;  // of arenas
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "proto/wire/frame.h"
 
@@ -19,9 +20,10 @@ using kernels::EncodeJob;
 using kernels::RawView;
 using kernels::ReduceJob;
 
+constexpr uint32_t kNotANumber = 0x7fc00000;
 constexpr uint64_t kLine = 64;  // where values in scratch memory begin
 constexpr uint32_t kDoneBytes = 64;
-constexpr uint64_t kLookNs = 1'000'000;
+constexpr uint64_t kLookNs = 1'000'000, kIdleLookNs = 1'000'000'000;
 
 const char* words_of(JobKind kind) {
   switch (kind) {
@@ -39,6 +41,8 @@ const char* words_of(JobKind kind) {
       return "keeping a residual";
     case JobKind::kHash:
       return "hashing a result";
+    case JobKind::kEnd:
+      break;
   }
   return "no job";
 }
@@ -69,14 +73,22 @@ Status JobRunner::open() {
   std::memset(words, 0, kStreams * kDoneBytes);
   done_ = reinterpret_cast<uint32_t*>(words);
   done_on_device_ = reinterpret_cast<CUdeviceptr>(done_memory_->on_device(words));
-  words_ = driver_.lacks(device::Feature::kWords).ok();
   for (Stream& each : streams_) {
     CGX_RETURN_IF_ERROR(driver_.check(
         driver_.cuStreamCreate(&each.stream, device::CU_STREAM_NON_BLOCKING), "making a stream"));
     CGX_RETURN_IF_ERROR(
         driver_.check(driver_.cuMemAlloc(&each.scratch, kScratchBytes), "scratch memory"));
   }
+  words_ = can_write_words();
   return {};
+}
+
+// A driver that has the function may have a device that has not.
+bool JobRunner::can_write_words() {
+  return driver_.lacks(device::Feature::kWords).ok() &&
+         driver_.cuStreamWriteValue32(streams_[0].stream, done_on_device_, 0,
+                                      device::CU_STREAM_WRITE_VALUE_DEFAULT) ==
+             device::CUDA_SUCCESS;
 }
 
 JobRunner::~JobRunner() {
@@ -114,8 +126,7 @@ Status JobRunner::give_work(const Stream& stream, cuda::Work& work) const {
   return {};
 }
 
-Result<bool> JobRunner::begin(std::span<const std::byte> message) {
-  CGX_ASSIGN_OR_RETURN(const Job job, parse_job(message));
+bool JobRunner::begin(const Job& job) {
   Pending pending{.ticket = job.head.ticket, .stream = job.head.stream};
   pending.slices = job.head.slices;
   pending.what = words_of(job.head.kind);
@@ -131,16 +142,21 @@ Result<bool> JobRunner::begin(std::span<const std::byte> message) {
     return false;
   }
   Stream& stream = streams_[pending.stream];
-  if (pending.status.ok()) pending.status = enqueue(stream, job, pending.what);
-  if (pending.status.code() == StatusCode::kDEVICE_LOST && lost_.ok()) lost_ = pending.status;
+  if (pending.status.ok()) pending.status = enqueue(stream, pending.what);
+  look_at(pending.status);
   pending.value = stream.value;
   pending.tables_end = tables_->mark();
   pending_.push_back(std::move(pending));
   return true;
 }
 
+const Status& JobRunner::look_at(const Status& answered) {
+  if (answered.code() == StatusCode::kDEVICE_LOST && lost_.ok()) lost_ = answered;
+  return answered;
+}
+
 // All tables before the first launch: what has begun is not begun again. Kernels are loaded here,
-// too: for that a driver waits for all streams, and the job's may be about to wait for a trainer.
+// too.
 Status JobRunner::prepare(const Job& job, Pending& pending) {
   if (!job.strengths.empty()) CGX_RETURN_IF_ERROR(tabulate_losses(job, pending));
   switch (job.head.kind) {
@@ -158,28 +174,23 @@ Status JobRunner::prepare(const Job& job, Pending& pending) {
       return keep(job, streams_[pending.stream]);
     case JobKind::kHash:
       return copy_for_hash(job, pending);
+    case JobKind::kEnd:
+      break;
   }
   return internal_error("no such job");
 }
 
 // What was launched is waited for even if something behind it was refused: it uses the tables. A
 // kernel that failed meanwhile shows in whatever is asked of the driver next.
-Status JobRunner::enqueue(Stream& stream, const Job& job, const std::string& what) {
-  const Status launched = launch(stream, job);
+Status JobRunner::enqueue(Stream& stream, const std::string& what) {
+  const Status launched = launch(stream);
   const Status marked = mark(stream);
   if (marked.ok()) return launched;
   lost_ = {StatusCode::kDEVICE_LOST, what + ": " + marked.message()};
   return lost_;
 }
 
-// A result may not be written before the trainer has done with what was there, either: its words
-// stand at the inputs.
-Status JobRunner::launch(Stream& stream, const Job& job) {
-  for (const Slice& slice : job.slices) {
-    for (const DevicePlace& input : slice.inputs) {
-      CGX_RETURN_IF_ERROR(memory_.wait_for(input, stream.stream));
-    }
-  }
+Status JobRunner::launch(Stream& stream) {
   for (const Launch& each : launches_) CGX_RETURN_IF_ERROR(each(stream.stream));
   return {};
 }
@@ -217,7 +228,6 @@ bool JobRunner::reached(const Pending& pending) {
 
 int JobRunner::poll(const Sink& sink, uint64_t now_ns) {
   now_ns_ = now_ns;
-  if (pending_.empty()) return 0;
   int answered = 0;
   for (Pending& each : pending_) {
     if (each.done || !reached(each)) continue;
@@ -229,22 +239,27 @@ int JobRunner::poll(const Sink& sink, uint64_t now_ns) {
     tables_->give_back(pending_.front().tables_end);
     pending_.pop_front();
   }
-  if (pending_.empty()) memory_.free_unused();
+  if (answered > 0 && pending_.empty()) memory_.free_unused();
   if (answered == 0) look_for_errors(now_ns);
   return answered;
 }
 
-// A kernel that fails writes no word.
+// A kernel that fails writes no word. A context may fail without one: under MPS another's does it.
 void JobRunner::look_for_errors(uint64_t now_ns) {
-  if (pending_.empty() || !lost_.ok() || now_ns - looked_ns_ < kLookNs) return;
+  if (now_ns - looked_ns_ < (pending_.empty() ? kIdleLookNs : kLookNs)) return;
   looked_ns_ = now_ns;
+  if (pending_.empty()) return look_for_errors(0, "a GPU without work");
+  std::array<bool, kStreams> looked{};
   for (const Pending& each : pending_) {
-    const device::CUresult answer = driver_.cuStreamQuery(streams_[each.stream].stream);
-    if (answer == device::CUDA_SUCCESS || answer == device::CUDA_ERROR_NOT_READY) continue;
-    const Status why = driver_.check(answer, each.what);
-    lost_ = {StatusCode::kDEVICE_LOST, why.message()};
-    return;
+    if (!std::exchange(looked[each.stream], true)) look_for_errors(each.stream, each.what);
   }
+}
+
+void JobRunner::look_for_errors(uint32_t stream, const std::string& what) {
+  if (!lost_.ok()) return;
+  const device::CUresult answer = driver_.cuStreamQuery(streams_[stream].stream);
+  if (answer == device::CUDA_SUCCESS || answer == device::CUDA_ERROR_NOT_READY) return;
+  lost_ = {StatusCode::kDEVICE_LOST, driver_.check(answer, what).message()};
 }
 
 void JobRunner::answer(const Pending& pending, const Sink& sink) {
@@ -506,7 +521,8 @@ Status JobRunner::local_reduce(const Slice& slice, const Stream& stream) {
   return {};
 }
 
-// Carried over, in this step's units: a copy, or the raw codec's encoding of residual times scale.
+// Carried over, in this step's units: a copy, or what the raw codec leaves of a result that is not
+// finite, which is the residual in those units.
 Status JobRunner::keep(const Job& job, const Stream& stream) {
   if (job.slices.size() != 1) return internal_error("keeping no residual");
   const SliceHead& head = job.slices.front().head;
@@ -525,15 +541,21 @@ Status JobRunner::keep(const Job& job, const Stream& stream) {
     });
     return {};
   }
-  using Segment = cuda::Segment<EncodeJob>;
+  CGX_ASSIGN_OR_RETURN(std::byte* const result, scratch(bytes));
+  launches_.push_back([this, result, count = head.elements](device::CUstream on) {
+    return driver_.check(
+        driver_.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(result), kNotANumber, count, on),
+        "keeping a residual");
+  });
+  using Segment = cuda::Segment<DecodeJob>;
   CGX_ASSIGN_OR_RETURN(Segment* const segment, table<Segment>(1));
-  CGX_ASSIGN_OR_RETURN(const void** const ranks, table<const void*>(1));
-  *ranks = from;
   new (segment) Segment{};
-  segment->job.source = {
-      .ranks = tables_->on_device(ranks), .rank_count = 1, .scale = head.residual_scale};
-  segment->job.elements = head.elements;
-  segment->job.encoded = {reinterpret_cast<std::byte*>(to), bytes};
+  DecodeJob& made = segment->job;
+  made.elements = head.elements;
+  made.encoded = {result, bytes};
+  made.residual_in = from;
+  made.residual_out = to;
+  made.residual_scale = head.residual_scale;
   return add_launch(stream, std::span(segment, 1));
 }
 

@@ -1,11 +1,11 @@
 // Jobs on their way through a GPU: what cgxd asks for becomes tables and launches, what the device
 // has done becomes answers.
 //
-//   job -> its places looked up -> tables in pinned memory -> [waits] launches, a word written
+//   job -> its places looked up -> tables in pinned memory -> launches, a word written
 //   the word is there -> what the kernels noted in the tables -> answer
 //
-// An operation's jobs stay on one stream; a wait is enqueued only for a word whose write its
-// trainer has enqueued. Thread rule: the worker's main thread. Nothing waits for the device.
+// An operation's jobs stay on one stream, and begin when their trainers' words are there
+// (held_jobs.h). Thread rule: the worker's main thread. Nothing waits for the device.
 #pragma once
 
 #include <array>
@@ -41,9 +41,8 @@ class JobRunner {
   ~JobRunner();
   JobRunner(const JobRunner&) = delete;
 
-  // False: the tables have no room before others are done; ask again with the same message. An
-  // error: the message is no job.
-  Result<bool> begin(std::span<const std::byte> message);
+  // False: the tables have no room before others are done; ask again with the same job.
+  bool begin(const JobMessage& job);
   using Sink = std::function<void(const Answer&)>;
   int poll(const Sink& sink, uint64_t now_ns);
   // Memory in which sparse codecs work: for jobs of up to so many buckets, with so many bytes
@@ -52,6 +51,8 @@ class JobRunner {
   bool busy() const { return !pending_.empty(); }
   // The context has failed: it answers nothing else any more.
   const Status& lost() const { return lost_; }
+  // If that is what the driver answered, whatever it was asked for.
+  const Status& look_at(const Status& answered);
 
  private:
   using Slice = JobSlice;
@@ -107,11 +108,13 @@ class JobRunner {
   Status open();
 
   Status prepare(const Job& job, Pending& pending);
-  Status enqueue(Stream& stream, const Job& job, const std::string& what);
-  Status launch(Stream& stream, const Job& job);
+  bool can_write_words();
+  Status enqueue(Stream& stream, const std::string& what);
+  Status launch(Stream& stream);
   Status mark(Stream& stream);
   bool reached(const Pending& pending);
   void look_for_errors(uint64_t now_ns);
+  void look_for_errors(uint32_t stream, const std::string& what);
   void answer(const Pending& pending, const Sink& sink);
 
   template <class KernelJob>

@@ -1,7 +1,7 @@
 // What cgxd and its worker (cgxd-gpu) say to each other: jobs and answers in two rings, everything
 // else in packets on a socket. Both are of one build, and the worker refuses another's.
 //
-//   job    := JobHead, strengths (CodecSpec) whose losses are measured, slice*
+//   job    := JobHead (an end has nothing else), strengths (CodecSpec) whose losses are measured, slice*
 //   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
 //   answer := AnswerHead, then Measured* by slice where norms were asked for or sizes vary, then
 //             LossSample* by slice where losses were, then text
@@ -20,14 +20,23 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 4;          // of everything in this file
+constexpr uint32_t kWorkerForm = 5;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
 
 // Of all slices of a job together, in which losses are measured; other slices are not.
 constexpr uint64_t kLossPiecesMax = 2048, kLossValuesMax = 512 << 10;
 
-enum class JobKind : uint8_t { kEncode, kDecode, kReduce, kCombine, kLocalReduce, kKeep, kHash };
+enum class JobKind : uint8_t {
+  kEncode,
+  kDecode,
+  kReduce,
+  kCombine,
+  kLocalReduce,
+  kKeep,
+  kHash,
+  kEnd,  // no job: what has not begun of the operation is answered at once
+};
 
 struct DevicePlace {
   uint32_t arena = 0;
@@ -57,6 +66,8 @@ struct JobHead {
   uint32_t slices = 0;
   uint32_t strengths = 0;
   uint64_t step = 0;  // names the draws of losses
+  uint32_t operation = 0;
+  uint32_t reserved_too = 0;
 };
 struct SliceHead {
   CodecSpec spec;
@@ -119,7 +130,7 @@ enum class PacketKind : uint32_t {
   kAnswered,      // worker -> cgxd
   kAddArena,      // fds: the page of words, and the memory where it travels as a descriptor
   kDropArena,     // nothing names it any more; with a request number: answered when it is closed
-  kFreeWords,     // its process has died: nobody will write its words
+  kFreeWords,     // its process has died: nobody will write its words, so no job waits for them
   kAddStaging,    // fd: a block of staging memory
   kMakeResidual,  // zero, two slots
   kDropResidual,

@@ -84,7 +84,7 @@ void put(std::vector<std::byte>& message, const T& value) {
 class WorkerSite::Work final : public SiteOperation {
  public:
   Work(WorkerSite& site, const OperationSetup& setup)
-      : site_(site), setup_(setup), stream_(site.operations_++ % kStreams) {
+      : site_(site), setup_(setup), number_(++site.operations_), stream_(number_ % kStreams) {
     if (setup.machines == 1) return;
     if (setup.norms) norms_.resize(setup.segments.size());
     if (setup.strengths) losses_.resize(setup.segments.size());
@@ -93,9 +93,7 @@ class WorkerSite::Work final : public SiteOperation {
   std::optional<SiteAnswer> ask(Ticket ticket, const SiteJob& job) override {
     std::vector<std::byte>& message = site_.message_;
     message.clear();
-    put(message,
-        JobHead{
-            .kind = kind_of(job.kind), .stream = static_cast<uint8_t>(stream_), .ticket = ticket});
+    put(message, head(kind_of(job.kind), ticket));
     written_ = slices_ = strengths_ = 0;
     loss_pieces_ = loss_values_ = 0;
     staged_bytes_ = 0;
@@ -118,9 +116,17 @@ class WorkerSite::Work final : public SiteOperation {
     site_.give(ticket, std::move(asked), message);
     return std::nullopt;
   }
+  // What waits for trainers is answered at once, the rest when the GPU has done it.
   void end() override {
     ended_by_ns_ = site_.now_ns_ + kEndsWithinNs;
-    if (open_ > 0) site_.ended_by_ns_ = std::min(site_.ended_by_ns_, ended_by_ns_);
+    if (open_ == 0) return;
+    site_.ended_by_ns_ = std::min(site_.ended_by_ns_, ended_by_ns_);
+    std::vector<std::byte>& message = site_.message_;
+    message.clear();
+    JobHead end = head(JobKind::kEnd, 0);
+    end.bytes = sizeof(end);
+    put(message, end);
+    if (site_.lost_.ok()) site_.send(message);
   }
   uint64_t ended_by_ns() const { return ended_by_ns_; }
   const std::vector<Norms>& norms() const override { return norms_; }
@@ -161,6 +167,13 @@ class WorkerSite::Work final : public SiteOperation {
   }
 
  private:
+  JobHead head(JobKind kind, Ticket ticket) const {
+    return {.kind = kind,
+            .stream = static_cast<uint8_t>(stream_),
+            .ticket = ticket,
+            .operation = number_};
+  }
+
   Status write(const SiteJob& job, Asked& asked, std::vector<std::byte>& message) {
     if (job.kind == SiteJobKind::kKeep || job.kind == SiteJobKind::kHash) {
       asked.about = job.segment;
@@ -329,7 +342,7 @@ class WorkerSite::Work final : public SiteOperation {
 
   WorkerSite& site_;
   const OperationSetup& setup_;
-  const uint32_t stream_;
+  const uint32_t number_, stream_;
   uint32_t open_ = 0;
   uint64_t ended_by_ns_ = UINT64_MAX;             // when what is open must be answered
   uint32_t written_ = 0, slices_ = 0;             // of the job that is being written
@@ -383,6 +396,10 @@ void WorkerSite::give(Ticket ticket, Asked asked, std::vector<std::byte>& messag
                                      " bytes of places is more than a GPU worker's ring takes"));
   }
   asked_[ticket] = std::move(asked);
+  send(message);
+}
+
+void WorkerSite::send(const std::vector<std::byte>& message) {
   const bool first = unsent_.empty() && worker_->flush();  // memory that it names comes before it
   if (!first || !worker_->jobs().try_push(message)) return unsent_.push_back(message);
   worker_->jobs().publish();

@@ -73,6 +73,7 @@ class WorkerSite final : public scheduler::Site {
   };
 
   void give(scheduler::Ticket ticket, Asked asked, std::vector<std::byte>& message);
+  void send(const std::vector<std::byte>& message);
   void refuse(scheduler::Ticket ticket, Asked asked, Status why);
   bool take_answer(scheduler::SiteEvents& events);
   bool disbelieve(const char* what);  // of its answers none is taken any more

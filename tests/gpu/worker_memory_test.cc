@@ -232,6 +232,26 @@ TEST_F(WorkerMemory, WhoIsKilledSaysSo) {
   EXPECT_NE(worker->death().find("was killed by signal 9"), std::string::npos) << worker->death();
 }
 
+// Whoever comes next gets another worker.
+TEST_F(WorkerMemory, AWorkerWhoseGpuHasFailedEndsWhateverItWasAsked) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a GPU does not fail on demand";
+  const auto ends = [](const Worker& worker) {
+    pollfd gone{worker.pidfd(), POLLIN, 0};
+    return ::poll(&gone, 1, 10'000) == 1;
+  };
+  const auto asked = start_with(" fail=cuMemsetD32Async:1=719");
+  EXPECT_EQ(asked->make_residual(16).status().code(), StatusCode::kDEVICE_LOST);
+  EXPECT_TRUE(ends(*asked));
+  const auto shared = start_with(" fail=cuMemImportFromShareableHandle:1=715");
+  const UniqueFd memfd = make_memfd(2 << 20, F_SEAL_SHRINK | F_SEAL_GROW);
+  const auto added =
+      shared->add_arena(message(wire::ArenaWay::kVmm, 2 << 20), words_.get(), memfd.get());
+  EXPECT_EQ(added.status().code(), StatusCode::kDEVICE_LOST) << refusal(added);
+  EXPECT_TRUE(ends(*shared));
+  const auto idle = start_with(" fail=cuStreamQuery:*=810");
+  EXPECT_TRUE(ends(*idle)) << "nobody has asked it anything";
+}
+
 TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
   const auto worker = start();
   EXPECT_TRUE(worker->reserve_work(2, 4096).ok());

@@ -210,6 +210,37 @@ TEST_F(WorkerSites, AStepOfOneMachineLeavesTheResidualThatItLeavesOnTheHost) {
   EXPECT_EQ(last_codes(*there_, *staged_), last_codes(*here_, *slabs_));
 }
 
+// What other units cannot express is forgotten.
+TEST_F(WorkerSites, AResidualThatIsKeptInOtherUnitsIsThatOfTheHost) {
+  ASSERT_TRUE(staged_->reserve(1).ok());
+  const auto last_codes = [&](Site& site, SlabStore& slabs) {
+    const auto residual = site.residual_maker()(kElements);
+    EXPECT_TRUE(residual.ok());
+    std::vector<std::byte> codes;
+    uint32_t confirmed = 0;
+    for (const float scale : {1.0f, 3e38f, 40.0f, 1e-38f, 1.0f}) {
+      const auto play = begin(site, slabs, 0);
+      LocalSegment& segment = play->setup.segments.front();
+      segment.residual = residual->get();
+      segment.confirmed = confirmed;
+      segment.residual_scale = scale;
+      confirmed = 1 - confirmed;
+      const bool keeps = scale != 1.0f;
+      const SiteJob keep{
+          .kind = SiteJobKind::kKeep, .presence = &play->all, .first = 8, .count = kElements - 16};
+      const Ticket asked = keeps ? ask(*play, keep) : ask_encode(*play);
+      EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+      const SiteAnswer& answer = answers_.at(asked);
+      EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
+      const auto bytes = slabs.bytes(play->into).first(answer.bytes);
+      codes.assign(bytes.begin(), bytes.end());
+      slabs.release(play->into);
+    }
+    return codes;
+  };
+  EXPECT_EQ(last_codes(*there_, *staged_), last_codes(*here_, *slabs_));
+}
+
 TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
   ASSERT_TRUE(staged_->reserve(2).ok());
   std::atomic<bool> open{false};
@@ -245,6 +276,72 @@ TEST_F(WorkerSites, AnOldPlansResidualsKeepNoNewPlanWaitingForATrainer) {
   open = true;
   EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
   EXPECT_TRUE(answers_[asked].status.ok()) << answers_[asked].status.to_string();
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
+}
+
+// So do other arenas: what a driver waits for when it closes them waits for no trainer.
+TEST_F(WorkerSites, AnArenaThatGoesKeepsNobodyWaitingForATrainer) {
+  ASSERT_TRUE(staged_->reserve(2).ok());
+  const CUdeviceptr memory = allocate(kBytes);
+  const UniqueFd words = make_memfd(kWordsBytes, F_SEAL_SHRINK | F_SEAL_GROW);
+  const auto other = worker_->add_arena(message_of(memory, kBytes), words.get(), -1);
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto waiting = begin(*there_, *staged_, 0, 1), behind = begin(*there_, *staged_, 1);
+  const Ticket asked = ask_encode(*waiting), next = ask_encode(*behind);
+  EXPECT_TRUE(wait_until([&] { return answers_.count(next) > 0; })) << "then both have come";
+  worker_->drop_arena(other->number);
+  const auto residual = worker_->make_residual(kElements);
+  EXPECT_TRUE(residual.ok()) << residual.status().to_string();
+  open = true;
+  EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+  EXPECT_TRUE(answers_[asked].status.ok()) << answers_[asked].status.to_string();
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
+}
+
+// Its operation has failed, and the GPU of a trainer that lives is far behind.
+TEST_F(WorkerSites, WhatEndsIsAnsweredAlthoughItWaitsForATrainer) {
+  ASSERT_TRUE(staged_->reserve(2).ok());
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto ended = begin(*there_, *staged_, 0, 1);
+  const Ticket first = ask_encode(*ended), second = ask_encode(*ended);
+  ended->work->end();
+  EXPECT_TRUE(wait_until([&] { return answers_.size() == 2; }));
+  for (const Ticket ticket : {first, second}) {
+    EXPECT_EQ(answers_[ticket].status.code(), StatusCode::kCANCELLED);
+  }
+  poll(kSecond + kSecond / 10);
+  EXPECT_TRUE(there_->lost().ok()) << there_->lost().to_string();
+  open = true;
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
+  const auto later = begin(*there_, *staged_, 1, 1);
+  const Ticket third = ask_encode(*later);
+  EXPECT_TRUE(wait_until([&] { return answers_.count(third) > 0; }));
+  EXPECT_TRUE(answers_[third].status.ok()) << answers_[third].status.to_string();
+}
+
+// Jobs of one stream wait for each other, whatever words are there.
+TEST_F(WorkerSites, JobsOfAnOperationBeginInOrderAndThoseOfOthersDoNotWait) {
+  ASSERT_TRUE(staged_->reserve(2 * kStreams).ok());
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto waiting = begin(*there_, *staged_, 0, 1);
+  const Ticket asked = ask_encode(*waiting), behind = ask_hash(*waiting);
+  std::vector<std::unique_ptr<Play>> others;
+  std::vector<Ticket> free;
+  for (uint32_t i = 1; i < kStreams; ++i) {
+    others.push_back(begin(*there_, *staged_, i));
+    free.push_back(ask_encode(*others.back()));
+  }
+  EXPECT_TRUE(wait_until([&] { return answers_.size() == free.size(); }));
+  EXPECT_EQ(answers_.count(asked) + answers_.count(behind), 0u);
+  open = true;
+  EXPECT_TRUE(wait_until([&] { return answers_.size() == free.size() + 2; }));
+  for (const auto& [ticket, answer] : answers_) {
+    EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
+  }
   EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
 }
 

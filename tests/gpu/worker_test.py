@@ -206,30 +206,6 @@ class Streams(WorkerCase):
         self.run_ranks(["arena"], "threads", places=[0])
 
 
-class Closing(WorkerCase):
-    """A session that closes while its GPU is behind, because another rank was lost."""
-
-    def closed(self, kind, seconds, words=""):
-        ranks = self.begin([kind] * 2, f"closing={seconds}", words=words, places=[0, 0])
-        (out, errors), _ = (rank.communicate(timeout=60) for rank in ranks)
-        self.assertEqual((ranks[0].returncode, errors), (0, ""))
-        self.assertNotIn("VIOLATION", self.daemons[0].log())
-        return out.splitlines()
-
-    @of_the_standin
-    def test_memory_is_kept_until_streams_have_done_what_was_handed_over(self):
-        for kind, words in (("copied", ""), ("copied", "without=vmm"), ("copied", "without=words"), ("imported", "")):
-            lines = self.closed(kind, 1.5, words)
-            self.assertRegex(lines[0], "^lost: (slow )?(RankLostError|PeerLostError) ")
-            for line in lines[1:]:
-                self.assertRegex(line, "^(ended|closed): (slow )?OK")
-            self.assertEqual(len(lines), 3 if kind == "imported" else 2)
-
-    @of_the_standin
-    def test_a_stream_that_gets_stuck_keeps_nobody_from_closing(self):
-        self.assertRegex(self.closed("copied", 600)[-1], "^closed: slow TimedOutError TIMED_OUT: copies between the GPU and the arena still wait")
-
-
 class Imports(WorkerCase):
     """Memory that ranks have allocated themselves, read and written where it lies."""
 
@@ -327,6 +303,12 @@ class Imports(WorkerCase):
     def test_without_ipc_imports_are_refused_by_name(self):
         for line in self.run_ranks(["imported"], "calls", words=f"{DAWDLING} without=ipc", places=[0])[0].splitlines():
             self.assertRegex(line, "^failed UNIMPLEMENTED .*CUDA_ERROR_NOT_SUPPORTED")
+
+
+class WithoutWords(Bits):
+    """A worker whose GPU writes no words: events say what is done."""
+
+    WORKER = f"{DAWDLING} without=words"
 
 
 class Families(WorkerCase):

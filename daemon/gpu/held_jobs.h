@@ -1,0 +1,44 @@
+// Jobs that have come and not begun, by stream: each waits until those in front of it have begun
+// and its trainers' streams have written their words. So no stream of the device ever waits for a
+// trainer, whatever the driver then waits for a stream with.
+//
+// Thread rule: the worker's main thread. As many as cgxd has asked for.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <vector>
+
+#include "daemon/gpu/device_memory.h"
+#include "daemon/gpu/job_message.h"
+
+namespace cgx::daemon::gpu {
+
+class HeldJobs {
+ public:
+  explicit HeldJobs(const DeviceMemory& memory) : memory_(memory) {}
+
+  // An error: the message is no job.
+  Status push(std::vector<std::byte> message);
+  // One that may begin, until it is popped; null: none may.
+  const JobMessage* next();
+  void pop();
+  // Takes out what is left of an operation, and returns the tickets.
+  std::vector<uint64_t> end(const JobHead& operation);
+  bool empty() const;
+  void clear() { streams_ = {}; }
+
+ private:
+  struct Held {
+    std::vector<std::byte> message;
+    JobMessage job;                 // in the message
+    size_t slices = 0, inputs = 0;  // so many whose words are there, and of the next slice
+  };
+  bool may_begin(Held& held) const;
+
+  const DeviceMemory& memory_;
+  std::array<std::deque<Held>, kStreams> streams_;
+  uint32_t turn_ = 0;  // of a stream
+};
+
+}  // namespace cgx::daemon::gpu
