@@ -1,7 +1,8 @@
 // What cgxd and its worker (cgxd-gpu) say to each other: jobs and answers in two rings, everything
 // else in packets on a socket. Both are of one build, and the worker refuses another's.
 //
-//   job    := JobHead (an end has nothing else), strengths (CodecSpec) whose losses are measured, slice*
+//   job    := JobHead, strengths (CodecSpec) whose losses are measured, slice*; an end has no more
+//             than the head
 //   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
 //   answer := AnswerHead, then Measured* by slice where norms were asked for or sizes vary, then
 //             LossSample* by slice where losses were, then text

@@ -229,7 +229,8 @@ scheduler::GpuSnapshot Worker::shown() const {
 }
 
 bool Worker::alive() const {
-  return !readable(pidfd_.get(), 0);
+  if (readable(pidfd_.get(), 0)) found_dead_ = true;
+  return !found_dead_;
 }
 
 std::string Worker::death() const {
@@ -336,7 +337,7 @@ Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int>
     return Status(static_cast<StatusCode>(packet.status), packet.text);
   }
   kill(late ? patience.lost : nullptr);
-  readable(pidfd_.get(), kAnswersWithinMs);
+  if (readable(pidfd_.get(), kAnswersWithinMs)) found_dead_ = true;
   return Status(StatusCode::kDEVICE_LOST, death());
 }
 

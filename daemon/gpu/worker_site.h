@@ -45,7 +45,7 @@ class WorkerSite final : public scheduler::Site {
   uint64_t scratch_bytes() const override { return kScratchBytes; }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;
-  Status lost() const override { return lost_; }
+  Status lost() const override;
 
   // Before the data thread sleeps: the worker rings from now on. False: there are answers already.
   bool prepare_sleep();

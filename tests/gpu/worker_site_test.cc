@@ -380,6 +380,20 @@ TEST_F(WorkerSites, AWorkerThatHangsInAJobIsLostByName) {
   EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
 }
 
+// Otherwise what the next worker has comes to a session whose arenas still seem to be there.
+TEST_F(WorkerSites, AWorkerThatWasFoundDeadIsLostAtOnce) {
+  poll(kSecond);
+  signal_worker(SIGKILL);
+  pollfd gone{worker_->pidfd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&gone, 1, 10'000), 1);
+  EXPECT_FALSE(worker_->alive());  // whoever wants one asks
+  EXPECT_EQ(there_->lost().code(), StatusCode::kDEVICE_LOST);
+  const auto play = begin(*there_, *staged_, 0);
+  const Ticket asked = ask_local_reduce(*play);
+  poll(1);
+  EXPECT_EQ(answers_[asked].status.code(), StatusCode::kDEVICE_LOST);
+}
+
 TEST_F(WorkerSites, AWorkerWithoutJobsMayHangAndIsNotLost) {
   const auto play = begin(*there_, *staged_, 0);
   const Ticket asked = ask_local_reduce(*play);
