@@ -382,8 +382,8 @@ CGX_API cgx_status cgx_post(cgx_comm* comm, const cgx_post_options* options, uin
  * `in` and `out` of cgx_arena_alloc_at on that device, or of cgx_arena_import, are used in place
  * (also NULL and NULL: at home), other memory of the GPU is copied there and back, on the same
  * streams. The worker waits for what `stream` holds; nothing on a stream of this process waits for
- * the worker or the network. The home of a tensor that this rank left out may be written from
- * cgx_step_end on.
+ * the worker or the network. The home of a tensor that this rank leaves out may be written from
+ * cgx_absent or cgx_step_end on, whatever streams still hold: no stream orders that.
  * CGX_DEVICE_LOST: the worker or its GPU is gone, for this job only; a new communicator gets a new
  * worker. */
 CGX_API cgx_status cgx_stream_wait(cgx_comm* comm, uint64_t step, void* stream, int64_t timeout_ms);
