@@ -48,13 +48,41 @@ class InOrder(unittest.TestCase):
         module.stream = stream
         result = types.SimpleNamespace(mul_=lambda factor: log.append(f"times {factor}"))
         with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module), \
-             mock.patch.object(cgx._torch_device, "_copy", lambda on, *_: log.append(("copy", on))):
+             mock.patch.object(cgx._torch_device, "_copy", lambda on, *_: log.append(("copy", on))), \
+             mock.patch.object(cgx._torch_device, "all_finite", lambda _: log.append("looked") or torch.tensor(True)):
             accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
-            part = types.SimpleNamespace(factor=2.0, accelerator=accelerator, result=result, _target=None,
-                                         times=types.SimpleNamespace(), _set_result=lambda _: log.append("set"))
+            result.numel = lambda: 1
+            part = types.SimpleNamespace(factor=2.0, is_shared=True, accelerator=accelerator, result=result, _target=None,
+                                         times=types.SimpleNamespace(), _settle=lambda _: log.append("set"))
             cgx._torch_exchange.Part._deliver(part)
         side = accelerator._side
-        self.assertEqual(log, [side, "times 2.0", ("copy", side), "set", "current"])
+        self.assertEqual(log, [side, "times 2.0", ("copy", side), "looked", "set", "current"])
+
+    def test_a_result_is_found_finite_although_other_streams_are_late(self):
+        module = torch_accelerator.Module()
+        open_ = threading.Event()
+        module.current_stream(None).push(open_.wait)
+        with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module), \
+             mock.patch.object(cgx._torch_device, "_copy", lambda *_: None):
+            accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
+            for value, finite in ((1.0, True), (float("inf"), False), (float("nan"), False)):
+                for dtype in (torch.float32, torch.float16):
+                    looks, stage = [], torch.full((100,), value, dtype=dtype)
+                    accelerator.deliver(torch.empty_like(stage), stage, 1.0, looks.append, True)
+                    self.assertEqual(looks[0](), finite)
+        open_.set()
+
+
+class Regions(unittest.TestCase):
+    def test_buckets_begin_at_whole_lines(self):
+        session = types.SimpleNamespace(handle=None)
+        memory = types.SimpleNamespace(block=lambda *_: None, tensor=lambda *_: torch.empty(4096))
+        region = cgx._torch_exchange._Region(session, torch.float32, 3 + 1024 + 1 + 3 * 15, memory)
+        firsts = [region.take(elements) for elements in (3, 1024, 1)]
+        self.assertEqual([first * region.width % 64 for first in firsts], [0, 0, 0])
+        self.assertEqual(len(set(firsts)), 3)
+        with self.assertRaisesRegex(ValueError, "more gradients of torch.float32 than the first"):
+            region.take(32)
 
 
 class Room(unittest.TestCase):

@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 
 from cgx._library import TensorOptions, ids_array, library
-from cgx._torch_device import Later, accelerator_of, check_device, pin, scale
+from cgx._torch_device import Later, accelerator_of, all_finite, check_device, pin, scale
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
 from cgx.errors import CgxError, UnsupportedGradientError, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+_ALIGNED = 16  # elements: where buckets begin, so that a GPU reads and writes whole lines
 _RANGE = "cgx:all_reduce"  # what torch's profiler shows from a bucket's arrival to its result
 
 
@@ -70,7 +71,8 @@ class Part:
         self.future = _profiled(self._promise.then(_unwrap))
         self.ids = self.result = self._target = None
         self.factor = 1.0  # of the result
-        self._finite, self._looking = None, threading.Lock()
+        self.is_shared = False  # with a GPU's worker, so that the result is on the device
+        self._look, self._finite, self._looking = None, None, threading.Lock()
         self._settling = threading.RLock()  # the poller may have the result while its pass fails
         self.times = _Times()
 
@@ -99,11 +101,15 @@ class Part:
     def _deliver(self):
         self.times.done = time.monotonic()
         if self.accelerator:
-            self.accelerator.deliver(self._target, self.result, self.factor, lambda: self._set_result(self._target))
+            self.accelerator.deliver(self._target, self.result, self.factor, self._settle, self.is_shared)
             self._target = None
         else:
             scale(self.result, self.factor)
             self._set_result(self.result)
+
+    def _settle(self, look):
+        self._look = look
+        self._set_result(self._target)
 
     def _set_result(self, result):
         if self.is_sparse:
@@ -123,20 +129,20 @@ class Part:
         """
         with self._looking:
             if self._finite is None and self.result is not None and self._promise.done():
-                self._finite = _all_finite(self.result)
+                self._finite = self._find_out()
             return self._finite is not False
+
+    def _find_out(self):
+        if self._look is not None:
+            try:
+                return self._look()
+            except RuntimeError:  # the device has failed, as whoever uses it next is told
+                return True
+        return self.result.numel() == 0 or bool(all_finite(self.result))
 
     def _set(self, value):
         if not self._promise.done():
             self._promise.set_result(value)
-
-
-def _all_finite(tensor):
-    if tensor.numel() == 0:
-        return True
-    if tensor.dtype == torch.float16:
-        tensor = tensor.float()  # torch 1.13 has no aminmax of fp16 on the CPU
-    return all(bound.isfinite().item() for bound in torch.aminmax(tensor))
 
 
 class _Region:
@@ -151,7 +157,7 @@ class _Region:
 
     def take(self, elements):
         """The first element of the next piece."""
-        first, self.used = self.used, self.used + elements
+        first, self.used = self.used, self.used + -(-elements // _ALIGNED) * _ALIGNED
         if self.used > self.elements:
             raise ValueError(f"this pass has more gradients of {self.dtype} than the first, which had {self.elements}")
         return first
@@ -201,8 +207,9 @@ class Exchange:
     def register(self, parts, names):
         """All parameters of the first pass, in the model's order if it is known, else in the buckets'. Commits."""
         elements = {}
-        for part in parts:
-            elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + part.buffer.numel()
+        for part in parts:  # buckets may have other borders later
+            room = part.buffer.numel() + len(part.layers()) * (_ALIGNED - 1)
+            elements[part.buffer.dtype] = elements.get(part.buffer.dtype, 0) + room
         for dtype, count in elements.items():
             self._regions[dtype] = _Region(self.session, dtype, count, self._shared)
         for part in parts if self._shared is None else ():
@@ -265,7 +272,7 @@ class Exchange:
             over = part.accelerator.fetch(layout.stage, buffer)
         else:
             layout.stage.copy_(buffer)
-        part.ids, part.result = layout.ids, layout.stage
+        part.ids, part.result, part.is_shared = layout.ids, layout.stage, self._shared is not None
         part.times.ids, part.times.handed_over = layout.ids, time.monotonic()
         self._last[layout.key] = part.times
 
