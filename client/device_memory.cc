@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "client/deadline.h"
+#include "client/relaxed_capture.h"
 
 namespace cgx::client {
 namespace {
@@ -29,7 +30,8 @@ Status no_words(const char* what) {
 
 class DeviceMemory::InContext {
  public:
-  explicit InContext(const DeviceMemory& memory) : driver_(memory.driver_) {
+  explicit InContext(const DeviceMemory& memory)
+      : driver_(memory.driver_), relaxed_(memory.driver_) {
     device::CUcontext now = nullptr;
     const bool is = driver_.cuCtxGetCurrent(&now) == device::CUDA_SUCCESS && now == memory.context_;
     pushed_ = !is && memory.context_ != nullptr &&
@@ -44,12 +46,14 @@ class DeviceMemory::InContext {
 
  private:
   const device::Driver& driver_;
+  const RelaxedCapture relaxed_;
   bool pushed_;
 };
 
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::create(const device::Driver& driver,
                                                            const wire::DeviceId& device,
                                                            wire::ArenaWay way, uint64_t bytes) {
+  const RelaxedCapture relaxed(driver);
   std::unique_ptr<DeviceMemory> memory(new DeviceMemory(driver, device, way, bytes));
   CGX_RETURN_IF_ERROR(memory->check_device());
   CGX_RETURN_IF_ERROR(memory->make_words());
@@ -60,6 +64,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::create(const device::Driver&
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::import(const device::Driver& driver,
                                                            const wire::DeviceId& device,
                                                            const void* memory) {
+  const RelaxedCapture relaxed(driver);
   std::unique_ptr<DeviceMemory> made(new DeviceMemory(driver, device, wire::ArenaWay::kIpc, 0));
   made->imported_ = true;
   CGX_RETURN_IF_ERROR(made->check_device());

@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "client/relaxed_capture.h"
+
 namespace cgx::client {
 namespace {
 
@@ -90,6 +92,7 @@ void Copy::let_go() {
 // A driver that does not answer while some thread captures a graph is asked again.
 Status Copy::wait() const {
   const device::Driver& driver = staging_->driver_;
+  const RelaxedCapture relaxed(driver);
   const Staging::InContext inside(driver, context_);
   device::CUresult answer = driver.cuEventSynchronize(over_);
   for (; refused_for_a_capture(answer); answer = driver.cuEventSynchronize(over_)) {
@@ -218,6 +221,7 @@ Status Staging::pin(std::shared_ptr<ArenaMemory> arena) {
     if (each.arena == arena) return {};
   }
   CGX_ASSIGN_OR_RETURN(const CUcontext context, current());
+  const RelaxedCapture relaxed(driver_);
   const auto answer =
       driver_.cuMemHostRegister(arena->base(), arena->bytes(), device::CU_MEMHOSTREGISTER_PORTABLE);
   const Status status =
@@ -292,6 +296,7 @@ void Staging::keep(Copy copy) {
 
 bool Staging::is_over(const Copy& copy) const {
   if (copy.words_ != nullptr) return copy.words_->device()->reached(copy.ready_);
+  const RelaxedCapture relaxed(driver_);
   const InContext inside(driver_, copy.context_);
   return says_over(driver_.cuEventQuery(copy.over_));
 }

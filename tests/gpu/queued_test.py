@@ -7,9 +7,13 @@ import unittest
 from gpu_driver import of_the_standin
 from worker_test import WorkerCase
 
+RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_queued_rank.py")
+
 
 class Queued(WorkerCase):
     """Copies that are still on streams when nobody asks for them any more."""
+
+    RANK = RANK
 
     @of_the_standin
     def test_memory_of_a_refused_tensor_is_nobody_elses_before_its_copy_is_made(self):
@@ -21,12 +25,19 @@ class Queued(WorkerCase):
         self.run_ranks(["copied"], "unsaid", words="", places=[0])
 
     @of_the_standin
+    def test_a_graph_that_another_thread_captures_is_not_disturbed(self):
+        for words in ("", "without=vmm", "without=words", "without=vmm without=ipc"):
+            self.run_ranks(["copied"], "capturing", words=words, places=[0])
+
+    @of_the_standin
     def test_streams_that_come_and_go_have_words(self):
         self.run_ranks(["arena"], "streams", places=[0])
 
 
 class Closing(WorkerCase):
     """A session that closes while its GPU is behind, because another rank was lost."""
+
+    RANK = RANK
 
     def closed(self, kind, seconds, words=""):
         ranks = self.begin([kind] * 2, f"closing={seconds}", words=words, places=[0, 0])

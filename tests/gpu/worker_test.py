@@ -22,7 +22,6 @@ from daemons import BUILD, binary, python_environment  # noqa: E402
 from gpu_driver import STANDIN, driver_environment, of_the_standin  # noqa: E402
 
 TWINS = os.path.join(BUILD, "lib", "libcgx_twins.so")
-RANK = os.path.join(HERE, "gpu_worker_rank.py")
 DAWDLING = "seed=3 delay_us=300"
 DEVICES = 8  # of a machine
 
@@ -32,6 +31,7 @@ class WorkerCase(ClusterCase):
 
     CONFIG = {"policy": {"codec": "maxmin:4,bucket=512"}}
     WORKER = DAWDLING
+    RANK = os.path.join(HERE, "gpu_worker_rank.py")
     JOB = None  # of all ranks, where codecs draw by its name
 
     @classmethod
@@ -67,7 +67,7 @@ class WorkerCase(ClusterCase):
             words_of_rank = f"strict folder={self.machine} {words}" + (f" devices={DEVICES} visible={gpus[rank]}" if gpus else "")
             environment = python_environment(CGX_SOCKET=daemon.socket, **({} if kind == "host" else driver_environment(words_of_rank)))
             processes.append(daemon.machine.start(
-                [sys.executable, RANK, kind, str(rank), str(len(kinds)), meeting, job or self.JOB or f"job{self.jobs}", *parts],
+                [sys.executable, self.RANK, kind, str(rank), str(len(kinds)), meeting, job or self.JOB or f"job{self.jobs}", *parts],
                 env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
             self.addCleanup(processes[-1].kill)
         return processes

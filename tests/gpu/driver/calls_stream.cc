@@ -179,18 +179,29 @@ CUresult cuStreamIsCapturing(CUstream stream, unsigned* status) {
 
 // The list does not have these two because nothing of this project calls them; its users do.
 extern "C" __attribute__((visibility("default"))) CUresult cuStreamBeginCapture_v2(CUstream stream,
-                                                                                   unsigned) {
+                                                                                   unsigned mode) {
   OwnedStream owned;
   if (!find_stream(stream, owned)) return CUDA_ERROR_INVALID_HANDLE;
   owned.stream->capture(true);
+  const std::lock_guard lock(process().mutex);
+  if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL) process().captured = owned.stream;
   return CUDA_SUCCESS;
 }
 extern "C" __attribute__((visibility("default"))) CUresult cuStreamEndCapture(CUstream stream,
                                                                               void** graph) {
   OwnedStream owned;
   if (!find_stream(stream, owned)) return CUDA_ERROR_INVALID_HANDLE;
+  const bool broken = owned.stream->broken();
   owned.stream->capture(false);
+  const std::lock_guard lock(process().mutex);
+  if (process().captured == owned.stream) process().captured = nullptr;
   *graph = nullptr;
+  return broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(unsigned* mode) {
+  CGX_ENTER(Call::cuThreadExchangeStreamCaptureMode, Need::kStart);
+  std::swap(*mode, capture_mode);
   return CUDA_SUCCESS;
 }
 

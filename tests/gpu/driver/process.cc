@@ -61,6 +61,22 @@ std::chrono::milliseconds delay_of(Process& p, Call call) {
   return std::chrono::milliseconds(0);
 }
 
+// As what a driver calls potentially unsafe.
+bool breaks_captures(Call call) {
+  constexpr Call kUnsafe[] = {
+      Call::cuMemAlloc,   Call::cuMemFree,          Call::cuMemHostRegister,
+      Call::cuMemcpyDtoH, Call::cuMemcpyHtoD,       Call::cuStreamQuery,
+      Call::cuEventQuery, Call::cuEventSynchronize, Call::cuStreamSynchronize};
+  return std::find(std::begin(kUnsafe), std::end(kUnsafe), call) != std::end(kUnsafe);
+}
+
+bool breaks_a_capture(Process& p, Call call) {
+  if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED || !breaks_captures(call)) return false;
+  const std::lock_guard lock(p.mutex);
+  if (p.captured != nullptr) p.captured->break_capture();
+  return p.captured != nullptr;
+}
+
 CUresult state_of(Process& p, Need need) {
   if (need == Need::kNothing) return CUDA_SUCCESS;
   if (!p.started || getpid() != p.pid) return CUDA_ERROR_NOT_INITIALIZED;
@@ -113,6 +129,7 @@ void at_end() {
   streams.clear();  // their threads end
   for (const auto& context : p.contexts) context->legacy.reset();
   p.closing.clear();
+  p.captured.reset();
   if (p.violations.empty() || !p.settings.strict) return;
   std::fflush(nullptr);
   _exit(kAccused);
@@ -125,6 +142,8 @@ Process& process() {
   return *made;
 }
 
+thread_local unsigned capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
 std::optional<CUresult> enter(Call call, Need need) {
   Process& p = process();
   p.calls[static_cast<size_t>(call)].fetch_add(1);
@@ -134,6 +153,7 @@ std::optional<CUresult> enter(Call call, Need need) {
   }
   std::this_thread::sleep_for(delay_of(p, call));
   if (const auto fault = fault_of(p, call)) return fault;
+  if (breaks_a_capture(p, call)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const CUresult state = state_of(p, need);
   return state == CUDA_SUCCESS ? std::nullopt : std::optional(state);
 }

@@ -70,6 +70,7 @@ struct Process {
   std::map<CUstream, OwnedStream> streams;
   std::map<std::pair<Context*, uint64_t>, std::shared_ptr<Stream>> of_threads;  // default ones
   std::vector<std::shared_ptr<Stream>> closing;
+  std::shared_ptr<Stream> captured;  // last, in the mode that other threads' calls break
   std::map<CUevent, std::shared_ptr<Event>> events;
   std::map<CUmodule, std::shared_ptr<Module>> modules;
   uint64_t streams_made = 0;
@@ -94,6 +95,9 @@ enum class Need : uint8_t { kNothing, kStart, kContext };
 std::optional<CUresult> enter(Call call, Need need = Need::kContext);
 #define CGX_ENTER(...) \
   if (const auto answer = ::cgx::standin::enter(__VA_ARGS__); answer) return *answer
+
+// Whether what this thread calls minds what others capture.
+extern thread_local unsigned capture_mode;
 
 // The contexts of this thread, the current one last. Outlives the thread's other objects: programs
 // call the driver while they end.

@@ -44,7 +44,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void close(bool now);
   bool stopping() const { return stopping_.load(); }
   // What is enqueued meanwhile would become a graph; nothing here runs one.
-  void capture(bool begin) { captured_.store(begin); }
+  void capture(bool begin) { captured_.store(begin), broken_ = false; }
+  void break_capture() { broken_ = captured(); }
+  bool broken() const { return broken_; }
   bool captured() const { return captured_.load(); }
 
  private:
@@ -62,7 +64,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::deque<Work> queue_;
   uint64_t pushed_ = 0, done_ = 0;
   bool closed_ = false;
-  std::atomic<bool> stopping_ = false, captured_ = false;
+  std::atomic<bool> stopping_ = false, captured_ = false, broken_ = false;
   std::thread thread_;
 };
 
