@@ -7,22 +7,21 @@ namespace cgx::daemon::gpu {
 
 Status HeldJobs::push(std::vector<std::byte> message) {
   CGX_ASSIGN_OR_RETURN(JobMessage job, parse_job(message));
-  const uint8_t stream = job.head.stream;
-  streams_[stream].push_back({.message = std::move(message), .job = std::move(job)});
+  const uint32_t operation = job.head.operation;
+  operations_[operation].push_back({.message = std::move(message), .job = std::move(job)});
   return {};
 }
 
+// Of the operation that began first.
 const JobMessage* HeldJobs::next() {
-  for (uint32_t i = 0; i < kStreams; ++i, turn_ = (turn_ + 1) % kStreams) {
-    std::deque<Held>& jobs = streams_[turn_];
-    if (!jobs.empty() && may_begin(jobs.front())) return &jobs.front().job;
-  }
-  return nullptr;
+  next_ = std::find_if(operations_.begin(), operations_.end(),
+                       [this](auto& each) { return may_begin(each.second.front()); });
+  return next_ == operations_.end() ? nullptr : &next_->second.front().job;
 }
 
 void HeldJobs::pop() {
-  streams_[turn_].pop_front();
-  turn_ = (turn_ + 1) % kStreams;
+  next_->second.pop_front();
+  if (next_->second.empty()) operations_.erase(next_);
 }
 
 // Once a word is there it stays.
@@ -38,18 +37,10 @@ bool HeldJobs::may_begin(Held& held) const {
 
 std::vector<uint64_t> HeldJobs::end(const JobHead& operation) {
   std::vector<uint64_t> tickets;
-  if (operation.stream >= kStreams) return tickets;
-  std::erase_if(streams_[operation.stream], [&](const Held& each) {
-    const bool ends = each.job.head.operation == operation.operation;
-    if (ends) tickets.push_back(each.job.head.ticket);
-    return ends;
-  });
+  const auto left = operations_.extract(operation.operation);
+  if (left.empty()) return tickets;
+  for (const Held& each : left.mapped()) tickets.push_back(each.job.head.ticket);
   return tickets;
-}
-
-bool HeldJobs::empty() const {
-  return std::all_of(streams_.begin(), streams_.end(),
-                     [](const std::deque<Held>& jobs) { return jobs.empty(); });
 }
 
 }  // namespace cgx::daemon::gpu

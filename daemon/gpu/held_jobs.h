@@ -1,12 +1,12 @@
-// Jobs that have come and not begun, by stream: each waits until those in front of it have begun
+// Jobs that have come and not begun, by operation: each waits until those in front of it have begun
 // and its trainers' streams have written their words. So no stream of the device ever waits for a
 // trainer, whatever the driver then waits for a stream with.
 //
 // Thread rule: the worker's main thread. As many as cgxd has asked for.
 #pragma once
 
-#include <array>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "daemon/gpu/device_memory.h"
@@ -25,8 +25,8 @@ class HeldJobs {
   void pop();
   // Takes out what is left of an operation, and returns the tickets.
   std::vector<uint64_t> end(const JobHead& operation);
-  bool empty() const;
-  void clear() { streams_ = {}; }
+  bool empty() const { return operations_.empty(); }
+  void clear() { operations_.clear(); }
 
  private:
   struct Held {
@@ -37,8 +37,9 @@ class HeldJobs {
   bool may_begin(Held& held) const;
 
   const DeviceMemory& memory_;
-  std::array<std::deque<Held>, kStreams> streams_;
-  uint32_t turn_ = 0;  // of a stream
+  using Operations = std::map<uint32_t, std::deque<Held>>;  // none of them empty
+  Operations operations_;
+  Operations::iterator next_;
 };
 
 }  // namespace cgx::daemon::gpu

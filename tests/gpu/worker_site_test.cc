@@ -322,7 +322,7 @@ TEST_F(WorkerSites, WhatEndsIsAnsweredAlthoughItWaitsForATrainer) {
   EXPECT_TRUE(answers_[third].status.ok()) << answers_[third].status.to_string();
 }
 
-// Jobs of one stream wait for each other, whatever words are there.
+// Whichever stream of the device they are for.
 TEST_F(WorkerSites, JobsOfAnOperationBeginInOrderAndThoseOfOthersDoNotWait) {
   ASSERT_TRUE(staged_->reserve(2 * kStreams).ok());
   std::atomic<bool> open{false};
@@ -331,8 +331,8 @@ TEST_F(WorkerSites, JobsOfAnOperationBeginInOrderAndThoseOfOthersDoNotWait) {
   const Ticket asked = ask_encode(*waiting), behind = ask_hash(*waiting);
   std::vector<std::unique_ptr<Play>> others;
   std::vector<Ticket> free;
-  for (uint32_t i = 1; i < kStreams; ++i) {
-    others.push_back(begin(*there_, *staged_, i));
+  for (uint32_t i = 1; i <= kStreams; ++i) {
+    others.push_back(begin(*there_, *staged_, i % kStreams));
     free.push_back(ask_encode(*others.back()));
   }
   EXPECT_TRUE(wait_until([&] { return answers_.size() == free.size(); }));
