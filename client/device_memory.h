@@ -62,7 +62,7 @@ class DeviceMemory {
 
   // Enqueues the write behind what is on the stream. INVALID_ARGUMENT for the default stream of
   // another context. UNIMPLEMENTED where streams write no words, the handle is not one stream's, or
-  // there are more streams than words: then the host has to wait.
+  // more streams than words are at work: then the host has to wait.
   Result<Ready> when_done(void* stream);
   // The word has that value, or a later one.
   bool reached(Ready ready) const;
