@@ -1,30 +1,95 @@
 #include "daemon/base/user_threads.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <iterator>
 #include <map>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
 
 #include "proto/wire/mutex.h"
+#include "proto/wire/packet_fds.h"
 
 namespace cgx::daemon {
+namespace {
+
+constexpr size_t kBundleMax = 253;  // what one packet can carry (SCM_MAX_FD)
+
+// REQUIRES: nothing is sent to it any more. Where the kernel does not tell, there may be some.
+bool descriptors_wait_in(int connection) {
+  const std::string path = "/proc/self/fdinfo/" + std::to_string(connection);
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[512];
+  const ssize_t bytes = file ? ::read(file.get(), text, sizeof(text)) : -1;
+  if (bytes <= 0) return true;
+  return std::string_view(text, static_cast<size_t>(bytes)).find("\nscm_fds: 0\n") ==
+         std::string_view::npos;
+}
+
+// Puts the last ones into the queue of a socket, whose close closes them: none of ours is the last
+// reference then, so closing ours here does not block. They stay where the kernel refuses that.
+void bundle(std::vector<UniqueFd>& connections, std::vector<UniqueFd>& bundles) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0) return;
+  const UniqueFd entrance(ends[0]);
+  UniqueFd bundled(ends[1]);
+  const auto first = connections.end() - kBundleMax;
+  std::vector<int> numbers;
+  std::transform(first, connections.end(), std::back_inserter(numbers),
+                 [](const UniqueFd& each) { return each.get(); });
+  char byte = 0;
+  iovec part{&byte, 1};
+  wire::FdRoom<kBundleMax> room;
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  wire::attach_fds(message, room.bytes, numbers);
+  if (::sendmsg(entrance.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  connections.erase(first, connections.end());
+  bundles.push_back(std::move(bundled));
+}
+
+}  // namespace
 
 struct UserThreads::Lanes {
-  enum class Kind : uint8_t { kTasks, kClosing };
+  enum class Kind : uint8_t { kTasks, kClosing, kConnections };
   using Name = std::tuple<std::string, Kind, std::string>;  // whose, for what, and which of those
   struct Lane {
     std::deque<Task> tasks;
     size_t waiting = 0;  // with the one that runs
+    bool has_thread = false;
+  };
+  struct Ended {
+    std::vector<UniqueFd> connections, bundles;
   };
 
   static void close(const std::shared_ptr<Lanes>& lanes, const std::string& holder, UniqueFd fd) {
     run(lanes, {holder, Kind::kClosing, {}}, [fd = std::move(fd)]() mutable { fd.reset(); });
+  }
+
+  static void end(const std::shared_ptr<Lanes>& lanes, const std::string& holder, UniqueFd fd) {
+    {
+      const MutexLock lock(lanes->mutex);
+      const auto [ended, first] = lanes->ended.try_emplace(holder);
+      std::vector<UniqueFd>& connections = ended->second.connections;
+      connections.push_back(std::move(fd));
+      if (connections.size() % kBundleMax == 0) bundle(connections, ended->second.bundles);
+      if (!first) return;  // a task is on its way for them
+    }
+    run(lanes, {holder, Kind::kConnections, {}}, [lanes, holder] {
+      std::map<std::string, Ended>::node_type ended;  // closed without the lock
+      const MutexLock lock(lanes->mutex);
+      ended = lanes->ended.extract(holder);
+    });
   }
 
   static void run(const std::shared_ptr<Lanes>& lanes, Name name, Task task) {
@@ -32,10 +97,15 @@ struct UserThreads::Lanes {
     if (lanes->is_one_too_many(name)) std::get<2>(name).clear();
     Lane& lane = lanes->by_name[name];
     lane.tasks.push_back(std::move(task));
-    if (++lane.waiting > 1) return;
+    ++lane.waiting;
+    if (std::exchange(lane.has_thread, true)) return;
     try {
       std::thread([lanes, name] { work(lanes, name); }).detach();
-    } catch (const std::system_error&) {  // no thread to be had: here, then
+    } catch (const std::system_error&) {  // no thread to be had: here, then, or with the next one
+      if (std::get<1>(name) != Kind::kTasks) {
+        lane.has_thread = false;
+        return;
+      }
       lock.unlock();
       work(lanes, name);
     }
@@ -74,6 +144,7 @@ struct UserThreads::Lanes {
 
   mutable Mutex mutex;
   ByName by_name CGX_GUARDED_BY(mutex);
+  std::map<std::string, Ended> ended CGX_GUARDED_BY(mutex);  // by holder; a task waits for each
 };
 
 UserThreads::UserThreads() : lanes_(std::make_shared<Lanes>()) {}
@@ -96,6 +167,12 @@ void UserThreads::run(const std::string& holder, std::vector<UniqueFd> fds, FdTa
 void UserThreads::close(const std::string& holder, UniqueFd fd) {
   if (!fd) return;
   Lanes::close(lanes_, holder, std::move(fd));
+}
+
+void UserThreads::end(const std::string& holder, UniqueFd connection) {
+  if (!connection) return;
+  ::shutdown(connection.get(), SHUT_RDWR);
+  if (descriptors_wait_in(connection.get())) Lanes::end(lanes_, holder, std::move(connection));
 }
 
 size_t UserThreads::waiting(const std::string& holder) const {

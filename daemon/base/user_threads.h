@@ -2,13 +2,15 @@
 // waiting: closing a descriptor that a client sent (a socket that lingers blocks close() as long as
 // it likes), mapping and unmapping an arena of many GiB.
 //
-// Thread rule: run() and close() from anywhere. A holder's tasks of one lane run one after another,
-// in order, on a thread that lives as long as there are any, and its descriptors are closed on
-// another such thread; different holders' and different lanes' run beside each other.
+// Thread rule: run(), close() and end() from anywhere. A holder's tasks of one lane run one after
+// another, in order, on a thread that lives as long as there are any, and its descriptors and its
+// connections are closed on two other such threads; different holders' and different lanes' run
+// beside each other.
 //
 // Invariants: a task may block for ever and hurts no other holder; lanes of a holder, and so its
 // threads, are limited; nobody waits for the threads, so a task owns all it touches and outlives
-// this object if it must; no descriptor that a client sent is closed on a thread of tasks.
+// this object if it must; no descriptor that a client sent is closed on a thread of tasks; however
+// many connections of a holder wait for being closed, they take some hundreds of descriptors.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +38,9 @@ class UserThreads {
   void run(const std::string& holder, std::vector<UniqueFd> fds, FdTask task,
            const std::string& lane = {});
   void close(const std::string& holder, UniqueFd fd);
+  // A connection over a Unix socket: the other side sees its end at once. It is closed here unless
+  // descriptors wait in it unread.
+  void end(const std::string& holder, UniqueFd connection);
   size_t waiting(const std::string& holder) const;  // not done and not closed yet
 
  private:

@@ -188,7 +188,7 @@ void IpcAgent::admit(UniqueFd socket, uint64_t now_ns) {
                                    holder, unserved_of(holder), now_ns + options_.handshake_ns);
   if (Status status = connection->watch(); !status.ok()) {
     refuse(connection->socket(), status);
-    return users_.close(holder, connection->take_socket());
+    return users_.end(holder, connection->take_socket());
   }
   connections_.emplace(serial, std::move(connection));
   connections_open_ = static_cast<uint32_t>(connections_.size());
@@ -253,8 +253,7 @@ void IpcAgent::refuse(int socket, const Status& why) {
 
 void IpcAgent::turn_away(UniqueFd socket, const std::string& holder, const Status& why) {
   refuse(socket.get(), why);
-  ::shutdown(socket.get(), SHUT_RDWR);  // it sees the end, however long closing takes
-  users_.close(holder, std::move(socket));
+  users_.end(holder, std::move(socket));
 }
 
 void IpcAgent::expire(uint64_t now_ns) {
@@ -273,8 +272,7 @@ void IpcAgent::drop(Connection& connection) {
   if (connection.state() == Connection::State::kOpen) --sessions_open_;
   poller().remove(connection.socket());
   if (connection.pidfd() >= 0) poller().remove(connection.pidfd());
-  ::shutdown(connection.socket(), SHUT_RDWR);
-  users_.close(connection.holder(), connection.take_socket());
+  users_.end(connection.holder(), connection.take_socket());
   connections_.erase(connection.serial());
   connections_open_ = static_cast<uint32_t>(connections_.size());
 }

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <span>
 #include <vector>
 
+#include "daemon/base/open_files.h"
+#include "daemon/net/packet_socket.h"
 #include "tests/daemon/base/lingering.h"
 
 namespace cgx::daemon {
@@ -84,6 +87,38 @@ TEST(UserThreadsTest, ATasksDescriptorThatLingersKeepsNoOtherTaskWaiting) {
   EXPECT_TRUE(used.get_future().get());
   EXPECT_GE(users.waiting("uid 1"), 1u) << "the descriptor";
   lingering.reader.reset();
+}
+
+// One of a connection that was closed by its user, with `fd` unread in it where there is one.
+UniqueFd ended_connection(int fd = -1) {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd user(ends[1]);
+  UniqueFd connection(ends[0]);
+  const auto byte = std::as_bytes(std::span("x", 1u));
+  EXPECT_TRUE(fd < 0 || send_packet(user.get(), byte, {fd}).ok());
+  return connection;
+}
+
+TEST(UserThreadsTest, ConnectionsBehindOneThatLingersTakeFewDescriptors) {
+  constexpr uint64_t kEnded = 1'000, kFew = 300;
+  UserThreads users;
+  const UniqueFd any(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Lingering lingering;
+  UniqueFd first = ended_connection(lingering.socket.get());
+  lingering.socket.reset();
+  const uint64_t before = open_files().open;
+  users.end("uid 1", std::move(first));
+  for (uint64_t i = 0; i < kEnded; ++i) users.end("uid 1", ended_connection());
+  EXPECT_LT(open_files().open, before + 10) << "without descriptors in them";
+  for (uint64_t i = 0; i < kEnded; ++i) users.end("uid 1", ended_connection(any.get()));
+  EXPECT_LT(open_files().open, before + kFew) << "with descriptors in them";
+  lingering.reader.reset();
+  const auto deadline = std::chrono::steady_clock::now() + kLong;
+  while (open_files().open >= before && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_LT(open_files().open, before);
 }
 
 TEST(UserThreadsTest, AHoldersTasksComeInOrder) {
