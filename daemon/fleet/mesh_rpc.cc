@@ -79,7 +79,7 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
                                   .alive_per_host_max = kConnectionsPerHostMax,
                                   .admits = admits};
     const ListenerEvents events{
-        .on_connection = [this](UniqueFd connection) { serve(std::move(connection)); },
+        .on_connection = [this](UniqueFd connection, int) { serve(std::move(connection)); },
         .on_junk = [&counters] { counters.add(scheduler::Counter::kcontrol_junk); },
         .on_share = [&counters](const scheduler::Share& share) { counters.shares().show(share); }};
     CGX_ASSIGN_OR_RETURN(guard_, GuardedListener::create(listening_.fd.get(), options, events));

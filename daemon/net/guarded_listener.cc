@@ -18,6 +18,7 @@
 #include "daemon/base/holder.h"
 #include "daemon/base/open_files.h"
 #include "daemon/base/user_threads.h"
+#include "daemon/net/pump.h"
 
 namespace cgx::daemon {
 namespace {
@@ -83,15 +84,18 @@ typename Connections::iterator oldest_of_most(Connections& connections) {
 class GuardedListener::Loop {
  public:
   Loop(int listening_fd, const ListenerOptions& options, const ListenerEvents& events,
-       UniqueFd stop)
-      : listening_fd_(listening_fd), options_(options), events_(events), stop_(std::move(stop)) {
+       UniqueFd stop, UniqueFd ended)
+      : listening_fd_(listening_fd),
+        options_(options),
+        events_(events),
+        stop_(std::move(stop)),
+        ended_(std::make_shared<UniqueFd>(std::move(ended))) {
     thread_ = std::thread([this] { run(); });
   }
   ~Loop() {
     ::eventfd_write(stop_.get(), 1);
     thread_.join();
     for (Waiting& one : waiting_) turn_away(std::move(one.fd), one.origin);
-    for (Alive& one : alive_) let_go(std::move(one.watch), one.origin);
   }
 
  private:
@@ -102,8 +106,10 @@ class GuardedListener::Loop {
     bool some = false;  // a part of the opening is there: poll() would return at once
   };
   struct Alive {
-    UniqueFd watch;  // our own descriptor of a connection that was handed over
+    UniqueFd watch;  // our own descriptor of a connection over TCP that was handed over
     std::string origin;
+    std::shared_ptr<std::atomic<bool>> pumped;  // of a local one: whether its pump runs
+    bool half_closed = false;                   // by them
   };
 
   void run() {
@@ -111,6 +117,8 @@ class GuardedListener::Loop {
       collect();
       ::poll(polled_.data(), polled_.size(), timeout_ms());
       if (polled_[0].revents != 0) return;
+      eventfd_t ignored;
+      if (polled_[2].revents != 0) ::eventfd_read(ended_->get(), &ignored);
       drop_ended();
       check_openings();
       if (std::exchange(paused_, false) || polled_[1].revents != 0) accept_all();
@@ -118,13 +126,18 @@ class GuardedListener::Loop {
     }
   }
 
-  // stop, listening socket, then one entry per waiting and per living connection.
+  // stop, listening socket, ended pumps, then one entry per waiting and per living connection.
   void collect() {
-    polled_.assign({{stop_.get(), POLLIN, 0}, {paused_ ? -1 : listening_fd_, POLLIN, 0}});
+    polled_.assign({{stop_.get(), POLLIN, 0},
+                    {paused_ ? -1 : listening_fd_, POLLIN, 0},
+                    {ended_->get(), POLLIN, 0}});
     for (const Waiting& one : waiting_) {
       polled_.push_back({one.some ? -1 : one.fd.get(), POLLIN, 0});
     }
-    for (const Alive& one : alive_) polled_.push_back({one.watch.get(), POLLRDHUP, 0});
+    for (const Alive& one : alive_) {
+      const short end_of_theirs = POLLRDHUP;
+      polled_.push_back({one.watch.get(), one.half_closed ? short{0} : end_of_theirs, 0});
+    }
   }
 
   int timeout_ms() const {
@@ -139,12 +152,13 @@ class GuardedListener::Loop {
   }
 
   void drop_ended() {
-    const size_t first = 2 + waiting_.size();
+    const size_t first = 3 + waiting_.size();
     size_t index = 0;
     std::erase_if(alive_, [&](Alive& one) {
-      if (polled_[first + index++].revents == 0) return false;
-      let_go(std::move(one.watch), one.origin);
-      return true;
+      const short events = polled_[first + index++].revents;
+      if (one.pumped) return !one.pumped->load();
+      one.half_closed |= events != 0;
+      return options_.answers_half_closed ? (events & (POLLHUP | POLLERR)) != 0 : events != 0;
     });
   }
 
@@ -176,35 +190,42 @@ class GuardedListener::Loop {
   }
 
   void hand_over(UniqueFd fd, std::string origin) {
-    if (is_local(fd.get())) {
-      const bool room = share_of(alive_, options_.alive_max).check(origin).ok();
-      if (!room) return turn_away(std::move(fd), origin);
-    } else {
-      make_room_for(origin);
-    }
+    if (is_local(fd.get())) return hand_over_local(std::move(fd), origin);
+    make_room_for(origin);
     UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!watch) return turn_away(std::move(fd), origin);
-    alive_.push_back({std::move(watch), std::move(origin)});
-    events_.on_connection(std::move(fd));
+    if (!watch) return;
+    alive_.push_back({std::move(watch), std::move(origin), nullptr});
+    const int peer = fd.get();
+    events_.on_connection(std::move(fd), peer);
   }
 
-  // It sees the end, however long closing takes.
+  void hand_over_local(UniqueFd fd, const std::string& origin) {
+    std::optional<PumpEnds> ends;
+    if (share_of(alive_, options_.alive_max).check(origin).ok()) ends = make_pump_ends();
+    if (!ends) return turn_away(std::move(fd), origin);
+    events_.on_connection(std::move(ends->theirs), fd.get());
+    const auto pumped = std::make_shared<std::atomic<bool>>(true);
+    const bool started = start_pump(fd, ends->ours, [pumped, ended = ended_] {
+      pumped->store(false);
+      ::eventfd_write(ended->get(), 1);
+    });
+    if (!started) return turn_away(std::move(fd), origin);
+    alive_.push_back({{}, origin, pumped});
+  }
+
   void turn_away(UniqueFd fd, const std::string& origin) {
-    if (is_local(fd.get())) ::shutdown(fd.get(), SHUT_RDWR);
-    let_go(std::move(fd), origin);
-  }
-
-  // Descriptors may wait unread in a local connection; closing those takes as long as they like.
-  void let_go(UniqueFd fd, const std::string& origin) {
-    if (is_local(fd.get())) closers_.close(origin, std::move(fd));
+    if (is_local(fd.get())) closers_.end(origin, std::move(fd));
   }
 
   // Over TCP a host's oldest connection goes for its newest, and the oldest of the largest crowd
-  // where all are too many.
+  // where all are too many; first those who may have gone already.
   void make_room_for(const std::string& host) {
     const auto same = [&](const Alive& other) { return other.origin == host; };
+    const auto gone = [&](const Alive& other) { return same(other) && other.half_closed; };
     if (std::count_if(alive_.begin(), alive_.end(), same) >= options_.alive_per_host_max) {
-      end(std::find_if(alive_.begin(), alive_.end(), same));
+      const auto first_gone = std::find_if(alive_.begin(), alive_.end(), gone);
+      end(first_gone != alive_.end() ? first_gone
+                                     : std::find_if(alive_.begin(), alive_.end(), same));
     }
     if (!alive_.empty() && alive_.size() >= options_.alive_max) end(oldest_of_most(alive_));
   }
@@ -268,6 +289,7 @@ class GuardedListener::Loop {
   const ListenerOptions options_;
   const ListenerEvents events_;
   UniqueFd stop_;
+  const std::shared_ptr<UniqueFd> ended_;  // pumps may outlive the listener
   UserThreads closers_;
   Admission admission_;
   bool paused_ = false;  // who comes waits at the door
@@ -282,10 +304,10 @@ Result<std::unique_ptr<GuardedListener>> GuardedListener::create(int listening_f
                                                                  const ListenerOptions& options,
                                                                  const ListenerEvents& events) {
   CGX_ASSERT((options.judge || !options.opening.empty()) && events.on_connection && events.on_junk);
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
-  if (!stop) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "eventfd");
-  return std::unique_ptr<GuardedListener>(
-      new GuardedListener(std::make_unique<Loop>(listening_fd, options, events, std::move(stop))));
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC)), ended(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop || !ended) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "eventfd");
+  return std::unique_ptr<GuardedListener>(new GuardedListener(
+      std::make_unique<Loop>(listening_fd, options, events, std::move(stop), std::move(ended))));
 }
 
 GuardedListener::GuardedListener(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

@@ -3,7 +3,8 @@
 // (gRPC).
 //
 // Owns one thread, which accepts, waits for the first bytes and watches for the end of connections
-// it handed over; it never reads past a peek. Bounded: connections waiting, connections alive.
+// it handed over; it never reads past a peek. Bounded: connections waiting, connections alive. Of a
+// local connection the library gets the end of a pump (pump.h), never the connection itself.
 // Thread rule: create and destroy on one thread; the call-backs run on the listener's.
 // Shares: where no more may wait, the oldest of whoever has most there goes; over TCP likewise of
 // those alive, and users of a Unix socket share them (scheduler/shares.h); the last descriptors of
@@ -36,10 +37,12 @@ struct ListenerOptions {
   uint32_t alive_max = 128;
   uint32_t alive_per_host_max = UINT32_MAX;        // TCP only; the oldest one goes
   std::function<bool(const std::string&)> admits;  // of TCP: the numeric host; empty: everybody
+  bool answers_half_closed = false;  // alive until both directions have ended, not only theirs
 };
 
 struct ListenerEvents {
-  std::function<void(UniqueFd)> on_connection;
+  // What to serve, and the socket that says who is at its other end, until this returns.
+  std::function<void(UniqueFd, int)> on_connection;
   std::function<void()> on_junk;  // wrong first bytes, or none in time after some
   // Who has how many of those waiting and alive, when that has changed; may be empty.
   std::function<void(const scheduler::Share&)> on_share = {};

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <deque>
 #include <thread>
 #include <vector>
 
@@ -102,12 +103,14 @@ class HttpDoor::Serving {
                                     .opening_timeout_ns = options_.request_timeout_ns,
                                     .alive_max = kAliveMax,
                                     .alive_per_host_max = kAlivePerHostMax,
-                                    .admits = {}};
-    CGX_ASSIGN_OR_RETURN(guard_, GuardedListener::create(
-                                     listener_.fd.get(), listening,
-                                     {.on_connection = [this](UniqueFd fd) { add(std::move(fd)); },
-                                      .on_junk = options_.on_junk,
-                                      .on_share = options_.on_share}));
+                                    .admits = {},
+                                    .answers_half_closed = true};
+    CGX_ASSIGN_OR_RETURN(
+        guard_,
+        GuardedListener::create(listener_.fd.get(), listening,
+                                {.on_connection = [this](UniqueFd fd, int) { add(std::move(fd)); },
+                                 .on_junk = options_.on_junk,
+                                 .on_share = options_.on_share}));
     return {};
   }
   uint16_t port() const { return listener_.port; }
@@ -122,9 +125,16 @@ class HttpDoor::Serving {
   void add(UniqueFd fd) {  // on the listener's thread
     {
       const MutexLock lock(mutex_);
+      if (asking_.size() >= kAliveMax) std::erase_if(asking_, has_gone);
       asking_.push_back(std::move(fd));
     }
     ::eventfd_write(wake_.get(), 1);
+  }
+
+  // The listener ends those who are too many, and forgets who is gone.
+  static bool has_gone(const UniqueFd& fd) {
+    pollfd one{fd.get(), 0, 0};
+    return ::poll(&one, 1, 0) > 0;
   }
 
   void run() {
@@ -135,18 +145,23 @@ class HttpDoor::Serving {
       ::poll(polled.data(), polled.size(), timeout_ms());
       eventfd_t ignored;
       if (polled[0].revents != 0) ::eventfd_read(wake_.get(), &ignored);
-      std::vector<UniqueFd> asking;
+      UniqueFd asking;
       {
         const MutexLock lock(mutex_);
         if (stopping_) return;
-        std::swap(asking, asking_);
+        if (!asking_.empty()) {
+          asking = std::move(asking_.front());
+          asking_.pop_front();
+        }
+        more_ask_ = !asking_.empty();
       }
-      for (UniqueFd& fd : asking) serve(std::move(fd));
+      if (asking) serve(std::move(asking));
       std::erase_if(leaving_, [this](Leaving& one) { return has_left(one); });
     }
   }
 
   int timeout_ms() const {
+    if (more_ask_) return 0;
     uint64_t earliest = kNever;
     for (const Leaving& one : leaving_) earliest = std::min(earliest, one.deadline_ns);
     if (earliest == kNever) return -1;
@@ -158,7 +173,10 @@ class HttpDoor::Serving {
   void serve(UniqueFd fd) {
     std::string head(kHeadBytesMax, '\0');
     const ssize_t got = ::recv(fd.get(), head.data(), head.size(), MSG_DONTWAIT);
-    if (got <= 0) return;
+    if (got <= 0 || has_gone(fd)) {
+      ::shutdown(fd.get(), SHUT_RDWR);
+      return;
+    }
     head.resize(static_cast<size_t>(got));
     const Request request = parse(head);
     leaving_.push_back({std::move(fd), text_of(answer_to(request), request.method == "HEAD"),
@@ -190,9 +208,10 @@ class HttpDoor::Serving {
   const Answer answer_;
   const UniqueFd wake_;
   Mutex mutex_;
-  std::vector<UniqueFd> asking_ CGX_GUARDED_BY(mutex_);
+  std::deque<UniqueFd> asking_ CGX_GUARDED_BY(mutex_);
   bool stopping_ CGX_GUARDED_BY(mutex_) = false;
   std::vector<Leaving> leaving_;  // the thread's
+  bool more_ask_ = false;         // likewise
   std::thread thread_;
   std::unique_ptr<GuardedListener> guard_;
 };

@@ -1,5 +1,6 @@
 #include "daemon/operators/control_service.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -18,13 +19,14 @@ namespace {
 
 constexpr const char kHttp2Opening[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// gRPC's process-wide switches. Its own log goes nowhere: strangers can make it talk, and what the
-// daemon needs to know comes back as a status.
+// gRPC's process-wide switches. Its own log and protobuf's go nowhere: strangers can make them
+// talk, and what the daemon needs to know comes back as a status.
 void set_up_grpc() {
   static std::once_flag once;
   std::call_once(once, [] {
     grpc_init();  // for the whole process: the last grpc_shutdown() may wait 10 s for its poller
     gpr_set_log_function([](gpr_log_func_args*) {});
+    google::protobuf::SetLogHandler(nullptr);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
@@ -62,17 +64,18 @@ class ControlService::Edge {
                                     .opening_timeout_ns = options.handshake_timeout_ns};
     CGX_ASSIGN_OR_RETURN(
         listener_,
-        GuardedListener::create(options.unix_fd, listening,
-                                {.on_connection = [this](UniqueFd fd) { serve(std::move(fd)); },
-                                 .on_junk = options.on_junk,
-                                 .on_share = options.on_share}));
+        GuardedListener::create(
+            options.unix_fd, listening,
+            {.on_connection = [this](UniqueFd fd, int peer) { serve(std::move(fd), peer); },
+             .on_junk = options.on_junk,
+             .on_share = options.on_share}));
     return {};
   }
   uint16_t tcp_port() const { return tls_ == nullptr ? 0 : tls_->port(); }
 
  private:
-  void serve(UniqueFd fd) {
-    const Result<Caller> caller = identify_peer(fd.get(), operators_);
+  void serve(UniqueFd fd, int peer) {
+    const Result<Caller> caller = identify_peer(peer, operators_);
     const Status status = caller.ok() ? servers_.serve(std::move(fd), *caller) : caller.status();
     if (!status.ok()) log_.write(LogLevel::kWarning, "control: " + status.message());
   }

@@ -130,7 +130,7 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
 
   auto* acceptor = tls->acceptor_.get();
   const int listening_fd = tls->listening_.get();
-  events.on_connection = [acceptor, listening_fd](UniqueFd fd) {
+  events.on_connection = [acceptor, listening_fd](UniqueFd fd, int) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listening_fd;
     connection.fd = fd.release();

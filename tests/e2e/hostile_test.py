@@ -133,6 +133,31 @@ class Descriptors(Hostile):
             self.send_lingering(link, junk)
             self.quickly("an operator's question meanwhile", lambda: daemon.control_tool("status"))
 
+    def test_that_come_after_the_opening_keep_no_operator_out(self):
+        daemon = self.daemons[0]
+        settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+        for _ in range(12):
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.addCleanup(link.close)
+            link.connect(daemon.control)
+            link.sendall(settings)
+            self.assertNotEqual(link.recv(1), b"", "the server's settings")
+            self.send_lingering(link, bytes(9))
+        self.quickly("an operator's question meanwhile", lambda: daemon.control_tool("status"))
+        self.assert_others_are_served()
+
+    def test_that_take_long_to_close_are_no_way_to_take_all_that_the_daemon_has(self):
+        daemon = self.daemons[0]
+        before = Use(daemon).descriptors
+        self.send_lingering(self.packets(), b"junk")
+        for path, kind in ((daemon.socket, socket.SOCK_SEQPACKET), (daemon.control, socket.SOCK_STREAM)):
+            for _ in range(1500):
+                with socket.socket(socket.AF_UNIX, kind) as link, contextlib.suppress(ConnectionError):
+                    link.connect(path)
+                    link.sendall(b"junk")
+        self.assertLess(Use(daemon).descriptors, before + 300)
+        self.assert_others_are_served()
+
     def packet_kind(self, link):
         packet, fds, _, _ = socket.recv_fds(link, 1 << 17, 8)
         for fd in fds:

@@ -5,7 +5,9 @@
 
 #include <future>
 #include <mutex>
+#include <thread>
 
+#include "daemon/base/open_files.h"
 #include "daemon/net/packet_socket.h"
 #include "tests/daemon/base/lingering.h"
 #include "tests/daemon/operators/control_harness.h"
@@ -23,7 +25,7 @@ class GuardedListenerTest : public ::testing::Test {
     Result<std::unique_ptr<GuardedListener>> created =
         GuardedListener::create(listening_.get(), options,
                                 {.on_connection =
-                                     [this](UniqueFd fd) {
+                                     [this](UniqueFd fd, int) {
                                        std::lock_guard lock(mutex_);
                                        served_.push_back(std::move(fd));
                                      },
@@ -74,7 +76,8 @@ TEST_F(GuardedListenerTest, HandsOverTheUntouchedConnection) {
   const UniqueFd client = connect();
   send(client, "HELLO and more");
   ASSERT_TRUE(eventually([&] { return served() == 1; }));
-  EXPECT_EQ(read_served(0), "HELLO and more");
+  std::string read;
+  EXPECT_TRUE(eventually([&] { return (read += read_served(0)) == "HELLO and more"; })) << read;
   EXPECT_EQ(junk_, 0);
 }
 
@@ -92,6 +95,54 @@ TEST_F(GuardedListenerTest, DescriptorsThatLingerKeepNeitherTheNextNorTheEndWait
   EXPECT_EQ(end.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   of_junk.reader.reset();
   of_half.reader.reset();
+}
+
+// Reading it without room for descriptors would close them.
+TEST_F(GuardedListenerTest, DescriptorsThatComeLaterKeepNoReaderWaiting) {
+  const UniqueFd client = connect();
+  Lingering lingering;
+  send(client, "HELLO");
+  send_with(client, "more", std::move(lingering.socket));
+  start();  // now, so that it closes the descriptor last
+  ASSERT_TRUE(eventually([&] { return served() == 1; }));
+  const auto ended = std::async(std::launch::async, [this] {
+    const std::lock_guard lock(mutex_);
+    char bytes[64];
+    while (::recv(served_[0].get(), bytes, sizeof bytes, 0) > 0) {
+    }
+  });
+  EXPECT_EQ(ended.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_TRUE(eventually([&] { return has_ended(served_[0]); }));
+  const UniqueFd next = connect();
+  send(next, "HELLO");
+  EXPECT_TRUE(eventually([&] { return served() == 2; }));
+  lingering.reader.reset();
+  ::shutdown(client.get(), SHUT_RDWR);
+}
+
+TEST_F(GuardedListenerTest, ConnectionsAfterADescriptorThatLingersTakeNoDescriptors) {
+  Lingering lingering;
+  const UniqueFd junk = connect();
+  send_with(junk, "JUNK", std::move(lingering.socket));
+  start();  // now, so that it closes the descriptor last
+  EXPECT_TRUE(closed(junk));
+  const uint64_t before = open_files().open;
+  for (int i = 0; i < 100; ++i) {
+    const UniqueFd more = connect();
+    send(more, "JUNK");
+    EXPECT_TRUE(closed(more));
+  }
+  EXPECT_LT(open_files().open, before + 20);
+  lingering.reader.reset();
+}
+
+TEST_F(GuardedListenerTest, EndsTheConnectionThatIsNotServed) {
+  start();
+  const UniqueFd client = connect();
+  send(client, "HELLO");
+  ASSERT_TRUE(eventually([&] { return served() == 1; }));
+  served_[0].reset();
+  EXPECT_TRUE(closed(client));
 }
 
 TEST_F(GuardedListenerTest, WaitsForAnOpeningInPieces) {
