@@ -202,7 +202,7 @@ Result<DaemonOptions> daemon_options(const v1::Config& config) {
   CGX_ASSIGN_OR_RETURN(options.mesh_tls, mesh_tls(config.mesh().tls()));
   options.agreed = agreed_keys(config);
   options.other_ports = other_ports(config);
-  options.is_own = is_own_listener;
+  options.look_at_own = own_listener_check;
   return options;
 }
 

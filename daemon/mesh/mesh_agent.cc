@@ -58,10 +58,15 @@ Status MeshAgent::on_start() {
 int MeshAgent::do_work(uint64_t now_ns) {
   owner_.check();
   now_ns_ = now_ns;
+  is_own_ = {};
   const int work = inbox_.drain(kMessagesPerRound, [](Message message) { message(); });
   expire();
   for (auto& [serial, wish] : wishes_) {
     if (!wish->calls() || wish->attempt != 0 || wish->next_try_ns > now_ns) continue;
+    if (wish->greets() && !greets_in_time(*wish)) {
+      wish->next_try_ns = own_rate_second_ns_ + kSecond;
+      continue;
+    }
     wish->dials ? dial(*wish) : look_near(*wish);
   }
   next_overdue_ns_ = ports_.dialer.expire(now_ns);
@@ -74,7 +79,9 @@ uint64_t MeshAgent::next_deadline_ns() const {
     deadline = std::min(deadline, wish->since_ns + options_.deadline_ns);
     if (wish->calls() && wish->attempt == 0) deadline = std::min(deadline, wish->next_try_ns);
   }
-  for (const auto& [nonce, issued] : issued_) deadline = std::min(deadline, issued.expires_ns);
+  for (const auto* each : {&issued_, &finished_}) {
+    for (const auto& [nonce, issued] : *each) deadline = std::min(deadline, issued.expires_ns);
+  }
   return deadline;
 }
 
@@ -91,7 +98,7 @@ void MeshAgent::unwant(LinkSerial serial) {
 
 // Only where daemons may be, and never at a port of this one: what a client names is not dialed for
 // it. A link's own listener exists before the link is asked for.
-Status MeshAgent::check(Wish& wish) const {
+Status MeshAgent::check(Wish& wish) {
   if (wish.addresses.empty()) {
     return Status(StatusCode::kUNAVAILABLE,
                   "the daemon " + short_name(wish.wish.request.instance) +
@@ -112,8 +119,7 @@ Status MeshAgent::check(Wish& wish) const {
   }
   const std::vector<std::string> own = split(options_.address);
   std::erase_if(wish.addresses, [&](const std::string& each) {
-    return std::find(own.begin(), own.end(), each) != own.end() ||
-           (options_.is_own && options_.is_own(each));
+    return std::find(own.begin(), own.end(), each) != own.end() || is_own(each);
   });
   if (wish.addresses.empty()) {
     return Status(
@@ -131,6 +137,13 @@ Status MeshAgent::check(Wish& wish) const {
                       "loopback addresses talk to each other");
   }
   return {};
+}
+
+// Looking takes long, and clients name addresses as they like: once for all messages of a round.
+bool MeshAgent::is_own(const std::string& address) {
+  if (!options_.look_at_own) return false;
+  if (!is_own_) is_own_ = options_.look_at_own();
+  return is_own_(address);
 }
 
 void MeshAgent::add(LinkWish asked) {
@@ -230,11 +243,17 @@ void MeshAgent::refuse(Wish& wish, const Status& why) {
 void MeshAgent::end(Wish& wish) {
   const bool dialed = wish.dials || wish.next_ask_ns != 0;
   if (dialed && !wish.addresses.empty()) ports_.dialer.forget(wish.current_address());
+  if (auto given = issued_.extract(wish.challenge); !given.empty()) {
+    given.mapped().expires_ns = now_ns_ + options_.challenge_ns;
+    finished_.insert(std::move(given));
+  }
   wishes_.erase(wish.wish.serial);
 }
 
 void MeshAgent::expire() {
-  std::erase_if(issued_, [this](const auto& each) { return each.second.expires_ns <= now_ns_; });
+  for (auto* each : {&issued_, &finished_}) {
+    std::erase_if(*each, [this](const auto& one) { return one.second.expires_ns <= now_ns_; });
+  }
   for (auto it = wishes_.begin(); it != wishes_.end();) {
     Wish& wish = *(it++)->second;
     if (now_ns_ - wish.since_ns < options_.deadline_ns) continue;

@@ -62,6 +62,8 @@ class MeshListener {
                        UniqueFunction<void(Verdict)> answer) = 0;
 };
 
+using IsOwn = std::function<bool(const std::string& address)>;
+
 struct MeshOptions {
   wire::InstanceId instance{};
   std::string name;
@@ -69,8 +71,9 @@ struct MeshOptions {
   std::string address;      // advertised, for messages
   std::string cluster_key;  // empty: job keys alone
   NetworkList trusted = NetworkList::loopback();
-  // Whether this process listens at an address; empty: asked of nothing but `address`.
-  std::function<bool(const std::string& address)> is_own = {};
+  // Looks where this process listens, and says whether an address is one of those; empty: only
+  // `address` is.
+  std::function<IsOwn()> look_at_own = {};
   uint64_t deadline_ns = 120 * kSecond;    // both sides must have asked by then
   uint64_t unreachable_ns = 10 * kSecond;  // nobody answers at any of the peer's addresses
   uint64_t near_ns = 1 * kSecond;          // nobody listens there, and both are on loopback
@@ -78,7 +81,8 @@ struct MeshOptions {
   uint64_t challenge_ns = 10 * kSecond;
   uint64_t retry_first_ns = 20 * kMillisecond;
   uint64_t retry_max_ns = 500 * kMillisecond;
-  uint32_t greetings_per_second = 500;  // shared by the hosts that greet
+  uint32_t greetings_per_second = 500;      // shared by the hosts that greet
+  uint32_t own_greetings_per_second = 200;  // of one user, to one address
 };
 
 class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
@@ -127,7 +131,8 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
 
   // Wishes.
   void add(LinkWish wish);
-  Status check(Wish& wish) const;
+  Status check(Wish& wish);
+  bool is_own(const std::string& address);
   void connect(Wish& wish, const Introduction& both, const transport::Endpoint& remote);
   void on_connected(Wish& wish, const Status& status);
   void made(Wish& wish);
@@ -172,20 +177,26 @@ class MeshAgent final : public Agent, public LinkMaker, public MeshListener {
   Verdict answer_failure(const Arrival& arrival);
   Verdict stranger(const std::string& host, const Status& why);
   bool within_rate(const std::string& host);
-  bool challenges_left(const std::string& host) const;
+  bool challenges_left(const std::string& holder) const;
+  bool greets_in_time(const Wish& wish);
+  Issued* find_issued(const Nonce& challenge);
 
   MeshOptions options_;
   Ports ports_;
   LimitedEvents refusals_;
   Mailbox<Message> inbox_;
   Wishes wishes_;
-  std::map<Nonce, Issued> issued_;
-  std::deque<Refusal> refused_;  // bounded
+  std::map<Nonce, Issued> issued_;    // limited
+  std::map<Nonce, Issued> finished_;  // their wishes have ended; a lost answer is asked for again
+  std::deque<Refusal> refused_;       // bounded
   uint64_t next_attempt_ = 1;
   uint64_t now_ns_ = 0;
   uint64_t next_overdue_ns_ = kNever;  // a call of the dialer
   uint64_t rate_second_ns_ = 0;
   scheduler::Share rate_;  // of this second
+  uint64_t own_rate_second_ns_ = 0;
+  std::map<std::pair<uint32_t, std::string>, uint32_t> own_rate_;  // likewise, by uid and address
+  IsOwn is_own_;                                                   // of this round
   ThreadOwner owner_;
 };
 

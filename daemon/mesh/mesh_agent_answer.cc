@@ -9,6 +9,11 @@ namespace {
 
 constexpr size_t kIssuedMax = 4096;
 
+// Other users of a host need not wait for one whose introductions come to nothing.
+std::string challenges_holder(const std::string& host, const Greeting& greeting) {
+  return host + " for uid " + std::to_string(greeting.uid);
+}
+
 }  // namespace
 
 void MeshAgent::greeted(const std::string& host, Greeting greeting,
@@ -43,11 +48,18 @@ bool MeshAgent::within_rate(const std::string& host) {
   return true;
 }
 
-bool MeshAgent::challenges_left(const std::string& host) const {
+bool MeshAgent::challenges_left(const std::string& holder) const {
   scheduler::Use use{.limit = kIssuedMax, .all = issued_.size()};
   if (scheduler::left_for({use.limit, use.all, use.limit}) > 0) return true;
-  for (const auto& [nonce, issued] : issued_) use.own += issued.host == host;
+  for (const auto& [nonce, issued] : issued_) use.own += issued.holder == holder;
   return scheduler::left_for(use) > 0;
+}
+
+MeshAgent::Issued* MeshAgent::find_issued(const Nonce& challenge) {
+  for (auto* each : {&issued_, &finished_}) {
+    if (const auto found = each->find(challenge); found != each->end()) return &found->second;
+  }
+  return nullptr;
 }
 
 Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& greeting) {
@@ -56,7 +68,7 @@ Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& gr
   if (wish == nullptr) return challenge;
   challenge.nonce = new_nonce();
   Issued& issued = issued_[challenge.nonce];
-  issued.host = host;
+  issued.holder = challenges_holder(host, greeting);
   issued.serial = wish->wish.serial;
   issued.introduction = {greeting, challenge.nonce, options_.name};
   issued.expires_ns = now_ns_ + options_.challenge_ns;
@@ -65,7 +77,8 @@ Challenge MeshAgent::answer_greeting(const std::string& host, const Greeting& gr
 
 // kGo, and only then: `wish` is the one the greeting asks for.
 Verdict MeshAgent::judge(const std::string& host, const Greeting& greeting, Wish*& wish) {
-  if (!within_rate(host) || !challenges_left(host)) return Verdict::not_yet();
+  const bool room = within_rate(host) && challenges_left(challenges_holder(host, greeting));
+  if (!room) return Verdict::not_yet();
   if (!options_.trusted.contains(host)) {
     return stranger(host, Status(StatusCode::kPERMISSION_DENIED,
                                  host + " is in none of the networks of mesh.trusted_networks (" +
@@ -164,9 +177,9 @@ Status MeshAgent::refused_lately(const Greeting& greeting) const {
 
 void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
                              UniqueFunction<void(Acceptance)> answer) {
-  const auto found = issued_.find(proof.nonce);
-  if (found == issued_.end()) return answer({.verdict = Verdict::not_yet()});  // greet again
-  Issued& issued = found->second;
+  Issued* const found = find_issued(proof.nonce);
+  if (found == nullptr) return answer({.verdict = Verdict::not_yet()});  // greet again
+  Issued& issued = *found;
   const auto waiting = wishes_.find(issued.serial);
   Wish* wish = waiting == wishes_.end() ? nullptr : waiting->second.get();
   if (issued.proof && equal_in_constant_time(*issued.proof, proof.mac)) {
@@ -179,7 +192,7 @@ void MeshAgent::answer_proof(const std::string& host, const Proof& proof,
     return answer({.verdict = Verdict::not_yet()});
   }
   if (Status why = check_proof(host, issued.introduction, *wish, proof); !why.ok()) {
-    issued_.erase(found);  // one proof per challenge
+    issued_.erase(proof.nonce);  // one proof per challenge
     // Whoever cannot prove anything may be anybody: the wish waits for the right one.
     if (why.code() != StatusCode::kAUTH_FAILED) refuse(*wish, why);
     return answer({.verdict = stranger(host, why)});
@@ -215,11 +228,11 @@ Status MeshAgent::check_proof(const std::string& host, const Introduction& both,
 
 Verdict MeshAgent::answer_arrival(const Arrival& arrival) {
   if (!arrival.failure.ok()) return answer_failure(arrival);
-  const auto found = issued_.find(arrival.nonce);
-  const bool known = found != issued_.end() && found->second.proof &&
-                     equal_in_constant_time(found->second.arrival, arrival.mac);
+  const Issued* const found = find_issued(arrival.nonce);
+  const bool known =
+      found != nullptr && found->proof && equal_in_constant_time(found->arrival, arrival.mac);
   if (!known) return Verdict::refused(Status(StatusCode::kNOT_FOUND, "no such handshake"));
-  const auto wish = wishes_.find(found->second.serial);
+  const auto wish = wishes_.find(found->serial);
   if (wish != wishes_.end() && wish->second->connected) {
     made(*wish->second);
     end(*wish->second);
@@ -229,12 +242,12 @@ Verdict MeshAgent::answer_arrival(const Arrival& arrival) {
 
 // The dialer's transport could not connect.
 Verdict MeshAgent::answer_failure(const Arrival& arrival) {
-  const auto found = issued_.find(arrival.nonce);
-  const auto waiting = found == issued_.end() ? wishes_.end() : wishes_.find(found->second.serial);
+  const Issued* const found = find_issued(arrival.nonce);
+  const auto waiting = found == nullptr ? wishes_.end() : wishes_.find(found->serial);
   if (waiting == wishes_.end()) return {};  // nobody waits for it
   Wish& wish = *waiting->second;
-  const Mac expected = wish.key.prove_arrival(found->second.introduction, arrival.failure);
-  const bool known = found->second.proof && equal_in_constant_time(expected, arrival.mac);
+  const Mac expected = wish.key.prove_arrival(found->introduction, arrival.failure);
+  const bool known = found->proof && equal_in_constant_time(expected, arrival.mac);
   if (!known) return Verdict::refused(Status(StatusCode::kNOT_FOUND, "no such handshake"));
   refuse(wish, Status(arrival.failure.code(), peer_text(wish) + " cannot connect for gradients: " +
                                                   arrival.failure.message()));

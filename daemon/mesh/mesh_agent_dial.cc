@@ -27,6 +27,19 @@ MeshAnswer<T> MeshAgent::answer_to(Wish& wish,
   };
 }
 
+// Of the many links of one user to one daemon some greet it each second: it lets in so many of a
+// host, and the others of this machine need it, too.
+bool MeshAgent::greets_in_time(const Wish& wish) {
+  if (now_ns_ - own_rate_second_ns_ >= kSecond) {
+    own_rate_second_ns_ = now_ns_;
+    own_rate_.clear();
+  }
+  uint32_t& greeted = own_rate_[{wish.wish.request.uid, wish.current_address()}];
+  if (greeted >= options_.own_greetings_per_second) return false;
+  ++greeted;
+  return true;
+}
+
 void MeshAgent::dial(Wish& wish) {
   const std::string& address = wish.current_address();
   if (wish.answered) {

@@ -49,13 +49,14 @@ struct MeshAgent::Wish {
   uint64_t next_ask_ns = 0;
 
   bool calls() const { return dials || unmet; }
+  bool greets() const { return !answered && !proof; }  // where it calls
   const std::string& current_address() const { return addresses[address % addresses.size()]; }
 };
 
 // A challenge we gave and its greeting; good for one proof. Answers may get lost and be asked for
 // again, so they are kept.
 struct MeshAgent::Issued {
-  std::string host;  // that greeted
+  std::string holder;  // the host that greeted, and the job's user
   LinkSerial serial = 0;
   Introduction introduction;
   uint64_t expires_ns = 0;

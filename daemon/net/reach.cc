@@ -38,6 +38,14 @@ Addresses resolve(const std::string& host, const std::string& port, int flags) {
                                                                                   : nullptr);
 }
 
+// Of the first; empty: there is none.
+std::string text_of(const Addresses& found) {
+  if (!found) return {};
+  char text[NI_MAXHOST] = "";
+  ::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
 // Where a listening socket is bound; empty: it is none, or not TCP's.
 std::string bound_to(int fd) {
   int listening = 0;
@@ -69,17 +77,38 @@ bool is_among(const std::string& host, const std::vector<std::string>& networks)
   return list.ok() && list->contains(host);
 }
 
-bool is_of_this_machine(const std::string& host) {
-  if (NetworkList::loopback().contains(host)) return true;
-  const std::vector<InterfaceAddress> own = interface_addresses();
-  return std::any_of(own.begin(), own.end(),
-                     [&](const InterfaceAddress& each) { return is_among(host, {each.host}); });
-}
-
 // What is bound to no address answers at all of them.
 bool answers_at(const std::string& bound, const std::string& host) {
   return is_among(host, {bound == "0.0.0.0" ? "0.0.0.0/0" : bound == "::" ? "::/0" : bound});
 }
+
+// Looked at where a question needs them, and once.
+class OwnListeners {
+ public:
+  // Looks through this process's descriptors only where the host is this machine.
+  bool contain(const std::string& address) {
+    const std::string host = host_of(address);
+    const std::optional<uint16_t> port = port_of(address);
+    if (!port) return true;
+    const bool any = is_among(host, {"0.0.0.0", "::"});  // taken for the loopback's
+    if (!any && !is_of_this_machine(host)) return false;
+    if (!listeners_) listeners_ = own_listeners({});
+    return std::any_of(listeners_->begin(), listeners_->end(), [&](const std::string& each) {
+      return port_of(each) == port && (any || answers_at(host_of(each), host));
+    });
+  }
+
+ private:
+  bool is_of_this_machine(const std::string& host) {
+    if (NetworkList::loopback().contains(host)) return true;
+    if (!interfaces_) interfaces_ = interface_addresses();
+    return std::any_of(interfaces_->begin(), interfaces_->end(),
+                       [&](const InterfaceAddress& each) { return is_among(host, {each.host}); });
+  }
+
+  std::optional<std::vector<std::string>> listeners_;
+  std::optional<std::vector<InterfaceAddress>> interfaces_;
+};
 
 }  // namespace
 
@@ -116,17 +145,14 @@ std::vector<std::string> own_listeners(const std::vector<uint16_t>& but) {
   return found;
 }
 
-// Looks through this process's descriptors only where the host is this machine.
 bool is_own_listener(const std::string& address) {
-  const std::string host = host_of(address);
-  const std::optional<uint16_t> port = port_of(address);
-  if (!port) return true;
-  const bool any = is_among(host, {"0.0.0.0", "::"});  // taken for the loopback's
-  if (!any && !is_of_this_machine(host)) return false;
-  const std::vector<std::string> own = own_listeners({});
-  return std::any_of(own.begin(), own.end(), [&](const std::string& each) {
-    return port_of(each) == port && (any || answers_at(host_of(each), host));
-  });
+  return own_listener_check()(address);
+}
+
+std::function<bool(const std::string& address)> own_listener_check() {
+  return [own = std::make_shared<OwnListeners>()](const std::string& address) {
+    return own->contain(address);
+  };
 }
 
 double line_rate(const std::string& address) {
@@ -160,11 +186,11 @@ double line_rate(const std::string& address) {
 }
 
 std::string numeric_host(const std::string& host) {
-  const Addresses found = resolve(host, "", 0);
-  if (!found) return {};
-  char text[NI_MAXHOST] = "";
-  ::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
+  return text_of(resolve(host, "", 0));
+}
+
+std::string numeric_address(const std::string& address) {
+  return text_of(resolve(address, "", AI_NUMERICHOST));
 }
 
 }  // namespace cgx::daemon

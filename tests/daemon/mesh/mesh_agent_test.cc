@@ -249,7 +249,9 @@ TEST_F(MeshAgentTest, DialsNothingButDaemonsPlacesInsideTheTrustedNetworks) {
 
 TEST_F(MeshAgentTest, NeverDialsWhereItsProcessListens) {
   start([](MeshOptions& options) {
-    options.is_own = [](const std::string& address) { return address == "127.0.0.1:9090"; };
+    options.look_at_own = [] {
+      return [](const std::string& address) { return address == "127.0.0.1:9090"; };
+    };
   });
   LinkWish only = a->wish(*b), among = a->wish(*b);
   only.request.mesh_address = "127.0.0.1:9090";
@@ -533,40 +535,46 @@ TEST_F(MeshAgentTest, AFloodOfGreetingsIsBoundedAndLeavesOtherHostsAReserve) {
   EXPECT_TRUE(linked());
 }
 
-TEST(LinkKeyTest, KeyIdAndProofsDependOnBothKeys) {
-  wire::JobKey one{}, two{};
-  one.fill(std::byte{1});
-  two.fill(std::byte{2});
-  EXPECT_NE(LinkKey("", one).id(), LinkKey("", two).id());
-  EXPECT_NE(LinkKey("", one).id(), LinkKey("cluster", one).id());
-  EXPECT_EQ(LinkKey("cluster", one).id(), LinkKey("cluster", one).id());
-  EXPECT_FALSE(LinkKey("", {}).secret());
-  EXPECT_TRUE(LinkKey("cluster", {}).secret());
+TEST_F(MeshAgentTest, IntroductionsThatHaveEndedKeepNoOthersWaiting) {
+  constexpr LinkSerial kLinks = 5'000;
+  start([](MeshOptions& options) { options.own_greetings_per_second = 500; });
+  for (LinkSerial i = 0; i < kLinks; ++i) {
+    want_both();
+    pass(12 * kMillisecond);
+  }
+  EXPECT_EQ(a->links_made[kLinks], 1);
+  EXPECT_EQ(b->links_made[kLinks], 1);
+  EXPECT_EQ(b->links_made.size(), kLinks);
 }
 
-TEST(LinkKeyTest, AProofCoversEveryWordOfTheIntroduction) {
-  wire::JobKey job_key{};
-  job_key.fill(std::byte{1});
-  const LinkKey key("", job_key);
-  const Introduction both{{1, "job", 7, {1, 2}, {3, 4}, {}, {}, "a"}, {}, "b"};
-  const transport::Endpoint endpoint{{std::byte{1}}, "s"};
-  std::vector<Introduction> changed(9, both);
-  changed[0].greeting.version = 2;
-  changed[1].greeting.job = "jo";
-  changed[2].greeting.uid = 8;
-  changed[3].greeting.from = {2, 1};
-  changed[4].greeting.to = {4, 3};
-  changed[5].greeting.nonce[0] = std::byte{1};
-  changed[6].challenge[31] = std::byte{1};
-  changed[7].greeting.name = "";
-  changed[8].listener_name = "ab";
-  const Mac mac = key.prove_dialer(both, endpoint);
-  for (const Introduction& each : changed) {
-    EXPECT_FALSE(equal_in_constant_time(mac, key.prove_dialer(each, endpoint)));
-    EXPECT_NE(key.tag_to_dialer(both), key.tag_to_dialer(each));
-  }
-  EXPECT_FALSE(equal_in_constant_time(mac, key.prove_dialer(both, {{std::byte{1}}, "t"})));
-  EXPECT_FALSE(equal_in_constant_time(mac, key.prove_listener(both, endpoint, endpoint)));
+TEST_F(MeshAgentTest, ManyLinksOfOneUserKeepNoOtherUsersWaiting) {
+  constexpr int kMany = 1'000;
+  start();
+  for (int i = 0; i < kMany; ++i) EXPECT_TRUE(a->agent->want(a->wish(*b, 'k', "of nobody there")));
+  pass(5 * kSecond);
+  LinkWish at_a = a->wish(*b), at_b = b->wish(*a);
+  at_a.request.uid = at_b.request.uid = 1001;
+  const LinkSerial serial = at_a.serial;
+  EXPECT_TRUE(a->agent->want(std::move(at_a)));
+  EXPECT_TRUE(b->agent->want(std::move(at_b)));
+  const int before = a->greetings_sent;
+  pass(200 * kMillisecond);
+  EXPECT_EQ(a->links_made[serial], 1);
+  pass(10 * kSecond);
+  EXPECT_LE(a->greetings_sent - before, 12 * 200);
+}
+
+TEST_F(MeshAgentTest, LooksWhereItListensOnceForAllLinksOfARound) {
+  int looked = 0;
+  start([&](MeshOptions& options) {
+    options.look_at_own = [&looked] {
+      ++looked;
+      return [](const std::string&) { return false; };
+    };
+  });
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(a->agent->want(a->wish(*b)));
+  a->agent->do_work(now);
+  EXPECT_EQ(looked, 1);
 }
 
 }  // namespace
