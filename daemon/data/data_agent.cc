@@ -40,14 +40,14 @@ class DataAgent::EventRelay final : public transport::Events {
   explicit EventRelay(DataAgent& data) : data_(data) {}
 
   void on_frame(transport::PeerId from, const transport::Frame& frame) override {
-    if (data_.links_connecting_ > 0) data_.bring_up(data_.connecting(from));
+    if (const LinkSerial serial = data_.connecting_.find(from)) data_.bring_up(serial);
     data_.engine_->on_frame(from, frame);
   }
   void on_sent(transport::PeerId to, transport::SendToken token, const Status& status) override {
     data_.engine_->on_sent(to, token, status);
   }
   void on_peer_down(transport::PeerId peer, const Status& why) override {
-    if (data_.links_connecting_ > 0) data_.refuse(data_.connecting(peer), why);
+    if (const LinkSerial serial = data_.connecting_.find(peer)) data_.refuse(serial, why);
     data_.engine_->on_peer_down(peer, why);
   }
   void on_bytes(transport::PeerId from) override { data_.engine_->on_bytes(from); }
@@ -503,7 +503,7 @@ void DataAgent::close_link(scheduler::LinkId link) {
   links_.erase(found);
   if (links_out_ != nullptr) links_out_->unwant(closed.serial);
   if (!closed.connected || closed.up) return;  // the engine closes what is up
-  --links_connecting_;
+  connecting_.remove(closed.peer);
   transport_->close(closed.peer);
 }
 
@@ -530,13 +530,6 @@ DataAgent::Links::iterator DataAgent::find_link(LinkSerial serial) {
                       [serial](const auto& each) { return each.second.serial == serial; });
 }
 
-LinkSerial DataAgent::connecting(transport::PeerId peer) const {
-  for (const auto& [id, link] : links_) {
-    if (link.connected && !link.up && link.peer == peer) return link.serial;
-  }
-  return 0;
-}
-
 void DataAgent::connect_peer(LinkSerial serial, const transport::ConnectOptions& options) {
   const auto found = find_link(serial);
   if (found == links_.end()) return;  // closed meanwhile; the mesh knows
@@ -544,7 +537,7 @@ void DataAgent::connect_peer(LinkSerial serial, const transport::ConnectOptions&
   if (peer.ok()) {
     found->second.peer = *peer;
     found->second.connected = true;
-    ++links_connecting_;
+    connecting_.add(*peer, serial);
   } else {
     look_at_transport();
   }
@@ -555,7 +548,7 @@ void DataAgent::bring_up(LinkSerial serial) {
   const auto found = find_link(serial);
   if (found == links_.end() || !found->second.connected || found->second.up) return;
   found->second.up = true;
-  --links_connecting_;
+  connecting_.remove(found->second.peer);
   engine_->link_up(found->first, found->second.peer);
 }
 

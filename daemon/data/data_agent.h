@@ -16,6 +16,7 @@
 
 #include "daemon/base/agent.h"
 #include "daemon/base/mailbox.h"
+#include "daemon/data/connecting_links.h"
 #include "daemon/data/duty_cycle.h"
 #include "daemon/data/links_port.h"
 #include "daemon/data/plan_taker.h"
@@ -139,7 +140,6 @@ class DataAgent final : public Agent,
   void connect_peer(LinkSerial serial, const transport::ConnectOptions& options);
   void bring_up(LinkSerial serial);
   void refuse(LinkSerial serial, const Status& why);
-  LinkSerial connecting(transport::PeerId peer) const;  // 0: none
   Links::iterator find_link(LinkSerial serial);
 
   DataOptions options_;
@@ -163,7 +163,7 @@ class DataAgent final : public Agent,
   bool unfit_ = false;                    // transport_ is
   bool listening_ = false;                // endpoint_ is known
   Links links_;                           // those the engine has open
-  uint32_t links_connecting_ = 0;         // connected, not up
+  ConnectingLinks connecting_;            // connected, not up
   transport::Transport::Totals counted_;  // of the transport's, what the engine has counted
   LinkSerial next_link_ = 1;
   bool overflowing_ = false;
