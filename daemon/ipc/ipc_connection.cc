@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/text.h"
 #include "daemon/base/clock.h"
 
 namespace cgx::daemon {
@@ -89,6 +90,11 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
     return invalid_argument("Hello: job name of " + std::to_string(hello.job.size()) +
                             " bytes, client name of " + std::to_string(hello.client.size()) +
                             "; 1 to " + std::to_string(wire::kNameBytesMax) + " are allowed");
+  }
+  if (!config::is_plain_text(hello.job)) {
+    return invalid_argument(
+        "Hello: the job's name must be UTF-8 without control characters, as other machines and "
+        "operators are told it");
   }
   if (!peer_.pidfd) {
     CGX_RETURN_IF_ERROR(adopt_pidfd(pidfd, peer_));

@@ -335,6 +335,21 @@ TEST_F(IpcAgentTest, RefusesAHelloWithoutAJob) {
   EXPECT_EQ(client.receive_reply().code, StatusCode::kINVALID_ARGUMENT);
 }
 
+// Other machines are told the name in a message that takes nothing but UTF-8.
+TEST_F(IpcAgentTest, RefusesAJobWhoseNameIsNoText) {
+  start();
+  for (const std::string job : {"caf\xe9", "a\nb"}) {
+    RawClient client = connect();
+    client.send(wire::Hello{job, "test"}, 1);
+    const wire::Reply reply = client.receive_reply();
+    EXPECT_EQ(reply.code, StatusCode::kINVALID_ARGUMENT);
+    EXPECT_NE(reply.message.find("UTF-8"), std::string::npos) << reply.message;
+  }
+  RawClient client = connect();
+  client.send(wire::Hello{"caf\u00e9", "test"}, 1);
+  EXPECT_EQ(host.next<OpenSession>().second->options.job, "caf\u00e9");
+}
+
 TEST_F(IpcAgentTest, ClosesEveryDescriptorOfAFlood) {
   start();
   const int before = descriptors_open();
