@@ -55,13 +55,16 @@ Result<std::unique_ptr<OperatorsEdge>> OperatorsEdge::open(const v1::Config& con
                          .stop = calls.stop,
                          .handshake_timeout_ns = config.timeouts().handshake_ms() * kMillisecond};
   if (look != nullptr) {
-    control.diagnose = [look](const v1::DiagnoseRequest& request, bool for_operator) {
-      return look->diagnose(request, for_operator);
+    control.diagnose = [look](const v1::DiagnoseRequest& request, bool for_operator,
+                              const StillWaits& waits) {
+      return look->diagnose(request, for_operator, waits);
     };
   }
   if (fleet != nullptr) {
     control.fleet = [fleet](const Snapshot& snapshot, const CommunicatorSnapshot& of,
-                            bool tensors) { return fleet->ask(snapshot, of, tensors); };
+                            const FleetQuestion& question) {
+      return fleet->ask(snapshot, of, question);
+    };
   }
   CGX_ASSIGN_OR_RETURN(edge->control_, ControlService::create(control, port, *edge->audit_, log));
   CGX_RETURN_IF_ERROR(edge->start_metrics(config.metrics(), facts, port, log, calls));

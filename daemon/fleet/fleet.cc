@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <future>
+#include <functional>
+#include <iterator>
 #include <set>
 #include <span>
 
@@ -13,18 +14,24 @@
 #include "config/text.h"
 #include "daemon/base/clock.h"
 #include "daemon/fleet/call_limit.h"
+#include "daemon/fleet/fan_out.h"
 #include "daemon/fleet/mesh_credentials.h"
 #include "proto/messages/fleet.grpc.pb.h"
 
 namespace cgx::daemon {
 namespace {
 
-constexpr auto kShowLimit = std::chrono::seconds(2);
+constexpr uint64_t kAskNs = 6 * kSecond;   // of all machines; less than cgxctl waits
+constexpr uint64_t kCallNs = 2 * kSecond;  // to one
+constexpr uint32_t kQuestionsMax = 2;      // at once, of users and of operators each
 constexpr uint64_t kShowNs = 1 * kSecond;
 constexpr uint64_t kChallengeNs = 10 * kSecond;
 constexpr size_t kIssuedMax = 1024, kIssuedPerHostMax = 64;
 constexpr size_t kMachinesMax = 256;
-constexpr int kReplyBytesMax = 64 << 20;  // tensor lists of large models
+// What is asked of several at once may all come at once. Tensor lists of large models are large.
+constexpr size_t kAtOnceMax = 16, kTensorsAtOnceMax = 2;
+constexpr int kReplyBytesMax = 4 << 20, kTensorsReplyBytesMax = 32 << 20;
+constexpr size_t kAnswerBytesMax = 64 << 20;  // kept of all
 
 template <typename Array>
 std::string text_of(const Array& array) {
@@ -55,14 +62,20 @@ v1::ShowReply refused(const Status& why) {
   return reply;
 }
 
+Status not_in_time() {
+  return {StatusCode::kTIMED_OUT, "not asked, the time for all machines was over"};
+}
+
 // Asks one daemon: for a challenge, then with the proof.
 class Question {
  public:
-  Question(const std::string& address, const MeshTls& tls) {
+  Question(const std::string& address, const MeshTls& tls, int reply_bytes_max,
+           std::function<uint64_t()> left_ns)
+      : left_ns_(std::move(left_ns)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
+    arguments.SetMaxReceiveMessageSize(reply_bytes_max);
     stub_ =
         v1::Fleet::NewStub(grpc::CreateCustomChannel(address, channel_credentials(tls), arguments));
   }
@@ -83,7 +96,9 @@ class Question {
     const auto show = [&](auto* context, auto answered) {
       stub_->async()->Show(context, &request, &reply, std::move(answered));
     };
-    const grpc::Status status = LimitedCall().run(kShowLimit, show);
+    const uint64_t limit_ns = std::min(kCallNs, left_ns_());
+    if (limit_ns == 0) return not_in_time();
+    const grpc::Status status = LimitedCall().run(std::chrono::nanoseconds(limit_ns), show);
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return Status(StatusCode::kVERSION_MISMATCH, "its daemon is of another version");
     }
@@ -92,22 +107,50 @@ class Question {
     return Status(static_cast<StatusCode>(reply.verdict().code()), reply.verdict().message());
   }
 
+  const std::function<uint64_t()> left_ns_;
   std::unique_ptr<v1::Fleet::Stub> stub_;
 };
 
-void add(const std::string& address, const Result<v1::ShowReply>& reply, FleetAnswer& all) {
-  if (!reply.ok()) {
-    v1::Finding& finding = all.findings.emplace_back();
-    finding.set_machine(address);
-    finding.set_text(config::plain_text(reply.status().message()));
-    return;
+// What several threads put together.
+class Answers {
+ public:
+  explicit Answers(const std::vector<std::string>& addresses)
+      : addresses_(addresses), replies_(addresses.size(), not_in_time()) {}
+
+  void add(size_t i, Result<v1::ShowReply> reply) {
+    if (reply.ok()) {
+      config::make_plain(*reply);
+      const size_t bytes = reply->SpaceUsedLong();
+      if (bytes_.fetch_add(bytes) + bytes > kAnswerBytesMax) {
+        reply = Status(StatusCode::kRESOURCE_EXHAUSTED, "its answer is too large");
+      }
+    }
+    replies_[i] = std::move(reply);
   }
-  v1::ShowReply told = *reply;
-  config::make_plain(told);
-  const auto& communicators = told.communicators();
-  all.communicators.insert(all.communicators.end(), communicators.begin(), communicators.end());
-  all.tensors.insert(all.tensors.end(), told.tensors().begin(), told.tensors().end());
-}
+
+  FleetAnswer take() {
+    FleetAnswer all;
+    for (size_t i = 0; i < replies_.size(); ++i) {
+      if (!replies_[i].ok()) {
+        v1::Finding& finding = all.findings.emplace_back();
+        finding.set_machine(addresses_[i]);
+        finding.set_text(config::plain_text(replies_[i].status().message()));
+        continue;
+      }
+      auto& told = *replies_[i];
+      std::move(told.mutable_communicators()->begin(), told.mutable_communicators()->end(),
+                std::back_inserter(all.communicators));
+      std::move(told.mutable_tensors()->begin(), told.mutable_tensors()->end(),
+                std::back_inserter(all.tensors));
+    }
+    return all;
+  }
+
+ private:
+  const std::vector<std::string>& addresses_;
+  std::vector<Result<v1::ShowReply>> replies_;
+  std::atomic<size_t> bytes_{0};
+};
 
 }  // namespace
 
@@ -188,6 +231,7 @@ std::set<std::string> Fleet::machines(const Snapshot& snapshot, const JobOwner& 
   std::set<std::string> addresses;
   for (const scheduler::PeerSnapshot& peer : snapshot.peers) {
     if (JobOwner{peer.job, peer.uid} != of || addresses.size() >= kMachinesMax) continue;
+    if (peer.state != "up") continue;  // nobody has proven anything there
     for (const std::string& each : addresses_in(peer.address)) {
       if (!facts_.trusted.contains(host_of(each))) continue;
       addresses.insert(each);
@@ -198,25 +242,40 @@ std::set<std::string> Fleet::machines(const Snapshot& snapshot, const JobOwner& 
 }
 
 FleetAnswer Fleet::ask(const Snapshot& snapshot, const CommunicatorSnapshot& of,
-                       bool tensors) const {
+                       const FleetQuestion& question) {
+  const uint64_t end_ns = monotonic_ns() + kAskNs;
+  std::atomic<uint32_t>& under_way = questions_[question.for_operator];
+  if (under_way.fetch_add(1) >= kQuestionsMax) {
+    under_way.fetch_sub(1);
+    FleetAnswer none;
+    none.findings.emplace_back().set_machine(facts_.name);
+    none.findings.back().set_text("the daemon asks others for several callers already: ask again");
+    return none;
+  }
   v1::ShowRequest request;
   request.set_job(of.job);
   request.set_uid(of.uid);
-  request.set_tensors(tensors);
+  request.set_tensors(question.tensors);
   const auto key = keys_.newest({of.job, of.uid});
   if (key) request.set_key_id(text_of(key->id()));
-  std::vector<std::pair<std::string, std::future<Result<v1::ShowReply>>>> asked;
-  for (const std::string& address : machines(snapshot, {of.job, of.uid})) {
-    request.set_address(address);
-    asked.emplace_back(
-        address, std::async(std::launch::async, [this, request, &key]() -> Result<v1::ShowReply> {
-          if (!key) return Status(StatusCode::kAUTH_FAILED, "no key of the job is known here");
-          return Question(request.address(), facts_.tls).ask(request, *key);
-        }));
-  }
-  FleetAnswer all;
-  for (auto& [address, future] : asked) add(address, future.get(), all);
-  return all;
+  const auto left_ns = [&]() -> uint64_t {
+    const bool waits = !question.waits || question.waits();
+    return waits ? end_ns - std::min(end_ns, monotonic_ns()) : 0;
+  };
+  const auto ask = [&](const std::string& address) -> Result<v1::ShowReply> {
+    if (!key) return Status(StatusCode::kAUTH_FAILED, "no key of the job is known here");
+    v1::ShowRequest there = request;
+    there.set_address(address);
+    const int bytes_max = question.tensors ? kTensorsReplyBytesMax : kReplyBytesMax;
+    return Question(address, facts_.tls, bytes_max, left_ns).ask(std::move(there), *key);
+  };
+  const std::set<std::string> asked = machines(snapshot, {of.job, of.uid});
+  const std::vector<std::string> addresses(asked.begin(), asked.end());
+  Answers answers(addresses);
+  fan_out(addresses.size(), question.tensors ? kTensorsAtOnceMax : kAtOnceMax,
+          [&](size_t i) { answers.add(i, ask(addresses[i])); });
+  under_way.fetch_sub(1);
+  return answers.take();
 }
 
 }  // namespace cgx::daemon

@@ -3,9 +3,11 @@
 // Whoever asks proves that he knows a key with which a link of that job was made here: a MAC over a
 // challenge of ours, which is good once, and over the address he asked, so that nobody in between
 // can use it elsewhere. Thread rule: called by gRPC's threads, any number at once. Invariants:
-// strangers learn nothing, not even whether a job exists; challenges are bounded, per host, too.
+// strangers learn nothing, not even whether a job exists; challenges are bounded, per host, too;
+// so are questions under way, their threads, and what they hold of answers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -37,8 +39,10 @@ class Fleet {
   // What another daemon, at `host`, is told.
   v1::ShowReply answer(const std::string& host, const v1::ShowRequest& request);
 
-  // What the daemons that have links for the job of `of` say.
-  FleetAnswer ask(const Snapshot& snapshot, const CommunicatorSnapshot& of, bool tensors) const;
+  // What the daemons that have links for the job of `of` say, in some seconds and so many bytes. It
+  // is the job's owner who named them: they may say anything.
+  FleetAnswer ask(const Snapshot& snapshot, const CommunicatorSnapshot& of,
+                  const FleetQuestion& question);
 
  private:
   struct Issued {
@@ -55,6 +59,7 @@ class Fleet {
   LinkKeys keys_;
   Mutex mutex_;
   std::map<Nonce, Issued> issued_ CGX_GUARDED_BY(mutex_);
+  std::atomic<uint32_t> questions_[2] = {};  // under way: of users, of operators
 };
 
 }  // namespace cgx::daemon

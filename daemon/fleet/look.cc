@@ -7,11 +7,14 @@
 #include <chrono>
 #include <future>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include "config/config.h"
 #include "config/text.h"
 #include "daemon/base/clock.h"
 #include "daemon/fleet/call_limit.h"
+#include "daemon/fleet/fan_out.h"
 #include "daemon/fleet/mesh_credentials.h"
 #include "daemon/net/reach.h"
 #include "proto/messages/mesh.grpc.pb.h"
@@ -20,10 +23,12 @@ namespace cgx::daemon {
 namespace {
 
 constexpr int kReachMs = 3000;
-constexpr auto kAnswerLimit = std::chrono::seconds(4);
+constexpr std::chrono::nanoseconds kAnswerLimit = std::chrono::seconds(4);
 constexpr uint64_t kTotalsNs = 500 * kMillisecond;
 constexpr uint64_t kSnapshotNs = 1 * kSecond;
 constexpr size_t kPeersMax = 256;
+constexpr size_t kLooksAtOnceMax = 128;
+constexpr uint32_t kResolvingMax = 64;          // names at once
 constexpr int kDataMax = 8;                     // of a machine's addresses for gradients
 constexpr uint64_t kDiagnosisNs = 8 * kSecond;  // less than cgxctl waits
 constexpr uint32_t kDiagnosesMax = 4;           // at once, of users and of operators each
@@ -51,7 +56,8 @@ uint16_t port_of(const std::string& address) {
   return static_cast<uint16_t>(std::strtoul(address.c_str() + address.rfind(':') + 1, nullptr, 10));
 }
 
-Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const KeyId& key_id) {
+Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const KeyId& key_id,
+                          uint64_t left_ns) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -63,7 +69,8 @@ Result<v1::LookReply> ask(const std::string& address, const MeshTls& tls, const 
   const auto look = [&](auto* context, auto answered) {
     stub->async()->Look(context, &request, &reply, std::move(answered));
   };
-  const grpc::Status status = LimitedCall().run(kAnswerLimit, look);
+  const grpc::Status status =
+      LimitedCall().run(std::min(kAnswerLimit, std::chrono::nanoseconds(left_ns)), look);
   if (status.ok()) return reply;
   return Status(status.error_code() == grpc::StatusCode::UNIMPLEMENTED
                     ? StatusCode::kVERSION_MISMATCH
@@ -94,13 +101,56 @@ struct Look::Turn {
 };
 
 bool Look::Terms::over() const {
-  return monotonic_ns() >= end_ns;
+  return left_ns() == 0 || (waits && !waits());
+}
+
+uint64_t Look::Terms::left_ns() const {
+  return end_ns - std::min(end_ns, monotonic_ns());
 }
 
 int Look::Terms::reach_ms() const {
-  const uint64_t left_ms = (end_ns - std::min(end_ns, monotonic_ns())) / kMillisecond;
-  return static_cast<int>(std::clamp<uint64_t>(left_ms, 1, kReachMs));
+  return static_cast<int>(std::clamp<uint64_t>(left_ns() / kMillisecond, 1, kReachMs));
 }
+
+// A name server that says nothing keeps who asks waiting for longer than there is time: those are
+// threads of their own, which nobody waits for.
+class Look::Names : public std::enable_shared_from_this<Names> {
+ public:
+  using Resolve = std::function<std::string(const std::string& host)>;
+  explicit Names(Resolve resolve) : resolve_(std::move(resolve)) {}
+
+  Result<std::string> find(const std::string& host, uint64_t within_ns) {
+    if (const std::string numeric = numeric_address(host); !numeric.empty()) return numeric;
+    auto answer = std::make_shared<std::promise<std::string>>();
+    std::future<std::string> found = answer->get_future();
+    if (!start(host, std::move(answer))) {
+      return Status(StatusCode::kBUSY, "too many names are being looked up");
+    }
+    if (found.wait_for(std::chrono::nanoseconds(within_ns)) == std::future_status::ready) {
+      return found.get();
+    }
+    return Status(StatusCode::kTIMED_OUT, "the name was not resolved in time");
+  }
+
+ private:
+  bool start(const std::string& host, std::shared_ptr<std::promise<std::string>> answer) {
+    if (under_way_.fetch_add(1) < kResolvingMax) {
+      try {
+        std::thread([names = shared_from_this(), host, answer = std::move(answer)] {
+          answer->set_value(names->resolve_(host));
+          names->under_way_.fetch_sub(1);
+        }).detach();
+        return true;
+      } catch (const std::system_error&) {  // no thread to be had
+      }
+    }
+    under_way_.fetch_sub(1);
+    return false;
+  }
+
+  const Resolve resolve_;
+  std::atomic<uint32_t> under_way_{0};
+};
 
 struct Look::Seen {
   std::optional<v1::Machine> machine;
@@ -118,7 +168,10 @@ Look::Look(LookFacts facts, OperatorPort& port)
     : facts_(std::move(facts)),
       key_id_(LinkKey(facts_.cluster_key, {}).id()),
       loopback_only_(all_loopback(facts_.mesh_address)),
-      port_(port) {}
+      port_(port),
+      names_(std::make_shared<Names>(facts_.resolve)) {}
+
+Look::~Look() = default;
 
 v1::LookReply Look::answer(const std::string& host, const v1::LookRequest& request) {
   v1::LookReply reply;
@@ -180,7 +233,8 @@ std::vector<std::string> Look::linked() {
   return {addresses.begin(), addresses.end()};
 }
 
-v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operator) {
+v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operator,
+                             const StillWaits& waits) {
   v1::Diagnosis diagnosis;
   v1::Machine& here = *diagnosis.mutable_here();
   here.set_name(facts_.name);
@@ -201,17 +255,17 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operat
     const uint64_t end_ns = monotonic_ns() + kDiagnosisNs;
     std::vector<std::pair<std::string, Terms>> peers;
     for (const std::string& each : request.peers()) {
-      peers.emplace_back(each, Terms{for_operator, end_ns});
+      peers.emplace_back(each, Terms{for_operator, end_ns, waits});
     }
     if (request.linked()) {
-      for (std::string& each : linked()) peers.emplace_back(std::move(each), Terms{true, end_ns});
+      for (std::string& each : linked())
+        peers.emplace_back(std::move(each), Terms{true, end_ns, waits});
     }
     if (peers.size() > kPeersMax) peers.resize(kPeersMax);
-    std::vector<std::future<Seen>> looks;
-    for (const auto& [peer, terms] : peers) {
-      looks.push_back(std::async(std::launch::async, &Look::look_at, this, peer, terms));
-    }
-    for (std::future<Seen>& look : looks) add(look.get());
+    std::vector<Seen> seen(peers.size());
+    fan_out(peers.size(), kLooksAtOnceMax,
+            [&](size_t i) { seen[i] = look_at(peers[i].first, peers[i].second); });
+    for (Seen& each : seen) add(std::move(each));
   } else {
     Seen none;
     none.find(facts_.name, "", "the daemon looks at others for several callers already: ask again");
@@ -224,7 +278,7 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operat
 Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
   Seen seen;
   const bool has_port = !is_ipv6(asked) && !host_of(asked).empty();
-  const std::string host = numeric_host(has_port ? host_of(asked) : without_brackets(asked));
+  const std::string name = has_port ? host_of(asked) : without_brackets(asked);
   const uint16_t port = has_port ? port_of(asked) : facts_.usual_port;
   if (!terms.any_port && port != facts_.usual_port) {
     seen.find(asked, "mesh.listen",
@@ -232,10 +286,13 @@ Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
                   std::to_string(facts_.usual_port) + "): only operators may have others tried");
     return seen;
   }
-  if (host.empty()) {
-    seen.find(asked, "mesh.listen", "no address is known for " + asked);
+  const Result<std::string> found = names_->find(name, terms.left_ns());
+  if (!found.ok() || found->empty()) {
+    const std::string why = found.ok() ? "" : ": " + found.status().message();
+    seen.find(asked, "mesh.listen", "no address is known for " + asked + why);
     return seen;
   }
+  const std::string host = *found;
   if (loopback_only_ && !NetworkList::loopback().contains(host)) {
     seen.find(facts_.name, kNetwork,
               "the daemon listens on loopback only (" + facts_.mesh_address +
@@ -269,7 +326,7 @@ Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
                   "loopback only (mesh.network), or a firewall refuses");
     return seen;
   }
-  const Result<v1::LookReply> reply = ask(address, facts_.tls, key_id_);
+  const Result<v1::LookReply> reply = ask(address, facts_.tls, key_id_, terms.left_ns());
   if (reply.ok()) {
     compare(*reply, address, terms, seen);
   } else if (reply.status().code() == StatusCode::kVERSION_MISMATCH) {

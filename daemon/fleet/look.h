@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "daemon/fleet/mesh_tls.h"
 #include "daemon/mesh/mesh_handshake.h"
 #include "daemon/net/networks.h"
+#include "daemon/net/reach.h"
 #include "daemon/operators/operator_port.h"
 #include "proto/messages/control.pb.h"
 #include "proto/wire/mutex.h"
@@ -33,18 +36,22 @@ struct LookFacts {
   MeshTls tls;
   std::vector<uint16_t> other_ports;  // that this process listens on beside the data path's
   uint16_t usual_port;                // of other machines, where none is said
+  // A numeric address of a name; empty: none is known. May take long.
+  std::function<std::string(const std::string& host)> resolve = numeric_host;
 };
 
 class Look {
  public:
   Look(LookFacts facts, OperatorPort& port);
+  ~Look();
 
   // What another daemon, at `host`, is told.
   v1::LookReply answer(const std::string& host, const v1::LookRequest& request);
   // What this one finds. Takes some seconds where something does not answer, and no more whatever
   // does. Who is no operator may name machines, but no ports: he could look for open ones where the
   // daemon alone gets to, also with an answer that he gives himself.
-  v1::Diagnosis diagnose(const v1::DiagnoseRequest& request, bool for_operator);
+  v1::Diagnosis diagnose(const v1::DiagnoseRequest& request, bool for_operator,
+                         const StillWaits& waits = {});
 
  private:
   struct Seen;  // of one address
@@ -52,9 +59,12 @@ class Look {
   struct Terms {
     bool any_port = false;
     uint64_t end_ns = 0;
+    StillWaits waits = {};
     bool over() const;
+    uint64_t left_ns() const;
     int reach_ms() const;  // for one port
   };
+  class Names;
   Seen look_at(const std::string& asked, const Terms& terms) const;
   void compare(v1::LookReply reply, const std::string& address, const Terms& terms,
                Seen& seen) const;
@@ -65,6 +75,7 @@ class Look {
   const KeyId key_id_;
   const bool loopback_only_;
   OperatorPort& port_;
+  const std::shared_ptr<Names> names_;
   std::atomic<uint32_t> diagnoses_[2] = {};  // under way: of users, of operators
   Mutex mutex_;
   v1::Totals totals_ CGX_GUARDED_BY(mutex_);

@@ -141,10 +141,13 @@ class ControlCalls::Call {
   const DaemonFacts& facts() const { return calls_.context_.facts; }
   uint64_t time_left() const { return time_left_ns(grpc_, limit_ns_); }
   // Whether the caller still waits, from now on.
-  std::function<bool()> patience() const {
+  StillWaits patience() const {
     return [this, end_ns = monotonic_ns() + time_left()] {
       return !grpc_.IsCancelled() && monotonic_ns() < end_ns;
     };
+  }
+  Patience limit() const {
+    return {time_left(), [this] { return !grpc_.IsCancelled(); }};
   }
   Result<Snapshot> snapshot() const {
     return calls_.context_.port.snapshot(std::min(time_left(), calls_.context_.read_timeout_ns));
@@ -196,10 +199,11 @@ Status ControlCalls::list_jobs(const Call& call, const Snapshot& snapshot,
   }
   CGX_ASSIGN_OR_RETURN(const std::vector<const CommunicatorSnapshot*> found,
                        select_all(snapshot, request.target(), call.caller()));
+  const FleetQuestion question{.for_operator = call.caller().is_operator, .waits = call.patience()};
   std::set<std::pair<std::string, uint32_t>> jobs;
   for (const CommunicatorSnapshot* one : found) {
     if (!context_.fleet || !jobs.emplace(one->job, one->uid).second) continue;
-    FleetAnswer others = context_.fleet(snapshot, *one, /*tensors=*/false);
+    FleetAnswer others = context_.fleet(snapshot, *one, question);
     for (v1::Communicator& other : others.communicators) {
       const std::string& name = request.target().communicator();
       if (name.empty() || name == other.name()) *list.add_communicators() = std::move(other);
@@ -227,7 +231,9 @@ Status ControlCalls::list_tensors(const Call& call, const Snapshot& snapshot,
   if (!request.all()) return {};
   list.set_machine(call.facts().instance);
   if (!context_.fleet) return {};
-  FleetAnswer others = context_.fleet(snapshot, shown, /*tensors=*/true);
+  FleetAnswer others = context_.fleet(
+      snapshot, shown,
+      {.tensors = true, .for_operator = call.caller().is_operator, .waits = call.patience()});
   for (v1::TensorList& other : others.tensors) {
     if (other.communicator() == list.communicator()) *list.add_others() = std::move(other);
   }
@@ -327,7 +333,7 @@ Status ControlCalls::explain(const Call& call, const v1::ExplainTensorRequest& r
   }
   *answer.mutable_tensor() = tensors_of(shown).tensors(0);
   const Result<scheduler::Explanation> priced = context_.port.explain(
-      {current->job, current->name, current->uid}, request.tensor(), call.time_left());
+      {current->job, current->name, current->uid}, request.tensor(), call.limit());
   priced.ok() ? add_prices(*priced, answer)
               : answer.set_unpriced(config::plain_text(priced.status().message()));
   return {};
@@ -356,7 +362,7 @@ Status ControlCalls::simulate(const Call& call, const v1::SimulatePlanRequest& r
   }
   CGX_ASSIGN_OR_RETURN(const scheduler::WhatIf found,
                        context_.port.what_if({current->job, current->name, current->uid},
-                                             wanted.plain, request.machines(), call.time_left()));
+                                             wanted.plain, request.machines(), call.limit()));
   answer = simulated_of(found);
   answer.set_job(config::plain_text(current->job));
   answer.set_communicator(config::plain_text(current->name));
@@ -378,7 +384,7 @@ Status ControlCalls::profile(const Call& call, const v1::GetJobProfileRequest& r
                        select(snapshot, request.target(), call.caller()));
   CGX_ASSIGN_OR_RETURN(
       const scheduler::JobProfile found,
-      context_.port.profile({current->job, current->name, current->uid}, call.time_left()));
+      context_.port.profile({current->job, current->name, current->uid}, call.limit()));
   answer = profile_of(found);
   answer.set_job(config::plain_text(current->job));
   answer.set_communicator(config::plain_text(current->name));
@@ -402,7 +408,7 @@ grpc::Status ControlCalls::Diagnose(grpc::ServerContext* context,
   if (!context_.diagnose) {
     return to_grpc(invalid_argument("this daemon serves one machine only (mesh.listen is empty)"));
   }
-  *out = context_.diagnose(*request, call.caller().is_operator);
+  *out = context_.diagnose(*request, call.caller().is_operator, call.patience());
   return grpc::Status::OK;
 }
 
@@ -425,7 +431,7 @@ Status ControlCalls::change(const Call& call, const v1::ChangePolicyRequest& req
   const CommunicatorName name{current->job, current->name, current->uid};
   CGX_ASSIGN_OR_RETURN(const scheduler::PolicyChange change,
                        context_.port.apply_policy(name, wanted.plain, dry_run,
-                                                  request.expected_version(), call.time_left()));
+                                                  request.expected_version(), call.limit()));
   answer.set_policy_version(change.policy_version);
   answer.set_epoch(change.epoch);
   answer.set_switch_step(change.switch_step);

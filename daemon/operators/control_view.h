@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/operators/operator_port.h"
 #include "daemon/operators/targets.h"
 #include "kernels/tuning.h"
 #include "proto/messages/control.pb.h"
@@ -17,7 +18,8 @@
 namespace cgx::daemon {
 
 // Looks at other machines' daemons; takes some seconds where something does not answer.
-using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&, bool for_operator)>;
+using Diagnose = std::function<v1::Diagnosis(const v1::DiagnoseRequest&, bool for_operator,
+                                             const StillWaits& waits)>;
 
 // One job as the daemons of its other machines show it.
 struct FleetAnswer {
@@ -25,8 +27,13 @@ struct FleetAnswer {
   std::vector<v1::TensorList> tensors;
   std::vector<v1::Finding> findings;  // who did not answer
 };
-using AskFleet =
-    std::function<FleetAnswer(const Snapshot&, const CommunicatorSnapshot& of, bool tensors)>;
+struct FleetQuestion {
+  bool tensors = false;  // else its communicators
+  bool for_operator = false;
+  StillWaits waits = {};  // whether who asks still does
+};
+using AskFleet = std::function<FleetAnswer(const Snapshot&, const CommunicatorSnapshot& of,
+                                           const FleetQuestion&)>;
 
 struct DaemonFacts {  // fixed while the daemon runs
   std::string version;

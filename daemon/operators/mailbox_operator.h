@@ -22,13 +22,13 @@ class MailboxOperator final : public OperatorPort {
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
                                                uint64_t expected_version,
-                                               uint64_t timeout_ns) override;
+                                               const Patience& patience) override;
   Result<scheduler::Explanation> explain(const CommunicatorName& target, const std::string& tensor,
-                                         uint64_t timeout_ns) override;
+                                         const Patience& patience) override;
   Result<scheduler::WhatIf> what_if(const CommunicatorName& target, const scheduler::Policy& policy,
-                                    uint32_t machines, uint64_t timeout_ns) override;
+                                    uint32_t machines, const Patience& patience) override;
   Result<scheduler::JobProfile> profile(const CommunicatorName& target,
-                                        uint64_t timeout_ns) override;
+                                        const Patience& patience) override;
 
  private:
   DataAgent& data_;

@@ -4,7 +4,11 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "proto/messages/fleet.grpc.pb.h"
 #include "tests/daemon/fleet/liar.h"
@@ -141,7 +145,8 @@ TEST_F(FleetTest, TakesNoCommandsForATerminalFromAnother) {
   const Liar liar(answers);
   Snapshot snapshot = two_users();
   snapshot.peers[0].address = liar.address();
-  const FleetAnswer told = fleet_.ask(snapshot, snapshot.communicators[0], /*tensors=*/true);
+  snapshot.peers[0].state = "up";
+  const FleetAnswer told = fleet_.ask(snapshot, snapshot.communicators[0], {.tensors = true});
   ASSERT_EQ(told.communicators.size(), 1u);
   EXPECT_EQ(told.communicators[0].name(), "?[2J");
   EXPECT_EQ(told.communicators[0].plan_notes(0).verdict(), "??2J");
@@ -161,6 +166,87 @@ TEST(LinkKeys, ForgetTheOldestAndKnowTheNewest) {
   EXPECT_TRUE(keys.find({"a", 1}, key(1).id()));
   EXPECT_FALSE(keys.find({"a", 2}, key(1).id()));
   EXPECT_EQ(keys.newest({"a", 1})->id(), key(1024).id());
+}
+
+// Says nothing until it is let go, and counts who asks.
+class SilentFleet final : public v1::Fleet::Service {
+ public:
+  grpc::Status Show(grpc::ServerContext* context, const v1::ShowRequest*, v1::ShowReply*) override {
+    ++asked;
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  }
+  std::atomic<int> asked{0};
+};
+
+// One that says more than anybody wants to keep.
+class TalkingFleet final : public v1::Fleet::Service {
+ public:
+  grpc::Status Show(grpc::ServerContext*, const v1::ShowRequest*, v1::ShowReply* reply) override {
+    reply->set_challenge(std::string(sizeof(Nonce), 'n'));
+    reply->add_tensors()->add_tensors()->set_name(std::string(20 << 20, 'a'));
+    return grpc::Status::OK;
+  }
+};
+
+Snapshot with_peers(std::vector<std::string> addresses) {
+  Snapshot snapshot = two_users();
+  scheduler::PeerSnapshot peer = snapshot.peers[0];
+  peer.state = "up";
+  snapshot.peers.clear();
+  for (std::string& address : addresses) {
+    peer.address = std::move(address);
+    snapshot.peers.push_back(peer);
+  }
+  return snapshot;
+}
+
+TEST_F(FleetTest, AsksNobodyOnceItsCallerHasGone) {
+  SilentFleet silent;
+  const Liar liar(silent);
+  const Snapshot snapshot = with_peers({liar.address()});
+  const FleetAnswer told =
+      fleet_.ask(snapshot, snapshot.communicators[0], {.waits = [] { return false; }});
+  EXPECT_EQ(silent.asked, 0);
+  ASSERT_EQ(told.findings.size(), 1u);
+}
+
+TEST_F(FleetTest, AsksNobodyWithWhomNoLinkIsUp) {
+  SilentFleet silent;
+  const Liar liar(silent);
+  Snapshot snapshot = with_peers({liar.address()});
+  snapshot.peers[0].state = "connecting";
+  EXPECT_TRUE(fleet_.ask(snapshot, snapshot.communicators[0], {}).findings.empty());
+  EXPECT_EQ(silent.asked, 0);
+}
+
+TEST_F(FleetTest, KeepsSomeOfWhatIsToldAtLength) {
+  TalkingFleet talking;
+  std::vector<std::unique_ptr<Liar>> liars;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 5; ++i) {
+    liars.push_back(std::make_unique<Liar>(talking));
+    addresses.push_back(liars.back()->address());
+  }
+  const Snapshot snapshot = with_peers(std::move(addresses));
+  const FleetAnswer told = fleet_.ask(snapshot, snapshot.communicators[0], {.tensors = true});
+  EXPECT_LE(told.tensors.size(), 3u) << "64 MiB";
+  EXPECT_EQ(told.tensors.size() + told.findings.size(), 5u);
+}
+
+TEST_F(FleetTest, FewCallersAskAtOnce) {
+  constexpr size_t kCallers = 6;
+  SilentFleet silent;
+  const Liar liar(silent);
+  const Snapshot snapshot = with_peers({liar.address()});
+  std::vector<std::future<FleetAnswer>> answers;
+  for (size_t i = 0; i < kCallers; ++i) {
+    answers.push_back(std::async(
+        std::launch::async, [&] { return fleet_.ask(snapshot, snapshot.communicators[0], {}); }));
+  }
+  size_t refused = 0;
+  for (auto& answer : answers) refused += answer.get().findings.at(0).machine() == "here";
+  EXPECT_EQ(refused, kCallers - 2);
 }
 
 }  // namespace

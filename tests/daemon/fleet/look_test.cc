@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "proto/messages/mesh.grpc.pb.h"
 #include "tests/daemon/fleet/liar.h"
 #include "tests/daemon/operators/fake_operator_port.h"
@@ -97,6 +99,54 @@ TEST_F(LookTest, TakesAnIpv6AddressForOne) {
     ASSERT_EQ(seen.findings_size(), 1);
     EXPECT_THAT(seen.findings(0).text(), HasSubstr("fd00::3 is in none of this machine's"));
   }
+}
+
+// A name server that says nothing.
+TEST_F(LookTest, ANameThatIsNotResolvedKeepsNobodysFindings) {
+  LyingLook answers("127.0.0.2");
+  const Liar liar(answers);
+  std::promise<void> let_go;
+  const std::shared_future<void> silence = let_go.get_future().share();
+  Look look({.name = "here",
+             .mesh_address = "127.0.0.1:1",
+             .trusted = NetworkList::loopback(),
+             .agreed = {},
+             .cluster_key = {},
+             .tls = {},
+             .other_ports = {},
+             .usual_port = liar.port(),
+             .resolve =
+                 [silence](const std::string&) {
+                   silence.wait();
+                   return std::string();
+                 }},
+            port_);
+  v1::DiagnoseRequest request;
+  request.add_peers("nobody.example");
+  request.add_peers("127.0.0.1");
+  auto looked = std::async(std::launch::async, [&] { return look.diagnose(request, false); });
+  EXPECT_EQ(looked.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  let_go.set_value();
+  const v1::Diagnosis seen = looked.get();
+  EXPECT_EQ(seen.others_size(), 1) << "of the machine that answers";
+  EXPECT_THAT(seen.findings(0).text(), HasSubstr("not resolved in time"));
+}
+
+TEST_F(LookTest, LooksAtNothingOnceItsCallerHasGone) {
+  LyingLook answers("127.0.0.2");
+  const Liar liar(answers);
+  Look look({.name = "here",
+             .mesh_address = "127.0.0.1:1",
+             .trusted = NetworkList::loopback(),
+             .agreed = {},
+             .cluster_key = {},
+             .tls = {},
+             .other_ports = {},
+             .usual_port = liar.port()},
+            port_);
+  v1::DiagnoseRequest request;
+  request.add_peers("127.0.0.1");
+  EXPECT_EQ(look.diagnose(request, false, [] { return false; }).others_size(), 0);
 }
 
 }  // namespace

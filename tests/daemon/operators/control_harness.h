@@ -107,7 +107,9 @@ class ControlHarness final : public StopPort {
       most_over_tls = std::max(most_over_tls.load(), held.front().second);
     };
     options.stop = this;
-    options.diagnose = [this](const v1::DiagnoseRequest&, bool) { return diagnosis; };
+    options.diagnose = [this](const v1::DiagnoseRequest&, bool, const StillWaits&) {
+      return diagnosis;
+    };
     Result<std::unique_ptr<ControlService>> created =
         ControlService::create(options, port, *audit_, log_);
     EXPECT_TRUE(created.ok()) << created.status().to_string();

@@ -40,9 +40,9 @@ class FakeOperatorPort final : public OperatorPort {
   Result<scheduler::PolicyChange> apply_policy(const CommunicatorName& target,
                                                const scheduler::Policy& policy, bool dry_run,
                                                uint64_t expected_version,
-                                               uint64_t timeout_ns) override {
+                                               const Patience& patience) override {
     std::unique_lock lock(mutex_);
-    changes_.push_back({target, policy, dry_run, expected_version, timeout_ns});
+    changes_.push_back({target, policy, dry_run, expected_version, patience.timeout_ns});
     changed_.notify_all();
     released_.wait(lock, [&] { return !hold_; });
     if (!failure_.ok()) return failure_;
@@ -54,12 +54,12 @@ class FakeOperatorPort final : public OperatorPort {
   }
 
   Result<scheduler::Explanation> explain(const CommunicatorName&, const std::string&,
-                                         uint64_t) override {
+                                         const Patience&) override {
     std::lock_guard lock(mutex_);
     if (!unpriced_.ok()) return unpriced_;
     return explanation_;
   }
-  Result<scheduler::JobProfile> profile(const CommunicatorName&, uint64_t) override {
+  Result<scheduler::JobProfile> profile(const CommunicatorName&, const Patience&) override {
     const std::lock_guard lock(mutex_);
     return profile_;
   }
@@ -68,7 +68,7 @@ class FakeOperatorPort final : public OperatorPort {
     profile_ = std::move(profile);
   }
   Result<scheduler::WhatIf> what_if(const CommunicatorName&, const scheduler::Policy& policy,
-                                    uint32_t machines, uint64_t) override {
+                                    uint32_t machines, const Patience&) override {
     std::lock_guard lock(mutex_);
     if (!unpriced_.ok()) return unpriced_;
     scheduler::WhatIf found = what_if_;
