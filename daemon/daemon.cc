@@ -185,8 +185,12 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options,
   CGX_ASSIGN_OR_RETURN(daemon->planner_thread_, AgentThread::start(daemon->planner_));
   CGX_ASSIGN_OR_RETURN(daemon->data_thread_, AgentThread::start(daemon->data_, options.spin_ns));
   if (meshed) CGX_RETURN_IF_ERROR(daemon->start_mesh(options, trusted, std::move(listener)));
-  CGX_ASSIGN_OR_RETURN(daemon->ipc_thread_, AgentThread::start(*daemon->ipc_));
   return daemon;
+}
+
+Status Daemon::serve() {
+  CGX_ASSIGN_OR_RETURN(ipc_thread_, AgentThread::start(*ipc_));
+  return {};
 }
 
 Status Daemon::open_ipc(const DaemonOptions& options, scheduler::EventSink& events) {
@@ -213,7 +217,7 @@ Status Daemon::make_mesh(const DaemonOptions& options, const NetworkList& truste
                          .address = mesh_address_,
                          .cluster_key = options.cluster_key,
                          .trusted = trusted,
-                         .is_own = options.is_own,
+                         .look_at_own = options.look_at_own,
                          .deadline_ns = options.timeouts.join_ns};
   mesh_->agent = std::make_unique<MeshAgent>(
       mesh, MeshAgent::Ports{data_, *mesh_->dialer, counters_, events, &fleet_->keys()});

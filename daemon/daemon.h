@@ -55,8 +55,8 @@ struct DaemonOptions {
   MeshTls mesh_tls;
   AgreedKeys agreed;                  // for operators who look at several machines
   std::vector<uint16_t> other_ports;  // that will be listened on beside mesh and data path
-  // Addresses at which this process listens; empty: several daemons share it, as in tests.
-  std::function<bool(const std::string&)> is_own = {};
+  // Where this process listens; empty: several daemons share it, as in tests.
+  std::function<IsOwn()> look_at_own = {};
 };
 
 class Daemon {
@@ -67,6 +67,9 @@ class Daemon {
   static Result<std::unique_ptr<Daemon>> start(const DaemonOptions& options,
                                                TransportFactory make_transport,
                                                scheduler::EventSink& events);
+  // Until now clients have waited at the socket: whoever starts the daemon may still find that it
+  // cannot serve.
+  Status serve();
   ~Daemon();
 
   OperatorPort& operators() { return operators_; }

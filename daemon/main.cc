@@ -229,6 +229,8 @@ int start(const CommandLine& line, const Configuration& configuration) {
       OperatorsEdge::open(config, facts, (*daemon)->operators(), log, (*daemon)->look(),
                           (*daemon)->fleet(), {on_junk, on_share, stopper.get()});
   if (!operators.ok()) return refuse(line, operators.status());
+  const Status serves = (*daemon)->serve();
+  if (!serves.ok()) return refuse(line, serves);
   const Drained drained(*stopper);
   forget_refusal(config.client().socket());
   log.write(LogLevel::kInfo, options->version + " serves",

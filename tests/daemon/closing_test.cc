@@ -67,6 +67,7 @@ class SlowDaemon {
     auto started = Daemon::start(options, tcp(), events_);
     CGX_ASSERT(started.ok());
     daemon_ = std::move(started).value();
+    CGX_ASSERT(daemon_->serve().ok());
   }
   std::string socket() const { return scratch_.path() + "/cgxd.sock"; }
   uint64_t asked_ns() const { return asked_ns_; }  // when its site got its last job; 0: none yet

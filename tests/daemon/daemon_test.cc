@@ -31,6 +31,7 @@ class DaemonTest : public testing::Test {
     auto started = Daemon::start(options, {}, events);
     CGX_ASSERT(started.ok());
     daemon = std::move(started).value();
+    CGX_ASSERT(daemon->serve().ok());
   }
   const std::string& socket() const { return options.ipc.socket.path; }
   scheduler::Snapshot snapshot() { return daemon->operators().snapshot(10 * kSecond).value(); }
@@ -209,7 +210,8 @@ TEST_F(DaemonTest, MeasuresHowBusyItsDataThreadIs) {
 }
 
 TEST_F(DaemonTest, APolicyForAnUnknownJobIsAnErrorAtOnce) {
-  const auto change = daemon->operators().apply_policy({.job = "none"}, {}, false, 0, 10 * kSecond);
+  const auto change =
+      daemon->operators().apply_policy({.job = "none"}, {}, false, 0, {10 * kSecond});
   EXPECT_EQ(change.status().code(), StatusCode::kNOT_FOUND) << change.status().to_string();
 }
 
@@ -238,6 +240,20 @@ TEST(DaemonStartTest, RefusesToSpinAlwaysWhenCoresAreShort) {
   ::sched_setaffinity(0, sizeof(before), &before);
   EXPECT_EQ(daemon.status().code(), StatusCode::kINVALID_ARGUMENT);
   EXPECT_NE(daemon.status().message().find("may use 1"), std::string::npos);
+}
+
+// What starts it may still find that it cannot serve operators.
+TEST(DaemonStartTest, OpensNoSessionBeforeItServes) {
+  ScratchDirectory scratch;
+  Quiet events;
+  DaemonOptions options;
+  options.ipc.socket.path = scratch.path() + "/cgxd.sock";
+  auto daemon = std::move(Daemon::start(options, {}, events)).value();
+  RawClient client(options.ipc.socket.path);
+  client.send(wire::Hello{"train", "test"}, 1);
+  EXPECT_EQ(daemon->sessions_ever(), 0u);
+  daemon.reset();
+  EXPECT_TRUE(client.hung_up());
 }
 
 TEST(DaemonStartTest, NamesAMeshAddressNobodyCanReach) {
