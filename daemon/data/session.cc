@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <climits>
 #include <cstring>
 
 namespace cgx::daemon {
@@ -22,8 +21,11 @@ void make_readable(int notifier) {
   ::timerfd_settime(notifier, TFD_TIMER_ABSTIME, &kPast, nullptr);
 }
 
+// Some threads: any number of a client's may wait at a word that it shares, and waking them takes
+// time from all jobs. A thread that is not woken looks again by itself before long.
 void futex_wake(uint32_t& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+  constexpr int kWokenMax = 128;
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, kWokenMax, 0, 0, 0);
 }
 
 UniqueFd duplicate(const UniqueFd& fd) {

@@ -6,7 +6,11 @@
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 
+#include <atomic>
+#include <chrono>
+#include <climits>
 #include <thread>
+#include <vector>
 
 // GCC 12 takes the descriptors in Result<ChannelEnds> for the string of its Status (GCC bug
 // 104336).
@@ -235,6 +239,43 @@ TEST(SessionTest, WakesAClientThatWaitsOnTheFutex) {
   EXPECT_TRUE(ends.publish().ok());
   client.join();
   EXPECT_TRUE(woken);
+}
+
+// Waking thousands would take milliseconds of everybody's.
+TEST(SessionTest, WakesSomeOfManyThreadsThatWait) {
+  constexpr int kThreads = 300, kWokenMax = 128;
+  Ends ends;
+  std::atomic_ref<uint32_t> waits(ends.client.header->client_waits);
+  waits.store(1);
+  uint32_t* const word = &ends.client.header->wake_word;
+  std::atomic<int> returned{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      const timespec limit{.tv_sec = 20, .tv_nsec = 0};
+      ::syscall(SYS_futex, word, FUTEX_WAIT, 0, &limit, nullptr, 0);
+      ++returned;
+    });
+  }
+  // Those that wait are counted by moving them to where they are.
+  const auto waiting = [word] {
+    uint32_t other = 0;
+    const long moved = ::syscall(SYS_futex, word, FUTEX_REQUEUE, 0, INT_MAX, &other, 0);
+    ::syscall(SYS_futex, &other, FUTEX_REQUEUE, 0, INT_MAX, word, 0);
+    return moved;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (waiting() < kThreads && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  ends.session.complete({}, "");
+  EXPECT_TRUE(ends.publish().ok());
+  EXPECT_EQ(waiting(), kThreads - kWokenMax);
+  while (returned < kThreads && std::chrono::steady_clock::now() < deadline) {
+    ::syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(SessionTest, AMutedSessionAnswersNobody) {
