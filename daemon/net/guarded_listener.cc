@@ -56,6 +56,12 @@ bool is_local(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
 }
 
+// Of those who came while the process was stopped many have gone again; they cost nothing more.
+bool has_gone(int local) {
+  pollfd one{local, 0, 0};
+  return ::poll(&one, 1, 0) > 0;
+}
+
 // "uid 1000", as holder_name() has it, or "10.0.0.2".
 std::string origin_of(int fd) {
   sockaddr_storage address{};
@@ -201,8 +207,11 @@ class GuardedListener::Loop {
 
   void hand_over_local(UniqueFd fd, const std::string& origin) {
     std::optional<PumpEnds> ends;
-    if (share_of(alive_, options_.alive_max).check(origin).ok()) ends = make_pump_ends();
-    if (!ends) return turn_away(std::move(fd), origin);
+    const bool room = share_of(alive_, options_.alive_max).check(origin).ok();
+    if (room && !has_gone(fd.get())) ends = make_pump_ends();
+    if (!ends || in_reserve(std::max(ends->ours.get(), ends->theirs.get()))) {
+      return turn_away(std::move(fd), origin);
+    }
     events_.on_connection(std::move(ends->theirs), fd.get());
     const auto pumped = std::make_shared<std::atomic<bool>>(true);
     const bool started = start_pump(fd, ends->ours, [pumped, ended = ended_] {

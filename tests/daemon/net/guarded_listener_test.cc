@@ -190,6 +190,15 @@ TEST_F(GuardedListenerTest, DoesNotCountSomebodyWhoOnlyLooked) {
   EXPECT_EQ(junk_, 0);
 }
 
+TEST_F(GuardedListenerTest, HandsOverNobodyWhoHasGone) {
+  for (int i = 0; i < 8; ++i) send(connect(), "HELLO");
+  start();
+  const UniqueFd client = connect();
+  send(client, "HELLO");
+  ASSERT_TRUE(eventually([&] { return served() > 0; }));
+  EXPECT_EQ(served(), 1u);
+}
+
 TEST_F(GuardedListenerTest, KeepsTheReserveFromAUserWhoHasMore) {
   start({.alive_max = 16});
   std::vector<UniqueFd> clients;
