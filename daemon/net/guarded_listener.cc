@@ -57,9 +57,9 @@ bool is_local(int fd) {
 }
 
 // Of those who came while the process was stopped many have gone again; they cost nothing more.
-bool has_gone(int local) {
-  pollfd one{local, 0, 0};
-  return ::poll(&one, 1, 0) > 0;
+bool has_gone(int fd, short end) {
+  pollfd one{fd, end, 0};
+  return ::poll(&one, 1, 0) > 0 && (one.revents & (end | POLLHUP | POLLERR)) != 0;
 }
 
 // "uid 1000", as holder_name() has it, or "10.0.0.2".
@@ -197,9 +197,10 @@ class GuardedListener::Loop {
 
   void hand_over(UniqueFd fd, std::string origin) {
     if (is_local(fd.get())) return hand_over_local(std::move(fd), origin);
+    if (has_gone(fd.get(), options_.answers_half_closed ? short{0} : short{POLLRDHUP})) return;
     make_room_for(origin);
     UniqueFd watch(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!watch) return;
+    if (!watch || in_reserve(watch.get())) return;
     alive_.push_back({std::move(watch), std::move(origin), nullptr});
     const int peer = fd.get();
     events_.on_connection(std::move(fd), peer);
@@ -208,7 +209,7 @@ class GuardedListener::Loop {
   void hand_over_local(UniqueFd fd, const std::string& origin) {
     std::optional<PumpEnds> ends;
     const bool room = share_of(alive_, options_.alive_max).check(origin).ok();
-    if (room && !has_gone(fd.get())) ends = make_pump_ends();
+    if (room && !has_gone(fd.get(), 0)) ends = make_pump_ends();
     if (!ends || in_reserve(std::max(ends->ours.get(), ends->theirs.get()))) {
       return turn_away(std::move(fd), origin);
     }
