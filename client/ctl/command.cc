@@ -54,6 +54,11 @@ std::string Caller::why(const grpc::Status& status) const {
     std::snprintf(within, sizeof within, "%g s (%s)", limit_.seconds, limit_.option);
     return "the daemon at " + address + " has not answered within " + within;
   }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
+    return "the daemon at " + address +
+           " does not know this question: it is of an older version than this cgxctl; restart it "
+           "with the version that is installed (cgxctl status shows the running one)";
+  }
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
   return (unreachable ? connection_.address + ": " : "") +
          config::plain_text(status.error_message());

@@ -1,9 +1,11 @@
 // cgxctl against a real cgxd: the operators' edge as main() puts it together.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "proto/messages/control.grpc.pb.h"
 #include "tests/client/ctl_process.h"
 #include "tests/daemon/operators/control_harness.h"
 
@@ -59,6 +61,22 @@ TEST_F(CtlOfARealDaemon, CountsJunkInItsCounters) {
   ASSERT_GT(::send(fd.get(), "garbage", 7, MSG_NOSIGNAL), 0);
   EXPECT_TRUE(daemon::eventually(
       [&] { return run({"counters"}).out.find("control_junk") != std::string::npos; }));
+}
+
+// Its daemon was not started again after an upgrade.
+TEST(CtlOfAnOlderDaemon, IsToldThatItDoesNotKnowTheQuestion) {
+  daemon::OpenDirectory directory;
+  const std::string path = directory / "older.sock";
+  v1::Control::Service knows_nothing;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
+  builder.RegisterService(&knows_nothing);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  const Ran ran = run_ctl({"--address", "unix:" + path, "plan", "profile"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("at " + path + " does not know this question"));
+  server->Shutdown();
 }
 
 TEST_F(CtlOfARealDaemon, AuditsARefusedChange) {
