@@ -50,8 +50,8 @@ Result<RunCommand> RunCommand::start(const std::vector<std::string>& arguments,
   const int error = ::posix_spawnp(&pid, words[0].c_str(), nullptr, attributes.get(),
                                    pointers(words).data(), pointers(environment).data());
   if (error == 0) return RunCommand(pid);
-  const bool there = error == EACCES || error == ENOEXEC;
-  return Status(there ? StatusCode::kPERMISSION_DENIED : StatusCode::kNOT_FOUND,
+  const bool missing = error == ENOENT || error == ENOTDIR;
+  return Status(missing ? StatusCode::kNOT_FOUND : StatusCode::kPERMISSION_DENIED,
                 "cannot run " + words[0] + ": " + std::strerror(error));
 }
 

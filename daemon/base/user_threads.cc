@@ -83,7 +83,8 @@ struct UserThreads::Lanes {
       std::vector<UniqueFd>& connections = ended->second.connections;
       connections.push_back(std::move(fd));
       if (connections.size() % kBundleMax == 0) bundle(connections, ended->second.bundles);
-      if (!first) return;  // a task is on its way for them
+      // A task is on its way for them, unless there was no thread for it.
+      if (!first && lanes->works({holder, Kind::kConnections, {}})) return;
     }
     run(lanes, {holder, Kind::kConnections, {}}, [lanes, holder] {
       std::map<std::string, Ended>::node_type ended;  // closed without the lock
@@ -135,6 +136,10 @@ struct UserThreads::Lanes {
       CGX_REQUIRES(mutex) {
     return {by_name.lower_bound({holder, Kind::kTasks, {}}),
             by_name.lower_bound({holder + '\0', Kind::kTasks, {}})};
+  }
+  bool works(const Name& name) const CGX_REQUIRES(mutex) {
+    const auto lane = by_name.find(name);
+    return lane != by_name.end() && lane->second.has_thread;
   }
   bool is_one_too_many(const Name& name) const CGX_REQUIRES(mutex) {
     if (std::get<2>(name).empty() || by_name.count(name) > 0) return false;

@@ -231,7 +231,7 @@ std::set<std::string> Fleet::machines(const Snapshot& snapshot, const JobOwner& 
   std::set<std::string> addresses;
   for (const scheduler::PeerSnapshot& peer : snapshot.peers) {
     if (JobOwner{peer.job, peer.uid} != of || addresses.size() >= kMachinesMax) continue;
-    if (peer.state != "up") continue;  // nobody has proven anything there
+    if (peer.state == "connecting") continue;  // nobody has proven anything there
     for (const std::string& each : addresses_in(peer.address)) {
       if (!facts_.trusted.contains(host_of(each))) continue;
       addresses.insert(each);

@@ -117,26 +117,31 @@ int Look::Terms::reach_ms() const {
 class Look::Names : public std::enable_shared_from_this<Names> {
  public:
   using Resolve = std::function<std::string(const std::string& host)>;
+  static constexpr std::chrono::milliseconds kSlice{20};  // whether somebody still waits
   explicit Names(Resolve resolve) : resolve_(std::move(resolve)) {}
 
-  Result<std::string> find(const std::string& host, uint64_t within_ns) {
+  Result<std::string> find(const std::string& host, const Terms& terms) {
     if (const std::string numeric = numeric_address(host); !numeric.empty()) return numeric;
-    auto answer = std::make_shared<std::promise<std::string>>();
+    const auto answer = std::make_shared<std::promise<std::string>>();
     std::future<std::string> found = answer->get_future();
-    if (!start(host, std::move(answer))) {
-      return Status(StatusCode::kBUSY, "too many names are being looked up");
+    bool started = false;
+    while (!terms.over()) {
+      started = started || start(host, answer);
+      if (!started) {
+        std::this_thread::sleep_for(kSlice);
+      } else if (found.wait_for(kSlice) == std::future_status::ready) {
+        return found.get();
+      }
     }
-    if (found.wait_for(std::chrono::nanoseconds(within_ns)) == std::future_status::ready) {
-      return found.get();
-    }
-    return Status(StatusCode::kTIMED_OUT, "the name was not resolved in time");
+    return Status(StatusCode::kTIMED_OUT, started ? "the name was not resolved in time"
+                                                  : "too many names are being looked up");
   }
 
  private:
-  bool start(const std::string& host, std::shared_ptr<std::promise<std::string>> answer) {
+  bool start(const std::string& host, const std::shared_ptr<std::promise<std::string>>& answer) {
     if (under_way_.fetch_add(1) < kResolvingMax) {
       try {
-        std::thread([names = shared_from_this(), host, answer = std::move(answer)] {
+        std::thread([names = shared_from_this(), host, answer] {
           answer->set_value(names->resolve_(host));
           names->under_way_.fetch_sub(1);
         }).detach();
@@ -169,7 +174,7 @@ Look::Look(LookFacts facts, OperatorPort& port)
       key_id_(LinkKey(facts_.cluster_key, {}).id()),
       loopback_only_(all_loopback(facts_.mesh_address)),
       port_(port),
-      names_(std::make_shared<Names>(facts_.resolve)) {}
+      names_{std::make_shared<Names>(facts_.resolve), std::make_shared<Names>(facts_.resolve)} {}
 
 Look::~Look() = default;
 
@@ -286,7 +291,7 @@ Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
                   std::to_string(facts_.usual_port) + "): only operators may have others tried");
     return seen;
   }
-  const Result<std::string> found = names_->find(name, terms.left_ns());
+  const Result<std::string> found = names_[terms.any_port]->find(name, terms);
   if (!found.ok() || found->empty()) {
     const std::string why = found.ok() ? "" : ": " + found.status().message();
     seen.find(asked, "mesh.listen", "no address is known for " + asked + why);

@@ -75,7 +75,7 @@ class Look {
   const KeyId key_id_;
   const bool loopback_only_;
   OperatorPort& port_;
-  const std::shared_ptr<Names> names_;
+  const std::shared_ptr<Names> names_[2];    // asked for by users, and by operators
   std::atomic<uint32_t> diagnoses_[2] = {};  // under way: of users, of operators
   Mutex mutex_;
   v1::Totals totals_ CGX_GUARDED_BY(mutex_);

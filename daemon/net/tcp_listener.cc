@@ -1,8 +1,10 @@
 #include "daemon/net/tcp_listener.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "daemon/net/interfaces.h"
@@ -52,7 +54,11 @@ Result<TcpListener> TcpListener::open(const std::string& address, const std::str
   const std::unique_ptr<addrinfo, FreeAddresses> list(first);
   TcpListener listener;
   listener.fd = UniqueFd(::socket(first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const bool everywhere = host == "::";  // machines without IPv6 have IPv4 for that
+  if (!listener.fd && errno == EAFNOSUPPORT && everywhere) return open("0.0.0.0:" + port, key);
   if (!listener.fd) return errno_status(StatusCode::kUNAVAILABLE, what);
+  const int off = 0;
+  if (everywhere) ::setsockopt(listener.fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   CGX_RETURN_IF_ERROR(bind_and_listen(listener.fd.get(), *first, what));
   sockaddr_storage bound{};
   socklen_t bytes = sizeof(bound);

@@ -220,6 +220,16 @@ TEST_F(FleetTest, AsksNobodyWithWhomNoLinkIsUp) {
   EXPECT_EQ(silent.asked, 0);
 }
 
+// When an operator looks, a machine that was lost must not be missing without a word.
+TEST_F(FleetTest, AsksAMachineThatWasLostToo) {
+  SilentFleet silent;
+  const Liar liar(silent);
+  Snapshot snapshot = with_peers({liar.address()});
+  snapshot.peers[0].state = "lost";
+  EXPECT_EQ(fleet_.ask(snapshot, snapshot.communicators[0], {}).findings.size(), 1u);
+  EXPECT_EQ(silent.asked, 1);
+}
+
 TEST_F(FleetTest, KeepsSomeOfWhatIsToldAtLength) {
   TalkingFleet talking;
   std::vector<std::unique_ptr<Liar>> liars;
