@@ -71,15 +71,18 @@ Result<uint32_t> Communicator::add_tensor(const cgx_tensor_options& options) {
     return resource_exhausted("communicator " + name_ + " has " + text(kTensorsMax) +
                               " tensors, the most one step can complete");
   }
-  const std::string& name = tensor.description.name;
-  if (tensor_names_.contains(name)) {
+  const std::string name = tensor.description.name;
+  if (!tensor_names_.insert(name).second) {
     return Status(StatusCode::kALREADY_EXISTS,
                   "tensor " + name + " is registered in communicator " + name_);
   }
   use.lock().unlock();  // a new arena is announced over the socket
-  CGX_RETURN_IF_ERROR(place_home(tensor, options.home));
+  const Status placed = place_home(tensor, options.home);
   use.lock().lock();
-  tensor_names_.insert(name);
+  if (!placed.ok()) {
+    tensor_names_.erase(name);
+    return placed;
+  }
   tensors_.push_back(std::make_unique<Tensor>(std::move(tensor)));
   return static_cast<uint32_t>(tensors_.size() - 1);
 }

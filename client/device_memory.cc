@@ -287,24 +287,25 @@ Result<Ready> DeviceMemory::when_done(void* stream) {
   CGX_RETURN_IF_ERROR(check_stream(stream));
   CGX_RETURN_IF_ERROR(driver_.lacks(device::Feature::kWords));
   const MutexLock lock(mutex_);
-  CGX_ASSIGN_OR_RETURN(Ready next, word_for(stream));
-  ++next.value;
+  CGX_ASSIGN_OR_RETURN(const Word word, word_for(stream));
+  const Ready next{word.last.word, word.last.value + 1};
   CGX_RETURN_IF_ERROR(
       driver_.check(driver_.cuStreamWriteValue32(static_cast<device::CUstream>(stream),
                                                  words_on_device_ + next.word * wire::kWordBytes,
                                                  next.value, device::CU_STREAM_WRITE_VALUE_DEFAULT),
                     "having the stream write its timeline word"));
+  if (word.given_up_by) streams_.erase(*word.given_up_by);
   streams_[stream] = {next, ++writes_};
   return next;
 }
 
 // Programs make streams as they need them: one that has written its last word, and the longest ago,
-// gives it to a new one, whose values go on from there.
-Result<Ready> DeviceMemory::word_for(void* stream) {
+// gives it to a new one, whose values go on from there. It has it until that one's first write.
+Result<DeviceMemory::Word> DeviceMemory::word_for(void* stream) {
   const auto known = streams_.find(stream);
-  if (known != streams_.end()) return known->second.last;
+  if (known != streams_.end()) return Word{known->second.last, {}};
   if (streams_.size() + 1 < wire::kWordsMax) {
-    return Ready{static_cast<uint32_t>(streams_.size()) + 1, 0};
+    return Word{{static_cast<uint32_t>(streams_.size()) + 1, 0}, {}};
   }
   auto oldest = streams_.end();
   for (auto each = streams_.begin(); each != streams_.end(); ++each) {
@@ -314,9 +315,7 @@ Result<Ready> DeviceMemory::word_for(void* stream) {
   if (oldest == streams_.end()) {
     return Status(StatusCode::kUNIMPLEMENTED, "more streams than timeline words");
   }
-  const Ready last = oldest->second.last;
-  streams_.erase(oldest);
-  return last;
+  return Word{oldest->second.last, oldest->first};
 }
 
 }  // namespace cgx::client

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -82,7 +83,11 @@ class DeviceMemory {
   Status find_allocation(const void* memory);
   Status export_handle(const std::string& what);
   bool worker_has_closed() const;  // waits for it, but not for ever
-  Result<Ready> word_for(void* stream) CGX_REQUIRES(mutex_);
+  struct Word {
+    Ready last;
+    std::optional<void*> given_up_by;  // the stream that had it
+  };
+  Result<Word> word_for(void* stream) CGX_REQUIRES(mutex_);
   bool failed() const;
   void give_back();
   Status check_stream(void* stream) const;

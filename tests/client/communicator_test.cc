@@ -440,6 +440,28 @@ TEST_F(CommunicatorTest, RegistrationChecksEveryField) {
   EXPECT_EQ(cgx_register(comm, &bad, &id), CGX_ALREADY_EXISTS);
 }
 
+TEST_F(CommunicatorTest, ANameIsRegisteredOnceWhicheverThreadsTryTo) {
+  constexpr int kNames = 200;
+  open_ranks(1);
+  std::atomic<int> registered{0}, refused{0};
+  const auto register_all = [&] {
+    for (int i = 0; i < kNames; ++i) {
+      const std::string name = "t" + std::to_string(i);
+      cgx_tensor_options options{.size = sizeof(options)};
+      options.name = name.c_str();
+      uint32_t id = 0;
+      const int code = cgx_register(ranks_[0].comm, &options, &id);
+      registered += code == CGX_OK;
+      refused += code == CGX_ALREADY_EXISTS;
+    }
+  };
+  std::thread other(register_all);
+  register_all();
+  other.join();
+  EXPECT_EQ(registered, kNames);
+  EXPECT_EQ(refused, kNames);
+}
+
 TEST_F(CommunicatorTest, HomesMustHoldTheirTensor) {
   open_ranks(1);
   Rank& rank = ranks_[0];

@@ -27,6 +27,8 @@ def overtaken(comm, place, rank):
             comm.submit(5, [tensor], stream=late)
         except cgx.CgxError as error:
             assert error.status == "STEP_ORDER", error
+        else:
+            raise AssertionError("a step that has not come was taken")
     if rank == 1:
         time.sleep(1)
     comm.allreduce_async(array, out=array, stream=place.stream).wait()

@@ -169,7 +169,7 @@ class Accelerator:
         """On our stream, where nothing is changed any more. The host neither waits nor reads before look() is called."""
         if stage.numel() == 0:
             return lambda: True
-        told = torch.empty((), dtype=torch.bool, pin_memory=self.device.type == "cuda")
+        told = torch.empty((), dtype=torch.bool, device="cpu", pin_memory=self.device.type == "cuda")
         told.copy_(all_finite(stage), non_blocking=True)
         event = self._event()
         event.record(self._side)
