@@ -151,7 +151,7 @@ TEST_F(ControlServiceTest, ShowsWhatWasMeasuredOfAJob) {
   harness_.port.profiled(Status(StatusCode::kUNAVAILABLE, "node0 coordinates; ask there"));
   grpc::ClientContext again;
   EXPECT_EQ(stub_->GetJobProfile(&again, request, &answer).error_message(),
-            "node0 coordinates; ask there");
+            "UNAVAILABLE: node0 coordinates; ask there");
 }
 
 TEST_F(ControlServiceTest, SimulatesARunningJobUnderAnotherPolicy) {
