@@ -21,6 +21,13 @@ constexpr uint32_t kToKnow = 5, kToTell = 2;
 
 }  // namespace
 
+void LinkProbe::begin() {
+  const bool known = known_by_ >= kToKnow && bytes_ > 0;
+  const double before = known ? accepted_ns_ / static_cast<double>(bytes_) : before_ns_per_byte_;
+  *this = {};
+  before_ns_per_byte_ = before;
+}
+
 void LinkProbe::ended(const StepSample& step) {
   elapsed_ns_ += step.period_ns;
   ++steps_;
@@ -87,7 +94,9 @@ bool LinkProbe::take(uint64_t rtt_ns) {
   }
   faster_ = 0;
   accepted_ns_ = accepted_ns_ == 0 ? took_ns : std::min(accepted_ns_, took_ns);
-  return false;
+  if (known_by_ != kToKnow || before_ns_per_byte_ == 0) return false;
+  // It may have become faster while plans were tried.
+  return accepted_ns_ < kOfTheQuickest * before_ns_per_byte_ * static_cast<double>(bytes_);
 }
 
 }  // namespace cgx::scheduler

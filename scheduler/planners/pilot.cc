@@ -10,7 +10,6 @@ namespace {
 constexpr double kWorthPromising = 0.98;  // less is not kept (scheduler/planners/verdict.cc)
 constexpr double kNear = 1.1;             // a plan that is tried for what else it tells
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
-constexpr uint32_t kPlainRestMin = 8;
 // Searches closer to each other than so many calm steps make the pilot restless; it rests twice as
 // long for each, and so many calm steps (kCalmSteps) make up for one.
 constexpr uint32_t kUnrestMost = 4, kRestless = 2;

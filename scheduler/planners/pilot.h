@@ -144,6 +144,7 @@ class Pilot {
 
   static constexpr uint32_t kCalmSteps = 100;
   static constexpr double kDriftMin = 0.1, kDriftTimes = 1.5;
+  static constexpr uint32_t kPlainRestMin = 8;  // steps, until what is plain begins a search
 
   PilotPort& port_;
   const SearchPace pace_;

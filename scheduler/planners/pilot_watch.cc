@@ -44,7 +44,7 @@ void Pilot::watch(StepSample sample) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kCalm);
   }
-  if (told_of_faster_link_ && settled_for_ >= resting_plain_ && window_.size() >= kFewSteps) {
+  if (told_of_faster_link_ && settled_for_ >= kPlainRestMin && window_.size() >= kFewSteps) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kFasterLink);
   }

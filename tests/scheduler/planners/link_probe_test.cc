@@ -133,7 +133,22 @@ TEST_F(LinkProbeTest, LeavesThreeStepsInARowAlone) {
 TEST_F(LinkProbeTest, ForgetsWithThePlan) {
   for (int i = 0; i < kToKnow; ++i) EXPECT_FALSE(answered_in(kSlowNs));
   probe.begin();
-  for (int i = 0; i < kToKnow + 1; ++i) EXPECT_FALSE(answered_in(kFastNs));
+  for (int i = 0; i < kToKnow - 1; ++i) EXPECT_FALSE(answered_in(kFastNs));
+}
+
+// It became faster while plans were tried, so no probe saw the change.
+TEST_F(LinkProbeTest, TellsOnceOfALinkThatIsFasterThanUnderThePlanBefore) {
+  for (int i = 0; i < kToKnow; ++i) EXPECT_FALSE(answered_in(kSlowNs));
+  probe.begin();
+  probe.begin();
+  const auto told = [&] {
+    int times = 0;
+    for (int i = 0; i < 4 * kToKnow; ++i) times += answered_in(kFastNs);
+    return times;
+  };
+  EXPECT_EQ(told(), 1);
+  probe.begin();
+  EXPECT_EQ(told(), 0);
 }
 
 }  // namespace
