@@ -302,26 +302,36 @@ INSTANTIATE_TEST_SUITE_P(
                         policy.menu = {{.codec = 3, .bits = 8, .bucket = 0}};
                       }));
 
-TEST_P(UnsoundPolicy, OfAMemberIsRefused) {
-  World world({1, 1});
+// Machine 1 asks for policies in frames that it has sent before.
+struct Asking {
+  World world;
   std::vector<KeptFrame> kept;
   std::vector<scheduler::PolicyAnswerMessage> answers;
-  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
-    if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
-    if (carries<scheduler::PolicyAnswerMessage>(frame)) {
-      answers.push_back(message_of<scheduler::PolicyAnswerMessage>(frame));
-    }
-  });
-  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
-  ASSERT_FALSE(kept.empty());
-  for (const uint8_t dry_run : {0, 1}) {
-    kept[0].say(scheduler::PolicyAsk{.ticket = 1, .dry_run = dry_run, .policy = unsound()});
+
+  explicit Asking(const ClusterOptions& options = {}) : world({1, 1}, options) {
+    world.cluster.tap([this](uint32_t machine, const transport::Frame& frame) {
+      if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
+      if (carries<scheduler::PolicyAnswerMessage>(frame)) {
+        answers.push_back(message_of<scheduler::PolicyAnswerMessage>(frame));
+      }
+    });
+    run_step(world.cluster, world.tensors, 0);
+    EXPECT_FALSE(kept.empty());
+  }
+  void ask(const scheduler::Policy& policy, bool dry_run) {
+    kept.at(0).say(scheduler::PolicyAsk{.ticket = ++tickets, .dry_run = dry_run, .policy = policy});
     kept[0].deliver(world.cluster, 0);
   }
-  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
-  expect_reference(world.cluster, world.tensors, world.shape, 1);
-  ASSERT_EQ(answers.size(), 2u);
-  for (const auto& answer : answers) EXPECT_EQ(answer.code, StatusCode::kINVALID_ARGUMENT);
+  uint64_t tickets = 0;
+};
+
+TEST_P(UnsoundPolicy, OfAMemberIsRefused) {
+  Asking member;
+  for (const bool dry_run : {false, true}) member.ask(unsound(), dry_run);
+  ASSERT_NO_FATAL_FAILURE(run_step(member.world.cluster, member.world.tensors, 1));
+  expect_reference(member.world.cluster, member.world.tensors, member.world.shape, 1);
+  ASSERT_EQ(member.answers.size(), 2u);
+  for (const auto& answer : member.answers) EXPECT_EQ(answer.code, StatusCode::kINVALID_ARGUMENT);
 }
 
 // Each takes time where everybody's plans are made.
@@ -329,29 +339,16 @@ TEST(Policies, OfAMemberAreTriedAFewAtATime) {
   constexpr size_t kAsked = 100, kTried = 16;
   ClusterOptions options{.policy = raw_policy()};
   options.planning_ns = [](uint32_t) { return kSecond / 100; };
-  World world({1, 1}, options);
-  std::vector<KeptFrame> kept;
-  std::vector<scheduler::PolicyAnswerMessage> answers;
-  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
-    if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
-    if (carries<scheduler::PolicyAnswerMessage>(frame)) {
-      answers.push_back(message_of<scheduler::PolicyAnswerMessage>(frame));
-    }
-  });
-  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
-  ASSERT_FALSE(kept.empty());
+  Asking member(options);
   scheduler::Policy other = raw_policy();
   other.group_bytes *= 2;
-  for (size_t i = 0; i < kAsked; ++i) {
-    kept[0].say(scheduler::PolicyAsk{.ticket = i + 1, .dry_run = 1, .policy = other});
-    kept[0].deliver(world.cluster, 0);
-  }
-  world.cluster.run_for(3 * kSecond);
-  ASSERT_EQ(answers.size(), kAsked);
+  for (size_t i = 0; i < kAsked; ++i) member.ask(other, /*dry_run=*/true);
+  member.world.cluster.run_for(3 * kSecond);
+  ASSERT_EQ(member.answers.size(), kAsked);
   size_t busy = 0;
-  for (const auto& answer : answers) busy += answer.code == StatusCode::kBUSY;
+  for (const auto& answer : member.answers) busy += answer.code == StatusCode::kBUSY;
   EXPECT_EQ(busy, kAsked - kTried);
-  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 1));
+  ASSERT_NO_FATAL_FAILURE(run_step(member.world.cluster, member.world.tensors, 1));
 }
 
 // A plan that was prepared to be switched to is decided as if a commit had asked for it, which
