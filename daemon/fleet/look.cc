@@ -297,7 +297,7 @@ Look::Seen Look::look_at(const std::string& asked, const Terms& terms) const {
     seen.find(asked, "mesh.listen", "no address is known for " + asked + why);
     return seen;
   }
-  const std::string host = *found;
+  const std::string& host = *found;
   if (loopback_only_ && !NetworkList::loopback().contains(host)) {
     seen.find(facts_.name, kNetwork,
               "the daemon listens on loopback only (" + facts_.mesh_address +

@@ -243,7 +243,8 @@ Verdict MeshAgent::answer_arrival(const Arrival& arrival) {
 // The dialer's transport could not connect.
 Verdict MeshAgent::answer_failure(const Arrival& arrival) {
   const Issued* const found = find_issued(arrival.nonce);
-  const auto waiting = found == nullptr ? wishes_.end() : wishes_.find(found->serial);
+  if (found == nullptr) return {};
+  const auto waiting = wishes_.find(found->serial);
   if (waiting == wishes_.end()) return {};  // nobody waits for it
   Wish& wish = *waiting->second;
   const Mac expected = wish.key.prove_arrival(found->introduction, arrival.failure);
