@@ -372,6 +372,18 @@ TEST(DecisionOfAPlan, ForACommitThatNobodyWaitsForEndsTheJobByName) {
       << world.step_text(0, 1);
 }
 
+// What the coordinator's operator is told of one whose groups are larger.
+Status told_of_another_policy(World& world) {
+  Status told;
+  scheduler::Policy other = raw_policy();
+  other.group_bytes *= 2;
+  world.cluster.engine(0).apply_policy(
+      {.job = "job", .policy = other},
+      [&](const Result<scheduler::PolicyChange>& change) { told = change.status(); });
+  world.cluster.run_for(kSecond);
+  return told;
+}
+
 // A rack codec that no table knows, in a plan that is sound otherwise.
 TEST(PlanOfACoordinator, WithACodecThatNobodyHasIsRefused) {
   World world({1, 1});
@@ -383,13 +395,7 @@ TEST(PlanOfACoordinator, WithACodecThatNobodyHasIsRefused) {
     plan->groups[0].segments[0].rack_spec = spec;
     prepare.plan = scheduler::encode_plan(*plan);
   });
-  Status told;
-  scheduler::Policy other = raw_policy();
-  other.group_bytes *= 2;
-  world.cluster.engine(0).apply_policy(
-      {.job = "job", .policy = other},
-      [&](const Result<scheduler::PolicyChange>& change) { told = change.status(); });
-  world.cluster.run_for(kSecond);
+  const Status told = told_of_another_policy(world);
   EXPECT_EQ(told.code(), StatusCode::kINVALID_ARGUMENT) << told.message();
   EXPECT_NE(told.message().find("machine 1"), std::string::npos) << told.message();
 }
@@ -399,13 +405,7 @@ TEST_P(UnsoundPolicy, OfTheCoordinatorIsRefusedWithItsPlan) {
   World world({1, 1});
   change_on_the_way<scheduler::Prepare>(
       world.cluster, 1, [](scheduler::Prepare& prepare) { prepare.policy = unsound(); });
-  Status told;
-  scheduler::Policy other = raw_policy();
-  other.group_bytes *= 2;
-  world.cluster.engine(0).apply_policy(
-      {.job = "job", .policy = other},
-      [&](const Result<scheduler::PolicyChange>& change) { told = change.status(); });
-  world.cluster.run_for(kSecond);
+  const Status told = told_of_another_policy(world);
   EXPECT_EQ(told.code(), StatusCode::kINVALID_ARGUMENT);
   EXPECT_NE(told.message().find("machine 1"), std::string::npos) << told.message();
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
