@@ -101,26 +101,30 @@ TEST_F(LookTest, TakesAnIpv6AddressForOne) {
   }
 }
 
+// Of a daemon on this machine alone.
+LookFacts facts_of(const Liar& liar) {
+  return {.name = "here",
+          .mesh_address = "127.0.0.1:1",
+          .trusted = NetworkList::loopback(),
+          .agreed = {},
+          .cluster_key = {},
+          .tls = {},
+          .other_ports = {},
+          .usual_port = liar.port()};
+}
+
 // A name server that says nothing.
 TEST_F(LookTest, ANameThatIsNotResolvedKeepsNobodysFindings) {
   LyingLook answers("127.0.0.2");
   const Liar liar(answers);
   std::promise<void> let_go;
   const std::shared_future<void> silence = let_go.get_future().share();
-  Look look({.name = "here",
-             .mesh_address = "127.0.0.1:1",
-             .trusted = NetworkList::loopback(),
-             .agreed = {},
-             .cluster_key = {},
-             .tls = {},
-             .other_ports = {},
-             .usual_port = liar.port(),
-             .resolve =
-                 [silence](const std::string&) {
-                   silence.wait();
-                   return std::string();
-                 }},
-            port_);
+  LookFacts facts = facts_of(liar);
+  facts.resolve = [silence](const std::string&) {
+    silence.wait();
+    return std::string();
+  };
+  Look look(std::move(facts), port_);
   v1::DiagnoseRequest request;
   request.add_peers("nobody.example");
   request.add_peers("127.0.0.1");
@@ -135,15 +139,7 @@ TEST_F(LookTest, ANameThatIsNotResolvedKeepsNobodysFindings) {
 TEST_F(LookTest, LooksAtNothingOnceItsCallerHasGone) {
   LyingLook answers("127.0.0.2");
   const Liar liar(answers);
-  Look look({.name = "here",
-             .mesh_address = "127.0.0.1:1",
-             .trusted = NetworkList::loopback(),
-             .agreed = {},
-             .cluster_key = {},
-             .tls = {},
-             .other_ports = {},
-             .usual_port = liar.port()},
-            port_);
+  Look look(facts_of(liar), port_);
   v1::DiagnoseRequest request;
   request.add_peers("127.0.0.1");
   EXPECT_EQ(look.diagnose(request, false, [] { return false; }).others_size(), 0);
