@@ -106,6 +106,23 @@ class WorkerSites : public SitesTest {
     return tickets_;
   }
 
+  static void give_residual(Play& play, SiteResidual* residual, uint32_t confirmed, float scale) {
+    LocalSegment& segment = play.setup.segments.front();
+    segment.residual = residual;
+    segment.confirmed = confirmed;
+    segment.residual_scale = scale;
+  }
+  // What was asked for is there, and the slab is given back.
+  std::vector<std::byte> take_codes(const Play& play, Ticket asked, SlabStore& slabs) {
+    EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
+    const SiteAnswer& answer = answers_.at(asked);
+    EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
+    const auto bytes = slabs.bytes(play.into).first(answer.bytes);
+    const std::vector<std::byte> codes(bytes.begin(), bytes.end());
+    slabs.release(play.into);
+    return codes;
+  }
+
   // A trainer's stream that writes the first word once `open` is set.
   CUstream trainer_behind(std::atomic<bool>& open) {
     const CUstream trainer = make_stream();
@@ -190,20 +207,12 @@ TEST_F(WorkerSites, AStepOfOneMachineLeavesTheResidualThatItLeavesOnTheHost) {
     uint32_t confirmed = 0;
     for (const bool alone : {false, true, false}) {
       const auto play = begin(site, slabs, alone ? kNotFinite : 0, 0, alone ? 1 : 2);
-      LocalSegment& segment = play->setup.segments.front();
-      segment.residual = residual->get();
-      segment.confirmed = confirmed;
-      segment.residual_scale = 0.5f;
+      give_residual(*play, residual->get(), confirmed, 0.5f);
       confirmed = 1 - confirmed;
       const Ticket asked =
           alone ? ask(*play, {.kind = SiteJobKind::kLocalReduce, .presence = &play->all})
                 : ask_encode(*play);
-      EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
-      const SiteAnswer& answer = answers_.at(asked);
-      EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
-      const auto bytes = slabs.bytes(play->into).first(answer.bytes);
-      codes.assign(bytes.begin(), bytes.end());
-      slabs.release(play->into);
+      codes = take_codes(*play, asked, slabs);
     }
     return codes;
   };
@@ -220,21 +229,13 @@ TEST_F(WorkerSites, AResidualThatIsKeptInOtherUnitsIsThatOfTheHost) {
     uint32_t confirmed = 0;
     for (const float scale : {1.0f, 3e38f, 40.0f, 1e-38f, 1.0f}) {
       const auto play = begin(site, slabs, 0);
-      LocalSegment& segment = play->setup.segments.front();
-      segment.residual = residual->get();
-      segment.confirmed = confirmed;
-      segment.residual_scale = scale;
+      give_residual(*play, residual->get(), confirmed, scale);
       confirmed = 1 - confirmed;
       const bool keeps = scale != 1.0f;
       const SiteJob keep{
           .kind = SiteJobKind::kKeep, .presence = &play->all, .first = 8, .count = kElements - 16};
       const Ticket asked = keeps ? ask(*play, keep) : ask_encode(*play);
-      EXPECT_TRUE(wait_until([&] { return answers_.count(asked) > 0; }));
-      const SiteAnswer& answer = answers_.at(asked);
-      EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
-      const auto bytes = slabs.bytes(play->into).first(answer.bytes);
-      codes.assign(bytes.begin(), bytes.end());
-      slabs.release(play->into);
+      codes = take_codes(*play, asked, slabs);
     }
     return codes;
   };
