@@ -47,11 +47,6 @@ const char* words_of(JobKind kind) {
   return "no job";
 }
 
-// Small floats share kernels, other types have their own.
-DType width_class(DType dtype) {
-  return dtype_is_small_float(dtype) ? DType::kF32 : dtype;
-}
-
 template <class Job>
 constexpr bool kHasNorms = requires(Job job) {
   job.norms;
@@ -299,7 +294,8 @@ Status JobRunner::tabulate_all(const Job& job, Pending& pending) {
     const auto same = [&](uint32_t index) {
       CodecSpec other = job.slices[index].head.spec;
       other.bucket = spec.bucket;
-      return other == spec && width_class(job.slices[index].head.dtype) == width_class(dtype);
+      // Small floats share kernels, other types have their own.
+      return other == spec && sum_dtype(job.slices[index].head.dtype) == sum_dtype(dtype);
     };
     const auto end = std::stable_partition(left.begin(), left.end(), same);
     const std::vector<uint32_t> now(left.begin(), end);
@@ -455,7 +451,7 @@ Status JobRunner::fill(const Slice& slice, KernelJob& made, Pending& pending) {
     CGX_ASSIGN_OR_RETURN(made.source, raw_view(slice));
   }
   if constexpr (requires { made.targets; }) {
-    made.dtype = head.dtype;
+    made.dtype = head.partial ? sum_dtype(head.dtype) : head.dtype;
     CGX_RETURN_IF_ERROR(set_targets(slice, 0, made.targets, made.target_count));
   }
   if constexpr (std::is_same_v<KernelJob, DecodeJob>) {

@@ -88,7 +88,8 @@ struct SliceHead {
   uint32_t contributions = 0;
   uint32_t loss_pieces = 0;  // scheduler::LossPieces; 0: losses are not measured
   uint32_t loss_elements = 0;
-  uint32_t reserved = 0;
+  uint8_t partial = 0;  // reduce: the sum is no result yet, so the type's limit does not hold
+  uint8_t reserved[3] = {};
 };
 
 struct AnswerHead {

@@ -213,6 +213,7 @@ class WorkerSite::Work final : public SiteOperation {
     if (encodes(job.kind)) write_target(job, slice, head, asked);
     head.inputs = static_cast<uint16_t>(reads ? segment.inputs.size() : 0);
     head.outputs = static_cast<uint16_t>(results ? segment.outputs.size() : 0);
+    head.partial = job.kind == SiteJobKind::kReduce && !job.results;
     head.contributions = static_cast<uint32_t>(staged_.size());
     if (strengths_ > 0 && segment.measured && head.inputs > 0) choose_pieces(slice, head);
     put(message, head);

@@ -38,6 +38,10 @@ bool dtype_is_small_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
+DType sum_dtype(DType dtype) {
+  return dtype_is_small_float(dtype) ? DType::kF32 : dtype;
+}
+
 std::string_view reduce_op_name(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

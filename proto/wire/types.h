@@ -19,6 +19,7 @@ size_t dtype_bytes(DType dtype);
 std::string_view dtype_name(DType dtype);
 // fp32, fp16 and bf16: what quantizers accept. Sums of these run in fp32; fp64 stays fp64.
 bool dtype_is_small_float(DType dtype);
+DType sum_dtype(DType dtype);  // what sums of it run in
 
 enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1 };
 std::string_view reduce_op_name(ReduceOp op);

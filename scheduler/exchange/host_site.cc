@@ -145,7 +145,7 @@ class HostOperation final : public SiteOperation {
       if (!job.presence->test(slice.segment)) continue;
       CGX_RETURN_IF_ERROR(take_contributions(job.from, slice));
       auto task = job_into<kernels::ReduceJob>(slice);
-      if (!job.results) task.target_count = 0;
+      if (!job.results) task.target_count = 0, task.dtype = sum_dtype(task.dtype);
       task.contributions = scratch_.contributions;
       task.key = draw_key(*setup_, slice, kSecondEncoding);
       task.encoded = out.subspan(answer.bytes, slice.range_bytes);

@@ -5,8 +5,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -195,6 +197,34 @@ TEST_F(WorkerSites, AnswersAreRightHoweverManyJobsThereWere) {
       std::fill(bytes.begin(), bytes.end(), std::byte{0});
     }
   }
+}
+
+// Of two ranks, whose fp16 values are so large that the type does not hold what they add up to.
+TEST_F(WorkerSites, ASumThatIsNoResultYetIsHeldToNoLimitOfTheType) {
+  ASSERT_TRUE(staged_->reserve(1).ok());
+  const auto sum = [&](Site& site, SlabStore& slabs) {
+    const auto play = begin(site, slabs, 0);
+    play->table.front().dtype = DType::kF16;
+    play->group.segments.front().spec = kernels::parse_codec_spec("fp32").value();
+    play->layout = GroupLayout::create(play->group, play->table, 2, {});
+    LocalSegment& segment = play->setup.segments.front();
+    segment.inputs.push_back(segment.inputs.front());
+    segment.scale = 30'000;
+    const SiteContribution from[] = {{.own_ranks = true}};
+    const Ticket asked = ask(*play, {.kind = SiteJobKind::kReduce,
+                                     .part = play->layout.shard(1).first,
+                                     .presence = &play->all,
+                                     .from = from,
+                                     .results = false,
+                                     .into = play->into});
+    return take_codes(*play, asked, slabs);
+  };
+  const std::vector<std::byte> wanted = sum(*here_, *slabs_);
+  EXPECT_EQ(sum(*there_, *staged_), wanted);
+  std::vector<float> values(wanted.size() / sizeof(float));
+  std::memcpy(values.data(), wanted.data(), values.size() * sizeof(float));
+  EXPECT_TRUE(std::any_of(values.begin(), values.end(),
+                          [](float x) { return x > 65'520 && std::isfinite(x); }));
 }
 
 // What codes lose, then a step of one machine in which one value is not finite, then codes again.

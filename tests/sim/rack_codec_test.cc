@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "kernels/floats.h"
 #include "tests/sim/frames.h"
 #include "tests/sim/reference.h"
 #include "tests/sim/training.h"
@@ -206,6 +207,30 @@ TEST(RackCodec, CountsTheMemoryThatValuesAreDecodedIn) {
     return cluster.engine(0).snapshot(0).communicators.at(0).reserved_bytes;
   };
   EXPECT_EQ(reserved(kEightBits) - reserved({}), kElements / kMachines * sizeof(float));
+}
+
+// The first rack's sum alone is more than fp16 holds.
+TEST(RackSums, MayBeLargerThanTheTensorsTypeHolds) {
+  const float values[kMachines] = {60'000, 10'000, -30'000, 0};
+  for (const CodecSpec& codec : {kRaw, kEightBits}) {
+    Cluster cluster(
+        {.ranks_per_machine = std::vector<uint32_t>(kMachines, 1), .policy = policy_of(codec)});
+    cluster.create();
+    std::vector<Tensor> tensors = one_tensor();
+    tensors[0].dtype = DType::kF16;
+    cluster.commit(tensors);
+    for (uint32_t r = 0; r < kMachines; ++r) {
+      auto* const data = cluster.rank(r).at<uint16_t>(tensors[0].offset);
+      std::fill_n(data, kElements, kernels::to_half(values[r]));
+      submit_all(cluster, tensors, r, 0);
+    }
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(0); }));
+    for (uint32_t r = 0; r < kMachines; ++r) {
+      const auto* const result = cluster.rank(r).at<uint16_t>(tensors[0].offset);
+      EXPECT_EQ(kernels::from_half(result[0]), 40'000) << kernels::to_string(codec);
+      EXPECT_EQ(std::count(result, result + kElements, result[0]), kElements);
+    }
+  }
 }
 
 }  // namespace

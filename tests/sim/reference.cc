@@ -348,7 +348,7 @@ Bytes Reference::reduced(const Group& group, Sources& source, const OfSlice& of,
   void* target = source.target(machine, of.slice);
   auto job = source.job_into<kernels::ReduceJob>(machine, group.segments[of.slice.segment],
                                                  of.slice, &target);
-  if (!result) job.target_count = 0;
+  if (!result) job.target_count = 0, job.dtype = sum_dtype(job.dtype);
   Bytes sum(of.slice.range_bytes);
   job.contributions = parts.all;
   job.key = key(job.spec, source, of, scheduler::kSecondEncoding, machine);
@@ -482,7 +482,7 @@ Bytes Reference::sum_of(const Segment& segment, DType dtype, const Slice& slice,
   Bytes sum(slice.range_bytes);
   kernels::ReduceJob job{.spec = segment.spec, .contributions = contributions};
   job.elements = slice.elements;
-  job.dtype = dtype;
+  job.dtype = target == nullptr ? sum_dtype(dtype) : dtype;
   job.encoded = sum;
   job.targets = &target;
   job.target_count = target == nullptr ? 0 : 1;
