@@ -43,10 +43,13 @@ Status CallRunner::submit(uint32_t rank, uint64_t number, const Submission& subm
                                          std::to_string(number) + ", the next one is " +
                                          std::to_string(next_of_rank_[rank])};
   }
-  if (waiting_for(rank) >= kCallWindow) {
-    return {StatusCode::kBUSY, "call " + std::to_string(number) + " would be one more than the " +
-                                   std::to_string(kCallWindow) + " that rank " +
-                                   std::to_string(global) + " may have in flight"};
+  // By number, as other machines judge its frames: small calls may end before a large one.
+  const std::optional<uint64_t> oldest = oldest_of(rank);
+  if (oldest && number >= *oldest + kCallWindow) {
+    return {StatusCode::kBUSY, "rank " + std::to_string(global) + " submitted call " +
+                                   std::to_string(number) + " before call " +
+                                   std::to_string(*oldest) + " has ended; it may be " +
+                                   std::to_string(kCallWindow - 1) + " ahead"};
   }
   ++next_of_rank_[rank];
   const CallDescriptor& said = submission.descriptor;
@@ -302,14 +305,16 @@ uint64_t CallRunner::lowest_live() const {
   return live;
 }
 
-uint32_t CallRunner::waiting_for(uint32_t rank) const {
-  return static_cast<uint32_t>(std::count_if(calls_.begin(), calls_.end(), [&](const auto& entry) {
+std::optional<uint64_t> CallRunner::oldest_of(uint32_t rank) const {
+  const auto first = std::find_if(calls_.begin(), calls_.end(), [&](const auto& entry) {
     return entry.second.failure.ok() && entry.second.submitted[rank];
-  }));
+  });
+  if (first == calls_.end()) return {};
+  return first->first;
 }
 
 bool CallRunner::unfinished(uint32_t rank) const {
-  return waiting_for(rank) > 0;
+  return oldest_of(rank).has_value();
 }
 
 bool CallRunner::spoken_since(uint64_t call) const {

@@ -1,5 +1,5 @@
 // Runs the calls of a communicator: single-tensor operations outside steps, identified by number,
-// submitted in the same order by all ranks, at most kCallWindow in flight. Calls travel raw: they
+// submitted in the same order by all ranks, none kCallWindow or more behind one in flight. Calls travel raw: they
 // are what people use for exact things (metrics, broadcasts of zeros and ones, barriers).
 //
 // Every machine's first scatter frame carries its descriptor, so a disagreement is found when the
@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -124,9 +125,9 @@ class CallRunner {
   void finish_operations(uint64_t now_ns);
   void retire_failed();
   uint64_t lowest() const;
-  uint64_t submitted_by_all() const;          // first call that some local rank has yet to submit
-  uint64_t lowest_live() const;               // first call that is not over and has not failed
-  uint32_t waiting_for(uint32_t rank) const;  // calls the rank has in flight
+  uint64_t submitted_by_all() const;  // first call that some local rank has yet to submit
+  uint64_t lowest_live() const;       // first call that is not over and has not failed
+  std::optional<uint64_t> oldest_of(uint32_t rank) const;  // that the rank has in flight
   Operation* find(uint64_t number);
   static constexpr size_t kDoneKept = 2 * kCallWindow;
   enum class Mode : uint8_t { kRunning, kResultsOnly, kStopped };

@@ -54,6 +54,29 @@ TEST(Calls, CompleteThoughALaterOneFailed) {
   }
 }
 
+// The small ones behind it end before it does, and a frame of one further on would be a fault of
+// this machine's in the eyes of the other one.
+TEST(Calls, AreAWindowAheadOfTheOldestByNumber) {
+  ClusterOptions options;
+  options.arena_bytes = 16u << 20;
+  options.link_latency_ns = [](uint32_t, uint32_t) { return 1'000'000; };
+  World world({1, 1}, options);
+  const auto call = [&](uint32_t rank, uint64_t number) {
+    return world.cluster.call(rank, number, DType::kF32, ReduceOp::kSum,
+                              number == 0 ? 3'000'000 : 10, kOffset);
+  };
+  for (uint32_t r : {0u, 1u}) {
+    for (uint64_t number : {0u, 1u, 2u, 3u}) ASSERT_TRUE(call(r, number).ok());
+  }
+  ASSERT_TRUE(world.cluster.run_until([&] {
+    return world.call_status(0, 3) == StatusCode::kOK && world.call_status(1, 3) == StatusCode::kOK;
+  }));
+  ASSERT_EQ(world.call_status(0, 0), StatusCode::kBUSY) << "the large one goes on";
+  ASSERT_TRUE(call(0, 4).ok());
+  EXPECT_NE(world.call_text(0, 4).find("before call 0 has ended"), std::string::npos)
+      << world.call_text(0, 4);
+}
+
 // One machine hears another late. The rest are a window of calls ahead of it, of which it has to
 // hold all frames, and more of those that it has begun.
 TEST(Calls, MayBeAWindowAheadOfAMachineThatHearsAnotherLate) {
