@@ -253,7 +253,9 @@ Result<int> DeviceWorker::take_jobs() {
     JobHead head;
     std::memcpy(&head, message.data(), sizeof(head));
     if (head.kind == JobKind::kEnd) {
-      end_operation(head);
+      cancel(held_->end(head));
+    } else if (head.kind == JobKind::kGiveWay) {
+      cancel(held_->give_way(head));
     } else {
       CGX_RETURN_IF_ERROR(held_->push(std::move(message)));
     }
@@ -261,10 +263,9 @@ Result<int> DeviceWorker::take_jobs() {
   return kJobsPerRound;
 }
 
-// What has begun is answered when the device has done it.
-void DeviceWorker::end_operation(const JobHead& head) {
-  const Status why(StatusCode::kCANCELLED, "the operation has ended");
-  for (const uint64_t ticket : held_->end(head)) {
+void DeviceWorker::cancel(const std::vector<uint64_t>& tickets) {
+  const Status why(StatusCode::kCANCELLED, "the operation has failed");
+  for (const uint64_t ticket : tickets) {
     Answer answer;
     answer.head.ticket = ticket;
     answer.head.status = static_cast<uint16_t>(why.code());

@@ -39,7 +39,7 @@ class DeviceWorker {
   void answer(uint32_t request, const Status& status, uint64_t value = 0);
   Result<int> take_jobs();
   int begin_jobs();
-  void end_operation(const JobHead& head);
+  void cancel(const std::vector<uint64_t>& tickets);
   int answer_jobs();
   void push(const Answer& answer);
   bool flush();

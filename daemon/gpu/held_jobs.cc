@@ -36,10 +36,24 @@ bool HeldJobs::may_begin(Held& held) const {
 }
 
 std::vector<uint64_t> HeldJobs::end(const JobHead& operation) {
+  const auto found = operations_.find(operation.operation);
+  return found == operations_.end() ? std::vector<uint64_t>()
+                                    : take_out(found, found->second.begin());
+}
+
+std::vector<uint64_t> HeldJobs::give_way(const JobHead& operation) {
+  const auto found = operations_.find(operation.operation);
+  if (found == operations_.end()) return {};
+  return take_out(found, std::find_if(found->second.begin(), found->second.end(),
+                                      [this](Held& held) { return !may_begin(held); }));
+}
+
+std::vector<uint64_t> HeldJobs::take_out(Operations::iterator operation, Jobs::iterator first) {
+  Jobs& jobs = operation->second;
   std::vector<uint64_t> tickets;
-  const auto left = operations_.extract(operation.operation);
-  if (left.empty()) return tickets;
-  for (const Held& each : left.mapped()) tickets.push_back(each.job.head.ticket);
+  for (auto each = first; each != jobs.end(); ++each) tickets.push_back(each->job.head.ticket);
+  jobs.erase(first, jobs.end());
+  if (jobs.empty()) operations_.erase(operation);
   return tickets;
 }
 

@@ -23,8 +23,10 @@ class HeldJobs {
   // One that may begin, until it is popped; null: none may.
   const JobMessage* next();
   void pop();
-  // Takes out what is left of an operation, and returns the tickets.
+  // Takes out what is left of an operation, or that from the first job on that may not begin, and
+  // returns the tickets.
   std::vector<uint64_t> end(const JobHead& operation);
+  std::vector<uint64_t> give_way(const JobHead& operation);
   bool empty() const { return operations_.empty(); }
   void clear() { operations_.clear(); }
 
@@ -34,10 +36,12 @@ class HeldJobs {
     JobMessage job;                 // in the message
     size_t slices = 0, inputs = 0;  // so many whose words are there, and of the next slice
   };
+  using Jobs = std::deque<Held>;
+  using Operations = std::map<uint32_t, Jobs>;  // none of them empty
   bool may_begin(Held& held) const;
+  std::vector<uint64_t> take_out(Operations::iterator operation, Jobs::iterator first);
 
   const DeviceMemory& memory_;
-  using Operations = std::map<uint32_t, std::deque<Held>>;  // none of them empty
   Operations operations_;
   Operations::iterator next_;
 };

@@ -42,6 +42,7 @@ const char* words_of(JobKind kind) {
     case JobKind::kHash:
       return "hashing a result";
     case JobKind::kEnd:
+    case JobKind::kGiveWay:
       break;
   }
   return "no job";
@@ -170,6 +171,7 @@ Status JobRunner::prepare(const Job& job, Pending& pending) {
     case JobKind::kHash:
       return copy_for_hash(job, pending);
     case JobKind::kEnd:
+    case JobKind::kGiveWay:
       break;
   }
   return internal_error("no such job");

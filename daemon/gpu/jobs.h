@@ -21,7 +21,7 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 5;          // of everything in this file
+constexpr uint32_t kWorkerForm = 6;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
 
@@ -36,7 +36,9 @@ enum class JobKind : uint8_t {
   kLocalReduce,
   kKeep,
   kHash,
-  kEnd,  // no job: what has not begun of the operation is answered at once
+  // No jobs: these are answered at once as cancelled, and what the device has begun when it is done.
+  kEnd,      // what has not begun of the operation
+  kGiveWay,  // the operation's first job that waits for a trainer, and those behind that one
 };
 
 struct DevicePlace {

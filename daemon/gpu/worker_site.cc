@@ -121,12 +121,10 @@ class WorkerSite::Work final : public SiteOperation {
     ended_by_ns_ = site_.now_ns_ + kEndsWithinNs;
     if (open_ == 0) return;
     site_.ended_by_ns_ = std::min(site_.ended_by_ns_, ended_by_ns_);
-    std::vector<std::byte>& message = site_.message_;
-    message.clear();
-    JobHead end = head(JobKind::kEnd, 0);
-    end.bytes = sizeof(end);
-    put(message, end);
-    if (site_.lost_.ok()) site_.send(message);
+    tell(JobKind::kEnd);
+  }
+  void give_way() override {
+    if (open_ > 0) tell(JobKind::kGiveWay);
   }
   uint64_t ended_by_ns() const { return ended_by_ns_; }
   const std::vector<Norms>& norms() const override { return norms_; }
@@ -167,6 +165,16 @@ class WorkerSite::Work final : public SiteOperation {
   }
 
  private:
+  // What is no job.
+  void tell(JobKind kind) {
+    std::vector<std::byte>& message = site_.message_;
+    message.clear();
+    JobHead told = head(kind, 0);
+    told.bytes = sizeof(told);
+    put(message, told);
+    if (site_.lost_.ok()) site_.send(message);
+  }
+
   JobHead head(JobKind kind, Ticket ticket) const {
     return {.kind = kind,
             .stream = static_cast<uint8_t>(stream_),

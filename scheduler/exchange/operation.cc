@@ -143,7 +143,7 @@ uint32_t Operation::waits_for(uint32_t machine) const {
 }
 
 Result<bool> Operation::advance(uint64_t now_ns) {
-  if (state_ != State::kExchanging) return false;
+  if (state_ != State::kExchanging || ended_) return false;
   bool worked = false;
   if (results_only_ && setup_.machines > 1) {
     if (!results_ready()) return false;

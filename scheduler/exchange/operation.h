@@ -79,7 +79,7 @@ class Operation {
   bool silent(uint32_t machine) const { return !heard_[machine]; }
   // Results may go there even after stop_sending().
   bool passes_on_to(uint32_t machine) const {
-    return state_ == State::kExchanging && setup_.schedule->passes_on_to(machine);
+    return state_ == State::kExchanging && !ended_ && setup_.schedule->passes_on_to(machine);
   }
   // Complete, and nobody asks it anything any more: only its memory stays.
   void retire();
@@ -110,8 +110,9 @@ class Operation {
                  uint64_t now_ns, Slab* owned = nullptr);
   // The step has failed somewhere: nothing more is sent but results that others may have without
   // this machine. Takes what needs no answer of this machine, so that what another may have
-  // completed completes here too.
-  void stop_sending() { results_only_ = true; }
+  // completed completes here too. Where a rank's own gradient was still waited for, nobody can have
+  // completed it: then nothing that comes counts any more.
+  void stop_sending();
   Status receive_result(const wire::FrameHeader& header, std::span<const std::byte> payload,
                         uint64_t now_ns);
   // The site has answered what was asked with this ticket.

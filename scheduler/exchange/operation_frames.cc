@@ -26,6 +26,7 @@ Status Operation::receive(const wire::FrameHeader& header, std::span<const std::
 
 Status Operation::receive_result(const wire::FrameHeader& header,
                                  std::span<const std::byte> payload, uint64_t now_ns) {
+  if (ended_) return {};
   if (state_ == State::kExchanging) {
     CGX_ASSIGN_OR_RETURN(const Expected what, expected(header));
     const Move& receive = move_of({header.part, what.move});

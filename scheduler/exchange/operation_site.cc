@@ -49,7 +49,7 @@ Status Operation::answered(Ticket ticket, const SiteAnswer& answer, uint64_t now
   if (ended_) return {};
   last_progress_ns_ = now_ns;
   CGX_RETURN_IF_ERROR(take(asked, answer));
-  return check_complete();
+  return ended_ ? Status() : check_complete();
 }
 
 void Operation::end() {
@@ -57,7 +57,17 @@ void Operation::end() {
   work_->end();
 }
 
+void Operation::stop_sending() {
+  results_only_ = true;
+  if (tickets_open()) work_->give_way();
+}
+
 Status Operation::take(Asked& asked, const SiteAnswer& answer) {
+  if (results_only_ && answer.status.code() == StatusCode::kCANCELLED) {
+    ended_ = true;
+    ready_.clear();
+    return {};
+  }
   CGX_RETURN_IF_ERROR(answer.status);
   port_.count(Counter::knonfinite_buckets, answer.nonfinite_buckets);
   port_.count(Counter::ksaturated_values, answer.saturated);

@@ -94,6 +94,9 @@ class SiteOperation {
   virtual bool reusable() const { return false; }
   virtual void begin_again(const OperationSetup& setup) { (void)setup; }
   virtual void end() {}  // nothing more is asked, and nobody wants the answers for themselves
+  // The step has failed. Jobs that wait for a rank's gradient, as those on a GPU may for long, and
+  // those behind them are answered with CANCELLED now, the others as ever.
+  virtual void give_way() {}
   // By segment; of all jobs that were answered. Empty unless the setup asked for norms.
   virtual const std::vector<Norms>& norms() const = 0;
   // Likewise, where the setup names strengths; measured on some of the values of each part.

@@ -353,6 +353,26 @@ TEST_F(WorkerSites, WhatEndsIsAnsweredAlthoughItWaitsForATrainer) {
   EXPECT_TRUE(answers_[third].status.ok()) << answers_[third].status.to_string();
 }
 
+// A step has failed: its jobs wait for no trainer any more, and those that wait for none are done.
+TEST_F(WorkerSites, WhatGivesWayIsAnsweredUnlessItMayBegin) {
+  ASSERT_TRUE(staged_->reserve(2).ok());
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto waiting = begin(*there_, *staged_, 0, 1), free = begin(*there_, *staged_, 1);
+  const Ticket first = ask_encode(*waiting), second = ask_hash(*waiting);
+  const Ticket third = ask_encode(*free);
+  for (const auto* each : {&waiting, &free}) (*each)->work->give_way();
+  EXPECT_TRUE(wait_until([&] { return answers_.size() == 3; }));
+  for (const Ticket ticket : {first, second}) {
+    EXPECT_EQ(answers_[ticket].status.code(), StatusCode::kCANCELLED);
+  }
+  EXPECT_TRUE(answers_[third].status.ok()) << answers_[third].status.to_string();
+  poll(kSecond + kSecond / 10);
+  EXPECT_TRUE(there_->lost().ok()) << there_->lost().to_string();
+  open = true;
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
+}
+
 // Whichever stream of the device they are for.
 TEST_F(WorkerSites, JobsOfAnOperationBeginInOrderAndThoseOfOthersDoNotWait) {
   ASSERT_TRUE(staged_->reserve(2 * kStreams).ok());

@@ -394,6 +394,39 @@ TEST(Failing, AgainBeforeAllHeardOfTheNewTermIsOnlyAFailure) {
   ASSERT_NO_FATAL_FAILURE(world.expect_redo(1));
 }
 
+// A rank gives its step up while its GPU is far behind: nobody waits for that to do the step again.
+TEST(Failing, WaitsForNoGradientsThatAreFarBehind) {
+  for (const std::vector<uint32_t>& shape : {std::vector<uint32_t>{2}, {1, 1}, {1, 2, 1}}) {
+    SCOPED_TRACE(std::to_string(shape.size()) + " machines");
+    bool behind = false;
+    ClusterOptions options;
+    options.site = [&](uint32_t) {
+      return SlowSiteOptions{.takes_ns = [&](const auto&, const auto&) -> int64_t {
+                               return behind ? 20 * kSecond : 1'000;
+                             },
+                             .waits_for_ranks = true};
+    };
+    World world(shape, options);
+    run_step(world.cluster, world.tensors, 0);
+    behind = true;
+    fill(world.cluster, world.tensors, 1);
+    for (uint32_t r = 0; r + 1 < world.cluster.size(); ++r) {
+      submit_all(world.cluster, world.tensors, r, 1);
+    }
+    const uint32_t last = world.cluster.size() - 1;
+    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+      ASSERT_TRUE(world.cluster.submit(last, 1, t, world.tensors[t]).ok());
+    }
+    world.cluster.run_for(kSecond / 10);
+    ASSERT_TRUE(world.cluster.submit(last, 1, 0, world.tensors[0]).ok());
+    ASSERT_TRUE(world.cluster.run_until(
+        [&] { return world.step_status(0, 1) != StatusCode::kBUSY; }, kSecond));
+    EXPECT_EQ(world.step_status(0, 1), StatusCode::kSTEP_ABANDONED) << world.step_text(0, 1);
+    behind = false;
+    ASSERT_NO_FATAL_FAILURE(world.expect_redo(1));
+  }
+}
+
 // A step is skipped (its residual with it) by a rank that has not heard yet that the next one
 // failed elsewhere.
 TEST(StepDone, DroppedIsHeardThoughTheNextStepHasFailedElsewhere) {

@@ -15,6 +15,7 @@ struct Row {
   uint32_t rack_machines = 0;
   int64_t site_ns = 0;  // what a job takes; 0: nothing, and it is answered inside the call
   bool lossy = false;
+  bool waits = false;  // jobs wait for the ranks all that time
 };
 
 const std::vector<Row>& rows() {
@@ -25,7 +26,9 @@ const std::vector<Row>& rows() {
       {"two_level", {1, 1, 1, 1}, Wish::kTwoLevel, 2},
       {"two_level on slow sites", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 100'000},
       {"two_level with loss", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 0, true},
-      {"two_level with loss on slow sites", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 100'000, true}};
+      {"two_level with loss on slow sites", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 100'000, true},
+      {"scatter behind slow ranks", {1, 1, 1}, Wish::kScatter, 0, 100'000, false, true},
+      {"two_level behind slow ranks", {1, 1, 1, 1}, Wish::kTwoLevel, 2, 100'000, false, true}};
   return all;
 }
 
@@ -46,8 +49,9 @@ struct Interrupted {
     options.policy.collective = row.collective;
     options.policy.rack_machines = row.rack_machines;
     if (row.site_ns == 0) return options;
-    options.site = [ns = row.site_ns](uint32_t) {
-      return SlowSiteOptions{.takes_ns = [ns](const auto&, const auto&) { return ns; }};
+    options.site = [ns = row.site_ns, waits = row.waits](uint32_t) {
+      return SlowSiteOptions{.takes_ns = [ns](const auto&, const auto&) { return ns; },
+                             .waits_for_ranks = waits};
     };
     return options;
   }

@@ -1,5 +1,8 @@
 #include "tests/sim/slow_site.h"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 namespace cgx::sim {
@@ -20,6 +23,9 @@ class SlowSite::Work final : public SiteOperation {
     return std::nullopt;
   }
   void end() override { site_.hurry(*this); }
+  void give_way() override {
+    if (site_.options_.waits_for_ranks) site_.give_way(*this);
+  }
   const std::vector<Norms>& norms() const override { return host->norms(); }
   const std::vector<LossSample>& losses() const override { return host->losses(); }
 
@@ -72,6 +78,27 @@ void SlowSite::hurry(const Work& work) {
     auto moved = waiting_.extract(current);
     moved.key() = latest;
     waiting_.insert(std::move(moved));
+  }
+}
+
+// The first that reads what a rank has submitted, for the first time, and what was asked after it.
+void SlowSite::give_way(const Work& work) {
+  constexpr Ticket kNone = std::numeric_limits<Ticket>::max();
+  Ticket first = kNone;
+  for (const auto& [due, waiting] : waiting_) {
+    const bool reads =
+        waiting.job.kind == SiteJobKind::kEncode || waiting.job.kind == SiteJobKind::kLocalReduce;
+    if (waiting.work == &work && reads) first = std::min(first, waiting.ticket);
+  }
+  std::vector<Waiting> cancelled;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    const bool behind = it->second.work == &work && it->second.ticket >= first;
+    if (behind) cancelled.push_back(it->second);
+    it = behind ? waiting_.erase(it) : std::next(it);
+  }
+  for (Waiting& waiting : cancelled) {
+    waiting.answer = SiteAnswer{.status = {StatusCode::kCANCELLED, "the operation has failed"}};
+    waiting_.emplace(now_ns_(), std::move(waiting));
   }
 }
 

@@ -19,6 +19,7 @@ struct SlowSiteOptions {
   std::function<int64_t(const scheduler::OperationSetup&, const scheduler::SiteJob&)> takes_ns;
   bool consumes = false;
   bool one_core = false;
+  bool waits_for_ranks = false;  // all that time, where a job reads what they have submitted
   uint64_t fails_at = 0;  // this job and all behind it are answered with DEVICE_LOST; 0: none
 };
 
@@ -51,6 +52,7 @@ class SlowSite final : public scheduler::Site {
   void take(Work& work, scheduler::Ticket ticket, const scheduler::SiteJob& job);
   scheduler::SiteAnswer run(Waiting& waiting);
   void hurry(const Work& work);
+  void give_way(const Work& work);
 
   std::unique_ptr<scheduler::Site> host_;
   SlowSiteOptions options_;
