@@ -36,7 +36,7 @@ enum class JobKind : uint8_t {
   kLocalReduce,
   kKeep,
   kHash,
-  // No jobs: these are answered at once as cancelled, and what the device has begun when it is done.
+  // No jobs: these are answered at once as cancelled, what the device has begun when it is done.
   kEnd,      // what has not begun of the operation
   kGiveWay,  // the operation's first job that waits for a trainer, and those behind that one
 };
