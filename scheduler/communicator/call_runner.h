@@ -1,6 +1,7 @@
 // Runs the calls of a communicator: single-tensor operations outside steps, identified by number,
-// submitted in the same order by all ranks, none kCallWindow or more behind one in flight. Calls travel raw: they
-// are what people use for exact things (metrics, broadcasts of zeros and ones, barriers).
+// submitted in the same order by all ranks, none of them kCallWindow or more after one that is in
+// flight. Calls travel raw: they are what people use for exact things (metrics, broadcasts of zeros
+// and ones, barriers).
 //
 // Every machine's first scatter frame carries its descriptor, so a disagreement is found when the
 // second side has submitted, before any data is used. A call has one outcome: what completed on
