@@ -130,6 +130,7 @@ void Channel::sleep(uint32_t word, std::chrono::nanoseconds limit) const {
 }
 
 void Channel::wake_all() const {
+  word_of(memory_.header->wake_word).fetch_add(1);  // for who has read it, but does not sleep yet
   ::syscall(SYS_futex, &memory_.header->wake_word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -45,7 +45,8 @@ class Channel {
   std::string text_of(const cgx_completion_record& record) const;
 
   // Waiting without lost wake-ups: announce(), read word(), look at the ring, sleep(word); at the
-  // end withdraw(). The daemon publishes, then reads the announcement, then changes the word.
+  // end withdraw(). The daemon publishes, then reads the announcement, then changes the word, as
+  // wake_all() does for other threads of this process.
   void announce();
   void withdraw();
   uint32_t word() const;

@@ -117,7 +117,7 @@ struct cgx_shm_header {
   uint32_t daemon_beat; /* the daemon's loop adds 1 at least twice a second; still for seconds: it
                            is stopped. 0: it does not beat */
   uint8_t pad5[56];
-  uint32_t wake_word; /* futex: the daemon adds 1 after publishing completions */
+  uint32_t wake_word; /* futex: the daemon adds 1 after completions, a client to wake its own */
   uint8_t pad6[60];
   uint32_t
       client_waits; /* bit 0: somebody waits on wake_word; bit 1: signal the completion eventfd */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -146,6 +147,15 @@ TEST_F(ChannelTest, RingsTheDaemonThatFellAsleepBeforeItsRecord) {
   }
   client.join();
   EXPECT_EQ(lost, 0u) << "of " << slept << " times asleep";
+}
+
+TEST_F(ChannelTest, WakesWhoHasReadTheWordButDoesNotSleepYet) {
+  using std::chrono::steady_clock, std::chrono::seconds;
+  const uint32_t word = channel_->word();
+  channel_->wake_all();
+  const auto begin = steady_clock::now();
+  channel_->sleep(word, seconds(4));
+  EXPECT_LT(steady_clock::now() - begin, seconds(2));
 }
 
 TEST_F(ChannelTest, GivesATextToTheRecordItBelongsToOnly) {
