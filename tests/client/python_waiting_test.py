@@ -30,17 +30,19 @@ def files_of(thread):
 class AloneOfTwo(WithDaemon):
     def alone_of_two(self, commit=False, tensors=1, timeout=60):
         """A communicator whose other rank does nothing."""
+        return self.two_ranks([self.session(), self.session()], "world", tensors if commit else 0, timeout)[0]
+
+    def two_ranks(self, sessions, name, tensors, timeout=60):
         store, ranks = Store(), [None, None]
 
         def join(rank):
-            session = self.session()
-            ranks[rank] = session.communicator("world", rank, 2, store.put, store.get, timeout=timeout)
-            if commit:
-                for number in range(tensors):
-                    ranks[rank].register(f"t{number}", session.empty(4))
+            ranks[rank] = sessions[rank].communicator(name, rank, 2, store.put, store.get, timeout=timeout)
+            for number in range(tensors):
+                ranks[rank].register(f"t{number}", sessions[rank].empty(4))
+            if tensors > 0:
                 ranks[rank].commit()
         on_ranks(2, join)
-        return ranks[0]
+        return ranks
 
 
 class Interrupts(AloneOfTwo):
@@ -258,7 +260,12 @@ class LongTimeout(WithDaemon):
 class Parts(list):
     """Stands for a bucket whose future somebody waits for."""
 
-    ids = ids_array([0])
+    def __init__(self, *ids):
+        super().__init__()
+        self.ids = ids_array(ids or [0])
+
+    def fulfil(self):
+        self.append(None)
 
     def fail(self, error):
         self.append(error)
@@ -276,6 +283,41 @@ class Pollers(AloneOfTwo):
         poller.watch(comm, 0, part, lambda: None, lambda error: error)
         self.assertEqual(len(part), 1)
         self.assertIsInstance(part[0], cgx.DaemonLostError)
+
+    BUCKETS = 100
+
+    def begin_pass(self, poller, comm):
+        """Hands its buckets over, and has the poller look after each."""
+        parts = [Parts(tensor.id) for tensor in comm.tensors]
+        for tensor, part in zip(comm.tensors, parts):
+            comm.submit(0, [tensor])
+            poller.watch(comm, 0, part, lambda: None, lambda error: error)
+            poller._look()
+        return parts
+
+    def test_it_does_not_look_at_all_of_a_long_pass_at_every_event(self):
+        ranks, looks, look = self.two_ranks([self.session(), self.session()], "world", self.BUCKETS), [], library.cgx_test
+        poller = _Poller(ranks[0].session)
+        with mock.patch.object(library, "cgx_test", lambda *arguments: looks.append(arguments) or look(*arguments)):
+            parts = self.begin_pass(poller, ranks[0])
+        self.assertLess(len(looks), 20 * self.BUCKETS)
+        self.assertEqual(parts, [[]] * self.BUCKETS)
+        ranks[1].submit(0, ranks[1].tensors)
+        for rank in ranks:
+            rank.step_end(0)
+        ranks[0].wait(0)
+        poller._look()
+        self.assertEqual(parts, [[None]] * self.BUCKETS)
+
+    def test_a_communicator_that_ends_fails_its_whole_pass_at_once_behind_one_that_goes_on(self):
+        sessions = [self.session(), self.session()]
+        first, second = (self.two_ranks(sessions, name, 20)[0] for name in ("first", "second"))
+        poller = _Poller(sessions[0])
+        waiting, ended = (self.begin_pass(poller, comm) for comm in (first, second))
+        library.cgx_comm_cancel(second.handle)
+        poller._look()
+        self.assertEqual(waiting, [[]] * 20)
+        self.assertEqual([[type(error) for error in part] for part in ended], [[cgx.CancelledError]] * 20)
 
 
 if __name__ == "__main__":

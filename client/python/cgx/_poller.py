@@ -5,6 +5,7 @@ finished, then looks at what it watches.
 """
 
 import atexit
+import collections
 import ctypes
 import os
 import threading
@@ -13,6 +14,7 @@ from cgx._library import library
 from cgx.errors import CgxError, check
 
 _POLL_MS = 60_000
+_LOOKED_AT = 8  # unfinished parts of a step at each event; what is behind them is looked at when one of them is done
 
 _pollers = {}
 _lock = threading.Lock()
@@ -33,6 +35,7 @@ class _Watched:
         self.communicator, self.step, self.part = communicator, step, part
         self.finished, self.failed = finished, failed  # failed(error) returns the error to show
         self.pending = ctypes.c_size_t()
+        self.turn = communicator, step  # its parts finish nearly in the order they were handed over in, and fail together
 
     def settle(self):
         """True when the part is done, one way or the other."""
@@ -96,15 +99,25 @@ class _Poller(threading.Thread):
         seen, handle = ctypes.c_uint64(), self._session.handle
         while not self._stopping and self._session.is_open:
             code = library.cgx_poll(handle, ctypes.byref(seen), _POLL_MS)
-            with self._guard:
-                news, self._news = self._news, []
-            watched, self._watched = self._watched + news, []
-            for each in watched:
-                (self._done if each.settle() else self._watched).append(each)
+            self._look()
             if not self._watched:
                 self._look_at_results()
             if code != 0 and not self._goes_on(code):
                 break
+
+    def _look(self):
+        """Not at all of a long pass: there is an event for each bucket, and the last one finds all that is done."""
+        with self._guard:
+            news, self._news = self._news, []
+        watched, self._watched = self._watched + news, []
+        unfinished = collections.Counter()
+        for each in watched:
+            looks = unfinished[each.turn] < _LOOKED_AT
+            if looks and each.settle():
+                self._done.append(each)
+            else:
+                self._watched.append(each)
+                unfinished[each.turn] += looks
 
     def _look_at_results(self):
         """Beside the optimizer's step, so that the next pass need not."""
