@@ -39,7 +39,12 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
 
 Status Communicator::make_room(Lock& lock, uint32_t records, uint32_t completions,
                                Deadline deadline) {
-  CGX_RETURN_IF_ERROR(session_.make_room(lock, records, completions, deadline, closed_));
+  const Status made = session_.make_room(lock, records, completions, deadline, closed_);
+  if (!made.ok()) {
+    const std::string answers =
+        text(completions) + " more answers (" + text(CGX_COMPLETION_CAPACITY) + " a session)";
+    return timed_out(made, "room for " + (completions > 0 ? answers : "a record"));
+  }
   return closed_ ? cancelled() : Status();
 }
 

@@ -400,6 +400,20 @@ TEST_F(StepsTest, EmptyTensorsTakePart) {
   });
 }
 
+TEST_F(StepsTest, NamesWhatThereWasNoRoomFor) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1, 0, 100);
+  add_tensors(5000, 1);
+  Rank& rank = ranks_[0];
+  daemon_->hold(true);
+  ASSERT_OK(cgx_submit(rank.comm, 0, rank.ids.data(), rank.ids.size()));
+  ASSERT_OK(cgx_step_end(rank.comm, 0));
+  EXPECT_EQ(cgx_submit(rank.comm, 1, rank.ids.data(), rank.ids.size()), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("room for 1024 more answers (8192 a session) of "
+                                          "communicator world: the wait's time-out passed"));
+  daemon_->hold(false);
+}
+
 TEST_F(StepsTest, LateRankIsWaitedFor) {
   open_ranks(2);
   add_tensors(1, 4);
