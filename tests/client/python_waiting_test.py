@@ -196,6 +196,46 @@ class Closing(AloneOfTwo):
             closing.join()
         self.assertTrue(freed.is_set())
 
+    def closes_beside(self, comm, name, call):
+        """Closes a communicator while another thread's call() is inside the library's function `name`."""
+        function, free, freed = getattr(library, name), library.cgx_comm_close, threading.Event()
+        closing = threading.Thread(target=comm.close)
+
+        def pause_and_go_on(*arguments):
+            if not closing.is_alive():
+                closing.start()
+                self.assertFalse(freed.wait(0.3), f"freed beneath {name}")
+            return function(*arguments)
+
+        def free_and_tell(handle):
+            freed.set()
+            return free(handle)
+
+        with mock.patch.object(library, name, pause_and_go_on), mock.patch.object(library, "cgx_comm_close", free_and_tell):
+            with self.assertRaisesRegex(cgx.CancelledError, "was closed"):
+                call(comm)
+            closing.join()
+        self.assertTrue(freed.is_set())
+        with self.assertRaisesRegex(cgx.CgxError, "is closed"):
+            call(comm)
+
+    def test_a_communicator_in_which_another_thread_hands_over_or_looks(self):
+        sessions = [self.session(), self.session()]
+        array = sessions[0].empty(4)
+        for name, call in (("cgx_submit", lambda comm: comm.submit(0, comm.tensors)),
+                           ("cgx_absent", lambda comm: comm.absent(0, comm.tensors)),
+                           ("cgx_step_end", lambda comm: comm.step_end(0)),
+                           ("cgx_step_info", lambda comm: comm.step_info(0)),
+                           ("cgx_test", lambda comm: comm.states(0, comm.tensors)),
+                           ("cgx_set_gradient_unit", lambda comm: comm.set_gradient_unit(2.0)),
+                           ("cgx_step_done", lambda comm: comm.step_done(0)),
+                           ("cgx_post", lambda comm: comm.post(0, comm.tensors[0])),
+                           ("cgx_register", lambda comm: comm.register("another", comm.tensors[0].array)),
+                           ("cgx_allreduce_async", lambda comm: comm.allreduce_async(array)),
+                           ("cgx_report", cgx.report)):
+            with self.subTest(name):
+                self.closes_beside(self.two_ranks(sessions, name, 1)[0], name, call)
+
     def test_a_commit_that_does_not_hear_at_once(self):
         comm, cancel, told = self.alone_of_two(), library.cgx_comm_cancel, []
         comm.register("t", comm.session.empty(4))

@@ -11,7 +11,6 @@ import math
 from typing import List, NamedTuple, Optional
 
 from cgx._library import library
-from cgx.errors import check
 
 _PAGE_BYTES = 98304  # CGX_REPORT_BYTES
 _SHOWN = 40          # layers of a printed report; all are in `layers`
@@ -109,7 +108,7 @@ def report(communicator) -> Report:
     text = ctypes.create_string_buffer(_PAGE_BYTES)
     while True:
         following = ctypes.c_uint32()
-        check(library.cgx_report(communicator.handle, first, text, ctypes.byref(following)))
+        communicator._do(library.cgx_report, first, text, ctypes.byref(following))
         for line in text.value.decode(errors="replace").splitlines():
             kind, *fields = line.split("\t")
             if kind == "communicator":

@@ -18,7 +18,7 @@ import torch
 
 from cgx._gpu import DeviceArray
 from cgx._library import PostOptions, library
-from cgx.errors import UnsupportedGradientError, check
+from cgx.errors import UnsupportedGradientError
 from cgx.session import Block
 
 _known = {}  # device -> its Accelerator
@@ -200,7 +200,7 @@ class Shared:
             for number, place in zip(ids, places):
                 options = PostOptions(kind=_TENSOR, step=step, tensor=number, in_=place, out=place, memory=_CUDA,
                                       stream=stream.cuda_stream)
-                check(library.cgx_post(communicator.handle, ctypes.byref(options), None))
+                communicator._do(library.cgx_post, ctypes.byref(options), None)
 
     def sum_of(self, communicator, session, value):
         """One number of each rank, added. Waits for them."""

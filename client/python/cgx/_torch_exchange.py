@@ -233,7 +233,7 @@ class Exchange:
         options = TensorOptions(name=name.encode(), dtype=dtype_number(_DTYPES[dtype]), op=OPS["avg"],
                                 dims=parameter.dim(), shape=shape, home=home)
         number = ctypes.c_uint32()
-        check(library.cgx_register(self.communicator.handle, ctypes.byref(options), ctypes.byref(number)))
+        self.communicator._do(library.cgx_register, ctypes.byref(options), ctypes.byref(number))
         self._names[number.value] = name
         self.communicator.answers_max += 1  # a pass begins when the one before is over
         return number.value
@@ -310,7 +310,7 @@ class Exchange:
         broken, self._broken = self._broken, None
         if begun is not None:
             with contextlib.suppress(CgxError):  # what the step failed with
-                check(library.cgx_submit(self.communicator.handle, *begun, 1))
+                self.communicator._do(library.cgx_submit, *begun, 1)
         elif broken is not None:
             return broken  # nobody has heard of it from this rank
         return self.communicator.redo()

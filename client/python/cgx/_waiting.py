@@ -7,7 +7,6 @@ handles signals in the main thread only.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import queue
 import threading
@@ -167,29 +166,31 @@ class Beside:
 
 
 class Uses:
-    """Which threads are inside something that another may want to free."""
+    """Which threads are inside something that another may want to free: a context for each of them.
+
+    A list's append and remove are whole, so coming and going takes a lock only while somebody waits for it. Whoever frees
+    first makes what is used unreachable, and waits then; so those who come later do not find it.
+    """
 
     def __init__(self):
         self._threads: List[int] = []
-        self._changed = threading.Condition()
+        self._changed, self._awaited = threading.Condition(), False
 
-    @contextlib.contextmanager
-    def inside(self):
-        own = threading.get_ident()
-        with self._changed:
-            self._threads.append(own)
-        try:
-            yield
-        finally:
+    def __enter__(self) -> None:
+        self._threads.append(threading.get_ident())
+
+    def __exit__(self, *error) -> None:
+        self._threads.remove(threading.get_ident())
+        if self._awaited:
             with self._changed:
-                self._threads.remove(own)
                 self._changed.notify_all()
 
     def others_left(self, seconds: float) -> bool:
         """Waits so long at most. This thread may be inside, too: in a handler of signals it cannot wait for itself."""
         own = threading.get_ident()
         with self._changed:
-            return self._changed.wait_for(lambda: all(each == own for each in self._threads), seconds)
+            self._awaited = True
+            return self._changed.wait_for(lambda: all(each == own for each in list(self._threads)), seconds)
 
 
 class Calls:

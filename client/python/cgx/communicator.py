@@ -141,7 +141,7 @@ class Call:
         """Whether it is finished, without waiting; raises what it failed with."""
         if not self._finished:
             finished = ctypes.c_int()
-            check(library.cgx_test_call(self._communicator.handle, self._number, ctypes.byref(finished)))
+            self._communicator._do(library.cgx_test_call, self._number, ctypes.byref(finished))
             return bool(finished.value)
         if self._error is not None:
             raise type(self._error)(*self._error.args)  # anew: what is raised holds frames, which hold this call
@@ -238,7 +238,7 @@ class Communicator:
         options = TensorOptions(name=name.encode(), dtype=dtype_number(element), op=_op_number(op), dims=len(shape),
                                 shape=dims, home=None if view.gpu else view.address)
         number = ctypes.c_uint32()
-        check(library.cgx_register(self.handle, ctypes.byref(options), ctypes.byref(number)))
+        self._do(library.cgx_register, ctypes.byref(options), ctypes.byref(number))
         tensor = Tensor(number.value, name, array)
         self.tensors.append(tensor)
         self.answers_max += _STEPS_UNFINISHED
@@ -319,14 +319,14 @@ class Communicator:
 
     def set_gradient_unit(self, unit: float) -> None:
         """Loss scale / learning rate of the steps that open from now on: error feedback converts what it kept."""
-        check(library.cgx_set_gradient_unit(self.handle, unit))
+        self._do(library.cgx_set_gradient_unit, unit)
 
     def step_done(self, step: int, dropped: bool = False) -> None:
         """Says whether the step's update is applied, before the next one begins; without it, it is.
 
         dropped: the update is skipped (overflow) on all ranks, so error feedback forgets the step too.
         """
-        check(library.cgx_step_done(self.handle, step, int(dropped)))
+        self._do(library.cgx_step_done, step, int(dropped))
 
     def redo(self) -> int:
         """After a failed step, by every rank: the number to submit again, with the arrays filled anew."""
@@ -337,13 +337,13 @@ class Communicator:
     def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
         """PENDING, RESULT, FILLED, ABSENT or FAILED of each tensor, without waiting."""
         ids, states, pending = ids_array(_ids(tensors)), (ctypes.c_uint8 * len(tensors))(), ctypes.c_size_t()
-        check(library.cgx_test(self.handle, step, ids, len(ids), states, ctypes.byref(pending)))
+        self._do(library.cgx_test, step, ids, len(ids), states, ctypes.byref(pending))
         return list(states)
 
     def step_info(self, step: int) -> StepInfo:
         """About one of the last four steps."""
         report = StepReport()
-        check(library.cgx_step_info(self.handle, step, ctypes.byref(report)))
+        self._do(library.cgx_step_info, step, ctypes.byref(report))
         return StepInfo(*(getattr(report, name) for name in StepInfo._fields))._replace(finished=bool(report.finished))
 
     # Calls outside steps
@@ -416,7 +416,7 @@ class Communicator:
         number = ctypes.c_uint64()
         if ready is not None:
             options.word, options.word_value = ready
-        check(library.cgx_post(self.handle, ctypes.byref(options), ctypes.byref(number)))
+        self._do(library.cgx_post, ctypes.byref(options), ctypes.byref(number))
         return number.value
 
     def _begin(self, source: int, target: int, size: int, dtype: str, op: int) -> int:
@@ -439,7 +439,8 @@ class Communicator:
     def _hand_over(self, call: Callable[[], Any]) -> None:
         """call(), in which the library may wait for room for its answers; Ctrl-C is noticed where it may."""
         if sum(each.answers_max for each in list(self.session.communicators)) <= _ANSWERS_MAX:
-            call()
+            with self._uses:
+                call()
         else:
             self._ask(lambda _: call())
 
@@ -451,12 +452,17 @@ class Communicator:
                          self._timeout_ms(timeout)))
 
     def _wait(self, wait: Callable[[ctypes.c_void_p, int], int], timeout_ms: int) -> int:
-        with self._inside():
+        with self._uses:
             return in_slices(lambda ms: wait(self.handle, ms), timeout_ms)
 
-    def _inside(self):
+    def _do(self, function: Callable[..., int], *arguments) -> None:
+        """What a function of the library answers is raised. It does not wait for other ranks."""
+        with self._uses:
+            check(function(self.handle, *arguments))
+
+    def _inside(self) -> Uses:
         """A context in which close() of another thread does not free what the handle names, and waits."""
-        return self._uses.inside()
+        return self._uses
 
     def _end_calls(self, handle: ctypes.c_void_p) -> None:
         """Interrupted ones, and those of other threads, which may not wait yet when they are told."""
