@@ -46,16 +46,6 @@ std::string private_socket(v1::Config config) {
   return config.run_directory() + "/run-" + std::to_string(::getpid()) + ".sock";
 }
 
-// Beside a client socket the command line chose: cgxd.sock -> control.sock, x.sock ->
-// x-control.sock.
-std::string control_beside(const std::string& socket) {
-  const size_t slash = socket.rfind('/') + 1;
-  const std::string name = socket.substr(slash);
-  const std::string stem = name.substr(0, name.rfind(".sock"));
-  return socket.substr(0, slash) +
-         (name == kClientSocketName ? kControlSocketName : stem + "-" + kControlSocketName);
-}
-
 config::Checks checks() {
   config::Checks all = config_checks();
   all.transport = check_transport;
@@ -81,7 +71,7 @@ Result<v1::Config> read(const CommandLine& line) {
   }
   const bool chosen = !line.socket.empty() || line.action == CommandLine::Action::kRun;
   if (chosen && config.control().socket().empty()) {
-    config.mutable_control()->set_socket(control_beside(config.client().socket()));
+    config.mutable_control()->set_socket(control_socket_beside(config.client().socket()));
   }
   config::resolve_paths(config);
   return config;

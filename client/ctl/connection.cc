@@ -76,7 +76,30 @@ Result<Connection> open_tls(const Address& address) {
   return open(address.text, grpc::SslCredentials(options));
 }
 
+bool exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
+// A daemon with its control socket elsewhere is looked for elsewhere; one that is gone is not, as
+// another one would answer.
+bool lies_beside(const std::string& control, const std::string& trainers) {
+  return exists(control) || !exists(trainers);
+}
+
+Result<Connection> open_named(const std::string& path, const char* by) {
+  const Status reached = probe(path);
+  if (reached.ok()) return open_unix(path);
+  if (reached.code() != StatusCode::kUNAVAILABLE) return reached;
+  return unavailable(std::string("no daemon answers at the socket of ") + by + ", " +
+                     reached.message());
+}
+
 Result<Connection> open_default(const Environment& environment) {
+  const std::string& trainers = environment.client_socket;
+  const std::string control = control_socket_beside(trainers);
+  if (!trainers.empty() && lies_beside(control, trainers)) {
+    return open_named(control, "operators beside CGX_SOCKET's");
+  }
   std::string tried;
   for (const std::string& path : default_sockets(environment)) {
     const Status status = probe_default(path, environment);
@@ -105,12 +128,7 @@ Result<Connection> connect(const Address& address, const Environment& environmen
   if (wanted.text.empty()) return open_default(environment);
   if (wanted.text.starts_with("unix:")) wanted.text.erase(0, 5);
   if (wanted.text.starts_with("/")) {
-    const Status reached = probe(wanted.text);
-    if (reached.ok()) return open_unix(wanted.text);
-    if (reached.code() != StatusCode::kUNAVAILABLE) return reached;
-    const char* const by = address.text.empty() ? "CGX_CONTROL" : "--address";
-    return Status(reached.code(), "no daemon answers at the socket of " + std::string(by) + ", " +
-                                      reached.message());
+    return open_named(wanted.text, address.text.empty() ? "CGX_CONTROL" : "--address");
   }
   if (wanted.text.find(':') == std::string::npos) {
     return invalid_argument("address \"" + wanted.text +

@@ -19,7 +19,7 @@ struct Environment {  // read once, in main
   uint32_t uid = 0;
   std::string control;  // CGX_CONTROL, instead of --address
   std::string xdg_runtime_dir;
-  std::string client_socket;  // CGX_SOCKET, trainers' own word
+  std::string client_socket;  // CGX_SOCKET, trainers' own word: the control socket lies beside it
 };
 
 struct Connection {

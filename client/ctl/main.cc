@@ -205,8 +205,8 @@ void add_options(CLI::App& app, Options& options) {
                            v1::Policy::descriptor()->file()->package(),
                        "Print version, revision and the formats spoken, and exit");
   app.add_option("-a,--address,--socket", options.address.text,
-                 "Daemon's control socket (/path) or host:port; default: $CGX_CONTROL, else the "
-                 "user's own daemon, else /run/cgxd/control.sock");
+                 "Daemon's control socket (/path) or host:port; default: $CGX_CONTROL, else beside "
+                 "$CGX_SOCKET, else the user's own daemon, else /run/cgxd/control.sock");
   app.add_option("--ca", options.address.ca_file,
                  "PEM file of the daemon's authority, for host:port");
   app.add_option("--certificate", options.address.certificate_file, "PEM file of your certificate");

@@ -9,6 +9,14 @@
 
 namespace cgx {
 
+std::string control_socket_beside(const std::string& socket) {
+  const size_t slash = socket.rfind('/') + 1;
+  const std::string name = socket.substr(slash);
+  const std::string stem = name.substr(0, name.rfind(".sock"));
+  return socket.substr(0, slash) +
+         (name == kClientSocketName ? kControlSocketName : stem + "-" + kControlSocketName);
+}
+
 std::string refusal_path(const std::string& socket) {
   return socket + ".refused";
 }

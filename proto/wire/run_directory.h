@@ -13,6 +13,10 @@ constexpr const char* kSystemRunDirectory = "/run/cgxd";
 constexpr const char* kClientSocketName = "cgxd.sock";
 constexpr const char* kControlSocketName = "control.sock";
 
+// Of a daemon that trainers reach at `socket`, where nothing else is configured: cgxd.sock ->
+// control.sock, x.sock -> x-control.sock.
+std::string control_socket_beside(const std::string& socket);
+
 // Beside a socket that nobody serves, why the last daemon that should have did not start; one line.
 std::string refusal_path(const std::string& socket);
 // Empty: there is none, or what is there is no plain file. Safe to print.

@@ -438,6 +438,23 @@ TEST_F(Ctl, FindsTheDaemonByVariableOrRunDirectory) {
   EXPECT_EQ(run_ctl({"status"}, by_variable).code, 0);
 }
 
+TEST_F(Ctl, FindsTheDaemonThatTrainersUse) {
+  const std::string control = harness_.socket_path();
+  const std::string folder = control.substr(0, control.rfind('/') + 1);
+  const auto status = [](const std::string& trainers) {
+    return run_ctl({"status"}, {.environment = {"CGX_SOCKET=" + trainers}});
+  };
+  std::filesystem::create_symlink(control, folder + "mine-control.sock");
+  EXPECT_EQ(status(folder + "mine.sock").code, 0);
+  const std::string gone = folder + "gone.sock";
+  EXPECT_EQ(status(gone).code, 3);
+  EXPECT_EQ(status(gone).err,
+            "cgxctl: no daemon answers at the socket of operators beside CGX_SOCKET's, " + folder +
+                "gone-control.sock: No such file or directory\n");
+  write_file("gone.sock", "");  // a daemon that has its control socket elsewhere
+  EXPECT_THAT(status(gone).err, Not(HasSubstr("CGX_SOCKET")));
+}
+
 TEST_F(Ctl, GivesUpAtItsTimeout) {
   harness_.port.hold(true);
   const Ran ran = run({"--timeout", "0.1", "policy", "apply", "-j", "bert", "--set", "window=9"});
