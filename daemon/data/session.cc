@@ -32,6 +32,14 @@ UniqueFd duplicate(const UniqueFd& fd) {
   return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
 }
 
+// As much of a text as fits, cut between two characters; "..." stands for the rest.
+std::string cut(std::string_view text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return std::string(text);
+  size_t end = bytes_max - 3;
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
 }  // namespace
 
 Result<ChannelEnds> make_session_channel() {
@@ -79,9 +87,8 @@ uint32_t Session::store_text(std::string_view text) {
   std::atomic_ref<uint32_t> number(slot.number);
   number.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  const size_t bytes = std::min(text.size(), sizeof(slot.text) - 1);
-  std::memcpy(slot.text, text.data(), bytes);
-  slot.text[bytes] = '\0';
+  const std::string fits = cut(text, sizeof(slot.text) - 1);
+  std::memcpy(slot.text, fits.c_str(), fits.size() + 1);
   number.store(texts_, std::memory_order_release);
   return texts_;
 }

@@ -141,9 +141,23 @@ TEST(SessionTest, AnErrorsTextLiesInTheSlotItNames) {
   const cgx_text_slot& slot = ends.client.texts[records[70].text_slot];
   EXPECT_EQ(slot.number, records[70].text_number);
   EXPECT_STREQ(slot.text, "rank 3 died");
-  EXPECT_EQ(std::string(ends.client.texts[records[71].text_slot].text), longer.substr(0, 251));
+  EXPECT_EQ(std::string(ends.client.texts[records[71].text_slot].text),
+            longer.substr(0, 248) + "...");
   // The first text's slot has been used again: its number tells.
   EXPECT_NE(ends.client.texts[records[0].text_slot].number, records[0].text_number);
+}
+
+TEST(SessionTest, ALongTextEndsBetweenTwoCharacters) {
+  for (const size_t before : {245, 246, 247, 248}) {
+    Ends ends;
+    const std::string text = std::string(before, 'x') + "\u20ac", longer = text + "12345";
+    ends.session.complete({.kind = CGX_COMPLETE_STEP}, longer);
+    EXPECT_TRUE(ends.publish().ok());
+    cgx_completion_record record;
+    ASSERT_EQ(ends.completions.try_pop(record), wire::CompletionConsumer::Pop::kRecord);
+    EXPECT_EQ(std::string(ends.client.texts[record.text_slot].text),
+              (before == 245 ? text : std::string(before, 'x')) + "...");
+  }
 }
 
 // A failure is told once for each tensor in flight, and there may be thousands.
