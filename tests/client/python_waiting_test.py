@@ -1,5 +1,6 @@
 """Waits of the Python package over a real cgxd: Ctrl-C in each of them, and a daemon that goes."""
 
+import collections
 import ctypes
 import datetime
 import os
@@ -323,6 +324,24 @@ class Pollers(AloneOfTwo):
         poller.watch(comm, 0, part, lambda: None, lambda error: error)
         self.assertEqual(len(part), 1)
         self.assertIsInstance(part[0], cgx.DaemonLostError)
+
+    def test_a_handler_of_signals_may_stop_it_while_a_part_is_handed_over(self):
+        comm, part = self.alone_of_two(commit=True), Parts()
+        comm.submit(0, comm.tensors)
+        poller = _Poller(comm.session)
+
+        class Interrupted(collections.deque):
+            def append(self, what):
+                super().append(what)
+                poller.stop()
+
+        poller._news = Interrupted()
+        poller.start()
+        watching = threading.Thread(target=poller.watch, args=(comm, 0, part, lambda: None, lambda error: error), daemon=True)
+        watching.start()
+        watching.join(20)
+        self.assertFalse(watching.is_alive())
+        self.assertRegex(str(part[0]), "the session was closed")
 
     BUCKETS = 100
 

@@ -486,3 +486,18 @@ def what_has_failed_is_not_delivered():
     part.fail(ValueError("the pass has failed"))
     part.fulfil()
     assert torch.equal(part.result, torch.ones(5)), part.result
+
+
+def nothing_waits_for_a_hook_that_a_handler_interrupts():
+    """The handler may call shutdown(), which waits for the poller."""
+    part = Part(FakeBucket([parameter(torch.float32, 5)]))
+    part.result = torch.ones(5)
+    for lock, act in ((part._settling, part.fulfil), (part._settling, lambda: part.fail(ValueError("the pass has failed"))),
+                      (part._looking, part.look_early)):
+        with lock:
+            poller = threading.Thread(target=act, daemon=True)
+            poller.start()
+            poller.join(10)
+            assert not poller.is_alive(), act
+    part.fulfil()
+    assert torch.equal(part.future.wait(), torch.ones(5))

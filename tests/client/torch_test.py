@@ -332,6 +332,9 @@ class Hook(unittest.TestCase):
     def test_what_has_failed_is_not_delivered(self):
         self.run_ranks("what_has_failed_is_not_delivered", size=1)
 
+    def test_a_handler_of_signals_may_interrupt_the_hook_and_shut_down(self):
+        self.run_ranks("nothing_waits_for_a_hook_that_a_handler_interrupts", size=1)
+
     def test_errors_keep_their_types(self):
         self.run_ranks("typed_errors")
 

@@ -6,6 +6,7 @@ finished, then looks at what it watches.
 
 import atexit
 import collections
+import contextlib
 import ctypes
 import os
 import threading
@@ -56,20 +57,24 @@ class _Poller(threading.Thread):
     def __init__(self, session):
         super().__init__(name="cgx-poller", daemon=True)
         self._session = session
-        self._watched, self._news, self._done = [], [], []
-        self._guard = threading.Lock()
+        self._watched, self._done = [], []
+        self._news = collections.deque()  # no lock: a handler of signals in watch() may stop the thread, and wait for it
         self._stopping = self._over = False  # over: nobody looks at what is watched any more
 
     def watch(self, *what):
-        watched = _Watched(*what)
-        with self._guard:
-            over = self._over
-            if not over:
-                self._news.append(watched)
-        if over:
-            self._give_up(watched)
+        self._news.append(_Watched(*what))
+        if self._over:
+            self._give_up(self._take_news())
         else:
             library.cgx_wake(self._session.handle)
+
+    def _take_news(self):
+        """Each of them once, whichever thread asks."""
+        news = []
+        with contextlib.suppress(IndexError):
+            while True:
+                news.append(self._news.popleft())
+        return news
 
     def stop(self):
         self._stopping = True
@@ -84,16 +89,15 @@ class _Poller(threading.Thread):
         try:
             self._serve()
         finally:
-            with self._guard:
-                self._over = True
-                left, self._watched, self._news = self._watched + self._news, [], []
-            for each in left:
-                self._give_up(each)
+            self._over = True  # first: what watch() adds from now on is given up there, if not here
+            left, self._watched = self._watched + self._take_news(), []
+            self._give_up(left)
 
     @staticmethod
-    def _give_up(watched):
-        if not watched.settle():
-            watched.part.fail(CgxError("the session was closed before the step had finished"))
+    def _give_up(left):
+        for watched in left:
+            if not watched.settle():
+                watched.part.fail(CgxError("the session was closed before the step had finished"))
 
     def _serve(self):
         seen, handle = ctypes.c_uint64(), self._session.handle
@@ -107,9 +111,7 @@ class _Poller(threading.Thread):
 
     def _look(self):
         """Not at all of a long pass: there is an event for each bucket, and the last one finds all that is done."""
-        with self._guard:
-            news, self._news = self._news, []
-        watched, self._watched = self._watched + news, []
+        watched, self._watched = self._watched + self._take_news(), []
         unfinished = collections.Counter()
         for each in watched:
             looks = unfinished[each.turn] < _LOOKED_AT
@@ -123,7 +125,7 @@ class _Poller(threading.Thread):
         """Beside the optimizer's step, so that the next pass need not."""
         done, self._done = self._done, []
         for each in done:
-            each.part.is_finite()
+            each.part.look_early()
 
     def _goes_on(self, code):
         try:

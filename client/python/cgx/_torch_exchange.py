@@ -73,7 +73,7 @@ class Part:
         self.factor = 1.0  # of the result
         self.is_shared = False  # with a GPU's worker, so that the result is on the device
         self._look, self._finite, self._looking = None, None, threading.Lock()
-        self._settling = threading.RLock()  # the poller may have the result while its pass fails
+        self._settling = threading.Lock()  # the poller may have the result while its pass fails
         self.times = _Times()
 
     @property
@@ -94,9 +94,17 @@ class Part:
         self.buffer = self.tensors = self._bucket = None
 
     def fulfil(self):
-        with self._settling:
-            if not self._promise.done():  # else it failed, and DDP's memory is no more ours
-                self._deliver()
+        self._settle_once(self._deliver)
+
+    def _settle_once(self, act):
+        """The first one settles it. Nobody waits for another: a handler of signals that has interrupted that one may wait
+        for this thread."""
+        if self._settling.acquire(blocking=False):
+            try:
+                if not self._promise.done():  # else it failed, and DDP's memory is no more ours
+                    act()
+            finally:
+                self._settling.release()
 
     def _deliver(self):
         self.times.done = time.monotonic()
@@ -119,20 +127,28 @@ class Part:
             self._set(result)
 
     def fail(self, error):
-        with self._settling:
-            self._set(_Failure(error))
+        self._settle_once(lambda: self._set(_Failure(error)))
 
     def is_finite(self):
-        """Whether the result has no Inf and no NaN: the same on all ranks, as the result is. True while there is none.
-
-        Asked first by the poller, when it has nothing better to do, so that the next pass finds the answer.
-        """
+        """Whether the result has no Inf and no NaN: the same on all ranks, as the result is. True while there is none."""
         with self._looking:
-            if self._finite is None and self.result is not None and self._promise.done():
-                self._finite = self._find_out()
+            self._find_out()
             return self._finite is not False
 
+    def look_early(self):
+        """By the poller, when it has nothing better to do, so that the next pass finds the answer. It does not wait for
+        whoever looks already: a handler of signals that has interrupted that one may wait for the poller."""
+        if self._looking.acquire(blocking=False):
+            try:
+                self._find_out()
+            finally:
+                self._looking.release()
+
     def _find_out(self):
+        if self._finite is None and self.result is not None and self._promise.done():
+            self._finite = self._has_no_inf()
+
+    def _has_no_inf(self):
         if self._look is not None:
             try:
                 return self._look()
