@@ -1,5 +1,6 @@
 """The Python package without a daemon: what help() shows, what it is made of, its exceptions."""
 
+import ctypes
 import inspect
 import os
 import pydoc
@@ -10,6 +11,7 @@ import unittest
 import private_daemon  # noqa: F401  says where libcgx is
 
 import cgx
+from cgx._arrays import _DLTensor, view_of
 
 
 class Package(unittest.TestCase):
@@ -35,6 +37,33 @@ class Package(unittest.TestCase):
         script = "import sys; sys.modules['torch'] = None; import cgx; import cgx.torch"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         self.assertIn("ImportError: cgx.torch needs PyTorch, 1.13 or 2.x: install python3-torch", done.stderr)
+
+
+class OnAGpu:
+    """An array that speaks the old DLPack; what reads it on the host would copy it there."""
+
+    def __init__(self):
+        self._shape = (ctypes.c_int64 * 1)(4)
+        self._tensor = _DLTensor(data=4096, device_type=2, ndim=1, code=2, bits=32, lanes=1, shape=self._shape)
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, stream=None):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return make(ctypes.addressof(self._tensor), b"dltensor", None)
+
+    def __array__(self, *_):
+        raise SystemExit("copied to the host")
+
+
+class ArraysOnAGpu(unittest.TestCase):
+    def test_they_are_not_copied_to_the_host_to_learn_that_they_are_immutable(self):
+        jax = type("ArrayImpl", (OnAGpu,), {"__module__": "jaxlib._jax"})
+        for kind, writable in ((OnAGpu, True), (jax, False)):
+            view = view_of(kind())
+            self.assertEqual((view.address, view.shape, view.element, view.writable), (4096, (4,), "float32", writable))
 
 
 class Errors(unittest.TestCase):

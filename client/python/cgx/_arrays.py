@@ -202,6 +202,7 @@ class _Versioned(ctypes.Structure):
 
 
 _READ_ONLY = 1
+_JAX = ("jax", "jaxlib")
 _CPU_DEVICES = (1, 3, 11)  # CPU, and pinned host memory of CUDA and ROCm
 _capsule_is = ctypes.pythonapi.PyCapsule_IsValid
 _capsule_is.argtypes, _capsule_is.restype = (py_object, c_char_p), c_int
@@ -225,7 +226,7 @@ def _of_dlpack(array, stream=None):
     else:
         tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
         writable = True  # the old form cannot say
-    writable = writable and not _immutable(array)
+    writable = writable and not _immutable(array, on_gpu)
     shape = tuple(tensor.shape[:tensor.ndim]) if tensor.ndim else ()
     if tensor.ndim and tensor.strides:
         _check_contiguous(_are_contiguous(shape, tensor.strides[:tensor.ndim]))
@@ -242,8 +243,13 @@ def _capsule_of(array, where):
         return array.__dlpack__(**where)
 
 
-def _immutable(array):
-    """JAX hands out the old form, which has no read-only flag, for arrays that must never change: ask its buffer."""
+def _immutable(array, on_gpu):
+    """JAX hands out the old form, which has no read-only flag, for arrays that must never change: ask its buffer.
+
+    On a GPU its name has to do: JAX and others would copy the array to the host, and wait for that.
+    """
+    if on_gpu:
+        return type(array).__module__.partition(".")[0] in _JAX
     try:
         return memoryview(array).readonly
     except Exception:  # no buffer, or an element type that buffers cannot name
