@@ -52,7 +52,7 @@ class InOrder(unittest.TestCase):
              mock.patch.object(cgx._torch_device, "all_finite", lambda _: log.append("looked") or torch.tensor(True)):
             accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
             result.numel = lambda: 1
-            part = types.SimpleNamespace(factor=2.0, is_shared=True, accelerator=accelerator, result=result, _target=None,
+            part = types.SimpleNamespace(factor=2.0, is_shared=True, matters=True, accelerator=accelerator, result=result, _target=None,
                                          times=types.SimpleNamespace(), _settle=lambda _: log.append("set"))
             cgx._torch_exchange.Part._deliver(part)
         side = accelerator._side

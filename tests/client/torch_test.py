@@ -26,6 +26,7 @@ import cgx.torch
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
 SECONDS = 100
+FEEDBACK = ["--set", "policy.rules=[{match: fed, codec: 'maxmin:4,feedback', small: true}]"]  # where a scenario wants it
 
 
 def free_port():
@@ -106,7 +107,7 @@ class Misuse(unittest.TestCase):
 
 class Hook(unittest.TestCase):
     def setUp(self):
-        self.daemon = PrivateDaemon()
+        self.daemon = PrivateDaemon(arguments=FEEDBACK)
         self.addCleanup(self.daemon.stop)
 
     def run_ranks(self, scenario, size=2, killed=(), tcp=False, daemons=None):
@@ -271,6 +272,9 @@ class Hook(unittest.TestCase):
 
     def test_results_that_are_not_finite_drop_the_step(self):
         self.run_ranks("results_that_are_not_finite_drop_the_step")
+
+    def test_results_are_not_looked_at_without_error_feedback(self):
+        self.run_ranks("results_are_not_looked_at_without_error_feedback")
 
     def test_shutdown_and_joining_again(self):
         self.run_ranks("shutdown_and_again")

@@ -316,7 +316,8 @@ def sparse_gradients():
 
 def results_that_are_not_finite_drop_the_step():
     """One rank overflows: all of them keep what error feedback held before, and nobody calls drop_step()."""
-    state, tensors = cgx.torch.HookState(), [parameter(torch.float32, 5), parameter(torch.float16, 7)]
+    tensors = [parameter(torch.float32, 5), parameter(torch.float16, 7)]
+    state = cgx.torch.HookState(named_parameters=[("fed.first", tensors[0]), ("fed.second", tensors[1])])
     for step in range(6):
         overflow = [math.inf, math.nan][step % 2] if step in (2, 3) and RANK == step % 2 else 1.0
         tensors[1].grad = torch.full((7,), overflow, dtype=torch.float16, device=DEVICE)
@@ -328,6 +329,20 @@ def results_that_are_not_finite_drop_the_step():
         if step == 3:
             state.drop_step()  # said by hand as well: once is enough
     assert done.said == [(2, True), (3, True)], done.said
+
+
+def results_are_not_looked_at_without_error_feedback():
+    """To read all gradients once more takes time that the optimizer needs."""
+    state, looks, look = cgx.torch.HookState(), [], cgx._torch_exchange.all_finite
+    cgx._torch_exchange.all_finite = lambda tensor: looks.append(tensor) or look(tensor)
+    tensor = parameter(torch.float32, 5)
+    for step in range(4):
+        tensor.grad = torch.full((5,), [1.0, math.inf][step % 2], device=DEVICE)
+        cgx.torch.comm_hook(state, FakeBucket([tensor])).wait()
+        if step == 0:
+            done = StepsDone(state)
+    state.drop_step()  # said by hand
+    assert (looks, done.said) == ([], [(3, True)]), (looks, done.said)
 
 
 def uneven_inputs():

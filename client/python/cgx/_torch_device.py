@@ -148,10 +148,11 @@ class Accelerator:
         """A context in which the device is the thread's."""
         return self._torch.device(self.device)
 
-    def deliver(self, buffer, stage, factor, settle, is_here):
+    def deliver(self, buffer, stage, factor, settle, looks):
         """Copies a result, times the factor, to the device, then settle(look), whose future is ordered behind it.
 
-        look() says whether a result that is on the device is finite, and waits for nothing that comes later; else None.
+        looks: the stage is on the device, and look() says whether it is finite, and waits for nothing that comes later;
+        else look is None.
         """
         if self._side is None:
             scale(stage, factor)
@@ -160,7 +161,7 @@ class Accelerator:
         with self._torch.stream(self._side):  # where the stage is on the device, it is scaled there before it is copied
             scale(stage, factor)
             _copy(self._side, buffer, stage, buffer)
-            look = self._look(stage) if is_here else None
+            look = self._look(stage) if looks else None
             if not self._orders_futures:
                 self._side.synchronize()
             settle(look)

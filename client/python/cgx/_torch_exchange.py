@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from cgx._library import TensorOptions, ids_array, library
+from cgx._report import report
 from cgx._torch_device import Later, accelerator_of, all_finite, check_device, pin, scale
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
@@ -18,6 +19,7 @@ from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 _ALIGNED = 16  # elements: where buckets begin, so that a GPU reads and writes whole lines
+_FIRST_PLAN = 1  # its epoch
 _RANGE = "cgx:all_reduce"  # what torch's profiler shows from a bucket's arrival to its result
 
 
@@ -72,6 +74,7 @@ class Part:
         self.ids = self.result = self._target = None
         self.factor = 1.0  # of the result
         self.is_shared = False  # with a GPU's worker, so that the result is on the device
+        self.matters = True  # whether its result is finite
         self._look, self._finite, self._looking = None, None, threading.Lock()
         self._settling = threading.Lock()  # the poller may have the result while its pass fails
         self.times = _Times()
@@ -109,7 +112,8 @@ class Part:
     def _deliver(self):
         self.times.done = time.monotonic()
         if self.accelerator:
-            self.accelerator.deliver(self._target, self.result, self.factor, self._settle, self.is_shared)
+            self.accelerator.deliver(self._target, self.result, self.factor, self._settle,
+                                     self.is_shared and self.matters)
             self._target = None
         else:
             scale(self.result, self.factor)
@@ -130,7 +134,8 @@ class Part:
         self._settle_once(lambda: self._set(_Failure(error)))
 
     def is_finite(self):
-        """Whether the result has no Inf and no NaN: the same on all ranks, as the result is. True while there is none."""
+        """Whether the result has no Inf and no NaN: the same on all ranks, as the result is. True while there is none, and
+        where it does not matter."""
         with self._looking:
             self._find_out()
             return self._finite is not False
@@ -145,7 +150,7 @@ class Part:
                 self._looking.release()
 
     def _find_out(self):
-        if self._finite is None and self.result is not None and self._promise.done():
+        if self.matters and self._finite is None and self.result is not None and self._promise.done():
             self._finite = self._has_no_inf()
 
     def _has_no_inf(self):
@@ -218,6 +223,7 @@ class Exchange:
         self._regions, self._layouts, self._numbers = {}, {}, {}
         self._begun = None  # (step, tensors handed over last) until its end
         self._broken = None  # the step of which a bucket could not be handed over after submit() had returned
+        self._without_feedback = False  # no layer has error feedback under the first plan
         self._names, self._last = {}, {}  # by a tensor's number; by layout: the times of the part that used it last
 
     def register(self, parts, names):
@@ -242,7 +248,19 @@ class Exchange:
             name = names.get(id(parameter), f"parameter.{index}")
             self._numbers[id(parameter)] = (self._register_one(name, parameter, region.dtype, home), region.dtype)
         self.communicator.commit()
+        self._without_feedback = self.count(self._finds_no_feedback()) == self.ranks
         self.begin_pass()
+
+    def _finds_no_feedback(self):
+        try:
+            known = report(self.communicator)
+        except Exception:  # the daemon will say so elsewhere; until then results are looked at
+            return False
+        return known.epoch == _FIRST_PLAN and not known.feedback_begins and not any(layer.feedback for layer in known.layers)
+
+    def dropping_matters(self, epoch):
+        """Of a step that this plan governed: only error feedback tells a dropped step from others. The same on all ranks."""
+        return epoch != _FIRST_PLAN or not self._without_feedback
 
     def _register_one(self, name, parameter, dtype, home):
         shape = (ctypes.c_uint64 * parameter.dim())(*parameter.shape)

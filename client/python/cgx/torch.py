@@ -117,7 +117,8 @@ class HookState:
     announce: whether rank 0 says on standard error what joined, and warns (SignalLossWarning) of layers of which little is
     sent; default yes, unless $CGX_QUIET is 1.
 
-    A pass whose results hold an Inf or NaN counts as dropped on all ranks: whoever scales losses skips its update.
+    A pass whose results hold an Inf or NaN counts as dropped on all ranks, where a layer has error feedback: whoever scales
+    losses skips its update.
     """
 
     def __init__(self, process_group=None, name=None, model=None, named_parameters=None, session=None, timeout=0,
@@ -346,11 +347,12 @@ class HookState:
 
     def _watcher(self, part):
         """Begins to wait for the part's result."""
-        communicator, step, before = self._exchange.communicator, self._step, self._steps_before
+        exchange, communicator, step, before = self._exchange, self._exchange.communicator, self._step, self._steps_before
         parts = self._parts
 
         def finished():
             epoch = communicator.step_info(step).epoch
+            part.matters = exchange.dropping_matters(epoch)
             self._epochs[before + step] = epoch
             self._epochs.pop(before + step - _EPOCHS_KEPT, None)
 
