@@ -98,6 +98,22 @@ class Interrupts(AloneOfTwo):
         self.interrupt(lambda: comm.submit(1, comm.tensors))
         comm.close()
 
+    def test_submits_that_find_room_make_no_thread(self):
+        session = self.session()
+        comms = [session.communicator(name) for name in ("first", "second")]
+        for comm in comms:
+            home = session.empty(4)
+            for number in range(4200):
+                comm.register(f"t{number}", home)
+            comm.commit()
+        with mock.patch.object(cgx.Communicator, "_ask", side_effect=AssertionError("a thread is made")):
+            for step in range(3):
+                for comm in comms:
+                    for first in range(0, 4200, 1400):
+                        comm.submit(step, comm.tensors[first:first + 1400])
+                    comm.step_end(step)
+                    comm.wait(step)
+
     def test_polling(self):
         session = self.session()
         self.interrupt(lambda: session.poll(0, 60))

@@ -270,6 +270,7 @@ class Exchange:
         self.communicator._do(library.cgx_register, ctypes.byref(options), ctypes.byref(number))
         self._names[number.value] = name
         self.communicator.answers_max += 1  # a pass begins when the one before is over
+        self.communicator.answers_of_step += 1
         return number.value
 
     def _number_of(self, parameter, dtype):
@@ -317,7 +318,7 @@ class Exchange:
                 self._shared.hand_over(self.communicator, step, layout.ids, layout.places, stream)
             else:
                 self.communicator._hand_over(lambda: check(library.cgx_submit_inout(
-                    self.communicator.handle, step, layout.ids, layout.places, layout.places, len(layout.ids))))
+                    self.communicator.handle, step, layout.ids, layout.places, layout.places, len(layout.ids))), step)
             self._begun = step, layout.ids
             return submitted()
 

@@ -207,6 +207,8 @@ class Communicator:
         self.session, self.name, self.rank, self.size = session, name, rank, size
         self.tensors: List[Tensor] = []
         self.answers_max = _CALLS_IN_FLIGHT + _STEPS_UNFINISHED  # that the daemon may owe at once
+        self.answers_of_step = 2  # its end's, and one more where it is abandoned
+        self._begun = self._over = first_step - 1  # the last step that is under way, and the last known to be finished
         self._on_gpu: Set[int] = set()  # tensors without a home of the caller's
         self._posted: Dict[int, Tuple[int, List[Any]]] = {}  # step -> its GPU's stream, what must live until the result
         session.communicators.add(self)
@@ -242,6 +244,7 @@ class Communicator:
         tensor = Tensor(number.value, name, array)
         self.tensors.append(tensor)
         self.answers_max += _STEPS_UNFINISHED
+        self.answers_of_step += 1
         if view.gpu:
             self._on_gpu.add(tensor.id)
         return tensor
@@ -264,7 +267,7 @@ class Communicator:
                 self.post(step, tensor, tensor.array, stream=stream)
         ids = ids_array([number for number in numbers if number not in self._on_gpu])
         if len(ids) > 0 or not tensors:
-            self._hand_over(lambda: check(library.cgx_submit(self.handle, step, ids, len(ids))))
+            self._hand_over(lambda: check(library.cgx_submit(self.handle, step, ids, len(ids))), step)
 
     def post(self, step: int, tensor: Tensor, array=None, out=None, indices: Any = None,
              ready: Optional[Tuple[int, int]] = None, stream: Any = None) -> None:
@@ -285,7 +288,7 @@ class Communicator:
             options.indices, options.rows = rows.address, rows.size // rows.width
             options.indices_dtype = dtype_number(dtype_of(rows, None))
         if array is None or not source.gpu:
-            self._hand_over(lambda: self._post(options, ready))
+            self._hand_over(lambda: self._post(options, ready), step)
             return
         self._post(options, ready)  # in the thread with the GPU's context
         self._posted.pop(step - _STEPS_KEPT, None)
@@ -295,12 +298,12 @@ class Communicator:
         """Says early that this rank will not submit these tensors in this step."""
         _check_step(step)
         ids = ids_array(_ids(tensors))
-        self._hand_over(lambda: check(library.cgx_absent(self.handle, step, ids, len(ids))))
+        self._hand_over(lambda: check(library.cgx_absent(self.handle, step, ids, len(ids))), step)
 
     def step_end(self, step: int) -> None:
         """The rest is absent. Only after it may the step be waited for."""
         _check_step(step)
-        self._hand_over(lambda: check(library.cgx_step_end(self.handle, step)))
+        self._hand_over(lambda: check(library.cgx_step_end(self.handle, step)), step)
 
     def wait(self, step: int, timeout: Seconds = None, stream: Any = None) -> None:
         """Waits until the step is finished; raises what it failed with.
@@ -332,6 +335,7 @@ class Communicator:
         """After a failed step, by every rank: the number to submit again, with the arrays filled anew."""
         step = ctypes.c_uint64()
         self._ask(lambda _: check(library.cgx_step_redo(self.handle, ctypes.byref(step))))
+        self._begun = self._over = step.value - 1
         return step.value
 
     def states(self, step: int, tensors: Sequence[Tensor]) -> List[int]:
@@ -436,13 +440,29 @@ class Communicator:
                 if number <= oldest and not call._finished:
                     call._learn()
 
-    def _hand_over(self, call: Callable[[], Any]) -> None:
+    def _hand_over(self, call: Callable[[], Any], step: int = -1) -> None:
         """call(), in which the library may wait for room for its answers; Ctrl-C is noticed where it may."""
-        if sum(each.answers_max for each in list(self.session.communicators)) <= _ANSWERS_MAX:
+        self._begun = max(self._begun, step)
+        communicators = list(self.session.communicators)
+        if (sum(each.answers_max for each in communicators) <= _ANSWERS_MAX
+                or sum(each._owed_max(step if each is self else -1) for each in communicators) <= _ANSWERS_MAX):
             with self._uses:
                 call()
         else:
             self._ask(lambda _: call())
+
+    def _owed_max(self, step: int) -> int:
+        """How many answers the daemon may owe once something of `step` is handed over; -1: of no step."""
+        self._over = max(self._over, self._begun - _STEPS_UNFINISHED)
+        while self._over < self._begun and self._over + 1 != step and self._is_finished(self._over + 1):
+            self._over += 1
+        return _CALLS_IN_FLIGHT + (self._begun - self._over) * self.answers_of_step
+
+    def _is_finished(self, step: int) -> bool:
+        try:
+            return self.step_info(step).finished
+        except CgxError:  # or it has failed, as whoever waits for it hears
+            return False
 
     def _wait_call(self, number: int, timeout: Seconds) -> None:
         check(self._wait(lambda handle, ms: library.cgx_wait_call(handle, number, ms), self._timeout_ms(timeout)))
