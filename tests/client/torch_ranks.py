@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import torch_accelerator
+import torch_failing
 import torch_finding
 import torch_living
 import torch_telling
@@ -28,7 +29,7 @@ def main():
     dist.init_process_group("gloo", init_method=place, rank=RANK, world_size=SIZE)
     if os.environ.get("CGX_TEST_ACCELERATOR"):
         torch_accelerator.use(getattr(torch_accelerator, os.environ["CGX_TEST_ACCELERATOR"]))
-    places = (torch_finding, torch_living, torch_training, torch_telling)
+    places = (torch_failing, torch_finding, torch_living, torch_training, torch_telling)
     scenario = next(getattr(place, sys.argv[1]) for place in places if hasattr(place, sys.argv[1]))
     scenario()
     dist.barrier()

@@ -240,6 +240,24 @@ class Hook(unittest.TestCase):
             self.addCleanup(daemon.stop)
         self.run_ranks("daemon_started_anew_on_one_machine", daemons=daemons)
 
+    def on_two_machines(self, scenario):
+        daemons = [PrivateDaemon() for _ in range(2)]
+        for daemon in daemons:
+            self.addCleanup(daemon.stop)
+        self.run_ranks(scenario, daemons=daemons)
+
+    def test_a_pass_that_one_rank_lacks_after_its_daemon_was_lost_is_an_error_on_all(self):
+        self.on_two_machines("pass_that_one_rank_lacks_after_its_daemon_was_lost")
+
+    def test_ranks_that_have_completed_the_same_passes_meet_again(self):
+        self.on_two_machines("daemon_lost_behind_a_pass_that_all_have")
+
+    def test_other_first_steps_are_a_lost_pass_also_without_a_store(self):
+        self.run_ranks("mismatch_without_a_store", size=1)
+
+    def test_a_pass_whose_results_one_rank_lacks_is_an_error_while_all_live(self):
+        self.run_ranks("pass_that_one_rank_lacks_while_all_live")
+
     def test_a_model_may_be_made_again_after_the_daemon_was_started_anew(self):
         self.run_ranks("model_made_again_after_the_daemon_was_started_anew")
 

@@ -75,6 +75,7 @@ class Part:
         self.factor = 1.0  # of the result
         self.is_shared = False  # with a GPU's worker, so that the result is on the device
         self.matters = True  # whether its result is finite
+        self.has_result = False  # DDP has it: it did not fail
         self._look, self._finite, self._looking = None, None, threading.Lock()
         self._settling = threading.Lock()  # the poller may have the result while its pass fails
         self.times = _Times()
@@ -163,6 +164,7 @@ class Part:
 
     def _set(self, value):
         if not self._promise.done():
+            self.has_result = not isinstance(value, _Failure)  # first: DDP goes on at once
             self._promise.set_result(value)
 
 
@@ -209,17 +211,17 @@ class _Layout:
 class Exchange:
     """A communicator of the model's ranks and its tensor table."""
 
-    def __init__(self, session, name, group, timeout, meanwhile, accelerators):
+    def __init__(self, session, name, group, timeout, meanwhile, accelerators, first_step):
         """accelerators: where the gradients are; None stands for the CPU."""
-        self.session = session
+        self.session, self.first_step = session, first_step
         self.ranks = dist.get_world_size(group)
         only = next(iter(accelerators)) if len(accelerators) == 1 else None
         self._shared = only.share(session) if only is not None else None
         self._accelerator = only
         self._later = Later()
         put, get = rendezvous(group)
-        self.communicator = self.session.communicator(name, dist.get_rank(group), self.ranks, put, get, timeout=timeout,
-                                                      meanwhile=meanwhile, device=self._shared and self._shared.device)
+        self.communicator = self.session.communicator(name, dist.get_rank(group), self.ranks, put, get, first_step,
+                                                      timeout, meanwhile, device=self._shared and self._shared.device)
         self._regions, self._layouts, self._numbers = {}, {}, {}
         self._begun = None  # (step, tensors handed over last) until its end
         self._broken = None  # the step of which a bucket could not be handed over after submit() had returned

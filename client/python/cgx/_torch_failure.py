@@ -3,6 +3,7 @@
 `name`: of an attempt to join, which all ranks count alike.
 """
 
+import re
 import socket
 import time
 
@@ -14,6 +15,8 @@ from cgx._torch_group import default_store, look
 _LINGER_S = 3.0  # a rank that ends may take the store with it: the others get so long to hear why
 _PAUSE_S = 0.02
 _HOSTS_NAMED = 64
+_RANKS_NAMED = 8
+RESTORE = "load a checkpoint on all ranks, then call cgx.torch.shutdown() on all ranks, before training goes on"
 
 
 def where_we_are(group):
@@ -48,11 +51,40 @@ def tell_failure(group, name, error, leave=None):
     return hosts
 
 
-def introduce(group, name):
-    """Says where this rank is, for what is said about it."""
+def introduce(group, name, passes):
+    """Says where this rank is and how many passes it has completed, for what is said about it."""
     store = default_store()
     if store is not None:
         store.set(_host(name, dist.get_rank(group)), socket.gethostname().encode().hex())
+        store.set(_passes(name, dist.get_rank(group)), str(passes))
+
+
+def lost_pass(group, name, mismatch):
+    """The daemons' MISMATCH as what it is where the ranks have not completed the same passes; else itself."""
+    store, by_count = default_store(), {}
+    for rank in range(dist.get_world_size(group)) if store is not None else ():
+        passes = look(store, _passes(name, rank))
+        if passes is not None:
+            by_count.setdefault(int(passes), []).append(rank)
+    if len(by_count) > 1:
+        who = " and ".join(f"{passes} on {_ranks(ranks)}" for passes, ranks in sorted(by_count.items(), reverse=True))
+        said = f"the ranks have not completed the same number of passes, but {who}, so their parameters differ"
+    elif store is None and _first_steps_differ(mismatch):
+        said = f"the ranks may not have completed the same number of passes, which is their first step ({mismatch})"
+    else:
+        return mismatch
+    return errors.StepLostError(f"STEP_LOST: {said}; {RESTORE}")
+
+
+def _first_steps_differ(mismatch):
+    steps = re.search(r"first step (\d+) against (\d+)", str(mismatch))
+    return steps is not None and steps[1] != steps[2]
+
+
+def _ranks(ranks):
+    named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
+    more = f" and {len(ranks) - _RANKS_NAMED} more" if len(ranks) > _RANKS_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
 
 
 def _hosts(store, group, name):
@@ -87,6 +119,10 @@ def _key(name):
 
 def _host(name, rank):
     return f"cgx/{name}/host/{rank}"
+
+
+def _passes(name, rank):
+    return f"cgx/{name}/passes/{rank}"
 
 
 def _heard(name, rank):

@@ -29,14 +29,15 @@ from cgx._poller import poller_of
 from cgx._report import report
 from cgx._torch_device import check_device
 from cgx._torch_exchange import Exchange, Part, check_bucket
-from cgx._torch_failure import introduce, raise_others_failure, tell_failure
+from cgx._torch_failure import RESTORE, introduce, lost_pass, raise_others_failure, tell_failure
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, group_of, is_lost, lives, next_name, ranks_of,
                               reference_to, shared_session)
 from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, models_of, names_of,
                               reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
-from cgx.errors import CgxError, DaemonLostError, PeerLostError, RankLostError, StepOrderError, TimedOutError
+from cgx.errors import (CgxError, DaemonLostError, MismatchError, PeerLostError, RankLostError, StepLostError,
+                        StepOrderError, TimedOutError)
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
@@ -93,7 +94,10 @@ def typed_errors(state=None):
 
 
 def shutdown():
-    """Leaves every communicator and closes this process's session; every rank does. A later backward joins anew."""
+    """Leaves every communicator and closes this process's session; every rank does. A later backward joins anew.
+
+    By that the ranks say that their parameters are the same: after StepLostError load a checkpoint on all of them first.
+    """
     for state in list(_states):
         state.close()
     _of_parameters.clear()
@@ -167,9 +171,11 @@ class HookState:
         self._telling = Telling(self.announce)
         self.begins_with = None  # the first bucket of its passes, where comm_hook has to find the state
         self._left = None       # why the communicator before this one was left
-        self._step = 0
+        self._step = 0          # of the next pass: as many were completed before, unless one has failed here alone
+        self._passes = 0        # of which all results came, since close(): where the ranks meet again these are the same
+        self._passes_before = 0
+        self._lost = None       # why this state goes on only after close()
         self._dropped = None    # the last step that was
-        self._steps_before = 0  # in communicators that were left
         self._epochs = {}
         _states.add(self)
 
@@ -193,7 +199,7 @@ class HookState:
 
         Not needed for overflow: results that are not finite are noticed.
         """
-        if self._exchange is not None and self._step > 0 and self._dropped != self._step - 1:
+        if self._exchange is not None and self._step > self._exchange.first_step and self._dropped != self._step - 1:
             self._exchange.drain()
             self._exchange.communicator.wait(self._step - 1)
             self._exchange.communicator.step_done(self._step - 1, dropped=True)
@@ -219,13 +225,23 @@ class HookState:
         return bool(own) and (len(models) == 1 or self._reduced == reduced_by(own[0]))
 
     def close(self):
-        """Leaves the communicator; every rank does. A later backward joins anew."""
+        """Leaves the communicator; every rank does, with the same parameters. A later backward joins anew."""
+        self._count_pass(self._parts)
+        self._leave()
+        self._passes_before += self._passes
+        self._passes, self._lost = 0, None
+
+    def _leave(self):
         if self._exchange is not None:
             self._exchange.close()
         self._drop_lost_session()
-        self._steps_before += self._step
-        self._exchange, self._pass_open, self._failed, self._step, self._dropped = None, False, None, 0, None
+        self._exchange, self._pass_open, self._failed, self._dropped = None, False, None, None
         self._first_pass, self._parts, self._seen = [], [], set()
+
+    def _count_pass(self, parts):
+        """With a part of its results backward() fails, and the parameters are those of before."""
+        if parts and not self._pass_open and all(part.has_result for part in parts):
+            self._passes += 1
 
     def _drop_lost_session(self):
         """It is of no use to any model. While ranks join, the daemon that was lost may be another rank's."""
@@ -274,10 +290,14 @@ class HookState:
     def _begin_pass(self):
         """A pass still open is an abandoned backward: the next submit goes into it again, which tells all ranks."""
         last, self._parts, self._seen = self._parts, [], set()
+        self._count_pass(last)
         was_open, self._pass_open, self._introduced = self._pass_open, True, False
-        self.error = None
+        self.error = self._lost
+        if self._lost is not None:
+            self._failed = self._lost
+            return
         if self._exchange is not None and not self._exchange.session.is_open:
-            self.close()
+            self._leave()
             self._pass_open = True
         if self._exchange is None:
             self._drop_lost_session()
@@ -295,16 +315,28 @@ class HookState:
         """The failed step again, or, where a daemon has gone, another communicator: the ranks are all still there."""
         try:
             self._step = self._exchange.redo()
-            self._failed = None
         except StepOrderError:  # this rank failed before it had begun a step, or behind its end
-            self._failed = None
+            pass
         except Exception as error:
             if not isinstance(self._failed, (DaemonLostError, PeerLostError)):
                 self._failed = self.error = self._advised(error)
                 return
             self._left = self._failed
-            self.close()
+            self._leave()
             self._pass_open = True
+            return
+        if self._step == self._passes:
+            self._failed = None
+        else:
+            self._lose_pass()
+
+    def _lose_pass(self):
+        """The other ranks count the pass otherwise. They hear that this one has left."""
+        lost = StepLostError(f"STEP_LOST: the other ranks go on with pass {self._step} (counted from 0), this one with "
+                             f"{self._passes}; {RESTORE} (a pass failed here: {self._failed})")
+        self.error = self._lost = lost
+        self._leave()
+        self._pass_open, self._failed = True, lost
 
     def _keep_or_drop(self, parts):
         """Results are the same on all ranks, and so are units, so this is too."""
@@ -347,7 +379,7 @@ class HookState:
 
     def _watcher(self, part):
         """Begins to wait for the part's result."""
-        exchange, communicator, step, before = self._exchange, self._exchange.communicator, self._step, self._steps_before
+        exchange, communicator, step, before = self._exchange, self._exchange.communicator, self._step, self._passes_before
         parts = self._parts
 
         def finished():
@@ -408,7 +440,7 @@ class HookState:
         if self._model is not None and not all(id(parameter) in names for parameter in parameters):
             names = names_of(self._model())
         try:
-            introduce(self.process_group, self._attempt)
+            introduce(self.process_group, self._attempt, self._passes)
             with self._telling_others():
                 for part in self._first_pass:
                     check_bucket(part)
@@ -418,7 +450,7 @@ class HookState:
             self._register(exchange, names)
         finally:
             count_attempt(self.process_group, self.name)
-        self._exchange, self._left = exchange, None
+        self._exchange, self._left, self._step = exchange, None, self._passes
         self._telling.joined(exchange.communicator)
 
     def _find_model(self, parameters):
@@ -443,8 +475,10 @@ class HookState:
         try:
             return Exchange(session, self.name, self.process_group, self.timeout,
                             lambda: raise_others_failure(self.process_group, attempt),
-                            {part.accelerator for part in self._first_pass})
+                            {part.accelerator for part in self._first_pass}, self._passes)
         except CgxError as error:
+            if isinstance(error, MismatchError):
+                error = lost_pass(self.process_group, attempt, error)
             hosts = tell_failure(self.process_group, attempt, error)
             raise type(error)(f"{error}{hosts}") from None
 

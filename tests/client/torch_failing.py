@@ -1,0 +1,107 @@
+"""Scenarios of torch_ranks.py: passes that failed on some ranks only, and states that cannot go on."""
+
+import torch
+import torch.distributed as dist
+
+import cgx.torch
+import cgx._torch_failure
+from cgx._torch_exchange import Part
+from cgx._torch_group import is_lost
+from torch_living import DaemonAnew, assert_pass, assert_pass_fails, buckets
+from torch_scene import RANK
+
+
+class WithoutResults:
+    """On rank 0 results are lost on their way to DDP: the step is over, but its pass fails here with this error."""
+
+    def __init__(self, error):
+        self._error, self._own = error, Part.fulfil
+
+    def __enter__(self):
+        def fulfil(_):
+            raise self._error
+
+        if RANK == 0:
+            Part.fulfil = fulfil
+
+    def __exit__(self, *error):
+        Part.fulfil = self._own
+
+
+def assert_pass_fails_on_rank_0(state, passing, error):
+    with WithoutResults(error):
+        if RANK == 0:
+            assert_pass_fails(state, passing, type(error))
+        else:
+            assert_pass(state, passing)
+        dist.barrier()
+
+
+def assert_step_lost(state, passing, *words):
+    """And again, until all ranks say that their parameters are the same."""
+    for _ in range(2):
+        assert_pass_fails(state, passing, cgx.errors.StepLostError)
+        text = str(cgx.torch.last_error(state))
+        for word in (*words, "STEP_LOST", "load a checkpoint on all ranks", "cgx.torch.shutdown() on all ranks"):
+            assert word in text, text
+
+
+def pass_that_one_rank_lacks_after_its_daemon_was_lost():
+    """Of two machines. Rank 1 has made an update that rank 0 has not: both must be told, for ever."""
+    state, passing = cgx.torch.HookState(), buckets(torch.float32, torch.float32)
+    for _ in range(2):
+        assert_pass(state, passing)
+    assert_pass_fails_on_rank_0(state, passing, cgx.errors.DaemonLostError("DAEMON_LOST: as if it had ended here"))
+    with DaemonAnew() as daemon:
+        daemon.start()
+        if RANK == 0:
+            assert is_lost(state._exchange.session)
+        else:
+            assert_pass_fails(state, passing, cgx.errors.PeerLostError)
+        assert_step_lost(state, passing, "3 on rank 1 and 2 on rank 0")
+        dist.barrier()
+        cgx.torch.shutdown()
+        for _ in range(2):
+            assert_pass(state, passing)
+        cgx.torch.shutdown()
+        dist.barrier()
+
+
+def daemon_lost_behind_a_pass_that_all_have():
+    """Passes go on being counted where the ranks meet again: once after a pass that all have, once after one that failed."""
+    state, passing = cgx.torch.HookState(), buckets(torch.float32, torch.float32)
+    for _ in range(3):
+        assert_pass(state, passing)
+    with DaemonAnew() as daemon:
+        daemon.start()
+        assert_pass_fails(state, passing, (cgx.errors.DaemonLostError, cgx.errors.PeerLostError))
+        for _ in range(2):
+            assert_pass(state, passing)
+        assert state._exchange.first_step == 3 and state.epoch_of(4) is not None and state.epoch_of(5) is None
+        state.drop_step()
+        assert_pass(state, passing)
+        cgx.torch.shutdown()
+        dist.barrier()
+
+
+def pass_that_one_rank_lacks_while_all_live():
+    state, passing = cgx.torch.HookState(), buckets(torch.float32)
+    assert_pass(state, passing)
+    assert_pass_fails_on_rank_0(state, passing, ArithmeticError("the copy has failed"))
+    if RANK == 0:
+        assert_step_lost(state, passing, "go on with pass 2", "this one with 1", "the copy has failed")
+    else:
+        assert_pass_fails(state, passing, cgx.errors.RankLostError)
+    dist.barrier()
+    cgx.torch.shutdown()
+    dist.barrier()
+    assert_pass(state, passing)
+
+
+def mismatch_without_a_store():
+    """As with MPI: the daemons' words are all that tells what differs."""
+    cgx._torch_failure.default_store = lambda: None
+    for steps, kind in (("8 against 7", cgx.errors.StepLostError), ("8 against 8", cgx.errors.MismatchError)):
+        mismatch = cgx.errors.MismatchError(f"MISMATCH: rank 1 describes it differently (size 2 against 3, first step {steps}, ...)")
+        said = cgx._torch_failure.lost_pass(None, "any", mismatch)
+        assert type(said) is kind and f"first step {steps}" in str(said), said
