@@ -1,40 +1,37 @@
 """Scenarios of torch_ranks.py: passes that failed on some ranks only, and states that cannot go on."""
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 
 import cgx.torch
 import cgx._torch_failure
-from cgx._torch_exchange import Part
+from cgx._torch_exchange import Exchange, Part
 from cgx._torch_group import is_lost
 from torch_living import DaemonAnew, assert_pass, assert_pass_fails, buckets
 from torch_scene import RANK
 
 
-class WithoutResults:
-    """On rank 0 results are lost on their way to DDP: the step is over, but its pass fails here with this error."""
+@contextlib.contextmanager
+def raising(owner, name, error):
+    """What is called so fails: Part.fulfil loses the results on their way to DDP, behind a step that is over."""
+    def fail(*_):
+        raise error
 
-    def __init__(self, error):
-        self._error, self._own = error, Part.fulfil
-
-    def __enter__(self):
-        def fulfil(_):
-            raise self._error
-
-        if RANK == 0:
-            Part.fulfil = fulfil
-
-    def __exit__(self, *error):
-        Part.fulfil = self._own
+    own = getattr(owner, name)
+    setattr(owner, name, fail)
+    yield
+    setattr(owner, name, own)
 
 
 def assert_pass_fails_on_rank_0(state, passing, error):
-    with WithoutResults(error):
-        if RANK == 0:
+    if RANK == 0:
+        with raising(Part, "fulfil", error):
             assert_pass_fails(state, passing, type(error))
-        else:
-            assert_pass(state, passing)
-        dist.barrier()
+    else:
+        assert_pass(state, passing)
+    dist.barrier()
 
 
 def assert_step_lost(state, passing, *words):
@@ -105,3 +102,32 @@ def mismatch_without_a_store():
         mismatch = cgx.errors.MismatchError(f"MISMATCH: rank 1 describes it differently (size 2 against 3, first step {steps}, ...)")
         said = cgx._torch_failure.lost_pass(None, "any", mismatch)
         assert type(said) is kind and f"first step {steps}" in str(said), said
+
+
+def end_of_a_communicator_says_what_to_do():
+    """Each on all ranks, and without a look at the step. What is made anew under the name joins then."""
+    passing, why = buckets(torch.float32), "as if its communicator had ended"
+    for kind in (cgx.errors.StepLostError, cgx.errors.ReplicaDivergedError, cgx.errors.MismatchError):
+        state, error = cgx.torch.HookState(name="ending"), kind(why)
+        assert_pass(state, passing)
+        with raising(Exchange, "redo", kind(why)):
+            with raising(Part, "fulfil", error):
+                assert_pass_fails(state, passing, kind)
+            for _ in range(2):
+                assert_pass_fails(state, passing, kind)
+                text = str(cgx.torch.last_error(state))
+                assert text.count("then call cgx.torch.shutdown() on all ranks") == 1, text
+        assert_pass(again := cgx.torch.HookState(name="ending"), passing)
+        again.close()
+        dist.barrier()
+
+
+def worker_lost():
+    """A new communicator gets a new worker: the hook meets again."""
+    state, passing, error = cgx.torch.HookState(), buckets(torch.float32), cgx.errors.DeviceLostError("the worker has ended")
+    assert_pass(state, passing)
+    with raising(Exchange, "redo", error):
+        with raising(Part, "fulfil", error):
+            assert_pass_fails(state, passing, cgx.errors.DeviceLostError)
+        assert_pass(state, passing)
+    assert state._exchange.first_step == 1

@@ -255,6 +255,12 @@ class Hook(unittest.TestCase):
     def test_other_first_steps_are_a_lost_pass_also_without_a_store(self):
         self.run_ranks("mismatch_without_a_store", size=1)
 
+    def test_what_ends_a_communicator_says_what_to_do(self):
+        self.run_ranks("end_of_a_communicator_says_what_to_do")
+
+    def test_the_hook_meets_again_after_a_worker_was_lost(self):
+        self.run_ranks("worker_lost")
+
     def test_a_pass_whose_results_one_rank_lacks_is_an_error_while_all_live(self):
         self.run_ranks("pass_that_one_rank_lacks_while_all_live")
 

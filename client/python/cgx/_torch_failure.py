@@ -16,11 +16,28 @@ _LINGER_S = 3.0  # a rank that ends may take the store with it: the others get s
 _PAUSE_S = 0.02
 _HOSTS_NAMED = 64
 _RANKS_NAMED = 8
+_LEFT = " left communicator "  # what daemons say of a rank that has closed it
+# What a communicator ends with: where all ranks are still there they meet again by themselves.
+MEETS_AGAIN = (errors.DaemonLostError, errors.PeerLostError, errors.DeviceLostError)
+_NEEDS_A_CHECKPOINT = (errors.StepLostError, errors.ReplicaDivergedError)
+ENDS = (errors.RankLostError, *MEETS_AGAIN, *_NEEDS_A_CHECKPOINT)
 RESTORE = "load a checkpoint on all ranks, then call cgx.torch.shutdown() on all ranks, before training goes on"
 
 
 def where_we_are(group):
     return f"rank {dist.get_rank(group)} on {socket.gethostname()}"
+
+
+def advice_after(error, is_refused):
+    """What to do about it. is_refused: the communicator does not redo what failed, whatever the reason."""
+    if isinstance(error, errors.RankLostError):
+        if _LEFT not in str(error):
+            return "; make the process group anew before training goes on"
+        return ("; where that rank's process lives, call cgx.torch.shutdown() on all ranks before training goes "
+                "on, else make the process group anew")  # the group lives with the process
+    if (is_refused or isinstance(error, _NEEDS_A_CHECKPOINT)) and RESTORE not in str(error):
+        return f"; {RESTORE}"
+    return ""
 
 
 def tell_failure(group, name, error, leave=None):

@@ -29,20 +29,20 @@ from cgx._poller import poller_of
 from cgx._report import report
 from cgx._torch_device import check_device
 from cgx._torch_exchange import Exchange, Part, check_bucket
-from cgx._torch_failure import RESTORE, introduce, lost_pass, raise_others_failure, tell_failure
+from cgx._torch_failure import (ENDS, MEETS_AGAIN, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
+                                tell_failure)
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, group_of, is_lost, lives, next_name, ranks_of,
                               reference_to, shared_session)
 from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, models_of, names_of,
                               reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
-from cgx.errors import (CgxError, DaemonLostError, MismatchError, PeerLostError, RankLostError, StepLostError,
+from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
                         StepOrderError, TimedOutError)
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
 _EPOCHS_KEPT = 4096
-_LEFT = " left communicator "  # what daemons say of a rank that has closed it
 _states = weakref.WeakSet()
 _of_parameters = {}  # id of a parameter -> (weak reference to it, the state comm_hook made for its model)
 
@@ -175,6 +175,7 @@ class HookState:
         self._passes = 0        # of which all results came, since close(): where the ranks meet again these are the same
         self._passes_before = 0
         self._lost = None       # why this state goes on only after close()
+        self._is_refused = False  # the failed step cannot be redone in this communicator
         self._dropped = None    # the last step that was
         self._epochs = {}
         _states.add(self)
@@ -235,7 +236,7 @@ class HookState:
         if self._exchange is not None:
             self._exchange.close()
         self._drop_lost_session()
-        self._exchange, self._pass_open, self._failed, self._dropped = None, False, None, None
+        self._exchange, self._pass_open, self._failed, self._dropped, self._is_refused = None, False, None, None, False
         self._first_pass, self._parts, self._seen = [], [], set()
 
     def _count_pass(self, parts):
@@ -312,13 +313,14 @@ class HookState:
             self._telling.pass_begins(self._exchange.communicator)
 
     def _recover(self):
-        """The failed step again, or, where a daemon has gone, another communicator: the ranks are all still there."""
+        """The failed step again, or, where a daemon or its worker has gone, another communicator."""
         try:
             self._step = self._exchange.redo()
         except StepOrderError:  # this rank failed before it had begun a step, or behind its end
             pass
         except Exception as error:
-            if not isinstance(self._failed, (DaemonLostError, PeerLostError)):
+            if not isinstance(self._failed, MEETS_AGAIN):
+                self._is_refused = not isinstance(error, (*MEETS_AGAIN, CancelledError, TimedOutError))
                 self._failed = self.error = self._advised(error)
                 return
             self._left = self._failed
@@ -408,13 +410,8 @@ class HookState:
 
     def _advised(self, error):
         """The same error with what the library cannot know."""
-        advice = ""
-        if isinstance(error, RankLostError):
-            advice = "; make the process group anew before training goes on"
-            if _LEFT in str(error):  # its process may live, and the group with it
-                advice = ("; where that rank's process lives, call cgx.torch.shutdown() on all ranks before training goes "
-                          "on, else make the process group anew")
-        elif isinstance(error, TimedOutError) and self._exchange is None and self._named_by_order:
+        advice = advice_after(error, self._is_refused)
+        if isinstance(error, TimedOutError) and self._exchange is None and self._named_by_order:
             advice = ("; hook states are told apart by the order they are made in: every rank makes the same ones, or "
                       "names them")
         if self._exchange is None and self._left is not None:
@@ -468,7 +465,7 @@ class HookState:
                 other.close()
 
     def _is_over(self):
-        return isinstance(self._failed, (DaemonLostError, PeerLostError, RankLostError)) or not lives(self._group)
+        return self._is_refused or isinstance(self._failed, ENDS) or not lives(self._group)
 
     def _join(self, session):
         attempt = self._attempt
