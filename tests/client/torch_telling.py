@@ -10,6 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import cgx
+import cgx._report
+import cgx._torch_told
 import cgx.torch
 from cgx._torch_exchange import Exchange
 from torch_scene import RANK, FakeBucket, batch, make, parameter
@@ -92,6 +95,48 @@ def told_on_one_machine():
             train(make(True)[0], 0, 1)
         text = said.getvalue()
         assert text.count("added up on this machine alone, 2 ranks\n") == (wanted if RANK == 0 else 0), text
+
+
+class Unwritable(io.StringIO):
+    def write(self, _):
+        raise BrokenPipeError("nobody reads this")
+
+
+def told_nothing():
+    """Neither a report that cannot be read nor a standard error that nobody reads fails a pass of rank 0 alone."""
+    def unreadable(_):
+        raise ValueError("one field too many")
+
+    weight = parameter(torch.float32, 8, 8)
+    for stderr, own in ((Unwritable(), cgx.report), (Unwritable(), unreadable), (io.StringIO(), unreadable)):
+        cgx._torch_told.report = own
+        state = cgx.torch.HookState()
+        with contextlib.redirect_stderr(stderr):
+            for _ in range(62):
+                assert (cgx.torch.comm_hook(state, FakeBucket([weight])).wait() == 1.5).all()
+        assert cgx.torch.last_error(state) is None
+    wanted = f"cgx: there is no report of communicator {state.name}: ValueError: one field too many\n" if RANK == 0 else ""
+    assert stderr.getvalue() == wanted, stderr.getvalue()
+
+
+def report_of_a_later_daemon():
+    """It says more of each thing, and names may hold what ends a line elsewhere."""
+    class Later:
+        def cgx_report(self, _, first, text, following):
+            text.value = ("communicator\tjob\tddp\t2\t1\t3\tfp32\t0\t7\t100\t50\t\tnews\n"
+                          "tensor\tfirst\x0blayer\tfp32\tnone\t4\t16\t16\t0\t1\t1\tnews\nwhat is new\tnews\n").encode()
+            return 0
+
+    class Any:
+        handle, name = None, "ddp"
+
+    own, cgx._report.library = cgx._report.library, Later()
+    try:
+        known = cgx.report(Any())
+    finally:
+        cgx._report.library = own
+    assert (known.job, known.ranks, known.wire_bytes, known.feedback_begins) == ("job", 2, 50, ""), known
+    assert [layer.name for layer in known.layers] == ["first\x0blayer"], known.layers
 
 
 def gradients_elsewhere_on_one_rank():

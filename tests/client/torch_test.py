@@ -333,6 +333,12 @@ class Hook(unittest.TestCase):
     def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
         self.run_ranks("told_on_one_machine")
 
+    def test_what_cannot_be_told_fails_no_pass(self):
+        self.run_ranks("told_nothing")
+
+    def test_a_later_daemon_may_report_more(self):
+        self.run_ranks("report_of_a_later_daemon", size=1)
+
     def test_gradients_that_are_not_on_the_cpu_are_a_named_error_on_all_ranks(self):
         self.run_ranks("gradients_elsewhere_on_one_rank")
 

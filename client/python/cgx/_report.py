@@ -11,8 +11,10 @@ import math
 from typing import List, NamedTuple, Optional
 
 from cgx._library import library
+from cgx.errors import CgxError
 
 _PAGE_BYTES = 98304  # CGX_REPORT_BYTES
+_HEAD_FIELDS, _LAYER_FIELDS = 11, 9  # later daemons may say more behind them
 _SHOWN = 40          # layers of a printed report; all are in `layers`
 _QUANTIZERS = ("maxmin", "qsgd", "natural")
 # Below these the codec's share of a layer's gradients is too little to go on as before. What error feedback keeps is
@@ -109,7 +111,7 @@ def report(communicator) -> Report:
     while True:
         following = ctypes.c_uint32()
         communicator._do(library.cgx_report, first, text, ctypes.byref(following))
-        for line in text.value.decode(errors="replace").splitlines():
+        for line in text.value.decode(errors="replace").split("\n"):  # splitlines() would end them inside names, too
             kind, *fields = line.split("\t")
             if kind == "communicator":
                 head = fields
@@ -118,13 +120,15 @@ def report(communicator) -> Report:
         first = following.value
         if first == 0:
             break
-    job, name, ranks, machines, epoch, codec, _, operations, gradient_bytes, wire_bytes, feedback_begins = head
+    if head is None:
+        raise CgxError(f"the daemon's report of communicator {communicator.name} does not name it")
+    job, name, ranks, machines, epoch, codec, _, operations, gradient_bytes, wire_bytes, feedback_begins = head[:_HEAD_FIELDS]
     return Report(job, name, int(ranks), int(machines), int(epoch), codec, int(operations), int(gradient_bytes),
                   int(wire_bytes), layers, feedback_begins)
 
 
 def _layer(fields) -> Layer:
-    name, codec, feedback, elements, size, sent, group, intended, arrived = fields
+    name, codec, feedback, elements, size, sent, group, intended, arrived = fields[:_LAYER_FIELDS]
     intended, arrived = float(intended), float(arrived)
     share = None if intended == 0 else arrived / intended
     return Layer(name, codec, feedback == "feedback", int(elements), int(size), int(sent), int(group), share)
