@@ -131,3 +131,28 @@ def worker_lost():
             assert_pass_fails(state, passing, cgx.errors.DeviceLostError)
         assert_pass(state, passing)
     assert state._exchange.first_step == 1
+
+
+def shutdown_goes_through_all():
+    """What one communicator raises while it is closed, another's does not, and each state can join anew."""
+    states, passing = [cgx.torch.HookState() for _ in range(4)], buckets(torch.float32)
+    for state in states:
+        assert_pass(state, passing)
+    session = states[0]._exchange.session
+    dist.barrier()
+
+    def stuck():
+        raise cgx.errors.TimedOutError("TIMED_OUT: a stream is stuck")
+
+    states[0]._exchange.close = states[2]._exchange.communicator.close = session.before_close(stuck) or stuck
+    try:
+        cgx.torch.shutdown()
+    except cgx.errors.TimedOutError as error:
+        assert "a stream is stuck" in str(error), error
+    else:
+        raise AssertionError("nobody hears that a stream is stuck")
+    assert [state._exchange for state in states] == [None] * 4
+    assert not session.is_open
+    dist.barrier()
+    for state in states:
+        assert_pass(state, passing)

@@ -261,6 +261,9 @@ class Hook(unittest.TestCase):
     def test_the_hook_meets_again_after_a_worker_was_lost(self):
         self.run_ranks("worker_lost")
 
+    def test_shutdown_goes_through_all_models(self):
+        self.run_ranks("shutdown_goes_through_all")
+
     def test_a_pass_whose_results_one_rank_lacks_is_an_error_while_all_live(self):
         self.run_ranks("pass_that_one_rank_lacks_while_all_live")
 

@@ -48,6 +48,18 @@ class UnsupportedGradientError(UnimplementedError):  # noqa: F821  one of the cl
 __all__.append("UnsupportedGradientError")
 
 
+def call_all(actions):
+    """Calls each, whatever the others raise, then raises the first error. An interrupt ends it at once."""
+    first = None
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
 def check(code):
     """Raises what a library call answered, unless it was OK."""
     if code != OK:

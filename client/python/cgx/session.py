@@ -16,7 +16,7 @@ from cgx._arrays import DTYPES, NAMES, dtype_name, dtype_number, numpy, writable
 from cgx._gpu import DeviceArray
 from cgx._library import ArenaOptions, OpenOptions, library
 from cgx._waiting import Beside, Calls, Seconds, in_slices, milliseconds
-from cgx.errors import CgxError, ForkedError, UnimplementedError, check  # noqa: F401
+from cgx.errors import CgxError, ForkedError, UnimplementedError, call_all, check  # noqa: F401
 
 _DEVICE = 1  # cgx_arena_kind
 _SPIN_US_MAX = 1_000_000
@@ -239,14 +239,18 @@ class Session:
         """
         if self._handle is None:
             return
-        for action in self._before_close if self.is_open else ():
-            action()
-        for communicator in list(self.communicators):
-            communicator.close()
+        call_all([*(self._before_close if self.is_open else ()), self._close_communicators, self._end])
+
+    def _close_communicators(self) -> None:
+        call_all([communicator.close for communicator in list(self.communicators)])
+
+    def _end(self) -> None:
         handle, self._handle = self._handle, None
-        if not self._joining.under_way():  # else it goes with the process
-            check(library.cgx_close(handle))
-        self.imports.clear()
+        try:
+            if not self._joining.under_way():  # else it goes with the process
+                check(library.cgx_close(handle))
+        finally:
+            self.imports.clear()
 
     def __enter__(self) -> "Session":
         return self

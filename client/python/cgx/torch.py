@@ -38,7 +38,7 @@ from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
-                        StepOrderError, TimedOutError)
+                        StepOrderError, TimedOutError, call_all)
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
@@ -98,10 +98,7 @@ def shutdown():
 
     By that the ranks say that their parameters are the same: after StepLostError load a checkpoint on all of them first.
     """
-    for state in list(_states):
-        state.close()
-    _of_parameters.clear()
-    drop_shared_session()
+    call_all([*(state.close for state in list(_states)), _of_parameters.clear, drop_shared_session])
 
 
 class HookState:
@@ -228,16 +225,22 @@ class HookState:
     def close(self):
         """Leaves the communicator; every rank does, with the same parameters. A later backward joins anew."""
         self._count_pass(self._parts)
-        self._leave()
-        self._passes_before += self._passes
-        self._passes, self._lost = 0, None
+        try:
+            self._leave()
+        finally:
+            self._passes_before += self._passes
+            self._passes, self._lost, self._pass_open = 0, None, False
 
     def _leave(self):
+        try:
+            call_all([self._close_exchange, self._drop_lost_session])
+        finally:
+            self._exchange, self._failed, self._dropped, self._is_refused = None, None, None, False
+            self._first_pass, self._parts, self._seen = [], [], set()
+
+    def _close_exchange(self):
         if self._exchange is not None:
             self._exchange.close()
-        self._drop_lost_session()
-        self._exchange, self._pass_open, self._failed, self._dropped, self._is_refused = None, False, None, None, False
-        self._first_pass, self._parts, self._seen = [], [], set()
 
     def _count_pass(self, parts):
         """With a part of its results backward() fails, and the parameters are those of before."""
@@ -299,7 +302,6 @@ class HookState:
             return
         if self._exchange is not None and not self._exchange.session.is_open:
             self._leave()
-            self._pass_open = True
         if self._exchange is None:
             self._drop_lost_session()
             self._first_pass, self._failed = [], None
@@ -325,7 +327,6 @@ class HookState:
                 return
             self._left = self._failed
             self._leave()
-            self._pass_open = True
             return
         if self._step == self._passes:
             self._failed = None
@@ -338,7 +339,7 @@ class HookState:
                              f"{self._passes}; {RESTORE} (a pass failed here: {self._failed})")
         self.error = self._lost = lost
         self._leave()
-        self._pass_open, self._failed = True, lost
+        self._failed = lost
 
     def _keep_or_drop(self, parts):
         """Results are the same on all ranks, and so are units, so this is too."""
