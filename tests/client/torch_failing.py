@@ -21,8 +21,10 @@ def raising(owner, name, error):
 
     own = getattr(owner, name)
     setattr(owner, name, fail)
-    yield
-    setattr(owner, name, own)
+    try:
+        yield
+    finally:
+        setattr(owner, name, own)
 
 
 def assert_pass_fails_on_rank_0(state, passing, error):
@@ -156,3 +158,17 @@ def shutdown_goes_through_all():
     dist.barrier()
     for state in states:
         assert_pass(state, passing)
+
+
+def state_made_again_where_it_could_not_be():
+    """On rank 1, whose daemon comes later: the state is still the first one there."""
+    passing = buckets(torch.float32)
+    if RANK == 1:
+        error = cgx.errors.UnavailableError("no daemon answers yet")
+        with raising(cgx.torch, "shared_session", error), contextlib.suppress(cgx.errors.UnavailableError):
+            cgx.torch.HookState()
+    state = cgx.torch.HookState(timeout=10)
+    if RANK == 0:
+        assert_pass_fails(state, passing, cgx.errors.UnavailableError)
+    assert_pass(state, passing)
+    assert_pass(cgx.torch.HookState(timeout=10), passing)

@@ -264,6 +264,9 @@ class Hook(unittest.TestCase):
     def test_shutdown_goes_through_all_models(self):
         self.run_ranks("shutdown_goes_through_all")
 
+    def test_a_state_may_be_made_again_where_it_could_not_be(self):
+        self.run_ranks("state_made_again_where_it_could_not_be")
+
     def test_a_pass_whose_results_one_rank_lacks_is_an_error_while_all_live(self):
         self.run_ranks("pass_that_one_rank_lacks_while_all_live")
 

@@ -39,6 +39,12 @@ def next_name(group):
     return f"ddp-{_names().get(group) or 'group'}-{number}"
 
 
+def give_back_name(group):
+    """Of a state that could not be made: whoever tries again here means the same one as the other ranks."""
+    with _lock:
+        _ordinals[whole_group(group)] -= 1
+
+
 def attempt_at(group, name):
     """The name of the next attempt to join. States of one name count on: the store still has what was told in earlier ones."""
     return f"{name}/{_attempts_of(group).get(name, 0)}"

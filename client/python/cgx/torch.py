@@ -31,8 +31,8 @@ from cgx._torch_device import check_device
 from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import (ENDS, MEETS_AGAIN, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
                                 tell_failure)
-from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, group_of, is_lost, lives, next_name, ranks_of,
-                              reference_to, shared_session)
+from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, group_of, is_lost, lives,
+                              next_name, ranks_of, reference_to, shared_session)
 from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, models_of, names_of,
                               reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
@@ -135,12 +135,11 @@ class HookState:
         self._group = reference_to(process_group)
         self.timeout = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
         self.announce = announce
-        self.name = name or next_name(process_group)
-        self._named_by_order = name is None
         self._session = session
         self._model = weakref.ref(model) if wrapped else None
         self._reduced = reduced_by(model) if wrapped else None  # now: whoever freezes layers later changes nothing in DDP
         self._names = names_of(model, named_parameters)
+        self.name, self._named_by_order = name or next_name(process_group), not name
         self._prepare()
         try:
             with self._telling_others():
@@ -150,6 +149,8 @@ class HookState:
                     shared_session()  # without a daemon this is the place to say so
         except Exception:
             count_attempt(self.process_group, self.name)
+            if self._named_by_order:
+                give_back_name(self.process_group)
             raise
 
     def _prepare(self):
