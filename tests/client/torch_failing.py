@@ -1,6 +1,7 @@
 """Scenarios of torch_ranks.py: passes that failed on some ranks only, and states that cannot go on."""
 
 import contextlib
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -172,3 +173,26 @@ def state_made_again_where_it_could_not_be():
         assert_pass_fails(state, passing, cgx.errors.UnavailableError)
     assert_pass(state, passing)
     assert_pass(cgx.torch.HookState(timeout=10), passing)
+
+
+def depth(error):
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+def failed_pass_of_many_buckets():
+    """What it failed with is raised for each of them, and does not grow by that."""
+    state, passing = cgx.torch.HookState(gradient_unit=lambda: 1 / 0), buckets(*[torch.float32] * 100)
+    for _ in range(3):
+        assert_pass_fails(state, passing, ZeroDivisionError)
+        for _ in range(30):
+            with contextlib.suppress(ZeroDivisionError), cgx.torch.typed_errors(state):
+                raise RuntimeError(str(state.error))
+        assert 0 < depth(state.error) < 20, depth(state.error)
+    state.gradient_unit = None
+    assert_pass(state, passing)
+    assert_pass_fails_on_rank_0(state, passing, ArithmeticError("the copy has failed"))
+    if RANK == 0:
+        for _ in range(30):
+            assert_step_lost(state, passing)
+        assert depth(state.error) < 20, depth(state.error)
+    dist.barrier()

@@ -267,6 +267,9 @@ class Hook(unittest.TestCase):
     def test_a_state_may_be_made_again_where_it_could_not_be(self):
         self.run_ranks("state_made_again_where_it_could_not_be")
 
+    def test_an_error_does_not_grow_with_each_bucket_that_it_fails(self):
+        self.run_ranks("failed_pass_of_many_buckets")
+
     def test_a_pass_whose_results_one_rank_lacks_is_an_error_while_all_live(self):
         self.run_ranks("pass_that_one_rank_lacks_while_all_live")
 

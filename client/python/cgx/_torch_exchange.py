@@ -14,7 +14,7 @@ from cgx._report import report
 from cgx._torch_device import Later, accelerator_of, all_finite, check_device, pin, scale
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import CgxError, UnsupportedGradientError, check
+from cgx.errors import CgxError, UnsupportedGradientError, anew, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -34,7 +34,7 @@ def _unwrap(future):
     """Raised inside then(), an error reaches C++ as an error; Future.set_exception would not (torch 1.13)."""
     value = future.value()
     if isinstance(value, _Failure):
-        raise value.error
+        raise anew(value.error)
     return value
 
 

@@ -4,6 +4,8 @@ All derive from CgxError, which carries `code` and `status` ("STEP_OPEN"). Some 
 caller would expect, so that `except TimeoutError` works.
 """
 
+import copy
+
 from cgx._library import library
 
 OK = 0
@@ -46,6 +48,15 @@ class UnsupportedGradientError(UnimplementedError):  # noqa: F821  one of the cl
 
 
 __all__.append("UnsupportedGradientError")
+
+
+def anew(error):
+    """A copy to raise where an error is kept: each raise adds frames to it, and those hold what they worked on."""
+    try:
+        made = copy.copy(error)
+    except Exception:  # its constructor takes other arguments than it keeps
+        made = CgxError(f"{type(error).__name__}: {error}")
+    return made.with_traceback(error.__traceback__)
 
 
 def call_all(actions):

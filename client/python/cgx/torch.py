@@ -38,7 +38,7 @@ from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
-                        StepOrderError, TimedOutError, call_all)
+                        StepOrderError, TimedOutError, anew, call_all)
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
@@ -90,7 +90,7 @@ def typed_errors(state=None):
         own = last_error(state)
         if own is None or str(own) not in str(error):
             raise
-        raise own from error
+        raise own.with_traceback(None) from error
 
 
 def shutdown():
@@ -271,9 +271,10 @@ class HookState:
             self._parts.append(part)
             self._seen.update(part.parameters)
             part.is_last = self._is_last(part)
-            if self._failed is not None:
-                raise self._failed
-            self._hand_over(part)
+            if self._failed is None:
+                self._hand_over(part)
+            else:
+                part.fail(self._fail_pass(self._failed))
         except Exception as error:
             part.fail(self._fail_pass(error))
         if part.is_last:
@@ -297,9 +298,9 @@ class HookState:
         last, self._parts, self._seen = self._parts, [], set()
         self._count_pass(last)
         was_open, self._pass_open, self._introduced = self._pass_open, True, False
-        self.error = self._lost
-        if self._lost is not None:
-            self._failed = self._lost
+        self.error = self._lost and anew(self._lost)
+        if self.error is not None:
+            self._failed = self.error
             return
         if self._exchange is not None and not self._exchange.session.is_open:
             self._leave()
