@@ -87,6 +87,8 @@ class Misuse(unittest.TestCase):
             cgx.torch.register(Sharded())
         with self.assertRaisesRegex(TypeError, "comm_hook takes buckets of DistributedDataParallel, not a Tensor"):
             cgx.torch.comm_hook(None, torch.zeros(3))
+        with self.assertRaisesRegex(TypeError, "not single gradients: set torch._dynamo.config.optimize_ddp"):
+            cgx.torch.comm_hook(None, (torch.zeros(3), torch.nn.Parameter(torch.zeros(3))))
 
     def test_wrong_options_are_named_at_once(self):
         for options, error, text in (({"timeout": -3}, ValueError, "a timeout of -3.0 s must not be negative"),

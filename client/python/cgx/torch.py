@@ -67,6 +67,9 @@ def comm_hook(state, bucket):
     """What register_comm_hook takes beside a HookState, or beside None for one made here."""
     if isinstance(bucket, torch.Tensor):  # as FullyShardedDataParallel's
         raise TypeError("comm_hook takes buckets of DistributedDataParallel, not a Tensor")
+    if isinstance(bucket, tuple):  # a gradient and its parameter: what a compiled DistributedDataParallel hands over
+        raise TypeError("comm_hook takes buckets of DistributedDataParallel, not single gradients: set "
+                        "torch._dynamo.config.optimize_ddp to another value than \"python_reducer\"")
     return (_state_of(bucket) if state is None else state).on_bucket(bucket)
 
 
