@@ -35,6 +35,18 @@ class OnAnAccelerator(unittest.TestCase):
         self.run_on("EventThatMayFail", "pass_whose_copy_fails_is_redone")
 
 
+class Unknown(unittest.TestCase):
+    """Kinds of devices whose module is not there: xla's is torch_xla."""
+
+    def test_gradients_there_are_refused_by_name(self):
+        with self.assertRaisesRegex(cgx.errors.UnsupportedGradientError, "gradients on xla.*torch.xla, which torch .* does not have"):
+            cgx._torch_device.check_device(torch.device("xla"))
+        cgx._torch_device.check_device(torch.device("cpu"))
+
+    def test_a_bucket_there_can_be_told_of(self):
+        self.assertIsNone(cgx._torch_device.accelerator_of(torch.device("xla")))
+
+
 class InOrder(unittest.TestCase):
     def test_a_result_is_scaled_on_the_stream_that_copies_it(self):
         module, log = torch_accelerator.Module(), []

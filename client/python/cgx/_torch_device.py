@@ -21,7 +21,7 @@ from cgx._library import PostOptions, library
 from cgx.errors import UnsupportedGradientError
 from cgx.session import Block
 
-_known = {}  # device -> its Accelerator
+_known = {}  # device -> its Accelerator, or None
 _WITHOUT_MEMORY = ("meta",)
 _TENSOR, _CUDA = 1, 1  # cgx_post_kind, cgx_memory
 _COPIES_S, _LOOK_S = 10, 0.002  # as cgx_close
@@ -29,11 +29,12 @@ _kept = []  # memory of streams that got stuck
 
 
 def accelerator_of(device):
-    """None for the CPU, and where there is no memory."""
-    if device.type == "cpu" or device.type in _WITHOUT_MEMORY:
+    """None for the CPU, and for what check_device() refuses."""
+    if device.type == "cpu":
         return None
     if device not in _known:
-        _known[device] = Accelerator(device)
+        takes = device.type not in _WITHOUT_MEMORY and _is_known(device)
+        _known[device] = Accelerator(device) if takes else None
     return _known[device]
 
 
@@ -41,6 +42,9 @@ def check_device(device):
     if device.type in _WITHOUT_MEMORY:
         raise UnsupportedGradientError(f"gradients on {device} have no memory: cgx.torch takes those on the CPU and on "
                                        "accelerators; do not register the hook for others")
+    if device.type != "cpu" and not _is_known(device):
+        raise UnsupportedGradientError(f"gradients on {device}: cgx.torch copies them with torch.{device.type}, which torch "
+                                       f"{torch.__version__} does not have here; do not register the hook for them")
 
 
 def pin(session, block, device):
@@ -53,6 +57,13 @@ def _module_of(device):
     """torch.cuda, torch.xpu, ..."""
     find = getattr(torch, "get_device_module", None)  # torch 2.4
     return find(device) if find else getattr(torch, device.type)
+
+
+def _is_known(device):
+    try:
+        return _module_of(device) is not None
+    except (AttributeError, RuntimeError):  # of getattr, of get_device_module
+        return False
 
 
 def _copy(stream, target, source, buffer):
