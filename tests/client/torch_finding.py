@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -142,3 +143,23 @@ def bucket_of_no_model():
         assert "cgx.torch.register(model)" in str(error), error
     else:
         raise AssertionError("there is no model to make a state for")
+
+
+def models_hidden_by_gc_freeze():
+    """The error, and the warning where layers stay without names, say why no model is found."""
+    model, other = (DistributedDataParallel(torch.nn.Linear(3, 2)) for _ in range(2))
+    model.register_comm_hook(None, cgx.torch.comm_hook)
+    other.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)
+    gc.freeze()
+    try:
+        model(torch.ones(1, 3)).sum().backward()
+    except Exception as error:
+        assert "gc.freeze() hides models that were made before: use cgx.torch.register(model)" in str(error), error
+    else:
+        raise AssertionError("the model cannot be found")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            other(torch.ones(1, 3)).sum().backward()
+    said = [str(each.message) for each in caught if "gc.freeze()" in str(each.message)]
+    assert len(said) == 1 and "Give HookState its model" in said[0], said

@@ -296,6 +296,9 @@ class Hook(unittest.TestCase):
     def test_a_model_is_wrapped_again_by_the_ranks_that_live(self):
         self.run_ranks("model_wrapped_again_by_those_that_live", size=3, killed=[2])
 
+    def test_models_that_gc_freeze_hides_are_said_to_be(self):
+        self.run_ranks("models_hidden_by_gc_freeze")
+
     def test_a_bucket_of_no_model_needs_a_state(self):
         self.run_ranks("bucket_of_no_model")
 

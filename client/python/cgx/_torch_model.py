@@ -44,6 +44,11 @@ def models_of(parameters):
     return found
 
 
+def are_hidden():
+    """Whether models_of() may find nothing because the collector does not show what gc.freeze() has set aside."""
+    return gc.get_freeze_count() > 0
+
+
 def _living(wanted):
     found = [thing for thing in gc.get_objects()
              if issubclass(type(thing), DistributedDataParallel) and "module" in thing.__dict__.get("_modules", {})

@@ -18,6 +18,7 @@ wrappers. torch's profiler shows each bucket as cgx:all_reduce.
 import contextlib
 import ctypes
 import os
+import warnings
 import weakref
 
 try:
@@ -33,8 +34,8 @@ from cgx._torch_failure import (ENDS, MEETS_AGAIN, RESTORE, advice_after, introd
                                 tell_failure)
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, group_of, is_lost, lives,
                               next_name, ranks_of, reference_to, shared_session)
-from cgx._torch_model import (DistributedDataParallel, divides_by_those_left, in_shadow_of_join, models_of, names_of,
-                              reduced_by)
+from cgx._torch_model import (DistributedDataParallel, are_hidden, divides_by_those_left, in_shadow_of_join, models_of,
+                              names_of, reduced_by)
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
@@ -440,6 +441,9 @@ class HookState:
         parameters = [parameter for part in self._first_pass for parameter in part.tensors]
         self._find_model(parameters)
         names = self._names
+        if self._model is None and not names and are_hidden():
+            warnings.warn(f"cgx.torch finds no model of hook state {self.name}, as gc.freeze() hides those made before: layers are "
+                          "named parameter.0, ..., so no policy is for them by name. Give HookState its model", stacklevel=2)
         if self._model is not None and not all(id(parameter) in names for parameter in parameters):
             names = names_of(self._model())
         try:
@@ -566,8 +570,9 @@ def _state_now(parameters, before):
     """`before`, if it is of the model that is in use; else that model's, made here."""
     models = models_of(parameters)
     if not models:
+        hidden = ", as gc.freeze() hides models that were made before" if are_hidden() else ""
         raise ValueError("comm_hook was registered without a state and finds no DistributedDataParallel with the "
-                         "bucket's parameters: use cgx.torch.register(model)")
+                         f"bucket's parameters{hidden}: use cgx.torch.register(model)")
     if before is not None:
         if before.is_of_one_in(models) or any(before.adopts(model) for model in models):
             return before
