@@ -112,6 +112,25 @@ def without_a_store():
         assert (result == 2).all(), result
 
 
+def two_jobs_at_once():
+    """Of two ranks each, which meet over files: nothing in the environment tells them apart."""
+    for name in ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID"):
+        os.environ.pop(name, None)
+    job, folder, passing = RANK // 2, sys.argv[4], buckets(torch.float32)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/job{job}", rank=RANK % 2, world_size=2)
+    state = cgx.torch.HookState()
+    for count in range(3):
+        result = cgx.torch.comm_hook(state, passing[0]).wait()
+        assert (result == 1.5 + 2 * job).all(), result
+        open(os.path.join(folder, f"{count}.{RANK}"), "w").close()
+        end = time.monotonic() + 40
+        while not all(os.path.exists(os.path.join(folder, f"{count}.{rank}")) for rank in range(4)):
+            assert time.monotonic() < end, "the other job does not train"
+            time.sleep(0.01)
+
+
 def job_named_differently():
     os.environ["CGX_JOB"] = "one" if RANK == 0 else "two"
     if RANK == 1:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 import torch.distributed  # noqa: F401  once, for all ranks: they are forks
 import torch.nn.parallel  # noqa: F401
@@ -23,6 +24,7 @@ from private_daemon import BUILD, PrivateDaemon
 
 import cgx.example
 import cgx.torch
+from cgx import _torch_group
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
 SECONDS = 100
@@ -105,6 +107,29 @@ class Misuse(unittest.TestCase):
             cgx.example.check(argparse.Namespace(**{**right, **wrong}), said.append)
             with self.subTest(wrong):
                 self.assertEqual([text in each for each in said], [True] if text else [])
+
+
+class JobName(unittest.TestCase):
+    def named(self, store="any", **environment):
+        with mock.patch.dict(os.environ, environment, clear=True):
+            return _torch_group._own_job(store)
+
+    def test_launchers_name_it(self):
+        port = {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
+        slurm = {"SLURM_JOB_ID": "17", "TORCHELASTIC_RUN_ID": "none"}
+        for wanted, environment in (("mine", {"CGX_JOB": "mine", **port}), ("torch-a-1", port), ("slurm-17", slurm),
+                                    ("torchrun-run", {"TORCHELASTIC_RUN_ID": "run", "SLURM_JOB_ID": "17"})):
+            self.assertEqual(self.named(**environment), wanted)
+
+    def test_runs_in_one_allocation_of_slurm_have_names_of_their_own(self):
+        self.assertEqual(self.named(SLURM_JOB_ID="17", SLURM_STEP_ID="0"), "slurm-17.0")
+        self.assertEqual(self.named(SLURM_JOB_ID="17", SLURM_STEP_ID="0", MASTER_PORT="29500"), "slurm-17.0-29500")
+
+    def test_without_a_launcher_a_process_keeps_its_own_name(self):
+        name = self.named()
+        self.assertRegex(name, "^torch-[0-9a-f]{12}$")
+        self.assertEqual(self.named(), name)
+        self.assertEqual(self.named(store=None), "default")
 
 
 class Hook(unittest.TestCase):
@@ -271,6 +296,9 @@ class Hook(unittest.TestCase):
 
     def test_an_error_does_not_grow_with_each_bucket_that_it_fails(self):
         self.run_ranks("failed_pass_of_many_buckets")
+
+    def test_two_jobs_without_a_launcher_train_at_once(self):
+        self.run_ranks("two_jobs_at_once", size=4)
 
     def test_a_pass_whose_results_one_rank_lacks_is_an_error_while_all_live(self):
         self.run_ranks("pass_that_one_rank_lacks_while_all_live")

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import uuid
 import weakref
 
 import torch.distributed as dist
@@ -16,6 +17,7 @@ _NOTHING = "?"  # stands for a missing value: values are hexadecimal
 
 _ordinals = weakref.WeakKeyDictionary()  # process group -> how many hook states it has had: the same on all its ranks
 _attempts = weakref.WeakKeyDictionary()  # process group -> {name of a communicator: how often its ranks tried to join it}
+_made_up = {}  # process -> what its job is called where nothing names it, also over the next store
 _sessions = {}  # process -> (job, session): a forked child opens its own
 _lock = threading.RLock()  # a handler of signals may interrupt its own thread anywhere
 
@@ -130,26 +132,35 @@ def _store_of_its_own(group):
 # The job and its session
 
 
-def _own_job():
-    """Tells apart jobs of one user on one machine: $CGX_JOB, else what the launcher calls this run."""
+def _own_job(store):
+    """Tells apart jobs of one user on one machine: $CGX_JOB, else what the launcher calls this run, else a name made here.
+
+    An allocation of Slurm may have several runs at once: each has a step, or a port, of its own.
+    """
     environment = os.environ
     if environment.get("CGX_JOB"):
         return environment["CGX_JOB"]
     if environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
         return "torchrun-" + environment["TORCHELASTIC_RUN_ID"]
     if environment.get("SLURM_JOB_ID"):
-        return "slurm-" + environment["SLURM_JOB_ID"]
+        step, port = environment.get("SLURM_STEP_ID"), environment.get("MASTER_PORT")
+        return f"slurm-{environment['SLURM_JOB_ID']}" + (f".{step}" if step else "") + (f"-{port}" if port else "")
     if environment.get("MASTER_PORT"):
         return f"torch-{environment.get('MASTER_ADDR', '')}-{environment['MASTER_PORT']}"
-    return "default"
+    if store is None:
+        return "default"  # ranks could not agree on another one
+    return _made_up.setdefault(os.getpid(), f"torch-{uuid.uuid4().hex[:12]}")
 
 
 def _agreed_job():
     """The name that the first rank to come gave: machines may spell MASTER_ADDR differently."""
-    own, store = _own_job(), default_store()
+    store = default_store()
+    own = _own_job(store)
     if store is None:
         return own
     agreed = store.compare_set(_JOB_KEY, "", own).decode()
+    if own == _made_up.get(os.getpid()):
+        _made_up[os.getpid()] = agreed
     if os.environ.get("CGX_JOB") and agreed != own:
         raise MismatchError(f"MISMATCH: $CGX_JOB of this rank is {own!r}, another rank calls the job {agreed!r}")
     return agreed
