@@ -17,7 +17,7 @@ import cgx._torch_exchange
 SCENARIOS = ("matches_gloo", "mixed_types_in_several_buckets", "abandoned_pass_fails_everywhere_and_the_next_works",
              "dropped_step", "daemon_started_anew", "sparse_gradients", "results_that_are_not_finite_drop_the_step", "uneven_inputs",
              "backward_raises_when_the_daemon_dies", "pass_that_fails_in_the_middle_is_redone",
-             "buckets_of_past_passes_are_freed")
+             "buckets_of_past_passes_are_freed", "daemon_lost_behind_a_pass_that_all_have")
 
 
 class OnAnAccelerator(unittest.TestCase):

@@ -14,7 +14,7 @@ from cgx._report import report
 from cgx._torch_device import Later, accelerator_of, all_finite, check_device, pin, scale
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
-from cgx.errors import CgxError, UnsupportedGradientError, anew, check
+from cgx.errors import CgxError, StepOrderError, UnsupportedGradientError, anew, check
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -349,7 +349,9 @@ class Exchange:
             with contextlib.suppress(CgxError):  # what the step failed with
                 self.communicator._do(library.cgx_submit, *begun, 1)
         elif broken is not None:
-            return broken  # nobody has heard of it from this rank
+            with contextlib.suppress(StepOrderError):  # nobody has heard of it from this rank, unless the communicator ended
+                return self.communicator.redo()
+            return broken
         return self.communicator.redo()
 
     def drain(self):
