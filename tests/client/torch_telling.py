@@ -130,6 +130,9 @@ def report_of_a_later_daemon():
     class Any:
         handle, name = None, "ddp"
 
+        def _do(self, function, *arguments):
+            assert function(self.handle, *arguments) == 0
+
     own, cgx._report.library = cgx._report.library, Later()
     try:
         known = cgx.report(Any())
