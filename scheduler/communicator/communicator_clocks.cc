@@ -4,12 +4,6 @@
 #include "scheduler/communicator/communicator.h"
 
 namespace cgx::scheduler {
-namespace {
-
-constexpr uint64_t kJoinRetryNs = 20'000'000;
-
-}  // namespace
-
 void Communicator::tick() {
   const uint64_t now = port_.now_ns();
   if (now < next_tick_ns_) return;

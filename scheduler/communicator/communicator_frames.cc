@@ -154,13 +154,14 @@ Status Communicator::check_announced(const wire::FrameHeader& header) {
   return agreement_.on_announcement(header.next_epoch, header.switch_step);
 }
 
-// A machine that joins after the failure was told to the others.
+// A machine that joins after the failure was told to the others. It repeats itself until it hears;
+// more often than that it is not answered.
 void Communicator::answer_join(const wire::FrameHeader& header,
                                std::span<const std::byte> payload) {
   if (header.type != wire::FrameType::kControl) return;
   const Result<ControlMessage> message = decode_control(payload);
   if (!message.ok() || !std::holds_alternative<Join>(*message)) return;
-  tell_failure(header.source);
+  if (peers_.may_answer_join(header.source, port_.now_ns())) tell_failure(header.source);
 }
 
 // Other machines' frames overtake the coordinator's word that all have joined, or for a term. As

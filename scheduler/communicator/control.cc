@@ -24,6 +24,14 @@ bool known(T choice) {
   return static_cast<size_t>(choice) < names_of(choice).size();
 }
 
+// What is kept of a text for people: no half of a character at its end.
+std::string_view begin_of(std::string_view text) {
+  if (text.size() <= kTextBytesMax) return text;
+  size_t end = kTextBytesMax;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 // `Io` is Out or In; one overload of `visit` per message names its fields once for both directions.
 struct Out {
   wire::Writer writer;
@@ -31,7 +39,8 @@ struct Out {
   void operator()(const T& value) {
     writer.put(value);
   }
-  void operator()(const std::string& text) { writer.put_string(text); }
+  void operator()(const std::string& text) { writer.put_string(begin_of(text)); }
+  void whole(const std::string& text) { writer.put_string(text); }
   template <typename T>
   void operator()(const std::optional<T>& value) {
     writer.put<uint8_t>(value ? 1 : 0);
@@ -54,7 +63,11 @@ struct In {
     if constexpr (std::is_enum_v<T>) all_known &= known(value);
   }
   void operator()(bool& value) { value = reader.get<uint8_t>() != 0; }
-  void operator()(std::string& text) { text = reader.get_string(); }
+  void operator()(std::string& text) {
+    const auto bytes = reader.get_bytes();
+    text = begin_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  void whole(std::string& text) { text = reader.get_string(); }
   template <typename T>
   void operator()(std::optional<T>& value) {
     value.reset();
@@ -83,7 +96,10 @@ void policy_fields(Io& io, P& p) {
 #include "scheduler/plan/policy.def"
 #undef X
   io.list(p.menu, sizeof(CodecSpec), [](Io& each, auto& codec) { each(codec); });
-  io.list(p.rules, 13, [](Io& each, auto& rule) { all(each, rule.match, rule.codec, rule.small); });
+  io.list(p.rules, 13, [](Io& each, auto& rule) {
+    each.whole(rule.match);
+    all(each, rule.codec, rule.small);
+  });
 }
 
 template <typename M, typename Io, typename Message>

@@ -31,6 +31,9 @@
 
 namespace cgx::scheduler {
 
+// Of a text for people, on either side; the rest of a longer one is cut off.
+inline constexpr size_t kTextBytesMax = 4096;
+
 struct Join {
   uint64_t shape_hash = 0;  // of ranks, machines and their order, as this machine sees them
   uint64_t first_step = 0;

@@ -52,6 +52,13 @@ void Peers::begin_term(uint64_t first_step, uint64_t now_ns) {
   }
 }
 
+bool Peers::may_answer_join(uint32_t machine, uint64_t now_ns) {
+  uint64_t& answered_ns = peers_[machine].join_answered_ns;
+  if (answered_ns != 0 && now_ns - answered_ns < kJoinRetryNs) return false;
+  answered_ns = now_ns;
+  return true;
+}
+
 void Peers::forgive_silence(uint64_t now_ns) {
   for (Peer& peer : peers_) {
     if (peer.up) peer.last_heard_ns = peer.last_data_ns = now_ns;

@@ -18,6 +18,8 @@
 
 namespace cgx::scheduler {
 
+inline constexpr uint64_t kJoinRetryNs = 20'000'000;  // who joins repeats it so often
+
 class Peers {
  public:
   struct Peer {
@@ -38,6 +40,7 @@ class Peers {
     bool padded_open = false;            // its answer is to come
     std::array<uint64_t, 16> rtts_ns{};  // of the last ones; 0: none yet
     uint32_t echoes = 0;
+    uint64_t join_answered_ns = 0;  // with a failure; 0: never
 
     // The way itself: most echoes have waited behind gradients.
     uint64_t least_rtt_ns() const;
@@ -58,7 +61,8 @@ class Peers {
   void take_marks(const wire::FrameHeader& header);
   // What was said of steps before is void.
   void begin_term(uint64_t first_step, uint64_t now_ns);
-  void forgive_silence(uint64_t now_ns);  // this daemon itself was stopped
+  bool may_answer_join(uint32_t machine, uint64_t now_ns);  // true: it counts as answered
+  void forgive_silence(uint64_t now_ns);                    // this daemon itself was stopped
 
   // Heartbeats
   struct Beat {  // of this machine

@@ -130,6 +130,28 @@ TEST(FailureWithCodeOk, EndsTheJobByNameAndNothingElse) {
   }
 }
 
+// Each answer would be kept until its receiver acknowledges it, which it need not.
+TEST(JoinAgainAndAgain, OfAJobThatFailedIsAnsweredAsOftenAsADaemonAsks) {
+  World world({1, 1});
+  std::vector<KeptFrame> kept;
+  size_t answers = 0;
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
+    answers += machine == 1 && carries<scheduler::Failure>(frame);
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  ASSERT_FALSE(kept.empty());
+  KeptFrame& frame = kept.front();
+  frame.say(scheduler::Failure{StatusCode::kRANK_LOST, "", scheduler::Scope::kCommunicator});
+  frame.deliver(world.cluster, 0);
+  for (int i = 0; i < 1000; ++i) {
+    frame.say(scheduler::Join{});
+    frame.deliver(world.cluster, 0);
+  }
+  world.cluster.run_for(kSecond / 10);
+  EXPECT_EQ(answers, 1u);
+}
+
 // Frames of what this machine has not come to, more or larger ones than anybody sends.
 constexpr uint64_t kPlanBytesMax = 64 << 20;
 

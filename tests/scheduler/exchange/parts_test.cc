@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "scheduler/communicator/control.h"
 #include "scheduler/exchange/buffer_pool.h"
@@ -242,6 +243,28 @@ TEST(ControlMessages, RejectAReportOfMoreCallsThanCanBeUnderWay) {
   for (const Report& report : {Report{.calls_open = many}, Report{.calls_done = many}}) {
     EXPECT_EQ(decode_control(encode_control(report)).status().code(), StatusCode::kPROTOCOL_ERROR);
   }
+}
+
+// What a peer says would be kept, written to the log and said again to everybody.
+TEST(ControlMessages, CutTextsThatNobodyReadsToTheEnd) {
+  const std::string text =
+      std::string(kTextBytesMax - 1, 'x') + "\u00e9" + std::string(300 << 10, 'x');
+  Policy policy;
+  policy.rules = {{text, {}}};
+  const std::vector<std::byte> bytes = encode_control(Joined{StatusCode::kMISMATCH, text, policy});
+  const Result<ControlMessage> read = decode_control(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(std::get<Joined>(*read).text, std::string(kTextBytesMax - 1, 'x'));
+  EXPECT_EQ(std::get<Joined>(*read).configured.rules[0].match, text) << "it has its meaning";
+  std::vector<std::byte> long_failure = encode_control(Failure{StatusCode::kRANK_LOST, ""});
+  const auto length = static_cast<uint32_t>(text.size());
+  const size_t at = long_failure.size() - sizeof(Scope) - sizeof length;
+  std::memcpy(&long_failure[at], &length, sizeof length);
+  const auto said = std::as_bytes(std::span(text));
+  long_failure.insert(long_failure.end() - sizeof(Scope), said.begin(), said.end());
+  const Result<ControlMessage> cut = decode_control(long_failure);
+  ASSERT_TRUE(cut.ok()) << cut.status().to_string();
+  EXPECT_EQ(std::get<Failure>(*cut).text, std::string(kTextBytesMax - 1, 'x'));
 }
 
 TEST(ControlMessages, RejectAnUnknownType) {
