@@ -94,6 +94,11 @@ void Communicator::send_heartbeat(uint32_t machine, uint64_t padded_bytes) {
 void Communicator::receive_heartbeat(const wire::FrameHeader& header,
                                      std::span<const std::byte> payload) {
   const Peers::News news = peers_.take_beat(header.source, header.progress, payload, fine_now_ns());
+  if (!news.sound) {
+    return fail(protocol_error(members_.machine_name(header.source) +
+                               " sent a heartbeat that names ranks which are not its own"),
+                Scope::kCommunicator);
+  }
   if (news.padded && state_ != State::kJoining) send_heartbeat(header.source);
   if (news.padded_rtt_ns != 0 && probe_.take(news.padded_rtt_ns)) pilot_.hear_of_faster_link();
 }

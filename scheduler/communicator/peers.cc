@@ -117,11 +117,27 @@ Peers::News Peers::take_beat(uint32_t machine, uint32_t progress,
   }
   for (std::vector<uint32_t>* list :
        {&peer.missing_step, &peer.missing_call, &peer.missing_commit}) {
-    list->resize(reader.get_count(4));
-    for (uint32_t& rank : *list) rank = reader.get<uint32_t>();
+    std::optional<std::vector<uint32_t>> ranks;
+    if (news.sound) ranks = read_ranks(machine, reader);
+    news.sound = ranks.has_value();
+    *list = std::move(ranks).value_or(std::vector<uint32_t>());
   }
   news.padded = reader.ok() && !reader.done();
   return news;
+}
+
+// Nothing: some are not ranks of that machine, or are more than it has.
+std::optional<std::vector<uint32_t>> Peers::read_ranks(uint32_t machine,
+                                                       wire::Reader& reader) const {
+  const std::vector<uint32_t>& machines = members_.machine_of_rank;
+  const uint32_t count = reader.get_count(sizeof(uint32_t));
+  if (count > std::count(machines.begin(), machines.end(), machine)) return {};
+  std::vector<uint32_t> ranks(count);
+  for (uint32_t& rank : ranks) {
+    rank = reader.get<uint32_t>();
+    if (rank >= machines.size() || machines[rank] != machine) return {};
+  }
+  return ranks;
 }
 
 std::optional<uint32_t> Peers::silent(uint64_t now_ns, uint64_t limit_ns,

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "proto/wire/bytes.h"
 #include "proto/wire/frame.h"
 #include "scheduler/communicator/members.h"
 #include "scheduler/communicator/snapshot.h"
@@ -75,6 +76,7 @@ class Peers {
   std::vector<std::byte> beat_for(uint32_t machine, const Beat& own, uint64_t now_ns,
                                   uint64_t padded_bytes = 0);
   struct News {
+    bool sound = true;           // it names ranks of that machine only
     bool padded = false;         // the other side waits for the echo
     uint64_t padded_rtt_ns = 0;  // of this side's last one, which it echoes; 0: it echoes another
   };
@@ -93,6 +95,8 @@ class Peers {
   void show(uint64_t now_ns, std::vector<PeerSnapshot>& list) const;
 
  private:
+  std::optional<std::vector<uint32_t>> read_ranks(uint32_t machine, wire::Reader& reader) const;
+
   const Members& members_;
   std::vector<Peer> peers_;  // by machine
 };

@@ -1,5 +1,6 @@
 // Peers and links that break the rules: a daemon that heartbeats and does nothing else, frames that
 // come when their time is over. Who waits is told; nothing late does harm.
+#include "proto/wire/bytes.h"
 #include "tests/sim/frames.h"
 #include "tests/sim/world.h"
 
@@ -150,6 +151,27 @@ TEST(JoinAgainAndAgain, OfAJobThatFailedIsAnsweredAsOftenAsADaemonAsks) {
   }
   world.cluster.run_for(kSecond / 10);
   EXPECT_EQ(answers, 1u);
+}
+
+TEST(HeartbeatOfAPeer, ThatNamesRanksOfOthersEndsTheJobByName) {
+  World world({1, 1});
+  std::vector<KeptFrame> kept;
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 0 && is_data(frame)) kept.emplace_back(frame);
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  ASSERT_FALSE(kept.empty());
+  wire::Writer beat;
+  for (int value = 0; value < 5; ++value) beat.put<uint64_t>(0);
+  for (const uint32_t word : {1u, 0u, 0u, 0u}) beat.put(word);  // rank 0 misses its step
+  KeptFrame& frame = kept.front();
+  frame.header.type = wire::FrameType::kHeartbeat;
+  frame.payload = beat.take();
+  frame.deliver(world.cluster, 0);
+  submit_step(world.cluster, world.tensors, 1);
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(world.step_status(0, 1), StatusCode::kPROTOCOL_ERROR) << world.step_text(0, 1);
+  EXPECT_EQ(world.step_text(0, 1).find("machine 1"), 0u) << world.step_text(0, 1);
 }
 
 // Frames of what this machine has not come to, more or larger ones than anybody sends.

@@ -132,6 +132,40 @@ TEST_F(PeersTest, KnowTheWayByTheQuickestOfTheLastEchoes) {
   EXPECT_EQ(peers[1].least_rtt_ns(), 2'000u) << "another way is known after some more";
 }
 
+std::vector<uint32_t> all_missing(const Peers& peers) {
+  std::vector<uint32_t> ranks;
+  for (const bool of_step : {true, false}) peers.add_missing(of_step, 0, ranks);
+  peers.add_not_committing(ranks);
+  return ranks;
+}
+
+// They would be kept and sorted, and others be blamed.
+TEST_F(PeersTest, BelieveNobodyWhoNamesRanksThatAreNotItsOwn) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  for (const std::vector<uint32_t>& ranks :
+       {std::vector<uint32_t>{3}, {4}, {1, 2, 1}, std::vector<uint32_t>(1000, 1)}) {
+    for (auto list :
+         {&Peers::Beat::missing_step, &Peers::Beat::missing_call, &Peers::Beat::missing_commit}) {
+      Peers::Beat beat;
+      beat.*list = ranks;
+      EXPECT_FALSE(peers.take_beat(1, 1, theirs.beat_for(0, beat, 1), 10).sound);
+      EXPECT_TRUE(all_missing(peers).empty());
+    }
+  }
+  const Peers::Beat own{.missing_step = {1, 2}, .missing_call = {2}, .missing_commit = {1}};
+  EXPECT_TRUE(peers.take_beat(1, 1, theirs.beat_for(0, own, 1), 10).sound);
+  EXPECT_EQ(all_missing(peers), (std::vector<uint32_t>{1, 2, 2, 1}));
+}
+
+// Who joins repeats it until it hears, so nobody is forgotten.
+TEST_F(PeersTest, AreAnsweredAsOftenAsTheyJoinAndNoMore) {
+  EXPECT_TRUE(peers.may_answer_join(1, 100));
+  EXPECT_FALSE(peers.may_answer_join(1, 99 + kJoinRetryNs));
+  EXPECT_TRUE(peers.may_answer_join(2, 100));
+  EXPECT_TRUE(peers.may_answer_join(1, 100 + kJoinRetryNs));
+}
+
 TEST_F(PeersTest, DoNotBelieveAnEchoOfTheFuture) {
   wire::Writer writer;
   for (const uint64_t value : {0ull, 0ull, 1ull, 5'000ull, 0ull}) writer.put<uint64_t>(value);
