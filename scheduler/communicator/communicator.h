@@ -203,6 +203,7 @@ class Communicator final : public OperationPort,
   void send_control(uint32_t machine, const ControlMessage& message) override;
   void broadcast(const ControlMessage& message);
   void broadcast_body(SharedBytes encoded_control) override;
+  void send_to_others(uint32_t than, const SharedBytes& encoded_control);
   bool between_steps() const override { return steps_.idle() && !steps_.operations_open(); }
   std::shared_ptr<const TensorTable> table_for(PlanPurpose purpose) const override {
     return purpose == PlanPurpose::kCommit ? pending_ : table_;
@@ -267,6 +268,7 @@ class Communicator final : public OperationPort,
   Status check_site_takes(const PlanFacts& facts) const;
   void make_room_for(const TensorTable& table);
   void refuse(uint32_t local, const cgx_submit_record& record, const Status& why);
+  Result<ControlMessage> decode_of(uint32_t machine, std::span<const std::byte> body) const;
   void answer_join(const wire::FrameHeader& header, std::span<const std::byte> payload);
   Status check_announced(const wire::FrameHeader& header);
   void receive_data(const wire::FrameHeader& header, std::span<const std::byte> payload);

@@ -156,7 +156,11 @@ void Communicator::refuse_commit(const Status& why) {
 void Communicator::handle(uint32_t machine, Table&& message) {
   if (!members_.coordinator()) return;
   if (has_all_tables()) return count(Counter::kframes_unexpected, 1);  // it is none of the next's
-  keep_table(machine, std::move(message.table));
+  const Status room = port_.plan_share().check(members_.holder, message.table.size());
+  if (room.ok()) return keep_table(machine, std::move(message.table));
+  fail({room.code(), "the tensor table of " + members_.machine_name(machine) +
+                         " finds no room: " + room.message()},
+       Scope::kCommunicator);
 }
 
 bool Communicator::has_all_tables() const {

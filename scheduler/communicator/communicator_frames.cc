@@ -7,6 +7,10 @@
 namespace cgx::scheduler {
 namespace {
 
+SharedBytes share(const ControlMessage& message) {
+  return std::make_shared<const std::vector<std::byte>>(encode_control(message));
+}
+
 // Of a term, and void in another. Joining, plans, who left and what cannot be redone are not.
 bool belongs_to_term(const ControlMessage& message) {
   if (const auto* failure = std::get_if<Failure>(&message)) return failure->scope == Scope::kStep;
@@ -75,12 +79,17 @@ void Communicator::send_body(uint32_t machine, std::span<const std::byte> encode
 }
 
 void Communicator::broadcast(const ControlMessage& message) {
-  broadcast_body(std::make_shared<const std::vector<std::byte>>(encode_control(message)));
+  broadcast_body(share(message));
 }
 
 void Communicator::broadcast_body(SharedBytes encoded_control) {
+  send_to_others(members_.machine, encoded_control);
+}
+
+// One copy for all.
+void Communicator::send_to_others(uint32_t than, const SharedBytes& encoded_control) {
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k == members_.machine || !peers_[k].up) continue;
+    if (k == members_.machine || k == than || !peers_[k].up) continue;
     wire::FrameHeader header = header_for(wire::FrameType::kControl);
     header.target = k;
     peers_.sent(k, encoded_control->size() + sizeof(header));
@@ -158,7 +167,8 @@ Status Communicator::check_announced(const wire::FrameHeader& header) {
 // more often than that it is not answered.
 void Communicator::answer_join(const wire::FrameHeader& header,
                                std::span<const std::byte> payload) {
-  if (header.type != wire::FrameType::kControl) return;
+  const bool too_long = payload.size() > kShortControlBytesMax;
+  if (header.type != wire::FrameType::kControl || too_long) return;
   const Result<ControlMessage> message = decode_control(payload);
   if (!message.ok() || !std::holds_alternative<Join>(*message)) return;
   if (peers_.may_answer_join(header.source, port_.now_ns())) tell_failure(header.source);
@@ -210,9 +220,18 @@ Scope Communicator::scope_of(const Status& why) const {
   return redoable && !steps_.closed_differently() ? Scope::kStep : Scope::kCommunicator;
 }
 
+// Tables go to the coordinator, plans and policies come from it. What else is long is read by none.
+Result<ControlMessage> Communicator::decode_of(uint32_t machine,
+                                               std::span<const std::byte> body) const {
+  const bool may_be_long = machine == 0 || members_.coordinator();
+  if (may_be_long || body.size() <= kShortControlBytesMax) return decode_control(body);
+  return protocol_error("a control message of " + std::to_string(body.size()) +
+                        " bytes to a machine that is not the coordinator");
+}
+
 void Communicator::receive_control(const wire::FrameHeader& header,
                                    std::span<const std::byte> payload) {
-  Result<ControlMessage> message = decode_control(payload);
+  Result<ControlMessage> message = decode_of(header.source, payload);
   if (!message.ok()) {
     return fail(protocol_error(members_.machine_name(header.source) + " sent " +
                                message.status().message()),
@@ -251,9 +270,7 @@ void Communicator::handle(uint32_t machine, const Decided& message) {
 // Passed on once: whoever goes on with later calls has said before why.
 void Communicator::handle(uint32_t machine, const CallFailure& message) {
   if (!calls_.fail_call(message.call, Status(message.code, message.text))) return;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine && k != machine) send_control(k, message);
-  }
+  send_to_others(machine, share(message));
 }
 
 void Communicator::publish_result_hashes() {

@@ -218,6 +218,7 @@ void Communicator::handle(uint32_t machine, const PolicyAsk& message) {
                    answer.switch_step = change->switch_step;
                    answer.reserved_bytes = change->reserved_bytes;
                    answer.warnings = change->warnings;
+                   cut_warnings(answer.warnings);
                  }
                  send_control(machine, answer);
                });

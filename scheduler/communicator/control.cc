@@ -24,6 +24,16 @@ bool known(T choice) {
   return static_cast<size_t>(choice) < names_of(choice).size();
 }
 
+constexpr size_t kPolicyControlBytesMax = 8 << 20;  // rules for all tensors of a job
+constexpr size_t kMenuKept = 1024;                  // is refused in words before
+constexpr size_t kWarningsMax = 64;                 // that are passed on
+
+// Entries take more memory than bytes: how many there may be is known before they are read.
+struct ListBounds {
+  size_t entry_bytes_min = 0;
+  size_t entries_max = SIZE_MAX;
+};
+
 // What is kept of a text for people: no half of a character at its end.
 std::string_view begin_of(std::string_view text) {
   if (text.size() <= kTextBytesMax) return text;
@@ -48,7 +58,7 @@ struct Out {
   }
   void operator()(const std::vector<std::byte>& bytes) { writer.put_bytes(bytes); }
   template <typename T, typename Each>
-  void list(const std::vector<T>& values, size_t, Each each) {
+  void list(const std::vector<T>& values, ListBounds, Each each) {
     writer.put<uint32_t>(static_cast<uint32_t>(values.size()));
     for (const T& value : values) each(*this, value);
   }
@@ -56,7 +66,9 @@ struct Out {
 
 struct In {
   wire::Reader reader;
+  size_t body_bytes = 0;
   bool all_known = true;  // every choice so far
+  bool all_short = true;  // every list
   template <typename T>
   void operator()(T& value) {
     value = reader.get<T>();
@@ -78,8 +90,10 @@ struct In {
     bytes.assign(view.begin(), view.end());
   }
   template <typename T, typename Each>
-  void list(std::vector<T>& values, size_t element_bytes_min, Each each) {
-    values.resize(reader.get_count(element_bytes_min));
+  void list(std::vector<T>& values, ListBounds bounds, Each each) {
+    const uint32_t count = reader.get_count(bounds.entry_bytes_min);
+    all_short &= count <= bounds.entries_max;
+    values.resize(all_short ? count : 0);
     for (T& value : values) each(*this, value);
   }
 };
@@ -95,8 +109,8 @@ void policy_fields(Io& io, P& p) {
 #define X(name, type, value) io(p.name);
 #include "scheduler/plan/policy.def"
 #undef X
-  io.list(p.menu, sizeof(CodecSpec), [](Io& each, auto& codec) { each(codec); });
-  io.list(p.rules, 13, [](Io& each, auto& rule) {
+  io.list(p.menu, {sizeof(CodecSpec), kMenuKept}, [](Io& each, auto& codec) { each(codec); });
+  io.list(p.rules, {13, kRulesMax}, [](Io& each, auto& rule) {
     each.whole(rule.match);
     all(each, rule.codec, rule.small);
   });
@@ -125,8 +139,8 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, Report>) {
     all(io, m.completed_end, m.results_end, m.started_end, m.epoch, m.plan_hash, m.calls_end);
     const auto number = [](Io& each, auto& call) { each(call); };
-    io.list(m.calls_open, sizeof(uint64_t), number);
-    io.list(m.calls_done, sizeof(uint64_t), number);
+    io.list(m.calls_open, {sizeof(uint64_t)}, number);
+    io.list(m.calls_done, {sizeof(uint64_t)}, number);
   } else if constexpr (std::is_same_v<M, Start>) {
     all(io, m.first_step, m.calls_end, m.code, m.text, m.epoch, m.plan_hash, m.plan);
     policy_fields(io, m.policy);
@@ -137,12 +151,12 @@ void visit(Io& io, Message& m) {
     policy_fields(io, m.policy);
   } else if constexpr (std::is_same_v<M, PolicyAnswerMessage>) {
     all(io, m.ticket, m.code, m.text, m.policy_version, m.epoch, m.switch_step, m.reserved_bytes);
-    io.list(m.warnings, 4, [](Io& each, auto& warning) { each(warning); });
+    io.list(m.warnings, {4, kWarningsMax}, [](Io& each, auto& warning) { each(warning); });
   } else if constexpr (std::is_same_v<M, ReplicaHash>) {
     all(io, m.step, m.tensor, m.hash, m.lane);
   } else if constexpr (std::is_same_v<M, Losses>) {
     all(io, m.step, m.values, m.intended);
-    io.list(m.lost, sizeof(double), [](Io& each, auto& lost) { each(lost); });
+    io.list(m.lost, {sizeof(double)}, [](Io& each, auto& lost) { each(lost); });
   } else {
     static_assert(std::is_same_v<M, Bye> || std::is_same_v<M, Flush>,
                   "every control message lists its fields here");
@@ -170,6 +184,15 @@ Status check(const M& m) {
   return {};
 }
 
+template <typename M>
+constexpr size_t body_bytes_max() {
+  if (std::is_same_v<M, Table> || std::is_same_v<M, Prepare> || std::is_same_v<M, Start>) {
+    return SIZE_MAX;  // what a frame holds
+  }
+  if (std::is_same_v<M, Joined> || std::is_same_v<M, PolicyAsk>) return kPolicyControlBytesMax;
+  return kShortControlBytesMax;
+}
+
 template <size_t kIndex = 0>
 Result<ControlMessage> decode_as(uint8_t type, In& in) {
   if constexpr (kIndex == std::variant_size_v<ControlMessage>) {
@@ -177,8 +200,16 @@ Result<ControlMessage> decode_as(uint8_t type, In& in) {
   } else {
     if (type != kIndex) return decode_as<kIndex + 1>(type, in);
     using M = std::variant_alternative_t<kIndex, ControlMessage>;
+    if (in.body_bytes > body_bytes_max<M>()) {
+      return protocol_error("control message of type " + std::to_string(type) + " of " +
+                            std::to_string(in.body_bytes) + " bytes");
+    }
     M message;
     visit<M>(in, message);
+    if (!in.all_short) {
+      return protocol_error("control message of type " + std::to_string(type) +
+                            " with a longer list than there can be");
+    }
     if (!in.reader.done()) {
       return protocol_error("control message of type " + std::to_string(type) +
                             " does not decode exactly");
@@ -194,6 +225,13 @@ Result<ControlMessage> decode_as(uint8_t type, In& in) {
 
 }  // namespace
 
+void cut_warnings(std::vector<std::string>& warnings) {
+  if (warnings.size() <= kWarningsMax) return;
+  const size_t rest = warnings.size() - (kWarningsMax - 1);
+  warnings.resize(kWarningsMax - 1);
+  warnings.push_back("and " + std::to_string(rest) + " more");
+}
+
 std::vector<std::byte> encode_control(const ControlMessage& message) {
   Out out;
   out.writer.put<uint8_t>(static_cast<uint8_t>(message.index()));
@@ -202,7 +240,7 @@ std::vector<std::byte> encode_control(const ControlMessage& message) {
 }
 
 Result<ControlMessage> decode_control(std::span<const std::byte> body) {
-  In in{wire::Reader(body)};
+  In in{wire::Reader(body), body.size()};
   const auto type = in.reader.get<uint8_t>();
   return decode_as(type, in);
 }

@@ -33,6 +33,8 @@ namespace cgx::scheduler {
 
 // Of a text for people, on either side; the rest of a longer one is cut off.
 inline constexpr size_t kTextBytesMax = 4096;
+// Of a message without a table, a plan or a policy.
+inline constexpr size_t kShortControlBytesMax = 512 << 10;
 
 struct Join {
   uint64_t shape_hash = 0;  // of ranks, machines and their order, as this machine sees them
@@ -140,6 +142,9 @@ struct Bye {};
 using ControlMessage =
     std::variant<Join, Joined, Table, Prepare, Prepared, Decided, Failure, CallFailure, Report,
                  Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye, Flush, Left, Losses>;
+
+// To as many as an answer holds; the last one says how many more there are.
+void cut_warnings(std::vector<std::string>& warnings);
 
 std::vector<std::byte> encode_control(const ControlMessage& message);
 Result<ControlMessage> decode_control(std::span<const std::byte> body);

@@ -73,6 +73,8 @@ inline std::span<const char* const> names_of(LayerSolver) {
   return kLayerSolvers;
 }
 
+inline constexpr size_t kRulesMax = 65536;  // one for each tensor of a large job
+
 struct Policy {
   CodecSpec default_codec{.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512};
   std::optional<CodecSpec> rack_codec;  // within racks; none: each tensor's own

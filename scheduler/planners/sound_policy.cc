@@ -16,6 +16,10 @@ Status check_codec(const char* key, const CodecSpec& spec) {
 Status check_sound(const Policy& policy) {
   CGX_RETURN_IF_ERROR(check_codec("codec", policy.default_codec));
   if (policy.rack_codec) CGX_RETURN_IF_ERROR(check_codec("rack_codec", *policy.rack_codec));
+  if (policy.rules.size() > kRulesMax) {
+    return invalid_argument("rules: " + std::to_string(policy.rules.size()) + " of them; " +
+                            std::to_string(kRulesMax) + " are the most");
+  }
   for (const PolicyRule& rule : policy.rules) {
     CGX_RETURN_IF_ERROR(check_codec("rules", rule.codec));
   }

@@ -300,6 +300,36 @@ TEST_F(UnrulyCommit, ATableWithoutItsCountEndsTheJobByName) {
   }
 }
 
+// It would be kept for as long as others commit, and nobody be charged for it.
+TEST(TableOfAPeer, ThatFindsNoRoomEndsTheJobByName) {
+  Cluster small(with_little_room());
+  small.create();
+  change_on_the_way<scheduler::Table>(
+      small, 0, [](scheduler::Table& table) { table.table.resize(kPlanBytesMax - 1); });
+  for (const uint32_t r : {0u, 1u}) small.request_commit(r, 0);
+  small.run_for(kSecond);
+  const wire::Reply& reply = small.rank(1).replies[Cluster::kCommit];
+  EXPECT_EQ(reply.code, StatusCode::kRESOURCE_EXHAUSTED) << reply.message;
+  EXPECT_NE(reply.message.find("the tensor table of machine 1"), std::string::npos)
+      << reply.message;
+}
+
+TEST(LongControlMessage, BetweenMembersEndsTheJobByName) {
+  World world({1, 1, 1});
+  std::vector<KeptFrame> kept;
+  world.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine == 2 && header_of(frame).source == 1 && is_data(frame)) kept.emplace_back(frame);
+  });
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  ASSERT_FALSE(kept.empty());
+  kept[0].say(scheduler::Prepare{.plan = std::vector<std::byte>(1 << 20)});
+  kept[0].deliver(world.cluster, 2);
+  submit_step(world.cluster, world.tensors, 1);
+  world.cluster.run_for(kSecond);
+  EXPECT_EQ(world.step_status(2, 1), StatusCode::kPROTOCOL_ERROR) << world.step_text(2, 1);
+  EXPECT_EQ(world.step_text(2, 1).find("machine 1"), 0u) << world.step_text(2, 1);
+}
+
 // It would be passed on and waited for, and the coordinator blamed in the end.
 TEST(RumourOfAPlan, ThatNobodyHasPreparedEndsTheJobInTheNameOfItsSource) {
   World world({1, 1, 1});

@@ -267,6 +267,32 @@ TEST(ControlMessages, CutTextsThatNobodyReadsToTheEnd) {
   EXPECT_EQ(std::get<Failure>(*cut).text, std::string(kTextBytesMax - 1, 'x'));
 }
 
+// Entries in memory are larger than in a message, and they would be made before anything is known.
+TEST(ControlMessages, RejectMoreThanTheirKindHas) {
+  Policy ruled;
+  ruled.rules.resize(kRulesMax + 1);
+  const std::vector<std::string> empty(100'000);
+  for (const ControlMessage& message :
+       {ControlMessage(PolicyAnswerMessage{.warnings = empty}),
+        ControlMessage(PolicyAsk{.policy = ruled}), ControlMessage(Prepare{.policy = ruled})}) {
+    const Status status = decode_control(encode_control(message)).status();
+    EXPECT_EQ(status.code(), StatusCode::kPROTOCOL_ERROR);
+    EXPECT_NE(status.message().find("a longer list"), std::string::npos) << status.message();
+  }
+  std::vector<std::byte> bytes = encode_control(Bye{});
+  bytes.resize(kShortControlBytesMax + 1);
+  const Status status = decode_control(bytes).status();
+  EXPECT_NE(status.message().find("524289 bytes"), std::string::npos) << status.message();
+  EXPECT_TRUE(decode_control(encode_control(Table{std::vector<std::byte>(16 << 20)})).ok());
+}
+
+TEST(ControlMessages, CutWarningsToWhatAnAnswerHolds) {
+  PolicyAnswerMessage answer{.warnings = std::vector<std::string>(1000, "doubtful")};
+  cut_warnings(answer.warnings);
+  EXPECT_EQ(answer.warnings.back(), "and 937 more");
+  EXPECT_TRUE(decode_control(encode_control(answer)).ok());
+}
+
 TEST(ControlMessages, RejectAnUnknownType) {
   const std::vector<std::byte> bytes = {std::byte{200}};
   EXPECT_EQ(decode_control(bytes).status().code(), StatusCode::kPROTOCOL_ERROR);
