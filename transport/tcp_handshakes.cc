@@ -23,8 +23,9 @@ constexpr uint32_t kQueueMsMin = 500;  // less is within what a link may be sile
 constexpr uint32_t kQueueMsMax = 20'000;
 constexpr uint32_t kGreetingMs = 900;  // of a peer that has been reached before
 constexpr uint32_t kAnswerMs = 75;     // and four round trips
-// Said so often in a row, it is no bit that changed on the way. 25 to 50 ms lie between two.
-constexpr uint32_t kDisownedMax = 4;
+// Said so often in a row, it is no bit that changed on the way, nor a firewall that is loaded anew
+// or an address that moves. 25 to 50 ms lie between two.
+constexpr uint32_t kDisownedMax = 4, kRefusedMax = 4;
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
 
 template <typename Message>
@@ -96,13 +97,16 @@ void TcpTransport::refuse(TcpConnection& connection) {
 void TcpTransport::connected(TcpConnection& connection) {
   if (const int error = pending_error(connection.socket.get())) {
     TcpLink& link = *connection.link;
-    const bool gone = error == ECONNREFUSED && leads_home(link) && !link.connection;
-    if (gone) return lose(link, "its process is gone");
-    return fail(connection, {StatusCode::kPEER_LOST, std::strerror(error)});
+    if (error != ECONNREFUSED || !leads_home(link) || link.connection) {
+      return fail(connection, {StatusCode::kPEER_LOST, std::strerror(error)});
+    }
+    if (++link.refused == kRefusedMax) return lose(link, "its process is gone");
+    return fail(connection, {StatusCode::kNOT_FOUND, std::strerror(error)});
   }
   if (!connection.writable) return;
   connection.stage = Stage::kGreeting;
-  const TcpLink& link = *connection.link;
+  TcpLink& link = *connection.link;
+  if (leads_home(link)) link.refused = 0;
   connection.ticks_left =
       ticks(link.was_up ? std::min(kGreetingMs + dial_ms(link), options_.handshake_ms)
                         : options_.handshake_ms);
@@ -223,7 +227,7 @@ void TcpTransport::open_records(TcpConnection& connection, uint64_t peer_receive
   link.was_up = true;
   link.home = peer_address(connection.socket.get()).host();
   link.answer_ms = kAnswerMs + 4 * round_trip_ms(connection.socket.get());
-  link.tries = link.unanswered = link.disowned = 0;
+  link.tries = link.unanswered = link.disowned = link.refused = 0;
   link.silent_ticks = link.stuck_ticks = 0;
   // What the handshake has said; more may have come since on the connection before.
   link.told = link.dials ? connection.hello.received : connection.welcome.received;

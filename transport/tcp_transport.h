@@ -39,6 +39,7 @@ struct TcpLink {
   uint32_t tries = 0;       // that failed since there was a connection
   uint32_t retry_ticks = 0;   // until the next try
   uint32_t disowned = 0;      // so many greetings in a row were answered: no such link
+  uint32_t refused = 0;       // so many dials home in a row: nobody listens
   bool failing = false;       // a connection has ended, and nothing has got through since
   uint32_t barren_ticks = 0;  // since then, or without the first connection (where due)
   uint32_t silent_ticks = 0;  // the peer owes an acknowledgement and says nothing

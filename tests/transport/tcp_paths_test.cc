@@ -141,6 +141,30 @@ TEST_F(TcpTest, ALinkGoesOnWhereTheWayHasBecomeLonger) {
   EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
 }
 
+// As when a firewall is loaded anew, or an address is another host's for a moment.
+TEST_F(TcpTest, AMomentInWhichDialsAreRefusedEndsNoLink) {
+  open_pair_with_relay();
+  exchange();
+  relay->refuse_dials(true);
+  relay->cut();
+  const auto began = Clock::now();
+  until([&] { return Clock::now() - began > std::chrono::milliseconds(40); });
+  relay->refuse_dials(false);
+  exchange();
+  EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
+}
+
+TEST_F(TcpTest, ALinkWhosePeerRefusesAllDialsIsLostAtOnce) {
+  open_pair_with_relay();
+  exchange();
+  relay->refuse_dials(true);
+  relay->cut();
+  const auto began = Clock::now();
+  ASSERT_TRUE(until([&] { return !a.events.downs.empty(); }));
+  EXPECT_LT(Clock::now() - began, std::chrono::milliseconds(2000));  // lost_ms are 4000
+  EXPECT_EQ(a.events.downs[0].why.message(), "machine 2: its process is gone");
+}
+
 // Somebody's doors at which nobody answers.
 class TcpSilentDoors : public TcpTest {
  protected:

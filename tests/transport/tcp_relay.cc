@@ -23,6 +23,16 @@ TcpRelay::TcpRelay(const SocketAddress& target) : target_(target) {
   Result<Socket> listener = listen_at("127.0.0.1", 0, 0, {});
   EXPECT_TRUE(listener.ok()) << listener.status().to_string();
   listener_ = std::move(*listener);
+  door_ = own_address(listener_.get());
+}
+
+void TcpRelay::refuse_dials(bool refuse) {
+  listener_ = Socket();
+  if (refuse) return;
+  const auto port = static_cast<uint16_t>(std::stoi(door_.text().substr(door_.host().size() + 1)));
+  Result<Socket> listener = listen_at(door_.host(), port, port, {});
+  ASSERT_TRUE(listener.ok()) << listener.status().to_string();
+  listener_ = std::move(*listener);
 }
 
 std::vector<std::byte> address_of(const std::vector<SocketAddress>& doors) {
@@ -36,7 +46,7 @@ std::vector<std::byte> address_of(const std::vector<SocketAddress>& doors) {
 }
 
 std::vector<std::byte> TcpRelay::address() const {
-  return address_of({own_address(listener_.get())});
+  return address_of({door_});
 }
 
 void TcpRelay::pump() {

@@ -30,6 +30,7 @@ class TcpRelay {
   void cut();    // every connection ends
   void stall();  // those there are carry nothing any more; new ones do
   void answer_dials(bool answer) { let_in(listener_.get(), answer); }
+  void refuse_dials(bool refuse);  // nobody listens at its port
   size_t connections() const { return pairs_.size(); }
   const std::vector<std::byte>& heard() const { return heard_; }  // what went to the target
 
@@ -48,6 +49,7 @@ class TcpRelay {
 
   const SocketAddress target_;
   Socket listener_;
+  SocketAddress door_;
   std::list<Pair> pairs_;
   uint64_t offsets_[2] = {0, 0};
   std::vector<std::byte> heard_;
