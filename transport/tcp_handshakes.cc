@@ -16,6 +16,7 @@ namespace {
 using Stage = TcpConnection::Stage;
 
 constexpr int kAcceptsPerRound = 32;
+constexpr uint64_t kTicksPerRound = 2;  // whoever stood still for longer has watched nobody
 // Beside what an answer takes (TcpLink::answer_ms).
 constexpr uint32_t kSilentMs = 500;  // or a trickle; a connection that carries nothing is replaced
 constexpr uint32_t kGapTicks = 4;    // without bytes: look whether segments come
@@ -261,6 +262,7 @@ void TcpTransport::start_ticking() {
 void TcpTransport::on_timer() {
   uint64_t passed = 0;
   if (::read(timer_.get(), &passed, sizeof passed) != sizeof passed) return;
+  passed = std::min(passed, kTicksPerRound);
   bool timed = true;
   for (; timed && passed > 0; --passed) timed = tick();
   if (timed) return;

@@ -172,6 +172,23 @@ TEST_F(HandMadeTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
   EXPECT_EQ(a.events.sent.size(), 1u) << "the buffer is its owner's again";
 }
 
+// As after SIGSTOP, or where another machine has the processor.
+TEST_F(TcpTest, AStallOfOnesOwnIsNoSilenceOfThePeer) {
+  open_pair({.lost_ms = 400});
+  exchange();
+  const std::vector<std::byte> payload(1000, std::byte{3});
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), payload}, 1).ok());
+  a.transport->progress();
+  const auto began = Clock::now();
+  while (Clock::now() - began < std::chrono::milliseconds(600)) b.transport->progress();
+  ASSERT_EQ(b.events.frames.size(), 2u);
+  ASSERT_TRUE(until([&] { return a.events.sent.size() == 1; }));
+  EXPECT_TRUE(a.events.sent[0].status.ok());
+  EXPECT_TRUE(a.events.downs.empty());
+  EXPECT_EQ(a.transport->totals().connections_lost, 0u);
+  exchange();
+}
+
 // Be it that it sends frames, or that something newer is always on its way to it.
 TEST_F(HandMadeTest, APeerThatAcknowledgesNothingIsLostWhateverElseGoesOn) {
   listen({.lost_ms = 600});
