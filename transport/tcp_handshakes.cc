@@ -108,9 +108,8 @@ void TcpTransport::connected(TcpConnection& connection) {
   connection.stage = Stage::kGreeting;
   TcpLink& link = *connection.link;
   if (leads_home(link)) link.refused = 0;
-  connection.ticks_left =
-      ticks(link.was_up ? std::min(kGreetingMs + dial_ms(link), options_.handshake_ms)
-                        : options_.handshake_ms);
+  const uint32_t more_ms = link.was_up ? kGreetingMs : 0;
+  connection.ticks_left = ticks(std::min(more_ms + dial_ms(link), options_.handshake_ms));
   connection.hello = {
       .tag = link.outbound_tag, .received = link.received, .nonce = new_tcp_nonce()};
   tell(connection, bytes_of(connection.hello));

@@ -191,6 +191,19 @@ TEST_F(TcpSilentDoors, AreAllTriedBeforeANewLinkIsLost) {
   EXPECT_TRUE(a.events.downs.empty()) << a.events.downs[0].why.to_string();
 }
 
+// Somebody else's service, or a proxy that answers every dial.
+TEST_F(TcpSilentDoors, ThatAnswerDialsLeaveTimeForTheOthers) {
+  open(a, {.lost_ms = 3000});
+  open(b, {.lost_ms = 3000});
+  add_silent_doors(2);
+  for (const Socket& each : listeners) let_in(each.get(), true);
+  doors.push_back(door(b));
+  join(a, b);
+  ASSERT_TRUE(a.transport->send(a.peer, {to_bytes("x"), {}}, kNoToken).ok());
+  ASSERT_TRUE(until([&] { return !b.events.frames.empty() || !a.events.downs.empty(); }));
+  EXPECT_TRUE(a.events.downs.empty()) << a.events.downs[0].why.to_string();
+}
+
 TEST_F(TcpSilentDoors, AreNamedWhenTheLinkIsLost) {
   open(a, {.lost_ms = 500});
   open(b);
