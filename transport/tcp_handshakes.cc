@@ -79,15 +79,25 @@ void TcpTransport::admit(Socket socket) {
   start_ticking();
 }
 
-// The oldest go first: who means it has proved itself in a round trip.
 void TcpTransport::make_room(const std::string& host) {
-  const auto same = [&](const auto& each) { return each->host == host; };
-  const auto count = std::count_if(half_open_.begin(), half_open_.end(), same);
+  const auto count = std::count_if(half_open_.begin(), half_open_.end(),
+                                   [&](const auto& each) { return each->host == host; });
   if (count >= static_cast<ptrdiff_t>(options_.half_open_max)) {
-    refuse(**std::find_if(half_open_.begin(), half_open_.end(), same));
+    refuse(least_likely(&host));
   } else if (half_open_.size() >= kHalfOpenMax) {
-    refuse(*half_open_.front());
+    refuse(least_likely(nullptr));
   }
+}
+
+// Of that host's, or of all: the oldest that has not named a link, for tags are secret; then the
+// oldest, for who means it has proved itself in a round trip. REQUIRES: there is one.
+TcpConnection& TcpTransport::least_likely(const std::string* host) const {
+  const auto of_host = [&](const auto& each) { return host == nullptr || each->host == *host; };
+  const auto nameless = std::find_if(half_open_.begin(), half_open_.end(), [&](const auto& each) {
+    return each->stage == Stage::kAccepted && of_host(each);
+  });
+  if (nameless != half_open_.end()) return **nameless;
+  return **std::find_if(half_open_.begin(), half_open_.end(), of_host);
 }
 
 void TcpTransport::refuse(TcpConnection& connection) {

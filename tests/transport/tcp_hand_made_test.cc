@@ -150,6 +150,19 @@ TEST_F(HandMadeTest, WhatCameWhileAConnectionWasMadeAnewIsAcknowledgedOnIt) {
   EXPECT_FALSE(second.closed());
 }
 
+// Anybody on the peer's host can open as many; no stranger can name a link.
+TEST_F(HandMadeTest, APeerThatHasNamedItsLinkIsNotPushedOutByStrangers) {
+  listen({.half_open_max = 4});
+  HandMadePeer peer = dial();
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 8; ++i) strangers.push_back(connect_to(door(a)));
+  ASSERT_TRUE(until([&] { return a.transport->totals().connections_refused == 5; }));
+  peer.prove();
+  peer.say({.number = 1});
+  EXPECT_TRUE(until([&] { return !a.events.frames.empty() || peer.closed(); }));
+  EXPECT_EQ(a.events.frames.size(), 1u);
+}
+
 // What waits for a peer's word must not wait for ever.
 TEST_F(HandMadeTest, APeerThatSpeaksButAcknowledgesNothingIsLostByName) {
   listen({.lost_ms = 400});
