@@ -101,6 +101,7 @@ Result<TransportFactory> make_tcp(const v1::Config& config) {
   options.handshake_ms = static_cast<uint32_t>(config.timeouts().handshake_ms());
   options.lost_ms = static_cast<uint32_t>(config.timeouts().peer_lost_ms());
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
+  for (const auto& each : trusted.networks()) options.admitted.push_back({each.address, each.bits});
   options.admits = [trusted](const std::string& host) { return trusted.contains(host); };
   return TransportFactory([options](transport::Events& events) {
     return transport::make_tcp_transport(options, events);

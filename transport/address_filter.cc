@@ -77,4 +77,9 @@ int admit_only(int listener, std::span<const AddressRange> ranges) {
   return result == 0 ? 0 : errno;
 }
 
+void admit_all(int accepted) {
+  const int unused = 0;
+  (void)::setsockopt(accepted, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
+}
+
 }  // namespace cgx::transport

@@ -19,5 +19,7 @@ struct AddressRange {
 // Packets from other addresses are dropped from now on: a SYN is not even answered. What the socket
 // accepts inherits that. Returns 0 or errno.
 int admit_only(int listener, std::span<const AddressRange> ranges);
+// What was accepted from a listener needs its filter no more.
+void admit_all(int accepted);
 
 }  // namespace cgx::transport

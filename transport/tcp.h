@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/address_filter.h"
 #include "transport/transport.h"
 
 namespace cgx::transport {
@@ -41,6 +42,8 @@ struct TcpOptions {
   uint32_t half_open_max = 32;  // connections of one address that have not proved anything yet
   // Whether a numeric address may be dialed, and may dial; empty: all may.
   std::function<bool(const std::string& host)> admits;
+  // As far as the system can hold them, it drops what else comes, unseen by us; empty: nothing.
+  std::vector<AddressRange> admitted;
 };
 
 // `events` must outlive the transport. Destroying it cuts every link without a callback.

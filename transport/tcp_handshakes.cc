@@ -15,7 +15,7 @@ namespace {
 
 using Stage = TcpConnection::Stage;
 
-constexpr int kAcceptsPerRound = 32;
+constexpr int kAcceptsPerRound = 4;     // frames of all jobs wait meanwhile
 constexpr uint64_t kTicksPerRound = 2;  // whoever stood still for longer has watched nobody
 // Beside what an answer takes (TcpLink::answer_ms).
 constexpr uint32_t kSilentMs = 500;  // or a trickle; a connection that carries nothing is replaced
@@ -64,6 +64,7 @@ void TcpTransport::pause(Listener& listener) {
 }
 
 void TcpTransport::admit(Socket socket) {
+  if (!options_.admitted.empty()) admit_all(socket.get());  // it costs time for each packet
   std::string host = peer_address(socket.get()).host();
   if (options_.admits && !options_.admits(host)) {
     totals_.connections_refused += 1;

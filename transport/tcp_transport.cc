@@ -58,6 +58,7 @@ Status TcpTransport::open() {
     listener->kind = TcpWatched::Kind::kListener;
     CGX_ASSIGN_OR_RETURN(listener->socket, listen_at(host, options_.port_first, options_.port_last,
                                                      {options_.congestion, options_.stalled_ms}));
+    if (!options_.admitted.empty()) (void)admit_only(listener->socket.get(), options_.admitted);
     CGX_RETURN_IF_ERROR(watch(listener->socket.get(), *listener));
     addresses.push_back(own_address(listener->socket.get()).text());
     listeners_.push_back(std::move(listener));

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -378,6 +379,36 @@ TEST_F(TcpDisowned, WhatSomebodyElseAtAnotherAddressSaysEndsNoLink) {
   }));
   exchange();
   EXPECT_TRUE(a.events.downs.empty() && b.events.downs.empty());
+}
+
+AddressRange ipv4_range(uint8_t first) {
+  AddressRange range{.bits = 96 + 8};
+  range.address[10] = range.address[11] = 0xff;
+  range.address[12] = first;
+  return range;
+}
+
+// Each would take the thread that moves gradients some microseconds, as often as it likes.
+TEST_F(TcpTest, WhoIsNotAdmittedIsDroppedByTheSystem) {
+  open(b, {.admitted = {ipv4_range(10)}});
+  const SocketAddress to = door(b);
+  const Socket stranger(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(::connect(stranger.get(), to.get(), to.bytes), -1);
+  pollfd writable{.fd = stranger.get(), .events = POLLOUT, .revents = 0};
+  EXPECT_EQ(::poll(&writable, 1, 200), 0)
+      << "a SYN over loopback is answered at once or not at all";
+}
+
+TEST_F(TcpTest, ConnectionsOfTheAdmittedHaveNoFilterAnyMore) {
+  open_pair({.admitted = {ipv4_range(10), ipv4_range(127)}});
+  exchange();
+  for (int each = 0; each < 1024; ++each) {
+    if (peer_address(each).bytes == 0) continue;
+    sock_filter program[64];
+    socklen_t statements = std::size(program);
+    if (::getsockopt(each, SOL_SOCKET, SO_GET_FILTER, program, &statements) != 0) continue;
+    EXPECT_EQ(statements, 0u);
+  }
 }
 
 TEST_F(TcpTest, NobodyDialsItself) {
