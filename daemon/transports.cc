@@ -58,6 +58,21 @@ Result<std::vector<InterfaceAddress>> own_addresses(const v1::Config& config) {
                           trusted.to_string() + " (mesh.network, mesh.trusted_networks)");
 }
 
+}  // namespace
+
+std::vector<std::string> hosts_of(const v1::Config& config,
+                                  const std::vector<InterfaceAddress>& addresses) {
+  std::vector<std::string> hosts;
+  for (const InterfaceAddress& each : addresses) hosts.push_back(each.host);
+  const std::string listen = host_of(config.mesh().listen());
+  std::stable_partition(hosts.begin(), hosts.end(),
+                        [&](const std::string& each) { return each == listen; });
+  hosts.resize(std::min(hosts.size(), transport::kTcpHostsMax));
+  return hosts;
+}
+
+namespace {
+
 bool only_tcp(const v1::Transport& words) {
   return words.ucx_transports_size() == 1 && words.ucx_transports(0) == "tcp";
 }
@@ -91,9 +106,8 @@ Result<TransportFactory> make_ucx(const v1::Config& config) {
 Result<TransportFactory> make_tcp(const v1::Config& config) {
   const v1::Transport& words = config.transport();
   transport::TcpOptions options;
-  options.hosts.clear();
   CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));
-  for (const InterfaceAddress& each : addresses) options.hosts.push_back(each.host);
+  options.hosts = hosts_of(config, addresses);
   fill_ports(words.ports(), options);
   options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
   CGX_ASSIGN_OR_RETURN(options.seal, transport::find_tcp_seal(words.seal()));

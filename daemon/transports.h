@@ -4,8 +4,10 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "daemon/data/data_agent.h"
+#include "daemon/net/interfaces.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {
@@ -17,6 +19,10 @@ struct TransportChoice {
 
 // `config` is complete, mesh.network resolved.
 Result<TransportChoice> choose_transport(const v1::Config& config);
+
+// As many as tcp listens on: that of mesh.listen, then in the system's order.
+std::vector<std::string> hosts_of(const v1::Config& config,
+                                  const std::vector<InterfaceAddress>& addresses);
 
 Status check_transport(std::string_view name);           // "auto", or a row
 std::string transport_name(const v1::Transport& words);  // what "auto" stands for, or as it is

@@ -28,6 +28,8 @@ enum class TcpSeal : uint8_t {
 std::string_view tcp_seal_name(TcpSeal seal);  // "link", "frame", "encrypt"
 Result<TcpSeal> find_tcp_seal(std::string_view name);
 
+constexpr size_t kTcpHostsMax = 8;
+
 struct TcpOptions {
   std::vector<std::string> hosts = {"127.0.0.1"};  // numeric addresses to listen on
   uint16_t port_first = 0;                         // 0 = the system chooses

@@ -11,7 +11,6 @@ namespace cgx::transport {
 namespace {
 
 constexpr int kEventsPerRound = 64;
-constexpr size_t kAddressesMax = 8;
 constexpr int kFinalReadsMax = 512;  // of a connection when the transport ends: 8 MiB
 
 std::vector<std::byte> encode_addresses(const std::vector<std::string>& addresses) {
@@ -25,7 +24,7 @@ std::vector<std::byte> encode_addresses(const std::vector<std::string>& addresse
 }
 
 Status check(const TcpOptions& options) {
-  if (options.hosts.empty() || options.hosts.size() > kAddressesMax) {
+  if (options.hosts.empty() || options.hosts.size() > kTcpHostsMax) {
     return invalid_argument("hosts: " + std::to_string(options.hosts.size()) +
                             " addresses to listen on, 1 to 8 are possible");
   }

@@ -4,6 +4,7 @@
 
 #include "config/config.h"
 #include "daemon/net/interfaces.h"
+#include "transport/tcp.h"
 
 namespace cgx::daemon {
 namespace {
@@ -69,6 +70,18 @@ TEST(ChooseTransport, OthersAreNotSentToLoopbackWhereThereIsMore) {
   EXPECT_EQ(told.find(near), std::string::npos) << told;
   EXPECT_NE(advertised("127.0.0.1:0", ", " + far + "/32").find(near), std::string::npos)
       << "daemons meet there";
+}
+
+// Eight cards and a network for management are nothing unusual.
+TEST(ChooseTransport, MoreAddressesThanATransportTakesAreCut) {
+  v1::Config config;
+  config.mutable_mesh()->set_listen("10.0.0.11:7070");
+  std::vector<InterfaceAddress> many;
+  for (int i = 1; i <= 11; ++i) many.push_back({"eth", "10.0.0." + std::to_string(i)});
+  const std::vector<std::string> hosts = hosts_of(config, many);
+  ASSERT_EQ(hosts.size(), transport::kTcpHostsMax);
+  EXPECT_EQ(hosts.front(), "10.0.0.11") << "where the mesh listens";
+  EXPECT_EQ(hosts.back(), "10.0.0.7");
 }
 
 }  // namespace
