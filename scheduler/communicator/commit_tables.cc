@@ -65,10 +65,10 @@ Result<CommitTable> make_table(std::span<const RegisteredBy> ranks) {
 }
 
 Status compare_tables(const Members& members, const TensorTable& ours,
-                      std::span<const std::vector<std::byte>> tables) {
+                      std::span<const EncodedTable> tables) {
   for (uint32_t k = 1; k < tables.size(); ++k) {
-    if (tables[k] == tables[0]) continue;
-    const Result<TensorTable> theirs = decode_table(tables[k]);
+    if (tables[k] == tables[0] || *tables[k] == *tables[0]) continue;
+    const Result<TensorTable> theirs = decode_table(*tables[k]);
     if (!theirs.ok()) {
       return protocol_error(members.machine_name(k) + ": " + theirs.status().message());
     }

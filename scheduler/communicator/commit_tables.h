@@ -53,8 +53,10 @@ struct CommitTable {
 // The one table of all ranks of a machine, or the first difference between two of them.
 Result<CommitTable> make_table(std::span<const RegisteredBy> ranks);
 
-// Of all machines, encoded; `ours` is machine 0's. An error: the first difference.
+using EncodedTable = std::shared_ptr<const std::vector<std::byte>>;  // machines may share one
+
+// Of all machines; `ours` is machine 0's. An error: the first difference.
 Status compare_tables(const Members& members, const TensorTable& ours,
-                      std::span<const std::vector<std::byte>> tables);
+                      std::span<const EncodedTable> tables);
 
 }  // namespace cgx::scheduler

@@ -109,7 +109,10 @@ uint64_t Communicator::reserved_bytes() const {
       steps_.installed() ? steps_.plan()->held_bytes() + steps_.plan()->facts->decided_bytes() : 0;
   uint64_t registered = 0;
   for (const LocalState& state : local_) registered += state.tensors.bytes();
-  for (const std::vector<std::byte>& table : tables_) registered += table.size();
+  for (auto table = tables_.begin(); table != tables_.end(); ++table) {
+    const bool counted = std::find(tables_.begin(), table, *table) != table;
+    if (*table != nullptr && !counted) registered += (*table)->size();
+  }
   return calls + registered + running + pool_.beyond_bytes() + terms_.early_bytes() +
          steps_.residuals().bytes() + agreement_.reserved_bytes(steps_.plan());
 }

@@ -245,6 +245,7 @@ class Communicator final : public OperationPort,
   void handle(uint32_t machine, Table&& message);
   bool has_all_tables() const;
   void keep_table(uint32_t machine, std::vector<std::byte> table);
+  void keep_table(uint32_t machine, EncodedTable table);
   void plan_tables();
   void refuse_commit(const Status& why);
   Result<PlanQuestion> commit_question(uint64_t epoch, uint64_t step);
@@ -417,8 +418,8 @@ class Communicator final : public OperationPort,
   Terms terms_;
   std::shared_ptr<const TensorTable> table_;    // of the plan in force
   std::shared_ptr<const TensorTable> pending_;  // committed here, its plan not decided
-  std::vector<std::vector<std::byte>> tables_;  // coordinator: pending ones, by machine
-  std::vector<bool> has_table_;                 // whose came, until the commit is decided
+  std::vector<EncodedTable> tables_;  // coordinator: pending ones, by machine; equal ones are one
+  std::vector<bool> has_table_;       // whose came, until the commit is decided
   PlanReplay replay_;
   PlanAgreement agreement_;
   StepRunner steps_;

@@ -156,10 +156,14 @@ void Communicator::refuse_commit(const Status& why) {
 void Communicator::handle(uint32_t machine, Table&& message) {
   if (!members_.coordinator()) return;
   if (has_all_tables()) return count(Counter::kframes_unexpected, 1);  // it is none of the next's
+  const auto known = std::find_if(tables_.begin(), tables_.end(),
+                                  [](const EncodedTable& table) { return table != nullptr; });
+  if (known == tables_.end()) return keep_table(machine, std::move(message.table));
+  if (**known == message.table) return keep_table(machine, *known);
   const Status room = port_.plan_share().check(members_.holder, message.table.size());
   if (room.ok()) return keep_table(machine, std::move(message.table));
   fail({room.code(), "the tensor table of " + members_.machine_name(machine) +
-                         " finds no room: " + room.message()},
+                         ", which is another than the one known, finds no room: " + room.message()},
        Scope::kCommunicator);
 }
 
@@ -168,13 +172,17 @@ bool Communicator::has_all_tables() const {
 }
 
 void Communicator::keep_table(uint32_t machine, std::vector<std::byte> table) {
+  keep_table(machine, std::make_shared<const std::vector<std::byte>>(std::move(table)));
+}
+
+void Communicator::keep_table(uint32_t machine, EncodedTable table) {
   tables_[machine] = std::move(table);
   has_table_[machine] = true;
   if (has_all_tables()) plan_tables();
 }
 
 void Communicator::plan_tables() {
-  const auto tables = std::make_shared<std::vector<std::vector<std::byte>>>(members_.machines());
+  const auto tables = std::make_shared<std::vector<EncodedTable>>(members_.machines());
   tables_.swap(*tables);
   run_apart(
       [members = members_, ours = pending_, tables] {

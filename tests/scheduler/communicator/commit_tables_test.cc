@@ -84,17 +84,20 @@ TEST(CommitTables, OfMachinesAreComparedByName) {
   const auto ours = make_table(std::vector{registered_by(0)});
   const auto theirs = make_table(std::vector{registered_by(1, 32)});
   const Members members = two_machines();
-  const std::vector<std::vector<std::byte>> same = {ours->encoded, ours->encoded};
-  EXPECT_TRUE(compare_tables(members, *ours->table, same).ok());
-  const std::vector<std::vector<std::byte>> differ = {ours->encoded, theirs->encoded};
-  const Status found = compare_tables(members, *ours->table, differ);
+  const auto encoded = [](const std::vector<std::byte>& table) {
+    return std::make_shared<const std::vector<std::byte>>(table);
+  };
+  const EncodedTable first = encoded(ours->encoded), other = encoded(theirs->encoded);
+  EXPECT_TRUE(compare_tables(members, *ours->table, std::vector{first, first}).ok());
+  EXPECT_TRUE(compare_tables(members, *ours->table, std::vector{first, encoded(*first)}).ok());
+  const Status found = compare_tables(members, *ours->table, std::vector{first, other});
   EXPECT_EQ(found.code(), StatusCode::kMISMATCH);
   EXPECT_NE(found.message().find("rank 0 has bias fp32[16]"), std::string::npos);
   EXPECT_NE(found.message().find("ranks 1, 2 has bias fp32[32]"), std::string::npos)
       << found.message();
-  std::vector<std::vector<std::byte>> cut = same;
-  cut[1].pop_back();
-  const Status damaged = compare_tables(members, *ours->table, cut);
+  std::vector<std::byte> cut = *first;
+  cut.pop_back();
+  const Status damaged = compare_tables(members, *ours->table, std::vector{first, encoded(cut)});
   EXPECT_EQ(damaged.code(), StatusCode::kPROTOCOL_ERROR);
   EXPECT_NE(damaged.message().find("machine 1"), std::string::npos) << damaged.message();
 }
