@@ -66,6 +66,7 @@ Status Operation::take(Asked& asked, const SiteAnswer& answer) {
   if (results_only_ && answer.status.code() == StatusCode::kCANCELLED) {
     ended_ = true;
     ready_.clear();
+    if (tickets_open()) work_->give_way();  // what was asked for since
     return {};
   }
   CGX_RETURN_IF_ERROR(answer.status);

@@ -400,6 +400,7 @@ TEST(Failing, WaitsForNoGradientsThatAreFarBehind) {
     SCOPED_TRACE(std::to_string(shape.size()) + " machines");
     bool behind = false;
     ClusterOptions options;
+    options.arena_bytes = 16u << 20;
     options.site = [&](uint32_t) {
       return SlowSiteOptions{.takes_ns = [&](const auto&, const auto&) -> int64_t {
                                return behind ? 20 * kSecond : 1'000;
@@ -418,6 +419,12 @@ TEST(Failing, WaitsForNoGradientsThatAreFarBehind) {
       ASSERT_TRUE(world.cluster.submit(last, 1, t, world.tensors[t]).ok());
     }
     world.cluster.run_for(kSecond / 10);
+    for (uint32_t r = 0; r <= last; ++r) {  // of many parts, which are asked for one by one
+      ASSERT_TRUE(
+          world.cluster
+              .call(r, 0, DType::kF32, ReduceOp::kSum, 3'000'000, world.tensors.back().offset + 64)
+              .ok());
+    }
     ASSERT_TRUE(world.cluster.submit(last, 1, 0, world.tensors[0]).ok());
     ASSERT_TRUE(world.cluster.run_until(
         [&] { return world.step_status(0, 1) != StatusCode::kBUSY; }, kSecond));
