@@ -12,6 +12,11 @@ constexpr uint64_t kWaitsMax = 8;  // times the limit: a word behind other thing
 
 }  // namespace
 
+Peers::Peers(const Members& members)
+    : members_(members), peers_(members.machines()), ranks_of_(members.machines()) {
+  for (const uint32_t machine : members.machine_of_rank) ++ranks_of_[machine];
+}
+
 bool Peers::all_up() const {
   for (uint32_t k = 0; k < peers_.size(); ++k) {
     if (k != members_.machine && !peers_[k].up) return false;
@@ -131,7 +136,7 @@ std::optional<std::vector<uint32_t>> Peers::read_ranks(uint32_t machine,
                                                        wire::Reader& reader) const {
   const std::vector<uint32_t>& machines = members_.machine_of_rank;
   const uint32_t count = reader.get_count(sizeof(uint32_t));
-  if (count > std::count(machines.begin(), machines.end(), machine)) return {};
+  if (count > ranks_of_[machine]) return {};
   std::vector<uint32_t> ranks(count);
   for (uint32_t& rank : ranks) {
     rank = reader.get<uint32_t>();

@@ -47,7 +47,7 @@ class Peers {
     uint64_t least_rtt_ns() const;
   };
 
-  explicit Peers(const Members& members) : members_(members), peers_(members.machines()) {}
+  explicit Peers(const Members& members);
 
   const Peer& operator[](uint32_t machine) const { return peers_[machine]; }
   bool all_up() const;
@@ -98,7 +98,8 @@ class Peers {
   std::optional<std::vector<uint32_t>> read_ranks(uint32_t machine, wire::Reader& reader) const;
 
   const Members& members_;
-  std::vector<Peer> peers_;  // by machine
+  std::vector<Peer> peers_;         // by machine
+  std::vector<uint32_t> ranks_of_;  // how many, likewise
 };
 
 }  // namespace cgx::scheduler
