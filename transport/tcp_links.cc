@@ -131,9 +131,11 @@ void TcpTransport::dial_failed(TcpLink& link, const Status& why) {
   if (!link.connection) link.silence = why;
   const bool asked_again = why.code() == StatusCode::kNOT_FOUND && leads_home(link);
   if (!asked_again && (!link.was_up || link.dials)) ++link.address;
+  if (!asked_again) link.refused = 0;
   const size_t round = link.tries++ / link.addresses.size();
   link.retry_ticks =
       std::min(1u << std::min<size_t>(round, 8), link.was_up ? kRetryTicksKnown : kRetryTicksMax);
+  if (asked_again) link.retry_ticks = kRetryTicksKnown;  // however many other addresses there are
   start_ticking();
 }
 
