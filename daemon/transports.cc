@@ -107,6 +107,12 @@ Result<TransportFactory> make_tcp(const v1::Config& config) {
   const v1::Transport& words = config.transport();
   transport::TcpOptions options;
   CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));
+  if (!words.devices().empty() && addresses.size() > transport::kTcpHostsMax) {
+    return invalid_argument(
+        "transport.devices: " + names(words.devices()) + " have " +
+        std::to_string(addresses.size()) + " addresses in the trusted networks; " +
+        std::to_string(transport::kTcpHostsMax) + " are possible, so name fewer devices");
+  }
   options.hosts = hosts_of(config, addresses);
   fill_ports(words.ports(), options);
   options.frame_bytes = static_cast<uint32_t>(words.segment_bytes());
