@@ -48,7 +48,8 @@ std::vector<uint64_t> HeldJobs::give_way(const JobHead& operation) {
                                       [this](Held& held) { return !may_begin(held); }));
 }
 
-std::vector<uint64_t> HeldJobs::take_out(Operations::iterator operation, Jobs::iterator first) {
+std::vector<uint64_t> HeldJobs::take_out(Operations::iterator operation,
+                                         const Jobs::iterator& first) {
   Jobs& jobs = operation->second;
   std::vector<uint64_t> tickets;
   for (auto each = first; each != jobs.end(); ++each) tickets.push_back(each->job.head.ticket);

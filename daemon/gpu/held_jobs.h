@@ -39,7 +39,7 @@ class HeldJobs {
   using Jobs = std::deque<Held>;
   using Operations = std::map<uint32_t, Jobs>;  // none of them empty
   bool may_begin(Held& held) const;
-  std::vector<uint64_t> take_out(Operations::iterator operation, Jobs::iterator first);
+  std::vector<uint64_t> take_out(Operations::iterator operation, const Jobs::iterator& first);
 
   const DeviceMemory& memory_;
   Operations operations_;
