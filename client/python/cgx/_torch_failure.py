@@ -22,6 +22,7 @@ MEETS_AGAIN = (errors.DaemonLostError, errors.PeerLostError, errors.DeviceLostEr
 _NEEDS_A_CHECKPOINT = (errors.StepLostError, errors.ReplicaDivergedError)
 ENDS = (errors.RankLostError, *MEETS_AGAIN, *_NEEDS_A_CHECKPOINT)
 RESTORE = "load a checkpoint on all ranks, then call cgx.torch.shutdown() on all ranks, before training goes on"
+NO_UPDATE = "no rank made that update (then no checkpoint is needed)"
 
 
 def where_we_are(group):
@@ -79,13 +80,17 @@ def introduce(group, name, passes):
 def lost_pass(group, name, mismatch):
     """The daemons' MISMATCH as what it is where the ranks have not completed the same passes; else itself."""
     store, by_count = default_store(), {}
-    for rank in range(dist.get_world_size(group)) if store is not None else ():
-        passes = look(store, _passes(name, rank))
-        if passes is not None:
-            by_count.setdefault(int(passes), []).append(rank)
+    try:
+        for rank in range(dist.get_world_size(group)) if store is not None else ():
+            passes = look(store, _passes(name, rank))
+            if passes is not None:
+                by_count.setdefault(int(passes), []).append(rank)
+    except RuntimeError:  # the store has gone
+        return mismatch
     if len(by_count) > 1:
         who = " and ".join(f"{passes} on {_ranks(ranks)}" for passes, ranks in sorted(by_count.items(), reverse=True))
-        said = f"the ranks have not completed the same number of passes, but {who}, so their parameters differ"
+        said = (f"the ranks have not completed the same number of passes, but {who}, so their parameters differ unless "
+                f"{NO_UPDATE} ({mismatch})")
     elif store is None and _first_steps_differ(mismatch):
         said = f"the ranks may not have completed the same number of passes, which is their first step ({mismatch})"
     else:

@@ -30,7 +30,7 @@ from cgx._poller import poller_of
 from cgx._report import report
 from cgx._torch_device import check_device
 from cgx._torch_exchange import Exchange, Part, check_bucket
-from cgx._torch_failure import (ENDS, MEETS_AGAIN, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
+from cgx._torch_failure import (ENDS, MEETS_AGAIN, NO_UPDATE, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
                                 tell_failure)
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, group_of, is_lost, lives,
                               next_name, ranks_of, reference_to, shared_session)
@@ -334,6 +334,7 @@ class HookState:
             self._left = self._failed
             self._leave()
             return
+        self._is_refused = False
         if self._step == self._passes:
             self._failed = None
         else:
@@ -342,7 +343,8 @@ class HookState:
     def _lose_pass(self):
         """The other ranks count the pass otherwise. They hear that this one has left."""
         lost = StepLostError(f"STEP_LOST: the other ranks go on with pass {self._step} (counted from 0), this one with "
-                             f"{self._passes}; {RESTORE} (a pass failed here: {self._failed})")
+                             f"{self._passes}, so their parameters differ unless {NO_UPDATE}; {RESTORE} (a pass failed here: "
+                             f"{self._failed})")
         self.error = self._lost = lost
         self._leave()
         self._failed = lost
