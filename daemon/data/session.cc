@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "proto/wire/text.h"
+
 namespace cgx::daemon {
 namespace {
 
@@ -30,14 +32,6 @@ void futex_wake(uint32_t& word) {
 
 UniqueFd duplicate(const UniqueFd& fd) {
   return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-}
-
-// As much of a text as fits, cut between two characters; "..." stands for the rest.
-std::string cut(std::string_view text, size_t bytes_max) {
-  if (text.size() <= bytes_max) return std::string(text);
-  size_t end = bytes_max - 3;
-  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
-  return std::string(text.substr(0, end)) + "...";
 }
 
 }  // namespace
@@ -87,7 +81,7 @@ uint32_t Session::store_text(std::string_view text) {
   std::atomic_ref<uint32_t> number(slot.number);
   number.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  const std::string fits = cut(text, sizeof(slot.text) - 1);
+  const std::string fits = wire::shortened(text, sizeof(slot.text) - 1);
   std::memcpy(slot.text, fits.c_str(), fits.size() + 1);
   number.store(texts_, std::memory_order_release);
   return texts_;

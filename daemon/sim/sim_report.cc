@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "config/text.h"
+#include "proto/wire/text.h"
 #include "scheduler/sim/lines.h"
 
 namespace cgx::daemon {
@@ -60,11 +61,7 @@ constexpr size_t kNameMax = 48;
 
 // A policy given as a text may be long, and have several lines.
 std::string short_name(const std::string& name) {
-  const std::string plain = config::plain_text(name);
-  if (plain.size() <= kNameMax) return plain;
-  size_t end = kNameMax - 3;
-  while ((plain[end] & 0xc0) == 0x80) --end;  // not within a character
-  return plain.substr(0, end) + "...";
+  return wire::shortened(config::plain_text(name), kNameMax);
 }
 
 size_t name_width(std::span<const sim::Run> runs) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "proto/wire/bytes.h"
+#include "proto/wire/text.h"
 
 namespace cgx::scheduler {
 namespace {
@@ -34,14 +35,6 @@ struct ListBounds {
   size_t entries_max = SIZE_MAX;
 };
 
-// What is kept of a text for people: no half of a character at its end.
-std::string_view begin_of(std::string_view text) {
-  if (text.size() <= kTextBytesMax) return text;
-  size_t end = kTextBytesMax;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end);
-}
-
 // `Io` is Out or In; one overload of `visit` per message names its fields once for both directions.
 struct Out {
   wire::Writer writer;
@@ -49,7 +42,9 @@ struct Out {
   void operator()(const T& value) {
     writer.put(value);
   }
-  void operator()(const std::string& text) { writer.put_string(begin_of(text)); }
+  void operator()(const std::string& text) {
+    writer.put_string(wire::begin_of(text, kTextBytesMax));
+  }
   void whole(const std::string& text) { writer.put_string(text); }
   template <typename T>
   void operator()(const std::optional<T>& value) {
@@ -77,7 +72,8 @@ struct In {
   void operator()(bool& value) { value = reader.get<uint8_t>() != 0; }
   void operator()(std::string& text) {
     const auto bytes = reader.get_bytes();
-    text = begin_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    text =
+        wire::begin_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kTextBytesMax);
   }
   void whole(std::string& text) { text = reader.get_string(); }
   template <typename T>
