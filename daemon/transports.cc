@@ -73,6 +73,12 @@ std::vector<std::string> hosts_of(const v1::Config& config,
 
 namespace {
 
+std::vector<transport::AddressRange> ranges_of(const NetworkList& trusted) {
+  std::vector<transport::AddressRange> ranges;
+  for (const auto& each : trusted.networks()) ranges.push_back({each.address, each.bits});
+  return ranges;
+}
+
 bool only_tcp(const v1::Transport& words) {
   return words.ucx_transports_size() == 1 && words.ucx_transports(0) == "tcp";
 }
@@ -86,7 +92,7 @@ Result<TransportFactory> make_ucx(const v1::Config& config) {
   options.congestion = words.congestion_control();
   fill_ports(words.ports(), options);
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
-  for (const auto& each : trusted.networks()) options.admitted.push_back({each.address, each.bits});
+  options.admitted = ranges_of(trusted);
   // An RDMA device has no address here that would tell where it leads.
   if (only_tcp(words)) {
     CGX_ASSIGN_OR_RETURN(const std::vector<InterfaceAddress> addresses, own_addresses(config));
@@ -121,7 +127,7 @@ Result<TransportFactory> make_tcp(const v1::Config& config) {
   options.handshake_ms = static_cast<uint32_t>(config.timeouts().handshake_ms());
   options.lost_ms = static_cast<uint32_t>(config.timeouts().peer_lost_ms());
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
-  for (const auto& each : trusted.networks()) options.admitted.push_back({each.address, each.bits});
+  options.admitted = ranges_of(trusted);
   options.admits = [trusted](const std::string& host) { return trusted.contains(host); };
   return TransportFactory([options](transport::Events& events) {
     return transport::make_tcp_transport(options, events);
