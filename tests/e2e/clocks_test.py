@@ -14,7 +14,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from cluster_case import RAW, ClusterCase, figure, stop
-from daemons import MESH_PORT, Daemon, free_port, merged
+from daemons import MESH_PORT, Daemon, free_port, freeze, merged
 from machines import isolation_possible
 from ranks import Job
 
@@ -56,12 +56,6 @@ class Scenario:
         for daemon in self.daemons:
             stop(daemon)
         subprocess.run(["rm", "-rf", self.directory], check=False)
-
-
-def freeze(process):
-    """Returns when the last thread has stopped."""
-    process.send_signal(signal.SIGSTOP)
-    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
 
 
 def stop_a_daemon(machines, victim):

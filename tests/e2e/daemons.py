@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -109,6 +110,22 @@ class Daemon:
     def minor_faults(self):
         with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as file:
             return int(file.read().rsplit(")", 1)[1].split()[7])
+
+
+@contextlib.contextmanager
+def stopped(process):
+    """Begins when the last of its threads has stopped: until then some still run, and take in what is sent."""
+    freeze(process)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def freeze(process):
+    """Returns when the last of its threads has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
 
 
 def cpu_seconds(pid):

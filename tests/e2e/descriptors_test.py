@@ -2,13 +2,12 @@
 
 import os
 import resource
-import signal
 import subprocess
 import sys
 import unittest
 
 from cluster_case import RAW, ClusterCase
-from daemons import merged
+from daemons import merged, stopped
 from doors_test import listeners
 from nemesis_deeds import CROWD
 from ranks import Rank
@@ -46,16 +45,12 @@ class FewDescriptors(ClusterCase):
     def test_a_session_is_opened_behind_a_crowd_that_came_while_the_daemon_was_stopped(self):
         daemon = self.daemons[0]
         for time in range(TIMES):
-            daemon.process.send_signal(signal.SIGSTOP)
-            os.waitpid(daemon.process.pid, os.WUNTRACED)
-            try:
+            with stopped(daemon.process):
                 came = come_and_go(self.machines[0], self.doors())
                 rank = Rank(daemon)
                 self.addCleanup(rank.end)
                 rank.send("open", f"late{time}", "-", 1 << 20)
                 self.wait_until(lambda: Use(rank).sockets > 0, "its connection")
-            finally:
-                daemon.process.send_signal(signal.SIGCONT)
             self.assertGreater(came, OPEN_FILES)
             self.assert_status(rank.receive(), "OK")
             rank.must("close")

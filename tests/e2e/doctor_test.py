@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import tempfile
 import time
@@ -15,7 +14,7 @@ import unittest
 
 import mistakes
 from cluster_case import ClusterCase
-from daemons import MESH_PORT, binary
+from daemons import MESH_PORT, binary, stopped
 from machines import Machines, isolation_possible
 from mistakes import LIMIT_S, MISTAKES, Attempt
 
@@ -120,13 +119,10 @@ class NothingIsWrong(ClusterCase):
     def test_a_daemon_of_a_job_that_does_not_answer_is_named(self):
         job = self.job([0, 1])
         job.step(job.join(), 1)
-        self.daemons[1].process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(self.daemons[1].process):
             began = time.monotonic()
             seen = self.daemons[0].control_tool("jobs", "--all", "-j", job.name)
             self.assertLess(time.monotonic() - began, 5)
-        finally:
-            self.daemons[1].process.send_signal(signal.SIGCONT)
         finding, = seen["findings"]
         self.assertEqual(finding["machine"], f"{self.machines[1].address}:{MESH_PORT}")
 

@@ -19,7 +19,7 @@ import time
 import unittest
 
 from cluster_case import RAW, ClusterCase, figure
-from daemons import binary, merged
+from daemons import binary, merged, stopped
 from doors_test import listeners
 from protocols import MEETING_MAGIC, MEETING_VERSION, MESH_VERSION
 from ranks import Job, Rank
@@ -89,15 +89,11 @@ class Descriptors(Hostile):
     def send_lingering(self, link, packet, copies=1):
         """The daemon holds the only copy then: it is stopped until ours are closed."""
         held = [lingering() for _ in range(copies)]
-        daemon = self.daemons[0].process
-        daemon.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(self.daemons[0].process):
             link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno() for s, _ in held]))])
             for inside, reader in held:
                 inside.close()
                 self.addCleanup(reader.close)  # reading would end the lingering
-        finally:
-            daemon.send_signal(signal.SIGCONT)
 
     def assert_others_are_served(self):
         job = self.quickly("a session meanwhile", lambda: self.job([0, 1], arena_bytes=4 * MIB))

@@ -4,12 +4,12 @@ To add one: a class in DEEDS. `begin` does it and returns when, `end` undoes it.
 for `seconds`; else `tells` says what each living rank is told, of whom, and how soon.
 """
 
-import os
 import signal
 import subprocess
 import sys
 import time
 
+from daemons import freeze
 from doors_test import listeners
 from stress import policy_words
 from use import Use
@@ -152,8 +152,7 @@ class StopDaemon(LostMachine):
     """Until everybody has been told."""
 
     def do(self):
-        self.daemon().process.send_signal(signal.SIGSTOP)
-        os.waitpid(self.daemon().process.pid, os.WUNTRACED)
+        freeze(self.daemon().process)
 
     def end(self):
         self.daemon().process.send_signal(signal.SIGCONT)
