@@ -57,7 +57,8 @@ class LoopbackEndpoint final : public Transport {
     uint64_t outbound_tag = 0;
     bool down = false;
     int64_t last_arrival_ns = 0;
-    std::deque<Pending> pending;  // accepted by send(), not yet left
+    std::deque<Pending> pending;         // accepted by send(), not yet left
+    std::deque<SendToken> on_their_way;  // those whose arrival is to be told
   };
   // What is on its way of a payload: all of it, or its size.
   class Cargo {
@@ -91,6 +92,7 @@ class LoopbackEndpoint final : public Transport {
   };
 
   void depart(PeerId to);
+  void has_arrived(PeerId at);
   void arrive(uint64_t tag, std::vector<std::byte> header, Cargo payload);
   void hear_close(uint64_t tag, const Status& why);
   void tell_close(Link& link, const char* how);
@@ -176,10 +178,13 @@ void LoopbackEndpoint::depart(PeerId to) {
   link->pending.pop_front();
   totals_.frames_sent += 1;
   totals_.bytes_sent += frame.header.size() + frame.payload.size();
-  if (frame.token != kNoToken) {
+  LoopbackEndpoint* remote = network_.endpoints_[link->remote];
+  const bool on_arrival = network_.options_.sent_on_arrival && remote != nullptr;
+  if (frame.token != kNoToken && on_arrival) {
+    link->on_their_way.push_back(frame.token);
+  } else if (frame.token != kNoToken) {
     inbox_.push_back({.kind = Notice::Kind::kSent, .peer = to, .token = frame.token});
   }
-  LoopbackEndpoint* remote = network_.endpoints_[link->remote];
   if (!remote) return;
 
   const size_t bytes =
@@ -198,11 +203,21 @@ void LoopbackEndpoint::depart(PeerId to) {
   Cargo cargo = frame.size_only ? Cargo::of_size(network_.unreadable(frame.payload.size()))
                                 : Cargo::of(frame.payload);
   network_.schedule(at_ns,
-                    [&network = network_, to = link->remote, tag = link->outbound_tag,
+                    [&network = network_, from = number_, link_id = to, to = link->remote,
+                     tag = link->outbound_tag, told = on_arrival && frame.token != kNoToken,
                      header = std::move(frame.header), payload = std::move(cargo)]() mutable {
                       LoopbackEndpoint* peer = network.endpoints_[to];
+                      LoopbackEndpoint* self = network.endpoints_[from];
                       if (peer) peer->arrive(tag, std::move(header), std::move(payload));
+                      if (self && told) self->has_arrived(link_id);
                     });
+}
+
+void LoopbackEndpoint::has_arrived(PeerId at) {
+  Link* link = links_.find(at);
+  if (!link || link->on_their_way.empty()) return;  // its sends have been reported
+  inbox_.push_back({.kind = Notice::Kind::kSent, .peer = at, .token = link->on_their_way.front()});
+  link->on_their_way.pop_front();
 }
 
 void LoopbackEndpoint::arrive(uint64_t tag, std::vector<std::byte> header, Cargo payload) {
@@ -245,10 +260,12 @@ void LoopbackEndpoint::hear_close(uint64_t tag, const Status& why) {
 }
 
 void LoopbackEndpoint::report_pending(PeerId peer, Link& link, const Status& status) {
+  std::deque<SendToken> tokens = std::exchange(link.on_their_way, {});
   for (const Pending& frame : link.pending) {
-    if (frame.token == kNoToken) continue;
-    inbox_.push_back(
-        {.kind = Notice::Kind::kSent, .peer = peer, .token = frame.token, .status = status});
+    if (frame.token != kNoToken) tokens.push_back(frame.token);
+  }
+  for (const SendToken token : tokens) {
+    inbox_.push_back({.kind = Notice::Kind::kSent, .peer = peer, .token = token, .status = status});
   }
   link.pending.clear();
 }

@@ -36,6 +36,7 @@ class LoopbackNetwork {
     std::function<int64_t(const Hop&)> latency_ns;  // one way, first bit to first bit; empty = 0
     uint64_t port_bytes_per_second = 0;  // of each endpoint, each direction; 0 = unlimited
     uint32_t frame_overhead_bytes = 0;   // wire bytes beyond header and payload
+    bool sent_on_arrival = false;        // on_sent as of tcp, not once a frame has left
     std::function<bool(const Frame&)>
         size_only;  // of the payload only its size travels; empty: never
     Caps caps{.header_bytes_max = 1024,

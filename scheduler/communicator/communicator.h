@@ -88,6 +88,7 @@ class CommunicatorPort {
   virtual Status send_shared(transport::PeerId peer, wire::FrameHeader header,
                              SharedBytes payload) = 0;
   virtual uint64_t carried_ns(const LinkUser& user, uint32_t machine) const = 0;  // LinkTable's
+  virtual bool under_way(const LinkUser& user, uint32_t machine) const = 0;       // likewise
   // The link to `machine` is dead: it ends for everybody on it, each hears link_lost().
   virtual void lose_link(LinkUser& user, uint32_t machine, const Status& why) = 0;
 };

@@ -4,6 +4,12 @@
 #include "scheduler/communicator/communicator.h"
 
 namespace cgx::scheduler {
+namespace {
+
+constexpr uint64_t kUnderWayMax = 8;  // times the limit: a link of others' frames is never empty
+
+}  // namespace
+
 void Communicator::tick() {
   const uint64_t now = port_.now_ns();
   if (now < next_tick_ns_) return;
@@ -126,7 +132,8 @@ void Communicator::check_peers() {
 // The clock of a started operation runs only when every machine that it hears has announced it;
 // then one that is needed and silent is at fault. Among more than two, whoever waits for what was
 // reduced elsewhere waits longer: the machine that misses a first part knows better. A machine
-// whose own site has not answered blames nobody.
+// whose own site has not answered blames nobody. Nor is a machine to blame that has not got yet
+// what it is to answer, as far as is known here.
 void Communicator::check_stalled() {
   const uint64_t now = port_.now_ns();
   const uint64_t limit = port_.options().timeouts.stalled_ns;
@@ -146,7 +153,9 @@ void Communicator::check_stalled() {
       const uint64_t since = std::max(operation.last_progress_ns(), peers_[k].last_data_ns);
       // Parts may wait where its heartbeats do.
       const bool overdue = now - peers_[k].last_heard_ns >= 3 * heartbeat;
-      if (!peers_[k].departed && (overdue || now - since < limit + patience)) continue;
+      const bool asked_late = now - since < kUnderWayMax * limit && port_.under_way(*this, k);
+      const bool excused = overdue || asked_late || now - since < limit + patience;
+      if (excused && !peers_[k].departed) continue;
       const bool of_call = operation.kind() == wire::StepKind::kCall;
       const std::string what = of_call ? "call " + std::to_string(operation.step())
                                        : "group " + std::to_string(operation.group_index()) +

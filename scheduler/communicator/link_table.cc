@@ -184,20 +184,29 @@ uint64_t LinkTable::carried_ns(const LinkUser& user, uint32_t machine) const {
   return 0;
 }
 
-void LinkTable::sending(transport::PeerId to) {
+void LinkTable::sending(transport::PeerId to, Cargo cargo) {
   Link* const link = find(to);
-  if (link != nullptr) ++link->frames;
+  if (link == nullptr) return;
+  ++link->frames;
+  link->parts += cargo == Cargo::kPart;
 }
 
 // The link may have ended meanwhile, and its peer's number be another's.
-void LinkTable::sent(transport::PeerId to) {
-  if (Link* const found = find(to)) {
-    --found->frames;
-    return;
+void LinkTable::sent(transport::PeerId to, Cargo cargo) {
+  Link* link = find(to);
+  if (link == nullptr) {
+    const auto ended = std::find_if(links_.begin(), links_.end(),
+                                    [&](const Link& each) { return each.peer == to; });
+    if (ended == links_.end()) return;
+    link = &*ended;
   }
-  const auto ended =
-      std::find_if(links_.begin(), links_.end(), [&](const Link& link) { return link.peer == to; });
-  if (ended != links_.end()) --ended->frames;
+  --link->frames;
+  link->parts -= cargo == Cargo::kPart;
+}
+
+bool LinkTable::under_way(const LinkUser& user, uint32_t machine) const {
+  const std::optional<LinkId> link = find(user, machine);
+  return link && links_[*link].parts > 0;
 }
 
 void LinkTable::close_idle(uint64_t now_ns) {

@@ -68,8 +68,11 @@ class LinkTable {
   uint64_t carried_ns(const LinkUser& user, uint32_t machine) const;
   const std::vector<Use>& uses(LinkId id) const { return links_[id].uses; }
   // A frame with a payload is on its way, or has left.
-  void sending(transport::PeerId to);
-  void sent(transport::PeerId to);
+  enum class Cargo : uint8_t { kWords, kPart };  // heartbeats and control; of a tensor
+  void sending(transport::PeerId to, Cargo cargo);
+  void sent(transport::PeerId to, Cargo cargo);
+  // Parts to that machine, of the user or of others on its link. Over tcp: not taken in there yet.
+  bool under_way(const LinkUser& user, uint32_t machine) const;
 
   // Those that nobody has used for a while; last frames (results a peer still needs, the goodbye)
   // leave before.
@@ -86,6 +89,7 @@ class LinkTable {
     transport::PeerId peer;
     bool up = false, open = false;
     uint32_t frames = 0;       // whose payload has not left
+    uint32_t parts = 0;        // of those, the ones of tensors
     uint64_t close_at_ns = 0;  // when nobody uses it
     uint64_t heard_ns = 0;     // the last frame of the peer
     uint64_t carried_ns = 0;   // the last bytes of a frame that was not whole

@@ -17,6 +17,10 @@ Status gone_or(const Status& status) {
   return status.ok() || link_gone ? Status() : resource_exhausted(status.message());
 }
 
+LinkTable::Cargo cargo_of(transport::SendToken token) {
+  return token & kCopyBit ? LinkTable::Cargo::kWords : LinkTable::Cargo::kPart;
+}
+
 }  // namespace
 
 Status Engine::State::send(transport::PeerId peer, wire::FrameHeader header,
@@ -54,7 +58,7 @@ Status Engine::State::pass_on(transport::PeerId peer, wire::FrameHeader header,
   wire::seal(header, payload, payload_check());
   const Status status =
       ports_.transport->send(peer, {std::as_bytes(std::span(&header, 1)), payload}, token);
-  if (status.ok() && token != transport::kNoToken) links_.sending(peer);
+  if (status.ok() && token != transport::kNoToken) links_.sending(peer, cargo_of(token));
   return status;
 }
 
@@ -106,7 +110,7 @@ void Engine::on_bytes(transport::PeerId from) {
 
 void Engine::on_sent(transport::PeerId to, transport::SendToken token, const Status& status) {
   (void)status;  // a failed link reports itself through on_peer_down
-  state_->links_.sent(to);
+  state_->links_.sent(to, cargo_of(token));
   state_->give_back(token);
 }
 

@@ -160,6 +160,9 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
   uint64_t carried_ns(const LinkUser& user, uint32_t machine) const override {
     return links_.carried_ns(user, machine);
   }
+  bool under_way(const LinkUser& user, uint32_t machine) const override {
+    return links_.under_way(user, machine);
+  }
   void lose_link(LinkUser& user, uint32_t machine, const Status& why) override;
   void site_answered(Ticket ticket, const SiteAnswer& answer) override;
   bool in_use(SessionId session) const;

@@ -108,7 +108,8 @@ transport::LoopbackNetwork::Options network_options(const ClusterOptions& option
   // A port takes frames one after the other, so a slow link would hold up the others.
   transport::LoopbackNetwork::Options network{
       .latency_ns = latency,
-      .port_bytes_per_second = options.link_latency_ns ? 0 : options.port_bytes_per_second};
+      .port_bytes_per_second = options.link_latency_ns ? 0 : options.port_bytes_per_second,
+      .sent_on_arrival = options.sent_on_arrival};
   if (options.frame_bytes_max != 0) network.caps.frame_bytes_max = options.frame_bytes_max;
   return network;
 }

@@ -76,6 +76,7 @@ struct ClusterOptions {
   transport::FaultPlan faults;
   int64_t latency_ns = 20'000;
   uint64_t port_bytes_per_second = 1'250'000'000;  // of links that do not differ
+  bool sent_on_arrival = false;                    // LoopbackNetwork's
   // Of one frame between two machines, when links differ; frames of a link stay in order.
   std::function<int64_t(uint32_t from, uint32_t to)> link_latency_ns;
   std::function<scheduler::Limits(uint32_t machine)> limits;

@@ -33,6 +33,30 @@ TEST(StalledPeer, IsBlamedByNameAndTheStepCanBeRedone) {
   }
 }
 
+// What it waits for takes longer to get there than a machine that is stuck would be given.
+TEST(StalledPeer, IsNobodyWhoHasNotGotWhatHeIsToAnswer) {
+  SlowLink link{.from = 0, .to = 1, .slow_ns = 25 * kSecond};
+  ClusterOptions options = link.options();
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kScatter;
+  options.sent_on_arrival = true;
+  options.timeouts.peer_lost_ns = 30 * kSecond;  // its heartbeats are as late
+  World world({1, 1}, options, /*raw=*/false);
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  link.slow = true;
+  submit_step(world.cluster, world.tensors, 1);
+  const int64_t began_ns = world.cluster.now_ns();
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(1); }, 70 * kSecond));
+  EXPECT_GT(world.cluster.now_ns() - began_ns, link.slow_ns);
+  for (const std::string& event : world.cluster.events()) {
+    EXPECT_EQ(event.find("OP_STALLED"), std::string::npos) << event;
+  }
+  for (const uint32_t rank : {0u, 1u}) {
+    EXPECT_EQ(world.step_status(rank, 1), StatusCode::kOK) << world.step_text(rank, 1);
+  }
+  expect_reference(world.cluster, world.tensors, world.shape, 1);
+}
+
 // What machine 1 heard of an attempt that rank 0 gave up comes again in the next term.
 struct LateFrames : ::testing::Test {
   World world{{1, 1}};

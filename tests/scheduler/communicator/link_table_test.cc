@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kQuiet = kSecond;
+constexpr auto kWords = LinkTable::Cargo::kWords, kPart = LinkTable::Cargo::kPart;
 
 struct Port final : LinkPort {
   std::vector<LinkId> opened, closed;
@@ -112,11 +113,11 @@ TEST_F(Links, WaitForTheirLastFramesBeforeTheyClose) {
   User user;
   open(user);
   links.up(0, {.index = 7}, now);
-  links.sending({.index = 7});
+  links.sending({.index = 7}, kPart);
   links.leave(user, now);
   links.close_idle(now + 29 * kSecond);
   EXPECT_EQ(links.open_count(), 1u);
-  links.sent({.index = 7});
+  links.sent({.index = 7}, kPart);
   links.close_idle(now + 29 * kSecond);
   EXPECT_EQ(links.open_count(), 0u);
 }
@@ -125,13 +126,13 @@ TEST_F(Links, KeepTheirPlaceUntilTheirLastFramesHaveLeft) {
   User first, second(3);
   open(first);
   links.up(0, {.index = 7, .generation = 1}, now);
-  links.sending({.index = 7, .generation = 1});
+  links.sending({.index = 7, .generation = 1}, kPart);
   links.peer_down({.index = 7, .generation = 1}, {StatusCode::kPEER_LOST, "gone"});
   links.leave(first, now);
   open(second);
   EXPECT_EQ(port.opened, (std::vector<LinkId>{0, 1, 2})) << "a frame of the first is on its way";
   links.up(1, {.index = 7, .generation = 2}, now);
-  links.sent({.index = 7, .generation = 1});
+  links.sent({.index = 7, .generation = 1}, kPart);
   User third;
   third.key[0] = std::byte{1};
   open(third);
@@ -168,6 +169,22 @@ TEST_F(Links, KnowWhenTheyCarriedAnythingForWhomever) {
   EXPECT_EQ(links.carried_ns(first, 1), now + 2);
   EXPECT_EQ(links.carried_ns(second, 1), now + 2);
   EXPECT_EQ(links.carried_ns(stranger, 1), 0u);
+}
+
+TEST_F(Links, KnowWhetherPartsAreUnderWay) {
+  User user;
+  open(user);
+  EXPECT_FALSE(links.under_way(user, 1));
+  links.up(0, {.index = 7}, now);
+  links.sending({.index = 7}, kWords);
+  EXPECT_FALSE(links.under_way(user, 1)) << "there is always a heartbeat";
+  links.sending({.index = 7}, kPart);
+  links.sending({.index = 7}, kPart);
+  links.sent({.index = 7}, kPart);
+  links.sent({.index = 7}, kWords);
+  EXPECT_TRUE(links.under_way(user, 1));
+  links.sent({.index = 7}, kPart);
+  EXPECT_FALSE(links.under_way(user, 1));
 }
 
 TEST_F(Links, HeardOfAreUsedAgainHoweverLongAgoTheyWereMade) {
