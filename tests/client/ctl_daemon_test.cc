@@ -90,6 +90,9 @@ TEST_F(CtlOfARealDaemon, NamesADaemonThatDoesNotAnswer) {
   const std::string file = directory_ / "policy.yaml";
   std::ofstream(file) << "window: 5\n";
   ::kill(daemon_, SIGSTOP);
+  int how = 0;
+  ASSERT_EQ(::waitpid(daemon_, &how, WUNTRACED), daemon_);  // all its threads have stopped
+  ASSERT_TRUE(WIFSTOPPED(how));
   const std::string said =
       "the daemon at " + socket_path() + " has not answered within 0.3 s (--timeout)\n";
   for (const std::vector<std::string>& words :

@@ -530,13 +530,14 @@ class BadDays(WithDaemon):
                 self.session().communicator("w", 0, 2, store.put, get)
 
     def test_killed_daemon_wakes_a_waiter_within_a_second(self):
-        store, waited = Store(), []
+        store, killed, waited = Store(), [], []
 
         def body(rank):
             session = self.session()
             comm = session.communicator("world", rank, 2, store.put, store.get, timeout=30)
             if rank == 1:
                 store.get("go")
+                killed.append(time.monotonic())
                 self.daemon.kill()
                 return
             call = comm.allreduce_async(session.empty(4))
@@ -545,7 +546,7 @@ class BadDays(WithDaemon):
                 call.wait()
             waited.append(time.monotonic())
         on_ranks(2, body)
-        self.assertEqual(len(waited), 1)
+        self.assertLess(waited[0] - killed[0], 2.5)  # a second, on a busy machine; who only counts beats needs four
 
     def test_forked_child_is_told_and_the_parent_goes_on(self):
         session = self.session()

@@ -137,10 +137,17 @@ class Interrupts(AloneOfTwo):
         call, seen = comm.allreduce_async(comm.session.empty(4)), []
         before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
         self.addCleanup(signal.signal, signal.SIGINT, before)
-        striker = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
+
+        def strike():
+            while "_waiting.py" not in files_of(threading.main_thread()):
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+        striker = threading.Thread(target=strike)
         striker.start()
+        began = time.monotonic()
         with self.assertRaises(cgx.TimedOutError):
             call.wait(0.5)
+        self.assertGreaterEqual(time.monotonic() - began, 0.5)
         striker.join()
         self.assertEqual(seen, [1])
 

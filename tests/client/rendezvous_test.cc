@@ -223,7 +223,7 @@ TEST(RendezvousTest, TheOthersAreToldWhyRank0GaveUp) {
       std::thread first([&] { leader = meet(meeting(0, 3), &failing); });
       follower = meet(meeting(1, 3), &store);
       first.join();
-      EXPECT_LT(Clock::now() - begin, waits ? 3s : 2s);
+      EXPECT_LT(Clock::now() - begin, waits ? 8s : 5s);  // its own is 20 s
       EXPECT_EQ(leader.status().code(), code);
       EXPECT_EQ(follower.status().code(), code);
       EXPECT_EQ(follower.status().message(), "rank 0 gave up: " + leader.status().message());

@@ -119,7 +119,7 @@ class Stream {
 };
 
 TEST_P(TransportConformance, KeepsOrderWhateverTheSizesAndWhereverTheyAreSentFrom) {
-  const uint64_t seed = ::testing::UnitTest::GetInstance()->random_seed();
+  const uint64_t seed = 1;
   SCOPED_TRACE("seed " + std::to_string(seed));
   join();
   Stream from_a(*a.transport, a.peer, seed), from_b(*b.transport, b.peer, seed + 1);

@@ -140,7 +140,7 @@ def run(engine):
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was made is removed
     passed = failed = skipped = 0
-    with tempfile.TemporaryDirectory(prefix="cgx-container-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cgx-container-", ignore_cleanup_errors=True) as folder:
         engine = Engine(folder)
         try:
             if os.geteuid() != 0 or not shutil.which("buildah"):

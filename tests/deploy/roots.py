@@ -86,9 +86,10 @@ def make_root(suite, folder, included=INCLUDED):
 
 
 def debootstrap(release, suite, folder, included, keyring):
-    # Its mounts end with it, however it ends: else whoever removes the folder goes on into /proc and /sys.
-    command = ["unshare", "--mount", "--", "mmdebstrap", "--variant=minbase", "--skip=cleanup/apt", "--aptopt=Acquire::Languages none",
-               "--dpkgopt=force-unsafe-io", f"--include={included}", f"--keyring={keyring}", suite, folder, *filter(None, [release.sources])]
+    # Its mounts and processes end with it, however it ends: else whoever removes the folder goes on into /proc and /sys.
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "mmdebstrap", "--variant=minbase",
+               "--skip=cleanup/apt", "--aptopt=Acquire::Languages none", "--dpkgopt=force-unsafe-io", f"--include={included}",
+               f"--keyring={keyring}", suite, folder, *filter(None, [release.sources])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ROOT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -138,7 +139,7 @@ def try_steps(suite, packages, folder):
 
 
 def try_root(suite, packages):
-    with tempfile.TemporaryDirectory(prefix=f"cgx-root-{suite}-") as work:
+    with tempfile.TemporaryDirectory(prefix=f"cgx-root-{suite}-", ignore_cleanup_errors=True) as work:
         os.chmod(work, 0o755)  # apt's own user reads there
         folder = os.path.join(work, "root")
         try:

@@ -52,7 +52,10 @@ def make_base(packages, root):
             file.write(text)
     for package in glob.glob(os.path.join(packages, "*.deb")):
         shutil.copy(package, root + HOME)
-    done = inside(root, "sh", "-c", f"apt-get install --download-only -q {HOME}/*.deb")
+    try:
+        done = inside(root, "sh", "-c", f"apt-get install --download-only -q {HOME}/*.deb")
+    except subprocess.TimeoutExpired:
+        raise Skipped(f"the packages that cgxd needs do not come within {COMMAND_S} s") from None
     if done.returncode:
         raise Skipped("the packages that cgxd needs cannot be had: " + done.stderr.strip()[-200:])
 
@@ -282,7 +285,7 @@ def main(packages):
         if not isolation_possible() or not shutil.which("systemd-nspawn"):
             raise Skipped("needs root, network namespaces and systemd-nspawn (Debian's package systemd-container)")
         with contextlib.ExitStack() as to_end:
-            folder = to_end.enter_context(tempfile.TemporaryDirectory(prefix="cgx-two-"))
+            folder = to_end.enter_context(tempfile.TemporaryDirectory(prefix="cgx-two-", ignore_cleanup_errors=True))
             os.chmod(folder, 0o755)
             base = os.path.join(folder, "base")
             make_base(packages, base)

@@ -19,7 +19,7 @@ MISMATCH_S = 0.2
 MEETING_S = 1.0  # the link between the machines is made meanwhile
 AT_ONCE_S = 0.1
 STORE_S = 0.5  # how long an impatient rank's store waits (rank.c)
-BUSY_S = 0.4  # what a machine busy with other work may add
+BUSY_S = 1.5  # what a machine busy with other work, or one that stood still for a second, may add
 
 
 class BadDay(ClusterCase):
@@ -297,13 +297,6 @@ class Disagreement(BadDay):
             job.create_soon(rank, size=2 + rank)
         answers = [rank.receive() for rank in job.ranks]
         self.assert_all_learn(answers, max(a.began for a in answers), MEETING_S, "MISMATCH", "rank", "2", "3")
-
-    def heard(self, job, step, ranks):
-        """Their daemons have read what these ranks said of the step: only those are told that it failed."""
-        listed = [next(c for c in self.daemons[place].control_tool("jobs")["communicators"] if c["job"] == job.name)
-                  for place in sorted({job.places[rank] for rank in ranks})]
-        reached = {r["rank"]: r["step"] for communicator in listed for r in communicator["rank_list"] if r["local"]}
-        return all(reached[rank] == step for rank in ranks)
 
     def submit_twice(self, job, comm, beside):
         """Rank 1 does in step 2, while the ranks `beside` wait for it; returns what these are told."""

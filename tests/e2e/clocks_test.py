@@ -215,8 +215,9 @@ class Clocks(ClusterCase):
         scenario.job.check(scenario.comm, 2)
         for daemon in scenario.daemons:
             warned = [int(s) for s in re.findall(r"warning .*step 2 has waited (\d+) s for rank 1\b", daemon.log())]
-            self.assertEqual(warned, [5, 10][:len(warned)], daemon.log())
-            self.assertTrue(warned, daemon.log())
+            self.assertTrue(0 < len(warned) <= 2, daemon.log())
+            for seconds, at in zip(warned, (5, 10)):
+                self.assertIn(seconds, range(at, at + 3), daemon.log())  # looked at twice a second, on a busy machine
 
     def test_a_late_rank_is_warned_about_by_name_everywhere_and_not_given_up(self):
         self.check_late("late rank")

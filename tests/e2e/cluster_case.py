@@ -60,6 +60,7 @@ class ClusterCase(unittest.TestCase):
     @classmethod
     def start_bystander(cls, **options):
         """A job that goes on whatever a test does to others; bystander_steps() sees to it."""
+        cls.bystander_options = options
         cls.bystander = Job(cls.daemons, [0, 1, 1], **options)
         cls.addClassCleanup(cls.bystander.close)
         cls.bystander_comm = cls.bystander.join()
@@ -69,12 +70,23 @@ class ClusterCase(unittest.TestCase):
         for daemon in self.daemons:
             self.assertIsNone(daemon.process.poll(), f"a daemon is gone:\n{daemon.log()}")
         type(self).bystander_step += 1
-        self.bystander.step(self.bystander_comm, self.bystander_step)
+        try:
+            self.bystander.step(self.bystander_comm, self.bystander_step)
+        except AssertionError:
+            type(self).start_bystander(**self.bystander_options)  # a sound one for the tests that follow
+            raise
 
     def job(self, places, **options):
         job = Job(self.daemons, places, **options)
         self.addCleanup(job.close)
         return job
+
+    def heard(self, job, step, ranks):
+        """Their daemons have read what these ranks said of the step: only those are told that it failed."""
+        listed = [next(c for c in self.daemons[place].control_tool("jobs")["communicators"] if c["job"] == job.name)
+                  for place in sorted({job.places[rank] for rank in ranks})]
+        reached = {r.get("rank", 0): r.get("step", 0) for each in listed for r in each["rank_list"] if r.get("local")}
+        return all(reached[rank] == step for rank in ranks)
 
     def assert_status(self, answer, status, *texts):
         self.assertEqual(answer.status, status, answer.text)

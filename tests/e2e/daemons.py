@@ -11,6 +11,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 MESH_PORT = 7700
+SLOWER = 3 if os.path.basename(BUILD) in ("asan", "tsan") else 1  # what a sanitizer makes of a limit in seconds
 TRANSPORT = os.environ.get("CGX_TEST_TRANSPORT")  # for daemons that are told nothing else; None: their own default
 
 

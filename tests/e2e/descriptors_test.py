@@ -60,7 +60,7 @@ class DeafOverUcx(ClusterCase):
     """UCX closes its listeners when it is out of descriptors and never opens them again: such a daemon ends by name."""
 
     CONFIG = merged(RAW, {"transport": {"name": "ucx"}, "timeouts": {"drain_ms": 2000}})
-    END_S = 4.0
+    END_S = 8.0
 
     def test_the_daemon_ends_says_why_and_serves_again_when_it_is_started_again(self):
         daemon = self.daemons[1]

@@ -95,6 +95,7 @@ class Drain(ClusterCase):
                 job = self.job(places)
                 comm = job.join()
                 job.submit(comm, 1, ranks=[0])
+                self.wait_until(lambda: self.heard(job, 1, [0]), "the reading of what was submitted")
                 self.assertIn(f"communicator 'grads' of job '{job.name}', step 1: {what}", self.told_at_stop(self.daemons[0]))
                 self.tearDown()
 

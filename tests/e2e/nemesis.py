@@ -167,13 +167,22 @@ class Nemesis:
     def endure(self, deed, victim):
         """Nobody is told anything while the deed lasts, and all is well afterwards."""
         deed.begin()
-        healing = threading.Timer(deed.seconds, deed.end)
+        failed = []
+
+        def heal():
+            try:
+                deed.end()
+            except Exception as error:  # of a thread nobody would hear
+                failed.append(error)
+        healing = threading.Timer(deed.seconds, heal)
         healing.start()
         try:
             while healing.is_alive():
                 victim.step()
         finally:
             healing.join()
+        if failed:
+            raise AssertionError(f"{deed.text()}: {failed[0]!r}") from failed[0]
         deed.check()
         victim.step()
 

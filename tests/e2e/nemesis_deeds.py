@@ -4,6 +4,7 @@ To add one: a class in DEEDS. `begin` does it and returns when, `end` undoes it.
 for `seconds`; else `tells` says what each living rank is told, of whom, and how soon.
 """
 
+import select
 import signal
 import subprocess
 import sys
@@ -54,6 +55,8 @@ while not select.select([sys.stdin], [], [], 0.002)[0]:
             link.connect(word if "/" in word else (word.rsplit(":", 1)[0], int(word.rsplit(":", 1)[1])))
             link.send(chance.choice(starts) + chance.randbytes(chance.randrange(300)))
             said += 1
+            if said == 1:
+                print("begun", flush=True)
     except OSError:
         pass
 print(said, flush=True)
@@ -240,14 +243,21 @@ class Descriptors(Deed):
         words = [f"{address}:{port}" for address, port in listeners(victim)] + [victim.control, victim.socket]
         self.crowd = here.start([sys.executable, "-c", CROWD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.crowd.stdout.readline()
-        self.taken = Use(victim).descriptors
+        deadline = time.monotonic() + 2
+        while True:
+            self.taken = Use(victim).descriptors
+            if self.enough() or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+
+    def enough(self):
+        return self.taken > self.nemesis.OPEN_FILES * 3 // 4
 
     def end(self):
         self.crowd.communicate(b"", timeout=10)
 
     def check(self):
-        open_files = self.nemesis.OPEN_FILES
-        assert self.taken > open_files * 3 // 4, f"only {self.taken} of {open_files} descriptors were taken"
+        assert self.enough(), f"only {self.taken} of {self.nemesis.OPEN_FILES} descriptors were taken"
 
 
 class Junk(Deed):
@@ -262,6 +272,9 @@ class Junk(Deed):
             machine = self.nemesis.machines[(daemon.machine.index + 1) % len(daemons)]
             self.babblers.append(machine.start([sys.executable, "-c", BABBLE, str(self.draw.randrange(1 << 30)), *words],
                                                stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        for babbler in self.babblers:
+            assert select.select([babbler.stdout], [], [], 10)[0], "nobody hears the junk"
+            babbler.stdout.readline()
 
     def end(self):
         self.said = [int(babbler.communicate(b"", timeout=10)[0]) for babbler in self.babblers]

@@ -198,11 +198,11 @@ class LargeArenas(ClusterCase):
         steps = itertools.count(2)
         for _ in range(TRIES):
             slowest, opened = self.longest_while_mapping(job, comm, steps)
-            self.assertLess(slowest, 1.0)
-            if opened < OPENED_S:
+            if slowest < 1.0 and opened < OPENED_S:
                 break
         figure(f"longest of {next(steps) - 1} steps while 2 GiB are mapped", slowest, 1.0)
         figure("longest opening of a session meanwhile", opened, OPENED_S)
+        self.assertLess(slowest, 1.0)
         self.assertLess(opened, OPENED_S)
         longest = self.daemons[0].control_tool("status")["data_thread"].get("longest_lately", {"wall_ns": 0})
         figure("longest round of the data thread meanwhile", int(longest["wall_ns"]) / 1e9, 0.5)

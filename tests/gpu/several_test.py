@@ -174,7 +174,7 @@ class FaultsOfSeveral(WorkerCase):
         seconds, said = self.kill_a_worker(doomed)
         for text in said:
             self.assertRegex(text, r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
-        self.assertLess(seconds, 1.0)
+        self.assertLess(seconds, 2.5)  # on a busy machine; a silent peer is known after 4 s
         self.no_workers_left()
 
     def test_a_rank_on_the_host_beside_ranks_on_gpus_is_refused_by_name(self):

@@ -48,6 +48,21 @@ class Tree(unittest.TestCase):
     def test_each_folder_has_a_readme(self):
         self.assertEqual([f for f in top_folders() if f"{f}/README.md" not in tree.files()], [])
 
+    def test_each_python_test_is_run_by_something(self):
+        """A CMakeLists.txt names it, by a list of short names too, or a program does."""
+        idle = []
+        for path in tree.files():
+            if not re.search(r"^tests/.*_test\.py$", path):
+                continue
+            folder, name = os.path.split(path)
+            programs = [".ci/run", *(p for p in tree.files() if os.path.dirname(p) == folder and not p.endswith((".md", "_test.py")))]
+            said = "\n".join(tree.text(p) for p in programs)
+            lists = " ".join(re.findall(r"foreach\(([^)]*)\)", said))
+            stem = name.removesuffix(".py")
+            if not re.search(rf"\b{stem}\b", said) and stem.removesuffix("_test") not in lists.split():
+                idle.append(path)
+        self.assertEqual(idle, [])
+
     def test_subfolders_are_described(self):
         """Either by a README of their own or by name in their parent's; the tests' rooms by the folder that they mirror."""
         unexplained = []

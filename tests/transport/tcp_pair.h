@@ -61,7 +61,7 @@ class TcpTest : public ::testing::Test {
     if (relay) relay->pump();
   }
   template <typename Done>
-  bool until(Done done, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
+  bool until(Done done, std::chrono::milliseconds limit = std::chrono::seconds(120)) {
     const auto deadline = Clock::now() + limit;
     while (!done()) {
       if (Clock::now() >= deadline) return false;

@@ -41,7 +41,7 @@ class UcxTest : public ::testing::Test {
     join();
   }
   bool until(const std::function<bool()>& done) {
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    const auto deadline = Clock::now() + std::chrono::seconds(120);
     while (!done()) {
       if (Clock::now() >= deadline) return false;
       if (a.transport) a.transport->progress();

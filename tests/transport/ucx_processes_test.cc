@@ -98,7 +98,7 @@ int exchange_frames(const TwoProcesses::Child& self, bool shows_bytes) {
     party.transport->close(party.peer);
     (void)party.until([] { return false; }, std::chrono::milliseconds(50));
   } else {
-    REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(1)));
+    REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(3)));
   }
   party.meet(self);
   return 0;
@@ -120,7 +120,7 @@ int lose_peer(const TwoProcesses::Child& self) {
   while (party.events.sent.size() < 2) party.transport->progress();
   // The socket of the test ends with the other process: that is the moment of its death.
   while (::recv(self.socket, &byte, 1, MSG_DONTWAIT) != 0) party.transport->progress();
-  REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(1)));
+  REQUIRE(party.until([&] { return party.events.downs.size() == 1; }, std::chrono::seconds(3)));
   REQUIRE(party.events.downs[0].why.code() == StatusCode::kPEER_LOST);
   REQUIRE(party.events.sent_before_down == kFrames);
   REQUIRE(
@@ -165,11 +165,11 @@ int close_stopped_peer(const TwoProcesses::Child& self) {
   (void)party.until([] { return false; }, std::chrono::milliseconds(200));
   REQUIRE(party.events.sent.size() < kStuck && party.events.downs.empty());
   party.transport->close(party.peer);
-  REQUIRE(party.until([&] { return party.events.sent.size() == kStuck; }, std::chrono::seconds(1)));
+  REQUIRE(party.until([&] { return party.events.sent.size() == kStuck; }, std::chrono::seconds(3)));
   REQUIRE(party.events.sent.back().status.code() == StatusCode::kCANCELLED);
   int wakeups = 0;
   for (const auto end = Clock::now() + std::chrono::milliseconds(300); Clock::now() < end;) {
-    REQUIRE(party.until([&] { return party.transport->arm(); }, std::chrono::seconds(1)));
+    REQUIRE(party.until([&] { return party.transport->arm(); }, std::chrono::seconds(3)));
     pollfd ready{.fd = party.transport->event_fd(), .events = POLLIN, .revents = 0};
     wakeups += ::poll(&ready, 1, 100) == 1;
   }
