@@ -10,16 +10,18 @@ constexpr size_t kCeilingNotesMax = 16;
 
 }  // namespace
 
-void CeilingWatch::follow(const PlanFacts& plan) {
-  if (same_wish(policy_, plan.policy) && table_hash_ == plan.plan.table_hash) return;
+void CeilingWatch::follow(const PlanFacts& plan, uint64_t step) {
+  const bool goes_on = same_search(policy_, plan.policy) && table_hash_ == plan.plan.table_hash;
+  if (goes_on) losses_.measure_each(plan.policy.stats_steps);
   policy_ = plan.policy;
+  if (goes_on) return;
   table_hash_ = plan.plan.table_hash;
   std::vector<CodecSpec> strengths = strengths_of(policy_);
   std::vector<bool> measured;
   for (uint32_t t = 0; !strengths.empty() && t < plan.table->size(); ++t) {
     measured.push_back(plan.by_default(t));
   }
-  losses_.begin(std::move(strengths), table_hash_, measured, policy_.stats_steps);
+  losses_.begin(std::move(strengths), table_hash_, measured, policy_.stats_steps, step);
   losses_.forget();
   ceilings_.clear();
   base_.clear();
@@ -36,13 +38,16 @@ void CeilingWatch::follow(const PlanFacts& plan) {
 
 std::vector<CodecSpec> CeilingWatch::ceilings_under(const Policy& policy,
                                                     uint64_t table_hash) const {
-  const bool goes_on = same_wish(policy_, policy) && table_hash_ == table_hash;
+  const bool goes_on = same_search(policy_, policy) && table_hash_ == table_hash;
   return goes_on ? ceilings_ : std::vector<CodecSpec>();
 }
 
 bool CeilingWatch::completed(uint64_t step) {
   if (!losses_.close_step(step)) return false;
-  if (!counts(step)) return true;
+  if (!counts(step)) {
+    losses_.forget();
+    return true;
+  }
   everywhere_ = everywhere_.times(LossMeter::kFades);
   everywhere_ += losses_.last();
   if (due_ > 0) --due_;
@@ -105,7 +110,8 @@ void CeilingWatch::propose(const CeilingAnswer& answer) {
           guards_ = answer.guards;
           level_ = answer.level;
           climb_ = answer.climb;
-          everywhere_ = {};  // residuals follow the codec
+          losses_.forget();  // residuals follow the codec
+          everywhere_ = {};
           in_force_ = agreed->first_step;
           said.epoch = agreed->epoch;
           said.step = agreed->first_step;

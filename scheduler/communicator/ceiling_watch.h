@@ -37,8 +37,8 @@ class CeilingWatch {
   explicit CeilingWatch(CeilingPort& port) : port_(port) {}
 
   LossMeter& losses() { return losses_; }
-  // A plan takes force here, on any machine.
-  void follow(const PlanFacts& plan);
+  // A plan takes force with this step, on any machine.
+  void follow(const PlanFacts& plan, uint64_t step);
   // The coordinator's: a step is complete; later, between steps, what is due is asked for.
   bool completed(uint64_t step);  // true: it was measured
   // What another machine has measured in a step, of all tensors.

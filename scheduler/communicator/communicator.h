@@ -409,7 +409,9 @@ class Communicator final : public OperationPort,
   SlabCounts call_slabs_;
   uint64_t commits_ = 0;  // in force since the start
   bool reordered_ = false;
-  uint64_t kept_epoch_ = 0;  // the newest in the history of plans
+  uint32_t reorder_tries_ = 0;
+  uint64_t reorder_after_ = 0;  // so many steps
+  uint64_t kept_epoch_ = 0;     // the newest in the history of plans
   PolicyDesk desk_;
   std::string feedback_begins_;  // coordinator: as Joining's
   std::vector<LocalState> local_;

@@ -10,7 +10,9 @@ bool Communicator::sets_ceilings() const {
 }
 
 void Communicator::follow_ceilings(const Event& event) {
-  if (event.kind == EventKind::kswitched) ceilings_.follow(*steps_.plan()->facts);
+  if (event.kind == EventKind::kswitched) {
+    ceilings_.follow(*steps_.plan()->facts, whole_step(event));
+  }
   if (event.kind != EventKind::kstep_completed) return;
   const uint64_t step = whole_step(event);
   if (!ceilings_.completed(step) || members_.coordinator()) return;

@@ -8,6 +8,8 @@
 namespace cgx::scheduler {
 namespace {
 
+constexpr uint32_t kReorderTries = 3;
+
 // The plan that the history has, for the table that is here.
 PlanQuestion repeat_plan(const PlanEntry& entry, const std::shared_ptr<const TensorTable>& table) {
   return {.table = table,
@@ -267,17 +269,21 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
   }
   meter_.begin(table_->size());
   steps_.install(plan, first_step, homes());
+  reordered_ = false;
+  reorder_tries_ = 0;
+  reorder_after_ = first_step + 2;
   keep_history(PlanPurpose::kCommit, *plan, first_step);
   for (uint32_t i = 0; i < local_.size(); ++i) {
     reply(i, local_[i].commit_request, {}, plan->plan.epoch, first_step);
   }
 }
 
-// After two steps it is known from which end gradients come, and which do not.
+// After two steps it is known from which end gradients come, and which do not. Another plan may
+// have been wanted at the same time, or a machine was slow to answer.
 void Communicator::reorder_if_useful() {
   if (reordered_ || replay_.on() || !members_.coordinator() || !steps_.installed() ||
-      steps_.completed_end() < joining_.first_step() + 2 || agreement_.proposing() ||
-      desk_.wish() || pending_ || agreement_.announced_epoch() != 0) {
+      steps_.completed_end() < reorder_after_ || agreement_.proposing() || desk_.wish() ||
+      pending_ || agreement_.announced_epoch() != 0) {
     return;
   }
   reordered_ = true;
@@ -289,7 +295,11 @@ void Communicator::reorder_if_useful() {
       [this, order](uint64_t epoch) -> Result<PlanQuestion> {
         return question_of_own(epoch, order);
       },
-      [](const Result<PlanAgreement::Outcome>&) {});
+      [this](const Result<PlanAgreement::Outcome>& outcome) {
+        if (outcome.ok() || ++reorder_tries_ == kReorderTries) return;
+        reordered_ = false;
+        reorder_after_ = steps_.completed_end() + 1;
+      });
 }
 
 void Communicator::keep_history(PlanPurpose purpose, const PreparedPlan& plan, uint64_t step) {

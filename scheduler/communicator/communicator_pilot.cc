@@ -24,9 +24,9 @@ void Communicator::measure(const Event& event) {
   if (sample->period_ns > 0) sample->busy_ns = busy_ns;
   const bool probed = std::exchange(probe_disturbs_, false);
   const Plan& plan = steps_.plan()->plan;
-  const auto due = [&](uint32_t every) { return every != 0 && sample->step % every == 0; };
+  const auto due = [&](uint32_t every) { return every > 1 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
-                     !ceilings_.losses().due(sample->step) && !probed;
+                     !ceilings_.losses().disturbs(sample->step) && !probed;
   const PlanAgreement::PlanPtr base = agreement_.base(steps_.plan());
   if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
   if (!searches_plans()) return;

@@ -95,13 +95,17 @@ PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t>
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
   return [this, policy](uint64_t epoch) -> Result<PlanQuestion> {
-    return PlanQuestion{
+    PlanQuestion question{
         .table = table_,
         .policy = policy,
         .epoch = epoch,
         .policy_version = desk_.version() + 1,
         .order = running_order(),
         .ceilings = ceilings_.ceilings_under(policy, steps_.plan()->plan.table_hash)};
+    const PreparedPlan& base = *agreement_.base(steps_.plan());
+    const bool found = policy.mode != PlanMode::kFixed && same_search(policy, base.policy);
+    if (found) question.groups = base.plan.groups;
+    return question;
   };
 }
 

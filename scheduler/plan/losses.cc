@@ -11,8 +11,10 @@ constexpr uint64_t kEarlySteps = 32, kEarlyEvery = 8;
 }  // namespace
 
 void LossMeter::begin(std::vector<CodecSpec> strengths, uint64_t table_hash,
-                      const std::vector<bool>& measured, uint32_t every_steps) {
-  every_ = every_steps == 0 ? kEveryByDefault : std::min(every_steps, kEveryMost);
+                      const std::vector<bool>& measured, uint32_t every_steps,
+                      uint64_t first_step) {
+  measure_each(every_steps);
+  since_ = first_step - first_step % kEarlyEvery;
   const bool same = strengths_ != nullptr && *strengths_ == strengths &&
                     table_hash_ == table_hash && measured_ == measured;
   if (same) return;
@@ -31,9 +33,13 @@ void LossMeter::forget() {
   steps_ = 0;
 }
 
+void LossMeter::measure_each(uint32_t every_steps) {
+  every_ = every_steps == 0 ? kEveryByDefault : std::min(every_steps, kEveryMost);
+}
+
 bool LossMeter::due(uint64_t step) const {
-  if (strengths_ == nullptr || step == 0) return false;
-  return step % every_ == 0 || (step < kEarlySteps && step % kEarlyEvery == 0);
+  if (strengths_ == nullptr || step <= since_) return false;
+  return step % every_ == 0 || (step - since_ < kEarlySteps && step % kEarlyEvery == 0);
 }
 
 void LossMeter::drop_step() {

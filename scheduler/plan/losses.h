@@ -73,13 +73,16 @@ struct Norms {
 
 class LossMeter {
  public:
-  // At most kStrengthsMax of them, none: nothing is measured; and of which tensors. What was
-  // measured before counts on where they and the table are the same.
+  // At most kStrengthsMax of them, none: nothing is measured; and of which tensors, from which step
+  // on. What was measured before counts on where they and the table are the same.
   void begin(std::vector<CodecSpec> strengths, uint64_t table_hash,
-             const std::vector<bool>& measured, uint32_t every_steps);
+             const std::vector<bool>& measured, uint32_t every_steps, uint64_t first_step);
+  void measure_each(uint32_t every_steps);
   void forget();
-  // A function of the step alone: every machine measures the same ones.
+  // A function of steps alone: every machine measures the same ones.
   bool due(uint64_t step) const;
+  // A step that takes longer than others because it is measured.
+  bool disturbs(uint64_t step) const { return every_ > 1 && due(step); }
   const Strengths& strengths() const { return strengths_; }  // null: none
 
   bool measures(uint32_t tensor) const { return tensor < measured_.size() && measured_[tensor]; }
@@ -100,6 +103,7 @@ class LossMeter {
   Strengths strengths_;
   uint64_t table_hash_ = 0;
   uint32_t every_ = 0, steps_ = 0;
+  uint64_t since_ = 0;
   std::vector<bool> measured_;           // by tensor
   std::vector<LossSample> open_, sums_;  // older steps count less
   LossSample last_;

@@ -94,4 +94,14 @@ inline bool same_wish(Policy one, Policy other) {
   return one == other;
 }
 
+// What a search, or ceilings, found for the one holds for the other.
+inline bool same_search(Policy one, const Policy& other) {
+  one.weight = other.weight;
+  one.window = other.window;
+  one.stats_steps = other.stats_steps;
+  one.replica_check_steps = other.replica_check_steps;
+  one.feedback_decay = other.feedback_decay;
+  return same_wish(std::move(one), other);
+}
+
 }  // namespace cgx::scheduler

@@ -99,7 +99,7 @@ int GravacSearch::level_that_is_enough() const {
 
 bool GravacSearch::may_climb() const {
   const auto next = static_cast<size_t>(int64_t{level_now()} + 1);
-  if (next >= strengths().size()) return false;
+  if (next >= strengths().size() || question_.everywhere.intended <= 0) return false;
   const double plainly =
       std::min(epsilon() / kOnceItRuns, epsilon() + kPlainlyEnough * (1 - epsilon()));
   return gain(next) >= plainly;
@@ -126,11 +126,12 @@ CeilingAnswer GravacSearch::answer() const {
   char text[96];
   const auto kept = [&](int level) { return 100 * gain(static_cast<size_t>(level)); };
   if (raw) {
-    std::snprintf(text, sizeof text, "uncompressed, since 1 in %.0f keeps %.0f %% of the norm",
+    std::snprintf(text, sizeof text,
+                  "uncompressed, since 1 in %.0f keeps %.0f %% of the squared norm",
                   1 / strengths()[0].amount, kept(0));
   } else {
-    std::snprintf(text, sizeof text, "1 in %.0f, which keeps %.0f %% of the norm", 1 / spec.amount,
-                  kept(answer.level));
+    std::snprintf(text, sizeof text, "1 in %.0f, which keeps %.0f %% of the squared norm",
+                  1 / spec.amount, kept(answer.level));
   }
   answer.why = text;
   return answer;

@@ -137,7 +137,8 @@ Status LayerSearch::prepare() {
   const size_t uniform = level_of(policy().default_codec);
   std::vector<double> densities;
   for (uint32_t t = 0; t < running.table->size(); ++t) {
-    if (!running.by_default(t) || question_.losses[t].values <= 0) continue;
+    const LossSample& loss = question_.losses[t];
+    if (!running.by_default(t) || loss.values <= 0 || loss.intended <= 0) continue;  // zeros only
     tensors_.push_back(t);
     const auto& candidates = candidates_.emplace_back(candidates_of(t));
     uniform_.add(candidates[uniform]);

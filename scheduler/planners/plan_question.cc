@@ -39,7 +39,10 @@ std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Dec
       if (segment.spec.bucket != spec.bucket) {  // pieces stay what they are, or are refused
         segment.first_bucket = segment.first_element() / spec.bucket;
         const bool to_the_end = segment.buckets == Segment::kToTheEnd;
-        if (!to_the_end) segment.buckets = segment.buckets * segment.spec.bucket / spec.bucket;
+        const uint64_t elements = (*question.table)[segment.tensor].elements;
+        const uint64_t there = (elements + spec.bucket - 1) / spec.bucket - segment.first_bucket;
+        const uint64_t as_many = segment.buckets * segment.spec.bucket / spec.bucket;
+        if (!to_the_end) segment.buckets = std::min(as_many, there);  // the last was not full
       }
       segment.spec = spec;
     }

@@ -107,6 +107,27 @@ TEST_P(SecondCommit, MeetsAReorderingAtAnyMoment) {
   }
 }
 
+// Where gradients come from first to last; group 0 is the first to travel.
+TEST(Reordering, ComesAgainBehindASecondCommit) {
+  ClusterOptions options{.policy = raw_policy()};
+  options.policy.group_bytes = 4096;
+  World world({1, 1}, options, /*raw=*/false);
+  const auto group_of_first = [&] {
+    scheduler::Snapshot shown = world.cluster.engine(0).snapshot(0);
+    show_plan(shown.communicators.at(0));
+    return shown.communicators.at(0).tensors.at(0).group;
+  };
+  uint64_t step = 0;
+  EXPECT_GT(group_of_first(), 0u);
+  while (step < 6) ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step++));
+  EXPECT_EQ(group_of_first(), 0u);
+  commit_one_more(world);
+  ASSERT_NO_FATAL_FAILURE(expect_commits(world.cluster, StatusCode::kOK));
+  EXPECT_GT(group_of_first(), 0u);
+  while (step < 12) ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, step++));
+  EXPECT_EQ(group_of_first(), 0u);
+}
+
 // A policy that is being prepared is pre-empted; the operator is told by what.
 TEST_P(SecondCommit, PreemptsAPolicyAtAnyMoment) {
   const auto ranks = static_cast<uint32_t>(shape().size());

@@ -265,6 +265,38 @@ TEST(Search, AnOperatorsPolicyComesFirst) {
   EXPECT_EQ(job.shown().searching, "");
 }
 
+// What has nothing to do with what is fast leaves it.
+TEST(Search, APolicyOfAnotherWeightKeepsWhatWasFound) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  for (; step < 60; ++step) job.play(step);
+  ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+  StatusCode code = StatusCode::kINTERNAL;
+  scheduler::Policy heavier = auto_policy();
+  heavier.weight = 2;
+  job.world.cluster.engine(1).apply_policy(
+      {.job = "job", .policy = heavier},
+      [&](const Result<scheduler::PolicyChange>& change) { code = change.status().code(); });
+  ASSERT_TRUE(job.world.cluster.run_until([&] { return code != StatusCode::kINTERNAL; }));
+  ASSERT_EQ(code, StatusCode::kOK);
+  const uint64_t epoch = job.epoch_of[step - 1];
+  for (int i = 0; i < 60; ++i) {
+    job.play(step++);
+    EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec) << "step " << step - 1;
+  }
+  EXPECT_GT(job.epoch_of[step - 1], epoch);
+  EXPECT_EQ(job.shown().searching, "settled");
+}
+
+TEST(Search, SettlesWhereEveryStepIsMeasured) {
+  scheduler::Policy policy = auto_policy();
+  policy.stats_steps = policy.replica_check_steps = 1;
+  Job job({.policy = policy, .port_bytes_per_second = 2'000'000});
+  for (uint64_t step = 0; step < 60; ++step) job.play(step);
+  EXPECT_EQ(job.shown().searching, "settled");
+  EXPECT_EQ(job.codec_of("linear.weight"), policy.default_codec);
+}
+
 TEST(Search, ATrialGoesOnBehindAFailure) {
   Job job({.port_bytes_per_second = 2'000'000});
   uint64_t step = 0;

@@ -59,7 +59,7 @@ CeilingAnswer weaker_codec() {
 // A watch that has measured enough and has asked.
 struct AskingWatch {
   AskingWatch() : watch(desk) {
-    watch.follow(*plan);
+    watch.follow(*plan, 0);
     for (uint64_t step = 1; step <= 2; ++step) watch.completed(step);
     watch.work(plan);
   }
@@ -74,6 +74,30 @@ TEST(CeilingWatch, ProposesWhatTheSearchFound) {
   scene.desk.pending(weaker_codec());
   ASSERT_EQ(scene.desk.proposed.size(), 1u);
   EXPECT_EQ(scene.watch.ceilings(), weaker_codec().ceilings);
+}
+
+TEST(CeilingWatch, JudgesNothingThatRanUnderEarlierCeilings) {
+  AskingWatch scene;
+  scene.watch.losses().add(0, {.values = 1, .residual = 100});
+  scene.watch.completed(3);
+  scene.desk.pending(weaker_codec());
+  EXPECT_EQ(scene.watch.losses().tensors()[0].residual, 0);
+  for (const uint64_t step : {9, 10}) {
+    scene.watch.losses().add(0, {.values = 1, .residual = step == 9 ? 100.0 : 5.0});
+    EXPECT_TRUE(scene.watch.completed(step));
+  }
+  EXPECT_EQ(scene.watch.losses().tensors()[0].residual, 5) << "step 9 sent what was left before";
+}
+
+TEST(CeilingWatch, GoesOnUnderAPolicyOfAnotherWeight) {
+  AskingWatch scene;
+  scene.desk.pending(weaker_codec());
+  Policy heavier = scene.plan->policy;
+  heavier.weight = 2;
+  EXPECT_EQ(scene.watch.ceilings_under(heavier, scene.plan->plan.table_hash),
+            weaker_codec().ceilings);
+  heavier.layerwise_alpha = 2;
+  EXPECT_TRUE(scene.watch.ceilings_under(heavier, scene.plan->plan.table_hash).empty());
 }
 
 // A search takes a while: an operator's policy, a commit or the pilot's trial may come in between.

@@ -120,5 +120,14 @@ TEST(Policy, IsTheSameWishWhoeverHasIt) {
   EXPECT_FALSE(same_wish(one, other));
 }
 
+TEST(Policy, SearchesForTheSameWhateverItsWeight) {
+  Policy one, other;
+  one.weight = 2;
+  one.stats_steps = 7;
+  EXPECT_TRUE(same_search(one, other));
+  other.default_codec.bits = 2;
+  EXPECT_FALSE(same_search(one, other));
+}
+
 }  // namespace
 }  // namespace cgx::scheduler

@@ -150,6 +150,14 @@ TEST(Layerwise, KeepsTheCodecOfTensorsThatNobodyMeasured) {
   EXPECT_FALSE(answer_to(question).changes);
 }
 
+// An expert that no step has asked, a gate that is closed: what it will be is not known.
+TEST(Layerwise, KeepsTheCodecOfTensorsThatHadNothingButZeros) {
+  const Layers layers;
+  CeilingQuestion question = layers.question();
+  question.losses[2] = {.values = question.losses[2].values};
+  EXPECT_EQ(answer_to(question).ceilings[2], kUniform);
+}
+
 TEST(Ceilings, ArePartOfPlansAndRulesGoBeforeThem) {
   const Layers layers;
   const CeilingAnswer answer = answer_to(layers.question());
@@ -209,6 +217,35 @@ TEST(Ceilings, OfACompressedPlanFollowNewOnes) {
   EXPECT_EQ((*facts)->spec_of(12).bits, 8);
 }
 
+// The last piece of a tensor ends within one of the old buckets, which were larger.
+TEST(Ceilings, OfATensorInPiecesMayHaveSmallerBuckets) {
+  Policy policy;
+  policy.default_codec = {.codec = 12, .bucket = 65536, .amount = 0.01f};
+  policy.mode = PlanMode::kAuto;
+  policy.segment_bytes = 256 * 1024;
+  const auto table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "weight", .elements = 100'000, .shape = {100'000}}});
+  PlanQuestion question{.table = table,
+                        .policy = policy,
+                        .epoch = 1,
+                        .policy_version = 1,
+                        .order = reverse_registration(1),
+                        .machines = 2,
+                        .slab_bytes = 1 << 20};
+  question.policy.mode = PlanMode::kFixed;
+  const Result<FactsPtr> running = make_facts(question);
+  ASSERT_TRUE(running.ok()) << running.status().to_string();
+  ASSERT_EQ((*running)->places[0].size(), 2u);
+  question.policy = policy;
+  question.epoch = 2;
+  question.groups = (*running)->plan.groups;
+  question.ceilings = {exact_for(policy.default_codec)};
+  question.under_new_ceilings = true;
+  const Result<FactsPtr> exact = make_facts(question);
+  ASSERT_TRUE(exact.ok()) << exact.status().to_string();
+  EXPECT_EQ((*exact)->spec_of(0).codec, 0);
+}
+
 TEST(Ceilings, NameWhatIsWrongWithAPolicy) {
   Policy policy;
   EXPECT_TRUE(check_ceilings(policy).ok());
@@ -262,6 +299,9 @@ TEST(Gravac, BecomesStrongerAStepAtATimeWhereMoreThanEnoughIsKept) {
   EXPECT_EQ(answer_to(gains_are(layers, {1, 0.99, 0.98, 0.95, 0.9, 0.75, 0.7}, 3)).level, 4);
   const CeilingAnswer stays = answer_to(gains_are(layers, {1, 0.97, 0.93, 0.9, 0.85, 0.6, 0.5}, 3));
   EXPECT_FALSE(stays.changes) << "a little more than enough is no reason";
+  CeilingQuestion blind = gains_are(layers, {1, 1, 1, 1, 1, 1, 1});
+  blind.everywhere = {.nonfinite = 100};
+  EXPECT_FALSE(answer_to(blind).changes) << "nothing was seen";
 }
 
 TEST(Gravac, GoesBackAsFarAsItTakes) {
@@ -401,18 +441,37 @@ TEST(Guards, HaveTheMenusLevelsBelowThePolicysCodecInModeAuto) {
 
 TEST(Losses, AreMeasuredInTheSameStepsEverywhere) {
   LossMeter one, other;
-  one.begin({kUniform}, 1, {true, true}, 10);
+  one.begin({kUniform}, 1, {true, true}, 10, 0);
   for (uint64_t step = 0; step < 25; ++step) one.close_step(step);
-  other.begin({kUniform}, 1, {true, true}, 10);
+  other.begin({kUniform}, 1, {true, true}, 10, 0);
   for (uint64_t step = 0; step < 200; ++step) EXPECT_EQ(one.due(step), other.due(step)) << step;
   EXPECT_TRUE(one.due(8));
   EXPECT_FALSE(one.due(33));
   EXPECT_TRUE(one.due(110));
 }
 
+TEST(Losses, AreMeasuredSoonWhereverAJobBegins) {
+  LossMeter meter;
+  meter.begin({kUniform}, 1, {true}, 500, 12'345);
+  EXPECT_FALSE(meter.due(12'344));
+  EXPECT_TRUE(meter.due(12'352));
+  EXPECT_TRUE(meter.due(12'360));
+  EXPECT_FALSE(meter.due(12'384));
+  EXPECT_TRUE(meter.due(12'500));
+}
+
+TEST(Losses, OfEveryStepMakeNoneUnusual) {
+  LossMeter meter;
+  meter.begin({kUniform}, 1, {true}, 2, 0);
+  EXPECT_TRUE(meter.disturbs(100));
+  meter.measure_each(1);
+  EXPECT_TRUE(meter.due(101));
+  EXPECT_FALSE(meter.disturbs(101));
+}
+
 TEST(Losses, OfAnAttemptThatFailedDoNotCount) {
   LossMeter meter;
-  meter.begin({kUniform}, 1, {true}, 1);
+  meter.begin({kUniform}, 1, {true}, 1, 0);
   meter.add(0, {.values = 10, .intended = 7});
   meter.drop_step();
   meter.add(0, {.values = 10, .intended = 1});
@@ -423,7 +482,7 @@ TEST(Losses, OfAnAttemptThatFailedDoNotCount) {
 
 TEST(Losses, OfOlderStepsCountLess) {
   LossMeter meter;
-  meter.begin({kUniform}, 1, {true}, 1);
+  meter.begin({kUniform}, 1, {true}, 1, 0);
   for (uint64_t step = 1; step <= 20; ++step) {
     LossSample sample{.values = 10, .intended = 1};
     sample.lost[0] = step <= 10 ? 100.0 : 1.0;
