@@ -46,7 +46,7 @@ void show_reasons(CommunicatorSnapshot& shown) {
       tensor.reason =
           std::string("ceilings: ") + kCeilingPlanners[static_cast<size_t>(policy.ceilings)];
     } else {
-      tensor.reason = "mode auto: the faster one";
+      tensor.reason = "mode auto: as its search has it now";
     }
   }
 }
