@@ -15,7 +15,9 @@ double distance(const CodecSpec& row, const CodecSpec& wanted) {
   const double amount = std::abs(row.amount - wanted.amount);
   const double draws = row.stochastic() == wanted.stochastic() ? 0 : 0.25;
   const double values = row.values == wanted.values ? 0 : 0.125;
-  return bits + amount + draws + values;
+  // Of two rows that are as near, the one that differs in nothing else: bucket, norm, clipping.
+  const double rest = same_row(row, wanted) ? 0 : 1e-6;
+  return bits + amount + draws + values + rest;
 }
 
 // How many times slower codecs are than the table has it: raw ones, others.
@@ -50,6 +52,12 @@ class Slower {
 };
 
 }  // namespace
+
+bool same_row(CodecSpec one, CodecSpec other) {
+  one.flags |= CodecSpec::kFeedback;
+  other.flags |= CodecSpec::kFeedback;
+  return one == other;
+}
 
 Result<CodecCurves> MachineCosts::curves_of(const CodecSpec& spec) const {
   const CodecCurves* best = nullptr;

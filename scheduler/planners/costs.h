@@ -21,11 +21,13 @@ struct Curve {
   double ns(double bytes) const { return floor_ns + ns_per_byte * bytes; }
 };
 
-// Of one codec on one lane.
+// Of one codec on one lane. One with feedback has the row of the codec without.
 struct CodecCurves {
   CodecSpec spec;
   Curve encode, decode;  // decode: also what adding a contribution takes
 };
+
+bool same_row(CodecSpec one, CodecSpec other);  // the same codec, whether errors are kept or not
 
 // What one machine's daemon spends.
 struct MachineCosts {

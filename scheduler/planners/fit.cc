@@ -84,16 +84,46 @@ double times_longer(double measured_ns, double predicted_ns) {
   return std::clamp(measured_ns / predicted_ns, kArithmeticMin, kArithmeticMax);
 }
 
-// A row for each codec that may run, so that each is learned by itself. One with feedback goes by
-// the row of the codec without.
-void add_own_rows(std::vector<CodecSpec> specs, const CodecSpec& of_policy, MachineCosts& costs) {
-  specs.push_back(of_policy);
-  for (const CodecSpec& spec : specs) {
-    const auto same = [&](const CodecCurves& row) { return row.spec == spec; };
-    const bool has = std::any_of(costs.codecs.begin(), costs.codecs.end(), same);
-    const Result<CodecCurves> near = costs.curves_of(spec);
-    if (!has && !spec.feedback() && near.ok()) costs.codecs.push_back(*near);
+// The one that runs comes last.
+std::vector<SeenPlan> all_seen(const SurveyQuestion& question) {
+  std::vector<SeenPlan> seen = question.seen;
+  const StepSample& now = question.measured;
+  seen.push_back({question.running, now.arithmetic_ns, now.step_ns, now.busy_ns});
+  return seen;
+}
+
+// Each once.
+std::vector<CodecSpec> codecs_of(const std::vector<SeenPlan>& plans) {
+  std::vector<CodecSpec> codecs;
+  const auto add = [&](const CodecSpec& spec) {
+    if (std::find(codecs.begin(), codecs.end(), spec) == codecs.end()) codecs.push_back(spec);
+  };
+  for (const SeenPlan& seen : plans) {
+    for (const Group& group : seen.plan->plan.groups) {
+      for (const Segment& segment : group.segments) {
+        add(segment.spec);
+        add(segment.codec(/*in_rack=*/true));
+      }
+    }
   }
+  return codecs;
+}
+
+// So that the codec is learned by itself.
+void add_own_row(CodecSpec spec, MachineCosts& costs) {
+  spec.flags &= static_cast<uint8_t>(~CodecSpec::kFeedback);
+  const auto same = [&](const CodecCurves& row) { return same_row(row.spec, spec); };
+  if (std::any_of(costs.codecs.begin(), costs.codecs.end(), same)) return;
+  const Result<CodecCurves> near = costs.curves_of(spec);
+  if (near.ok()) costs.codecs.push_back(*near);
+}
+
+// Of each codec that may run or that a plan had.
+void add_own_rows(std::span<const CodecSpec> menu, const std::vector<SeenPlan>& seen,
+                  MachineCosts& costs) {
+  for (const CodecSpec& spec : menu) add_own_row(spec, costs);
+  add_own_row(seen.back().plan->policy.default_codec, costs);
+  for (const CodecSpec& spec : codecs_of(seen)) add_own_row(spec, costs);
 }
 
 Status learn(const SeenPlan& seen, MachineCosts& costs) {
@@ -102,18 +132,10 @@ Status learn(const SeenPlan& seen, MachineCosts& costs) {
   const double longer = times_longer(seen.arithmetic_ns, all);
   for (const auto& [spec, ns] : parts) {
     for (CodecCurves& codec : costs.codecs) {
-      if (codec.spec == spec && ns > 0) slow_down(codec, std::pow(longer, ns / all));
+      if (same_row(codec.spec, spec) && ns > 0) slow_down(codec, std::pow(longer, ns / all));
     }
   }
   return {};
-}
-
-// The one that runs comes last.
-std::vector<SeenPlan> all_seen(const SurveyQuestion& question) {
-  std::vector<SeenPlan> seen = question.seen;
-  const StepSample& now = question.measured;
-  seen.push_back({question.running, now.arithmetic_ns, now.step_ns, now.busy_ns});
-  return seen;
 }
 
 // Each plan that was seen says how slow its codecs are here, each by its part in it; the one that
@@ -311,7 +333,7 @@ Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
   Fit fit;
   fit.conditions = {*question.costs, {.trip_ns = question.trip_ns}, question.share};
   MachineCosts& costs = fit.conditions.costs;
-  add_own_rows({menu.begin(), menu.end()}, question.running->policy.default_codec, costs);
+  add_own_rows(menu, all_seen(question), costs);
   CGX_ASSIGN_OR_RETURN(fit.arithmetic, fit_arithmetic(question, costs));
   CGX_ASSIGN_OR_RETURN(const std::optional<OtherWork> other_work,
                        fit_other_work(question, arrivals, fit.conditions));

@@ -264,6 +264,58 @@ TEST(Survey, LearnsEachCodecFromThePlansThatHadIt) {
   EXPECT_EQ(cost(*survey, job.policy.default_codec), 0.04) << "no plan had it";
 }
 
+std::vector<Group> all_with(const CodecSpec& spec, std::vector<Group> groups) {
+  for (Group& group : groups) {
+    for (Segment& segment : group.segments) segment.spec = spec;
+  }
+  return groups;
+}
+
+// Such a codec has the row of the one without.
+TEST(Survey, LearnsCodecsWithFeedback) {
+  Job job;
+  CodecSpec topk{.codec = 12, .bucket = kSparseBucket, .amount = 0.01f};
+  MachineCosts table = *job.costs;
+  table.codecs.push_back({topk, {0, 0.05}, {0, 0.05}});
+  job.costs = std::make_shared<const MachineCosts>(table);
+  SurveyQuestion question = job.question({table, {8, 50'000}, 0});
+  topk.flags = CodecSpec::kFeedback;
+  question.seen = {{job.facts_of(all_with(topk, job.running->plan.groups)), 1e9}};
+  const MachineCosts learned = survey_of(question)->conditions.costs;
+  EXPECT_NEAR(learned.curves_of(topk)->encode.ns_per_byte, 0.05 * 8 * 8 * 8, 0.05);
+  EXPECT_EQ(learned.curves_of(job.policy.default_codec)->encode.ns_per_byte, 0.04);
+}
+
+// Ceilings, rules and pins name codecs that are not in the menu.
+TEST(Survey, LearnsCodecsThatTheTableHasInAnotherForm) {
+  Job job;
+  const CodecSpec topk{.codec = 12, .bucket = kSparseBucket, .amount = 0.01f};
+  MachineCosts table = *job.costs;
+  table.codecs.push_back({topk, {0, 0.04}, {0, 0.04}});
+  job.costs = std::make_shared<const MachineCosts>(table);
+  SurveyQuestion question = job.question({table, {8, 50'000}, 0});
+  CodecSpec wide = job.policy.default_codec, more = topk;
+  wide.bucket = 1024;
+  more.amount = 0.02f;
+  more.flags = CodecSpec::kFeedback;
+  for (const auto& [spec, near] : {std::pair(wide, job.policy.default_codec), {more, topk}}) {
+    question.seen = {{job.facts_of(all_with(spec, job.running->plan.groups)), 1e9}};
+    const MachineCosts learned = survey_of(question)->conditions.costs;
+    EXPECT_NEAR(learned.curves_of(spec)->encode.ns_per_byte, 0.04 * 8 * 8 * 8, 0.05);
+    EXPECT_EQ(learned.curves_of(near)->encode.ns_per_byte, 0.04) << kernels::to_string(near);
+  }
+}
+
+TEST(Costs, AreOfTheCodecItselfBeforeOthersThatAreAsNear) {
+  const CodecSpec plain{.codec = 9, .flags = CodecSpec::kStochastic};
+  CodecSpec clipped = plain;
+  clipped.flags |= CodecSpec::kClip;
+  MachineCosts costs;
+  costs.codecs = {{plain, {0, 1}, {0, 1}}, {clipped, {0, 2}, {0, 2}}};
+  EXPECT_EQ(costs.curves_of(plain)->encode.ns_per_byte, 1);
+  EXPECT_EQ(costs.curves_of(clipped)->encode.ns_per_byte, 2);
+}
+
 TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
   Job job;
   std::vector<Group> four = job.running->plan.groups;
