@@ -35,10 +35,15 @@ struct Surveyor::State {
             .decisions = question.running->decisions.get(),
             .sites_each = question.sites_each};
   }
-  // The policy's plan with one codec for all that its default decides, raw included.
+  // The policy's plan with one codec for all that its default decides, raw included. The strongest
+  // first: of plans without times it is tried first.
   void add_uniform() {
     const Policy& policy = question.running->policy;
-    for (const CodecSpec& level : levels_under(policy, menu)) {
+    std::vector<CodecSpec> levels = levels_under(policy, menu);
+    std::stable_sort(levels.begin(), levels.end(), [](const auto& one, const auto& other) {
+      return weight_of(one) < weight_of(other);
+    });
+    for (const CodecSpec& level : levels) {
       Policy uniform = policy;
       uniform.default_codec = level;
       std::vector<CodecSpec> ceilings = question.ceilings;
@@ -62,12 +67,20 @@ struct Surveyor::State {
     const Policy& policy = question.running->policy;
     Result<Plan> plan = make_plan(inputs(policy), std::move(groups));
     if (!plan.ok()) return;
+    Candidate candidate{.name = name, .bypass = bypass};
+    if (priced && !price(*plan, candidate)) return;
+    candidate.groups = std::move(plan->groups);
+    survey->candidates.push_back(std::move(candidate));
+  }
+  // False: it takes too long to be worth a trial.
+  bool price(const Plan& plan, Candidate& candidate) const {
     const Result<Timeline> step =
-        timeline_of(*plan, *question.running->table, arrivals, survey->conditions);
-    const double worth = bypass ? kExactWorthTrying : kWorthTrying;
-    if (!step.ok() || step->step_ns() > worth * survey->running_ns) return;
-    survey->candidates.push_back(
-        {name, std::move(plan->groups), step->step_ns(), step->sent_bytes, bypass});
+        timeline_of(plan, *question.running->table, arrivals, survey->conditions);
+    const double worth = candidate.bypass ? kExactWorthTrying : kWorthTrying;
+    if (!step.ok() || step->step_ns() > worth * survey->running_ns) return false;
+    candidate.step_ns = step->step_ns();
+    candidate.sent_bytes = step->sent_bytes;
+    return true;
   }
 
   Status begin() {
@@ -75,7 +88,12 @@ struct Surveyor::State {
     if (policy.mode == PlanMode::kMerge) return begin_merging();
     menu = policy.menu.empty() ? default_menu() : policy.menu;
     arrivals = arrivals_of(question);
-    CGX_ASSIGN_OR_RETURN(static_cast<Fit&>(*survey), fit(question, menu, arrivals));
+    Result<Fit> fitted = fit(question, menu, arrivals);
+    if (fitted.status().code() == StatusCode::kRESOURCE_EXHAUSTED) {
+      begin_unpriced();
+      return {};
+    }
+    CGX_ASSIGN_OR_RETURN(static_cast<Fit&>(*survey), std::move(fitted));
     if (question.running->table->size() > kSearchedTensorsMax) return {};
     CGX_ASSIGN_OR_RETURN(Choose made, Choose::create({.inputs = inputs(policy),
                                                       .arrival_ns = arrivals,
@@ -83,6 +101,12 @@ struct Surveyor::State {
                                                       .menu = menu}));
     search.emplace(std::move(made));
     return {};
+  }
+
+  // Of too many groups: trials say which plan is faster, as where groups are merged.
+  void begin_unpriced() {
+    priced = false;
+    survey->running_ns = question.measured.step_ns;
   }
 
   // MergeComp's: real steps say what a model would have to guess.
@@ -119,6 +143,7 @@ struct Surveyor::State {
   std::vector<CodecSpec> menu;
   std::vector<double> arrivals;
   std::optional<Choose> search;
+  bool priced = true;
   std::shared_ptr<Survey> survey = std::make_shared<Survey>();
   bool done = false;
 };

@@ -16,8 +16,7 @@ SurveyPtr survey_of(const SurveyQuestion& question) {
   return *survey;
 }
 
-// One user's plan of very many groups would keep all others' commits waiting.
-TEST(Survey, OfTooManyGroupsIsRefusedAtOnce) {
+Job job_of_many_groups() {
   Policy policy = MeasuredJob::auto_policy();
   policy.group_bytes = policy.segment_bytes = 4096;
   MeasuredJob job(policy);
@@ -28,12 +27,35 @@ TEST(Survey, OfTooManyGroupsIsRefusedAtOnce) {
   job.table = std::make_shared<TensorTable>(std::move(tensors));
   job.order = reverse_registration(job.table->size());
   job.running = job.facts_of({});
+  return job;
+}
+
+// One user's plan of very many groups would keep all others' commits waiting.
+TEST(Survey, OfTooManyGroupsIsRefusedAtOnce) {
+  const Job job = job_of_many_groups();
   ASSERT_GT(job.running->plan.groups.size(), kFittedGroupsMax);
   const SurveyQuestion question = job.question({*job.costs, {.trip_ns = 1e5}});
   const Result<Fit> fitted = fit(question, default_menu(), arrivals_of(question));
   EXPECT_EQ(fitted.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
   EXPECT_NE(fitted.status().message().find("4096 are the most: raise group_bytes"),
             std::string::npos);
+}
+
+TEST(Survey, OfTooManyGroupsNamesPlansForTrialsToDecide) {
+  Job job = job_of_many_groups();
+  const auto named = [&] {
+    std::vector<std::string> names;
+    for (const Candidate& each : survey_of(job.question({*job.costs, {}}))->candidates) {
+      EXPECT_EQ(each.step_ns, 0) << "nobody knows";
+      EXPECT_EQ(each.bypass, each.name == "fp32");
+      names.push_back(each.name);
+    }
+    return names;
+  };
+  const std::string four = "maxmin:4,bucket=512,stochastic", eight = "maxmin:8,bucket=512";
+  EXPECT_EQ(named(), (std::vector{four, eight})) << "the strongest first";
+  job.running = job.facts_of(survey_of(job.question({*job.costs, {}}))->candidates[0].groups);
+  EXPECT_EQ(named(), (std::vector<std::string>{eight, "fp32"})) << "the bypass last";
 }
 
 TEST(Survey, BeginsWithThePlanThatCompressesNothing) {
