@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "scheduler/plan/way.h"
 #include "scheduler/planners/choices.h"
@@ -24,6 +23,12 @@ struct Draft {
     if (step_ns < other.step_ns * (1 - 1e-9)) return true;
     return step_ns <= other.step_ns * (1 + 1e-9) && work_ns < other.work_ns * (1 - 1e-9);
   }
+};
+
+// A tensor's segments: one, or its pieces.
+struct Pieces {
+  uint32_t first = 0, end = 0;
+  uint64_t raw_bytes = 0;
 };
 
 struct Route {
@@ -57,11 +62,12 @@ struct Choose::Search {
   uint32_t count() const { return static_cast<uint32_t>(segments.size()); }
   Status make_routes();
   Status make_loads();
+  void make_order();
   Draft uniform(uint32_t level, uint32_t route, uint64_t bytes) const;
   std::vector<GroupSpan> play_draft(Draft& draft);
   bool offer(Draft draft);
   std::vector<bool> before_a_bubble();
-  void try_codecs(uint32_t segment);
+  void try_codecs(const Pieces& tensor);
   void try_way(uint32_t group);
   void try_boundary(uint32_t group);
   void next_phase();
@@ -74,7 +80,7 @@ struct Choose::Search {
   std::vector<Route> routes;
   std::vector<std::vector<GroupLoad>> loads;  // by level, by segment
   std::vector<double> arrivals;               // by segment, none before the one in front
-  std::vector<uint32_t> order;                // of codecs: ByteComp's
+  std::vector<Pieces> order;                  // of codecs: ByteComp's
   std::vector<bool> spared;                   // by segment: lies before a bubble
   Proposal own;                               // the policy's plan
   Draft best;
@@ -117,12 +123,20 @@ Status Choose::Search::make_loads() {
     last_ns = std::max(last_ns, question.arrival_ns[each.segment.tensor]);
     arrivals.push_back(last_ns);
   }
-  order.resize(count());
-  std::iota(order.rbegin(), order.rend(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t one, uint32_t other) {
-    return loads[0][one].raw_bytes > loads[0][other].raw_bytes;
-  });
   return {};
+}
+
+void Choose::Search::make_order() {
+  for (uint32_t i = 0; i < count(); ++i) {
+    const bool begins = i == 0 || segments[i].segment.tensor != segments[i - 1].segment.tensor;
+    if (begins) order.push_back({.first = i});
+    order.back().end = i + 1;
+    order.back().raw_bytes += loads[0][i].raw_bytes;
+  }
+  std::reverse(order.begin(), order.end());
+  std::stable_sort(order.begin(), order.end(), [](const Pieces& one, const Pieces& other) {
+    return one.raw_bytes > other.raw_bytes;
+  });
 }
 
 Status Choose::Search::prepare() {
@@ -132,6 +146,7 @@ Status Choose::Search::prepare() {
   CGX_ASSIGN_OR_RETURN(segments, segments_of(inputs()));
   CGX_RETURN_IF_ERROR(make_routes());
   CGX_RETURN_IF_ERROR(make_loads());
+  make_order();
   spared.assign(count(), false);
   return {};
 }
@@ -139,10 +154,12 @@ Status Choose::Search::prepare() {
 Draft Choose::Search::uniform(uint32_t level, uint32_t route, uint64_t bytes) const {
   Draft draft{.levels = std::vector<uint32_t>(count(), level)};
   uint64_t held = 0;
+  uint32_t first = 0;
   for (uint32_t i = 0; i < count(); ++i) {
     held += loads[level][i].raw_bytes;
-    if (held < bytes && i + 1 < count()) continue;
-    draft.ends.push_back(i + 1);
+    const bool full = held >= bytes || i + 1 - first == kGroupSegmentsMax;
+    if (!full && i + 1 < count()) continue;
+    draft.ends.push_back(first = i + 1);
     draft.ways.push_back(route);
     held = 0;
   }
@@ -189,16 +206,15 @@ std::vector<bool> Choose::Search::before_a_bubble() {
   return before;
 }
 
-void Choose::Search::try_codecs(uint32_t segment) {
-  if (!segments[segment].by_default || spared[segment]) return;
-  const uint32_t now = best.levels[segment];
+// All pieces of a tensor have its codec.
+void Choose::Search::try_codecs(const Pieces& tensor) {
+  if (!segments[tensor.first].by_default || spared[tensor.end - 1]) return;
+  const uint32_t now = best.levels[tensor.first];
   bool changed = false;
   for (uint32_t level = 0; level < levels.size(); ++level) {
     if (level == now) continue;
     Draft draft = best;
-    for (uint32_t i = 0; i < count(); ++i) {  // all pieces of a tensor have its codec
-      if (segments[i].segment.tensor == segments[segment].segment.tensor) draft.levels[i] = level;
-    }
+    std::fill(draft.levels.begin() + tensor.first, draft.levels.begin() + tensor.end, level);
     changed |= offer(std::move(draft));
   }
   if (changed) spared = before_a_bubble();
@@ -233,12 +249,17 @@ void Choose::Search::try_boundary(uint32_t group) {
     if (offer(std::move(split))) return;
   }
   if (group + 1 >= best.ends.size()) return;
-  Draft merged = best;
-  merged.ends.erase(merged.ends.begin() + group);
-  merged.ways.erase(merged.ways.begin() + group);
-  if (offer(std::move(merged))) return;
+  const uint32_t next_end = best.ends[group + 1];
+  const auto holds = [](uint32_t from, uint32_t to) { return to - from <= kGroupSegmentsMax; };
+  if (holds(first, next_end)) {
+    Draft merged = best;
+    merged.ends.erase(merged.ends.begin() + group);
+    merged.ways.erase(merged.ways.begin() + group);
+    if (offer(std::move(merged))) return;
+  }
   for (const uint32_t moved : {end - 1, end + 1}) {
-    if (moved <= first || moved >= best.ends[group + 1]) continue;
+    if (moved <= first || moved >= next_end) continue;
+    if (!holds(first, moved) || !holds(moved, next_end)) continue;
     Draft draft = best;
     draft.ends[group] = moved;
     if (offer(std::move(draft))) return;
@@ -287,7 +308,7 @@ bool Choose::Search::work(uint64_t evaluations) {
         break;
       }
       case Phase::kCodecs:
-        at < count() ? try_codecs(order[at++]) : next_phase();
+        at < order.size() ? try_codecs(order[at++]) : next_phase();
         break;
       case Phase::kWays:
         at < best.ends.size() ? try_way(at++) : next_phase();

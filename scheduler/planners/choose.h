@@ -8,7 +8,7 @@
 //            the link (a pause because nothing was ready) are left out: sending them faster gains
 //            nothing
 //   descent  codecs one tensor at a time, then ways, merging and moving of boundaries, as long as
-//            something gets better
+//            something gets better; no group has more segments than a policy's may have
 //
 // Which raw and coded ways there are comes from the decision tree (scheduler/planners/choices.h);
 // ceilings are those of scheduler/planners/proposal.h. Owned by one thread; a search goes on where

@@ -12,11 +12,17 @@
 namespace cgx::scheduler {
 namespace {
 
-// A table of more takes a search too long; its plans are the policy's, with one codec each.
-constexpr size_t kSearchedTensorsMax = 2048;
+// More pieces of tensors take a search too long; its plans are the policy's, with one codec each.
+constexpr size_t kSearchedPiecesMax = 2048;
 // A plan predicted to take so much longer than the one that runs is not worth a trial.
 constexpr double kWorthTrying = 1.1;
 constexpr double kExactWorthTrying = 1.5;  // one that loses nothing is worth more
+
+size_t pieces_of(const Plan& plan) {
+  size_t pieces = 0;
+  for (const Group& group : plan.groups) pieces += group.segments.size();
+  return pieces;
+}
 
 }  // namespace
 
@@ -94,7 +100,7 @@ struct Surveyor::State {
       return {};
     }
     CGX_ASSIGN_OR_RETURN(static_cast<Fit&>(*survey), std::move(fitted));
-    if (question.running->table->size() > kSearchedTensorsMax) return {};
+    if (pieces_of(question.running->plan) > kSearchedPiecesMax) return {};
     CGX_ASSIGN_OR_RETURN(Choose made, Choose::create({.inputs = inputs(policy),
                                                       .arrival_ns = arrivals,
                                                       .conditions = survey->conditions,

@@ -141,6 +141,44 @@ TEST(Choose, ProposesNothingForATableWithoutTensors) {
   EXPECT_TRUE(chosen(Scene{}).groups.empty());
 }
 
+// So many tensors, a microsecond apart; each operation takes so long that few are best.
+Scene of_dear_operations(size_t tensors, uint64_t elements) {
+  Scene scene;
+  for (uint32_t i = 0; i < tensors; ++i) {
+    const std::vector<uint64_t> shape = {elements / 512, 512};
+    scene.table.push_back({.name = std::to_string(i), .elements = elements, .shape = shape});
+    scene.order.push_back(i);
+    scene.arrivals.push_back(1e3 * i);
+  }
+  scene.conditions.link.ns_per_byte = 1;
+  MachineCosts& costs = scene.conditions.costs;
+  costs.operation_ns = 1e9;
+  costs.codecs = {{kRaw, {}, {}}, {kEightBits, {0, 1}, {}}, {kFourBits, {0, 2}, {}}};
+  return scene;
+}
+
+TEST(Choose, MakesNoGroupOfTooManySegments) {
+  const Scene scene = of_dear_operations(kGroupSegmentsMax + kGroupSegmentsMax / 2, 1024);
+  const Proposal proposal = chosen(scene);
+  EXPECT_EQ(proposal.groups.size(), 2u);
+  for (const Group& group : proposal.groups) EXPECT_LE(group.segments.size(), kGroupSegmentsMax);
+}
+
+TEST(Choose, TriesTheCodecsOfACutTensorOnce) {
+  Scene scene = of_dear_operations(2, 1 << 20);
+  const auto slices = [&] {  // of one plan or two that are looked at
+    auto search = Choose::create(scene.question());
+    EXPECT_TRUE(search.ok());
+    int slices = 1;
+    while (!search->work(1)) ++slices;
+    return slices;
+  };
+  const int whole = slices();
+  scene.policy.segment_bytes = 64 << 10;
+  ASSERT_EQ(segments_of(scene.inputs())->size(), 128u);
+  EXPECT_LT(slices(), whole + 16);
+}
+
 TEST(Choose, KeepsToWhatThePolicySays) {
   std::mt19937 random(15);
   for (int round = 0; round < 30; ++round) {

@@ -58,6 +58,18 @@ TEST(Survey, OfTooManyGroupsNamesPlansForTrialsToDecide) {
   EXPECT_EQ(named(), (std::vector<std::string>{eight, "fp32"})) << "the bypass last";
 }
 
+TEST(Survey, OfTensorsCutIntoTooManyPiecesNamesPlansWithOneCodec) {
+  Policy policy = Job::auto_policy();
+  policy.segment_bytes = 2048;
+  const Job job(policy);
+  Result<Surveyor> surveyor = Surveyor::create(job.question({*job.costs, {80, 50'000}, 0}));
+  ASSERT_TRUE(surveyor.ok());
+  EXPECT_TRUE(surveyor->work(1)) << "no search";
+  const SurveyPtr survey = surveyor->survey();
+  ASSERT_FALSE(survey->candidates.empty());
+  EXPECT_EQ(survey->candidates[0].name, "maxmin:4,bucket=512,stochastic");
+}
+
 TEST(Survey, BeginsWithThePlanThatCompressesNothing) {
   const Job job;
   for (const Group& group : job.running->plan.groups) {
