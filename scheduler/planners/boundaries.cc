@@ -130,6 +130,7 @@ void Boundaries::Search::make_options() {
 }
 
 Status Boundaries::Search::make_sums() {
+  CurvesOf curves_of(question.conditions.costs);
   for (uint32_t level = 0; level < levels.size(); ++level) {
     std::vector<GroupLoad>& sum = sums.emplace_back(1);
     for (const Atom& atom : atoms) {
@@ -137,7 +138,7 @@ Status Boundaries::Search::make_sums() {
       for (uint32_t i = atom.first; i < atom.end; ++i) {
         CGX_ASSIGN_OR_RETURN(const GroupLoad load,
                              load_of(at_level(segments[i], levels, level, inputs().policy),
-                                     inputs().table, question.conditions.costs));
+                                     inputs().table, curves_of));
         sum.back() += load;
       }
     }

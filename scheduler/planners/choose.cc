@@ -108,13 +108,14 @@ Status Choose::Search::make_routes() {
 }
 
 Status Choose::Search::make_loads() {
+  CurvesOf curves_of(question.conditions.costs);
   levels = levels_under(inputs().policy, question.menu);
   for (uint32_t level = 0; level < levels.size(); ++level) {
     std::vector<GroupLoad>& row = loads.emplace_back();
     for (uint32_t i = 0; i < count(); ++i) {
       CGX_ASSIGN_OR_RETURN(const GroupLoad load,
                            load_of(at_level(segments[i], levels, level, inputs().policy),
-                                   inputs().table, question.conditions.costs));
+                                   inputs().table, curves_of));
       row.push_back(load);
     }
   }

@@ -20,6 +20,15 @@ double distance(const CodecSpec& row, const CodecSpec& wanted) {
   return bits + amount + draws + values + rest;
 }
 
+Status no_cost_of(const CodecSpec& spec, const std::vector<CodecCurves>& rows) {
+  std::string known;
+  for (const CodecCurves& row : rows) {
+    known += (known.empty() ? "" : ", ") + kernels::to_string(row.spec);
+  }
+  return {StatusCode::kNOT_FOUND, "no cost of codec " + kernels::to_string(spec) +
+                                      "; the table has " + (known.empty() ? "none" : known)};
+}
+
 // How many times slower codecs are than the table has it: raw ones, others.
 class Slower {
  public:
@@ -62,23 +71,26 @@ bool same_row(CodecSpec one, CodecSpec other) {
 Result<CodecCurves> MachineCosts::curves_of(const CodecSpec& spec) const {
   const CodecCurves* best = nullptr;
   double least = INFINITY;
-  std::string known;
   for (const CodecCurves& row : codecs) {
-    known += (known.empty() ? "" : ", ") + kernels::to_string(row.spec);
     const double far = distance(row.spec, spec);
     if (far < least) {
       least = far;
       best = &row;
     }
   }
-  if (!best) {
-    return Status(StatusCode::kNOT_FOUND, "no cost of codec " + kernels::to_string(spec) +
-                                              "; the table has " +
-                                              (known.empty() ? "none" : known));
-  }
+  if (!best) return no_cost_of(spec, codecs);
   CodecCurves curves = *best;
   curves.spec = spec;
   if (spec.feedback()) curves.encode.ns_per_byte += copy_ns_per_byte;
+  return curves;
+}
+
+Result<CodecCurves> CurvesOf::operator()(const CodecSpec& spec) {
+  for (const CodecCurves& each : found_) {
+    if (each.spec == spec) return each;
+  }
+  CGX_ASSIGN_OR_RETURN(const CodecCurves curves, costs_.curves_of(spec));
+  found_.push_back(curves);
   return curves;
 }
 

@@ -47,6 +47,19 @@ struct MachineCosts {
   double rack_pass_ns(const std::optional<CodecSpec>& rack_spec, double bytes) const;
 };
 
+// Curves of a table, each codec looked for once: plans have many segments and a handful of codecs.
+class CurvesOf {
+ public:
+  // REQUIRES: outlives this, unchanged.
+  explicit CurvesOf(const MachineCosts& costs) : costs_(costs) {}
+  const MachineCosts& costs() const { return costs_; }
+  Result<CodecCurves> operator()(const CodecSpec& spec);
+
+ private:
+  const MachineCosts& costs_;
+  std::vector<CodecCurves> found_;
+};
+
 // The table for a machine whose codecs were timed. Those that were not are as much slower than in
 // the table as the others of their kind: raw, or with arithmetic.
 MachineCosts timed_here(MachineCosts table, std::span<const kernels::CodecSpeed> speeds);

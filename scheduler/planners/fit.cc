@@ -58,12 +58,13 @@ Result<ByCodec> arithmetic_of(const PlanFacts& facts, const MachineCosts& costs)
       found->second += ns;
     }
   };
+  CurvesOf curves_of(costs);
   Way last;
   Travel travel = travel_of(last, facts.plan.machines);
   for (const Group& group : facts.plan.groups) {
     if (!(group.way == last)) travel = travel_of(last = group.way, facts.plan.machines);
     for (const Segment& segment : group.segments) {
-      CGX_ASSIGN_OR_RETURN(const GroupLoad load, load_of(segment, *facts.table, costs));
+      CGX_ASSIGN_OR_RETURN(const GroupLoad load, load_of(segment, *facts.table, curves_of));
       const double in_rack = rack_arithmetic_ns(load, travel);
       add(segment.spec, arithmetic_ns(load, travel) - in_rack);
       if (in_rack > 0) add(segment.codec(/*in_rack=*/true), in_rack);

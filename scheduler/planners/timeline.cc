@@ -205,10 +205,9 @@ double bytes_moved(const GroupLoad& load, const Travel& travel) {
                   travel.in_rack.sent + travel.in_rack.received);
 }
 
-Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
-                          const MachineCosts& costs) {
-  CGX_ASSIGN_OR_RETURN(const CodecCurves curves, costs.curves_of(segment.spec));
-  CGX_ASSIGN_OR_RETURN(const CodecCurves in_rack, costs.curves_of(segment.codec(true)));
+Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table, CurvesOf& curves_of) {
+  CGX_ASSIGN_OR_RETURN(const CodecCurves curves, curves_of(segment.spec));
+  CGX_ASSIGN_OR_RETURN(const CodecCurves in_rack, curves_of(segment.codec(true)));
   const uint64_t elements = element_count(segment, table);
   const auto computed = 4 * static_cast<double>(elements);  // sums run in fp32
   const auto encoded = [&](const CodecSpec& spec) {
@@ -222,8 +221,14 @@ Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
                    .encoded_bytes = encoded(segment.spec),
                    .rack_encode_ns = in_rack.encode.ns(computed),
                    .rack_decode_ns = in_rack.decode.ns(computed) +
-                                     costs.rack_pass_ns(segment.rack_spec, computed),
+                                     curves_of.costs().rack_pass_ns(segment.rack_spec, computed),
                    .rack_encoded_bytes = encoded(segment.codec(true))};
+}
+
+Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
+                          const MachineCosts& costs) {
+  CurvesOf curves_of(costs);
+  return load_of(segment, table, curves_of);
 }
 
 LaneTimes times_of(const GroupLoad& load, const Travel& travel, const LaneRules& rules) {
@@ -330,11 +335,12 @@ Result<WeighedPlan> weigh(const Plan& plan, const TensorTable& table,
   std::map<std::tuple<Collective, uint32_t, uint32_t, bool>, Travel>
       travels;  // what of a way matters here
   double last_ns = 0;
+  CurvesOf curves_of(costs);
   for (const Group& group : plan.groups) {
     GroupLoad load;
     double arrival = last_ns;
     for (const Segment& segment : group.segments) {
-      CGX_ASSIGN_OR_RETURN(const GroupLoad more, load_of(segment, table, costs));
+      CGX_ASSIGN_OR_RETURN(const GroupLoad more, load_of(segment, table, curves_of));
       load += more;
       arrival = std::max(arrival, arrival_ns[segment.tensor]);
     }

@@ -62,6 +62,7 @@ struct GroupLoad {
   GroupLoad minus(const GroupLoad& other) const;
 };
 // Of sums up to two places, what lies between.
+Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table, CurvesOf& curves_of);
 Result<GroupLoad> load_of(const Segment& segment, const TensorTable& table,
                           const MachineCosts& costs);
 

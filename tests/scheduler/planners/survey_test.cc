@@ -350,6 +350,18 @@ TEST(Costs, AreOfTheCodecItselfBeforeOthersThatAreAsNear) {
   EXPECT_EQ(costs.curves_of(clipped)->encode.ns_per_byte, 2);
 }
 
+TEST(Costs, AreLookedForOnceForEachCodec) {
+  const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512}, half{.codec = 1};
+  MachineCosts costs;
+  costs.codecs = {{MeasuredJob::kRaw, {0, 1}, {0, 1}}, {eight, {0, 2}, {0, 2}}};
+  CurvesOf curves_of(costs);
+  EXPECT_EQ(curves_of(MeasuredJob::kRaw)->encode.ns_per_byte, 1);
+  EXPECT_EQ(curves_of(eight)->encode.ns_per_byte, 2);
+  EXPECT_EQ(curves_of(half).status().message(), costs.curves_of(half).status().message());
+  costs.codecs[1].encode.ns_per_byte = 3;
+  EXPECT_EQ(curves_of(eight)->encode.ns_per_byte, 2) << "not again";
+}
+
 TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
   Job job;
   std::vector<Group> four = job.running->plan.groups;
