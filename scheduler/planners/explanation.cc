@@ -1,6 +1,7 @@
 #include "scheduler/planners/explanation.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "scheduler/plan/way.h"
@@ -19,23 +20,31 @@ class Pricing {
         fit_(std::move(fit)),
         tensor_(tensor) {}
 
+  // With another codec for all pieces of the tensor, or another way for all groups that hold one.
+  // Null: each group's own way.
   Result<PricedChoice> price(const CodecSpec& codec, const Way* way) const {
     Plan plan = question_.running->plan;
-    Group& own = plan.groups[question_.running->first_group_of(tensor_)];
-    if (way != nullptr) own.way = *way;
-    for (Group& group : plan.groups) {
-      for (Segment& segment : group.segments) {
-        if (segment.tensor == tensor_) segment.spec = codec;
-      }
-      set_rack_specs(question_.running->policy, group);
-    }
+    for (Group& group : plan.groups) change(codec, way, group);
     CGX_ASSIGN_OR_RETURN(const Timeline timeline,
                          timeline_of(plan, *question_.running->table, arrivals_, fit_.conditions));
-    return PricedChoice{codec, own.way.collective, timeline.step_ns(), timeline.after.work_ns,
+    const Way& first = plan.groups[question_.running->first_group_of(tensor_)].way;
+    return PricedChoice{codec, first.collective, timeline.step_ns(), timeline.after.work_ns,
                         timeline.sent_bytes};
   }
 
  private:
+  void change(const CodecSpec& codec, const Way* way, Group& group) const {
+    bool holds = false;
+    for (Segment& segment : group.segments) {
+      if (segment.tensor != tensor_) continue;
+      segment.spec = codec;
+      holds = true;
+    }
+    if (!holds) return;
+    if (way != nullptr) group.way = *way;
+    fit_group(question_.running->policy, group, question_.machines);
+  }
+
   const SurveyQuestion& question_;
   const std::vector<double> arrivals_;
   const Fit fit_;
@@ -59,13 +68,14 @@ std::vector<CodecSpec> codecs_for(const PlanFacts& running, uint32_t tensor) {
   return codecs;
 }
 
-// That of its group, and the other ones that suit any group, unless the policy names one.
-std::vector<Way> ways_for(const SurveyQuestion& question, uint32_t tensor) {
+// Beside that of its group the ones that suit any group, unless the policy names one.
+std::vector<Way> other_ways_for(const SurveyQuestion& question, uint32_t tensor) {
   const PlanFacts& running = *question.running;
-  std::vector<Way> ways = {running.plan.groups[running.first_group_of(tensor)].way};
+  const Way& own = running.plan.groups[running.first_group_of(tensor)].way;
+  std::vector<Way> ways;
   if (running.policy.collective != CollectiveWish::kAuto || question.machines < 2) return ways;
   for (const Collective other : {Collective::kScatter, Collective::kAllgather}) {
-    if (other == ways[0].collective) continue;
+    if (other == own.collective) continue;
     ways.push_back(choose_way({.wish = wish_for(other),
                                .machines = question.machines,
                                .rack_machines = running.policy.rack_machines},
@@ -83,15 +93,17 @@ Result<Explanation> explain(const SurveyQuestion& question, uint32_t tensor) {
   CGX_ASSIGN_OR_RETURN(Fit fitted, fit(question, codecs, arrivals));
   const Pricing pricing(question, std::move(arrivals), std::move(fitted), tensor);
   Explanation explanation{.measured_ns = question.measured.step_ns, .others = {}};
+  const auto add = [&](const CodecSpec& codec, const Way* way) -> Status {
+    CGX_ASSIGN_OR_RETURN(const PricedChoice priced, pricing.price(codec, way));
+    explanation.others.push_back(priced);
+    return {};
+  };
   CGX_ASSIGN_OR_RETURN(explanation.chosen, pricing.price(codecs[0], nullptr));
-  const std::vector<Way> ways = ways_for(question, tensor);
-  for (const Way& way : ways) {
-    for (const CodecSpec& codec : codecs) {
-      const bool runs = codec == codecs[0] && way == ways[0];
-      if (runs || (way.collective != ways[0].collective && !(codec == codecs[0]))) continue;
-      CGX_ASSIGN_OR_RETURN(const PricedChoice priced, pricing.price(codec, &way));
-      explanation.others.push_back(priced);
-    }
+  for (const CodecSpec& codec : std::span(codecs).subspan(1)) {
+    CGX_RETURN_IF_ERROR(add(codec, nullptr));
+  }
+  for (const Way& way : other_ways_for(question, tensor)) {
+    CGX_RETURN_IF_ERROR(add(codecs[0], &way));
   }
   std::stable_sort(explanation.others.begin(), explanation.others.end(),
                    [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "scheduler/plan/way.h"
 #include "tests/scheduler/planners/measured_job.h"
 
 namespace cgx::scheduler {
@@ -50,6 +51,37 @@ TEST(Explanation, NamesTheNextBestFirstAndWhatItWouldCost) {
   const auto took = timeline_of(changed->plan, *job.table, arrivals, {*job.costs, {80, 50'000}, 0});
   ASSERT_TRUE(took.ok());
   EXPECT_NEAR(found.others[0].step_ns, took->step_ns(), 0.01 * took->step_ns());
+}
+
+// All pieces of the tensor change, and their groups' parts ahead with them.
+TEST(Explanation, PricesTheWayThatGroupsWouldGo) {
+  Policy policy = MeasuredJob::auto_policy();
+  policy.group_bytes = policy.segment_bytes = 256 << 10;
+  const MeasuredJob job(policy);
+  const Conditions truth{*job.costs, {8, 50'000}, 0};
+  const SurveyQuestion question = job.question(truth);
+  const Explanation found = explanation_of(question, 3);
+  const auto expect_as_changed = [&](const CodecSpec& codec, Collective collective) {
+    std::vector<Group> groups = job.running->plan.groups;
+    for (Group& group : groups) {
+      if (group.segments[0].tensor != 3) continue;
+      group.segments[0].spec = codec;
+      group.way = choose_way({.wish = wish_for(collective), .machines = 2}, group, *job.table);
+    }
+    const auto took = timeline_of(job.facts_of(std::move(groups))->plan, *job.table,
+                                  arrivals_of(question), truth);
+    ASSERT_TRUE(took.ok());
+    const auto priced =
+        std::find_if(found.others.begin(), found.others.end(), [&](const PricedChoice& each) {
+          return each.codec == codec && each.collective == collective;
+        });
+    ASSERT_NE(priced, found.others.end());
+    EXPECT_NEAR(priced->step_ns, took->step_ns(), 1e-3 * took->step_ns());
+    EXPECT_EQ(priced->sent_bytes, took->sent_bytes);
+    EXPECT_NEAR(priced->daemon_ns, took->after.work_ns, 1e-6 * took->after.work_ns);
+  };
+  expect_as_changed(job.policy.default_codec, Collective::kScatter);
+  expect_as_changed(MeasuredJob::kRaw, Collective::kAllgather);
 }
 
 TEST(Explanation, SaysThatARuleHasDecided) {
