@@ -15,6 +15,8 @@ constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 constexpr uint32_t kUnrestMost = 4, kRestless = 2;
 constexpr uint32_t kPairsMin = 2;       // fewer than that tell only what is plain
 constexpr uint32_t kStepsToSwitch = 3;  // until a plan that is proposed takes force
+constexpr uint32_t kAdoptMost = 3;      // so often it is asked to keep a plan
+constexpr uint32_t kStepsToAskAgain = 8;
 constexpr size_t kNotesMax = 32;
 // A plan that lost is remembered until steps take so many times as long as then, or less.
 constexpr double kOtherTimes = 1.15;
@@ -121,6 +123,8 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
 }
 
 void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
+  if (faster_) remember(/*lost=*/false);
+  found_ = found_ || faster_;
   running_ = base;
   chosen_in_unrest_ = restless() || (tried_ && tried_->score.shared());
   tried_.reset();
@@ -138,7 +142,7 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
     between_ns_ = usual_times(samples_).between_ns;
     port_.survey({usual_of(samples_), seen_, not_again(), faster},
                  while_it_matters(&Pilot::on_survey));
-  } else if (stage_ == Stage::kProposing) {
+  } else if (stage_ == Stage::kProposing && !must_wait()) {
     propose();
   } else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0) {
     adopt();
@@ -274,19 +278,31 @@ void Pilot::end_search() {
   stage_ = Stage::kAdopting;
 }
 
+// A trial has memory on every machine until it is over. What was refused may lack just that.
+bool Pilot::must_wait() const {
+  return tried_ && step_ < tried_->ask_again;
+}
+
 // The plan on trial, or, to end the trial, the one that it was against.
 void Pilot::adopt() {
-  const Plan& plan = faster_ ? tried_->agreed.plan->plan : running_->plan;
+  if (!faster_ && tried_->score.over(step_)) return settle();  // it has ended by itself
+  if (must_wait()) return;
+  const Plan& plan = faster_ ? tried_->facts->plan : running_->plan;
   port_.propose(plan.groups, {}, while_it_matters(&Pilot::on_adopted));
 }
 
+// A plan that was faster is asked for again; if it is refused each time, the search goes on.
 void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
   if (agreed.ok()) {
     adopted_epoch_ = agreed->plan->plan.epoch;
     return;
   }
   note(PlanNote{.name = "adopting", .verdict = agreed.status().to_string()});
-  begin(running_);
+  tried_->ask_again = std::max(tried_->end(), step_ + kStepsToAskAgain);
+  if (!faster_ || ++tried_->refused < kAdoptMost) return;
+  faster_ = false;
+  remember(/*lost=*/false);
+  stage_ = Stage::kSurveying;
 }
 
 // Steps that drift without another plan being any better will drift again. What kept all plans from

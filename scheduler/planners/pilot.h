@@ -88,11 +88,16 @@ class Pilot {
     double between_ns = 0;   // from the end of a step to the next one's first gradient
   };
   struct Tried {
-    PilotPort::Agreed agreed;
+    PilotPort::Agreed agreed;  // its plan is let go of when the trial has been decided
+    FactsPtr facts;
     TrialScore score;
     Usual before;                              // of the plan beside it
     std::vector<StepSample> samples, besides;  // of steps that counted: its own, the other's
     int besides_off = 0;                       // of the latter in a row, as Pilot::steps_off_
+    uint32_t refused = 0;                      // how often keeping it was
+    uint64_t ask_again = 0;                    // no proposal before this step is complete
+    // From here on no machine has memory for it.
+    uint64_t end() const { return agreed.first_step + facts->plan.trial.steps(); }
   };
 
   void begin(const PilotPort::PlanPtr& base);
@@ -110,6 +115,7 @@ class Pilot {
   const Candidate* most_different() const;
   void propose();
   void on_trial_agreed(const Result<PilotPort::Agreed>& agreed);
+  void on_trial_refused(const Status& why);
   void try_step(StepSample sample, bool usual);
   void count(StepSample sample, bool tries);
   bool changed_meanwhile() const;
@@ -123,6 +129,7 @@ class Pilot {
   void remember(bool lost);
   void see(SeenPlan plan);
   void end_search();
+  bool must_wait() const;
   void adopt();
   void on_adopted(const Result<PilotPort::Agreed>& agreed);
   void settle();

@@ -16,16 +16,27 @@ constexpr double kFarOff = 1.3;  // a prediction: it is of no use for the next o
 
 void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
   if (!agreed.ok()) {
-    passed_.push_back(candidate_->groups);
-    stage_ = Stage::kSurveying;
+    on_trial_refused(agreed.status());
     return note(PlanNote{.name = candidate_->name, .verdict = agreed.status().to_string()});
   }
   stage_ = Stage::kTrying;
   tried_ = {.agreed = *agreed,
+            .facts = agreed->plan->facts,
             .score = TrialScore(agreed->plan->plan.trial, agreed->first_step, restless()),
             .before = usual_times(samples_),
             .samples = {},
             .besides = {}};
+}
+
+// While an earlier trial alternates it has the memory that this one lacks.
+void Pilot::on_trial_refused(const Status& why) {
+  if (why.code() == StatusCode::kRESOURCE_EXHAUSTED && tried_ && step_ < tried_->end()) {
+    tried_->ask_again = tried_->end();
+    --trials_;
+    return;
+  }
+  passed_.push_back(candidate_->groups);
+  stage_ = Stage::kSurveying;
 }
 
 void Pilot::try_step(StepSample sample, bool usual) {
@@ -89,6 +100,7 @@ void Pilot::on_change() {
     return tried_->score.share();
   }
   note_trial("void: steps changed meanwhile");
+  tried_->agreed.plan.reset();
   samples_ = std::move(last);
   const bool found = found_;
   begin_search(cause);
@@ -114,9 +126,9 @@ void Pilot::end_trial(bool faster) {
   unsure_ = std::abs(std::log(surprise)) > std::log(kFarOff) && !keeps;
   if (told) learn_surprise(surprise);
   faster_ = keeps;
-  found_ = found_ || keeps;
   adopted_epoch_ = 0;
-  remember(/*lost=*/!faster && tried_->score.pairs() > 0);
+  tried_->agreed.plan.reset();
+  if (!keeps) remember(/*lost=*/!faster && tried_->score.pairs() > 0);
   // A trial that was lost ends by itself, or when the next one begins.
   stage_ = keeps ? Stage::kAdopting : Stage::kSurveying;
 }
@@ -124,19 +136,19 @@ void Pilot::end_trial(bool faster) {
 // Both plans ran side by side: what each of them took then is what the next survey goes by. A plan
 // that was faster, or that had no steps to show it, has not lost.
 void Pilot::remember(bool lost) {
-  const PreparedPlan& tried = *tried_->agreed.plan;
+  const FactsPtr& tried = tried_->facts;
   if (!tried_->besides.empty()) samples_ = std::move(tried_->besides);
   const StepSample beside = usual_of(samples_);
   const bool measured = !tried_->samples.empty();
   const StepSample now = measured ? usual_of(tried_->samples) : beside;
   auto& others = faster_ || lost ? lost_ : passed_;
-  others.push_back(faster_ ? running_->plan.groups : tried.plan.groups);
+  others.push_back(faster_ ? running_->plan.groups : tried->plan.groups);
   lost_now_ |= faster_ || lost;
   if (faster_) {
     see({running_->facts, beside.arithmetic_ns, beside.step_ns, beside.busy_ns});
     if (measured) samples_ = std::move(tried_->samples);
   } else if (measured) {
-    see({tried.facts, now.arithmetic_ns, now.step_ns, now.busy_ns});
+    see({tried, now.arithmetic_ns, now.step_ns, now.busy_ns});
   }
 }
 

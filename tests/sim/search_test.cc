@@ -165,6 +165,27 @@ TEST(Search, NoticesAFasterLinkBehindACompressedPlan) {
   EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << verdicts_of(job);
 }
 
+// There is memory for the plan that runs and one on trial.
+TEST(Search, KeepsAFasterPlanWhereThereIsNoRoomForAThird) {
+  ClusterOptions options{.port_bytes_per_second = 2'000'000};
+  uint64_t both = 0, step = 0;
+  {
+    Job job(options);
+    while (job.shown().searching != "trying") job.play(step++);
+    both = job.shown().reserved_bytes;
+  }
+  options.limits = [both](uint32_t) {
+    scheduler::Limits limits;
+    limits.plan_bytes = both / 7 * 8 + 8;  // one user may have 7 eighths
+    return limits;
+  };
+  Job job(options);
+  for (step = 0; step < 120; ++step) job.play(step);
+  EXPECT_EQ(job.shown().searching, "settled");
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec) << verdicts_of(job);
+  EXPECT_THAT(verdicts_of(job), HasSubstr("adopting: RESOURCE_EXHAUSTED"));
+}
+
 TEST(Search, StaysExactWhereCompressingGainsNothing) {
   // Every frame takes long, whatever it carries.
   Job job({.latency_ns = 1'000'000, .port_bytes_per_second = 0});

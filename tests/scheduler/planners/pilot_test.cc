@@ -247,6 +247,65 @@ TEST(Pilot, GoesOnWithTheNextWhereOneIsRefused) {
   EXPECT_NE(job.reported[0].verdict.find("machine 1 refuses"), std::string::npos);
 }
 
+// The plan that runs and one on trial take all there is: the verdict waits for the trial's end.
+TEST(Pilot, KeepsTheFasterPlanWhereThereIsNoRoomForAThird) {
+  PlayedJob job;
+  job.plans_most = 2;
+  job.menu = {kFour, kRawSpec};
+  job.play(100);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  EXPECT_STREQ(job.pilot.doing(), "settled") << job.verdicts();
+  EXPECT_EQ(job.plans_held(), 1);
+}
+
+TEST(Pilot, TriesTheNextPlanWhenALostTrialHasGivenItsMemoryBack) {
+  PlayedJob job;  // 4 bits are promised to be the fastest, and 8 bits are
+  job.plans_most = 2;
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 120.0 : spec == kEight ? 60.0 : 100.0;
+  };
+  job.play(200);
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+  EXPECT_STREQ(job.pilot.doing(), "settled") << job.verdicts();
+}
+
+TEST(Pilot, TriesALostPlanOnceThoughItsTrialCannotBeEnded) {
+  PlayedJob job;
+  job.plans_most = 2;
+  job.menu = {kFour, kRawSpec};
+  job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 140.0; };
+  job.play(1000);
+  EXPECT_EQ(job.proposals, 2) << job.verdicts();
+  EXPECT_EQ(job.running(), kRawSpec);
+  EXPECT_STREQ(job.pilot.doing(), "settled") << job.verdicts();
+}
+
+// A few percent, which take most pairs to tell.
+TEST(Pilot, GivesUpPlansThatAreRefusedEachTimeTheyAreToBeKept) {
+  PlayedJob job;
+  job.never_adopts = true;
+  job.take_times(100, 95);
+  job.play(300);
+  EXPECT_STREQ(job.pilot.doing(), "settled") << job.verdicts();
+  EXPECT_EQ(job.running(), kRawSpec);
+  const int proposals = job.proposals;
+  job.play(2000);
+  EXPECT_EQ(job.proposals, proposals) << job.verdicts();
+}
+
+TEST(Pilot, AsksAgainToKeepThePlanThatWasFaster) {
+  PlayedJob job;
+  job.menu = {kFour, kRawSpec};
+  while (!job.trial) job.play_step();
+  job.never_adopts = true;
+  job.play(20);
+  ASSERT_NE(job.verdicts().find("adopting: "), std::string::npos) << job.verdicts();
+  job.never_adopts = false;
+  job.play(60);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+  EXPECT_EQ(job.proposals, 3) << "a trial, and twice to keep it; " << job.verdicts();
+}
+
 TEST(Pilot, SaysWhyThereIsNoSurvey) {
   PlayedJob job;
   job.survey_status = Status(StatusCode::kNOT_FOUND, "no cost of codec efsign");

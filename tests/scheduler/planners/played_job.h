@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -57,6 +58,10 @@ class PlayedJob final : public PilotPort {
                std::function<void(const Result<Agreed>&)> answer) override {
     ++proposals;
     if (!refusal.ok()) return answer(std::exchange(refusal, {}));
+    if (!trial.on() && never_adopts) return answer(Status(StatusCode::kTIMED_OUT, "no answer"));
+    if (plans_held() >= plans_most) {
+      return answer(Status(StatusCode::kRESOURCE_EXHAUSTED, "no room for another plan"));
+    }
     next = Agreed{make(std::move(groups), trial), step + 2};
     answer(*next);
   }
@@ -105,6 +110,7 @@ class PlayedJob final : public PilotPort {
     EXPECT_TRUE(facts.ok()) << facts.status().to_string();
     const auto prepared = PreparedPlan::create(*facts, pool, 0, UINT64_MAX);
     EXPECT_TRUE(prepared.ok());
+    made.push_back(*prepared);
     return *prepared;
   }
   void take(PlanPtr plan) { base = std::move(plan); }
@@ -117,6 +123,10 @@ class PlayedJob final : public PilotPort {
   static CodecSpec codec_of(const PreparedPlan& plan) { return plan.spec_of(0); }
   double period_of(const PreparedPlan& plan) const { return truth(codec_of(plan)); }
   CodecSpec running() const { return codec_of(*base); }
+  int plans_held() const {
+    return static_cast<int>(
+        std::count_if(made.begin(), made.end(), [](const auto& plan) { return !plan.expired(); }));
+  }
   void take_times(double raw, double compressed) {
     truth = predicted = [=](const CodecSpec& spec) { return spec == kRawSpec ? raw : compressed; };
   }
@@ -148,6 +158,9 @@ class PlayedJob final : public PilotPort {
   bool counts_as_fast = false;                                  // said to the last survey
   PlanPtr base;
   std::optional<Agreed> next, trial;
+  std::vector<std::weak_ptr<const PreparedPlan>> made;
+  int plans_most = INT_MAX;   // there is memory for
+  bool never_adopts = false;  // each plan beside a trial is refused
   bool may = true;
   Status survey_status, refusal;
   std::vector<CodecSpec> menu = {kFour, kEight, kRawSpec};
