@@ -385,7 +385,7 @@ bool Communicator::work() {
   pursue_wish();
   tell_losses();
   if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
-  if (searches_plans()) pilot_.work(agreement_.base(steps_.plan()));
+  searches_plans() ? pilot_.work(agreement_.base(steps_.plan())) : pilot_.stop();
   answer_looks();
   return *called || *stepped;
 }

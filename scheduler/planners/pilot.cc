@@ -122,6 +122,22 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
 }
 
+void Pilot::stop() {
+  if (running_ == nullptr) return;
+  ++life_;
+  asked_ = false;
+  stage_ = Stage::kOff;
+  running_.reset();
+  tried_.reset();
+  survey_.reset();
+  candidate_ = nullptr;
+  samples_.clear();
+  window_.clear();
+  seen_.clear();
+  lost_.clear();
+  passed_.clear();
+}
+
 void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
   if (faster_) remember(/*lost=*/false);
   found_ = found_ || faster_;

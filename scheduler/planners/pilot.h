@@ -61,6 +61,9 @@ class Pilot {
   // Between steps: asks for what is due, if nothing has come since the last step.
   void work(const PilotPort::PlanPtr& base);
 
+  // Plans are no longer searched: lets go of all that it holds.
+  void stop();
+
   // Somebody else has found out that a link became faster.
   void hear_of_faster_link() { told_of_faster_link_ = stage_ == Stage::kSettled; }
 

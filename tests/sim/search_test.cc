@@ -318,6 +318,28 @@ TEST(Search, SettlesWhereEveryStepIsMeasured) {
   EXPECT_EQ(job.codec_of("linear.weight"), policy.default_codec);
 }
 
+TEST(Search, KeepsNoResidualsForAFixedPolicyWithoutThem) {
+  scheduler::Policy policy = auto_policy();
+  policy.default_codec.flags |= CodecSpec::kFeedback;
+  Job job({.policy = policy, .port_bytes_per_second = 2'000'000});
+  const uint64_t uncompressed = job.shown().reserved_bytes;
+  uint64_t step = 0;
+  while (step < 60) job.play(step++);
+  ASSERT_TRUE(job.codec_of("linear.weight").feedback());
+  ASSERT_GE(job.shown(1).reserved_bytes, 8 * 20'011u);
+  scheduler::Policy fixed = raw_policy();
+  fixed.stats_steps = fixed.replica_check_steps = 0;
+  std::optional<Result<scheduler::PolicyChange>> change;
+  job.world.cluster.engine(0).apply_policy({.job = "job", .policy = fixed},
+                                           [&](const auto& answer) { change = answer; });
+  ASSERT_TRUE(job.world.cluster.run_until([&] { return change.has_value(); }));
+  ASSERT_TRUE(change->ok()) << change->status().to_string();
+  for (int i = 0; i < 6; ++i) job.play(step++);
+  for (const uint32_t machine : {0u, 1u, 2u}) {
+    EXPECT_LT(job.shown(machine).reserved_bytes, uncompressed + 8 * 20'011) << machine;
+  }
+}
+
 TEST(Search, ATrialGoesOnBehindAFailure) {
   Job job({.port_bytes_per_second = 2'000'000});
   uint64_t step = 0;

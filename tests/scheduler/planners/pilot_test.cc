@@ -525,6 +525,20 @@ TEST(Pilot, BeginsAgainUnderAnOperatorsPlan) {
   EXPECT_STREQ(job.pilot.doing(), "");
 }
 
+TEST(Pilot, LetsGoOfItsPlansWhereItStops) {
+  PlayedJob job;
+  while (!job.trial) job.play_step();
+  job.trial.reset();
+  job.take(job.make({}, {}));
+  ASSERT_EQ(job.plans_held(), 3);
+  job.pilot.stop();
+  EXPECT_EQ(job.plans_held(), 1) << "the one that runs";
+  EXPECT_TRUE(job.pilot.seen().empty());
+  EXPECT_STREQ(job.pilot.doing(), "");
+  job.play(60);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+}
+
 // It takes force between two steps: none has completed under it yet.
 TEST(Pilot, AsksForNothingBetweenAnotherPlanAndItsFirstStep) {
   PlayedJob job;
