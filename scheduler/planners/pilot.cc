@@ -171,14 +171,24 @@ void Pilot::begin_search(Cause cause) {
   unsure_ = found_ = drifted_ = lost_now_ = false;
   doubt_ = std::clamp(median_of(surprises_), 1.0, kDoubtMost);
   passed_.clear();
+  forget_times(cause);
   cause_ = cause;
   if (cause != Cause::kNone) {
     count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
   }
   forget_lost(cause);
-  for (SeenPlan& seen : seen_) seen.step_ns = 0;  // things are different now
   stage_ = Stage::kSurveying;
+}
+
+// Things are different now. What arithmetic takes is still known, but for others' load that came or
+// went: what codecs took amid it would count against them in calm times.
+void Pilot::forget_times(Cause cause) {
+  const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || cause_ == Cause::kLoad;
+  for (SeenPlan& seen : seen_) {
+    seen.step_ns = 0;
+    if (other_load) seen.arithmetic_ns = 0;
+  }
 }
 
 void Pilot::forget_lost(Cause cause) {

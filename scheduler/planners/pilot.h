@@ -109,6 +109,7 @@ class Pilot {
   enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink, kCalm };
   static const char* text_of(Cause cause);
   void begin_search(Cause cause);
+  void forget_times(Cause cause);
   void forget_lost(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
   const Candidate* worth_trying() const;  // null: none

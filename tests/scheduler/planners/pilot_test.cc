@@ -108,6 +108,25 @@ TEST(Pilot, LooksAgainAtAPlanThatItLeftAmidUnrest) {
   EXPECT_EQ(job.running(), kFour) << job.verdicts();
 }
 
+// What arithmetic took under load says nothing of calm times, nor the other way round.
+TEST(Pilot, ForgetsWhatArithmeticTookUnderOtherLoad) {
+  PlayedJob job;
+  job.play(120);
+  ASSERT_EQ(job.running(), kFour);
+  job.truth = job.predicted = [](const CodecSpec& spec) {
+    return spec == kEight ? 20.0 : spec == kFour ? 30.0 : 100.0;
+  };
+  for (const double load : {2.0, 1.0}) {
+    job.load = load;
+    const int searches = job.searches_noted();
+    while (job.searches_noted() == searches && job.step < 2000) job.play_step();
+    EXPECT_FALSE(job.seen.empty());
+    for (const SeenPlan& seen : job.seen) EXPECT_EQ(seen.arithmetic_ns, 0) << job.verdicts();
+    job.play(100);
+  }
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+}
+
 TEST(Pilot, ForgetsItsPatienceWithDriftInCalmTimes) {
   PlayedJob job;
   job.take_times(100, 105);

@@ -34,6 +34,7 @@ class PlayedJob final : public PilotPort {
     if (known.lost.empty() || noted != noted_before) ++searches;
     noted_before = noted;
     counts_as_fast = known.faster;
+    seen = known.seen;
     if (!survey_status.ok()) return answer(survey_status);
     auto made = std::make_shared<Survey>();
     made->running_ns = period_of(*base);
@@ -156,6 +157,7 @@ class PlayedJob final : public PilotPort {
   double between_ns = 0;                                        // steps, the trainer computes
   double while_plans_alternate = 1;                             // a step takes so much longer
   bool counts_as_fast = false;                                  // said to the last survey
+  std::vector<SeenPlan> seen;                                   // likewise
   PlanPtr base;
   std::optional<Agreed> next, trial;
   std::vector<std::weak_ptr<const PreparedPlan>> made;
