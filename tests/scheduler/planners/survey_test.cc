@@ -45,7 +45,8 @@ TEST(Survey, OfTooManyGroupsNamesPlansForTrialsToDecide) {
   Job job = job_of_many_groups();
   const auto named = [&] {
     std::vector<std::string> names;
-    for (const Candidate& each : survey_of(job.question({*job.costs, {}}))->candidates) {
+    const SurveyPtr survey = survey_of(job.question({*job.costs, {}}));
+    for (const Candidate& each : survey->candidates) {
       EXPECT_EQ(each.step_ns, 0) << "nobody knows";
       EXPECT_EQ(each.bypass, each.name == "fp32");
       names.push_back(each.name);
