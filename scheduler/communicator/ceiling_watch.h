@@ -43,7 +43,7 @@ class CeilingWatch {
   bool completed(uint64_t step);  // true: it was measured
   // What another machine has measured in a step, of all tensors.
   void heard(uint64_t step, const LossSample& sample) {
-    if (counts(step)) everywhere_ += sample;
+    if (counts(step) && losses_.due(step)) everywhere_ += sample;
   }
   void work(const FactsPtr& base);
 

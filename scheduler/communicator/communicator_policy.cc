@@ -8,6 +8,16 @@
 namespace cgx::scheduler {
 namespace {
 
+std::vector<uint32_t> order_of(const Plan& plan) {
+  std::vector<uint32_t> order;
+  for (const Group& group : plan.groups) {
+    for (const Segment& segment : group.segments) {
+      if (segment.first_bucket == 0) order.push_back(segment.tensor);
+    }
+  }
+  return order;
+}
+
 Status check_codecs(const Policy& policy, std::vector<std::string>& warnings) {
   CGX_RETURN_IF_ERROR(check_sound(policy));
   const auto check = [&](const CodecSpec& spec) {
@@ -74,13 +84,7 @@ void Communicator::note_forgotten(std::string_view text, const KeptFor& whose) {
 }
 
 std::vector<uint32_t> Communicator::running_order() const {
-  std::vector<uint32_t> order;
-  for (const Group& group : steps_.plan()->plan.groups) {
-    for (const Segment& segment : group.segments) {
-      if (segment.first_bucket == 0) order.push_back(segment.tensor);
-    }
-  }
-  return order;
+  return order_of(steps_.plan()->plan);
 }
 
 // Another plan under the same policy, which this daemon has thought of.
@@ -95,16 +99,15 @@ PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t>
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
   return [this, policy](uint64_t epoch) -> Result<PlanQuestion> {
-    PlanQuestion question{
-        .table = table_,
-        .policy = policy,
-        .epoch = epoch,
-        .policy_version = desk_.version() + 1,
-        .order = running_order(),
-        .ceilings = ceilings_.ceilings_under(policy, steps_.plan()->plan.table_hash)};
-    const PreparedPlan& base = *agreement_.base(steps_.plan());
-    const bool found = policy.mode != PlanMode::kFixed && same_search(policy, base.policy);
-    if (found) question.groups = base.plan.groups;
+    const PreparedPlan& before = *agreement_.newest_agreed(steps_.plan());
+    PlanQuestion question{.table = table_,
+                          .policy = policy,
+                          .epoch = epoch,
+                          .policy_version = desk_.version() + 1,
+                          .order = order_of(before.plan)};
+    if (!same_search(policy, before.policy)) return question;
+    question.ceilings = ceilings_.ceilings_under(policy, before.plan.table_hash);
+    if (policy.mode != PlanMode::kFixed) question.groups = before.plan.groups;
     return question;
   };
 }

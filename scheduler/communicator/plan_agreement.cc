@@ -363,6 +363,14 @@ std::vector<PlanAgreement::PlanPtr> PlanAgreement::announced() const {
   return plans;
 }
 
+const PlanAgreement::PlanPtr& PlanAgreement::newest_agreed(const PlanPtr& running) const {
+  const auto stays = [&](const Outcome& outcome) {
+    return !outcome.plan->plan.trial.on() && outcome.plan->table == running->table;
+  };
+  const auto found = std::find_if(announced_.rbegin(), announced_.rend(), stays);
+  return found != announced_.rend() ? found->plan : base(running);
+}
+
 PlanAgreement::PlanPtr PlanAgreement::plan_at(uint64_t step, const PlanPtr& running) const {
   const bool switches = !announced_.empty() && step >= announced_.front().switch_step;
   if (!switches) return trial_ ? trial_.plan_at(step) : running;

@@ -95,6 +95,8 @@ class PlanAgreement {
   const PlanPtr& on_trial() const { return trial_.tried; }
   // What a step of it is compared with, and where it goes back to; without one the plan `running`.
   const PlanPtr& base(const PlanPtr& running) const { return trial_ ? trial_.base : running; }
+  // The newest of the table that stays, in force or announced.
+  const PlanPtr& newest_agreed(const PlanPtr& running) const;
   void end_trial() { trial_ = {}; }
   // Announced and not in force yet, the newest.
   uint64_t announced_epoch() const { return announced_.empty() ? 0 : newest().plan->plan.epoch; }

@@ -19,7 +19,7 @@ struct WhatIfSearch::State {
                       .slab_bytes = question.job.slab_bytes,
                       .decisions = decisions.get(),
                       .sites_each = question.job.sites_each};
-    if (same_wish(question.policy, question.job.running->policy)) {
+    if (same_search(question.policy, question.job.running->policy)) {
       inputs.ceilings = question.job.ceilings;
     }
     return inputs;

@@ -309,6 +309,23 @@ TEST(Search, APolicyOfAnotherWeightKeepsWhatWasFound) {
   EXPECT_EQ(job.shown().searching, "settled");
 }
 
+// Agreed on, and in force with the next step.
+TEST(Search, APolicyOfAnotherWeightKeepsWhatIsAboutToRun) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  while (job.shown().searching != "adopting") job.play(step++);
+  job.world.cluster.run_for(kSecond / 10);
+  std::optional<Result<scheduler::PolicyChange>> change;
+  scheduler::Policy heavier = auto_policy();
+  heavier.weight = 2;
+  job.world.cluster.engine(0).apply_policy({.job = "job", .policy = heavier},
+                                           [&](const auto& answer) { change = answer; });
+  job.world.cluster.run_for(kSecond / 10);
+  for (int i = 0; i < 4; ++i) job.play(step++);
+  ASSERT_TRUE(change && change->ok());
+  EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
+}
+
 TEST(Search, SettlesWhereEveryStepIsMeasured) {
   scheduler::Policy policy = auto_policy();
   policy.stats_steps = policy.replica_check_steps = 1;
