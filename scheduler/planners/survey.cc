@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/codec.h"
+#include "scheduler/plan/way.h"
 #include "scheduler/planners/choose.h"
 #include "scheduler/planners/merge.h"
 
@@ -22,6 +23,10 @@ size_t pieces_of(const Plan& plan) {
   size_t pieces = 0;
   for (const Group& group : plan.groups) pieces += group.segments.size();
   return pieces;
+}
+
+bool is_stronger(const CodecSpec& one, const CodecSpec& other) {
+  return weight_of(one) < weight_of(other);
 }
 
 }  // namespace
@@ -46,9 +51,7 @@ struct Surveyor::State {
   void add_uniform() {
     const Policy& policy = question.running->policy;
     std::vector<CodecSpec> levels = levels_under(policy, menu);
-    std::stable_sort(levels.begin(), levels.end(), [](const auto& one, const auto& other) {
-      return weight_of(one) < weight_of(other);
-    });
+    std::stable_sort(levels.begin(), levels.end(), is_stronger);
     for (const CodecSpec& level : levels) {
       Policy uniform = policy;
       uniform.default_codec = level;
