@@ -1,6 +1,7 @@
 #include "scheduler/planners/plan_question.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/wire/frame.h"
 #include "scheduler/exchange/residuals.h"
@@ -36,15 +37,12 @@ std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Dec
       const CodecSpec& ceiling = question.ceilings[segment.tensor];
       const bool searched = question.policy.ceilings != CeilingPlanner::kpolicy;
       const CodecSpec spec = searched ? ceiling : weaker_of(segment.spec, ceiling);
-      if (segment.spec.bucket != spec.bucket) {  // pieces stay what they are, or are refused
-        segment.first_bucket = segment.first_element() / spec.bucket;
-        const bool to_the_end = segment.buckets == Segment::kToTheEnd;
-        const uint64_t elements = (*question.table)[segment.tensor].elements;
-        const uint64_t there = (elements + spec.bucket - 1) / spec.bucket - segment.first_bucket;
-        const uint64_t as_many = segment.buckets * segment.spec.bucket / spec.bucket;
-        if (!to_the_end) segment.buckets = std::min(as_many, there);  // the last was not full
-      }
-      segment.spec = spec;
+      const uint64_t bucket_before = std::exchange(segment.spec, spec).bucket;
+      if (bucket_before == spec.bucket) continue;  // else pieces stay what they are, or are refused
+      segment.first_bucket = segment.first_bucket * bucket_before / spec.bucket;
+      if (segment.buckets == Segment::kToTheEnd) continue;
+      segment.buckets = segment.buckets * bucket_before / spec.bucket;
+      segment.buckets = bucket_count(segment, *question.table);  // the last one was not full
     }
   }
   return groups;
