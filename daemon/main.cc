@@ -14,6 +14,7 @@
 #include "config/effective.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/open_files.h"
+#include "daemon/base/openssl_state.h"
 #include "daemon/check_machine.h"
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
@@ -252,6 +253,7 @@ int drain(const CommandLine& line) {
 
 int run(int argc, char** argv) {
   transport::prepare_process();
+  keep_openssl_state();
   ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no child's end is told
   const CommandLine line = parse_command_line(argc, argv);
   if (line.action == CommandLine::Action::kExit) return line.exit_code;

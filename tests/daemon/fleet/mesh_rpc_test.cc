@@ -11,6 +11,7 @@
 #include <iterator>
 #include <mutex>
 
+#include "daemon/base/openssl_state.h"
 #include "daemon/fleet/mesh_messages.h"
 #include "tests/daemon/base/scratch_directory.h"
 
@@ -18,6 +19,9 @@ namespace cgx::daemon {
 namespace {
 
 using scheduler::Counter;
+
+// As in main, where it comes first, too.
+[[maybe_unused]] const bool kKept = (keep_openssl_state(), true);
 
 class Quiet final : public scheduler::EventSink {
   void event(scheduler::EventLevel, std::string_view) override {}

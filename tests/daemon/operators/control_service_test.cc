@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include "daemon/base/openssl_state.h"
 #include "daemon/operators/user_servers.h"
 #include "proto/messages/control.grpc.pb.h"
 #include "tests/daemon/operators/control_harness.h"
@@ -15,6 +16,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// As in main, where it comes first, too.
+[[maybe_unused]] const bool kKept = (keep_openssl_state(), true);
 
 class ControlServiceTest : public ::testing::Test {
  protected:
