@@ -61,6 +61,8 @@ const char* Pilot::text_of(Cause cause) {
       return "answers come faster: the link may be";
     case Cause::kCalm:
       return "steps are calm again";
+    case Cause::kOtherPlan:
+      return "ceilings or a policy brought another plan";
   }
   return "";
 }
@@ -84,7 +86,11 @@ void Pilot::note(PlanNote note) {
 void Pilot::completed(const PilotPort::PlanPtr& base, StepSample sample, bool usual) {
   if (base != running_) {
     const bool adopted = stage_ == Stage::kAdopting && base->plan.epoch == adopted_epoch_;
-    adopted ? go_on_with(base) : begin(base);
+    if (adopted) {
+      go_on_with(base);
+    } else {
+      may_follow(*base) ? follow(base) : begin(base);
+    }
   }
   step_ = sample.step;
   if (stage_ == Stage::kTrying) return try_step(std::move(sample), usual);
@@ -112,7 +118,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   rest_ = kRestMin;
   unrest_ = calm_most_ = 0;
   chosen_in_unrest_ = false;
-  cause_ = Cause::kNone;
+  cause_ = next_ = Cause::kNone;
   drift_ = kDriftMin;
   surprises_.clear();
   lost_.clear();
@@ -120,6 +126,35 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
+}
+
+bool Pilot::may_follow(const PreparedPlan& base) const {
+  return stage_ != Stage::kOff && base.plan.machines == running_->plan.machines &&
+         base.table == running_->table && same_search(base.policy, running_->policy);
+}
+
+// What plans are worth is still known, but not what a step takes now, nor which of them new
+// ceilings let through. A trial has ended, and a search that was under way begins again.
+void Pilot::follow(const PilotPort::PlanPtr& base) {
+  const bool settled = stage_ == Stage::kSettled, measures = stage_ == Stage::kMeasuring;
+  const bool other_keys = !same_wish(base->policy, running_->policy);
+  const bool same_groups = base->plan.groups == running_->plan.groups;
+  running_ = base;
+  warming_ = pace_.warm_up;
+  if (same_groups && (measures || (settled && other_keys))) return;
+  if (settled) {
+    next_ = told_of_faster_link_ ? Cause::kFasterLink : Cause::kOtherPlan;
+  } else if (!measures) {
+    next_ = cause_;
+    if (lost_now_) lost_beside_ns_ = usual_times(samples_).period_ns;
+  }
+  ++life_;
+  asked_ = false;
+  samples_.clear();
+  tried_.reset();
+  survey_.reset();
+  forget_answers();
+  stage_ = Stage::kMeasuring;
 }
 
 void Pilot::stop() {
@@ -152,7 +187,7 @@ void Pilot::go_on_with(const PilotPort::PlanPtr& base) {
 
 void Pilot::work(const PilotPort::PlanPtr& base) {
   if (asked_ || base != running_ || !port_.may_propose()) return;
-  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(Cause::kNone);
+  if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(next_);
   if (stage_ == Stage::kSurveying) {
     const bool faster = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
     between_ns_ = usual_times(samples_).between_ns;
@@ -174,7 +209,7 @@ void Pilot::begin_search(Cause cause) {
   forget_times(cause);
   cause_ = cause;
   if (cause != Cause::kNone) {
-    count_unrest();
+    if (cause != Cause::kOtherPlan) count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
   }
   forget_lost(cause);
@@ -198,7 +233,9 @@ void Pilot::forget_lost(Cause cause) {
   // A faster link favours others, and what was decided amid unrest is decided anew.
   const bool other_times =
       cause == Cause::kShorter || cause == Cause::kFasterLink || cause == Cause::kCalm;
-  if (!same || other_times) lost_.clear();
+  // What has lost to a faster plan may be faster than this one.
+  const bool slower_plan = cause == Cause::kOtherPlan && kWorthPromising * now_ns > lost_beside_ns_;
+  if (!same || other_times || slower_plan) lost_.clear();
 }
 
 std::vector<std::vector<Group>> Pilot::not_again() const {
@@ -219,7 +256,7 @@ void Pilot::count_unrest() {
 
 void Pilot::on_survey(const Result<SurveyPtr>& survey) {
   if (!survey.ok()) {
-    note(PlanNote{.name = "survey", .verdict = survey.status().to_string()});
+    note(PlanNote{.step = step_, .name = "survey", .verdict = survey.status().to_string()});
     return end_search();
   }
   survey_ = *survey;
@@ -323,7 +360,7 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
     adopted_epoch_ = agreed->plan->plan.epoch;
     return;
   }
-  note(PlanNote{.name = "adopting", .verdict = agreed.status().to_string()});
+  note(PlanNote{.step = step_, .name = "adopting", .verdict = agreed.status().to_string()});
   tried_->ask_again = std::max(tried_->end(), step_ + kStepsToAskAgain);
   if (!faster_ || ++tried_->refused < kAdoptMost) return;
   faster_ = false;
@@ -352,7 +389,7 @@ void Pilot::settle() {
   warming_ = pace_.warm_up;
   settled_for_ = 0;
   resting_ = rest_;
-  rest_ = std::min(2 * rest_, kRestMax);
+  if (cause_ != Cause::kOtherPlan) rest_ = std::min(2 * rest_, kRestMax);
   resting_plain_ = kPlainRestMin << unrest_;
 }
 

@@ -8,8 +8,10 @@
 //   settled    until steps take longer or shorter for a while, or links become plainly faster than
 //              they were when the plan was chosen: then it has plans surveyed anew
 //
-// On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator or
-// a commit brings comes first: the pilot begins again. Owned by one communicator.
+// On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator, a
+// commit or new ceilings bring comes first. The pilot begins again, but where table and policy ask
+// for the same search: then it keeps what it has learned, and looks for what is worth a trial
+// beside the new plan. Owned by one communicator.
 #pragma once
 
 #include <cstdint>
@@ -104,9 +106,11 @@ class Pilot {
   };
 
   void begin(const PilotPort::PlanPtr& base);
+  bool may_follow(const PreparedPlan& base) const;
+  void follow(const PilotPort::PlanPtr& base);
   void go_on_with(const PilotPort::PlanPtr& base);
   // Why plans are looked for again.
-  enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink, kCalm };
+  enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink, kCalm, kOtherPlan };
   static const char* text_of(Cause cause);
   void begin_search(Cause cause);
   void forget_times(Cause cause);
@@ -164,6 +168,7 @@ class Pilot {
   uint64_t life_ = 0;   // answers for an earlier one are not looked at
   bool asked_ = false;  // and no answer yet
   PilotPort::PlanPtr running_;
+  Cause next_ = Cause::kNone;               // of the search behind the steps that are measured
   std::vector<StepSample> samples_;         // of usual steps under it
   uint32_t warming_ = 0;                    // steps until they count
   std::vector<SeenPlan> seen_;              // as PilotPort::Known's

@@ -17,7 +17,8 @@ constexpr double kFarOff = 1.3;  // a prediction: it is of no use for the next o
 void Pilot::on_trial_agreed(const Result<PilotPort::Agreed>& agreed) {
   if (!agreed.ok()) {
     on_trial_refused(agreed.status());
-    return note(PlanNote{.name = candidate_->name, .verdict = agreed.status().to_string()});
+    return note(
+        PlanNote{.step = step_, .name = candidate_->name, .verdict = agreed.status().to_string()});
   }
   stage_ = Stage::kTrying;
   tried_ = {.agreed = *agreed,

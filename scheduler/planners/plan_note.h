@@ -8,12 +8,13 @@ namespace cgx::scheduler {
 
 // What a search of `mode: auto` found out about a plan.
 struct PlanNote {
-  uint64_t epoch = 0, step = 0;  // the plan's, its first one; 0: it never ran
-  std::string name;              // "choose", a codec
-  std::string verdict;           // "kept", "no faster", why it could not run
-  double predicted = 0;          // share of the step under the plan before; 0: nobody has said
-  double measured = 0;           // as predicted
-  double step_ns = 0;            // from one step's end to the next; 0: not measured
+  uint64_t epoch = 0;    // the plan's; 0: it never ran
+  uint64_t step = 0;     // its first one; if it never ran, that in which this was found
+  std::string name;      // "choose", a codec
+  std::string verdict;   // "kept", "no faster", why it could not run
+  double predicted = 0;  // share of the step under the plan before; 0: nobody has said
+  double measured = 0;   // as predicted
+  double step_ns = 0;    // from one step's end to the next; 0: not measured
 };
 
 }  // namespace cgx::scheduler

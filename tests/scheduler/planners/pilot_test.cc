@@ -528,48 +528,6 @@ TEST(Pilot, TakesAShortDisturbanceForNone) {
   EXPECT_EQ(job.searches, 1);
 }
 
-TEST(Pilot, BeginsAgainUnderAnOperatorsPlan) {
-  PlayedJob job;
-  job.play(100);
-  ASSERT_EQ(job.running(), kFour);
-  job.take(job.make({}, {}));  // a policy of mode auto begins uncompressed
-  job.play(60);
-  EXPECT_EQ(job.searches, 2);
-  EXPECT_EQ(job.running(), kFour);
-  job.policy.mode = PlanMode::kFixed;
-  job.take(job.make(PlayedJob::groups_of(kEight), {}));
-  job.play(100);
-  EXPECT_EQ(job.searches, 2);
-  EXPECT_EQ(job.running(), kEight);
-  EXPECT_STREQ(job.pilot.doing(), "");
-}
-
-TEST(Pilot, LetsGoOfItsPlansWhereItStops) {
-  PlayedJob job;
-  while (!job.trial) job.play_step();
-  job.trial.reset();
-  job.take(job.make({}, {}));
-  ASSERT_EQ(job.plans_held(), 3);
-  job.pilot.stop();
-  EXPECT_EQ(job.plans_held(), 1) << "the one that runs";
-  EXPECT_TRUE(job.pilot.seen().empty());
-  EXPECT_STREQ(job.pilot.doing(), "");
-  job.play(60);
-  EXPECT_EQ(job.running(), kFour) << job.verdicts();
-}
-
-// It takes force between two steps: none has completed under it yet.
-TEST(Pilot, AsksForNothingBetweenAnotherPlanAndItsFirstStep) {
-  PlayedJob job;
-  job.may = false;
-  job.play(30);  // a survey is due
-  job.may = true;
-  job.pilot.work(job.make({}, {}));
-  EXPECT_EQ(job.searches, 0) << "of a plan that has gone";
-  job.pilot.work(job.base);
-  EXPECT_EQ(job.searches, 1);
-}
-
 TEST(Pilot, CostsLittleWhereNothingIsFaster) {
   PlayedJob job;
   job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 150.0; };
