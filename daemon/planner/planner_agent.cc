@@ -90,7 +90,7 @@ void PlannerAgent::begin_survey(scheduler::SurveyQuestion question, SurveyAnswer
   auto surveyor = std::make_shared<scheduler::Surveyor>(*std::move(made));
   searches_.push_back({[surveyor] { return surveyor->work(kLookEvaluations); },
                        [this, surveyor, answer = std::move(answer)]() mutable {
-                         take(std::move(answer), Result<scheduler::SurveyPtr>(surveyor->survey()));
+                         take(std::move(answer), surveyor->survey());
                        }});
 }
 

@@ -8,6 +8,18 @@
 #include "kernels/codec.h"
 
 namespace cgx::scheduler {
+
+// A plan that was seen, with what it took.
+struct Evidence {
+  WeighedPlan plan;
+  double step_ns = 0;
+};
+
+// All work but arithmetic: what each operation, tensor and frame takes, and each byte.
+struct OtherWork {
+  double items = 1, bytes = 1;  // times longer than in the table
+};
+
 namespace {
 
 // Less than this between two fits is rounding.
@@ -26,8 +38,9 @@ constexpr double kNoise = 0.05;
 constexpr double kArithmeticMin = 0.5, kArithmeticMax = 8;
 // Of the rest of its work likewise: the kernel's part differs more.
 constexpr double kOtherWorkMin = 0.25, kOtherWorkMax = 16;
-// Of a link, in ns a byte; 100 kB/s is slower than any.
+// Of a link, in ns a byte; 100 kB/s is slower than any. It is found by halving what is in question.
 constexpr double kSlowestLink = 10'000;
+constexpr int kHalvings = 30;
 
 double squared(double value) {
   return value * value;
@@ -154,12 +167,6 @@ Result<double> fit_arithmetic(const SurveyQuestion& question, MachineCosts& cost
   return all;
 }
 
-// A plan that was seen, with what it took.
-struct Evidence {
-  WeighedPlan plan;
-  double step_ns = 0;
-};
-
 Result<std::vector<Evidence>> evidence_of(const SurveyQuestion& question,
                                           std::span<const double> arrivals,
                                           const MachineCosts& costs) {
@@ -176,10 +183,6 @@ Result<std::vector<Evidence>> evidence_of(const SurveyQuestion& question,
   return found;
 }
 
-// All work but arithmetic: what each operation, tensor and frame takes, and each byte.
-struct OtherWork {
-  double items = 1, bytes = 1;  // times longer than in the table
-};
 Conditions slowed(Conditions conditions, const OtherWork& times) {
   MachineCosts& costs = conditions.costs;
   for (double* cost : {&costs.operation_ns, &costs.segment_ns, &costs.frame_ns}) {
@@ -249,7 +252,7 @@ void fit_link(const WeighedPlan& plan, double wanted_ns, Conditions& conditions)
   double fast = 0, slow = kSlowestLink;
   conditions.link.ns_per_byte = 0;
   if (play(plan, conditions).step_ns() >= wanted_ns) return;
-  for (int halvings = 0; halvings < 30; ++halvings) {
+  for (int halving = 0; halving < kHalvings; ++halving) {
     conditions.link.ns_per_byte = (fast + slow) / 2;
     const double step_ns = play(plan, conditions).step_ns();
     (step_ns < wanted_ns ? fast : slow) = conditions.link.ns_per_byte;
@@ -265,54 +268,6 @@ double error_of(const std::vector<Evidence>& seen, const Conditions& conditions)
   return error;
 }
 
-// What conditions explain best; of equals the first that was offered.
-class Best {
- public:
-  explicit Best(Fit& fit) : fit_(fit) {}
-
-  // `doubt`: what speaks against them, squared.
-  void offer(const std::vector<Evidence>& crowded, const Fit& tried, double doubt) {
-    const double error =
-        error_of(crowded, tried.conditions) + unlikely(tried.crowd) + unlikely(tried.trips) + doubt;
-    if (error > least_ - kTelling) return;
-    least_ = error;
-    fit_.crowd = tried.crowd;
-    fit_.trips = tried.trips;
-    fit_.conditions = tried.conditions;
-  }
-
- private:
-  Fit& fit_;
-  double least_ = INFINITY;
-};
-
-// `work_known`: no crowd but 1 comes into question, and the link may be any that explains one of
-// the plans, because work may hide it from the one that runs. `faster`: as SurveyQuestion's.
-void fit_rest(const std::vector<Evidence>& seen, bool work_known, bool faster, Fit& fit) {
-  const Conditions alone = fit.conditions;
-  Best best(fit);
-  for (const double crowd : std::span(kCrowds).first(work_known ? 1 : std::size(kCrowds))) {
-    std::vector<Evidence> crowded = seen;
-    for (Evidence& each : crowded) each.plan = each.plan.slower(crowd);
-    const Evidence& running = crowded.front();
-    for (const double trips : kTrips) {
-      Fit tried{.conditions = slowed(alone, {crowd, crowd}), .crowd = crowd, .trips = trips};
-      tried.conditions.costs.copy_ns_per_byte *= crowd;
-      tried.conditions.link.trip_ns *= trips;
-      if (faster) {
-        fit_link(running.plan, (1 - kNoise) * running.step_ns, tried.conditions);
-        best.offer(crowded, tried, 0);
-      }
-      const size_t explained = work_known ? crowded.size() : 1;
-      for (const Evidence& each : std::span(crowded).first(explained)) {
-        fit_link(each.plan, each.step_ns, tried.conditions);
-        best.offer(crowded, tried, faster ? squared(2 * kNoise) : 0);
-      }
-    }
-  }
-  for (CodecCurves& codec : fit.conditions.costs.codecs) slow_down(codec, fit.crowd);
-}
-
 }  // namespace
 
 std::vector<double> arrivals_of(const SurveyQuestion& question) {
@@ -322,8 +277,75 @@ std::vector<double> arrivals_of(const SurveyQuestion& question) {
   return arrivals;
 }
 
-Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
-                std::span<const double> arrivals) {
+struct FitSearch::State {
+  // What is tried: a crowd, a length of the way, and the plan that the link has to explain, or, as
+  // the first, a link that is as fast as it may be.
+  size_t links() const { return explained + (faster ? 1 : 0); }
+  size_t attempts() const {
+    return (other_work ? 1 : std::size(kCrowds)) * std::size(kTrips) * links();
+  }
+  void begin_crowd(double crowd) {
+    crowded = seen;
+    for (Evidence& each : crowded) each.plan = each.plan.slower(crowd);
+  }
+  void attempt(size_t number) {
+    const size_t link = number % links(), trips = number / links() % std::size(kTrips);
+    const double crowd = kCrowds[number / links() / std::size(kTrips)];
+    if (link == 0 && trips == 0) begin_crowd(crowd);
+    Fit tried{.conditions = slowed(alone, {crowd, crowd}), .crowd = crowd, .trips = kTrips[trips]};
+    tried.conditions.costs.copy_ns_per_byte *= crowd;
+    tried.conditions.link.trip_ns *= tried.trips;
+    const bool fast = faster && link == 0;
+    const Evidence& wanted = crowded[faster && link > 0 ? link - 1 : link];
+    fit_link(wanted.plan, (fast ? 1 - kNoise : 1) * wanted.step_ns, tried.conditions);
+    offer(tried, faster && !fast ? squared(2 * kNoise) : 0);
+    spent += kHalvings * wanted.plan.loads.size();
+  }
+  // Of what explains as much as another, the first counts. `doubt`: what speaks against it,
+  // squared.
+  void offer(const Fit& tried, double doubt) {
+    const double error =
+        error_of(crowded, tried.conditions) + unlikely(tried.crowd) + unlikely(tried.trips) + doubt;
+    for (const Evidence& each : crowded) spent += each.plan.loads.size();
+    if (error > least - kTelling) return;
+    least = error;
+    fit.crowd = tried.crowd;
+    fit.trips = tried.trips;
+    fit.conditions = tried.conditions;
+  }
+  Result<Fit> end() {
+    for (CodecCurves& codec : fit.conditions.costs.codecs) slow_down(codec, fit.crowd);
+    if (other_work) fit.crowd = other_work->items;
+    CGX_ASSIGN_OR_RETURN(const Timeline step,
+                         timeline_of(running->plan, *running->table, arrivals, fit.conditions));
+    fit.running_ns = step.step_ns();
+    fit.running_bytes = step.sent_bytes;
+    return std::move(fit);
+  }
+
+  FactsPtr running;
+  std::vector<double> arrivals;
+  std::vector<Evidence> seen, crowded;  // the plan that runs is the first
+  // If it is known, no crowd but 1 comes into question, and the link may be any that explains one
+  // of the plans, because work may hide it from the one that runs.
+  std::optional<OtherWork> other_work;
+  bool faster = false;      // as SurveyQuestion's
+  size_t explained = 1;     // plans, by the link
+  Conditions alone;         // without a crowd
+  Fit fit;                  // the best so far
+  double least = INFINITY;  // what speaks against it
+  size_t next = 0;          // attempt
+  uint64_t spent = 0;       // evaluations
+  bool done = false;
+  Result<Fit> found = Fit{};
+};
+
+FitSearch::FitSearch(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FitSearch::FitSearch(FitSearch&&) noexcept = default;
+FitSearch::~FitSearch() = default;
+
+Result<FitSearch> FitSearch::create(const SurveyQuestion& question, std::span<const CodecSpec> menu,
+                                    std::span<const double> arrivals) {
   const size_t groups = question.running->plan.groups.size();
   if (groups > kFittedGroupsMax) {
     return resource_exhausted("plans of " + std::to_string(groups) +
@@ -331,23 +353,44 @@ Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
                               std::to_string(kFittedGroupsMax) +
                               " are the most: raise group_bytes, or segment_bytes");
   }
-  Fit fit;
+  auto state = std::make_unique<State>();
+  Fit& fit = state->fit;
   fit.conditions = {*question.costs, {.trip_ns = question.trip_ns}, question.share};
   MachineCosts& costs = fit.conditions.costs;
   add_own_rows(menu, all_seen(question), costs);
   CGX_ASSIGN_OR_RETURN(fit.arithmetic, fit_arithmetic(question, costs));
-  CGX_ASSIGN_OR_RETURN(const std::optional<OtherWork> other_work,
-                       fit_other_work(question, arrivals, fit.conditions));
+  CGX_ASSIGN_OR_RETURN(state->other_work, fit_other_work(question, arrivals, fit.conditions));
+  const std::optional<OtherWork>& other_work = state->other_work;
   if (other_work) fit.conditions = slowed(std::move(fit.conditions), *other_work);
-  CGX_ASSIGN_OR_RETURN(const std::vector<Evidence> seen, evidence_of(question, arrivals, costs));
-  fit_rest(seen, other_work.has_value(), question.faster, fit);
-  if (other_work) fit.crowd = other_work->items;
-  CGX_ASSIGN_OR_RETURN(
-      const Timeline running,
-      timeline_of(question.running->plan, *question.running->table, arrivals, fit.conditions));
-  fit.running_ns = running.step_ns();
-  fit.running_bytes = running.sent_bytes;
-  return fit;
+  CGX_ASSIGN_OR_RETURN(state->seen, evidence_of(question, arrivals, costs));
+  state->explained = other_work ? state->seen.size() : 1;
+  state->faster = question.faster;
+  state->alone = fit.conditions;
+  state->running = question.running;
+  state->arrivals.assign(arrivals.begin(), arrivals.end());
+  return FitSearch(std::move(state));
+}
+
+bool FitSearch::work(uint64_t evaluations) {
+  state_->spent = 0;
+  while (state_->next < state_->attempts()) {
+    if (state_->spent >= evaluations) return false;
+    state_->attempt(state_->next++);
+  }
+  if (!std::exchange(state_->done, true)) state_->found = state_->end();
+  return true;
+}
+
+const Result<Fit>& FitSearch::found() const {
+  return state_->found;
+}
+
+Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
+                std::span<const double> arrivals) {
+  CGX_ASSIGN_OR_RETURN(FitSearch search, FitSearch::create(question, menu, arrivals));
+  while (!search.work(UINT64_MAX)) {
+  }
+  return search.found();
 }
 
 }  // namespace cgx::scheduler

@@ -2,7 +2,7 @@
 // much longer all other work takes than it should, how long the way is, and a link so slow that
 // plans take what they took. With one plan seen, what cannot be told apart counts as the link's.
 //
-// Pure functions of what was seen.
+// What was seen decides alone. Owned by one thread.
 #pragma once
 
 #include <memory>
@@ -53,9 +53,29 @@ struct Fit {
   double running_ns = 0;  // predicted of the plan that runs: what was measured, if it can be
   uint64_t running_bytes = 0;
 };
-// Takes milliseconds for a thousand groups, in one piece: others' plans wait meanwhile.
+// More take seconds. Some passes over all tensors of the plans that were seen come first, in one
+// piece; then a search goes on where it stopped.
 constexpr size_t kFittedGroupsMax = 4096;
-// REQUIRES: question.running and question.costs. `arrivals`: by tensor.
+
+class FitSearch {
+ public:
+  // REQUIRES: question.running and question.costs. `arrivals`: by tensor.
+  static Result<FitSearch> create(const SurveyQuestion& question, std::span<const CodecSpec> menu,
+                                  std::span<const double> arrivals);
+  FitSearch(FitSearch&&) noexcept;
+  ~FitSearch();
+
+  // Goes on for about so many evaluations of a group; true: done.
+  bool work(uint64_t evaluations);
+  const Result<Fit>& found() const;  // REQUIRES: done
+
+ private:
+  struct State;
+  explicit FitSearch(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// All of it at once.
 Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
                 std::span<const double> arrivals);
 std::vector<double> arrivals_of(const SurveyQuestion& question);  // by tensor

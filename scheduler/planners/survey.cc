@@ -97,12 +97,25 @@ struct Surveyor::State {
     if (policy.mode == PlanMode::kMerge) return begin_merging();
     menu = policy.menu.empty() ? default_menu() : policy.menu;
     arrivals = arrivals_of(question);
-    Result<Fit> fitted = fit(question, menu, arrivals);
-    if (fitted.status().code() == StatusCode::kRESOURCE_EXHAUSTED) {
+    Result<FitSearch> made = FitSearch::create(question, menu, arrivals);
+    if (made.status().code() == StatusCode::kRESOURCE_EXHAUSTED) {
       begin_unpriced();
       return {};
     }
-    CGX_ASSIGN_OR_RETURN(static_cast<Fit&>(*survey), std::move(fitted));
+    CGX_RETURN_IF_ERROR(made.status());
+    fitting.emplace(*std::move(made));
+    return {};
+  }
+
+  // Prices are known now.
+  void begin_search() {
+    status = start_search();
+    done = !status.ok();
+    fitting.reset();
+  }
+  Status start_search() {
+    const Policy& policy = question.running->policy;
+    CGX_ASSIGN_OR_RETURN(static_cast<Fit&>(*survey), fitting->found());
     if (pieces_of(question.running->plan) > kSearchedPiecesMax) return {};
     CGX_ASSIGN_OR_RETURN(Choose made, Choose::create({.inputs = inputs(policy),
                                                       .arrival_ns = arrivals,
@@ -151,9 +164,11 @@ struct Surveyor::State {
   SurveyQuestion question;
   std::vector<CodecSpec> menu;
   std::vector<double> arrivals;
+  std::optional<FitSearch> fitting;  // comes first
   std::optional<Choose> search;
   bool priced = true;
   std::shared_ptr<Survey> survey = std::make_shared<Survey>();
+  Status status;
   bool done = false;
 };
 
@@ -169,13 +184,18 @@ Result<Surveyor> Surveyor::create(SurveyQuestion question) {
 
 bool Surveyor::work(uint64_t evaluations) {
   if (state_->done) return true;
+  if (state_->fitting) {
+    if (state_->fitting->work(evaluations)) state_->begin_search();
+    return state_->done;
+  }
   if (state_->search && !state_->search->work(evaluations)) return false;
   state_->finish();
   return true;
 }
 
-SurveyPtr Surveyor::survey() const {
-  return state_->survey;
+Result<SurveyPtr> Surveyor::survey() const {
+  if (!state_->status.ok()) return state_->status;
+  return SurveyPtr(state_->survey);
 }
 
 Result<SurveyPtr> make_survey(SurveyQuestion question) {

@@ -48,7 +48,7 @@ class Surveyor {
 
   // Goes on for about so many evaluations of a group; true: done.
   bool work(uint64_t evaluations);
-  SurveyPtr survey() const;  // REQUIRES: done
+  Result<SurveyPtr> survey() const;  // REQUIRES: done
 
  private:
   struct State;
