@@ -1,5 +1,7 @@
 """Daemons with few descriptors: who came while one was stopped, and what ends one that has become deaf."""
 
+import contextlib
+import itertools
 import os
 import resource
 import subprocess
@@ -56,6 +58,19 @@ class FewDescriptors(ClusterCase):
             rank.must("close")
 
 
+@contextlib.contextmanager
+def no_descriptor_free(process):
+    """Meanwhile the process can open nothing, as amid a crowd that has taken all it may have."""
+    pid = process.pid
+    free = next(number for number in itertools.count() if not os.path.lexists(f"/proc/{pid}/fd/{number}"))
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
 class DeafOverUcx(ClusterCase):
     """UCX closes its listeners when it is out of descriptors and never opens them again: such a daemon ends by name."""
 
@@ -64,12 +79,13 @@ class DeafOverUcx(ClusterCase):
 
     def test_the_daemon_ends_says_why_and_serves_again_when_it_is_started_again(self):
         daemon = self.daemons[1]
-        resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
         job = self.job([0, 1])
         comm = job.join()
         job.step(comm, 1)
-        doors = [f"{address}:{port}" for address, port in listeners(daemon)]
-        come_and_go(self.machines[0], doors)
+        doors = listeners(daemon)
+        with no_descriptor_free(daemon.process):
+            come_and_go(self.machines[0], [f"{address}:{port}" for address, port in doors])
+            self.wait_until(lambda: listeners(daemon) != doors, "UCX to close its listener")
         self.assertEqual(daemon.process.wait(self.END_S), 1)
         self.assertRegex(daemon.log(), r"UCX no longer listens at [0-9.]+ [0-9]+.*\(ulimit -n\)")
         self.assertIsNone(self.daemons[0].process.poll(), self.daemons[0].log())
