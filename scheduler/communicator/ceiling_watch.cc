@@ -44,6 +44,7 @@ std::vector<CodecSpec> CeilingWatch::ceilings_under(const Policy& policy,
 
 bool CeilingWatch::completed(uint64_t step) {
   if (!losses_.close_step(step)) return false;
+  step_ = step;
   if (!counts(step)) {
     losses_.forget();
     return true;
@@ -81,7 +82,8 @@ void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
     return;
   }
   if (!answer.ok()) {
-    note({.name = kCeilingPlanners[static_cast<size_t>(policy_.ceilings)],
+    note({.step = step_,
+          .name = kCeilingPlanners[static_cast<size_t>(policy_.ceilings)],
           .verdict = answer.status().to_string()});
   }
   asked_ = false;
@@ -100,7 +102,8 @@ void CeilingWatch::propose(const CeilingAnswer& answer) {
         if (life != life_) return;
         asked_ = false;
         due_ = agreed.ok() ? answer.again : 1;
-        PlanNote said{.name = std::string(kCeilingPlanners[static_cast<size_t>(policy_.ceilings)]) +
+        PlanNote said{.step = step_,
+                      .name = std::string(kCeilingPlanners[static_cast<size_t>(policy_.ceilings)]) +
                               ": " + answer.why};
         said.verdict = agreed.ok() ? "in force" : agreed.status().to_string();
         if (agreed.ok()) {

@@ -74,6 +74,7 @@ class CeilingWatch {
   int level_ = 0;
   Climb climb_;
   uint64_t in_force_ = 0;  // the first step of the last plan agreed on
+  uint64_t step_ = 0;      // the last one that was measured
   bool known_ = false, asked_ = false;
   uint32_t due_ = 0;   // measured steps until ceilings are looked for
   uint64_t life_ = 0;  // answers for an earlier one are not looked at

@@ -23,13 +23,14 @@ class Desk : public CeilingPort {
     proposed.push_back(std::move(ceilings));
     answer(Agreed{.epoch = 2, .first_step = 9});
   }
-  void report(const PlanNote& /*note*/) override {}
+  void report(const PlanNote& note) override { reported.push_back(note); }
 
   bool free = true;
   int searches = 0;
   CeilingQuestion asked;
   std::function<void(const Result<CeilingAnswer>&)> pending;
   std::vector<std::vector<CodecSpec>> proposed;
+  std::vector<PlanNote> reported;
 };
 
 FactsPtr layerwise_plan() {
@@ -113,6 +114,13 @@ TEST(CeilingWatch, ProposesNothingWhileAnotherPlanIsAgreedOn) {
   ASSERT_EQ(scene.desk.searches, 2) << "still due, so it is asked again";
   scene.desk.pending(weaker_codec());
   EXPECT_EQ(scene.desk.proposed.size(), 1u);
+}
+
+TEST(CeilingWatch, SaysAfterWhichStepNothingWasFound) {
+  AskingWatch scene;
+  scene.desk.pending(Status(StatusCode::kBUSY, "too many plans wait to be made"));
+  ASSERT_EQ(scene.desk.reported.size(), 1u);
+  EXPECT_EQ(scene.desk.reported[0].step, 2u);
 }
 
 // The first step of a plan still sends the residuals of the one before.
