@@ -130,10 +130,12 @@ void Operation::record_span(EventKind kind, uint64_t began_ns, const Part& part,
 
 uint32_t Operation::waits_for(uint32_t machine) const {
   uint32_t earliest = 0;
-  for (uint32_t part = 0; part < parts_.size(); ++part) {
-    const Course& course = schedule().course(part);
+  for (const Schedule::Leg& leg : schedule().legs()) {
+    uint32_t part = leg.parts.first;
+    while (part < leg.parts.end() && parts_[part].closed) ++part;
+    if (part == leg.parts.end()) continue;
     for (uint8_t round = 1; round <= schedule().rounds(); ++round) {
-      const uint16_t frame = course.frame_of(round, machine);
+      const uint16_t frame = leg.course.frame_of(round, machine);
       const bool waits =
           frame != Course::kNone && !frames_[schedule().first_frame(part) + frame].here;
       if (waits && (earliest == 0 || round < earliest)) earliest = round;

@@ -88,7 +88,8 @@ class Operation {
                                              OperationSetup setup, Site& site, BufferPool& pool,
                                              OperationPort& port, uint64_t now_ns);
   std::vector<LocalSegment> take_segments() { return std::move(setup_.segments); }
-  // The earliest round of which a frame of the machine is missing; 0: none is.
+  // The earliest round of which a frame of the machine is missing; 0: none is. Of parts that go the
+  // same course only the first that is not done counts: before its end nobody sends much more.
   uint32_t waits_for(uint32_t machine) const;
   const OperationSetup& setup() const { return setup_; }
   Event event(EventKind kind) const;  // of this operation

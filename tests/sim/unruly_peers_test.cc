@@ -33,6 +33,37 @@ TEST(StalledPeer, IsBlamedByNameAndTheStepCanBeRedone) {
   }
 }
 
+// Both others soon have sent all that they may until they get its parts, so each of them lacks
+// parts of the other, too.
+TEST(StalledPeer, IsNamedByBothOthersThoughTheyWaitForEachOther) {
+  for (const auto collective :
+       {scheduler::CollectiveWish::kScatter, scheduler::CollectiveWish::kAllgather}) {
+    for (const uint32_t stalled : {0u, 1u, 2u}) {
+      SCOPED_TRACE("machine " + std::to_string(stalled));
+      ClusterOptions options{.policy = raw_policy()};
+      options.policy.collective = collective;
+      options.arena_bytes = 8 << 20;
+      const Tensor large{.name = "weight", .op = ReduceOp::kSum, .elements = 1 << 20, .shape = {}};
+      World world({1, 1, 1}, options, /*raw=*/false, {large});
+      ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+      uint32_t sent = 0;
+      world.cluster.let_through([&](uint32_t machine, const transport::Frame& frame) {
+        const bool of_it = header_of(frame).source == stalled;
+        return !is_data(frame) || (machine != stalled && (!of_it || sent++ < 2));
+      });
+      submit_step(world.cluster, world.tensors, 1);
+      world.cluster.run_for(12 * kSecond);
+      for (const uint32_t r : {0u, 1u, 2u}) {
+        const std::string text = world.step_text(r, 1);
+        EXPECT_EQ(world.step_status(r, 1), StatusCode::kOP_STALLED) << text;
+        EXPECT_NE(text.find("machine " + std::to_string(stalled)), std::string::npos) << text;
+      }
+      world.cluster.let_through({});
+      ASSERT_NO_FATAL_FAILURE(world.expect_redo(1));
+    }
+  }
+}
+
 // What it waits for takes longer to get there than a machine that is stuck would be given.
 TEST(StalledPeer, IsNobodyWhoHasNotGotWhatHeIsToAnswer) {
   SlowLink link{.from = 0, .to = 1, .slow_ns = 25 * kSecond};

@@ -3,6 +3,7 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/training.h"
@@ -22,15 +23,17 @@ constexpr int64_t kSecond = 1'000'000'000;
 struct World {
   std::vector<uint32_t> shape;
   Cluster cluster;
-  std::vector<Tensor> tensors = some_tensors(ReduceOp::kSum);
+  std::vector<Tensor> tensors;
 
   explicit World(std::vector<uint32_t> ranks_per_machine, ClusterOptions options = {},
-                 bool raw = true)
-      : shape(std::move(ranks_per_machine)), cluster([&] {
+                 bool raw = true, std::vector<Tensor> its = some_tensors(ReduceOp::kSum))
+      : shape(std::move(ranks_per_machine)),
+        cluster([&] {
           options.ranks_per_machine = shape;
           if (raw) options.policy = raw_policy();
           return options;
-        }()) {
+        }()),
+        tensors(std::move(its)) {
     cluster.create();
     cluster.commit(tensors);
   }
