@@ -77,7 +77,9 @@ class StepRunner {
 
   // Until restart(): work() and receive() make results of what others have sent, or do nothing.
   void freeze(bool take_results);
-  bool settling() const { return operations_.settling(); }  // after freeze(): not all is said yet
+  bool settling() const {  // after freeze(): not all is said yet
+    return mode_ == Mode::kStopped ? operations_.tickets_open() : operations_.settling();
+  }
   // After freeze(): results may still go there, from frames that are not here yet.
   bool passes_on_to(uint32_t machine) const {
     return mode_ == Mode::kResultsOnly && operations_.pass_on_to(machine);

@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "scheduler/communicator/snapshot.h"
-#include "tests/sim/training.h"
+#include "tests/sim/frames.h"
+#include "tests/sim/world.h"
 
 namespace cgx::sim {
 namespace {
@@ -202,6 +203,34 @@ TEST(SentShare, IsMeasuredOfLossyTensorsInEveryPeriodsFirstStep) {
     EXPECT_EQ(shown(cluster, 1).tensors[3].intended_sq, first.tensors[3].intended_sq);
     ASSERT_NO_FATAL_FAILURE(run_step(cluster, tensors, 2));
     EXPECT_GT(shown(cluster, 1).tensors[3].intended_sq, first.tensors[3].intended_sq);
+  }
+}
+
+// Frames are here, and a tensor's residual is still being kept: what they make waits for a later
+// round, which a step that was given up does not have.
+TEST(Feedback, AStepThatIsGivenUpBeforeItsSumsAreMadeCanBeRedone) {
+  ClusterOptions options{.policy = feedback_policy(CollectiveWish::kAllgather)};
+  for (uint32_t rounds = 0; rounds < 12; ++rounds) {
+    SCOPED_TRACE(std::to_string(rounds) + " rounds");
+    World world({1, 1}, options, /*raw=*/false);
+    ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+    world.cluster.let_through([](uint32_t machine, const transport::Frame& frame) {
+      return machine == 1 || !is_data(frame);  // or the step would be complete on machine 0 alone
+    });
+    fill(world.cluster, world.tensors, 1);
+    submit_all(world.cluster, world.tensors, 0, 1);
+    world.cluster.run_for(kSecond / 1000);
+    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+      const bool absent = t == 3;
+      const Status said =
+          absent ? world.cluster.absent(1, 1, t) : world.cluster.submit(1, 1, t, world.tensors[t]);
+      ASSERT_TRUE(said.ok()) << said.to_string();
+    }
+    world.cluster.run_rounds(rounds);
+    ASSERT_TRUE(world.cluster.submit(1, 1, 0, world.tensors[0]).ok());
+    world.cluster.run_for(5 * kSecond);
+    world.cluster.let_through({});
+    ASSERT_NO_FATAL_FAILURE(world.ask_for_redo(1));
   }
 }
 
