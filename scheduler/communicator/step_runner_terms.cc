@@ -95,6 +95,7 @@ std::vector<bool> StepRunner::restart(ViewPtr view, uint64_t first_step, const S
   operations_.end_all();
   if (previous_closed_) residuals_.drop();  // else the slots still belong to the complete step
   if (losses_ != nullptr) losses_->drop_step();
+  result_hashes_.clear();  // the redo's gradients may be others
   told = answer_open_steps(why);
   completed_end_ = started_end_ = first_step;
   current_ = ledger_of(first_step);
