@@ -9,6 +9,8 @@
 
 namespace cgx::scheduler {
 
+// What FitSearch::State holds cannot be of the unnamed namespace.
+
 // A plan that was seen, with what it took.
 struct Evidence {
   WeighedPlan plan;
