@@ -66,6 +66,10 @@ def states_without_a_name_are_each_models_own():
 def train_without_a_state(model):
     """One step of a model of weights whose gradients are 1, 2 and 4 on ranks 0, 1 and 2."""
     model.register_comm_hook(None, cgx.torch.comm_hook)
+    train_again(model)
+
+
+def train_again(model):
     for _ in range(2):  # DDP makes its buckets anew before the second pass
         model.zero_grad()
         model(torch.full((1, 3), 2.0 ** RANK)).sum().backward()
@@ -134,6 +138,30 @@ def model_wrapped_again_by_those_that_live():
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[4]}/again", rank=RANK, world_size=2)
     train_without_a_state(DistributedDataParallel(net))
     assert (net.weight.grad == 1.5).all(), net.weight.grad
+
+
+def assert_refused(words, model, hook):
+    """By register_comm_hook, or by the first backward()."""
+    try:
+        hook(model)
+        model(torch.ones(1, 3)).sum().backward()
+    except (RuntimeError, ValueError) as error:  # torch chooses the class
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"this should have been refused: {words}")
+
+
+def layers_that_two_models_share():
+    """A bucket of them does not say which model it is of."""
+    shared, own = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+    train_without_a_state(DistributedDataParallel(torch.nn.Sequential(shared, own)))
+    gc.collect()
+    first = DistributedDataParallel(torch.nn.Sequential(shared, own))  # the one before it has gone
+    train_without_a_state(first)
+    assert_refused("layers in common", DistributedDataParallel(torch.nn.Sequential(shared, torch.nn.Linear(3, 4))),
+                   train_without_a_state)
+    assert_refused("layers in common", DistributedDataParallel(shared), train_without_a_state)
+    train_again(first)
 
 
 def bucket_of_no_model():

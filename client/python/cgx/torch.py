@@ -36,6 +36,7 @@ from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, gi
                               next_name, ranks_of, reference_to, shared_session)
 from cgx._torch_model import (DistributedDataParallel, are_hidden, divides_by_those_left, in_shadow_of_join, models_of,
                               names_of, reduced_by)
+from cgx._torch_states import StatesOfModels
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
@@ -45,7 +46,6 @@ __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "registe
 
 _EPOCHS_KEPT = 4096
 _states = weakref.WeakSet()
-_of_parameters = {}  # id of a parameter -> (weak reference to it, the state comm_hook made for its model)
 
 
 def _given_to_compile(model):
@@ -71,7 +71,7 @@ def comm_hook(state, bucket):
     if isinstance(bucket, tuple):  # a gradient and its parameter: what a compiled DistributedDataParallel hands over
         raise TypeError("comm_hook takes buckets of DistributedDataParallel, not single gradients: set "
                         "torch._dynamo.config.optimize_ddp to another value than \"python_reducer\"")
-    return (_state_of(bucket) if state is None else state).on_bucket(bucket)
+    return (_made_here.state_of(bucket) if state is None else state).on_bucket(bucket)
 
 
 def last_error(state=None):
@@ -102,7 +102,7 @@ def shutdown():
 
     By that the ranks say that their parameters are the same: after StepLostError load a checkpoint on all of them first.
     """
-    call_all([*(state.close for state in list(_states)), _of_parameters.clear, drop_shared_session])
+    call_all([*(state.close for state in list(_states)), _made_here.clear, drop_shared_session])
 
 
 class HookState:
@@ -210,10 +210,11 @@ class HookState:
 
     def is_of(self, model):
         """Whether this state's hook is the model's."""
-        return self._model is not None and self._model() is _given_to_compile(model)
+        return self.model() is not None and self.model() is _given_to_compile(model)
 
-    def has_model(self):
-        return self._model is not None and self._model() is not None
+    def model(self):
+        """None where it is not known, or is gone."""
+        return None if self._model is None else self._model()
 
     def adopts(self, model):
         """Takes the model, another wrapper, for its own if that has the ranks and layers of the one before. Whether it does."""
@@ -377,7 +378,7 @@ class HookState:
         if self.gradient_unit is not None:
             self._say_unit()
         self._factor = 1.0
-        if divides_by_those_left(self._model and self._model()):
+        if divides_by_those_left(self.model()):
             self._factor = self._exchange.ranks / max(self._exchange.count(not in_shadow_of_join()), 1)
 
     def _say_unit(self):
@@ -467,8 +468,8 @@ class HookState:
         if self._model is None:
             models = models_of(parameters)
             self._model = weakref.ref(models[0]) if models else None
-        if self._reduced is None and self.has_model():
-            self._reduced = reduced_by(self._model())
+        if self._reduced is None and self.model() is not None:
+            self._reduced = reduced_by(self.model())
 
     def _leave_those_before(self):
         """Whoever meets again under a name has left it: a model of before may be held by a traceback or a cycle."""
@@ -540,56 +541,4 @@ def _named_as_units(kinds=Exception):
         raise
 
 
-# comm_hook without a state
-
-
-def _state_of(bucket):
-    """The state of the model a bucket is of: one for each, known by its parameters for as long as those live."""
-    parameters = bucket.parameters()
-    reference, state = _of_parameters.get(id(parameters[0]), (None, None))
-    if reference is None or reference() is not parameters[0]:
-        state = None
-    if state is not None and state.has_model() and state.is_in_pass_of(map(id, parameters)):
-        return state
-    first = _first_bucket(bucket)
-    if state is None or not state.has_model() or state.begins_with != first:
-        state = _state_now(parameters, state)
-    state.begins_with = first
-    return state
-
-
-def _first_bucket(bucket):
-    """What changes where another DistributedDataParallel has been made of the module, while the one before lives: memory.
-
-    Looking for it anew in each pass would take too long. Wrappers of other types copy buckets: only layers count then.
-    """
-    buffer, parameters = bucket.buffer(), bucket.parameters()
-    own = buffer.layout == torch.strided and buffer.dtype == parameters[0].dtype
-    return tuple(map(id, parameters)), buffer.data_ptr() if own else None
-
-
-def _state_now(parameters, before):
-    """`before`, if it is of the model that is in use; else that model's, made here."""
-    models = models_of(parameters)
-    if not models:
-        hidden = ", as gc.freeze() hides models that were made before" if are_hidden() else ""
-        raise ValueError("comm_hook was registered without a state and finds no DistributedDataParallel with the "
-                         f"bucket's parameters{hidden}: use cgx.torch.register(model)")
-    if before is not None:
-        if before.is_of_one_in(models) or any(before.adopts(model) for model in models):
-            return before
-        with contextlib.suppress(CgxError):  # it may be of ranks that have gone
-            before.close()
-    state = HookState(model=next((model for model in models if before is None or not before.is_of(model)), models[0]))
-    for parameter in state._model().module.parameters():
-        key = id(parameter)
-        _of_parameters[key] = (weakref.ref(parameter, lambda _, key=key: _of_parameters.pop(key, None)), state)
-    return state
-
-
-def _forget():
-    """In a forked child: the parent's communicators are not ours."""
-    _of_parameters.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+_made_here = StatesOfModels(lambda model: HookState(model=model))  # by comm_hook, where it was registered with None
