@@ -1,6 +1,7 @@
 """Scenarios of torch_ranks.py: how a hook finds the model that its buckets belong to."""
 
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -162,6 +163,18 @@ def layers_that_two_models_share():
                    train_without_a_state)
     assert_refused("layers in common", DistributedDataParallel(shared), train_without_a_state)
     train_again(first)
+
+
+def buckets_that_are_left_out():
+    """Where the last one has no gradients the hook would wait for it for ever."""
+    options = inspect.signature(DistributedDataParallel).parameters
+    real = {"skip_all_reduce_unused_params": True} if "skip_all_reduce_unused_params" in options else {}
+    for hook in (cgx.torch.register, lambda model: model.register_comm_hook(None, cgx.torch.comm_hook),
+                 lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)):
+        model = DistributedDataParallel(torch.nn.Linear(3, 2), find_unused_parameters=True, **real)
+        if not real:
+            model.skip_all_reduce_unused_params = True
+        assert_refused("skip_all_reduce_unused_params=True", model, hook)
 
 
 def bucket_of_no_model():

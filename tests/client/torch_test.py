@@ -324,6 +324,9 @@ class Hook(unittest.TestCase):
     def test_models_that_share_layers_need_a_state_each(self):
         self.run_ranks("layers_that_two_models_share")
 
+    def test_buckets_that_are_left_out_are_refused_by_name(self):
+        self.run_ranks("buckets_that_are_left_out")
+
     def test_a_model_is_wrapped_again_by_the_ranks_that_live(self):
         self.run_ranks("model_wrapped_again_by_those_that_live", size=3, killed=[2])
 

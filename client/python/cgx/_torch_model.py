@@ -44,6 +44,19 @@ def models_of(parameters):
     return found
 
 
+def check_all_are_reduced(model):
+    """Else DDP leaves out buckets that have no gradients, the last one, too: nothing would say that a pass has ended."""
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise ValueError("cgx.torch takes no DistributedDataParallel with skip_all_reduce_unused_params=True, which hands over a "
+                         "part of the buckets only: leave it out, find_unused_parameters=True alone works")
+
+
+def check_those_of(parameters):
+    """The same, where a model has still to be found."""
+    for model in _living({id(parameter) for parameter in parameters}):
+        check_all_are_reduced(model)
+
+
 def are_hidden():
     """Whether models_of() may find nothing because the collector does not show what gc.freeze() has set aside."""
     return gc.get_freeze_count() > 0

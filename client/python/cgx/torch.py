@@ -34,8 +34,8 @@ from cgx._torch_failure import (ENDS, MEETS_AGAIN, NO_UPDATE, RESTORE, advice_af
                                 tell_failure)
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, group_of, is_lost, lives,
                               next_name, ranks_of, reference_to, shared_session)
-from cgx._torch_model import (DistributedDataParallel, are_hidden, divides_by_those_left, in_shadow_of_join, models_of,
-                              names_of, reduced_by)
+from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_those_of,
+                              divides_by_those_left, in_shadow_of_join, models_of, names_of, reduced_by)
 from cgx._torch_states import StatesOfModels
 from cgx._torch_told import SignalLossWarning, Telling
 from cgx._waiting import milliseconds
@@ -133,6 +133,7 @@ class HookState:
             raise TypeError(f"gradient_unit {gradient_unit!r} must be a function without arguments")
         model = _given_to_compile(model)
         wrapped = isinstance(model, DistributedDataParallel)
+        check_all_are_reduced(model)
         if process_group is None and wrapped:
             process_group = model.process_group
         self.process_group, self.gradient_unit = process_group, gradient_unit
@@ -357,6 +358,8 @@ class HookState:
 
     def _hand_over(self, part):
         if self._exchange is None:
+            if self._model is None and not self._first_pass:
+                check_those_of(part.tensors)
             self._first_pass.append(part)
             if not part.is_last:
                 return
