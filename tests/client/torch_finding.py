@@ -152,6 +152,18 @@ def assert_refused(words, model, hook):
         raise AssertionError(f"this should have been refused: {words}")
 
 
+def state_without_a_model_over_part_of_the_ranks():
+    """It took all ranks for its own before it saw a bucket of the model."""
+    group = [dist.new_group([0, 1]), dist.new_group([2])][RANK // 2]
+    model = DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
+    ranks = "has ranks [0, 1] only" if RANK < 2 else "has ranks [2] only"
+    assert_refused(ranks, model, lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook))
+    everybody = DistributedDataParallel(torch.nn.Linear(3, 2, bias=False), process_group=dist.new_group([0, 1, 2]))
+    everybody.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)
+    everybody(torch.full((1, 3), RANK + 1.0)).sum().backward()
+    assert (everybody.module.weight.grad == 2).all(), everybody.module.weight.grad
+
+
 def layers_that_two_models_share():
     """A bucket of them does not say which model it is of."""
     shared, own = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)

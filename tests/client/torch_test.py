@@ -321,6 +321,9 @@ class Hook(unittest.TestCase):
     def test_a_model_wrapped_again_may_have_other_layers_frozen(self):
         self.run_ranks("model_wrapped_again_with_layers_unfrozen")
 
+    def test_a_state_without_a_model_does_not_average_over_ranks_the_model_is_not_on(self):
+        self.run_ranks("state_without_a_model_over_part_of_the_ranks", size=3)
+
     def test_models_that_share_layers_need_a_state_each(self):
         self.run_ranks("layers_that_two_models_share")
 

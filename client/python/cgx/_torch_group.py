@@ -81,6 +81,10 @@ def ranks_of(group):
     return [dist.get_global_rank(group, rank) for rank in range(dist.get_world_size(group))]
 
 
+def world_size():
+    return dist.get_world_size(whole_group())
+
+
 def group_of(ranks):
     """A group of this process with these ranks; None, the default group, for the world."""
     if ranks is None:

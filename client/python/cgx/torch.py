@@ -33,7 +33,7 @@ from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import (ENDS, MEETS_AGAIN, NO_UPDATE, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
                                 tell_failure)
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, group_of, is_lost, lives,
-                              next_name, ranks_of, reference_to, shared_session)
+                              next_name, ranks_of, reference_to, shared_session, world_size)
 from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_those_of,
                               divides_by_those_left, in_shadow_of_join, models_of, names_of, reduced_by)
 from cgx._torch_states import StatesOfModels
@@ -108,7 +108,7 @@ def shutdown():
 class HookState:
     """What one model's hook remembers.
 
-    process_group: default the model's, else the world. name: of the communicator, default one from the group and how
+    process_group: default that of model=, else the world. name: of the communicator, default one from the group and how
     many hook states it has had; every rank makes them in the same order. model (or named_parameters): where the
     parameters' names come from, default the model DDP calls the hook for. session: default one per process, opened
     here. timeout: of the communicator, in seconds or a timedelta, default the daemon's (timeouts.communicator_ms, 30
@@ -455,6 +455,7 @@ class HookState:
         try:
             introduce(self.process_group, self._attempt, self._passes)
             with self._telling_others():
+                self._check_group()
                 for part in self._first_pass:
                     check_bucket(part)
                 self._leave_those_before()  # first: one of them may close the session that is shared now
@@ -465,6 +466,14 @@ class HookState:
             count_attempt(self.process_group, self.name)
         self._exchange, self._left, self._step = exchange, None, self._passes
         self._telling.joined(exchange.communicator)
+
+    def _check_group(self):
+        """The name and the ranks were chosen before the model was found."""
+        model = self.model()
+        ranks = ranks_of(model.process_group) if self.process_group is None and model is not None else None
+        if ranks is not None and len(ranks) < world_size():
+            raise ValueError(f"hook state {self.name} is for all ranks, and its model's process group has ranks {ranks} only: "
+                             "give HookState the model or its process_group")
 
     def _find_model(self, parameters):
         """Where none was given, and what DDP reduces of it."""
