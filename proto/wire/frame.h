@@ -4,10 +4,11 @@
 //   payload  := [call descriptor] [presence bitmap, padded to 64] ranges
 //                                              (kData, see scheduler/exchange/layout.h)
 //             | control message                (kControl, see scheduler/communicator/control.h)
-//             | step call sent echo held, and the local ranks that have not ended, submitted or
-//               committed, [zeros]             (kHeartbeat)
+//             | step call sent echo held awaits, and the local ranks that have not ended, submitted
+//               or committed, [zeros]          (kHeartbeat)
 //
-// A heartbeat's `sent` is its sender's clock; `echo` is the receiver's, from its last heartbeat,
+// `awaits` is the machine that its sender waits for, 2^32 - 1 if it waits for none. A heartbeat's
+// `sent` is its sender's clock; `echo` is the receiver's, from its last heartbeat,
 // which came `held` ns before. An echo of 0: none has come yet. With zeros it is answered at once.
 //
 // The header is fixed-size and checksummed; nothing in it sizes anything: lengths are compared with
@@ -24,7 +25,7 @@
 namespace cgx::wire {
 
 constexpr uint32_t kFrameMagic = 0x46584743;  // "CGXF"
-constexpr uint16_t kFrameVersion = 4;
+constexpr uint16_t kFrameVersion = 5;
 
 enum class FrameType : uint8_t { kData = 1, kControl = 2, kHeartbeat = 3 };
 enum class StepKind : uint8_t { kStep = 0, kCall = 1 };

@@ -382,6 +382,9 @@ class Communicator final : public OperationPort,
   // communicator_clocks.cc
   std::vector<uint32_t> not_committing() const;  // local ranks
   void check_frozen();
+  // The machine is not to blame yet, who waits for it `waited_ns` too long, of at most `limit_ns`.
+  bool excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const;
+  uint32_t awaited_machine() const;  // by the oldest thing that stands still; or kNobody
   void check_peers();
   void check_agreements();
   void check_stalled();

@@ -6,7 +6,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr uint64_t kUnderWayMax = 8;  // times the limit: a link of others' frames is never empty
+constexpr uint64_t kExcusedMax = 8;  // times the limit: a link of others' frames is never empty
 
 }  // namespace
 
@@ -38,12 +38,58 @@ void Communicator::tick() {
 void Communicator::check_frozen() {
   if (awaited_start_) return;  // this machine is the one that takes its time
   const uint64_t since = std::max(terms_.frozen_since_ns(), peers_.last_data_ns());
-  const uint64_t patience = port_.options().timeouts.peer_lost_ns;
-  const uint64_t now = port_.now_ns();
-  if (now - since < (members_.coordinator() ? patience : patience * 3 / 2)) return;
+  const uint64_t lost = port_.options().timeouts.peer_lost_ns;
+  const uint64_t patience = members_.coordinator() ? lost : lost * 3 / 2;
+  const uint64_t waited = port_.now_ns() - since;
+  if (waited < patience) return;
+  std::string silent;
+  for (const uint32_t k : terms_.awaited()) {
+    if (excused(k, waited, patience)) continue;
+    silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
+  }
+  if (silent.empty()) {
+    if (waited < kExcusedMax * patience) return;
+    silent = members_.machine_name(members_.machine);  // its own site has not answered
+  }
   fail({StatusCode::kPEER_LOST,
-        "no new term after '" + failure_.message() + "': no word from " + terms_.silent_machines()},
+        "no new term after '" + failure_.message() + "': no word from " + silent},
        Scope::kCommunicator);
+}
+
+// Its word may wait where its heartbeats do. It may not have got yet what it is to answer. And it
+// may wait for somebody else itself.
+bool Communicator::excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const {
+  if (waited_ns >= kExcusedMax * limit_ns) return false;
+  const uint64_t unheard_ns = port_.now_ns() - peers_[machine].last_heard_ns;
+  return unheard_ns >= 3 * port_.options().timeouts.heartbeat_ns ||
+         port_.under_way(*this, machine) || peers_.waits_elsewhere(machine);
+}
+
+// Whoever waits for nobody else holds the others up, and earlier than others who has to begin.
+uint32_t Communicator::awaited_machine() const {
+  std::pair<bool, uint32_t> least(true, UINT32_MAX);  // it waits for another one; the round
+  uint32_t awaited = kNobody;
+  const auto choose = [&](uint32_t machine, uint32_t round) {
+    const std::pair<bool, uint32_t> key(peers_.waits_elsewhere(machine), round);
+    if (awaited != kNobody && key >= least) return;
+    least = key;
+    awaited = machine;
+  };
+  if (state_ == State::kFrozen && !awaited_start_) {
+    for (const uint32_t k : terms_.awaited()) choose(k, 1);
+  }
+  if (state_ != State::kRunning && state_ != State::kReady) return awaited;
+  const auto look = [&](const Operation& operation) {
+    const uint64_t still_ns = port_.now_ns() - operation.last_progress_ns();
+    if (still_ns < port_.options().timeouts.heartbeat_ns || operation.tickets_open()) return;
+    for (uint32_t k = 0; k < members_.machines(); ++k) {
+      const uint32_t round = k == members_.machine ? 0 : operation.waits_for(k);
+      if (round != 0) choose(k, round);
+    }
+  };
+  for (const auto& operation : steps_.operations()) look(*operation);
+  for (const auto& operation : calls_.operations()) look(*operation);
+  return awaited;
 }
 
 void Communicator::check_agreements() {
@@ -90,8 +136,8 @@ void Communicator::send_heartbeats() {
 }
 
 void Communicator::send_heartbeat(uint32_t machine, uint64_t padded_bytes) {
-  const Peers::Beat beat{steps_.step(), calls_.completed_end(), steps_.missing_ranks(),
-                         calls_.missing_ranks(), not_committing()};
+  const Peers::Beat beat{steps_.step(),          calls_.completed_end(), steps_.missing_ranks(),
+                         calls_.missing_ranks(), not_committing(),       awaited_machine()};
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
   header.progress = peers_.next_beat();
   send_to(machine, header, peers_.beat_for(machine, beat, fine_now_ns(), padded_bytes), kNoSlab);
@@ -101,9 +147,11 @@ void Communicator::receive_heartbeat(const wire::FrameHeader& header,
                                      std::span<const std::byte> payload) {
   const Peers::News news = peers_.take_beat(header.source, header.progress, payload, fine_now_ns());
   if (!news.sound) {
-    return fail(protocol_error(members_.machine_name(header.source) +
-                               " sent a heartbeat that names ranks which are not its own"),
-                Scope::kCommunicator);
+    return fail(
+        protocol_error(
+            members_.machine_name(header.source) +
+            " sent a heartbeat that names ranks which are not its own, or no machine of the job"),
+        Scope::kCommunicator);
   }
   if (news.padded && state_ != State::kJoining) send_heartbeat(header.source);
   if (news.padded_rtt_ns != 0 && probe_.take(news.padded_rtt_ns)) pilot_.hear_of_faster_link();
@@ -132,12 +180,10 @@ void Communicator::check_peers() {
 // The clock of a started operation runs only when every machine that it hears has announced it;
 // then one that is needed and silent is at fault. Among more than two, whoever waits for what was
 // reduced elsewhere waits longer: the machine that misses a first part knows better. A machine
-// whose own site has not answered blames nobody. Nor is a machine to blame that has not got yet
-// what it is to answer, as far as is known here.
+// whose own site has not answered blames nobody.
 void Communicator::check_stalled() {
   const uint64_t now = port_.now_ns();
   const uint64_t limit = port_.options().timeouts.stalled_ns;
-  const uint64_t heartbeat = port_.options().timeouts.heartbeat_ns;
   const auto check = [&](const Operation& operation) -> bool {
     if (now - operation.last_progress_ns() < limit || operation.tickets_open()) return false;
     for (uint32_t k = 0; k < members_.machines(); ++k) {
@@ -151,11 +197,8 @@ void Communicator::check_stalled() {
       if (round == 0) continue;
       const uint64_t patience = members_.machines() > 2 ? (round - 1) * limit / 2 : 0;
       const uint64_t since = std::max(operation.last_progress_ns(), peers_[k].last_data_ns);
-      // Parts may wait where its heartbeats do.
-      const bool overdue = now - peers_[k].last_heard_ns >= 3 * heartbeat;
-      const bool asked_late = now - since < kUnderWayMax * limit && port_.under_way(*this, k);
-      const bool excused = overdue || asked_late || now - since < limit + patience;
-      if (excused && !peers_[k].departed) continue;
+      const bool waits = now - since < limit + patience || excused(k, now - since, limit);
+      if (waits && !peers_[k].departed) continue;
       const bool of_call = operation.kind() == wire::StepKind::kCall;
       const std::string what = of_call ? "call " + std::to_string(operation.step())
                                        : "group " + std::to_string(operation.group_index()) +

@@ -53,6 +53,7 @@ void Peers::take_marks(const wire::FrameHeader& header) {
 void Peers::begin_term(uint64_t first_step, uint64_t now_ns) {
   for (Peer& peer : peers_) {
     peer.started_end = first_step;
+    peer.awaits = kNobody;
     peer.last_data_ns = now_ns;
   }
 }
@@ -80,6 +81,7 @@ std::vector<std::byte> Peers::beat_for(uint32_t machine, const Beat& own, uint64
   writer.put(now_ns);
   writer.put(peer.beat_sent_ns);
   writer.put(peer.beat_sent_ns == 0 ? 0 : now_ns - peer.beat_heard_ns);
+  writer.put(own.awaits);
   for (const std::vector<uint32_t>* missing :
        {&own.missing_step, &own.missing_call, &own.missing_commit}) {
     writer.put<uint32_t>(static_cast<uint32_t>(missing->size()));
@@ -113,6 +115,11 @@ Peers::News Peers::take_beat(uint32_t machine, uint32_t progress,
   const bool plausible = echo_ns != 0 && echo_ns <= now_ns && held_ns <= now_ns - echo_ns;
   const bool behind_zeros = echo_ns >= peer.padded_from_ns && echo_ns < peer.padded_sent_ns;
   News news;
+  peer.awaits = reader.get<uint32_t>();
+  if (!reader.ok() || peer.awaits >= peers_.size()) {
+    news.sound = !reader.ok() || peer.awaits == kNobody;
+    peer.awaits = kNobody;
+  }
   if (plausible && echo_ns == peer.padded_sent_ns) {
     news.padded_rtt_ns = now_ns - echo_ns - held_ns;
     peer.padded_open = false;
@@ -155,6 +162,11 @@ std::optional<uint32_t> Peers::silent(uint64_t now_ns, uint64_t limit_ns,
     if (silence_ns >= kWaitsMax * limit_ns || now_ns - carried_ns(k) >= limit_ns) return k;
   }
   return std::nullopt;
+}
+
+bool Peers::waits_elsewhere(uint32_t machine) const {
+  const uint32_t awaits = peers_[machine].awaits;
+  return awaits != kNobody && awaits != machine && awaits != members_.machine;
 }
 
 uint64_t Peers::last_data_ns() const {

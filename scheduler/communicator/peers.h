@@ -19,6 +19,7 @@
 
 namespace cgx::scheduler {
 
+inline constexpr uint32_t kNobody = UINT32_MAX;       // no machine
 inline constexpr uint64_t kJoinRetryNs = 20'000'000;  // who joins repeats it so often
 
 class Peers {
@@ -33,6 +34,7 @@ class Peers {
     uint32_t progress = 0;
     // Of its last heartbeat.
     uint64_t step = 0, call = 0;
+    uint32_t awaits = kNobody;  // the machine that it waits for
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
     uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
     uint64_t rtt_ns = 0;                           // of the last echo
@@ -69,6 +71,7 @@ class Peers {
   struct Beat {  // of this machine
     uint64_t step = 0, call = 0;
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
+    uint32_t awaits = kNobody;
   };
   uint32_t next_beat() { return ++peers_[members_.machine].progress; }  // its number
   // Echoes what came last, so that the other side can tell how long the way is. With zeros behind
@@ -76,7 +79,7 @@ class Peers {
   std::vector<std::byte> beat_for(uint32_t machine, const Beat& own, uint64_t now_ns,
                                   uint64_t padded_bytes = 0);
   struct News {
-    bool sound = true;           // it names ranks of that machine only
+    bool sound = true;           // it names ranks of that machine only, and a machine that there is
     bool padded = false;         // the other side waits for the echo
     uint64_t padded_rtt_ns = 0;  // of this side's last one, which it echoes; 0: it echoes another
   };
@@ -89,6 +92,8 @@ class Peers {
   std::optional<uint32_t> silent(uint64_t now_ns, uint64_t limit_ns,
                                  const CarriedNs& carried_ns) const;
   uint64_t last_data_ns() const;  // of all
+  // It has said last that it waits for a third machine itself.
+  bool waits_elsewhere(uint32_t machine) const;
   // Ranks elsewhere that are missing at that step or call, as far as heartbeats have told.
   void add_missing(bool of_step, uint64_t number, std::vector<uint32_t>& ranks) const;
   void add_not_committing(std::vector<uint32_t>& ranks) const;

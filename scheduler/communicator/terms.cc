@@ -31,14 +31,14 @@ bool Terms::all_reported_plan(uint64_t hash) const {
                      [hash](const Machine& machine) { return machine.report.plan_hash == hash; });
 }
 
-std::string Terms::silent_machines() const {
-  std::string silent;
+std::vector<uint32_t> Terms::awaited() const {
+  if (has_reported() && !members_.coordinator()) return {0};
+  std::vector<uint32_t> awaited;
   for (uint32_t k = 0; k < machines_.size(); ++k) {
-    const bool awaited = has_reported() ? members_.coordinator() && !machines_[k].reported
-                                        : k != members_.machine && !machines_[k].flushed;
-    if (awaited) silent += (silent.empty() ? "" : "; ") + members_.machine_name(k);
+    const bool heard = has_reported() ? machines_[k].reported : machines_[k].flushed;
+    if (k != members_.machine && !heard) awaited.push_back(k);
   }
-  return silent.empty() ? members_.machine_name(0) : silent;
+  return awaited;
 }
 
 // What a machine reports is not believed when the calls up to there could not all be failed.

@@ -37,8 +37,8 @@ class Terms {
   bool has_reported() const { return machines_[members_.machine].reported; }  // this machine
   bool all_reported() const;
   bool all_reported_plan(uint64_t hash) const;
-  // Whose word is missing: of the flushes, then, on the coordinator, of the reports.
-  std::string silent_machines() const;
+  // Whose word is missing: of the flushes, then of the reports, or of Start.
+  std::vector<uint32_t> awaited() const;
 
   // The next one starts
   // Coordinator, when all have reported: the first step and call, and why the term before ended.

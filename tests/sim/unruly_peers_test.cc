@@ -88,6 +88,25 @@ TEST(StalledPeer, IsNobodyWhoHasNotGotWhatHeIsToAnswer) {
   expect_reference(world.cluster, world.tensors, world.shape, 1);
 }
 
+// Machine 2 waits for what machine 1 makes of a part that is still on its way there.
+TEST(StalledPeer, IsNobodyWhoWaitsForAThird) {
+  SlowLink link{.from = 0, .to = 1, .slow_ns = 25 * kSecond};
+  ClusterOptions options = link.options();
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kScatter;
+  options.sent_on_arrival = true;
+  options.timeouts.peer_lost_ns = 30 * kSecond;  // its heartbeats are as late
+  World world({1, 1, 1}, options, /*raw=*/false);
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  link.slow = true;
+  submit_step(world.cluster, world.tensors, 1);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(1); }, 70 * kSecond));
+  for (const uint32_t rank : {0u, 1u, 2u}) {
+    EXPECT_EQ(world.step_status(rank, 1), StatusCode::kOK) << world.step_text(rank, 1);
+  }
+  expect_reference(world.cluster, world.tensors, world.shape, 1);
+}
+
 // What machine 1 heard of an attempt that rank 0 gave up comes again in the next term.
 struct LateFrames : ::testing::Test {
   World world{{1, 1}};
@@ -218,7 +237,8 @@ TEST(HeartbeatOfAPeer, ThatNamesRanksOfOthersEndsTheJobByName) {
   ASSERT_FALSE(kept.empty());
   wire::Writer beat;
   for (int value = 0; value < 5; ++value) beat.put<uint64_t>(0);
-  for (const uint32_t word : {1u, 0u, 0u, 0u}) beat.put(word);  // rank 0 misses its step
+  // It waits for nobody, and rank 0 misses its step.
+  for (const uint32_t word : {UINT32_MAX, 1u, 0u, 0u, 0u}) beat.put(word);
   KeptFrame& frame = kept.front();
   frame.header.type = wire::FrameType::kHeartbeat;
   frame.payload = beat.take();

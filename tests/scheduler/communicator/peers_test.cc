@@ -169,7 +169,7 @@ TEST_F(PeersTest, AreAnsweredAsOftenAsTheyJoinAndNoMore) {
 TEST_F(PeersTest, DoNotBelieveAnEchoOfTheFuture) {
   wire::Writer writer;
   for (const uint64_t value : {0ull, 0ull, 1ull, 5'000ull, 0ull}) writer.put<uint64_t>(value);
-  for (int list = 0; list < 3; ++list) writer.put<uint32_t>(0);
+  for (int word = 0; word < 4; ++word) writer.put<uint32_t>(0);
   peers.take_beat(1, 1, writer.take(), 4'000);
   EXPECT_EQ(peers[1].rtt_ns, 0u);
 }
@@ -191,6 +191,27 @@ TEST_F(PeersTest, TellWhoIsMissingElsewhere) {
   std::vector<uint32_t> committing;
   peers.add_not_committing(committing);
   EXPECT_EQ(committing, std::vector<uint32_t>{1});
+}
+
+TEST_F(PeersTest, TellWhoWaitsForAThird) {
+  const Members others = three_machines(1);
+  Peers theirs(others);
+  const auto hear = [&](uint32_t awaits) {
+    return peers.take_beat(1, 1, theirs.beat_for(0, {.awaits = awaits}, 1), 10).sound;
+  };
+  EXPECT_FALSE(peers.waits_elsewhere(1)) << "it has said nothing";
+  EXPECT_TRUE(hear(2));
+  EXPECT_TRUE(peers.waits_elsewhere(1));
+  for (const uint32_t awaits : {0u, 1u, kNobody}) {
+    EXPECT_TRUE(hear(awaits));
+    EXPECT_FALSE(peers.waits_elsewhere(1)) << awaits;
+  }
+  hear(2);
+  EXPECT_FALSE(hear(3)) << "there is no such machine";
+  EXPECT_FALSE(peers.waits_elsewhere(1));
+  hear(2);
+  peers.begin_term(0, 20);
+  EXPECT_FALSE(peers.waits_elsewhere(1)) << "what was said of the term before is void";
 }
 
 TEST_F(PeersTest, MeasureWhatAPaddedHeartbeatTakesBesideTheWay) {

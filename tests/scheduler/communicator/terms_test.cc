@@ -48,16 +48,20 @@ TEST_F(TermsTest, EndWhenAllOthersHaveSentTheirLastFrame) {
   EXPECT_FALSE(terms.all_flushed());
 }
 
-TEST_F(TermsTest, NameWhoIsSilent) {
+TEST_F(TermsTest, SayWhoIsAwaited) {
+  using Machines = std::vector<uint32_t>;
+  EXPECT_EQ(terms.awaited(), (Machines{1, 2}));
   terms.flush(1);
-  EXPECT_EQ(terms.silent_machines(), "machine 2 with rank 2");
+  EXPECT_EQ(terms.awaited(), Machines{2});
+  terms.flush(2);
+  EXPECT_EQ(terms.awaited(), Machines{});
   terms.report(0, {});
   terms.report(2, {});
-  EXPECT_EQ(terms.silent_machines(), "machine 1 with rank 1");
+  EXPECT_EQ(terms.awaited(), Machines{1});
   const Members others = one_of_three(1);
   Terms member(others);
   member.report(1, {});
-  EXPECT_EQ(member.silent_machines(), "machine 0 with rank 0") << "only its coordinator is awaited";
+  EXPECT_EQ(member.awaited(), Machines{0}) << "only its coordinator";
 }
 
 TEST_F(TermsTest, StartAtTheFirstStepWhoseResultsSomeMachineLacks) {
