@@ -132,9 +132,9 @@ Status DataAgent::listen() {
 void DataAgent::on_stop() {
   mailbox_.close();
   snapshots_.close();
+  transport_.reset();  // first: it ends a frame that is half way out with what the engine holds
   engine_.reset();
   device_sites_.clear();
-  transport_.reset();
   sessions_.clear();
   closed_.clear();
 }
