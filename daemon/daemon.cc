@@ -280,6 +280,10 @@ std::optional<std::vector<std::string>> Daemon::undrained() {
   return ask_names(&scheduler::Engine::undrained);
 }
 
+std::optional<std::vector<std::string>> Daemon::last_frames() {
+  return ask_names(&scheduler::Engine::last_frames);
+}
+
 std::optional<std::vector<std::string>> Daemon::in_flight() {
   return ask_names(&scheduler::Engine::in_flight);
 }

@@ -90,6 +90,7 @@ class Daemon {
   void drain(const std::string& why);
   // What has not; nullopt: the data thread does not answer in time.
   std::optional<std::vector<std::string>> undrained();
+  std::optional<std::vector<std::string>> last_frames();  // likewise; of ranks that have left
   // Operations and open steps, a line each communicator; nullopt: as above.
   std::optional<std::vector<std::string>> in_flight();
   // The data thread goes on: it has answered within the time.

@@ -15,6 +15,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/open_files.h"
 #include "daemon/base/openssl_state.h"
+#include "daemon/base/spawn.h"
 #include "daemon/check_machine.h"
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
@@ -115,20 +116,26 @@ std::string clients_socket(const CommandLine& line) {
 
 // A daemon that does not start tells trainers why, too: they find no socket, but this.
 int refuse(const CommandLine& line, const Status& why) {
-  const bool served = why.code() == StatusCode::kALREADY_EXISTS;  // by another daemon
   const bool of_a_command = line.action == CommandLine::Action::kRun;
   const std::string socket = clients_socket(line);
-  if (!served && !of_a_command && prepare_directory(socket).ok())
-    leave_refusal(socket, why.message());
+  if (why.code() == StatusCode::kALREADY_EXISTS) return fail(why);  // another daemon serves
+  const std::string server = served_by_another(socket);
+  if (!server.empty()) {
+    return fail({why.code(), why.message() + "; " + socket + " is already served by " + server});
+  }
+  if (!of_a_command && prepare_directory(socket).ok()) leave_refusal(socket, why.message());
   return fail(why);
 }
 
-// Blocked before any thread exists, so all of them inherit it and main alone takes signals.
-sigset_t block_signals() {
+// Blocked before any thread exists, so all of them inherit it and main alone takes signals. One
+// that is blocked comes though it is ignored, and would be passed on to a command under nohup.
+sigset_t block_signals(bool beside_a_command) {
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGCHLD);
-  for (const int signal : RunCommand::forwarded()) ::sigaddset(&set, signal);
+  for (const int signal : RunCommand::forwarded()) {
+    if (!beside_a_command || !is_ignored(signal)) ::sigaddset(&set, signal);
+  }
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   return set;
@@ -148,17 +155,22 @@ int run_beside(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopp
     fail(command.status());
     return command.status().code() == StatusCode::kNOT_FOUND ? kNotFound : kNotExecutable;
   }
+  bool drained = false;
   for (;;) {
     const auto signal = next_signal(signals, 3600 * kSecond);
     if (!signal) continue;
     if (signal->si_signo == SIGTERM && signal->si_pid == ::getpid()) {
+      drained = true;
       drain_as_ordered(daemon, log, signals, stopper, *signal, config.timeouts().drain_ms(),
                        [&](const siginfo_t& other) {
                          if (other.si_signo != SIGCHLD) command->forward(other);
                        });
     }
     if (signal->si_signo != SIGCHLD) command->forward(*signal);
-    if (const auto status = command->ended()) return *status;  // SIGCHLD may come while jobs leave
+    const auto status = command->ended();  // SIGCHLD may come while jobs leave
+    if (!status) continue;
+    if (!drained) let_last_frames_leave(daemon, signals, config.timeouts().drain_ms());
+    return *status;
   }
 }
 
@@ -187,7 +199,7 @@ class Drained {
 
 int start(const CommandLine& line, const Configuration& configuration) {
   const v1::Config& config = configuration.resolved;
-  const sigset_t signals = block_signals();
+  const sigset_t signals = block_signals(line.action == CommandLine::Action::kRun);
   const OpenFilesLimit files = raise_open_files_limit();
   Log log(log_settings(config.log()));
   LogEvents events(log);

@@ -1,6 +1,42 @@
 #include "daemon/reload.h"
 
+#include <sys/stat.h>
+
 namespace cgx::daemon {
+namespace {
+
+// Another one for another file of the name, and for other contents.
+uint64_t mark_of(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return 0;
+  const auto changed_ns = static_cast<uint64_t>(found.st_mtim.tv_sec) * 1'000'000'000 +
+                          static_cast<uint64_t>(found.st_mtim.tv_nsec);
+  return changed_ns ^ (static_cast<uint64_t>(found.st_ino) << 40);
+}
+
+}  // namespace
+
+FilesAtStart::FilesAtStart(const v1::Config& config) {
+  const auto add = [this](const std::string& key, const std::string& path) {
+    if (!path.empty()) files_.push_back({key, path, mark_of(path)});
+  };
+  const auto add_tls = [&](const std::string& of, const v1::Tls& tls) {
+    add(of + ".tls.ca_file", tls.ca_file());
+    add(of + ".tls.certificate_file", tls.certificate_file());
+    add(of + ".tls.key_file", tls.key_file());
+  };
+  add("mesh.key_file", config.mesh().key_file());
+  add_tls("mesh", config.mesh().tls());
+  add_tls("control", config.control().tls());
+}
+
+std::vector<std::string> FilesAtStart::changed() const {
+  std::vector<std::string> keys;
+  for (const File& file : files_) {
+    if (mark_of(file.path) != file.mark) keys.push_back(file.key);
+  }
+  return keys;
+}
 
 Reload plan_reload(const v1::Config& running, const v1::Config& changed) {
   Reload reload{.effective = running, .taken = {}, .waiting = {}};

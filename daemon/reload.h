@@ -2,6 +2,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,20 @@ struct Reload {
   v1::Config effective;                      // the running configuration with what may change
   std::vector<config::KeyDifference> taken;  // over, with both values
   std::vector<std::string> waiting;          // keys that differ and count after a restart
+};
+
+// What is read at the start only, for keys and certificates.
+class FilesAtStart {
+ public:
+  explicit FilesAtStart(const v1::Config& config);
+  std::vector<std::string> changed() const;  // keys whose files are not those of then
+
+ private:
+  struct File {
+    std::string key, path;
+    uint64_t mark = 0;  // 0: there is none
+  };
+  std::vector<File> files_;
 };
 
 // Both are complete, as they came from the loader.

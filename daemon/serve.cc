@@ -90,7 +90,8 @@ AuditRecord audit_record(const Reload& plan, const siginfo_t& signal, const Stat
 }
 
 // A file that is wrong changes nothing, nor does one whose changes could not be written down.
-void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& signal) {
+void reload(Daemon& daemon, Log& log, ServeOptions& options, const FilesAtStart& files,
+            const siginfo_t& signal) {
   notify_manager("RELOADING=1");
   const Result<v1::Config> changed = options.load();
   const Reload plan = changed.ok() ? plan_reload(options.config, *changed) : Reload{};
@@ -113,8 +114,13 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const siginfo_t& si
     log.write(LogLevel::kWarning, "reload leaves a key as it is until the daemon is restarted",
               {{"key", key}});
   }
+  const std::vector<std::string> renewed = files.changed();
+  for (const std::string& key : renewed) {
+    log.write(LogLevel::kWarning, "reload leaves a file as it was until the daemon is restarted",
+              {{"key", key}});
+  }
   log.write(LogLevel::kInfo, "reloaded",
-            {{"changed", plan.taken.size()}, {"waiting", plan.waiting.size()}});
+            {{"changed", plan.taken.size()}, {"waiting", plan.waiting.size() + renewed.size()}});
 }
 
 // Lets every job leave between two steps: until all have, the limit, a second signal of somebody
@@ -177,6 +183,16 @@ std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
   return info;
 }
 
+void let_last_frames_leave(Daemon& daemon, const sigset_t& signals, uint64_t limit_ms) {
+  const uint64_t deadline = monotonic_ns() + limit_ms * kMillisecond;
+  for (;;) {
+    const auto owed = daemon.last_frames();
+    if (!owed || owed->empty() || monotonic_ns() >= deadline) return;
+    const auto signal = next_signal(signals, 10 * kMillisecond);
+    if (signal && asks_to_stop(*signal)) return;
+  }
+}
+
 bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
                       const siginfo_t& signal, uint64_t drain_ms, const PassOn& pass_on) {
   const StopOrder order = stopper.begin();
@@ -189,6 +205,7 @@ bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper
 int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options) {
   PrivateLife life;
   Watchdog watchdog(log);
+  const FilesAtStart files(options.config);
   const uint64_t look_ns = options.private_daemon ? kLookNs : kLongNs;
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
@@ -198,9 +215,10 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
                  ? 0
                  : 1;
     }
-    if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, *signal);
+    if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, files, *signal);
     watchdog.look(daemon);
     if (!options.private_daemon || !life.over(daemon)) continue;
+    let_last_frames_leave(daemon, signals, options.config.timeouts().drain_ms());
     log.write(LogLevel::kInfo, "stopped", {{"cause", "its last trainer has gone"}});
     return 0;
   }

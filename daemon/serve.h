@@ -27,6 +27,10 @@ using PassOn = std::function<void(const siginfo_t&)>;
 bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
                       const siginfo_t& signal, uint64_t drain_ms, const PassOn& pass_on);
 
+// Where nobody trains here any more: other machines may still lack what this one has reduced last.
+// Until a signal asks to stop, or the limit.
+void let_last_frames_leave(Daemon& daemon, const sigset_t& signals, uint64_t limit_ms);
+
 struct ServeOptions {
   v1::Config config;                         // complete, as it is written, in force
   std::function<Result<v1::Config>()> load;  // once more

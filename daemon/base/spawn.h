@@ -1,5 +1,6 @@
 // Attributes of posix_spawn for a child: no signal blocked or ignored, as programs expect. A
-// daemon's threads block some.
+// daemon's threads block some. But what a terminal sends stays ignored where whoever started the
+// daemon wished so, as nohup does.
 // Thread rule: none of its own.
 #pragma once
 
@@ -8,6 +9,11 @@
 
 namespace cgx::daemon {
 
+inline bool is_ignored(int signal) {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -15,6 +21,9 @@ class SpawnAttributes {
     sigset_t none, all;
     ::sigemptyset(&none);
     ::sigfillset(&all);
+    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU}) {
+      if (is_ignored(signal)) ::sigdelset(&all, signal);
+    }
     ::posix_spawnattr_setsigmask(&attributes_, &none);
     ::posix_spawnattr_setsigdefault(&attributes_, &all);
     ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);

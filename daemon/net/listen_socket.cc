@@ -131,6 +131,14 @@ void leave_refusal(const std::string& socket, const std::string& why) {
   if (file && ::write(file.get(), line.data(), line.size()) < 0) (void)::unlink(path.c_str());
 }
 
+std::string served_by_another(const std::string& socket) {
+  const UniqueFd lock(
+      ::open(lock_path(socket).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const bool held = lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0;
+  const std::string holder = held ? holder_of(lock.get()) : std::string();
+  return holder == "process " + std::to_string(::getpid()) ? std::string() : holder;
+}
+
 void forget_refusal(const std::string& socket) {
   (void)::unlink(refusal_path(socket).c_str());
 }

@@ -25,6 +25,7 @@ struct ListenSocketOptions {
 // be written.
 void leave_refusal(const std::string& socket, const std::string& why);
 void forget_refusal(const std::string& socket);
+std::string served_by_another(const std::string& socket);  // "process 17"; empty: by none
 
 class ListenSocket {
  public:

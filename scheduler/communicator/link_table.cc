@@ -53,6 +53,7 @@ LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
   made.job_key = user.job_key();
   made.instance = members.instances[machine];
   made.holder = members.holder;
+  made.address = members.addresses[machine];
   made.open = true;
   port_->open_link(id, {.job = members.job,
                         .uid = members.uid,
@@ -207,6 +208,14 @@ void LinkTable::sent(transport::PeerId to, Cargo cargo) {
 bool LinkTable::under_way(const LinkUser& user, uint32_t machine) const {
   const std::optional<LinkId> link = find(user, machine);
   return link && links_[*link].parts > 0;
+}
+
+std::vector<std::string> LinkTable::owing() const {
+  std::vector<std::string> addresses;
+  for (const Link& link : links_) {
+    if (link.open && link.frames > 0) addresses.push_back(link.address);
+  }
+  return addresses;
 }
 
 void LinkTable::close_idle(uint64_t now_ns) {

@@ -74,6 +74,9 @@ class LinkTable {
   // Parts to that machine, of the user or of others on its link. Over tcp: not taken in there yet.
   bool under_way(const LinkUser& user, uint32_t machine) const;
 
+  // The daemons that links, whoever used them, still have frames for.
+  std::vector<std::string> owing() const;
+
   // Those that nobody has used for a while; last frames (results a peer still needs, the goodbye)
   // leave before.
   void close_idle(uint64_t now_ns);
@@ -86,6 +89,7 @@ class LinkTable {
     wire::JobKey job_key{};
     wire::InstanceId instance{};
     std::string holder;
+    std::string address;  // of its daemon
     transport::PeerId peer;
     bool up = false, open = false;
     uint32_t frames = 0;       // whose payload has not left

@@ -489,6 +489,14 @@ std::vector<std::string> Engine::undrained() const {
     names.push_back(communicator->members().title() + " in step " +
                     std::to_string(communicator->step()));
   }
+  return names.empty() ? last_frames() : names;  // those that live send heartbeats
+}
+
+std::vector<std::string> Engine::last_frames() const {
+  std::vector<std::string> names;
+  for (const std::string& address : state_->links_.owing()) {
+    names.push_back("the last frames for " + address);
+  }
   return names;
 }
 

@@ -86,7 +86,8 @@ class Engine final : public transport::Events {
   // No more sessions and communicators; each of these ends at its next border between steps, and
   // its ranks are told why.
   void drain(const std::string& why);
-  std::vector<std::string> undrained() const;  // what has not ended yet, by name and step
+  std::vector<std::string> undrained() const;    // what has not ended yet, by name and step
+  std::vector<std::string> last_frames() const;  // which other daemons have not taken in yet
   std::vector<std::string> in_flight()
       const;  // operations and open steps, a line each communicator
   Snapshot snapshot(uint64_t now_ns) const;

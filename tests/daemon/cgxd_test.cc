@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "proto/wire/run_directory.h"
 #include "tests/daemon/base/scratch_directory.h"
 #include "tests/daemon/ipc/mini_rank.h"
 
@@ -257,6 +258,52 @@ TEST_F(CgxdTest, AReloadReadsNoFileThatItDoesNotTakeOver) {
   EXPECT_NE(output().find("key=timeouts.drain_ms"), std::string::npos) << output();
   EXPECT_NE(output().find("until the daemon is restarted key=mesh.key_file"), std::string::npos)
       << output();
+}
+
+// As whoever renews certificates does.
+TEST_F(CgxdTest, AReloadNamesFilesThatHaveChangedUnderTheirNames) {
+  const std::string key_file = write("mesh.key", std::string(32, 'k'));
+  write("config.yaml", "mesh: {key_file: " + key_file + "}\n");
+  auto daemon = serve({"--config", path("config.yaml")});
+  daemon->signal(SIGHUP);
+  wait_for([&] { return output().find("waiting=0") != std::string::npos; });
+  write("mesh.key", std::string(32, 'l'));
+  daemon->signal(SIGHUP);
+  wait_for([&] { return output().find("waiting=1") != std::string::npos; });
+  EXPECT_NE(
+      output().find("leaves a file as it was until the daemon is restarted key=mesh.key_file"),
+      std::string::npos)
+      << output();
+}
+
+// It does not get as far as the socket: its port is taken.
+TEST_F(CgxdTest, ASecondStartAtTheSamePortNamesTheFirstAndLeavesNoReasonForTrainers) {
+  auto first = serve();
+  const std::string said = output();
+  const size_t at = said.find("mesh=127.0.0.1:") + 5;
+  const std::string address = said.substr(at, said.find(' ', at) - at);
+  Process second = start({"--socket", path("cgxd.sock"), "--set", "mesh.listen=" + address});
+  EXPECT_EQ(second.wait(), 1);
+  wait_for([&] { return output().find("Address already in use") != std::string::npos; });
+  EXPECT_NE(output().find("is already served by process " + std::to_string(first->pid())),
+            std::string::npos)
+      << output();
+  EXPECT_EQ(read_file(refusal_path(path("cgxd.sock"))), "");
+}
+
+// As nohup does, and a shell for what it starts in the background.
+TEST_F(CgxdTest, RunLeavesIgnoredWhatWhoeverStartedItIgnores) {
+  struct sigaction before {};
+  ::sigaction(SIGHUP, nullptr, &before);
+  ::signal(SIGHUP, SIG_IGN);
+  Process run = start({"run", "--", "sh", "-c", "echo up; exec sleep 60"});
+  ::sigaction(SIGHUP, &before, nullptr);
+  wait_for([&] { return output().find("up") != std::string::npos; });
+  run.signal(SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(run.alive()) << output();
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
 }
 
 TEST_F(CgxdTest, RunForwardsSignalsAndReportsDeathsBySignal) {

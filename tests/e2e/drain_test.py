@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -12,7 +13,9 @@ import unittest
 import cgx
 from cluster_case import RAW, ClusterCase, figure
 from daemons import binary, merged
+from machines import isolation_possible
 from ranks import Tensor
+from troubles import slow
 
 DRAIN_S = 3.0
 BUSY_S = 2.0
@@ -167,6 +170,48 @@ class Drain(ClusterCase):
         for rank in job.ranks:
             told = [rank.ask(*words).text for words in (("submit", comm, 2, 0), ("end", comm, 2), ("wait", comm, 2))]
             self.assertIn("new kernel tonight", " ".join(told))
+
+
+@unittest.skipUnless(isolation_possible(), "links that are slow need network namespaces")
+class SlowLink(ClusterCase):
+    """Frames for the other machine wait in this one's daemon and system."""
+
+    CONFIG = merged(RAW, {"policy": {"collective": "allgather"}, "timeouts": {"drain_ms": int(1000 * DRAIN_S)}})
+
+    def stop_twice(self, daemon):
+        daemon.process.send_signal(signal.SIGTERM)
+        self.wait_until(lambda: "stopping" in daemon.log(), "the line about the stop")
+        daemon.process.send_signal(signal.SIGTERM)
+
+    def test_a_daemon_whose_frame_is_half_way_out_ends_as_it_is_told(self):
+        job = self.job([0, 1], arena_bytes=64 << 20)
+        comm = job.join(tensors=LARGE)
+        job.step(comm, 1)
+        with slow(self.machines[1], "20mbit"):
+            job.submit(comm, 2)
+            time.sleep(0.3)
+            self.stop_twice(self.daemons[0])
+            self.assertEqual(self.daemons[0].process.wait(DRAIN_S + BUSY_S), 0, self.daemons[0].log())
+        self.daemons[0].start()
+
+    def test_the_last_frames_of_a_job_leave_before_its_daemon_does(self):
+        """The first machine has all of its results when the other still lacks what it was sent."""
+        job = self.job([0, 1], arena_bytes=64 << 20)
+        comm = job.join(tensors=LARGE)
+        job.step(comm, 1)
+        with slow(self.machines[1], "20mbit"):
+            job.submit(comm, 2)
+            job.ranks[1].send("wait", comm, 2)
+            job.ranks[0].must("wait", comm, 2)
+            self.assertFalse(select.select([job.ranks[1].process.stdout], [], [], 0)[0], "its results come later")
+            job.ranks[0].must("close")
+            self.daemons[0].process.send_signal(signal.SIGTERM)
+            self.assertTrue((answer := job.ranks[1].receive()).ok, answer.text)
+            self.assertEqual(self.daemons[0].process.wait(DRAIN_S + BUSY_S), 0)
+        self.assertIn("drained=yes", self.daemons[0].log())
+        self.daemons[0].start()
+        for index in range(len(LARGE)):
+            self.assertEqual(job.result(comm, 1, index).tobytes(), job.expected(2, index).tobytes())
 
 
 class Run(unittest.TestCase):

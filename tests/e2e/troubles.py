@@ -35,6 +35,18 @@ def silent(machine):
 
 
 @contextlib.contextmanager
+def slow(machine, rate):
+    """What is sent to it comes at this rate, and waits for as long as that takes."""
+    device = ["tc", "-n", machine.switch, "qdisc"]
+    subprocess.run([*device, "add", "dev", machine.port, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "10s"],
+                   check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*device, "del", "dev", machine.port, "root"], check=True)
+
+
+@contextlib.contextmanager
 def closed(machine, port):
     """As by a firewall: what is sent to its TCP port arrives nowhere."""
     link = ["tc", "-n", machine.switch, "qdisc"]

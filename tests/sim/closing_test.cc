@@ -18,6 +18,31 @@ bool call_on(Cluster& cluster, uint32_t rank, uint64_t number) {
   return cluster.call(rank, number, DType::kF32, ReduceOp::kSum, kElements, 0).ok();
 }
 
+// Its ranks have their results, and the other machine lacks what they are made of.
+TEST(LastFrames, AreWhatADaemonWaitsForBeforeItEnds) {
+  SlowLink link{.from = 0, .to = 1, .slow_ns = kSecond};
+  ClusterOptions options = link.options();
+  options.policy = raw_policy();
+  options.policy.collective = scheduler::CollectiveWish::kAllgather;
+  options.sent_on_arrival = true;
+  World world({1, 1}, options, /*raw=*/false);
+  ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
+  link.slow = true;
+  submit_step(world.cluster, world.tensors, 1);
+  world.cluster.run_for(kSecond / 10);
+  ASSERT_EQ(world.step_status(0, 1), StatusCode::kOK);
+  ASSERT_EQ(world.step_status(1, 1), StatusCode::kBUSY);
+  world.cluster.close_communicator(0);
+  world.cluster.run_for(kSecond / 10);
+  const scheduler::Engine& engine = world.cluster.engine(0);
+  const std::vector<std::string> owed = engine.undrained();
+  ASSERT_EQ(owed.size(), 1u);
+  EXPECT_NE(owed[0].find("the last frames for"), std::string::npos) << owed[0];
+  world.cluster.run_for(3 * kSecond);
+  EXPECT_EQ(world.step_status(1, 1), StatusCode::kOK) << world.step_text(1, 1);
+  EXPECT_TRUE(engine.undrained().empty());
+}
+
 class Leaving : public ::testing::TestWithParam<std::vector<uint32_t>> {
  protected:
   uint32_t ranks() const { return std::accumulate(GetParam().begin(), GetParam().end(), 0u); }
