@@ -1,7 +1,9 @@
 #include "daemon/planner/profile_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -27,7 +29,7 @@ Result<std::string> read_file(const std::string& path) {
   struct stat found {};
   if (!file || ::fstat(file.get(), &found) != 0) return failed("it cannot be opened");
   if (!S_ISREG(found.st_mode) || found.st_uid != ::geteuid()) {
-    return invalid_argument("it is not a file of this user");
+    return Status(StatusCode::kPERMISSION_DENIED, "it is not a file of this user");
   }
   const auto size = static_cast<uint64_t>(found.st_size);
   if (size > KeptProfiles::kTextMax) {
@@ -62,7 +64,21 @@ Status write_all(int fd, std::string_view text) {
   return ::fsync(fd) == 0 ? Status() : failed("it cannot be written");
 }
 
-// Whoever reads the path finds the old text or the new one, never a part.
+// One daemon after the other changes the file: those of one user share a run directory.
+Result<UniqueFd> lock_file(const std::string& path) {
+  constexpr int kTries = 50;
+  constexpr timespec kBetween{.tv_sec = 0, .tv_nsec = 10'000'000};
+  const std::string beside = path + ".lock";
+  UniqueFd lock(::open(beside.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock) return failed("it cannot be made");
+  for (int i = 0; ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (i == kTries) return failed("another daemon is writing it");
+    ::nanosleep(&kBetween, nullptr);
+  }
+  return lock;
+}
+
+// Whoever reads the path finds the old text or the new one, never a part. REQUIRES: the lock.
 Status replace_file(const std::string& path, std::string_view text) {
   const std::string beside = path + ".new";
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
@@ -86,17 +102,23 @@ ProfileFile::ProfileFile(std::string path, scheduler::EventSink& events)
 }
 
 void ProfileFile::kept(const scheduler::KeptFor& whose, const scheduler::Profile& profile) {
-  profiles_.keep(whose, profile);
-  write();
+  change([&](KeptProfiles& profiles) { profiles.keep(whose, profile); });
 }
 
 void ProfileFile::forgotten(const scheduler::KeptFor& whose) {
-  profiles_.forget(whose);
-  write();
+  change([&](KeptProfiles& profiles) { profiles.forget(whose); });
 }
 
-void ProfileFile::write() {
-  const Status status = replace_file(path_, profiles_.to_text());
+// Of what is there now: other daemons may have kept plans since.
+void ProfileFile::change(const std::function<void(KeptProfiles&)>& what) {
+  const Result<UniqueFd> lock = lock_file(path_);
+  Result<KeptProfiles> found = lock.ok() ? read_profiles(path_) : lock.status();
+  const bool of_others = found.status().code() == StatusCode::kPERMISSION_DENIED;
+  if (found.ok() && !said_) profiles_ = *std::move(found);  // else it lacks what was kept last
+  what(profiles_);
+  const Status status = !lock.ok()  ? lock.status()
+                        : of_others ? found.status()
+                                    : replace_file(path_, profiles_.to_text());
   if (!status.ok() && !said_) {
     events_.event(scheduler::EventLevel::kWarning,
                   "plans are not kept in " + path_ + ": " + status.message());

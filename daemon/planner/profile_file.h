@@ -2,10 +2,12 @@
 // name after it has been started again.
 //
 // Thread rule: opened on main's thread before any other exists; then the planner's, which writes
-// the file anew whenever a plan is kept: beside it, then in its place. What cannot be read or
-// written is said once, and the daemon goes on without.
+// the file anew whenever a plan is kept: beside it, then in its place, under a lock, with what
+// other daemons of the user have kept there meanwhile. What cannot be read or written is said once,
+// and the daemon goes on without.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,7 +25,7 @@ class ProfileFile final : public scheduler::ProfileLog {
   void forgotten(const scheduler::KeptFor& whose) override;
 
  private:
-  void write();
+  void change(const std::function<void(scheduler::KeptProfiles&)>& what);
 
   std::string path_;
   scheduler::EventSink& events_;

@@ -74,6 +74,38 @@ TEST_F(ProfileFileTest, LeavesADamagedFileOutAndSaysSoOnce) {
   EXPECT_EQ(said.lines.size(), 1u);
 }
 
+// `cgxd run` twice at once, or beside a service of the same user.
+TEST_F(ProfileFileTest, KeepsWhatOtherDaemonsHaveKeptThereMeanwhile) {
+  ProfileFile one(path, said), two(path, said);
+  one.kept(kWhose, profile());
+  two.kept({0, "gpt", "dp"}, profile());
+  {
+    const ProfileFile third(path, said);
+    EXPECT_TRUE(knows(third, kWhose));
+    EXPECT_TRUE(knows(third, {0, "gpt", "dp"}));
+  }
+  one.forgotten({0, "gpt", "dp"});
+  two.kept({0, "vit", "dp"}, profile());
+  const ProfileFile fourth(path, said);
+  EXPECT_TRUE(knows(fourth, kWhose));
+  EXPECT_FALSE(knows(fourth, {0, "gpt", "dp"}));
+  EXPECT_THAT(said.lines, IsEmpty());
+}
+
+TEST_F(ProfileFileTest, LeavesTheFileOfAnotherUserAsItIs) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  { ProfileFile(path, said).kept(kWhose, profile()); }
+  constexpr uid_t kOther = 12345;
+  ASSERT_EQ(::chown(path.c_str(), kOther, static_cast<gid_t>(-1)), 0);
+  ProfileFile file(path, said);
+  file.kept({0, "gpt", "dp"}, profile());
+  EXPECT_THAT(said.lines, ElementsAre(HasSubstr("are left out: it is not a file of this user"),
+                                      HasSubstr("plans are not kept in")));
+  struct stat found {};
+  ASSERT_EQ(::stat(path.c_str(), &found), 0);
+  EXPECT_EQ(found.st_uid, kOther);
+}
+
 TEST_F(ProfileFileTest, ReadsNoLinkAndNoFolder) {
   std::ofstream(path + ".elsewhere") << "";
   ASSERT_EQ(::symlink((path + ".elsewhere").c_str(), path.c_str()), 0);
