@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "scheduler/communicator/plan_agreement.h"
@@ -162,12 +163,21 @@ void PlannerAgent::take_up(scheduler::PlanQuestion question, Answer answer) {
 
 // Nobody rests there: it is another process that works.
 void PlannerAgent::plan_aside(scheduler::PlanQuestion question, Answer answer) {
+  struct Asked {
+    scheduler::PlanQuestion question;
+    Answer answer;
+  };
+  auto asked = std::make_shared<Asked>(Asked{std::move(question), std::move(answer)});
   auto done = std::make_shared<std::atomic<bool>>(false);
-  std::jthread thread([this, done, question = std::move(question), answer = std::move(answer)] {
-    tell(scheduler::make_facts(question), answer);
-    done->store(true);
-  });
-  aside_.push_back({std::move(thread), std::move(done)});
+  try {
+    std::jthread thread([this, done, asked] {
+      tell(scheduler::make_facts(asked->question), std::move(asked->answer));
+      done->store(true);
+    });
+    aside_.push_back({std::move(thread), std::move(done)});
+  } catch (const std::system_error&) {  // no thread is to be had
+    plan_on({scheduler::FactsMaker(std::move(asked->question)), std::move(asked->answer)});
+  }
 }
 
 void PlannerAgent::join_aside(bool all) {

@@ -1,6 +1,7 @@
 #include "daemon/planner/planner_agent.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <functional>
@@ -90,6 +91,22 @@ TEST_F(PlannerAgentTest, MakesOtherPlansWhileAnotherProcessOwesAResidual) {
   agent_.on_stop();
   asker_.read_answers();
   EXPECT_EQ(asker_.refused, std::vector<StatusCode>{StatusCode::kDEVICE_LOST});
+}
+
+// Where a limit of processes is reached.
+TEST_F(PlannerAgentTest, MakesAPlanItselfWhereNoThreadIsToBeHad) {
+  pthread_attr_t before, vast;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(::pthread_getattr_default_np(&vast), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&vast, size_t{1} << 46), 0);
+  PlanQuestion question = asker_.question(1, /*ranks_wait=*/true);
+  question.residuals_elsewhere = true;
+  ASSERT_EQ(::pthread_setattr_default_np(&vast), 0);
+  agent_.request(question, asker_.keep());
+  work_until_quiet();
+  ASSERT_EQ(::pthread_setattr_default_np(&before), 0);
+  asker_.read_answers();
+  EXPECT_EQ(asker_.epochs, std::vector<uint64_t>{1});
 }
 
 // Plans with feedback, whose memory comes in three slices; how often the planner rests meanwhile.
