@@ -15,6 +15,16 @@ Status file_error(const char* what, const std::string& path) {
   return {StatusCode::kUNAVAILABLE, std::string(what) + " " + path + ": " + std::strerror(errno)};
 }
 
+// A daemon that was killed may have left a part of its last line.
+Result<std::vector<scheduler::PlanEntry>> parse(const std::string& text) {
+  Result<std::vector<scheduler::PlanEntry>> entries = scheduler::parse_plan_history(text);
+  const size_t end = text.rfind('\n');
+  if (entries.ok() || end == std::string::npos || end + 1 == text.size()) return entries;
+  Result<std::vector<scheduler::PlanEntry>> whole =
+      scheduler::parse_plan_history(text.substr(0, end + 1));
+  return whole.ok() ? std::move(whole) : std::move(entries);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PlanFile>> PlanFile::create(const std::string& path,
@@ -32,7 +42,7 @@ Result<std::shared_ptr<const std::vector<scheduler::PlanEntry>>> PlanFile::read(
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return file_error("--replay-plans: cannot read", path);
-  Result<std::vector<scheduler::PlanEntry>> entries = scheduler::parse_plan_history(text.str());
+  Result<std::vector<scheduler::PlanEntry>> entries = parse(text.str());
   if (!entries.ok()) {
     return Status(entries.status().code(),
                   "--replay-plans: " + path + ": " + entries.status().message());
@@ -40,13 +50,19 @@ Result<std::shared_ptr<const std::vector<scheduler::PlanEntry>>> PlanFile::read(
   return std::make_shared<const std::vector<scheduler::PlanEntry>>(*std::move(entries));
 }
 
-Status PlanFile::write(std::string_view text) {
-  while (!text.empty()) {
+// The whole line or nothing of it.
+Status PlanFile::write(std::string_view line) {
+  for (std::string_view text = line; !text.empty();) {
     const ssize_t written = ::write(file_.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return file_error("--record-plans: cannot write", path_);
+    if (written < 0) {
+      const Status failed = file_error("--record-plans: cannot write", path_);
+      (void)::ftruncate(file_.get(), static_cast<off_t>(bytes_));
+      return failed;
+    }
     text.remove_prefix(static_cast<size_t>(written));
   }
+  bytes_ += line.size();
   return {};
 }
 

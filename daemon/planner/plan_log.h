@@ -27,10 +27,11 @@ class PlanFile final : public scheduler::PlanLog {
  private:
   PlanFile(std::string path, UniqueFd file, scheduler::EventSink& events)
       : path_(std::move(path)), file_(std::move(file)), events_(events) {}
-  Status write(std::string_view text);
+  Status write(std::string_view line);
 
   std::string path_;
   UniqueFd file_;
+  uint64_t bytes_ = 0;  // of whole lines
   scheduler::EventSink& events_;
 };
 
