@@ -224,11 +224,13 @@ v1::Totals Look::totals() {
   return totals_;
 }
 
-// One address of each daemon that this one has links with.
+// One address of each daemon that this one has links with. Whom it has not met yet a client may
+// have made up.
 std::vector<std::string> Look::linked() {
   const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
   std::set<std::string> addresses;
   for (const auto& peer : snapshot.ok() ? snapshot->peers : decltype(snapshot->peers){}) {
+    if (peer.state == "connecting") continue;
     for (const std::string& each : split(peer.address)) {
       if (!facts_.trusted.contains(host_of(each))) continue;
       addresses.insert(each);
@@ -260,11 +262,11 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operat
     const uint64_t end_ns = monotonic_ns() + kDiagnosisNs;
     std::vector<std::pair<std::string, Terms>> peers;
     for (const std::string& each : request.peers()) {
-      peers.emplace_back(each, Terms{for_operator, end_ns, waits});
+      peers.emplace_back(each, Terms{for_operator, for_operator, end_ns, waits});
     }
     if (request.linked()) {
       for (std::string& each : linked())
-        peers.emplace_back(std::move(each), Terms{true, end_ns, waits});
+        peers.emplace_back(std::move(each), Terms{true, for_operator, end_ns, waits});
     }
     if (peers.size() > kPeersMax) peers.resize(kPeersMax);
     std::vector<Seen> seen(peers.size());
@@ -377,7 +379,7 @@ void Look::compare(v1::LookReply reply, const std::string& address, const Terms&
     const std::string host = host_of(data);
     const bool any = host == "0.0.0.0" || host == "::";
     const std::string at = any ? host_of(address) : host;
-    if (!facts_.trusted.contains(at) || (!terms.any_port && at != host_of(address))) continue;
+    if (!facts_.trusted.contains(at) || (!terms.any_data && at != host_of(address))) continue;
     if (terms.over()) return seen.find(machine.name(), "transport.ports", data + kTimeOver);
     const Status reached = reach(at, port_of(data), terms.reach_ms());
     if (reached.ok()) continue;

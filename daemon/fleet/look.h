@@ -57,7 +57,8 @@ class Look {
   struct Seen;  // of one address
   struct Turn;
   struct Terms {
-    bool any_port = false;
+    bool any_port = false;  // of mesh
+    bool any_data = false;  // ports for gradients on other hosts
     uint64_t end_ns = 0;
     StillWaits waits = {};
     bool over() const;

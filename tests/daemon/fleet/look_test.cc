@@ -93,6 +93,34 @@ TEST_F(LookTest, TriesNoOtherPortForUsers) {
   EXPECT_THAT(seen.findings(0).text(), HasSubstr("only operators"));
 }
 
+// Whom a client says it is about to meet may be any port of any machine.
+TEST_F(LookTest, AsksNobodyWhomADaemonHasNotMet) {
+  LyingLook answers("127.0.0.2");
+  const Liar liar(answers);
+  scheduler::PeerSnapshot peer;
+  peer.address = liar.address();
+  for (const char* state : {"connecting", "up"}) {
+    peer.state = state;
+    scheduler::Snapshot shown;
+    shown.peers = {peer};
+    port_.show(shown);
+    Look look({.name = "here",
+               .mesh_address = "127.0.0.1:1",
+               .trusted = NetworkList::loopback(),
+               .agreed = {},
+               .cluster_key = {},
+               .tls = {},
+               .other_ports = {},
+               .usual_port = 7},
+              port_);
+    v1::DiagnoseRequest request;
+    request.set_linked(true);
+    const v1::Diagnosis seen = look.diagnose(request, /*for_operator=*/false);
+    EXPECT_EQ(seen.others_size(), peer.state == "up");
+    EXPECT_EQ(seen.findings_size(), 0) << "no port that the answer names was tried";
+  }
+}
+
 TEST_F(LookTest, TakesAnIpv6AddressForOne) {
   for (const char* asked : {"fd00::3", "[fd00::3]", "[fd00::3]:7070"}) {
     const v1::Diagnosis seen = look_at(asked, 7070, false, "10.1.0.2:7070");
