@@ -22,7 +22,8 @@ void Communicator::tick() {
   if (state_ != State::kFrozen) agreement_.tick(now);
   for (const PolicyAnswer& answer : desk_.take_late(now)) {
     answer(Status(StatusCode::kTIMED_OUT,
-                  "the coordinator of " + members_.title() + " did not answer"));
+                  "the coordinator of " + members_.title() +
+                      " did not answer; it may still come into force: look before you try again"));
   }
   answer_late_looks();
   check_peers();
