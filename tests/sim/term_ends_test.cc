@@ -27,7 +27,8 @@ struct EndOfATerm : ::testing::Test {
   }
 };
 
-// Its heartbeats go on. Of a coordinator that is silent the others know only that it waits for them.
+// Its heartbeats go on. Of a coordinator that is silent the others know only that it waits for
+// them.
 TEST(SilentMachine, IsNamedWhenATermCannotEnd) {
   for (const uint32_t silent : {1u, 2u}) {
     SCOPED_TRACE("machine " + std::to_string(silent));
