@@ -8,7 +8,8 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr double kWorthPromising = 0.98;  // less is not kept (scheduler/planners/verdict.cc)
-constexpr double kNear = 1.1;             // a plan that is tried for what else it tells
+constexpr double kPromisesMuch = 0.9;
+constexpr double kNear = 1.1;  // a plan that is tried for what else it tells
 constexpr uint32_t kRestMin = 50, kRestMax = 3200;
 // Searches closer to each other than so many calm steps make the pilot restless; it rests twice as
 // long for each, and so many calm steps (kCalmSteps) make up for one.
@@ -63,6 +64,8 @@ const char* Pilot::text_of(Cause cause) {
       return "steps are calm again";
     case Cause::kOtherPlan:
       return "ceilings or a policy brought another plan";
+    case Cause::kLeftOver:
+      return "a plan that promises much has not been tried";
   }
   return "";
 }
@@ -203,13 +206,13 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
   spent_ = 0;
-  unsure_ = found_ = drifted_ = lost_now_ = false;
+  unsure_ = found_ = drifted_ = left_over_ = lost_now_ = false;
   doubt_ = std::clamp(median_of(surprises_), 1.0, kDoubtMost);
   passed_.clear();
   forget_times(cause);
   cause_ = cause;
   if (cause != Cause::kNone) {
-    if (cause != Cause::kOtherPlan) count_unrest();
+    if (cause != Cause::kOtherPlan && cause != Cause::kLeftOver) count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
   }
   forget_lost(cause);
@@ -219,6 +222,7 @@ void Pilot::begin_search(Cause cause) {
 // Things are different now. What arithmetic takes is still known, but for others' load that came or
 // went: what codecs took amid it would count against them in calm times.
 void Pilot::forget_times(Cause cause) {
+  if (cause == Cause::kLeftOver) return;
   const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || cause_ == Cause::kLoad;
   for (SeenPlan& seen : seen_) {
     seen.step_ns = 0;
@@ -261,6 +265,7 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
   }
   survey_ = *survey;
   candidate_ = worth_trying();
+  left_over_ = candidate_ == nullptr && leaves_something();
   if (candidate_ == nullptr) return end_search();
   stage_ = Stage::kProposing;
 }
@@ -277,6 +282,16 @@ const Candidate* Pilot::worth_trying() const {
     if (promises || loses_nothing) return &candidate;
   }
   return nullptr;
+}
+
+// It has kept no plan, and what its trials have taught would be worth one more. A later search has
+// steps for it.
+bool Pilot::leaves_something() const {
+  const auto promises_much = [this](const Candidate& candidate) {
+    return candidate.step_ns > 0 && believed(candidate) < kPromisesMuch;
+  };
+  return trials_ > 0 && !found_ && !restless() &&
+         std::any_of(survey_->candidates.begin(), survey_->candidates.end(), promises_much);
 }
 
 // Of the time from step to step under the plan that runs, as trials measure it; 0: nobody knows.

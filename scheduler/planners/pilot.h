@@ -110,13 +110,23 @@ class Pilot {
   void follow(const PilotPort::PlanPtr& base);
   void go_on_with(const PilotPort::PlanPtr& base);
   // Why plans are looked for again.
-  enum class Cause : uint8_t { kNone, kLonger, kShorter, kLoad, kFasterLink, kCalm, kOtherPlan };
+  enum class Cause : uint8_t {
+    kNone,
+    kLonger,
+    kShorter,
+    kLoad,
+    kFasterLink,
+    kCalm,
+    kOtherPlan,
+    kLeftOver
+  };
   static const char* text_of(Cause cause);
   void begin_search(Cause cause);
   void forget_times(Cause cause);
   void forget_lost(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
   const Candidate* worth_trying() const;  // null: none
+  bool leaves_something() const;
   double promised(const Candidate& candidate) const;
   double believed(const Candidate& candidate) const;
   uint32_t pairs_left() const;  // of blocks, in which this search may try a plan
@@ -183,6 +193,7 @@ class Pilot {
   Cause cause_ = Cause::kNone;            // likewise
   bool found_ = false;                    // likewise: it has kept a plan
   bool drifted_ = false;                  // it began because windows were off
+  bool left_over_ = false;                // it had no steps left for a plan that promises much
   double between_ns_ = 0;                 // as Usual's, when plans were surveyed last
   std::vector<double> surprises_;         // of the last trials: what was measured / promised
   double doubt_ = 1;     // in this search: a promise is believed as if it were so much longer

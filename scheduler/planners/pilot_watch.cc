@@ -44,6 +44,10 @@ void Pilot::watch(StepSample sample) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kCalm);
   }
+  if (left_over_ && settled_for_ >= resting_ && window_.size() >= kFewSteps) {
+    samples_ = std::exchange(window_, {});
+    return begin_search(Cause::kLeftOver);
+  }
   if (told_of_faster_link_ && settled_for_ >= kPlainRestMin && window_.size() >= kFewSteps) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kFasterLink);

@@ -89,6 +89,36 @@ TEST(Pilot, BelievesPromisesOfLaterSearchesAsFarAsEarlierOnesCameTrue) {
   EXPECT_EQ(proposals[3], proposals[2]) << job.verdicts();
 }
 
+// The first trial shows nothing, and takes all the steps that the first search has.
+TEST(Pilot, TriesLaterWhatItsSearchHadNoStepsFor) {
+  PlayedJob job;
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 80.0 : spec == kEight ? 85.0 : 100.0;
+  };
+  job.truth = [&job](const CodecSpec& spec) {
+    const double near = 97.0 + 2.0 * static_cast<double>(job.step % 3);
+    return spec == kEight ? 50.0 : spec == kFour ? near : 100.0;
+  };
+  job.play(60);
+  ASSERT_EQ(job.running(), kRawSpec) << job.verdicts();
+  ASSERT_STREQ(job.pilot.doing(), "settled");
+  job.play(140);
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+  EXPECT_EQ(job.searches_noted(), 1) << job.verdicts();
+}
+
+// Whatever is left promises much, and nothing comes true of it.
+TEST(Pilot, DoesNotTryForEverWhatPromisesMuch) {
+  PlayedJob job;
+  job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 80.0; };
+  job.truth = [](const CodecSpec&) { return 100.0; };
+  job.play(400);
+  const int proposals = job.proposals;
+  EXPECT_LE(job.searches_noted(), 1) << job.verdicts();
+  job.play(4000);
+  EXPECT_EQ(job.proposals, proposals) << job.verdicts();
+}
+
 // The quickest of two plans under load is kept; when all is calm, the other is looked at again.
 TEST(Pilot, LooksAgainAtAPlanThatItLeftAmidUnrest) {
   PlayedJob job;
